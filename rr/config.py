@@ -1,0 +1,206 @@
+"""What a run is: frozen specifications, their validation, and the content hash that names a run.
+
+Two runs with equal specifications have equal ids, on any machine; nothing that leaves the numbers'
+meaning alone (paths, device, version) enters the hash.
+"""
+
+import difflib
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+PROTOCOLS = ("clean", "paper")
+PRECISIONS = ("fp32", "tf32", "bf16")
+FLAVOURS = ("gpt2",)
+
+
+class RRError(Exception):
+    """Bad input: one line that says what, why and what is accepted. The CLI exits with 2."""
+
+
+class RunFailed(RRError):
+    """A run that could not go on or whose loss is no longer finite. The CLI exits with 3."""
+
+
+class Interrupted(Exception):
+    """A run stopped by SIGTERM or Ctrl-C after its checkpoint was saved. The CLI exits with 130."""
+
+
+def nearest(word: str, known: Any) -> str:
+    """A clause that names the accepted words, the closest first: for one-line error messages."""
+    names = sorted(map(str, known))
+    close = difflib.get_close_matches(word, names, n=2, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    return f"{hint}accepted: {', '.join(names)}"
+
+
+def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
+    """`"review:rank=64,inputs=state"` -> `("review", {"rank": "64", "inputs": "state"})`.
+
+    A reader's own class, `"my_rule.py:Name"` or `"my_rule.py:Name:option=1"`, keeps its path as
+    part of the name.
+    """
+    head, _, rest = spec.partition(":")
+    if head.endswith(".py"):
+        name, _, rest = rest.partition(":")
+        head = f"{head}:{name}"
+    options = {}
+    for item in filter(None, rest.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals or not key or not value:
+            raise RRError(f"cannot read {item!r} in {spec!r}: options are written name:key=value,…")
+        if key in options:
+            raise RRError(f"option {key!r} is given twice in {spec!r}")
+        options[key] = value
+    return head, options
+
+
+def positive(name: str, value: Any) -> None:
+    """Raise unless `value` is a whole number above zero."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise RRError(f"{name} is {value!r}: a whole number of at least 1 is accepted")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The decoder's shape. Widths in channels, lengths in tokens."""
+
+    vocab_size: int  # tokens the tokenizer knows
+    n_layer: int  # unique blocks (attention + MLP); there are 2·n_layer sublayers a pass
+    n_head: int
+    d_model: int
+    d_ff: int  # MLP width
+    seq_len: int = 256  # context, tokens
+    rule: str = "standard"  # residual rule with its options, "constant:c=0.5"
+    values: str = "own"  # value rule
+    n_loops: int = 1  # passes over the whole stack with tied weights
+    flavour: str = "gpt2"
+    pad_vocab: bool = True  # pad the embedding to a multiple of 64; the pad never gets probability
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "n_layer", "n_head", "d_model", "d_ff", "seq_len", "n_loops"):
+            positive(name, getattr(self, name))
+        if self.d_model % self.n_head:
+            raise RRError(
+                f"d_model {self.d_model} does not divide into {self.n_head} heads: "
+                "a multiple of n_head is accepted"
+            )
+        if self.flavour not in FLAVOURS:
+            raise RRError(f"unknown flavour {self.flavour!r}: {nearest(self.flavour, FLAVOURS)}")
+
+    @property
+    def padded_vocab(self) -> int:
+        """Rows of the embedding: the vocabulary, rounded up to 64 where it is padded."""
+        return -(-self.vocab_size // 64) * 64 if self.pad_vocab else self.vocab_size
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained. Lengths in optimiser steps, batches in windows of seq_len tokens."""
+
+    steps: int
+    batch: int
+    lr: float  # peak learning rate
+    warmup: int  # steps of linear warm-up
+    schedule: str = "plateau"  # "plateau": constant, then linear to 0 in the last fifth; "cosine"
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    decay_all: bool = False  # the study decays norms, biases and embeddings too
+    clip: float = 1.0
+    precision: str = "bf16"
+    eval_batches: int | None = None  # shorten the evaluation to this many batches
+
+    def __post_init__(self) -> None:
+        positive("steps", self.steps)
+        positive("batch", self.batch)
+        if self.eval_batches is not None:
+            positive("eval-batches", self.eval_batches)
+        if not 0 < self.lr < float("inf"):
+            raise RRError(f"lr is {self.lr!r}: a finite number above 0 is accepted")
+        if self.precision not in PRECISIONS:
+            known = nearest(self.precision, PRECISIONS)
+            raise RRError(f"unknown precision {self.precision!r}: {known}")
+
+    def lr_at(self, step: int) -> float:
+        """Learning rate of the step with 0-based index `step`.
+
+        plateau: η·min(1, (s+1)/W) until 0.8·steps, then η·(steps − s)/(0.2·steps);
+        cosine: η·(s+1)/W, then η·(0.1 + 0.9·½(1 + cos π(s−W)/(steps−W))), the study's own.
+        """
+        import math
+
+        if step < self.warmup:
+            return self.lr * (step + 1) / self.warmup
+        if self.schedule == "cosine":
+            done = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))
+            return self.lr * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * done)))
+        return self.lr * min(1.0, (self.steps - step) / (self.steps - self.decay_start))
+
+    @property
+    def decay_start(self) -> int:
+        """First step whose learning rate falls: 80 % of the budget, rounded down."""
+        return min(self.steps - 1, self.steps * 4 // 5)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run, to the last option that changes numbers."""
+
+    rung: str
+    rule: str
+    values: str
+    loops: int
+    flavour: str
+    seed: int
+    protocol: str
+    corpus: str  # content identity, never a path
+    tokenizer: str  # content identity
+    model: ModelConfig
+    recipe: Recipe
+    # Where the text is on this machine, and under which name it was asked for: not hashed.
+    source: dict = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise RRError(f"seed is {self.seed!r}: a whole number of at least 0 is accepted")
+        if self.seed >= 2**32:
+            raise RRError(f"seed is {self.seed}: a whole number below 2**32 is accepted")
+        if self.protocol not in PROTOCOLS:
+            raise RRError(
+                f"unknown protocol {self.protocol!r}: {nearest(self.protocol, PROTOCOLS)}"
+            )
+
+    def spec(self) -> dict:
+        """The hashed part, as plain JSON types."""
+        spec = asdict(self)
+        del spec["source"]
+        return spec
+
+    @property
+    def id(self) -> str:
+        """Twelve hexadecimal digits of the specification's SHA-256."""
+        return hashlib.sha256(canonical_json(self.spec()).encode()).hexdigest()[:12]
+
+    @classmethod
+    def from_spec(cls, spec: dict, source: dict | None = None) -> "Run":
+        """The run that `spec()` described. Raises RRError where the fields are not a run's."""
+        try:
+            spec = dict(spec)
+            spec["model"] = ModelConfig(**spec["model"])
+            recipe = dict(spec["recipe"])
+            recipe["betas"] = tuple(recipe["betas"])
+            spec["recipe"] = Recipe(**recipe)
+            return cls(**spec, source=source or {})
+        except (KeyError, TypeError) as error:
+            raise RRError(f"not a run's specification: {error}") from None
+
+    def with_seed(self, seed: int) -> "Run":
+        """The same run at another seed: its pair."""
+        return replace(self, seed=seed)
+
+
+def canonical_json(value: Any) -> str:
+    """One text for one value: sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
