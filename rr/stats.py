@@ -1,0 +1,362 @@
+"""Tidy tables of finished runs, and the paired tests that compare their arms (no torch).
+
+Arms of one (rung, seed) see the same batches in the same order, so the noise of a seed is shared
+and the unit of evidence is the *difference* at one seed. Losses are nats a token throughout; a
+difference is arm − baseline, so that a negative one favours the arm.
+"""
+
+import json
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .config import RRError, nearest
+
+# Runs are comparable only where all of these agree. The learning rate is left out: each arm may
+# have been tuned on its own.
+GROUP = ("rung", "protocol", "corpus", "tokenizer", "loops", "steps", "flavour", "precision")
+NEEDED = ("id", "rule", "values", "seed", "lr", "status", "val_loss", *GROUP)
+
+
+# ---- Student's t -------------------------------------------------------------------------------
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    """Continued fraction of the incomplete beta function by Lentz's method (DLMF 8.17.22)."""
+    tiny = 1e-300
+    c, d = 1.0, 1 / max(1 - (a + b) * x / (a + 1), tiny)
+    value = d
+    for m in range(1, 500):
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1 / (1 + term * d or tiny)
+            c = 1 + term / c or tiny
+            value *= c * d
+        if abs(c * d - 1) < 1e-15:
+            break
+    return value
+
+
+def t_two_sided(t: float, df: float) -> float:
+    """P(|T| ≥ |t|) for Student's t with `df` degrees of freedom: I_x(df/2, ½), x = df/(df + t²).
+
+    Written out so that `rr table` needs nothing beyond the core's packages; agrees with SciPy to
+    1e-10 relative (tested).
+    """
+    if math.isnan(t):
+        return math.nan
+    if math.isinf(t):
+        return 0.0
+    if t == 0:
+        return 1.0
+    a, b = df / 2, 0.5
+    x, y = df / (df + t * t), t * t / (df + t * t)
+    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    front = math.exp(log_front + a * math.log(x) + b * math.log(y))
+    if x < (a + 1) / (a + b + 2):  # the side on which the fraction converges fast
+        return front * _beta_fraction(a, b, x) / a
+    return 1 - front * _beta_fraction(b, a, y) / b
+
+
+def t_quantile(level: float, df: float) -> float:
+    """The t with P(|T| < t) = level, by bisection."""
+    low, high = 0.0, 1.0
+    while t_two_sided(high, df) > 1 - level:
+        high *= 2
+    while (middle := (low + high) / 2) not in (low, high):
+        if t_two_sided(middle, df) > 1 - level:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+# ---- One comparison ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean with its t interval, in the unit of the values."""
+
+    n: int
+    mean: float
+    lo: float
+    hi: float
+    sd: float
+    level: float
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Mean of a − b over n pairs, its t interval, and the two-sided test of no difference."""
+
+    n: int
+    mean: float
+    lo: float
+    hi: float
+    t: float
+    df: int
+    p: float
+    sd: float
+    level: float
+
+
+def _numbers(values: Iterable[float], what: str) -> list[float]:
+    numbers = [float(value) for value in values]
+    bad = sum(not math.isfinite(value) for value in numbers)
+    if bad:
+        raise RRError(
+            f"{bad} of {len(numbers)} values in {what} are not finite: "
+            "take diverged runs out first and report their number"
+        )
+    return numbers
+
+
+def interval(x: Iterable[float], level: float = 0.95) -> Interval:
+    """Mean of x with its t interval: x̄ ± t·s/√n, s with n − 1.
+
+    Raises RRError for fewer than two values or values that are not finite.
+    """
+    numbers = _numbers(x, "x")
+    if not 0 < level < 1:
+        raise RRError(f"level is {level!r}: a number between 0 and 1 is accepted, as 0.95")
+    n = len(numbers)
+    if n < 2:
+        raise RRError(f"an interval needs at least two values, got {n}: train more seeds")
+    mean = math.fsum(numbers) / n
+    sd = math.sqrt(math.fsum((value - mean) ** 2 for value in numbers) / (n - 1))
+    half = t_quantile(level, n - 1) * sd / math.sqrt(n)
+    return Interval(n, mean, mean - half, mean + half, sd, level)
+
+
+def paired(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Paired:
+    """Paired comparison of a and b, value i of both from the same seed.
+
+    d_i = a_i − b_i, t = d̄ / (s_d/√n) with n − 1 degrees of freedom, interval d̄ ± t*·s_d/√n.
+    The test assumes normal differences, which two or three seeds cannot check. Where all
+    differences are equal, s_d = 0: t is infinite and p is 0, or both are NaN if that difference
+    is 0. Raises RRError for unequal lengths, fewer than two pairs or values that are not finite.
+    """
+    a, b = _numbers(a, "a"), _numbers(b, "b")
+    if len(a) != len(b):
+        raise RRError(f"{len(a)} values against {len(b)}: a paired test needs one of each per seed")
+    if len(a) < 2:
+        raise RRError(f"a paired test needs at least two pairs, got {len(a)}: train more seeds")
+    differences = interval((x - y for x, y in zip(a, b, strict=True)), level)
+    n, mean, sd = differences.n, differences.mean, differences.sd
+    if sd:
+        t = mean / (sd / math.sqrt(n))
+    else:
+        t = math.copysign(math.inf, mean) if mean else math.nan
+    p = t_two_sided(t, n - 1)
+    return Paired(n, mean, differences.lo, differences.hi, t, n - 1, p, sd, level)
+
+
+# ---- Tables of runs ----------------------------------------------------------------------------
+
+
+def _problem(row: object) -> str | None:
+    """Why a parsed result.json is not to be believed, or None."""
+    if not isinstance(row, dict):
+        return "not a JSON object"
+    missing = [name for name in NEEDED if name not in row]
+    if missing:
+        return f"no {', '.join(missing)}"
+    if row["status"] not in ("finished", "diverged"):
+        return f"status is {row['status']!r}"
+    for name, kind in (("id", str), ("rule", str), ("values", str), ("seed", int)):
+        if not isinstance(row[name], kind):
+            return f"{name} is {row[name]!r}"
+    if not isinstance(row["lr"], int | float):
+        return f"lr is {row['lr']!r}"
+    loss = row["val_loss"]
+    number = isinstance(loss, int | float) and not isinstance(loss, bool)
+    if row["status"] == "finished" and not (number and math.isfinite(loss)):
+        return f"finished with val_loss {loss!r}"
+    if row["status"] == "diverged" and loss is not None and not number:
+        return f"val_loss is {loss!r}"
+    return None
+
+
+def _refuse_constant(word: str) -> float:
+    raise ValueError(f"{word} is not JSON")
+
+
+def read_results(folder: str | Path) -> list[dict]:
+    """Every `result.json` below `folder`, sorted by path.
+
+    A file that cannot be believed is named on stderr and counted, never used; so are folders with
+    a run.json and no result yet. Raises RRError where there is no folder or no result.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise RRError(f"no folder {folder}: the folder that was given to --out is accepted")
+    rows, damaged = [], 0
+    for path in sorted(folder.rglob("result.json")):
+        try:
+            row = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+            problem = _problem(row)
+        except (OSError, ValueError) as error:
+            problem = str(error)
+        if problem:
+            damaged += 1
+            print(f"rr: left out {path}: {problem}", file=sys.stderr)
+        else:
+            rows.append(row)
+    waiting = sum(not p.with_name("result.json").exists() for p in folder.rglob("run.json"))
+    if damaged:
+        print(f"rr: {damaged} damaged of {damaged + len(rows)} results", file=sys.stderr)
+    if waiting:
+        known = waiting + damaged + len(rows)
+        print(f"rr: {waiting} of {known} runs have no result yet", file=sys.stderr)
+    if not rows:
+        raise RRError(f"no readable result.json below {folder}: train some runs first")
+    return rows
+
+
+def _arm(row: dict) -> str:
+    return row["rule"] if row["values"] == "own" else f"{row['rule']} + {row['values']}"
+
+
+def _key(row: dict) -> tuple[str, ...]:
+    return tuple(v if isinstance(v := row[name], str) else json.dumps(v) for name in GROUP)
+
+
+def table(rows: Sequence[dict], baseline: str = "standard") -> list[dict]:
+    """One tidy row per arm of each comparable group of runs, the baseline first.
+
+    Runs are comparable where rung, protocol, corpus, tokenizer, loops, steps, flavour and
+    precision agree; an arm is a rule with its values, and with its learning rate where it was run
+    at several. Row: the group's fields, then `arm, rule, values, lr, seeds` (with a finite loss),
+    `n, mean` (val_loss over those seeds, nats a token), `diverged` (their seeds), `baseline` (arm
+    compared with), `pairs` (seeds both have), `missing` (seeds the baseline has and this arm has
+    not run), `difference, lo, hi, t, df, p` (arm − baseline over the pairs; None below two pairs)
+    and `notes`. A run found twice (same id) counts once; one seed with two different runs is
+    noted and not paired. Raises RRError where no group has the baseline.
+    """
+    unique = list({row["id"]: row for row in rows}.values())
+    groups = defaultdict(lambda: defaultdict(list))
+    for row in unique:
+        groups[_key(row)][_arm(row)].append(row)
+    if not any(baseline in arms for arms in groups.values()):
+        known = {arm for arms in groups.values() for arm in arms}
+        raise RRError(f"no baseline {baseline!r} in these results: {nearest(baseline, known)}")
+    out = []
+    for key in sorted(groups):
+        arms = {}
+        (first, *_), *_ = groups[key].values()
+        for name, runs in groups[key].items():
+            rates = sorted({run["lr"] for run in runs})
+            for lr in rates:
+                label = name if len(rates) == 1 else f"{name} (lr {lr:g})"
+                arms[label] = [run for run in runs if run["lr"] == lr]
+        out += _compare({name: first[name] for name in GROUP}, arms, baseline)
+    return out
+
+
+def _compare(group: dict, arms: dict[str, list[dict]], baseline: str) -> list[dict]:
+    references = {label for label, runs in arms.items() if _arm(runs[0]) == baseline}
+    out = []
+    for label in sorted(arms, key=lambda label: (label not in references, label)):
+        runs = sorted(arms[label], key=lambda run: (run["seed"], run["id"]))
+        finished = [run for run in runs if run["status"] == "finished"]
+        losses = [run["val_loss"] for run in finished]
+        row = {
+            **group,
+            "arm": label,
+            "rule": runs[0]["rule"],
+            "values": runs[0]["values"],
+            "lr": runs[0]["lr"],
+            "seeds": [run["seed"] for run in finished],
+            "n": len(finished),
+            "mean": math.fsum(losses) / len(losses) if losses else None,
+            "diverged": [run["seed"] for run in runs if run["status"] == "diverged"],
+            "baseline": None,
+            "pairs": [],
+            "missing": [],
+            **dict.fromkeys(("difference", "lo", "hi", "t", "df", "p")),
+            "notes": [],
+        }
+        twice = sorted({r["seed"] for r in runs if sum(s["seed"] == r["seed"] for s in runs) > 1})
+        row["notes"] += [f"seed {seed} was run more than once: not paired" for seed in twice]
+        if label not in references:
+            _against(row, runs, {name: arms[name] for name in references})
+        out.append(row)
+    return out
+
+
+def _against(row: dict, runs: list[dict], references: dict[str, list[dict]]) -> None:
+    """Fill in the comparison of one arm with its baseline."""
+    if len(references) > 1:
+        # the baseline was run at several learning rates: compare at this arm's own
+        references = {k: v for k, v in references.items() if v[0]["lr"] == row["lr"]}
+    if not references:
+        row["notes"].append("no baseline to compare with")
+        return
+    ((row["baseline"], others),) = references.items()
+    mine, theirs = _by_seed(runs), _by_seed(others)
+    row["pairs"] = sorted(mine.keys() & theirs.keys())
+    row["missing"] = sorted({run["seed"] for run in others} - {run["seed"] for run in runs})
+    if len(row["pairs"]) < 2:
+        row["notes"].append("fewer than two pairs: no test")
+        return
+    test = paired([mine[s] for s in row["pairs"]], [theirs[s] for s in row["pairs"]])
+    row |= {"difference": test.mean, "lo": test.lo, "hi": test.hi, "df": test.df}
+    # JSON has no infinity: where every pair differs by the same amount, t is left out
+    row["t"] = test.t if math.isfinite(test.t) else None
+    row["p"] = None if math.isnan(test.p) else test.p
+
+
+def _by_seed(runs: list[dict]) -> dict[int, float]:
+    """Losses of the seeds that have exactly one run, and that one finished."""
+    seeds = [run["seed"] for run in runs]
+    return {
+        run["seed"]: run["val_loss"]
+        for run in runs
+        if run["status"] == "finished" and seeds.count(run["seed"]) == 1
+    }
+
+
+def _signed(x: float) -> str:
+    return f"{x:+.4f}".replace("-", "−")
+
+
+def render(rows: Sequence[dict]) -> str:
+    """The table of `table()` as text, one block a group. Diverged runs are marked with ✗."""
+    blocks = []
+    for key in dict.fromkeys(_key(row) for row in rows):
+        group = [row for row in rows if _key(row) == key]
+        named = group[0]
+        title = f"{named['rung']} · {named['protocol']} · {named['corpus']} · {named['tokenizer']}"
+        title += f" · {named['steps']} steps · {named['precision']}"
+        title += f" · {named['loops']} loops" * (named["loops"] != 1)
+        head = ["arm", "seeds", "val_loss", "arm − base", "95 % interval", "p", ""]
+        lines = [head]
+        for row in group:
+            seen = f"{row['n']}" + f" ✗{len(row['diverged'])}" * bool(row["diverged"])
+            mean = "–" if row["mean"] is None else f"{row['mean']:.4f}"
+            notes = [f"diverged: seed {', '.join(map(str, row['diverged']))}"] * bool(
+                row["diverged"]
+            )
+            notes += [f"missing: seed {', '.join(map(str, row['missing']))}"] * bool(row["missing"])
+            gap = [""] * 3
+            if row["difference"] is not None:
+                span = f"[{_signed(row['lo'])}, {_signed(row['hi'])}]"
+                p = "–" if row["p"] is None else f"{row['p']:.4f}" if row["p"] >= 1e-4 else "<1e-4"
+                gap = [_signed(row["difference"]), span, p]
+                pairs = len(row["pairs"])
+                notes += [f"{pairs} pairs"] * (pairs < row["n"])
+            lines.append([row["arm"], seen, mean, *gap, "; ".join(notes + row["notes"])])
+        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+        text = [
+            "  ".join(c.ljust(w) if i in (0, 6) else c.rjust(w) for i, (c, w) in cells).rstrip()
+            for cells in (list(enumerate(zip(line, widths, strict=True))) for line in lines)
+        ]
+        blocks.append("\n".join([title, *text]))
+    foot = "val_loss: nats a token, mean over seeds. Negative differences favour the arm."
+    return "\n\n".join(blocks) + f"\n\n{foot} Paired t; normal differences are assumed."
