@@ -7,7 +7,9 @@ meaning alone (paths, device, version) enters the hash.
 import difflib
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 PROTOCOLS = ("clean", "paper")
@@ -129,8 +131,6 @@ class Recipe:
         plateau: η·min(1, (s+1)/W) until 0.8·steps, then η·(steps − s)/(0.2·steps);
         cosine: η·(s+1)/W, then η·(0.1 + 0.9·½(1 + cos π(s−W)/(steps−W))), the study's own.
         """
-        import math
-
         if step < self.warmup:
             return self.lr * (step + 1) / self.warmup
         if self.schedule == "cosine":
@@ -180,8 +180,14 @@ class Run:
 
     @property
     def id(self) -> str:
-        """Twelve hexadecimal digits of the specification's SHA-256."""
-        return hashlib.sha256(canonical_json(self.spec()).encode()).hexdigest()[:12]
+        """Twelve hexadecimal digits of the specification's SHA-256.
+
+        A rule from a reader's own file counts by the file's bytes, not by its path.
+        """
+        spec = self.spec()
+        spec["rule"] = spec["model"]["rule"] = _content(self.rule)
+        spec["values"] = spec["model"]["values"] = _content(self.values)
+        return hashlib.sha256(canonical_json(spec).encode()).hexdigest()[:12]
 
     @classmethod
     def from_spec(cls, spec: dict, source: dict | None = None) -> "Run":
@@ -199,6 +205,15 @@ class Run:
     def with_seed(self, seed: int) -> "Run":
         """The same run at another seed: its pair."""
         return replace(self, seed=seed)
+
+
+def _content(rule: str) -> str:
+    name, _ = parse_spec(rule)
+    path, dot_py, class_name = name.partition(".py:")
+    if not dot_py:
+        return rule
+    digest = hashlib.sha256(Path(path + ".py").read_bytes()).hexdigest()
+    return rule.replace(name, f"{digest}:{class_name}", 1)
 
 
 def canonical_json(value: Any) -> str:

@@ -1,0 +1,283 @@
+"""Measuring a model: held-out loss, calibration, and probes of stream, gates and gradients.
+
+Losses are in nats a token, summed in float64.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .model import Model
+from .ops import token_losses
+
+CLEAN_LIMIT = 1_000_000  # held-out tokens that protocol `clean` evaluates at most
+BINS = 15  # of the calibration error
+
+
+@dataclass(frozen=True)
+class Score:
+    """A held-out result: loss (nats a token), calibration error, and target tokens counted."""
+
+    loss: float
+    ece: float
+    tokens: int
+
+
+def windows(tokens: np.ndarray, start: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets (length,) from one place of a token stream, as int64."""
+    cut = np.asarray(tokens[start : start + length + 1], dtype=np.int64)
+    return cut[:-1], cut[1:]
+
+
+def gather(tokens: np.ndarray, starts: np.ndarray, length: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets (B, length) of windows that start at `starts`."""
+    pairs = [windows(tokens, int(start), length) for start in starts]
+    x, y = (torch.from_numpy(np.stack(side)) for side in zip(*pairs, strict=True))
+    return x, y
+
+
+class Tally:
+    """Sums losses and calibration bins over batches."""
+
+    def __init__(self) -> None:
+        self.means: list[float] = []
+        self.loss, self.tokens = 0.0, 0
+        self.bins = np.zeros((BINS, 3))  # tokens, summed confidence, hits
+
+    def add(self, loss: Tensor, confidence: Tensor, hit: Tensor) -> None:
+        """Count the tokens of one batch; each (n,)."""
+        loss, confidence, hit = (t.double().cpu().numpy() for t in (loss, confidence, hit))
+        self.means.append(loss.mean())
+        self.loss += loss.sum()
+        self.tokens += len(loss)
+        # Bins are open below: confidence on an edge falls into the lower bin, as in the study.
+        edges = np.linspace(0, 1, BINS + 1)
+        where = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, BINS - 1)
+        for column, weight in enumerate((None, confidence, hit)):
+            self.bins[:, column] += np.bincount(where, weight, minlength=BINS)
+
+    def score(self, mean_of_batches: bool = False) -> Score:
+        """Loss over all tokens, or the mean of batch means as the study reports it."""
+        loss = float(np.mean(self.means)) if mean_of_batches else self.loss / self.tokens
+        # Σ_b (n_b / n)·|accuracy_b − confidence_b|, with accuracy and confidence as bin means.
+        ece = float(np.abs(self.bins[:, 2] - self.bins[:, 1]).sum() / self.tokens)
+        return Score(loss, ece, self.tokens)
+
+
+@contextlib.contextmanager
+def evaluating(model: Model) -> Iterator[None]:
+    """Evaluation mode without gradients; the model's mode is put back."""
+    mode = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(mode)
+
+
+def add_batch(model: Model, tally: Tally, x: Tensor, y: Tensor, keep: Tensor | None = None) -> None:
+    """Score inputs x against targets y, both (B, T); `keep` masks targets out."""
+    device = model.token.weight.device
+    hidden = model.hidden(x.to(device)).flatten(0, 1)
+    y = y.to(device).flatten()
+    if keep is not None:
+        keep = keep.to(device).flatten()
+        hidden, y = hidden[keep], y[keep]
+    parts = [
+        token_losses(hidden[i : i + 1024], model.token.weight, y[i : i + 1024],
+                     model.config.vocab_size)
+        for i in range(0, len(y), 1024)
+    ]
+    tally.add(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def ordered(model: Model, tokens: np.ndarray, batch: int, batches: int | None = None) -> Score:
+    """Protocol `clean`: the held-out stream in order, the same for every seed.
+
+    Windows of seq_len follow each other without overlap; the last, shorter one counts too. At
+    most the first million tokens; `batches` shortens it further.
+    """
+    tokens, t = tokens[: CLEAN_LIMIT + 1], model.config.seq_len
+    starts = np.arange(0, len(tokens) - 1, t)
+    if batches is not None:
+        starts = starts[: batches * batch]
+    tally = Tally()
+    with evaluating(model):
+        whole = starts[starts + t < len(tokens)]
+        for i in range(0, len(whole), batch):
+            add_batch(model, tally, *gather(tokens, whole[i : i + batch], t))
+        for start in starts[len(whole) :]:
+            add_batch(model, tally, *gather(tokens, [start], len(tokens) - 1 - start))
+    return tally.score()
+
+
+def drawn(
+    model: Model, tokens: np.ndarray, batch: int, batches: int, stream: np.random.RandomState
+) -> Score:
+    """Protocol `paper`: random windows from the run's own NumPy stream; mean of batch means."""
+    t, tally = model.config.seq_len, Tally()
+    with evaluating(model):
+        for _ in range(batches):
+            starts = stream.randint(0, len(tokens) - t - 1, batch)
+            add_batch(model, tally, *gather(tokens, starts, t))
+    return tally.score(mean_of_batches=True)
+
+
+def by_document(model: Model, tokens: np.ndarray, eot: int, batch: int = 32) -> Score:
+    """Each held-out document alone in its window, read after one end-of-text.
+
+    The loss to hold against an entropy floor: every token of a document is predicted, its end
+    included, and nothing before it helps. Documents must fit seq_len.
+    """
+    t = model.config.seq_len
+    ends = np.flatnonzero(np.asarray(tokens) == eot)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    if (ends - starts + 1).max() > t:
+        raise ValueError(f"a document of {(ends - starts + 1).max()} tokens exceeds {t}")
+    order = np.argsort(ends - starts, kind="stable")  # batches of similar length
+    tally = Tally()
+    with evaluating(model):
+        for i in range(0, len(order), batch):
+            chosen = order[i : i + batch]
+            longest = int((ends[chosen] - starts[chosen]).max()) + 1
+            rows = np.full((len(chosen), longest + 1), eot, dtype=np.int64)
+            keep = np.zeros((len(chosen), longest), dtype=bool)
+            for row, j in enumerate(chosen):
+                n = ends[j] - starts[j] + 1
+                rows[row, 1 : n + 1] = tokens[starts[j] : ends[j] + 1]
+                keep[row, :n] = True
+            x, y = torch.from_numpy(rows[:, :-1]), torch.from_numpy(rows[:, 1:])
+            add_batch(model, tally, x, y, torch.from_numpy(keep))
+    return tally.score()
+
+
+# -- probes -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Step:
+    """One sublayer's write, seen from outside: tensors (B, T, d); r is None without a gate."""
+
+    kind: str
+    sublayer: int
+    h: Tensor
+    u: Tensor
+    r: Tensor | None
+    kept: Tensor | float  # coefficient on h: 1 for additive rules, 1 − r for convex ones
+    out: Tensor
+
+
+def trace(model: Model, idx: Tensor, grad: bool = False) -> list[Step]:
+    """What every sublayer read, proposed and left behind, for token ids (B, T).
+
+    Looped models give 2·L·N steps, pass by pass. With grad=True the tensors stay in the graph and
+    each stream state keeps its gradient. For rules whose state is one tensor.
+    """
+    steps: list[Step] = []
+
+    def spy(rule: Any):
+        write = rule.write
+
+        def record(state: Tensor, u: Tensor) -> Tensor:
+            out = write(state, u)
+            if grad:
+                out.retain_grad()
+            site, r, kept = rule.site, rule.gate(state, u), rule.kept(state, u)
+            steps.append(Step(site.kind, site.sublayer, state, u, r, kept, out))
+            return out
+
+        return record
+
+    rules = model.rules
+    for rule in rules:
+        if rule.state != "tensor":
+            raise TypeError(f"{rule.name} keeps a {rule.state} as its state: no single stream")
+        rule.write = spy(rule)
+    try:
+        with torch.enable_grad() if grad else torch.no_grad():
+            model.hidden(idx)
+    finally:
+        for rule in rules:
+            del rule.write
+    return steps
+
+
+def rms(x: Tensor) -> float:
+    """Root of the mean square over all entries."""
+    return x.detach().double().pow(2).mean().sqrt().item()
+
+
+def gradient_by_depth(model: Model, idx: Tensor, targets: Tensor) -> list[float]:
+    """‖∂loss/∂h_l‖ for l = 0 … S (S = 2L·N): how much of the loss's gradient reaches each depth.
+
+    Euclidean norm over all entries of the stream after sublayer l; entry 0 is the embedding's.
+    """
+    streams: list[Tensor] = []
+
+    def keep(state: Tensor) -> Tensor:
+        state.retain_grad()
+        streams.append(state)
+        return state
+
+    final, rules = model.final_rule, model.rules
+    opens = final.open
+    final.open = lambda x0: keep(opens(x0))
+    for rule in rules:
+        rule.write = lambda state, u, write=rule.write: keep(write(state, u))
+    try:
+        with torch.enable_grad():
+            model(idx, targets).backward()
+    finally:
+        del final.open
+        for rule in rules:
+            del rule.write
+    norms = [s.grad.double().norm().item() for s in streams]
+    model.zero_grad(set_to_none=True)
+    return norms
+
+
+def jacobian_gain(model: Model, idx: Tensor, probes: int = 8, seed: int = 0) -> float:
+    """Root-mean-square singular value of ∂h_S/∂h_0, the *total* Jacobian of the stack.
+
+    Estimated as sqrt(mean_v ‖Jᵀv‖² / ‖v‖²) over `probes` random v; 1 means that perturbations of
+    the embedding reach the last state at their own size. idx: (B, T).
+    """
+    kept: list[Tensor] = []
+    final = model.final_rule
+    opens = final.open
+
+    def leaf(x0: Tensor) -> Tensor:
+        kept.append(opens(x0.detach()).requires_grad_())
+        return kept[0]
+
+    final.open = leaf
+    try:
+        with torch.enable_grad():
+            steps = trace(model, idx, grad=True)
+    finally:
+        del final.open
+    last = steps[-1].out
+    source = torch.Generator().manual_seed(seed)
+    total = 0.0
+    for i in range(probes):
+        v = torch.randn(last.shape, generator=source).to(last)
+        (back,) = torch.autograd.grad(last, kept[0], v, retain_graph=i + 1 < probes)
+        total += (back.double().pow(2).sum() / v.double().pow(2).sum()).item()
+    return (total / probes) ** 0.5
+
+
+def embedding_share(model: Model, idx: Tensor) -> float:
+    """‖(∏ kept_l) ⊙ h_0‖ / ‖h_S‖: what is left of the embedding itself in the last state.
+
+    """
+    steps = trace(model, idx)
+    left = steps[0].h.double()
+    for step in steps:
+        left = left * step.kept
+    return (left.norm() / steps[-1].out.double().norm()).item()

@@ -1,0 +1,246 @@
+"""The ladder: five published sizes and two small ones, their arms, and what each arm costs.
+
+Counts are exact: taken from modules built on the meta device, not from formulas.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+from torch import nn
+
+from .config import ModelConfig, Recipe, RRError, Run, nearest, parse_spec, positive
+from .model import Model
+from .residual import canonical, resolve
+
+PAPER_ARMS = ("review", "highway", "standard")
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One size of the ladder, as the Review arm has it; other arms are widened to its count."""
+
+    name: str
+    d_model: int
+    n_layer: int
+    n_head: int
+    steps: int
+    batch: int = 64  # windows
+    lr: float = 2e-4  # peak learning rate of protocol `clean`
+    seeds: tuple[int, ...] = (0, 1, 2)
+    seq_len: int = 256  # tokens
+    published: bool = True
+
+
+# Shapes, steps and seeds of the published rungs: arXiv 2606.31859 and its code. Their `clean`
+# learning rates follow the table of GPT-3 (2005.14165), by size.
+RUNGS = {
+    rung.name: rung
+    for rung in (
+        Rung("nano", 128, 4, 2, steps=150, batch=8, lr=3e-3, published=False),
+        Rung("mini", 192, 6, 3, steps=300, batch=8, lr=1.5e-3, published=False),
+        Rung("60M", 512, 8, 8, steps=8000, lr=6e-4),
+        Rung("150M", 768, 12, 12, steps=8000, lr=6e-4),
+        Rung("320M", 1024, 16, 16, steps=8000, lr=3e-4, seeds=(0, 1)),
+        Rung("590M", 1280, 20, 20, steps=7000, lr=2.5e-4),
+        Rung("1B", 1536, 24, 16, steps=6000, lr=2e-4),
+    )
+}
+SHAPE = ("d_model", "n_layer", "n_head", "d_ff", "seq_len")
+
+
+def parse_rung(spec: str) -> tuple[Rung, dict[str, int]]:
+    """`"nano:n_layer=16,d_model=64"` -> the rung with these shapes, and the options as given.
+
+    Any option among d_model, n_layer, n_head, d_ff, seq_len gives a body of the reader's own.
+    """
+    name, given = parse_spec(spec)
+    if name not in RUNGS:
+        raise RRError(f"unknown rung {name!r}: {nearest(name, RUNGS)}")
+    shape = {}
+    for key, word in given.items():
+        if key not in SHAPE:
+            raise RRError(f"rung {name!r} has no option {key!r}: {nearest(key, SHAPE)}")
+        if not word.isdecimal():
+            raise RRError(f"{key}={word} is not accepted: a whole number of at least 1")
+        positive(key, int(word))
+        shape[key] = int(word)
+    kept = {key: value for key, value in shape.items() if key != "d_ff"}
+    return replace(RUNGS[name], **kept), shape
+
+
+def arm(
+    spec: str,
+    rule: str = "review",
+    vocab_size: int = 50257,
+    protocol: str = "clean",
+    values: str = "own",
+    loops: int = 1,
+    flavour: str = "gpt2",
+) -> ModelConfig:
+    """The model of one arm at one rung, widened to the parameters of the rung's Review arm.
+
+    paper: d grows in steps of n_head until the count is at least Review's, as the study did.
+    clean: d_ff moves in steps of 64, d and head size stay, to the count nearest to Review's; a rule
+    that is larger than Review even at the rung's own d_ff stays at its own size. A rung given with
+    shape options is not matched: the body is exactly what was asked for.
+    """
+    rung, shape = parse_rung(spec)
+    body = ModelConfig(
+        vocab_size=vocab_size,
+        n_layer=rung.n_layer,
+        n_head=rung.n_head,
+        d_model=rung.d_model,
+        d_ff=shape.get("d_ff", 4 * rung.d_model),
+        seq_len=rung.seq_len,
+        rule=rule,
+        values=values,
+        n_loops=loops,
+        flavour=flavour,
+        pad_vocab=protocol == "clean",
+    )
+    resolve(rule)  # unknown names are refused before anything is counted
+    if shape:
+        return body
+    target = count(replace(body, rule="review"))
+    if count(body) >= target:
+        return body
+    if protocol == "paper":
+        while count(body) < target:
+            d = body.d_model + body.n_head
+            body = replace(body, d_model=d, d_ff=4 * d)
+        return body
+    step = count(replace(body, d_ff=body.d_ff + 64)) - count(body)
+    return replace(body, d_ff=body.d_ff + 64 * round((target - count(body)) / step))
+
+
+@lru_cache(maxsize=256)
+def _meta(config: ModelConfig) -> Model:
+    with torch.device("meta"):
+        return Model(config)
+
+
+def count(config: ModelConfig) -> int:
+    """Trainable scalars, counted from the modules; padding rows of the embedding left out.
+
+    The tied head is counted once.
+    """
+    padding = (config.padded_vocab - config.vocab_size) * config.d_model
+    return sum(p.numel() for p in _meta(config).parameters()) - padding
+
+
+def rule_params(config: ModelConfig) -> int:
+    """Trainable scalars of the rules' writes alone: the gates. Norm gains are the body's."""
+    return sum(rule.write_params(rule.site) for rule in _meta(config).rules)
+
+
+def flops_per_token(config: ModelConfig) -> int:
+    """FLOPs of one training step per token: matrix products, forward and backward.
+
+    Three times the forward pass: 2 a multiply-add for each linear weight, the rules' own products,
+    the head over vocab_size, and attention counted as causal: a token attends to (T + 1)/2 others
+    on average, 4·d FLOPs each a layer (scores and mix).
+    """
+    model = _meta(config)
+    stack = sum(2 * m.weight.numel() for m in model.layers.modules() if isinstance(m, nn.Linear))
+    stack += sum(rule.matmul_flops(rule.site) for rule in model.rules)
+    stack += sum(layer.attn.rule.matmul_flops(layer.attn_rule.site) for layer in model.layers)
+    stack += config.n_layer * 2 * config.d_model * (config.seq_len + 1)
+    head = 2 * config.vocab_size * config.d_model
+    return 3 * (config.n_loops * stack + head)
+
+
+def recipe(
+    spec: str,
+    protocol: str = "clean",
+    steps: int | None = None,
+    lr: float | None = None,
+    batch: int | None = None,
+    eval_batches: int | None = None,
+    precision: str | None = None,
+) -> Recipe:
+    """The rung's recipe under a protocol, with what the caller overrides."""
+    rung, _ = parse_rung(spec)
+    steps = rung.steps if steps is None else steps
+    positive("steps", steps)
+    if protocol == "paper":
+        return Recipe(
+            steps=steps,
+            batch=64 if batch is None else batch,
+            lr=2e-4 if lr is None else lr,
+            warmup=500,
+            schedule="cosine",
+            decay_all=True,
+            precision=precision or "tf32",
+            eval_batches=eval_batches,
+        )
+    return Recipe(
+        steps=steps,
+        batch=rung.batch if batch is None else batch,
+        lr=rung.lr if lr is None else lr,
+        warmup=max(1, min(500, steps // 20)),
+        precision=precision or "bf16",
+        eval_batches=eval_batches,
+    )
+
+
+def specify(
+    rung: str = "nano",
+    rule: str = "review",
+    *,
+    corpus: str,
+    tokenizer: str,
+    vocab_size: int,
+    values: str = "own",
+    loops: int = 1,
+    flavour: str = "gpt2",
+    seed: int = 0,
+    protocol: str = "clean",
+    source: dict | None = None,
+    **overrides,
+) -> Run:
+    """The run of one arm; corpus and tokenizer are content identities. See `rr.plan`."""
+    rule, values = canonical(rule), canonical(values, "values")
+    name, _ = parse_spec(rung)
+    _, shape = parse_rung(rung)
+    options = ",".join(f"{key}={shape[key]}" for key in SHAPE if key in shape)
+    return Run(
+        rung=f"{name}:{options}" if options else name,
+        rule=rule,
+        values=values,
+        loops=loops,
+        flavour=flavour,
+        seed=seed,
+        protocol=protocol,
+        corpus=corpus,
+        tokenizer=tokenizer,
+        model=arm(rung, rule, vocab_size, protocol, values, loops, flavour),
+        recipe=recipe(rung, protocol, **overrides),
+        source=source or {},
+    )
+
+
+def table(protocol: str = "clean", rules: tuple[str, ...] | None = None) -> list[dict]:
+    """One row a rung and arm: shape, exact counts, cost and budget."""
+    rows = []
+    for name, rung in RUNGS.items():
+        if protocol == "paper" and not rung.published:
+            continue
+        for rule in rules or PAPER_ARMS:
+            config, plan = arm(name, rule, protocol=protocol), recipe(name, protocol)
+            rows.append(
+                {
+                    "rung": name,
+                    "rule": rule,
+                    "d_model": config.d_model,
+                    "d_ff": config.d_ff,
+                    "n_layer": config.n_layer,
+                    "n_head": config.n_head,
+                    "params": count(config),
+                    "gate_params": rule_params(config),
+                    "flops_per_token": flops_per_token(config),
+                    "steps": plan.steps,
+                    "tokens": plan.steps * plan.batch * config.seq_len,
+                }
+            )
+    return rows

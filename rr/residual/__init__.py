@@ -1,0 +1,22 @@
+"""The residual rules: what a sublayer reads from the stream, and how its update is written back.
+
+Importing this package registers every rule; `RULES` is the registry all else derives from.
+"""
+
+from . import additive, gates
+from .base import REGISTRY, RULES, Described, Option, Rule, Site, canonical, make, register, resolve
+
+__all__ = [
+    "REGISTRY",
+    "RULES",
+    "Described",
+    "Option",
+    "Rule",
+    "Site",
+    "additive",
+    "canonical",
+    "gates",
+    "make",
+    "register",
+    "resolve",
+]

@@ -1,0 +1,236 @@
+"""The residual rule: protocol, self-description and registry.
+
+A rule stands between a sublayer (attention or MLP) and the residual stream:
+
+    x, state = rule.read(state)      # what the sublayer sees
+    u        = sublayer(x)           # the update it proposes, (B, T, d)
+    state    = rule.write(state, u)  # how the proposal is written back
+
+Everything that is known about a rule, its class says itself: equation, source, parameters, FLOPs,
+coefficient and gain at initialisation. Matching, cost tables, the command line, the book and the
+test suite all read it from there.
+"""
+
+import importlib.util
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..config import ModelConfig, RRError, nearest, parse_spec
+from ..ops import rms_norm
+
+# Fills a tensor with N(0, std): the model's init table hands rules its own random stream.
+Normal = Callable[[Tensor, float], None]
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a rule sits: one sublayer of the stack, or the read before the head ("final")."""
+
+    kind: str  # "attn", "mlp" or "final"
+    sublayer: int  # 1 … 2L; 2L + 1 for the final read
+    n_layer: int  # L, unique blocks
+    d_model: int
+    n_head: int
+    n_loops: int = 1  # N, passes
+    pass_: int | None = None  # which pass, where a rule has one copy a pass; None: shared
+
+    @property
+    def block(self) -> int:
+        """Block of this sublayer, 1 … L."""
+        return (self.sublayer + 1) // 2
+
+
+class Option(NamedTuple):
+    """An option of a rule, as users write it after the colon: `constant:c=0.5`."""
+
+    default: Any
+    meaning: str
+    accepts: str = "a finite number"
+    check: Callable[[Any], bool] = math.isfinite
+
+
+class Described(nn.Module):
+    """What residual rules and value rules share: options and a description of themselves.
+
+    equation        LaTeX
+    source          where it was published
+    options         name -> Option; the values are found in `self.opt`
+    matrix_names    own parameters that are matrices and so subject to weight decay
+    """
+
+    kind: ClassVar[str]
+    name: ClassVar[str] = ""
+    equation: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    options: ClassVar[dict[str, Option]] = {}
+    matrix_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__()
+        defaults = {key: option.default for key, option in self.options.items()}
+        self.opt = SimpleNamespace(**(defaults | given))
+
+    def reset(self, normal: Normal) -> None:
+        """Initial values of the rule's own parameters; called once by the model's init table."""
+
+    @classmethod
+    def parse(cls, given: dict[str, str]) -> dict[str, Any]:
+        """Typed option values from the words after the colon; RRError names what is accepted."""
+        values = {}
+        for key, word in given.items():
+            if key not in cls.options:
+                known = nearest(key, cls.options) if cls.options else "it has none"
+                raise RRError(f"rule {cls.name!r} has no option {key!r}: {known}")
+            option = cls.options[key]
+            try:
+                value = type(option.default)(word)
+                ok = option.check(value)
+            except (ValueError, TypeError):
+                ok = False
+            if not ok:
+                raise RRError(f"{cls.name}: {key}={word} is not accepted: {option.accepts}")
+            values[key] = value
+        return values
+
+
+class Rule(Described):
+    """Base of every residual rule; by itself it is the pre-norm read, and does not write.
+
+    `state` says what flows between layers: "tensor" (B, T, d), or a "list" of such tensors.
+    """
+
+    kind = "residual"
+    state: ClassVar[str] = "tensor"
+
+    def __init__(self, site: Site, config: ModelConfig, **given: Any) -> None:
+        super().__init__(**given)
+        self.site = site
+        self.gain = nn.Parameter(torch.ones(site.d_model))  # of the pre-norm
+        if site.kind != "final":
+            self.build(site, config)
+
+    # -- what a rule does ---------------------------------------------------------------------
+
+    def build(self, site: Site, config: ModelConfig) -> None:
+        """Create the parameters of the write; the final site reads only and has none."""
+
+    def open(self, x0: Tensor) -> Any:
+        """The stream at the bottom, from the embeddings x0 (B, T, d)."""
+        return x0
+
+    def read(self, state: Any) -> tuple[Tensor, Any]:
+        """What the sublayer sees, (B, T, d): here the pre-norm rms(h) ⊙ gain."""
+        return rms_norm(state, self.gain), state
+
+    def write(self, state: Any, u: Tensor) -> Any:
+        """The stream after the update u (B, T, d) was written."""
+        raise TypeError(f"{type(self).__name__} does not say how it writes: define write(state, u)")
+
+    def gate(self, h: Tensor, u: Tensor) -> Tensor | None:
+        """The coefficient on u, broadcastable to (B, T, d), for analysis; None if there is none."""
+        return None
+
+    def kept(self, h: Tensor, u: Tensor) -> Tensor | float:
+        """The coefficient on h in this write, broadcastable to (B, T, d), for analysis."""
+        return 1.0
+
+    def reset(self, normal: Normal) -> None:
+        nn.init.ones_(self.gain)
+
+    # -- what a rule says about itself ----------------------------------------------------------
+
+    def params(self, site: Site) -> int:
+        """Trainable scalars of this site: the read's gain and the write's own."""
+        return site.d_model + (0 if site.kind == "final" else self.write_params(site))
+
+    def write_params(self, site: Site) -> int:
+        """Trainable scalars of the write alone."""
+        return 0
+
+    def matmul_flops(self, site: Site) -> int:
+        """FLOPs a token of the rule's own matrix products, forward (2 a multiply-add)."""
+        return 0
+
+    def coefficient(self, site: Site) -> float | None:
+        """Coefficient on u at initialisation, exact; None where it depends on the input."""
+        return 1.0
+
+    def carry(self, site: Site) -> float | None:
+        """Coefficient on h at initialisation; None where it depends on the input."""
+        return 1.0
+
+    def branch_gain(self, site: Site) -> float:
+        """Factor on the initial standard deviation of the branch's output projection."""
+        return (2 * site.n_layer) ** -0.5
+
+
+REGISTRY: dict[str, dict[str, type[Described]]] = {"residual": {}, "values": {}}
+RULES = REGISTRY["residual"]
+
+
+def register(name: str) -> Callable[[type[Described]], type[Described]]:
+    """Class decorator: `@register("review")` puts a rule into the registry under its kind."""
+
+    def add(cls: type[Described]) -> type[Described]:
+        if not cls.equation or not cls.source:
+            raise RRError(f"rule {name!r} must state its equation and source")
+        cls.name = name
+        REGISTRY[cls.kind][name] = cls
+        return cls
+
+    return add
+
+
+def resolve(spec: str, kind: str = "residual") -> tuple[type[Described], dict[str, Any]]:
+    """Rule class and typed options of `name:key=value,…` or `path.py:Class:key=value,…`."""
+    name, given = parse_spec(spec)
+    known = REGISTRY[kind]
+    if ".py:" in name:
+        cls = _load(name, kind)
+    elif name in known:
+        cls = known[name]
+    else:
+        what = "rule" if kind == "residual" else "value rule"
+        accepted = nearest(name, known)
+        raise RRError(f"unknown {what} {name!r}: {accepted}, or your own as my_rule.py:Class")
+    return cls, cls.parse(given)
+
+
+def canonical(spec: str, kind: str = "residual") -> str:
+    """One text for one rule: defaults left out, options sorted; what a run's id is made from."""
+    cls, given = resolve(spec, kind)
+    path = parse_spec(spec)[0]
+    kept = {k: v for k, v in sorted(given.items()) if v != cls.options[k].default}
+    return ":".join([path, ",".join(f"{k}={v}" for k, v in kept.items())]) if kept else path
+
+
+def make(spec: str, site: Site, config: ModelConfig) -> Rule:
+    """The residual rule that `spec` names, at one site of a model."""
+    cls, options = resolve(spec)
+    return cls(site, config, **options)
+
+
+def _load(name: str, kind: str) -> type[Described]:
+    """A reader's own rule from a file, `path.py:Class`."""
+    path, _, class_name = name.rpartition(":")
+    if not Path(path).is_file():
+        raise RRError(f"no file {path!r}: a rule of your own is written my_rule.py:Class")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the reader's file raises is the reader's one line
+        raise RRError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    cls = getattr(module, class_name, None)
+    if not (inspect.isclass(cls) and issubclass(cls, Described) and cls.kind == kind):
+        raise RRError(f"{path} has no {kind} rule named {class_name!r}: a subclass of rr.Rule")
+    cls.name = cls.name or class_name
+    return cls

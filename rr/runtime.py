@@ -1,0 +1,261 @@
+"""The machine under a run: device, precision, threads, files that survive a crash, provenance."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from .config import Run, RunFailed, RRError, nearest
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+def pick_device(name: str | None = None) -> torch.device:
+    """The device a run uses: "auto" takes cuda, then mps, then cpu. RRError if it is not there."""
+    name = name or "auto"
+    if name not in DEVICES:
+        raise RRError(f"unknown device {name!r}: {nearest(name, DEVICES)}")
+    there = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if name == "auto":
+        name = next(kind for kind, ok in there.items() if ok)
+    elif not there[name]:
+        usable = ", ".join(kind for kind, ok in there.items() if ok)
+        raise RRError(f"device {name!r} is not available here: {usable} can be used")
+    return torch.device(name)
+
+
+def set_threads(n: int | None) -> int:
+    """Threads of torch's CPU kernels; sums depend on it, so a resumed run keeps its number."""
+    if n is None:
+        n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if n < 1:
+        raise RRError(f"threads is {n}: a whole number of at least 1 is accepted")
+    torch.set_num_threads(n)
+    return n
+
+
+def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager:
+    """The context in which the model runs.
+
+    bf16: matrix products in bfloat16; master weights, stream, softmax and loss in float32.
+    tf32: float32 with TF32 matrix products where the device has them. fp32: float32 throughout.
+    """
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    if precision == "bf16":
+        return torch.autocast(device.type, torch.bfloat16)
+    return contextlib.nullcontext()
+
+
+def prepare(device: torch.device, threads: int | None) -> int:
+    """Set threads, deterministic kernels, and denormals to zero (they make CPU steps 10x slower).
+
+    Returns the number of threads.
+    """
+    torch.set_flush_denormal(True)
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    return set_threads(threads)
+
+
+# -- files ------------------------------------------------------------------------------------
+
+
+def sync_dir(path: Path) -> None:
+    """Make renames inside `path` durable."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write aside, sync, rename: readers see the old file or the new one, never a part."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(aside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    sync_dir(path.parent)
+
+
+def write_json(path: Path, value: object) -> None:
+    """`write_atomic` of indented JSON; floats keep all their digits."""
+    write_atomic(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> dict:
+    """The object in a JSON file of ours. RunFailed names a file that is damaged."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, OSError) as error:
+        raise RunFailed(f"{path} is damaged and is not believed: {error}") from None
+    if not isinstance(value, dict):
+        raise RunFailed(f"{path} is damaged and is not believed: not a JSON object")
+    return value
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, read in pieces."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def weights_sha256(model: torch.nn.Module) -> str:
+    """SHA-256 over names, dtypes and bytes of all weights, in the order of their names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
+        flat = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+        digest.update(memoryview(flat.numpy()))
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the writer's lock on a run's folder; RunFailed when another process holds it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open(folder / "lock", "a")
+    except OSError as error:
+        raise RRError(f"cannot write to {folder}: {error.strerror}: a writable --out is needed")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunFailed(f"{folder} is being written by another process: wait for it") from None
+        yield
+
+
+# -- checkpoints ------------------------------------------------------------------------------
+
+
+class Checkpoints:
+    """The checkpoints of one run: `checkpoint/<step>/` with state.pt and meta.json.
+
+    A checkpoint is written aside, synced and renamed into place; meta.json holds the run's id and
+    the SHA-256 of state.pt, so that a damaged or foreign one is never believed. The last two stay.
+    """
+
+    def __init__(self, folder: Path, run_id: str) -> None:
+        self.folder, self.run_id = folder / "checkpoint", run_id
+
+    def steps(self) -> list[int]:
+        """Steps that have a checkpoint, oldest first."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdecimal())
+
+    def path(self, step: int) -> Path:
+        """Where the checkpoint of a step lives."""
+        return self.folder / f"{step:08d}"
+
+    def save(self, step: int, state: dict) -> None:
+        """Write the checkpoint of `step`, then drop all but the last two."""
+        self.folder.mkdir(exist_ok=True)
+        for left in self.folder.glob(".aside-*"):  # from a writer that was killed
+            shutil.rmtree(left)
+        aside = self.folder / f".aside-{step:08d}"
+        aside.mkdir()
+        with open(aside / "state.pt", "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        meta = {"run": self.run_id, "step": step, "sha256": file_sha256(aside / "state.pt")}
+        write_json(aside / "meta.json", meta)
+        if self.path(step).exists():  # a damaged one that load() passed over
+            shutil.rmtree(self.path(step))
+        os.replace(aside, self.path(step))
+        sync_dir(self.folder)
+        for old in self.steps()[:-2]:
+            shutil.rmtree(self.path(old))
+
+    def read(self, step: int) -> dict:
+        """The state at `step`. RunFailed if it is damaged, RRError if it is another run's."""
+        where = self.path(step)
+        meta = read_json(where / "meta.json")
+        if meta.get("run") != self.run_id:
+            raise RRError(
+                f"{where} belongs to run {meta.get('run')}, not to {self.run_id}: "
+                "a checkpoint of the same specification is accepted"
+            )
+        try:
+            digest = file_sha256(where / "state.pt")
+        except OSError as error:
+            raise RunFailed(f"{where} is damaged and is not believed: {error}") from None
+        if digest != meta.get("sha256") or meta.get("step") != step:
+            raise RunFailed(f"{where} is damaged and is not believed: its checksum does not match")
+        return torch.load(where / "state.pt", map_location="cpu", mmap=True, weights_only=True)
+
+    def newest(self, log=print) -> dict | None:
+        """The newest whole checkpoint; damaged ones are named and passed over.
+
+        None where there is none yet. RunFailed where there are some and all are damaged.
+        """
+        steps = self.steps()
+        for step in reversed(steps):
+            try:
+                return self.read(step)
+            except RunFailed as error:
+                log(f"{error}; trying the one before")
+        if steps:
+            raise RunFailed(
+                f"no checkpoint in {self.folder} is whole: remove the run's folder to start again"
+            )
+        return None
+
+
+# -- provenance -------------------------------------------------------------------------------
+
+
+def git_state() -> str | None:
+    """Commit of the checkout that `rr` runs from, with "+" when it has changes; None outside."""
+    here = Path(__file__).parent
+    try:
+        ask = ["git", "-C", str(here), "status", "--porcelain", "--", "."]
+        changed = subprocess.run(ask, capture_output=True, text=True, check=True).stdout
+        ask = ["git", "-C", str(here), "rev-parse", "HEAD"]
+        head = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head + ("+" if changed else "")
+
+
+def provenance(run: Run, device: torch.device, threads: int) -> dict:
+    """What produced a run's numbers, for run.json: never hashed, never a user's path."""
+    from . import __version__
+
+    packages = {}
+    for name in ("torch", "numpy", "tokenizers"):
+        with contextlib.suppress(PackageNotFoundError):
+            packages[name] = version(name)
+    return {
+        "rr": __version__,
+        "git": git_state(),
+        "python": platform.python_version(),
+        "platform": f"{sys.platform} {platform.machine()}",
+        "packages": packages,
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else device.type,
+        "threads": threads,
+        "precision": run.recipe.precision,
+        "micro_batch": run.recipe.batch,
+        "code_path": "eager",
+    }
