@@ -25,7 +25,7 @@ _WHERE = {
     "Run": "config",
     "load": "trainer",
     "open_corpus": "corpus",
-    "plan": "ladder",
+    "plan": "trainer",
     "register": "residual",
     "train": "trainer",
 }

@@ -3,6 +3,7 @@
 Counts are exact: taken from modules built on the meta device, not from formulas.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -11,7 +12,7 @@ from torch import nn
 
 from .config import ModelConfig, Recipe, RRError, Run, nearest, parse_spec, positive
 from .model import Model
-from .residual import canonical, resolve
+from .residual import REGISTRY, canonical, resolve
 
 PAPER_ARMS = ("review", "highway", "standard")
 
@@ -244,3 +245,57 @@ def table(protocol: str = "clean", rules: tuple[str, ...] | None = None) -> list
                 }
             )
     return rows
+
+
+def describe() -> list[dict]:
+    """Every registered rule in plain types, from what its class says of itself."""
+    rows = []
+    for kind, names in REGISTRY.items():
+        for name, cls in names.items():
+            rows.append(
+                {
+                    "name": name,
+                    "kind": kind,
+                    "equation": cls.equation,
+                    "source": cls.source,
+                    "cost": {
+                        "params_per_block": _polynomial(lambda d, n=name, k=kind: _cost(n, k, d)[0]),
+                        "matmul_flops_per_token_and_block": _polynomial(
+                            lambda d, n=name, k=kind: _cost(n, k, d)[1]
+                        ),
+                    },
+                    "coefficient": _start(name) if kind == "residual" else None,
+                    "options": {key: option.meaning for key, option in cls.options.items()},
+                }
+            )
+    return rows
+
+
+def _cost(name: str, kind: str, d: int) -> tuple[int, int]:
+    """Parameters and forward FLOPs a token of one rule in a middle block of width d."""
+    chosen = {"rule": name} if kind == "residual" else {"values": name}
+    config = ModelConfig(64, n_layer=4, n_head=1, d_model=d, d_ff=4 * d, **chosen)
+    layer = _meta(config).layers[1]
+    if kind == "values":
+        rule, site = layer.attn.rule, layer.attn_rule.site
+        return rule.params(site), rule.matmul_flops(site)
+    pairs = [(rule.write_params(rule.site), rule.matmul_flops(rule.site)) for rule in layer.rules]
+    return sum(p for p, _ in pairs), sum(f for _, f in pairs)
+
+
+def _polynomial(cost: Callable[[int], int]) -> str:
+    """`a d² + b d + c` through the costs at d = 8, 16, 24; "" where a fourth width disagrees."""
+    x = (8, 16, 24)
+    y = [cost(d) for d in x]
+    a = (y[2] - 2 * y[1] + y[0]) // 128
+    b = (y[1] - y[0]) // 8 - a * 24
+    c = y[0] - 64 * a - 8 * b
+    if cost(40) != 1600 * a + 40 * b + c:
+        return ""
+    terms = [f"{'' if n == 1 and u else n}{u}" for n, u in ((a, "d²"), (b, "d"), (c, "")) if n]
+    return " + ".join(terms).replace("+ -", "− ") or "0"
+
+
+def _start(name: str) -> float | None:
+    rule = _meta(ModelConfig(64, 4, 1, 8, 32, rule=name)).rules[2]
+    return rule.coefficient(rule.site)

@@ -1,0 +1,209 @@
+"""`rr …` on the command line: each verb one call into the package.
+
+Exit codes: 0 success; 2 a bad argument (one line on stderr: what, why, what is accepted); 3 a run
+that failed or diverged; 130 interrupted, the checkpoint saved.
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from .config import Interrupted, RRError, RunFailed
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose complaints are one line, like all of ours."""
+
+    def error(self, message: str):
+        raise RRError(f"{self.prog}: {message} ({self.prog} --help lists what is accepted)")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one verb; returns the exit code."""
+    try:
+        args = _parser().parse_args(argv)
+        return args.verb(args) or 0
+    except Interrupted as stop:
+        print(f"rr: {stop}", file=sys.stderr)
+        return 130
+    except RunFailed as failure:
+        print(f"rr: {failure}", file=sys.stderr)
+        return 3
+    except RRError as error:
+        print(f"rr: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("rr: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output, `| head`, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="rr", description="How a transformer writes to its residual stream.")
+    verbs = parser.add_subparsers(required=True, metavar="VERB", parser_class=Parser)
+
+    def verb(name: str, run, help: str) -> Parser:
+        sub = verbs.add_parser(name, help=help, description=help, allow_abbrev=False)
+        sub.set_defaults(verb=run)
+        return sub
+
+    rules = verb("rules", _rules, "every rule: equation, source, cost, coefficient at the start")
+    ladder = verb("ladder", _ladder, "rungs and arms: shape, exact parameter counts, cost, budget")
+    ladder.add_argument("--protocol", default="clean", help="clean or paper (default: clean)")
+    prepare = verb("prepare", _prepare, "tokenise a corpus once, and say how predictable it is")
+    train = verb("train", _train, "train one run, or go on with it; prints its folder last")
+    sample = verb("sample", _sample, "let a trained run write")
+    table = verb("table", _table, "paired differences between the arms in a folder of runs")
+
+    for sub in (prepare, train):
+        sub.add_argument("--corpus", default="fables", help="fables, tinystories, file:PATH or a "
+                         "hub name (default: fables)")
+        sub.add_argument("--tokenizer", help="gpt2, bpe:N, or a folder with vocab.json and "
+                         "merges.txt (default: bpe:1024 for fables, else gpt2)")
+    for sub in (rules, ladder, prepare, table):
+        sub.add_argument("--json", action="store_true", help="one JSON value on stdout")
+
+    train.add_argument("--rung", default="nano", help="nano, mini, 60M … 1B, with options: "
+                       "nano:n_layer=16,d_model=64 (default: nano)")
+    train.add_argument("--rule", default="review", help="a rule with its options, constant:c=0.5, "
+                       "or your own, my_rule.py:Class (default: review)")
+    train.add_argument("--values", default="own", help="value rule (default: own)")
+    train.add_argument("--loops", type=int, default=1, help="passes over the stack")
+    train.add_argument("--flavour", default="gpt2", help="gpt2")
+    train.add_argument("--protocol", default="clean", help="clean or paper (default: clean)")
+    train.add_argument("--seed", type=int, default=0)
+    train.add_argument("--steps", type=int, help="optimiser steps (default: the rung's)")
+    train.add_argument("--lr", type=float, help="peak learning rate (default: the rung's)")
+    train.add_argument("--batch", type=int, help="windows a step (default: the rung's)")
+    train.add_argument("--eval-batches", type=int, help="shorten the evaluation; the result says so")
+    train.add_argument("--precision", help="fp32, tf32 or bf16 (default: the protocol's)")
+    train.add_argument("--threads", type=int, help="CPU threads (default: all)")
+    train.add_argument("--device", help="auto, cpu, cuda or mps (default: auto)")
+    train.add_argument("--save-every", type=float, default=60.0, metavar="SECONDS",
+                       help="seconds between checkpoints (default: 60)")
+    train.add_argument("--out", required=True, help="folder of the runs; this one is OUT/<id>")
+
+    sample.add_argument("run", help="a run's folder")
+    sample.add_argument("--prompt", default="", help="text to go on from")
+    sample.add_argument("--tokens", type=int, default=200, help="tokens at most (default: 200)")
+    sample.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest")
+    sample.add_argument("--top-k", type=int, default=40)
+    sample.add_argument("--seed", type=int, default=0)
+
+    table.add_argument("dir", help="folder of runs")
+    table.add_argument("--baseline", default="standard", help="rule to compare with")
+    return parser
+
+
+def _json(value: object) -> None:
+    print(json.dumps(value, allow_nan=False, ensure_ascii=False))
+
+
+def _aligned(rows: list[tuple], right: str = "") -> None:
+    """Print rows as columns; letters of `right` that are "r" align their column right."""
+    widths = [max(len(str(row[i])) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        cells = (
+            str(cell).rjust(width) if right[i : i + 1] == "r" else str(cell).ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        print("  ".join(cells).rstrip())
+
+
+def _rules(args) -> None:
+    from .ladder import describe
+
+    rows = describe()
+    if args.json:
+        return _json(rows)
+    head = [("name", "kind", "params a block", "at the start", "source")]
+    _aligned(head + [
+        (row["name"], row["kind"], row["cost"]["params_per_block"],
+         "–" if row["coefficient"] is None else f"{row['coefficient']:.4g}", row["source"])
+        for row in rows
+    ])
+
+
+def _ladder(args) -> None:
+    from .config import PROTOCOLS, nearest
+    from .ladder import table
+
+    if args.protocol not in PROTOCOLS:
+        raise RRError(f"unknown protocol {args.protocol!r}: {nearest(args.protocol, PROTOCOLS)}")
+    rows = table(args.protocol)
+    if args.json:
+        return _json(rows)
+    keys = list(rows[0])
+    _aligned([tuple(keys)] + [
+        tuple(f"{row[k]:,}" if isinstance(row[k], int) else row[k] for k in keys) for row in rows
+    ], "llrrrrrrrrr")
+
+
+def _prepare(args) -> None:
+    from .corpus import baselines, open_corpus
+
+    tokens = open_corpus(args.corpus, args.tokenizer, log=_say)
+    found = baselines(tokens)
+    if args.json:
+        return _json(found)
+    _aligned([(key, f"{value:,}" if isinstance(value, int) else f"{value:.4f}")
+              for key, value in found.items()], "lr")
+
+
+def _train(args) -> int:
+    from .trainer import finished, plan, train
+
+    names = ("values", "loops", "flavour", "protocol", "seed", "steps", "lr", "batch",
+             "eval_batches", "precision")
+    run = plan(args.rung, args.rule, corpus=args.corpus, tokenizer=args.tokenizer,
+               **{name: getattr(args, name) for name in names})
+    if not args.save_every > 0:
+        raise RRError(f"save-every is {args.save_every}: a number of seconds above 0 is accepted")
+    folder = train(run, args.out, threads=args.threads, device=args.device,
+                   save_every=args.save_every)
+    print(folder)
+    if finished(folder)["status"] == "diverged":
+        raise RunFailed(f"{folder}: the loss is no longer finite; the run is kept, as diverged")
+    return 0
+
+
+def _sample(args) -> None:
+    import torch
+
+    from .trainer import load
+
+    for name, least in (("tokens", 1), ("top_k", 1), ("temperature", 0), ("seed", 0)):
+        if not getattr(args, name) >= least:
+            raise RRError(f"{name} is {getattr(args, name)}: at least {least} is accepted")
+    model, _, vocabulary = load(args.run)
+    ids = [vocabulary.eot, *vocabulary.encode(args.prompt)]
+    if len(ids) >= model.config.seq_len:
+        raise RRError(f"the prompt has {len(ids)} tokens: fewer than {model.config.seq_len} fit")
+    source = torch.Generator().manual_seed(args.seed)
+    start = torch.tensor([ids], device=model.token.weight.device)
+    made = model.generate(start, args.tokens, args.temperature, args.top_k, source,
+                          stop=vocabulary.eot)[0, 1:].tolist()
+    print(vocabulary.decode(i for i in made if i != vocabulary.eot).strip())
+
+
+def _table(args) -> None:
+    from .stats import read_results, render, table
+
+    if not Path(args.dir).is_dir():
+        raise RRError(f"{args.dir} is no folder: a folder of runs is accepted")
+    rows = table(read_results(args.dir), args.baseline)
+    if args.json:
+        return _json(rows)
+    print(render(rows))
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

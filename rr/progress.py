@@ -1,0 +1,73 @@
+"""What a person sees of a run, and how a person stops it."""
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from .config import Interrupted, Run
+
+
+class Stop:
+    """Turns SIGTERM and Ctrl-C into a request that the loop meets at the end of a step.
+
+    With `at_once` set, the next signal raises Interrupted where it arrives.
+    """
+
+    def __init__(self) -> None:
+        self.requested, self.at_once = False, False
+
+    def _ask(self, number, frame) -> None:
+        if self.at_once:
+            raise Interrupted("stopped while measuring; the trained weights are saved")
+        self.requested = True
+
+    def __enter__(self) -> "Stop":
+        # Handlers can only be set in the main thread; elsewhere the process's own stay.
+        self.before = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self.before[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(self, *error) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+
+class Progress:
+    """A moving line on a terminal, a plain flushed line every few seconds elsewhere."""
+
+    def __init__(self, log: Callable[[str], None] | None) -> None:
+        self.log = log
+        self.tty = log is None and sys.stderr.isatty()
+        self.shown, self.width = -float("inf"), 0
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        if self.log is not None:
+            self.log(line)
+            return
+        print(line.ljust(self.width), file=sys.stderr, flush=True)
+        self.width = 0
+
+    def step(self, run: Run, step: int, loss: float | None, spent: float) -> None:
+        """Loss (nats), speed and time left, not more often than a reader can use; spent in s."""
+        now, last = time.monotonic(), step == run.recipe.steps
+        if now - self.shown < (0.2 if self.tty else 5.0) and not last:
+            return
+        self.shown = now
+        rate = step * run.recipe.batch * run.model.seq_len / spent
+        left = spent / step * (run.recipe.steps - step)
+        text = (
+            f"{run.rung} {run.rule} seed {run.seed}  step {step}/{run.recipe.steps}  "
+            f"loss {'–' if loss is None else f'{loss:.3f}'}  {rate:,.0f} tokens/s  "
+            f"{int(left // 60)}:{int(left % 60):02d} left"
+        )
+        if self.tty:
+            print("\r" + text.ljust(self.width), end="\n" if last else "", file=sys.stderr,
+                  flush=True)
+            self.width = 0 if last else len(text)
+        else:
+            self.say(text)

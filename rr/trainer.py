@@ -1,0 +1,396 @@
+"""One readable training loop, and the folder of a run that survives being cut off anywhere.
+
+    runs/<id>/run.json        the specification, and what produced the numbers
+              metrics.jsonl   the curve, a line every few steps
+              checkpoint/     the last two, whole or not at all
+              tokenizer/      what turns the run's tokens back into text
+              result.json     written last, once
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from . import evaluate, fables, runtime
+from .config import Interrupted, RRError, Run, RunFailed
+from .corpus import Tokens, default_tokenizer, identity, open_corpus
+from .ladder import count, specify
+from .model import Model, decayed, initialise
+from .progress import Progress, Stop
+from .tokens import Vocabulary, planned_size
+
+PAPER_EVAL_BATCHES = 80
+PREFIX = 16  # batches of the held-out stream scored at each point along a `clean` run
+POINTS = 4  # the run is cut into so many parts; the held-out loss is taken after each
+
+
+def plan(
+    rung: str = "nano",
+    rule: str = "review",
+    *,
+    corpus: str = "fables",
+    tokenizer: str | None = None,
+    cache: str | Path | None = None,
+    **options,
+) -> Run:
+    """The run that these names describe; nothing is downloaded, tokenised or trained.
+
+    Options: values, loops, flavour, seed, protocol, steps, lr, batch, eval_batches, precision.
+    """
+    tokenizer = tokenizer or default_tokenizer(corpus)
+    return specify(
+        rung,
+        rule,
+        **identity(corpus, tokenizer, cache),
+        vocab_size=planned_size(tokenizer),
+        source={"corpus": corpus, "tokenizer": tokenizer},
+        **options,
+    )
+
+
+def train(
+    run: Run,
+    out: str | Path,
+    *,
+    threads: int | None = None,
+    device: str | None = None,
+    save_every: float = 60.0,
+    cache: str | Path | None = None,
+    log: Callable[[str], None] | None = None,
+) -> Path:
+    """Train `run` in `out/<id>`, going on where an earlier call was cut off; returns that folder.
+
+    A finished run is left as it is. A resumed run keeps its threads and micro-batch, so that its
+    weights are bit for bit those of an uninterrupted run. save_every: seconds between checkpoints.
+    log: gets every line of progress; None prints them, `lambda line: None` keeps quiet.
+
+    Raises RRError (bad input), RunFailed (the run cannot go on), Interrupted (SIGTERM or Ctrl-C:
+    the step was finished and saved). A loss that is not finite ends the run as "diverged".
+    """
+    folder = Path(out) / run.id
+    progress = Progress(log)
+    with runtime.locked(folder):
+        if finished(folder) is not None:
+            return folder
+        tokens = open_corpus(
+            run.source.get("corpus", run.corpus),
+            run.source.get("tokenizer"),
+            split="tokens" if run.protocol == "paper" else "documents",
+            min_tokens=run.model.seq_len + 2,
+            cache=cache,
+            log=progress.say,
+        )
+        if tokens.vocab_size != run.model.vocab_size:
+            raise RRError(
+                f"tokenizer {tokens.tokenizer_name} has {tokens.vocab_size} tokens, "
+                f"the run was planned with {run.model.vocab_size}"
+            )
+        _Training(run, folder, tokens, threads, device, save_every, progress).go()
+    return folder
+
+
+def finished(folder: Path) -> dict | None:
+    """The result of a run that has ended, None before; RunFailed where result.json is damaged."""
+    path = folder / "result.json"
+    if not path.exists():
+        return None
+    result = runtime.read_json(path)
+    if result.get("id") != folder.name or "status" not in result:
+        raise RunFailed(f"{path} is damaged and is not believed: it is not run {folder.name}'s")
+    return result
+
+
+def load(folder: str | Path, device: str | None = None) -> tuple[Model, Run, Vocabulary]:
+    """The model of a run's newest checkpoint, its specification, and its tokenizer."""
+    folder = Path(folder)
+    if not (folder / "run.json").is_file():
+        raise RRError(f"{folder} is no run: a folder with run.json is accepted")
+    record = runtime.read_json(folder / "run.json")
+    run = _recorded(record, folder)
+    state = runtime.Checkpoints(folder, run.id).newest()
+    if state is None:
+        raise RRError(f"{folder} has no checkpoint yet: train it first")
+    model = Model(run.model)
+    model.load_state_dict(state["model"])
+    vocabulary = Vocabulary(run.source["tokenizer"], run.tokenizer, folder / "tokenizer")
+    return model.to(runtime.pick_device(device)).eval(), run, vocabulary
+
+
+def _recorded(record: dict, folder: Path) -> Run:
+    run = Run.from_spec(record.get("run", {}), record.get("source"))
+    if run.id != record.get("id"):
+        raise RunFailed(f"{folder / 'run.json'} is damaged and is not believed: ids differ")
+    return run
+
+
+def batch_starts(run: Run, step: int, n_tokens: int, stream: np.random.RandomState) -> np.ndarray:
+    """Where the windows of one step begin, (batch,).
+
+    paper: `randint(0, n − T − 1, batch)` from NumPy's legacy stream, the study's own batches.
+    clean: a function of (seed, step) alone, from raw Philox words, so any step can be redrawn.
+    """
+    batch, last = run.recipe.batch, n_tokens - run.model.seq_len - 1
+    if run.protocol == "paper":
+        return stream.randint(0, last, batch)
+    words = np.random.Philox(key=np.array([run.seed, step], dtype=np.uint64)).random_raw(batch)
+    return (words % np.uint64(last)).astype(np.int64)
+
+
+class _Training:
+    """The state of one run while it trains."""
+
+    def __init__(self, run, folder, tokens: Tokens, threads, device, save_every, progress) -> None:
+        self.run, self.folder, self.tokens, self.progress = run, folder, tokens, progress
+        self.save_every = save_every
+        self.checkpoints = runtime.Checkpoints(folder, run.id)
+        self.device = runtime.pick_device(device)
+        self.micro = self._begin(threads)
+        self.model = initialise(Model(run.model), run.seed, shared=run.protocol == "clean")
+        self.model.to(self.device).train()
+        self.optimizer = self._optimizer()
+        self.stream = np.random.RandomState(run.seed)  # batches and evaluation of `paper`
+        self.step, self.seconds, self.history = 0, 0.0, []
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.summed = 0  # steps in loss_sum
+        self.shown_loss: float | None = None
+        self._restore(self.checkpoints.newest(progress.say))
+        self.started = time.monotonic() - self.seconds
+
+    # -- the loop -----------------------------------------------------------------------------
+
+    def go(self) -> None:
+        """Train to the last step, evaluate, write the result."""
+        recipe, every = self.run.recipe, max(1, self.run.recipe.steps // 200)
+        points = {round(recipe.steps * k / POINTS) for k in range(1, POINTS)}
+        saved = time.monotonic()
+        status = self.history[-1].get("status", "running") if self.history else "running"
+        with Stop() as stop:
+            while self.step < recipe.steps and status == "running":
+                self._train_step()
+                self.step += 1
+                if self.step % every == 0 or self.step == recipe.steps:
+                    status = self._record_losses()
+                if self.run.protocol == "clean" and self.step in points:
+                    self._record({"valid": self._held_out(PREFIX).loss})
+                self.progress.step(
+                    self.run, self.step, self.shown_loss, time.monotonic() - self.started
+                )
+                if stop.requested:
+                    self._save()
+                    raise Interrupted(f"stopped at step {self.step}; saved in {self.folder}")
+                if time.monotonic() - saved > self.save_every:
+                    self._save()
+                    saved = time.monotonic()
+            if self.checkpoints.steps()[-1:] != [self.step]:
+                self._save()
+            # All that is left is to measure: nothing is lost by stopping at once.
+            stop.at_once = True
+            self._finish(status)
+
+    def _train_step(self) -> None:
+        """One optimiser step over the whole batch, in micro-batches that fit the memory."""
+        run, recipe = self.run, self.run.recipe
+        starts = batch_starts(run, self.step, len(self.tokens.train), self.stream)
+        x, y = evaluate.gather(self.tokens.train, starts, run.model.seq_len)
+        x, y = x.to(self.device), y.to(self.device)
+        for group in self.optimizer.param_groups:
+            group["lr"] = recipe.lr_at(self.step)
+        while True:
+            try:
+                loss = self._backward(x, y)
+                break
+            except torch.OutOfMemoryError:
+                if self.micro == 1:
+                    raise RunFailed("out of memory with a micro-batch of one window") from None
+                self._shrink()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
+        self.optimizer.step()
+        self.loss_sum += loss
+        self.summed += 1
+
+    def _backward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Gradients of the batch's mean loss, accumulated over micro-batches; returns that loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for part_x, part_y in zip(x.split(self.micro), y.split(self.micro), strict=True):
+            with runtime.autocast(self.device, self.run.recipe.precision):
+                loss = self.model(part_x, part_y) * (len(part_x) / len(x))
+            loss.backward()
+            total += loss.detach().double()
+        return total
+
+    def _shrink(self) -> None:
+        self.micro = -(-self.micro // 2)
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
+        self.progress.say(
+            f"out of memory: micro-batch {self.micro}, gradients accumulated; "
+            f"the batch stays {self.run.recipe.batch}"
+        )
+        record = runtime.read_json(self.folder / "run.json")
+        record["provenance"]["micro_batch"] = self.micro
+        runtime.write_json(self.folder / "run.json", record)
+
+    # -- measuring ----------------------------------------------------------------------------
+
+    def _held_out(self, prefix: int | None = None) -> evaluate.Score:
+        """Held-out score under the run's protocol; `prefix` batches only, for points on the way."""
+        run = self.run
+        limits = [n for n in (prefix, run.recipe.eval_batches) if n is not None]
+        limit = min(limits) if limits else None
+        with runtime.autocast(self.device, run.recipe.precision):
+            if run.protocol == "paper":
+                batches = limit or PAPER_EVAL_BATCHES
+                return evaluate.drawn(
+                    self.model, self.tokens.valid, run.recipe.batch, batches, self.stream
+                )
+            return evaluate.ordered(self.model, self.tokens.valid, run.recipe.batch, limit)
+
+    def _record_losses(self) -> str:
+        """Append the mean training loss since the last line; "diverged" if it is not finite."""
+        loss = (self.loss_sum / self.summed).item()
+        self.loss_sum.zero_()
+        self.summed = 0
+        self.shown_loss = loss
+        if np.isfinite(loss):
+            self._record({"loss": loss, "lr": self.run.recipe.lr_at(self.step - 1)})
+            return "running"
+        self._record({"loss": None, "status": "diverged"})
+        return "diverged"
+
+    def _record(self, values: dict) -> None:
+        tokens = self.step * self.run.recipe.batch * self.run.model.seq_len
+        seconds = round(time.monotonic() - self.started, 3)
+        self.history.append({"step": self.step, "tokens": tokens, "seconds": seconds, **values})
+        with open(self.folder / "metrics.jsonl", "a") as file:
+            file.write(json.dumps(self.history[-1]) + "\n")
+
+    def _finish(self, status: str) -> None:
+        run = self.run
+        seconds = time.monotonic() - self.started
+        score = None
+        if status != "diverged":
+            self.progress.say(f"{run.id}: measuring the held-out loss")
+            score = self._held_out()
+            if not np.isfinite(score.loss):
+                status, score = "diverged", None
+        extra = self._fables() if score and run.source.get("corpus") == "fables" else {}
+        result = {
+            "id": run.id,
+            **{key: getattr(run, key) for key in
+               ("rung", "rule", "values", "loops", "flavour", "seed", "protocol")},
+            "corpus": self.tokens.name,
+            "tokenizer": self.tokens.tokenizer_name,
+            "precision": run.recipe.precision,
+            "lr": run.recipe.lr,
+            "batch": run.recipe.batch,
+            "steps": run.recipe.steps,
+            "tokens": run.recipe.steps * run.recipe.batch * run.model.seq_len,
+            "status": "diverged" if status == "diverged" else "finished",
+            "val_loss": score.loss if score else None,
+            "ece": score.ece if score else None,
+            "eval_tokens": score.tokens if score else None,
+            "eval_shortened": run.recipe.eval_batches is not None,
+            **extra,
+            "params": count(run.model),
+            "seconds": round(seconds, 3),
+            "threads": torch.get_num_threads(),
+            "weights_sha256": runtime.weights_sha256(self.model),
+        }
+        runtime.write_json(self.folder / "result.json", result)
+        loss = f"held-out loss {result['val_loss']:.4f}" if score else "diverged"
+        self.progress.say(f"{run.id}: {loss} after {self.step} steps, {seconds:.0f} s")
+
+    def _fables(self) -> dict:
+        """Loss on whole held-out stories, and the entropy floor of the very same stories."""
+        with runtime.autocast(self.device, self.run.recipe.precision):
+            score = evaluate.by_document(self.model, self.tokens.valid, self.tokens.eot)
+        floor, error = fables.entropy_floor(self.tokens)
+        return {"story_loss": score.loss, "floor": floor, "floor_error": error}
+
+    # -- beginning, saving, restoring ---------------------------------------------------------
+
+    def _begin(self, threads: int | None) -> int:
+        """Write run.json, or check the one that is there; returns the micro-batch."""
+        path, run = self.folder / "run.json", self.run
+        if not path.exists():
+            if self.checkpoints.steps():
+                raise RunFailed(f"{path} is missing beside its checkpoints: they are not believed")
+            threads = runtime.prepare(self.device, threads)
+            home = self.folder / "tokenizer"
+            home.mkdir(exist_ok=True)
+            for name in ("vocab.json", "merges.txt"):
+                shutil.copyfile(self.tokens.vocabulary.folder / name, home / name)
+            made_by = runtime.provenance(run, self.device, threads)
+            made_by["corpus_sha256"] = self.tokens.sha256
+            record = {"id": run.id, "run": run.spec(), "source": run.source}
+            runtime.write_json(path, {**record, "provenance": made_by})
+            return run.recipe.batch
+        record = runtime.read_json(path)
+        if _recorded(record, self.folder).id != run.id:
+            raise RRError(f"{path} is of another specification: choose another --out")
+        made_by = record["provenance"]
+        if (made_by["device"] in ("cpu", "mps")) != (self.device.type in ("cpu", "mps")):
+            raise RRError(
+                f"run {run.id} was begun on {made_by['device']}, not {self.device.type}: "
+                "it goes on, bit for bit, on that kind of device alone"
+            )
+        if threads not in (None, made_by["threads"]):
+            self.progress.say(f"the run keeps the {made_by['threads']} threads it was begun with")
+        if made_by["corpus_sha256"] != self.tokens.sha256:
+            raise RRError(f"run {run.id} was begun on other tokens: its corpus is accepted")
+        runtime.prepare(self.device, made_by["threads"])
+        return made_by["micro_batch"]
+
+    def _optimizer(self) -> torch.optim.AdamW:
+        recipe, named = self.run.recipe, dict(self.model.named_parameters())
+        names = set(named) if recipe.decay_all else decayed(self.model)
+        groups = [
+            {"params": [p for name, p in named.items() if name in names],
+             "weight_decay": recipe.weight_decay},
+            {"params": [p for name, p in named.items() if name not in names], "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=recipe.lr,
+            betas=recipe.betas,
+            eps=recipe.eps,
+            fused=self.device.type in ("cuda", "cpu"),
+        )
+
+    def _save(self) -> None:
+        kind, keys, position, *_ = self.stream.get_state()
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.step,
+            "stream": (torch.from_numpy(keys.astype(np.int64)), position),
+            "loss_sum": self.loss_sum,
+            "summed": self.summed,
+            "seconds": time.monotonic() - self.started,
+            "history": json.dumps(self.history),
+        }
+        try:
+            self.checkpoints.save(self.step, state)
+        except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError
+            where = self.checkpoints.folder
+            raise RunFailed(f"cannot save in {where}: {error}; the last one stands") from None
+
+    def _restore(self, state: dict | None) -> None:
+        """Take up a checkpoint; metrics.jsonl goes back to what the checkpoint knew."""
+        if state is not None:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            keys, position = state["stream"]
+            self.stream.set_state(("MT19937", keys.numpy().astype(np.uint32), position))
+            self.step, self.summed = state["step"], state["summed"]
+            self.loss_sum.copy_(state["loss_sum"])
+            self.seconds, self.history = state["seconds"], json.loads(state["history"])
+            self.progress.say(f"{self.run.id}: going on from step {self.step}")
+        lines = "".join(json.dumps(line) + "\n" for line in self.history)
+        runtime.write_atomic(self.folder / "metrics.jsonl", lines.encode())
