@@ -1,0 +1,140 @@
+"""Chapter 02's explorable: the gate by hand, in two channels, so that vectors are arrows."""
+
+import math
+
+from . import kit
+
+STATE = (1.2, 0.9)  # length 1.5
+START = {"angle": 110, "size": 1.2, "rule": "review", "state": 0.0, "update": 2.0, "bias": 0.0}
+
+
+def _rms_normed(v: tuple[float, float]) -> tuple[float, float]:
+    rms = math.sqrt((v[0] ** 2 + v[1] ** 2) / 2 + 1e-5)
+    return v[0] / rms, v[1] / rms
+
+
+def gate_numbers(
+    angle: float, size: float, rule: str, state: float, update: float, bias: float
+) -> dict[str, tuple[float, float]]:
+    """One gated write in two channels, for h = (1.2, 0.9).
+
+    u has length `size` and stands `angle` degrees to the left of h. The gate's matrix is diagonal
+    and equal in both channels: r_i = σ(state·rms(h)_i + update·rms(u)_i + bias), where
+    rms(x) = x/√(mean(x²) + 1e-5). rule: "standard" (r = 1), "constant" (W = 0, b = 0: r = ½),
+    "state" (does not see u) or "review". Returns `u`, `r`, `step` (r ⊙ u), `next` (h + r ⊙ u) and
+    `convex` ((1 − r) ⊙ h + r ⊙ u).
+    """
+    turn = math.atan2(STATE[1], STATE[0]) + angle * math.pi / 180
+    u = size * math.cos(turn), size * math.sin(turn)
+    seen = zip(_rms_normed(STATE), _rms_normed(u), strict=True)
+    if rule in ("standard", "constant"):
+        r = (1.0, 1.0) if rule == "standard" else (0.5, 0.5)
+    else:
+        weight = update if rule == "review" else 0.0
+        r = tuple(1 / (1 + math.exp(-(state * h + weight * v + bias))) for h, v in seen)
+    step = r[0] * u[0], r[1] * u[1]
+    following = STATE[0] + step[0], STATE[1] + step[1]
+    convex = (1 - r[0]) * STATE[0] + step[0], (1 - r[1]) * STATE[1] + step[1]
+    return {"u": u, "r": r, "step": step, "next": following, "convex": convex}
+
+
+def gate_sentence(**values: float | str) -> str:
+    """The result in words; takes the arguments of `gate_numbers`."""
+    found = gate_numbers(**values)
+    why = {
+        "standard": "The standard rule has no gate: r = 1 in both channels.",
+        "constant": "With W = 0 and b = 0 the gate lets half of everything in: "
+        "r = 0.5 in both channels.",
+        "state": "The gate reads only the state, so turning u leaves it alone: r = ",
+        "review": "The gate reads state and update, each rms-normalised: r = ",
+    }[values["rule"]]
+    if values["rule"] in ("state", "review"):
+        first, second = map(kit.number, found["r"])
+        why += f"{first} in channel 1 and {second} in channel 2."
+    following, convex = (kit.number(math.hypot(*found[k])) for k in ("next", "convex"))
+    return (
+        f"{why} The state has length 1.5, the new one {following}; "
+        f"the convex form would give {convex}."
+    )
+
+
+def _arrow(start: tuple[float, float], end: tuple[float, float], look: str) -> list[str]:
+    dx, dy = end[0] - start[0], end[1] - start[1]
+    length = math.hypot(dx, dy)
+    ux, uy = dx / length, dy / length
+    back, side = (end[0] - 11 * ux, end[1] - 11 * uy), 4.6
+    neck = end[0] - 9 * ux, end[1] - 9 * uy
+    wings = [
+        (back[0] - uy * side, back[1] + ux * side),
+        (back[0] + uy * side, back[1] - ux * side),
+    ]
+    head = kit.path([end, *wings]) + "z"
+    return [
+        kit.tag("path", d=kit.path([start, neck]), class_=look),
+        kit.tag("path", d=head, class_=f"is-{look.split()[0]}"),
+    ]
+
+
+def _static(values: dict) -> tuple[int, int, list[str]]:
+    """The picture for a page without scripts."""
+    found = gate_numbers(**values)
+    unit = 102
+
+    def to(x: float, y: float) -> tuple[float, float]:
+        return 111 + unit * (x + 1.6), 8 + unit * (2.5 - y)
+
+    zero, h = to(0, 0), to(*STATE)
+    opened = to(STATE[0] + found["u"][0], STATE[1] + found["u"][1])
+    following, convex = to(*found["next"]), to(*found["convex"])
+    out = [
+        kit.tag("path", d=kit.path([to(-1.6, 0), to(2.9, 0)]), class_="grid"),
+        kit.tag("path", d=kit.path([to(0, -0.4), to(0, 2.5)]), class_="grid"),
+        *_arrow(zero, convex, "red thin dash"),
+        *_arrow(h, opened, "amber thin dash"),
+        *_arrow(h, following, "amber line"),
+        *_arrow(zero, h, "ink line"),
+        *_arrow(zero, following, "blue line"),
+    ]
+    for (x, y), words, kind in (
+        ((h[0] + 10, h[1] - 2), "h", "is-ink b"),
+        ((opened[0] - 52, opened[1]), "h + u", "is-amber"),
+        ((following[0] + 8, following[1] - 8), "h + r⊙u", "is-blue b"),
+        ((convex[0] + 6, convex[1] + 18), "convex", "is-red"),
+        (to(2.2, -0.2), "channel 1", "soft"),
+        (to(0.06, 2.4), "channel 2", "soft"),
+    ):
+        out.append(kit.tag("text", words, x=x, y=y, class_=f"{kind} halo"))
+    return 682, 340, out
+
+
+def gate_playground() -> kit.Explorable:
+    """Explorable: one gated write as arrows, against the same gate in convex form."""
+    said = gate_sentence(**START)
+    return kit.explorable(
+        "gate-playground",
+        script="gate.js",
+        title="One gated write, in two channels",
+        lead="The gate r scales the proposed update u channel by channel before it is added to h.",
+        controls=[
+            kit.slider("angle", "angle of u against h", -180, 180, 5, START["angle"], "°"),
+            kit.slider("size", "size of u", 0, 1.5, 0.1, START["size"]),
+            kit.radios("rule", "gate", {
+                "standard": "none, r = 1",
+                "constant": "constant, r = ½",
+                "state": "reads the state",
+                "review": "reads state and update (review)",
+            }, START["rule"]),
+            kit.slider("state", "state weight", -4, 4, 0.5, START["state"]),
+            kit.slider("update", "update weight", -4, 4, 0.5, START["update"]),
+            kit.slider("bias", "bias", -4, 4, 0.5, START["bias"]),
+        ],
+        picture="Arrows from the origin: h, the gated result h + r⊙u, and the convex form; "
+        "from the tip of h: u and r⊙u. Two meters show r in each channel",
+        static=_static(START),
+        alt=f"Arrows h, h + u, h + r⊙u and the convex form in the plane. {said}",
+        said=said,
+        note="r<sub>i</sub> = σ(w<sub>h</sub>·rms(h)<sub>i</sub> + w<sub>u</sub>·rms(u)<sub>i"
+        "</sub> + b). In this toy the gate’s matrix is diagonal with the same weights in both "
+        "channels; the real one, d × 2d, lets every channel listen to every other. Dashed: u "
+        "before the gate, and (1 − r)⊙h + r⊙u.",
+    )  # fmt: skip

@@ -1,0 +1,256 @@
+"""Explorables in a real browser: their script against their Python, keyboard, phone, re-rendering.
+
+The pages are made here from `rr.explore`; that the built book carries them is tested elsewhere.
+"""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from rr.explore import depth_cliff, gate_playground, stream_share
+from rr.explore.cliff import cliff_numbers, cliff_sentence, recorded_near
+from rr.explore.gate import gate_numbers, gate_sentence
+from rr.explore.kit import HERE, number, share
+from rr.explore.stream import RULES, stream_numbers, stream_sentence
+
+pytestmark = pytest.mark.browser
+
+RECORDED = [
+    {
+        "rule": rule, "sublayers": n, "bias": bias, "seed": seed, "steps": [0, 50, 100],
+        "loss": [7.0, 6.0, 3.0 + n / 100 + seed / 10 - bias],
+    }
+    for rule, bias in (("review", 0), ("review-convex", 0), ("review-convex", -3))
+    for n in (4, 16, 32)
+    for seed in range(2 if n == 4 else 1)
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    binary = os.environ.get("RR_CHROMIUM") or shutil.which("chromium") or shutil.which("chrome")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        binary = None
+    if not binary:
+        if os.environ.get("RR_REQUIRE_BROWSER") == "1":
+            pytest.fail("RR_REQUIRE_BROWSER=1, but there is no chromium or no playwright")
+        pytest.skip("needs playwright and a chromium on PATH (or RR_CHROMIUM)")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=binary, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def show(chromium):
+    """show(*explorables, width=…) -> page; fails at the end if the page raised an error."""
+    contexts, errors = [], []
+
+    def make(*shown, width=800, **options):
+        context = chromium.new_context(viewport={"width": width, "height": 900}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("request", lambda request: errors.append(f"asked for {request.url}"))
+        body = "".join(one.html for one in shown)
+        page.set_content(f"<!doctype html><meta charset=utf-8><body>{body}</body>")
+        return page
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert errors == []
+
+
+def test_script_and_python_find_the_same_numbers_and_words(show):
+    page = show()
+    source = "\n".join(
+        (HERE / name).read_text(encoding="utf-8")
+        for name in ("kit.js", "stream.js", "gate.js", "cliff.js")
+    )
+
+    def ask(expression, arguments):
+        """[expression of x for x in arguments], computed by the script."""
+        return page.evaluate(f"""list => {{ {source}
+            return list.map(x => {expression}); }}""", arguments)  # fmt: skip
+
+    def same(found, expected, tiny=0.0):
+        if isinstance(expected, dict):
+            assert found.keys() == expected.keys()
+            for key in expected:
+                same(found[key], expected[key], tiny)
+        else:
+            assert found == pytest.approx(expected, rel=1e-11, abs=tiny)
+
+    cases = [[n, rule] for n in (2, 3, 9, 32, 64) for rule in RULES]
+    for found, x in zip(ask("streamNumbers(x[0], x[1])", cases), cases, strict=True):
+        same(found, stream_numbers(*x))
+    assert ask("streamSentence(x[0], x[1])", cases) == [stream_sentence(*x) for x in cases]
+
+    cases = [
+        {"angle": angle, "size": size, "rule": rule, "state": state, "update": 1.5, "bias": bias}
+        for angle in (-180, -70, 0, 115)
+        for size in (0, 0.7, 1.5)
+        for rule in ("standard", "constant", "state", "review")
+        for state, bias in ((0, 0), (2.5, -4))
+    ]
+    for found, x in zip(ask("gateNumbers(x)", cases), cases, strict=True):
+        expected = {key: list(value) for key, value in gate_numbers(**x).items()}
+        same(found, expected, tiny=1e-15)  # the sine of 180° is not quite 0
+    assert ask("gateSentence(x)", cases) == [gate_sentence(**x) for x in cases]
+
+    cases = [[n, bias] for n in (4, 10, 24, 33, 64) for bias in (0, -0.25, -1.5, -2, -4)]
+    for found, x in zip(ask("cliffNumbers(x[0], x[1])", cases), cases, strict=True):
+        same(found, cliff_numbers(*x))
+    assert ask("cliffSentence(x[0], x[1])", cases) == [cliff_sentence(*x) for x in cases]
+    with_runs = [[*x, RECORDED] for x in cases]
+    near = ask("recordedNear(x[2], x[0], x[1])", with_runs)
+    assert near == [json.loads(json.dumps(recorded_near(RECORDED, *x))) for x in cases]
+    said = ask("cliffSentence(x[0], x[1], x[2])", with_runs)
+    assert said == [cliff_sentence(*x, RECORDED) for x in cases]
+
+    values = [
+        0,
+        1,
+        -3,
+        0.5,
+        1 / 3,
+        0.03125,
+        12.345,
+        999.6,
+        1000,
+        9.96e-10,
+        2**-64,
+        0.00098,
+        -2.5e-7,
+    ]
+    assert ask("number(x)", values) == [number(x) for x in values]
+    assert ask("share(x)", [1 / 33, 1e-4, 9e-5]) == [share(x) for x in (1 / 33, 1e-4, 9e-5)]
+
+
+STARTS = {
+    "stream-share": (stream_share(), stream_sentence(16, "sum"), stream_sentence(17, "sum")),
+    "gate-playground": (gate_playground(), None, None),
+    "depth-cliff": (
+        depth_cliff(RECORDED), cliff_sentence(32, 0, RECORDED), cliff_sentence(34, 0, RECORDED),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_arrow_key_changes_picture_and_words(show, name):
+    made, before, after = STARTS[name]
+    page = show(made)
+    picture, said = page.locator("svg.rr-picture"), page.locator(".rr-said")
+    drawn, words = picture.inner_html(), said.inner_text()
+    assert before is None or words == before
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.type") == "range"
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"  # the focus can be seen
+    page.keyboard.press("ArrowRight")
+    assert picture.inner_html() != drawn and said.inner_text() != words
+    assert after is None or said.inner_text() == after
+    page.keyboard.press("ArrowLeft")
+    assert picture.inner_html() == drawn and said.inner_text() == words
+
+
+def test_every_control_reached_by_tab_changes_the_words(show):
+    for made, *_ in STARTS.values():
+        page = show(made)
+        inputs = page.locator("form input:not([type=radio]), form select")
+        for i in range(inputs.count()):
+            words = page.locator(".rr-said").inner_text()
+            inputs.nth(i).focus()
+            page.keyboard.press("ArrowLeft" if inputs.nth(i).input_value() == "0" else "ArrowDown")
+            assert page.locator(".rr-said").inner_text() != words, (made, i)
+
+
+def test_gate_rules_by_keyboard_disable_what_they_do_not_read(show):
+    page = show(gate_playground())
+    page.locator("input[type=radio]:checked").focus()
+    disabled = {}
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+        chosen = page.locator("input[type=radio]:checked").input_value()
+        disabled[chosen] = page.locator("input:disabled").evaluate_all("e => e.map(x => x.name)")
+    assert disabled == {
+        "standard": ["state", "update", "bias"], "constant": ["state", "update", "bias"],
+        "state": ["update"], "review": [],
+    }  # fmt: skip
+
+
+def test_two_copies_on_one_page_live_apart(show):
+    page = show(gate_playground(), stream_share(), gate_playground())
+    said = page.locator(".rr-said")
+    before = said.all_inner_texts()
+    page.locator("figure").nth(2).locator("input[value=standard]").check()
+    page.locator("figure").nth(1).locator("select").select_option("convex")
+    after = said.all_inner_texts()
+    assert after[0] == before[0] and after[1] != before[1] and after[2] != before[2]
+    assert page.locator("figure").nth(0).locator("input[value=review]").is_checked()
+
+
+def test_drawn_again_into_a_page_that_is_already_loaded(show):
+    """As JupyterLab does: set innerHTML, then replace each script by a copy, which runs."""
+    page = show(stream_share())
+    page.evaluate(
+        """html => { for (let i = 0; i < 2; i++) {
+            const host = document.createElement("div");
+            host.innerHTML = html;
+            for (const old of host.querySelectorAll("script")) {
+                const copy = document.createElement("script");
+                copy.textContent = old.textContent;
+                old.replaceWith(copy);
+            }
+            document.body.appendChild(host);
+        } }""",
+        stream_share().html,
+    )
+    assert page.locator("svg.rr-picture path").count() > 3
+    said = page.locator(".rr-said").all_inner_texts()
+    assert said == [stream_sentence(16, "sum")] * 3
+    page.locator("input[type=range]").nth(1).press("ArrowRight")
+    assert page.locator(".rr-said").nth(1).inner_text() == stream_sentence(17, "sum")
+    assert page.locator(".rr-said").nth(2).inner_text() == stream_sentence(16, "sum")
+
+
+@pytest.mark.parametrize("width", [360, 390, 1000])
+def test_nothing_sticks_out(show, width):
+    page = show(*(made for made, *_ in STARTS.values()), width=width)
+    for rule in ("sum", "half", "convex"):
+        page.locator("select").select_option(rule)
+        page.locator("input[name=sublayers]").first.fill("64")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        outside = page.locator("figure").evaluate_all(
+            """figures => figures.flatMap(f => { const box = f.getBoundingClientRect();
+                return [...f.querySelectorAll("svg text")].filter(t => {
+                    const b = t.getBoundingClientRect();
+                    return b.left < box.left - 1 || b.right > box.right + 1; })
+                .map(t => t.textContent); })"""
+        )
+        assert outside == []
+    small = page.locator("svg text").evaluate_all(
+        "list => Math.min(...list.map(t => t.getBoundingClientRect().height))"
+    )
+    assert small >= 12  # pixels of line height: letters stay readable on a phone
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_without_scripts_the_static_picture_shows(show, name):
+    page = show(STARTS[name][0], java_script_enabled=False)
+    assert page.locator("noscript svg").is_visible() and not page.locator("form").is_visible()
+    assert page.locator("noscript p").is_visible()
+
+
+def test_dark_theme_changes_the_colours(show):
+    page = show(stream_share())
+    card = "getComputedStyle(document.querySelector('figure')).backgroundColor"
+    light = page.evaluate(card)
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    dark = page.evaluate(card)
+    assert light == "rgb(255, 255, 255)" and dark != light

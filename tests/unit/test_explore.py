@@ -1,0 +1,199 @@
+"""Explorables: their mathematics against simulation and the real gate; their HTML's promises."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from rr.config import RRError
+from rr.explore import depth_cliff, gate_playground, stream_share
+from rr.explore.cliff import cliff_numbers, cliff_sentence, recorded_near
+from rr.explore.gate import STATE, gate_numbers, gate_sentence
+from rr.explore.kit import HERE, number, share
+from rr.explore.stream import stream_numbers, stream_sentence
+
+RECORDED = [
+    {
+        "rule": rule, "sublayers": n, "bias": bias, "seed": seed,
+        "steps": [0, 50, 100], "loss": [7.0, 6.0, 3.0 + n / 100 + seed / 10 - bias],
+    }
+    for rule, bias in (("review", 0), ("review-convex", 0), ("review-convex", -3))
+    for n in (4, 16, 32)
+    for seed in (0, 1)
+]  # fmt: skip
+MADE = {
+    "stream-share": stream_share,
+    "gate-playground": gate_playground,
+    "depth-cliff": depth_cliff,
+    "depth-cliff with runs": lambda: depth_cliff(RECORDED),
+}
+
+
+# ---- mathematics -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "rule, carry, write", [("sum", 1, 1), ("half", 1, 0.5), ("convex", 0.5, 0.5)]
+)
+def test_stream_shares_are_what_a_simulation_finds(rule, carry, write):
+    draws = np.random.default_rng(0).standard_normal((9, 200_000))  # the embedding and 8 updates
+    h = draws[0]
+    for u in draws[1:]:
+        h = carry * h + write * u
+    found = stream_numbers(8, rule)
+    assert found["rms"][-1] == pytest.approx(math.sqrt(np.mean(h**2)), rel=0.01)
+    # the share of an independent contribution is its squared correlation with the sum
+    squared = [np.corrcoef(h, x)[0, 1] ** 2 for x in draws]
+    assert found["shares"] == pytest.approx(squared, abs=0.01)
+    assert sum(found["shares"]) == pytest.approx(1) and len(found["rms"]) == 9
+
+
+def test_stream_closed_forms():
+    assert stream_numbers(32, "sum")["shares"][0] == pytest.approx(1 / 33)
+    assert stream_numbers(32, "half")["shares"][0] == pytest.approx(1 / 9)
+    convex = stream_numbers(64, "convex")
+    assert convex["shares"][-1] == pytest.approx(3 / 4)
+    assert convex["rms"][-1] == pytest.approx(1 / math.sqrt(3))
+    assert (
+        "After 32 sublayers under h + u the embedding holds 1/33 of the variance (3.03\u00a0%)"
+        in (stream_sentence(32, "sum"))
+    )
+
+
+def test_gate_is_the_real_one_with_a_diagonal_matrix():
+    torch = pytest.importorskip("torch")
+    from rr.ops import review_gate
+
+    values = {"angle": 70, "size": 1.3, "state": -1.0, "update": 2.5, "bias": 0.5}
+    found = gate_numbers(rule="review", **values)
+    h, u = (torch.tensor([[x]], dtype=torch.float64) for x in (STATE, found["u"]))
+    eye = torch.eye(2, dtype=torch.float64)
+    r = review_gate(h, u, torch.cat([-1.0 * eye, 2.5 * eye], 1), torch.full((2,), 0.5).double())
+    assert found["r"] == pytest.approx(r.flatten().tolist(), rel=1e-12)
+    assert found["next"] == pytest.approx((h + r * u).flatten().tolist(), rel=1e-12)
+    assert found["convex"] == pytest.approx(((1 - r) * h + r * u).flatten().tolist(), rel=1e-12)
+
+
+def test_gate_at_initialisation_is_one_half_and_blind_to_u_without_its_weight():
+    for angle in (-180, -35, 0, 90):
+        start = {"angle": angle, "size": 1.0, "state": 0.0, "update": 0.0, "bias": 0.0}
+        assert gate_numbers(rule="review", **start)["r"] == (0.5, 0.5)
+        assert gate_numbers(rule="constant", **start)["r"] == (0.5, 0.5)
+        assert gate_numbers(rule="standard", **start)["r"] == (1.0, 1.0)
+        moved = {**start, "state": 2.0, "update": 3.0}
+        r = gate_numbers(rule="state", **moved)["r"]
+        assert r == gate_numbers(rule="state", **{**moved, "angle": 10})["r"]
+    assert "r = 0.5 in both channels" in gate_sentence(rule="constant", **start)
+
+
+@pytest.mark.parametrize("sublayers, bias", [(4, 0.0), (12, -1.0), (24, -3.0)])
+def test_cliff_is_what_a_simulation_finds(sublayers, bias):
+    rng, r = np.random.default_rng(1), 1 / (1 + math.exp(-bias))
+    first = rng.standard_normal(400_000)
+    convex = additive = first
+    direct = 1.0
+    for _ in range(sublayers):
+        u = rng.standard_normal(first.size)
+        convex, additive, direct = (1 - r) * convex + r * u, additive + r * u, (1 - r) * direct
+    found = cliff_numbers(sublayers, bias)
+    assert found["convex"]["direct"] == pytest.approx(direct)
+    rms = math.sqrt(np.mean(convex**2))
+    assert found["convex"]["share"] == pytest.approx(direct / rms, rel=0.01)
+    assert found["additive"]["share"] == pytest.approx(
+        1 / math.sqrt(np.mean(additive**2)), rel=0.01
+    )
+
+
+def test_recorded_runs_nearest_to_depth_and_bias():
+    near = recorded_near(RECORDED, 22, -2.0)
+    assert near["depth"] == 16
+    arms = {arm["rule"]: arm for arm in near["arms"]}
+    assert arms["review"]["bias"] == 0 and arms["review-convex"]["bias"] == -3
+    assert arms["review-convex"]["loss"] == pytest.approx(3.16 + 0.05 + 3)
+    assert recorded_near(RECORDED, 24, 0)["depth"] == 16  # a tie goes to the smaller depth
+    said = cliff_sentence(24, 0.0, RECORDED).splitlines()[1]
+    assert said == (
+        "Recorded at 16 sublayers: review 3.21, review-convex 3.21 nats a token after 100 steps, "
+        "mean of 2 seeds."
+    )
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"loss": [1.0]}, "3 steps and 1 losses"),
+        ({"loss": [7.0, math.nan, 1.0]}, "not finite"),
+        ({"rule": None}, None),
+    ],
+)
+def test_a_broken_recorded_run_is_one_clear_line(change, words):
+    row = {**RECORDED[0], **change}
+    if change == {"rule": None}:
+        del row["rule"]
+        words = "recorded run 1 has no rule"
+    with pytest.raises(RRError, match=words):
+        depth_cliff([RECORDED[0], row])
+
+
+def test_numbers_in_words():
+    said = {
+        0: "0", 1: "1", 0.5: "0.5", 1 / 3: "0.333", 12.345: "12.3", 100: "100", 999: "999",
+        -3: "−3", 0.03125: "0.0313", 999.6: "1000",
+        0.00098: "9.8\u00a0×\u00a010⁻⁴", 2**-64: "5.4\u00a0×\u00a010⁻²⁰",
+        1000: "1\u00a0×\u00a010³", 9.96e-10: "1\u00a0×\u00a010⁻⁹",
+    }  # fmt: skip
+    assert {x: number(x) for x in said} == said
+    assert share(1 / 33) == "3.03\u00a0%" and share(1e-9) == "1\u00a0×\u00a010⁻⁹"
+
+
+# ---- what the HTML promises --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_html_is_self_contained_and_repeatable(name):
+    made = MADE[name]()
+    html = made._repr_html_()
+    assert html == MADE[name]()._repr_html_() and repr(made) == repr(MADE[name]())
+    assert "0x" not in repr(made) and "\n" not in repr(made)
+    assert html.startswith(f'<figure class="rr-explorable" data-explorable="{name.split()[0]}"')
+    # nothing is fetched: the only address is the name of SVG's namespace
+    assert set(re.findall(r"https?:[^\"' ]*", html)) == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"\b(src|href|id|import|url)\s*[=(]", html)
+    assert html.count("<script") == html.count("</script") == 1
+    assert 'aria-live="polite"' in html and "prefers-color-scheme" not in html
+    alone = re.sub(r' data-values="[^"]*"', "", html)
+    assert len(alone.encode()) < 24_000
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_every_control_has_a_label_and_the_page_without_scripts_a_picture(name):
+    html = MADE[name]().html
+    form = re.search(r"<form.*?</form>", html, re.S)[0]
+    controls = re.findall(r"<(?:input|select)\b", form)
+    labelled = re.findall(r"<label>(?:(?!</label>).)*<(?:input|select)\b", form)
+    assert len(controls) == len(labelled) >= 2
+    static = re.search(r"<noscript>(.*?)</noscript>", html, re.S)[1]
+    alt = re.search(r'role="img" aria-label="([^"]+)"', static)[1]
+    assert len(alt) > 40 and re.search(r"\d", alt)
+    assert static.count("<path") >= 5
+
+
+def _luminance(colour):
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * c for c in colour[1:])
+    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_text_stands_out_in_light_and_dark():
+    """WCAG 2 contrast of at least 4.5 for every colour that text is set in."""
+    themes = [
+        dict(re.findall(r"--rr-(\w+): (#\w+)", block))
+        for block in re.findall(r"\{[^}]*--rr-card:[^}]*\}", (HERE / "kit.css").read_text())
+    ]
+    assert len(themes) == 2 and themes[0].keys() == themes[1].keys()
+    for theme in themes:
+        for name in theme.keys() - {"card", "line", "mid"}:
+            bright, dark = sorted((_luminance(theme["card"]), _luminance(theme[name])))[::-1]
+            assert (bright + 0.05) / (dark + 0.05) >= 4.5, (name, theme[name], theme["card"])
