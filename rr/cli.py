@@ -79,7 +79,7 @@ def _parser() -> Parser:
     train.add_argument("--steps", type=int, help="optimiser steps (default: the rung's)")
     train.add_argument("--lr", type=float, help="peak learning rate (default: the rung's)")
     train.add_argument("--batch", type=int, help="windows a step (default: the rung's)")
-    train.add_argument("--eval-batches", type=int, help="shorten the evaluation; the result says so")
+    train.add_argument("--eval-batches", type=int, help="shorten the evaluation, and say so")
     train.add_argument("--precision", help="fp32, tf32 or bf16 (default: the protocol's)")
     train.add_argument("--threads", type=int, help="CPU threads (default: all)")
     train.add_argument("--device", help="auto, cpu, cuda or mps (default: auto)")

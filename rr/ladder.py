@@ -3,7 +3,7 @@
 Counts are exact: taken from modules built on the meta device, not from formulas.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -47,6 +47,7 @@ RUNGS = {
         Rung("1B", 1536, 24, 16, steps=6000, lr=2e-4),
     )
 }
+WIDTHS = (8, 16, 24, 40)  # at which costs are evaluated to print them as polynomials of d
 SHAPE = ("d_model", "n_layer", "n_head", "d_ff", "seq_len")
 
 
@@ -252,6 +253,7 @@ def describe() -> list[dict]:
     rows = []
     for kind, names in REGISTRY.items():
         for name, cls in names.items():
+            params, flops = zip(*(_cost(name, kind, d) for d in WIDTHS), strict=True)
             rows.append(
                 {
                     "name": name,
@@ -259,10 +261,8 @@ def describe() -> list[dict]:
                     "equation": cls.equation,
                     "source": cls.source,
                     "cost": {
-                        "params_per_block": _polynomial(lambda d, n=name, k=kind: _cost(n, k, d)[0]),
-                        "matmul_flops_per_token_and_block": _polynomial(
-                            lambda d, n=name, k=kind: _cost(n, k, d)[1]
-                        ),
+                        "params_per_block": polynomial(params),
+                        "matmul_flops_per_token_and_block": polynomial(flops),
                     },
                     "coefficient": _start(name) if kind == "residual" else None,
                     "options": {key: option.meaning for key, option in cls.options.items()},
@@ -283,14 +283,13 @@ def _cost(name: str, kind: str, d: int) -> tuple[int, int]:
     return sum(p for p, _ in pairs), sum(f for _, f in pairs)
 
 
-def _polynomial(cost: Callable[[int], int]) -> str:
-    """`a d² + b d + c` through the costs at d = 8, 16, 24; "" where a fourth width disagrees."""
-    x = (8, 16, 24)
-    y = [cost(d) for d in x]
-    a = (y[2] - 2 * y[1] + y[0]) // 128
-    b = (y[1] - y[0]) // 8 - a * 24
-    c = y[0] - 64 * a - 8 * b
-    if cost(40) != 1600 * a + 40 * b + c:
+def polynomial(costs: Sequence[int]) -> str:
+    """`a d² + b d + c` through costs at WIDTHS; "" where the last disagrees with the others."""
+    (x, y), last = (WIDTHS[:3], costs[:3]), WIDTHS[3]
+    a = (y[2] - 2 * y[1] + y[0]) // (2 * x[0] ** 2)
+    b = (y[1] - y[0]) // x[0] - 3 * a * x[0]
+    c = y[0] - a * x[0] ** 2 - b * x[0]
+    if costs[3] != a * last**2 + b * last + c:
         return ""
     terms = [f"{'' if n == 1 and u else n}{u}" for n, u in ((a, "d²"), (b, "d"), (c, "")) if n]
     return " + ".join(terms).replace("+ -", "− ") or "0"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from .config import Run, RunFailed, RRError, nearest
+from .config import RRError, Run, RunFailed, nearest
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
@@ -136,7 +136,7 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         file = open(folder / "lock", "a")
     except OSError as error:
-        raise RRError(f"cannot write to {folder}: {error.strerror}: a writable --out is needed")
+        raise RRError(f"cannot write to {folder}: {error.strerror}: a writable --out is needed") from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,27 @@
+"""What the unit tests share: a cache of their own, and a corpus small enough to train on."""
+
+import os
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """Tests neither find nor leave anything in the user's cache, unless RR_CACHE names one."""
+    os.environ.setdefault("RR_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(scope="session")
+def tiny_corpus(tmp_path_factory) -> str:
+    """Four hundred short documents of a tiny language, as a --corpus name."""
+    folder = tmp_path_factory.mktemp("corpus")
+    who, did = "Ada Ben Cleo Dov".split(), "sees finds wants".split()
+    what = ["a red kite", "the sea", "bread"]
+    lines = []
+    for i in range(400):
+        name = who[i * 7 % 4]
+        lines.append(f"{name} {did[i * 5 % 3]} {what[i * 11 % 3]}. Then {name} sleeps "
+                     f"for {i % 13} nights.")
+    path = folder / "tiny.txt"
+    path.write_text("\n<|endoftext|>\n".join(lines))
+    return f"file:{path}"

@@ -1,0 +1,112 @@
+"""Facts that hold exactly between rules."""
+
+import torch
+
+from rr import ladder
+from rr.evaluate import embedding_share, gradient_by_depth, jacobian_gain, trace
+from rr.model import Model, initialise
+
+BODY = "nano:n_layer=3,d_model=32,n_head=2,seq_len=16"
+IDX, TARGETS = torch.randint(70, (2, 3, 16), generator=torch.Generator().manual_seed(0))
+
+
+def model_of(rule, seed=0, **changes):
+    return initialise(Model(ladder.arm(BODY, rule, 70, **changes)), seed).double()
+
+
+def gradients(model):
+    model(IDX, TARGETS).backward()
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+def test_review_starts_as_the_constant_half_network():
+    """Outputs and the gradients of the whole body are identical, bit for bit."""
+    review, constant = model_of("review"), model_of("constant")
+    assert torch.equal(review(IDX), constant(IDX))
+    got, want = gradients(review), gradients(constant)
+    assert all(torch.equal(got[name], want[name]) for name in want)
+    # … and the gate itself learns from the first step on.
+    assert all(got[f"layers.{i}.{kind}_rule.weight"].norm() > 0
+               for i in range(3) for kind in ("attn", "mlp"))
+
+
+def test_every_gate_value_is_one_half_at_the_start():
+    for rule in ("review", "review-convex"):
+        for step in trace(model_of(rule), IDX):
+            assert (step.r == 0.5).all()
+
+
+def test_constant_one_is_standard():
+    assert torch.equal(model_of("constant:c=1")(IDX), model_of("standard")(IDX))
+
+
+def test_a_review_gate_forced_open_is_standard():
+    torch.testing.assert_close(model_of("review:bias=60")(IDX), model_of("standard")(IDX))
+
+
+def test_one_pass_is_the_plain_model_and_two_are_the_stack_twice():
+    plain, looped = model_of("standard"), model_of("standard", loops=2)
+    looped.load_state_dict(plain.state_dict())
+    state = plain.token(IDX) + plain.position.weight[: IDX.shape[1]]
+    for layer in [*plain.layers, *plain.layers]:
+        state, _ = layer(state)
+    assert torch.equal(looped.hidden(IDX), plain.final_rule.read(state)[0])
+
+
+def test_the_stream_is_the_sum_of_its_writes():
+    steps = trace(model_of("standard"), IDX)
+    total = steps[0].h + sum(step.u for step in steps)
+    torch.testing.assert_close(steps[-1].out, total)
+
+
+def test_cached_generation_makes_the_same_tokens():
+    model = model_of("review")
+    start = IDX[:1, :5]
+    cached = model.generate(start, 11, temperature=0)
+    assert cached.shape == (1, 16)
+    assert torch.equal(cached, model.generate(start, 11, temperature=0, cached=False))
+    drawn = [model.generate(start, 6, generator=torch.Generator().manual_seed(3), cached=c)
+             for c in (True, False)]
+    assert torch.equal(*drawn)
+
+
+def test_probes_leave_the_model_as_it_was():
+    model = model_of("review-convex")
+    before = model(IDX)
+    trace(model, IDX), gradient_by_depth(model, IDX, TARGETS), jacobian_gain(model, IDX, 1)
+    assert torch.equal(model(IDX), before)
+    assert all(p.grad is None for p in model.parameters())
+    assert "write" not in vars(model.rules[0]) and "open" not in vars(model.final_rule)
+
+
+def test_probe_values_against_direct_computations():
+    """Shares and gradients by definition, on a convex net where they are far from trivial."""
+    model = model_of("review-convex", seed=1)
+    steps = trace(model, IDX)
+    share = (steps[0].h * 0.5**6).norm() / steps[-1].out.norm()
+    assert abs(embedding_share(model, IDX) / share.item() - 1) < 1e-12
+
+    x0 = (model.token(IDX) + model.position.weight[:16]).detach().requires_grad_()
+    state = x0
+    for layer in model.layers:
+        state, _ = layer(state)
+    logits = model.final_rule.read(state)[0] @ model.token.weight[:70].T
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), TARGETS.flatten())
+    (expected,) = torch.autograd.grad(loss, x0)
+    assert abs(gradient_by_depth(model, IDX, TARGETS)[0] / expected.norm().item() - 1) < 1e-9
+
+
+def test_jacobian_gain_is_the_rms_singular_value():
+    """Against the full Jacobian of a one-token, one-window stack."""
+    model = model_of("standard", seed=2)
+    idx = IDX[:1, :1]
+    x0 = (model.token(idx) + model.position.weight[:1]).detach()
+
+    def stack(x):
+        for layer in model.layers:
+            x, _ = layer(x)
+        return x
+
+    jacobian = torch.autograd.functional.jacobian(stack, x0).reshape(32, 32)
+    exact = (jacobian.pow(2).sum() / 32).sqrt().item()
+    assert abs(jacobian_gain(model, idx, probes=400) / exact - 1) < 0.05
