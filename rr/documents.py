@@ -18,7 +18,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 
@@ -67,8 +67,11 @@ def source(corpus: str, cache: str | Path | None = None) -> Source:
     if kind == "file" and colon:
         if not path:
             raise RRError(f"corpus 'file:' names no path: file:PATH is accepted, {_KINDS}")
-        return _local(Path(path).expanduser(), cache)
-    if Path(corpus).expanduser().exists() or corpus.endswith(_SUFFIXES):
+        try:
+            return _local(Path(path).expanduser(), cache)
+        except OSError as error:
+            raise RRError(f"cannot read {path}: {error.strerror or error}") from error
+    if os.path.exists(corpus) or corpus.endswith(_SUFFIXES):
         raise RRError(f"unknown corpus {corpus!r}: for a path write file:{corpus}")
     name, _, revision = corpus.partition("@")
     if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
@@ -125,10 +128,7 @@ def _local(path: Path, cache: str | Path | None) -> Source:
 
 def _told(path: Path, cache: str | Path | None) -> str:
     """How a file is read and the hash of its bytes: together, what the model will see."""
-    try:
-        return f"{'.'.join(_format(path))} {remembered_digest(path, cache)}"
-    except OSError as error:
-        raise RRError(f"cannot read {path}: {error.strerror}") from error
+    return f"{'.'.join(_format(path))} {remembered_digest(path, cache)}"
 
 
 def _format(path: Path) -> tuple[str, ...]:
@@ -195,14 +195,14 @@ def _read_jsonl(path: Path, packed: str | None = None) -> Iterator[str]:
     with _opened(path, packed) as file:
         for number, line in enumerate(file, 1):
             if line.strip():
-                yield from _parts(_jsonl_text(path, number, line.decode("utf-8-sig")))
+                yield from _parts(_jsonl_text(path, number, line))
 
 
-def _jsonl_text(path: Path, number: int, line: str) -> str:
+def _jsonl_text(path: Path, number: int, line: bytes) -> str:
     wants = 'each line is one object with a "text" string'
     try:
-        row = json.loads(line)
-    except ValueError as error:
+        row = json.loads(line.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
         raise RRError(f"{path} line {number} is not JSON ({error}): {wants}") from error
     if not isinstance(row, dict) or not isinstance(row.get("text"), str):
         raise RRError(f'{path} line {number} has no "text" string: {wants}')
@@ -213,7 +213,9 @@ def _jsonl_text(path: Path, number: int, line: str) -> str:
     return row["text"]
 
 
-def _read_parquet(path: Path) -> Iterator[str]:
+def _read_parquet(path: Path, packed: str | None = None) -> Iterator[str]:
+    if packed:
+        raise RRError(f"{path}: a Parquet file is packed inside already; unpack its .{packed}")
     try:
         import pyarrow
         import pyarrow.parquet
@@ -253,21 +255,7 @@ def _hub(repository: str, revision: str, limit: int | None, name: str) -> Source
 
 
 def _read_hub(repository: str, revision: str, limit: int | None) -> Iterator[str]:
-    try:
-        import datasets
-    except ImportError as error:
-        raise RRError(
-            f"the corpus {repository} needs datasets (pip install 'review-residuals[hub]'); "
-            + WORKS_OFFLINE
-        ) from error
-    require_hub(f"the corpus {repository}")
-    split = f"train[:{limit}]" if limit else "train"
-    try:
-        rows = datasets.load_dataset(repository, revision=revision, split=split)
-    except Exception as error:  # the library raises many kinds, for a name as for a network
-        line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise RRError(f"cannot load {repository}@{revision} from the hub: {line}; "
-                      f"{WORKS_OFFLINE}") from error
+    rows = _hub_rows(repository, revision, limit)
     if "text" not in rows.column_names:
         raise RRError(f"{repository} has no 'text' column: it has {', '.join(rows.column_names)}")
     for batch in rows.select_columns(["text"]).iter(batch_size=1024):
@@ -277,8 +265,30 @@ def _read_hub(repository: str, revision: str, limit: int | None) -> Iterator[str
             yield from _parts(row)
 
 
-def require_hub(what: str, patience: float = 5.0) -> None:
-    """Raise at once, in one line, where the hub cannot be reached; its own retries take 24 s.
+@cache
+def _hub_rows(repository: str, revision: str, limit: int | None):
+    """The hub's train split, downloaded once; a corpus is read several times."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise RRError(
+            f"the corpus {repository} needs datasets (pip install 'review-residuals[hub]'); "
+            + WORKS_OFFLINE
+        ) from error
+    require_hub(f"the corpus {repository}", WORKS_OFFLINE)
+    split = f"train[:{limit}]" if limit else "train"
+    try:
+        return datasets.load_dataset(repository, revision=revision, split=split)
+    except Exception as error:  # the library raises many kinds, for a name as for a network
+        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise RRError(f"cannot load {repository}@{revision} from the hub: {line}; "
+                      f"{WORKS_OFFLINE}") from error
+
+
+def require_hub(what: str, instead: str, patience: float = 5.0) -> None:
+    """Raise soon, in one line, where the hub cannot be reached; its own retries take 24 s.
+
+    what: that needs the hub; instead: what works without it; patience: seconds.
 
     With HF_HUB_OFFLINE set nothing is asked: the hub's own libraries then read what they hold.
     """
@@ -304,5 +314,4 @@ def require_hub(what: str, patience: float = 5.0) -> None:
     asking.join(patience)
     problem = answers[0] if answers else f"no answer in {patience:.0f} s"
     if problem:
-        raise RRError(f"{what} comes from the hub, which cannot be reached ({problem}): "
-                      + WORKS_OFFLINE)
+        raise RRError(f"{what} comes from the hub, which cannot be reached ({problem}): {instead}")

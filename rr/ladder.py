@@ -291,8 +291,9 @@ def polynomial(costs: Sequence[int]) -> str:
     c = y[0] - a * x[0] ** 2 - b * x[0]
     if costs[3] != a * last**2 + b * last + c:
         return ""
-    terms = [f"{'' if n == 1 and u else n}{u}" for n, u in ((a, "d²"), (b, "d"), (c, "")) if n]
-    return " + ".join(terms).replace("+ -", "− ") or "0"
+    parts = [(n, u) for n, u in ((a, "d²"), (b, "d"), (c, "")) if n]
+    terms = [u if n == 1 and u else f"{n}{u}" for n, u in parts]
+    return " + ".join(terms).replace("+ -", "- ") or "0"
 
 
 def _start(name: str) -> float | None:

@@ -136,7 +136,8 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         file = open(folder / "lock", "a")
     except OSError as error:
-        raise RRError(f"cannot write to {folder}: {error.strerror}: a writable --out is needed") from None
+        why = error.strerror
+        raise RRError(f"cannot write to {folder}: {why}: a writable --out is needed") from None
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -28,6 +28,7 @@ GPT2_SHA256 = (
 )
 GPT2_SIZE = 50_257
 SMALLEST = 257  # 256 bytes and the end-of-text mark
+LARGEST = 1_000_000  # the trainer sets memory aside for each token before it knows the text
 _PIECE = 1 << 18  # characters; a longer document is encoded in pieces
 _BATCH = 1 << 20  # characters handed to the encoder's threads at once
 # A single blank between two words always begins a new pre-token, so cutting before it is exact.
@@ -163,9 +164,9 @@ def _bpe_size(tokenizer: str) -> int | None:
     kind, colon, size = tokenizer.partition(":")
     if kind != "bpe":
         return None
-    if not size.isascii() or not size.isdigit() or int(size) < SMALLEST:
-        raise RRError(f"tokenizer {tokenizer!r}: bpe:N is accepted with N a whole number of at "
-                      f"least {SMALLEST} (256 bytes and the end-of-text mark), bpe:4096 say")
+    if not re.fullmatch("[0-9]{1,9}", size) or not SMALLEST <= int(size) <= LARGEST:
+        raise RRError(f"tokenizer {tokenizer!r}: bpe:N is accepted, bpe:4096 say, with N from "
+                      f"{SMALLEST} (256 bytes and the end-of-text mark) to {LARGEST:,}")
     return int(size)
 
 
@@ -219,15 +220,15 @@ def _fetch_gpt2(folder: Path) -> dict:
                       "bpe:N and a folder with vocab.json and merges.txt need nothing") from error
     without = "bpe:N and a folder with vocab.json and merges.txt work without a network"
     try:
-        require_hub("the tokenizer gpt2")
+        require_hub("the tokenizer gpt2", without)
         for name, sha in zip(FILES, GPT2_SHA256, strict=True):
             got = Path(hf_hub_download(GPT2, name, revision=GPT2_REVISION))
             if cached.digest(got) != sha:
-                raise RRError(f"the hub's {name} of {GPT2} is not the published file")
+                raise RRError(f"the hub's {name} of {GPT2} is not the published file: {without}")
             (folder / name).write_bytes(got.read_bytes())
-    except RRError as error:
-        raise RRError(f"{error}; {without}") from error
+    except RRError:
+        raise
     except Exception as error:  # the library raises many kinds
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise RRError(f"cannot fetch the tokenizer gpt2: {line}; {without}") from error
-    return {"size": 50_257}
+    return {"size": GPT2_SIZE}

@@ -307,11 +307,18 @@ class _Training:
         self.progress.say(f"{run.id}: {loss} after {self.step} steps, {seconds:.0f} s")
 
     def _fables(self) -> dict:
-        """Loss on whole held-out stories, and the entropy floor of the very same stories."""
+        """Loss on whole held-out stories, and the entropy floor of the very same stories.
+
+        The loss is None where a story does not fit the window: it cannot be held against the floor.
+        """
+        floor, error = fables.entropy_floor(self.tokens)
+        told = {"story_loss": None, "floor": floor, "floor_error": error}
+        ends = np.flatnonzero(self.tokens.valid == self.tokens.eot)
+        if np.diff(ends, prepend=-1).max() > self.run.model.seq_len:
+            return told
         with runtime.autocast(self.device, self.run.recipe.precision):
             score = evaluate.by_document(self.model, self.tokens.valid, self.tokens.eot)
-        floor, error = fables.entropy_floor(self.tokens)
-        return {"story_loss": score.loss, "floor": floor, "floor_error": error}
+        return {**told, "story_loss": score.loss}
 
     # -- beginning, saving, restoring ---------------------------------------------------------
 

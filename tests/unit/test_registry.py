@@ -209,7 +209,7 @@ def test_a_rule_describes_itself(kind, name):
 def test_costs_are_printed_as_polynomials():
     for cost, text in (
         (lambda d: 4 * d * d + 2 * d, "4d² + 2d"),
-        (lambda d: 3 - d, "-d + 3"),
+        (lambda d: d * d - 3 * d, "d² - 3d"),
         (lambda d: 0, "0"),
         (lambda d: 1, "1"),
         (lambda d: d**3, ""),
