@@ -1,0 +1,120 @@
+"""Render the book: stage prose and notebooks under _build/, build with warnings as errors.
+
+    python book/tools/render.py --site _build/site --notebooks _build/notebooks
+    python book/tools/render.py --site _build/test-site                 # from the stored outputs
+    python book/tools/render.py --only 03                               # a look at one chapter
+
+The site is replaced only by a build that succeeded, and is left alone when nothing it is made of
+has changed. `--only` renders the prose and the picked chapters into _build/preview and reports
+warnings without stopping, because links to the other chapters cannot be right there.
+"""
+
+import argparse
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import yaml
+from nbkit import BUILD, NOTEBOOKS, ROOT, graft, read, sources, write
+from vendor import fetch
+
+TOOLS = ROOT / "book" / "tools"
+WRITTEN = {".md", ".yml", ".bib", ".css", ".svg", ".png"}
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def stage(folder: Path, executed: Path | None, picks: list[str]) -> None:
+    """Lay out what Sphinx reads: the repository's paths, with the outputs that are to be shown."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for path in sorted((ROOT / "book").rglob("*")):
+        if path.suffix in WRITTEN and TOOLS not in path.parents:
+            target = folder / path.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, target)
+    for path in sources(*picks):
+        notebook = read(path)
+        if executed is not None:
+            notebook = graft(notebook, read(executed / path.name))
+        write(notebook, folder / "notebooks" / path.name)
+    toc = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text(encoding="utf-8"))
+    if picks:
+        for part in toc["parts"]:
+            part["chapters"] = [
+                chapter for chapter in part["chapters"]
+                if not chapter["file"].startswith(NOTEBOOKS.name)
+                or (folder / f"{chapter['file']}.ipynb").exists()
+            ]
+        toc["parts"] = [part for part in toc["parts"] if part["chapters"]]
+    (folder / "_toc.yml").write_text(yaml.safe_dump(toc, sort_keys=False), encoding="utf-8")
+    vendor = fetch()
+    if vendor is not None:
+        shutil.copytree(vendor, folder / "_extra" / "vendor")
+
+
+def fingerprint(folder: Path) -> str:
+    """Hash of everything the site is made of."""
+    made_of = [p for p in folder.rglob("*") if p.is_file()]
+    made_of += [*TOOLS.iterdir(), ROOT / "_config.yml", ROOT / "constraints.txt"]
+    made_of += [ROOT / "rr" / "__init__.py"]
+    digest = hashlib.sha256()
+    for path in sorted(p for p in made_of if p.is_file()):
+        digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def build(folder: Path, out: Path, strict: bool) -> tuple[bool, list[str]]:
+    """Run Jupyter Book; whether it succeeded, and its warnings."""
+    shutil.rmtree(out, ignore_errors=True)
+    command = [
+        str(Path(sys.executable).parent / "jupyter-book"), "build",
+        "--config", str(ROOT / "_config.yml"), "--toc", str(folder / "_toc.yml"),
+        "--path-output", str(out), "-n", "--keep-going", *(["-W"] if strict else []), str(folder),
+    ]
+    result = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    text = ANSI.sub("", result.stdout)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "build.log").write_text(text, encoding="utf-8")
+    warnings = [line for line in text.splitlines() if re.search(r"\b(WARNING|ERROR)\b", line)]
+    if result.returncode and not warnings:
+        warnings = text.splitlines()[-15:]
+    return result.returncode == 0, warnings
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--site", type=Path, default=BUILD / "preview")
+    parser.add_argument("--notebooks", type=Path, help="executed copies; the stored ones without it")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="a look at these")
+    args = parser.parse_args()
+    site = args.site if args.site.is_absolute() else ROOT / args.site
+    began = time.monotonic()
+
+    folder, out = BUILD / "stage" / site.name, BUILD / "render" / site.name
+    stage(folder, args.notebooks and ROOT / args.notebooks, args.only)
+    mark, made_of = site / ".made-of", fingerprint(folder)
+    index = site / "index.html"
+    if mark.exists() and mark.read_text() == made_of:
+        print(f"render: nothing changed\n\nThe book: {index}")
+        return 0
+    succeeded, warnings = build(folder, out, strict=not args.only)
+    for line in warnings:
+        print(f"  {line.replace(str(folder) + '/', '')}")
+    if not succeeded:
+        print(f"render: FAILED with {len(warnings)} warnings; the whole log: {out / 'build.log'}")
+        return 1
+    shutil.rmtree(site, ignore_errors=True)
+    shutil.move(out / "_build" / "html", site)
+    mark.write_text(made_of)
+    pages = len(list(site.glob("book/*.html")) + list(site.glob("notebooks/*.html")))
+    print(f"render: {pages} pages ({time.monotonic() - began:.0f} s)\n\nThe book: {index}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""The book's Sphinx extension: the home address, offline scripts, quoted figures, check badges."""
+
+import re
+from pathlib import Path
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.config import Config
+from sphinx.util.docutils import SphinxRole
+
+from rr import HOME
+
+EXTRA = "_extra"  # render.py puts the page's own scripts there, where npm could fetch them
+
+CHECKS = {
+    "exact": "checked: exact",
+    "tolerance": "checked: within a tolerance",
+    "ordering": "checked: the order",
+    "recorded": "drawn from a record",
+}
+
+
+def configure(app: Sphinx, config: Config) -> None:
+    """Derive what depends on the project's home and on the scripts at hand."""
+    config.html_theme_options["repository_url"] = HOME
+    config.html_theme_options["use_repository_button"] = True  # Jupyter Book wants the address first
+    vendor = Path(app.srcdir) / EXTRA / "vendor"
+    if not vendor.is_dir():
+        return
+    # html_extra_path, not html_static_path: Jupyter Book loads every script of the latter everywhere
+    config.html_extra_path.append(EXTRA)
+    config.mathjax_path = "../vendor/tex-svg.js"
+    config.nb_ipywidgets_js = {
+        "../vendor/require.js": {},
+        "../vendor/widget-shims.js": {},
+        "../vendor/embed-amd.js": {"data-jupyter-widgets-cdn": "about:blank#"},
+    }
+
+
+class Quoted(SphinxRole):
+    """``{quoted}`about 7 % <key>` ``: a figure in a paper's words, with the paper it is from."""
+
+    FORM = re.compile(r"(?P<words>.+?)\s*<(?P<key>[^<>\s]+)>", re.DOTALL)
+
+    def run(self):
+        match = self.FORM.fullmatch(self.text)
+        if match is None:
+            problem = self.inliner.reporter.error(
+                f"{{quoted}} needs the words and a key of references.bib: `words <key>`,"
+                f" not {self.text!r}", line=self.lineno)
+            return [self.inliner.problematic(self.rawtext, self.rawtext, problem)], [problem]
+        quoted = nodes.inline(self.rawtext, match["words"], classes=["rr-quoted"])
+        cite = self.env.get_domain("cite").role("p")
+        found, messages = cite(
+            "cite:p", self.rawtext, match["key"], self.lineno, self.inliner, {}, [])
+        return [quoted, nodes.Text(" "), *found], messages
+
+
+def badge(app: Sphinx, doctree: nodes.document) -> None:
+    """Under every figure that says how it is checked, say so on the page, with a link to the kinds."""
+    for cell in doctree.findall(nodes.container):
+        for kind, words in CHECKS.items():
+            if f"tag_check-{kind}" not in cell.get("classes", []):
+                continue
+            link = addnodes.pending_xref(
+                "", nodes.inline("", words), refdomain="std", reftype="ref",
+                reftarget="figure-checks", refexplicit=True, refwarn=True,
+                refdoc=app.env.docname)
+            cell += nodes.paragraph("", "", link, classes=["rr-check", f"rr-check-{kind}"])
+
+
+def setup(app: Sphinx) -> dict:
+    app.connect("config-inited", configure)
+    app.connect("doctree-read", badge)
+    app.add_role("quoted", Quoted())
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,72 @@
+"""Put the outputs of the executed copies back into notebooks/, cleaned so that re-storing is quiet.
+
+    python book/tools/store.py [NAME ...]
+
+What changes with every run and says nothing goes: papermill's timestamps and paths, execution
+times, the Python version, random widget ids. The state of widgets stays, because the page shows it.
+"""
+
+import hashlib
+import re
+import sys
+
+import nbformat
+from execute import current
+from nbkit import EXECUTED, code_cells, graft, read, sources, write
+
+NOISE = ("papermill", "execution", "ExecuteTime", "collapsed", "scrolled")
+WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
+
+
+def clean(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
+    """The notebook without what differs from run to run."""
+    notebook.metadata.pop("papermill", None)
+    notebook.metadata["kernelspec"] = {
+        "display_name": "Python 3", "language": "python", "name": "python3",
+    }
+    notebook.metadata["language_info"] = {"name": "python"}
+    for cell in notebook.cells:
+        for word in NOISE:
+            cell.metadata.pop(word, None)
+    for cell in code_cells(notebook):
+        cell.outputs = _merged(cell.outputs)
+    return _stable_widgets(notebook, name)
+
+
+def _merged(outputs: list) -> list:
+    """Adjacent pieces of one stream as one: where they were cut depends on timing alone."""
+    merged: list = []
+    for output in outputs:
+        last = merged[-1] if merged else None
+        if last and output.output_type == last.output_type == "stream" and output.name == last.name:
+            last.text += output.text
+        else:
+            merged.append(output)
+    return merged
+
+
+def _stable_widgets(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
+    """Rename the random model ids by their order of creation in this notebook."""
+    state = notebook.metadata.get("widgets", {}).get(WIDGET_STATE, {}).get("state", {})
+    renamed = {
+        old: hashlib.sha256(f"{name} widget {i}".encode()).hexdigest()[:32]
+        for i, old in enumerate(state)
+    }
+    if not renamed:
+        return notebook
+    pattern = re.compile("|".join(map(re.escape, renamed)))
+    text = pattern.sub(lambda match: renamed[match.group()], nbformat.writes(notebook))
+    return nbformat.reads(text, as_version=4)
+
+
+def main() -> None:
+    for path in sources(*sys.argv[1:]):
+        if not current(path):
+            raise SystemExit(f"store: {path.name} is not executed as it stands; execute it first")
+        stored = clean(graft(read(path), read(EXECUTED / path.name)), path.stem)
+        changed = write(stored, path)
+        print(f"store: {path.name} {'refreshed' if changed else 'unchanged'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Fetch the page's own copies of MathJax and the widget manager, with npm, into _build/vendor/.
+
+A page built with them asks nobody for anything. The packages are pinned by version and by the
+hash of their content; npm's own configuration says where they come from. Without npm the page
+keeps the public script links of its theme, and the build says so.
+"""
+
+import json
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+
+from nbkit import BUILD, ROOT
+
+VENDOR = BUILD / "vendor"
+SHIMS = ROOT / "book" / "tools" / "widget_shims.js"
+
+FONTS = "@jupyter-widgets/html-manager/dist/"  # where the widget manager looks for them
+
+# package: (content hash, licence, {file in the package: name on the page}). The fonts hold the icons
+# of widgets' buttons.
+PACKAGES = {
+    "mathjax@3.2.2": (
+        "sha512-Bt+SSVU8eBG27zChVewOicYs7Xsdt40qm4+UpHyX7k0/O9NliPc+x77k1/FEsPsjKPZGJvtRZM1vO+geW0OhGw==",
+        "Apache-2.0",
+        {"es5/tex-svg.js": "tex-svg.js", "LICENSE": "mathjax.LICENSE.txt"},
+    ),
+    "requirejs@2.3.8": (
+        "sha512-7/cTSLOdYkNBNJcDMWf+luFvMriVm7eYxp4BcFCsAX0wF421Vyce5SXP17c+Jd5otXKGNehIonFlyQXSowL6Mw==",
+        "MIT",
+        {"require.js": "require.js"},
+    ),
+    "@jupyter-widgets/html-manager@1.0.15": (
+        "sha512-5thBIV6ymNgmPVOHvzx+gGy8ZSKmSazhtGw4/c4xJDVzRhG9PTeQsRjF3FUTopvFi//SABeNz1yp47bCrJ3CQA==",
+        "BSD-3-Clause",
+        {
+            "dist/embed-amd.js": "embed-amd.js",
+            "dist/embed.js.LICENSE.txt": "embed-amd.LICENSE.txt",
+            "dist/1551f4f60c37af51121f.woff2": FONTS + "1551f4f60c37af51121f.woff2",
+            "dist/d878b0a6a1144760244f.woff2": FONTS + "d878b0a6a1144760244f.woff2",
+        },
+    ),
+}
+NAMES = sorted(name for _, _, files in PACKAGES.values() for name in files.values())
+
+
+def _complete() -> bool:
+    return all((VENDOR / name).exists() for name in [*NAMES, "NOTICE.txt"])
+
+
+def fetch() -> Path | None:
+    """The folder with the page's own scripts; None, said in one line, where npm cannot give them."""
+    if not _complete():
+        npm = shutil.which("npm")
+        if npm is None:
+            print("vendor: no npm here, so mathematics and widgets load from public addresses")
+            return None
+        with tempfile.TemporaryDirectory() as folder:
+            asked = subprocess.run(
+                [npm, "pack", "--json", "--ignore-scripts", *PACKAGES],
+                cwd=folder, capture_output=True, text=True,
+            )
+            if asked.returncode:
+                why = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
+                print(f"vendor: npm could not fetch ({why});")
+                print("vendor: so mathematics and widgets load from public addresses")
+                return None
+            shutil.rmtree(VENDOR, ignore_errors=True)
+            VENDOR.mkdir(parents=True)
+            for entry in json.loads(asked.stdout):
+                _unpack(entry, Path(folder))
+        shutil.copy(ROOT / "NOTICE", VENDOR / "NOTICE.txt")
+    shutil.copy(SHIMS, VENDOR / "widget-shims.js")
+    return VENDOR
+
+
+def _unpack(entry: dict, folder: Path) -> None:
+    name = f"{entry['name']}@{entry['version']}"
+    integrity, _, files = PACKAGES[name]
+    if entry["integrity"] != integrity:
+        raise SystemExit(f"vendor: {name} is not the content it was pinned to: {entry['integrity']}")
+    with tarfile.open(folder / entry["filename"].replace("@", "").replace("/", "-")) as tar:
+        for inside, outside in files.items():
+            (VENDOR / outside).parent.mkdir(parents=True, exist_ok=True)
+            (VENDOR / outside).write_bytes(tar.extractfile(f"package/{inside}").read())
+
+
+if __name__ == "__main__":
+    print(fetch() or "")
