@@ -1,0 +1,200 @@
+"""Figures show the data that they were given: tested on what is drawn, not on pixels."""
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt  # noqa: E402
+
+from rr import figures, stats  # noqa: E402
+from rr.config import RRError  # noqa: E402
+
+RULES = ["standard", "constant", "highway", "review", "review-convex", "highway-carry"]
+
+
+@pytest.fixture
+def ax():
+    fig, ax = figures.canvas()
+    yield ax
+    fig.canvas.draw()  # it can be rendered
+    plt.close(fig)
+
+
+def lines(ax):
+    """Label -> drawn points, of the lines that have a label of their own."""
+    return {
+        line.get_label(): line.get_xydata().tolist()
+        for line in ax.get_lines()
+        if not line.get_label().startswith("_")
+    }
+
+
+def words(ax):
+    return [text.get_text() for text in ax.texts if text.get_text()]
+
+
+def test_looks_are_fixed_and_tell_rules_apart():
+    looks = [figures.look(rule) for rule in RULES]
+    for key in ("color", "marker"):
+        assert len({look[key] for look in looks}) == len(RULES)
+    # Okabe and Ito's published palette, with a near-black in place of black
+    palette = "#E69F00 #56B4E9 #009E73 #0072B2 #D55E00 #CC79A7".split()
+    assert {look["color"] for look in looks[1:]} <= set(palette)
+    assert figures.look("review") == {"color": "#0072B2", "marker": "D", "linestyle": "-"}
+    optioned = figures.look("review:rank=64")
+    assert optioned["color"] == "#0072B2" and optioned["linestyle"] == ":"
+    # a name that is not known yet looks the same in another process with another hash seed
+    script = "from rr.figures import look; print(look('layerscale'))"
+    command = [sys.executable, "-c", script]
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert again.stdout.strip() == str(figures.look("layerscale"))
+    assert figures.look("layerscale")["marker"] not in {look["marker"] for look in looks}
+
+
+def test_letters_are_large_and_dark_enough(ax):
+    sizes = [plt.rcParams[key] for key in ("font.size", "axes.labelsize", "xtick.labelsize")]
+    assert min(sizes) >= 9 and ax.figure.get_size_inches()[0] == 7
+    ax.plot([0, 1], [0, 1])
+    figures.label_ends(ax, [(1, 1, rule, figures.look(rule)["color"]) for rule in RULES])
+    for text in ax.texts:
+        linear = [
+            p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4
+            for p in text.get_color()[:3]
+        ]
+        contrast = 1.03 / (float(np.dot(linear, [0.2126, 0.7152, 0.0722])) + 0.05)
+        assert contrast >= 4.5, text
+
+
+def test_end_labels_do_not_cover_each_other(ax):
+    heights = {"a": 1.0, "b": 1.001, "c": 1.002, "d": 5.0}
+    ax.set_ylim(0, 6)
+    figures.label_ends(ax, [(1, y, name, "#000000") for name, y in heights.items()])
+    ax.figure.canvas.draw()
+    boxes = {text.get_text(): text.get_window_extent() for text in ax.texts}
+    order = sorted(boxes, key=lambda name: boxes[name].y0)
+    assert order == ["a", "b", "c", "d"]
+    for low, high in zip(order, order[1:], strict=False):
+        assert boxes[high].y0 >= boxes[low].y0 + 9
+    # a lone name stays level with its line
+    level = ax.transData.transform((1, 5.0))[1]
+    assert (boxes["d"].y0 + boxes["d"].y1) / 2 == pytest.approx(level, abs=2)
+
+
+def test_stream_norms_and_gradients_draw_the_values(ax):
+    series = {"standard": [1.0, 1.4, 1.7], "review-convex": [1.0, 0.7, 0.6]}
+    figures.stream_norms(ax, [0, 1, 2], series)
+    assert lines(ax) == {k: [[0, v[0]], [1, v[1]], [2, v[2]]] for k, v in series.items()}
+    assert set(words(ax)) == set(series) and ax.get_ylabel() == "rms of the stream"
+    other = figures.canvas()[1]
+    figures.gradient_by_depth(other, [0, 1, 2], series)
+    assert lines(other) == lines(ax) and other.get_yscale() == "log"
+    plt.close(other.figure)
+
+
+def test_loss_curves_means_floor_and_divergence(ax):
+    runs = [
+        {"rule": "review", "steps": [0, 10, 20], "loss": [6.0, 4.0, 2.0]},
+        {"rule": "review", "steps": [0, 10, 20], "loss": [6.0, 5.0, 3.0]},
+        {"rule": "review-convex", "steps": [0, 10, 20], "loss": [6.0, 7.0, math.nan]},
+    ]
+    figures.loss_curves(ax, runs, floor=(1.5, 0.01))
+    drawn = lines(ax)
+    assert drawn["review, mean"] == [[0, 6.0], [10, 4.5], [20, 2.5]]
+    assert drawn["review-convex"] == [[0, 6.0], [10, 7.0]]
+    every = [line.get_xydata().tolist() for line in ax.get_lines()]
+    assert [[0, 6.0], [10, 4.0], [20, 2.0]] in every and [[0, 6.0], [10, 5.0], [20, 3.0]] in every
+    crosses = [line for line in ax.get_lines() if line.get_marker() == "x"]
+    assert [line.get_xydata().tolist() for line in crosses] == [[[10, 7.0]]]
+    assert any(set(line.get_ydata()) == {1.5} for line in ax.get_lines())
+    low, high = ax.patches[0].get_extents().transformed(ax.transData.inverted()).intervaly
+    assert (low, high) == pytest.approx((1.48, 1.52))
+    assert "entropy floor 1.500 ± 0.020" in words(ax)
+
+
+def test_runs_recorded_at_other_steps_have_no_mean(ax):
+    runs = [
+        {"rule": "review", "steps": [0, 10], "loss": [6.0, 4.0]},
+        {"rule": "review", "steps": [0, 20], "loss": [6.0, 3.0]},
+    ]
+    figures.loss_curves(ax, runs)
+    assert "review, mean" not in lines(ax) and len(ax.get_lines()) == 2
+
+
+def test_gate_histogram_shares(ax):
+    figures.gate_histogram(ax, {"review": [0.05, 0.06, 0.55, 1.0]}, bins=10)
+    shares = ax.patches[0].get_data().values
+    assert shares.tolist() == [0.5, 0, 0, 0, 0, 0.25, 0, 0, 0, 0.25]
+    with pytest.raises(RRError, match="outside 0 to 1"):
+        figures.gate_histogram(ax, {"review": [1.5]})
+
+
+def test_depth_plot_keeps_every_seed_and_marks_diverged_ones(ax):
+    points = [
+        {"rule": "review-convex", "sublayers": 4, "value": 3.0},
+        {"rule": "review-convex", "sublayers": 4, "value": 3.4},
+        {"rule": "review-convex", "sublayers": 16, "value": 5.0},
+        {"rule": "review-convex", "sublayers": 16, "value": None},
+    ]
+    figures.depth_plot(ax, points, "loss", logx=True)
+    assert lines(ax) == {"review-convex": [[4, 3.2], [16, 5.0]]}
+    dots, _, cross = ax.get_lines()
+    assert dots.get_xydata().tolist() == [[4, 3.0], [4, 3.4], [16, 5.0]]
+    assert cross.get_marker() == "x" and cross.get_xdata().tolist() == [16]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["4", "16"]
+
+
+def row(rule, seed, loss):
+    fields = dict.fromkeys(("protocol", "corpus", "tokenizer", "flavour", "precision"), "x")
+    status = "diverged" if loss is None else "finished"
+    return {
+        **fields, "id": f"{rule}{seed}", "rung": "nano", "rule": rule, "values": "own", "loops": 1,
+        "steps": 10, "lr": 0.1, "seed": seed, "val_loss": loss, "status": status,
+    }  # fmt: skip
+
+
+def test_paired_differences_draws_the_table(ax):
+    runs = [row("standard", s, y) for s, y in enumerate([3.0, 3.2, 3.4])]
+    runs += [row("review", s, y) for s, y in enumerate([2.9, 3.0, 3.1])]
+    runs += [row("highway", 0, 3.0), row("highway", 1, None)]
+    table = stats.table(runs)
+    figures.paired_differences(ax, table)
+    expected = stats.paired([2.9, 3.0, 3.1], [3.0, 3.2, 3.4])
+    (point,) = lines(ax)["review"]
+    assert point == [pytest.approx(expected.mean), 0]
+    spans = [line.get_xdata() for line in ax.get_lines() if len(line.get_xdata()) == 2]
+    assert any(span == pytest.approx([expected.lo, expected.hi]) for span in spans)
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["review", "highway"]
+    assert any("fewer than two pairs" in text for text in words(ax))
+    assert ax.get_xlabel() == "loss − standard (nats a token)"
+
+
+def test_bar_share_fills_each_bar(ax):
+    rows = [("60M", {"body": 90, "gates": 10}), ("1B", {"body": 97, "gates": 3})]
+    figures.bar_share(ax, rows)
+    bars = [(p.get_x(), p.get_width()) for p in ax.patches]
+    flat = [number for bar in bars for number in bar]
+    assert flat == pytest.approx([0, 0.9, 0.9, 0.1, 0, 0.97, 0.97, 0.03])
+    assert words(ax) == ["90.0 %", "10.0 %", "97.0 %", "3.0 %"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["body", "gates"]
+
+
+@pytest.mark.parametrize(
+    "draw, said",
+    [
+        (lambda ax: figures.stream_norms(ax, [0, 1], {"review": [1.0]}), "1 values for 2 depths"),
+        (lambda ax: figures.stream_norms(ax, [], {}), "depth is empty"),
+        (lambda ax: figures.stream_norms(ax, [0], {"review": [math.nan]}), "not finite"),
+        (lambda ax: figures.gradient_by_depth(ax, [0], {"review": [0.0]}), "0 or below"),
+        (lambda ax: figures.bar_share(ax, [("x", {"a": 0})]), "no positive amounts"),
+        (lambda ax: figures.loss_curves(ax, [{"rule": "a", "steps": [1], "loss": []}]), "0 losses"),
+    ],
+)
+def test_data_that_cannot_be_drawn_is_one_clear_line(ax, draw, said):
+    with pytest.raises(RRError, match=said):
+        draw(ax)
