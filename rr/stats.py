@@ -13,67 +13,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from scipy.stats import t as student
+
 from .config import RRError, nearest
 
 # Runs are comparable only where all of these agree. The learning rate is left out: each arm may
 # have been tuned on its own.
-GROUP = ("rung", "protocol", "corpus", "tokenizer", "loops", "steps", "flavour", "precision")
+GROUP = (
+    "rung", "protocol", "corpus", "tokenizer", "loops", "batch", "steps", "flavour", "precision"
+)
 NEEDED = ("id", "rule", "values", "seed", "lr", "status", "val_loss", *GROUP)
-
-
-# ---- Student's t -------------------------------------------------------------------------------
-
-
-def _beta_fraction(a: float, b: float, x: float) -> float:
-    """Continued fraction of the incomplete beta function by Lentz's method (DLMF 8.17.22)."""
-    tiny = 1e-300
-    c, d = 1.0, 1 / max(1 - (a + b) * x / (a + 1), tiny)
-    value = d
-    for m in range(1, 500):
-        for term in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1 / (1 + term * d or tiny)
-            c = 1 + term / c or tiny
-            value *= c * d
-        if abs(c * d - 1) < 1e-15:
-            break
-    return value
-
-
-def t_two_sided(t: float, df: float) -> float:
-    """P(|T| ≥ |t|) for Student's t with `df` degrees of freedom: I_x(df/2, ½), x = df/(df + t²).
-
-    Written out so that `rr table` needs nothing beyond the core's packages; agrees with SciPy to
-    1e-10 relative (tested).
-    """
-    if math.isnan(t):
-        return math.nan
-    if math.isinf(t):
-        return 0.0
-    if t == 0:
-        return 1.0
-    a, b = df / 2, 0.5
-    x, y = df / (df + t * t), t * t / (df + t * t)
-    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    front = math.exp(log_front + a * math.log(x) + b * math.log(y))
-    if x < (a + 1) / (a + b + 2):  # the side on which the fraction converges fast
-        return front * _beta_fraction(a, b, x) / a
-    return 1 - front * _beta_fraction(b, a, y) / b
-
-
-def t_quantile(level: float, df: float) -> float:
-    """The t with P(|T| < t) = level, by bisection."""
-    low, high = 0.0, 1.0
-    while t_two_sided(high, df) > 1 - level:
-        high *= 2
-    while (middle := (low + high) / 2) not in (low, high):
-        if t_two_sided(middle, df) > 1 - level:
-            low = middle
-        else:
-            high = middle
-    return high
 
 
 # ---- One comparison ----------------------------------------------------------------------------
@@ -130,7 +79,7 @@ def interval(x: Iterable[float], level: float = 0.95) -> Interval:
         raise RRError(f"an interval needs at least two values, got {n}: train more seeds")
     mean = math.fsum(numbers) / n
     sd = math.sqrt(math.fsum((value - mean) ** 2 for value in numbers) / (n - 1))
-    half = t_quantile(level, n - 1) * sd / math.sqrt(n)
+    half = float(student.ppf((1 + level) / 2, n - 1)) * sd / math.sqrt(n)
     return Interval(n, mean, mean - half, mean + half, sd, level)
 
 
@@ -153,7 +102,7 @@ def paired(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Paire
         t = mean / (sd / math.sqrt(n))
     else:
         t = math.copysign(math.inf, mean) if mean else math.nan
-    p = t_two_sided(t, n - 1)
+    p = float(2 * student.sf(abs(t), n - 1))
     return Paired(n, mean, differences.lo, differences.hi, t, n - 1, p, sd, level)
 
 
@@ -230,7 +179,7 @@ def _key(row: dict) -> tuple[str, ...]:
 def table(rows: Sequence[dict], baseline: str = "standard") -> list[dict]:
     """One tidy row per arm of each comparable group of runs, the baseline first.
 
-    Runs are comparable where rung, protocol, corpus, tokenizer, loops, steps, flavour and
+    Runs are comparable where rung, protocol, corpus, tokenizer, loops, batch, steps, flavour and
     precision agree; an arm is a rule with its values, and with its learning rate where it was run
     at several. Row: the group's fields, then `arm, rule, values, lr, seeds` (with a finite loss),
     `n, mean` (val_loss over those seeds, nats a token), `diverged` (their seeds), `baseline` (arm

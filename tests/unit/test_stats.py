@@ -4,9 +4,10 @@ import json
 import math
 
 import pytest
+import scipy.stats as scipy_stats
 
 from rr.config import RRError
-from rr.stats import interval, paired, read_results, render, t_quantile, t_two_sided, table
+from rr.stats import interval, paired, read_results, render, table
 
 # val_loss of the 42 published runs, seeds 0, 1, 2 (arXiv 2606.31859, data/scaling_v8.csv):
 # (review, highway, standard) by size
@@ -55,7 +56,6 @@ def test_hand_computation():
 
 
 def test_against_scipy():
-    scipy_stats = pytest.importorskip("scipy.stats")
     a = [3.11, 3.05, 3.2, 3.16, 2.99, 3.4]
     b = [3.2, 3.0, 3.3, 3.1, 3.05, 3.51]
     ours, theirs = paired(a, b, level=0.9), scipy_stats.ttest_rel(a, b)
@@ -64,10 +64,6 @@ def test_against_scipy():
     assert (ours.lo, ours.hi) == pytest.approx((low, high), rel=1e-10)
     mean = scipy_stats.t.interval(0.95, 5, loc=sum(a) / 6, scale=scipy_stats.sem(a))
     assert (interval(a).lo, interval(a).hi) == pytest.approx(mean, rel=1e-12)
-    for df in (1, 2, 3, 7.5, 30, 500):
-        for t in (1e-6, 0.3, 1.0, 2.5, 36.0, 1e3):
-            assert t_two_sided(t, df) == pytest.approx(2 * scipy_stats.t.sf(t, df), rel=1e-10)
-        assert t_quantile(0.99, df) == pytest.approx(scipy_stats.t.ppf(0.995, df), rel=1e-10)
 
 
 def test_equal_differences():
@@ -101,7 +97,7 @@ def run(rule, seed, loss, **other):
         "id": f"{rule}-{seed}-{len(other)}-{other.get('lr', 1)}", "rule": rule, "seed": seed,
         "val_loss": loss, "values": "own", "lr": 1e-3, "rung": "nano", "protocol": "clean",
         "corpus": "fables", "tokenizer": "bpe:1024", "loops": 1, "steps": 300, "flavour": "gpt2",
-        "precision": "fp32", "status": "diverged" if loss is None else "finished",
+        "precision": "fp32", "batch": 8, "status": "diverged" if loss is None else "finished",
     }  # fmt: skip
     return fields | other
 
