@@ -34,6 +34,12 @@ def main(argv: list[str] | None = None) -> int:
     except RRError as error:
         print(f"rr: {error}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == "rr":
+            raise
+        extra = "pip install 'review-residuals[book]' brings it"
+        print(f"rr: this verb needs {error.name}, which is not installed: {extra}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("rr: interrupted", file=sys.stderr)
         return 130
