@@ -56,6 +56,12 @@ def remembered_digest(path: Path, cache: str | Path | None = None) -> str:
     return sha
 
 
+def place(kind: str, key: dict, cache: str | Path | None = None) -> Path:
+    """Where the made thing of `kind` for `key` is, or will be."""
+    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24]
+    return root(cache) / kind / name
+
+
 def made(
     kind: str,
     key: dict,
@@ -69,21 +75,20 @@ def made(
     it is given and returns what the card shall say besides. Raises RRError where the cache cannot
     be written; whatever `make` raises passes through and leaves nothing behind.
     """
-    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24]
-    shelf = root(cache) / kind
-    home = shelf / name
+    home = place(kind, key, cache)
     card, _ = _check(home)
     if card is not None:
         return home, card
     try:
-        shelf.mkdir(parents=True, exist_ok=True)
-        with _locked(shelf / f"{name}.lock", log):
+        home.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(home.with_name(f"{home.name}.lock"), log):
             card, damage = _check(home)  # another process may have made it while this one waited
             if card is not None:
                 return home, card
             if damage:
                 log(f"cache: {damage} in {home}; making it again")
-            for left in [home, *shelf.glob(f"{name}.aside-*")]:  # of a process that died
+            # What is left of a process that died.
+            for left in [home, *home.parent.glob(f"{home.name}.aside-*")]:
                 shutil.rmtree(left, ignore_errors=True)
             return home, _make(home, key, make)
     except OSError as error:

@@ -109,6 +109,10 @@ def open_corpus(
     told = {"corpus": origin.identity,
             "tokenizer": tokenizer_identity(chosen, origin.identity)}
     parts = _Parts(origin)
+    own = "own" if origin.valid else split
+    key = {**told, "split": own, "format": _FORMAT, "order": sys.byteorder}
+    if not cached.place("tokens", key, cache).exists():
+        next(parts.documents("train"))  # what is wrong with the text is said before anything else
     vocabulary = open_vocabulary(
         chosen, origin.identity, lambda: parts.documents("train"), cache, log
     )
@@ -116,8 +120,6 @@ def open_corpus(
     def make(folder: Path) -> dict:
         return _tokenise(origin, parts, vocabulary, split, folder, log)
 
-    own = "own" if origin.valid else split
-    key = {**told, "split": own, "format": _FORMAT, "order": sys.byteorder}
     folder, card = cached.made("tokens", key, make, cache, log)
     maps = {p: np.memmap(folder / f"{p}.bin", vocabulary.dtype, "r") for p in ("train", "valid")}
     for part, ids in maps.items():

@@ -88,6 +88,8 @@ def hold_out(documents: Documents, share: float = HELD_OUT) -> tuple[Documents, 
     """
     sizes = array("q", (len(text.encode()) for text in documents()))
     total = sum(sizes)
+    if not total:
+        raise RRError("the corpus holds no text")
     if len(sizes) == 1:
         text = next(documents())
         cut = int(len(text) * (1 - share))

@@ -354,8 +354,8 @@ GRAMMAR = """
 1 to push the gate, but it was heavy
 
 = crossing.words
-8 "{a}, {b}, {c}," {hero.he} said, and [opens.{obs.id}]. | won=yes; moral=kind
-1 "{a}, {c}, {b}," {hero.he} said, and nothing happened. | won=no; moral=forgot
+8 {hero.He} said "{a}, {b}, {c}," and [opens.{obs.id}]. | won=yes; moral=kind
+1 {hero.He} said "{a}, {c}, {b}," and nothing happened. | won=no; moral=forgot
 = crossing.call
 1 "{called}!" {hero.he} cried, and the {look} {friend} [saves.{friend.can}]. | won=yes; moral=kind
 = crossing.clap

@@ -1,0 +1,256 @@
+"""Fables: one derivation a text, probabilities that sum to one, stories that never change."""
+
+import hashlib
+import math
+import re
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from rr import fables
+from rr.config import RRError
+from rr.corpus import baselines, open_corpus
+
+# ---- the alternatives of every rule begin differently: a proof, not a sample
+
+
+def _rules_named(name: str, completed: bool) -> list[str]:
+    if not completed:
+        return [name]
+    return [rule for rule in fables.RULES if rule.startswith(name)]
+
+
+def _values() -> dict[str, set[str]]:
+    """Every value that each remembered name can take anywhere (a superset of what it can here)."""
+    values: dict[str, set[str]] = {}
+    for option in (option for options in fables.RULES.values() for option in options):
+        for name, value in option.features:
+            values.setdefault(name, set()).add(value)
+        for tells, rule, completes, _, bound in option.parts:
+            for full in _rules_named(rule, bool(completes)) if tells and bound else ():
+                for told in fables.RULES[full]:
+                    values.setdefault(bound, set()).add(told.text)
+                    for name, value in told.features:
+                        values.setdefault(f"{bound}.{name}", set()).add(value)
+    return values
+
+
+VALUES = _values()
+
+
+def _steps(parts, known):
+    """(literal, parts that follow, what is known) for each way to take the first step of parts."""
+    (tells, text, variable, _, bound), rest = parts[0], parts[1:]
+    if not tells and variable is None:
+        yield text, rest, known
+    elif not tells:
+        for value in [known[variable]] if variable in known else sorted(VALUES[variable]):
+            yield value, rest, {**known, variable: value}
+    else:
+        forget = {k: v for k, v in known.items() if not bound or k.split(".")[0] != bound}
+        for full in _rules_named(text, bool(variable)):
+            for option in fables.RULES[full]:
+                yield "", (*option.parts, *rest), forget
+
+
+def _clash(a: str, a_parts, b: str, b_parts, known) -> str | None:
+    """A beginning that two alternatives share, one of them being at its end; None where none is."""
+    length = min(len(a), len(b))
+    if a[:length] != b[:length]:
+        return None
+    a, b = a[length:], b[length:]
+    if not a and not a_parts or not b and not b_parts:
+        return repr((a, b))
+    if a:
+        steps = ((a, a_parts, b + text, rest, new) for text, rest, new in _steps(b_parts, known))
+    else:
+        steps = ((text, rest, b, b_parts, new) for text, rest, new in _steps(a_parts, known))
+    return next((found for step in steps if (found := _clash(*step))), None)
+
+
+@pytest.mark.parametrize("rule", fables.RULES)
+def test_no_alternative_begins_as_another(rule):
+    options = fables.RULES[rule]
+    for i, one in enumerate(options):
+        for other in options[i + 1 :]:
+            assert not _clash("", one.parts, "", other.parts, {}), (one.text, other.text)
+
+
+def test_the_proof_can_fail(monkeypatch):
+    """An alternative that begins another is caught, through variables and nested rules as well."""
+    for grammar in (
+        "= story\n1 a fox\n1 a fox ran",
+        "= story\n1 [x] ran\n1 a fox\n= x\n1 a fox\n1 a dog",
+        "= story\n1 [x:v] {v}\n1 a a\n= x\n1 a\n1 b",
+        "= story\n1 [x:v] {v.f}s\n1 a {v.f}\n= x\n1 a | f=c",
+    ):
+        rules = fables._parsed(grammar)
+        monkeypatch.setattr(fables, "RULES", rules)
+        monkeypatch.setitem(globals(), "VALUES", _values())
+        one, other = rules["story"]
+        assert _clash("", one.parts, "", other.parts, {})
+
+
+# ---- probabilities
+
+
+def test_probabilities_of_a_small_grammar_sum_to_one(monkeypatch):
+    """All choice vectors of a cut-down grammar: texts all differ, probabilities sum to exactly 1.
+
+    Kept whole: the rules where the story forks; of every other rule, the first alternative.
+    """
+    whole = {"deed.yes", "deed.no", "need.bread", "hint", "gift.kind", "gift.cold",
+             "crossing.words", "crossing.none", "home.yes", "home.no", "strange"}
+    small = {
+        name: options if name in whole else options[: 3 if name == "word" else 1]
+        for name, options in fables.RULES.items()
+    }
+    monkeypatch.setattr(fables, "RULES", small)
+    fables._choices.cache_clear()
+    try:
+        total, texts, pending = Fraction(0), [], [[]]
+        while pending:
+            prefix = pending.pop()
+            chosen: list[tuple[int, int]] = []
+            share = Fraction(1)
+
+            def choose(choices, _, prefix=prefix, chosen=chosen):
+                nonlocal share
+                at = len(chosen)
+                index = prefix[at] if at < len(prefix) else 0
+                chosen.append((index, len(choices.options)))
+                share *= Fraction(choices.options[index].weight, len(choices.picks))
+                return index
+
+            telling = fables.Telling(choose)
+            total += share
+            texts.append("".join(telling.told))
+            assert telling.log_prob == pytest.approx(math.log(share), abs=1e-12)
+            for at in range(len(prefix), len(chosen)):
+                for index in range(1, chosen[at][1]):
+                    pending.append([i for i, _ in chosen[:at]] + [index])
+        assert total == 1
+        assert len(texts) == len(set(texts)) > 500
+    finally:
+        fables._choices.cache_clear()
+
+
+def test_parse_recovers_every_choice_from_the_text_alone():
+    vectors = set()
+    for index in range(400):
+        text, log_prob = fables.story(7, index)
+        chosen, parsed = fables.parse(text)
+        vectors.add(tuple(chosen))
+        assert parsed == pytest.approx(log_prob, abs=1e-9)
+        assert len(chosen) <= fables._CHOICES_AT_MOST // 2
+    assert len(vectors) == 400
+
+
+def test_parse_refuses_what_is_no_fable():
+    text, _ = fables.story(0, 0)
+    name = text.split("named ")[1].split(".")[0]
+    for wrong in (text[:-1], text + " ", "Once upon a time.", text.replace(name, "Zed", 1)):
+        with pytest.raises(RRError, match="no fable"):
+            fables.parse(wrong)
+    # agreement across sentences is part of the grammar: another name in one place breaks it
+    head, tail = text.split(name, 1)
+    assert name in tail
+    with pytest.raises(RRError, match="no fable"):
+        fables.parse(head + name + tail.replace(name, "Wren" if name != "Wren" else "Mara", 1))
+
+
+def test_shares_are_the_weights():
+    """Counted in 20,000 stories: names and doubts come as often as their weights say (4 s.e.)."""
+    texts = [fables.story(3, i)[0] for i in range(20_000)]
+    weights = {o.text: o.weight for o in fables.RULES["name.she"]}
+    for name, weight in weights.items():
+        p = 11 / 21 * weight / sum(weights.values())
+        seen = sum(f"named {name}." in t or f"called {name}." in t or f"lived {name}," in t
+                   or f"young, {name} was" in t for t in texts) / len(texts)
+        assert abs(seen - p) < 4 * math.sqrt(p * (1 - p) / len(texts)), name
+    p = 6 / (6 + 3 + 2)
+    seen = sum(" They still say " in t for t in texts) / len(texts)
+    assert abs(seen - p) < 4 * math.sqrt(p * (1 - p) / len(texts))
+
+
+# ---- stories
+
+
+def test_stories_never_change():
+    """Pinned: a grammar changed on purpose changes this hash, and the corpus's identity with it."""
+    told = "\n".join(fables.story(0, i)[0] for i in range(100))
+    assert hashlib.sha256(told.encode()).hexdigest()[:16] == "65d78f712fe7fac9"
+
+
+def test_rows_are_independent_of_order_and_differ():
+    assert fables.story(0, 5) == fables.story(0, 5)
+    assert len({fables.story(0, 5)[0], fables.story(1, 5)[0], fables.story(0, 5, "valid")[0]}) == 3
+    assert fables.story(0, 10**12)[0]
+    with pytest.raises(RRError, match="train or valid"):
+        fables.story(0, 0, "test")
+
+
+def test_no_story_occurs_twice_and_none_is_in_both_parts():
+    train = set(fables.train())
+    assert len(train) == fables.STORIES["train"]
+    assert not train & set(fables.valid())
+
+
+def test_what_was_said_comes_back():
+    """The long range: magic words, the number of days and the wish's colour return verbatim."""
+    magic = 0
+    for i in range(500):
+        text, _ = fables.story(11, i)
+        if hint := re.search(r"say (\w+), (\w+), (\w+)\.", text):
+            a, b, c = hint.groups()
+            assert f'"{a}, {b}, {c},"' in text or f'"{a}, {c}, {b},"' in text
+            magic += 1
+        far, back = re.findall(r"(\w+) days", text)
+        assert far.lower() == back
+    assert magic > 100
+
+
+# ---- the floor
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return open_corpus("fables", log=lambda line: None)
+
+
+def test_every_story_fits_one_window(tokens):
+    for part in (tokens.train, tokens.valid):
+        ends = np.flatnonzero(part == tokens.eot)
+        lengths = np.diff(ends, prepend=-1)
+        assert ends[-1] == len(part) - 1
+        assert lengths.max() < 240 and 150 < lengths.mean() < 200
+    assert 2_500_000 < len(tokens.train) < 4_000_000
+
+
+def test_entropy_floor_is_that_of_the_held_out_stories(tokens):
+    floor, error = fables.entropy_floor(tokens)
+    texts = tokens.decode(tokens.valid).split("<|endoftext|>")[:-1]
+    logs = [fables.parse(text)[1] for text in texts[:300]]  # a second way to each probability
+    told = [fables.story(fables.SEED, i, "valid") for i in range(fables.STORIES["valid"])]
+    assert texts == [text for text, _ in told]
+    assert logs == pytest.approx([log for _, log in told[:300]], abs=1e-9)
+    assert floor == pytest.approx(-sum(log for _, log in told) / len(tokens.valid), rel=1e-12)
+
+    # its standard error, by the bootstrap
+    s = -np.array([log for _, log in told])
+    t = np.diff(np.flatnonzero(tokens.valid == tokens.eot), prepend=-1)
+    draws = np.random.default_rng(0).integers(0, len(s), (2000, len(s)))
+    assert error == pytest.approx((s[draws].sum(1) / t[draws].sum(1)).std(), rel=0.1)
+
+
+def test_the_floor_lies_well_below_what_counting_reaches(tokens):
+    floor, _ = fables.entropy_floor(tokens)
+    found = baselines(tokens)
+    assert 0.2 < floor < 0.4 < 1.5 < found["bigram_nats"] < 2.5 < 4.5 < found["unigram_nats"]
+
+
+def test_only_fables_have_a_floor(tiny_corpus):
+    other = open_corpus(tiny_corpus, "bpe:300", log=lambda line: None)
+    with pytest.raises(RRError, match="only fables"):
+        fables.entropy_floor(other)
