@@ -159,7 +159,7 @@ def test_several_learning_rates_are_separate_arms():
 
 
 def test_one_seed_run_twice_is_not_paired():
-    again = run("review", 1, 2.0, batch=16)
+    again = run("review", 1, 2.0, values="own", warmup=3)
     review = by_arm(table([*RUNS, again], baseline="standard"))["review"]
     assert review["pairs"] == [0, 2] and review["n"] == 4
     assert "seed 1 was run more than once" in review["notes"][0]
