@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -36,6 +36,11 @@ def pick_device(name: str | None = None) -> torch.device:
         usable = ", ".join(kind for kind, ok in there.items() if ok)
         raise RRError(f"device {name!r} is not available here: {usable} can be used")
     return torch.device(name)
+
+
+def device_name(device: torch.device) -> str:
+    """What the bits of a run depend on: a GPU's model, else the kind of device."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def set_threads(n: int | None) -> int:
@@ -71,6 +76,13 @@ def prepare(device: torch.device, threads: int | None) -> int:
     return set_threads(threads)
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether torch (which raises a plain RuntimeError on the CPU) or Python ran out of memory."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
+
+
 # -- files ------------------------------------------------------------------------------------
 
 
@@ -84,8 +96,11 @@ def sync_dir(path: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write aside, sync, rename: readers see the old file or the new one, never a part."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write aside, sync, rename: readers see the old file or the new one, never a part.
+
+    One writer at a time: what a killed one left aside, the next one overwrites.
+    """
+    aside = path.with_name(f".{path.name}.aside")
     try:
         with open(aside, "wb") as file:
             file.write(data)
@@ -113,12 +128,6 @@ def read_json(path: Path) -> dict:
     return value
 
 
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, read in pieces."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def weights_sha256(model: torch.nn.Module) -> str:
     """SHA-256 over names, dtypes and bytes of all weights, in the order of their names."""
     digest = hashlib.sha256()
@@ -131,19 +140,35 @@ def weights_sha256(model: torch.nn.Module) -> str:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the writer's lock on a run's folder; RunFailed when another process holds it."""
+    """Hold the writer's lock on a run's folder; RunFailed when another process holds it.
+
+    Folders made here, in which nothing but the lock was made since, are removed again.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = open(folder / "lock", "a")
     except OSError as error:
         why = error.strerror
         raise RRError(f"cannot write to {folder}: {why}: a writable --out is needed") from None
+    busy = RunFailed(f"{folder} is being written by another process: wait for it")
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunFailed(f"{folder} is being written by another process: wait for it") from None
-        yield
+            raise busy from None
+        except OSError as error:
+            raise RRError(f"cannot lock {folder}: {error.strerror}: choose a local --out") from None
+        if not os.fstat(file.fileno()).st_nlink:  # removed by its holder while we asked
+            raise busy
+        try:
+            yield
+        finally:
+            if made and [path.name for path in folder.iterdir()] == ["lock"]:
+                (folder / "lock").unlink()
+                with contextlib.suppress(OSError):  # another run has come into it
+                    for path in made:
+                        path.rmdir()
 
 
 # -- checkpoints ------------------------------------------------------------------------------
@@ -152,8 +177,9 @@ def locked(folder: Path) -> Iterator[None]:
 class Checkpoints:
     """The checkpoints of one run: `checkpoint/<step>/` with state.pt and meta.json.
 
-    A checkpoint is written aside, synced and renamed into place; meta.json holds the run's id and
-    the SHA-256 of state.pt, so that a damaged or foreign one is never believed. The last two stay.
+    A checkpoint is written aside, synced and renamed into place. meta.json holds the run's id, the
+    step, and a SHA-256 over both and state.pt, so that a damaged one is told from a foreign one and
+    neither is believed. The last two stay.
     """
 
     def __init__(self, folder: Path, run_id: str) -> None:
@@ -175,38 +201,54 @@ class Checkpoints:
         for left in self.folder.glob(".aside-*"):  # from a writer that was killed
             shutil.rmtree(left)
         aside = self.folder / f".aside-{step:08d}"
-        aside.mkdir()
-        with open(aside / "state.pt", "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        meta = {"run": self.run_id, "step": step, "sha256": file_sha256(aside / "state.pt")}
-        write_json(aside / "meta.json", meta)
-        if self.path(step).exists():  # a damaged one that load() passed over
-            shutil.rmtree(self.path(step))
-        os.replace(aside, self.path(step))
+        try:
+            aside.mkdir()
+            with open(aside / "state.pt", "wb") as file:
+                torch.save(state, file)
+                file.flush()
+                os.fsync(file.fileno())
+            meta = {"run": self.run_id, "step": step}
+            meta["sha256"] = self._digest(meta, aside)
+            write_json(aside / "meta.json", meta)
+            os.replace(aside, self.path(step))
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
         sync_dir(self.folder)
         for old in self.steps()[:-2]:
             shutil.rmtree(self.path(old))
+
+    @staticmethod
+    def _digest(meta: dict, where: Path) -> str:
+        digest = hashlib.sha256(f"{meta.get('run')} {meta.get('step')} ".encode())
+        with open(where / "state.pt", "rb") as file:
+            while piece := file.read(1 << 20):
+                digest.update(piece)
+        return digest.hexdigest()
 
     def read(self, step: int) -> dict:
         """The state at `step`. RunFailed if it is damaged, RRError if it is another run's."""
         where = self.path(step)
         meta = read_json(where / "meta.json")
-        if meta.get("run") != self.run_id:
-            raise RRError(
-                f"{where} belongs to run {meta.get('run')}, not to {self.run_id}: "
-                "a checkpoint of the same specification is accepted"
-            )
         try:
-            digest = file_sha256(where / "state.pt")
+            digest = self._digest(meta, where)
         except OSError as error:
             raise RunFailed(f"{where} is damaged and is not believed: {error}") from None
         if digest != meta.get("sha256") or meta.get("step") != step:
             raise RunFailed(f"{where} is damaged and is not believed: its checksum does not match")
+        if meta["run"] != self.run_id:
+            raise RRError(
+                f"{where} belongs to run {meta['run']}, not to {self.run_id}: "
+                "a checkpoint of the same specification is accepted"
+            )
         return torch.load(where / "state.pt", map_location="cpu", mmap=True, weights_only=True)
 
-    def newest(self, log=print) -> dict | None:
+    def drop_after(self, step: int) -> None:
+        """Remove the checkpoints of later steps: the damaged ones that `newest` passed over."""
+        for later in self.steps():
+            if later > step:
+                shutil.rmtree(self.path(later))
+
+    def newest(self, log: Callable[[str], None]) -> dict | None:
         """The newest whole checkpoint; damaged ones are named and passed over.
 
         None where there is none yet. RunFailed where there are some and all are damaged.
@@ -254,7 +296,7 @@ def provenance(run: Run, device: torch.device, threads: int) -> dict:
         "python": platform.python_version(),
         "platform": f"{sys.platform} {platform.machine()}",
         "packages": packages,
-        "device": torch.cuda.get_device_name() if device.type == "cuda" else device.type,
+        "device": device_name(device),
         "threads": threads,
         "precision": run.recipe.precision,
         "micro_batch": run.recipe.batch,

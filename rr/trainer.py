@@ -8,7 +8,6 @@
 """
 
 import json
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 
 from . import evaluate, fables, runtime
-from .config import Interrupted, RRError, Run, RunFailed
+from .config import Interrupted, RRError, Run, RunFailed, positive
 from .corpus import Tokens, default_tokenizer, identity, open_corpus
 from .ladder import count, specify
 from .model import Model, decayed, initialise
@@ -74,8 +73,13 @@ def train(
     """
     folder = Path(out) / run.id
     progress = Progress(log)
+    if finished(folder) is not None:
+        return folder
+    where = runtime.pick_device(device)
+    if threads is not None:
+        positive("threads", threads)
     with runtime.locked(folder):
-        if finished(folder) is not None:
+        if finished(folder) is not None:  # by the process that held the lock until now
             return folder
         tokens = open_corpus(
             run.source.get("corpus", run.corpus),
@@ -90,7 +94,16 @@ def train(
                 f"tokenizer {tokens.tokenizer_name} has {tokens.vocab_size} tokens, "
                 f"the run was planned with {run.model.vocab_size}"
             )
-        _Training(run, folder, tokens, threads, device, save_every, progress).go()
+        try:
+            _Training(run, folder, tokens, threads, where, save_every, progress).go()
+        except OSError as error:
+            why = error.strerror or error
+            raise RunFailed(f"cannot write in {folder}: {why}; what was saved stands") from None
+        except (RuntimeError, MemoryError) as error:
+            if not runtime.out_of_memory(error):
+                raise
+            why = str(error).partition("\n")[0]
+            raise RunFailed(f"out of memory; what was saved in {folder} stands ({why})") from None
     return folder
 
 
@@ -112,7 +125,7 @@ def load(folder: str | Path, device: str | None = None) -> tuple[Model, Run, Voc
         raise RRError(f"{folder} is no run: a folder with run.json is accepted")
     record = runtime.read_json(folder / "run.json")
     run = _recorded(record, folder)
-    state = runtime.Checkpoints(folder, run.id).newest()
+    state = runtime.Checkpoints(folder, run.id).newest(Progress(None).say)
     if state is None:
         raise RRError(f"{folder} has no checkpoint yet: train it first")
     model = Model(run.model)
@@ -122,9 +135,19 @@ def load(folder: str | Path, device: str | None = None) -> tuple[Model, Run, Voc
 
 
 def _recorded(record: dict, folder: Path) -> Run:
-    run = Run.from_spec(record.get("run", {}), record.get("source"))
-    if run.id != record.get("id"):
-        raise RunFailed(f"{folder / 'run.json'} is damaged and is not believed: ids differ")
+    """The run that run.json describes, whose id is the record's."""
+    path = folder / "run.json"
+    try:
+        run = Run.from_spec(record["run"], dict(record["source"]))
+        same = run.id == record["id"]
+    except OSError as error:  # a rule in a reader's own file
+        raise RunFailed(f"{folder} needs {error.filename}: {error.strerror}") from None
+    except (RRError, KeyError, TypeError, ValueError) as error:
+        raise RunFailed(f"{path} is damaged and is not believed: {error}") from None
+    if not same:
+        own = [spec for spec in (run.rule, run.values) if ".py:" in spec]
+        changed = f", or {' or '.join(own)} has changed since" if own else ""
+        raise RunFailed(f"{path} is damaged and is not believed: ids differ{changed}")
     return run
 
 
@@ -146,9 +169,8 @@ class _Training:
 
     def __init__(self, run, folder, tokens: Tokens, threads, device, save_every, progress) -> None:
         self.run, self.folder, self.tokens, self.progress = run, folder, tokens, progress
-        self.save_every = save_every
-        self.checkpoints = runtime.Checkpoints(folder, run.id)
-        self.device = runtime.pick_device(device)
+        self.id, self.device, self.save_every = folder.name, device, save_every
+        self.checkpoints = runtime.Checkpoints(folder, self.id)
         self.micro = self._begin(threads)
         self.model = initialise(Model(run.model), run.seed, shared=run.protocol == "clean")
         self.model.to(self.device).train()
@@ -175,8 +197,9 @@ class _Training:
                 self.step += 1
                 if self.step % every == 0 or self.step == recipe.steps:
                     status = self._record_losses()
-                if self.run.protocol == "clean" and self.step in points:
-                    self._record({"valid": self._held_out(PREFIX).loss})
+                if self.run.protocol == "clean" and self.step in points and status == "running":
+                    loss = self._held_out(PREFIX).loss
+                    self._record({"valid": loss if np.isfinite(loss) else None})
                 self.progress.step(
                     self.run, self.step, self.shown_loss, time.monotonic() - self.started
                 )
@@ -190,6 +213,8 @@ class _Training:
                 self._save()
             # All that is left is to measure: nothing is lost by stopping at once.
             stop.at_once = True
+            if stop.requested:
+                raise Interrupted(f"stopped at step {self.step}; saved in {self.folder}")
             self._finish(status)
 
     def _train_step(self) -> None:
@@ -204,10 +229,12 @@ class _Training:
             try:
                 loss = self._backward(x, y)
                 break
-            except torch.OutOfMemoryError:
+            except (RuntimeError, MemoryError) as error:
+                if not runtime.out_of_memory(error):
+                    raise
                 if self.micro == 1:
                     raise RunFailed("out of memory with a micro-batch of one window") from None
-                self._shrink()
+            self._shrink()  # here, where the error no longer holds on to the activations
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
         self.optimizer.step()
         self.loss_sum += loss
@@ -275,13 +302,13 @@ class _Training:
         seconds = time.monotonic() - self.started
         score = None
         if status != "diverged":
-            self.progress.say(f"{run.id}: measuring the held-out loss")
+            self.progress.say(f"{self.id}: measuring the held-out loss")
             score = self._held_out()
             if not np.isfinite(score.loss):
                 status, score = "diverged", None
         extra = self._fables() if score and run.source.get("corpus") == "fables" else {}
         result = {
-            "id": run.id,
+            "id": self.id,
             **{key: getattr(run, key) for key in
                ("rung", "rule", "values", "loops", "flavour", "seed", "protocol")},
             "corpus": self.tokens.name,
@@ -304,7 +331,7 @@ class _Training:
         }
         runtime.write_json(self.folder / "result.json", result)
         loss = f"held-out loss {result['val_loss']:.4f}" if score else "diverged"
-        self.progress.say(f"{run.id}: {loss} after {self.step} steps, {seconds:.0f} s")
+        self.progress.say(f"{self.id}: {loss} after {self.step} steps, {seconds:.0f} s")
 
     def _fables(self) -> dict:
         """Loss on whole held-out stories, and the entropy floor of the very same stories.
@@ -332,27 +359,35 @@ class _Training:
             home = self.folder / "tokenizer"
             home.mkdir(exist_ok=True)
             for name in ("vocab.json", "merges.txt"):
-                shutil.copyfile(self.tokens.vocabulary.folder / name, home / name)
+                data = (self.tokens.vocabulary.folder / name).read_bytes()
+                runtime.write_atomic(home / name, data)
             made_by = runtime.provenance(run, self.device, threads)
             made_by["corpus_sha256"] = self.tokens.sha256
-            record = {"id": run.id, "run": run.spec(), "source": run.source}
+            record = {"id": self.id, "run": run.spec(), "source": run.source}
             runtime.write_json(path, {**record, "provenance": made_by})
             return run.recipe.batch
         record = runtime.read_json(path)
         if _recorded(record, self.folder).id != run.id:
             raise RRError(f"{path} is of another specification: choose another --out")
-        made_by = record["provenance"]
-        if (made_by["device"] in ("cpu", "mps")) != (self.device.type in ("cpu", "mps")):
+        try:
+            names = ("device", "threads", "micro_batch", "corpus_sha256")
+            device, begun, micro, sha256 = (record["provenance"][name] for name in names)
+            positive("threads", begun)
+            positive("micro_batch", micro)
+        except (RRError, KeyError, TypeError) as error:
+            raise RunFailed(f"{path} is damaged and is not believed: {error}") from None
+        here = runtime.device_name(self.device)
+        if device != here:
             raise RRError(
-                f"run {run.id} was begun on {made_by['device']}, not {self.device.type}: "
-                "it goes on, bit for bit, on that kind of device alone"
+                f"run {self.id} was begun on {device}, not on {here}: "
+                "it goes on, bit for bit, on that device alone (--device)"
             )
-        if threads not in (None, made_by["threads"]):
-            self.progress.say(f"the run keeps the {made_by['threads']} threads it was begun with")
-        if made_by["corpus_sha256"] != self.tokens.sha256:
-            raise RRError(f"run {run.id} was begun on other tokens: its corpus is accepted")
-        runtime.prepare(self.device, made_by["threads"])
-        return made_by["micro_batch"]
+        if threads not in (None, begun):
+            self.progress.say(f"the run keeps the {begun} threads it was begun with")
+        if sha256 != self.tokens.sha256:
+            raise RRError(f"run {self.id} was begun on other tokens: its corpus is accepted")
+        runtime.prepare(self.device, begun)
+        return micro
 
     def _optimizer(self) -> torch.optim.AdamW:
         recipe, named = self.run.recipe, dict(self.model.named_parameters())
@@ -379,6 +414,8 @@ class _Training:
             "stream": (torch.from_numpy(keys.astype(np.int64)), position),
             "loss_sum": self.loss_sum,
             "summed": self.summed,
+            "threads": torch.get_num_threads(),
+            "micro": self.micro,
             "seconds": time.monotonic() - self.started,
             "history": json.dumps(self.history),
         }
@@ -391,6 +428,11 @@ class _Training:
     def _restore(self, state: dict | None) -> None:
         """Take up a checkpoint; metrics.jsonl goes back to what the checkpoint knew."""
         if state is not None:
+            if state["threads"] != torch.get_num_threads():
+                path = self.folder / "run.json"
+                raise RunFailed(f"{path} is damaged and is not believed: threads differ")
+            self.micro = state["micro"]
+            self.checkpoints.drop_after(state["step"])
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             keys, position = state["stream"]
@@ -398,6 +440,6 @@ class _Training:
             self.step, self.summed = state["step"], state["summed"]
             self.loss_sum.copy_(state["loss_sum"])
             self.seconds, self.history = state["seconds"], json.loads(state["history"])
-            self.progress.say(f"{self.run.id}: going on from step {self.step}")
+            self.progress.say(f"{self.id}: going on from step {self.step}")
         lines = "".join(json.dumps(line) + "\n" for line in self.history)
         runtime.write_atomic(self.folder / "metrics.jsonl", lines.encode())
