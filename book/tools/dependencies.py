@@ -14,7 +14,7 @@ from pathlib import Path
 
 import nbformat
 from IPython.core.inputtransformer2 import TransformerManager
-from nbkit import ROOT, code_cells
+from nbkit import ROOT, code_cells, tags
 
 PACKAGE = ROOT / "rr"
 EVERYTHING = "*"  # an import that cannot be followed: count all of rr
@@ -76,7 +76,7 @@ def imported(tree: ast.AST, package: Path = PACKAGE, inside: tuple[str, ...] = (
 
 def _python(notebook: nbformat.NotebookNode) -> tuple[str, bool]:
     """The notebook's code as plain Python, and whether it calls the shell or a magic."""
-    cells = [cell for cell in code_cells(notebook) if "bootstrap" not in cell.metadata.get("tags", [])]
+    cells = [cell for cell in code_cells(notebook) if "bootstrap" not in tags(cell)]
     text = "\n".join(TransformerManager().transform_cell(cell.source) for cell in cells)
     return text, "get_ipython()" in text
 
@@ -91,7 +91,8 @@ def parts(notebook: nbformat.NotebookNode, package: Path = PACKAGE) -> set[str]:
     while waiting:
         part = waiting.pop()
         if part == EVERYTHING:
-            waiting |= {p.stem for p in package.iterdir() if not p.name.startswith(("_", "."))} - seen
+            names = {path.stem for path in package.iterdir()}
+            waiting |= {name for name in names if not name.startswith(("_", "."))} - seen
             continue
         if part in seen:
             continue

@@ -37,7 +37,8 @@ def box(x: float, y: float, width: float, height: float, colour: str) -> str:
 
 
 def node(x: float, y: float, sign: str, colour: str) -> str:
-    circle = f'<circle cx="{x}" cy="{y}" r="15" fill="#ffffff" stroke="{colour}" stroke-width="2.5"/>'
+    circle = (f'<circle cx="{x}" cy="{y}" r="15" fill="#ffffff" stroke="{colour}"'
+              ' stroke-width="2.5"/>')
     if sign == "+":
         inside = (f'<path d="M{x - 8} {y} H{x + 8} M{x} {y - 8} V{y + 8}" stroke="{colour}"'
                   ' stroke-width="2.5"/>')

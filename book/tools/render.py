@@ -89,7 +89,7 @@ def build(folder: Path, out: Path, strict: bool) -> tuple[bool, list[str]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--site", type=Path, default=BUILD / "preview")
-    parser.add_argument("--notebooks", type=Path, help="executed copies; the stored ones without it")
+    parser.add_argument("--notebooks", type=Path, help="executed copies; else the stored")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="a look at these")
     args = parser.parse_args()
     site = args.site if args.site.is_absolute() else ROOT / args.site

@@ -24,11 +24,12 @@ CHECKS = {
 def configure(app: Sphinx, config: Config) -> None:
     """Derive what depends on the project's home and on the scripts at hand."""
     config.html_theme_options["repository_url"] = HOME
-    config.html_theme_options["use_repository_button"] = True  # Jupyter Book wants the address first
+    # here and not in _config.yml: Jupyter Book refuses the button where it knows no address
+    config.html_theme_options["use_repository_button"] = True
     vendor = Path(app.srcdir) / EXTRA / "vendor"
     if not vendor.is_dir():
         return
-    # html_extra_path, not html_static_path: Jupyter Book loads every script of the latter everywhere
+    # not html_static_path: Jupyter Book loads every script below that one on every page
     config.html_extra_path.append(EXTRA)
     config.mathjax_path = "../vendor/tex-svg.js"
     config.nb_ipywidgets_js = {
@@ -58,7 +59,7 @@ class Quoted(SphinxRole):
 
 
 def badge(app: Sphinx, doctree: nodes.document) -> None:
-    """Under every figure that says how it is checked, say so on the page, with a link to the kinds."""
+    """Under every figure, say on the page how it is checked, with a link to the kinds."""
     for cell in doctree.findall(nodes.container):
         for kind, words in CHECKS.items():
             if f"tag_check-{kind}" not in cell.get("classes", []):

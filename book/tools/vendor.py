@@ -19,8 +19,8 @@ SHIMS = ROOT / "book" / "tools" / "widget_shims.js"
 
 FONTS = "@jupyter-widgets/html-manager/dist/"  # where the widget manager looks for them
 
-# package: (content hash, licence, {file in the package: name on the page}). The fonts hold the icons
-# of widgets' buttons.
+# package: (content hash, licence, {file in the package: name on the page}); the fonts are those of
+# the widgets' icons
 PACKAGES = {
     "mathjax@3.2.2": (
         "sha512-Bt+SSVU8eBG27zChVewOicYs7Xsdt40qm4+UpHyX7k0/O9NliPc+x77k1/FEsPsjKPZGJvtRZM1vO+geW0OhGw==",
@@ -51,7 +51,7 @@ def _complete() -> bool:
 
 
 def fetch() -> Path | None:
-    """The folder with the page's own scripts; None, said in one line, where npm cannot give them."""
+    """The folder with the page's own scripts; None, and why, where npm cannot give them."""
     if not _complete():
         npm = shutil.which("npm")
         if npm is None:
@@ -80,7 +80,7 @@ def _unpack(entry: dict, folder: Path) -> None:
     name = f"{entry['name']}@{entry['version']}"
     integrity, _, files = PACKAGES[name]
     if entry["integrity"] != integrity:
-        raise SystemExit(f"vendor: {name} is not the content it was pinned to: {entry['integrity']}")
+        raise SystemExit(f"vendor: {name} is not what it was pinned to: {entry['integrity']}")
     with tarfile.open(folder / entry["filename"].replace("@", "").replace("/", "-")) as tar:
         for inside, outside in files.items():
             (VENDOR / outside).parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,50 @@
+"""Check the style of code, notebooks and prose; name each breach with its place.
+
+    python book/tools/lint.py            everything
+    python book/tools/lint.py 03         one notebook
+"""
+
+import subprocess
+import sys
+
+import picture
+from nbkit import ROOT, sources
+from prose import typed_results
+from rules import problems
+
+
+def notebooks(*picks: str) -> int:
+    """Print what is wrong with the notebooks; how many problems there are."""
+    count = 0
+    for path in sources(*picks):
+        for problem in problems(path):
+            print(f"{path.relative_to(ROOT)}: {problem}")
+            count += 1
+    return count
+
+
+def pages() -> int:
+    """The same for the prose pages of the book."""
+    count = 0
+    for path in sorted((ROOT / "book").glob("*.md")):
+        for line, kind, text in typed_results(path.read_text(encoding="utf-8")):
+            print(f"{path.relative_to(ROOT)}:{line}: {kind} is typed in prose ({text!r})")
+            count += 1
+    if picture.TARGET.read_text(encoding="utf-8") != picture.draw():
+        print(f"{picture.TARGET.relative_to(ROOT)}: not what picture.py draws; run it")
+        count += 1
+    return count
+
+
+def main() -> int:
+    if sys.argv[1:]:
+        return 1 if notebooks(*sys.argv[1:]) else 0
+    ruff = subprocess.run([sys.executable, "-m", "ruff", "check", "."], cwd=ROOT).returncode
+    count = notebooks() + pages()
+    style = "FAILED" if ruff else "passed"
+    print(f"lint: {count} problems in notebooks and prose; ruff {style}")
+    return 1 if ruff or count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""The rules that every notebook obeys; CONTRIBUTING.md says them in words.
+
+`problems(path)` yields one line for each rule broken, with the cell that breaks it. The book's
+linter prints them, and the tests assert that there are none.
+"""
+
+import ast
+import io
+import json
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import bootstrap
+import nbformat
+import papermill
+from IPython.core.inputtransformer2 import TransformerManager
+from nbkit import code_cells, is_report, read, tags
+from prose import typed_results, words
+
+CHECKS = {"check-exact", "check-tolerance", "check-ordering", "check-recorded"}
+KNOWN_TAGS = CHECKS | {
+    "bootstrap", "parameters", "explorable", "lab", "nbval-ignore-output",
+    "hide-input", "hide-output", "hide-cell", "remove-input", "remove-output", "remove-cell",
+}
+PLAIN = (int, float, str, bool, list, dict)
+LINES, HIDDEN_LINES = 15, 25
+CELLS = range(15, 29)
+WORDS = range(2000, 2801)
+BYTES = 2_000_000
+ALT = 40
+IMAGES = ("image/png", "image/jpeg", "image/svg+xml")
+
+
+def images(cell: nbformat.NotebookNode) -> int:
+    """How many pictures the cell shows; values that are glued for elsewhere are not shown."""
+    return sum(any(kind in output.get("data", {}) for kind in IMAGES) for output in cell.outputs)
+
+
+def problems(path: Path) -> Iterator[str]:
+    """Every rule that the notebook breaks."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        ids = [cell["id"] for cell in raw["cells"]]  # before nbformat silently mends them
+        notebook = read(path)
+        nbformat.validate(notebook)
+    except Exception as error:  # unreadable JSON, a missing key: any of them is the same finding
+        yield f"not a valid notebook: {error}"
+        return
+    if path.stat().st_size > BYTES:
+        yield f"{path.stat().st_size} bytes; at most {BYTES}, or it is a burden to every clone"
+    for twice in sorted({i for i in ids if ids.count(i) > 1}):
+        yield f"cell id {twice!r} is used twice"
+    yield from _whole(notebook)
+    yield from _bootstrap(notebook)
+    yield from _parameters(notebook, path)
+    for cell in notebook.cells:
+        where = f"cell {cell.get('id')!r}: "
+        check = _code if cell.cell_type == "code" else _markdown
+        yield from (where + problem for problem in check(cell))
+    yield from _figures(notebook)
+    if not is_report(notebook):
+        yield from _chapter(notebook)
+
+
+def _whole(notebook: nbformat.NotebookNode) -> Iterator[str]:
+    if notebook.metadata.get("kernelspec", {}).get("name") != "python3":
+        yield "metadata.kernelspec.name is not python3"
+    if "papermill" in notebook.metadata:
+        yield "metadata of a papermill run is stored; `make store` cleans it"
+    counts = [cell.execution_count for cell in code_cells(notebook)]
+    if None not in counts and counts != list(range(1, len(counts) + 1)):
+        yield f"cells were not executed once and in order: {counts}"
+
+
+def _bootstrap(notebook: nbformat.NotebookNode) -> Iterator[str]:
+    found = [cell for cell in notebook.cells if "bootstrap" in tags(cell)]
+    current = [cell for cell in found if cell.source == bootstrap.source()]
+    if len(found) != 1 or len(current) != 1:
+        yield "needs exactly the current bootstrap cell: run book/tools/bootstrap.py"
+    elif code_cells(notebook)[0] is not found[0]:
+        yield "the bootstrap cell is not the first code cell"
+
+
+def _parameters(notebook: nbformat.NotebookNode, path: Path) -> Iterator[str]:
+    found = [cell for cell in notebook.cells if "parameters" in tags(cell)]
+    if len(found) != 1:
+        yield f"has {len(found)} cells tagged `parameters`; needs one"
+        return
+    tree = ast.parse(found[0].source)
+    names = []
+    for node in tree.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        try:
+            value = ast.literal_eval(node.value)
+        except (ValueError, AttributeError):
+            yield f"parameters: line {node.lineno} is not a plain literal"
+            continue
+        if not isinstance(value, PLAIN):
+            yield f"parameters: line {node.lineno} is not of a plain type"
+        names.append(target.id)
+        if "#" not in found[0].source.splitlines()[node.end_lineno - 1]:
+            yield f"parameters: `{target.id}` has no comment that says its meaning and unit"
+    if not found[0].source.startswith("tier = ") or not names or names[0] != "tier":
+        yield "parameters: the first line is not `tier = \"smoke\"`"
+    elif ast.literal_eval(tree.body[0].value) != "smoke":
+        yield "parameters: the stored tier is not \"smoke\""
+    try:
+        seen = papermill.inspect_notebook(str(path))
+    except ValueError as error:
+        yield f"parameters: papermill cannot read them: {error}"
+        return
+    for name in set(names) - set(seen):
+        yield f"parameters: papermill does not recognise `{name}`"
+    for name in set(seen) & set(names):
+        if not seen[name]["help"]:
+            yield f"parameters: papermill finds no comment for `{name}`"
+
+
+def _code(cell: nbformat.NotebookNode) -> Iterator[str]:
+    for tag in set(tags(cell)) - KNOWN_TAGS:
+        yield f"unknown tag `{tag}`"
+    if cell.execution_count is None:
+        yield "was not executed, or not stored"
+    for output in cell.outputs:
+        if output.output_type == "error":
+            yield f"stores an error: {output.ename}: {output.evalue}"
+        if output.output_type == "stream" and output.name == "stderr":
+            yield f"stores a warning: {output.text.strip().splitlines()[-1][:100]}"
+    if not cell.source.strip():
+        yield "is empty"
+    if _trailing_semicolon(cell.source):
+        yield "a line ends in `;`, which nbval does not honour: use plt.show() or `_ =`"
+    if {"papermill", "execution"} & set(cell.metadata):
+        yield "stores execution times; `make store` cleans them"
+    if not {"bootstrap", "parameters"} & set(tags(cell)):
+        most = HIDDEN_LINES if {"hide-input", "remove-input"} & set(tags(cell)) else LINES
+        lines = len(cell.source.splitlines())
+        if lines > most:
+            yield f"has {lines} lines; at most {most}"
+
+
+def _trailing_semicolon(source: str) -> bool:
+    """Whether a statement ends in `;`; one inside a string or a comment is no statement's end."""
+    python = TransformerManager().transform_cell(source)
+    kinds = [t for t in tokenize.generate_tokens(io.StringIO(python).readline)
+             if t.type not in (tokenize.COMMENT, tokenize.NL)]
+    return any(
+        one.type == tokenize.OP and one.string == ";" and two.type == tokenize.NEWLINE
+        for one, two in zip(kinds, kinds[1:], strict=False)
+    )
+
+
+def _markdown(cell: nbformat.NotebookNode) -> Iterator[str]:
+    for line, kind, text in typed_results(cell.source):
+        yield f"line {line}: {kind} is typed in prose ({text!r}): glue it, or {{quoted}} its source"
+    for alt in re.findall(r"!\[([^\]]*)\]\(", cell.source):
+        if len(alt) < ALT:
+            yield f"an image's alternative text has {len(alt)} characters; at least {ALT}"
+
+
+def _figures(notebook: nbformat.NotebookNode) -> Iterator[str]:
+    cells = code_cells(notebook)
+    names = []
+    for i, cell in enumerate(cells):
+        where, drawn, kinds = f"cell {cell.get('id')!r}: ", images(cell), CHECKS & set(tags(cell))
+        if not drawn:
+            if kinds:
+                yield f"{where}says how a figure is checked, but shows none"
+            continue
+        meta = cell.metadata.get("mystnb", {})
+        image, figure = meta.get("image", {}), meta.get("figure", {})
+        if drawn > 1:
+            yield f"{where}shows {drawn} figures; one a cell, because one alternative text a cell"
+        if (length := len(image.get("alt", ""))) < ALT:
+            yield f"{where}mystnb.image.alt has {length} characters; at least {ALT}"
+        if "dark-light" not in image.get("classes", ""):
+            yield f"{where}mystnb.image.classes lacks dark-light, so dark mode shifts its colours"
+        if not figure.get("caption") or not figure.get("name"):
+            yield f"{where}needs mystnb.figure.caption and mystnb.figure.name"
+        else:
+            names.append(figure["name"])
+        if len(kinds) != 1:
+            yield f"{where}needs exactly one of {', '.join(sorted(CHECKS))}"
+        near = cells[max(0, i - 1): i + 2]
+        if not any(re.search(r"\bassert(_\w+)?\b|\.assert_\w+\(", c.source) for c in near):
+            yield f"{where}no assert in the code cell before it, in it, or after it"
+    for twice in sorted({n for n in names if names.count(n) > 1}):
+        yield f"figure name {twice!r} is used twice"
+
+
+def _chapter(notebook: nbformat.NotebookNode) -> Iterator[str]:
+    cells = [cell for cell in code_cells(notebook) if "bootstrap" not in tags(cell)]
+    if len(cells) not in CELLS:
+        yield f"has {len(cells)} code cells; {CELLS.start} to {CELLS.stop - 1}"
+    text = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+    count = sum(words(source) for source in text)
+    if count not in WORDS:
+        yield f"has {count} words; {WORDS.start} to {WORDS.stop - 1}"
+    whole = "\n".join(text)
+    for box in ("rr-card", "rr-predict", "rr-see", "rr-mind", "rr-takeaways"):
+        if not re.search(rf":class:.*\b{box}\b", whole):
+            yield f"has no box of class {box}"
+    labels = re.findall(
+        r"\{exercise(?:-start)?\}[^\n]*\n(?:\s*:[^\n]*\n)*?\s*:label:\s*(\S+)", whole)
+    if len(labels) not in range(4, 7):
+        yield f"has {len(labels)} exercises with labels; four to six"
+    solved = set(re.findall(r"\{solution(?:-start)?\}\s+(\S+)", whole))
+    for label in labels:
+        if label not in solved:
+            yield f"exercise {label} has no solution"
+    for kind in ("explorable", "lab"):
+        if not any(kind in tags(cell) for cell in cells):
+            yield f"has no cell tagged {kind}"

@@ -1,0 +1,63 @@
+"""Run everything that `make test` stands for, and end with one table and one verdict.
+
+Every step runs even if one before it failed. Kernels and tests that run side by side get one thread
+each: two cores are shared better that way than by threads that wait for each other.
+"""
+
+import os
+import subprocess
+import sys
+import time
+
+from nbkit import ROOT, sources
+
+PYTEST = [sys.executable, "-m", "pytest", "-q"]
+NBVAL = [
+    "--nbval", "--nbval-current-env", "--nbval-cell-timeout=900",
+    "--nbval-sanitize-with", "tests/notebooks/sanitize.cfg",
+    "-p", "no:cacheprovider", "-n", "2", "--dist", "loadscope",
+]
+
+
+def steps() -> list[tuple[str, list[str], dict[str, str]]]:
+    """Name, command and environment of each step."""
+    one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    found = [
+        ("lint", [sys.executable, "book/tools/lint.py"], {}),
+        ("unit", [*PYTEST, "tests/unit", "-m", "not slow"], {}),
+        ("notebooks: rules", [*PYTEST, "tests/notebooks", "-m", "not slow"], {}),
+        ("notebooks: outputs", [*PYTEST, *NBVAL, *(str(path) for path in sources())], one),
+        ("book: the page", [*PYTEST, "tests/book", "-m", "not slow"], {}),
+        ("faults: random kills", [*PYTEST, "tests/faults", "-m", "not slow"], {}),
+    ]
+    return found
+
+
+def main() -> int:
+    environment = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",  # a test that reaches for the hub fails at once, not after retries
+        "MPLBACKEND": "agg",
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        "PYTHONPATH": os.pathsep.join(
+            [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
+    }
+    results = []
+    for name, command, extra in steps():
+        print(f"\n=== {name} ===", flush=True)
+        began = time.monotonic()
+        code = subprocess.run(command, cwd=ROOT, env={**environment, **extra}).returncode
+        results.append((name, code, time.monotonic() - began))
+    failed = [name for name, code, _ in results if code]
+    print("\n=== summary ===")
+    for name, code, seconds in results:
+        print(f"  {'FAILED' if code else 'passed'}  {name:24s} {seconds:5.0f} s")
+    total = sum(seconds for _, _, seconds in results)
+    verdict = f"FAILED: {', '.join(failed)}" if failed else "everything passed"
+    print(f"make test: {verdict} ({total / 60:.1f} minutes)")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""Shared by all tests: where things are, and what a machine must have for a test to run on it."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that reaches for the hub fails at once
+os.environ.setdefault("MPLBACKEND", "agg")
+
+
+def chromium() -> str | None:
+    """The browser that is installed, under any of its names."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next((path for path in map(shutil.which, names) if path), None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    browser = chromium() or os.environ.get("RR_REQUIRE_BROWSER") == "1"
+    for item in items:
+        if item.get_closest_marker("gpu") and not _cuda():
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+        if item.get_closest_marker("browser") and not browser:
+            item.add_marker(pytest.mark.skip(reason="no Chromium (RR_REQUIRE_BROWSER=1 insists)"))
+
+
+def _cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Real corpora and tokenizers beside the repository (or at RR_SHARED); skips where absent."""
+    path = Path(os.environ.get("RR_SHARED", ROOT.parent / "shared" / "data"))
+    if not path.is_dir():
+        pytest.skip("no real data beside the repository (RR_SHARED names a folder)")
+    return path

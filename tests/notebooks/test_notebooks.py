@@ -1,0 +1,36 @@
+"""Every notebook obeys the rules of CONTRIBUTING.md; nbval then runs them (book/tools/suite.py)."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from nbkit import ROOT, read, sources
+from rules import problems
+
+PATHS = sources()
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_rules(path: Path):
+    found = list(problems(path))
+    assert not found, "\n".join(["", *found])
+
+
+def test_the_book_lists_every_notebook_once():
+    toc = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text(encoding="utf-8"))
+    listed = [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
+    notebooks = [name for name in listed if name.startswith("notebooks/")]
+    assert notebooks == [f"notebooks/{path.stem}" for path in PATHS]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_glued_values_are_plain(path: Path):
+    """`{glue:text}` with a format needs a number's plain text: np.float64(3.1) is none."""
+    glued = [
+        (output.metadata["scrapbook"]["name"], text)
+        for cell in read(path).cells if cell.cell_type == "code"
+        for output in cell.outputs if "scrapbook" in output.get("metadata", {})
+        for kind, text in output.data.items() if kind.endswith("text/plain")
+    ]
+    for name, text in glued:
+        assert not text.startswith(("np.", "tensor(", "array(")), f"{name} is glued as {text}"

@@ -1,0 +1,190 @@
+"""The linter finds what it is for: a good notebook passes, and each breach is named."""
+
+import json
+
+import bootstrap
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from prose import typed_results, words
+from rules import problems
+
+ALT = "A line that falls from one to zero as depth grows."
+IMAGE = new_output("display_data", data={"image/png": "aGk=", "text/plain": "<Figure>"})
+
+
+def figure_cell(**metadata):
+    given = {
+        "tags": ["check-exact"],
+        "mystnb": {
+            "image": {"alt": ALT, "classes": "dark-light"},
+            "figure": {"caption": "A line.", "name": "fig-line"},
+        },
+    }
+    cell = new_code_cell("assert 1 + 1 == 2\nplt.show()", id="figure", metadata=given | metadata)
+    cell.outputs = [IMAGE]
+    return cell
+
+
+def notebook(*cells):
+    start = [
+        new_code_cell(bootstrap.source(), id="bootstrap",
+                      metadata={"tags": list(bootstrap.CELL_TAGS)}),
+        new_code_cell('tier = "smoke"  # smoke, colab or paper', id="parameters",
+                      metadata={"tags": ["parameters"]}),
+    ]
+    made = new_notebook(cells=[*start, *cells], metadata={
+        "rr": {"kind": "report"},
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    })
+    code = [cell for cell in made.cells if cell.cell_type == "code"]
+    for count, cell in enumerate(code, 1):
+        cell.execution_count = count
+    return made
+
+
+@pytest.fixture
+def found(tmp_path):
+    def look(made) -> str:
+        path = tmp_path / "01_made.ipynb"
+        path.write_text(json.dumps(made))  # as it is: nbformat would mend what is to be found
+        return "\n".join(problems(path))
+
+    return look
+
+
+def test_a_good_notebook_passes(found):
+    prose = new_markdown_cell("Depths 4, 16 and 32; {glue:text}`gap:.3f` nats.", id="prose")
+    assert found(notebook(prose, figure_cell())) == ""
+
+
+@pytest.mark.parametrize(("source", "said"), [
+    ("x = 1;", "ends in `;`"),
+    ("\n".join(f"x{i} = {i}" for i in range(16)), "16 lines; at most 15"),
+    ("  ", "is empty"),
+])
+def test_bad_code(found, source, said):
+    assert said in found(notebook(new_code_cell(source, id="code")))
+
+
+def test_a_semicolon_in_a_string_is_no_end(found):
+    assert found(notebook(new_code_cell('x = """\na;\n"""  # b;', id="code"))) == ""
+
+
+def test_a_cell_that_was_not_executed(found):
+    made = notebook(new_code_cell("x = 1", id="code"))
+    made.cells[-1].execution_count = None
+    assert "'code': was not executed" in found(made)
+
+
+def test_stored_errors_and_warnings(found):
+    made = notebook(new_code_cell("1 / 0", id="code"))
+    made.cells[-1].outputs = [
+        new_output("error", ename="ZeroDivisionError", evalue="division by zero", traceback=[]),
+        new_output("stream", name="stderr", text="careful\n"),
+    ]
+    said = found(made)
+    assert "stores an error: ZeroDivisionError" in said
+    assert "stores a warning: careful" in said
+
+
+@pytest.mark.parametrize(("metadata", "said"), [
+    ({"mystnb": {"image": {"alt": "short", "classes": "dark-light"},
+                 "figure": {"caption": "c", "name": "n"}}}, "alt has 5 characters"),
+    ({"mystnb": {"image": {"alt": ALT}, "figure": {"caption": "c", "name": "n"}}}, "dark-light"),
+    ({"mystnb": {"image": {"alt": ALT, "classes": "dark-light"}}}, "figure.caption"),
+    ({"tags": []}, "needs exactly one of check-exact"),
+    ({"tags": ["check-exact", "check-ordering"]}, "needs exactly one of"),
+    ({"tags": ["check-exact", "chekc"]}, "unknown tag `chekc`"),
+])
+def test_bad_figures(found, metadata, said):
+    assert said in found(notebook(figure_cell(**metadata)))
+
+
+def test_a_figure_without_an_assert(found):
+    cell = figure_cell()
+    cell.source = "plt.show()"
+    assert "no assert" in found(notebook(cell))
+
+
+def test_two_figures_in_a_cell(found):
+    cell = figure_cell()
+    cell.outputs = [IMAGE, IMAGE]
+    assert "shows 2 figures" in found(notebook(cell))
+
+
+@pytest.mark.parametrize(("source", "said"), [
+    ('seeds = [0]  # seeds', "the first line is not `tier"),
+    ('tier = "paper"  # the tier', 'stored tier is not "smoke"'),
+    ('tier = "smoke"  # tier\nlr: float | None = 1e-3  # rate', "does not recognise `lr`"),
+    ('tier = "smoke"  # tier\nkw = dict(a=1)  # more', "line 2 is not a plain literal"),
+    ('tier = "smoke"  # tier\nsteps = 10', "`steps` has no comment"),
+])
+def test_bad_parameters(found, source, said):
+    made = notebook()
+    made.cells[1].source = source
+    assert said in found(made)
+
+
+def test_the_bootstrap_cell_must_be_current(found):
+    made = notebook()
+    made.cells[0].source += "\nprint('mine')"
+    assert "current bootstrap cell" in found(made)
+
+
+def test_ids_are_used_once(found):
+    made = notebook(new_markdown_cell("a", id="same"), new_markdown_cell("b", id="other"))
+    made.cells[-1]["id"] = "same"
+    assert "cell id 'same' is used twice" in found(made)
+
+
+def test_a_chapter_keeps_to_the_template(found):
+    made = notebook(new_markdown_cell("Short.", id="prose"))
+    made.metadata["rr"] = {"kind": "chapter"}
+    said = found(made)
+    for part in ("1 code cells", "1 words", "rr-card", "0 exercises", "explorable", "lab"):
+        assert part in said
+
+
+@pytest.mark.parametrize(("text", "kind"), [
+    ("The loss is 2.91.", "a decimal"),
+    ("It costs 14 % of all parameters.", "a percentage"),
+    ("It costs ten percent.", "a percentage"),
+    ("It is 3 times as large.", "a factor"),
+    ("It is 10× as large.", "a factor"),
+    ("A 4-fold change.", "a factor"),
+    ("It fell to 1e-6.", "a power of ten"),
+    ("It fell to 10⁻⁶.", "a power of ten"),
+    ("A gap of 3 nats.", "a loss"),
+    (":::{admonition} Takeaways\n:class: rr-takeaways\nThe loss is 2.91.\n:::", "a decimal"),
+    ("```{admonition} Takeaways\n:class: rr-takeaways\nThe loss is 2.91.\n```", "a decimal"),
+    ("| arm | loss |\n|---|---|\n| review | 2.91 |", "a decimal"),
+])
+def test_typed_results_are_found(text, kind):
+    assert kind in [found for _, found, _ in typed_results(text)]
+
+
+@pytest.mark.parametrize("text", [
+    "Depths 4, 16 and 32, two seeds, width 64.",
+    "The loss is {glue:text}`loss:.2f`.",
+    "The coefficient is $0.5$, and $$x = 0.25$$ {eq}`eq-x`.",
+    "The paper says {quoted}`about 7 % <residual2026>`.",
+    "With `lr = 2.5e-4` and ``b = 1.5``.",
+    "See [the record](../data/v1.2/file.csv) and <https://example.org/1.5>.",
+    "```python\nx = 2.91\n```",
+    "```{code-block} python\nx = 2.91\n```",
+    "<!-- 2.91 -->",
+    "Windows of 64 × 256 tokens; section 2.",
+    "\\begin{align}x &= 0.5\\end{align}",
+])
+def test_what_is_not_a_typed_result(text):
+    assert list(typed_results(text)) == []
+
+
+def test_lines_of_typed_results():
+    assert [line for line, _, _ in typed_results("```\n1.5\n```\n\nIt is 2.5.\n")] == [5]
+
+
+def test_words_counts_what_is_read():
+    text = "Two words $a b c$ `code here`\n\n```python\nnot this\n```\n"
+    assert words(text) == 2
+    assert words("One.\n:::{solution} ex\n:class: dropdown\nClosed words.\n:::\n") == 1
