@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import sys
+import traceback
 from pathlib import Path
 
 from .config import Interrupted, RRError, RunFailed
@@ -24,28 +25,39 @@ def main(argv: list[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
     try:
         args = _parser().parse_args(argv)
-        return args.verb(args) or 0
+        code = args.verb(args) or 0
+        sys.stdout.flush()
+        return code
     except Interrupted as stop:
-        print(f"rr: {stop}", file=sys.stderr)
-        return 130
+        return _fail(130, stop)
     except RunFailed as failure:
-        print(f"rr: {failure}", file=sys.stderr)
-        return 3
+        return _fail(3, failure)
     except RRError as error:
-        print(f"rr: {error}", file=sys.stderr)
-        return 2
+        return _fail(2, error)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "rr":
             raise
         extra = "pip install 'review-residuals[book]' brings it"
-        print(f"rr: this verb needs {error.name}, which is not installed: {extra}", file=sys.stderr)
-        return 2
+        return _fail(2, f"this verb needs {error.name}, which is not installed: {extra}")
     except KeyboardInterrupt:
-        print("rr: interrupted", file=sys.stderr)
-        return 130
+        return _fail(130, "interrupted")
     except BrokenPipeError:  # the reader of our output, `| head`, has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as error:  # a folder that may not be read, or output that finds no room
+        _drop_output()
+        return _fail(2, f"{error.filename or 'output'}: {error.strerror or error}")
+
+
+def _drop_output() -> None:
+    """What is still to be written goes nowhere: Python would complain of it at its exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _fail(code: int, why: object) -> int:
+    """One line on stderr, whatever its words came from."""
+    _say(f"rr: {' '.join(str(why).split())}")
+    return code
 
 
 def _parser() -> Parser:
@@ -165,16 +177,33 @@ def _train(args) -> int:
 
     names = ("values", "loops", "flavour", "protocol", "seed", "steps", "lr", "batch",
              "eval_batches", "precision")
-    run = plan(args.rung, args.rule, corpus=args.corpus, tokenizer=args.tokenizer,
-               **{name: getattr(args, name) for name in names})
     if not args.save_every > 0:
         raise RRError(f"save-every is {args.save_every}: a number of seconds above 0 is accepted")
-    folder = train(run, args.out, threads=args.threads, device=args.device,
-                   save_every=args.save_every)
+    try:
+        run = plan(args.rung, args.rule, corpus=args.corpus, tokenizer=args.tokenizer,
+                   **{name: getattr(args, name) for name in names})
+        folder = train(run, args.out, threads=args.threads, device=args.device,
+                       save_every=args.save_every)
+    except (RRError, Interrupted):
+        raise
+    except Exception as error:
+        own = next((spec for spec in (args.rule, args.values) if ".py:" in spec), None)
+        if own is None:
+            raise
+        raise RRError(f"{_place(error, own)}: {type(error).__name__}: {error}") from error
     print(folder)
     if finished(folder)["status"] == "diverged":
         raise RunFailed(f"{folder}: the loss is no longer finite; the run is kept, as diverged")
     return 0
+
+
+def _place(error: Exception, own: str) -> str:
+    """Where in a reader's own rule an error arose, or which rule was running when it did."""
+    path = Path(own.partition(".py:")[0] + ".py").resolve()
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if Path(frame.filename).resolve() == path:
+            return f"{path.name}, line {frame.lineno}"
+    return f"with the rule {own}"
 
 
 def _sample(args) -> None:
