@@ -142,7 +142,7 @@ class _Parts:
 
     def documents(self, part: str) -> Iterator[str]:
         if self._cut is None:
-            self._cut = hold_out(self._origin.train)
+            self._cut = hold_out(self._origin)
         return self._cut[("train", "valid").index(part)]()
 
 

@@ -80,22 +80,24 @@ def source(corpus: str, cache: str | Path | None = None) -> Source:
     raise RRError(f"unknown corpus {corpus!r}: {nearest(corpus, known)}")
 
 
-def hold_out(documents: Documents, share: float = HELD_OUT) -> tuple[Documents, Documents]:
-    """Split into (train, valid): the fewest last documents that make up `share` of the bytes.
+def hold_out(origin: Source, share: float = HELD_OUT) -> tuple[Documents, Documents]:
+    """Split its training part into (train, valid): the fewest last documents that make up `share` of the bytes.
 
     At least one document stays in the training part. A corpus of one document is cut inside it,
     after the last blank or line end before the point where the held-out share begins.
     """
+    documents = origin.train
     sizes = array("q", (len(text.encode()) for text in documents()))
     total = sum(sizes)
     if not total:
-        raise RRError("the corpus holds no text")
+        raise RRError(f"corpus {origin.name} holds no text")
     if len(sizes) == 1:
         text = next(documents())
         cut = int(len(text) * (1 - share))
         at = max(text.rfind("\n", 0, cut), text.rfind(" ", 0, cut)) + 1
         if not text[:at].strip() or not text[at:].strip():
-            raise RRError("the corpus is one short document: too little text to hold any out")
+            raise RRError(f"corpus {origin.name} is one short document: too little text to hold "
+                          "any out")
         return (lambda: iter([text[:at]])), (lambda: iter([text[at:]]))
     first, held = len(sizes), 0
     while first > 1 and (first == len(sizes) or held < share * total):
