@@ -81,10 +81,11 @@ def source(corpus: str, cache: str | Path | None = None) -> Source:
 
 
 def hold_out(origin: Source, share: float = HELD_OUT) -> tuple[Documents, Documents]:
-    """Split its training part into (train, valid): the fewest last documents that make up `share` of the bytes.
+    """Split its documents into (train, valid).
 
-    At least one document stays in the training part. A corpus of one document is cut inside it,
-    after the last blank or line end before the point where the held-out share begins.
+    Held out are the fewest last documents that make up `share` of the text's bytes. At least
+    one document stays in the training part. A corpus of one document is cut inside it, after the
+    last blank or line end before the point where the held-out share begins.
     """
     documents = origin.train
     sizes = array("q", (len(text.encode()) for text in documents()))
