@@ -198,8 +198,6 @@ class Checkpoints:
     def save(self, step: int, state: dict) -> None:
         """Write the checkpoint of `step`, then drop all but the last two."""
         self.folder.mkdir(exist_ok=True)
-        for left in self.folder.glob(".aside-*"):  # from a writer that was killed
-            shutil.rmtree(left)
         aside = self.folder / f".aside-{step:08d}"
         try:
             aside.mkdir()
@@ -214,8 +212,11 @@ class Checkpoints:
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         sync_dir(self.folder)
-        for old in self.steps()[:-2]:
-            shutil.rmtree(self.path(old))
+        self._keep(self.steps()[-2:])
+
+    def _keep(self, steps: list[int]) -> None:
+        for step in set(self.steps()) - set(steps):
+            shutil.rmtree(self.path(step))
 
     @staticmethod
     def _digest(meta: dict, where: Path) -> str:
@@ -233,20 +234,26 @@ class Checkpoints:
             digest = self._digest(meta, where)
         except OSError as error:
             raise RunFailed(f"{where} is damaged and is not believed: {error}") from None
-        if digest != meta.get("sha256") or meta.get("step") != step:
+        if digest != meta.get("sha256"):
             raise RunFailed(f"{where} is damaged and is not believed: its checksum does not match")
         if meta["run"] != self.run_id:
             raise RRError(
                 f"{where} belongs to run {meta['run']}, not to {self.run_id}: "
                 "a checkpoint of the same specification is accepted"
             )
+        if meta["step"] != step:
+            raise RunFailed(f"{where} is not believed: it is the checkpoint of step {meta['step']}")
         return torch.load(where / "state.pt", map_location="cpu", mmap=True, weights_only=True)
 
-    def drop_after(self, step: int) -> None:
-        """Remove the checkpoints of later steps: the damaged ones that `newest` passed over."""
-        for later in self.steps():
-            if later > step:
-                shutil.rmtree(self.path(later))
+    def tidy(self, step: int | None) -> None:
+        """Remove what a killed writer left, and later checkpoints than `step`: damaged ones.
+
+        step: of the checkpoint that `newest` found; None where it found none.
+        """
+        for left in self.folder.glob(".aside-*"):
+            shutil.rmtree(left)
+        if step is not None:
+            self._keep([s for s in self.steps() if s <= step][-2:])
 
     def newest(self, log: Callable[[str], None]) -> dict | None:
         """The newest whole checkpoint; damaged ones are named and passed over.

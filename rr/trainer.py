@@ -422,8 +422,11 @@ class _Training:
         try:
             self.checkpoints.save(self.step, state)
         except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError
-            where = self.checkpoints.folder
-            raise RunFailed(f"cannot save in {where}: {error}; the last one stands") from None
+            where, cause = self.checkpoints.folder, error
+            while cause.__context__ is not None:  # torch's own words hide the system's
+                cause = cause.__context__
+            why = getattr(cause, "strerror", None) or cause
+            raise RunFailed(f"cannot save in {where}: {why}; the last one stands") from None
 
     def _restore(self, state: dict | None) -> None:
         """Take up a checkpoint; metrics.jsonl goes back to what the checkpoint knew."""
@@ -432,7 +435,6 @@ class _Training:
                 path = self.folder / "run.json"
                 raise RunFailed(f"{path} is damaged and is not believed: threads differ")
             self.micro = state["micro"]
-            self.checkpoints.drop_after(state["step"])
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             keys, position = state["stream"]
@@ -441,5 +443,6 @@ class _Training:
             self.loss_sum.copy_(state["loss_sum"])
             self.seconds, self.history = state["seconds"], json.loads(state["history"])
             self.progress.say(f"{self.id}: going on from step {self.step}")
+        self.checkpoints.tidy(None if state is None else self.step)
         lines = "".join(json.dumps(line) + "\n" for line in self.history)
         runtime.write_atomic(self.folder / "metrics.jsonl", lines.encode())

@@ -1,0 +1,227 @@
+"""Runs `rr …` in children that are meant to die: forked from a process that has torch in memory.
+
+A start of Python and torch takes seconds, a fork milliseconds, so that hundreds of kills fit into
+minutes. `Nursery` starts this file as a process of its own and talks to it in lines of JSON; for
+each request it forks a child that runs `rr.cli.main(argv)`, its stdout and stderr in pipes. The
+child announces on a pipe which phase it is in, by wrapped functions of rr: nothing in rr knows.
+"""
+
+import json
+import os
+import random
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PHASES = ("start-up", "step", "save", "evaluation", "result")
+LIMIT = 120.0  # seconds that one child may take
+
+
+@dataclass
+class Outcome:
+    """code: exit code, −signal if killed; phase: the last one announced; phases: all, with times.
+
+    The times, and `ended`, are seconds since the fork.
+    """
+
+    code: int
+    phase: str
+    phases: list[tuple[str, float]]
+    ended: float
+    out: str
+    err: str
+
+    def durations(self) -> dict[str, float]:
+        """The longest stay in each phase, seconds."""
+        longest = dict.fromkeys(PHASES, 0.0)
+        ends = [at for _, at in self.phases[1:]] + [self.ended]
+        for (phase, begun), end in zip(self.phases, ends, strict=True):
+            longest[phase] = max(longest[phase], end - begun)
+        return longest
+
+
+class Nursery:
+    """Where children are born: `rr(argv)` runs one to its end, or to its kill."""
+
+    def __init__(self, cache: Path) -> None:
+        env = {**os.environ, "RR_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env,
+            text=True, cwd=ROOT,
+        )
+
+    def rr(
+        self,
+        *argv: str,
+        at: tuple[str, int, float] | None = None,
+        number: int = signal.SIGKILL,
+        crash_at: int | None = None,
+        uid: int | None = None,
+        file_limit: int | None = None,
+    ) -> Outcome:
+        """One child. at: (phase, n, s): signal `number` is sent s seconds into the n-th such phase.
+
+        crash_at: the child kills itself before its n-th call that changes a folder or syncs a file.
+        uid: the child's user; file_limit: bytes that one file may have (a full disk, to the child).
+        """
+        request = {"argv": list(map(str, argv)), "at": at, "number": int(number),
+                   "crash_at": crash_at, "uid": uid, "file_limit": file_limit}
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return Outcome(**json.loads(self.process.stdout.readline()))
+
+    def close(self) -> None:
+        """End the process and wait for it."""
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def moment(rng: random.Random, phase: str, longest: dict[str, float]) -> tuple[str, int, float]:
+    """A random time to kill within `phase`, given how long each phase lasts at the longest."""
+    n = {"start-up": 1, "step": rng.randint(1, 15), "save": rng.randint(1, 2),
+         "evaluation": rng.randint(1, 2), "result": 2}  # "result" stands around an evaluation
+    return phase, n[phase], rng.random() * longest[phase]
+
+
+# -- inside the process that forks --------------------------------------------------------------
+
+
+def _announce(pipe: int) -> None:
+    """Write the number of each phase that begins to `pipe`."""
+    from rr import runtime, trainer
+
+    now = ["start-up"]
+
+    def enter(phase: str) -> None:
+        now[0] = phase
+        os.write(pipe, bytes([PHASES.index(phase)]))
+
+    def wrap(owner: type, name: str, phase: str, stays: bool = False) -> None:
+        real = getattr(owner, name)
+
+        def wrapped(*args, **kwargs):
+            before = now[0]
+            enter(phase)
+            try:
+                return real(*args, **kwargs)
+            finally:
+                if not stays:
+                    enter(before)
+
+        setattr(owner, name, wrapped)
+
+    enter("start-up")
+    wrap(trainer._Training, "_train_step", "step", stays=True)
+    wrap(trainer._Training, "_held_out", "evaluation")
+    wrap(trainer._Training, "_finish", "result", stays=True)
+    wrap(runtime.Checkpoints, "save", "save")
+
+
+def _crash(at: int) -> None:
+    """Kill this process before its `at`-th durable change of the file system."""
+    left = [at]
+
+    def wrap(name: str) -> None:
+        real = getattr(os, name)
+
+        def wrapped(*args, **kwargs):
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **kwargs)
+
+        setattr(os, name, wrapped)
+
+    for name in ("replace", "fsync", "mkdir", "rmdir", "unlink"):
+        wrap(name)
+
+
+def _child(request: dict, pipe: int, out: int, err: int) -> int:
+    from rr import cli
+
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request["file_limit"] is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"],) * 2)
+    if request["uid"] is not None:
+        os.setuid(request["uid"])
+    _announce(pipe)
+    if request["crash_at"] is not None:
+        _crash(request["crash_at"])
+    code = cli.main(request["argv"])
+    sys.stdout.flush()
+    return code
+
+
+def _serve(request: dict) -> dict:
+    phase, out, err = (os.pipe() for _ in range(3))
+    pid = os.fork()
+    if pid == 0:
+        code = 99  # of a child that ends in an exception: no traceback is ever expected
+        try:
+            code = _child(request, phase[1], out[1], err[1])
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    for _, write in (phase, out, err):
+        os.close(write)
+    born = time.monotonic()
+    phases, out, err = _watch(pid, phase[0], out[0], err[0], request["at"], request["number"])
+    return {"code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), "phases": phases,
+            "ended": time.monotonic() - born, "phase": phases[-1][0] if phases else "",
+            "out": out, "err": err}
+
+
+def _watch(
+    pid: int, pipe: int, out: int, err: int, at: tuple | None, number: int
+) -> tuple[list, str, str]:
+    """Read all that the child says until it is dead; send the signal when its moment has come."""
+    born = time.monotonic()
+    phases, when, texts = [], None, {out: b"", err: b""}
+    reading = [pipe, out, err]
+    while reading:
+        now = time.monotonic()
+        if when is not None and now >= when:
+            os.kill(pid, number)
+            when, at = None, None
+        if now - born > LIMIT:
+            os.kill(pid, signal.SIGKILL)
+        for end in select.select(reading, [], [], 0.5 if when is None else max(0, when - now))[0]:
+            said = os.read(end, 1 if end == pipe else 1 << 16)
+            if not said:
+                reading.remove(end)
+                os.close(end)
+            elif end != pipe:
+                texts[end] += said
+            else:
+                phases.append((PHASES[said[0]], time.monotonic() - born))
+                entered = sum(phase == phases[-1][0] for phase, _ in phases)
+                if at is not None and when is None and [phases[-1][0], entered] == at[:2]:
+                    when = time.monotonic() + at[2]
+    return phases, *(text.decode(errors="replace") for text in texts.values())
+
+
+def _main() -> None:
+    import torch._dynamo  # noqa: F401  (an optimiser imports it: three seconds)
+
+    import rr.cli
+    import rr.corpus
+    import rr.stats
+    import rr.trainer  # noqa: F401  (all of it in memory before the first fork)
+
+    for line in sys.stdin:
+        print(json.dumps(_serve(json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,332 @@
+"""Files that rot, disks that fill, folders that refuse: one line, and nothing good is lost."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nursery import ROOT
+from test_kills import only, outcome, undisturbed  # noqa: F401  (a fixture)
+
+
+@pytest.fixture(scope="module")
+def halfway(nursery, command, undisturbed, tmp_path_factory):  # noqa: F811
+    """A run of protocol `clean` that was killed in the middle, with two checkpoints."""
+    out = tmp_path_factory.mktemp("halfway")
+    child = nursery.rr(*command(out), at=("save", 4, 0.0))
+    assert child.code == -signal.SIGKILL
+    assert len(steps(out)) == 2
+    return out
+
+
+@pytest.fixture
+def cut_off(halfway, tmp_path) -> Path:
+    """A copy of that run's --out folder, to damage."""
+    return shutil.copytree(halfway, tmp_path / "out")
+
+
+def steps(out: Path) -> list[Path]:
+    """The checkpoints of the one run in `out`, oldest first."""
+    return sorted(p for p in (only(out) / "checkpoint").iterdir() if not p.name.startswith("."))
+
+
+def flip(path: Path, at: int, bit: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1 << bit
+    path.write_bytes(bytes(data))
+
+
+def snapshot(folder: Path) -> dict:
+    return {str(p.relative_to(folder)): (p.stat().st_mtime_ns, p.stat().st_size)
+            for p in folder.rglob("*")}
+
+
+def refused(child, code: int, *words: str) -> None:
+    """One line of error (after lines of progress), no traceback, and what it must say."""
+    assert child.code == code, child.err
+    assert "Traceback" not in child.err
+    assert child.out == ""
+    errors = [line for line in child.err.splitlines() if line.startswith("rr: ")]
+    assert len(errors) == 1 and child.err.splitlines()[-1] == errors[0], child.err
+    for word in words:
+        assert word in errors[0]
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def flip_middle(path: Path) -> None:
+    flip(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize("name", ["state.pt", "meta.json"])
+@pytest.mark.parametrize("damage", [truncate, empty, flip_middle, Path.unlink])
+def test_a_damaged_checkpoint_is_passed_over(
+    nursery, command, undisturbed, cut_off, name, damage  # noqa: F811
+):
+    before, newest = steps(cut_off)
+    damage(newest / name)
+    child = nursery.rr(*command(cut_off))
+    assert child.code == 0, child.err
+    assert f"{newest.name}" in child.err and "is not believed" in child.err
+    assert f"going on from step {int(before.name)}" in child.err
+    assert outcome(only(cut_off)) == undisturbed["clean"][0]
+
+
+def test_any_flipped_bit_of_a_checkpoints_label_is_found(
+    nursery, command, undisturbed, cut_off  # noqa: F811
+):
+    rng = random.Random(0)
+    meta = steps(cut_off)[1] / "meta.json"
+    whole = meta.read_bytes()
+    for _ in range(12):
+        meta.write_bytes(whole)
+        flip(meta, rng.randrange(len(whole)), rng.randrange(8))
+        if meta.read_bytes().split() == whole.split():
+            continue  # a blank that became another blank
+        out = cut_off.with_name("copy")
+        shutil.copytree(cut_off, out)
+        child = nursery.rr(*command(out), at=("step", 1, 0.0))
+        assert "is not believed" in child.err, child.err
+        shutil.rmtree(out)
+
+
+def test_damage_found_late_does_not_stay_beside_good_checkpoints(
+    nursery, command, cut_off
+):
+    _, newest = steps(cut_off)
+    flip_middle(newest / "state.pt")
+    child = nursery.rr(*command(cut_off), at=("save", 1, 0.0))
+    assert child.code == -signal.SIGKILL
+    assert newest not in steps(cut_off)
+
+
+def test_a_damaged_last_checkpoint_is_made_again(
+    nursery, command, undisturbed, tmp_path  # noqa: F811
+):
+    words = command(tmp_path)
+    assert nursery.rr(*words).code == 0
+    (only(tmp_path) / "result.json").unlink()
+    newest = steps(tmp_path)[-1]
+    flip_middle(newest / "state.pt")
+    child = nursery.rr(*words)
+    assert child.code == 0 and "going on from step" in child.err
+    assert outcome(only(tmp_path)) == undisturbed["clean"][0]
+    assert nursery.rr("sample", only(tmp_path)).err == ""  # the newest is whole again
+
+
+def test_without_a_whole_checkpoint_the_run_stops(nursery, command, cut_off):
+    for checkpoint in steps(cut_off):
+        flip_middle(checkpoint / "state.pt")
+    before = snapshot(only(cut_off))
+    refused(nursery.rr(*command(cut_off)), 3, "no checkpoint", "whole", "to start again")
+    assert snapshot(only(cut_off)) == before
+    refused(nursery.rr("sample", only(cut_off)), 3, "no checkpoint")
+
+
+def test_a_checkpoint_of_another_specification_is_refused(nursery, command, cut_off, tmp_path):
+    other = tmp_path / "other"
+    assert nursery.rr(*command(other, seed=1), at=("save", 4, 0.0)).code == -signal.SIGKILL
+    shutil.copytree(steps(other)[-1], only(cut_off) / "checkpoint" / "00000039")
+    before = snapshot(only(cut_off))
+    refused(nursery.rr(*command(cut_off)), 2, "belongs to run", only(other).name)
+    assert snapshot(only(cut_off)) == before
+
+
+@pytest.mark.parametrize(
+    "damage", [truncate, empty, Path.unlink, lambda p: p.write_text("[]"),
+               lambda p: p.write_text("{}"), lambda p: p.write_bytes(b"\xff\xfe\0"),
+               lambda p: p.write_text(p.read_text().replace('"steps": 40', '"steps": 41')),
+               lambda p: p.write_text(p.read_text().replace('"threads": 1', '"threads": 2')),
+               lambda p: p.write_text(p.read_text().replace('"threads": 1', '"threads": -1')),
+               lambda p: p.write_text(p.read_text().replace('"provenance"', '"prowenance"')),
+               lambda p: p.write_text(p.read_text().replace('"source"', '"sauce"')),
+               lambda p: p.write_text(p.read_text().replace('"device": "cpu"', '"device": 1'))],
+    ids="truncated empty missing list object binary steps threads negative key source device"
+        .split(),
+)
+def test_a_damaged_run_json_is_not_believed(nursery, command, cut_off, damage):
+    path = only(cut_off) / "run.json"
+    whole = path.read_bytes()
+    damage(path)
+    assert not path.exists() or path.read_bytes() != whole
+    child = nursery.rr(*command(cut_off))
+    refused(child, 2 if b'"device": 1' in (path.read_bytes() if path.exists() else b"") else 3)
+    assert not (only(cut_off) / "result.json").exists()
+
+
+def test_a_run_json_of_another_run_is_refused(nursery, command, cut_off, tmp_path):
+    other = tmp_path / "other"
+    assert nursery.rr(*command(other, seed=1), at=("save", 1, 0.0)).code == -signal.SIGKILL
+    shutil.copy(only(other) / "run.json", only(cut_off) / "run.json")
+    refused(nursery.rr(*command(cut_off)), 2, "another specification")
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, flip_middle,
+                                    lambda p: p.write_text('{"id": "0"}')],
+                         ids=["truncated", "empty", "flipped", "foreign"])
+def test_a_damaged_result_is_named_not_overwritten(nursery, command, tmp_path, damage):
+    words = command(tmp_path, steps=4)
+    assert nursery.rr(*words).code == 0
+    path = only(tmp_path) / "result.json"
+    if damage is flip_middle:  # in the middle of a name or a sign, so that it is seen
+        flip(path, path.read_bytes().index(b'"status"') + 2)
+    else:
+        damage(path)
+    left = path.read_bytes()
+    refused(nursery.rr(*words), 3, "result.json", "not believed")
+    assert path.read_bytes() == left
+    table = nursery.rr("table", tmp_path)
+    assert table.code == 2 and "Traceback" not in table.err and str(path) in table.err
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, flip_middle, Path.unlink,
+                                    lambda p: p.write_bytes(os.urandom(500))],
+                         ids=["truncated", "empty", "flipped", "missing", "noise"])
+def test_metrics_are_rebuilt_from_the_checkpoint(
+    nursery, command, undisturbed, cut_off, damage  # noqa: F811
+):
+    damage(only(cut_off) / "metrics.jsonl")
+    child = nursery.rr(*command(cut_off))
+    assert child.code == 0, child.err
+    assert outcome(only(cut_off)) == undisturbed["clean"][0]
+
+
+# -- folders that refuse ------------------------------------------------------------------------
+
+
+def test_a_folder_that_cannot_be_written(nursery, command, tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    file = tmp_path / "file"
+    for out in (file, file / "below", Path("/proc/rr"), Path("/dev/null")):
+        refused(nursery.rr(*command(out)), 2, "cannot write to", "writable --out")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_another_user_cannot_write(nursery, command, tmp_path):
+    stranger = 65_534
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.geteuid() and str(folder).startswith("/tmp/"):
+            folder.chmod(0o755)
+    out = tmp_path / "mine"
+    out.mkdir()
+    child = nursery.rr(*command(out), uid=stranger)
+    refused(child, 2, "ermission denied")
+    assert list(out.iterdir()) == []
+
+
+# -- a disk that is full ------------------------------------------------------------------------
+
+
+def test_a_full_disk_while_saving(nursery, command, undisturbed, cut_off):  # noqa: F811
+    kept = {p.name: snapshot(p) for p in steps(cut_off)}
+    size = (steps(cut_off)[0] / "state.pt").stat().st_size
+    child = nursery.rr(*command(cut_off), file_limit=size - 10_000)
+    refused(child, 3, "cannot save in")
+    assert {p.name: snapshot(p) for p in steps(cut_off)} == kept
+    assert not list((only(cut_off) / "checkpoint").glob(".*"))
+    assert nursery.rr(*command(cut_off)).code == 0
+    assert outcome(only(cut_off)) == undisturbed["clean"][0]
+
+
+@pytest.mark.parametrize("limit", [0, 100, 1000, 3000])
+def test_a_full_disk_at_the_start_or_in_the_curve(
+    nursery, command, undisturbed, tmp_path, limit  # noqa: F811
+):
+    out = tmp_path / "out"
+    refused(nursery.rr(*command(out), file_limit=limit), 3, "cannot")
+    asides = [p for p in tmp_path.rglob(".*")]
+    assert not asides
+    assert nursery.rr(*command(out)).code == 0
+    assert outcome(only(out)) == undisturbed["clean"][0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_disk_that_really_is_full(nursery, command, undisturbed, tmp_path):  # noqa: F811
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.system(f"mount -t tmpfs -o size=1200k tmpfs {disk} 2>/dev/null"):
+        pytest.skip("mounting is not permitted here")
+    try:
+        refused(nursery.rr(*command(disk)), 3, "cannot save in", "o space left")
+        assert len(steps(disk)) >= 1
+        assert os.system(f"mount -o remount,size=20m {disk}") == 0
+        assert nursery.rr(*command(disk)).code == 0
+        assert outcome(only(disk)) == undisturbed["clean"][0]
+    finally:
+        os.system(f"umount {disk}")
+
+
+# -- stopping, and standing in each other's way -------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("protocol", ["clean", "paper"])
+@pytest.mark.parametrize(
+    "moment", [("step", 7, 0.001), ("save", 1, 0.001), ("evaluation", 1, 0.001)]
+)
+def test_a_signal_ends_the_step_saves_and_goes_on(
+    nursery, command, undisturbed, tmp_path, number, protocol, moment  # noqa: F811
+):
+    words = command(tmp_path, protocol)
+    child = nursery.rr(*words, at=moment, number=number)
+    refused(child, 130, "stopped")
+    saved = int(steps(tmp_path)[-1].name)
+    begun = sum(phase == "step" for phase, _ in child.phases) - sum(
+        phase in ("save", "evaluation") for phase, _ in child.phases
+    )  # a step is announced again after what interrupts it
+    if "result" not in dict(child.phases):
+        assert saved == begun, "the step that had begun was finished, and no more"
+    end = nursery.rr(*words)
+    assert end.code == 0 and f"going on from step {saved}" in end.err
+    assert outcome(only(tmp_path)) == undisturbed[protocol][0]
+
+
+def test_a_finished_run_is_left_as_it_is(nursery, command, tmp_path):
+    words = command(tmp_path)
+    first = nursery.rr(*words)
+    before = snapshot(tmp_path)
+    second = nursery.rr(*words)
+    assert first.code == second.code == 0
+    assert first.out == second.out == f"{only(tmp_path)}\n"
+    assert snapshot(tmp_path) == before
+
+
+def test_one_writer_at_a_time(nursery, command, corpus, tmp_path_factory, tmp_path):
+    cache = tmp_path_factory.mktemp("other-cache")
+    words = command(tmp_path, steps=100_000)
+    env = {**os.environ, "RR_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
+    holder = subprocess.Popen([sys.executable, "-m", "rr.cli", *words], env=env, cwd=ROOT,
+                              stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    try:
+        for line in holder.stderr:
+            if "step 1/" in line:
+                break
+        second = nursery.rr(*words)
+        refused(second, 3, "another process")
+        assert len(second.err.splitlines()) == 1
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stderr.close()
+    third = nursery.rr(*words, at=("step", 3, 0.0), number=signal.SIGTERM)
+    assert third.code == 130, "the lock of a killed process is free"
+
+
+def test_json_of_a_run_is_valid_json(halfway):
+    def refuse(word):
+        raise ValueError(word)
+
+    for line in (only(halfway) / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=refuse)

@@ -1,0 +1,126 @@
+"""SIGKILL at any moment, and start again: the same bits as a run that nobody touched."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from nursery import PHASES, moment
+
+PROTOCOLS = ("clean", "paper")
+
+
+def outcome(folder: Path) -> tuple[dict, list[dict]]:
+    """What must not depend on interruptions: the result and the curve, without their times."""
+    result = json.loads((folder / "result.json").read_text())
+    curve = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for row in [result, *curve]:
+        del row["seconds"]
+    return result, curve
+
+
+def only(out: Path) -> Path:
+    """The one run in a folder of runs."""
+    (folder,) = out.iterdir()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def undisturbed(nursery, command, tmp_path_factory):
+    """protocol -> (outcome, longest stay in each phase in s), of a run that was left alone."""
+    found = {}
+    for protocol in PROTOCOLS:
+        for again in ("first", "second"):  # the first one also makes the cache
+            out = tmp_path_factory.mktemp("undisturbed") / again
+            run = nursery.rr(*command(out, protocol))
+            assert run.code == 0, run.err
+            told = outcome(only(out))
+            assert found.setdefault(protocol, (told, run.durations()))[0] == told
+        found[protocol] = told, run.durations()
+    return found
+
+
+def kill(nursery, command, undisturbed, out: Path, wanted: int, seed: int) -> Counter:
+    """Kill `wanted` times at random moments, start again each time; count the kills by phase.
+
+    Every run that ends in between, and the last, must equal the undisturbed one.
+    """
+    rng, counted, runs, aims = random.Random(seed), Counter(), 0, []
+    while counted.total() < wanted:
+        runs += 1
+        protocol = PROTOCOLS[runs % 2]
+        told, longest = undisturbed[protocol]
+        words, here = command(out / str(runs), protocol), out / str(runs)
+        deaths = 0
+        while not list(here.glob("*/result.json")):
+            if deaths == 8 or counted.total() >= wanted:
+                end = nursery.rr(*words)
+                assert end.code == 0, end.err
+                break
+            if not aims:
+                aims = rng.sample(PHASES, len(PHASES))
+            child = nursery.rr(*words, at=moment(rng, aims.pop(), longest))
+            assert child.code in (0, -signal.SIGKILL), child.err
+            if child.code:
+                counted[child.phase] += 1
+                deaths += 1
+        end = nursery.rr(*words)  # a finished run is left as it is
+        assert (end.code, end.phases[1:]) == (0, []), end.err
+        folder = only(here)
+        assert outcome(folder) == told, f"seed {seed}, run {runs}, kills {dict(counted)}"
+        assert len(list((folder / "checkpoint").iterdir())) <= 2
+        assert not [p for p in folder.rglob(".*") if p.name != ".metrics.jsonl.aside"]
+    return counted
+
+
+def report(counted: Counter, seed: int) -> str:
+    told = ", ".join(f"{phase} {counted[phase]}" for phase in PHASES)
+    return f"\nkills by phase: {told}; {counted.total()} in all (RR_FAULT_SEED={seed})"
+
+
+@pytest.fixture
+def seed() -> int:
+    return int(os.environ.get("RR_FAULT_SEED", time.time_ns() % 2**32))
+
+
+def test_twenty_random_kills(nursery, command, undisturbed, tmp_path, seed):
+    counted = kill(nursery, command, undisturbed, tmp_path, 20, seed)
+    print(report(counted, seed))
+    assert counted.total() >= 20
+
+
+@pytest.mark.slow
+def test_a_hundred_random_kills_hit_every_phase(nursery, command, undisturbed, tmp_path, seed):
+    counted = kill(nursery, command, undisturbed, tmp_path, 100, seed)
+    print(report(counted, seed))
+    assert all(counted[phase] >= 3 for phase in PHASES), report(counted, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_crash_before_every_single_change_of_the_disk(
+    nursery, command, undisturbed, tmp_path, protocol
+):
+    # Random times miss the instant between two system calls; this visits each of them.
+    n, crashed = 0, Counter()
+    while True:
+        n += 1
+        out = tmp_path / str(n)
+        words = command(out, protocol, **{"save-every": 0.15})
+        child = nursery.rr(*words, crash_at=n)
+        if child.code == 0:
+            break
+        assert child.code == -signal.SIGKILL, child.err
+        crashed[child.phase] += 1
+        end = nursery.rr(*words)
+        assert end.code == 0, end.err
+        assert outcome(only(out)) == undisturbed[protocol][0], f"crash {n} in {child.phase}"
+        shutil.rmtree(out)
+    print(report(crashed, 0))
+    assert n > 20
+    assert all(crashed[phase] for phase in ("start-up", "save", "result"))
