@@ -17,7 +17,7 @@ from pathlib import Path
 
 import papermill
 from dependencies import key
-from nbkit import BUILD, EXECUTED, ROOT, code_cells, read, sources
+from nbkit import BUILD, EXECUTED, code_cells, environment, read, sources
 from papermill.engines import NBClientEngine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 
@@ -118,12 +118,7 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="execute even what is current")
     args = parser.parse_args()
 
-    # this checkout's rr, in the kernel too; no debugger's warnings about frozen modules
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
-    os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
-
+    os.environ.update(environment())  # kernels inherit it
     paths = sources(*args.names)
     failed, began = [], time.monotonic()
     for i, path in enumerate(paths, 1):

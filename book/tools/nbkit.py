@@ -1,6 +1,7 @@
 """What the book's tools share: where things are, how notebooks are read, picked and written."""
 
 import copy
+import os
 import sys
 from pathlib import Path
 
@@ -14,6 +15,16 @@ EXECUTED = BUILD / "notebooks"
 # rr is read from this checkout, whatever else the environment holds
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
+
+
+def environment() -> dict[str, str]:
+    """The environment for what the tools start: this checkout's rr comes first there too."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # no debugger's warnings at each kernel's start
+    }
 
 
 def sources(*picks: str) -> list[Path]:

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 import yaml
-from nbkit import BUILD, NOTEBOOKS, ROOT, graft, read, sources, write
+from nbkit import BUILD, NOTEBOOKS, ROOT, environment, graft, read, sources, write
 from vendor import fetch
 
 TOOLS = ROOT / "book" / "tools"
@@ -75,7 +75,8 @@ def build(folder: Path, out: Path, strict: bool) -> tuple[bool, list[str]]:
         "--path-output", str(out), "-n", "--keep-going", *(["-W"] if strict else []), str(folder),
     ]
     result = subprocess.run(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, cwd=ROOT, env=environment(), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )
     text = ANSI.sub("", result.stdout)
     out.mkdir(parents=True, exist_ok=True)

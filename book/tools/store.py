@@ -7,6 +7,7 @@ times, the Python version, random widget ids. The state of widgets stays, becaus
 """
 
 import hashlib
+import json
 import re
 import sys
 
@@ -16,6 +17,7 @@ from nbkit import EXECUTED, code_cells, graft, read, sources, write
 
 NOISE = ("papermill", "execution", "ExecuteTime", "collapsed", "scrolled")
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 def clean(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
@@ -45,12 +47,43 @@ def _merged(outputs: list) -> list:
     return merged
 
 
+REFERENCE = re.compile(r"IPY_MODEL_(\w+)")
+
+
+def _in_order(notebook: nbformat.NotebookNode, state: dict) -> list[str]:
+    """The widgets' ids in an order that does not depend on the ids: as the page meets them.
+
+    First what the cells show, each followed by what it refers to; then what nothing shows (links
+    between widgets), by content.
+    """
+    order: list[str] = []
+
+    def visit(model: str) -> None:
+        if model in state and model not in order:
+            order.append(model)
+            for below in REFERENCE.findall(json.dumps(state[model], sort_keys=True)):
+                visit(below)
+
+    for cell in code_cells(notebook):
+        for output in cell.outputs:
+            visit(output.get("data", {}).get(WIDGET_VIEW, {}).get("model_id", ""))
+
+    def content(model: str) -> str:
+        place = {known: str(i) for i, known in enumerate(order)}
+        text = json.dumps(state[model], sort_keys=True)
+        return REFERENCE.sub(lambda match: place.get(match[1], "unseen"), text)
+
+    while rest := [model for model in state if model not in order]:
+        visit(min(rest, key=content))
+    return order
+
+
 def _stable_widgets(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
-    """Rename the random model ids by their order of creation in this notebook."""
+    """Rename the random model ids by their order in this notebook."""
     state = notebook.metadata.get("widgets", {}).get(WIDGET_STATE, {}).get("state", {})
     renamed = {
         old: hashlib.sha256(f"{name} widget {i}".encode()).hexdigest()[:32]
-        for i, old in enumerate(state)
+        for i, old in enumerate(_in_order(notebook, state))
     }
     if not renamed:
         return notebook

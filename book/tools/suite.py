@@ -4,12 +4,11 @@ Every step runs even if one before it failed. Kernels and tests that run side by
 each: two cores are shared better that way than by threads that wait for each other.
 """
 
-import os
 import subprocess
 import sys
 import time
 
-from nbkit import ROOT, sources
+from nbkit import ROOT, environment, sources
 
 PYTEST = [sys.executable, "-m", "pytest", "-q"]
 NBVAL = [
@@ -34,20 +33,11 @@ def steps() -> list[tuple[str, list[str], dict[str, str]]]:
 
 
 def main() -> int:
-    environment = {
-        **os.environ,
-        "HF_HUB_OFFLINE": "1",  # a test that reaches for the hub fails at once, not after retries
-        "MPLBACKEND": "agg",
-        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-        "PYTHONPATH": os.pathsep.join(
-            [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        ),
-    }
     results = []
     for name, command, extra in steps():
         print(f"\n=== {name} ===", flush=True)
         began = time.monotonic()
-        code = subprocess.run(command, cwd=ROOT, env={**environment, **extra}).returncode
+        code = subprocess.run(command, cwd=ROOT, env={**environment(), **extra}).returncode
         results.append((name, code, time.monotonic() - began))
     failed = [name for name, code, _ in results if code]
     print("\n=== summary ===")

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import bootstrap
 import dependencies
+import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from nbkit import graft
-from store import WIDGET_STATE, clean
+from store import WIDGET_STATE, WIDGET_VIEW, clean
 
 
 @pytest.fixture
@@ -113,31 +114,39 @@ def test_outputs_are_grafted_onto_new_prose():
 
 
 def test_storing_two_runs_gives_one_file():
-    def run(widget: str, start: str, pieces: list[str]):
+    def run(ids: dict[str, str], start: str, pieces: list[str]):
         made = notebook("show()")
         made.metadata["papermill"] = {"start_time": start}
         made.metadata["language_info"] = {"name": "python", "version": start}
-        made.metadata["widgets"] = {WIDGET_STATE: {
-            "state": {widget: {"model_name": "A", "state": {"layout": f"IPY_MODEL_{widget}"}}},
-            "version_major": 2, "version_minor": 0,
-        }}
+        models = {
+            "box": {"children": [f"IPY_MODEL_{ids['slider']}", f"IPY_MODEL_{ids['text']}"]},
+            "slider": {"value": 3},
+            "text": {"value": "words"},
+            "link": {"source": [f"IPY_MODEL_{ids['slider']}", "value"]},  # nothing shows it
+        }
+        # papermill stores them sorted by their random ids
+        state = {ids[name]: models[name] for name in sorted(ids, key=ids.get)}
+        made.metadata["widgets"] = {WIDGET_STATE: {"state": state}}
         cell = made.cells[0]
         cell.id = "show"
         cell.metadata = {"papermill": {"duration": start}, "execution": {"started": start},
                          "tags": ["lab"]}
         cell.outputs = [new_output("stream", name="stdout", text=piece) for piece in pieces]
-        cell.outputs.append(new_output("display_data", data={
-            "application/vnd.jupyter.widget-view+json": {"model_id": widget},
-        }))
+        view = {WIDGET_VIEW: {"model_id": ids["box"]}}
+        cell.outputs.append(new_output("display_data", data=view))
         return clean(made, "01_made")
 
-    one = run("a" * 32, "1", ["first\n", "second\n"])
-    two = run("b" * 32, "2", ["first\nsecond\n"])
-    assert one == two
+    names = ["box", "slider", "text", "link"]
+    one = run(dict(zip(names, ["a" * 32, "b" * 32, "c" * 32, "d" * 32], strict=True)),
+              "1", ["first\n", "second\n"])
+    two = run(dict(zip(names, ["4" * 32, "3" * 32, "2" * 32, "1" * 32], strict=True)),
+              "2", ["first\nsecond\n"])
+    assert nbformat.writes(one) == nbformat.writes(two)
     assert one.cells[0].metadata == {"tags": ["lab"]}
-    (model,) = one.metadata["widgets"][WIDGET_STATE]["state"]
-    assert one.cells[0].outputs[1].data["application/vnd.jupyter.widget-view+json"][
-        "model_id"] == model
+    state = one.metadata["widgets"][WIDGET_STATE]["state"]
+    box = state[one.cells[0].outputs[1].data[WIDGET_VIEW]["model_id"]]
+    assert [state[child.removeprefix("IPY_MODEL_")]["value"] for child in box["children"]] == [
+        3, "words"]
 
 
 def test_the_bootstrap_cell_is_inserted_once_and_refreshed():

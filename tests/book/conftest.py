@@ -1,0 +1,67 @@
+"""The site, rendered once from the stored outputs, a server for it, and a browser to look at it."""
+
+import functools
+import http.server
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import ROOT, chromium
+
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]
+SITE = ROOT / "_build" / "test-site"
+
+
+def toc() -> list[str]:
+    """The book's pages in order, as paths without suffix."""
+    book = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text(encoding="utf-8"))
+    chapters = [chapter["file"] for part in book["parts"] for chapter in part["chapters"]]
+    return [book["root"], *chapters]
+
+
+def is_chapter(page: str) -> bool:
+    return page.startswith("notebooks/")
+
+
+@pytest.fixture(scope="session")
+def site() -> Path:
+    """The rendered book; the build itself must pass with warnings as errors."""
+    command = [sys.executable, str(ROOT / "book" / "tools" / "render.py"), "--site", str(SITE)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, f"the book does not render:\n{result.stdout}{result.stderr}"
+    return SITE
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def server(site: Path):
+    """The address of a server for the site, on this machine only."""
+    handler = functools.partial(Quiet, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, ended with the module: two drivers cannot run in one thread at a time."""
+    from playwright.sync_api import sync_playwright
+
+    path = chromium()
+    assert path, "RR_REQUIRE_BROWSER=1, but no Chromium is installed"
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield running
+        running.close()
