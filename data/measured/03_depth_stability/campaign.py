@@ -47,14 +47,14 @@ def chosen_rate(out: Path) -> float:
 def rest(lr: float) -> Iterator[Run]:
     """Stages B to E, so ordered that stopping early leaves whole seeds."""
     depths = (4, 8, 16, 32)
-    yield from (run(rule, depth, 0, lr) for depth in depths for rule in RULES)  # B, seed 0
     yield run("review-convex", 32, 0, lr, steps=3000)  # C
+    yield from (run(rule, depth, 0, lr) for depth in depths for rule in RULES)  # B, seed 0
     wide = ("review-convex", "review-convex:bias=-3")
-    yield from (run(rule, 32, seed, 1e-3, 150, width=256, batch=4)
+    yield from (run(rule, 16, seed, 1e-3, 100, width=256, batch=4)
                 for seed in (0, 1) for rule in wide)  # D
     yield from (run(rule, depth, seed, lr)
                 for seed in (1, 2) for depth in depths for rule in RULES)  # B, its other seeds
-    yield from (run(rule, 64, 0, lr) for rule in RULES)  # E
+    yield from (run(rule, 64, 0, lr) for rule in RULES[1:4])  # E
 
 
 def work(runs: list[Run], out: Path) -> None:
