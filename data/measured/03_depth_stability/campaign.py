@@ -19,7 +19,7 @@ from rr.config import Run, RunFailed  # noqa: E402
 from rr.trainer import finished  # noqa: E402
 
 RULES = ("standard", "review", "review-convex", "review-convex:bias=-3", "highway-carry")
-RATES = (1e-3, 3e-3, 1e-2)
+RATES = (1e-3, 3e-3, 1e-2, 3e-4)
 
 
 def run(rule: str, sublayers: int, seed: int, lr: float, steps: int = 300, width: int = 64,
