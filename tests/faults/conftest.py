@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from nursery import Nursery
+from nursery import PROTOCOLS, Nursery, only, outcome
 
 SHAPE = "nano:n_layer=2,d_model=32,n_head=2,seq_len=32"
 
@@ -37,3 +37,18 @@ def command(corpus):
         return ["train", *(str(w) for key, value in given.items() for w in (f"--{key}", value))]
 
     return words
+
+
+@pytest.fixture(scope="session")
+def undisturbed(nursery, command, tmp_path_factory):
+    """protocol -> (outcome, longest stay in each phase in s), of a run that was left alone."""
+    found = {}
+    for protocol in PROTOCOLS:
+        for again in ("first", "second"):  # the first one also makes the cache
+            out = tmp_path_factory.mktemp("undisturbed") / again
+            run = nursery.rr(*command(out, protocol))
+            assert run.code == 0, run.err
+            told = outcome(only(out))
+            assert found.setdefault(protocol, (told, run.durations()))[0] == told
+        found[protocol] = told, run.durations()
+    return found

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+PROTOCOLS = ("clean", "paper")
 PHASES = ("start-up", "step", "save", "evaluation", "result")
 LIMIT = 120.0  # seconds that one child may take
 
@@ -87,6 +88,21 @@ def moment(rng: random.Random, phase: str, longest: dict[str, float]) -> tuple[s
     n = {"start-up": 1, "step": rng.randint(1, 15), "save": rng.randint(1, 2),
          "evaluation": rng.randint(1, 2), "result": 2}  # "result" stands around an evaluation
     return phase, n[phase], rng.random() * longest[phase]
+
+
+def outcome(folder: Path) -> tuple[dict, list[dict]]:
+    """What must not depend on interruptions: the result and the curve, without their times."""
+    result = json.loads((folder / "result.json").read_text())
+    curve = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for row in [result, *curve]:
+        del row["seconds"]
+    return result, curve
+
+
+def only(out: Path) -> Path:
+    """The one run in a folder of runs."""
+    (folder,) = out.iterdir()
+    return folder
 
 
 # -- inside the process that forks --------------------------------------------------------------

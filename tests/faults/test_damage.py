@@ -10,12 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from nursery import ROOT
-from test_kills import only, outcome, undisturbed  # noqa: F401  (a fixture)
+from nursery import ROOT, only, outcome
 
 
 @pytest.fixture(scope="module")
-def halfway(nursery, command, undisturbed, tmp_path_factory):  # noqa: F811
+def halfway(nursery, command, undisturbed, tmp_path_factory):
     """A run of protocol `clean` that was killed in the middle, with two checkpoints."""
     out = tmp_path_factory.mktemp("halfway")
     child = nursery.rr(*command(out), at=("save", 4, 0.0))
@@ -72,7 +71,7 @@ def flip_middle(path: Path) -> None:
 @pytest.mark.parametrize("name", ["state.pt", "meta.json"])
 @pytest.mark.parametrize("damage", [truncate, empty, flip_middle, Path.unlink])
 def test_a_damaged_checkpoint_is_passed_over(
-    nursery, command, undisturbed, cut_off, name, damage  # noqa: F811
+    nursery, command, undisturbed, cut_off, name, damage
 ):
     before, newest = steps(cut_off)
     damage(newest / name)
@@ -84,7 +83,7 @@ def test_a_damaged_checkpoint_is_passed_over(
 
 
 def test_any_flipped_bit_of_a_checkpoints_label_is_found(
-    nursery, command, undisturbed, cut_off  # noqa: F811
+    nursery, command, undisturbed, cut_off
 ):
     rng = random.Random(0)
     meta = steps(cut_off)[1] / "meta.json"
@@ -112,7 +111,7 @@ def test_damage_found_late_does_not_stay_beside_good_checkpoints(
 
 
 def test_a_damaged_last_checkpoint_is_made_again(
-    nursery, command, undisturbed, tmp_path  # noqa: F811
+    nursery, command, undisturbed, tmp_path
 ):
     words = command(tmp_path)
     assert nursery.rr(*words).code == 0
@@ -194,7 +193,7 @@ def test_a_damaged_result_is_named_not_overwritten(nursery, command, tmp_path, d
                                     lambda p: p.write_bytes(os.urandom(500))],
                          ids=["truncated", "empty", "flipped", "missing", "noise"])
 def test_metrics_are_rebuilt_from_the_checkpoint(
-    nursery, command, undisturbed, cut_off, damage  # noqa: F811
+    nursery, command, undisturbed, cut_off, damage
 ):
     damage(only(cut_off) / "metrics.jsonl")
     child = nursery.rr(*command(cut_off))
@@ -229,7 +228,7 @@ def test_another_user_cannot_write(nursery, command, tmp_path):
 # -- a disk that is full ------------------------------------------------------------------------
 
 
-def test_a_full_disk_while_saving(nursery, command, undisturbed, cut_off):  # noqa: F811
+def test_a_full_disk_while_saving(nursery, command, undisturbed, cut_off):
     kept = {p.name: snapshot(p) for p in steps(cut_off)}
     size = (steps(cut_off)[0] / "state.pt").stat().st_size
     child = nursery.rr(*command(cut_off), file_limit=size - 10_000)
@@ -242,7 +241,7 @@ def test_a_full_disk_while_saving(nursery, command, undisturbed, cut_off):  # no
 
 @pytest.mark.parametrize("limit", [0, 100, 1000, 3000])
 def test_a_full_disk_at_the_start_or_in_the_curve(
-    nursery, command, undisturbed, tmp_path, limit  # noqa: F811
+    nursery, command, undisturbed, tmp_path, limit
 ):
     out = tmp_path / "out"
     refused(nursery.rr(*command(out), file_limit=limit), 3, "cannot")
@@ -253,7 +252,7 @@ def test_a_full_disk_at_the_start_or_in_the_curve(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-def test_a_disk_that_really_is_full(nursery, command, undisturbed, tmp_path):  # noqa: F811
+def test_a_disk_that_really_is_full(nursery, command, undisturbed, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     if os.system(f"mount -t tmpfs -o size=1200k tmpfs {disk} 2>/dev/null"):
@@ -277,7 +276,7 @@ def test_a_disk_that_really_is_full(nursery, command, undisturbed, tmp_path):  #
     "moment", [("step", 7, 0.001), ("save", 1, 0.001), ("evaluation", 1, 0.001)]
 )
 def test_a_signal_ends_the_step_saves_and_goes_on(
-    nursery, command, undisturbed, tmp_path, number, protocol, moment  # noqa: F811
+    nursery, command, undisturbed, tmp_path, number, protocol, moment
 ):
     words = command(tmp_path, protocol)
     child = nursery.rr(*words, at=moment, number=number)

@@ -1,6 +1,5 @@
 """SIGKILL at any moment, and start again: the same bits as a run that nobody touched."""
 
-import json
 import os
 import random
 import shutil
@@ -10,39 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from nursery import PHASES, moment
-
-PROTOCOLS = ("clean", "paper")
-
-
-def outcome(folder: Path) -> tuple[dict, list[dict]]:
-    """What must not depend on interruptions: the result and the curve, without their times."""
-    result = json.loads((folder / "result.json").read_text())
-    curve = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for row in [result, *curve]:
-        del row["seconds"]
-    return result, curve
-
-
-def only(out: Path) -> Path:
-    """The one run in a folder of runs."""
-    (folder,) = out.iterdir()
-    return folder
-
-
-@pytest.fixture(scope="session")
-def undisturbed(nursery, command, tmp_path_factory):
-    """protocol -> (outcome, longest stay in each phase in s), of a run that was left alone."""
-    found = {}
-    for protocol in PROTOCOLS:
-        for again in ("first", "second"):  # the first one also makes the cache
-            out = tmp_path_factory.mktemp("undisturbed") / again
-            run = nursery.rr(*command(out, protocol))
-            assert run.code == 0, run.err
-            told = outcome(only(out))
-            assert found.setdefault(protocol, (told, run.durations()))[0] == told
-        found[protocol] = told, run.durations()
-    return found
+from nursery import PHASES, PROTOCOLS, moment, only, outcome
 
 
 def kill(nursery, command, undisturbed, out: Path, wanted: int, seed: int) -> Counter:

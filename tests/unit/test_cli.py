@@ -1,0 +1,407 @@
+"""The command line: every bad word is one line and leaves nothing; --json is JSON and no more."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rr import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"
+
+
+@pytest.fixture
+def rr(capsys):
+    """rr(*words) -> (exit code, stdout, stderr), in this process."""
+    before = torch.get_num_threads()
+
+    def call(*words):
+        capsys.readouterr()
+        code = cli.main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    yield call
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def training(tiny_corpus):
+    """training(out, **changes) -> the words of a run of a few steps."""
+
+    def words(out, **changes):
+        given = {"rung": TINY, "corpus": tiny_corpus, "tokenizer": "bpe:300", "batch": 2,
+                 "steps": 4, "threads": 1, "eval-batches": 2, "out": out} | changes
+        return ["train", *(w for key, value in given.items() if value is not None
+                           for w in (f"--{key}", value))]
+
+    return words
+
+
+@pytest.fixture(scope="module")
+def runs(training, tmp_path_factory):
+    """A folder with four finished runs: two arms at two seeds."""
+    out = tmp_path_factory.mktemp("runs")
+    for rule, seed in (("standard", 0), ("review", 0), ("standard", 1), ("review", 1)):
+        assert cli.main([str(w) for w in training(out, rule=rule, seed=seed)]) == 0
+    return out
+
+
+def one_line(result, *words, code=2):
+    """Nothing on stdout, one line on stderr that names what was wrong, the right exit code."""
+    got, out, err = result
+    assert got == code, err
+    assert out == ""
+    assert err.startswith("rr: ") and err.count("\n") == 1, err
+    for word in words:
+        assert word in err, err
+
+
+# -- bad words ----------------------------------------------------------------------------------
+
+BAD = [
+    # option, value, what the line must say
+    ("rule", "revue", ["unknown rule 'revue'", "did you mean review"]),
+    ("rule", "standard:c=1", ["no option 'c'"]),
+    ("rule", "constant:c=often", ["c=often"]),
+    ("rule", "constant:c=nan", ["c=nan"]),
+    ("rule", "constant:c", ["name:key=value"]),
+    ("rule", "constant:c=1,c=2", ["twice"]),
+    ("rule", "nowhere.py:Mine", ["nowhere.py"]),
+    ("values", "others", ["unknown value rule 'others'", "own"]),
+    ("rung", "nanno", ["unknown rung 'nanno'", "did you mean nano"]),
+    ("rung", "nano:depth=3", ["no option 'depth'", "n_layer"]),
+    ("rung", "nano:n_layer=0", ["n_layer is 0"]),
+    ("rung", "nano:n_layer=-1", ["n_layer=-1"]),
+    ("rung", "nano:d_model=15,n_head=2", ["15", "2 heads"]),
+    ("corpus", "fabels", ["unknown corpus 'fabels'", "fables"]),
+    ("corpus", "file:", ["file:PATH"]),
+    ("corpus", "file:/nowhere/at/all.txt", ["/nowhere/at/all.txt"]),
+    ("tokenizer", "gpt3", ["unknown tokenizer 'gpt3'"]),
+    ("tokenizer", "bpe:12", ["bpe:12", "257"]),
+    ("tokenizer", "bpe:many", ["bpe:many"]),
+    ("tokenizer", "bpe:60000", ["bpe:60000", "is accepted with N from 257"]),
+    ("protocol", "dirty", ["unknown protocol 'dirty'", "clean, paper"]),
+    ("precision", "fp8", ["unknown precision 'fp8'", "bf16, fp32, tf32"]),
+    ("device", "gpu", ["unknown device 'gpu'", "auto, cpu, cuda, mps"]),
+    ("flavour", "llama2", ["unknown flavour 'llama2'", "gpt2"]),
+    ("seed", "-1", ["seed is -1", "at least 0"]),
+    ("seed", "abc", ["--seed", "'abc'"]),
+    ("seed", str(2**32), ["below 2**32"]),
+    ("steps", "0", ["steps is 0", "at least 1"]),
+    ("steps", "1.5", ["--steps", "'1.5'"]),
+    ("batch", "0", ["batch is 0"]),
+    ("batch", "-3", ["batch is -3"]),
+    ("lr", "nan", ["lr is nan", "finite"]),
+    ("lr", "inf", ["lr is inf"]),
+    ("lr", "-1", ["lr is -1.0"]),
+    ("lr", "0", ["lr is 0.0", "above 0"]),
+    ("loops", "0", ["n_loops is 0"]),
+    ("eval-batches", "0", ["eval-batches is 0"]),
+    ("threads", "0", ["threads is 0"]),
+    ("threads", "-2", ["threads is -2"]),
+    ("save-every", "0", ["save-every is 0"]),
+    ("save-every", "nan", ["save-every is nan"]),
+]
+
+
+@pytest.mark.parametrize(("option", "value", "words"), BAD, ids=[f"{o} {v}" for o, v, _ in BAD])
+def test_a_bad_option_of_train(rr, training, tmp_path, option, value, words):
+    out = tmp_path / "out"
+    one_line(rr(*training(out, **{option: value})), *words)
+    assert not out.exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_device_that_is_not_there(rr, training, tmp_path):
+    one_line(rr(*training(tmp_path / "out", device="cuda")), "'cuda' is not available", "cpu")
+    assert not (tmp_path / "out").exists()
+
+
+TEXTS = {
+    "empty": (b"", "is empty"),
+    "blank": (b"   \n\n ", "no text"),
+    "zeros": (bytes(4096), "zero bytes"),
+    "binary": (bytes(range(128, 256)) * 64, "not UTF-8"),
+    "short": (b"Ada sees the sea. Ben sleeps.", "tokens"),
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize("protocol", ["clean", "paper"])
+def test_a_file_that_is_no_corpus(rr, training, tmp_path, kind, protocol):
+    content, word = TEXTS[kind]
+    path, out = tmp_path / "text.txt", tmp_path / "out"
+    path.write_bytes(content)
+    words = training(out, corpus=f"file:{path}", tokenizer="bpe:257", protocol=protocol)
+    one_line(last_line(rr(*words)), word)
+    assert not out.exists()
+    if kind != "short":  # that one can be counted, though no window fits it
+        prepared = rr("prepare", "--corpus", f"file:{path}", "--tokenizer", "bpe:257")
+        one_line(last_line(prepared), word)
+
+
+def last_line(result):
+    """Lines of progress (the tokenizer was trained, …) may stand before the one that complains."""
+    code, out, err = result
+    assert "Traceback" not in err
+    return code, out, err.splitlines(keepends=True)[-1]
+
+
+def test_a_corpus_one_token_too_short_for_a_window(rr, training, tiny_corpus, tmp_path):
+    # The held-out part bounds the window: T + 2 tokens are needed, and T + 1 are refused.
+    _, told, _ = rr("prepare", "--corpus", tiny_corpus, "--tokenizer", "bpe:300", "--json")
+    there = json.loads(told)["valid_tokens"]
+    shape = "nano:n_layer=1,d_model=16,n_head=2,seq_len="
+    out = tmp_path / "out"
+    one_line(rr(*training(out, rung=f"{shape}{there - 1}")), f"has {there} tokens", "needed")
+    assert not out.exists()
+    assert rr(*training(out, rung=f"{shape}{there - 2}", steps=1))[0] == 0
+
+
+OWN = {
+    "missing class": ("x = 1", "Mine", ["no residual rule named 'Mine'"]),
+    "raises": ("raise ValueError('two\\nlines')", "Mine", ["cannot be imported", "two lines"]),
+    "syntax": ("def (:", "Mine", ["cannot be imported", "SyntaxError"]),
+    "no rule": ("class Mine: pass", "Mine", ["no residual rule named 'Mine'"]),
+    "no write": ("from rr import Rule\nclass Mine(Rule): pass", "Mine", ["write(state, u)"]),
+    "bad write": ("from rr import Rule\nclass Mine(Rule):\n def write(self, state, u):\n"
+                  "  return state.nothing", "Mine", ["mine.py, line 4", "AttributeError"]),
+    "bad shape": ("from rr import Rule\nclass Mine(Rule):\n def write(self, state, u):\n"
+                  "  return state[..., :3]", "Mine", ["with the rule", "RuntimeError"]),
+    "bad build": ("from rr import Rule\nclass Mine(Rule):\n def build(self, site, config):\n"
+                  "  1 / 0", "Mine", ["mine.py, line 4", "ZeroDivisionError"]),
+}
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_a_rule_of_ones_own_that_does_not_work(rr, training, tmp_path, kind):
+    text, name, words = OWN[kind]
+    path, out = tmp_path / "mine.py", tmp_path / "out"
+    path.write_text(text)
+    one_line(rr(*training(out, rule=f"{path}:{name}")), *words)
+    assert not list(out.rglob("result.json"))
+
+
+GOOD = ("from rr import Rule\nclass Mine(Rule):\n equation = 'h + u'\n source = 'here'\n"
+        " def write(self, state, u):\n  return state + u\n")
+
+
+def test_a_rule_of_ones_own_that_works_then_changes_then_goes(rr, training, tmp_path):
+    path, out = tmp_path / "mine.py", tmp_path / "out"
+    path.write_text(GOOD)
+    words = training(out, rule=f"{path}:Mine")
+    code, told, err = rr(*words)
+    assert code == 0, err
+    (folder,) = out.iterdir()
+    assert told == f"{folder}\n"
+    assert json.loads((folder / "result.json").read_text())["id"] == folder.name
+    assert rr("sample", folder, "--tokens", 3)[0] == 0
+    path.write_text(GOOD + "# changed\n")
+    one_line(rr("sample", folder), "mine.py:Mine has changed since", code=3)
+    assert rr(*words)[1] != told  # another rule, another run
+    path.unlink()
+    one_line(rr("sample", folder), "mine.py", code=3)
+    one_line(rr(*words), "mine.py")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "required"),
+        (["trian"], "'trian'"),
+        (["train"], "--out"),
+        (["train", "--out"], "--out"),
+        (["train", "--out", "x", "--sede", "1"], "--sede"),
+        (["rules", "--jsno"], "--jsno"),
+        (["ladder", "--protocol", "papre"], "did you mean paper"),
+        (["prepare", "--corpus", "nothing"], "unknown corpus"),
+        (["sample"], "required"),
+        (["sample", "/nowhere"], "is no run"),
+        (["table"], "required"),
+        (["table", "/nowhere"], "/nowhere is no folder"),
+    ],
+    ids=" ".join,
+)
+def test_bad_words_of_other_verbs(rr, words, told):
+    one_line(rr(*words), told)
+
+
+def test_sample_refuses(rr, training, runs, tmp_path):
+    one_line(rr("sample", tmp_path), "is no run")
+    run = next(runs.iterdir())
+    one_line(rr("sample", run, "--prompt", "Ada sees the sea. " * 20), "the prompt has", "16")
+    for option, value in (("tokens", 0), ("top-k", 0), ("temperature", -1), ("temperature", "nan"),
+                          ("seed", -1)):
+        one_line(rr("sample", run, f"--{option}", value), "is accepted")
+    unfinished = tmp_path / "out"
+
+    def stop(self):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:  # a run that ends before its first checkpoint
+        patch.setattr("rr.trainer._Training.go", stop)
+        one_line(last_line(rr(*training(unfinished))), "interrupted", code=130)
+    (folder,) = unfinished.iterdir()
+    one_line(rr("sample", folder), "has no checkpoint yet")
+
+
+def test_table_refuses(rr, runs, tmp_path):
+    one_line(rr("table", tmp_path), "no readable result.json")
+    one_line(rr("table", runs, "--baseline", "highway"), "no baseline 'highway'")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "result.json").write_text('{"id": ')
+    code, out, err = rr("table", tmp_path)
+    assert (code, out) == (2, "") and "Traceback" not in err
+    assert all(line.startswith("rr: ") for line in err.splitlines())
+    assert str(tmp_path / "a" / "result.json") in err
+
+
+# -- good words ---------------------------------------------------------------------------------
+
+
+def value_of(result):
+    """The one JSON value on stdout (NaN and Infinity are none), and nothing else there."""
+
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    code, out, err = result
+    assert code == 0, err
+    return json.loads(out, parse_constant=refuse)
+
+
+def test_json_of_rules(rr):
+    rows = value_of(rr("rules", "--json"))
+    assert {row["name"] for row in rows if row["kind"] == "residual"} >= {
+        "standard", "constant", "highway", "review", "review-convex", "highway-carry"}
+    assert {row["name"] for row in rows if row["kind"] == "values"} >= {"own"}
+    for row in rows:
+        assert row["equation"] and row["source"] and row["cost"]
+    at_start = {row["name"]: row["coefficient"] for row in rows}
+    assert at_start["standard"] == 1 and at_start["review"] == 0.5
+    assert at_start["constant"] == 0.5 and at_start["highway"] is None  # depends on the state
+
+
+def test_json_of_the_ladder(rr):
+    keys = {"rung", "rule", "d_model", "n_layer", "n_head", "params", "gate_params",
+            "flops_per_token", "steps", "tokens"}
+    paper = value_of(rr("ladder", "--protocol", "paper", "--json"))
+    assert len(paper) == 15 and all(keys <= row.keys() for row in paper)
+    first = next(row for row in paper if (row["rung"], row["rule"]) == ("60M", "review"))
+    assert first["params"] == 59_470_848 and first["gate_params"] == 8_396_800
+    assert first["tokens"] == 8000 * 64 * 256
+    assert len(value_of(rr("ladder", "--json"))) > 15
+
+
+def test_json_of_prepare(rr, tiny_corpus):
+    told = value_of(rr("prepare", "--corpus", tiny_corpus, "--tokenizer", "bpe:300", "--json"))
+    assert {"tokens", "valid_tokens", "unigram_nats", "bigram_nats"} <= told.keys()
+    assert told["bigram_nats"] < told["unigram_nats"]
+
+
+def test_json_of_table(rr, runs):
+    rows = value_of(rr("table", runs, "--json"))
+    assert [row["arm"] for row in rows] == ["standard", "review"]
+    review = rows[1]
+    losses = {}
+    for path in runs.glob("*/result.json"):
+        result = json.loads(path.read_text())
+        losses[result["rule"], result["seed"]] = result["val_loss"]
+    differences = [losses["review", s] - losses["standard", s] for s in (0, 1)]
+    assert review["difference"] == pytest.approx(sum(differences) / 2, abs=1e-12)
+    assert review["lo"] < review["difference"] < review["hi"]
+
+
+def test_tables_for_people(rr, runs):
+    for words in (["rules"], ["ladder"], ["table", runs]):
+        code, out, err = rr(*words)
+        assert code == 0 and err == "" and out.count("\n") > 2
+
+
+def test_train_prints_its_folder_last_and_the_result_has_what_the_design_names(rr, training,
+                                                                               tmp_path):
+    code, out, err = rr(*training(tmp_path))
+    assert code == 0
+    folder = Path(out.splitlines()[-1])
+    assert folder.parent == tmp_path and re.fullmatch("[0-9a-f]{12}", folder.name)
+    result = json.loads((folder / "result.json").read_text())
+    assert {"id", "rung", "rule", "values", "loops", "flavour", "seed", "protocol", "corpus",
+            "tokenizer", "precision", "lr", "steps", "tokens", "status", "val_loss", "ece",
+            "params", "seconds", "threads", "weights_sha256"} <= result.keys()
+    assert result["eval_shortened"] is True and result["status"] == "finished"
+    assert result["tokens"] == 4 * 2 * 16
+    provenance = json.loads((folder / "run.json").read_text())["provenance"]
+    assert {"rr", "git", "packages", "device", "threads", "precision", "micro_batch",
+            "code_path"} <= provenance.keys()
+
+
+def test_a_diverged_run_is_kept_and_said(rr, training, tmp_path):
+    words = training(tmp_path, lr=1e30, precision="fp32", steps=8)
+    for _ in range(2):  # the second call finds it finished, and still says so
+        code, out, err = rr(*words)
+        assert code == 3 and "diverged" in err.splitlines()[-1] and "Traceback" not in err
+    (folder,) = tmp_path.iterdir()
+    assert out == f"{folder}\n"
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["status"], result["val_loss"], result["ece"]) == ("diverged", None, None)
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        assert "NaN" not in line and "Infinity" not in line
+
+
+def test_sample_is_a_function_of_its_seed(rr, runs):
+    run = next(runs.iterdir())
+    texts = [rr("sample", run, "--prompt", "Ada", "--tokens", 8, "--seed", s)[1] for s in (1, 1, 2)]
+    assert texts[0] == texts[1] and texts[0].startswith("Ada")
+    greedy = {rr("sample", run, "--prompt", "Ada", "--temperature", 0, "--seed", s)[1]
+              for s in (1, 2)}
+    assert len(greedy) == 1
+
+
+# -- as a process -------------------------------------------------------------------------------
+
+
+def process(*words, **options):
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, "-m", "rr.cli", *words], env=env, cwd=ROOT, text=True,
+                          capture_output=True, timeout=120, **options)
+
+
+def test_the_real_process_has_the_same_exit_codes(tmp_path):
+    bad = process("train", "--rule", "revue", "--out", str(tmp_path / "out"))
+    assert (bad.returncode, bad.stdout, bad.stderr.count("\n")) == (2, "", 1)
+    assert not (tmp_path / "out").exists()
+    help_ = process("train", "--help")
+    assert help_.returncode == 0 and "--eval-batches" in help_.stdout
+
+
+def test_output_that_nobody_reads_or_that_finds_no_room(runs):
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = f"{sys.executable} -m rr.cli table {runs} --json"
+    gone = subprocess.run(["bash", "-c", f"{command} | true; exit ${{PIPESTATUS[0]}}"], env=env,
+                          cwd=ROOT, capture_output=True, text=True)
+    assert (gone.returncode, gone.stderr) == (0, "")
+    full = subprocess.run(["bash", "-c", f"{command} > /dev/full"], env=env, cwd=ROOT,
+                          capture_output=True, text=True)
+    assert full.returncode == 2 and full.stderr.count("\n") == 1, full.stderr
+
+
+def test_ctrl_c_of_a_real_process(training, tmp_path):
+    words = [str(w) for w in training(tmp_path, steps=100_000)]
+    child = subprocess.Popen([sys.executable, "-m", "rr.cli", *words], cwd=ROOT, text=True,
+                             env={**os.environ, "PYTHONPATH": str(ROOT)},
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    for line in child.stderr:
+        if "step 1/" in line:
+            break
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, out) == (130, "")
+    assert re.search(r"^rr: stopped at step \d+; saved in ", err.splitlines()[-1])
