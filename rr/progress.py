@@ -49,8 +49,14 @@ class Progress:
         if self.log is not None:
             self.log(line)
             return
-        print(line.ljust(self.width), file=sys.stderr, flush=True)
+        print(("\r" if self.width else "") + line.ljust(self.width), file=sys.stderr, flush=True)
         self.width = 0
+
+    def close(self) -> None:
+        """End the moving line, so that what comes next begins its own."""
+        if self.width:
+            print(file=sys.stderr, flush=True)
+            self.width = 0
 
     def step(self, run: Run, step: int, loss: float | None, spent: float) -> None:
         """Loss (nats), speed and time left, not more often than a reader can use; spent in s."""

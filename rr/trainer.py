@@ -104,6 +104,8 @@ def train(
                 raise
             why = str(error).partition("\n")[0]
             raise RunFailed(f"out of memory; what was saved in {folder} stands ({why})") from None
+        finally:
+            progress.close()
     return folder
 
 
