@@ -163,41 +163,55 @@ def _finite(values: Sequence[float], what: str) -> np.ndarray:
     return array
 
 
-def _by_depth(ax: Axes, depth: Sequence[float], series: Mapping[str, Sequence[float]]) -> None:
+def _by_depth(ax: Axes, depth: Sequence[float], series: Mapping[str, Sequence[float]]) -> list:
+    """Draw the lines; returns their ends, to be named once the axes have their limits."""
     x, ends = _finite(depth, "depth"), []
     for label, values in series.items():
         y = _finite(values, label)
         if y.shape != x.shape:
             raise RRError(f"{label} has {len(y)} values for {len(x)} depths")
         shown = look(label)
-        every = max(1, len(x) // 12)
-        ax.plot(x, y, label=label, markevery=every, **shown)
+        ax.plot(x, y, label=label, markevery=max(1, len(x) // 12), **shown)
         ends.append((x[-1], y[-1], label, shown["color"]))
     ax.set_xlabel("sublayer")
-    label_ends(ax, ends)
+    return ends
 
 
 def stream_norms(
     ax: Axes, depth: Sequence[float], series: Mapping[str, Sequence[float]], log: bool = False
 ) -> Axes:
-    """rms of the residual stream after each sublayer: {rule: values}, one per entry of `depth`."""
+    """rms of the residual stream after each sublayer: {rule: values}, one per entry of `depth`.
+
+    Call it again on the same axes for a model of another depth.
+    """
+    ends = _by_depth(ax, depth, series)
     if log:
         ax.set_yscale("log")
-    _by_depth(ax, depth, series)
+    else:
+        ax.set_ylim(0, 1.08 * ax.dataLim.y1)
     ax.set_ylabel("rms of the stream")
+    label_ends(ax, ends)
     return ax
 
 
 def gradient_by_depth(
     ax: Axes, depth: Sequence[float], series: Mapping[str, Sequence[float]]
 ) -> Axes:
-    """Norm of the loss's gradient at each sublayer, on a logarithmic scale: {rule: values}."""
+    """Norm of the loss's gradient at each sublayer, on a logarithmic scale: {rule: values}.
+
+    The scale spans a decade at least, so that what is nearly flat looks it. Call it again on the
+    same axes for a model of another depth.
+    """
     for label, values in series.items():
         if min(values, default=1) <= 0:
             raise RRError(f"{label} has gradient norms of 0 or below: a log scale cannot show them")
+    ends = _by_depth(ax, depth, series)
+    low, high = ax.dataLim.y0, ax.dataLim.y1
+    middle = math.sqrt(low * high)
     ax.set_yscale("log")
-    _by_depth(ax, depth, series)
+    ax.set_ylim(min(low / 1.3, middle / 4), max(high * 1.3, middle * 4))
     ax.set_ylabel("gradient norm")
+    label_ends(ax, ends)
     return ax
 
 

@@ -13,15 +13,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scipy.stats import t as student
-
 from .config import RRError, nearest
+
+try:
+    from scipy.stats import t as student
+except ImportError:
+    raise RRError("tables and tests need SciPy, which is not here: pip install scipy") from None
 
 # Runs are comparable only where all of these agree. The learning rate is left out: each arm may
 # have been tuned on its own.
 GROUP = (
-    "rung", "protocol", "corpus", "tokenizer", "loops", "batch", "steps", "flavour", "precision"
-)
+    "rung", "protocol", "corpus", "tokenizer", "loops", "batch", "steps", "flavour", "precision",
+    "eval_shortened",
+)  # fmt: skip
 NEEDED = ("id", "rule", "values", "seed", "lr", "status", "val_loss", *GROUP)
 
 
@@ -284,6 +288,7 @@ def render(rows: Sequence[dict]) -> str:
         title = f"{named['rung']} · {named['protocol']} · {named['corpus']} · {named['tokenizer']}"
         title += f" · {named['steps']} steps · {named['precision']}"
         title += f" · {named['loops']} loops" * (named["loops"] != 1)
+        title += " · shortened evaluation" * bool(named["eval_shortened"])
         head = ["arm", "seeds", "val_loss", "arm − base", "95 % interval", "p", ""]
         lines = [head]
         for row in group:

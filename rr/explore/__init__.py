@@ -1,8 +1,18 @@
 """Explorables that live without a kernel, and ipywidgets labs that drive the real code."""
 
+from importlib import import_module
+
 from .cliff import depth_cliff
 from .gate import gate_playground
 from .kit import Explorable
 from .stream import stream_share
 
-__all__ = ["Explorable", "depth_cliff", "gate_playground", "stream_share"]
+_LABS = ("lab", "lab_depth", "lab_gate", "lab_stream")
+__all__ = ["Explorable", "depth_cliff", "gate_playground", "stream_share", *_LABS]
+
+
+def __getattr__(name: str):
+    # Labs need torch, matplotlib and ipywidgets; explorables need nothing.
+    if name in _LABS:
+        return getattr(import_module(".labs", __name__), name)
+    raise AttributeError(f"module 'rr.explore' has no attribute {name!r}")

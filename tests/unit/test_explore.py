@@ -197,3 +197,91 @@ def test_text_stands_out_in_light_and_dark():
         for name in theme.keys() - {"card", "line", "mid"}:
             bright, dark = sorted((_luminance(theme["card"]), _luminance(theme[name])))[::-1]
             assert (bright + 0.05) / (dark + 0.05) >= 4.5, (name, theme[name], theme["card"])
+
+
+# ---- labs --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def labs():
+    for name in ("torch", "matplotlib", "ipywidgets"):
+        pytest.importorskip(name)
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from rr.explore import labs
+
+    return labs
+
+
+def told(lab):
+    """The sentence under a lab's picture, after checking that the picture carries it too."""
+    value = lab.picture.value
+    assert value.startswith('<img src="data:image/png;base64,iVBOR')
+    alt, said = re.search(r'alt="([^"]*)"', value)[1], re.search(r"<p>(.*)</p>", value)[1]
+    assert alt == said
+    return said
+
+
+def test_lab_frame_follows_its_controls_and_leaves_no_figure_open(labs):
+    import ipywidgets
+    from matplotlib import pyplot as plt
+
+    def draw(k):
+        fig, ax = plt.subplots()
+        ax.plot([0, k])
+        return fig, f"a line up to <{k}>"
+
+    made = labs.lab("mine", {"k": ipywidgets.IntSlider(3)}, draw, "Move it.")
+    assert told(made) == "a line up to &lt;3&gt;"
+    made.controls["k"].value = 5
+    assert told(made) == "a line up to &lt;5&gt;" and plt.get_fignums() == []
+    plain = made._repr_mimebundle_()["text/plain"]
+    assert plain == "<lab mine: needs a notebook that shows widgets>"
+    # the sentence about the kernel shows on the book's pages only
+    head = made.children[0].value
+    assert "running kernel" in head and ".bd-article .rr-static-only{display:block}" in head
+
+
+def test_lab_gate_drives_the_real_rule(labs):
+    assert (labs.gate_values(0.0, 0.0, 1.0) == 0.5).all()
+    r = labs.gate_values(-1.0, 2.0, 1.0)
+    assert labs.gate_values(-1.0, 2.0, 3.0).numpy() == pytest.approx(r.numpy(), abs=1e-4)
+    # Var of the gate's input is scale², its mean the bias
+    inside = np.log(r.double().numpy() / (1 - r.double().numpy()))
+    assert inside.mean() == pytest.approx(-1, abs=0.1) and inside.std() == pytest.approx(
+        2, rel=0.05
+    )
+    made = labs.lab_gate()
+    made.controls["scale"].value = 0
+    assert "r is 0.5 on average; 0 of the gates are below 0.1" in told(made)
+
+
+def test_lab_stream_measures_a_real_model(labs):
+    from rr.config import ModelConfig
+    from rr.model import Model, initialise
+
+    config = ModelConfig(
+        vocab_size=64, n_layer=2, n_head=1, d_model=16, d_ff=32, seq_len=9, rule="constant:c=0"
+    )
+    norms, slopes = labs.stream_and_gradient(initialise(Model(config), 0))
+    # a rule that writes nothing leaves stream and gradient as they are: N(0, 0.02²) twice
+    assert len(norms) == len(slopes) == 5
+    assert norms == pytest.approx([norms[0]] * 5) and norms[0] == pytest.approx(0.028, rel=0.2)
+    assert slopes == pytest.approx([slopes[0]] * 5)
+    made = labs.lab_stream(initialise(Model(config), 0))
+    made.controls["sublayers"].value = 4
+    made.controls["rule"].value = "review-convex"
+    assert told(made).startswith("review-convex, 4 sublayers, at initialisation")
+
+
+def test_lab_depth_trains_a_real_net(labs):
+    stream = labs.letters(20)
+    assert stream.max() < 256 and len(stream) > 2000
+    losses = labs.short_training("review", 4, 12, stream)
+    assert losses[0] == pytest.approx(math.log(256), abs=0.05) and losses[-1] < losses[0] - 1
+    assert labs.short_training("review", 4, 12, stream) == losses
+    made = labs.lab_depth()
+    assert "16 sublayers" in told(made) and "of 60 steps" in told(made)
+    made.controls["steps"].value = 20
+    assert "of 20 steps" in told(made)

@@ -154,7 +154,8 @@ def row(rule, seed, loss):
     status = "diverged" if loss is None else "finished"
     return {
         **fields, "id": f"{rule}{seed}", "rung": "nano", "rule": rule, "values": "own", "loops": 1,
-        "steps": 10, "lr": 0.1, "seed": seed, "val_loss": loss, "status": status,
+        "batch": 8, "steps": 10, "lr": 0.1, "seed": seed, "val_loss": loss, "status": status,
+        "eval_shortened": False,
     }  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import pytest
 import scipy.stats as scipy_stats
@@ -97,7 +99,8 @@ def run(rule, seed, loss, **other):
         "id": f"{rule}-{seed}-{len(other)}-{other.get('lr', 1)}", "rule": rule, "seed": seed,
         "val_loss": loss, "values": "own", "lr": 1e-3, "rung": "nano", "protocol": "clean",
         "corpus": "fables", "tokenizer": "bpe:1024", "loops": 1, "steps": 300, "flavour": "gpt2",
-        "precision": "fp32", "batch": 8, "status": "diverged" if loss is None else "finished",
+        "precision": "fp32", "batch": 8, "eval_shortened": False,
+        "status": "diverged" if loss is None else "finished",
     }  # fmt: skip
     return fields | other
 
@@ -146,6 +149,27 @@ def test_groups_are_never_mixed():
         (300, "review", 3),
         (600, "review", 2),
     }
+
+
+def test_runs_scored_on_less_text_are_a_group_of_their_own():
+    short = [
+        run(rule, s, 2.0, eval_shortened=True) for rule in ("standard", "review") for s in (0, 1)
+    ]
+    rows = table(RUNS + short)
+    assert {(r["eval_shortened"], r["n"]) for r in rows if r["arm"] == "review"} == {
+        (False, 3),
+        (True, 2),
+    }
+    assert render(rows).count("shortened evaluation") == 1
+
+
+def test_without_scipy_one_clear_line():
+    script = (
+        "import sys; sys.modules['scipy'] = None\nfrom rr.config import RRError\n"
+        "try: import rr.stats\nexcept RRError as error: print(error)"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert found.stdout == "tables and tests need SciPy, which is not here: pip install scipy\n"
 
 
 def test_several_learning_rates_are_separate_arms():
