@@ -1,0 +1,445 @@
+"""The training loop against second computations: schedule, batches, optimiser, evaluation, runs."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from rr import evaluate, fables, runtime, trainer
+from rr.config import ModelConfig, RRError, RunFailed
+from rr.corpus import open_corpus
+from rr.ladder import recipe
+from rr.model import Model, initialise
+
+TINY = "nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
+HELD_OUT = np.random.RandomState(3).randint(0, 50, 200)  # a stand-in for held-out tokens
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def planned(tiny_corpus):
+    def make(**changes):
+        given = {"rung": TINY, "corpus": tiny_corpus, "tokenizer": "bpe:300", "batch": 4,
+                 "steps": 6, "precision": "fp32"} | changes
+        return trainer.plan(**given)
+
+    return make
+
+
+def train(run, out, **options):
+    return trainer.train(run, out, threads=1, log=lambda line: None, **options)
+
+
+def result_of(folder):
+    return json.loads((folder / "result.json").read_text())
+
+
+def tokens_of(run):
+    split = "tokens" if run.protocol == "paper" else "documents"
+    return open_corpus(run.source["corpus"], run.source["tokenizer"], split=split,
+                       log=lambda line: None)
+
+
+def model_of(vocab=50, seq_len=16, seed=0, rule="review"):
+    config = ModelConfig(vocab, n_layer=2, n_head=2, d_model=16, d_ff=32, seq_len=seq_len,
+                         rule=rule)
+    return initialise(Model(config), seed)
+
+
+# -- schedule -----------------------------------------------------------------------------------
+
+
+def test_the_papers_schedule_by_hand():
+    paper = recipe("60M", "paper")
+    assert (paper.steps, paper.batch, paper.lr, paper.precision) == (8000, 64, 2e-4, "tf32")
+    assert paper.lr_at(0) == pytest.approx(2e-4 / 500)  # the first step is 1/500, not 0
+    assert paper.lr_at(249) == pytest.approx(1e-4)
+    assert paper.lr_at(499) == pytest.approx(2e-4)
+    assert paper.lr_at(500) == pytest.approx(2e-4)
+    assert paper.lr_at(4250) == pytest.approx(2e-4 * 0.55)  # halfway: (1 + 0.1)/2
+    assert paper.lr_at(2375) == pytest.approx(2e-4 * (0.1 + 0.45 * (1 + math.sqrt(0.5))))
+    assert paper.lr_at(7999) == pytest.approx(2e-5, rel=1e-4)  # cosine to 10 %
+    assert paper.betas == (0.9, 0.95) and paper.eps == 1e-8 and paper.clip == 1.0
+    assert paper.weight_decay == 0.1 and paper.decay_all
+
+
+def test_the_clean_schedule_by_hand():
+    clean = recipe("60M", steps=1000, lr=1.0)
+    assert clean.warmup == 50 and not clean.decay_all
+    assert [clean.lr_at(s) for s in (0, 24, 49, 50, 500, 799, 800)] == pytest.approx(
+        [0.02, 0.5, 1, 1, 1, 1, 1])
+    assert [clean.lr_at(s) for s in (801, 900, 950, 999)] == pytest.approx(
+        [199 / 200, 0.5, 0.25, 1 / 200])
+    assert recipe("60M", steps=20_000).warmup == 500  # never more
+    assert recipe("60M", steps=3).warmup == 1 and recipe("60M", steps=1).lr_at(0) > 0
+    assert clean.precision == "bf16" and clean.weight_decay == 0.1 and clean.clip == 1.0
+
+
+# -- batches ------------------------------------------------------------------------------------
+
+
+def test_clean_batches_are_a_function_of_seed_and_step_alone(planned):
+    run, other_arm = planned(batch=64), planned(batch=64, rule="standard", lr=1.0)
+    stream = np.random.RandomState(0)
+    drawn = trainer.batch_starts(run, 5, 1000, stream)
+    before = stream.get_state()[1].copy()
+    for _ in range(3):  # in any order, after any other draw, for any arm
+        trainer.batch_starts(run, 99, 1000, stream)
+        assert (trainer.batch_starts(run, 5, 1000, stream) == drawn).all()
+    assert (trainer.batch_starts(other_arm, 5, 1000, np.random.RandomState(9)) == drawn).all()
+    assert (stream.get_state()[1] == before).all()
+    assert (trainer.batch_starts(run, 6, 1000, stream) != drawn).any()
+    assert (trainer.batch_starts(run.with_seed(1), 5, 1000, stream) != drawn).any()
+    # (seed, step) = (0, 1) and (1, 0) are different draws, too.
+    assert (trainer.batch_starts(run, 1, 1000, stream)
+            != trainer.batch_starts(run.with_seed(1), 0, 1000, stream)).any()
+
+
+def test_clean_batches_cover_all_places_evenly(planned):
+    run = planned(batch=1000)
+    n = run.model.seq_len + 1 + 10  # ten places
+    starts = np.concatenate([trainer.batch_starts(run, s, n, None) for s in range(20)])
+    counts = np.bincount(starts, minlength=10)
+    assert len(counts) == 10
+    assert ((counts - 2000) ** 2 / 2000).sum() < 27.9  # χ², 9 degrees of freedom, p = 0.001
+
+
+def test_a_window_and_its_target_fit_the_shortest_corpus(planned):
+    for protocol in ("clean", "paper"):
+        run = planned(protocol=protocol, batch=50)
+        n = run.model.seq_len + 2
+        starts = trainer.batch_starts(run, 0, n, np.random.RandomState(0))
+        x, y = evaluate.gather(np.arange(n), starts, run.model.seq_len)
+        assert x.shape == y.shape == (50, run.model.seq_len)
+        assert (y == x + 1).all()
+
+
+# -- whole runs against a plain loop ------------------------------------------------------------
+
+
+def plain_loop(run, tokens):
+    """The run as one would write it in thirty lines, with NumPy's global stream; -> model."""
+    r, t = run.recipe, run.model.seq_len
+    torch.set_num_threads(1)
+    model = initialise(Model(run.model), run.seed, shared=run.protocol == "clean")
+    named = dict(model.named_parameters())
+    m = {n: torch.zeros_like(p) for n, p in named.items()}
+    v = {n: torch.zeros_like(p) for n, p in named.items()}
+    np.random.seed(run.seed)
+    for step in range(r.steps):
+        if run.protocol == "paper":
+            starts = np.random.randint(0, len(tokens.train) - t - 1, r.batch)
+            done = (step - 500) / max(1, r.steps - 500)
+            lr = 2e-4 * ((step + 1) / 500 if step < 500 else 0.1 + 0.45 * (1 + math.cos(
+                math.pi * done)))
+        else:
+            words = np.random.Philox(key=[run.seed, step]).random_raw(r.batch)
+            starts = words % np.uint64(len(tokens.train) - t - 1)
+            w = max(1, min(500, r.steps // 20))
+            fall = min(1, (r.steps - step) / (r.steps - r.steps * 4 // 5))
+            lr = r.lr * ((step + 1) / w if step < w else fall)
+        rows = np.stack([tokens.train[int(s) : int(s) + t + 1] for s in starts]).astype(np.int64)
+        rows = torch.from_numpy(rows)
+        logits = model(rows[:, :-1])
+        loss = F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+        grads = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+        norm = math.sqrt(sum(g.double().pow(2).sum().item() for g in grads.values()))
+        for name, p in named.items():
+            g = grads[name] * min(1.0, 1.0 / (norm + 1e-6))
+            m[name] = 0.9 * m[name] + 0.1 * g
+            v[name] = 0.95 * v[name] + 0.05 * g * g
+            m_hat, v_hat = m[name] / (1 - 0.9 ** (step + 1)), v[name] / (1 - 0.95 ** (step + 1))
+            embedding = name in ("token.weight", "position.weight")
+            decay = 0.1 if run.protocol == "paper" or (p.ndim == 2 and not embedding) else 0.0
+            with torch.no_grad():
+                p.mul_(1 - lr * decay).sub_(lr * m_hat / (v_hat.sqrt() + 1e-8))
+    return model
+
+
+@pytest.mark.parametrize("rule", ["review", "highway", "standard"])
+@pytest.mark.parametrize("protocol", ["clean", "paper"])
+def test_a_run_is_what_a_plain_loop_does(planned, tmp_path, protocol, rule):
+    run = planned(protocol=protocol, rule=rule, steps=8, seed=3, eval_batches=5)
+    folder = train(run, tmp_path)
+    trained, _, _ = trainer.load(folder)
+    tokens = tokens_of(run)
+    plain = plain_loop(run, tokens)
+    for (name, p), q in zip(plain.named_parameters(), trained.parameters(), strict=True):
+        # Adam's first steps are near ±lr whatever the gradient, so compare at that scale.
+        assert (p - q).abs().max() < 2e-3 * run.recipe.lr * run.recipe.steps + 1e-7, name
+    if protocol == "paper":
+        # The evaluation goes on in the very same stream, right after the training batches.
+        t, losses = run.model.seq_len, []
+        for _ in range(5):
+            starts = np.random.randint(0, len(tokens.valid) - t - 1, 4)
+            rows = np.stack([tokens.valid[s : s + t + 1] for s in starts]).astype(np.int64)
+            rows = torch.from_numpy(rows)
+            with torch.no_grad():
+                losses.append(F.cross_entropy(trained(rows[:, :-1]).flatten(0, 1).double(),
+                                              rows[:, 1:].flatten()).item())
+        assert result_of(folder)["val_loss"] == pytest.approx(np.mean(losses), rel=1e-6)
+
+
+def test_weight_decay_groups(planned, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(trainer._Training, "go", lambda self: seen.append(self))
+    for protocol in ("clean", "paper"):
+        train(planned(protocol=protocol), tmp_path)
+    decayed = []
+    for training in seen:
+        names = {id(p): name for name, p in training.model.named_parameters()}
+        groups = training.optimizer.param_groups
+        assert sorted(names[id(p)] for g in groups for p in g["params"]) == sorted(names.values())
+        decayed.append({names[id(p)] for g in groups if g["weight_decay"] for p in g["params"]})
+        assert {g["weight_decay"] for g in groups} <= {0.0, 0.1}
+    everything = set(dict(seen[1].model.named_parameters()))
+    assert decayed[1] == everything
+    assert everything - decayed[0] == {
+        name for name in everything
+        if name.endswith(("bias", "gain")) or name.startswith(("token", "position"))}
+    assert "layers.0.attn_rule.weight" in decayed[0] and "layers.0.attn_rule.bias" not in decayed[0]
+
+
+def test_arms_and_folders_of_one_seed(planned, tmp_path):
+    ids = {planned(**change).id for change in (
+        {}, {"seed": 1}, {"rule": "standard"}, {"lr": 1.0}, {"batch": 5}, {"steps": 7},
+        {"precision": "bf16"}, {"eval_batches": 3}, {"protocol": "paper"}, {"loops": 2})}
+    assert len(ids) == 10  # every option that changes numbers changes the id
+    assert planned().id == planned().id
+
+
+# -- evaluation ---------------------------------------------------------------------------------
+
+
+def direct(model, tokens, span):
+    """−log p of tokens[a+1 … b], each window [a, b) read alone, in float64: (b − a,)."""
+    a, b = span
+    with torch.no_grad():
+        logits = model(torch.as_tensor(tokens[a:b], dtype=torch.long)[None])[0].double()
+    targets = torch.as_tensor(tokens[a + 1 : b + 1], dtype=torch.long)
+    return -logits.log_softmax(-1)[torch.arange(b - a), targets], logits, targets
+
+
+@pytest.mark.parametrize("n", [200, 193, 194, 177, 18, 10])
+def test_ordered_counts_each_target_once(n):
+    model, tokens = model_of().double(), HELD_OUT[:n]
+    score = evaluate.ordered(model, tokens, batch=3)
+    assert score.tokens == n - 1
+    spans = [(a, min(a + 16, n - 1)) for a in range(0, n - 1, 16)]
+    losses = torch.cat([direct(model, tokens, span)[0] for span in spans])
+    assert len(losses) == n - 1
+    assert score.loss == pytest.approx(losses.mean().item(), rel=1e-12)
+    assert evaluate.ordered(model, tokens, batch=7).loss == pytest.approx(score.loss, rel=1e-12)
+
+
+def test_a_shortened_evaluation_takes_the_first_windows():
+    model = model_of().double()
+    score = evaluate.ordered(model, HELD_OUT, batch=3, batches=2)
+    losses = torch.cat([direct(model, HELD_OUT, (a, a + 16))[0] for a in range(0, 96, 16)])
+    assert score.tokens == 96 and score.loss == pytest.approx(losses.mean().item(), rel=1e-12)
+
+
+def test_calibration_error_by_its_definition():
+    model = model_of(seed=5)
+    with torch.no_grad():
+        model.token.weight.mul_(30)  # confident, and wrong: many bins, and a large error
+    spans = [(a, min(a + 16, 199)) for a in range(0, 199, 16)]
+    confidence, correct = [], []
+    for span in spans:
+        _, logits, targets = direct(model, HELD_OUT, span)
+        best = logits.softmax(-1).max(-1)
+        confidence.append(best.values)
+        correct.append((best.indices == targets).double())
+    confidence, correct = torch.cat(confidence).numpy(), torch.cat(correct).numpy()
+    edges, error, used = np.linspace(0, 1, 16), 0.0, 0
+    for low, high in zip(edges[:-1], edges[1:], strict=True):
+        here = (confidence > low) & (confidence <= high)  # (low, high]
+        if here.any():
+            used += 1
+            error += here.mean() * abs(correct[here].mean() - confidence[here].mean())
+    assert used > 5
+    assert evaluate.ordered(model, HELD_OUT, batch=3).ece == pytest.approx(error, abs=1e-6)
+
+
+def test_documents_are_read_one_by_one():
+    eot, model = 0, model_of().double()
+    lengths, rng = [3, 15, 1, 9, 9, 14], np.random.RandomState(0)
+    stories = [rng.randint(1, 50, n) for n in lengths]
+    stream = np.concatenate([np.append(story, eot) for story in stories])
+    score = evaluate.by_document(model, stream, eot, batch=4)
+    losses = []
+    for story in stories:  # alone, after one end-of-text; its own end is predicted too
+        row = np.concatenate([[eot], story, [eot]])
+        losses.append(direct(model, row, (0, len(row) - 1))[0])
+    losses = torch.cat(losses)
+    assert score.tokens == len(stream) == len(losses)
+    assert score.loss == pytest.approx(losses.mean().item(), rel=1e-12)
+    with pytest.raises(ValueError, match="exceeds"):
+        evaluate.by_document(model, np.append(rng.randint(1, 50, 16), eot), eot)
+
+
+def test_the_entropy_floor_lies_below_the_loss_on_the_same_stories(tmp_path, monkeypatch):
+    monkeypatch.setitem(fables.STORIES, "train", 500)
+    monkeypatch.setitem(fables.STORIES, "valid", 40)
+    monkeypatch.setattr(fables, "IDENTITY", "fables, a few")
+    shape = "nano:n_layer=2,d_model=48,n_head=2,seq_len="
+    run = trainer.plan(shape + "256", steps=40, batch=4, tokenizer="bpe:1024", precision="fp32")
+    result = result_of(train(run, tmp_path))
+    assert 0 < result["floor_error"] < 0.1 * result["floor"]
+    assert 0.2 < result["floor"] < result["story_loss"] < math.log(1024)
+    short = trainer.plan(shape + "16", steps=2, batch=4, tokenizer="bpe:1024")
+    result = result_of(train(short, tmp_path))  # no story fits: said so, and no number made up
+    assert result["story_loss"] is None and result["floor"] > 0.2
+
+
+# -- out of memory ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(),
+              RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes")],
+    ids=["cuda", "python", "cpu"],
+)
+def test_out_of_memory_halves_the_micro_batch_and_nothing_else(
+    planned, tmp_path, monkeypatch, error
+):
+    plain = result_of(train(planned(), tmp_path / "plain"))
+    forward, sizes, said = Model.forward, [], []
+
+    def fails_above_one(self, idx, targets=None):
+        if targets is not None:
+            sizes.append(len(idx))
+            if len(idx) > 1:
+                raise error
+        return forward(self, idx, targets)
+
+    monkeypatch.setattr(Model, "forward", fails_above_one)
+    run = planned()
+    folder = trainer.train(run, tmp_path / "small", threads=1, log=said.append)
+    assert sizes == [4, 2] + [1] * 4 * run.recipe.steps
+    assert [line for line in said if "micro-batch 2" in line or "micro-batch 1" in line]
+    record = json.loads((folder / "run.json").read_text())
+    assert record["provenance"]["micro_batch"] == 1 and record["run"]["recipe"]["batch"] == 4
+    result = result_of(folder)
+    assert result["id"] == plain["id"]
+    assert result["val_loss"] == pytest.approx(plain["val_loss"], rel=1e-5)
+
+
+def test_out_of_memory_at_one_window_ends_the_run(planned, tmp_path, monkeypatch):
+    def fails(self, idx, targets=None):
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 1 GiB")
+
+    monkeypatch.setattr(Model, "forward", fails)
+    with pytest.raises(RunFailed, match="micro-batch of one window"):
+        train(planned(), tmp_path)
+
+
+def test_out_of_memory_elsewhere_is_one_line_and_the_weights_stay(planned, tmp_path, monkeypatch):
+    def fails(*args, **kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 1 GiB")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer._Training, "_finish", fails)
+        with pytest.raises(RunFailed, match="^out of memory; what was saved in .* stands"):
+            train(planned(), tmp_path)
+    (folder,) = tmp_path.iterdir()
+    assert runtime.Checkpoints(folder, folder.name).steps()[-1] == 6
+    assert result_of(train(planned(), tmp_path))["status"] == "finished"
+
+
+def test_other_errors_are_not_swallowed(planned, tmp_path, monkeypatch):
+    def fails(self, idx, targets=None):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Model, "forward", fails)
+    with pytest.raises(RuntimeError, match="a bug"):
+        train(planned(), tmp_path)
+
+
+# -- runs ---------------------------------------------------------------------------------------
+
+
+def test_divergence_ends_a_run_where_it_is_seen_and_stays_seen(planned, tmp_path, monkeypatch):
+    forward, calls = Model.forward, []
+
+    def breaks(self, idx, targets=None):
+        loss = forward(self, idx, targets)
+        if targets is not None:
+            calls.append(1)
+            return loss * math.nan if len(calls) == 3 else loss
+        return loss
+
+    run = planned(steps=12)
+    with monkeypatch.context() as patch:
+        patch.setattr(Model, "forward", breaks)
+        patch.setattr(trainer._Training, "_finish", lambda self, status: 1 / 0)
+        with pytest.raises(ZeroDivisionError):  # cut off between the last save and the result
+            train(run, tmp_path)
+        assert len(calls) == 3
+    result = result_of(train(run, tmp_path))  # goes on: not a step more
+    assert (result["status"], result["val_loss"], result["ece"]) == ("diverged", None, None)
+    (folder,) = tmp_path.iterdir()
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["status"] == "diverged" and rows[-1]["step"] == 3 and rows[-1]["loss"] is None
+
+
+def test_points_along_a_clean_run(planned, tmp_path):
+    folder = train(planned(steps=8), tmp_path)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "valid" in row] == [2, 4, 6]
+    assert [row["step"] for row in rows if "loss" in row] == list(range(1, 9))
+    assert all(row["tokens"] == row["step"] * 4 * 16 for row in rows)
+
+
+def test_the_recorded_loss_is_the_mean_since_the_last_line(planned, tmp_path, monkeypatch):
+    run = planned(steps=401, batch=1)  # a line every two steps
+    backward, losses = trainer._Training._backward, []
+
+    def keep(self, x, y):
+        losses.append(backward(self, x, y).item())
+        return torch.tensor(losses[-1], dtype=torch.float64)
+
+    monkeypatch.setattr(trainer._Training, "_backward", keep)
+    folder = train(run, tmp_path)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if "loss" in row]
+    assert [row["step"] for row in rows] == [*range(2, 401, 2), 401]
+    assert rows[5]["loss"] == pytest.approx((losses[10] + losses[11]) / 2, rel=1e-12)
+    assert rows[-1]["loss"] == pytest.approx(losses[-1], rel=1e-12)
+
+
+def test_a_run_knows_its_own_device_and_tokens(planned, tmp_path, monkeypatch):
+    run = planned(steps=50)
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer._Training, "go", lambda self: None)
+        folder = train(run, tmp_path)
+    path = folder / "run.json"
+    record = json.loads(path.read_text())
+    assert record["provenance"]["device"] == "cpu" and record["provenance"]["threads"] == 1
+    record["provenance"]["device"] = "NVIDIA H200"
+    path.write_text(json.dumps(record))
+    with pytest.raises(RRError, match="was begun on NVIDIA H200, not on cpu"):
+        train(run, tmp_path)
+    record["provenance"] |= {"device": "cpu", "corpus_sha256": {"train": "0", "valid": "0"}}
+    path.write_text(json.dumps(record))
+    with pytest.raises(RRError, match="begun on other tokens"):
+        train(run, tmp_path)
+
+
+def test_a_resumed_run_keeps_its_threads(planned, tmp_path, monkeypatch):
+    run, said = planned(), []
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer._Training, "go", lambda self: None)
+        train(run, tmp_path)
+    folder = trainer.train(run, tmp_path, threads=2, log=said.append)
+    assert "the run keeps the 1 threads it was begun with" in said
+    assert result_of(folder)["threads"] == 1
