@@ -14,7 +14,12 @@ from typing import Any
 
 PROTOCOLS = ("clean", "paper")
 PRECISIONS = ("fp32", "tf32", "bf16")
-FLAVOURS = ("gpt2",)
+FLAVOURS = ("gpt2", "llama")
+
+
+# Fields of ModelConfig that came after the first records: at their default they are not hashed, so
+# that a run keeps its id.
+LATER = {"n_kv_head": None, "tied": True}
 
 
 class RRError(Exception):
@@ -79,6 +84,8 @@ class ModelConfig:
     n_loops: int = 1  # passes over the whole stack with tied weights
     flavour: str = "gpt2"
     pad_vocab: bool = True  # pad the embedding to a multiple of 64; the pad never gets probability
+    n_kv_head: int | None = None  # heads of keys and values; None: n_head (no grouping)
+    tied: bool = True  # the head is the embedding
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "n_layer", "n_head", "d_model", "d_ff", "seq_len", "n_loops"):
@@ -88,8 +95,25 @@ class ModelConfig:
                 f"d_model {self.d_model} does not divide into {self.n_head} heads: "
                 "a multiple of n_head is accepted"
             )
+        if self.n_kv_head is not None:
+            positive("n_kv_head", self.n_kv_head)
+            if self.n_head % self.n_kv_head:
+                raise RRError(
+                    f"n_kv_head {self.n_kv_head} does not divide n_head {self.n_head}: "
+                    "a divisor is accepted"
+                )
         if self.flavour not in FLAVOURS:
             raise RRError(f"unknown flavour {self.flavour!r}: {nearest(self.flavour, FLAVOURS)}")
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of one head."""
+        return self.d_model // self.n_head
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.n_kv_head or self.n_head
 
     @property
     def padded_vocab(self) -> int:
@@ -185,6 +209,9 @@ class Run:
         A rule from a reader's own file counts by the file's bytes, not by its path.
         """
         spec = self.spec()
+        for name, default in LATER.items():
+            if spec["model"][name] == default:
+                del spec["model"][name]
         spec["rule"] = spec["model"]["rule"] = _content(self.rule)
         spec["values"] = spec["model"]["values"] = _content(self.values)
         return hashlib.sha256(canonical_json(spec).encode()).hexdigest()[:12]

@@ -90,7 +90,7 @@ def add_batch(model: Model, tally: Tally, x: Tensor, y: Tensor, keep: Tensor | N
         keep = keep.to(device).flatten()
         hidden, y = hidden[keep], y[keep]
     parts = [
-        token_losses(hidden[i : i + 1024], model.token.weight, y[i : i + 1024],
+        token_losses(hidden[i : i + 1024], model.head_weight, y[i : i + 1024],
                      model.config.vocab_size)
         for i in range(0, len(y), 1024)
     ]

@@ -48,7 +48,7 @@ RUNGS = {
     )
 }
 WIDTHS = (8, 16, 24, 40)  # at which costs are evaluated to print them as polynomials of d
-SHAPE = ("d_model", "n_layer", "n_head", "d_ff", "seq_len")
+SHAPE = ("d_model", "n_layer", "n_head", "d_ff", "seq_len", "n_kv_head")
 
 
 def parse_rung(spec: str) -> tuple[Rung, dict[str, int]]:
@@ -67,7 +67,7 @@ def parse_rung(spec: str) -> tuple[Rung, dict[str, int]]:
             raise RRError(f"{key}={word} is not accepted: a whole number of at least 1")
         positive(key, int(word))
         shape[key] = int(word)
-    kept = {key: value for key, value in shape.items() if key != "d_ff"}
+    kept = {key: value for key, value in shape.items() if key not in ("d_ff", "n_kv_head")}
     return replace(RUNGS[name], **kept), shape
 
 
@@ -100,6 +100,7 @@ def arm(
         n_loops=loops,
         flavour=flavour,
         pad_vocab=protocol == "clean",
+        n_kv_head=shape.get("n_kv_head"),
     )
     resolve(rule)  # unknown names are refused before anything is counted
     if shape:
@@ -128,6 +129,7 @@ def count(config: ModelConfig) -> int:
     The tied head is counted once.
     """
     padding = (config.padded_vocab - config.vocab_size) * config.d_model
+    padding *= 1 if config.tied else 2
     return sum(p.numel() for p in _meta(config).parameters()) - padding
 
 

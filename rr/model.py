@@ -21,17 +21,42 @@ from .values import make_values
 
 
 class KVCache:
-    """Keys and values of one (pass, layer) while generating, grown along the token axis."""
+    """Keys and values of one (pass, layer) while generating, grown along the token axis.
 
-    def __init__(self) -> None:
+    `v_of` is the cache whose values this one uses instead of holding its own (SVFormer).
+    """
+
+    def __init__(self, v_of: "KVCache | None" = None) -> None:
         self.k: Tensor | None = None
         self.v: Tensor | None = None
+        self.v_of = v_of
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add keys and values (B, H, T, e); return all so far, (B, H, past + T, e)."""
+        """Add keys and values (B, H_kv, T, e); return all so far, (B, H_kv, past + T, e)."""
         self.k = k if self.k is None else torch.cat([self.k, k], 2)
+        if self.v_of is not None:  # the other cache has seen these tokens already
+            return self.k, self.v_of.v
         self.v = v if self.v is None else torch.cat([self.v, v], 2)
         return self.k, self.v
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that this cache itself holds."""
+        return sum(t.nbytes for t in (self.k, self.v) if t is not None)
+
+
+def rotate(x: Tensor, past: int = 0) -> Tensor:
+    """Rotary positions (RoPE, θ = 10⁴) on queries or keys x, (B, H, T, e), from position `past`.
+
+    Pairs are channel i and i + e/2; position p turns pair i by p·θ^(−2i/e).
+    """
+    half = x.shape[-1] // 2
+    speed = 1e4 ** (-torch.arange(half, device=x.device, dtype=torch.float64) / half)
+    where = torch.arange(past, past + x.shape[2], device=x.device, dtype=torch.float64)
+    angle = torch.outer(where, speed)
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
 class Attention(nn.Module):
@@ -39,40 +64,54 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig, site: Site) -> None:
         super().__init__()
-        d = config.d_model
-        self.n_head = config.n_head
+        d, kv = config.d_model, config.kv_heads * config.head_dim
+        self.heads, self.rotary = config.n_head, config.flavour == "llama"
+        self.head_dim = config.head_dim
+        self.grouped = config.kv_heads != config.n_head
         self.rule = make_values(config.values, site, config)
         self.own_v = self.rule.has_own_v(site.block)
-        self.qkv = nn.Linear(d, (3 if self.own_v else 2) * d)
-        self.out = nn.Linear(d, d)
+        self.parts = {"q": d, "k": kv} | ({"v": kv} if self.own_v else {})  # rows of qkv
+        self.qkv = nn.Linear(d, sum(self.parts.values()), bias=not self.rotary)
+        self.out = nn.Linear(d, d, bias=not self.rotary)
 
     def forward(self, x: Tensor, vstate: Any = None, cache: KVCache | None = None):
         """x (B, T, d) -> update (B, T, d), vstate."""
-        parts = self.qkv(x).unflatten(-1, (-1, self.n_head, x.shape[-1] // self.n_head))
-        q, k, *own = parts.permute(2, 0, 3, 1, 4)  # each (B, H, T, e)
+        split = self.qkv(x).split(list(self.parts.values()), -1)
+        q, k, *own = (t.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for t in split)
+        if self.rotary:
+            past = cache.k.shape[2] if cache is not None and cache.k is not None else 0
+            q, k = rotate(q, past), rotate(k, past)
         v, vstate = self.rule.values(own[0] if self.own_v else None, vstate)
         causal, mask = True, None
+        mixed = v
         if cache is not None:
-            k, v = cache.append(k, v)
+            k, mixed = cache.append(k, v)
             causal = q.shape[2] == k.shape[2]
             if not causal and q.shape[2] > 1:
                 mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=x.device)
                 mask = mask.tril(k.shape[2] - q.shape[2])
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+        y = F.scaled_dot_product_attention(
+            q, k, mixed, attn_mask=mask, is_causal=causal, enable_gqa=self.grouped
+        )
         y = self.rule.after(y, v, vstate)
         return self.out(y.transpose(1, 2).flatten(2)), vstate
 
 
 class MLP(nn.Module):
-    """d → d_ff → d with the exact GELU."""
+    """d → d_ff → d: with the exact GELU (gpt2), or gated by SiLU, SwiGLU (llama)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.up = nn.Linear(config.d_model, config.d_ff)
-        self.down = nn.Linear(config.d_ff, config.d_model)
+        self.gated = config.flavour == "llama"
+        wide = 2 * config.d_ff if self.gated else config.d_ff
+        self.up = nn.Linear(config.d_model, wide, bias=not self.gated)
+        self.down = nn.Linear(config.d_ff, config.d_model, bias=not self.gated)
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, T, d) -> update (B, T, d)."""
+        if self.gated:
+            gate, up = self.up(x).chunk(2, -1)
+            return self.down(F.silu(gate) * up)
         return self.down(F.gelu(self.up(x)))
 
 
@@ -116,11 +155,19 @@ class Model(nn.Module):
         super().__init__()
         self.config = config
         self.token = nn.Embedding(config.padded_vocab, config.d_model)
-        self.position = nn.Embedding(config.seq_len, config.d_model)
+        if config.flavour == "gpt2":
+            self.position = nn.Embedding(config.seq_len, config.d_model)
+        if not config.tied:
+            self.head = nn.Linear(config.d_model, config.padded_vocab, bias=False)
         self.layers = nn.ModuleList(Layer(config, i + 1) for i in range(config.n_layer))
         self.final_rule = make(
             config.rule, site_of(config, "final", 2 * config.n_layer + 1), config
         )
+
+    @property
+    def head_weight(self) -> Tensor:
+        """What the head multiplies with, (padded_vocab, d): the embedding where it is tied."""
+        return self.token.weight if self.config.tied else self.head.weight
 
     @property
     def rules(self) -> list:
@@ -133,8 +180,11 @@ class Model(nn.Module):
             raise RRError(
                 f"{past + idx.shape[1]} tokens do not fit: at most {self.config.seq_len} (seq_len)"
             )
-        where = torch.arange(past, past + idx.shape[1], device=idx.device)
-        state = self.final_rule.open(self.token(idx) + self.position(where))
+        x0 = self.token(idx)
+        if self.config.flavour == "gpt2":
+            where = torch.arange(past, past + idx.shape[1], device=idx.device)
+            x0 = x0 + self.position(where)
+        state = self.final_rule.open(x0)
         for n in range(self.config.n_loops):
             vstate = None
             for i, layer in enumerate(self.layers):
@@ -146,8 +196,19 @@ class Model(nn.Module):
         """Ids (B, T) -> logits (B, T, vocab_size); with targets (B, T), the mean loss in nats."""
         x, vocab = self.hidden(idx), self.config.vocab_size
         if targets is None:
-            return F.linear(x, self.token.weight)[..., :vocab]
-        return linear_cross_entropy(x.flatten(0, 1), self.token.weight, targets.flatten(), vocab)
+            return F.linear(x, self.head_weight)[..., :vocab]
+        return linear_cross_entropy(x.flatten(0, 1), self.head_weight, targets.flatten(), vocab)
+
+    def caches(self) -> list[KVCache]:
+        """Empty caches, one a (pass, layer); layers whose values are block 1's hold none."""
+        made: list[KVCache] = []
+        for _ in range(self.config.n_loops):
+            first = KVCache()
+            for layer in self.layers:
+                shares = not layer.attn.rule.caches_v(layer.attn_rule.site.block)
+                is_first = layer is self.layers[0]
+                made.append(first if is_first else KVCache(v_of=first if shares else None))
+        return made
 
     @torch.no_grad()
     def generate(
@@ -165,11 +226,11 @@ class Model(nn.Module):
         temperature 0 takes the most probable token. `cached=False` recomputes every step: slower,
         the same tokens.
         """
-        caches = [KVCache() for _ in range(self.config.n_loops * len(self.layers))]
+        caches = self.caches()
         for _ in range(min(n_tokens, self.config.seq_len - idx.shape[1])):
             past = caches[0].k.shape[2] if cached and caches[0].k is not None else 0
             x = self.hidden(idx[:, past:], caches if cached else None, past)[:, -1]
-            logits = F.linear(x, self.token.weight)[:, : self.config.vocab_size].float()
+            logits = F.linear(x, self.head_weight)[:, : self.config.vocab_size].float()
             if temperature == 0:
                 choice = logits.argmax(-1, keepdim=True)
             else:
@@ -190,9 +251,9 @@ def initialise(model: Model, seed: int, shared: bool = True) -> Model:
 
     | tensor                                  | law                                |
     |-----------------------------------------|------------------------------------|
-    | token and position embeddings           | N(0, 0.02²); padding rows 0        |
-    | qkv and up weights                      | N(0, 0.02²)                        |
-    | out and down weights (branch ends)      | N(0, (0.02·g)²), g = `branch_gain` |
+    | token, position embeddings; untied head | N(0, 0.02²); padding rows 0        |
+    | qkv and up weights                      | N(0, 0.02²)       | both as the    |
+    | out and down weights (branch ends)      | N(0, 0.02²/2L)    | rule's init_std |
     | biases                                  | 0                                  |
     | norm gains                              | 1                                  |
     | the rule's own                          | its `reset`                        |
@@ -205,7 +266,7 @@ def initialise(model: Model, seed: int, shared: bool = True) -> Model:
     names = {id(p): name for name, p in model.named_parameters()}
     stream = torch.Generator().manual_seed(seed)
 
-    def normal(tensor: Tensor, std: float, rows: int | None = None) -> None:
+    def normal(tensor: Tensor, std: float | Tensor, rows: int | None = None) -> None:
         source = stream
         if shared:
             digest = hashlib.sha256(f"{seed}/{names[id(tensor)]}".encode()).digest()
@@ -215,19 +276,28 @@ def initialise(model: Model, seed: int, shared: bool = True) -> Model:
 
     nn.init.zeros_(model.token.weight)
     normal(model.token.weight, 0.02, model.config.vocab_size)
-    normal(model.position.weight, 0.02)
+    if model.config.flavour == "gpt2":
+        normal(model.position.weight, 0.02)
+    if not model.config.tied:
+        nn.init.zeros_(model.head.weight)
+        normal(model.head.weight, 0.02, model.config.vocab_size)
     for layer in model.layers:
-        for (enter, leave), rule in zip(
-            ((layer.attn.qkv, layer.attn.out), (layer.mlp.up, layer.mlp.down)),
-            layer.rules,
-            strict=True,
+        attn, mlp = layer.attn, layer.mlp
+        for linear, rule, parts in (
+            (attn.qkv, layer.attn_rule, attn.parts),
+            (attn.out, layer.attn_rule, {"out": model.config.d_model}),
+            (mlp.up, layer.mlp_rule, {"up": mlp.up.out_features}),
+            (mlp.down, layer.mlp_rule, {"down": model.config.d_model}),
         ):
-            normal(enter.weight, 0.02)
-            normal(leave.weight, 0.02 * rule.branch_gain(rule.site))
-            nn.init.zeros_(enter.bias)
-            nn.init.zeros_(leave.bias)
+            stds = [
+                torch.full((rows, 1), rule.init_std(rule.site, part, rows, linear.in_features))
+                for part, rows in parts.items()
+            ]
+            normal(linear.weight, torch.cat(stds))
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+        for rule in (*layer.rules, attn.rule):
             rule.reset(normal)
-        layer.attn.rule.reset(normal)
     model.final_rule.reset(normal)
     return model
 

@@ -3,7 +3,7 @@
 Importing this package registers every rule; `RULES` is the registry all else derives from.
 """
 
-from . import additive, gates
+from . import additive, depth, gates
 from .base import REGISTRY, RULES, Described, Option, Rule, Site, canonical, make, register, resolve
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Site",
     "additive",
     "canonical",
+    "depth",
     "gates",
     "make",
     "register",

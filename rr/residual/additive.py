@@ -1,8 +1,11 @@
 """Rules that add the update to an untouched stream, with a coefficient that reads nothing."""
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from .base import Option, Rule, Site, register
+from ..config import ModelConfig
+from ..ops import rms_norm
+from .base import ENDS, Normal, Option, Rule, Site, register
 
 
 @register("standard")
@@ -29,3 +32,184 @@ class Constant(Rule):
 
     def coefficient(self, site: Site) -> float:
         return self.opt.c
+
+
+@register("scaled")
+class Scaled(Rule):
+    """h ← h + ε·u with ε = λ / (N·√(L/L_ref)): the scale under which looped stacks stay tame.
+
+    N passes over L unique blocks. `law` chooses the exponent on N: the two competitors of the
+    looped paper are ε = 1 ("none") and ε = 1/√N ("sqrt"). A checkpoint run at another N takes the
+    ε of that N.
+    """
+
+    equation = r"h_l = h_{l-1} + \varepsilon\,u_l,\quad \varepsilon = \lambda N^{-1} (L/12)^{-1/2}"
+    source = "Looped transformers (2606.18524)"
+    options = {
+        "lam": Option(1.0, "the global constant λ"),
+        "reference": Option(12, "L_ref, blocks", "a whole number of at least 1", lambda n: n > 0),
+        "law": Option("linear", "linear (1/N), sqrt (1/√N) or none (1)",
+                      "linear, sqrt or none", lambda w: w in ("linear", "sqrt", "none")),
+    }
+
+    def epsilon(self, site: Site) -> float:
+        """ε of this stack."""
+        power = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}[self.opt.law]
+        depth = (site.n_layer / self.opt.reference) ** 0.5
+        return self.opt.lam / (site.n_loops**power * depth)
+
+    def write(self, state: Tensor, u: Tensor) -> Tensor:
+        return state + self.epsilon(self.site) * u
+
+    def coefficient(self, site: Site) -> float:
+        return self.epsilon(site)
+
+
+@register("rezero")
+class ReZero(Rule):
+    """h ← h + α·f(h) with one α = 0 a branch and no normalisation: the identity at the start.
+
+    At the first step only α has a gradient. norm=pre keeps the pre-norm, as the Review study's own
+    code does; the original removes all norms. (Its reference code shares one α over the two
+    sublayers of a block; here each branch has its own.)
+    """
+
+    equation = r"h_l = h_{l-1} + \alpha_l\,u_l,\quad \alpha_l = 0 \text{ at the start}"
+    source = "ReZero (2003.04887)"
+    options = {"norm": Option("none", "none (the original) or pre", "none or pre",
+                              lambda w: w in ("none", "pre"))}
+
+    def build(self, site: Site, config: ModelConfig) -> None:
+        self.alpha = nn.Parameter(torch.zeros(()))
+
+    def norm_params(self, site: Site) -> int:
+        return site.d_model if self.opt.norm == "pre" else 0
+
+    def read(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        return super().read(state) if self.opt.norm == "pre" else (state, state)
+
+    def write(self, state: Tensor, u: Tensor) -> Tensor:
+        return state + self.alpha * u
+
+    def reset(self, normal: Normal) -> None:
+        super().reset(normal)
+        if self.site.kind != "final":
+            nn.init.zeros_(self.alpha)
+
+    def write_params(self, site: Site) -> int:
+        return 1
+
+    def coefficient(self, site: Site) -> float:
+        return 0.0
+
+
+@register("layerscale")
+class LayerScale(Rule):
+    """h ← h + λ ⊙ u, one learned λ a channel, small at the start; pre-norm kept.
+
+    init=0 takes the paper's value for the depth: 0.1 up to 18 blocks, 1e-5 up to 24, 1e-6 beyond.
+    """
+
+    equation = r"h_l = h_{l-1} + \lambda_l \odot u_l"
+    source = "CaiT (2103.17239)"
+    options = {"init": Option(0.0, "initial λ; 0 chooses it by depth")}
+
+    def build(self, site: Site, config: ModelConfig) -> None:
+        self.scale = nn.Parameter(torch.empty(site.d_model))
+
+    def start(self, site: Site) -> float:
+        """Initial λ at this depth."""
+        if self.opt.init:
+            return self.opt.init
+        return 0.1 if site.n_layer <= 18 else 1e-5 if site.n_layer <= 24 else 1e-6
+
+    def write(self, state: Tensor, u: Tensor) -> Tensor:
+        return state + self.scale * u
+
+    def reset(self, normal: Normal) -> None:
+        super().reset(normal)
+        if self.site.kind != "final":
+            nn.init.constant_(self.scale, self.start(self.site))
+
+    def write_params(self, site: Site) -> int:
+        return site.d_model
+
+    def coefficient(self, site: Site) -> float:
+        return self.start(site)
+
+
+@register("fixup")
+class Fixup(Rule):
+    """h ← h + s·f(h) without norms: branches end in zero, their other matrices start smaller.
+
+    Their standard deviation is the usual one times S^(−1/(2m−2)) = S^(−1/2), for S = 2L branches
+    of m = 2 layers. Left out, and so said: Fixup's scalar biases before each layer, and the zero
+    classifier, which a tied head cannot have.
+    """
+
+    equation = r"h_l = h_{l-1} + s_l\,u_l,\quad s_l = 1,\ u_l = 0 \text{ at the start}"
+    source = "Fixup (1901.09321)"
+
+    def build(self, site: Site, config: ModelConfig) -> None:
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def norm_params(self, site: Site) -> int:
+        return 0
+
+    def read(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        return state, state
+
+    def write(self, state: Tensor, u: Tensor) -> Tensor:
+        return state + self.scale * u
+
+    def reset(self, normal: Normal) -> None:
+        if self.site.kind != "final":
+            nn.init.ones_(self.scale)
+
+    def write_params(self, site: Site) -> int:
+        return 1
+
+    def branch_gain(self, site: Site) -> float:
+        return 0.0
+
+    def init_std(self, site: Site, part: str, fan_out: int, fan_in: int) -> float:
+        return 0.0 if part in ENDS else 0.02 * (2 * site.n_layer) ** -0.5
+
+
+@register("deepnorm")
+class DeepNorm(Rule):
+    """h ← norm(α·h + u): post-norm with a heavier carry and lighter branches.
+
+    Decoder-only constants for M = L·N blocks: α = (2M)^¼ and β = (8M)^(−¼), where β multiplies the
+    Xavier gain of the value, output and MLP matrices. Here norm is RMSNorm, as everywhere in `rr`;
+    the paper's is LayerNorm. No norm stands before the head: the last write has normalised.
+    """
+
+    equation = r"h_l = \mathrm{norm}(\alpha\,h_{l-1} + u_l),\quad \alpha = (2M)^{1/4}"
+    source = "DeepNet (2203.00555)"
+
+    def norm_params(self, site: Site) -> int:
+        return 0 if site.kind == "final" else site.d_model
+
+    def alpha(self, site: Site) -> float:
+        """Carry before the norm."""
+        return (2 * site.n_layer * site.n_loops) ** 0.25
+
+    def read(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        return state, state
+
+    def write(self, state: Tensor, u: Tensor) -> Tensor:
+        return rms_norm(self.alpha(self.site) * state + u, self.gain)
+
+    def branch_gain(self, site: Site) -> float:
+        return (8 * site.n_layer * site.n_loops) ** -0.25
+
+    def init_std(self, site: Site, part: str, fan_out: int, fan_in: int) -> float:
+        gain = 1.0 if part in ("q", "k") else self.branch_gain(site)
+        return gain * (2 / (fan_in + fan_out)) ** 0.5
+
+    def coefficient(self, site: Site) -> None:
+        return None  # the norm divides both by a length that depends on the input
+
+    def carry(self, site: Site) -> None:
+        return None

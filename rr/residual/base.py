@@ -28,6 +28,7 @@ from ..ops import rms_norm
 
 # Fills a tensor with N(0, std): the model's init table hands rules its own random stream.
 Normal = Callable[[Tensor, float], None]
+ENDS = ("out", "down")  # the matrices that end a branch: attention's and the MLP's
 
 
 @dataclass(frozen=True)
@@ -109,18 +110,20 @@ class Rule(Described):
 
     kind = "residual"
     state: ClassVar[str] = "tensor"
+    at_final: ClassVar[bool] = False  # whether the read before the head has parameters of its own
 
     def __init__(self, site: Site, config: ModelConfig, **given: Any) -> None:
         super().__init__(**given)
         self.site = site
-        self.gain = nn.Parameter(torch.ones(site.d_model))  # of the pre-norm
-        if site.kind != "final":
+        if self.norm_params(site):
+            self.gain = nn.Parameter(torch.ones(site.d_model))
+        if site.kind != "final" or self.at_final:
             self.build(site, config)
 
     # -- what a rule does ---------------------------------------------------------------------
 
     def build(self, site: Site, config: ModelConfig) -> None:
-        """Create the parameters of the write; the final site reads only and has none."""
+        """Create the rule's own parameters; the final site reads only and mostly has none."""
 
     def open(self, x0: Tensor) -> Any:
         """The stream at the bottom, from the embeddings x0 (B, T, d)."""
@@ -143,13 +146,19 @@ class Rule(Described):
         return 1.0
 
     def reset(self, normal: Normal) -> None:
-        nn.init.ones_(self.gain)
+        if self.norm_params(self.site):
+            nn.init.ones_(self.gain)
 
     # -- what a rule says about itself ----------------------------------------------------------
 
     def params(self, site: Site) -> int:
-        """Trainable scalars of this site: the read's gain and the write's own."""
-        return site.d_model + (0 if site.kind == "final" else self.write_params(site))
+        """Trainable scalars of this site: the norm's gain and the rule's own."""
+        own = site.kind != "final" or self.at_final
+        return self.norm_params(site) + (self.write_params(site) if own else 0)
+
+    def norm_params(self, site: Site) -> int:
+        """Scalars of the norm's gain; 0 where the rule does not normalise."""
+        return site.d_model
 
     def write_params(self, site: Site) -> int:
         """Trainable scalars of the write alone."""
@@ -170,6 +179,13 @@ class Rule(Described):
     def branch_gain(self, site: Site) -> float:
         """Factor on the initial standard deviation of the branch's output projection."""
         return (2 * site.n_layer) ** -0.5
+
+    def init_std(self, site: Site, part: str, fan_out: int, fan_in: int) -> float:
+        """Initial standard deviation of a matrix of the branch, "q", "k", "v", "out", "up", "down".
+
+        The study's law: 0.02, times `branch_gain` for the two that end a branch.
+        """
+        return 0.02 * (self.branch_gain(site) if part in ENDS else 1.0)
 
 
 REGISTRY: dict[str, dict[str, type[Described]]] = {"residual": {}, "values": {}}

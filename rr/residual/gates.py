@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import ModelConfig
-from ..ops import review_gate
+from ..config import ModelConfig, RRError
+from ..ops import rms_norm
 from .base import Normal, Option, Rule, Site, register
 
 STUDY = "Review Residuals (2606.31859)"
@@ -85,8 +85,127 @@ class Highway(StateGated):
     source = f"{STUDY}, its baseline; compare the output gate of GTrXL (1910.06764)"
 
 
+def one_of(default: str, meaning: str, *words: str) -> Option:
+    """An option whose value is one of a few words."""
+    return Option(default, meaning, " or ".join(words), lambda word: word in words)
+
+
+def whole(default: int, meaning: str, least: int) -> Option:
+    """An option whose value is a whole number."""
+    accepts = f"a whole number of at least {least}"
+    return Option(default, meaning, accepts, lambda number: number >= least)
+
+
+class NormedGate(Gated):
+    """σ(W[…] + b) on RMS-normalised inputs, W = 0 at the start, with the options its users ask for.
+
+    rank        W = P·Q of this rank, P = 0 at the start; 0: dense
+    granularity one gate a channel, a head (d/H channels share it) or a token ("scalar")
+    groups      G: group g reads the g-th part of the channels of each input and writes the g-th
+                part of r, so that W has 1/G of the dense weights
+    gain        1: learned gains inside the gate's norms, 1 at the start
+    """
+
+    reads: tuple[str, ...] = ("state", "update")
+    options = {
+        **Gated.options,
+        "rank": whole(0, "rank of W; 0 is dense", 0),
+        "granularity": one_of("channel", "who shares a gate", "channel", "head", "scalar"),
+        "groups": whole(1, "groups of channels that gate themselves", 1),
+        "gain": whole(0, "1: learned gains inside the gate's norms", 0),
+    }
+
+    def build(self, site: Site, config: ModelConfig) -> None:
+        d, wide, out = site.d_model, len(self.inputs_read) * site.d_model, self.width(site)
+        rank, groups = self.opt.rank, self.opt.groups
+        if rank > d:
+            raise RRError(f"{self.name}: rank={rank} is above the width: 0 to {d} is accepted")
+        if d % groups or (groups > 1 and (rank or out != d)):
+            raise RRError(
+                f"{self.name}: groups={groups} is not accepted: a divisor of the width {d}, "
+                "with granularity=channel and rank=0"
+            )
+        if rank:
+            self.weight = nn.Parameter(torch.zeros(out, rank))
+            self.down = nn.Parameter(torch.zeros(rank, wide))
+        elif groups > 1:
+            self.weight = nn.Parameter(torch.zeros(groups, d // groups, wide // groups))
+        else:
+            self.weight = nn.Parameter(torch.zeros(out, wide))
+        self.bias = nn.Parameter(torch.zeros(out))
+        if self.opt.gain:
+            self.inner_gain = nn.Parameter(torch.ones(len(self.inputs_read), d))
+
+    @property
+    def inputs_read(self) -> tuple[str, ...]:
+        """Which of state and update the gate sees."""
+        return self.reads
+
+    def width(self, site: Site) -> int:
+        """Gates a token: d, H or 1."""
+        return {"channel": site.d_model, "head": site.n_head, "scalar": 1}[self.opt.granularity]
+
+    def reset(self, normal: Normal) -> None:
+        super().reset(normal)
+        if self.site.kind != "final":
+            if self.opt.rank:
+                normal(self.down, 0.02)
+            if self.opt.gain:
+                nn.init.ones_(self.inner_gain)
+
+    def gate(self, h: Tensor, u: Tensor) -> Tensor:
+        there = {"state": h, "update": u}
+        seen = [there[name] for name in self.inputs_read]
+        gains = self.inner_gain if self.opt.gain else [None] * len(seen)
+        seen = [rms_norm(x, gain) for x, gain in zip(seen, gains, strict=True)]
+        if self.opt.groups > 1:
+            parts = torch.cat([x.unflatten(-1, (self.opt.groups, -1)) for x in seen], -1)
+            z = torch.einsum("btgi,goi->btgo", parts, self.weight).flatten(-2) + self.bias
+        elif self.opt.rank:
+            z = F.linear(F.linear(torch.cat(seen, -1), self.down), self.weight, self.bias)
+        else:
+            z = F.linear(torch.cat(seen, -1), self.weight, self.bias)
+        r = torch.sigmoid(z)
+        if self.opt.granularity == "head":
+            r = r.repeat_interleave(h.shape[-1] // r.shape[-1], -1)
+        return r
+
+    def write_params(self, site: Site) -> int:
+        d, inputs, out = site.d_model, len(self.inputs_read), self.width(site)
+        weights = inputs * d * out // self.opt.groups
+        if self.opt.rank:
+            weights = self.opt.rank * (inputs * d + out)
+        return weights + out + (inputs * d if self.opt.gain else 0)
+
+    def matmul_flops(self, site: Site) -> int:
+        if site.kind == "final":
+            return 0
+        d, inputs, out = site.d_model, len(self.inputs_read), self.width(site)
+        if self.opt.rank:
+            return 2 * self.opt.rank * (inputs * d + out)
+        return 2 * inputs * d * out // self.opt.groups
+
+
+@register("state-gate")
+class StateGate(NormedGate):
+    """The Review gate that sees only the normalised state: half of what `review` reads."""
+
+    equation = r"h_l = h_{l-1} + \sigma(W\,\mathrm{rms}(h_{l-1}) + b) \odot u_l"
+    source = f"an ablation that {STUDY} lacks"
+    reads = ("state",)
+
+
+@register("update-gate")
+class UpdateGate(NormedGate):
+    """The Review gate that sees only the normalised update: the other half."""
+
+    equation = r"h_l = h_{l-1} + \sigma(W\,\mathrm{rms}(u_l) + b) \odot u_l"
+    source = f"an ablation that {STUDY} lacks"
+    reads = ("update",)
+
+
 @register("review")
-class Review(Gated):
+class Review(NormedGate):
     """The study's rule: the gate reads the normalised state and the normalised update.
 
     W = 0 and b = 0 at the start, so r = ½ exactly, for every token and channel.
@@ -97,10 +216,14 @@ class Review(Gated):
         r"r_l = \sigma(W[\mathrm{rms}(h_{l-1}), \mathrm{rms}(u_l)] + b)"
     )
     source = STUDY
-    inputs = 2
+    options = {
+        **NormedGate.options,
+        "inputs": one_of("both", "what the gate sees", "both", "state", "update"),
+    }
 
-    def gate(self, h: Tensor, u: Tensor) -> Tensor:
-        return review_gate(h, u, self.weight, self.bias)
+    @property
+    def inputs_read(self) -> tuple[str, ...]:
+        return self.reads if self.opt.inputs == "both" else (self.opt.inputs,)
 
 
 @register("review-convex")
@@ -123,3 +246,63 @@ class HighwayCarry(Convex, StateGated):
     )
     source = "Highway Networks (1505.00387)"
     options = {"bias": Option(-2.0, "initial bias of the transform gate; negative carries")}
+
+
+@register("gtrxl")
+class GTrXL(Rule):
+    """The GRU gate of GTrXL: the first gate on a residual that read the update it lets in.
+
+    r = σ(W_r u + U_r h), z = σ(W_z u + U_z h − b), ĥ = tanh(W_g u + U_g(r ⊙ h)). The bias b > 0
+    starts near carry; 2 is what implementations use. relu=1 passes the update through a ReLU
+    first, as the paper's figure does.
+    """
+
+    equation = (
+        r"h_l = (1 - z_l) \odot h_{l-1} + z_l \odot \hat h_l,\quad "
+        r"\hat h_l = \tanh(W_g u_l + U_g(r_l \odot h_{l-1}))"
+    )
+    source = "Stabilizing Transformers for RL (1910.06764)"
+    matrix_names = ("from_update", "from_state", "candidate")
+    options = {
+        "bias": Option(2.0, "b of the update gate z; positive starts near carry"),
+        "relu": whole(0, "1: ReLU on the update first", 0),
+    }
+
+    def build(self, site: Site, config: ModelConfig) -> None:
+        d = site.d_model
+        self.from_update = nn.Parameter(torch.empty(3 * d, d))  # W_r, W_z, W_g
+        self.from_state = nn.Parameter(torch.empty(2 * d, d))  # U_r, U_z
+        self.candidate = nn.Parameter(torch.empty(d, d))  # U_g
+        self.bias = nn.Parameter(torch.empty(d))
+
+    def reset(self, normal: Normal) -> None:
+        super().reset(normal)
+        if self.site.kind != "final":
+            for matrix in (self.from_update, self.from_state, self.candidate):
+                normal(matrix, 0.02)
+            nn.init.constant_(self.bias, self.opt.bias)
+
+    def _gates(self, h: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        u = u.relu() if self.opt.relu else u
+        u_r, u_z, u_g = F.linear(u, self.from_update).chunk(3, -1)
+        h_r, h_z = F.linear(h, self.from_state).chunk(2, -1)
+        return torch.sigmoid(u_r + h_r), torch.sigmoid(u_z + h_z - self.bias), u_g
+
+    def write(self, state: Tensor, u: Tensor) -> Tensor:
+        r, z, u_g = self._gates(state, u)
+        return state + z * (torch.tanh(u_g + F.linear(r * state, self.candidate)) - state)
+
+    def kept(self, h: Tensor, u: Tensor) -> Tensor:
+        return 1 - self._gates(h, u)[1]
+
+    def write_params(self, site: Site) -> int:
+        return 6 * site.d_model**2 + site.d_model
+
+    def matmul_flops(self, site: Site) -> int:
+        return 0 if site.kind == "final" else 12 * site.d_model**2
+
+    def coefficient(self, site: Site) -> None:
+        return None  # u enters through a tanh
+
+    def carry(self, site: Site) -> None:
+        return None

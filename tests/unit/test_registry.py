@@ -70,14 +70,14 @@ def test_declared_value_parameters_are_the_counted_ones(values):
 @pytest.mark.parametrize("rule", RESIDUAL)
 def test_declared_flops_are_the_counted_ones(rule):
     config = shape(rule)
-    for site in sites(config):
-        built = make(rule, site, config).double()
-        state, u = stream(built)
+    built = [make(rule, site, config).double() for site in sites(config)]
+    state, u = stream(built[0])
+    for one in built:
         with FlopCounterMode(display=False) as counter:
-            _, state = built.read(state)
-            if site.kind != "final":
-                built.write(state, u)
-        assert counter.get_total_flops() == B * T * built.matmul_flops(site), site
+            _, state = one.read(state)
+            if one.site.kind != "final":
+                state = one.write(state, u)
+        assert counter.get_total_flops() == B * T * one.matmul_flops(one.site), one.site
 
 
 @pytest.mark.parametrize("rule", RESIDUAL)
@@ -103,8 +103,9 @@ def test_the_write_starts_at_the_declared_coefficients(rule):
         state, u = stream(built)
         if coefficient is None or not isinstance(state, torch.Tensor):
             continue  # no one number: the rule's own identities are tested by name
-        torch.testing.assert_close(built.write(state, u), carry * state + coefficient * u,
-                                   rtol=1e-12, atol=1e-12)
+        expected = carry * state + coefficient * u
+        # 1e-7: a parameter such as 0.1 is rounded to float32 before the model turns float64.
+        torch.testing.assert_close(built.write(state, u), expected, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("rule", RESIDUAL)
@@ -131,24 +132,35 @@ def test_bfloat16_stays_near_float32(rule, values):
     assert (near.float() - exact).abs().max() < 0.03 * exact.std() * 4
 
 
-def compiled_layers(model, backend):
+def compiled_layers(model, backend, whole=False):
     torch._dynamo.reset()
+    if whole:
+        model.hidden = torch.compile(model.hidden, backend=backend, fullgraph=True, dynamic=False)
+        return
     for layer in model.layers:
         layer.compile(backend=backend, fullgraph=True, dynamic=False)
+
+
+def grows(rule, values):
+    """Whether what flows between layers grows with depth."""
+    return resolve(rule)[0].state == "list" or values == "dense"
 
 
 @pytest.mark.parametrize(("rule", "values"), ARMS)
 def test_all_layers_share_one_graph_and_never_recompile(rule, values):
     model = model_of(rule, values, scramble=True)
     idx = torch.arange(16).reshape(2, 8)
-    expected = torch.autograd.grad(model(idx, idx.roll(1)), model.layers[0].mlp.up.weight)[0]
+    weight = model.layers[0].mlp.up.weight
+    expected = torch.autograd.grad(model(idx, idx.roll(1)), weight)[0]
     counter = CompileCounterWithBackend("aot_eager")
-    compiled_layers(model, counter)
+    compiled_layers(model, counter, whole=grows(rule, values))
     for _ in range(3):
-        got = torch.autograd.grad(model(idx, idx.roll(1)), model.layers[0].mlp.up.weight)[0]
+        got = torch.autograd.grad(model(idx, idx.roll(1)), weight)[0]
     torch.testing.assert_close(got, expected)
-    # vstate is None before the first block of a pass, so a value rule that carries has a second.
-    assert counter.frame_count == (1 if values == "own" else 2)
+    # vstate is None before the first block of a pass, so a value rule that carries has a second
+    # graph; what grows with depth is one graph for the whole model.
+    carries = values != "own" and not grows(rule, values)
+    assert counter.frame_count == (2 if carries else 1)
 
 
 @pytest.mark.parametrize("rule", INDUCTOR)

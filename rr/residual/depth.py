@@ -1,0 +1,142 @@
+"""Rules that look back: a sublayer or block mixes what earlier depths wrote, not only the sum.
+
+Their state is a list that grows with depth, so a model that runs them compiles as one graph.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from ..config import ModelConfig, RRError
+from ..ops import rms_norm
+from .base import Normal, Option, Rule, Site, register
+
+
+def unlooped(rule: Rule, site: Site) -> None:
+    """Raise unless the stack is passed once: the weights of a look back belong to one depth."""
+    if site.n_loops != 1:
+        raise RRError(f"{rule.name} mixes fixed depths: loops=1 is accepted, not {site.n_loops}")
+
+
+@register("denseformer")
+class DenseFormer(Rule):
+    """After block i the stream is a weighted sum of all block outputs so far.
+
+    Y_i = Σ_{j=0..i} α_ij X_j, X_{i+1} = B_{i+1}(Y_i), X_0 the embedding; α_ii = 1 and the others 0
+    at the start, so it begins as the standard residual. period=p mixes after every p-th block only;
+    dilation=k reaches every k-th output back from the own one.
+
+    State: [Y or the stream inside a block, X_0, X_1, …].
+    """
+
+    equation = r"Y_i = \sum_{j=0}^{i} \alpha_{ij} X_j,\quad X_{i+1} = B_{i+1}(Y_i)"
+    source = "DenseFormer (2402.02622)"
+    state = "list"
+    options = {
+        "dilation": Option(1, "k: reach every k-th output", "a whole number of at least 1",
+                           lambda n: n > 0),
+        "period": Option(1, "p: mix after every p-th block", "a whole number of at least 1",
+                         lambda n: n > 0),
+    }
+
+    def build(self, site: Site, config: ModelConfig) -> None:
+        unlooped(self, site)
+        self.reach = self._reach(site)
+        if self.reach:
+            self.alpha = nn.Parameter(torch.empty(len(self.reach)))
+
+    def _reach(self, site: Site) -> list[int]:
+        """Indices j of the outputs that are mixed at this site, the own one last."""
+        if site.kind != "mlp" or site.block % self.opt.period:
+            return []
+        return list(range(site.block, -1, -self.opt.dilation))[::-1]
+
+    def reset(self, normal: Normal) -> None:
+        super().reset(normal)
+        if self.site.kind != "final" and self.reach:
+            nn.init.zeros_(self.alpha)
+            nn.init.ones_(self.alpha[-1:])
+
+    def open(self, x0: Tensor) -> list[Tensor]:
+        return [x0, x0]
+
+    def read(self, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        return rms_norm(state[0], self.gain), state
+
+    def write(self, state: list[Tensor], u: Tensor) -> list[Tensor]:
+        h, *past = state
+        h = h + u
+        if self.site.kind == "attn":
+            return [h, *past]
+        past = [*past, h]
+        if self.reach:
+            h = sum(a * past[j] for a, j in zip(self.alpha, self.reach, strict=True))
+        return [h, *past]
+
+    def write_params(self, site: Site) -> int:
+        return len(self._reach(site))
+
+
+@register("attnres")
+class AttnRes(Rule):
+    """Each sublayer attends over what all earlier ones wrote: softmax over depth, token by token.
+
+    Sources v_0 (embedding), v_1, …: the *updates*, not their sums. Keys are normalised, values are
+    raw; the query w_l is learned, the same for every token, and zero at the start, so that the
+    softmax is uniform. A uniform mean is the sum up to a factor, which the pre-norm takes out: at
+    the start the network computes exactly the standard one.
+
+    size=m groups the sublayers into blocks of m: a block's updates are summed into one source, and
+    within the block the partial sum is a source of its own, empty at the block's first sublayer
+    (the embedding does not seed it). size=1 is the full form, size=2L one block. The head reads one
+    more aggregate, with its own query.
+    """
+
+    equation = (
+        r"x_l = \sum_{i<l} \alpha_{i \to l} v_i,\quad "
+        r"\alpha_{i \to l} = \mathrm{softmax}_i(w_l^\top \mathrm{RMSNorm}_l(v_i))"
+    )
+    source = "Attention Residuals (2603.15031)"
+    state = "list"
+    at_final = True
+    options = {
+        "size": Option(1, "sublayers a block; 1 is the full form", "a divisor of 2L",
+                       lambda n: n > 0)
+    }
+
+    def build(self, site: Site, config: ModelConfig) -> None:
+        unlooped(self, site)
+        if 2 * site.n_layer % self.opt.size:
+            raise RRError(
+                f"attnres: size={self.opt.size} does not divide the {2 * site.n_layer} sublayers: "
+                "a divisor is accepted"
+            )
+        self.query = nn.Parameter(torch.zeros(site.d_model))
+        self.key_gain = nn.Parameter(torch.ones(site.d_model))
+
+    def reset(self, normal: Normal) -> None:
+        super().reset(normal)
+        nn.init.zeros_(self.query)
+        nn.init.ones_(self.key_gain)
+
+    def open(self, x0: Tensor) -> list[Tensor]:
+        return [x0]
+
+    def weights(self, state: list[Tensor]) -> Tensor:
+        """α over the sources, (sources, B, T, 1)."""
+        keys = rms_norm(torch.stack(state), self.key_gain)
+        return (keys * self.query).sum(-1, keepdim=True).softmax(0)
+
+    def read(self, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        mixed = (self.weights(state) * torch.stack(state)).sum(0)
+        return rms_norm(mixed, self.gain), state
+
+    def write(self, state: list[Tensor], u: Tensor) -> list[Tensor]:
+        if (self.site.sublayer - 1) % self.opt.size == 0:
+            return [*state, u]
+        return [*state[:-1], state[-1] + u]
+
+    def write_params(self, site: Site) -> int:
+        return 2 * site.d_model
+
+    def coefficient(self, site: Site) -> None:
+        return None  # a softmax gives a mean; only after the next norm is it the standard sum

@@ -1,0 +1,245 @@
+"""Facts that hold exactly between the field's rules, and second implementations of some."""
+
+import pytest
+import torch
+from torch import nn
+
+from rr import ladder
+from rr.config import ModelConfig, RRError
+from rr.evaluate import trace
+from rr.model import Model, initialise, site_of
+from rr.residual import make
+
+BODY = "nano:n_layer=4,d_model=32,n_head=4,seq_len=16"
+IDX, TARGETS = torch.randint(70, (2, 3, 16), generator=torch.Generator().manual_seed(0))
+
+
+def model_of(rule="standard", values="own", body=BODY, seed=0, **arm):
+    return initialise(Model(ladder.arm(body, rule, 70, values=values, **arm)), seed).double()
+
+
+def gradients(model):
+    model(IDX, TARGETS).backward()
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+def lively(model):
+    """Scale the embeddings up, so that the 1e-5 inside every RMS is nothing beside the stream."""
+    with torch.no_grad():
+        model.token.weight *= 1e4
+        model.position.weight *= 1e4
+        for layer in model.layers:
+            layer.attn.out.weight *= 1e5
+            layer.mlp.down.weight *= 1e5
+    return model
+
+
+@pytest.mark.parametrize(
+    ("rule", "values"),
+    [("layerscale:init=1", "own"), ("constant:c=1", "own"), ("scaled:reference=4", "own"),
+     ("denseformer", "own"), ("denseformer:dilation=2,period=2", "own"),
+     ("standard", "constant:lam=0"), ("standard", "dense"), ("standard", "neutreno:lam=0")],
+)
+def test_equals_standard_at_the_start(rule, values):
+    standard, other = model_of(), model_of(rule, values)
+    torch.testing.assert_close(other(IDX), standard(IDX), rtol=1e-12, atol=1e-12)
+    got, want = gradients(other), gradients(standard)
+    for name in want:
+        torch.testing.assert_close(got[name], want[name], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", ["rezero", "rezero:norm=pre", "fixup"])
+def test_is_the_identity_at_the_start(rule):
+    for step in trace(model_of(rule), IDX):
+        assert torch.equal(step.out, step.h)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+def test_zero_query_attention_residuals_are_the_standard_network(size):
+    """Full, in blocks, one block: a uniform mean is the sum up to what the next norm removes."""
+    standard, attnres = lively(model_of()), lively(model_of(f"attnres:size={size}"))
+    torch.testing.assert_close(attnres(IDX), standard(IDX), rtol=1e-6, atol=1e-6)
+    got, want = gradients(attnres), gradients(standard)
+    for name in want:
+        error = (got[name] - want[name]).norm() / want[name].norm()
+        assert error < 1e-5, (name, error)
+
+
+def test_a_partial_sum_seeded_with_the_embedding_is_another_network(monkeypatch):
+    """The bug that a literal reading of the paper's pseudo-code invites is detected."""
+    rule = type(make("attnres", site_of(ModelConfig(70, 4, 4, 32, 64), "attn", 1),
+                     ModelConfig(70, 4, 4, 32, 64)))
+
+    def seeded(self, state, u):
+        if (self.site.sublayer - 1) % self.opt.size == 0:
+            return [*state, state[0] + u]
+        return [*state[:-1], state[-1] + u]
+
+    monkeypatch.setattr(rule, "write", seeded)
+    wrong, standard = lively(model_of("attnres:size=4")), lively(model_of())
+    assert (wrong(IDX) - standard(IDX)).abs().max() > 1e-2 * standard(IDX).abs().max()
+
+
+def test_scaled_at_one_pass_and_reference_depth_is_standard_and_falls_as_told():
+    def epsilon(n, blocks, law="linear"):
+        config = ModelConfig(70, blocks, 4, 32, 64, n_loops=n, rule=f"scaled:law={law}")
+        site = site_of(config, "mlp", 2)
+        return make(config.rule, site, config).coefficient(site)
+
+    assert epsilon(1, 12) == 1
+    assert epsilon(8, 12) == pytest.approx(1 / 8)
+    assert epsilon(1, 24) == pytest.approx(0.7071067811865476)
+    assert epsilon(4, 48) == pytest.approx(0.5 / 4)
+    assert epsilon(4, 12, "sqrt") == pytest.approx(0.5)
+    assert epsilon(4, 12, "none") == 1
+
+
+def test_the_gtrxl_gate_is_torchs_gru_cell_where_both_compute_the_same():
+    """GRUCell resets after U_g, GTrXL before: they agree for diagonal U_g; z is turned round."""
+    d = 6
+    config = ModelConfig(70, 1, 1, d, 8, rule="gtrxl:bias=0.7")
+    rule = make(config.rule, site_of(config, "attn", 1), config).double()
+    source = torch.Generator().manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=source, dtype=torch.float64)
+
+    with torch.no_grad():
+        rule.from_update.copy_(draw(3 * d, d))
+        rule.from_state.copy_(draw(2 * d, d))
+        rule.candidate.copy_(torch.diag(draw(d)))
+        rule.bias.fill_(0.7)
+        cell = nn.GRUCell(d, d, dtype=torch.float64)
+        w_r, w_z, w_g = rule.from_update.chunk(3)
+        u_r, u_z = rule.from_state.chunk(2)
+        cell.weight_ih.copy_(torch.cat([w_r, -w_z, w_g]))
+        cell.weight_hh.copy_(torch.cat([u_r, -u_z, rule.candidate]))
+        cell.bias_ih.copy_(torch.cat([torch.zeros(d), torch.full((d,), 0.7), torch.zeros(d)]))
+        cell.bias_hh.zero_()
+    h, u = draw(2, 3, d), draw(2, 3, d)
+    expected = cell(u.flatten(0, 1), h.flatten(0, 1)).reshape(2, 3, d)
+    torch.testing.assert_close(rule.write(h, u), expected)
+
+
+def test_three_gates_of_equal_size():
+    """State, update, and both through two groups: the ablation is at equal gate weights."""
+    rules = ("state-gate", "update-gate", "review:groups=2")
+    counts = {ladder.rule_params(ladder.arm(BODY, rule, 70)) for rule in rules}
+    assert counts == {8 * (32 * 32 + 32)}
+
+
+def test_a_group_reads_its_own_channels_of_both_inputs():
+    config = ModelConfig(70, 1, 1, 8, 8, rule="review:groups=2")
+    rule = make(config.rule, site_of(config, "attn", 1), config).double()
+    with torch.no_grad():
+        rule.weight.copy_(torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(0)))
+    h = torch.randn(1, 1, 8, dtype=torch.float64, requires_grad=True)
+    u = torch.randn(1, 1, 8, dtype=torch.float64, requires_grad=True)
+    dense = torch.zeros(8, 16, dtype=torch.float64)
+    for g in range(2):
+        rows = slice(4 * g, 4 * g + 4)
+        dense[rows, 4 * g : 4 * g + 4] = rule.weight[g, :, :4]
+        dense[rows, 8 + 4 * g : 12 + 4 * g] = rule.weight[g, :, 4:]
+    other = make("review", site_of(config, "attn", 1), config).double()
+    with torch.no_grad():
+        other.weight.copy_(dense)
+    torch.testing.assert_close(rule.gate(h, u), other.gate(h, u))
+
+
+def test_low_rank_head_and_scalar_gates_start_at_one_half_and_learn():
+    for rule in ("review:rank=2", "review:granularity=head", "review:granularity=scalar",
+                 "review:gain=1", "review:inputs=update"):
+        model = model_of(rule)
+        assert all((step.r == 0.5).all() for step in trace(model, IDX)), rule
+        assert gradients(model)["layers.1.mlp_rule.weight"].norm() > 0, rule
+
+
+# -- values -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flavour", ["gpt2", "llama"])
+@pytest.mark.parametrize("grouped", ["", ",n_kv_head=2"])
+@pytest.mark.parametrize("values", ["own", "identity", "learnable", "dense", "svformer", "sparse"])
+def test_cached_generation_makes_the_same_tokens(values, grouped, flavour):
+    model = model_of(values=values, body=BODY + grouped, flavour=flavour)
+    start = IDX[:1, :5]
+    cached = model.generate(start, 11, temperature=0)
+    assert torch.equal(cached, model.generate(start, 11, temperature=0, cached=False))
+
+
+@pytest.mark.parametrize(("layers", "ratio"), [(8, 0.5625), (12, 13 / 24), (24, 25 / 48)])
+def test_svformers_cache_is_really_smaller(layers, ratio):
+    """Bytes a token: (L + 1)/2L of the standard's; divided by g with g queries a value head."""
+
+    def held(values, body=""):
+        spec = f"nano:n_layer={layers},d_model=32,n_head=4,seq_len=16{body}"
+        model = model_of(values=values, body=spec, flavour="llama")
+        caches = model.caches()
+        model.hidden(IDX[:1], caches)
+        return sum(cache.nbytes for cache in caches)
+
+    assert held("svformer") / held("own") == pytest.approx(ratio)
+    assert held("svformer", ",n_kv_head=1") / held("own") == pytest.approx(ratio / 4)
+
+
+def test_svformer_saves_its_value_projections():
+    """Of the 82M model, 7 · 512² = 1,835,008 weights: 2.2 %."""
+    shape = dict(vocab_size=50277, n_layer=8, n_head=8, d_model=512, d_ff=1792, flavour="llama",
+                 tied=False, pad_vocab=False)
+    own, shared = (ladder.count(ModelConfig(values=v, **shape)) for v in ("own", "svformer"))
+    assert own - shared == 7 * 512 * 512 == 1_835_008
+    assert round((own - shared) / own, 3) == 0.022
+
+
+def test_value_residual_by_hand():
+    """Identity-ResFormer's second block on plain tensors, and the gradient that reaches V₁."""
+    rule = model_of(values="identity").layers[1].attn.rule
+    first, own = (torch.randn(1, 2, 3, 4, requires_grad=True) for _ in range(2))
+    mixed, carried = rule.values(own, first)
+    assert carried is first
+    torch.testing.assert_close(mixed, (first + own) / 2)
+    mixed.sum().backward()
+    assert (first.grad == 0.5).all()  # not detached
+
+
+def test_neutreno_needs_a_value_head_a_query_head():
+    with pytest.raises(RRError, match="2 value heads"):
+        model_of(values="neutreno", body=BODY + ",n_kv_head=2")
+
+
+# -- published counts -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "params"),
+    [
+        (dict(vocab_size=128256, n_layer=12, n_head=12, d_model=768, d_ff=2048), 183_454_464),
+        (dict(vocab_size=128256, n_layer=24, n_head=12, d_model=768, d_ff=2048), 268_407_552),
+        (dict(vocab_size=128256, n_layer=48, n_head=12, d_model=768, d_ff=2048), 438_313_728),
+        (dict(n_layer=4, n_head=2, d_model=16, d_ff=56), 1_620_000),
+        (dict(n_layer=8, n_head=8, d_model=512, d_ff=1792), 81_900_000),
+        (dict(n_layer=12, n_head=12, d_model=768, d_ff=2688), 179_870_000),
+        (dict(n_layer=24, n_head=16, d_model=1024, d_ff=3584), 467_920_000),
+    ],
+)
+def test_published_llama_counts(shape, params):
+    """The looped paper's three to the last parameter; ResFormer's four, printed to 10⁴."""
+    exact = "vocab_size" in shape
+    config = ModelConfig(**{"vocab_size": 50277, **shape}, flavour="llama", tied=exact,
+                         pad_vocab=False)
+    count = ladder.count(config)
+    assert count == params if exact else round(count, -4) == params
+
+
+def test_rotary_positions_turn_pairs_and_see_only_distance():
+    from rr.model import rotate
+
+    q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64)
+    score = [(rotate(q, p) * rotate(k, p + 3)).sum() for p in (0, 5, 40)]
+    torch.testing.assert_close(score[0], score[1])
+    torch.testing.assert_close(score[0], score[2])
+    x = torch.zeros(1, 1, 1, 8, dtype=torch.float64)
+    x[..., 0] = 1
+    turned = rotate(x, 2)
+    assert turned[..., 0].item() == pytest.approx(torch.cos(torch.tensor(2.0)).item())
+    assert turned[..., 4].item() == pytest.approx(torch.sin(torch.tensor(2.0)).item())
