@@ -3,7 +3,7 @@
 Importing this package registers every rule; `RULES` is the registry all else derives from.
 """
 
-from . import additive, depth, gates
+from . import additive, depth, gates, streams
 from .base import REGISTRY, RULES, Described, Option, Rule, Site, canonical, make, register, resolve
 
 __all__ = [
@@ -20,4 +20,5 @@ __all__ = [
     "make",
     "register",
     "resolve",
+    "streams",
 ]

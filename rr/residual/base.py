@@ -105,7 +105,8 @@ class Described(nn.Module):
 class Rule(Described):
     """Base of every residual rule; by itself it is the pre-norm read, and does not write.
 
-    `state` says what flows between layers: "tensor" (B, T, d), or a "list" of such tensors.
+    `state` says what flows between layers: a "tensor" (B, T, d), several "streams" (B, T, n, d), or
+    a "list" of tensors that grows with depth.
     """
 
     kind = "residual"
