@@ -9,7 +9,7 @@ import sys
 
 import picture
 from nbkit import ROOT, sources
-from prose import typed_results
+from prose import reference_links, typed_results
 from rules import problems
 
 
@@ -27,7 +27,11 @@ def pages() -> int:
     """The same for the prose pages of the book."""
     count = 0
     for path in sorted((ROOT / "book").glob("*.md")):
-        for line, kind, text in typed_results(path.read_text(encoding="utf-8")):
+        prose = path.read_text(encoding="utf-8")
+        for link in reference_links(prose):
+            print(f"{path.relative_to(ROOT)}: write the link {link} with its target in ()")
+            count += 1
+        for line, kind, text in typed_results(prose):
             print(f"{path.relative_to(ROOT)}:{line}: {kind} is typed in prose ({text!r})")
             count += 1
     if picture.TARGET.read_text(encoding="utf-8") != picture.draw():

@@ -61,6 +61,12 @@ def typed_results(text: str) -> Iterator[tuple[int, str, str]]:
             yield prose.count("\n", 0, match.start()) + 1, kind, match.group().strip()
 
 
+def reference_links(text: str) -> list[str]:
+    """Links of the form [words][label]: where the label is missing, Sphinx shows them as plain
+    text and says nothing, so the book does not use them."""
+    return re.findall(r"\[[^\]\n]+\]\[[^\]\n]*\]", visible(text))
+
+
 def words(text: str) -> int:
     """How many words a reader reads, solutions left out: they are closed until asked for."""
     text = re.sub(r"(?ms)^(:{3,}|`{3,})\{solution\}.*?^\1\s*$", " ", text)

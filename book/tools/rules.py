@@ -17,7 +17,7 @@ import nbformat
 import papermill
 from IPython.core.inputtransformer2 import TransformerManager
 from nbkit import code_cells, is_report, read, tags
-from prose import typed_results, words
+from prose import reference_links, typed_results, words
 
 CHECKS = {"check-exact", "check-tolerance", "check-ordering", "check-recorded"}
 KNOWN_TAGS = CHECKS | {
@@ -155,6 +155,8 @@ def _trailing_semicolon(source: str) -> bool:
 def _markdown(cell: nbformat.NotebookNode) -> Iterator[str]:
     for line, kind, text in typed_results(cell.source):
         yield f"line {line}: {kind} is typed in prose ({text!r}): glue it, or {{quoted}} its source"
+    for link in reference_links(cell.source):
+        yield f"write the link {link} with its target in (), where a wrong one stops the build"
     for alt in re.findall(r"!\[([^\]]*)\]\(", cell.source):
         if len(alt) < ALT:
             yield f"an image's alternative text has {len(alt)} characters; at least {ALT}"

@@ -5,7 +5,7 @@ import json
 import bootstrap
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from prose import typed_results, words
+from prose import reference_links, typed_results, words
 from rules import problems
 
 ALT = "A line that falls from one to zero as depth grows."
@@ -178,6 +178,12 @@ def test_typed_results_are_found(text, kind):
 ])
 def test_what_is_not_a_typed_result(text):
     assert list(typed_results(text)) == []
+
+
+def test_links_that_sphinx_would_not_check():
+    assert reference_links("See [the gate][gate], [one][], [good](gate.ipynb).") == [
+        "[the gate][gate]", "[one][]"]
+    assert reference_links("$[a][b]$ and `x[0][1]`") == []
 
 
 def test_lines_of_typed_results():
