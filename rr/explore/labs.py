@@ -23,11 +23,12 @@ from ..model import Model, initialise
 from ..residual import RULES, Site, make
 from .kit import number, share
 
+TEXT = "font-size:15px;line-height:1.5;margin:6px 0"  # widgets' own is small and far apart
 # Only pages of the book have this class, so a live notebook never shows the sentence.
 STATIC = (
     "<style>.rr-static-only{display:none}.bd-article .rr-static-only{display:block}</style>"
-    '<p class="rr-static-only"><em>This lab needs a running kernel: here its controls move, but '
-    "the picture stays as it was recorded. Open the notebook to use it.</em></p>"
+    f'<p class="rr-static-only" style="{TEXT}"><em>This lab needs a running kernel: here its '
+    "controls move, but the picture stays as it was recorded. Open the notebook to use it.</em></p>"
 )
 # A figure, and the sentence that says in words what it shows.
 Drawn = tuple[Figure, str]
@@ -51,7 +52,7 @@ class Lab(widgets.VBox):
             list(controls.values()),
             layout=widgets.Layout(flex_flow="row wrap", grid_gap="2px 16px"),
         )
-        head = widgets.HTML(f"<p><strong>Lab.</strong> {lead}</p>{STATIC}")
+        head = widgets.HTML(f'<p style="{TEXT}"><strong>Lab.</strong> {lead}</p>{STATIC}')
         super().__init__([head, row, self.picture])
         self.update()
 
@@ -62,9 +63,11 @@ class Lab(widgets.VBox):
         figure.savefig(png, format="png", dpi=110)
         plt.close(figure)  # else the notebook would show it a second time
         source = base64.b64encode(png.getvalue()).decode()
+        # no width of its own: on a phone the picture scrolls and the words wrap
         self.picture.value = (
-            f'<img src="data:image/png;base64,{source}" alt="{escape(said)}" '
-            f'style="width:700px;max-width:100%"><p>{escape(said)}</p>'
+            f'<div style="width:0;min-width:100%;overflow-x:auto"><img class="dark-light" '
+            f'style="width:100%;max-width:700px;min-width:480px" alt="{escape(said)}" '
+            f'src="data:image/png;base64,{source}"></div><p style="{TEXT}">{escape(said)}</p>'
         )
 
     def __repr__(self) -> str:

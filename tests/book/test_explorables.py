@@ -4,8 +4,6 @@ The pages are made here from `rr.explore`; that the built book carries them is t
 """
 
 import json
-import os
-import shutil
 
 import pytest
 
@@ -28,30 +26,13 @@ RECORDED = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    binary = os.environ.get("RR_CHROMIUM") or shutil.which("chromium") or shutil.which("chrome")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        binary = None
-    if not binary:
-        if os.environ.get("RR_REQUIRE_BROWSER") == "1":
-            pytest.fail("RR_REQUIRE_BROWSER=1, but there is no chromium or no playwright")
-        pytest.skip("needs playwright and a chromium on PATH (or RR_CHROMIUM)")
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=binary, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def show(chromium):
+def show(browser):
     """show(*explorables, width=…) -> page; fails at the end if the page raised an error."""
     contexts, errors = [], []
 
     def make(*shown, width=800, **options):
-        context = chromium.new_context(viewport={"width": width, "height": 900}, **options)
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: errors.append(str(error)))
