@@ -217,8 +217,8 @@ def labs():
 def told(lab):
     """The sentence under a lab's picture, after checking that the picture carries it too."""
     value = lab.picture.value
-    assert value.startswith('<img src="data:image/png;base64,iVBOR')
-    alt, said = re.search(r'alt="([^"]*)"', value)[1], re.search(r"<p>(.*)</p>", value)[1]
+    assert 'src="data:image/png;base64,iVBOR' in value
+    alt, said = re.search(r'alt="([^"]*)"', value)[1], re.search(r"<p[^>]*>(.*)</p>", value)[1]
     assert alt == said
     return said
 
