@@ -214,6 +214,12 @@ def _sample(args) -> None:
     for name, least in (("tokens", 1), ("top_k", 1), ("temperature", 0), ("seed", 0)):
         if not getattr(args, name) >= least:
             raise RRError(f"{name} is {getattr(args, name)}: at least {least} is accepted")
+    if args.seed >= 2**63:
+        raise RRError(f"seed is {args.seed}: a whole number below 2**63 is accepted")
+    try:
+        args.prompt.encode()
+    except UnicodeEncodeError:
+        raise RRError("the prompt is not UTF-8 text") from None
     model, _, vocabulary = load(args.run)
     ids = [vocabulary.eot, *vocabulary.encode(args.prompt)]
     if len(ids) >= model.config.seq_len:

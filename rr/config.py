@@ -64,9 +64,11 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
 
 
 def positive(name: str, value: Any) -> None:
-    """Raise unless `value` is a whole number above zero."""
+    """Raise unless `value` is a whole number above zero, and one that a machine can count to."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise RRError(f"{name} is {value!r}: a whole number of at least 1 is accepted")
+    if value >= 2**31:
+        raise RRError(f"{name} is {value}: a whole number below 2**31 is accepted")
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,8 @@ def set_threads(n: int | None) -> int:
     """Threads of torch's CPU kernels; sums depend on it, so a resumed run keeps its number."""
     if n is None:
         n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    if n < 1:
-        raise RRError(f"threads is {n}: a whole number of at least 1 is accepted")
+    if not 1 <= n <= 1024:  # OpenMP aborts the process where it cannot have as many as it is told
+        raise RRError(f"threads is {n}: a whole number from 1 to 1024 is accepted")
     torch.set_num_threads(n)
     return n
 

@@ -77,7 +77,7 @@ def train(
         return folder
     where = runtime.pick_device(device)
     if threads is not None:
-        positive("threads", threads)
+        runtime.set_threads(threads)  # refused here, before anything is made
     with runtime.locked(folder):
         if finished(folder) is not None:  # by the process that held the lock until now
             return folder
@@ -133,6 +133,8 @@ def load(folder: str | Path, device: str | None = None) -> tuple[Model, Run, Voc
     model = Model(run.model)
     model.load_state_dict(state["model"])
     vocabulary = Vocabulary(run.source["tokenizer"], run.tokenizer, folder / "tokenizer")
+    if vocabulary.size != run.model.vocab_size:
+        raise RunFailed(f"{folder / 'tokenizer'} is damaged: its size is not the model's")
     return model.to(runtime.pick_device(device)).eval(), run, vocabulary
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,6 +108,9 @@ BAD = [
     ("eval-batches", "0", ["eval-batches is 0"]),
     ("threads", "0", ["threads is 0"]),
     ("threads", "-2", ["threads is -2"]),
+    ("threads", "99999", ["from 1 to 1024"]),
+    ("batch", str(10**20), ["below 2**31"]),
+    ("steps", str(10**30), ["below 2**31"]),
     ("save-every", "0", ["save-every is 0"]),
     ("save-every", "nan", ["save-every is nan"]),
 ]
@@ -239,8 +243,9 @@ def test_sample_refuses(rr, training, runs, tmp_path):
     run = next(runs.iterdir())
     one_line(rr("sample", run, "--prompt", "Ada sees the sea. " * 20), "the prompt has", "16")
     for option, value in (("tokens", 0), ("top-k", 0), ("temperature", -1), ("temperature", "nan"),
-                          ("seed", -1)):
+                          ("seed", -1), ("seed", 2**70)):
         one_line(rr("sample", run, f"--{option}", value), "is accepted")
+    one_line(rr("sample", run, "--prompt", os.fsdecode(b"\xff")), "not UTF-8")
     unfinished = tmp_path / "out"
 
     def stop(self):
@@ -251,6 +256,21 @@ def test_sample_refuses(rr, training, runs, tmp_path):
         one_line(last_line(rr(*training(unfinished))), "interrupted", code=130)
     (folder,) = unfinished.iterdir()
     one_line(rr("sample", folder), "has no checkpoint yet")
+
+
+@pytest.mark.parametrize("change", ["missing", "half", "larger"])
+def test_sample_refuses_a_damaged_tokenizer(rr, runs, tmp_path, change):
+    run = tmp_path / "run"
+    shutil.copytree(next(runs.iterdir()), run)
+    path = run / "tokenizer" / "vocab.json"
+    if change == "missing":
+        path.unlink()
+    else:
+        text = path.read_text()
+        path.write_text(text[:100] if change == "half" else
+                        json.dumps(json.loads(text) | {"more": 300}))
+    code = 3 if change == "larger" else 2
+    one_line(rr("sample", run), "tokenizer", code=code)
 
 
 def test_table_refuses(rr, runs, tmp_path):
@@ -285,7 +305,7 @@ def test_json_of_rules(rr):
     assert {row["name"] for row in rows if row["kind"] == "values"} >= {"own"}
     for row in rows:
         assert row["equation"] and row["source"] and row["cost"]
-    at_start = {row["name"]: row["coefficient"] for row in rows}
+    at_start = {row["name"]: row["coefficient"] for row in rows if row["kind"] == "residual"}
     assert at_start["standard"] == 1 and at_start["review"] == 0.5
     assert at_start["constant"] == 0.5 and at_start["highway"] is None  # depends on the state
 
