@@ -50,7 +50,7 @@ def rest(lr: float) -> Iterator[Run]:
     yield run("review-convex", 32, 0, lr, steps=3000)  # C
     yield from (run(rule, depth, 0, lr) for depth in depths for rule in RULES)  # B, seed 0
     wide = ("review-convex", "review-convex:bias=-3")
-    yield from (run(rule, 16, seed, 1e-3, 100, width=256, batch=4)
+    yield from (run(rule, 32, seed, 1e-3, 100, width=256, batch=4)
                 for seed in (0, 1) for rule in wide)  # D
     yield from (run(rule, depth, seed, lr)
                 for seed in (1, 2) for depth in depths for rule in RULES)  # B, its other seeds
