@@ -23,9 +23,9 @@ _WHERE = {
     "RRError": "config",
     "Rule": "residual",
     "Run": "config",
-    "load": "trainer",
+    "load": "runs",
     "open_corpus": "corpus",
-    "plan": "trainer",
+    "plan": "runs",
     "register": "residual",
     "train": "trainer",
 }

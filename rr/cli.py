@@ -173,7 +173,8 @@ def _prepare(args) -> None:
 
 
 def _train(args) -> int:
-    from .trainer import finished, plan, train
+    from .runs import finished, plan
+    from .trainer import train
 
     names = ("values", "loops", "flavour", "protocol", "seed", "steps", "lr", "batch",
              "eval_batches", "precision")
@@ -209,7 +210,7 @@ def _place(error: Exception, own: str) -> str:
 def _sample(args) -> None:
     import torch
 
-    from .trainer import load
+    from .runs import load
 
     for name, least in (("tokens", 1), ("top_k", 1), ("temperature", 0), ("seed", 0)):
         if not getattr(args, name) >= least:

@@ -1,11 +1,4 @@
-"""One readable training loop, and the folder of a run that survives being cut off anywhere.
-
-    runs/<id>/run.json        the specification, and what produced the numbers
-              metrics.jsonl   the curve, a line every few steps
-              checkpoint/     the last two, whole or not at all
-              tokenizer/      what turns the run's tokens back into text
-              result.json     written last, once
-"""
+"""One readable training loop, which survives being cut off anywhere."""
 
 import json
 import time
@@ -16,40 +9,16 @@ import numpy as np
 import torch
 
 from . import evaluate, fables, runtime
-from .config import Interrupted, RRError, Run, RunFailed, positive
-from .corpus import Tokens, default_tokenizer, identity, open_corpus
-from .ladder import count, specify
+from .config import Interrupted, RRError, Run, RunFailed
+from .corpus import Tokens, open_corpus
+from .ladder import count
 from .model import Model, decayed, initialise
 from .progress import Progress, Stop
-from .tokens import Vocabulary, planned_size
+from .runs import begin, finished
 
 PAPER_EVAL_BATCHES = 80
 PREFIX = 16  # batches of the held-out stream scored at each point along a `clean` run
 POINTS = 4  # the run is cut into so many parts; the held-out loss is taken after each
-
-
-def plan(
-    rung: str = "nano",
-    rule: str = "review",
-    *,
-    corpus: str = "fables",
-    tokenizer: str | None = None,
-    cache: str | Path | None = None,
-    **options,
-) -> Run:
-    """The run that these names describe; nothing is downloaded, tokenised or trained.
-
-    Options: values, loops, flavour, seed, protocol, steps, lr, batch, eval_batches, precision.
-    """
-    tokenizer = tokenizer or default_tokenizer(corpus)
-    return specify(
-        rung,
-        rule,
-        **identity(corpus, tokenizer, cache),
-        vocab_size=planned_size(tokenizer),
-        source={"corpus": corpus, "tokenizer": tokenizer},
-        **options,
-    )
 
 
 def train(
@@ -109,52 +78,6 @@ def train(
     return folder
 
 
-def finished(folder: Path) -> dict | None:
-    """The result of a run that has ended, None before; RunFailed where result.json is damaged."""
-    path = folder / "result.json"
-    if not path.exists():
-        return None
-    result = runtime.read_json(path)
-    if result.get("id") != folder.name or "status" not in result:
-        raise RunFailed(f"{path} is damaged and is not believed: it is not run {folder.name}'s")
-    return result
-
-
-def load(folder: str | Path, device: str | None = None) -> tuple[Model, Run, Vocabulary]:
-    """The model of a run's newest checkpoint, its specification, and its tokenizer."""
-    folder = Path(folder)
-    if not (folder / "run.json").is_file():
-        raise RRError(f"{folder} is no run: a folder with run.json is accepted")
-    record = runtime.read_json(folder / "run.json")
-    run = _recorded(record, folder)
-    state = runtime.Checkpoints(folder, run.id).newest(Progress(None).say)
-    if state is None:
-        raise RRError(f"{folder} has no checkpoint yet: train it first")
-    model = Model(run.model)
-    model.load_state_dict(state["model"])
-    vocabulary = Vocabulary(run.source["tokenizer"], run.tokenizer, folder / "tokenizer")
-    if vocabulary.size != run.model.vocab_size:
-        raise RunFailed(f"{folder / 'tokenizer'} is damaged: its size is not the model's")
-    return model.to(runtime.pick_device(device)).eval(), run, vocabulary
-
-
-def _recorded(record: dict, folder: Path) -> Run:
-    """The run that run.json describes, whose id is the record's."""
-    path = folder / "run.json"
-    try:
-        run = Run.from_spec(record["run"], dict(record["source"]))
-        same = run.id == record["id"]
-    except OSError as error:  # a rule in a reader's own file
-        raise RunFailed(f"{folder} needs {error.filename}: {error.strerror}") from None
-    except (RRError, KeyError, TypeError, ValueError) as error:
-        raise RunFailed(f"{path} is damaged and is not believed: {error}") from None
-    if not same:
-        own = [spec for spec in (run.rule, run.values) if ".py:" in spec]
-        changed = f", or {' or '.join(own)} has changed since" if own else ""
-        raise RunFailed(f"{path} is damaged and is not believed: ids differ{changed}")
-    return run
-
-
 def batch_starts(run: Run, step: int, n_tokens: int, stream: np.random.RandomState) -> np.ndarray:
     """Where the windows of one step begin, (batch,).
 
@@ -175,7 +98,7 @@ class _Training:
         self.run, self.folder, self.tokens, self.progress = run, folder, tokens, progress
         self.id, self.device, self.save_every = folder.name, device, save_every
         self.checkpoints = runtime.Checkpoints(folder, self.id)
-        self.micro = self._begin(threads)
+        self.micro = begin(run, folder, tokens, device, threads, progress.say)
         self.model = initialise(Model(run.model), run.seed, shared=run.protocol == "clean")
         self.model.to(self.device).train()
         self.optimizer = self._optimizer()
@@ -321,7 +244,7 @@ class _Training:
             "lr": run.recipe.lr,
             "batch": run.recipe.batch,
             "steps": run.recipe.steps,
-            "tokens": run.recipe.steps * run.recipe.batch * run.model.seq_len,
+            "tokens": self.step * run.recipe.batch * run.model.seq_len,
             "status": "diverged" if status == "diverged" else "finished",
             "val_loss": score.loss if score else None,
             "ece": score.ece if score else None,
@@ -351,47 +274,7 @@ class _Training:
             score = evaluate.by_document(self.model, self.tokens.valid, self.tokens.eot)
         return {**told, "story_loss": score.loss}
 
-    # -- beginning, saving, restoring ---------------------------------------------------------
-
-    def _begin(self, threads: int | None) -> int:
-        """Write run.json, or check the one that is there; returns the micro-batch."""
-        path, run = self.folder / "run.json", self.run
-        if not path.exists():
-            if self.checkpoints.steps():
-                raise RunFailed(f"{path} is missing beside its checkpoints: they are not believed")
-            threads = runtime.prepare(self.device, threads)
-            home = self.folder / "tokenizer"
-            home.mkdir(exist_ok=True)
-            for name in ("vocab.json", "merges.txt"):
-                data = (self.tokens.vocabulary.folder / name).read_bytes()
-                runtime.write_atomic(home / name, data)
-            made_by = runtime.provenance(run, self.device, threads)
-            made_by["corpus_sha256"] = self.tokens.sha256
-            record = {"id": self.id, "run": run.spec(), "source": run.source}
-            runtime.write_json(path, {**record, "provenance": made_by})
-            return run.recipe.batch
-        record = runtime.read_json(path)
-        if _recorded(record, self.folder).id != run.id:
-            raise RRError(f"{path} is of another specification: choose another --out")
-        try:
-            names = ("device", "threads", "micro_batch", "corpus_sha256")
-            device, begun, micro, sha256 = (record["provenance"][name] for name in names)
-            positive("threads", begun)
-            positive("micro_batch", micro)
-        except (RRError, KeyError, TypeError) as error:
-            raise RunFailed(f"{path} is damaged and is not believed: {error}") from None
-        here = runtime.device_name(self.device)
-        if device != here:
-            raise RRError(
-                f"run {self.id} was begun on {device}, not on {here}: "
-                "it goes on, bit for bit, on that device alone (--device)"
-            )
-        if threads not in (None, begun):
-            self.progress.say(f"the run keeps the {begun} threads it was begun with")
-        if sha256 != self.tokens.sha256:
-            raise RRError(f"run {self.id} was begun on other tokens: its corpus is accepted")
-        runtime.prepare(self.device, begun)
-        return micro
+    # -- optimiser, saving, restoring ---------------------------------------------------------
 
     def _optimizer(self) -> torch.optim.AdamW:
         recipe, named = self.run.recipe, dict(self.model.named_parameters())

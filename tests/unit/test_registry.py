@@ -10,7 +10,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.flop_counter import FlopCounterMode
 
-from rr import trainer
+from rr import runs, trainer
 from rr.config import ModelConfig
 from rr.ladder import WIDTHS, polynomial
 from rr.model import Model, initialise, site_of
@@ -186,12 +186,12 @@ def test_state_dict_round_trip(rule, values, tmp_path):
 
 @pytest.mark.parametrize(("rule", "values"), ARMS)
 def test_a_broken_off_run_ends_as_if_it_had_not(rule, values, tmp_path, tiny_corpus, monkeypatch):
-    run = trainer.plan("nano:n_layer=2,d_model=32,n_head=2,seq_len=16", rule, values=values,
+    run = runs.plan("nano:n_layer=2,d_model=32,n_head=2,seq_len=16", rule, values=values,
                        corpus=tiny_corpus, tokenizer="bpe:300", steps=6, batch=2)
 
     def result(out):
         folder = trainer.train(run, out, threads=1, save_every=1e-9, log=lambda line: None)
-        return trainer.finished(folder)["weights_sha256"]
+        return runs.finished(folder)["weights_sha256"]
 
     whole = result(tmp_path / "whole")
     step = trainer._Training._train_step

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from rr import progress, runtime, trainer
+from rr import progress, runs, runtime
 from rr.config import Interrupted, RRError, RunFailed
 
 STATE = {"step": 3, "weights": torch.arange(1000.0), "text": "x"}
@@ -267,7 +267,7 @@ def test_what_counts_as_out_of_memory():
 
 
 def test_provenance_names_the_machine_and_no_path(tiny_corpus):
-    run = trainer.plan("nano", corpus=tiny_corpus, tokenizer="bpe:300")
+    run = runs.plan("nano", corpus=tiny_corpus, tokenizer="bpe:300")
     told = runtime.provenance(run, torch.device("cpu"), 2)
     assert told["packages"]["torch"] == torch.__version__.partition("+")[0] or "+" in \
         told["packages"]["torch"]

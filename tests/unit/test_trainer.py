@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rr import evaluate, fables, runtime, trainer
+from rr import evaluate, fables, runs, runtime, trainer
 from rr.config import ModelConfig, RRError, RunFailed
 from rr.corpus import open_corpus
 from rr.ladder import recipe
@@ -30,7 +30,7 @@ def planned(tiny_corpus):
     def make(**changes):
         given = {"rung": TINY, "corpus": tiny_corpus, "tokenizer": "bpe:300", "batch": 4,
                  "steps": 6, "precision": "fp32"} | changes
-        return trainer.plan(**given)
+        return runs.plan(**given)
 
     return make
 
@@ -170,7 +170,7 @@ def plain_loop(run, tokens):
 def test_a_run_is_what_a_plain_loop_does(planned, tmp_path, protocol, rule):
     run = planned(protocol=protocol, rule=rule, steps=8, seed=3, eval_batches=5)
     folder = train(run, tmp_path)
-    trained, _, _ = trainer.load(folder)
+    trained, _, _ = runs.load(folder)
     tokens = tokens_of(run)
     plain = plain_loop(run, tokens)
     for (name, p), q in zip(plain.named_parameters(), trained.parameters(), strict=True):
@@ -292,11 +292,11 @@ def test_the_entropy_floor_lies_below_the_loss_on_the_same_stories(tmp_path, mon
     monkeypatch.setitem(fables.STORIES, "valid", 40)
     monkeypatch.setattr(fables, "IDENTITY", "fables, a few")
     shape = "nano:n_layer=2,d_model=48,n_head=2,seq_len="
-    run = trainer.plan(shape + "256", steps=40, batch=4, tokenizer="bpe:1024", precision="fp32")
+    run = runs.plan(shape + "256", steps=40, batch=4, tokenizer="bpe:1024", precision="fp32")
     result = result_of(train(run, tmp_path))
     assert 0 < result["floor_error"] < 0.1 * result["floor"]
     assert 0.2 < result["floor"] < result["story_loss"] < math.log(1024)
-    short = trainer.plan(shape + "16", steps=2, batch=4, tokenizer="bpe:1024")
+    short = runs.plan(shape + "16", steps=2, batch=4, tokenizer="bpe:1024")
     result = result_of(train(short, tmp_path))  # no story fits: said so, and no number made up
     assert result["story_loss"] is None and result["floor"] > 0.2
 
