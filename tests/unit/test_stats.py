@@ -1,53 +1,107 @@
-"""Paired statistics against SciPy, a hand computation and the published runs; tables of runs."""
+"""Each statistic against a second way to it: closed form, enumeration, integration, statsmodels.
 
-import json
+statsmodels is no dependency of the project; its tests are skipped where it is not installed.
+"""
+
+import csv
+import itertools
 import math
 import subprocess
 import sys
+from pathlib import Path
+from statistics import NormalDist
 
+import numpy as np
 import pytest
-import scipy.stats as scipy_stats
+from scipy.integrate import quad
 
+from rr import stats
 from rr.config import RRError
-from rr.stats import interval, paired, read_results, render, table
 
-# val_loss of the 42 published runs, seeds 0, 1, 2 (arXiv 2606.31859, data/scaling_v8.csv):
-# (review, highway, standard) by size
-PUBLISHED = {
-    "60M": ([1.7016, 1.6866, 1.6791], [1.698, 1.6938, 1.6852], [1.6911, 1.6772, 1.6731]),
-    "150M": ([1.5642, 1.5576, 1.551], [1.5713, 1.5614, 1.5549], [1.5621, 1.5529, 1.5493]),
-    "320M": ([1.5065, 1.4937], [1.509, 1.4993], [1.5102, 1.4972]),
-    "590M": ([1.4812, 1.4753, 1.4819], [1.4903, 1.485, 1.4914], [1.4894, 1.487, 1.4938]),
-    "1B": ([1.4787, 1.496, 1.488], [1.4951, 1.5106, 1.5035], [1.4953, 1.512, 1.5047]),
-}
-# baseline − review, paired t, df, two-sided p: computed elsewhere from the same file
+RUNS = Path(__file__).parents[2] / "data" / "published" / "review_residuals.csv"
+A = [3.11, 3.05, 3.2, 3.16, 2.99, 3.4]
+B = [3.2, 3.0, 3.3, 3.1, 3.05, 3.51]
+# baseline − review; t, df, p of Welch's test and of the paired one: computed elsewhere, in another
+# program, from the same file, and rounded as here
 RECOMPUTED = [
-    ("60M", "highway", 0.0032, 0.94, 2, 0.4455),
-    ("60M", "standard", -0.0086, -6.37, 2, 0.0237),
-    ("150M", "highway", 0.0049, 4.55, 2, 0.045),
-    ("150M", "standard", -0.0028, -3.01, 2, 0.095),
-    ("320M", "highway", 0.0040, 2.61, 1, 0.23),
-    ("320M", "standard", 0.0036, 36.0, 1, 0.018),
-    ("590M", "highway", 0.0094, 53.5, 2, 0.0003),
-    ("590M", "standard", 0.0106, 8.82, 2, 0.013),
-    ("1B", "highway", 0.0155, 29.8, 2, 0.0011),
-    ("1B", "standard", 0.0164, 75.2, 2, 0.0002),
+    ("60M", "highway", 0.0032, 0.42, 3.2, "0.70", 0.94, 2, "0.45"),
+    ("60M", "standard", -0.0086, -1.01, 3.9, "0.37", -6.37, 2, "0.024"),
+    ("150M", "highway", 0.0049, 0.81, 3.8, "0.47", 4.55, 2, "0.045"),
+    ("150M", "standard", -0.0028, -0.53, 4.0, "0.63", -3.01, 2, "0.095"),
+    ("320M", "highway", 0.0040, 0.50, 1.9, "0.67", 2.61, 1, "0.23"),
+    ("320M", "standard", 0.0036, 0.39, 2.0, "0.73", 36.0, 1, "0.018"),
+    ("590M", "highway", 0.0094, 3.28, 4.0, "0.031", 53.5, 2, "0.0003"),
+    ("590M", "standard", 0.0106, 3.67, 4.0, "0.021", 8.82, 2, "0.013"),
+    ("1B", "highway", 0.0155, 2.31, 4.0, "0.083", 29.8, 2, "0.0011"),
+    ("1B", "standard", 0.0164, 2.36, 4.0, "0.077", 75.2, 2, "0.0002"),
 ]
 
 
-@pytest.mark.parametrize("size, arm, gap, t, df, p", RECOMPUTED)
-def test_published_runs(size, arm, gap, t, df, p):
-    review, highway, standard = PUBLISHED[size]
-    result = paired({"highway": highway, "standard": standard}[arm], review)
-    assert result.mean == pytest.approx(gap, abs=6e-5)
-    assert result.t == pytest.approx(t, abs=0.051)
-    assert result.df == df and result.n == df + 1
-    assert result.p == pytest.approx(p, abs=0.0051 if p > 0.1 else 6e-4)
+def published():
+    with RUNS.open() as file:
+        return [r | {"seed": int(r["seed"]), "val_loss": float(r["val_loss"])}
+                for r in csv.DictReader(file)]  # fmt: skip
+
+
+def arm(rung, name):
+    return [r["val_loss"] for r in published() if (r["rung"], r["arm"]) == (rung, name)]
+
+
+def prints_as(value, text):
+    """`text` is `value` to as many decimals; half a unit more, for a half that went down."""
+    places = len(text.partition(".")[2])
+    return abs(value - float(text)) <= 0.5 * 10**-places * 1.02
+
+
+# ---- A second Student's t, from its density alone ----------------------------------------------
+
+
+def t_tail(t, df):
+    """P(|T| ≥ |t|) by integrating the density."""
+    c = math.gamma((df + 1) / 2) / (math.sqrt(df * math.pi) * math.gamma(df / 2))
+    inside, _ = quad(lambda x: c * (1 + x * x / df) ** (-(df + 1) / 2), 0, abs(t), epsabs=1e-13)
+    return 1 - 2 * inside
+
+
+# ---- The published runs ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size, base, gap, wt, wdf, wp, pt, pdf, pp", RECOMPUTED)
+def test_published_runs(size, base, gap, wt, wdf, wp, pt, pdf, pp):
+    baseline, review = arm(size, base), arm(size, "review")
+    pair, apart = stats.paired(baseline, review), stats.welch(baseline, review)
+    assert pair.mean == pytest.approx(gap, abs=6e-5) == pytest.approx(apart.mean, abs=6e-5)
+    assert (pair.t, apart.t) == (pytest.approx(pt, abs=0.051), pytest.approx(wt, abs=0.0051))
+    assert pair.df == pdf == pair.n - 1 and apart.df == pytest.approx(wdf, abs=0.05)
+    assert prints_as(pair.p, pp) and prints_as(apart.p, wp)
+
+
+def test_the_published_family_of_ten():
+    rows = stats.family(published(), "review", ["highway", "standard"])
+    assert [(r["rung"], r["baseline"]) for r in rows] == [r[:2] for r in RECOMPUTED]
+    for row, known in zip(rows, RECOMPUTED, strict=True):
+        assert row["difference"] == pytest.approx(-known[2], abs=6e-5)
+        assert prints_as(row["paired_p"], known[8]) and prints_as(row["welch_p"], known[5])
+        assert not row["notes"] and not row["diverged"] and not row["unpaired"]
+
+    def survive(key):
+        return {(r["rung"], r["baseline"]) for r in rows if r[key] <= 0.05}
+
+    three = {("590M", "highway"), ("1B", "highway"), ("1B", "standard")}
+    assert survive("paired_holm") == survive("paired_bonferroni") == three
+    assert survive("welch_p") == {("590M", "highway"), ("590M", "standard")}
+    assert survive("welch_holm") == survive("welch_bonferroni") == set()
+    # three seeds cannot reach 0.05 by signs or ranks, whatever they say
+    assert survive("signed_rank_p") == survive("sign_p") == set()
+    assert all(row["p_min"] == (0.5 if row["rung"] == "320M" else 0.25) for row in rows)
+
+
+# ---- Means, t tests ----------------------------------------------------------------------------
 
 
 def test_hand_computation():
     # differences 1, 2, 3: mean 2, sd 1, t = 2√3
-    result = paired([2, 4, 6], [1, 2, 3])
+    result = stats.paired([2, 4, 6], [1, 2, 3])
     assert (result.n, result.df, result.mean, result.sd) == (3, 2, 2.0, 1.0)
     assert result.t == pytest.approx(2 * math.sqrt(3), rel=1e-12)
     # with 2 df, P(|T| ≥ t) = 1 − t/√(2 + t²)
@@ -57,110 +111,219 @@ def test_hand_computation():
     assert (result.lo, result.hi) == pytest.approx((2 - half, 2 + half), rel=1e-10)
 
 
-def test_against_scipy():
-    a = [3.11, 3.05, 3.2, 3.16, 2.99, 3.4]
-    b = [3.2, 3.0, 3.3, 3.1, 3.05, 3.51]
-    ours, theirs = paired(a, b, level=0.9), scipy_stats.ttest_rel(a, b)
-    low, high = theirs.confidence_interval(0.9)
-    assert (ours.t, ours.p, ours.df) == pytest.approx((theirs.statistic, theirs.pvalue, theirs.df))
-    assert (ours.lo, ours.hi) == pytest.approx((low, high), rel=1e-10)
-    mean = scipy_stats.t.interval(0.95, 5, loc=sum(a) / 6, scale=scipy_stats.sem(a))
-    assert (interval(a).lo, interval(a).hi) == pytest.approx(mean, rel=1e-12)
+def test_paired_and_interval_against_the_density():
+    found = stats.paired(A, B, level=0.9)
+    assert found.p == pytest.approx(t_tail(found.t, 5), abs=1e-10)
+    # the ends of an interval are where the t of the distance leaves 10 % outside
+    for end in (found.lo, found.hi):
+        t = (found.mean - end) / (found.sd / math.sqrt(6))
+        assert t_tail(t, 5) == pytest.approx(0.1, abs=1e-9)
+    one = stats.interval(A)
+    assert t_tail((one.hi - one.mean) / (one.sd / math.sqrt(6)), 5) == pytest.approx(0.05, abs=1e-9)
 
 
-def test_equal_differences():
-    same = paired([2.0, 3.0], [1.0, 2.0])
-    assert math.isinf(same.t) and same.p == 0 and same.lo == same.hi == 1
-    zero = paired([1.0, 2.0], [1.0, 2.0])
+def test_welch_against_its_formula():
+    a, b = A, B[:4]
+    va, vb = (np.var(x, ddof=1) / len(x) for x in (a, b))
+    t = (np.mean(a) - np.mean(b)) / math.sqrt(va + vb)
+    df = (va + vb) ** 2 / (va**2 / 5 + vb**2 / 3)
+    found = stats.welch(a, b, level=0.9)
+    assert (found.t, found.df) == pytest.approx((t, df), rel=1e-10)
+    assert found.p == pytest.approx(t_tail(t, df), abs=1e-9)
+    assert found.mean == pytest.approx((found.lo + found.hi) / 2)
+    edge = (found.hi - found.mean) / math.sqrt(va + vb)
+    assert t_tail(edge, df) == pytest.approx(0.1, abs=1e-8)
+    assert (found.n_a, found.n_b) == (6, 4)
+
+
+def test_equal_differences_and_equal_values():
+    # 1.7 − 1.6 and 0.3 − 0.2 differ in float64; as measurements they do not
+    same = stats.paired([1.7, 0.3, 2.1], [1.6, 0.2, 2.0])
+    assert same.sd == 0 and math.isinf(same.t) and same.p == 0
+    assert same.lo == same.hi == pytest.approx(0.1)
+    zero = stats.paired([1.0, 2.0], [1.0, 2.0])
     assert math.isnan(zero.t) and math.isnan(zero.p)
+    tiny = stats.differences([3e-305, 5e-305], [1e-305, 1e-305])
+    assert tiny == pytest.approx([2e-305, 4e-305])
+    flat = stats.welch([2.0, 2.0], [1.0, 1.0, 1.0])
+    assert math.isinf(flat.t) and flat.p == 0 and flat.lo == flat.hi == 1
+    assert math.isnan(stats.welch([1, 1], [1, 1]).p)
 
 
-@pytest.mark.parametrize(
-    "a, b, words",
-    [
-        ([1.0], [2.0], "at least two pairs"),
-        ([], [], "at least two pairs"),
-        ([1, 2, 3], [1, 2], "3 values against 2"),
-        ([1.0, math.nan], [1.0, 2.0], "1 of 2 values in a are not finite"),
-        ([1.0, 2.0], [math.inf, 2.0], "not finite"),
-    ],
-)
-def test_bad_input_is_one_clear_line(a, b, words):
-    with pytest.raises(RRError, match=words) as caught:
-        paired(a, b)
-    assert "\n" not in str(caught.value)
+# ---- Signs, ranks, bootstrap -------------------------------------------------------------------
 
 
-# ---- tables ------------------------------------------------------------------------------------
+@pytest.mark.parametrize("d", [[1, 2, 3], [0.5, -1.5, 2.5, 3.5, 4.5], [1, 1, -2, 3, 3, 3, -1],
+                               [2, 0, 1, -1, 4, 0]])  # fmt: skip
+def test_signs_and_ranks_against_every_sign_pattern(d):
+    zeros = [0.0] * len(d)
+    moved = [x for x in d if x]
+    n = len(moved)
+    size = sorted(map(abs, moved))
+    ranks = [np.mean([i + 1 for i, s in enumerate(size) if s == abs(x)]) for x in moved]
+    total = n * (n + 1) / 2
+
+    def smaller(signs):
+        up = sum(r for r, s in zip(ranks, signs, strict=True) if s > 0)
+        return min(up, total - up)
+
+    seen = smaller(moved)
+    patterns = list(itertools.product((-1, 1), repeat=n))
+    p = sum(smaller(signs) <= seen for signs in patterns) / len(patterns)
+    found = stats.signed_rank(d, zeros)
+    assert (found.statistic, found.p, found.n) == (seen, pytest.approx(min(1, p)), n)
+    assert found.zeros == len(d) - n and found.method.startswith("exact")
+    ups = sum(x > 0 for x in moved)
+    far = sum(abs(sum(s > 0 for s in signs) - n / 2) >= abs(ups - n / 2) for signs in patterns)
+    sign = stats.sign_test(d, zeros)
+    assert sign.p == pytest.approx(far / len(patterns)) and sign.statistic == ups
+    # the smallest p there is: all of one sign
+    best = stats.signed_rank([abs(x) for x in moved], [0.0] * n)
+    assert best.p == best.p_min == pytest.approx(2 / len(patterns)) == found.p_min
 
 
-def run(rule, seed, loss, **other):
-    fields = {
-        "id": f"{rule}-{seed}-{len(other)}-{other.get('lr', 1)}", "rule": rule, "seed": seed,
-        "val_loss": loss, "values": "own", "lr": 1e-3, "rung": "nano", "protocol": "clean",
-        "corpus": "fables", "tokenizer": "bpe:1024", "loops": 1, "steps": 300, "flavour": "gpt2",
-        "precision": "fp32", "batch": 8, "eval_shortened": False,
-        "status": "diverged" if loss is None else "finished",
-    }  # fmt: skip
-    return fields | other
+def test_how_many_pairs_signs_need():
+    reach = {n: stats.sign_test(range(1, n + 1), [0] * n) for n in range(2, 9)}
+    assert [n for n, test in reach.items() if test.can_reach(0.05)] == [6, 7, 8]
+    assert all((test.p <= 0.05) == test.can_reach() for test in reach.values())
+    nothing = stats.signed_rank([1, 2], [1, 2])
+    assert (nothing.n, nothing.zeros, nothing.p) == (0, 2, 1.0)
+    assert stats.sign_test([1, 2], [1, 2]).p == 1.0
+    many = stats.signed_rank([1] * 10 + [-1] * 10, [0] * 20)
+    assert many.method == "normal approximation, ties" and many.p == pytest.approx(1)
 
 
-RUNS = [
-    *(run("standard", seed, loss) for seed, loss in enumerate([3.0, 3.2, 3.4])),
-    *(run("review", seed, loss) for seed, loss in enumerate([2.9, 3.0, 3.1])),
-    run("highway", 0, 3.1),
-    run("highway", 1, None),
-    run("highway", 2, 3.3),
-    run("constant:c=0.5", 0, 3.05),
+def test_bootstrap_against_every_resample():
+    x = [0.1, 0.43, 0.22, 0.97, 0.51]
+    means = np.sort([np.mean(drawn) for drawn in itertools.product(x, repeat=5)])
+    found = stats.bootstrap(x, level=0.8, method="percentile", resamples=20_000)
+    assert (found.lo, found.hi) == pytest.approx(np.quantile(means, [0.1, 0.9]), abs=0.008)
+    # BCa: the same quantiles, moved by the bias z0 and the acceleration of the jackknife
+    normal, middle = NormalDist(), np.mean(x)
+    below, tied = (means < middle - 1e-9).mean(), (abs(means - middle) <= 1e-9).mean()
+    z0 = normal.inv_cdf(below + tied / 2)
+    left = [np.mean([v for j, v in enumerate(x) if j != i]) for i in range(5)]
+    gap = np.mean(left) - left
+    speed = (gap**3).sum() / (6 * (gap**2).sum() ** 1.5)
+    tails = []
+    for z in (normal.inv_cdf(0.1), normal.inv_cdf(0.9)):
+        tails.append(normal.cdf(z0 + (z0 + z) / (1 - speed * (z0 + z))))
+    moved = stats.bootstrap(x, level=0.8, resamples=20_000)
+    assert (moved.lo, moved.hi) == pytest.approx(np.quantile(means, tails), abs=0.008)
+    assert moved == stats.bootstrap(x, level=0.8, resamples=20_000) and moved.method == "BCa"
+    assert moved != stats.bootstrap(x, level=0.8, resamples=20_000, seed=1)
+    flat = stats.bootstrap([2.0, 2.0, 2.0])
+    assert flat.lo == flat.hi == 2.0
+
+
+def test_no_bootstrap_of_three_covers_more_than_three_quarters():
+    draws = np.random.default_rng(0).normal(size=(40_000, 3))
+    inside = ((draws.min(1) < 0) & (draws.max(1) > 0)).mean()
+    found = stats.bootstrap([1.0, 2.0, 4.0], level=0.999, method="percentile")
+    assert found.ceiling == 0.75 == pytest.approx(inside, abs=0.01)
+    assert found.lo >= 1 and found.hi <= 4
+
+
+# ---- Corrections -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_holm_is_the_closure_of_bonferroni(seed):
+    p = list(np.random.default_rng(seed).uniform(0, 0.2, 6)) + [0.2, 0.2]
+    # a hypothesis falls when every set of hypotheses that holds it falls to Bonferroni
+    closed = [
+        max(
+            min(1.0, (k + 1) * min(p[i], *(p[j] for j in rest)) if rest else p[i])
+            for k in range(len(p))
+            for rest in itertools.combinations([j for j in range(len(p)) if j != i], k)
+        )
+        for i in range(len(p))
+    ]
+    assert stats.holm(p) == pytest.approx(closed, rel=1e-12)
+    assert stats.bonferroni(p) == pytest.approx([min(1, 8 * x) for x in p])
+    assert all(h <= b for h, b in zip(stats.holm(p), stats.bonferroni(p), strict=True))
+    assert stats.holm([]) == []
+
+
+# ---- statsmodels -------------------------------------------------------------------------------
+
+
+def test_all_of_it_against_statsmodels():
+    pytest.importorskip("statsmodels")
+    from statsmodels.stats.descriptivestats import sign_test
+    from statsmodels.stats.multitest import multipletests
+    from statsmodels.stats.weightstats import DescrStatsW, ttest_ind
+
+    over, pair = DescrStatsW(np.subtract(A, B)), stats.paired(A, B)
+    assert (pair.t, pair.p, pair.df) == pytest.approx(over.ttest_mean(0))
+    assert (pair.lo, pair.hi) == pytest.approx(over.tconfint_mean())
+    apart = stats.welch(A, B[:4])
+    assert (apart.t, apart.p, apart.df) == pytest.approx(ttest_ind(A, B[:4], usevar="unequal"))
+    assert stats.sign_test(A, B).p == pytest.approx(sign_test(np.subtract(A, B))[1])
+    p = [0.01, 0.04, 0.03, 0.005, 0.5, 0.012]
+    for name in ("holm", "bonferroni"):
+        assert getattr(stats, name)(p) == pytest.approx(multipletests(p, method=name)[1])
+
+
+# ---- Bad input ---------------------------------------------------------------------------------
+
+BAD = [
+    (lambda: stats.paired([1.0], [2.0]), "at least two pairs"),
+    (lambda: stats.paired([], []), "at least two pairs"),
+    (lambda: stats.paired([1, 2, 3], [1, 2]), "3 values against 2"),
+    (lambda: stats.paired([1.0, math.nan], [1.0, 2.0]), "1 of 2 values in a are not finite"),
+    (lambda: stats.paired([math.inf, 2.0], [1.0, 2.0]), "not finite"),
+    (lambda: stats.paired([1.0, 2.0], [1.0, None]), "1 of 2 values in b are not finite"),
+    (lambda: stats.paired([1.0, "x"], [1.0, 2.0]), "no number"),
+    (lambda: stats.signed_rank([1, 2], [1]), "2 values against 1"),
+    (lambda: stats.sign_test([1], [1]), "at least two pairs"),
+    (lambda: stats.welch([1.0], [1.0, 2.0]), "at least two values an arm, got 1 and 2"),
+    (lambda: stats.welch([1.0, math.nan], [1.0, 2.0]), "not finite"),
+    (lambda: stats.interval([1.0]), "at least two values"),
+    (lambda: stats.interval([1.0, 2.0], level=95), "level is 95"),
+    (lambda: stats.bootstrap([1.0]), "at least two values"),
+    (lambda: stats.bootstrap([1.0, 2.0], method="percentil"), "did you mean percentile"),
+    (lambda: stats.bootstrap([1.0, 2.0], resamples=10), "from 100 on"),
+    (lambda: stats.holm([0.1, math.nan]), "p-value 2 of 2 is nan"),
+    (lambda: stats.bonferroni([None]), "counts as 1"),
+    (lambda: stats.family(published(), "reviev", ["standard"]), "did you mean review"),
+    (lambda: stats.family(published() * 2, "review", ["standard"]), "two runs of seed 0"),
 ]
 
 
-def by_arm(rows):
-    return {row["arm"]: row for row in rows}
+@pytest.mark.parametrize("call, words", BAD, ids=[words for _, words in BAD])
+def test_bad_input_is_one_clear_line(call, words):
+    with pytest.raises(RRError, match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value)
 
 
-def test_table_pairs_by_seed_and_drops_nothing():
-    rows = table(RUNS[::-1], baseline="standard")
-    assert [row["arm"] for row in rows] == ["standard", "constant:c=0.5", "highway", "review"]
-    arms = by_arm(rows)
-    expected = paired([2.9, 3.0, 3.1], [3.0, 3.2, 3.4])
-    review = arms["review"]
-    assert (review["n"], review["pairs"], review["missing"]) == (3, [0, 1, 2], [])
-    assert [review[k] for k in ("difference", "lo", "hi", "t", "df", "p")] == [
-        expected.mean, expected.lo, expected.hi, expected.t, expected.df, expected.p,
+def test_a_family_marks_what_it_cannot_compare_and_still_counts_it():
+    def run(rung, name, seed, loss):
+        return {"rung": rung, "arm": name, "seed": seed, "val_loss": loss}
+
+    whole = [run("a", name, s, base + s / 10 + (s == 2) * extra)
+             for name, base, extra in (("review", 2.0, 0.01), ("standard", 2.2, 0.0))
+             for s in range(3)]  # fmt: skip
+    rows = [
+        *whole,
+        run("b", "review", 0, 2.0), run("b", "review", 1, math.nan), run("b", "standard", 0, 2.1),
+        run("b", "standard", 1, 2.2), run("c", "review", 0, 2.0), run("c", "review", 1, 2.1),
+        *(run("d", "review", s, 2.0 + s) for s in (0, 1)),
+        *(run("d", "standard", s, 2.5 + s) for s in (1, 2)),
+        *(run("e", name, s, 2.0) for name in ("review", "standard") for s in (0, 1)),
     ]  # fmt: skip
-    assert review["mean"] == pytest.approx(3.0) and arms["standard"]["mean"] == pytest.approx(3.2)
-    highway = arms["highway"]
-    assert (highway["n"], highway["diverged"], highway["pairs"]) == (2, [1], [0, 2])
-    assert highway["missing"] == []  # it was run at every seed; one of them diverged
-    assert highway["difference"] == pytest.approx(0.0)
-    constant = arms["constant:c=0.5"]
-    assert constant["missing"] == [1, 2] and constant["difference"] is None
-    assert "fewer than two pairs" in constant["notes"][0]
-    # each of the nine runs is in the table once, finished or diverged
-    assert sum(row["n"] + len(row["diverged"]) for row in rows) == len(RUNS)
-    json.dumps(rows, allow_nan=False)
-
-
-def test_groups_are_never_mixed():
-    longer = [run(rule, s, 2.0, steps=600) for rule in ("standard", "review") for s in (0, 1)]
-    rows = table(RUNS + longer + longer, baseline="standard")  # a run read twice counts once
-    assert {(row["steps"], row["arm"], row["n"]) for row in rows if row["arm"] == "review"} == {
-        (300, "review", 3),
-        (600, "review", 2),
-    }
-
-
-def test_runs_scored_on_less_text_are_a_group_of_their_own():
-    short = [
-        run(rule, s, 2.0, eval_shortened=True) for rule in ("standard", "review") for s in (0, 1)
-    ]
-    rows = table(RUNS + short)
-    assert {(r["eval_shortened"], r["n"]) for r in rows if r["arm"] == "review"} == {
-        (False, 3),
-        (True, 2),
-    }
-    assert render(rows).count("shortened evaluation") == 1
+    a, b, c, d, e = stats.family(rows, "review", ["standard"])
+    assert a["notes"] == [] and a["pairs"] == [0, 1, 2]
+    assert b["diverged"] == [("review", 1)] and "review: seed 1 diverged" in b["notes"]
+    assert b["paired_p"] is b["welch_p"] is None and "no test" in b["notes"][-1]
+    assert "no runs of standard" in c["notes"] and c["difference"] is None
+    assert d["pairs"] == [1] and d["unpaired"] == [0, 2] and d["paired_p"] is None
+    assert d["welch_p"] is not None and "not paired: seed 0, 2" in d["notes"]
+    assert e["difference"] == 0 and e["paired_p"] is None and e["sign_p"] == 1 and e["dz"] is None
+    # five comparisons were planned, so five are corrected for
+    assert a["paired_bonferroni"] == pytest.approx(min(1, 5 * a["paired_p"]))
+    assert a["paired_holm"] == pytest.approx(min(1, 5 * a["paired_p"]))
 
 
 def test_without_scipy_one_clear_line():
@@ -170,68 +333,3 @@ def test_without_scipy_one_clear_line():
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert found.stdout == "tables and tests need SciPy, which is not here: pip install scipy\n"
-
-
-def test_several_learning_rates_are_separate_arms():
-    fast = [run(rule, s, 2.5, lr=3e-3) for rule in ("standard", "review") for s in (0, 1)]
-    arms = by_arm(table(RUNS + fast, baseline="standard"))
-    assert arms["review (lr 0.003)"]["baseline"] == "standard (lr 0.003)"
-    assert arms["review (lr 0.001)"]["baseline"] == "standard (lr 0.001)"
-    assert arms["review (lr 0.001)"]["n"] == 3
-    # highway has one rate, 0.001: it is compared at that one
-    assert arms["highway"]["baseline"] == "standard (lr 0.001)"
-
-
-def test_one_seed_run_twice_is_not_paired():
-    again = run("review", 1, 2.0, values="own", warmup=3)
-    review = by_arm(table([*RUNS, again], baseline="standard"))["review"]
-    assert review["pairs"] == [0, 2] and review["n"] == 4
-    assert "seed 1 was run more than once" in review["notes"][0]
-
-
-def test_group_without_baseline_says_so_and_unknown_baseline_fails():
-    alone = run("review", 0, 1.0, rung="mini")
-    rows = [row for row in table([*RUNS, alone]) if row["rung"] == "mini"]
-    assert rows[0]["difference"] is None and rows[0]["notes"] == ["no baseline to compare with"]
-    with pytest.raises(RRError, match="did you mean standard"):
-        table(RUNS, baseline="standart")
-
-
-def test_render_marks_diverged_and_shows_numbers():
-    text = render(table(RUNS))
-    line = next(line for line in text.splitlines() if line.startswith("highway"))
-    assert "2 ✗1" in line and "diverged: seed 1" in line
-    review = next(line for line in text.splitlines() if line.startswith("review"))
-    assert "3.0000" in review and "−0.2000" in review and "[−0.4484, +0.0484]" in review
-    assert text.startswith("nano · clean · fables · bpe:1024 · 300 steps")
-
-
-def test_read_results_names_damaged_files(tmp_path, capsys):
-    def put(name, text):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "run.json").write_text("{}")
-        if text is not None:
-            (tmp_path / name / "result.json").write_text(text)
-
-    for i, row in enumerate(RUNS):
-        put(f"good{i}", json.dumps(row))
-    put("truncated", json.dumps(RUNS[0])[:40])
-    put("nan", json.dumps(RUNS[0] | {"val_loss": math.nan}))
-    put("lossless", json.dumps(RUNS[0] | {"val_loss": None}))
-    put("list", "[]")
-    put("fieldless", json.dumps({k: v for k, v in RUNS[0].items() if k != "seed"}))
-    put("waiting", None)
-    rows = read_results(tmp_path)
-    assert sorted(r["id"] for r in rows) == sorted(r["id"] for r in RUNS)
-    said = capsys.readouterr().err
-    for name in ("truncated", "nan", "lossless", "list", "fieldless"):
-        assert f"{name}/result.json" in said
-    assert "5 damaged of 15" in said and "1 of 16 runs have no result yet" in said
-    assert "good" not in said
-
-
-def test_read_results_without_results(tmp_path):
-    with pytest.raises(RRError, match="no readable result.json"):
-        read_results(tmp_path)
-    with pytest.raises(RRError, match="no folder"):
-        read_results(tmp_path / "absent")

@@ -1,24 +1,18 @@
-"""Tidy tables of finished runs, and the paired tests that compare their arms (no torch).
+"""Result files to tidy rows: reading runs, one row an arm, the rows as text.
 
-Arms of one (rung, seed) see the same batches in the same order, so the noise of a seed is shared
-and the unit of evidence is the *difference* at one seed. Losses are nats a token throughout; a
-difference is arm − baseline, so that a negative one favours the arm.
+A damaged file, a diverged run, a seed that one arm lacks: each is named or marked, none is dropped
+without a word.
 """
 
 import json
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
-from .config import RRError, nearest
-
-try:
-    from scipy.stats import t as student
-except ImportError:
-    raise RRError("tables and tests need SciPy, which is not here: pip install scipy") from None
+from ..config import RRError, nearest
+from .compare import paired
 
 # Runs are comparable only where all of these agree. The learning rate is left out: each arm may
 # have been tuned on its own.
@@ -27,90 +21,6 @@ GROUP = (
     "eval_shortened",
 )  # fmt: skip
 NEEDED = ("id", "rule", "values", "seed", "lr", "status", "val_loss", *GROUP)
-
-
-# ---- One comparison ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean with its t interval, in the unit of the values."""
-
-    n: int
-    mean: float
-    lo: float
-    hi: float
-    sd: float
-    level: float
-
-
-@dataclass(frozen=True)
-class Paired:
-    """Mean of a − b over n pairs, its t interval, and the two-sided test of no difference."""
-
-    n: int
-    mean: float
-    lo: float
-    hi: float
-    t: float
-    df: int
-    p: float
-    sd: float
-    level: float
-
-
-def _numbers(values: Iterable[float], what: str) -> list[float]:
-    numbers = [float(value) for value in values]
-    bad = sum(not math.isfinite(value) for value in numbers)
-    if bad:
-        raise RRError(
-            f"{bad} of {len(numbers)} values in {what} are not finite: "
-            "take diverged runs out first and report their number"
-        )
-    return numbers
-
-
-def interval(x: Iterable[float], level: float = 0.95) -> Interval:
-    """Mean of x with its t interval: x̄ ± t·s/√n, s with n − 1.
-
-    Raises RRError for fewer than two values or values that are not finite.
-    """
-    numbers = _numbers(x, "x")
-    if not 0 < level < 1:
-        raise RRError(f"level is {level!r}: a number between 0 and 1 is accepted, as 0.95")
-    n = len(numbers)
-    if n < 2:
-        raise RRError(f"an interval needs at least two values, got {n}: train more seeds")
-    mean = math.fsum(numbers) / n
-    sd = math.sqrt(math.fsum((value - mean) ** 2 for value in numbers) / (n - 1))
-    half = float(student.ppf((1 + level) / 2, n - 1)) * sd / math.sqrt(n)
-    return Interval(n, mean, mean - half, mean + half, sd, level)
-
-
-def paired(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Paired:
-    """Paired comparison of a and b, value i of both from the same seed.
-
-    d_i = a_i − b_i, t = d̄ / (s_d/√n) with n − 1 degrees of freedom, interval d̄ ± t*·s_d/√n.
-    The test assumes normal differences, which two or three seeds cannot check. Where all
-    differences are equal, s_d = 0: t is infinite and p is 0, or both are NaN if that difference
-    is 0. Raises RRError for unequal lengths, fewer than two pairs or values that are not finite.
-    """
-    a, b = _numbers(a, "a"), _numbers(b, "b")
-    if len(a) != len(b):
-        raise RRError(f"{len(a)} values against {len(b)}: a paired test needs one of each per seed")
-    if len(a) < 2:
-        raise RRError(f"a paired test needs at least two pairs, got {len(a)}: train more seeds")
-    differences = interval((x - y for x, y in zip(a, b, strict=True)), level)
-    n, mean, sd = differences.n, differences.mean, differences.sd
-    if sd:
-        t = mean / (sd / math.sqrt(n))
-    else:
-        t = math.copysign(math.inf, mean) if mean else math.nan
-    p = float(2 * student.sf(abs(t), n - 1))
-    return Paired(n, mean, differences.lo, differences.hi, t, n - 1, p, sd, level)
-
-
-# ---- Tables of runs ----------------------------------------------------------------------------
 
 
 def _problem(row: object) -> str | None:

@@ -1,0 +1,283 @@
+"""One comparison of two arms: Welch, paired t, signed ranks, signs, t and bootstrap intervals.
+
+Every function refuses values that are not finite in one line: a diverged run is never averaged
+away, it is the caller's to report.
+"""
+
+import math
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.stats as st
+
+from ..config import RRError, nearest
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean with its t interval, in the unit of the values."""
+
+    n: int
+    mean: float
+    lo: float
+    hi: float
+    sd: float
+    level: float
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Mean of a − b over n pairs, its t interval, and the two-sided test of no difference."""
+
+    n: int
+    mean: float
+    lo: float
+    hi: float
+    t: float
+    df: int
+    p: float
+    sd: float
+    level: float
+
+
+@dataclass(frozen=True)
+class Welch:
+    """mean(a) − mean(b), its t interval, and the two-sided test that assumes no pairing."""
+
+    n_a: int
+    n_b: int
+    mean: float
+    lo: float
+    hi: float
+    t: float
+    df: float
+    p: float
+    level: float
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """A test on the signs, or the ranks and signs, of n differences that are not zero.
+
+    `zeros` pairs were equal and carry no sign. `p_min` = 2^(1−n) is the smallest two-sided p that
+    n pairs can give at all, when every difference has the same sign.
+    """
+
+    test: str
+    n: int
+    zeros: int
+    statistic: float
+    p: float
+    p_min: float
+    method: str
+
+    def can_reach(self, alpha: float = 0.05) -> bool:
+        """Whether any outcome with this n could have p ≤ alpha (0.05 needs six pairs)."""
+        return self.p_min <= alpha
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """A mean with a bootstrap interval, in the unit of the values.
+
+    No resample leaves the range of the n values, and for symmetric noise that whole range covers
+    the true mean with probability 1 − 2^(1−n): `ceiling`, above which the coverage cannot be,
+    whatever `level` says (n = 3: 0.75).
+    """
+
+    n: int
+    mean: float
+    lo: float
+    hi: float
+    level: float
+    method: str
+    resamples: int
+    ceiling: float
+
+
+def numbers(values: Iterable[float], what: str) -> np.ndarray:
+    """`values` as float64; RRError names `what` where some are missing or not finite."""
+    values = list(values)
+    try:
+        found = np.array([float("nan") if v is None else float(v) for v in values])
+    except (TypeError, ValueError):
+        raise RRError(f"{what} holds something that is no number: numbers are accepted") from None
+    bad = int((~np.isfinite(found)).sum())
+    if bad:
+        raise RRError(
+            f"{bad} of {len(found)} values in {what} are not finite: "
+            "take diverged runs out first and report their number"
+        )
+    return found
+
+
+def fraction(value: float, what: str) -> float:
+    """`value`, strictly between 0 and 1, or RRError."""
+    if not (isinstance(value, int | float) and 0 < value < 1):
+        raise RRError(f"{what} is {value!r}: a number between 0 and 1 is accepted, as 0.95")
+    return float(value)
+
+
+def _arms(a: Iterable[float], b: Iterable[float]) -> tuple[np.ndarray, np.ndarray]:
+    a, b = numbers(a, "a"), numbers(b, "b")
+    if len(a) != len(b):
+        raise RRError(f"{len(a)} values against {len(b)}: a paired test needs one of each per seed")
+    if len(a) < 2:
+        raise RRError(f"a paired test needs at least two pairs, got {len(a)}: train more seeds")
+    return a, b
+
+
+def differences(a: Iterable[float], b: Iterable[float]) -> np.ndarray:
+    """a_i − b_i, value i of both from the same seed, in the unit of the values.
+
+    Rounded to what float64 resolves at the size of a and b, so that 1.5 − 1.4 and 0.3 − 0.2 are
+    equal: ties stay ties, and constant differences have a standard deviation of zero. Raises
+    RRError for unequal lengths, fewer than two pairs or values that are not finite.
+    """
+    a, b = _arms(a, b)
+    resolution = 8 * np.finfo(float).eps * max(np.abs(a).max(), np.abs(b).max())
+    if resolution < 1e-300:  # nothing that a power of ten could scale
+        return a - b
+    return np.round(a - b, -math.ceil(math.log10(resolution)))
+
+
+def interval(x: Iterable[float], level: float = 0.95) -> Interval:
+    """Mean of x with its t interval: x̄ ± t*·s/√n, s with n − 1.
+
+    Exact for normal values, which two or three seeds cannot check. Raises RRError for fewer than
+    two values or values that are not finite.
+    """
+    x, level = numbers(x, "x"), fraction(level, "level")
+    n = len(x)
+    if n < 2:
+        raise RRError(f"an interval needs at least two values, got {n}: train more seeds")
+    mean = math.fsum(x) / n
+    sd = float(np.std(x, ddof=1)) if np.ptp(x) else 0.0
+    half = float(st.t.ppf((1 + level) / 2, n - 1)) * sd / math.sqrt(n)
+    return Interval(n, mean, mean - half, mean + half, sd, level)
+
+
+def paired(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Paired:
+    """Paired comparison of a and b, value i of both from the same seed.
+
+    d_i = a_i − b_i, t = d̄ / (s_d/√n) with n − 1 degrees of freedom, interval d̄ ± t*·s_d/√n.
+    The test assumes normal differences, which two or three seeds cannot check. Where all
+    differences are equal, s_d = 0: t is infinite and p is 0, or both are NaN if that difference
+    is 0. Raises RRError for unequal lengths, fewer than two pairs or values that are not finite.
+    """
+    d = differences(a, b)
+    over = interval(d, level)
+    if over.sd:
+        test = st.ttest_1samp(d, 0.0)
+        t, p = float(test.statistic), float(test.pvalue)
+    else:
+        t, p = (math.copysign(math.inf, over.mean), 0.0) if over.mean else (math.nan, math.nan)
+    return Paired(over.n, over.mean, over.lo, over.hi, t, over.n - 1, p, over.sd, level)
+
+
+def welch(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Welch:
+    """Unpaired comparison of a and b without assuming equal variances.
+
+    t = (ā − b̄)/√(v_a + v_b), v = s²/n; df = (v_a + v_b)² / (v_a²/(n_a−1) + v_b²/(n_b−1)).
+    Assumes normal, *independent* arms: where seeds are shared it throws away what pairing knows.
+    With no variance in either arm t is infinite and p 0 (both NaN for equal means), df is NaN.
+    Raises RRError for fewer than two values in an arm or values that are not finite.
+    """
+    a, b, level = numbers(a, "a"), numbers(b, "b"), fraction(level, "level")
+    if min(len(a), len(b)) < 2:
+        raise RRError(
+            f"Welch's test needs at least two values an arm, got {len(a)} and {len(b)}: "
+            "train more seeds"
+        )
+    mean = float(a.mean() - b.mean())
+    if np.ptp(a) or np.ptp(b):
+        test = st.ttest_ind(a, b, equal_var=False)
+        lo, hi = test.confidence_interval(level)
+        t, df, p = test.statistic, test.df, test.pvalue
+    else:
+        mean = float(a[0] - b[0])
+        lo = hi = mean
+        t, p = (math.copysign(math.inf, mean), 0.0) if mean else (math.nan, math.nan)
+        df = math.nan
+    return Welch(len(a), len(b), mean, float(lo), float(hi), float(t), float(df), float(p), level)
+
+
+def signed_rank(a: Iterable[float], b: Iterable[float]) -> Ranks:
+    """Wilcoxon's signed-rank test of a − b, two-sided; statistic: the smaller rank sum.
+
+    Assumes that differences are symmetric about their median, not that they are normal. Exact: by
+    the null distribution without ties, over all 2^n sign patterns with ties up to n = 13, and by
+    the normal approximation with ties above that; `method` says which. Equal pairs are left out
+    of n and counted in `zeros`. Raises RRError as `differences` does.
+    """
+    d = differences(a, b)
+    moved = d[d != 0]
+    n = len(moved)
+    if not n:
+        return Ranks("signed rank", 0, len(d), 0.0, 1.0, 1.0, "exact")
+    if len(np.unique(np.abs(moved))) == n:
+        method, name = "exact", "exact"
+    elif n <= 13:
+        method, name = st.PermutationMethod(n_resamples=2**n), "exact, ties permuted"
+    else:
+        method, name = "approx", "normal approximation, ties"
+    test = st.wilcoxon(moved, method=method)
+    statistic = min(test.statistic, n * (n + 1) / 2 - test.statistic)
+    return Ranks(
+        "signed rank", n, len(d) - n, float(statistic), float(test.pvalue), 2.0 ** (1 - n), name
+    )
+
+
+def sign_test(a: Iterable[float], b: Iterable[float]) -> Ranks:
+    """Sign test of a − b: k positive of n ~ Binomial(n, ½), two-sided, exact; statistic: k.
+
+    Assumes only that seeds are independent. Equal pairs are left out of n and counted in `zeros`.
+    Raises RRError as `differences` does.
+    """
+    d = differences(a, b)
+    n, k = int((d != 0).sum()), int((d > 0).sum())
+    p = float(st.binomtest(k, n, 0.5).pvalue) if n else 1.0
+    return Ranks("sign", n, len(d) - n, float(k), p, 2.0 ** (1 - max(n, 1)), "exact")
+
+
+def bootstrap(
+    x: Iterable[float],
+    level: float = 0.95,
+    method: str = "BCa",
+    resamples: int = 9999,
+    seed: int = 0,
+) -> Bootstrap:
+    """Mean of x with a bootstrap interval; for pairs, give `differences(a, b)`.
+
+    method: "BCa" (bias-corrected and accelerated), "percentile" or "basic". The same seed gives
+    the same interval. Values that are all equal give an interval of no width. Raises RRError for
+    fewer than two values, values that are not finite, an unknown method or fewer than 100
+    resamples.
+    """
+    x, level = numbers(x, "x"), fraction(level, "level")
+    if method not in ("BCa", "percentile", "basic"):
+        found = nearest(str(method), ["BCa", "percentile", "basic"])
+        raise RRError(f"no bootstrap method {method!r}: {found}")
+    if len(x) < 2:
+        raise RRError(f"a bootstrap needs at least two values, got {len(x)}: train more seeds")
+    if not isinstance(resamples, int) or resamples < 100:
+        raise RRError(f"{resamples!r} resamples: a whole number from 100 on is accepted")
+    mean = math.fsum(x) / len(x)
+    lo = hi = mean
+    if np.ptp(x):
+        with warnings.catch_warnings():
+            # two values leave BCa no acceleration to estimate: the case is dealt with below
+            warnings.simplefilter("ignore")
+            made = st.bootstrap(
+                (x,), np.mean, n_resamples=resamples, confidence_level=level, method=method,
+                random_state=np.random.default_rng(seed),
+            ).confidence_interval  # fmt: skip
+        lo, hi = float(made.low), float(made.high)
+        if not (math.isfinite(lo) and math.isfinite(hi)):
+            raise RRError(
+                f"{method} has no interval for these {len(x)} values: "
+                'method "percentile" is accepted'
+            )
+    return Bootstrap(len(x), mean, lo, hi, level, method, resamples, 1 - 2.0 ** (1 - len(x)))

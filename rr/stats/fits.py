@@ -1,0 +1,116 @@
+"""Weighted least squares of a gap against (log) size, with intervals."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+import scipy.stats as st
+
+from ..config import RRError
+from .compare import fraction, numbers
+
+
+@dataclass(frozen=True)
+class Fit:
+    """y = intercept + slope·x by weighted least squares.
+
+    `lo, hi` bound the slope; `t, df, p` test slope 0; `chi2` is Σ((y − ŷ)/se)² with `chi2_p` the
+    chance of one as large if the line and the errors were right (None without errors). `errors`:
+    "known" (se taken at its word, normal quantiles, df infinite) or "scaled" (only ratios of se
+    used, the size read from the residuals, t with n − 2).
+    """
+
+    n: int
+    intercept: float
+    slope: float
+    se_intercept: float
+    se_slope: float
+    covariance: float
+    lo: float
+    hi: float
+    t: float
+    df: float
+    p: float
+    chi2: float | None
+    chi2_p: float | None
+    level: float
+    errors: str
+
+    def at(self, x: float) -> tuple[float, float, float]:
+        """The line at x with its interval (of the line, not of a new observation), unit of y."""
+        value = self.intercept + self.slope * x
+        variance = self.se_intercept**2 + 2 * x * self.covariance + (x * self.se_slope) ** 2
+        half = float(st.t.ppf((1 + self.level) / 2, self.df)) * math.sqrt(max(variance, 0.0))
+        return value, value - half, value + half
+
+
+def fit(
+    x: Iterable[float],
+    y: Iterable[float],
+    se: Iterable[float] | None = None,
+    level: float = 0.95,
+    errors: str | None = None,
+) -> Fit:
+    """Least squares of y on x, each point weighted 1/se²: cov(β̂) = (XᵀWX)⁻¹, times χ²/(n − 2)
+    where errors are "scaled".
+
+    x: log size (nats or decades, as given); y: the gap; se: standard error of each y, in the unit
+    of y (none: equal weights). errors defaults to "known" with se and "scaled" without. A standard
+    error from two or three seeds is itself noise, and a seed with a lucky spread would rule the
+    line: pool them (`pooled_sd`) first. Assumes a straight line and independent normal errors.
+    Raises RRError for fewer than three points, unequal lengths, x that does not vary, or se ≤ 0.
+    """
+    x, y, level = numbers(x, "x"), numbers(y, "y"), fraction(level, "level")
+    errors = errors or ("scaled" if se is None else "known")
+    if errors not in ("known", "scaled"):
+        raise RRError(f'errors is {errors!r}: "known" and "scaled" are accepted')
+    if errors == "known" and se is None:
+        raise RRError("known errors need se: a standard error for each y")
+    given = se is not None
+    se = numbers(se, "se") if given else np.ones_like(y)
+    if not len(x) == len(y) == len(se):
+        raise RRError(f"{len(x)} x, {len(y)} y and {len(se)} se: one of each a point is accepted")
+    if len(x) < 3:
+        raise RRError(f"a line with an interval needs at least three points, got {len(x)}")
+    if not np.ptp(x):
+        raise RRError(f"x is {x[0]:g} at every point: a slope needs at least two sizes")
+    if (se <= 0).any():
+        raise RRError(f"{int((se <= 0).sum())} of {len(se)} se are not positive")
+    # about the weighted centre, where slope and height are uncorrelated: well conditioned
+    centre = float(np.average(x, weights=se**-2))
+    design = np.column_stack([np.ones_like(x), x - centre]) / se[:, None]
+    beta, *_ = scipy.linalg.lstsq(design, y / se)
+    chi2 = float(np.sum((y / se - design @ beta) ** 2))
+    covariance = scipy.linalg.inv(design.T @ design)
+    df = float(len(x) - 2)
+    scale = 1.0 if errors == "known" else chi2 / df
+    (height, mixed), (_, tilt) = (scale * covariance).tolist()
+    slope, se_slope = float(beta[1]), math.sqrt(tilt)
+    quantiles = math.inf if errors == "known" else df
+    half = float(st.t.ppf((1 + level) / 2, quantiles)) * se_slope
+    if se_slope:
+        t = slope / se_slope
+    else:
+        t = math.copysign(math.inf, slope) if slope else math.nan
+    return Fit(
+        n=len(x), intercept=float(beta[0]) - slope * centre, slope=slope,
+        se_intercept=math.sqrt(max(height - 2 * centre * mixed + centre**2 * tilt, 0.0)),
+        se_slope=se_slope, covariance=mixed - centre * tilt, lo=slope - half, hi=slope + half,
+        t=t, df=quantiles, p=float(2 * st.t.sf(abs(t), quantiles)), chi2=chi2 if given else None,
+        chi2_p=float(st.chi2.sf(chi2, df)) if given else None, level=level, errors=errors,
+    )  # fmt: skip
+
+
+def pooled_sd(groups: Iterable[Iterable[float]]) -> tuple[float, int]:
+    """(s, df): s² = Σ(n_i − 1)s_i²/Σ(n_i − 1), the spread within groups, taken as equal in all.
+
+    Raises RRError where no group has two values.
+    """
+    groups = [numbers(group, f"group {i + 1}") for i, group in enumerate(groups)]
+    df = sum(len(group) - 1 for group in groups if len(group))
+    if df < 1:
+        raise RRError("no group has two values: a spread within groups needs at least one that has")
+    squares = sum(float(((g - g.mean()) ** 2).sum()) for g in groups if len(g) > 1)
+    return math.sqrt(squares / df), df

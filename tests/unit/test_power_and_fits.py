@@ -1,0 +1,194 @@
+"""Effects, power and fits against a second way to each: integration, closed form, statsmodels.
+
+statsmodels is no dependency of the project; its test is skipped where it is not installed.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+
+from rr import stats
+from rr.config import RRError
+
+A = [3.11, 3.05, 3.2, 3.16, 2.99, 3.4]
+B = [3.2, 3.0, 3.3, 3.1, 3.05, 3.51]
+
+
+def shifted_cdf(t, df, shift):
+    """P(T ≤ t), T = (Z + shift)/√(χ²/df), by integrating over the χ of the denominator."""
+
+    def at(s):  # s = √(χ²/df)
+        log = math.log(2) + df / 2 * math.log(df / 2) - math.lgamma(df / 2)
+        density = math.exp(log + (df - 1) * math.log(s) - df * s * s / 2)
+        return density * 0.5 * math.erfc((shift - t * s) / math.sqrt(2))
+
+    return quad(at, 1e-12, 12, epsabs=1e-12, limit=400)[0]
+
+
+def t_tail(t, df):
+    """P(|T| ≥ |t|) of the central t."""
+    return 2 * (1 - shifted_cdf(abs(t), df, 0.0))
+
+
+# ---- Effects and power -------------------------------------------------------------------------
+
+
+def test_effects_against_closed_forms():
+    d = np.subtract(A, B)
+    dz = stats.cohen_dz(A, B, level=0.9)
+    assert dz.value == pytest.approx(d.mean() / d.std(ddof=1)) and dz.df == 5
+    t = dz.value * math.sqrt(6)
+    assert shifted_cdf(t, 5, dz.hi * math.sqrt(6)) == pytest.approx(0.05, abs=1e-6)
+    assert shifted_cdf(t, 5, dz.lo * math.sqrt(6)) == pytest.approx(0.95, abs=1e-6)
+    mirror = stats.cohen_dz(B, A, level=0.9)
+    assert (mirror.value, mirror.lo, mirror.hi) == pytest.approx((-dz.value, -dz.hi, -dz.lo))
+    a, b = A, B[:4]
+    g = stats.hedges_g(a, b)
+    pooled = math.sqrt((5 * np.var(a, ddof=1) + 3 * np.var(b, ddof=1)) / 8)
+    # J(8) = Γ(4)/(2·Γ(7/2)), Γ(7/2) = 15√π/8
+    bias = 6 / (2 * 15 * math.sqrt(math.pi) / 8)
+    assert g.value == pytest.approx(bias * (np.mean(a) - np.mean(b)) / pooled)
+    root = math.sqrt(6 * 4 / 10)
+    t = g.value / bias * root
+    assert shifted_cdf(t, 8, g.hi / bias * root) == pytest.approx(0.025, abs=1e-6)
+    # where s_d is next to nothing, only its own spread is left; both ways of it meet
+    near, far = (stats.cohen_dz([k, k + 1, k + 2], [0, 0, 0]) for k in (5.7e3, 5.8e3))
+    assert (near.hi / near.value, near.lo / near.value) == pytest.approx(
+        (far.hi / far.value, far.lo / far.value), rel=1e-4
+    )
+
+
+@pytest.mark.parametrize("gap, sd, n", [(0.01, 0.01, 3), (0.005, 0.01, 8), (0.02, 0.004, 2)])
+def test_power_against_integration(gap, sd, n):
+    for design, df, shift in (
+        ("paired", n - 1, math.sqrt(n) * gap / sd),
+        ("independent", 2 * n - 2, math.sqrt(n / 2) * gap / sd),
+    ):
+        found = stats.power(gap, sd, n, alpha=0.05, design=design)
+        low, high = 0.0, 100.0  # the critical value, by bisection on the density
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if t_tail(middle, df) > 0.05 else (low, middle)
+        beyond = 1 - shifted_cdf(low, df, shift) + shifted_cdf(-low, df, shift)
+        assert found == pytest.approx(beyond, abs=1e-6)
+
+
+def test_seeds_needed_is_the_first_that_suffices():
+    for design in ("paired", "independent"):
+        n = stats.seeds_needed(0.01, 0.012, design=design)
+        assert stats.power(0.01, 0.012, n, design=design) >= 0.8
+        assert stats.power(0.01, 0.012, n - 1, design=design) < 0.8
+        gap = stats.detectable_gap(n, 0.012, design=design)
+        assert gap <= 0.01 and stats.power(gap, 0.012, n, design=design) == pytest.approx(0.8)
+    assert stats.seeds_needed(1.0, 1e-6) == 2 and stats.power(1.0, 1e-12, 2) == 1
+    assert stats.power(0.0, 1.0, 5) == pytest.approx(0.05)
+    # known normal noise: n ≈ (z_{0.975} + z_{0.8})² (sd/gap)² = 7.849·(sd/gap)²
+    assert stats.seeds_needed(0.01, 0.2) == pytest.approx(7.849 * 400, rel=2e-3)
+
+
+def test_sd_interval_by_the_closed_form_of_three_seeds():
+    # with 2 df, χ² has quantiles −2·log(1 − q)
+    low, high = stats.sd_interval(0.002, 2)
+    assert low == pytest.approx(0.002 * math.sqrt(2 / (-2 * math.log(0.025))))
+    assert high == pytest.approx(0.002 * math.sqrt(2 / (-2 * math.log(0.975))))
+    assert 12 < high / low < 12.1
+
+
+# ---- Fits --------------------------------------------------------------------------------------
+
+X, Y, SE = [4.0, 5.0, 5.7, 6.4, 6.9], [-9, -3, 4, 11, 16], [5, 4, 1.5, 2, 1]
+
+
+def test_fit_against_the_normal_equations():
+    x, y, w = np.array(X), np.array(Y), 1 / np.array(SE, float) ** 2
+    s, sx, sy, sxx, sxy = (float((w * v).sum()) for v in (x**0, x, y, x * x, x * y))
+    det = s * sxx - sx**2
+    slope, height = (s * sxy - sx * sy) / det, (sxx * sy - sx * sxy) / det
+    chi2 = (w * (y - height - slope * x) ** 2).sum()
+    known = stats.fit(X, Y, SE)
+    assert (known.slope, known.intercept) == pytest.approx((slope, height), rel=1e-9)
+    assert (known.se_slope, known.se_intercept, known.covariance) == pytest.approx(
+        (math.sqrt(s / det), math.sqrt(sxx / det), -sx / det), rel=1e-9
+    )
+    assert known.chi2 == pytest.approx(chi2) and known.errors == "known"
+    assert known.p == pytest.approx(math.erfc(slope / known.se_slope / math.sqrt(2)), rel=1e-6)
+    assert known.hi - known.slope == pytest.approx(1.959964 * known.se_slope, rel=1e-6)
+    # with 3 df, P(χ² ≥ c) = erfc(√(c/2)) + √(2c/π)·e^(−c/2)
+    tail = math.erfc(math.sqrt(chi2 / 2)) + math.sqrt(2 * chi2 / math.pi) * math.exp(-chi2 / 2)
+    assert known.chi2_p == pytest.approx(tail, rel=1e-9)
+    scaled = stats.fit(X, Y, SE, errors="scaled")
+    assert scaled.se_slope == pytest.approx(known.se_slope * math.sqrt(chi2 / 3), rel=1e-9)
+    assert scaled.p == pytest.approx(t_tail(scaled.slope / scaled.se_slope, 3), abs=1e-9)
+    # the line and its error at a point: the same fit with x counted from that point
+    value, low, high = scaled.at(6.0)
+    there = stats.fit([v - 6 for v in X], Y, SE, errors="scaled")
+    assert value == pytest.approx(there.intercept)
+    edge = (high - value) / there.se_intercept
+    assert t_tail(edge, 3) == pytest.approx(0.05, abs=1e-8)
+    assert value - low == pytest.approx(high - value)
+
+
+def test_fit_of_an_exact_line_and_of_a_flat_one():
+    exact = stats.fit([1, 2, 3, 4], [3, 5, 7, 9])
+    assert (exact.slope, exact.intercept, exact.chi2) == (pytest.approx(2), pytest.approx(1), None)
+    flat = stats.fit([1, 2, 3], [0, 0, 0])
+    assert flat.slope == 0 and math.isnan(flat.p)
+
+
+def test_pooled_sd_by_hand():
+    # squares 2 and 0.5 with 2 and 1 degrees of freedom; a single value has no spread to give
+    assert stats.pooled_sd([[1, 2, 3], [5, 6], [9]]) == (pytest.approx(math.sqrt(2.5 / 3)), 3)
+
+
+# ---- statsmodels -------------------------------------------------------------------------------
+
+
+def test_power_and_fits_against_statsmodels():
+    sm = pytest.importorskip("statsmodels.api")
+    from statsmodels.stats.power import TTestIndPower, TTestPower
+
+    for design, theirs in (("paired", TTestPower()), ("independent", TTestIndPower())):
+        ours = stats.power(0.01, 0.012, 7, design=design)
+        assert ours == pytest.approx(theirs.power(0.01 / 0.012, 7, 0.05), rel=1e-6)
+    for errors, kind in (("scaled", "nonscaled"), ("known", "fixed scale")):
+        model = sm.WLS(Y, sm.add_constant(X), weights=1 / np.array(SE, float) ** 2)
+        theirs = model.fit(cov_type=kind) if errors == "known" else model.fit()
+        ours = stats.fit(X, Y, SE, errors=errors)
+        assert (ours.intercept, ours.slope) == pytest.approx(tuple(theirs.params))
+        assert (ours.se_intercept, ours.se_slope) == pytest.approx(tuple(theirs.bse))
+        if errors == "scaled":
+            assert (ours.lo, ours.hi) == pytest.approx(tuple(theirs.conf_int()[1]))
+            band = theirs.get_prediction([[1, 6.0]]).conf_int()[0]
+            assert ours.at(6.0)[1:] == pytest.approx(tuple(band))
+
+
+# ---- Bad input ---------------------------------------------------------------------------------
+
+BAD = [
+    (lambda: stats.cohen_dz([2, 3], [1, 2]), "differences are equal"),
+    (lambda: stats.hedges_g([1], [1, 2]), "got 1 and 2"),
+    (lambda: stats.hedges_g([1, 1], [2, 2]), "neither arm varies"),
+    (lambda: stats.power(0.01, 0.0, 3), "sd is 0"),
+    (lambda: stats.power(0.01, 0.1, 1), "from 2 on"),
+    (lambda: stats.power(0.01, 0.1, 3, design="pair"), "did you mean paired"),
+    (lambda: stats.seeds_needed(0, 0.1), "gap is 0"),
+    (lambda: stats.seeds_needed(1e-9, 0.1), "more than 100000 seeds"),
+    (lambda: stats.detectable_gap(3, 0.1, power=0.01), "at most alpha"),
+    (lambda: stats.sd_interval(0.1, 0), "df is 0"),
+    (lambda: stats.fit([1, 2], [1, 2]), "at least three points"),
+    (lambda: stats.fit([1, 1, 1], [1, 2, 3]), "x is 1 at every point"),
+    (lambda: stats.fit([1, 2, 3], [1, 2]), "3 x, 2 y"),
+    (lambda: stats.fit([1, 2, 3], [1, 2, 3], [1, 0, 1]), "1 of 3 se are not positive"),
+    (lambda: stats.fit([1, 2, 3], [1, 2, 3], errors="known"), "need se"),
+    (lambda: stats.fit([1, 2, 3], [1, 2, 3], errors="odd"), "are accepted"),
+    (lambda: stats.pooled_sd([[1], [2]]), "no group has two"),
+]
+
+
+@pytest.mark.parametrize("call, words", BAD, ids=[words for _, words in BAD])
+def test_bad_input_is_one_clear_line(call, words):
+    with pytest.raises(RRError, match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value)
