@@ -4,7 +4,7 @@ Losses are in nats a token, summed in float64.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,6 +173,21 @@ class Step:
     out: Tensor
 
 
+@contextlib.contextmanager
+def wrapped(owners: list, name: str, wrap: Callable[[Any, Callable], Callable]) -> Iterator[None]:
+    """Replace the method `name` of each owner by wrap(owner, method); put back what was there."""
+    before = [(owner, vars(owner).get(name), getattr(owner, name)) for owner in owners]
+    for owner, _, method in before:
+        setattr(owner, name, wrap(owner, method))
+    try:
+        yield
+    finally:
+        for owner, own, _ in before:
+            delattr(owner, name)
+            if own is not None:  # a caller's own patch
+                setattr(owner, name, own)
+
+
 def trace(model: Model, idx: Tensor, grad: bool = False) -> list[Step]:
     """What every sublayer read, proposed and left behind, for token ids (B, T).
 
@@ -181,9 +196,7 @@ def trace(model: Model, idx: Tensor, grad: bool = False) -> list[Step]:
     """
     steps: list[Step] = []
 
-    def spy(rule: Any):
-        write = rule.write
-
+    def spy(rule: Any, write: Callable) -> Callable:
         def record(state: Tensor, u: Tensor) -> Tensor:
             out = write(state, u)
             if grad:
@@ -197,14 +210,9 @@ def trace(model: Model, idx: Tensor, grad: bool = False) -> list[Step]:
     rules = model.rules
     for rule in rules:
         if rule.state != "tensor":
-            raise TypeError(f"{rule.name} keeps a {rule.state} as its state: no single stream")
-        rule.write = spy(rule)
-    try:
-        with torch.enable_grad() if grad else torch.no_grad():
-            model.hidden(idx)
-    finally:
-        for rule in rules:
-            del rule.write
+            raise TypeError(f"{rule.name} keeps {rule.state} as its state: no single stream")
+    with wrapped(rules, "write", spy), torch.enable_grad() if grad else torch.no_grad():
+        model.hidden(idx)
     return steps
 
 
@@ -225,18 +233,15 @@ def gradient_by_depth(model: Model, idx: Tensor, targets: Tensor) -> list[float]
         streams.append(state)
         return state
 
-    final, rules = model.final_rule, model.rules
-    opens = final.open
-    final.open = lambda x0: keep(opens(x0))
-    for rule in rules:
-        rule.write = lambda state, u, write=rule.write: keep(write(state, u))
-    try:
-        with torch.enable_grad():
-            model(idx, targets).backward()
-    finally:
-        del final.open
-        for rule in rules:
-            del rule.write
+    def after(owner: Any, method: Callable) -> Callable:
+        return lambda *args: keep(method(*args))
+
+    with (
+        wrapped([model.final_rule], "open", after),
+        wrapped(model.rules, "write", after),
+        torch.enable_grad(),
+    ):
+        model(idx, targets).backward()
     norms = [s.grad.double().norm().item() for s in streams]
     model.zero_grad(set_to_none=True)
     return norms
@@ -249,19 +254,16 @@ def jacobian_gain(model: Model, idx: Tensor, probes: int = 8, seed: int = 0) -> 
     the embedding reach the last state at their own size. idx: (B, T).
     """
     kept: list[Tensor] = []
-    final = model.final_rule
-    opens = final.open
 
-    def leaf(x0: Tensor) -> Tensor:
-        kept.append(opens(x0.detach()).requires_grad_())
-        return kept[0]
+    def leaf(owner: Any, method: Callable) -> Callable:
+        def opened(x0: Tensor) -> Tensor:
+            kept.append(method(x0.detach()).requires_grad_())
+            return kept[0]
 
-    final.open = leaf
-    try:
-        with torch.enable_grad():
-            steps = trace(model, idx, grad=True)
-    finally:
-        del final.open
+        return opened
+
+    with wrapped([model.final_rule], "open", leaf), torch.enable_grad():
+        steps = trace(model, idx, grad=True)
     last = steps[-1].out
     source = torch.Generator().manual_seed(seed)
     total = 0.0

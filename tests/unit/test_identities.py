@@ -79,6 +79,16 @@ def test_probes_leave_the_model_as_it_was():
     assert "write" not in vars(model.rules[0]) and "open" not in vars(model.final_rule)
 
 
+def test_probes_see_a_write_that_a_caller_has_patched():
+    model = model_of("standard")
+    patched = lambda state, u: state  # noqa: E731
+    model.rules[2].write = patched
+    for _ in range(2):
+        step = trace(model, IDX)[2]
+        assert torch.equal(step.out, step.h)
+    assert model.rules[2].write is patched
+
+
 def test_probe_values_against_direct_computations():
     """Shares and gradients by definition, on a convex net where they are far from trivial."""
     model = model_of("review-convex", seed=1)
