@@ -11,6 +11,8 @@ import time
 from nbkit import NOTEBOOKS, ROOT, environment
 
 PYTEST = [sys.executable, "-m", "pytest", "-q"]
+# two processes, a file or notebook each
+PAIR = ["-n", "2", "--dist", "loadfile"]
 NBVAL = [
     "--nbval", "--nbval-current-env", "--nbval-cell-timeout=900",
     "--nbval-sanitize-with", "tests/notebooks/sanitize.cfg",
@@ -23,7 +25,7 @@ def steps() -> list[tuple[str, list[str], dict[str, str]]]:
     one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     return [
         ("lint", [sys.executable, "book/tools/lint.py"], {}),
-        ("unit", [*PYTEST, "tests/unit", "-m", "not slow"], {}),
+        ("unit", [*PYTEST, "tests/unit", "-m", "not slow", *PAIR], one),
         ("notebooks: rules", [*PYTEST, "tests/notebooks", "-m", "not slow"], {}),
         ("notebooks: outputs", [*PYTEST, *NBVAL, str(NOTEBOOKS)], one),
         ("book: the page", [*PYTEST, "tests/book", "-m", "not slow"], {}),
