@@ -299,5 +299,5 @@ def polynomial(costs: Sequence[int]) -> str:
 
 
 def _start(name: str) -> float | None:
-    rule = _meta(ModelConfig(64, 4, 1, 8, 32, rule=name)).rules[2]
+    rule = _meta(ModelConfig(64, 12, 1, 8, 32, rule=name)).rules[2]  # 12 blocks, as GPT-2
     return rule.coefficient(rule.site)
