@@ -45,9 +45,10 @@ def chosen_rate(out: Path) -> float:
 
 
 def rest(lr: float) -> Iterator[Run]:
-    """Stages B to E, so ordered that stopping early leaves whole seeds."""
+    """Stages B to F, so ordered that stopping early leaves whole seeds."""
     depths = (4, 8, 16, 32)
     yield run("review-convex", 32, 0, lr, steps=3000)  # C
+    yield run("review-convex", 32, 0, 3e-4, steps=4000)  # F
     yield from (run(rule, depth, 0, lr) for depth in depths for rule in RULES)  # B, seed 0
     wide = ("review-convex", "review-convex:bias=-3")
     yield from (run(rule, 32, seed, 1e-3, 100, width=256, batch=4)
