@@ -106,6 +106,11 @@ class ModelConfig:
                 )
         if self.flavour not in FLAVOURS:
             raise RRError(f"unknown flavour {self.flavour!r}: {nearest(self.flavour, FLAVOURS)}")
+        if self.flavour == "llama" and self.head_dim % 2:
+            raise RRError(
+                f"d_model {self.d_model} over {self.n_head} heads is {self.head_dim} channels a "
+                "head: llama rotates pairs of channels, so an even number is accepted"
+            )
 
     @property
     def head_dim(self) -> int:

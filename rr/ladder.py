@@ -82,7 +82,8 @@ def arm(
 ) -> ModelConfig:
     """The model of one arm at one rung, widened to the parameters of the rung's Review arm.
 
-    paper: d grows in steps of n_head until the count is at least Review's, as the study did.
+    paper: d grows in steps of n_head until the count is at least Review's, as the study did (of
+    2·n_head for llama, whose heads need an even number of channels).
     clean: d_ff moves in steps of 64, d and head size stay, to the count nearest to Review's; a rule
     that is larger than Review even at the rung's own d_ff stays at its own size. A rung given with
     shape options is not matched: the body is exactly what was asked for.
@@ -109,16 +110,22 @@ def arm(
     if count(body) >= target:
         return body
     if protocol == "paper":
+        step = body.n_head * (2 if flavour == "llama" else 1)
         while count(body) < target:
-            d = body.d_model + body.n_head
+            d = body.d_model + step
             body = replace(body, d_model=d, d_ff=4 * d)
         return body
     step = count(replace(body, d_ff=body.d_ff + 64)) - count(body)
     return replace(body, d_ff=body.d_ff + 64 * round((target - count(body)) / step))
 
 
-@lru_cache(maxsize=256)
 def _meta(config: ModelConfig) -> Model:
+    return _built(config, resolve(config.rule)[0], resolve(config.values, "values")[0])
+
+
+@lru_cache(maxsize=256)
+def _built(config: ModelConfig, rule: type, values: type) -> Model:
+    # By the classes too: a name that a reader registers anew is another rule.
     with torch.device("meta"):
         return Model(config)
 

@@ -11,13 +11,13 @@ coefficient and gain at initialisation. Matching, cost tables, the command line,
 test suite all read it from there.
 """
 
-import importlib.util
 import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -240,10 +240,8 @@ def _load(name: str, kind: str) -> type[Described]:
     path, _, class_name = name.rpartition(":")
     if not Path(path).is_file():
         raise RRError(f"no file {path!r}: a rule of your own is written my_rule.py:Class")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        module = _module(path, Path(path).read_bytes())
     except Exception as error:  # whatever the reader's file raises is the reader's one line
         raise RRError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     cls = getattr(module, class_name, None)
@@ -251,3 +249,15 @@ def _load(name: str, kind: str) -> type[Described]:
         raise RRError(f"{path} has no {kind} rule named {class_name!r}: a subclass of rr.Rule")
     cls.name = cls.name or class_name
     return cls
+
+
+@lru_cache(maxsize=32)
+def _module(path: str, code: bytes) -> ModuleType:
+    """A reader's file as a module, run once for as long as its bytes stay.
+
+    So all sublayers share one class, and what runs is what the run's id has hashed.
+    """
+    module = ModuleType(Path(path).stem)
+    module.__file__ = path
+    exec(compile(code, path, "exec"), module.__dict__)
+    return module

@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from rr import ladder
 from rr.config import ModelConfig, RRError
 from rr.model import Model
+from rr.residual import RULES, Rule
 
 # rung, arm, d_model, exact parameters; the study's CSV prints them as params_M to two decimals.
 PUBLISHED = [
@@ -94,6 +95,45 @@ def test_bad_rungs_say_what_is_accepted(rung, says):
     with pytest.raises(RRError, match=says) as error:
         ladder.arm(rung, "standard")
     assert "\n" not in str(error.value)
+
+
+def test_llama_heads_have_an_even_number_of_channels():
+    """Positions turn pairs of channels: the widened arms keep to it, other bodies are refused."""
+    for rung in ("60M", "150M"):
+        arm = ladder.arm(rung, "standard", protocol="paper", flavour="llama")
+        assert arm.head_dim > 64 and arm.head_dim % 2 == 0
+        assert ladder.count(arm) >= ladder.count(ladder.arm(rung, "review", protocol="paper",
+                                                            flavour="llama"))
+    with pytest.raises(RRError, match="is 3 channels a head: .* an even number is accepted"):
+        ladder.arm("nano:d_model=6,n_head=2", "standard", flavour="llama")
+
+
+def test_a_rule_registered_anew_is_counted_anew(monkeypatch):
+    config = ModelConfig(64, n_layer=2, n_head=1, d_model=8, d_ff=32, rule="mine")
+    counts = []
+    for scalars in (0, 3):
+
+        class Mine(Rule):
+            equation, source = "h", "a reader"
+            own = scalars
+
+            def build(self, site, config):
+                self.extra = torch.nn.Parameter(torch.zeros(self.own))
+
+        monkeypatch.setitem(RULES, "mine", Mine)
+        counts.append(ladder.count(config))
+    assert counts[1] - counts[0] == 2 * 2 * 3
+
+
+def test_a_readers_file_runs_once_until_its_bytes_change(tmp_path):
+    path = tmp_path / "mine.py"
+    text = "from rr import Rule\nclass Mine(Rule):\n    equation, source, n = 'h', 'a reader', {}\n"
+    path.write_text(text.format(1))
+    config = ModelConfig(64, n_layer=2, n_head=1, d_model=8, d_ff=32, rule=f"{path}:Mine")
+    assert len({type(rule) for rule in Model(config).rules}) == 1
+    path.write_text(text.format(2))
+    assert {rule.n for rule in Model(config).rules} == {2}
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.py"]
 
 
 def test_specifications_are_canonical():
