@@ -225,26 +225,26 @@ def gradient_by_depth(model: Model, idx: Tensor, targets: Tensor) -> list[float]
     """‖∂loss/∂h_l‖ for l = 0 … S (S = 2L·N): how much of the loss's gradient reaches each depth.
 
     Euclidean norm over all entries of the stream after sublayer l; entry 0 is the embedding's.
+    The gradients that the parameters hold stay as they are. For rules whose state is no list.
     """
+    if model.final_rule.state == "list":
+        raise TypeError(f"{model.final_rule.name} keeps a list as its state: no single stream")
     streams: list[Tensor] = []
 
-    def keep(state: Tensor) -> Tensor:
-        state.retain_grad()
-        streams.append(state)
-        return state
-
     def after(owner: Any, method: Callable) -> Callable:
-        return lambda *args: keep(method(*args))
+        def kept(*args: Any) -> Tensor:
+            streams.append(method(*args))
+            return streams[-1]
+
+        return kept
 
     with (
         wrapped([model.final_rule], "open", after),
         wrapped(model.rules, "write", after),
         torch.enable_grad(),
     ):
-        model(idx, targets).backward()
-    norms = [s.grad.double().norm().item() for s in streams]
-    model.zero_grad(set_to_none=True)
-    return norms
+        loss = model(idx, targets)
+    return [g.double().norm().item() for g in torch.autograd.grad(loss, streams)]
 
 
 def jacobian_gain(model: Model, idx: Tensor, probes: int = 8, seed: int = 0) -> float:
@@ -277,6 +277,7 @@ def jacobian_gain(model: Model, idx: Tensor, probes: int = 8, seed: int = 0) -> 
 def embedding_share(model: Model, idx: Tensor) -> float:
     """‖(∏ kept_l) ⊙ h_0‖ / ‖h_S‖: what is left of the embedding itself in the last state.
 
+    kept_l is the coefficient on h in write l; Euclidean norms over all entries. idx: (B, T).
     """
     steps = trace(model, idx)
     left = steps[0].h.double()

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config import ModelConfig
-from ..ops import rms_norm
+from ..ops import EPS, rms_norm
 from .base import ENDS, Normal, Option, Rule, Site, register
 
 
@@ -200,6 +200,11 @@ class DeepNorm(Rule):
 
     def write(self, state: Tensor, u: Tensor) -> Tensor:
         return rms_norm(self.alpha(self.site) * state + u, self.gain)
+
+    def kept(self, h: Tensor, u: Tensor) -> Tensor:
+        alpha = self.alpha(self.site)
+        square = (alpha * h + u).pow(2).mean(-1, keepdim=True)
+        return alpha * self.gain * torch.rsqrt(square + EPS)
 
     def branch_gain(self, site: Site) -> float:
         return (8 * site.n_layer * site.n_loops) ** -0.25

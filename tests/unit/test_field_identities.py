@@ -48,6 +48,18 @@ def test_equals_standard_at_the_start(rule, values):
         torch.testing.assert_close(got[name], want[name], rtol=1e-9, atol=1e-12)
 
 
+def test_deepnorm_says_what_its_norm_keeps_of_the_state():
+    """out = kept·h + (kept/α)·u: the norm divides both by the same length."""
+    model = model_of("deepnorm")
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)).double()
+    for step, rule in zip(trace(model, IDX), model.rules, strict=True):
+        alpha = 8**0.25  # (2M)^¼ of 4 blocks
+        torch.testing.assert_close(step.kept * (step.h + step.u / alpha), step.out)
+        assert rule.carry(rule.site) is None and step.kept.shape == step.h.shape
+
+
 @pytest.mark.parametrize("rule", ["rezero", "rezero:norm=pre", "fixup"])
 def test_is_the_identity_at_the_start(rule):
     for step in trace(model_of(rule), IDX):

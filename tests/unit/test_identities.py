@@ -1,5 +1,6 @@
 """Facts that hold exactly between rules."""
 
+import pytest
 import torch
 
 from rr import ladder
@@ -77,6 +78,23 @@ def test_probes_leave_the_model_as_it_was():
     assert torch.equal(model(IDX), before)
     assert all(p.grad is None for p in model.parameters())
     assert "write" not in vars(model.rules[0]) and "open" not in vars(model.final_rule)
+
+
+def test_probes_leave_the_gradients_that_were_there():
+    model = model_of("review")
+    before = gradients(model)
+    held = {name: grad.clone() for name, grad in before.items()}
+    gradient_by_depth(model, IDX, TARGETS)
+    for name, p in model.named_parameters():
+        assert p.grad is before[name] and torch.equal(p.grad, held[name])
+
+
+@pytest.mark.parametrize("rule", ["attnres", "denseformer"])
+def test_probes_refuse_a_rule_without_a_single_stream(rule):
+    model = model_of(rule)
+    for probe in (lambda: trace(model, IDX), lambda: gradient_by_depth(model, IDX, TARGETS)):
+        with pytest.raises(TypeError, match="no single stream"):
+            probe()
 
 
 def test_probes_see_a_write_that_a_caller_has_patched():
