@@ -127,9 +127,11 @@ def lab_stream(model: Model | None = None) -> Lab:
             f"{number(slopes[0] / slopes[-1])} times the gradient at the last state."
         )
 
+    # the others have no single stream to measure
+    traced = [name for name, rule in RULES.items() if rule.state == "tensor"]
     controls = {
         "sublayers": widgets.IntSlider(16, 4, 64, 4, description="sublayers"),
-        "rule": widgets.Dropdown(options=list(RULES), value="review", description="rule"),
+        "rule": widgets.Dropdown(options=traced, value="review", description="rule"),
     }
     lead = "A real model of width 64 is built, initialised and measured at each move."
     return lab("stream", controls, draw, lead)

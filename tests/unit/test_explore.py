@@ -273,6 +273,9 @@ def test_lab_stream_measures_a_real_model(labs):
     made.controls["sublayers"].value = 4
     made.controls["rule"].value = "review-convex"
     assert told(made).startswith("review-convex, 4 sublayers, at initialisation")
+    for rule in made.controls["rule"].options:
+        made.controls["rule"].value = rule
+        assert told(made).startswith(f"{rule}, 4 sublayers, at initialisation")
 
 
 def test_lab_depth_trains_a_real_net(labs):
