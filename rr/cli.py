@@ -90,8 +90,8 @@ def _parser() -> Parser:
     train.add_argument("--rule", default="review", help="a rule with its options, constant:c=0.5, "
                        "or your own, my_rule.py:Class (default: review)")
     train.add_argument("--values", default="own", help="value rule (default: own)")
-    train.add_argument("--loops", type=int, default=1, help="passes over the stack")
-    train.add_argument("--flavour", default="gpt2", help="gpt2")
+    train.add_argument("--loops", type=int, default=1, help="passes over the stack (default: 1)")
+    train.add_argument("--flavour", default="gpt2", help="gpt2 or llama (default: gpt2)")
     train.add_argument("--protocol", default="clean", help="clean or paper (default: clean)")
     train.add_argument("--seed", type=int, default=0)
     train.add_argument("--steps", type=int, help="optimiser steps (default: the rung's)")
@@ -100,7 +100,7 @@ def _parser() -> Parser:
     train.add_argument("--eval-batches", type=int, help="shorten the evaluation, and say so")
     train.add_argument("--precision", help="fp32, tf32 or bf16 (default: the protocol's)")
     train.add_argument("--threads", type=int, help="CPU threads (default: all)")
-    train.add_argument("--device", help="auto, cpu, cuda or mps (default: auto)")
+    train.add_argument("--device", help="auto, cpu or cuda (default: auto)")
     train.add_argument("--save-every", type=float, default=60.0, metavar="SECONDS",
                        help="seconds between checkpoints (default: 60)")
     train.add_argument("--out", required=True, help="folder of the runs; this one is OUT/<id>")

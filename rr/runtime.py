@@ -17,24 +17,20 @@ import torch
 
 from .config import RRError, Run, RunFailed, nearest
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
+# Not mps: losses are summed in float64, which it does not have.
+DEVICES = ("auto", "cpu", "cuda")
 
 
 def pick_device(name: str | None = None) -> torch.device:
-    """The device a run uses: "auto" takes cuda, then mps, then cpu. RRError if it is not there."""
+    """The device a run uses: "auto" takes cuda, else cpu. RRError if it is not there."""
     name = name or "auto"
     if name not in DEVICES:
         raise RRError(f"unknown device {name!r}: {nearest(name, DEVICES)}")
-    there = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
+    cuda = torch.cuda.is_available()
     if name == "auto":
-        name = next(kind for kind, ok in there.items() if ok)
-    elif not there[name]:
-        usable = ", ".join(kind for kind, ok in there.items() if ok)
-        raise RRError(f"device {name!r} is not available here: {usable} can be used")
+        name = "cuda" if cuda else "cpu"
+    elif name == "cuda" and not cuda:
+        raise RRError("device 'cuda' is not available here: cpu can be used")
     return torch.device(name)
 
 
@@ -66,9 +62,10 @@ def autocast(device: torch.device, precision: str) -> contextlib.AbstractContext
 
 
 def prepare(device: torch.device, threads: int | None) -> int:
-    """Set threads, deterministic kernels, and denormals to zero (they make CPU steps 10x slower).
+    """Set threads, cuBLAS's repeatable workspace, and denormals to zero (10x slower CPU steps).
 
-    Returns the number of threads.
+    Returns the number of threads. Kernels that add in no fixed order (the backward of attention on
+    a GPU) stay as they are: two runs are the same bits on a CPU alone.
     """
     torch.set_flush_denormal(True)
     if device.type == "cuda":

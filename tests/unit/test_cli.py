@@ -91,7 +91,7 @@ BAD = [
     ("tokenizer", "bpe:60000", ["bpe:60000", "is accepted with N from 257"]),
     ("protocol", "dirty", ["unknown protocol 'dirty'", "clean, paper"]),
     ("precision", "fp8", ["unknown precision 'fp8'", "bf16, fp32, tf32"]),
-    ("device", "gpu", ["unknown device 'gpu'", "auto, cpu, cuda, mps"]),
+    ("device", "gpu", ["unknown device 'gpu'", "auto, cpu, cuda"]),
     ("flavour", "llama2", ["unknown flavour 'llama2'", "gpt2"]),
     ("seed", "-1", ["seed is -1", "at least 0"]),
     ("seed", "abc", ["--seed", "'abc'"]),
