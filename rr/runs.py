@@ -119,7 +119,8 @@ def load(folder: str | Path, device: str | None = None) -> tuple[Model, Run, Voc
         raise RRError(f"{folder} has no checkpoint yet: train it first")
     model = Model(run.model)
     model.load_state_dict(state["model"])
-    vocabulary = Vocabulary(run.source["tokenizer"], run.tokenizer, folder / "tokenizer")
+    name = run.source.get("tokenizer", run.tokenizer)
+    vocabulary = Vocabulary(name, run.tokenizer, folder / "tokenizer")
     if vocabulary.size != run.model.vocab_size:
         raise RunFailed(f"{folder / 'tokenizer'} is damaged: its size is not the model's")
     return model.to(runtime.pick_device(device)).eval(), run, vocabulary

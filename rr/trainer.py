@@ -34,8 +34,9 @@ def train(
     """Train `run` in `out/<id>`, going on where an earlier call was cut off; returns that folder.
 
     A finished run is left as it is. A resumed run keeps its threads and micro-batch, so that its
-    weights are bit for bit those of an uninterrupted run. save_every: seconds between checkpoints.
-    log: gets every line of progress; None prints them, `lambda line: None` keeps quiet.
+    weights are, on a CPU, bit for bit those of an uninterrupted run. save_every: seconds between
+    checkpoints. log: gets every line of progress; None prints them, `lambda line: None` keeps
+    quiet.
 
     Raises RRError (bad input), RunFailed (the run cannot go on), Interrupted (SIGTERM or Ctrl-C:
     the step was finished and saved). A loss that is not finite ends the run as "diverged".
@@ -58,6 +59,10 @@ def train(
             cache=cache,
             log=progress.say,
         )
+        if tokens.identity != {"corpus": run.corpus, "tokenizer": run.tokenizer}:
+            raise RRError(
+                f"{tokens.name} or its tokenizer has changed since the run was planned: plan again"
+            )
         if tokens.vocab_size != run.model.vocab_size:
             raise RRError(
                 f"tokenizer {tokens.tokenizer_name} has {tokens.vocab_size} tokens, "

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -433,6 +434,14 @@ def test_a_run_knows_its_own_device_and_tokens(planned, tmp_path, monkeypatch):
     path.write_text(json.dumps(record))
     with pytest.raises(RRError, match="begun on other tokens"):
         train(run, tmp_path)
+
+
+def test_a_corpus_that_changed_after_the_plan_is_refused(planned, tmp_path):
+    run = planned()
+    changed = replace(run, corpus="file text 0")
+    with pytest.raises(RRError, match="has changed since the run was planned"):
+        train(changed, tmp_path)
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_resumed_run_keeps_its_threads(planned, tmp_path, monkeypatch):
