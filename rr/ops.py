@@ -79,13 +79,13 @@ def linear_cross_entropy(
     with torch.autocast(hidden.device.type, enabled=False):
         if torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad):
             return _LinearCrossEntropy.apply(hidden, weight, targets, vocab_size, chunk)
-        total = torch.zeros((), dtype=torch.float64, device="cpu")
+        total = torch.zeros((), dtype=torch.float64, device=hidden.device)
         for part in range(0, hidden.shape[0], chunk):
             losses = token_losses(hidden[part : part + chunk], weight, targets[part : part + chunk],
                                   vocab_size)[0]
-            total += losses.double().sum().cpu()
+            total += losses.double().sum()
         wide = torch.promote_types(hidden.dtype, torch.float32)
-        return (total / hidden.shape[0]).to(hidden.device, wide)
+        return (total / hidden.shape[0]).to(wide)
 
 
 def token_losses(
