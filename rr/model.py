@@ -54,9 +54,10 @@ def rotate(x: Tensor, past: int = 0) -> Tensor:
     speed = 1e4 ** (-torch.arange(half, device=x.device, dtype=torch.float64) / half)
     where = torch.arange(past, past + x.shape[2], device=x.device, dtype=torch.float64)
     angle = torch.outer(where, speed)
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    cos, sin = angle.cos().to(wide), angle.sin().to(wide)
+    a, b = x.to(wide).chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
 
 
 class Attention(nn.Module):

@@ -244,7 +244,9 @@ class _Training:
             **{key: getattr(run, key) for key in
                ("rung", "rule", "values", "loops", "flavour", "seed", "protocol")},
             "corpus": self.tokens.name,
+            "corpus_id": run.corpus,
             "tokenizer": self.tokens.tokenizer_name,
+            "tokenizer_id": run.tokenizer,
             "precision": run.recipe.precision,
             "lr": run.recipe.lr,
             "batch": run.recipe.batch,
@@ -255,6 +257,7 @@ class _Training:
             "ece": score.ece if score else None,
             "eval_tokens": score.tokens if score else None,
             "eval_shortened": run.recipe.eval_batches is not None,
+            "eval_batches": run.recipe.eval_batches,
             **extra,
             "params": count(run.model),
             "seconds": round(seconds, 3),

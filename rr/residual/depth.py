@@ -131,6 +131,7 @@ class AttnRes(Rule):
         return rms_norm(mixed, self.gain), state
 
     def write(self, state: list[Tensor], u: Tensor) -> list[Tensor]:
+        u = u.to(state[0].dtype)  # the stream keeps its precision under autocast
         if (self.site.sublayer - 1) % self.opt.size == 0:
             return [*state, u]
         return [*state[:-1], state[-1] + u]

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config import ModelConfig, RRError
-from ..ops import rms_norm
+from ..ops import review_gate, rms_norm
 from .base import Normal, Option, Rule, Site, register
 
 STUDY = "Review Residuals (2606.31859)"
@@ -107,6 +107,7 @@ class NormedGate(Gated):
     """
 
     reads: tuple[str, ...] = ("state", "update")
+    matrix_names = ("weight", "down")
     options = {
         **Gated.options,
         "rank": whole(0, "rank of W; 0 is dense", 0),
@@ -141,6 +142,13 @@ class NormedGate(Gated):
         """Which of state and update the gate sees."""
         return self.reads
 
+    @property
+    def plain(self) -> bool:
+        """Whether this is the study's own gate: both inputs, dense, one gate a channel."""
+        o = self.opt
+        ours = o.rank or o.gain or o.groups > 1 or o.granularity != "channel"
+        return self.inputs_read == ("state", "update") and not ours
+
     def width(self, site: Site) -> int:
         """Gates a token: d, H or 1."""
         return {"channel": site.d_model, "head": site.n_head, "scalar": 1}[self.opt.granularity]
@@ -154,6 +162,8 @@ class NormedGate(Gated):
                 nn.init.ones_(self.inner_gain)
 
     def gate(self, h: Tensor, u: Tensor) -> Tensor:
+        if self.plain:
+            return review_gate(h, u, self.weight, self.bias)
         there = {"state": h, "update": u}
         seen = [there[name] for name in self.inputs_read]
         gains = self.inner_gain if self.opt.gain else [None] * len(seen)

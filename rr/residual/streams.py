@@ -85,7 +85,9 @@ class HyperConnections(Rule):
         if self.site.kind == "final":
             return rms_norm(state.sum(-2), self.gain), state
         read, mix, spread = self.coefficients(state)
-        made = torch.cat([read, mix], -1).transpose(-1, -2) @ state  # (B, T, 1 + n, d)
+        how = torch.cat([read, mix], -1).to(state.dtype).transpose(-1, -2)
+        with torch.autocast(state.device.type, enabled=False):  # the streams keep their precision
+            made = how @ state  # (B, T, 1 + n, d)
         x, streams = made[..., 0, :], made[..., 1:, :]
         return rms_norm(x, self.gain), (streams, spread)
 

@@ -20,6 +20,8 @@ GROUP = (
     "rung", "protocol", "corpus", "tokenizer", "loops", "batch", "steps", "flavour", "precision",
     "eval_shortened",
 )  # fmt: skip
+# The same, where a result says so: two files of one name are two corpora.
+TOLD = ("corpus_id", "tokenizer_id", "eval_batches")
 NEEDED = ("id", "rule", "values", "seed", "lr", "status", "val_loss", *GROUP)
 
 
@@ -87,7 +89,9 @@ def _arm(row: dict) -> str:
 
 
 def _key(row: dict) -> tuple[str, ...]:
-    return tuple(v if isinstance(v := row[name], str) else json.dumps(v) for name in GROUP)
+    return tuple(v if isinstance(v := row[name], str) else json.dumps(v) for name in GROUP) + tuple(
+        json.dumps(row.get(name)) for name in TOLD
+    )
 
 
 def table(rows: Sequence[dict], baseline: str = "standard") -> list[dict]:
@@ -118,7 +122,7 @@ def table(rows: Sequence[dict], baseline: str = "standard") -> list[dict]:
             for lr in rates:
                 label = name if len(rates) == 1 else f"{name} (lr {lr:g})"
                 arms[label] = [run for run in runs if run["lr"] == lr]
-        out += _compare({name: first[name] for name in GROUP}, arms, baseline)
+        out += _compare({name: first.get(name) for name in GROUP + TOLD}, arms, baseline)
     return out
 
 
@@ -196,9 +200,12 @@ def render(rows: Sequence[dict]) -> str:
         group = [row for row in rows if _key(row) == key]
         named = group[0]
         title = f"{named['rung']} · {named['protocol']} · {named['corpus']} · {named['tokenizer']}"
-        title += f" · {named['steps']} steps · {named['precision']}"
+        title += f" · {named['steps']} steps of {named['batch']} · {named['precision']}"
         title += f" · {named['loops']} loops" * (named["loops"] != 1)
         title += " · shortened evaluation" * bool(named["eval_shortened"])
+        same = [row for row in rows if row["corpus"] == named["corpus"] and row["corpus_id"]]
+        if len({row["corpus_id"] for row in same}) > 1:
+            title += f" · {named['corpus_id'][-12:]}"
         head = ["arm", "seeds", "val_loss", "arm − base", "95 % interval", "p", ""]
         lines = [head]
         for row in group:

@@ -141,3 +141,14 @@ def test_read_results_without_results(tmp_path):
         read_results(tmp_path)
     with pytest.raises(RRError, match="no folder"):
         read_results(tmp_path / "absent")
+
+
+def test_two_corpora_of_one_name_are_never_pooled():
+    def told(which, seed):
+        return [run(rule, seed, 2.0 + seed, corpus="t", corpus_id=f"sha256 {which}",
+                    id=f"{rule}{which}{seed}") for rule in ("standard", "review")]
+
+    rows = table([*told("a" * 64, 0), *told("b" * 64, 1)])
+    assert sorted(row["n"] for row in rows) == [1, 1, 1, 1]
+    assert all(len(row["pairs"]) < 2 for row in rows)
+    assert "aaaaaaaaaaaa" in render(rows) and "bbbbbbbbbbbb" in render(rows)
