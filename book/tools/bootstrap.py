@@ -23,10 +23,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+home = "{home}"
 if importlib.util.find_spec("rr") is None:
     here = Path("{folder}").resolve()
     if not here.exists():
-        subprocess.run(["git", "clone", "--depth", "1", "{home}", str(here)], check=True)
+        subprocess.run(["git", "clone", "--depth", "1", home, str(here)], check=True)
     extras = f"{{here}}[notebooks,hub]"
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "-e", extras], check=True)
     sys.path.insert(0, str(here))  # an editable install is seen only by the next Python
