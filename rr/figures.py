@@ -6,6 +6,7 @@ Ito's, which readers with any colour vision can tell apart; marker and line styl
 again. There are no titles inside, and lines are named at their ends rather than in a legend.
 """
 
+import itertools
 import math
 import zlib
 from collections import defaultdict
@@ -22,6 +23,7 @@ from matplotlib.ticker import NullFormatter, PercentFormatter
 from .config import RRError
 
 CARD, INK, SOFT, GRID = "#fcfcfa", "#1f2429", "#59626c", "#dde1e5"
+QUIET = "#c4c9ce"  # a part that is not the message
 BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"
 ORANGE, SKY, PURPLE = "#E69F00", "#56B4E9", "#CC79A7"
 
@@ -388,20 +390,26 @@ def paired_differences(ax: Axes, rows: Sequence[Mapping]) -> Axes:
     return ax
 
 
-def bar_share(ax: Axes, rows: Sequence[tuple[str, Mapping[str, float]]]) -> Axes:
+def bar_share(
+    ax: Axes, rows: Sequence[tuple[str, Mapping[str, float]]], rest: str | None = None
+) -> Axes:
     """Horizontal bars of 100 %, each split into named parts: [(label, {part: amount}), …].
 
     Amounts in any one unit (parameters, FLOP); each bar shows percentages of its own sum. The
-    parts are named in a row above the bars.
+    parts are named in a row above the bars. `rest` names a part that is not the message (all else):
+    it is grey and takes no colour from the others.
     """
     fills = {}
+    tints = itertools.cycle((SKY, "#dfe6ec", ORANGE, GREEN, PURPLE))
     for place, (label, parts) in enumerate(rows):
         total = math.fsum(parts.values())
         if not total > 0 or min(parts.values()) < 0:
             raise RRError(f"{label} has no positive amounts to share out")
         left = 0.0
         for part, amount in parts.items():
-            fill = fills.setdefault(part, (SKY, "#dfe6ec", ORANGE, GREEN, PURPLE)[len(fills) % 5])
+            if part not in fills:
+                fills[part] = QUIET if part == rest else next(tints)
+            fill = fills[part]
             width, middle = amount / total, left + amount / total / 2
             ax.barh(place, width, left=left, height=0.6, color=fill, edgecolor=CARD)
             inside = width >= 0.06  # else the percentage stands above its part

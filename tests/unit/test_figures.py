@@ -10,6 +10,7 @@ import pytest
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
 
+from matplotlib import colors  # noqa: E402
 from matplotlib import pyplot as plt  # noqa: E402
 
 from rr import figures, stats  # noqa: E402
@@ -183,6 +184,17 @@ def test_bar_share_fills_each_bar(ax):
     assert flat == pytest.approx([0, 0.9, 0.9, 0.1, 0, 0.97, 0.97, 0.03])
     assert words(ax) == ["90.0 %", "10.0 %", "97.0 %", "3.0 %"]
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["body", "gates"]
+
+
+def test_bar_share_keeps_the_rest_quiet(ax):
+    rows = [("60M", {"gates": 10, "body": 90}), ("stated", {"gates": 7, "all else": 93, "x": 0})]
+    figures.bar_share(ax, rows, rest="all else")
+    fills = [colors.to_hex(patch.get_facecolor()) for patch in ax.patches]
+    gates, body, same, rest, third = fills
+    red, green, blue = colors.to_rgb(rest)
+    assert same == gates and len({gates, body, rest, third}) == 4
+    assert max(red, green, blue) - min(red, green, blue) < 0.05  # grey
+    assert colors.to_rgb(third) == colors.to_rgb(figures.ORANGE)  # the rest takes no colour
 
 
 @pytest.mark.parametrize(
