@@ -201,13 +201,18 @@ def gradient_by_depth(
 ) -> Axes:
     """Norm of the loss's gradient at each sublayer, on a logarithmic scale: {rule: values}.
 
-    The scale spans a decade at least, so that what is nearly flat looks it. Call it again on the
+    The scale spans a decade at least, so that what is nearly flat looks it. A norm of exactly 0,
+    too small for single precision, has no place on it: the line stops there. Call it again on the
     same axes for a model of another depth.
     """
+    ends = []
     for label, values in series.items():
-        if min(values, default=1) <= 0:
-            raise RRError(f"{label} has gradient norms of 0 or below: a log scale cannot show them")
-    ends = _by_depth(ax, depth, series)
+        x, y = _finite(depth, "depth"), _finite(values, label)
+        if (y < 0).any() or not y.any():
+            raise RRError(f"{label} has a gradient norm below 0, or none above: norms are positive")
+        if x.shape == y.shape:
+            x, y = x[y > 0], y[y > 0]
+        ends += _by_depth(ax, x, {label: y})
     low, high = ax.dataLim.y0, ax.dataLim.y1
     middle = math.sqrt(low * high)
     ax.set_yscale("log")

@@ -63,10 +63,10 @@ class Lab(widgets.VBox):
         figure.savefig(png, format="png", dpi=110)
         plt.close(figure)  # else the notebook would show it a second time
         source = base64.b64encode(png.getvalue()).decode()
-        # no width of its own: on a phone the picture scrolls and the words wrap
+        # no width of its own: picture and words take that of the page
         self.picture.value = (
-            f'<div style="width:0;min-width:100%;overflow-x:auto"><img class="dark-light" '
-            f'style="width:100%;max-width:700px;min-width:480px" alt="{escape(said)}" '
+            f'<div style="width:0;min-width:100%"><img class="dark-light" '
+            f'style="width:100%;max-width:700px" alt="{escape(said)}" '
             f'src="data:image/png;base64,{source}"></div><p style="{TEXT}">{escape(said)}</p>'
         )
 
@@ -121,10 +121,12 @@ def lab_stream(model: Model | None = None) -> Lab:
         if yours is not None:
             figures.stream_norms(left, range(len(yours[0])), {"yours": yours[0]})
             figures.gradient_by_depth(right, range(len(yours[1])), {"yours": yours[1]})
+        dead = sum(slope == 0 for slope in slopes)
         return figure, (
             f"{rule}, {sublayers} sublayers, at initialisation: the stream’s rms goes from "
             f"{number(norms[0])} to {number(norms[-1])}; the gradient at the embedding is "
-            f"{number(slopes[0] / slopes[-1])} times the gradient at the last state."
+            f"{number(slopes[0] / slopes[-1])} times the gradient at the last state"
+            + (f"; the lowest {dead} are 0, too small for single precision." if dead else ".")
         )
 
     # the others have no single stream to measure

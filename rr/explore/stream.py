@@ -18,8 +18,8 @@ def stream_numbers(sublayers: int, rule: str) -> dict[str, list[float]]:
 
     Embedding and updates are independent, with mean 0 and variance 1 in each channel (a pre-norm
     sublayer's update does not depend on the size of the stream). With h_l = c·h_{l−1} + w·u_l,
-    write k holds w²c^{2(L−k)} of Var h_L = c^{2L} + w² Σ_{k<L} c^{2k}. Returns `shares` (the
-    embedding's, then each write's: L + 1 numbers that sum to 1) and `rms` after 0 … L sublayers.
+    write k holds w²c^{2(S−k)} of Var h_S = c^{2S} + w² Σ_{k<S} c^{2k}. Returns `shares` (the
+    embedding's, then each write's: S + 1 numbers that sum to 1) and `rms` after 0 … S sublayers.
     """
     carry, write, _ = RULES[rule]
     rms, variance = [1.0], 1.0
@@ -129,7 +129,7 @@ def stream_share(sublayers: int = 16, rule: str = "sum") -> kit.Explorable:
         said=said,
         note="Toy: embedding and updates are independent with variance 1 in every channel, as "
         "pre-norm roughly makes them. With h<sub>l</sub> = c·h<sub>l−1</sub> + w·u<sub>l</sub>, "
-        "write k holds w²c<sup>2(L−k)</sup> of the variance "
-        "c<sup>2L</sup> + w²(1 + c² + … + c<sup>2(L−1)</sup>). The older a "
+        "write k holds w²c<sup>2(S−k)</sup> of the variance "
+        "c<sup>2S</sup> + w²(1 + c² + … + c<sup>2(S−1)</sup>) after S sublayers. The older a "
         "write, the darker its band.",
     )  # fmt: skip

@@ -278,6 +278,23 @@ def test_lab_stream_measures_a_real_model(labs):
         assert told(made).startswith(f"{rule}, 4 sublayers, at initialisation")
 
 
+def test_lab_stream_draws_a_gradient_that_vanishes(labs, monkeypatch):
+    import rr
+    from rr.residual import RULES
+
+    class Erased(rr.Rule):
+        """Each write puts almost nothing in the state's place."""
+
+        def write(self, state, u):
+            return 1e-30 * u
+
+    monkeypatch.setitem(RULES, "erased", Erased)
+    made = labs.lab_stream()
+    made.controls["rule"].value = "erased"
+    assert "the gradient at the embedding is 0 times" in told(made)
+    assert "are 0, too small for single precision." in told(made)
+
+
 def test_lab_depth_trains_a_real_net(labs):
     stream = labs.letters(20)
     assert stream.max() < 256 and len(stream) > 2000

@@ -95,6 +95,8 @@ def test_stream_norms_and_gradients_draw_the_values(ax):
     other = figures.canvas()[1]
     figures.gradient_by_depth(other, [0, 1, 2], series)
     assert lines(other) == lines(ax) and other.get_yscale() == "log"
+    figures.gradient_by_depth(other, [0, 1, 2, 3], {"underflowed": [0.0, 0.0, 1e-30, 1.0]})
+    assert lines(other)["underflowed"] == [[2, 1e-30], [3, 1.0]]
     plt.close(other.figure)
 
 
@@ -203,7 +205,9 @@ def test_bar_share_keeps_the_rest_quiet(ax):
         (lambda ax: figures.stream_norms(ax, [0, 1], {"review": [1.0]}), "1 values for 2 depths"),
         (lambda ax: figures.stream_norms(ax, [], {}), "depth is empty"),
         (lambda ax: figures.stream_norms(ax, [0], {"review": [math.nan]}), "not finite"),
-        (lambda ax: figures.gradient_by_depth(ax, [0], {"review": [0.0]}), "0 or below"),
+        (lambda ax: figures.gradient_by_depth(ax, [0], {"review": [0.0]}), "none above"),
+        (lambda ax: figures.gradient_by_depth(ax, [0, 1], {"a": [1, -1]}), "norm below 0"),
+        (lambda ax: figures.gradient_by_depth(ax, [0, 1], {"a": [1]}), "1 values for 2 depths"),
         (lambda ax: figures.bar_share(ax, [("x", {"a": 0})]), "no positive amounts"),
         (lambda ax: figures.loss_curves(ax, [{"rule": "a", "steps": [1], "loss": []}]), "0 losses"),
     ],
