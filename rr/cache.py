@@ -108,9 +108,9 @@ def _make(home: Path, key: dict, make: Callable[[Path], dict]) -> dict:
         card["files"] = {f.name: {"bytes": f.stat().st_size, "sha256": digest(f)} for f in files}
         (aside / CARD).write_text(json.dumps(card, indent=1, sort_keys=True))
         for path in [*files, aside / CARD, aside]:
-            _sync(path)
+            sync(path)
         aside.rename(home)
-        _sync(home.parent)
+        sync(home.parent)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return card
@@ -130,7 +130,8 @@ def _check(home: Path) -> tuple[dict | None, str]:
         return None, f"a damaged entry ({type(error).__name__})" if home.exists() else ""
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Make a file's bytes, or the renames inside a folder, durable."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

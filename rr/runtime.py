@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from .cache import sync
 from .config import RRError, Run, RunFailed, nearest
 
 # Not mps: losses are summed in float64, which it does not have.
@@ -83,15 +84,6 @@ def out_of_memory(error: BaseException) -> bool:
 # -- files ------------------------------------------------------------------------------------
 
 
-def sync_dir(path: Path) -> None:
-    """Make renames inside `path` durable."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def write_atomic(path: Path, data: bytes) -> None:
     """Write aside, sync, rename: readers see the old file or the new one, never a part.
 
@@ -106,7 +98,7 @@ def write_atomic(path: Path, data: bytes) -> None:
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
-    sync_dir(path.parent)
+    sync(path.parent)
 
 
 def write_json(path: Path, value: object) -> None:
@@ -208,7 +200,7 @@ class Checkpoints:
             os.replace(aside, self.path(step))
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-        sync_dir(self.folder)
+        sync(self.folder)
         self._keep(self.steps()[-2:])
 
     def _keep(self, steps: list[int]) -> None:

@@ -286,7 +286,7 @@ def test_a_process_killed_while_writing_leaves_no_half(small):
         "        return real(*a, **k)\n"
         "    return wrapped\n"
         "rr.corpus._write = point('write', rr.corpus._write)\n"
-        "rr.cache._sync = point('sync', rr.cache._sync)\n"
+        "rr.cache.sync = point('sync', rr.cache.sync)\n"
         "rr.cache.digest = point('digest', rr.cache.digest)\n"
         "rr.corpus.open_corpus(sys.argv[1], 'bpe:257', cache=sys.argv[2])\n"
         "print(seen[0])\n"
@@ -337,7 +337,7 @@ def test_a_full_disk_leaves_nothing(small, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache, "_sync", full)
+    monkeypatch.setattr(cache, "sync", full)
     with pytest.raises(RRError, match="No space left"):
         opened(corpus, cache=home)
     assert not [p for p in home.glob("*/*") if p.is_dir()]
