@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .config import ModelConfig, RRError
 from .residual import Described, Option, Site, register, resolve
-from .residual.base import Normal
+from .residual.base import Normal, whole
 
 
 class ValueRule(Described):
@@ -61,11 +61,6 @@ class Own(ValueRule):
     source = "Vaswani et al. 2017 (1706.03762)"
 
 
-def number(default: float, meaning: str) -> Option:
-    """An option whose value is a finite number."""
-    return Option(default, meaning)
-
-
 class Mixed(ValueRule):
     """Base of the rules V' = λ₁V₁ + λ₂V_n for n ≥ 2; block 1 is plain. V₁ is not detached.
 
@@ -101,7 +96,7 @@ class ConstantValues(Mixed):
 
     equation = r"V'_n = \lambda V_1 + V_n"
     source = "Constant-ResFormer (2410.17897)"
-    options = {"lam": number(2.0, "λ"), "own": number(1.0, "coefficient on V_n")}
+    options = {"lam": Option(2.0, "λ"), "own": Option(1.0, "coefficient on V_n")}
 
     def lambdas(self) -> tuple[float, float]:
         return self.opt.lam, self.opt.own
@@ -117,9 +112,8 @@ class Sparse(Mixed):
     equation = r"V'_n = \lambda V_1 + V_n \text{ in the last blocks, else } V_n"
     source = "Sparse-ResFormer (2410.17897, v5)"
     options = {
-        "lam": number(5.0, "λ"),
-        "blocks": Option(0, "how many last blocks; 0: ⌈3L/8⌉", "a whole number of at least 0",
-                         lambda n: n >= 0),
+        "lam": Option(5.0, "λ"),
+        "blocks": whole(0, "how many last blocks; 0: ⌈3L/8⌉", 0),
     }
 
     def __init__(self, site: Site, config: ModelConfig, **given: Any) -> None:
@@ -219,7 +213,7 @@ class NeuTRENO(Mixed):
     equation = r"U_n = A_n V_n + \lambda (V_1 - V_n)"
     source = "NeuTRENO (2312.00751), as in the code of 2410.17897"
     options = {
-        "lam": number(0.4, "λ"),
+        "lam": Option(0.4, "λ"),
         "residual": Option(0, "1: mix the values as `identity` does, too", "0 or 1",
                            lambda n: n in (0, 1)),
     }

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from ..config import ModelConfig
 from ..ops import EPS, rms_norm
-from .base import ENDS, Normal, Option, Rule, Site, register
+from .base import ENDS, Normal, Option, Rule, Site, one_of, register, whole
 
 
 @register("standard")
@@ -47,7 +47,7 @@ class Scaled(Rule):
     source = "Looped transformers (2606.18524)"
     options = {
         "lam": Option(1.0, "the global constant λ"),
-        "reference": Option(12, "L_ref, blocks", "a whole number of at least 1", lambda n: n > 0),
+        "reference": whole(12, "L_ref, blocks", 1),
         "law": Option("linear", "linear (1/N), sqrt (1/√N) or none (1)",
                       "linear, sqrt or none", lambda w: w in ("linear", "sqrt", "none")),
     }
@@ -76,8 +76,7 @@ class ReZero(Rule):
 
     equation = r"h_l = h_{l-1} + \alpha_l\,u_l,\quad \alpha_l = 0 \text{ at the start}"
     source = "ReZero (2003.04887)"
-    options = {"norm": Option("none", "none (the original) or pre", "none or pre",
-                              lambda w: w in ("none", "pre"))}
+    options = {"norm": one_of("none", "none (the original) or pre", "none", "pre")}
 
     def build(self, site: Site, config: ModelConfig) -> None:
         self.alpha = nn.Parameter(torch.zeros(()))

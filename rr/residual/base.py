@@ -58,6 +58,17 @@ class Option(NamedTuple):
     check: Callable[[Any], bool] = math.isfinite
 
 
+def one_of(default: str, meaning: str, *words: str) -> Option:
+    """An option whose value is one of a few words."""
+    return Option(default, meaning, " or ".join(words), lambda word: word in words)
+
+
+def whole(default: int, meaning: str, least: int) -> Option:
+    """An option whose value is a whole number."""
+    accepts = f"a whole number of at least {least}"
+    return Option(default, meaning, accepts, lambda number: number >= least)
+
+
 class Described(nn.Module):
     """What residual rules and value rules share: options and a description of themselves.
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..config import ModelConfig, RRError
 from ..ops import rms_norm
-from .base import Normal, Option, Rule, Site, register
+from .base import Normal, Option, Rule, Site, register, whole
 
 
 def unlooped(rule: Rule, site: Site) -> None:
@@ -32,10 +32,8 @@ class DenseFormer(Rule):
     source = "DenseFormer (2402.02622)"
     state = "list"
     options = {
-        "dilation": Option(1, "k: reach every k-th output", "a whole number of at least 1",
-                           lambda n: n > 0),
-        "period": Option(1, "p: mix after every p-th block", "a whole number of at least 1",
-                         lambda n: n > 0),
+        "dilation": whole(1, "k: reach every k-th output", 1),
+        "period": whole(1, "p: mix after every p-th block", 1),
     }
 
     def build(self, site: Site, config: ModelConfig) -> None:

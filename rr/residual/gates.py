@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from ..config import ModelConfig, RRError
 from ..ops import review_gate, rms_norm
-from .base import Normal, Option, Rule, Site, register
+from .base import Normal, Option, Rule, Site, one_of, register, whole
 
 STUDY = "Review Residuals (2606.31859)"
 
@@ -83,17 +83,6 @@ class Highway(StateGated):
 
     equation = r"h_l = h_{l-1} + \sigma(W h_{l-1} + b) \odot u_l"
     source = f"{STUDY}, its baseline; compare the output gate of GTrXL (1910.06764)"
-
-
-def one_of(default: str, meaning: str, *words: str) -> Option:
-    """An option whose value is one of a few words."""
-    return Option(default, meaning, " or ".join(words), lambda word: word in words)
-
-
-def whole(default: int, meaning: str, least: int) -> Option:
-    """An option whose value is a whole number."""
-    accepts = f"a whole number of at least {least}"
-    return Option(default, meaning, accepts, lambda number: number >= least)
 
 
 class NormedGate(Gated):

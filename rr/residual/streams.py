@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from ..config import ModelConfig
 from ..ops import rms_norm
-from .base import Normal, Option, Rule, Site, register
+from .base import Normal, Option, Rule, Site, register, whole
 
 SINKHORN_STEPS = 20
 
@@ -36,7 +36,7 @@ class HyperConnections(Rule):
     state = "streams"
     matrix_names = ("dynamic",)
     options = {
-        "streams": Option(4, "n", "a whole number of at least 1", lambda n: n > 0),
+        "streams": whole(4, "n", 1),
         "dynamic": Option(1, "1: coefficients read the token", "0 or 1", lambda n: n in (0, 1)),
         "sinkhorn": Option(0, "1: the constrained form", "0 or 1", lambda n: n in (0, 1)),
     }
