@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from .config import ModelConfig, RRError
-from .ops import linear_cross_entropy
+from .ops import chosen, linear_cross_entropy
 from .residual import Site, make, resolve
 from .values import make_values
 
@@ -139,7 +140,17 @@ class Layer(nn.Module):
         self.mlp = MLP(config) if body is None else body.mlp
 
     def forward(self, state: Any, vstate: Any = None, cache: KVCache | None = None):
-        """The stream's state and the value state, before -> after this block."""
+        """The stream's state and the value state, before -> after this block.
+
+        Where `ops.use` chose recompute="layer", training keeps both as they came in and nothing
+        between, and the backward pass computes the block once more.
+        """
+        if chosen.recompute == "layer" and cache is None and torch.is_grad_enabled():
+            again = {"use_reentrant": False, "preserve_rng_state": False}  # nothing here is random
+            return checkpoint(self._through, state, vstate, **again)
+        return self._through(state, vstate, cache)
+
+    def _through(self, state: Any, vstate: Any, cache: KVCache | None = None):
         x, state = self.attn_rule.read(state)
         u, vstate = self.attn(x, vstate, cache)
         state = self.attn_rule.write(state, u)

@@ -23,6 +23,7 @@ CHOICES = {
     "compile": ("none", "layer"),
     "attention": ("auto", "cudnn"),
     "graph": ("none", "step"),
+    "recompute": ops.RECOMPUTED,
 }
 
 
@@ -37,6 +38,7 @@ class Path:
     compile     "layer": each block by Inductor, one graph for all blocks
     attention   "cudnn": its kernel before the others; a GPU alone
     graph       "step": the whole step captured once as a CUDA graph, and replayed; a GPU alone
+    recompute   "layer": the backward pass computes each block again, of which only inputs are kept
     """
 
     precision: str = "tf32"
@@ -46,6 +48,7 @@ class Path:
     compile: str = "none"
     attention: str = "auto"
     graph: str = "none"
+    recompute: str = "none"
 
 
 FAST = Path("bf16", "fast", "chunked", "fused")
@@ -98,17 +101,23 @@ def ablations(spec: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def along(path: Path, device: torch.device, precision: str | None = None) -> Iterator[None]:
-    """The context of a forward pass on this path; `precision` where the device decided on one."""
+def choices(path: Path) -> Iterator[None]:
+    """The context of forward and backward passes: a block computed again takes the same path."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(ops.use(gate=path.gate, loss=path.loss))
+        stack.enter_context(ops.use(gate=path.gate, loss=path.loss, recompute=path.recompute))
         if path.attention == "cudnn":
             from torch.nn.attention import SDPBackend, sdpa_kernel
 
             order = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION,
                      SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # fmt: skip
             stack.enter_context(sdpa_kernel(order, set_priority=True))
-        stack.enter_context(runtime.autocast(device, precision or path.precision))
+        yield
+
+
+@contextlib.contextmanager
+def along(path: Path, device: torch.device, precision: str | None = None) -> Iterator[None]:
+    """The context of a forward pass on this path; `precision` where the device decided on one."""
+    with choices(path), runtime.autocast(device, precision or path.precision):
         yield
 
 
@@ -167,9 +176,10 @@ class Step:
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.device)
         for part_x, part_y in zip(x.split(self.micro), y.split(self.micro), strict=True):
-            with along(self.path, self.device, self.precision):
-                loss = self.model(part_x, part_y) * (len(part_x) / len(x))
-            self.scaler.scale(loss).backward()
+            with choices(self.path):
+                with runtime.autocast(self.device, self.precision):
+                    loss = self.model(part_x, part_y) * (len(part_x) / len(x))
+                self.scaler.scale(loss).backward()
             total += loss.detach()
         self.scaler.unscale_(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
