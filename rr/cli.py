@@ -83,7 +83,7 @@ def _parser() -> Parser:
                          "hub name (default: fables)")
         sub.add_argument("--tokenizer", help="gpt2, bpe:N, or a folder with vocab.json and "
                          "merges.txt (default: bpe:1024 for fables, else gpt2)")
-    for sub in (rules, ladder, prepare, table, bench):
+    for sub in (rules, ladder, prepare, bench):
         sub.add_argument("--json", action="store_true", help="one JSON value on stdout")
 
     train.add_argument("--rung", default="nano", help="nano, mini, 60M … 1B, with options: "
@@ -126,7 +126,12 @@ def _parser() -> Parser:
     sample.add_argument("--seed", type=int, default=0)
 
     table.add_argument("dir", help="folder of runs")
-    table.add_argument("--baseline", default="standard", help="rule to compare with")
+    table.add_argument("--baseline", default="standard", help="rule to compare with "
+                       "(default: standard)")
+    form = table.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON value on stdout")
+    form.add_argument("--csv", action="store_true", help="a line an arm, with all digits")
+    form.add_argument("--markdown", action="store_true", help="a table for each group of runs")
     bench.add_argument("--rung", nargs="+", default=["nano"], help="as train's (default: nano)")
     bench.add_argument("--rule", nargs="+", default=["review"], help="as train's; in the arms of "
                        "protocol clean (default: review)")
@@ -274,14 +279,15 @@ def _sample(args) -> None:
 
 
 def _table(args) -> None:
-    from .stats import read_results, render, table
+    from .stats import csv_text, markdown, read_results, render, table
 
     if not Path(args.dir).is_dir():
         raise RRError(f"{args.dir} is no folder: a folder of runs is accepted")
     rows = table(read_results(args.dir), args.baseline)
     if args.json:
         return _json(rows)
-    print(render(rows))
+    print(csv_text(rows) if args.csv else markdown(rows) if args.markdown
+          else render(rows, more=True))
 
 
 def _bench(args) -> None:

@@ -2,7 +2,7 @@
 
 `compare`: one comparison of two arms. `many`: many comparisons, and the corrections they need.
 `effects`: standardised effects, and how many seeds would settle a question. `fits`: a gap against
-size. `tables`: reading result files, tidy tables, their text.
+size. `results`: reading result files. `tables`: tidy tables. `show`: their text.
 
 Arms of one (rung, seed) see the same batches in the same order, so the noise of a seed is shared
 and the unit of evidence is the *difference* at one seed. Losses are nats a token throughout; a
@@ -41,11 +41,14 @@ from .effects import (
 )
 from .fits import Fit, fit, pooled_sd
 from .many import bonferroni, family, holm
-from .tables import read_results, render, table
+from .results import Found, read_results, scan
+from .show import csv_text, markdown, render
+from .tables import table
 
 __all__ = [
-    "Bootstrap", "Effect", "Fit", "Interval", "Paired", "Ranks", "Welch",
-    "bonferroni", "bootstrap", "cohen_dz", "detectable_gap", "differences", "family", "fit",
-    "hedges_g", "holm", "interval", "paired", "pooled_sd", "power", "read_results", "render",
-    "sd_interval", "seeds_needed", "sign_test", "signed_rank", "table", "welch",
+    "Bootstrap", "Effect", "Fit", "Found", "Interval", "Paired", "Ranks", "Welch",
+    "bonferroni", "bootstrap", "cohen_dz", "csv_text", "detectable_gap", "differences", "family",
+    "fit", "hedges_g", "holm", "interval", "markdown", "paired", "pooled_sd", "power",
+    "read_results", "render", "scan", "sd_interval", "seeds_needed", "sign_test", "signed_rank",
+    "table", "welch",
 ]  # fmt: skip

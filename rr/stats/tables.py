@@ -1,101 +1,23 @@
-"""Result files to tidy rows: reading runs, one row an arm, the rows as text.
+"""One row an arm of each group of comparable runs, against its baseline.
 
-A damaged file, a diverged run, a seed that one arm lacks: each is named or marked, none is dropped
-without a word.
+A diverged run, a seed that one arm lacks, a seed that was run twice: each is marked, none is
+dropped without a word.
 """
 
 import itertools
 import json
 import math
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..config import RRError, nearest
-from .compare import paired
+from .compare import bootstrap, differences, paired, welch
+from .many import holm
+from .results import GROUP, TOLD
 
-# Runs are comparable only where all of these agree. The learning rate is left out: each arm may
-# have been tuned on its own.
-GROUP = (
-    "rung", "protocol", "corpus", "tokenizer", "loops", "batch", "steps", "flavour", "precision",
-    "eval_shortened",
-)  # fmt: skip
-# The same, where a result says so: two files of one name are two corpora.
-TOLD = ("corpus_id", "tokenizer_id", "eval_batches", "depth_lr")
-NEEDED = ("id", "rule", "values", "seed", "lr", "status", "val_loss", *GROUP)
-
-
-def _problem(row: object) -> str | None:
-    """Why a parsed result.json is not to be believed, or None."""
-    if not isinstance(row, dict):
-        return "not a JSON object"
-    missing = [name for name in NEEDED if name not in row]
-    if missing:
-        return f"no {', '.join(missing)}"
-    if row["status"] not in ("finished", "diverged"):
-        return f"status is {row['status']!r}"
-    for name, kind in (("id", str), ("rule", str), ("values", str), ("seed", int)):
-        if not isinstance(row[name], kind):
-            return f"{name} is {row[name]!r}"
-    if not isinstance(row["lr"], int | float):
-        return f"lr is {row['lr']!r}"
-    loss = row["val_loss"]
-    number = isinstance(loss, int | float) and not isinstance(loss, bool)
-    if row["status"] == "finished" and not (number and math.isfinite(loss)):
-        return f"finished with val_loss {loss!r}"
-    if row["status"] == "diverged" and loss is not None and not number:
-        return f"val_loss is {loss!r}"
-    for ended in row.get("budgets") or []:
-        if problem := _problem({**row, **ended, "budgets": None}):
-            return f"budget {ended.get('steps')}: {problem}"
-    return None
-
-
-def _refuse_constant(word: str) -> float:
-    raise ValueError(f"{word} is not JSON")
-
-
-def read_results(folder: str | Path) -> list[dict]:
-    """Every `result.json` below `folder`, sorted by path; one with decay branches, a row a budget.
-
-    A file that cannot be believed is named on stderr and counted, never used; so are folders with
-    a run.json and no result yet. Raises RRError where there is no folder or no result.
-    """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise RRError(f"no folder {folder}: the folder that was given to --out is accepted")
-    rows, damaged = [], 0
-    for path in sorted(folder.rglob("result.json")):
-        try:
-            row = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
-            problem = _problem(row)
-        except (OSError, ValueError) as error:
-            problem = str(error)
-        if problem:
-            damaged += 1
-            print(f"rr: left out {path}: {problem}", file=sys.stderr)
-        else:
-            rows += _by_budget(row)
-    waiting = sum(not p.with_name("result.json").exists() for p in folder.rglob("run.json"))
-    if damaged:
-        print(f"rr: {damaged} damaged of {damaged + len(rows)} results", file=sys.stderr)
-    if waiting:
-        known = waiting + damaged + len(rows)
-        print(f"rr: {waiting} of {known} runs have no result yet", file=sys.stderr)
-    if not rows:
-        raise RRError(f"no readable result.json below {folder}: train some runs first")
-    return rows
-
-
-def _by_budget(row: dict) -> list[dict]:
-    """A run with decay branches as one row a budget, "<id>/<steps>"; any other as it is."""
-    if not row.get("budgets"):
-        return [row]
-    rest = {name: value for name, value in row.items() if name != "budgets"}
-    return [
-        {**rest, **ended, "id": f"{row['id']}/{ended['steps']}"} for ended in row["budgets"]
-    ]
+TESTS = ("p", "welch_p")  # each corrected over the comparisons of the table: holm, welch_holm
+FEW = "fewer than two pairs: no test"
 
 
 def _named(rule: str) -> str:
@@ -104,7 +26,8 @@ def _named(rule: str) -> str:
     return f"{Path(path).name}{dot_py}{rest}"
 
 
-def _arm(row: dict) -> str:
+def arm_of(row: dict) -> str:
+    """The name of a run's arm: its rule, with its value rule where that is not the usual one."""
     rule, values = _named(row["rule"]), _named(row["values"])
     return rule if values == "own" else f"{rule} + {values}"
 
@@ -114,7 +37,8 @@ def _contents(row: dict) -> tuple[str, str]:
     return row.get("rule_content", ""), row.get("values_content", "")
 
 
-def _key(row: dict) -> tuple[str, ...]:
+def group_key(row: dict) -> tuple[str, ...]:
+    """What two runs must share to be comparable."""
     return tuple(v if isinstance(v := row[name], str) else json.dumps(v) for name in GROUP) + tuple(
         json.dumps(row.get(name)) for name in TOLD
     )
@@ -123,20 +47,31 @@ def _key(row: dict) -> tuple[str, ...]:
 def table(rows: Sequence[dict], baseline: str = "standard") -> list[dict]:
     """One tidy row per arm of each comparable group of runs, the baseline first.
 
-    Runs are comparable where rung, protocol, corpus, tokenizer, loops, batch, steps, flavour and
-    precision agree; an arm is a rule with its values, and with its learning rate where it was run
-    at several, and a rule of a reader's own with its content where that changed. Row: the group's
-    fields, then `arm, rule, values, lr, seeds` (with a finite loss),
+    Runs are comparable where rung, protocol, corpus, tokenizer, loops, batch, steps, flavour,
+    precision, warm-up and evaluation agree; an arm is a rule with its values, and with its learning
+    rate where it was run at several, and a rule of a reader's own with its content where that
+    changed. Row: the group's fields, then `arm, rule, values, lr, seeds` (with a finite loss),
     `n, mean` (val_loss over those seeds, nats a token), `diverged` (their seeds), `baseline` (arm
-    compared with), `pairs` (seeds both have), `missing` (seeds the baseline has and this arm has
-    not run), `difference, lo, hi, t, df, p` (arm − baseline over the pairs; None below two pairs)
-    and `notes`. A run found twice (same id) counts once; one seed with two different runs is
-    noted and not paired. Raises RRError where no group has the baseline.
+    compared with), `pairs` (seeds that both finished), `missing` (seeds the baseline has and this
+    arm has not run), and
+
+    * `difference, lo, hi, sd, t, df, p`: arm − baseline over the pairs, paired t with its interval;
+    * `bootstrap_lo, bootstrap_hi`: percentile interval of the same mean, which over n pairs covers
+      at most 1 − 2^(1−n);
+    * `welch_t, welch_df, welch_p`: unpaired, over all finished seeds of both;
+    * `holm, welch_holm`: p-values after Holm's correction for the table's `comparisons`: every arm
+      that has run two seeds of its baseline. One without a p, because runs diverged, counts as
+      p = 1, so that a failure never eases the correction of the others.
+
+    What cannot be made is None, and `notes` says why. A run found twice (same id) counts once; one
+    seed with two different runs is noted, and takes no part in a comparison. A baseline that was
+    run at several learning rates is met at the arm's own, or, where the two share fewer than two
+    seeds there, at the one with most shared seeds. Raises RRError where no group has the baseline.
     """
     unique, baseline = list({row["id"]: row for row in rows}.values()), _named(baseline)
     groups = defaultdict(lambda: defaultdict(list))
     for row in unique:
-        groups[_key(row)][_arm(row)].append(row)
+        groups[group_key(row)][arm_of(row)].append(row)
     if not any(baseline in arms for arms in groups.values()):
         known = {arm for arms in groups.values() for arm in arms}
         raise RRError(f"no baseline {baseline!r} in these results: {nearest(baseline, known)}")
@@ -154,11 +89,12 @@ def table(rows: Sequence[dict], baseline: str = "standard") -> list[dict]:
                 same = [r for r in runs if r["lr"] == lr and _contents(r) == content]
                 arms |= {label: same} if same else {}
         out += _compare({name: first.get(name) for name in GROUP + TOLD}, arms, baseline)
+    _correct(out)
     return out
 
 
 def _compare(group: dict, arms: dict[str, list[dict]], baseline: str) -> list[dict]:
-    references = {label for label, runs in arms.items() if _arm(runs[0]) == baseline}
+    references = {label for label, runs in arms.items() if arm_of(runs[0]) == baseline}
     out = []
     for label in sorted(arms, key=lambda label: (label not in references, label)):
         runs = sorted(arms[label], key=lambda run: (run["seed"], run["id"]))
@@ -177,10 +113,12 @@ def _compare(group: dict, arms: dict[str, list[dict]], baseline: str) -> list[di
             "baseline": None,
             "pairs": [],
             "missing": [],
-            **dict.fromkeys(("difference", "lo", "hi", "t", "df", "p")),
+            **dict.fromkeys(("difference", "lo", "hi", "sd", "t", "df", "p", "holm")),
+            **dict.fromkeys(("bootstrap_lo", "bootstrap_hi")),
+            **dict.fromkeys(("welch_t", "welch_df", "welch_p", "welch_holm", "comparisons")),
             "notes": [],
         }
-        twice = sorted({r["seed"] for r in runs if sum(s["seed"] == r["seed"] for s in runs) > 1})
+        twice = _twice(runs)
         row["notes"] += [f"seed {seed} was run more than once: not paired" for seed in twice]
         if label not in references:
             _against(row, runs, {name: arms[name] for name in references})
@@ -188,78 +126,89 @@ def _compare(group: dict, arms: dict[str, list[dict]], baseline: str) -> list[di
     return out
 
 
+def _twice(runs: list[dict]) -> list[int]:
+    seeds = [run["seed"] for run in runs]
+    return sorted({seed for seed in seeds if seeds.count(seed) > 1})
+
+
+def _reference(row: dict, runs: list[dict], references: dict[str, list[dict]]) -> str | None:
+    """Which of the baseline's arms to compare with; None, and a note, where none can be chosen."""
+    if not references:
+        row["notes"].append("no baseline to compare with")
+        return None
+    mine = {run["seed"] for run in runs}
+    shared = {name: len(mine & {run["seed"] for run in theirs})
+              for name, theirs in references.items()}
+    own = [name for name, theirs in references.items() if theirs[0]["lr"] == row["lr"]]
+    best = [name for name in references if shared[name] == max(shared.values())]
+    chosen = own if max((shared[name] for name in own), default=0) >= 2 or len(best) > 1 else best
+    if not chosen:
+        row["notes"].append("no baseline to compare with: none at this learning rate")
+        return None
+    if len(chosen) > 1:
+        row["notes"].append("the baseline's rule has changed: several to compare with")
+        return None
+    return chosen[0]
+
+
 def _against(row: dict, runs: list[dict], references: dict[str, list[dict]]) -> None:
     """Fill in the comparison of one arm with its baseline."""
-    if len(references) > 1:
-        # the baseline was run at several learning rates: compare at this arm's own
-        references = {k: v for k, v in references.items() if v[0]["lr"] == row["lr"]}
-    if len(references) != 1:
-        several = "the baseline's rule has changed: several to compare with"
-        row["notes"].append(several if references else "no baseline to compare with")
+    name = _reference(row, runs, references)
+    if name is None:
         return
-    ((row["baseline"], others),) = references.items()
+    row["baseline"], others = name, references[name]
     mine, theirs = _by_seed(runs), _by_seed(others)
+    run_by_me, run_by_them = {run["seed"] for run in runs}, {run["seed"] for run in others}
     row["pairs"] = sorted(mine.keys() & theirs.keys())
-    row["missing"] = sorted({run["seed"] for run in others} - {run["seed"] for run in runs})
+    row["missing"] = sorted(run_by_them - run_by_me)
+    lost = sorted(run["seed"] for run in others
+                  if run["status"] == "diverged" and run["seed"] in run_by_me)
+    row["notes"] += [f"{name} diverged at seed {_told(lost)}"] * bool(lost)
+    alone = sorted(run_by_me - run_by_them)
+    row["notes"] += [f"seed {_told(alone)} not run by {name}"] * bool(alone)
+    if len(run_by_me & run_by_them) >= 2:
+        row["comparisons"] = 1  # counted over the table when all are there
+    if min(len(mine), len(theirs)) >= 2:
+        apart = welch(mine.values(), theirs.values())
+        # JSON has no infinity: where no arm has any spread, t is left out
+        row |= {"welch_t": _finite(apart.t), "welch_df": _finite(apart.df),
+                "welch_p": _finite(apart.p)}  # fmt: skip
     if len(row["pairs"]) < 2:
-        row["notes"].append("fewer than two pairs: no test")
+        row["notes"].append(FEW)
         return
-    test = paired([mine[s] for s in row["pairs"]], [theirs[s] for s in row["pairs"]])
-    row |= {"difference": test.mean, "lo": test.lo, "hi": test.hi, "df": test.df}
-    # JSON has no infinity: where every pair differs by the same amount, t is left out
-    row["t"] = test.t if math.isfinite(test.t) else None
-    row["p"] = None if math.isnan(test.p) else test.p
+    a, b = [mine[s] for s in row["pairs"]], [theirs[s] for s in row["pairs"]]
+    test, drawn = paired(a, b), bootstrap(differences(a, b), method="percentile")
+    row |= {
+        "difference": test.mean, "lo": test.lo, "hi": test.hi, "sd": test.sd,
+        "t": _finite(test.t), "df": test.df, "p": _finite(test.p),
+        "bootstrap_lo": drawn.lo, "bootstrap_hi": drawn.hi,
+    }  # fmt: skip
+
+
+def _told(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds))
+
+
+def _finite(x: float) -> float | None:
+    return x if math.isfinite(x) else None
+
+
+def _correct(rows: list[dict]) -> None:
+    """Holm over the table's comparisons, for each test; a comparison without a p counts as 1."""
+    family = [row for row in rows if row["comparisons"]]
+    for row in rows:
+        row["comparisons"] = len(family) if row["comparisons"] else None
+    for test, corrected in zip(TESTS, ("holm", "welch_holm"), strict=True):
+        adjusted = holm(1.0 if row[test] is None else row[test] for row in family)
+        for row, p in zip(family, adjusted, strict=True):
+            row[corrected] = None if row[test] is None else p
 
 
 def _by_seed(runs: list[dict]) -> dict[int, float]:
     """Losses of the seeds that have exactly one run, and that one finished."""
-    seeds = [run["seed"] for run in runs]
+    twice = _twice(runs)
     return {
         run["seed"]: run["val_loss"]
         for run in runs
-        if run["status"] == "finished" and seeds.count(run["seed"]) == 1
+        if run["status"] == "finished" and run["seed"] not in twice
     }
-
-
-def _signed(x: float) -> str:
-    return f"{x:+.4f}".replace("-", "−")
-
-
-def render(rows: Sequence[dict]) -> str:
-    """The table of `table()` as text, one block a group. Diverged runs are marked with ✗."""
-    blocks = []
-    for key in dict.fromkeys(_key(row) for row in rows):
-        group = [row for row in rows if _key(row) == key]
-        named = group[0]
-        title = f"{named['rung']} · {named['protocol']} · {named['corpus']} · {named['tokenizer']}"
-        title += f" · {named['steps']} steps of {named['batch']} · {named['precision']}"
-        title += f" · {named['loops']} loops" * (named["loops"] != 1)
-        title += " · shortened evaluation" * bool(named["eval_shortened"])
-        same = [row for row in rows if row["corpus"] == named["corpus"] and row["corpus_id"]]
-        if len({row["corpus_id"] for row in same}) > 1:
-            title += f" · {named['corpus_id'][-12:]}"
-        head = ["arm", "seeds", "val_loss", "arm − base", "95 % interval", "p", ""]
-        lines = [head]
-        for row in group:
-            seen = f"{row['n']}" + f" ✗{len(row['diverged'])}" * bool(row["diverged"])
-            mean = "–" if row["mean"] is None else f"{row['mean']:.4f}"
-            notes = [f"diverged: seed {', '.join(map(str, row['diverged']))}"] * bool(
-                row["diverged"]
-            )
-            notes += [f"missing: seed {', '.join(map(str, row['missing']))}"] * bool(row["missing"])
-            gap = [""] * 3
-            if row["difference"] is not None:
-                span = f"[{_signed(row['lo'])}, {_signed(row['hi'])}]"
-                p = "–" if row["p"] is None else f"{row['p']:.4f}" if row["p"] >= 1e-4 else "<1e-4"
-                gap = [_signed(row["difference"]), span, p]
-                pairs = len(row["pairs"])
-                notes += [f"{pairs} pairs"] * (pairs < row["n"])
-            lines.append([row["arm"], seen, mean, *gap, "; ".join(notes + row["notes"])])
-        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-        text = [
-            "  ".join(c.ljust(w) if i in (0, 6) else c.rjust(w) for i, (c, w) in cells).rstrip()
-            for cells in (list(enumerate(zip(line, widths, strict=True))) for line in lines)
-        ]
-        blocks.append("\n".join([title, *text]))
-    foot = "val_loss: nats a token, mean over seeds. Negative differences favour the arm."
-    return "\n\n".join(blocks) + f"\n\n{foot} Paired t; normal differences are assumed."

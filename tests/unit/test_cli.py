@@ -342,6 +342,18 @@ def test_json_of_table(rr, runs):
     assert review["lo"] < review["difference"] < review["hi"]
 
 
+def test_forms_of_table(rr, runs):
+    rows = value_of(rr("table", runs, "--json"))
+    code, out, err = rr("table", runs, "--csv")
+    assert (code, err) == (0, "") and out.splitlines()[0] == ",".join(rows[0])
+    assert repr(rows[1]["welch_p"]) in out and out.count("\n") == 3
+    code, out, err = rr("table", runs, "--markdown")
+    assert (code, err) == (0, "") and f"| {rows[1]['p']:.4f} | {rows[1]['holm']:.4f} |" in out
+    code, out, err = rr("table", runs)
+    assert f"{rows[1]['welch_p']:.4f}" in out and "over the 1 comparisons" not in out
+    one_line(rr("table", runs, "--csv", "--markdown"), "not allowed with")
+
+
 def test_tables_for_people(rr, runs):
     for words in (["rules"], ["ladder"], ["table", runs]):
         code, out, err = rr(*words)

@@ -1,12 +1,16 @@
 """Tables of runs: what is paired with what, what is marked, and what is said of damaged files."""
 
+import csv
+import io
+import itertools
 import json
 import math
 
 import pytest
+import scipy.stats
 
 from rr.config import RRError
-from rr.stats import paired, read_results, render, table
+from rr.stats import csv_text, markdown, paired, read_results, render, scan, table
 
 
 def run(rule, seed, loss, **other):
@@ -89,7 +93,7 @@ def test_several_learning_rates_are_separate_arms():
 
 
 def test_one_seed_run_twice_is_not_paired():
-    again = run("review", 1, 2.0, values="own", warmup=3)
+    again = run("review", 1, 2.0, values="own", tokens=3)
     review = by_arm(table([*RUNS, again], baseline="standard"))["review"]
     assert review["pairs"] == [0, 2] and review["n"] == 4
     assert "seed 1 was run more than once" in review["notes"][0]
@@ -152,3 +156,195 @@ def test_two_corpora_of_one_name_are_never_pooled():
     assert sorted(row["n"] for row in rows) == [1, 1, 1, 1]
     assert all(len(row["pairs"]) < 2 for row in rows)
     assert "aaaaaaaaaaaa" in render(rows) and "bbbbbbbbbbbb" in render(rows)
+
+
+# ---- Every test of a comparison, against SciPy and by hand ---------------------------------------
+
+LOSSES = {
+    "standard": [3.00, 3.20, 3.40, 3.10],
+    "review": [2.90, 3.02, 3.33, 2.95],
+    "highway": [2.97, 3.21, 3.38, 3.05],
+    "constant": [3.01, 3.19, 3.45, 3.12],
+}
+
+
+def all_runs(losses=None):
+    return [run(rule, seed, loss) for rule, found in (losses or LOSSES).items()
+            for seed, loss in enumerate(found)]  # fmt: skip
+
+
+def by_hand_holm(p):
+    """Holm (1979) as he wrote it: reject while the i-th smallest of m is below α/(m − i + 1)."""
+    def rejects(i, alpha):
+        smaller = sorted(p)[: sorted(p).index(p[i]) + 1]
+        return all(q <= alpha / (len(p) - k) for k, q in enumerate(smaller))
+
+    levels = [k / 20000 for k in range(20001)]
+    return [next(alpha for alpha in levels if alpha == 1 or rejects(i, alpha))
+            for i in range(len(p))]  # fmt: skip
+
+
+def test_a_row_holds_both_tests_both_intervals_and_their_corrections():
+    arms = by_arm(table(all_runs()))
+    others = [name for name in LOSSES if name != "standard"]
+    for name in others:
+        row, a, b = arms[name], LOSSES[name], LOSSES["standard"]
+        pair = scipy.stats.ttest_rel(a, b)
+        assert (row["t"], row["p"]) == pytest.approx((pair.statistic, pair.pvalue), rel=1e-9)
+        span = pair.confidence_interval(0.95)
+        assert (row["lo"], row["hi"]) == pytest.approx((span.low, span.high), rel=1e-9)
+        apart = scipy.stats.ttest_ind(a, b, equal_var=False)
+        assert row["welch_p"] == pytest.approx(apart.pvalue, rel=1e-9)
+        assert row["welch_df"] == pytest.approx(apart.df, rel=1e-9)
+        # four pairs have 256 resamples: all of them, drawn out
+        gaps = [x - y for x, y in zip(a, b, strict=True)]
+        means = sorted(sum(drawn) / 4 for drawn in itertools.product(gaps, repeat=4))
+        for end, share in ((row["bootstrap_lo"], 0.025), (row["bootstrap_hi"], 0.975)):
+            near = means[round(share * 255) - 2], means[round(share * 255) + 2]
+            assert near[0] - 1e-9 <= end <= near[1] + 1e-9
+        assert row["comparisons"] == 3
+    for test, corrected in (("p", "holm"), ("welch_p", "welch_holm")):
+        expected = by_hand_holm([arms[name][test] for name in others])
+        assert [arms[name][corrected] for name in others] == pytest.approx(expected, abs=1e-4)
+    assert arms["standard"]["comparisons"] is None and arms["standard"]["holm"] is None
+
+
+def test_a_comparison_that_diverged_still_counts_in_the_correction():
+    alone = by_arm(table(all_runs()))["review"]
+    lost = by_arm(table([*all_runs(), run("post", 0, None), run("post", 1, None)]))
+    assert lost["post"]["p"] is None and lost["post"]["holm"] is None
+    assert lost["post"]["diverged"] == [0, 1] and lost["post"]["mean"] is None
+    # review has the smallest p of both tables: times 3, then times 4
+    assert alone["holm"] == pytest.approx(3 * alone["p"])
+    assert lost["review"]["holm"] == pytest.approx(4 * alone["p"])
+    # an arm of one seed was never a comparison
+    once = by_arm(table([*all_runs(), run("post", 0, 3.0)]))
+    assert once["review"]["holm"] == alone["holm"] and once["post"]["comparisons"] is None
+
+
+def test_one_seed_is_a_marked_row():
+    rows = table([run("standard", 0, 3.0), run("review", 0, 2.9)])
+    review = by_arm(rows)["review"]
+    assert (review["n"], review["pairs"]) == (1, [0])
+    assert all(review[name] is None for name in ("difference", "p", "welch_p", "bootstrap_lo"))
+    assert review["notes"] == ["fewer than two pairs: no test"]
+    assert "fewer than two pairs" in render(rows, more=True)
+
+
+def test_unequal_seeds_are_told_on_both_sides():
+    losses = LOSSES | {"review": [2.90, 3.02, 3.33]}
+    rows = by_arm(table([*all_runs(losses), run("review", 7, 3.0)]))
+    review = rows["review"]
+    assert (review["pairs"], review["missing"]) == ([0, 1, 2], [3])
+    assert "seed 7 not run by standard" in review["notes"]
+    assert review["difference"] == pytest.approx((-0.1 - 0.18 - 0.07) / 3)
+    # the unpaired test takes every seed
+    apart = scipy.stats.ttest_ind([*losses["review"], 3.0], LOSSES["standard"], equal_var=False)
+    assert review["welch_p"] == pytest.approx(apart.pvalue)
+
+
+def test_a_baseline_that_diverged_is_said_in_the_row():
+    rows = by_arm(table(all_runs(LOSSES | {"standard": [3.0, None, 3.4, 3.1]})))
+    assert "standard diverged at seed 1" in rows["review"]["notes"]
+    assert rows["review"]["pairs"] == [0, 2, 3] and rows["standard"]["diverged"] == [1]
+
+
+def test_equal_differences_have_no_t_and_the_smallest_p():
+    pairs = {"standard": [3.0, 3.5], "review": [2.75, 3.25]}
+    review = by_arm(table(all_runs(pairs)))["review"]
+    assert (review["t"], review["p"], review["sd"]) == (None, 0.0, 0.0)
+    assert review["lo"] == review["hi"] == review["bootstrap_lo"] == -0.25
+    json.dumps(table(all_runs(pairs)), allow_nan=False)
+
+
+def test_a_tuned_arm_meets_the_baseline_at_the_baselines_own_rate():
+    tried = [run(rule, 100, 4.0, lr=lr) for rule in ("standard", "review") for lr in (1e-3, 3e-3)]
+    main = [run("standard", s, 3.0 + s, lr=1e-3) for s in range(3)]
+    main += [run("review", s, 2.9 + s * 1.01, lr=3e-3) for s in range(3)]
+    rows = by_arm(table([*tried, *main]))
+    tuned = rows["review (lr 0.003)"]
+    assert tuned["baseline"] == "standard (lr 0.001)" and tuned["pairs"] == [0, 1, 2, 100]
+    # with one seed at each, arms meet at one rate
+    assert rows["review (lr 0.001)"]["baseline"] == "standard (lr 0.001)"
+
+
+def test_runs_of_another_warm_up_are_another_group(tmp_path):
+    for i, (rule, seed, warmup) in enumerate(
+        (rule, seed, warmup) for rule in ("standard", "review") for seed in (0, 1)
+        for warmup in (7, 30)
+    ):  # fmt: skip
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        row = run(rule, seed, 3.0 + seed * warmup, id=f"{rule}{seed}{warmup}")
+        (folder / "result.json").write_text(json.dumps(row))
+        (folder / "run.json").write_text(json.dumps({"run": {"recipe": {"warmup": warmup}}}))
+    rows = table(read_results(tmp_path))
+    assert [(row["warmup"], row["n"]) for row in rows] == [(30, 2), (30, 2), (7, 2), (7, 2)]
+    assert "· warmup 7\n" in render(rows) and "· warmup 30\n" in render(rows)
+
+
+def test_titles_tell_groups_apart_by_what_differs():
+    other = [run(rule, s, 2.0, flavour="llama", id=f"l{rule}{s}") for rule in ("standard", "review")
+             for s in (0, 1)]  # fmt: skip
+    text = render(table(RUNS + other))
+    assert "fp32 · flavour gpt2\n" in text and "fp32 · flavour llama\n" in text
+    assert "flavour" not in render(table(RUNS))
+
+
+def test_every_kind_of_damage_is_named(tmp_path, capsys):
+    good = json.dumps(RUNS[0])
+    broken = {
+        "empty": b"", "zeroed": bytes(len(good)), "cut": good[:-9].encode(), "bits": b"\xff{" * 9,
+        "deep": b"[" * 100_000, "huge": good.replace("3.0", "1" + "0" * 400).encode(),
+        "infinite": good.replace("3.0", "Infinity").encode(),
+        "status": good.replace("finished", "running").encode(),
+        "budgets": json.dumps(RUNS[0] | {"budgets": 7}).encode(),
+        "budget": json.dumps(RUNS[0] | {"budgets": [{"steps": 9, "val_loss": None}]}).encode(),
+    }  # fmt: skip
+    for name, data in broken.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").write_bytes(data)
+    (tmp_path / "folder" / "result.json").mkdir(parents=True)
+    (tmp_path / "good").mkdir()
+    (tmp_path / "good" / "result.json").write_text(good)
+    found = scan(tmp_path)
+    assert {path.parent.name for path, _ in found.damaged} == {*broken, "folder"}
+    assert [row["id"] for row in found.rows] == [RUNS[0]["id"]]
+    assert read_results(tmp_path) == found.rows
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == len(broken) + 2 and "11 damaged of 12" in said[-1]
+
+
+# ---- The forms -----------------------------------------------------------------------------------
+
+
+def test_csv_reads_back_as_the_rows():
+    rows = table(RUNS)
+    back = list(csv.DictReader(io.StringIO(csv_text(rows))))
+    assert len(back) == len(rows)
+    for line, row in zip(back, rows, strict=True):
+        assert list(line) == list(row)
+        for name, value in row.items():
+            told = line[name]
+            if isinstance(value, float):
+                assert float(told) == value
+            elif name in ("pairs", "seeds", "diverged", "missing"):
+                assert [int(word) for word in told.split()] == value
+            elif name == "notes":
+                assert told == "; ".join(value)
+            else:
+                assert told == ("" if value is None else str(value))
+
+
+def test_markdown_has_a_cell_for_every_column():
+    rows = table([*RUNS, *(run("my|rule", seed, 3.0 + seed / 7) for seed in range(3))])
+    text = markdown(rows)
+    lines = [line.replace(r"\|", "/") for line in text.splitlines() if line.startswith("|")]
+    assert {line.count("|") for line in lines} == {12} and len(lines) == 2 + len(rows)
+    assert text.startswith("### nano · clean · fables")
+    highway = next(line for line in lines if "highway" in line)
+    assert "2 ✗1" in highway and "diverged: seed 1" in highway
+    assert any("my/rule" in line for line in lines)
+    review = by_arm(rows)["review"]
+    shown = next(line for line in lines if "| review" in line)
+    assert f"{review['holm']:.4f}" in shown and f"{review['welch_p']:.4f}" in shown

@@ -1,0 +1,126 @@
+"""Result files to rows: what is in a folder of runs, and what cannot be believed.
+
+A damaged file is named and never used; so is a run that was begun and has no result yet.
+"""
+
+import json
+import math
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..config import RRError
+
+# Runs are comparable only where all of these agree. The learning rate is left out: each arm may
+# have been tuned on its own.
+GROUP = (
+    "rung", "protocol", "corpus", "tokenizer", "loops", "batch", "steps", "flavour", "precision",
+    "eval_shortened",
+)  # fmt: skip
+# The same, where a result says so (two files of one name are two corpora), or its run.json.
+TOLD = ("corpus_id", "tokenizer_id", "eval_batches", "depth_lr", "warmup")
+NEEDED = ("id", "rule", "values", "seed", "lr", "status", "val_loss", *GROUP)
+
+
+@dataclass
+class Found:
+    """What `scan` met below a folder."""
+
+    rows: list[dict] = field(default_factory=list)  # results; one with decay branches, a row each
+    damaged: list[tuple[Path, str]] = field(default_factory=list)  # result.json, and what is wrong
+    waiting: list[Path] = field(default_factory=list)  # folders of runs that have no result yet
+
+
+def problem(row: object) -> str | None:
+    """Why a parsed result.json is not to be believed, or None."""
+    if not isinstance(row, dict):
+        return "not a JSON object"
+    missing = [name for name in NEEDED if name not in row]
+    if missing:
+        return f"no {', '.join(missing)}"
+    if row["status"] not in ("finished", "diverged"):
+        return f"status is {row['status']!r}"
+    for name, kind in (("id", str), ("rule", str), ("values", str), ("seed", int)):
+        if not isinstance(row[name], kind):
+            return f"{name} is {row[name]!r}"
+    if not isinstance(row["lr"], int | float):
+        return f"lr is {row['lr']!r}"
+    loss = row["val_loss"]
+    number = isinstance(loss, int | float) and not isinstance(loss, bool)
+    if row["status"] == "finished" and not (number and math.isfinite(loss)):
+        return f"finished with val_loss {loss!r}"
+    if row["status"] == "diverged" and loss is not None and not number:
+        return f"val_loss is {loss!r}"
+    budgets = row.get("budgets") or []
+    if not (isinstance(budgets, list) and all(isinstance(ended, dict) for ended in budgets)):
+        return f"budgets is {budgets!r}"
+    for ended in budgets:
+        if wrong := problem({**row, **ended, "budgets": None}):
+            return f"budget {ended.get('steps')}: {wrong}"
+    return None
+
+
+def _refuse_constant(word: str) -> float:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _warmup(path: Path) -> dict:
+    """What run.json beside a result says of its warm-up, the one choice that results leave out."""
+    try:
+        return {"warmup": json.loads(path.read_bytes())["run"]["recipe"]["warmup"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def scan(folder: str | Path) -> Found:
+    """Every run below `folder`, sorted by path. Raises RRError where there is no folder."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise RRError(f"no folder {folder}: the folder that was given to --out is accepted")
+    found = Found()
+    for path in sorted(folder.rglob("result.json")):
+        try:
+            row = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+            wrong = problem(row)
+        except OSError as error:
+            wrong = error.strerror or str(error)
+        except (ValueError, OverflowError, RecursionError) as error:  # JSON of any kind of damage
+            wrong = str(error)
+        if wrong:
+            found.damaged.append((path, wrong))
+        else:
+            found.rows += _by_budget(_warmup(path.with_name("run.json")) | row)
+    for path in sorted(folder.rglob("run.json")):
+        if not path.with_name("result.json").exists():
+            found.waiting.append(path.parent)
+    return found
+
+
+def read_results(folder: str | Path) -> list[dict]:
+    """Every `result.json` below `folder`, sorted by path; one with decay branches, a row a budget.
+
+    A file that cannot be believed is named on stderr and counted, never used; so are folders with
+    a run.json and no result yet. Raises RRError where there is no folder or no result.
+    """
+    found = scan(folder)
+    rows, damaged, waiting = found.rows, len(found.damaged), len(found.waiting)
+    for path, why in found.damaged:
+        print(f"rr: left out {path}: {why}", file=sys.stderr)
+    if damaged:
+        print(f"rr: {damaged} damaged of {damaged + len(rows)} results", file=sys.stderr)
+    if waiting:
+        known = waiting + damaged + len(rows)
+        print(f"rr: {waiting} of {known} runs have no result yet", file=sys.stderr)
+    if not rows:
+        raise RRError(f"no readable result.json below {folder}: train some runs first")
+    return rows
+
+
+def _by_budget(row: dict) -> list[dict]:
+    """A run with decay branches as one row a budget, "<id>/<steps>"; any other as it is."""
+    if not row.get("budgets"):
+        return [row]
+    rest = {name: value for name, value in row.items() if name != "budgets"}
+    return [
+        {**rest, **ended, "id": f"{row['id']}/{ended['steps']}"} for ended in row["budgets"]
+    ]
