@@ -74,46 +74,40 @@ def _parser() -> Parser:
     ladder.add_argument("--protocol", default="clean", help="clean or paper (default: clean)")
     prepare = verb("prepare", _prepare, "tokenise a corpus once, and say how predictable it is")
     train = verb("train", _train, "train one run, or go on with it; prints its folder last")
+    sweep = verb("sweep", _sweep, "train every combination of the options, some at a time; the "
+                 "same command goes on where it was cut off")
     sample = verb("sample", _sample, "let a trained run write")
     table = verb("table", _table, "paired differences between the arms in a folder of runs")
     bench = verb("bench", _bench, "what a training step costs: tokens/s, MFU, peak memory")
 
-    for sub in (prepare, train):
-        sub.add_argument("--corpus", default="fables", help="fables, tinystories, file:PATH or a "
-                         "hub name (default: fables)")
-        sub.add_argument("--tokenizer", help="gpt2, bpe:N, or a folder with vocab.json and "
-                         "merges.txt (default: bpe:1024 for fables, else gpt2)")
+    _text_options(prepare)
     for sub in (rules, ladder, prepare, bench):
         sub.add_argument("--json", action="store_true", help="one JSON value on stdout")
 
-    train.add_argument("--rung", default="nano", help="nano, mini, 60M … 1B, with options: "
-                       "nano:n_layer=16,d_model=64 (default: nano)")
-    train.add_argument("--rule", default="review", help="a rule with its options, constant:c=0.5, "
-                       "or your own, my_rule.py:Class (default: review)")
-    train.add_argument("--values", default="own", help="value rule (default: own)")
-    train.add_argument("--loops", type=int, default=1, help="passes over the stack (default: 1)")
-    train.add_argument("--flavour", default="gpt2", help="gpt2 or llama (default: gpt2)")
-    train.add_argument("--protocol", default="clean", help="clean or paper (default: clean)")
-    train.add_argument("--seed", type=int, default=0)
-    train.add_argument("--steps", type=int, help="optimiser steps (default: the rung's)")
-    train.add_argument("--budgets", type=_numbers, metavar="STEPS,STEPS,…", help="a decay branch "
-                       "for each of these numbers of steps leaves one plateau")
-    train.add_argument("--warmup", type=int, help="steps of warm-up (default: the protocol's)")
-    train.add_argument("--lr", type=float, help="peak learning rate (default: the rung's)")
-    train.add_argument("--depth-lr", action="store_true", help="blocks learn at lr times "
-                       "(L/12)^-1/2, AdamW's eps likewise")
-    train.add_argument("--batch", type=int, help="windows a step (default: the rung's)")
-    train.add_argument("--eval-batches", type=int, help="shorten the evaluation, and say so")
-    train.add_argument("--precision", help="fp32, tf32, bf16 or fp16 (default: the protocol's)")
-    train.add_argument("--threads", type=int, help="CPU threads (default: all)")
-    train.add_argument("--device", help="auto, cpu or cuda (default: auto)")
-    train.add_argument("--micro-batch", type=int, help="windows a process takes at once; gradients "
-                       "are accumulated (default: all of its batch, halved until it fits)")
-    train.add_argument("--parallel", help="under torchrun: ddp, every process holds the model, or "
-                       "fsdp, each holds a shard (default: ddp)")
-    train.add_argument("--save-every", type=float, default=60.0, metavar="SECONDS",
-                       help="seconds between checkpoints (default: 60)")
+    _run_options(train)
     train.add_argument("--out", required=True, help="folder of the runs; this one is OUT/<id>")
+
+    _run_options(sweep, many=True)
+    sweep.add_argument("--out", default="runs", help="folder of the runs (default: runs); several "
+                       "sweeps on one share the work")
+    sweep.add_argument("--runner", default="papermill", help="papermill: each run is a notebook, "
+                       "its report; direct: rr train (default: papermill)")
+    sweep.add_argument("--notebook", metavar="PATH", help="for papermill (default: the checkout's "
+                       "notebooks/09_scaling_run.ipynb)")
+    sweep.add_argument("--engine", default="local", help="local, or ray: a running cluster "
+                       "(default: local)")
+    sweep.add_argument("--jobs", type=int, help="runs at a time; GPUs are shared round robin "
+                       "(default: one a GPU, else one; ray: what the cluster holds)")
+    sweep.add_argument("--processes", type=int, default=1, metavar="N", help="of each run, by "
+                       "torchrun, a GPU each: for a run larger than a GPU; --runner direct")
+    sweep.add_argument("--address", help="ray: of the cluster (default: the one this machine is "
+                       "part of)")
+    sweep.add_argument("--gpu-fraction", type=float, metavar="F", help="ray: GPUs of each run, "
+                       "0.5 for two on one (default: one where the cluster has any)")
+    sweep.add_argument("--cpus-per-cell", type=int, metavar="N", help="ray: cores of each run "
+                       "(default: one a process)")
+    sweep.add_argument("--dry-run", action="store_true", help="print each run's command, a line "
+                       "each, and do nothing")
 
     sample.add_argument("run", help="a run's folder")
     sample.add_argument("--prompt", default="", help="text to go on from")
@@ -151,6 +145,55 @@ def _parser() -> Parser:
     bench.add_argument("--peers", action="store_true", help="what is installed of transformers, "
                        "x-transformers and litgpt, at equal size")
     return parser
+
+
+def _text_options(sub: Parser, **many) -> None:
+    """Which text, and in which tokens."""
+    fables = {} if many else {"default": "fables"}
+    sub.add_argument("--corpus", **fables, **many, help="fables, tinystories, file:PATH or a hub "
+                     "name (default: fables)")
+    sub.add_argument("--tokenizer", **many, help="gpt2, bpe:N, or a folder with vocab.json and "
+                     "merges.txt (default: bpe:1024 for fables, else gpt2)")
+
+
+def _run_options(sub: Parser, many: bool = False) -> None:
+    """What a run is, and how it is trained. many: each option that is part of the run takes a list.
+
+    A list has no default here: that of protocol `paper` is another.
+    """
+
+    def option(name: str, default: object = None, help: str = "", **more) -> None:
+        more |= {"nargs": "+"} if many else {"default": default}
+        sub.add_argument(f"--{name}", help=help, **more)
+
+    _text_options(sub, **({"nargs": "+"} if many else {}))
+    option("rung", "nano", "nano, mini, 60M … 1B, with options: nano:n_layer=16,d_model=64 "
+           "(default: nano)")
+    option("rule", "review", "a rule with its options, constant:c=0.5, or your own, "
+           "my_rule.py:Class (default: review)")
+    option("values", "own", "value rule (default: own)")
+    option("loops", 1, "passes over the stack (default: 1)", type=int)
+    option("flavour", "gpt2", "gpt2 or llama (default: gpt2)")
+    option("protocol", "clean", "clean or paper (default: clean)")
+    option("seed", 0, "seed (default: 0)", type=int)
+    option("steps", None, "optimiser steps (default: the rung's)", type=int)
+    option("budgets", None, "a decay branch for each of these numbers of steps leaves one plateau",
+           type=_numbers, metavar="STEPS,STEPS,…")
+    option("warmup", None, "steps of warm-up (default: the protocol's)", type=int)
+    option("lr", None, "peak learning rate (default: the rung's)", type=float)
+    option("batch", None, "windows a step (default: the rung's)", type=int)
+    option("eval-batches", None, "shorten the evaluation, and say so", type=int)
+    option("precision", None, "fp32, tf32, bf16 or fp16 (default: the protocol's)")
+    sub.add_argument("--depth-lr", action="store_true", help="blocks learn at lr times "
+                     "(L/12)^-1/2, AdamW's eps likewise")
+    sub.add_argument("--threads", type=int, help="CPU threads (default: all)")
+    sub.add_argument("--device", help="auto, cpu or cuda (default: auto)")
+    sub.add_argument("--micro-batch", type=int, help="windows a process takes at once; gradients "
+                     "are accumulated (default: all of its batch, halved until it fits)")
+    sub.add_argument("--parallel", help="under torchrun: ddp, every process holds the model, or "
+                     "fsdp, each holds a shard (default: ddp)")
+    sub.add_argument("--save-every", type=float, default=None if many else 60.0,
+                     metavar="SECONDS", help="seconds between checkpoints (default: 60)")
 
 
 def _numbers(words: str) -> list[int]:
@@ -242,6 +285,25 @@ def _train(args) -> int:
     if finished(folder)["status"] == "diverged":
         raise RunFailed(f"{folder}: the loss is no longer finite; the run is kept, as diverged")
     return 0
+
+
+def _sweep(args) -> None:
+    import shlex
+
+    from .sweep import AXES, Runner, cells, commands, sweep
+
+    machine = {name: getattr(args, name)
+               for name in ("threads", "device", "micro_batch", "save_every", "parallel")}
+    plan = cells({name: getattr(args, name) for name in (*AXES, "depth_lr")}, _say)
+    if args.dry_run:
+        runner = Runner(args.runner, Path(args.out), machine, args.processes, args.notebook)
+        for words in commands(plan, runner):
+            print(shlex.join(words))
+        return
+    sweep(plan, args.out, runner=args.runner, engine=args.engine, jobs=args.jobs,
+          processes=args.processes, machine=machine, notebook=args.notebook, address=args.address,
+          gpu_fraction=args.gpu_fraction, cpus_per_cell=args.cpus_per_cell)
+    print(args.out)
 
 
 def _place(error: Exception, own: str) -> str:

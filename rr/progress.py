@@ -39,9 +39,10 @@ class Stop:
 class Progress:
     """A moving line on a terminal, a plain flushed line every few seconds elsewhere."""
 
-    def __init__(self, log: Callable[[str], None] | None) -> None:
+    def __init__(self, log: Callable[[str], None] | None, plain: float = 5.0) -> None:
         self.log = log
         self.tty = log is None and sys.stderr.isatty()
+        self.every = 0.2 if self.tty else plain  # seconds between two lines
         self.shown, self.width = -float("inf"), 0
 
     def say(self, line: str) -> None:
@@ -63,17 +64,24 @@ class Progress:
 
         step: taken so far, `of` all that the run will take, those of its branches included.
         """
-        now, last = time.monotonic(), step == of
-        if now - self.shown < (0.2 if self.tty else 5.0) and not last:
+        if not (self.due() or step == of):
             return
-        self.shown = now
         rate = step * run.recipe.batch * run.model.seq_len / spent
         left = spent / step * (of - step)
-        text = (
+        self.move(
             f"{run.rung} {run.rule} seed {run.seed}  step {step}/{of}  "
             f"loss {'–' if loss is None else f'{loss:.3f}'}  {rate:,.0f} tokens/s  "
-            f"{int(left // 60)}:{int(left % 60):02d} left"
+            f"{int(left // 60)}:{int(left % 60):02d} left",
+            last=step == of,
         )
+
+    def due(self) -> bool:
+        """Whether the last moving line is old enough for a reader to want the next."""
+        return time.monotonic() - self.shown >= self.every
+
+    def move(self, text: str, last: bool = False) -> None:
+        """The moving line, as it is now; one that is `last` stays."""
+        self.shown = time.monotonic()
         if self.tty:
             print("\r" + text.ljust(self.width), end="\n" if last else "", file=sys.stderr,
                   flush=True)

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2] / "rr"
 ORDER = ["config", "kernels", "ops", "residual", "values", "model", "checks", "ladder", "cache",
          "fables_grammar", "fables", "documents", "tokens", "corpus", "runtime", "paths",
          "distributed", "evaluate", "attention", "progress", "runs", "outcome", "trainer",
-         "bench", "hub", "stats", "inside", "report", "figures", "explore",
+         "sweep", "bench", "hub", "stats", "inside", "report", "figures", "explore",
          "cli"]
 CORE = ORDER[: ORDER.index("hub")]
 ALLOWED = {"torch", "numpy", "tokenizers", "tqdm"}

@@ -1,0 +1,118 @@
+"""A sweep: a plan of runs, carried out on one machine or many, losing nothing.
+
+    grid        every combination of the options, each a run, once; the longest first
+    notebook    the notebook that papermill runs a cell by, and its parameters, checked
+    command     the command that runs a cell: papermill, rr train or torchrun
+    claims      which of several sweeps on one folder works on which cell
+    process     a cell's own process
+    local       engine: some processes at a time on this machine
+    ray_engine  engine: tasks of a Ray cluster
+    view        one line of progress over all cells
+    schedule    which cell next, and what became of it
+
+What is on disk is the state: `result.json` says that a cell is done, its checkpoints where it goes
+on. A sweep that is killed, or started twice, or on another machine, needs nothing else.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ..config import Interrupted, RRError, RunFailed, nearest
+from ..runtime import pick_device, set_threads
+from .command import RUNNERS, Runner
+from .grid import AXES, Cell, cells
+from .notebook import check_installed
+from .schedule import Schedule
+from .view import View
+
+ENGINES = ("local", "ray")
+
+__all__ = ["AXES", "ENGINES", "RUNNERS", "Cell", "Runner", "cells", "commands", "sweep"]
+
+
+def commands(plan: Sequence[Cell], runner: Runner) -> list[list[str]]:
+    """The command of each cell, for a scheduler other than ours; nothing is made."""
+    return [runner.command(cell) for cell in plan]
+
+
+def sweep(
+    plan: Sequence[Cell],
+    out: str | Path,
+    *,
+    runner: str = "papermill",
+    engine: str = "local",
+    jobs: int | None = None,
+    processes: int = 1,
+    machine: Mapping[str, object] | None = None,
+    notebook: str | None = None,
+    address: str | None = None,
+    gpu_fraction: float | None = None,
+    cpus_per_cell: int | None = None,
+    log: Callable[[str], None] | None = None,
+) -> list[Cell]:
+    """Run every cell of `plan` in `out/<id>` that is not done; returns the plan.
+
+    runner: "papermill" or "direct". engine: "local" or "ray". jobs: cells at a time. processes: of
+    each cell, through torchrun, a GPU each where there are some. machine: threads, device,
+    micro_batch, save_every, parallel, as `rr.train` takes them. Raises RRError before anything is
+    started; RunFailed, when all is settled, naming the cells that failed or diverged; Interrupted
+    when told to stop, the checkpoints saved.
+    """
+    out = Path(out)
+    machine = {name: value for name, value in (machine or {}).items() if value is not None}
+    if engine not in ENGINES:
+        raise RRError(f"unknown engine {engine!r}: {nearest(engine, ENGINES)}")
+    how = Runner(runner, out, machine, processes, notebook)
+    if runner == "papermill":
+        check_installed()
+    commands(plan, how)  # refuses what the notebook does not take
+    check(machine, here=engine == "local")
+    if engine == "local":
+        from .local import Local
+
+        asked = {"address": address, "gpu-fraction": gpu_fraction, "cpus-per-cell": cpus_per_cell}
+        for name, value in asked.items():
+            if value is not None:
+                raise RRError(f"{name} {value} beside --engine local: --engine ray is accepted")
+        where = Local(jobs, processes, machine.get("threads"), machine.get("device"))
+    else:
+        from .ray_engine import RayEngine
+
+        where = RayEngine(address, gpu_fraction, cpus_per_cell, jobs, processes)
+        # Ray's nodes see the folder by its full path.
+        out = how.out = out.resolve()
+    if where.threads is not None:
+        how.machine.setdefault("threads", where.threads)
+    try:
+        schedule = Schedule(plan, out, how, where, View(out, log))
+        if not schedule.go():
+            done = sum(state.status in ("finished", "diverged") for state in schedule.states)
+            raise Interrupted(
+                f"{done} of {len(plan)} cells done; the checkpoints of the others are saved in "
+                f"{out}: the same command goes on"
+            )
+    finally:
+        where.close()
+    lost = [state for state in schedule.states if state.status != "finished"]
+    if lost:
+        named = "; ".join(
+            f"{state.cell.id} ({state.cell.name}) {state.status}"
+            + (f": {state.why}" if state.why else "")
+            for state in lost
+        )
+        raise RunFailed(f"{len(lost)} of {len(plan)} cells did not finish: {named}")
+    return list(plan)
+
+
+def check(machine: Mapping[str, object], here: bool) -> None:
+    """RRError for options of the machine that every cell would refuse."""
+    import torch
+
+    if not machine.get("save_every", 1.0) > 0:
+        raise RRError(f"save-every is {machine['save_every']}: a number above 0 is accepted")
+    if here:
+        pick_device(machine.get("device"))
+    if machine.get("threads") is not None:
+        before = torch.get_num_threads()
+        set_threads(machine["threads"])
+        torch.set_num_threads(before)

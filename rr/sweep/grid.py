@@ -1,0 +1,115 @@
+"""The plan of a sweep: every combination of the options given, each a run of its own, once."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config import RRError, Run
+from ..ladder import PAPER_ARMS, RUNGS, flops_per_token
+from ..runs import plan
+
+# What `rr.plan` takes, in the order of the combinations: the last varies fastest.
+AXES = ("protocol", "corpus", "tokenizer", "rung", "seed", "flavour", "loops", "values", "rule",
+        "steps", "budgets", "warmup", "lr", "batch", "eval_batches", "precision")  # fmt: skip
+SHOWN = ("flavour", "loops", "values", "steps", "budgets", "warmup", "lr", "batch", "precision",
+         "depth_lr")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the sweep. words: the options that `rr.plan` was given; flops: all its training.
+
+    flops counts every step, those of decay branches included: flops_per_token · tokens.
+    """
+
+    run: Run
+    words: Mapping[str, object]
+    flops: int
+
+    @property
+    def id(self) -> str:
+        """The run's."""
+        return self.run.id
+
+    @property
+    def name(self) -> str:
+        """What a person calls it: `60M review lr=0.001 seed 0`."""
+        more = [f"{key}={_told(self.words[key])}" for key in SHOWN if self.words.get(key)]
+        return " ".join([self.run.rung, self.run.rule, *more, f"seed {self.run.seed}"])
+
+
+def _told(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def cells(
+    options: Mapping[str, Sequence | bool | None],
+    say: Callable[[str], None],
+    cache: str | Path | None = None,
+) -> list[Cell]:
+    """Every combination of `options`, the longest run first; nothing is made or downloaded.
+
+    options: for each name of AXES a list, or None for the default; and `depth_lr`, a bool. Under
+    protocol `paper` the defaults are the study's own: every published rung, its three arms, the
+    seeds that the study gave the rung, tinystories. Two combinations that are one run are run once,
+    which is said. RRError, before anything is made, for what `rr.plan` refuses.
+    """
+    given = {key: _axis(key, options.get(key)) for key in AXES}
+    found: dict[str, Cell] = {}
+    same = 0
+    for protocol, corpus, tokenizer, rung in _outer(given):
+        seeds = given["seed"] or _seeds(protocol, rung)
+        rules = given["rule"] or (PAPER_ARMS if protocol == "paper" else ["review"])
+        rest = [[(key, value) for value in values] for key in AXES[5:]
+                if (values := rules if key == "rule" else given[key])]  # fmt: skip
+        for seed, chosen in itertools.product(seeds, itertools.product(*rest)):
+            more = dict(chosen)
+            words = {"rung": rung, "rule": more.pop("rule"), **more, "seed": seed,
+                     "protocol": protocol, "corpus": corpus}  # fmt: skip
+            if tokenizer is not None:
+                words["tokenizer"] = tokenizer
+            if options.get("depth_lr"):
+                words["depth_lr"] = True
+            run = plan(**words, cache=cache)
+            same += run.id in found
+            found.setdefault(run.id, Cell(run, words, _flops(run)))
+    if same:
+        say(f"{same} of {same + len(found)} combinations are the same run as another: run once")
+    return sorted(found.values(), key=lambda cell: -cell.flops)
+
+
+def _outer(given: dict[str, list | None]) -> list[tuple]:
+    """(protocol, corpus, tokenizer, rung) of every combination: what the other defaults hang on."""
+    made = []
+    for protocol in given["protocol"] or ["clean"]:
+        paper = protocol == "paper"
+        corpora = given["corpus"] or ["tinystories" if paper else "fables"]
+        rungs = given["rung"] or (
+            [rung.name for rung in RUNGS.values() if rung.published] if paper else ["nano"]
+        )
+        tokenizers = given["tokenizer"] or [None]
+        made += itertools.product([protocol], corpora, tokenizers, rungs)
+    return made
+
+
+def _seeds(protocol: str, rung: str) -> Sequence[int]:
+    """The study's seeds of its rungs; seed 0 elsewhere."""
+    known = RUNGS.get(rung.partition(":")[0])
+    return known.seeds if protocol == "paper" and known else [0]
+
+
+def _axis(name: str, values: Sequence | None) -> list | None:
+    if values is None:
+        return None
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise RRError(f"{name} is {values!r}: a list is accepted")
+    if not values:
+        raise RRError(f"no {name} is given: a list of at least one is accepted")
+    return list(values)
+
+
+def _flops(run: Run) -> int:
+    """FLOPs of all training steps that the run takes."""
+    steps = run.recipe.segments[-1].end
+    return flops_per_token(run.model) * steps * run.recipe.batch * run.model.seq_len

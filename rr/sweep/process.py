@@ -1,0 +1,75 @@
+"""A cell's own process: it does not outlive the sweep, and is asked to stop so that it can save.
+
+On Linux the kernel sends it SIGTERM when the sweep dies, even by SIGKILL: a run saves its
+checkpoint and ends; a notebook's kernel ends with its papermill. Elsewhere it goes on alone. In
+both cases the lock on the run's folder keeps a successor waiting until it has ended.
+
+Only the standard library is imported: a Ray worker loads this without loading torch.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+GRACE = 60.0  # seconds between asking a process to save and ending it
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
+
+
+class Process:
+    """`python argv…` in a session of its own, whatever it says appended to `log`."""
+
+    def __init__(self, argv: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        parent = os.getpid()
+
+        def end_with_parent() -> None:
+            if _LIBC is not None:
+                _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+                if os.getppid() != parent:  # it died before we asked
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        with open(log, "ab") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, *argv], stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+                env={**os.environ, **env}, start_new_session=True, preexec_fn=end_with_parent,
+            )  # fmt: skip
+        self.asked: float | None = None  # when it was asked to stop
+
+    def poll(self) -> int | None:
+        """The exit code, −signal if killed; None while it runs. Ends it when its grace is over."""
+        if self.asked is not None and time.monotonic() - self.asked > GRACE:
+            self.kill()
+        return self.process.poll()
+
+    def stop(self) -> None:
+        """Ask it to save and end. A notebook's kernel is asked itself: papermill would kill it."""
+        if self.asked is None and self.process.poll() is None:
+            self.asked = time.monotonic()
+            for pid in _kernels(self.process.pid) or [self.process.pid]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it now; the checkpoint that stands is the last one saved."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+def _kernels(pid: int) -> list[int]:
+    """Jupyter kernels below a process. psutil comes with every kernel."""
+    try:
+        import psutil
+    except ModuleNotFoundError:
+        return []
+    try:
+        below = psutil.Process(pid).children(recursive=True)
+        return [child.pid for child in below if "ipykernel" in " ".join(child.cmdline())]
+    except psutil.Error:
+        return []

@@ -1,0 +1,140 @@
+"""Cells on a Ray cluster: a GPU, or a share of one, for each.
+
+A cell is a Ray task that runs the cell's process on its node and returns the exit code. When the
+node is lost, Ray itself starts the task again elsewhere, and the run goes on from its checkpoint:
+the folder of the runs is on storage that every node shares, and `rr` is installed on every node.
+"""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..config import RRError
+from .process import Process
+
+ASK = 5.0  # seconds between two questions about the cluster's size
+PASSED = ("RR_", "HF_", "OMP_")  # variables of the sweep that its cells see on another machine
+
+
+class RayEngine:
+    """The cluster at `address` ("auto": the one that this machine is part of).
+
+    gpus: of each cell, a fraction where several share one; None: one where the cluster has any.
+    cpus: cores of each cell. jobs: cells at a time, at most; None: as many as the cluster has room.
+    """
+
+    def __init__(
+        self, address: str | None, gpus: float | None, cpus: int | None, jobs: int | None,
+        processes: int,
+    ) -> None:  # fmt: skip
+        try:
+            import ray
+        except ModuleNotFoundError:
+            raise RRError(
+                "engine ray: ray is not installed: pip install 'review-residuals[ray]' brings it, "
+                "and --engine local needs none"
+            ) from None
+        for name, value in (("gpu-fraction", gpus), ("cpus-per-cell", cpus), ("jobs", jobs)):
+            if value is not None and not 0 < value < float("inf"):
+                raise RRError(f"{name} is {value}: a number above 0 is accepted")
+        self.ray, self.limit = ray, jobs
+        if not ray.is_initialized():
+            try:
+                ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
+            except Exception as error:  # Ray has many, of its own, grpc's and Python's
+                raise RRError(
+                    f"no Ray cluster at {address or 'auto'}: {error}: "
+                    "the address of a running one is accepted"
+                ) from None
+        here = ray.cluster_resources()
+        self.cpus = cpus or processes
+        self.gpus = gpus if gpus is not None else float(processes) if here.get("GPU") else 0.0
+        self.tasks: list[_Task] = []
+        self._size, self._asked = self._count(), time.monotonic()
+        if self._size == 0:
+            raise RRError(
+                f"the Ray cluster has {here.get('CPU', 0):.0f} cores and {here.get('GPU', 0):.0f} "
+                f"GPUs: no cell of {self.cpus} and {self.gpus:g} fits"
+            )
+        # Tries without limit, for nodes that are lost: a crash of the cell itself is a code.
+        self.remote = ray.remote(_run).options(
+            num_cpus=self.cpus, num_gpus=self.gpus, max_retries=-1
+        )
+
+    @property
+    def threads(self) -> int | None:
+        """CPU threads of a cell, where it has no GPU: the cores that it was given."""
+        return None if self.gpus else self.cpus
+
+    def _count(self) -> int:
+        """Cells that the cluster could run at once, node by node."""
+        total = 0
+        for node in self.ray.nodes():
+            if node["Alive"]:
+                has = node["Resources"]
+                fits = has.get("CPU", 0) // self.cpus
+                if self.gpus:
+                    fits = min(fits, has.get("GPU", 0) // self.gpus)
+                total += int(fits)
+        return total
+
+    @property
+    def room(self) -> int:
+        """How many more cells can start."""
+        if time.monotonic() - self._asked > ASK:
+            self._size, self._asked = self._count(), time.monotonic()
+        self.tasks = [task for task in self.tasks if task.poll() is None]
+        most = self._size if self.limit is None else min(self._size, self.limit)
+        return most - len(self.tasks)
+
+    def start(self, argv: Sequence[str], log: Path, env: Mapping[str, str]) -> "_Task":
+        """Hand a cell to the cluster."""
+        env = {k: v for k, v in os.environ.items() if k.startswith(PASSED)} | dict(env)
+        ref = self.remote.remote(list(argv), str(log), env, os.getcwd())
+        self.tasks.append(_Task(self.ray, ref))
+        return self.tasks[-1]
+
+    def close(self) -> None:
+        """Leave the cluster."""
+        self.ray.shutdown()
+
+
+class _Task:
+    """A cell in the cluster, with what `Process` has."""
+
+    def __init__(self, ray, ref) -> None:
+        self.ray, self.ref, self.code = ray, ref, None
+
+    def poll(self) -> int | None:
+        """The exit code; None while it runs, waits for a node, or is moved to another."""
+        if self.code is None and self.ray.wait([self.ref], timeout=0)[0]:
+            try:
+                self.code = self.ray.get(self.ref)
+            except self.ray.exceptions.RayError:  # cancelled, or it could not be started
+                self.code = 1
+        return self.code
+
+    def stop(self) -> None:
+        """Ray raises KeyboardInterrupt in the task, which asks its process to save."""
+        if self.code is None:
+            self.ray.cancel(self.ref, force=False)
+
+    def kill(self) -> None:
+        """End the task's worker; its process is told by the system."""
+        if self.code is None:
+            self.ray.cancel(self.ref, force=True)
+
+
+def _run(argv: list[str], log: str, env: dict[str, str], where: str) -> int:
+    """In a worker: the cell's process, from its start to its end."""
+    if os.path.isdir(where):
+        os.chdir(where)  # paths that the reader gave are seen from there
+    process = Process(argv, Path(log), env)
+    while True:
+        try:
+            while (code := process.poll()) is None:
+                time.sleep(0.1)
+            return code
+        except KeyboardInterrupt:  # cancelled: saved first
+            process.stop()

@@ -1,0 +1,221 @@
+"""The sweep itself: which cell next, what became of it, and whether it is tried again."""
+
+import contextlib
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ..config import RunFailed
+from ..progress import Stop
+from ..runtime import Checkpoints
+from .claims import Claim, Claims
+from .command import Runner
+from .grid import Cell
+from .view import View
+
+RETRIES = 3  # of a cell that crashes again without a new checkpoint
+TICK = 0.1  # seconds between two looks at our own processes
+LOOK = 1.0  # seconds between two looks at what others have done
+LEAVE = 75.0  # seconds after which a stopped sweep waits no longer for its processes
+SETTLED = ("finished", "diverged", "failed")
+
+
+class Attempt(Protocol):
+    """A cell's process, here or in a cluster."""
+
+    def poll(self) -> int | None: ...
+    def stop(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+@dataclass
+class State:
+    """What the sweep knows of a cell.
+
+    status: waiting, elsewhere (another sweep, or a process that still holds the run), running,
+    finished, diverged or failed. crashes: in a row without progress; reached: step of the newest
+    checkpoint when it last crashed.
+    """
+
+    cell: Cell
+    status: str = "waiting"
+    why: str = ""
+    claim: Claim | None = None
+    attempt: Attempt | None = None
+    crashes: int = 0
+    reached: int = 0
+    said: int = 0  # bytes in the log before this attempt
+    beaten: float = 0.0
+
+
+class Schedule:
+    """Runs cells, in their order, as the engine has room, until each has ended somewhere."""
+
+    def __init__(
+        self, cells: Sequence[Cell], out: Path, runner: Runner, engine, view: View, **claims: float
+    ) -> None:
+        self.states = [State(cell) for cell in cells]
+        self.out, self.runner, self.engine, self.view = out, runner, engine, view
+        who = f"{socket.gethostname()} pid {os.getpid()}"
+        self.claims = Claims(out, who, view.say, **claims)
+        self.looked = -LOOK
+
+    def go(self) -> bool:
+        """Until all is settled: True. Told to stop, by SIGTERM or Ctrl-C: False, all saved."""
+        try:
+            with Stop() as stop:
+                while not stop.requested:
+                    self._harvest()
+                    self._count_on()
+                    if time.monotonic() - self.looked >= LOOK:
+                        self._look()
+                        self.looked = time.monotonic()
+                    if all(state.status in SETTLED for state in self.states):
+                        self.view.show(self.states, last=True)
+                        return True
+                    self.view.show(self.states)
+                    time.sleep(TICK)
+                self.view.say("stopping: every run saves its checkpoint")
+                return False
+        finally:  # an error of ours, too, leaves no process behind
+            self._leave()
+
+    # -- cells that run -----------------------------------------------------------------------
+
+    def _harvest(self) -> None:
+        """Settle the processes that have ended, or put their cells back into the queue."""
+        for state in self.states:
+            if state.attempt is None or (code := state.attempt.poll()) is None:
+                continue
+            state.attempt, self.looked = None, -LOOK  # a slot is free: look at once
+            self._settle(state)
+            if state.status not in SETTLED:
+                self._crashed(state, code)
+
+    def _crashed(self, state: State, code: int) -> None:
+        """The process ended and its cell has not: try again, unless that has no prospect."""
+        state.status, name = "waiting", f"{state.cell.id} ({state.cell.name})"
+        if state.claim is None or self._busy(state):
+            return  # in other hands, which is why it ended
+        reached = self._reached(state)
+        state.crashes = 0 if reached > state.reached else state.crashes + 1
+        state.reached = max(reached, state.reached)
+        why = self._last_words(state) or f"ended with code {code}"
+        if code == 2 and self.runner.kind == "direct":  # a refusal: it would be the same again
+            self._end(state, "failed", why)
+        elif state.crashes > RETRIES:
+            self._end(state, "failed", f"{why} ({state.crashes} times without progress)")
+        else:
+            after = f"checkpoint of step {reached}" if reached else "start"
+            self.view.say(f"{name} crashed: {why}; again from its {after}")
+
+    def _settle(self, state: State) -> None:
+        """Note how a cell ended, if it has."""
+        try:
+            ended = self.runner.ended(state.cell)
+        except RunFailed as error:
+            self._end(state, "failed", str(error))
+            return
+        if ended:
+            self._end(state, ended)
+
+    def _end(self, state: State, status: str, why: str = "") -> None:
+        state.status, state.why = status, why
+        if state.claim is not None:
+            state.claim.release()
+            state.claim = None
+        if status != "finished":
+            told = f": {why}" if why else ""
+            self.view.say(f"{state.cell.id} ({state.cell.name}) {status}{told}")
+
+    def _count_on(self) -> None:
+        now = time.monotonic()
+        for state in self.states:
+            if state.claim is not None and now - state.beaten >= self.claims.beat:
+                state.beaten = now
+                if not state.claim.count_on():  # taken over: its process may end, the lock decides
+                    state.claim.release()
+                    state.claim = None
+
+    # -- cells that wait ----------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Settle what others have done; start what can be, in order, while there is room."""
+        room = self.engine.room
+        for state in self.states:
+            if state.status in SETTLED or state.attempt is not None:
+                continue
+            self._settle(state)
+            if room < 1 or state.status in SETTLED:
+                continue
+            if state.claim is None:
+                state.claim, state.beaten = self.claims.take(state.cell.id), time.monotonic()
+                if state.claim is None:
+                    state.status = "elsewhere"
+                    continue
+                self._settle(state)  # by the owner that has just given it up
+                if state.status in SETTLED:
+                    continue
+            if self._busy(state):
+                state.status = "elsewhere"
+                continue
+            log = self._log(state)
+            state.said = log.stat().st_size if log.exists() else 0
+            env = {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that spin take the others' cores
+            state.attempt = self.engine.start(self.runner.argv(state.cell), log, env)
+            state.status, room = "running", room - 1
+
+    def _busy(self, state: State) -> bool:
+        """Whether a process that we did not start, or that outlived its parent, writes the run."""
+        try:
+            with open(self.out / state.cell.id / "lock", "r+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # no lock yet, or none to be had here: the run itself will say so
+            return False
+        return False
+
+    def _reached(self, state: State) -> int:
+        steps = Checkpoints(self.out / state.cell.id, state.cell.id).steps()
+        return steps[-1] if steps else 0
+
+    def _log(self, state: State) -> Path:
+        return self.out / ".logs" / f"{state.cell.id}.log"
+
+    def _last_words(self, state: State) -> str:
+        """The line in which the process said why it ended: our own, else its last."""
+        with contextlib.suppress(OSError):
+            with open(self._log(state), "rb") as file:
+                file.seek(state.said)
+                lines = file.read().decode(errors="replace").split("\n")
+            lines = [line.strip() for line in lines if line.strip()]
+            ours = [line for line in lines if line.startswith("rr: ")]
+            return (ours or lines or [""])[-1].removeprefix("rr: ")
+        return ""
+
+    def _leave(self) -> None:
+        """Stop every process, wait until it has saved, and give the claims up."""
+        until = time.monotonic() + LEAVE
+        for state in self.states:
+            if state.attempt is not None:
+                state.attempt.stop()
+        while any(state.attempt is not None for state in self.states):
+            for state in self.states:
+                if state.attempt is not None and state.attempt.poll() is not None:
+                    state.attempt = None
+                elif state.attempt is not None and time.monotonic() > until:
+                    state.attempt.kill()
+                    state.attempt = None
+            self._count_on()
+            time.sleep(TICK)
+        for state in self.states:
+            if state.claim is not None:
+                state.claim.release()
+                state.claim = None
+        self.view.progress.close()

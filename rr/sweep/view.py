@@ -1,0 +1,80 @@
+"""One view over all cells: what runs, what is done, what failed, how long it still takes."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ..config import Run
+from ..progress import Progress
+from .grid import Cell
+
+PLAIN = 30.0  # seconds between two lines where stderr is no terminal
+
+
+class View:
+    """Shows the states of a sweep. Time left is by FLOPs: those to do over those done a second."""
+
+    def __init__(self, out: Path, log: Callable[[str], None] | None) -> None:
+        self.out, self.progress = out, Progress(log, plain=PLAIN)
+        self.say = self.progress.say
+        self.begun: tuple[float, float] | None = None  # when, and FLOPs done by then
+
+    def show(self, states: list, last: bool = False) -> None:
+        """A line, not more often than a reader can use."""
+        if not (self.progress.due() or last):
+            return
+        done = sum(state.cell.flops * self._share(state) for state in states)
+        open_ = sum(state.cell.flops for state in states if state.status != "failed")
+        now = time.monotonic()
+        self.begun = self.begun or (now, done)
+        spent, gained = now - self.begun[0], done - self.begun[1]
+        count = {word: sum(state.status == word for state in states)
+                 for word in ("running", "finished", "diverged", "failed")}  # fmt: skip
+        words = [f"{count['finished'] + count['diverged']} of {len(states)} done"]
+        words += [f"{count[word]} {word}" for word in ("diverged", "failed") if count[word]]
+        running = [f"{state.cell.name} {100 * self._share(state):.0f} %"
+                   for state in states if state.status == "running"]  # fmt: skip
+        words.append(f"{len(running)} running" + (f" ({'; '.join(running)})" if running else ""))
+        elsewhere = sum(state.status == "elsewhere" for state in states)
+        if elsewhere:
+            words.append(f"{elsewhere} in other hands")
+        if gained > 0 and open_ > done:
+            words.append(f"{_told(spent * (open_ - done) / gained)} left")
+        text = "sweep: " + ", ".join(words)
+        if self.progress.tty and not last:  # a moving line that wraps cannot move back
+            text = text[: shutil.get_terminal_size().columns - 1]
+        self.progress.move(text, last)
+
+    def _share(self, state) -> float:
+        """The part of a cell's training that is done."""
+        if state.status in ("finished", "diverged", "failed"):
+            return float(state.status != "failed")
+        return taken(state.cell, self.out) / state.cell.run.recipe.segments[-1].end
+
+
+def taken(cell: Cell, out: Path) -> int:
+    """Steps that a run has recorded, those of decay branches included."""
+    try:
+        with open(out / cell.id / "metrics.jsonl", "rb") as file:
+            file.seek(max(0, file.seek(0, 2) - 4096))
+            line = json.loads(file.read().splitlines()[-1])
+        return _position(cell.run, line["step"], line.get("budget"))
+    except (OSError, ValueError, LookupError, TypeError):
+        return 0  # not begun, or a line that is being written
+
+
+def _position(run: Run, step: int, branch: int | None) -> int:
+    segments = run.recipe.segments
+    for segment in segments:
+        own = segment.budget if segment is not segments[-1] else None
+        if own == branch and segment.start < step <= segment.stop:
+            return segment.done + step - segment.start
+    return 0
+
+
+def _told(seconds: float) -> str:
+    minutes = int(seconds // 60)
+    hours = f"{minutes // 60} h " if minutes >= 60 else ""
+    return f"{hours}{minutes % 60} min" if minutes else f"{seconds:.0f} s"
