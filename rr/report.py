@@ -16,20 +16,29 @@ TIERS = {
 
 
 def chosen(tier: str, rung: str = "", rule: str = "", *, cache: str = "", **options) -> Run:
-    """The run that a notebook's parameters describe; "", 0 and [] leave a choice to `rr`.
+    """The run that a notebook's parameters describe; "" and 0 leave a choice to `rr`.
 
     A rung that is named is trained as `rr train` would, whatever the tier: the same options name
-    the same run. Raises RRError as `plan` does.
+    the same run. budgets: "2000,4000". Raises RRError as `plan` does.
     """
     if tier not in TIERS:
         raise RRError(f"unknown tier {tier!r}: {nearest(str(tier), TIERS)}")
     given = {name: value for name, value in options.items() if value}
-    if not isinstance(options.get("budgets", []), list):
-        raise RRError(f"budgets is {options['budgets']!r}: a list, [2000, 4000], is accepted")
+    if "budgets" in given:
+        given["budgets"] = _numbers(given["budgets"])
     if not rung:
         rung, usual = TIERS[tier]
         given = {k: v for k, v in usual.items() if k != "steps" or "budgets" not in given} | given
     return plan(rung, rule or "review", cache=cache or None, **given)
+
+
+def _numbers(words: str) -> list[int]:
+    try:
+        return [int(word) for word in words.split(",")]
+    except (ValueError, AttributeError):
+        raise RRError(
+            f'budgets {words!r}: whole numbers, as in "2000,4000", are accepted'
+        ) from None
 
 
 def train(run: Run, out: str = "", tier: str = "paper", **how) -> Path:
