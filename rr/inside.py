@@ -230,21 +230,31 @@ def costs(
     return found
 
 
-def saved(model: Model, idx: Tensor, targets: Tensor, base: Tensor) -> Tensor:
-    """Loss saved by each sublayer's update: loss with r ⊙ u = 0 there, less `base`; (S, B, T).
+def one_by_one(model: Model, idx: Tensor, targets: Tensor, alter: Alter) -> Tensor:
+    """Loss of every token with `alter` at one sublayer after another, the rest as trained: (S, B, T).
 
-    The update is taken out at all tokens of a window at once, so what attention of a later
-    sublayer loses with it counts too.
+    The sublayer is altered at all tokens of a window at once, so that what a later attention loses
+    or gains with it counts, too. Three of them make what the chapter on the gate asks:
+
+    saved    = loss with r = 0 there − loss as trained: what is lost with the update as written;
+    choice   = loss with the channels' mean gates there − loss as trained: what choosing is worth;
+    offered  = loss with r = 0 there − loss with the mean gates: what the update is worth when all
+               tokens write the same share of it. Unlike saved, it does not shrink where r is small.
     """
     found = []
     for chosen in gates_of(model):
 
-        def alter(rule: Rule, h: Tensor, u: Tensor, chosen: Rule = chosen) -> Tensor | float:
-            return 0.0 if rule is chosen else rule.gate(h, u)
+        def here(rule: Rule, h: Tensor, u: Tensor, chosen: Rule = chosen) -> Tensor | float:
+            return alter(rule, h, u) if rule is chosen else rule.gate(h, u)
 
-        with gates_as(model, alter):
-            found.append(losses(model, idx, targets) - base)
+        with gates_as(model, here):
+            found.append(losses(model, idx, targets))
     return torch.stack(found)
+
+
+def nothing(rule: Rule, h: Tensor, u: Tensor) -> float:
+    """The alteration r = 0: the update is not written."""
+    return 0.0
 
 
 # -- which tokens -----------------------------------------------------------------------------
@@ -345,7 +355,9 @@ def report(model: Model, tokens: Tokens, windows: int, seed: int = 0) -> dict:
     alters = constants(model, known) | partly(model, known) | shuffled(seed)
     base = losses(model, idx, targets)
     cost = costs(model, idx, targets, alters, base)
-    worth = saved(model, idx, targets, base).numpy()
+    without = one_by_one(model, idx, targets, nothing)
+    alike = one_by_one(model, idx, targets, alters["a number a channel"])
+    saved, choice, offered = (x.numpy() for x in (without - base, alike - base, without - alike))
     first, common, place = first_seen(idx), fifths(tokens, idx), places(idx)
     ends, rows = (common == 0) | (common == 4), []
     for i, kind in enumerate(seen.kinds):
@@ -359,10 +371,12 @@ def report(model: Model, tokens: Tokens, windows: int, seed: int = 0) -> dict:
             "rare": matched(gate[ends], common[ends] == 0, place[ends]),
             "repeated": float(gate[~first].mean() - gate[first].mean()),
             "repeated_matched": matched(gate, ~first, 5 * place + common),
-            "saved": [float(worth[i].mean()), _error(worth[i].mean(1))],
-            "helped": float((worth[i] > 0).mean()),
-            "correlation": correlations(1 - gate, worth[i], 5 * place + common, seed),
-            "correlation_held": correlations(held, worth[i], 5 * place + common, seed),
+            "saved": [float(saved[i].mean()), _error(saved[i].mean(1))],
+            "choice": [float(choice[i].mean()), _error(choice[i].mean(1))],
+            "helped": float((saved[i] > 0).mean()),
+            "with_saved": correlations(1 - gate, saved[i], 5 * place + common, seed),
+            "with_offered": correlations(1 - gate, offered[i], 5 * place + common, seed),
+            "held_with_offered": correlations(held, offered[i], 5 * place + common, seed),
         })  # fmt: skip
     return {
         "windows": windows, "loss": float(base.mean()),

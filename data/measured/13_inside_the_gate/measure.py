@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 import rr  # noqa: E402
-from rr import fables, inside  # noqa: E402
+from rr import evaluate, inside  # noqa: E402
 from rr.runs import finished  # noqa: E402
 from rr.runtime import git_state, read_json, write_atomic  # noqa: E402
 
@@ -62,6 +62,26 @@ def measure(corpus: str, folder: Path) -> None:
     write(f"{run.id}.json", found | {"made_by": made_by()} | inside.report(model, tokens, WINDOWS))
 
 
+def story(runs: Path) -> None:
+    """Train the explorable's net on fables and write what its gates do on one held-out story."""
+    plan = rr.plan("nano:d_model=64,n_head=2,seq_len=64", "review", seed=0, steps=1000, batch=8,
+                   lr=3e-3, precision="fp32", eval_batches=64)  # fmt: skip
+    folder = rr.train(plan, runs, threads=1, log=lambda line: None)
+    model, _, vocabulary = rr.load(folder, "cpu")
+    tokens = rr.open_corpus("fables", log=lambda line: None)
+    begins = int((tokens.valid == vocabulary.eot).argmax())  # the story after the first end-of-text
+    idx, targets = evaluate.gather(tokens.valid, [begins], plan.model.seq_len)
+    seen, base = inside.look(model, idx), inside.losses(model, idx, targets)
+    without = inside.one_by_one(model, idx, targets, inside.nothing)
+    found = {name: finished(folder)[name] for name in KEPT}
+    write("story.json", found | {
+        "made_by": made_by(), "kinds": list(seen.kinds),
+        "words": ["", *(vocabulary.decode([i]) for i in idx[0, 1:])],
+        "held": (1 - seen.r.double().mean(-1))[:, 0].tolist(), "saved": (without - base)[:, 0].tolist(),
+        "loss": base[0].tolist(),
+    })  # fmt: skip
+
+
 def main(corpus: str, runs: Path, ids: list[str]) -> None:
     for path in sorted(runs.glob("*/result.json")):
         result = read_json(path)
@@ -74,4 +94,7 @@ def main(corpus: str, runs: Path, ids: list[str]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
+    if sys.argv[1] == "story":
+        story(Path(sys.argv[2]))
+    else:
+        main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
