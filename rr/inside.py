@@ -231,7 +231,7 @@ def costs(
 
 
 def one_by_one(model: Model, idx: Tensor, targets: Tensor, alter: Alter) -> Tensor:
-    """Loss of every token with `alter` at one sublayer after another, the rest as trained: (S, B, T).
+    """Loss of every token with `alter` at one sublayer after another, else as trained: (S, B, T).
 
     The sublayer is altered at all tokens of a window at once, so that what a later attention loses
     or gains with it counts, too. Three of them make what the chapter on the gate asks:

@@ -77,8 +77,8 @@ def story(runs: Path) -> None:
     write("story.json", found | {
         "made_by": made_by(), "kinds": list(seen.kinds),
         "words": ["", *(vocabulary.decode([i]) for i in idx[0, 1:])],
-        "held": (1 - seen.r.double().mean(-1))[:, 0].tolist(), "saved": (without - base)[:, 0].tolist(),
-        "loss": base[0].tolist(),
+        "held": (1 - seen.r.double().mean(-1))[:, 0].tolist(),
+        "saved": (without - base)[:, 0].tolist(), "loss": base[0].tolist(),
     })  # fmt: skip
 
 
