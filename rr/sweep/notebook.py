@@ -15,9 +15,10 @@ from .grid import Cell
 
 NAME = "09_scaling_run.ipynb"
 REPORT = "report.ipynb"  # the executed copy, in the run's folder
-# What a notebook's parameter holds where nothing was chosen: it has plain literals alone.
+# What a parameter holds where nothing is chosen. A notebook has plain literals alone, so that
+# "", 0 and [] stand for no choice as well.
 NEUTRAL = {"values": "own", "loops": 1, "flavour": "gpt2", "tokenizer": "", "steps": 0,
-           "budgets": "", "warmup": 0, "lr": 0.0, "depth_lr": False, "batch": 0,
+           "budgets": [], "warmup": 0, "lr": 0.0, "depth_lr": False, "batch": 0,
            "eval_batches": 0, "precision": "", "threads": 0, "device": "", "micro_batch": 0,
            "save_every": 60.0}  # fmt: skip
 ALWAYS = ("rung", "rule", "seed", "protocol", "corpus", "out")  # told even at their defaults
@@ -65,14 +66,13 @@ def told(cell: Cell, out: Path, machine: Mapping[str, object], notebook: Path,
 
     RRError where it lacks one, or has it with another type.
     """
-    words = {**NEUTRAL, **machine, **cell.words, "out": str(out)}
-    if not isinstance(words["budgets"], str):
-        words["budgets"] = ",".join(map(str, words["budgets"]))
+    words = {**cell.words, **machine, "out": str(out)}
+    for name, value in NEUTRAL.items():
+        if name not in words and known.get(name) not in (None, value) and known[name]:
+            words[name] = value  # the notebook's own default is a choice, which we did not make
     chosen = {}
     for name, value in words.items():
         if name not in known:
-            if value == NEUTRAL.get(name):
-                continue
             raise RRError(f"{notebook} has no parameter {name!r}: {nearest(name, known)}")
         default = known[name]
         if isinstance(default, float) and type(value) is int:
@@ -96,7 +96,10 @@ def papermill(notebook: Path, report: Path, chosen: Mapping[str, object]) -> lis
     """The words of the papermill command."""
     words = ["papermill", str(notebook), str(report)]
     for name, value in chosen.items():
-        words += ["-p" if _guessed(str(value)) == value else "-r", name, str(value)]
+        if isinstance(value, list):
+            words += ["-y", f"{name}: {value}"]
+        else:
+            words += ["-p" if _guessed(str(value)) == value else "-r", name, str(value)]
     return words
 
 
