@@ -6,6 +6,7 @@ from .audit import audit_rows, audit_table, claim_map, verdict
 from .cliff import depth_cliff
 from .evidence import verdict_table
 from .field import rule_field
+from .floats import float_formats
 from .gallery import rule_gallery
 from .gate import gate_playground
 from .kit import Explorable
@@ -18,6 +19,7 @@ from .values import value_dilution
 # name -> module; labs need torch, matplotlib and ipywidgets, explorables need nothing
 _LABS = {
     "lab": "labs",
+    "lab_apart": "numerics_lab",
     "lab_audit": "audit_lab",
     "lab_depth": "labs",
     "lab_gate": "labs",
@@ -32,7 +34,7 @@ _LABS = {
     "simulated_study": "evidence_lab",
 }
 __all__ = ["Explorable", "audit_rows", "audit_table", "claim_map", "depth_attention",
-           "depth_cliff", "gate_playground", "loop_growth", "rule_field", "rule_gallery",
+           "depth_cliff", "float_formats", "gate_playground", "loop_growth", "rule_field", "rule_gallery",
            "stream_share", "value_dilution", "verdict", "verdict_table", "winners_luck",
            *_LABS]  # fmt: skip
 

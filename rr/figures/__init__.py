@@ -6,6 +6,7 @@ field      every rule against one baseline
 depth      where depth attention looks, loss against block size
 evidence   shared noise of seeds, one test against another, a gap against size
 loops      size against passes, cosines of increments, learning rates
+numerics   what each source of noise moves, how fast two trainings part
 streams    a stream, its gates and its gradients, by depth
 results    what runs came to: curves, paired differences, shares
 values     a quantity by block, a sweep of λ, what caches hold
@@ -42,6 +43,7 @@ from .look import (
     style,
 )  # fmt: skip
 from .loops import cosine_matrix, rates_by_passes, size_by_passes, size_grid
+from .numerics import losses_apart, spread_by_source
 from .results import bar_share, loss_curves, paired_differences
 from .streams import depth_plot, gate_histogram, gradient_by_depth, stream_norms
 from .values import by_block, cache_bars, lambda_sweep, value_look

@@ -15,6 +15,7 @@ from rr.explore import (
     claim_map,
     depth_attention,
     depth_cliff,
+    float_formats,
     gate_playground,
     loop_growth,
     rule_field,
@@ -33,6 +34,7 @@ from rr.explore.evidence import (
     verdict_sentence,
 )
 from rr.explore.field import TOY, field_numbers, field_sentence
+from rr.explore.floats import FORMATS, float_numbers, float_sentence
 from rr.explore.gate import gate_numbers, gate_sentence
 from rr.explore.kit import HERE, number, share
 from rr.explore.looking import looking_numbers, looking_sentence
@@ -85,7 +87,7 @@ def test_script_and_python_find_the_same_numbers_and_words(show):
     source = "\n".join(
         (HERE / name).read_text(encoding="utf-8")
         for name in ("kit.js", "stream.js", "gate.js", "cliff.js", "loops.js", "evidence.js",
-                     "luck.js", "looking.js", "values.js")
+                     "luck.js", "looking.js", "values.js", "floats.js")
     )
 
     def ask(expression, arguments):
@@ -178,6 +180,12 @@ def test_script_and_python_find_the_same_numbers_and_words(show):
         same(found, luck_numbers(*x))
     assert ask("luckSentence(x)", asked) == [luck_sentence(*x) for x in cases]
 
+    asked = [{"power": power, "format": name, "terms": terms}
+             for name in FORMATS for power in (-8.5, 0.4, 4.5) for terms in (4, 9)]
+    for found, x in zip(ask("floatNumbers(x)", asked), asked, strict=True):
+        same(found, float_numbers(**x), tiny=1e-300)
+    assert ask("floatSentence(x)", asked) == [float_sentence(**x) for x in asked]
+
     cases = [[n, size, tilt, seeded] for n in (4, 24) for size in ("1", "4", "all")
              for tilt in (0, 3.5, -6) for seeded in (False, True)]  # fmt: skip
     for found, x in zip(ask("lookingNumbers(x[0], x[1], x[2], x[3])", cases), cases, strict=True):
@@ -241,6 +249,9 @@ STARTS = {
     "value-dilution": (
         value_dilution(), value_sentence(rule="constant", lam=2, even=1, blocks=8),
         value_sentence(rule="constant", lam=2.5, even=1, blocks=8),
+    ),
+    "float-formats": (
+        float_formats(), float_sentence(0.4, "bf16", 10), float_sentence(0.5, "bf16", 10),
     ),
     "winners-luck": (
         winners_luck(), luck_sentence(30, 3, 0.02, 0.01), luck_sentence(31, 3, 0.02, 0.01),

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2] / "rr"
 # Top to bottom: a room may import only rooms above it.
 ORDER = ["config", "kernels", "ops", "residual", "values", "model", "checks", "ladder", "cache",
          "fables_grammar", "fables", "documents", "tokens", "corpus", "runtime", "paths",
-         "distributed", "evaluate", "attention", "progress", "runs", "outcome", "trainer",
+         "distributed", "evaluate", "attention", "progress", "runs", "outcome", "trainer", "numerics",
          "sweep", "bench", "hub", "stats", "inside", "report", "figures", "explore",
          "cli"]
 CORE = ORDER[: ORDER.index("hub")]

@@ -1,0 +1,221 @@
+"""Formats against torch's casts, changed runs against the trainer, and what chapter 16 shows."""
+
+import json
+import math
+import shutil
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import rr
+from rr import figures
+from rr.config import RRError
+from rr.explore.floats import (
+    FORMATS,
+    float_numbers,
+    float_sentence,
+    harmonic,
+    neighbours,
+    rounded,
+    spacing,
+)
+from rr.explore.kit import HERE
+from rr.explore.labs import letters
+from rr.numerics import Change, Tf32Products, nudge, tf32, trained, window_losses
+from rr.runtime import weights_sha256
+
+CASTS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DATA = rr.DATA / "measured" / "16_numerics"
+
+
+# ---- formats -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_rounding_is_torchs_own_cast(name):
+    """From denormals of fp16 to its overflow; float32 first, since torch casts by way of it."""
+    source = torch.Generator().manual_seed(0)
+    x = torch.randn(4000, generator=source) * torch.logspace(-8.5, 5, 4000)
+    x = torch.cat([x, torch.tensor([0.0, 1.0, -2.0, 65519.0, 65520.0, 2.0**-25, 1 + 2**-8])])
+    assert [rounded(v, name) for v in x.tolist()] == x.to(CASTS[name]).double().tolist()
+    step = torch.finfo(CASTS[name]).eps
+    assert (spacing(1, name), spacing(3.9, name), spacing(0.9, name)) == (step, 2 * step, step / 2)
+
+
+def test_tf32_keeps_eleven_bits():
+    x = torch.randn(4000, generator=torch.Generator().manual_seed(0))
+    assert tf32(x).double().tolist() == [rounded(v, "tf32") for v in x.tolist()]
+    tie = torch.tensor([1 + 2.0**-11, -1 - 2.0**-11])  # away from zero, as the hardware converts
+    assert tf32(tie).tolist() == [1 + 2.0**-10, -1 - 2.0**-10]
+    assert tf32(tf32(x)).equal(tf32(x)) and tf32(x.double()).equal(x.double())
+
+
+def test_tf32_products_are_those_of_rounded_inputs_in_both_directions():
+    source = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(shape, generator=source).requires_grad_() for shape in ((5, 7), (3, 7)))
+    g = torch.randn(5, 3, generator=source)
+    with Tf32Products():
+        y = torch.nn.functional.linear(x, w)
+        y.backward(g)
+    a, b, c = (tf32(t.detach()).double() for t in (x, w, g))
+    for found, exact in ((y, a @ b.t()), (x.grad, c @ b), (w.grad, c.t() @ a)):
+        torch.testing.assert_close(found.double(), exact, rtol=1e-6, atol=1e-6)
+    assert (y - torch.nn.functional.linear(x, w)).abs().max() > 1e-5
+
+
+def test_sums_follow_numpys_own_half_precision():
+    parts = np.array([1 / k for k in range(1, 301)]).astype(np.float16)
+    total = parts.astype(float).sum()
+    down = up = np.float16(0)
+    for part, back in zip(parts, parts[::-1], strict=True):
+        down, up = down + part, up + back
+    found = harmonic(300, "fp16")
+    assert found["down"] == pytest.approx(abs(float(down) - total) / total, rel=1e-9)
+    assert found["up"] == pytest.approx(abs(float(up) - total) / total, rel=1e-9)
+    half = parts
+    while len(half) > 1:
+        rest = half[len(half) - len(half) % 2 :]
+        half = np.concatenate([half[: len(half) // 2 * 2 : 2] + half[1::2], rest])
+    assert found["pairs"] == pytest.approx(abs(float(half[0]) - total) / total, rel=1e-9)
+
+
+def test_neighbours_are_all_numbers_of_the_format():
+    for x, name in ((2.51, "bf16"), (4.0, "bf16"), (0.3, "fp16")):
+        every = np.arange(0.98 * x / 2**-16, 1.02 * x / 2**-16 + 1).round() * 2**-16
+        inside = sorted({rounded(v, name) for v in every if abs(rounded(v, name) - x) <= 0.02 * x})
+        assert neighbours(x, name) == inside
+    assert neighbours(2.51, "fp32") is None and neighbours(1e-9, "fp16") == []
+
+
+def test_script_and_python_agree(tmp_path):
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("needs node; the browser's tests make the same comparison")
+    parts = [(HERE / name).read_text(encoding="utf-8") for name in ("kit.js", "floats.js")]
+    parts[1] = parts[1].partition("mount(")[0]
+    parts.append("console.log(JSON.stringify(JSON.parse(require('fs').readFileSync(0))")
+    parts.append(".map(function (v) { return [floatNumbers(v), floatSentence(v),"
+                 " neighbours(Math.pow(10, v.power), v.format)]; })));")
+    (tmp_path / "all.js").write_text("\n".join(parts), encoding="utf-8")
+    cases = [{"power": power / 10, "format": name, "terms": terms}
+             for name in FORMATS for power in range(-90, 51, 7) for terms in (4, 9)]
+    asked = subprocess.run([node, str(tmp_path / "all.js")], input=json.dumps(cases),
+                           capture_output=True, text=True, check=True)  # fmt: skip
+    for (found, said, near), case in zip(json.loads(asked.stdout), cases, strict=True):
+        expected = float_numbers(**case)
+        if math.isinf(expected["rounded"]):  # which JSON has as null
+            assert found.pop("rounded") is None and expected.pop("rounded")
+        assert found.pop("errors") == pytest.approx(expected.pop("errors"), rel=1e-12, abs=1e-300)
+        assert found == pytest.approx(expected, rel=1e-12) and said == float_sentence(**case)
+        mine = neighbours(10 ** case["power"], case["format"])
+        assert near == (mine if mine is None else pytest.approx(mine, rel=1e-12))
+
+
+# ---- changed runs ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small(tiny_corpus):
+    run = rr.plan("nano:d_model=32,n_layer=2,seq_len=16", "review", corpus=tiny_corpus,
+                  tokenizer="bpe:300", steps=4, batch=4, precision="fp32", eval_batches=3)
+    tokens = rr.open_corpus(tiny_corpus, "bpe:300", log=lambda line: None)
+    return run, tokens
+
+
+def test_the_plain_run_is_the_trainers_bit_for_bit(small, tmp_path):
+    run, tokens = small
+    out = rr.train(run, tmp_path, threads=1, device="cpu", log=lambda line: None)
+    told = json.loads((out / "result.json").read_text())
+    model, losses = trained(run, tokens.train)
+    assert weights_sha256(model) == told["weights_sha256"] and len(losses) == run.recipe.steps
+    held = window_losses(model, tokens.valid, 12)
+    assert held.mean() == pytest.approx(told["val_loss"], rel=1e-12)
+
+
+def test_each_change_is_made_and_threads_are_put_back(small):
+    run, tokens = small
+    before = torch.get_num_threads()
+    plain, losses = trained(run, tokens.train)
+    bits = {"plain": weights_sha256(plain)}
+    changes = {
+        "shuffle": Change(shuffle=1), "nudge": Change(nudge=1), "micro": Change(micro=1),
+        "tf32": Change(tf32=True), "bf16": Change(path="eager"), "double": Change(double=True),
+        "init": Change(init=1), "batches": Change(batches=1), "math": Change(attention="math"),
+    }  # fmt: skip
+    near = {"shuffle", "nudge", "micro", "double", "math"}
+    for name, change in changes.items():
+        model, changed = trained(run, tokens.train, change)
+        bits[name] = weights_sha256(model)
+        gap = abs(changed[0] - losses[0])  # before the first update
+        low, high = 0, 1e-5 if name in near else 0.02
+        if name in ("init", "batches"):
+            low, high = 1e-3, 1
+        assert low <= gap < high, (name, gap)
+    assert len(set(bits.values())) == len(bits), "a change that changed nothing"
+    assert weights_sha256(trained(run, tokens.train)[0]) == bits["plain"]
+    other, _ = trained(run.with_seed(1), tokens.train)
+    both, _ = trained(run, tokens.train, Change(init=1, batches=1))
+    assert weights_sha256(both) == weights_sha256(other)
+    trained(replace(run, recipe=replace(run.recipe, steps=1)), tokens.train, Change(threads=2))
+    assert torch.get_num_threads() == before
+
+
+def test_a_nudge_is_the_next_float_of_one_weight(small):
+    run, _ = small
+    models = [rr.model.initialise(rr.Model(run.model), 0) for _ in range(2)]
+    nudge(models[1], 3)
+    pairs = zip(*(m.state_dict().values() for m in models), strict=True)
+    moved = [(a[a != b], b[a != b]) for a, b in pairs if not a.equal(b)]
+    ((a, b),) = moved
+    assert len(a) == 1 and b.item() == np.nextafter(np.float32(a.item()), np.float32(np.inf))
+
+
+def test_bad_input_is_refused_in_one_line(small):
+    run, tokens = small
+    with pytest.raises(RRError, match="unknown attention kernel 'flsh': did you mean flash"):
+        trained(run, tokens.train, Change(attention="flsh"))
+    with pytest.raises(RRError, match="clean is needed"):
+        trained(replace(run, protocol="paper"), tokens.train)
+    with pytest.raises(RRError, match="9999 windows of 16 need"):
+        window_losses(trained(run, tokens.train)[0], tokens.valid, 9999)
+
+
+# ---- what the chapter shows --------------------------------------------------------------------
+
+
+def test_lab_trains_both_and_knows_when_nothing_differs():
+    pytest.importorskip("ipywidgets")
+    from rr.explore.numerics_lab import CHANGES, apart, lab_apart
+
+    stream = letters(20).numpy()
+    assert apart("review", CHANGES["nothing"], 6, 1e-2, stream) == [0] * 6
+    gaps = apart("review", CHANGES["bf16"], 6, 1e-2, stream)
+    assert 0 < max(gaps) < 0.1
+    made = lab_apart()
+    made.controls["steps"].value = 20
+    assert "one weight moved to the next float, review" in made.picture.value
+    made.controls["change"].value = "nothing"
+    assert "the losses are the same at 20 of 20 steps" in made.picture.value
+
+
+def test_figures_draw_what_they_are_given():
+    _, ax = figures.canvas()
+    rows = [{"source": "seed", "marks": [("loss", 0.1, 0.05, 0.2), ("pair", 0.0, 0.0, 0.0)]}]
+    figures.spread_by_source(ax, rows, {"studied": (0.05, 0.02, 0.08), "weak": (0.01, -1, 1)})
+    drawn = [(line.get_marker(), list(line.get_xdata())) for line in ax.lines]
+    assert ("D", [0.1]) in drawn and ("<", [1e-8]) in drawn
+    assert len(ax.patches) == 1  # an interval that holds zero has no band
+    with pytest.raises(RRError, match="no source"):
+        figures.spread_by_source(ax, [], {})
+    _, ax = figures.canvas()
+    figures.losses_apart(ax, {"a": [[0, 1e-7, 3e-7], [0, 3e-7, 1e-7]], "b": [[1, 1, 1]]})
+    mean = next(line for line in ax.lines if line.get_label() == "a").get_ydata()
+    assert np.isnan(mean[0]) and list(mean[1:]) == pytest.approx([2e-7, 2e-7])
+    with pytest.raises(RRError, match="has no runs"):
+        figures.losses_apart(ax, {"a": []})
+    _, ax = figures.canvas()
+    figures.losses_apart(ax, {"a": [[0, 0]]})
+    assert ax.texts[0].get_text() == "the same bits at every step"
