@@ -13,16 +13,22 @@ from .kit import Explorable
 from .looking import depth_attention
 from .loops import loop_growth
 from .luck import winners_luck
+from .running import lost_work
 from .stream import stream_share
+from .strip import held_back
 from .values import value_dilution
 
 # name -> module; labs need torch, matplotlib and ipywidgets, explorables need nothing
 _LABS = {
     "lab": "labs",
+    "cut_off": "running_lab",
+    "final_weights": "running_lab",
     "lab_apart": "numerics_lab",
     "lab_audit": "audit_lab",
+    "lab_cut": "running_lab",
     "lab_depth": "labs",
     "lab_gate": "labs",
+    "lab_inside": "strip_lab",
     "lab_stream": "labs",
     "lab_depth_attention": "looking_lab",
     "lab_evidence": "evidence_lab",
@@ -34,9 +40,9 @@ _LABS = {
     "simulated_study": "evidence_lab",
 }
 __all__ = ["Explorable", "audit_rows", "audit_table", "claim_map", "depth_attention",
-           "depth_cliff", "float_formats", "gate_playground", "loop_growth", "rule_field", "rule_gallery",
-           "stream_share", "value_dilution", "verdict", "verdict_table", "winners_luck",
-           *_LABS]  # fmt: skip
+           "depth_cliff", "float_formats", "gate_playground", "held_back", "loop_growth",
+           "lost_work", "rule_field", "rule_gallery", "stream_share", "value_dilution", "verdict",
+           "verdict_table", "winners_luck", *_LABS]  # fmt: skip
 
 
 def __getattr__(name: str):

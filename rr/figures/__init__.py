@@ -5,9 +5,11 @@ look       colours, letters, lines named at their ends
 field      every rule against one baseline
 depth      where depth attention looks, loss against block size
 evidence   shared noise of seeds, one test against another, a gap against size
+inside     a trained gate: its values, what they are worth, which tokens it singles out
 loops      size against passes, cosines of increments, learning rates
 numerics   what each source of noise moves, how fast two trainings part
 streams    a stream, its gates and its gradients, by depth
+running    what interruptions destroy, checkpoints against warnings, attempts at a run
 results    what runs came to: curves, paired differences, shares
 values     a quantity by block, a sweep of λ, what caches hold
 """
@@ -23,6 +25,7 @@ from .evidence import (
     values_by_size,
 )
 from .field import family_key, rule_ranking
+from .inside import by_fifth, cost_of, gate_bands, kind_key, seeds_by_sublayer
 from .look import (
     BLUE,
     CARD,
@@ -45,5 +48,6 @@ from .look import (
 from .loops import cosine_matrix, rates_by_passes, size_by_passes, size_grid
 from .numerics import losses_apart, spread_by_source
 from .results import bar_share, loss_curves, paired_differences
+from .running import attempts, destroyed_work, notices
 from .streams import depth_plot, gate_histogram, gradient_by_depth, stream_norms
 from .values import by_block, cache_bars, lambda_sweep, value_look

@@ -1,0 +1,113 @@
+"""Chapter 17's explorable: what interruptions cost, against the interval between checkpoints."""
+
+import math
+
+from . import kit
+
+SEEN = (0.25, 240.0)  # minutes between checkpoints on the picture
+LOSS = (0.003, 3.0)  # time lost, as a share of the work, on the picture
+
+
+def overhead(every: float, save: float, between: float, back: float) -> float:
+    """Time lost for each unit of work, M e^{R/M} (e^{(T+C)/M} − 1)/T − 1.
+
+    T (every), C (save), M (between) and R (back) in one unit of time: work between two checkpoints,
+    cost of a checkpoint, mean time between interruptions (memoryless, at any moment, also while
+    coming back), time until the work goes on. No warning: all since the last checkpoint is lost.
+    Source: Daly, 2006, the complete model.
+    """
+    hours = between * math.exp(back / between) * math.expm1((every + save) / between)
+    return hours / every - 1
+
+
+def young(save: float, between: float) -> float:
+    """The interval that loses least to first order, √(2CM). Source: Young, 1974."""
+    return math.sqrt(2 * save * between)
+
+
+def lost_numbers(price: float, between: float, save: float, every: float, back: float) -> dict:
+    """What an hour of work takes and costs.
+
+    price: of an hour; between: hours; save: seconds; every, back: minutes. Returns `lost` (hours
+    for each hour of work), `costs` (in the price's unit), `young` (minutes) and `least`, what is
+    lost at Young's interval.
+    """
+    hours = save / 3600, between, back / 60
+    lost, best = overhead(every / 60, *hours), young(save / 3600, between)
+    return {"lost": lost, "costs": price * (1 + lost), "young": 60 * best,
+            "least": overhead(best, *hours)}  # fmt: skip
+
+
+def lost_sentence(price: float, between: float, save: float, every: float, back: float) -> str:
+    """The result in words."""
+    found = lost_numbers(price, between, save, every, back)
+    return (
+        f"With a checkpoint of {kit.number(save)} s every {kit.number(every)} minutes an hour of "
+        f"work loses {kit.share(found['lost'])} and costs {kit.number(found['costs'])} instead of "
+        f"{kit.number(price)}. Young’s interval, {kit.number(found['young'])} minutes, loses "
+        f"{kit.share(found['least'])}."
+    )
+
+
+def _static(price: float, between: float, save: float, every: float, back: float):
+    """The picture for a page without scripts."""
+    left, right, top, bottom = 60, 640, 20, 200
+
+    def x(minutes: float) -> float:
+        return left + (right - left) * math.log(minutes / SEEN[0]) / math.log(SEEN[1] / SEEN[0])
+
+    def y(lost: float) -> float:
+        shown = min(max(lost, LOSS[0]), LOSS[1])
+        return bottom - (bottom - top) * math.log(shown / LOSS[0]) / math.log(LOSS[1] / LOSS[0])
+
+    out = []
+    for lost, words in ((0.01, "1 %"), (0.1, "10 %"), (1.0, "100 %")):
+        out.append(kit.tag("path", d=f"M{left} {y(lost):.1f}H{right}", class_="grid"))
+        out.append(kit.tag("text", words, x=left - 6, y=y(lost) + 4, text_anchor="end",
+                           class_="soft"))  # fmt: skip
+    for minutes in (0.5, 2, 10, 60, 240):
+        out.append(kit.tag("text", f"{minutes:g} min", x=x(minutes), y=bottom + 18,
+                           text_anchor="middle", class_="soft"))  # fmt: skip
+    curve = []
+    for i in range(121):
+        minutes = SEEN[0] * (SEEN[1] / SEEN[0]) ** (i / 120)
+        lost = overhead(minutes / 60, save / 3600, between, back / 60)
+        if lost < LOSS[1]:
+            curve.append((x(minutes), y(lost)))
+    out.append(kit.tag("path", d=kit.path(curve), class_="blue line"))
+    found = lost_numbers(price, between, save, every, back)
+    out.append(kit.tag("path", d=f"M{x(found['young']):.1f} {top}V{bottom}", class_="grid dash"))
+    out.append(kit.tag("circle", cx=x(every), cy=y(found["lost"]), r=6, class_="is-red"))
+    return 682, 226, out
+
+
+def lost_work(
+    price: float = 2.5, between: float = 8, save: float = 10, every: float = 30, back: float = 5
+) -> kit.Explorable:
+    """Explorable: what an hour of work costs on a machine that can be taken away.
+
+    price of an hour (0.1 to 10), between: hours between interruptions (0.5 to 48), save: seconds a
+    checkpoint takes (1 to 120), every: minutes between checkpoints (1 to 120), back: minutes until
+    the work goes on (0 to 60): where it starts.
+    """
+    said = lost_sentence(price, between, save, every, back)
+    return kit.explorable(
+        "lost-work",
+        script="running.js",
+        title="How often should a run save?",
+        lead="A machine that is taken away without warning, and a run that goes on elsewhere.",
+        controls=[
+            kit.slider("every", "minutes between checkpoints", 1, 120, 1, every),
+            kit.slider("save", "a checkpoint takes (s)", 1, 120, 1, save),
+            kit.slider("between", "hours between interruptions", 0.5, 48, 0.5, between),
+            kit.slider("back", "minutes to come back", 0, 60, 1, back),
+            kit.slider("price", "price of an hour", 0.1, 10, 0.1, price),
+        ],
+        picture="Time lost against minutes between checkpoints, both logarithmic: a valley, with "
+        "a dot at your interval and a dashed line at Young’s",
+        static=_static(price, between, save, every, back),
+        alt=f"A valley: time lost against minutes between checkpoints. {said}",
+        said=said,
+        note="Model: interruptions without memory, at any moment, also while coming back; all work "
+        "since the last checkpoint is lost. Both axes are logarithmic; lower is better.",
+    )

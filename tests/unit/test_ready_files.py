@@ -1,0 +1,318 @@
+"""The files to run `rr` elsewhere: each against stand-ins for its service, on real tiny runs."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import pytest
+import yaml
+
+import rr
+
+READY = Path(rr.__file__).parents[1] / "book" / "ready"
+SCRIPTS = ["slurm.sbatch", "runpod_start.sh", "ray_job.sh"]
+TINY = ["--rung", "nano:n_layer=2,d_model=32,seq_len=64", "--batch", "2", "--steps", "60",
+        "--eval-batches", "2", "--threads", "1", "--rule", "review"]  # fmt: skip
+SKY = yaml.safe_load((READY / "sky.yaml").read_text())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The fingerprint of the tiny run's weights when nothing happens."""
+    run = rr.plan("nano:n_layer=2,d_model=32,seq_len=64", "review", batch=2, steps=60,
+                  eval_batches=2)  # fmt: skip
+    folder = rr.train(run, tmp_path_factory.mktemp("runs"), threads=1, log=lambda line: None)
+    return json.loads((folder / "result.json").read_text())["weights_sha256"]
+
+
+def tool(folder: Path, name: str, text: str) -> None:
+    """A stand-in on the path."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+def environment(bin: Path, **more) -> dict:
+    """Where stand-ins come first, and `rr` and `python` are this Python's."""
+    python = sys.executable
+    root = READY.parents[1]
+    tool(bin, "rr", f'PYTHONPATH="{root}" exec "{python}" -m rr.cli "$@"')
+    return {**os.environ, "PATH": f"{bin}:{os.environ['PATH']}", **more}
+
+
+def started(command: list, env: dict, out: Path, lines: int = 10) -> subprocess.Popen:
+    """The process, once the run below `out` has recorded so many steps."""
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True)  # fmt: skip
+    since = time.monotonic()
+    while sum(len(p.read_text().splitlines()) for p in out.glob("*/metrics.jsonl")) < lines:
+        assert process.poll() is None and time.monotonic() - since < 120, process.communicate()[0]
+        time.sleep(0.01)
+    return process
+
+
+def fingerprint(out: Path) -> str:
+    (path,) = out.glob("*/result.json")
+    return json.loads(path.read_text())["weights_sha256"]
+
+
+# ---- all of them -------------------------------------------------------------------------------
+
+
+def test_each_says_what_it_is_for_what_to_change_and_how_it_was_checked():
+    files = [p for p in READY.iterdir() if p.is_file()]
+    assert {p.name for p in files} == {*SCRIPTS, "sky.yaml", "colab_cell.py"}
+    for path in files:
+        text = path.read_text()
+        head = text[: text.index("\n\n")] if "\n\n" in text else text
+        for word in ("# For:", "# Change:", "# Checked:"):
+            assert word in head or word in text[:2500], (path.name, word)
+        assert re.search(r"Not (on|launched)|stand-in", text[:2500]), path.name
+        assert rr.HOME not in text  # the address stands in one place
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_are_bash(name):
+    assert subprocess.run(["bash", "-n", READY / name]).returncode == 0
+
+
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
+@pytest.mark.parametrize("name", [*SCRIPTS, "setup", "run"])
+def test_shellcheck_finds_nothing(name):
+    text = SKY[name] if name in SKY else (READY / name).read_text()
+    done = subprocess.run(["shellcheck", "-s", "bash", "-"], input=text, text=True,
+                          capture_output=True)  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+# ---- Slurm -------------------------------------------------------------------------------------
+
+
+def slurm(tmp_path: Path, task: int) -> tuple[list, dict]:
+    """The batch script's command and environment, with stand-ins for srun and scontrol."""
+    bin, work = tmp_path / "bin", tmp_path / "work"
+    work.mkdir(exist_ok=True)
+    tool(bin, "srun", 'exec "$@"')  # as srun, it hands every signal on
+    tool(bin, "scontrol", f'echo "$@" >> {tmp_path}/asked')
+    (tmp_path / "venv" / "bin").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "venv" / "bin" / "activate").touch()
+    (work / "cells.txt").write_text(f"rr no-such-verb\nrr train {' '.join(TINY)} --out runs\n")
+    env = environment(bin, SLURM_SUBMIT_DIR=str(work), SLURM_JOB_ID="17",
+                      SLURM_ARRAY_TASK_ID=str(task), VENV=str(tmp_path / "venv"))  # fmt: skip
+    env.setdefault("RR_CACHE", str(tmp_path / "cache"))
+    return ["bash", str(READY / "slurm.sbatch")], env
+
+
+def test_a_slurm_task_that_is_stopped_saves_asks_again_and_goes_on(tmp_path, undisturbed):
+    command, env = slurm(tmp_path, 2)
+    process = started(command, env, tmp_path / "work" / "runs")
+    process.send_signal(signal.SIGTERM)  # to the batch shell alone, as --signal=B:TERM@120
+    said = process.communicate()[0]
+    assert process.returncode == 130 and "asking for another turn" in said
+    assert (tmp_path / "asked").read_text() == "requeue 17\n"
+    assert not list(tmp_path.glob("work/runs/*/result.json"))
+    again = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert again.returncode == 0 and "going on from step" in again.stderr
+    assert fingerprint(tmp_path / "work" / "runs") == undisturbed
+    assert (tmp_path / "asked").read_text() == "requeue 17\n"  # no more turns
+
+
+@pytest.mark.parametrize("task, code, words", [(1, 2, "invalid choice"), (3, 2, "--array=1-2")])
+def test_a_slurm_task_that_cannot_run_is_not_asked_for_again(tmp_path, task, code, words):
+    command, env = slurm(tmp_path, task)
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == code and words in done.stderr
+    assert not (tmp_path / "asked").exists()
+
+
+def test_the_batch_script_asks_slurm_for_what_its_trap_needs():
+    asked = re.findall(r"^#SBATCH (\S+)$", (READY / "slurm.sbatch").read_text(), re.MULTILINE)
+    assert {"--requeue", "--open-mode=append", "--signal=B:TERM@120"} <= set(asked)
+
+
+# ---- RunPod ------------------------------------------------------------------------------------
+
+
+def test_a_pod_makes_its_environment_once_and_goes_on(tmp_path, undisturbed):
+    bin, volume = tmp_path / "bin", tmp_path / "workspace"
+    volume.mkdir()
+    env = environment(bin, WORKSPACE=str(volume), HOME=str(tmp_path / "home"))
+    env["RR_CACHE_OF_TESTS"] = env.get("RR_CACHE", "")
+    tool(bin, "python3", f"""
+if [ "$1" = --version ]; then echo Python 3.12; exit; fi
+[ "$1 $2 $3" = "-m venv --system-site-packages" ] || exit 1
+mkdir -p "$4/bin"; echo venv >> {tmp_path}/made; touch "$4/bin/activate"
+printf '#!/bin/bash\\necho "$@" >> {tmp_path}/made\\n' > "$4/bin/python"; chmod +x "$4/bin/python"
+""")
+    # the corpus that is tokenised already: the script's own cache would begin empty
+    (volume / "cache").mkdir()
+    if "RR_CACHE" in env:
+        (volume / "cache" / "rr").symlink_to(env["RR_CACHE"])
+    command = ["bash", str(READY / "runpod_start.sh"), "rr", "train", *TINY, "--out",
+               str(volume / "runs")]  # fmt: skip
+    process = started(command, env, volume / "runs")
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == 130
+    made = (tmp_path / "made").read_text()
+    assert made.startswith("venv\n-m pip install -q -e ") and made.count("\n") == 2
+    assert "[book,hub]" in made
+    again = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert again.returncode == 0 and "going on from step" in again.stderr
+    assert fingerprint(volume / "runs") == undisturbed
+    assert (tmp_path / "made").read_text() == made  # not a second time
+    assert not (tmp_path / "home").exists()  # nothing on the container's own disk
+    (volume / "venv" / ".ready").write_text("half")  # a pod that was cut off while installing
+    subprocess.run([*command[:2], "true"], env=env, check=True)
+    assert (tmp_path / "made").read_text() == 2 * made
+
+
+def test_a_pod_without_its_volume_or_a_command_says_so(tmp_path):
+    script = ["bash", str(READY / "runpod_start.sh")]
+    env = {**os.environ, "WORKSPACE": str(tmp_path / "none")}
+    done = subprocess.run([*script, "true"], env=env, capture_output=True, text=True)
+    assert done.returncode == 2 and "is the network volume mounted" in done.stderr
+    done = subprocess.run(script, env=env, capture_output=True, text=True)
+    assert done.returncode == 2 and "no command" in done.stderr
+
+
+# ---- SkyPilot ----------------------------------------------------------------------------------
+
+# docs.skypilot.co, "SkyPilot YAML", "Cloud buckets" and "Managed jobs"
+FIELDS = {"name", "workdir", "num_nodes", "resources", "envs", "secrets", "file_mounts", "volumes",
+          "setup", "run", "service", "config"}  # fmt: skip
+RESOURCES = {"infra", "accelerators", "accelerator_args", "cpus", "memory", "instance_type",
+             "use_spot", "disk_size", "disk_tier", "network_tier", "max_hourly_cost", "image_id",
+             "ports", "labels", "autostop", "any_of", "ordered", "job_recovery"}  # fmt: skip
+BUCKET = {"name", "source", "store", "persistent", "mode"}
+
+
+def test_the_sky_task_has_documented_fields_alone():
+    assert set(SKY) <= FIELDS and set(SKY["resources"]) <= RESOURCES
+    assert SKY["resources"]["use_spot"] is True
+    recovery = SKY["resources"]["job_recovery"]
+    assert recovery["strategy"] in ("FAILOVER", "EAGER_NEXT_REGION")
+    assert set(recovery) <= {"strategy", "max_restarts_on_errors", "recover_on_exit_codes"}
+    (bucket,) = SKY["file_mounts"].values()
+    assert set(bucket) <= BUCKET and bucket["mode"] == "MOUNT_CACHED"
+    # what the run writes lies in the bucket, and its commands are bash
+    (mounted,) = SKY["file_mounts"]
+    assert f"--out {mounted}/" in SKY["run"] and SKY["envs"]["RR_CACHE"].startswith(mounted)
+    for part in ("setup", "run"):
+        assert subprocess.run(["bash", "-n"], input=SKY[part], text=True).returncode == 0
+
+
+def test_skypilot_itself_reads_the_task(monkeypatch):
+    sky = pytest.importorskip("sky")
+    task = sky.Task.from_yaml(str(READY / "sky.yaml"))
+    assert task.name == "rr-sweep" and list(task.storage_mounts) == ["/runs"]
+
+
+# ---- Ray ---------------------------------------------------------------------------------------
+
+
+def test_the_ray_job_submits_the_sweep_with_its_code_and_time_to_save(tmp_path):
+    tool(tmp_path, "ray", 'printf "%s\\n" "$PWD" "$@"')
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "RR_CACHE": "/shared/rr",
+           "RAY_ADDRESS": "http://head:8265"}  # fmt: skip
+    command = ["bash", str(READY / "ray_job.sh"), "--rung", "60M", "--out", "/shared/runs"]
+    where, *said = subprocess.run(command, env=env, capture_output=True, text=True,
+                                  check=True).stdout.splitlines()  # fmt: skip
+    assert (Path(where) / "rr" / "cli.py").exists()  # what travels is the project
+    options, entry = said[: said.index("--")], said[said.index("--") + 1 :]
+    given = json.loads(options[options.index("--runtime-env-json") + 1])
+    assert given == {"env_vars": {"RR_CACHE": "/shared/rr", "RAY_JOB_STOP_WAIT_TIME_S": "120"}}
+    assert options[:2] == ["job", "submit"] and "--working-dir" in options
+    assert entry == ["python", "-m", "rr.cli", "sweep", "--engine", "ray", "--address", "auto",
+                     "--rung", "60M", "--out", "/shared/runs"]  # fmt: skip
+    del env["RAY_ADDRESS"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode != 0 and "RAY_ADDRESS" in done.stderr
+
+
+# ---- Colab -------------------------------------------------------------------------------------
+
+
+def colab(tmp_path, monkeypatch, machine: str) -> tuple[str, Path]:
+    """The cell's text on a machine of that name, and the folder on Drive; Drive is one for all."""
+    drive = types.SimpleNamespace(mount=lambda where: None)
+    monkeypatch.setitem(sys.modules, "google", types.ModuleType("google"))
+    monkeypatch.setitem(sys.modules, "google.colab", types.SimpleNamespace(drive=drive))
+    text, kept = (READY / "colab_cell.py").read_text(), tmp_path / "drive"
+    for old, new in (
+        ('Path("/content/drive/MyDrive/rr-runs")', f"Path({str(kept)!r})"),
+        ('Path("/content/runs")', f"Path({str(tmp_path / machine)!r})"),
+        ("MINUTES = 2.0", "MINUTES = 0.002"),
+        (re.search(r"^COMMAND = (.*)$", text, re.MULTILINE)[1],
+         repr(["train", *TINY, "--save-every", "0.1"])),
+    ):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    return text, kept
+
+
+def test_a_colab_machine_that_is_lost_costs_what_was_not_copied(
+    tmp_path, monkeypatch, undisturbed, capsys
+):
+    text, kept = colab(tmp_path, monkeypatch, "first")
+    (tmp_path / "cell.py").write_text(
+        "import sys, types\nsys.modules['google'] = types.ModuleType('google')\n"
+        "drive = types.SimpleNamespace(mount=lambda where: None)\n"
+        "sys.modules['google.colab'] = types.SimpleNamespace(drive=drive)\n" + text)
+    cell = subprocess.Popen([sys.executable, tmp_path / "cell.py"], start_new_session=True,
+                            env={**os.environ, "PYTHONPATH": str(READY.parents[1])})  # fmt: skip
+    since = time.monotonic()
+    while not list(kept.glob("*/checkpoint/*/meta.json")):
+        assert time.monotonic() - since < 120 and cell.poll() is None
+        time.sleep(0.01)
+    os.killpg(cell.pid, signal.SIGKILL)  # the machine is gone, its disk with it
+    cell.wait()
+    shutil.rmtree(tmp_path / "first")
+    text, _ = colab(tmp_path, monkeypatch, "second")
+    exec(compile(text, "colab_cell.py", "exec"), {"__name__": "cell"})
+    assert "code 0" in capsys.readouterr().out
+    assert fingerprint(kept) == fingerprint(tmp_path / "second") == undisturbed
+    # Drive holds what the machine holds: the two last checkpoints, no more
+    steps = {p.name for p in (tmp_path / "second").glob("*/checkpoint/*")}
+    assert {p.name for p in kept.glob("*/checkpoint/*")} == steps and len(steps) <= 2
+
+
+# ---- papermill and its stores ------------------------------------------------------------------
+
+
+def test_papermill_uploads_the_whole_notebook_around_every_cell(tmp_path):
+    nbformat = pytest.importorskip("nbformat")
+    papermill = pytest.importorskip("papermill")
+    from papermill.iorw import papermill_io
+
+    uploads = []
+
+    class Store:
+        def write(self, text, path):
+            cells = json.loads(text)["cells"]
+            uploads.append(sum(bool(cell["outputs"]) for cell in cells))
+
+        def pretty_path(self, path):
+            return path
+
+    code = [nbformat.v4.new_code_cell(f"print({n})") for n in range(3)]
+    notebook = nbformat.v4.new_notebook(cells=code)
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "", "language": "python"}
+    nbformat.write(notebook, tmp_path / "in.ipynb")
+    before = papermill_io._handlers[:]
+    papermill_io.register("counted://", Store())
+    try:
+        papermill.execute_notebook(tmp_path / "in.ipynb", "counted://bucket/out.ipynb",
+                                   progress_bar=False)  # fmt: skip
+    finally:
+        papermill_io._handlers[:] = before
+    # whole notebooks: at the start, and before and after each cell; after cell n it holds n outputs
+    assert uploads[-1] == 3 and {0, 1, 2, 3} == set(uploads) and uploads == sorted(uploads)
+    assert len(uploads) >= 1 + 2 * 3
