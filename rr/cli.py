@@ -85,6 +85,8 @@ def _parser() -> Parser:
         sub.add_argument("--json", action="store_true", help="one JSON value on stdout")
 
     _run_options(train)
+    train.add_argument("--log", default="", metavar="NAME,…", help="tensorboard, wandb: curves "
+                       "there, beside metrics.jsonl")
     train.add_argument("--out", required=True, help="folder of the runs; this one is OUT/<id>")
 
     _run_options(sweep, many=True)
@@ -187,7 +189,10 @@ def _run_options(sub: Parser, many: bool = False) -> None:
     sub.add_argument("--depth-lr", action="store_true", help="blocks learn at lr times "
                      "(L/12)^-1/2, AdamW's eps likewise")
     sub.add_argument("--threads", type=int, help="CPU threads (default: all)")
-    sub.add_argument("--device", help="auto, cpu or cuda (default: auto)")
+    sub.add_argument("--device", help="auto (cuda, else cpu), cpu, cuda or mps (default: auto)")
+    sub.add_argument("--path", help="how steps are computed: reference, eager, fast, compiled, "
+                     "triton, with choices: fast:recompute=layer (default: eager on a CPU, "
+                     "compiled on a GPU)")
     sub.add_argument("--micro-batch", type=int, help="windows a process takes at once; gradients "
                      "are accumulated (default: all of its batch, halved until it fits)")
     sub.add_argument("--parallel", help="under torchrun: ddp, every process holds the model, or "
@@ -272,7 +277,8 @@ def _train(args) -> int:
                    **{name: getattr(args, name) for name in names})
         folder = train(run, args.out, threads=args.threads, device=args.device,
                        save_every=args.save_every, micro_batch=args.micro_batch,
-                       parallel=args.parallel)
+                       parallel=args.parallel, path=args.path,
+                       charts=[name for name in args.log.split(",") if name])
     except (RRError, Interrupted):
         raise
     except Exception as error:
@@ -293,7 +299,7 @@ def _sweep(args) -> None:
     from .sweep import AXES, Runner, cells, commands, sweep
 
     machine = {name: getattr(args, name)
-               for name in ("threads", "device", "micro_batch", "save_every", "parallel")}
+               for name in ("threads", "device", "path", "micro_batch", "save_every", "parallel")}
     plan = cells({name: getattr(args, name) for name in (*AXES, "depth_lr")}, _say)
     if args.dry_run:
         runner = Runner(args.runner, Path(args.out), machine, args.processes, args.notebook)

@@ -37,11 +37,30 @@ def windows(tokens: np.ndarray, start: int, length: int) -> tuple[np.ndarray, np
     return cut[:-1], cut[1:]
 
 
-def gather(tokens: np.ndarray, starts: np.ndarray, length: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets (B, length) of windows that start at `starts`."""
+def gather(
+    tokens: np.ndarray | Tensor, starts: np.ndarray, length: int
+) -> tuple[Tensor, Tensor]:
+    """Inputs and targets (B, length), int64, of windows that start at `starts`.
+
+    Of a tensor of tokens (`beside` the model) they are gathered where it is.
+    """
+    if isinstance(tokens, Tensor):
+        first = torch.from_numpy(np.asarray(starts, dtype=np.int64)).to(tokens.device)
+        rows = tokens[first[:, None] + torch.arange(length + 1, device=tokens.device)].long()
+        return rows[:, :-1], rows[:, 1:]
     pairs = [windows(tokens, int(start), length) for start in starts]
     x, y = (torch.from_numpy(np.stack(side)) for side in zip(*pairs, strict=True))
     return x, y
+
+
+def beside(tokens: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
+    """A token stream on the GPU, 4 bytes a token, where a quarter of what is free there holds it.
+
+    Elsewhere as it came: windows are then cut on the host and copied.
+    """
+    if device.type != "cuda" or 4 * len(tokens) > torch.cuda.mem_get_info(device)[0] / 4:
+        return tokens
+    return torch.from_numpy(np.asarray(tokens, dtype=np.int32)).to(device)
 
 
 class Tally:
@@ -54,7 +73,7 @@ class Tally:
 
     def add(self, loss: Tensor, confidence: Tensor, hit: Tensor) -> None:
         """Count the tokens of one batch; each (n,)."""
-        loss, confidence, hit = (t.double().cpu().numpy() for t in (loss, confidence, hit))
+        loss, confidence, hit = (t.cpu().double().numpy() for t in (loss, confidence, hit))
         self.means.append(loss.mean())
         self.loss += loss.sum()
         self.tokens += len(loss)

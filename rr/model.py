@@ -53,11 +53,12 @@ def rotate(x: Tensor, past: int = 0) -> Tensor:
     Pairs are channel i and i + e/2; position p turns pair i by p·θ^(−2i/e).
     """
     half = x.shape[-1] // 2
-    speed = 1e4 ** (-torch.arange(half, device=x.device, dtype=torch.float64) / half)
-    where = torch.arange(past, past + x.shape[2], device=x.device, dtype=torch.float64)
+    exact = {"dtype": torch.float64, "device": "cpu" if x.device.type == "mps" else x.device}
+    speed = 1e4 ** (-torch.arange(half, **exact) / half)
+    where = torch.arange(past, past + x.shape[2], **exact)
     angle = torch.outer(where, speed)
     wide = torch.promote_types(x.dtype, torch.float32)
-    cos, sin = angle.cos().to(wide), angle.sin().to(wide)
+    cos, sin = (t.to(x.device, wide) for t in (angle.cos(), angle.sin()))
     a, b = x.to(wide).chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
 
@@ -218,10 +219,14 @@ class Model(nn.Module):
         return [first, *self._later] if self.per_pass else [first] * self.config.n_loops
 
     @property
+    def every_layer(self) -> list[Layer]:
+        """Each layer once, bottom to top; pass by pass where each pass has its own rules."""
+        return [*self.layers, *(layer for again in self._later for layer in again)]
+
+    @property
     def rules(self) -> list:
-        """Every sublayer's residual rule, bottom to top; pass by pass where each has its own."""
-        layers = [*self.layers, *(layer for again in self._later for layer in again)]
-        return [rule for layer in layers for rule in layer.rules]
+        """Every sublayer's residual rule, in the order of `every_layer`."""
+        return [rule for layer in self.every_layer for rule in layer.rules]
 
     def hidden(self, idx: Tensor, caches: list[KVCache] | None = None, past: int = 0) -> Tensor:
         """Token ids (B, T) -> what the head reads, (B, T, d)."""
@@ -407,11 +412,12 @@ def grows(config: ModelConfig) -> bool:
 def compile_model(model: Model, backend: Any = "inductor") -> None:
     """Compile in place, without graph breaks: each block alone, so that all share one graph.
 
-    Where what flows between blocks grows, no two are alike, and the stack is one graph.
+    Where what flows between blocks grows, no two are alike, and the stack is one graph. What is
+    compiled is the method, not the module: hooks that gather a shard's weights stay outside.
     """
     options = dict(backend=backend, fullgraph=True, dynamic=False)
     if grows(model.config):
         model.hidden = torch.compile(model.hidden, **options)
     else:
-        for layer in model.layers:
-            layer.compile(**options)
+        for layer in model.every_layer:
+            layer.forward = torch.compile(layer.forward, **options)

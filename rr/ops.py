@@ -51,6 +51,11 @@ def use(
         vars(chosen).update(before)
 
 
+def sums(device: torch.device) -> torch.dtype:
+    """In what losses are added up on a device: float64, or float32 on mps, which has no more."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def rms_norm(x: Tensor, gain: Tensor | None = None, eps: float = EPS) -> Tensor:
     """`x / sqrt(mean(x²) + eps) · gain` over the last axis, computed in at least float32.
 
@@ -211,11 +216,11 @@ def linear_cross_entropy(
     with torch.autocast(hidden.device.type, enabled=False):
         if torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad):
             return _LinearCrossEntropy.apply(hidden, weight, targets, vocab_size, chunk)
-        total = torch.zeros((), dtype=torch.float64, device=hidden.device)
+        total = torch.zeros((), dtype=sums(hidden.device), device=hidden.device)
         for part in range(0, hidden.shape[0], chunk):
             losses = token_losses(hidden[part : part + chunk], weight, targets[part : part + chunk],
                                   vocab_size)[0]
-            total += losses.double().sum()
+            total += losses.to(total.dtype).sum()
         wide = torch.promote_types(hidden.dtype, torch.float32)
         return (total / hidden.shape[0]).to(wide)
 

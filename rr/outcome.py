@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from . import evaluate, fables, runtime
+from . import evaluate, fables, paths
 from .config import Run
 from .corpus import Tokens
 from .distributed import World
@@ -17,11 +17,11 @@ class Examiner:
     """Measures a run's model on the held-out tokens, as the run's protocol says."""
 
     def __init__(
-        self, run: Run, model: Model, tokens: Tokens, device: torch.device, precision: str,
-        world: World,
+        self, run: Run, model: Model, tokens: Tokens, device: torch.device, path: paths.Path,
+        precision: str, world: World,
     ) -> None:  # fmt: skip
         self.run, self.model, self.tokens, self.world = run, model, tokens, world
-        self.device, self.precision = device, precision
+        self.how = path, device, precision
 
     def held_out(
         self, stream: np.random.RandomState, prefix: int | None = None
@@ -33,7 +33,7 @@ class Examiner:
         run, valid = self.run, self.tokens.valid
         limits = [n for n in (prefix, run.recipe.eval_batches) if n is not None]
         limit, batch = min(limits) if limits else None, run.recipe.batch
-        with runtime.autocast(self.device, self.precision):
+        with paths.measuring(*self.how):
             if run.protocol == "paper":
                 batches = limit or PAPER_EVAL_BATCHES
                 return evaluate.drawn(self.model, valid, batch, batches, stream, self.world)
@@ -52,7 +52,7 @@ class Examiner:
         valid, eot = self.tokens.valid, self.tokens.eot
         if np.diff(np.flatnonzero(valid == eot), prepend=-1).max() > self.run.model.seq_len:
             return told
-        with runtime.autocast(self.device, self.precision):
+        with paths.measuring(*self.how):
             score = evaluate.by_document(self.model, valid, eot, world=self.world)
         return {**told, "story_loss": score.loss}
 

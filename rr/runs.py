@@ -18,6 +18,7 @@ from .corpus import Tokens, default_tokenizer, identity, open_corpus
 from .distributed import World
 from .ladder import specify
 from .model import Model, at_loops
+from .paths import check, parse_path
 from .progress import Progress
 from .residual import content
 from .tokens import FILES, Vocabulary, planned_size
@@ -77,15 +78,16 @@ def begin(
     device: torch.device,
     threads: int | None,
     micro: int | None,
+    code_path: str,
     world: World,
     say: Callable[[str], None],
-) -> tuple[int, str, int]:
+) -> tuple[int, str, int, str]:
     """Write run.json and the tokenizer, or check those that are there.
 
-    Returns what the run keeps when it goes on: micro-batch (windows), precision, threads.
+    Returns what the run keeps when it goes on: micro-batch (windows), precision, threads, path.
 
     Sets torch's threads. Raises RRError where the run was begun on another device or other tokens,
-    RunFailed where run.json is damaged, or missing beside checkpoints.
+    or cannot go its path here; RunFailed where run.json is damaged, or missing beside checkpoints.
     """
     path = folder / "run.json"
     if not path.exists():
@@ -96,7 +98,7 @@ def begin(
         home.mkdir(exist_ok=True)
         for name in FILES:
             runtime.write_atomic(home / name, (tokens.vocabulary.folder / name).read_bytes())
-        made_by = runtime.provenance(run, device, threads)
+        made_by = runtime.provenance(run, device, threads, code_path)
         asked = run.recipe.precision
         precision = runtime.resolve_precision(device, asked)
         if precision != asked:
@@ -107,13 +109,15 @@ def begin(
         made_by["corpus_sha256"], made_by["precision"] = tokens.sha256, precision
         record = {"id": folder.name, "run": run.spec(), "source": run.source}
         runtime.write_json(path, {**record, "provenance": made_by})
-        return micro, precision, threads
+        return micro, precision, threads, code_path
     record = runtime.read_json(path)
     if recorded(record, folder).id != run.id:
         raise RRError(f"{path} is of another specification: choose another --out")
     try:
-        names = ("device", "threads", "micro_batch", "corpus_sha256", "precision")
-        begun_on, begun, micro, sha256, precision = (record["provenance"][name] for name in names)
+        names = ("device", "threads", "micro_batch", "corpus_sha256", "precision", "code_path")
+        told = (record["provenance"][name] for name in names)
+        begun_on, begun, micro, sha256, precision, along = told
+        went = parse_path(along)
         positive("threads", begun)
         positive("micro_batch", micro)
         if precision not in PRECISIONS:
@@ -128,6 +132,9 @@ def begin(
         )
     if threads not in (None, begun):
         say(f"the run keeps the {begun} threads it was begun with")
+    if parse_path(code_path) != went:
+        say(f"the run keeps the path {along} that it was begun along")
+    check(went, device, run.model, world)
     if sha256 != tokens.sha256:
         raise RRError(f"run {folder.name} was begun on other tokens: its corpus is accepted")
     runtime.prepare(device, begun)
@@ -139,7 +146,7 @@ def begin(
         )
         record["provenance"]["bit_exact"] = False
         runtime.write_json(path, record)
-    return micro, precision, begun
+    return micro, precision, begun, along
 
 
 def finished(folder: Path) -> dict | None:

@@ -18,21 +18,25 @@ import torch
 from .cache import sync
 from .config import RRError, Run, RunFailed, nearest
 
-# Not mps: losses are summed in float64, which it does not have.
-DEVICES = ("auto", "cpu", "cuda")
+DEVICES = ("auto", "cpu", "cuda", "mps")
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def pick_device(name: str | None = None) -> torch.device:
-    """The device a run uses: "auto" takes cuda, else cpu. RRError if it is not there."""
+    """The device a run uses: "auto" takes cuda, else cpu. RRError if it is not there.
+
+    mps, a Mac's GPU, is used where it is asked for by name: nobody has measured or tested a run on
+    it yet.
+    """
     name = name or "auto"
     if name not in DEVICES:
         raise RRError(f"unknown device {name!r}: {nearest(name, DEVICES)}")
-    cuda = torch.cuda.is_available()
+    here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
-        name = "cuda" if cuda else "cpu"
-    elif name == "cuda" and not cuda:
-        raise RRError("device 'cuda' is not available here: cpu can be used")
+        name = "cuda" if here["cuda"] else "cpu"
+    elif not here.get(name, True):
+        usable = " or ".join(["cpu", *(other for other, there in here.items() if there)])
+        raise RRError(f"device {name!r} is not available here: {usable} can be used")
     return torch.device(name)
 
 
@@ -68,6 +72,8 @@ def resolve_precision(device: torch.device, asked: str) -> str:
     if asked == "bf16" and device.type == "cuda":
         if not torch.cuda.is_bf16_supported(including_emulation=False):
             return "fp16"
+    if asked == "bf16" and device.type == "mps" and not torch.backends.mps.is_macos_or_newer(14, 0):
+        return "fp16"
     return asked
 
 
@@ -294,8 +300,11 @@ def git_state() -> str | None:
     return head + ("+" if changed else "")
 
 
-def provenance(run: Run, device: torch.device, threads: int) -> dict:
-    """What produced a run's numbers, for run.json: never hashed, never a user's path."""
+def provenance(run: Run, device: torch.device, threads: int, path: str = "eager") -> dict:
+    """What produced a run's numbers, for run.json: never hashed, never a user's folder.
+
+    path: how its steps are computed, as `rr.paths` names it.
+    """
     from . import __version__
 
     packages = {}
@@ -312,5 +321,5 @@ def provenance(run: Run, device: torch.device, threads: int) -> dict:
         "threads": threads,
         "precision": run.recipe.precision,
         "micro_batch": run.recipe.batch,
-        "code_path": "eager",
+        "code_path": path,
     }

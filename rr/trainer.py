@@ -3,17 +3,17 @@
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from . import evaluate, runtime
+from . import evaluate, loggers, ops, paths, runtime
 from .config import Interrupted, Run, RunFailed, positive
 from .corpus import Tokens
 from .distributed import World
-from .model import Model, decay_groups, initialise
+from .model import Model, initialise
 from .outcome import Examiner, result
 from .progress import Progress, Stop
 from .runs import begin, check_rules, finished, tokens_of
@@ -32,17 +32,21 @@ def train(
     cache: str | Path | None = None,
     micro_batch: int | None = None,
     parallel: str | None = None,
+    path: str | None = None,
+    charts: Sequence[str] = (),
     log: Callable[[str], None] | None = None,
 ) -> Path:
     """Train `run` in `out/<id>`, going on where an earlier call was cut off; returns that folder.
 
-    A finished run is left as it is. A resumed run keeps its threads and micro-batch, so that its
-    weights are, on a CPU, bit for bit those of an uninterrupted run.
+    A finished run is left as it is. A resumed run keeps its threads, micro-batch and path, so that
+    its weights are, on a CPU, bit for bit those of an uninterrupted run.
 
     save_every: seconds between checkpoints. micro_batch: windows that a process takes through the
     model at once, all of its batch unless told otherwise; gradients are accumulated. parallel:
-    "ddp" (the default) or "fsdp", where torchrun started several processes. log: gets every line
-    of progress; None prints them, `lambda line: None` keeps quiet.
+    "ddp" (the default) or "fsdp", where torchrun started several processes. path: how steps are
+    computed (`rr.paths`), chosen for the device unless told. charts: "tensorboard", "wandb", beside
+    metrics.jsonl. log: gets every line of progress; None prints them, `lambda line: None` keeps
+    quiet.
 
     Raises RRError (bad input), RunFailed (the run cannot go on), Interrupted (SIGTERM or Ctrl-C:
     the step was finished and saved). A loss that is not finite ends the run as "diverged".
@@ -54,9 +58,11 @@ def train(
         runtime.set_threads(threads)  # refused here, before anything is made
     if micro_batch is not None:
         positive("micro-batch", micro_batch)
+    loggers.check(charts)
     with World.here(parallel) as world:
         progress = Progress(log if world.leads else lambda line: None)
         world.check(run.recipe.batch)
+        path = paths.of_run(path, where, run.recipe.precision, run.model, world)
         if world.agree(lambda: finished(folder)) is not None:
             return folder
         with runtime.locked(folder) if world.leads else contextlib.nullcontext():
@@ -66,10 +72,13 @@ def train(
             tokens = world.first(lambda: tokens_of(run, cache, progress.say))
             try:
                 kept = world.agree(
-                    lambda: begin(run, folder, tokens, where, threads, micro_batch, world,
+                    lambda: begin(run, folder, tokens, where, threads, micro_batch, path, world,
                                   progress.say)
                 )  # fmt: skip
-                _Training(run, folder, tokens, where, *kept, save_every, progress, world).go()
+                training = _Training(run, folder, tokens, where, *kept, save_every, progress, world)
+                with loggers.Charts(charts if world.leads else (), run, folder, training.done,
+                                    progress.say) as training.charts:  # fmt: skip
+                    training.go()
             except OSError as error:
                 why = error.strerror or error
                 raise RunFailed(f"cannot write in {folder}: {why}; what was saved stands") from None
@@ -103,7 +112,8 @@ class _Training:
 
     def __init__(
         self, run: Run, folder: Path, tokens: Tokens, device: torch.device, micro: int,
-        precision: str, threads: int, save_every: float, progress: Progress, world: World,
+        precision: str, threads: int, path: str, save_every: float, progress: Progress,
+        world: World,
     ) -> None:  # fmt: skip
         self.run, self.folder, self.tokens, self.progress = run, folder, tokens, progress
         self.id, self.save_every, self.world = folder.name, save_every, world
@@ -112,18 +122,19 @@ class _Training:
         self.segment = self.segments[0]
         left = [(s.done, s.end) for s in self.segments[:-1] if s.budget is not None]
         self.checkpoints = runtime.Checkpoints(folder, self.id, left)
-        self.micro, self.precision = micro, precision
+        self.precision, self.path, along = precision, path, paths.parse_path(path)
         runtime.prepare(self.device, threads)
         self.model = initialise(Model(run.model), run.seed, shared=run.protocol == "clean")
         self.model.to(self.device).train()
-        self.examiner = Examiner(run, self.model, tokens, self.device, precision, world)
-        self.parallel = world.wrap(self.model)  # what training calls; measuring calls the model
-        self.optimizer = self._optimizer()
-        # Keeps float16 gradients above what it can hold; does nothing at another precision.
-        self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision == "fp16")
+        self.examiner = Examiner(run, self.model, tokens, self.device, along, precision, world)
+        self.stepper = paths.Step(
+            self.model, run.recipe, along, self.device, micro, precision=precision, world=world
+        )
+        self.text = evaluate.beside(tokens.train, self.device)
         self.stream = np.random.RandomState(run.seed)  # batches and evaluation of `paper`
+        self.charts = loggers.Charts()
         self.done, self.seconds, self.history = 0, 0.0, []
-        self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.loss_sum = torch.zeros((), dtype=ops.sums(self.device), device=self.device)
         self.summed = 0  # steps in loss_sum
         self.shown_loss: float | None = None
         self._restore(self._newest())
@@ -168,6 +179,11 @@ class _Training:
         while self.done < segment.end and status == "running":
             self._train_step()
             self.done += 1
+            if self.done == 1:  # what was chosen has shown that it works here
+                self.progress.say(
+                    f"{self.id}: {self.precision} on {runtime.device_name(self.device)}, "
+                    f"{self.stepper.micro} windows at once, along the path {self.path}"
+                )
             if self.step % every == 0 or self.done == segment.end:
                 status = self._record_losses()
             if self.step in points and status == "running":
@@ -215,55 +231,45 @@ class _Training:
         """One optimiser step over the whole batch, in micro-batches that fit the memory."""
         run, recipe = self.run, self.run.recipe
         starts = batch_starts(run, self.step, len(self.tokens.train), self.stream)
-        x, y = evaluate.gather(self.tokens.train, self.world.slice(starts), run.model.seq_len)
+        x, y = evaluate.gather(self.text, self.world.slice(starts), run.model.seq_len)
         x, y = x.to(self.device), y.to(self.device)
-        for group in self.optimizer.param_groups:
-            group["lr"] = recipe.lr_at(self.step, self.segment.budget) * group.get("factor", 1.0)
-        while True:
-            try:
-                loss = self._backward(x, y)
-                break
-            except (RuntimeError, MemoryError) as error:
-                if not runtime.out_of_memory(error):
-                    raise
-                if self.micro == 1:
-                    raise RunFailed("out of memory with a micro-batch of one window") from None
-                if self.world.size > 1:  # the others are already waiting for these gradients
-                    raise RunFailed(
-                        f"out of memory with a micro-batch of {min(self.micro, len(x))} windows in "
-                        "each process: start again with a smaller --micro-batch"
-                    ) from None
-            self._shrink()  # here, where the error no longer holds on to the activations
-        self.scaler.unscale_(self.optimizer)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.clip)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        self.stepper.set_rate(recipe.lr_at(self.step, self.segment.budget))
+        if self.stepper.path.graph == "step":
+            loss = self.stepper(x, y)  # update and all
+        else:
+            loss = self._backward(x, y)
+            self.stepper.update()
         self.loss_sum += loss
         self.summed += 1
 
     def _backward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Gradients of the batch's mean loss, accumulated over micro-batches; returns that loss."""
-        self.optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        parts = list(zip(x.split(self.micro), y.split(self.micro), strict=True))
-        for i, (part_x, part_y) in enumerate(parts):
-            with self.world.adding(self.parallel, last=i + 1 == len(parts)):
-                with runtime.autocast(self.device, self.precision):
-                    loss = self.parallel(part_x, part_y) * (len(part_x) / len(x))
-                self.scaler.scale(loss).backward()
-            total += loss.detach().double()
-        return self.world.sum(total) / self.world.size
+        """Gradients of the batch's mean loss, in micro-batches that fit; returns that loss."""
+        while True:
+            try:
+                return self.stepper.gradients(x, y)
+            except (RuntimeError, MemoryError) as error:
+                if not runtime.out_of_memory(error):
+                    raise
+                micro = min(self.stepper.micro, len(x))
+                if micro == 1:
+                    raise RunFailed("out of memory with a micro-batch of one window") from None
+                if self.world.size > 1:  # the others are already waiting for these gradients
+                    raise RunFailed(
+                        f"out of memory with a micro-batch of {micro} windows in each process: "
+                        "start again with a smaller --micro-batch"
+                    ) from None
+            self._shrink(-(-micro // 2))  # where the error no longer holds on to the activations
 
-    def _shrink(self) -> None:
-        self.micro = -(-self.micro // 2)
-        self.optimizer.zero_grad(set_to_none=True)
+    def _shrink(self, micro: int) -> None:
+        self.stepper.micro = micro
+        self.stepper.optimizer.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
         self.progress.say(
-            f"out of memory: micro-batch {self.micro}, gradients accumulated; "
+            f"out of memory: micro-batch {micro}, gradients accumulated; "
             f"the batch stays {self.run.recipe.batch}"
         )
         record = runtime.read_json(self.folder / "run.json")
-        record["provenance"]["micro_batch"] = self.micro
+        record["provenance"]["micro_batch"] = micro
         runtime.write_json(self.folder / "run.json", record)
 
     # -- measuring ----------------------------------------------------------------------------
@@ -288,6 +294,7 @@ class _Training:
         if self._on_branch:
             where["budget"] = self.segment.budget
         self.history.append({**where, **values})
+        self.charts.add(self.done, self.history[-1])
         if self.world.leads:
             with open(self.folder / "metrics.jsonl", "a") as file:
                 file.write(json.dumps(self.history[-1]) + "\n")
@@ -305,7 +312,7 @@ class _Training:
             "val_loss": score.loss if score else None,
             "ece": score.ece if score else None,
             "eval_tokens": score.tokens if score else None,
-            "weights_sha256": runtime.weights_sha256(self._weights()),
+            "weights_sha256": runtime.weights_sha256(self.stepper.weights()),
         }
 
     def _finish(self, status: str) -> None:
@@ -319,6 +326,7 @@ class _Training:
         if self.world.leads:
             told = result(run, self.tokens, self.precision, found, extra, round(seconds, 3))
             runtime.write_json(self.folder / "result.json", told)
+        self.charts.add(self.done, {"val_loss": found["val_loss"]})
         self.progress.say(f"{self.id}: {_told(found)} after {self.step} steps, {seconds:.0f} s")
 
     def _budgets(self, last: dict) -> list[dict]:
@@ -330,50 +338,18 @@ class _Training:
             for budget in self.run.recipe.budgets
         ]
 
-    # -- optimiser, saving, restoring ---------------------------------------------------------
-
-    def _optimizer(self) -> torch.optim.AdamW:
-        recipe = self.run.recipe
-        groups = decay_groups(self.model, recipe.weight_decay, recipe.decay_all)
-        if recipe.depth_lr:
-            groups = [half for group in groups for half in self._by_depth(group)]
-        return torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=recipe.lr,
-            betas=recipe.betas,
-            eps=recipe.eps,
-            fused=self.device.type in ("cuda", "cpu"),
-        )
-
-    def _by_depth(self, group: dict) -> list[dict]:
-        """A group of parameters cut in two: those of the blocks, at their own rate, and the rest.
-
-        The schedule multiplies each group's learning rate with its "factor".
-        """
-        recipe = self.run.recipe
-        factor = recipe.block_factor(self.run.model.n_layer)
-        stack = ("layers.", "later_rules.")
-        named = self.model.named_parameters()
-        inside = {id(p) for name, p in named if name.startswith(stack)}
-        blocks = [p for p in group["params"] if id(p) in inside]
-        others = [p for p in group["params"] if id(p) not in inside]
-        return [
-            {**group, "params": blocks, "factor": factor, "eps": recipe.eps * factor},
-            {**group, "params": others, "factor": 1.0, "eps": recipe.eps},
-        ]
+    # -- saving and restoring -----------------------------------------------------------------
 
     def _save(self) -> None:
         kind, keys, position, *_ = self.stream.get_state()
         state = {
-            "model": self._weights(),
-            "optimizer": self.world.whole(self.optimizer.state_dict()),
+            **self.stepper.state(),
             "step": self.done,
-            "scaler": self.scaler.state_dict(),
             "stream": (torch.from_numpy(keys.astype(np.int64)), position),
             "loss_sum": self.loss_sum,
             "summed": self.summed,
             "threads": torch.get_num_threads(),
-            "micro": self.micro,
+            "micro": self.stepper.micro,
             "seconds": time.monotonic() - self.started,
             "history": json.dumps(self.history),
         }
@@ -388,10 +364,6 @@ class _Training:
             why = getattr(cause, "strerror", None) or cause
             raise RunFailed(f"cannot save in {where}: {why}; the last one stands") from None
 
-    def _weights(self) -> dict[str, torch.Tensor]:
-        """All weights by name, whole in every process."""
-        return self.world.whole(dict(self.model.state_dict()))
-
     def _newest(self) -> dict | None:
         """The newest whole checkpoint: rank 0 finds it, the others read the same."""
         found = self.checkpoints.newest(self.progress.say) if self.world.leads else None
@@ -405,7 +377,7 @@ class _Training:
                 path = self.folder / "run.json"
                 raise RunFailed(f"{path} is damaged and is not believed: threads differ")
             self._take(state)
-            self.micro, self.done = state["micro"], state["step"]
+            self.stepper.micro, self.done = state["micro"], state["step"]
             self.segment = next(s for s in self.segments if self.done <= s.end)
             self.seconds, self.history = state["seconds"], json.loads(state["history"])
             self.progress.say(f"{self.id}: going on from step {self.step}")
@@ -417,10 +389,7 @@ class _Training:
 
     def _take(self, state: dict) -> None:
         """Weights, optimiser and sums of a checkpoint; what the run has recorded stays."""
-        self.world.load_model(self.model, state["model"])
-        self.world.load_optimizer(self.optimizer, state["optimizer"])
-        if self.scaler.is_enabled():
-            self.scaler.load_state_dict(state["scaler"])
+        self.stepper.load(state)
         keys, position = state["stream"]
         self.stream.set_state(("MT19937", keys.numpy().astype(np.uint32), position))
         self.loss_sum.copy_(state["loss_sum"])

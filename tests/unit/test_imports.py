@@ -7,9 +7,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2] / "rr"
 # Top to bottom: a room may import only rooms above it.
 ORDER = ["config", "kernels", "ops", "residual", "values", "model", "checks", "ladder", "cache",
-         "fables_grammar", "fables", "documents", "tokens", "corpus", "runtime", "paths",
-         "distributed", "evaluate", "attention", "progress", "runs", "outcome", "trainer", "numerics",
-         "sweep", "bench", "hub", "stats", "inside", "report", "figures", "explore",
+         "fables_grammar", "fables", "documents", "tokens", "corpus", "runtime", "distributed",
+         "paths", "evaluate", "attention", "progress", "runs", "outcome", "loggers", "trainer",
+         "numerics", "sweep", "bench", "hub", "stats", "inside", "report", "figures", "explore",
          "cli"]
 CORE = ORDER[: ORDER.index("hub")]
 ALLOWED = {"torch", "numpy", "tokenizers", "tqdm"}

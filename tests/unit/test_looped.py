@@ -278,12 +278,12 @@ def test_groups_of_a_run_with_rates_by_depth(begun, protocol, loops):
     run = begun(rule="review:per_pass=1", loops=loops, protocol=protocol, depth_lr=True, lr=1e-3)
     names = {id(p): name for name, p in run.model.named_parameters()}
     plain = begun(rule="review:per_pass=1", loops=loops, protocol=protocol, lr=1e-3)
-    decay = {id(p): g["weight_decay"] for g in plain.optimizer.param_groups for p in g["params"]}
+    decay = {id(p): g["weight_decay"] for g in plain.stepper.optimizer.param_groups for p in g["params"]}
     order = [name for name, _ in plain.model.named_parameters()]
     decay = dict(zip(order, (decay[id(p)] for p in plain.model.parameters()), strict=True))
     run._train_step()
     seen = []
-    for group in run.optimizer.param_groups:
+    for group in run.stepper.optimizer.param_groups:
         for p in group["params"]:
             name = names[id(p)]
             outside = name.startswith(("token", "position", "final_rule"))
@@ -314,7 +314,7 @@ def test_the_first_step_moves_the_blocks_by_their_own_rate(begun):
 
 def test_without_rates_by_depth_nothing_changes_in_the_specification(begun):
     run = begun()
-    groups = run.optimizer.param_groups
+    groups = run.stepper.optimizer.param_groups
     assert len(groups) == 2 and not any("factor" in group for group in groups)
     spec = run.run.spec()
     older = json.loads(json.dumps(spec))

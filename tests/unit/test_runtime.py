@@ -228,7 +228,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path):
 def test_devices():
     assert runtime.pick_device("cpu") == torch.device("cpu")
     assert runtime.device_name(torch.device("cpu")) == "cpu"
-    with pytest.raises(RRError, match="accepted: auto, cpu, cuda$"):
+    with pytest.raises(RRError, match="accepted: auto, cpu, cuda, mps$"):
         runtime.pick_device("tpu")
     assert runtime.pick_device(None).type == ("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -198,7 +198,7 @@ def test_weight_decay_groups(planned, tmp_path, monkeypatch):
     decayed = []
     for training in seen:
         names = {id(p): name for name, p in training.model.named_parameters()}
-        groups = training.optimizer.param_groups
+        groups = training.stepper.optimizer.param_groups
         assert sorted(names[id(p)] for g in groups for p in g["params"]) == sorted(names.values())
         decayed.append({names[id(p)] for g in groups if g["weight_decay"] for p in g["params"]})
         assert {g["weight_decay"] for g in groups} <= {0.0, 0.1}
