@@ -1,0 +1,26 @@
+"""What the two report notebooks compute: one run's report (chapter 9) and a folder's (chapter 10).
+
+`run`: the run that a notebook's parameters name, and what is known once it has ended. `folder`:
+what a folder of runs holds, what it lacks, and the command that fills it.
+"""
+
+from .folder import Survey, command, cost_by_arm, points, survey
+from .run import (
+    Ended,
+    Look,
+    chosen,
+    cost,
+    gates,
+    look,
+    options,
+    outcome,
+    provenance,
+    read,
+    train,
+    words,
+)
+
+__all__ = [
+    "Ended", "Look", "Survey", "chosen", "command", "cost", "cost_by_arm", "gates", "look",
+    "options", "outcome", "points", "provenance", "read", "survey", "train", "words",
+]  # fmt: skip
