@@ -10,6 +10,7 @@ loops      size against passes, cosines of increments, learning rates
 numerics   what each source of noise moves, how fast two trainings part
 streams    a stream, its gates and its gradients, by depth
 running    what interruptions destroy, checkpoints against warnings, attempts at a run
+report     one run's curve, gates and calibration; a folder's gaps by size
 results    what runs came to: curves, paired differences, shares
 values     a quantity by block, a sweep of λ, what caches hold
 """
@@ -47,6 +48,7 @@ from .look import (
 )  # fmt: skip
 from .loops import cosine_matrix, rates_by_passes, size_by_passes, size_grid
 from .numerics import losses_apart, spread_by_source
+from .report import gaps_by_size, gates_by_sublayer, reliability, run_curve
 from .results import bar_share, loss_curves, paired_differences
 from .running import attempts, destroyed_work, notices
 from .streams import depth_plot, gate_histogram, gradient_by_depth, stream_norms
