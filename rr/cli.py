@@ -5,6 +5,7 @@ that failed or diverged; 130 interrupted, the checkpoint saved.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -272,20 +273,13 @@ def _train(args) -> int:
              "batch", "eval_batches", "precision", "depth_lr")
     if not args.save_every > 0:
         raise RRError(f"save-every is {args.save_every}: a number of seconds above 0 is accepted")
-    try:
+    with _own_rules(args.rule, args.values):
         run = plan(args.rung, args.rule, corpus=args.corpus, tokenizer=args.tokenizer,
                    **{name: getattr(args, name) for name in names})
         folder = train(run, args.out, threads=args.threads, device=args.device,
                        save_every=args.save_every, micro_batch=args.micro_batch,
                        parallel=args.parallel, path=args.path,
                        charts=[name for name in args.log.split(",") if name])
-    except (RRError, Interrupted):
-        raise
-    except Exception as error:
-        own = next((spec for spec in (args.rule, args.values) if ".py:" in spec), None)
-        if own is None:
-            raise
-        raise RRError(f"{_place(error, own)}: {type(error).__name__}: {error}") from error
     if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
         print(folder)
     if finished(folder)["status"] == "diverged":
@@ -300,16 +294,33 @@ def _sweep(args) -> None:
 
     machine = {name: getattr(args, name)
                for name in ("threads", "device", "path", "micro_batch", "save_every", "parallel")}
-    plan = cells({name: getattr(args, name) for name in (*AXES, "depth_lr")}, _say)
+    with _own_rules(*(args.rule or ()), *(args.values or ())):
+        plan = cells({name: getattr(args, name) for name in (*AXES, "depth_lr")}, _say)
     if args.dry_run:
         runner = Runner(args.runner, Path(args.out), machine, args.processes, args.notebook)
         for words in commands(plan, runner):
             print(shlex.join(words))
+        if args.runner == "papermill":
+            _say(f"rr: papermill makes no folders: each command needs its {args.out}/<id> first")
         return
     sweep(plan, args.out, runner=args.runner, engine=args.engine, jobs=args.jobs,
           processes=args.processes, machine=machine, notebook=args.notebook, address=args.address,
           gpu_fraction=args.gpu_fraction, cpus_per_cell=args.cpus_per_cell)
     print(args.out)
+
+
+@contextlib.contextmanager
+def _own_rules(*specs: str):
+    """An error in a reader's own rule, among `specs`, becomes one line that names the place."""
+    try:
+        yield
+    except (RRError, Interrupted):
+        raise
+    except Exception as error:
+        own = next((spec for spec in specs if ".py:" in spec), None)
+        if own is None:
+            raise
+        raise RRError(f"{_place(error, own)}: {type(error).__name__}: {error}") from error
 
 
 def _place(error: Exception, own: str) -> str:

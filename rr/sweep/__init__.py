@@ -17,7 +17,11 @@ on. A sweep that is killed, or started twice, or on another machine, needs nothi
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ..config import Interrupted, RRError, RunFailed, nearest
+import torch
+
+from ..config import Interrupted, RRError, RunFailed, nearest, positive
+from ..distributed import STRATEGIES
+from ..paths import parse_path
 from ..runtime import pick_device, set_threads
 from .command import RUNNERS, Runner
 from .grid import AXES, Cell, cells
@@ -67,6 +71,7 @@ def sweep(
         check_installed()
     commands(plan, how)  # refuses what the notebook does not take
     check(machine, here=engine == "local")
+    view = View(out, log)
     if engine == "local":
         from .local import Local
 
@@ -78,13 +83,13 @@ def sweep(
     else:
         from .ray_engine import RayEngine
 
-        where = RayEngine(address, gpu_fraction, cpus_per_cell, jobs, processes)
+        where = RayEngine(address, gpu_fraction, cpus_per_cell, jobs, processes, view.say)
         # Ray's nodes see the folder by its full path.
-        out = how.out = out.resolve()
+        out = how.out = view.out = out.resolve()
     if where.threads is not None:
         how.machine.setdefault("threads", where.threads)
     try:
-        schedule = Schedule(plan, out, how, where, View(out, log))
+        schedule = Schedule(plan, out, how, where, view)
         if not schedule.go():
             done = sum(state.status in ("finished", "diverged") for state in schedule.states)
             raise Interrupted(
@@ -106,13 +111,18 @@ def sweep(
 
 def check(machine: Mapping[str, object], here: bool) -> None:
     """RRError for options of the machine that every cell would refuse."""
-    import torch
-
     if not machine.get("save_every", 1.0) > 0:
         raise RRError(f"save-every is {machine['save_every']}: a number above 0 is accepted")
     if here:
         pick_device(machine.get("device"))
-    if machine.get("threads") is not None:
+    if "micro_batch" in machine:
+        positive("micro-batch", machine["micro_batch"])
+    if machine.get("parallel", "ddp") not in STRATEGIES:
+        known = nearest(machine["parallel"], STRATEGIES)
+        raise RRError(f"unknown way to go parallel {machine['parallel']!r}: {known}")
+    if "path" in machine:
+        parse_path(machine["path"])
+    if "threads" in machine:
         before = torch.get_num_threads()
         set_threads(machine["threads"])
         torch.set_num_threads(before)

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..config import RRError, Run
@@ -12,35 +12,40 @@ from ..runs import plan
 # What `rr.plan` takes, in the order of the combinations: the last varies fastest.
 AXES = ("protocol", "corpus", "tokenizer", "rung", "seed", "flavour", "loops", "values", "rule",
         "steps", "budgets", "warmup", "lr", "batch", "eval_batches", "precision")  # fmt: skip
-SHOWN = ("flavour", "loops", "values", "steps", "budgets", "warmup", "lr", "batch", "precision",
-         "depth_lr")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of the sweep. words: the options that `rr.plan` was given; flops: all its training.
+    """One run of the sweep. words: the options that `rr.plan` was given.
 
-    flops counts every step, those of decay branches included: flops_per_token · tokens.
+    flops: of all its training, flops_per_token · tokens, those of decay branches included.
+    name: what a person calls it, `60M review seed 0`: the options that are not those of all cells.
     """
 
     run: Run
     words: Mapping[str, object]
     flops: int
+    name: str = ""
 
     @property
     def id(self) -> str:
         """The run's."""
         return self.run.id
 
-    @property
-    def name(self) -> str:
-        """What a person calls it: `60M review lr=0.001 seed 0`."""
-        more = [f"{key}={_told(self.words[key])}" for key in SHOWN if self.words.get(key)]
-        return " ".join([self.run.rung, self.run.rule, *more, f"seed {self.run.seed}"])
 
-
-def _told(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+def _named(found: Sequence[Cell]) -> list[Cell]:
+    """The cells with their names."""
+    plain = ("rung", "rule")
+    differ = [key for key in ("rung", "rule", *AXES)
+              if len({str(cell.words.get(key)) for cell in found}) > 1]  # fmt: skip
+    shown = dict.fromkeys([*differ, "rule", "seed"])
+    made = []
+    for cell in found:
+        words = [str(cell.words[key]) for key in plain if key in shown]
+        words += [f"{key}={cell.words[key]}" for key in shown
+                  if key in cell.words and key not in (*plain, "seed")]  # fmt: skip
+        made.append(replace(cell, name=" ".join([*words, f"seed {cell.words['seed']}"])))
+    return made
 
 
 def cells(
@@ -76,7 +81,7 @@ def cells(
             found.setdefault(run.id, Cell(run, words, _flops(run)))
     if same:
         say(f"{same} of {same + len(found)} combinations are the same run as another: run once")
-    return sorted(found.values(), key=lambda cell: -cell.flops)
+    return _named(sorted(found.values(), key=lambda cell: -cell.flops))
 
 
 def _outer(given: dict[str, list | None]) -> list[tuple]:

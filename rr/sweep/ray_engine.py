@@ -5,9 +5,10 @@ node is lost, Ray itself starts the task again elsewhere, and the run goes on fr
 the folder of the runs is on storage that every node shares, and `rr` is installed on every node.
 """
 
+import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..config import RRError
@@ -26,7 +27,7 @@ class RayEngine:
 
     def __init__(
         self, address: str | None, gpus: float | None, cpus: int | None, jobs: int | None,
-        processes: int,
+        processes: int, say: Callable[[str], None],
     ) -> None:  # fmt: skip
         try:
             import ray
@@ -38,7 +39,7 @@ class RayEngine:
         for name, value in (("gpu-fraction", gpus), ("cpus-per-cell", cpus), ("jobs", jobs)):
             if value is not None and not 0 < value < float("inf"):
                 raise RRError(f"{name} is {value}: a number above 0 is accepted")
-        self.ray, self.limit = ray, jobs
+        self.ray, self.limit, self.say = ray, jobs, say
         if not ray.is_initialized():
             try:
                 ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
@@ -53,6 +54,7 @@ class RayEngine:
         self.tasks: list[_Task] = []
         self._size, self._asked = self._count(), time.monotonic()
         if self._size == 0:
+            ray.shutdown()
             raise RRError(
                 f"the Ray cluster has {here.get('CPU', 0):.0f} cores and {here.get('GPU', 0):.0f} "
                 f"GPUs: no cell of {self.cpus} and {self.gpus:g} fits"
@@ -61,6 +63,10 @@ class RayEngine:
         self.remote = ray.remote(_run).options(
             num_cpus=self.cpus, num_gpus=self.gpus, max_retries=-1
         )
+        # What Ray tells a driver goes to its stdout, a page for a lost node; `room` says it short.
+        self.quiet = contextlib.ExitStack()
+        nowhere = self.quiet.enter_context(open(os.devnull, "w"))
+        self.quiet.enter_context(contextlib.redirect_stdout(nowhere))
 
     @property
     def threads(self) -> int | None:
@@ -83,7 +89,9 @@ class RayEngine:
     def room(self) -> int:
         """How many more cells can start."""
         if time.monotonic() - self._asked > ASK:
-            self._size, self._asked = self._count(), time.monotonic()
+            before, self._size, self._asked = self._size, self._count(), time.monotonic()
+            if self._size != before:
+                self.say(f"the cluster has room for {self._size} cells, no longer for {before}")
         self.tasks = [task for task in self.tasks if task.poll() is None]
         most = self._size if self.limit is None else min(self._size, self.limit)
         return most - len(self.tasks)
@@ -98,6 +106,7 @@ class RayEngine:
     def close(self) -> None:
         """Leave the cluster."""
         self.ray.shutdown()
+        self.quiet.close()
 
 
 class _Task:
