@@ -320,3 +320,20 @@ class Run:
 def canonical_json(value: Any) -> str:
     """One text for one value: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def sealed(record: dict) -> dict:
+    """The record with a "seal", the SHA-256 of its canonical JSON: a flipped digit shows."""
+    return {**record, "seal": hashlib.sha256(canonical_json(record).encode()).hexdigest()}
+
+
+def unsealed(record: dict) -> dict:
+    """The record without its seal. ValueError where the seal is not its own.
+
+    The first records have none, and are taken as they are: no single change of a sealed one that
+    leaves it JSON makes it one of these and changes what it says.
+    """
+    told = {name: content for name, content in record.items() if name != "seal"}
+    if "seal" in record and record != sealed(told):
+        raise ValueError("its seal does not match what it says")
+    return told

@@ -7,6 +7,7 @@
               result.json     written last, once
 """
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -94,10 +95,7 @@ def begin(
         if runtime.Checkpoints(folder, folder.name).steps():
             raise RunFailed(f"{path} is missing beside its checkpoints: they are not believed")
         threads = runtime.prepare(device, threads)
-        home = folder / "tokenizer"
-        home.mkdir(exist_ok=True)
-        for name in FILES:
-            runtime.write_atomic(home / name, (tokens.vocabulary.folder / name).read_bytes())
+        _keep_tokenizer(folder, tokens)
         made_by = runtime.provenance(run, device, threads, code_path)
         asked = run.recipe.precision
         precision = runtime.resolve_precision(device, asked)
@@ -107,8 +105,9 @@ def begin(
         made_by["micro_batch"] = micro
         made_by["processes"], made_by["parallel"] = world.size, world.strategy
         made_by["corpus_sha256"], made_by["precision"] = tokens.sha256, precision
+        made_by["tokenizer_sha256"] = _tokenizer_sha256(folder)
         record = {"id": folder.name, "run": run.spec(), "source": run.source}
-        runtime.write_json(path, {**record, "provenance": made_by})
+        runtime.write_record(path, {**record, "provenance": made_by})
         return micro, precision, threads, code_path
     record = runtime.read_json(path)
     if recorded(record, folder).id != run.id:
@@ -145,8 +144,32 @@ def begin(
             "batches in the same order, but sums that may differ in their last bits"
         )
         record["provenance"]["bit_exact"] = False
-        runtime.write_json(path, record)
+        runtime.write_record(path, record)
+    for name in _keep_tokenizer(folder, tokens):
+        say(f"{name} is damaged: written again")
     return micro, precision, begun, along
+
+
+def _keep_tokenizer(folder: Path, tokens: Tokens) -> list[Path]:
+    """Put the tokenizer beside the run; returns the files that were not there, or not whole."""
+    home, written = folder / "tokenizer", []
+    home.mkdir(exist_ok=True)
+    for name in FILES:
+        data = (tokens.vocabulary.folder / name).read_bytes()
+        if not (home / name).is_file() or (home / name).read_bytes() != data:
+            runtime.write_atomic(home / name, data)
+            written.append(home / name)
+    return written
+
+
+def _tokenizer_sha256(folder: Path) -> str:
+    """SHA-256 over the files of a run's tokenizer. RunFailed where one cannot be read."""
+    try:
+        data = b"".join((folder / "tokenizer" / name).read_bytes() for name in FILES)
+    except OSError as error:
+        why = f"{error.strerror}: {error.filename}"
+        raise RunFailed(f"{folder / 'tokenizer'} is damaged and is not believed: {why}") from None
+    return hashlib.sha256(data).hexdigest()
 
 
 def finished(folder: Path) -> dict | None:
@@ -186,9 +209,12 @@ def load(
     elif keep_scale:
         raise RRError("keep-scale without loops: it says which scale another N runs at")
     name = run.source.get("tokenizer", run.tokenizer)
-    vocabulary = Vocabulary(name, run.tokenizer, folder / "tokenizer")
+    home, began = folder / "tokenizer", record.get("provenance", {}).get("tokenizer_sha256")
+    if began not in (None, _tokenizer_sha256(folder)):  # the first runs did not say
+        raise RunFailed(f"{home} is damaged and is not believed: it is not what the run began with")
+    vocabulary = Vocabulary(name, run.tokenizer, home)
     if vocabulary.size != run.model.vocab_size:
-        raise RunFailed(f"{folder / 'tokenizer'} is damaged: its size is not the model's")
+        raise RunFailed(f"{home} is damaged: its size is not the model's")
     return model.to(runtime.pick_device(device)).eval(), run, vocabulary
 
 

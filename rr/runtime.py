@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import json
 import os
+import pickle
 import platform
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 import torch
 
 from .cache import sync
-from .config import RRError, Run, RunFailed, nearest
+from .config import RRError, Run, RunFailed, nearest, sealed, unsealed
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -121,15 +122,27 @@ def write_json(path: Path, value: object) -> None:
     write_atomic(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
+def write_record(path: Path, value: dict) -> None:
+    """`write_json` of what a run says of itself, sealed; `read_json` checks the seal."""
+    write_json(path, sealed(value))
+
+
 def read_json(path: Path) -> dict:
-    """The object in a JSON file of ours. RunFailed names a file that is damaged."""
+    """The object in a JSON file of ours, its seal off. RunFailed names a file that is damaged."""
     try:
         value = json.loads(path.read_bytes())
-    except (ValueError, OSError) as error:
+        if not isinstance(value, dict):
+            raise ValueError("not a JSON object")
+        return unsealed(value)
+    except (ValueError, RecursionError) as error:
         raise RunFailed(f"{path} is damaged and is not believed: {error}") from None
-    if not isinstance(value, dict):
-        raise RunFailed(f"{path} is damaged and is not believed: not a JSON object")
-    return value
+    except OSError as error:
+        raise RunFailed(f"{path} is damaged and is not believed: {error.strerror}") from None
+
+
+def curve_bytes(history: Sequence[dict]) -> bytes:
+    """The lines of a metrics.jsonl."""
+    return "".join(json.dumps(line) + "\n" for line in history).encode()
 
 
 def weights_sha256(model: torch.nn.Module | dict[str, torch.Tensor]) -> str:
@@ -254,7 +267,11 @@ class Checkpoints:
             )
         if meta["step"] != step:
             raise RunFailed(f"{where} is not believed: it is the checkpoint of step {meta['step']}")
-        return torch.load(where / "state.pt", map_location="cpu", mmap=True, weights_only=True)
+        try:
+            return torch.load(where / "state.pt", map_location="cpu", mmap=True, weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError):
+            # Whoever makes a file can make its checksum: one that would run code is never loaded.
+            raise RunFailed(f"{where} is not believed: state.pt is no file of tensors") from None
 
     def tidy(self, step: int | None) -> None:
         """Remove what a killed writer left, and later checkpoints than `step`: damaged ones.

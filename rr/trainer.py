@@ -1,6 +1,7 @@
 """One readable training loop, which survives being cut off anywhere."""
 
 import contextlib
+import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -80,8 +81,8 @@ def train(
                                     progress.say) as training.charts:  # fmt: skip
                     training.go()
             except OSError as error:
-                why = error.strerror or error
-                raise RunFailed(f"cannot write in {folder}: {why}; what was saved stands") from None
+                why, where = error.strerror or error, error.filename2 or error.filename or folder
+                raise RunFailed(f"cannot write in {where}: {why}; what was saved stands") from None
             except (RuntimeError, MemoryError) as error:
                 if not runtime.out_of_memory(error):
                     raise
@@ -270,7 +271,7 @@ class _Training:
         )
         record = runtime.read_json(self.folder / "run.json")
         record["provenance"]["micro_batch"] = micro
-        runtime.write_json(self.folder / "run.json", record)
+        runtime.write_record(self.folder / "run.json", record)
 
     # -- measuring ----------------------------------------------------------------------------
 
@@ -323,9 +324,10 @@ class _Training:
         found["tokens"] = self.step * run.recipe.batch * run.model.seq_len
         if run.recipe.budgets:
             extra["budgets"] = self._budgets(found)
+        extra["curve_sha256"] = hashlib.sha256(runtime.curve_bytes(self.history)).hexdigest()
         if self.world.leads:
             told = result(run, self.tokens, self.precision, found, extra, round(seconds, 3))
-            runtime.write_json(self.folder / "result.json", told)
+            runtime.write_record(self.folder / "result.json", told)
         self.charts.add(self.done, {"val_loss": found["val_loss"]})
         self.progress.say(f"{self.id}: {_told(found)} after {self.step} steps, {seconds:.0f} s")
 
@@ -373,19 +375,25 @@ class _Training:
     def _restore(self, state: dict | None) -> None:
         """Take up a checkpoint; metrics.jsonl goes back to what the checkpoint knew."""
         if state is not None:
-            if state["threads"] != torch.get_num_threads():
-                path = self.folder / "run.json"
-                raise RunFailed(f"{path} is damaged and is not believed: threads differ")
-            self._take(state)
-            self.stepper.micro, self.done = state["micro"], state["step"]
-            self.segment = next(s for s in self.segments if self.done <= s.end)
-            self.seconds, self.history = state["seconds"], json.loads(state["history"])
+            try:
+                if state["threads"] != torch.get_num_threads():
+                    path = self.folder / "run.json"
+                    raise RunFailed(f"{path} is damaged and is not believed: threads differ")
+                self._take(state)
+                self.stepper.micro, self.done = state["micro"], state["step"]
+                self.segment = next(s for s in self.segments if self.done <= s.end)
+                self.seconds, self.history = state["seconds"], json.loads(state["history"])
+            except (KeyError, TypeError, ValueError) as error:  # whole, and of another layout
+                raise RunFailed(f"{self.checkpoints.folder} is not believed: it was written by "
+                                f"another version of rr ({error})") from None  # fmt: skip
             self.progress.say(f"{self.id}: going on from step {self.step}")
         if not self.world.leads:
             return
         self.checkpoints.tidy(None if state is None else self.done)
-        lines = "".join(json.dumps(line) + "\n" for line in self.history)
-        runtime.write_atomic(self.folder / "metrics.jsonl", lines.encode())
+        path, lines = self.folder / "metrics.jsonl", runtime.curve_bytes(self.history)
+        if self.history and not (path.is_file() and path.read_bytes().startswith(lines)):
+            self.progress.say(f"{path} is damaged: its lines are those of the checkpoint again")
+        runtime.write_atomic(path, lines)
 
     def _take(self, state: dict) -> None:
         """Weights, optimiser and sums of a checkpoint; what the run has recorded stays."""

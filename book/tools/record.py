@@ -5,13 +5,14 @@
 RUNS are run folders, or folders that hold run folders. A record is DIR/<id>/ with
 
     run.json        specification and provenance; the corpus by name and fingerprint, no path
-    result.json     as the run wrote it
+    result.json     as the run wrote it, sealed again over the lines that stay
     metrics.jsonl   at most 200 of the run's own lines, chosen and never averaged
 
 A run that has no result yet, or that is damaged, is refused and nothing is written for it.
 """
 
 import argparse
+import hashlib
 import json
 import re
 import sys
@@ -22,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rr.config import RRError, Run
 from rr.runs import finished
-from rr.runtime import read_json, write_atomic, write_json
+from rr.runtime import read_json, write_atomic, write_record
 
 LIMIT = 200  # lines of metrics.jsonl in a record
 # an absolute path, a home, a way up, a drive; not the "/" of "w/o" or of "org/name"
@@ -46,12 +47,17 @@ def record(folder: Path, to: Path) -> Path:
     for value in (*_strings(told), *_strings(result)):
         if _PATH.search(value):
             raise RRError(f"{folder.name} would record the path {value!r}: only names are accepted")
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    curve = (folder / "metrics.jsonl").read_bytes()
+    if result.get("curve_sha256") not in (None, hashlib.sha256(curve).hexdigest()):
+        raise RRError(f"{folder / 'metrics.jsonl'} is damaged: it is not the curve of its result")
+    kept = "".join(f"{line}\n" for line in thin(curve.decode().splitlines())).encode()
+    if "curve_sha256" in result:
+        result["curve_sha256"] = hashlib.sha256(kept).hexdigest()
     home = to / folder.name
     home.mkdir(parents=True, exist_ok=True)
-    write_json(home / "run.json", told)
-    write_json(home / "result.json", result)
-    write_atomic(home / "metrics.jsonl", "".join(f"{line}\n" for line in thin(lines)).encode())
+    write_record(home / "run.json", told)
+    write_record(home / "result.json", result)
+    write_atomic(home / "metrics.jsonl", kept)
     return home
 
 

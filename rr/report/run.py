@@ -1,5 +1,6 @@
 """One run's report: the run that a notebook's parameters name, and what it came to."""
 
+import hashlib
 import json
 import math
 import shlex
@@ -117,6 +118,9 @@ def read(folder: str | Path) -> Ended:
     path = folder / "metrics.jsonl"
     try:
         history = [json.loads(line) for line in path.read_text().splitlines()]
+        drawn = hashlib.sha256(runtime.curve_bytes(history)).hexdigest()
+        if result.get("curve_sha256") not in (None, drawn):  # the first results did not say
+            raise ValueError("it is not the curve of this result")
     except (OSError, ValueError) as error:
         raise RunFailed(f"{path} is damaged and is not believed: {error}") from None
     return Ended(folder, recorded(record, folder), result, record["provenance"], history)

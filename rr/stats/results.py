@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..config import RRError
+from ..config import RRError, unsealed
 
 # Runs are comparable only where all of these agree. The learning rate is left out: each arm may
 # have been tuned on its own.
@@ -67,8 +67,8 @@ def _refuse_constant(word: str) -> float:
 def _warmup(path: Path) -> dict:
     """What run.json beside a result says of its warm-up, the one choice that results leave out."""
     try:
-        return {"warmup": json.loads(path.read_bytes())["run"]["recipe"]["warmup"]}
-    except (OSError, ValueError, KeyError, TypeError):
+        return {"warmup": unsealed(json.loads(path.read_bytes()))["run"]["recipe"]["warmup"]}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 
@@ -81,6 +81,8 @@ def scan(folder: str | Path) -> Found:
     for path in sorted(folder.rglob("result.json")):
         try:
             row = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+            if isinstance(row, dict):
+                row = unsealed(row)
             wrong = problem(row)
         except OSError as error:
             wrong = error.strerror or str(error)

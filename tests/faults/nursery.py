@@ -94,6 +94,7 @@ def outcome(folder: Path) -> tuple[dict, list[dict]]:
     """What must not depend on interruptions: the result and the curve, without their times."""
     result = json.loads((folder / "result.json").read_text())
     curve = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    del result["seal"], result["curve_sha256"]  # the times are in them
     for row in [result, *curve]:
         del row["seconds"]
     return result, curve
