@@ -1,0 +1,122 @@
+"""Curves beside metrics.jsonl: what TensorBoard reads back, what Weights & Biases is told."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+from test_trainer import TINY, result_of, threads, train  # noqa: F401
+
+from rr import loggers, runs, trainer
+from rr.config import RRError
+
+BUDGETS = (8, 16)
+
+
+@pytest.fixture
+def run(tiny_corpus):
+    return runs.plan(TINY, corpus=tiny_corpus, tokenizer="bpe:300", batch=4, precision="fp32",
+                     budgets=list(BUDGETS), warmup=2)
+
+
+def drawn(folder):
+    """TensorBoard's own reading of a run: name -> [(step, value)]."""
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator").EventAccumulator
+    found = accumulator(str(folder / "tensorboard"))
+    found.Reload()
+    return {name: [(event.step, event.value) for event in found.Scalars(name)]
+            for name in found.Tags()["scalars"]}
+
+
+def recorded(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def cut_off_once(monkeypatch, at):
+    """The process ends, as if killed, before its step number `at`; the next one does not."""
+    step, taken = trainer._Training._train_step, []
+
+    def cut(self):
+        taken.append(1)
+        if len(taken) == at:
+            raise KeyError("cut off")
+        step(self)
+
+    monkeypatch.setattr(trainer._Training, "_train_step", cut)
+
+
+def test_tensorboard_reads_the_curve_that_metrics_holds(run, tmp_path, monkeypatch):
+    """Cut off five steps after a checkpoint: no point is missing and none is there twice."""
+    plain = result_of(train(run, tmp_path / "plain"))
+    save = trainer._Training._save
+    monkeypatch.setattr(trainer._Training, "_save",
+                        lambda self: save(self) if self.done in (5, 6, 8, 18) else None)
+    cut_off_once(monkeypatch, 15)  # on the plateau again, after the branch; saved at its end, 8
+    with pytest.raises(KeyError):
+        train(run, tmp_path, save_every=1e-9, charts=["tensorboard"])
+    folder = train(run, tmp_path, save_every=1e-9, charts=["tensorboard"])
+    assert result_of(folder)["weights_sha256"] == plain["weights_sha256"]
+    found, lines = drawn(folder), recorded(folder)
+    plateau = [line for line in lines if "loss" in line and "budget" not in line]
+    branch = [line for line in lines if "loss" in line and line.get("budget") == 8]
+    last = [line for line in lines if line.get("budget") == 16]
+    assert len(plateau) + len(branch) + len(last) == len([x for x in lines if "loss" in x])
+    for name in ("loss", "lr"):
+        assert [v for _, v in found[name]] == pytest.approx([x[name] for x in plateau], rel=1e-6)
+        assert [v for _, v in found[f"budget_8/{name}"]] == pytest.approx(
+            [x[name] for x in branch], rel=1e-6)
+    steps = [step for step, _ in found["loss"]]
+    assert steps == sorted(set(steps)) and [s for s, _ in found["budget_8/loss"]] == [7, 8]
+    (ended,) = [line for line in lines if "budget_ended" in line]
+    assert found["budget_8/val_loss"] == [(9, pytest.approx(ended["val_loss"], rel=1e-6))]
+    assert found["val_loss"] == [(19, pytest.approx(plain["val_loss"], rel=1e-6))]
+    assert all(rate > 0 for _, rate in found["tokens_per_second"])
+
+
+def test_weights_and_biases_is_told_who_the_run_is(run, tmp_path, monkeypatch):
+    """Against the calls that wandb documents: init(project, id, resume …), log(dict, step)."""
+    told, ended = [], []
+    there = SimpleNamespace(log=lambda found, step: told.append((step, found)),
+                            finish=lambda: ended.append(True))
+    given = {}
+    package = SimpleNamespace(init=lambda **words: given.update(words) or there, __spec__=True)
+    monkeypatch.setitem(sys.modules, "wandb", package)
+    folder = train(run, tmp_path, charts=["wandb"])
+    assert given["project"] == "review-residuals" and given["resume"] == "allow"
+    assert given["id"] == run.id and given["dir"] == folder
+    assert given["config"]["recipe"]["lr"] == run.recipe.lr
+    steps = [step for step, _ in told]
+    assert steps == sorted(steps) and ended == [True]  # wandb drops a step that falls back
+    assert told[-1] == (19, {"val_loss": result_of(folder)["val_loss"]})
+    losses = [found["loss"] for _, found in told if "loss" in found]
+    assert losses == [x["loss"] for x in recorded(folder) if "loss" in x and "budget" not in x]
+
+
+@pytest.mark.parametrize("when", ["init", "log", "finish"])
+def test_a_failing_log_is_said_once_and_the_run_goes_on(run, tmp_path, monkeypatch, when):
+    plain = result_of(train(run, tmp_path / "plain"))
+
+    def fails(*args, **words):
+        raise OSError("no network\nat all")
+
+    there = SimpleNamespace(log=lambda found, step: None, finish=lambda: None)
+    package = SimpleNamespace(init=lambda **words: there, __spec__=True)
+    setattr(package if when == "init" else there, when, fails)
+    monkeypatch.setitem(sys.modules, "wandb", package)
+    said = []
+    folder = trainer.train(run, tmp_path, threads=1, charts=["wandb"], log=said.append)
+    assert [line for line in said if "wandb" in line] == [
+        "wandb failed and gets no more of this run: OSError: no network at all"]
+    assert result_of(folder)["weights_sha256"] == plain["weights_sha256"]
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("tensorbord", "did you mean tensorboard"), ("wandb", "pip install wandb"),
+])  # fmt: skip
+def test_what_is_not_there_is_refused_before_anything_is_made(run, tmp_path, monkeypatch, name,
+                                                              words):
+    monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(RRError, match=words):
+        train(run, tmp_path / "out", charts=[name])
+    assert not (tmp_path / "out").exists()
