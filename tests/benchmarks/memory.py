@@ -1,0 +1,111 @@
+"""Predicted against measured peak memory of a training step, on this machine's CPU.
+
+    python tests/benchmarks/memory.py --out data/measured/08_make_it_fast/memory.json
+
+Each case runs in a process of its own. Its baseline is what the process holds after steps of a
+model of no size along the same path: torch, its kernels and their code in memory. Measured is the
+high-water mark of resident memory over one steady step (the second), less that baseline; predicted
+is `rr.memory.predict`. The file is written after every case, and cases that it holds are kept.
+"""
+
+import argparse
+import ctypes
+import gc
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+
+from rr import ladder, memory, runtime  # noqa: E402
+from rr.bench import made_by  # noqa: E402
+from rr.bench.case import Bench, Case  # noqa: E402
+from rr.paths import parse_path  # noqa: E402
+
+NO_SIZE = "nano:n_layer=1,d_model=16,n_head=2,seq_len=8"
+PATHS = ["reference", "fast", "fast:recompute=layer"]
+GRID = [
+    (rung, rule, path, micro)
+    for rung, micros in (("mini", (8,)), ("60M", (8, 32)))
+    for rule in ("review", "standard")
+    for path in PATHS
+    for micro in micros
+]
+
+
+def status(key: str) -> int:
+    """Bytes of one line of /proc/self/status."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"no {key} in /proc/self/status: Linux is needed")
+
+
+def measured(rung: str, rule: str, path: str, micro: int) -> dict:
+    """One case, in this process: bytes above the baseline, and what the prediction says."""
+    tiny = Bench(Case(NO_SIZE, rule, path, 4, 2), "cpu", 1)
+    tiny.warm()
+    del tiny
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    baseline = status("VmRSS:")
+    bench = Bench(Case(rung, rule, path, 2 * micro, micro), "cpu", 1)
+    bench._steps(1)
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark back to what is held
+    held = status("VmRSS:") - baseline
+    bench._steps(1)
+    peak = bench.peak()["bytes"] - baseline
+    case = bench.case
+    parts = memory.predict(case.config, parse_path(path), micro, "cpu",
+                           ladder.recipe(rung, batch=case.batch))
+    # the benchmark holds four batches, not one
+    predicted = parts["step"] + 4 * bench.tokens[0].nbytes - parts["tokens"]
+    return {"rung": rung, "rule": rule, "path": path, "batch": case.batch, "micro_batch": micro,
+            "baseline_bytes": baseline, "between_steps_bytes": held, "measured_bytes": peak,
+            "predicted_bytes": predicted, "predicted_over_measured": predicted / peak,
+            "parts": parts}  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--case", nargs=4, metavar=("RUNG", "RULE", "PATH", "MICRO"),
+                        help="this one alone, in this process")
+    args = parser.parse_args()
+    if args.case:
+        *names, micro = args.case
+        print(json.dumps(measured(*names, int(micro))))
+        return 0
+    rows = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
+    keys = ("rung", "rule", "path", "micro_batch")
+    have = {tuple(row[key] for key in keys) for row in rows}
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    for case in GRID:
+        if case in have:
+            continue
+        ask = [sys.executable, __file__, "--out", str(args.out), "--case", *map(str, case)]
+        found = subprocess.run(ask, capture_output=True, text=True)
+        if found.returncode:
+            print(f"{case}: failed: {found.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+            continue
+        row = json.loads(found.stdout.splitlines()[-1])
+        rows.append(row)
+        print(f"{' '.join(map(str, case))}: measured {row['measured_bytes'] / 2**20:.0f} MiB, "
+              f"predicted {row['predicted_bytes'] / 2**20:.0f} MiB, "
+              f"{row['predicted_over_measured']:.3f}", flush=True)  # fmt: skip
+        runtime.write_json(args.out, {
+            "made_by": made_by(torch.device("cpu"), 1),
+            "libc": " ".join(__import__("platform").libc_ver()),
+            "what": "peak resident memory of a steady step above the baseline, and rr.memory's",
+            "parts": memory.PARTS,
+            "rows": rows,
+        })  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""The predicted peak against what torch's own allocator was asked for in a real step."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from rr import ladder, memory
+from rr.config import ModelConfig, RRError
+from rr.model import Model, initialise
+from rr.paths import Step, parse_path
+
+CPU = torch.device("cpu")
+SHAPE = ModelConfig(vocab_size=500, n_layer=3, n_head=2, d_model=64, d_ff=256, seq_len=64)
+
+
+def allocated(config, path, micro, batch):
+    """Bytes held before a real step, and the most above that within it, as the allocator saw it."""
+    model = initialise(Model(config), 0)
+    recipe = ladder.recipe("nano", batch=batch)
+    step = Step(model, recipe, parse_path(path), CPU, micro)
+    x = torch.randint(config.vocab_size, (batch, config.seq_len))
+    step(x, x)
+    step.optimizer.zero_grad(set_to_none=True)  # as the step to come begins
+    held = sum(p.nbytes for p in model.parameters()) + sum(b.nbytes for b in model.buffers())
+    held += sum(t.nbytes for s in step.optimizer.state.values() for t in s.values())
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        step(x, x)
+    now = most = 0
+    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        now += event.nbytes()
+        most = max(most, now)
+    return held, most, step
+
+
+@pytest.mark.parametrize(("rule", "values", "path", "micro"), [
+    ("review", "own", "reference", 4), ("review", "own", "fast", 4),
+    ("review", "own", "fast:recompute=layer", 8), ("review:rank=8", "identity", "eager", 4),
+    ("attnres", "own", "eager:precision=fp32", 8), ("standard", "own", "fast:loss=whole", 2),
+])  # fmt: skip
+def test_the_peak_is_the_allocators(rule, values, path, micro):
+    """Within 3 %: a kernel's own temporaries are all that the count cannot see."""
+    config = replace(SHAPE, rule=rule, values=values)
+    held, most, _ = allocated(config, path, micro, 8)
+    found = memory.predict(config, parse_path(path), micro, recipe=ladder.recipe("nano", batch=8))
+    assert found["step"] - found["tokens"] == pytest.approx(held + most, rel=0.03)
+
+
+def test_parts_by_hand():
+    """fp32 weights, gradients and two moments: 16 bytes a parameter; the sum is the step."""
+    found = memory.predict(SHAPE, parse_path("fast:recompute=layer"), 4,
+                           recipe=ladder.recipe("nano", batch=8))
+    model = Model(SHAPE)
+    params = sum(p.numel() for p in model.parameters())
+    assert found["weights"] == 4 * params
+    steps = 4 * len(list(model.parameters()))  # AdamW counts each tensor's own
+    assert found["moments"] == 8 * params + steps
+    assert found["gradients"] == 4 * params
+    assert found["step"] == sum(found[name] for name in memory.PARTS)
+    assert found["total"] == max(found["step"], found["evaluation"])
+    assert found["tokens"] == 2 * 8 * 8 * 64  # ids and targets, int64
+
+
+def test_recomputation_holds_a_blocks_inputs_alone():
+    """(B, T, d) floats a block: the stream as it came in, and what the last one left."""
+    recipe = ladder.recipe("nano", batch=4)
+    config = replace(SHAPE, vocab_size=20000, rule="standard")  # the peak is in the head
+    found = memory.predict(config, parse_path("fast:recompute=layer"), 4, recipe=recipe)
+    one = 4 * 64 * 64 * 4
+    assert one * config.n_layer <= found["layers"] <= one * (config.n_layer + 1)
+    kept = memory.predict(config, parse_path("fast"), 4, recipe=recipe)
+    assert kept["layers"] > 5 * found["layers"]
+
+
+def test_unfused_adamw_on_a_gpu_works_on_all_parameters_at_once():
+    """The optimiser's temporaries are a whole copy of the parameters there, and one on a CPU."""
+    recipe = ladder.recipe("nano", batch=1)
+    config = replace(SHAPE, seq_len=4, n_layer=12)  # the optimiser's is the peak
+    params = sum(p.nbytes for p in Model(config).parameters())
+    plain, fused = (memory.predict(config, parse_path(f"fast:optimizer={name}"), 1, "cuda", recipe)
+                    for name in ("plain", "fused"))  # fmt: skip
+    assert plain["transient"] >= params > fused["transient"]
+    assert plain["context"] == memory.CONTEXT["cuda"]
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(RRError, match="recipe"):
+        memory.predict(SHAPE, parse_path("fast"), 4)
+    recipe = ladder.recipe("nano")
+    with pytest.raises(RRError, match="micro-batch is 0"):
+        memory.predict(SHAPE, parse_path("fast"), 0, recipe=recipe)
+    with pytest.raises(RRError, match="unknown device 'tpu'"):
+        memory.predict(SHAPE, parse_path("fast"), 1, "tpu", recipe)
