@@ -19,7 +19,7 @@ COMMAND = ["train", "--rung", "60M", "--rule", "review", "--corpus", "tinystorie
 
 
 def mirror(source: Path, target: Path) -> None:
-    """Make `target` what `source` is. state.pt before its meta.json: half a copy is no checkpoint."""
+    """Make `target` what `source` is; state.pt before meta.json, so that no half is believed."""
     paths = [p for p in source.rglob("*") if p.is_file() and ".aside" not in str(p)]
     for path in sorted(paths, key=lambda p: (p.name in ("meta.json", "result.json"), p)):
         copy = target / path.relative_to(source)

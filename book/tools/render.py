@@ -23,6 +23,7 @@ from nbkit import BUILD, NOTEBOOKS, ROOT, environment, graft, read, sources, wri
 from vendor import fetch
 
 TOOLS = ROOT / "book" / "tools"
+READY = ROOT / "book" / "ready"  # files that a page offers for download
 WRITTEN = {".md", ".yml", ".bib", ".css", ".svg", ".png"}
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -31,7 +32,8 @@ def stage(folder: Path, executed: Path | None, picks: list[str]) -> None:
     """Lay out what Sphinx reads: the repository's paths, with the outputs that are to be shown."""
     shutil.rmtree(folder, ignore_errors=True)
     for path in sorted((ROOT / "book").rglob("*")):
-        if path.suffix in WRITTEN and TOOLS not in path.parents:
+        offered = READY in path.parents and path.is_file()
+        if offered or path.suffix in WRITTEN and TOOLS not in path.parents:
             target = folder / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)

@@ -18,6 +18,7 @@ from rr.explore import (
     float_formats,
     gate_playground,
     loop_growth,
+    lost_work,
     rule_field,
     stream_share,
     value_dilution,
@@ -40,6 +41,7 @@ from rr.explore.kit import HERE, number, share
 from rr.explore.looking import looking_numbers, looking_sentence
 from rr.explore.loops import SCALES, loop_numbers, loop_sentence
 from rr.explore.luck import luck_numbers, luck_sentence
+from rr.explore.running import lost_numbers, lost_sentence
 from rr.explore.stream import RULES, stream_numbers, stream_sentence
 from rr.explore.values import RULES as VALUE_RULES
 from rr.explore.values import value_numbers, value_sentence
@@ -87,7 +89,8 @@ def test_script_and_python_find_the_same_numbers_and_words(show):
     source = "\n".join(
         (HERE / name).read_text(encoding="utf-8")
         for name in ("kit.js", "stream.js", "gate.js", "cliff.js", "loops.js", "evidence.js",
-                     "luck.js", "looking.js", "values.js", "floats.js")
+                     "luck.js", "looking.js", "running.js",
+                     "values.js", "floats.js")
     )
 
     def ask(expression, arguments):
@@ -186,6 +189,14 @@ def test_script_and_python_find_the_same_numbers_and_words(show):
         same(found, float_numbers(**x), tiny=1e-300)
     assert ask("floatSentence(x)", asked) == [float_sentence(**x) for x in asked]
 
+    keys = ("price", "between", "save", "every", "back")
+    cases = [(price, m, c, t, r) for price in (0.1, 2.5) for m in (0.5, 8, 48) for c in (1, 120)
+             for t in (1, 30, 120) for r in (0, 60)]  # fmt: skip
+    asked = [dict(zip(keys, x, strict=True)) for x in cases]
+    for found, x in zip(ask("lostNumbers(x)", asked), cases, strict=True):
+        same(found, lost_numbers(*x))
+    assert ask("lostSentence(x)", asked) == [lost_sentence(*x) for x in cases]
+
     cases = [[n, size, tilt, seeded] for n in (4, 24) for size in ("1", "4", "all")
              for tilt in (0, 3.5, -6) for seeded in (False, True)]  # fmt: skip
     for found, x in zip(ask("lookingNumbers(x[0], x[1], x[2], x[3])", cases), cases, strict=True):
@@ -252,6 +263,9 @@ STARTS = {
     ),
     "float-formats": (
         float_formats(), float_sentence(0.4, "bf16", 10), float_sentence(0.5, "bf16", 10),
+    ),
+    "lost-work": (
+        lost_work(), lost_sentence(2.5, 8, 10, 30, 5), lost_sentence(2.5, 8, 10, 31, 5),
     ),
     "winners-luck": (
         winners_luck(), luck_sentence(30, 3, 0.02, 0.01), luck_sentence(31, 3, 0.02, 0.01),

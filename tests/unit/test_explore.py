@@ -21,6 +21,7 @@ from rr.explore import (
     float_formats,
     gate_playground,
     loop_growth,
+    lost_work,
     rule_field,
     stream_share,
     value_dilution,
@@ -66,6 +67,7 @@ MADE = {
     "float-formats": float_formats,
     "rule-field": rule_field,
     "loop-growth": loop_growth,
+    "lost-work": lost_work,
     "value-dilution": value_dilution,
     "winners-luck": winners_luck,
 }

@@ -1,0 +1,62 @@
+"""What interruptions cost: the equation against a clock, and the lab's processes against `rr`."""
+
+import math
+import random
+import signal
+
+import pytest
+
+from rr.config import RRError
+from rr.explore.running import lost_numbers, overhead, young
+
+TINY = ["--rung", "nano:n_layer=1,d_model=16,n_head=2,seq_len=16", "--batch", "1", "--steps", "80",
+        "--eval-batches", "1"]  # fmt: skip
+
+
+@pytest.mark.parametrize("every, save, between, back", [(0.5, 0.01, 2, 0.1), (1, 0.02, 1, 0.3)])
+def test_the_overhead_is_what_a_clock_finds(every, save, between, back):
+    rng = random.Random(0)
+
+    def through(length: float, back: float) -> float:
+        """Hours until `length` hours have passed whole, coming back after every interruption."""
+        spent = 0.0
+        while (cut := rng.expovariate(1 / between)) < length:
+            spent += cut + (through(back, 0.0) if back else 0.0)
+        return spent + length
+
+    n = 60_000
+    found = sum(through(every + save, back) for _ in range(n)) / (n * every) - 1
+    assert overhead(every, save, between, back) == pytest.approx(found, rel=0.03)
+
+
+def test_youngs_interval_is_near_the_best_where_interruptions_are_rare():
+    save, between = 10 / 3600, 24.0
+    grid = [young(save, between) * 1.05**k for k in range(-20, 21)]
+    best = min(grid, key=lambda every: overhead(every, save, between, 0.0))
+    assert best == pytest.approx(young(save, between), rel=0.06)
+    assert 60 * young(10 / 3600, 8) == pytest.approx(12.649, abs=1e-3)  # by hand: 60 √(2·10·8/3600)
+
+
+def test_what_an_hour_costs():
+    found = lost_numbers(price=2.0, between=1e6, save=36, every=60, back=0)
+    assert found["lost"] == pytest.approx(0.01, rel=1e-3)  # 36 s an hour, and no interruption
+    assert found["costs"] == pytest.approx(2.02, rel=1e-4)
+    assert found["young"] == pytest.approx(60 * math.sqrt(2 * 0.01 * 1e6))
+
+
+def test_a_run_is_cut_off_and_its_loss_is_counted(tmp_path):
+    pytest.importorskip("ipywidgets")
+    from rr.explore import cut_off
+
+    asked = cut_off(TINY, tmp_path / "asked", 5, signal.SIGTERM)
+    assert asked.code == 130 and asked.lost == 0 and 5 <= asked.reached < 80
+    torn = cut_off(TINY, tmp_path / "torn", 5, signal.SIGKILL)
+    assert torn.code == -9 and torn.saved == 0 and torn.lost == torn.reached >= 5
+
+
+def test_a_run_that_ends_before_it_is_cut_off_says_so(tmp_path):
+    pytest.importorskip("ipywidgets")
+    from rr.explore import cut_off
+
+    with pytest.raises(RRError, match="ended before step 5"):
+        cut_off([*TINY, "--steps", "2"], tmp_path, 5, signal.SIGTERM)
