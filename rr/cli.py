@@ -77,6 +77,7 @@ def _parser() -> Parser:
     train = verb("train", _train, "train one run, or go on with it; prints its folder last")
     sweep = verb("sweep", _sweep, "train every combination of the options, some at a time; the "
                  "same command goes on where it was cut off")
+    planned = verb("plan", _plan, "what a GPU, hours or dollars buy: runs in order, hours, memory")
     sample = verb("sample", _sample, "let a trained run write")
     table = verb("table", _table, "paired differences between the arms in a folder of runs")
     bench = verb("bench", _bench, "what a training step costs: tokens/s, MFU, peak memory")
@@ -86,11 +87,13 @@ def _parser() -> Parser:
         sub.add_argument("--json", action="store_true", help="one JSON value on stdout")
 
     _run_options(train)
+    _machine_options(train)
     train.add_argument("--log", default="", metavar="NAME,…", help="tensorboard, wandb: curves "
                        "there, beside metrics.jsonl")
     train.add_argument("--out", required=True, help="folder of the runs; this one is OUT/<id>")
 
     _run_options(sweep, many=True)
+    _machine_options(sweep, many=True)
     sweep.add_argument("--out", default="runs", help="folder of the runs (default: runs); several "
                        "sweeps on one share the work")
     sweep.add_argument("--runner", default="papermill", help="papermill: each run is a notebook, "
@@ -111,6 +114,18 @@ def _parser() -> Parser:
                        "(default: one a process)")
     sweep.add_argument("--dry-run", action="store_true", help="print each run's command, a line "
                        "each, and do nothing")
+
+    _run_options(planned, many=True)
+    planned.add_argument("--gpu", required=True, metavar="NAME", help="H100, H200, A100, L4, T4 …; "
+                         "any other with --tflops and --memory")
+    planned.add_argument("--tflops", type=float, help="dense peak of 16-bit products")
+    planned.add_argument("--memory", type=float, metavar="GB", help="of the card, in 10^9 bytes")
+    planned.add_argument("--hours", type=float, help="that may be used (default: no limit)")
+    planned.add_argument("--dollars", type=float, help="that may be spent; needs --price")
+    planned.add_argument("--price", type=float, help="dollars an hour, yours to give")
+    planned.add_argument("--mfu", metavar="LO-HI", help="assumed where nothing was measured on "
+                         "this card (default: 0.2-0.45)")
+    planned.add_argument("--json", action="store_true", help="one JSON value on stdout")
 
     sample.add_argument("run", help="a run's folder")
     sample.add_argument("--prompt", default="", help="text to go on from")
@@ -189,6 +204,10 @@ def _run_options(sub: Parser, many: bool = False) -> None:
     option("precision", None, "fp32, tf32, bf16 or fp16 (default: the protocol's)")
     sub.add_argument("--depth-lr", action="store_true", help="blocks learn at lr times "
                      "(L/12)^-1/2, AdamW's eps likewise")
+
+
+def _machine_options(sub: Parser, many: bool = False) -> None:
+    """Where and how a run, or many, is computed."""
     sub.add_argument("--threads", type=int, help="CPU threads (default: all)")
     sub.add_argument("--device", help="auto (cuda, else cpu), cpu, cuda or mps (default: auto)")
     sub.add_argument("--path", help="how steps are computed: reference, eager, fast, compiled, "
@@ -321,6 +340,28 @@ def _own_rules(*specs: str):
         if own is None:
             raise
         raise RRError(f"{_place(error, own)}: {type(error).__name__}: {error}") from error
+
+
+def _plan(args) -> None:
+    from dataclasses import asdict
+
+    from . import planning
+    from .sweep import AXES, cells
+
+    card = planning.gpu(args.gpu, args.tflops, args.memory)
+    hours = planning.budget(args.hours, args.dollars, args.price)
+    mfu = planning.mfu_range(args.mfu)
+    options = {name: getattr(args, name) for name in (*AXES, "depth_lr")}
+    if not any(options.values()):  # the study's own plan
+        options["protocol"] = ["paper"]
+    runs = [cell.run for cell in cells(options, _say)]
+    rows = planning.what_fits(runs, card, hours, mfu, args.price)
+    if args.json:
+        return _json({"gpu": asdict(card), "hours": hours, "price": args.price, "mfu": mfu,
+                      "rows": rows, "notes": planning.told(rows, card, hours, mfu)})
+    _aligned(planning.table(rows), "lrrrrrrrlr")
+    for line in planning.told(rows, card, hours, mfu):
+        print(line)
 
 
 def _place(error: Exception, own: str) -> str:

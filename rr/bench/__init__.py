@@ -54,12 +54,38 @@ PEAKS = {
 }
 
 
-def peak_flops(device: str) -> float | None:
-    """bf16 peak of a device by its name, FLOP/s; None where it is not known."""
+# Memory of the same cards, 10⁹ bytes, from the same sheets; of the smaller where there are two.
+MEMORY = {
+    "H100 PCIe": 80,
+    "H100 NVL": 94,
+    "H100": 80,
+    "H200 NVL": 141,
+    "H200": 141,
+    "GH200": 96,
+    "B200": 180,
+    "A100": 40,
+    "A10G": 24,
+    "A10": 24,
+    "L40S": 48,
+    "L4": 24,
+    "T4": 16,
+    "V100-SXM2": 16,
+    "RTX 4090": 24,
+    "RTX 3090": 24,
+}
+HALF_BY_FP16 = ("T4", "V100-SXM2")  # no bf16 in their tensor cores
+
+
+def known_as(device: str) -> str | None:
+    """The name in `PEAKS` of a device by its own; None where it is not known."""
     if re.search(r"\b(MIG|Laptop)\b", device):  # a part of a card, or less than its namesake
         return None
-    found = (peak for name, peak in PEAKS.items() if re.search(rf"\b{name}\b(?! D\b)", device))
-    return next(found, None)
+    return next((name for name in PEAKS if re.search(rf"\b{name}\b(?! D\b)", device)), None)
+
+
+def peak_flops(device: str) -> float | None:
+    """bf16 peak of a device by its name, FLOP/s; None where it is not known."""
+    return PEAKS.get(known_as(device))
 
 
 class _Child:
