@@ -26,7 +26,14 @@ from .evidence import (
     values_by_size,
 )
 from .field import family_key, rule_ranking
-from .inside import by_fifth, cost_of, gate_bands, kind_key, seeds_by_sublayer
+from .inside import (
+    by_fifth,
+    cost_of,
+    gate_bands,
+    kind_key,
+    seeds_by_sublayer,
+    variance_shares,
+)
 from .look import (
     BLUE,
     CARD,

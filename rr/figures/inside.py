@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+from matplotlib.ticker import PercentFormatter
 
 from ..config import RRError
-from .look import BLUE, HALO, INK, QUIET, SOFT, VERMILLION, finite, readable
+from .look import BLUE, CARD, GREEN, HALO, INK, ORANGE, QUIET, SKY, SOFT, VERMILLION, finite
 
 # What a reader sees a sublayer by: colour and marker say the same.
 KINDS = {"attn": ("attention", BLUE, "o"), "mlp": ("MLP", VERMILLION, "s")}
@@ -45,6 +47,35 @@ def gate_bands(ax: Axes, rows: Sequence[Mapping]) -> Axes:
     return ax
 
 
+def variance_shares(ax: Axes, rows: Sequence[Mapping], parts: Mapping[str, str]) -> Axes:
+    """A bar of 100 per cent a sublayer, split into parts; those of 8 per cent or more are numbered.
+
+    rows: one a sublayer, with `kind` and the share of each part (they add up to 1). parts: key of
+    a part -> its name above the bars.
+    """
+    tints = dict(zip(parts, (SKY, QUIET, ORANGE, GREEN), strict=False))
+    names = []
+    for place, row in enumerate(rows):
+        left = 0.0
+        for part, tint in tints.items():
+            ax.barh(place, row[part], left=left, height=0.7, color=tint, edgecolor=CARD)
+            if row[part] >= 0.08:
+                ax.text(left + row[part] / 2, place, f"{100 * row[part]:.0f} %", ha="center",
+                        va="center", fontsize=9.5, color=INK)  # fmt: skip
+            left += row[part]
+        names.append(f"{_kind(row)[0]} {place + 1}")
+    ax.set_yticks(range(len(rows)), names)
+    ax.set_ylim(len(rows) - 0.5, -0.6)
+    ax.set_xlim(0, 1)
+    ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    ax.grid(visible=False)
+    ax.spines["left"].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    patches = [Patch(color=tint, label=parts[part]) for part, tint in tints.items()]
+    ax.legend(handles=patches, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(parts))
+    return ax
+
+
 def cost_of(ax: Axes, costs: Mapping[str, Sequence[float]]) -> Axes:
     """What an alteration costs: a dot for each seed, their mean a bar, logarithmic.
 
@@ -60,6 +91,7 @@ def cost_of(ax: Axes, costs: Mapping[str, Sequence[float]]) -> Axes:
         ax.annotate(f"{mean:.3f}", (x.max(), place), (8, 0), textcoords="offset points",
                     va="center", color=INK, fontsize=9.5, path_effects=HALO)  # fmt: skip
     ax.set_xscale("log")
+    ax.xaxis.set_major_formatter("{x:g}")
     ax.set_yticks(range(len(costs)), list(costs)[::-1])
     ax.set_ylim(-0.6, len(costs) - 0.4)
     ax.margins(x=0.15)
@@ -103,9 +135,6 @@ def by_fifth(ax: Axes, rows: Sequence[Mapping], names: Sequence[str]) -> Axes:
         if len(y) != len(names):
             raise RRError(f"{len(y)} values for {len(names)} names")
         ax.plot(range(len(y)), y, marker=marker, color=colour, lw=1.3, ms=4.5, alpha=0.75)
-    for edge, place, words in (("left", 0, "rarest"), ("right", len(names) - 1, "commonest")):
-        ax.annotate(words, (place, 0), (0, 4), textcoords="offset points", ha=edge,
-                    color=readable(SOFT), fontsize=9.5, path_effects=HALO)  # fmt: skip
     ax.set_xticks(range(len(names)), names)
-    ax.set(xlabel="how common the token is in the training text", ylabel="mean r − its own mean")
+    ax.set(xlabel="the token in the training text", ylabel="mean r − its own mean")
     return ax
