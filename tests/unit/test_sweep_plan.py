@@ -1,0 +1,230 @@
+"""The plan of a sweep: which cells, in which order, by which commands, and what is refused."""
+
+import csv
+import json
+import shlex
+from collections import Counter
+
+import pytest
+import yaml
+
+from rr import cli
+from rr.config import RRError
+from rr.ladder import flops_per_token
+from rr.runs import plan
+from rr.sweep import Runner, cells, commands, notebook
+
+TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"
+quiet = {"say": lambda line: None}
+
+
+def notebook_with(path, source: str):
+    """A notebook whose parameters cell has this source."""
+    cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": source}
+    path.write_text(json.dumps({"cells": [cell], "metadata": {}}))
+    return path
+
+
+@pytest.fixture
+def dry(capsys, tmp_path, monkeypatch):
+    """dry(*words) -> (exit code, lines of stdout, stderr) of a dry run in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        code = cli.main(["sweep", "--dry-run", *map(str, words)])
+        out, err = capsys.readouterr()
+        return code, out.splitlines(), err
+
+    return call
+
+
+def test_protocol_paper_alone_is_the_published_plan(dry, root, tmp_path):
+    code, lines, _ = dry("--protocol", "paper")
+    assert code == 0 and len(lines) == 42
+    told = Counter()
+    for line in lines:
+        words = shlex.split(line)
+        assert words[0] == "papermill" and words[1].endswith("notebooks/09_scaling_run.ipynb")
+        given = dict(zip(words[4::3], words[5::3], strict=True))
+        assert set(words[3::3]) == {"-p"}
+        assert (given["protocol"], given["corpus"]) == ("paper", "tinystories")
+        assert words[2] == f"{given['out']}/{words[2].split('/')[1]}/report.ipynb"
+        told[given["rung"], given["rule"], given["seed"]] += 1
+    with open(root / "data" / "published" / "review_residuals.csv") as file:
+        published = Counter((row["rung"], row["arm"], row["seed"]) for row in csv.DictReader(file))
+    assert told == published
+    assert len({shlex.split(line)[2] for line in lines}) == 42
+    assert not list(tmp_path.iterdir())  # a dry run leaves nothing
+
+
+def test_the_longest_run_comes_first():
+    found = cells({"rung": ["nano", "60M", "mini"], "steps": [50, 100]}, **quiet)
+    cost = [flops_per_token(c.run.model) * c.run.recipe.steps * c.run.recipe.batch * 256
+            for c in found]
+    assert cost == sorted(cost, reverse=True) == [c.flops for c in found]
+
+
+def test_decay_branches_count_as_training():
+    (cell,) = cells({"budgets": [[100, 200]]}, **quiet)
+    # the plateau to 160, the branch of the first budget from 80 to 100, the last decay to 200
+    assert cell.flops == flops_per_token(cell.run.model) * (200 + 20) * 8 * 256
+
+
+def test_one_run_named_twice_is_run_once():
+    said = []
+    found = cells({"rule": ["standard", "constant", "constant:c=0.5"], "seed": [0, 1, 0]},
+                 said.append)
+    assert sorted((c.run.rule, c.run.seed) for c in found) == [
+        ("constant", 0), ("constant", 1), ("standard", 0), ("standard", 1)]
+    assert said == ["5 of 9 combinations are the same run as another: run once"]
+
+
+def test_a_cell_is_named_by_what_differs():
+    found = cells({"rule": ["standard", "review"], "lr": [1e-3, 2e-3], "steps": [10]}, **quiet)
+    assert {c.name for c in found} == {"standard lr=0.001 seed 0", "standard lr=0.002 seed 0",
+                                      "review lr=0.001 seed 0", "review lr=0.002 seed 0"}
+
+
+def test_the_direct_command_plans_the_same_run(dry, tiny_corpus):
+    options = ["--rung", TINY, "--rule", "review:groups=2", "--budgets", "4,8", "--lr", "3e-4",
+               "--depth-lr", "--corpus", tiny_corpus, "--tokenizer", "bpe:300", "--seed", "3"]
+    (cell,) = cells({"rung": [TINY], "rule": ["review:groups=2"], "budgets": [[4, 8]],
+                     "lr": [3e-4], "depth_lr": True, "corpus": [tiny_corpus],
+                     "tokenizer": ["bpe:300"], "seed": [3]}, **quiet)  # fmt: skip
+    code, lines, err = dry(*options, "--runner", "direct", "--out", "a b", "--threads", 2)
+    assert code == 0 and len(lines) == 1 and err == ""
+    words = shlex.split(lines[0])
+    assert words[0] == "rr"
+    args = cli._parser().parse_args(words[1:])
+    assert (args.out, args.threads) == ("a b", 2)
+    names = ("values", "loops", "flavour", "protocol", "seed", "steps", "budgets", "warmup", "lr",
+             "batch", "eval_batches", "precision", "depth_lr", "corpus", "tokenizer")
+    assert plan(args.rung, args.rule, **{n: getattr(args, n) for n in names}).id == cell.id
+
+
+def test_several_processes_a_cell_go_through_torchrun(dry):
+    code, (line,), _ = dry("--runner", "direct", "--processes", 4, "--parallel", "fsdp")
+    assert code == 0
+    assert line.startswith("torchrun --standalone --nproc-per-node 4 -m rr.cli train --rung nano")
+    assert "--parallel fsdp" in line
+
+
+def test_papermill_reads_back_what_was_told(tmp_path):
+    """Its own reading of the words is the value that was meant, with its type."""
+    click_guess = pytest.importorskip("papermill.cli")._resolve_type
+    made = notebook_with(tmp_path / "n.ipynb", "rung = ''\nrule = ''\nseed = 0\nprotocol = ''\n"
+                         "corpus = ''\nout = ''\nlr = 0.0\nbudgets = []\ndepth_lr = False\n"
+                         "tokenizer = ''")
+    found = cells({"lr": [1], "budgets": [[10, 20]], "depth_lr": True}, **quiet)
+    words = commands(found, Runner("papermill", tmp_path / "x", {}, 1, str(made)))[0]
+    told, words = {}, iter(words[3:])
+    for flag in words:
+        if flag == "-y":
+            told |= yaml.safe_load(next(words))
+        else:
+            name, word = next(words), next(words)
+            told[name] = {"-p": click_guess, "-r": str}[flag](word)
+    assert told["lr"] == 1.0 and isinstance(told["lr"], float)
+    assert told["budgets"] == [10, 20] and told["depth_lr"] is True and told["seed"] == 0
+    assert "tokenizer" not in told  # not chosen
+    # a folder called 2026 stays a word
+    words = notebook.papermill(made, tmp_path / "r.ipynb", {"out": "2026"})
+    assert words[3:] == ["-r", "out", "2026"]
+
+
+SOURCE = "rung = ''\nrule = ''\nseed = 0\nprotocol = ''\ncorpus = ''\nout = ''\n"
+REFUSED = [
+    # notebook's parameters, options, what the line says
+    ("rung = ''\nrule = ''\nprotocol = ''\ncorpus = ''\nout = ''", {}, "no parameter 'seed'"),
+    (SOURCE, {"lr": [1e-3]}, "no parameter 'lr'"),
+    (SOURCE.replace("seed = 0", "seed = 'x'"), {}, "parameter seed is 'x', str: 0, int"),
+    (SOURCE + "steps = 0.5", {"steps": [3]}, None),  # a whole number is a float, too
+    (SOURCE + "lr = 0", {"lr": [1e-3]}, "parameter lr is 0, int: 0.001, float"),
+    (SOURCE + "depth_lr = 0", {"depth_lr": True}, "parameter depth_lr is 0, int: True, bool"),
+    ("x = f(1)", {}, "cannot be read as a notebook"),
+]
+
+
+@pytest.mark.parametrize("source, options, line", REFUSED)
+def test_a_parameter_the_notebook_lacks_is_refused(tmp_path, source, options, line):
+    made = notebook_with(tmp_path / "n.ipynb", source)
+
+    def planned():
+        runner = Runner("papermill", tmp_path, {}, 1, str(made))
+        return commands(cells(options, **quiet), runner)
+
+    if line is None:
+        assert "steps" in planned()[0]
+    else:
+        with pytest.raises(RRError, match=line):
+            planned()
+
+
+def test_the_notebooks_own_choice_is_overruled_where_none_was_made(tmp_path):
+    made = notebook_with(tmp_path / "n.ipynb", SOURCE + "steps = 7\nflavour = 'llama'")
+    runner = Runner("papermill", tmp_path, {}, 1, str(made))
+    words = commands(cells({}, **quiet), runner)[0]
+    told = dict(zip(words[4::3], words[5::3], strict=True))
+    assert (told["steps"], told["flavour"]) == ("0", "gpt2")
+
+
+def test_the_stored_notebook_takes_every_option(root):
+    known = notebook.parameters(root / "notebooks" / notebook.NAME)
+    every = {"rung": ["60M"], "rule": ["review"], "values": ["learnable"], "loops": [2],
+             "flavour": ["llama"], "corpus": ["fables"], "tokenizer": ["bpe:300"],
+             "protocol": ["clean"], "seed": [1], "budgets": [[10, 20]], "warmup": [2],
+             "lr": [1e-3], "batch": [4], "eval_batches": [1], "precision": ["fp32"],
+             "depth_lr": True}  # fmt: skip
+    machine = {"threads": 1, "device": "cpu", "micro_batch": 2, "path": "eager", "save_every": 5.0}
+    (cell,) = cells(every, **quiet)
+    told = notebook.told(cell, root, machine, root, known)
+    assert set(told) == {*every, *machine, "out"}
+
+
+BAD = [
+    (["--rule", "revue"], "unknown rule 'revue'"),
+    (["--rung", "70M"], "unknown rung '70M'"),
+    (["--seed", "x"], "invalid int value: 'x'"),
+    (["--seed"], "expected at least one argument"),
+    (["--seed", "-1"], "seed is -1"),
+    (["--lr", "0.1", "-1"], "lr is -1.0"),
+    (["--steps", "5", "--budgets", "5,9"], "beside budgets"),
+    (["--corpus", "file:nowhere"], "nowhere"),
+    (["--runner", "jupyter"], "unknown runner 'jupyter'"),
+    (["--runner", "direct", "--notebook", "x.ipynb"], "beside --runner direct"),
+    (["--notebook", "x.ipynb"], "no notebook x.ipynb"),
+    (["--processes", "2"], "need --runner direct"),
+    (["--processes", "0"], "processes is 0"),
+]
+BAD_TO_RUN = [
+    (["--engine", "slurm"], "unknown engine 'slurm'"),
+    (["--jobs", "0"], "jobs is 0"),
+    (["--threads", "0"], "threads is 0"),
+    (["--device", "tpu"], "unknown device 'tpu'"),
+    (["--path", "slow"], "unknown path 'slow'"),
+    (["--micro-batch", "0"], "micro-batch is 0"),
+    (["--parallel", "pipeline"], "go parallel 'pipeline'"),
+    (["--save-every", "0"], "save-every is 0"),
+    (["--gpu-fraction", "0.5"], "beside --engine local"),
+    (["--address", "auto"], "beside --engine local"),
+    (["--out", "/dev/null/runs"], "cannot write to /dev/null/runs"),
+]
+
+
+@pytest.mark.parametrize("words, line", [*BAD, *((["", *w], line) for w, line in BAD_TO_RUN)])
+def test_bad_words_are_one_line_and_leave_nothing(capsys, tmp_path, monkeypatch, words, line):
+    monkeypatch.chdir(tmp_path)
+    start = ["sweep", "--runner", "direct", *words[1:]] if words[0] == "" else (
+        ["sweep", "--dry-run", *words])
+    assert cli.main(start) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("rr: ") and err.count("\n") == 1 and line in err, err
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_jupyter_the_way_out_is_named(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert cli.main(["sweep", "--out", str(tmp_path / "runs")]) == 2
+    err = capsys.readouterr().err
+    assert "papermill and ipykernel not installed" in err and "--runner direct" in err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,262 @@
+"""Which cell next, and what became of it: with processes that a test plays."""
+
+import fcntl
+import json
+import signal
+import threading
+
+import pytest
+
+from rr.config import Interrupted, RunFailed
+from rr.sweep import Runner, cells, schedule, sweep
+from rr.sweep.view import View, taken
+
+
+class Played:
+    """A process that does what the test says when it is looked at: a script of steps.
+
+    Each step is called with the cell's folder; the last one's value is the exit code.
+    """
+
+    def __init__(self, script, folder):
+        self.script, self.folder, self.code, self.stopped = list(script), folder, None, False
+
+    def poll(self):
+        if self.stopped and self.code is None:
+            self.code = 130
+        if self.code is None:
+            value = self.script.pop(0)(self.folder)
+            self.code = value if not self.script else None
+        return self.code
+
+    def stop(self):
+        self.stopped = True
+
+    kill = stop
+
+
+class Stage:
+    """An engine of one place, which plays for each attempt of a cell the next of its scripts."""
+
+    threads = None
+
+    def __init__(self, out, scripts, places=1):
+        self.out, self.scripts, self.places = out, scripts, places
+        self.started, self.now = [], []
+
+    @property
+    def room(self):
+        self.now = [p for p in self.now if p.code is None]
+        return self.places - len(self.now)
+
+    def start(self, argv, log, env):
+        cell = log.stem
+        self.started.append(cell)
+        log.parent.mkdir(exist_ok=True)
+        folder = self.out / cell
+        folder.mkdir(exist_ok=True)
+        played = Played(self.scripts[cell].pop(0), folder)
+        self.now.append(played)
+        return played
+
+
+def ends(status="finished", code=0):
+    def step(folder):
+        told = {"id": folder.name, "status": status}
+        (folder / "result.json").write_text(json.dumps(told))
+        return code
+
+    return step
+
+
+def crashes(code=-9, saved=None, words=""):
+    def step(folder):
+        if saved is not None:
+            (folder / "checkpoint" / f"{saved:08d}").mkdir(parents=True)
+        with open(folder.parent / ".logs" / f"{folder.name}.log", "a") as log:
+            log.write(words)
+        return code
+
+    return step
+
+
+@pytest.fixture
+def play(tmp_path, monkeypatch):
+    """play(scripts by cell) -> (settled?, statuses, cells in the order they were started, said)."""
+    monkeypatch.setattr(schedule, "TICK", 0.001)
+    monkeypatch.setattr(schedule, "LOOK", 0.001)
+
+    def run(plan, scripts, **more):
+        said = []
+        stage = Stage(tmp_path, scripts)
+        runner = Runner("direct", tmp_path, {})
+        claims = {"beat": 0.01, "looks": 3} | more
+        staged = schedule.Schedule(plan, tmp_path, runner, stage, View(tmp_path, said.append),
+                                   **claims)
+        settled = staged.go()
+        assert not [p for p in (tmp_path / ".claims").iterdir()]
+        return settled, {s.cell.id: s.status for s in staged.states}, stage.started, said
+
+    return run
+
+
+@pytest.fixture
+def plan():
+    return cells({"rule": ["standard", "review"], "seed": [0, 1], "steps": [10]}, print)
+
+
+def test_each_cell_runs_once_in_the_order_of_the_plan(play, plan):
+    ids = [cell.id for cell in plan]
+    settled, states, started, _ = play(plan, {i: [[ends()]] for i in ids})
+    assert settled and started == ids and set(states.values()) == {"finished"}
+    # again: all is done
+    assert play(plan, {})[2] == []
+
+
+def test_a_crashed_cell_is_tried_again_and_a_diverged_one_is_not(play, plan):
+    a, b, c, d = (cell.id for cell in plan)
+    settled, states, started, said = play(plan, {
+        a: [[crashes()], [crashes()], [ends()]],
+        b: [[ends("diverged", code=3)]],
+        c: [[ends()]],
+        d: [[ends()]],
+    })  # fmt: skip
+    assert states == {a: "finished", b: "diverged", c: "finished", d: "finished"}
+    assert sorted(started) == sorted([a, a, a, b, c, d])
+
+
+def test_without_progress_a_cell_fails_after_three_retries(play, plan):
+    (a, *others) = (cell.id for cell in plan)
+    scripts = {i: [[ends()]] for i in others} | {a: [[crashes(words="rr: no luck\n")]] * 4}
+    _, states, started, said = play(plan, scripts)
+    assert started.count(a) == 4 and states[a] == "failed"
+    assert any("no luck" in line and "failed" in line for line in said)
+
+
+def test_progress_earns_new_tries(play, plan):
+    (a, *others) = (cell.id for cell in plan)
+    script = [[crashes(saved=step)] for step in (1, 2, 3, 4, 5, 6)] + [[ends()]]
+    _, states, started, said = play(plan, {i: [[ends()]] for i in others} | {a: script})
+    assert started.count(a) == 7 and states[a] == "finished"
+    assert any("checkpoint of step 6" in line for line in said)
+
+
+def test_a_refusal_is_not_repeated(play, plan):
+    (a, *others) = (cell.id for cell in plan)
+    script = [[crashes(2, words="some progress\nrr: begun on another device\n")]]
+    _, states, started, said = play(plan, {i: [[ends()]] for i in others} | {a: script})
+    assert started.count(a) == 1 and states[a] == "failed"
+    assert any("begun on another device" in line for line in said)
+
+
+def test_a_damaged_result_is_named_and_left_alone(play, plan, tmp_path):
+    (a, *others) = (cell.id for cell in plan)
+    (tmp_path / a).mkdir()
+    (tmp_path / a / "result.json").write_text("{")
+    _, states, started, said = play(plan, {i: [[ends()]] for i in others})
+    assert states[a] == "failed" and a not in started
+    assert any("damaged and is not believed" in line for line in said)
+
+
+def test_a_run_that_another_process_writes_is_waited_for(play, plan, tmp_path):
+    """An orphan holds the lock: its cell is not started, and is done when the orphan ends it."""
+    (a, *others) = (cell.id for cell in plan)
+    (tmp_path / a).mkdir()
+    lock = open(tmp_path / a / "lock", "a")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def orphan_ends():
+        ends()(tmp_path / a)
+        lock.close()
+
+    timer = threading.Timer(0.3, orphan_ends)
+    timer.start()
+    _, states, started, _ = play(plan, {i: [[ends()]] for i in others})
+    timer.join()
+    assert a not in started and states[a] == "finished"
+
+
+def test_a_crash_while_another_process_writes_is_no_crash(play, plan, tmp_path):
+    """A kernel that outlived its papermill: however often, the successor waits for it."""
+    (a, *others) = (cell.id for cell in plan)
+    locks = []
+
+    def leaves_an_orphan(folder):
+        lock = open(folder / "lock", "a")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        locks.append(lock)
+        threading.Timer(0.05, lock.close).start()
+        return 1
+
+    script = [[leaves_an_orphan]] * 6 + [[ends()]]
+    _, states, started, _ = play(plan, {i: [[ends()]] for i in others} | {a: script})
+    assert states[a] == "finished" and started.count(a) == 7
+
+
+def test_told_to_stop_it_stops_its_cells_and_gives_its_claims_up(play, plan):
+    ids = [cell.id for cell in plan]
+
+    def told(folder):
+        signal.raise_signal(signal.SIGTERM)
+
+    settled, states, started, said = play(plan, {ids[0]: [[told, lambda folder: None] * 50]})
+    assert not settled and started == ids[:1]
+    assert said[-1].startswith("stopping") or any(s.startswith("stopping") for s in said)
+
+
+def test_two_sweeps_share_a_folder(plan, tmp_path, monkeypatch):
+    """Each cell is started by one of the two, and both end when all are done."""
+    monkeypatch.setattr(schedule, "TICK", 0.001)
+    monkeypatch.setattr(schedule, "LOOK", 0.002)
+    more = cells({"rule": ["standard"], "seed": list(range(30)), "steps": [10]}, print)
+    slow = [[lambda folder: None] * 5 + [ends()]]
+    stages, results = [], []
+
+    def one():
+        stage = Stage(tmp_path, {c.id: [list(s) for s in slow] for c in more}, places=2)
+        stages.append(stage)
+        staged = schedule.Schedule(more, tmp_path, Runner("direct", tmp_path, {}), stage,
+                                   View(tmp_path, lambda line: None))
+        results.append(staged.go())
+
+    threads = [threading.Thread(target=one) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    both = stages[0].started + stages[1].started
+    assert results == [True, True]
+    assert sorted(both) == sorted(cell.id for cell in more)  # no cell twice, none lost
+    assert stages[0].started and stages[1].started
+
+
+def test_what_did_not_finish_is_named(plan, tmp_path, monkeypatch):
+    monkeypatch.setattr(schedule, "TICK", 0.001)
+    ids = [cell.id for cell in plan]
+    scripts = {i: [[ends("diverged" if i == ids[1] else "finished")]] for i in ids}
+    monkeypatch.setattr("rr.sweep.local.Local", lambda *a: stage)
+    stage = Stage(tmp_path, scripts)
+    stage.close = lambda: None
+    with pytest.raises(RunFailed, match=f"1 of 4 cells did not finish: {ids[1]} .*diverged"):
+        sweep(plan, tmp_path, runner="direct", log=lambda line: None)
+    stage.scripts = {i: [[lambda f: signal.raise_signal(signal.SIGINT)] * 9] for i in ids}
+    for path in tmp_path.glob("*/result.json"):
+        path.unlink()
+    with pytest.raises(Interrupted, match="0 of 4 cells done"):
+        sweep(plan, tmp_path, runner="direct", log=lambda line: None)
+
+
+def test_progress_is_read_from_the_curve(tmp_path):
+    (cell,) = cells({"budgets": [[100, 200]]}, print)
+    folder = tmp_path / cell.id
+    folder.mkdir()
+    assert taken(cell, tmp_path) == 0
+    # by hand: plateau to 80, branch to 100 (20 more), plateau again from 80
+    for line, steps in (({"step": 50}, 50), ({"step": 90, "budget": 100}, 90),
+                        ({"step": 90}, 110), ({"step": 200}, 220)):
+        with open(folder / "metrics.jsonl", "a") as file:
+            file.write(json.dumps(line) + "\n")
+        assert taken(cell, tmp_path) == steps
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write('{"st')
+    assert taken(cell, tmp_path) == 0
