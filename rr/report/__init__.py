@@ -4,8 +4,9 @@
 what a folder of runs holds, what it lacks, and the command that fills it.
 """
 
-from .folder import Survey, command, cost_by_arm, points, survey
+from .folder import COST, Survey, command, cost_by_arm, points, shown, survey
 from .run import (
+    TIERS,
     Ended,
     Look,
     chosen,
@@ -21,6 +22,6 @@ from .run import (
 )
 
 __all__ = [
-    "Ended", "Look", "Survey", "chosen", "command", "cost", "cost_by_arm", "gates", "look",
-    "options", "outcome", "points", "provenance", "read", "survey", "train", "words",
+    "COST", "TIERS", "Ended", "Look", "Survey", "chosen", "command", "cost", "cost_by_arm", "gates", "look",
+    "options", "outcome", "points", "provenance", "read", "shown", "survey", "train", "words",
 ]  # fmt: skip

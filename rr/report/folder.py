@@ -13,6 +13,7 @@ from ..ladder import parse_rung
 from ..residual import canonical
 from ..stats import scan, table
 from ..stats.results import GROUP, TOLD
+from ..stats.show import MORE, columns, grouped
 from ..stats.tables import arm_of, group_key
 from .run import options, words
 
@@ -151,6 +152,20 @@ def _missing(here: Survey, rungs: Sequence, rules: Sequence, seeds: Sequence) ->
     return out
 
 
+def shown(here: Survey) -> list[dict]:
+    """The table in words, a mapping a row, for people; `runs` says which group, if there are some.
+
+    The same columns as `rr table`.
+    """
+    found = []
+    groups = list(grouped(here.rows))
+    for title, rows in groups:
+        for row in rows:
+            told = dict(zip([*MORE[:-1], "notes"], columns(row), strict=True))
+            found.append({"runs": title, **told} if len(groups) > 1 else told)
+    return found
+
+
 def command(here: Survey) -> list[str]:
     """The `rr sweep` commands that fill what is missing and go on with what was begun.
 
@@ -174,7 +189,11 @@ def command(here: Survey) -> list[str]:
         if name in results or not any(name in line for line in here.begun):
             continue
         given = _spec_options(record)
-        if given:
+        planned = any(
+            gap["rung"] == given.get("rung") and given.get("seed") in gap["seeds"]
+            and gap["arm"] == arm_of({"values": "own", **given}) for gap in here.missing
+        )  # fmt: skip
+        if given and not planned:
             lines.append(words(given, "train", here.shown))
     return lines
 
@@ -266,11 +285,13 @@ def cost_by_arm(here: Survey) -> list[dict]:
     return [*lines, _cost("all", "", "", total)] if total else []
 
 
+COST = ("rung", "arm", "device", "runs", "diverged", "tokens", "hours", "tokens/s")
+
+
 def _cost(rung: str, arm: str, device: str, runs: list[dict]) -> dict:
     seconds = sum(row["seconds"] for row in runs)
     tokens = sum(row["tokens"] for row in runs)
-    return {
-        "rung": rung, "arm": arm, "device": device, "runs": len(runs),
-        "diverged": sum(row["status"] == "diverged" for row in runs), "tokens": tokens,
-        "hours": seconds / 3600, "tokens/s": tokens / seconds if seconds else None,
-    }  # fmt: skip
+    lost = sum(row["status"] == "diverged" for row in runs)
+    speed = tokens / seconds if seconds else None
+    told = (rung, arm, device, len(runs), lost, tokens, seconds / 3600, speed)
+    return dict(zip(COST, told, strict=True))

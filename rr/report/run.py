@@ -18,7 +18,7 @@ from ..runs import finished, load, plan, recorded, tokens_of
 
 # What is trained where no rung is named; the smoke tier's is short enough for a page of the book.
 TIERS = {
-    "smoke": ("nano:d_model=64,n_layer=4,n_head=2", {"steps": 60, "eval_batches": 8}),
+    "smoke": ("nano:d_model=64,n_layer=4,n_head=2,seq_len=64", {"steps": 60, "eval_batches": 16}),
     "colab": ("mini", {}),
     "paper": ("60M", {}),
 }
@@ -123,7 +123,10 @@ def read(folder: str | Path) -> Ended:
             raise ValueError("it is not the curve of this result")
     except (OSError, ValueError) as error:
         raise RunFailed(f"{path} is damaged and is not believed: {error}") from None
-    return Ended(folder, recorded(record, folder), result, record["provenance"], history)
+    run = recorded(record, folder)
+    if run.id != result["id"]:
+        raise RunFailed(f"{folder / 'run.json'} is of run {run.id}, not of {result['id']}")
+    return Ended(folder, run, result, record["provenance"], history)
 
 
 def outcome(ended: Ended) -> str:

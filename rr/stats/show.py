@@ -9,8 +9,8 @@ from .tables import group_key
 
 HEAD = ("arm", "seeds", "val_loss", "arm − base", "95 % interval", "p", "")
 # what `rr table` adds to the short form
-MORE = ("arm", "seeds", "val_loss", "arm − base", "95 % interval", "bootstrap", "p", "Holm",
-        "Welch p", "Holm", "")  # fmt: skip
+MORE = ("arm", "seeds", "val_loss", "arm − base", "95 % interval", "bootstrap", "p",
+        "p, Holm", "Welch p", "Welch, Holm", "")  # fmt: skip
 FOOT = "val_loss: nats a token, mean over seeds. Negative differences favour the arm."
 FOOT_MORE = (
     "p: paired t; Welch: unpaired t; both assume normal losses. Holm: corrected over this table's "
@@ -40,7 +40,8 @@ def _remarks(row: dict) -> str:
     return "; ".join(notes + row["notes"])
 
 
-def _cells(row: dict, more: bool) -> list[str]:
+def columns(row: dict, more: bool = True) -> list[str]:
+    """A row's columns as text, those of MORE or of HEAD."""
     seen = f"{row['n']}" + f" ✗{len(row['diverged'])}" * bool(row["diverged"])
     cells = [row["arm"], seen, "–" if row["mean"] is None else f"{row['mean']:.4f}"]
     there = row["difference"] is not None
@@ -55,7 +56,7 @@ def _cells(row: dict, more: bool) -> list[str]:
     return [*cells, _remarks(row)]
 
 
-def _blocks(rows: Sequence[dict]) -> Iterator[tuple[str, list[dict]]]:
+def grouped(rows: Sequence[dict]) -> Iterator[tuple[str, list[dict]]]:
     """Title and rows of each group; a title holds all that tells its group from the others."""
     groups: dict[tuple, list[dict]] = {}
     for row in rows:
@@ -93,8 +94,8 @@ def render(rows: Sequence[dict], more: bool = False) -> str:
     more: bootstrap intervals, Welch's test and Holm's correction beside the paired test.
     """
     blocks, head = [], MORE if more else HEAD
-    for title, group in _blocks(rows):
-        lines = [list(head), *(_cells(row, more) for row in group)]
+    for title, group in grouped(rows):
+        lines = [list(head), *(columns(row, more) for row in group)]
         widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
         ends = (0, len(head) - 1)
         text = [
@@ -116,8 +117,8 @@ def markdown(rows: Sequence[dict]) -> str:
     blocks = []
     head = [*MORE[:-1], "notes"]
     rule = ["---", *["---:"] * (len(head) - 2), "---"]
-    for title, group in _blocks(rows):
-        lines = [line(head), line(rule), *(line(_cells(row, True)) for row in group)]
+    for title, group in grouped(rows):
+        lines = [line(head), line(rule), *(line(columns(row)) for row in group)]
         blocks += [f"### {title}", "\n".join(lines)]
     return "\n\n".join([*blocks, FOOT, _foot(rows)])
 
