@@ -17,6 +17,7 @@ from rr.explore import (
     depth_cliff,
     float_formats,
     gate_playground,
+    held_back,
     loop_growth,
     lost_work,
     rule_field,
@@ -43,6 +44,7 @@ from rr.explore.loops import SCALES, loop_numbers, loop_sentence
 from rr.explore.luck import luck_numbers, luck_sentence
 from rr.explore.running import lost_numbers, lost_sentence
 from rr.explore.stream import RULES, stream_numbers, stream_sentence
+from rr.explore.strip import strip_data, strip_layout, strip_numbers, strip_sentence
 from rr.explore.values import RULES as VALUE_RULES
 from rr.explore.values import value_numbers, value_sentence
 
@@ -61,6 +63,7 @@ RECORDED = [
 with (DATA / "published" / "review_residuals.csv").open() as file:
     PUBLISHED = [r | {"seed": int(r["seed"]), "val_loss": float(r["val_loss"])}
                  for r in csv.DictReader(file)]  # fmt: skip
+STORY = json.loads((DATA / "measured" / "13_inside_the_gate" / "story.json").read_text())
 
 
 @pytest.fixture
@@ -240,7 +243,23 @@ def test_the_toy_stream_of_the_script_is_rrs_own_rules(show):
         assert said == field_sentence(**case)
 
 
+def test_strip_script_and_python_agree(show):
+    page, data = show(), strip_data(STORY)
+    source = "\n".join((HERE / name).read_text(encoding="utf-8") for name in ("kit.js", "strip.js"))
+    cases = [[data, s, below, 300] for s in (1, 4, 8) for below in ("saved", "loss")]
+    ask = f"""list => {{ {source}\n return list.map(x => [stripNumbers(x[0], x[1], x[2]),
+        stripSentence(x[0], x[1], x[2]), stripLayout(x[0].words, x[3])]); }}"""
+    for (found, said, places), x in zip(page.evaluate(ask, cases), cases, strict=True):
+        assert found == pytest.approx(strip_numbers(*x[:3]))
+        assert said == strip_sentence(*x[:3])
+        assert places == [pytest.approx(list(p)) for p in strip_layout(data["words"], x[3])]
+
+
 STARTS = {
+    "held-back": (
+        held_back(STORY), strip_sentence(strip_data(STORY), 1, "saved"),
+        strip_sentence(strip_data(STORY), 2, "saved"),
+    ),
     "stream-share": (stream_share(), stream_sentence(16, "sum"), stream_sentence(17, "sum")),
     "gate-playground": (gate_playground(), None, None),
     "depth-cliff": (

@@ -20,6 +20,7 @@ from rr.explore import (
     depth_cliff,
     float_formats,
     gate_playground,
+    held_back,
     loop_growth,
     lost_work,
     rule_field,
@@ -56,6 +57,7 @@ with (DATA / "published" / "claims.csv").open() as file:
     CLAIMS = list(csv.DictReader(file))
 JUDGED = {c["id"]: ("shown", [n % 2 == 0] * len(c["parts"].split(" | ")))
           for n, c in enumerate(CLAIMS)}  # fmt: skip
+STORY = json.loads((DATA / "measured" / "13_inside_the_gate" / "story.json").read_text())
 MADE = {
     "stream-share": stream_share,
     "gate-playground": gate_playground,
@@ -65,6 +67,7 @@ MADE = {
     "verdict-table": lambda: verdict_table(PUBLISHED),
     "claim-map": lambda: claim_map(audit_rows(CLAIMS, JUDGED)),
     "float-formats": float_formats,
+    "held-back": lambda: held_back(STORY),
     "rule-field": rule_field,
     "loop-growth": loop_growth,
     "lost-work": lost_work,

@@ -25,7 +25,7 @@ from rr.runtime import git_state, read_json, write_atomic  # noqa: E402
 
 HERE = Path(__file__).parent
 RULES = ("review", "review:groups=2", "state-gate", "update-gate")
-WINDOWS = 32
+WINDOWS = {"review": 32}  # the others stand beside it, on half as many
 KEPT = ("id", "rung", "rule", "seed", "lr", "steps", "tokens", "params", "val_loss", "corpus",
         "corpus_id", "tokenizer", "weights_sha256")  # fmt: skip
 
@@ -58,8 +58,9 @@ def measure(corpus: str, folder: Path) -> None:
     tokens = rr.open_corpus(corpus, run.source["tokenizer"], log=lambda line: None)
     if tokens.identity != {"corpus": run.corpus, "tokenizer": run.tokenizer}:
         raise rr.RRError(f"{corpus} is not the text that run {run.id} was trained on")
+    seen = inside.report(model, tokens, WINDOWS.get(run.rule, 16))
     found = {name: result[name] for name in KEPT}
-    write(f"{run.id}.json", found | {"made_by": made_by()} | inside.report(model, tokens, WINDOWS))
+    write(f"{run.id}.json", found | {"made_by": made_by()} | seen)
 
 
 def story(runs: Path) -> None:

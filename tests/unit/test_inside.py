@@ -1,0 +1,304 @@
+"""What a trained gate does: probes against weights read directly, loops, and changed models."""
+
+import copy
+import json
+import shutil
+import subprocess
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+
+from rr import DATA, inside, ladder
+from rr.config import RRError
+from rr.explore.kit import HERE
+from rr.explore.strip import (
+    held_back,
+    strip_data,
+    strip_layout,
+    strip_numbers,
+    strip_sentence,
+)
+from rr.model import Model, initialise
+from rr.ops import rms_norm
+
+IDX, TARGETS = torch.randint(70, (2, 6, 16), generator=torch.Generator().manual_seed(0))
+RECORDS = DATA / "measured" / "13_inside_the_gate"
+STORY = json.loads((RECORDS / "story.json").read_text())
+
+
+def model_of(rule="review", body="nano:n_layer=2,d_model=16,n_head=2,seq_len=16", trained=True):
+    model = initialise(Model(ladder.arm(body, rule, 70)), 0)
+    source = torch.Generator().manual_seed(1)
+    with torch.no_grad():  # away from the start, where every gate is one half
+        for name, p in model.named_parameters():
+            if trained and "rule" in name and p.ndim > 1:
+                p.copy_(0.5 * torch.randn(p.shape, generator=source))
+            elif trained:
+                p.add_(0.2 * torch.randn(p.shape, generator=source))
+    return model
+
+
+@pytest.mark.parametrize("rule", ["review", "review:groups=2", "review:rank=4", "state-gate",
+                                  "update-gate", "highway"])  # fmt: skip
+def test_the_two_parts_and_the_bias_are_the_logit(rule):
+    gate = model_of(rule).rules[1]
+    h, u = torch.randn(2, 3, 5, 16, generator=torch.Generator().manual_seed(2)).double() * 3
+    a, c, b = inside.parts(gate, h, u)
+    r = copy.deepcopy(gate).double().gate(h, u)
+    torch.testing.assert_close(torch.sigmoid(a + c + b), r, rtol=1e-10, atol=1e-12)
+    if rule == "review":
+        weight = gate.weight.double()
+        torch.testing.assert_close(a, rms_norm(h) @ weight[:, :16].T)
+        torch.testing.assert_close(c, rms_norm(u) @ weight[:, 16:].T)
+        torch.testing.assert_close(b.flatten(), gate.bias.double())
+    assert a.abs().max() > 0.1 or rule == "update-gate"
+    assert c.abs().max() > 0.1 or rule in ("state-gate", "highway")
+    assert (a == 0).all() or rule != "update-gate"
+    assert (c == 0).all() or rule not in ("state-gate", "highway")
+
+
+def test_parts_keep_their_digits_where_single_precision_says_one():
+    gate = model_of().rules[0]
+    with torch.no_grad():
+        gate.bias.fill_(20.0)  # σ(20) is 1 in single precision, and its logit infinite
+    h, u = torch.randn(2, 1, 4, 16, generator=torch.Generator().manual_seed(3))
+    a, c, b = inside.parts(gate, h, u)
+    expected = rms_norm(h) @ gate.weight[:, :16].T
+    torch.testing.assert_close(a, expected.double(), rtol=1e-4, atol=1e-4)
+    assert torch.isfinite(c).all() and b.flatten().sub(20).abs().max() < 1e-6
+
+
+def test_losses_are_the_models_and_its_own_gate_costs_nothing():
+    model = model_of()
+    base = inside.losses(model, IDX, TARGETS)
+    assert base.shape == IDX.shape
+    assert base.mean().item() == pytest.approx(model(IDX, TARGETS).item(), rel=1e-5)
+    own = {"own": lambda rule, h, u: rule.gate(h, u)}
+    assert inside.costs(model, IDX, TARGETS, own, base)["own"].abs().max() < 1e-6
+    assert "write" not in vars(model.rules[0])  # what was there is back
+
+
+def test_one_half_is_the_constant_rule_on_the_same_body():
+    model, body = model_of(), model_of("constant:c=0.5", trained=False)
+    body.load_state_dict(model.state_dict(), strict=False)
+    base = inside.losses(model, IDX, TARGETS)
+    known = inside.look(model, IDX)
+    cost = inside.costs(model, IDX, TARGETS, inside.constants(model, known), base)["one half"]
+    expected = body(IDX, TARGETS).item()
+    assert (base.mean() + cost.mean()).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_constants_are_the_means_of_the_gates():
+    model = model_of()
+    known = inside.look(model, IDX)
+    alters = inside.constants(model, known)
+    for i, rule in enumerate(model.rules):
+        channels = alters["a number a channel"](rule, None, None)
+        torch.testing.assert_close(channels, known.r[i].flatten(0, 1).mean(0))
+        assert alters["a number a sublayer"](rule, None, None).item() == pytest.approx(
+            known.r[i].mean().item(), rel=1e-5
+        )
+
+
+def test_a_part_at_its_mean_is_a_gate_with_another_bias():
+    model = model_of()
+    known = inside.look(model, IDX)
+    h, u = torch.randn(2, 2, 5, 16, generator=torch.Generator().manual_seed(4))
+    for i, rule in enumerate(model.rules):
+        by_hand = rms_norm(h) @ rule.weight[:, :16].T + rule.bias + known.means[i, 1]
+        found = inside.partly(model, known)["the update at its mean"](rule, h, u)
+        torch.testing.assert_close(found, torch.sigmoid(by_hand).float(), rtol=1e-4, atol=1e-5)
+
+
+def test_moments_of_the_parts_are_those_over_all_tokens():
+    model = model_of()
+    seen = inside.look(model, IDX)
+    from rr.evaluate import trace
+
+    step = trace(model, IDX)[2]
+    a, c, _ = inside.parts(model.rules[2], step.h, step.u)
+    a, c = (x.flatten(0, 1).detach().numpy() for x in (a, c))
+    for channel in (0, 7):
+        cov = np.cov(a[:, channel], c[:, channel], ddof=0)
+        np.testing.assert_allclose(seen.cov[2, :, :, channel].detach(), cov, rtol=1e-6, atol=1e-9)
+    whole = (a + c).var(0).sum()
+    shares = inside.logit_shares(seen.cov[2])
+    assert shares["state"] == pytest.approx(a.var(0).sum() / whole)
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_shuffling_what_a_gate_does_not_read_costs_nothing():
+    for rule, deaf in (
+        ("update-gate", "the state shuffled"),
+        ("state-gate", "the update shuffled"),
+    ):
+        model = model_of(rule)
+        base = inside.losses(model, IDX, TARGETS)
+        cost = inside.costs(model, IDX, TARGETS, inside.shuffled(0), base)
+        assert cost[deaf].abs().max() < 1e-6
+        assert cost["both shuffled"].abs().max() > 1e-3
+
+
+def test_both_shuffled_is_a_permutation_of_the_same_gates():
+    rule = model_of().rules[0]
+    h, u = torch.randn(2, 3, 5, 16, generator=torch.Generator().manual_seed(5))
+    own = rule.gate(h, u).flatten(0, 1)
+    other = inside.shuffled(0)["both shuffled"](rule, h, u).flatten(0, 1)
+    gaps = torch.cdist(own, other)
+    assert (gaps.min(1).values < 1e-5).all() and (gaps.diagonal() > 0.01).sum() > 10
+
+
+def test_saved_is_the_loss_of_a_model_whose_gate_is_shut_there():
+    model = model_of()
+    base = inside.losses(model, IDX, TARGETS)
+    found = inside.one_by_one(model, IDX, TARGETS, inside.nothing) - base
+    assert found.shape == (4, 6, 16)
+    for i in (0, 3):
+        shut = copy.deepcopy(model)
+        with torch.no_grad():
+            shut.rules[i].weight.zero_()
+            shut.rules[i].bias.fill_(-200.0)
+        expected = inside.losses(shut, IDX, TARGETS) - base
+        torch.testing.assert_close(found[i], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_shares_of_variance_by_hand():
+    channel, token = torch.tensor([0.1, 0.2, 0.6]), torch.tensor([0.0, 0.1, 0.2, 0.3])
+    found = inside.two_way(token[:, None] + channel)
+    assert found["both"] == pytest.approx(0, abs=1e-12)
+    a, t = channel.var(correction=0).item(), token.var(correction=0).item()
+    assert found["channel"] == pytest.approx(a / (a + t))
+    # rows and columns that sum to zero: nothing but interaction
+    assert inside.two_way(torch.tensor([[0.6, 0.4], [0.4, 0.6]])) == pytest.approx(
+        {"channel": 0, "token": 0, "both": 1}, abs=1e-12
+    )
+    with pytest.raises(RRError, match="one constant"):
+        inside.two_way(torch.full((3, 4), 0.5))
+
+
+def test_tokens_by_loops():
+    first = inside.first_seen(IDX)
+    for b in range(6):
+        for t in range(16):
+            assert first[b, t] == (IDX[b, t] not in IDX[b, :t])
+    places = inside.places(IDX, 4)
+    assert places[0].tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+    text = np.repeat(np.arange(70), np.arange(70))  # token k stands k times in the training text
+    fifths = inside.fifths(SimpleNamespace(train=text, vocab_size=70), IDX)
+    order = IDX.flatten().numpy().argsort()
+    assert (np.diff(fifths.ravel()[order]) >= 0).all()
+    assert np.bincount(fifths.ravel()).min() > 0.1 * IDX.numel()
+
+
+def test_matching_takes_out_what_the_cells_explain():
+    cells = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    group = np.array([True, False, False, False, True, True, True, False])
+    y = 10.0 * cells + group  # raw means differ by the cells, too
+    assert y[group].mean() - y[~group].mean() == pytest.approx(6)
+    assert inside.matched(y, group, cells) == pytest.approx(1)
+    with pytest.raises(RRError, match="nothing to match"):
+        inside.matched(y, cells == 1, cells)
+
+
+def test_correlations_against_scipy_and_their_nulls():
+    source = np.random.default_rng(0)
+    cells = np.broadcast_to(np.arange(40) // 10, (30, 40))
+    x = source.normal(size=(30, 40)) + 5 * cells
+    y = 0.3 * source.normal(size=(30, 40)) - 5 * cells
+    found = inside.correlations(x, y, cells)
+    assert found["spearman"] == pytest.approx(scipy.stats.spearmanr(x.ravel(), y.ravel()).statistic)
+    assert found["pearson"] == pytest.approx(np.corrcoef(x.ravel(), y.ravel())[0, 1])
+    assert found["spearman"] < -0.9 and abs(found["within"]) < 0.08  # the cells explain it all
+    assert found["null"] == pytest.approx(1.96 / 1200**0.5, rel=0.25)
+    assert found["null_windows"] > 0.9  # windows permuted: the place in them still explains it
+
+
+def test_a_report_is_plain_and_adds_up():
+    rng = np.random.default_rng(0)
+    tokens = SimpleNamespace(train=rng.integers(0, 70, 900), valid=rng.integers(0, 70, 400),
+                             vocab_size=70)  # fmt: skip
+    found = json.loads(json.dumps(inside.report(model_of(), tokens, 9)))
+    assert len(found["sublayers"]) == 4 and len(found["costs"]) == 9
+    for row in found["sublayers"]:
+        assert sum(row["shares"].values()) == pytest.approx(1)
+        assert sum(row["logit"].values()) == pytest.approx(1)
+    with pytest.raises(RRError, match="the text has 24"):
+        inside.report(model_of(), tokens, 25)
+
+
+@pytest.mark.parametrize("rule", ["standard", "review-convex", "gtrxl"])
+def test_rules_without_an_additive_gate_are_refused(rule):
+    with pytest.raises(RRError, match="no additive gate"):
+        inside.gates_of(model_of(rule, trained=False))
+
+
+def test_loops_are_refused():
+    config = ladder.arm("nano:n_layer=1,d_model=16,n_head=2,seq_len=16", "review", 70, loops=2)
+    with pytest.raises(RRError, match="one pass"):
+        inside.gates_of(Model(config))
+
+
+# ---- the records, and the explorable drawn from one -----------------------------------------
+
+
+def test_records_are_of_recorded_runs():
+    found = [json.loads(path.read_text()) for path in RECORDS.glob("????????????.json")]
+    assert found
+    for record in found:
+        assert record["corpus"] == "tinystories" and record["seed"] < 100
+        run = DATA / "measured" / "mini_arms" / record["id"] / "result.json"
+        if run.exists():  # the weights that were measured are those whose loss is recorded
+            assert json.loads(run.read_text())["weights_sha256"] == record["weights_sha256"]
+        for row in record["sublayers"]:
+            assert sum(row["shares"].values()) == pytest.approx(1, abs=1e-5)
+
+
+def test_strip_numbers_against_scipy():
+    data = strip_data(STORY)
+    for sublayer in range(1, len(data["kinds"]) + 1):
+        found = strip_numbers(data, sublayer, "saved")
+        expected = scipy.stats.spearmanr(data["held"][sublayer - 1], data["saved"][sublayer - 1])
+        assert found["rank"] == pytest.approx(expected.statistic)
+        assert data["held"][sublayer - 1][found["at_high"]] == found["high"]
+
+
+def test_strip_words_stay_in_order_and_within_the_width():
+    words = strip_data(STORY)["words"]
+    for width in (260, 682):
+        places = strip_layout(words, width)
+        assert all(x + wide <= width for x, _, wide in places)
+        ends = [(row, x, x + wide) for x, row, wide in places]
+        for before, after in zip(ends, ends[1:], strict=False):
+            assert after[:2] >= (before[0], before[2]) or after[0] == before[0] + 1
+
+
+def test_the_static_strip_needs_no_script():
+    html = held_back(STORY).html
+    still = html.partition("<noscript>")[2].partition("</noscript>")[0]
+    assert still.count("<rect") == 2 * len(STORY["words"])
+    assert strip_sentence(strip_data(STORY), 1, "saved") in html
+
+
+def test_the_script_and_python_agree(tmp_path):
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("needs node; the browser's tests make the same comparison")
+    data = strip_data(STORY)
+    source = (HERE / "strip.js").read_text(encoding="utf-8").partition("mount(")[0]
+    lines = [(HERE / "kit.js").read_text(encoding="utf-8"), source]
+    lines.append("var given = JSON.parse(require('fs').readFileSync(0)), d = given[0];")
+    lines.append("console.log(JSON.stringify(given[1].map(function (x) { return [")
+    lines.append("stripNumbers(d, x[0], x[1]), stripSentence(d, x[0], x[1]),")
+    lines.append("stripLayout(d.words, x[2])]; })));")
+    (tmp_path / "all.js").write_text("\n".join(lines), encoding="utf-8")
+    cases = [[s, below, width] for s in range(1, len(data["kinds"]) + 1)
+             for below, width in (("saved", 682), ("loss", 300))]  # fmt: skip
+    asked = subprocess.run([node, str(tmp_path / "all.js")], input=json.dumps([data, cases]),
+                           capture_output=True, text=True, check=True)  # fmt: skip
+    for (numbers, said, places), case in zip(json.loads(asked.stdout), cases, strict=True):
+        assert numbers == pytest.approx(strip_numbers(data, *case[:2]))
+        assert said == strip_sentence(data, *case[:2])
+        assert places == [pytest.approx(list(p)) for p in strip_layout(data["words"], case[2])]
