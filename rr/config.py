@@ -323,17 +323,26 @@ def canonical_json(value: Any) -> str:
 
 
 def sealed(record: dict) -> dict:
-    """The record with a "seal", the SHA-256 of its canonical JSON: a flipped digit shows."""
-    return {**record, "seal": hashlib.sha256(canonical_json(record).encode()).hexdigest()}
+    """The record and, last, a "seal", SHA-256 of its canonical JSON: a flipped digit shows."""
+    return {**record, "seal": _seal(record)}
+
+
+def _seal(record: dict) -> str:
+    return hashlib.sha256(canonical_json(record).encode()).hexdigest()
 
 
 def unsealed(record: dict) -> dict:
     """The record without its seal. ValueError where the seal is not its own.
 
-    The first records have none, and are taken as they are: no single change of a sealed one that
-    leaves it JSON makes it one of these and changes what it says.
+    The first records have none, and are taken as they are. A seal whose name was damaged does not
+    make a record one of these.
     """
-    told = {name: content for name, content in record.items() if name != "seal"}
-    if "seal" in record and record != sealed(told):
+    if not record:
+        return record
+    *rest, (name, last) = record.items()
+    mine = _seal(dict(rest))
+    if (name, last) == ("seal", mine):
+        return dict(rest)
+    if "seal" in record or last == mine:
         raise ValueError("its seal does not match what it says")
-    return told
+    return record

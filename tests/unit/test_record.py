@@ -9,6 +9,7 @@ import pytest
 import rr
 from rr import stats
 from rr.config import Run, RunFailed
+from rr.runtime import read_json, write_record
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "book" / "tools"))
 import record
@@ -69,9 +70,9 @@ def test_an_unfinished_run_is_refused_and_nothing_is_written(folder, tmp_path, c
 
 def test_another_runs_specification_is_refused(folder, tmp_path):
     run = copied(folder, tmp_path)
-    told = json.loads((run / "run.json").read_text())
+    told = read_json(run / "run.json")
     told["run"]["seed"] += 1
-    (run / "run.json").write_text(json.dumps(told))
+    write_record(run / "run.json", told)
     with pytest.raises(record.RRError, match="is not run"):
         record.record(run, tmp_path / "records")
     (run / "result.json").write_text("{}")
@@ -82,9 +83,9 @@ def test_another_runs_specification_is_refused(folder, tmp_path):
 @pytest.mark.parametrize("place", ["/home/ada/rr", "built in ~/rr", "file:../text", "C:\\rr"])
 def test_a_path_that_slipped_in_is_refused(folder, tmp_path, place):
     run = copied(folder, tmp_path)
-    told = json.loads((run / "run.json").read_text())
+    told = read_json(run / "run.json")
     told["provenance"]["device"] = place
-    (run / "run.json").write_text(json.dumps(told))
+    write_record(run / "run.json", told)
     with pytest.raises(record.RRError, match="only names are accepted"):
         record.record(run, tmp_path / "records")
     assert not (tmp_path / "records").exists()
