@@ -11,7 +11,7 @@ import pytest
 import scipy.stats
 import torch
 
-from rr import DATA, inside, ladder
+from rr import DATA, figures, inside, ladder
 from rr.config import RRError
 from rr.explore.kit import HERE
 from rr.explore.strip import (
@@ -239,6 +239,38 @@ def test_loops_are_refused():
     config = ladder.arm("nano:n_layer=1,d_model=16,n_head=2,seq_len=16", "review", 70, loops=2)
     with pytest.raises(RRError, match="one pass"):
         inside.gates_of(Model(config))
+
+
+ROWS = [
+    {"kind": kind, "mean": 0.4, "quantiles": [0.1, 0.2, 0.4, 0.5, 0.9], "values": [0.1, 0.3],
+     "by_fifth": [0.3, 0.4, 0.5], "channel": 0.25, "token": 0.05, "both": 0.7}
+    for kind in ("attn", "mlp", "attn")
+]  # fmt: skip
+
+
+def test_figures_draw_what_they_are_given():
+    ax = figures.gate_bands(figures.canvas()[1], ROWS)
+    assert [list(line.get_ydata()) for line in ax.lines[1:4]] == [[0.1, 0.9], [0.2, 0.5], [0.4]]
+    parts = {"channel": "channels", "token": "tokens", "both": "rest"}
+    ax = figures.variance_shares(figures.canvas()[1], ROWS, parts)
+    assert [t.get_text() for t in ax.texts] == ["25 %", "70 %"] * 3  # 5 % has no room
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["attention 1", "MLP 2", "attention 3"]
+    ax = figures.seeds_by_sublayer(figures.canvas()[1], ROWS, [0.1] * 3)
+    assert ax.lines[2].get_ydata() == pytest.approx([0.2])  # the mean of two seeds
+    ax = figures.by_fifth(figures.canvas()[1], ROWS, ["rare", "2", "common"])
+    assert ax.lines[1].get_ydata() == pytest.approx([-0.1, 0, 0.1])
+    ax = figures.cost_of(figures.canvas()[1], {"a": [0.1, 0.3], "b": [1.0]})
+    assert [t.get_text() for t in ax.texts] == ["1.000", "0.200"]
+
+
+def test_figures_refuse_what_they_cannot_draw():
+    ax = figures.canvas()[1]
+    with pytest.raises(RRError, match="logarithmic axis"):
+        figures.cost_of(ax, {"a": [0.1, -0.1]})
+    with pytest.raises(RRError, match="unknown kind 'conv'"):
+        figures.gate_bands(ax, [ROWS[0] | {"kind": "conv"}])
+    with pytest.raises(RRError, match="3 values for 5 names"):
+        figures.by_fifth(ax, ROWS, "12345")
 
 
 # ---- the records, and the explorable drawn from one -----------------------------------------
