@@ -101,11 +101,13 @@ def gaps_by_size(ax: Axes, points: Sequence[Mapping], why: str = "") -> Axes:
     if not points:
         return says(ax, why or "no arm has two pairs with its baseline")
     series = list(dict.fromkeys(point["series"] for point in points))
-    ends = []
+    sizes = sorted({point["size"] for point in points})
+    alone = max(sizes) < 1.5 * min(sizes)  # one rung: room on both sides, and between arms
+    ends, step = [], 1.5 ** (2 / max(4, len(series))) if alone else 1.05
     ax.set_xscale("log")
     for place, name in enumerate(series):
         own = sorted((p for p in points if p["series"] == name), key=lambda p: p["size"])
-        shown, beside = look(own[0]["rule"]), 1.05 ** (place - (len(series) - 1) / 2)
+        shown, beside = look(own[0]["rule"]), step ** (place - (len(series) - 1) / 2)
         x, y = [p["size"] * beside for p in own], finite([p["gap"] for p in own], name)
         for at, point in zip(x, own, strict=True):
             ax.plot([at, at], [point["lo"], point["hi"]], color=shown["color"], lw=2)
@@ -113,9 +115,8 @@ def gaps_by_size(ax: Axes, points: Sequence[Mapping], why: str = "") -> Axes:
                 **shown})  # fmt: skip
         ends.append((x[-1], y[-1], name, shown["color"]))
     ax.axhline(0, color=SOFT, lw=1.2)
-    sizes = sorted({point["size"] for point in points})
-    if max(sizes) < 1.5 * min(sizes):  # one rung: room on both sides
-        ax.set_xlim(min(sizes) / 1.6, max(sizes) * 1.6)
+    if alone:
+        ax.set_xlim(min(sizes) / 2, max(sizes) * 2)
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xticks(_apart(sizes))
     ax.xaxis.set_major_formatter(EngFormatter(places=1, sep=" "))

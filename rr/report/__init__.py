@@ -22,6 +22,7 @@ from .run import (
 )
 
 __all__ = [
-    "COST", "TIERS", "Ended", "Look", "Survey", "chosen", "command", "cost", "cost_by_arm", "gates", "look",
-    "options", "outcome", "points", "provenance", "read", "shown", "survey", "train", "words",
+    "COST", "TIERS", "Ended", "Look", "Survey", "chosen", "command", "cost", "cost_by_arm",
+    "gates", "look", "options", "outcome", "points", "provenance", "read", "shown", "survey",
+    "train", "words",
 ]  # fmt: skip

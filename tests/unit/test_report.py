@@ -1,0 +1,287 @@
+"""The reports: the run that parameters name, what a folder lacks, and the command that fills it."""
+
+import json
+import math
+import shlex
+
+import matplotlib
+import numpy as np
+import pytest
+import scipy.stats
+
+import rr
+from rr import figures, report, stats
+from rr.config import RRError
+from rr.report.run import LEVELS
+
+matplotlib.use("Agg")
+BODY = "nano:d_model=16,n_head=1,n_layer=1,seq_len=16"
+
+
+# ---- The run that parameters name ----------------------------------------------------------------
+
+
+def test_no_choice_names_the_run_that_rr_train_would():
+    nothing = {"values": "", "loops": 1, "flavour": "", "corpus": "fables", "tokenizer": "",
+               "protocol": "clean", "seed": 0, "steps": 0, "budgets": [], "warmup": 0, "lr": 0.0,
+               "depth_lr": False, "batch": 0, "eval_batches": 0, "precision": ""}  # fmt: skip
+    for tier in report.TIERS:  # the tier says nothing of a rung that is named
+        assert report.chosen(tier, "nano", "", **nothing).id == rr.plan("nano", "review").id
+    chosen = report.chosen("smoke", "nano", "highway", **nothing | {"seed": 3, "steps": 9})
+    assert chosen.id == rr.plan("nano", "highway", seed=3, steps=9).id
+    branches = report.chosen("smoke", "nano", "", **nothing | {"budgets": [50, 100]})
+    assert branches.id == rr.plan("nano", "review", budgets=[50, 100]).id
+    assert report.chosen("smoke", budgets=[5, 10]).recipe.budgets == (5, 10)
+
+
+@pytest.mark.parametrize(("words", "options", "told"), [
+    (("smok", "nano"), {}, "did you mean smoke"),
+    (("smoke", "nanoo"), {}, "unknown rung"),
+    (("smoke", "nano", "revue"), {}, "unknown rule"),
+    (("smoke", "nano"), {"budgets": "50,100"}, r"\[2000, 4000\], is accepted"),
+    (("smoke", "nano"), {"budgets": [5, 2.5]}, "whole numbers"),
+    (("smoke", "nano"), {"lr": -1.0}, "lr is"),
+    (("smoke", "nano"), {"steps": -3}, "steps is"),
+    (("smoke", "nano"), {"protocol": "papr"}, "unknown protocol"),
+])  # fmt: skip
+def test_wrong_parameters_are_refused_in_one_line(words, options, told):
+    with pytest.raises(RRError, match=told) as refused:
+        report.chosen(*words, **options)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("given", [
+    {"rung": "nano", "rule": "review"},
+    {"rung": BODY, "rule": "highway", "steps": 7, "lr": 0.01, "warmup": 2, "batch": 3, "seed": 4},
+    {"rung": "mini", "rule": "scaled", "loops": 2, "depth_lr": True, "precision": "fp32"},
+    {"rung": "60M", "rule": "standard", "values": "identity", "protocol": "paper"},
+    {"rung": "nano", "rule": "constant:c=0.25", "budgets": [20, 40], "eval_batches": 2},
+])  # fmt: skip
+def test_the_command_of_a_run_names_the_same_run(given):
+    """The words go through the command line's own parser."""
+    from rr.cli import _parser
+
+    run = rr.plan(**given)
+    words = shlex.split(report.words(report.options(run), "train", "runs"))
+    args = vars(_parser().parse_args(words[1:]))
+    names = ("rung", "rule", "values", "loops", "flavour", "corpus", "tokenizer", "protocol",
+             "seed", "steps", "budgets", "warmup", "lr", "batch", "eval_batches", "precision",
+             "depth_lr")  # fmt: skip
+    assert rr.plan(**{name: args[name] for name in names}).id == run.id
+
+
+# ---- A run that has ended ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_corpus, tmp_path_factory):
+    """Four short runs in one folder: two arms, two seeds."""
+    out, cache = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("cache")
+    made = {}
+    for rule in ("standard", "review"):
+        for seed in (0, 1):
+            run = rr.plan(BODY, rule, corpus=tiny_corpus, tokenizer="bpe:300", steps=6, batch=2,
+                          eval_batches=2, seed=seed)  # fmt: skip
+            made[rule, seed] = report.train(run, str(out), threads=1, cache=str(cache), path="",
+                                            micro_batch=0, log=lambda line: None)  # fmt: skip
+    return out, str(cache), made
+
+
+def test_a_report_of_a_run(trained):
+    _, cache, made = trained
+    ended = report.read(made["review", 0])
+    lines = [json.loads(x) for x in (ended.folder / "metrics.jsonl").read_text().splitlines()]
+    (curve,) = ended.curves
+    assert curve["loss"] == [line["loss"] for line in lines if "loss" in line]
+    assert ended.held_out[-1] == (6, ended.result["val_loss"])
+    looked = report.look(ended, cache, "cpu")
+    # the second computation, from the saved weights, of what the run itself measured
+    assert looked.again and looked.score.tokens == ended.result["eval_tokens"]
+    assert looked.score.loss == pytest.approx(ended.result["val_loss"], abs=1e-3)
+    assert looked.score.ece == pytest.approx(ended.result["ece"], abs=1e-3)
+    assert [row["name"] for row in looked.gates] == ["1 attn", "2 mlp"]
+    for row in looked.gates:
+        assert sorted(row["r"]) == row["r"] and len(row["r"]) == len(LEVELS)
+        assert row["r"][0] <= row["mean"] <= row["r"][-1]
+    told = dict(report.cost(ended))
+    assert told["tokens trained on"] == f"{6 * 2 * 16}"
+    flops = int(told["matmul FLOPs a token"].replace(",", ""))
+    assert float(told["matmul FLOPs in all"]) == pytest.approx(flops * 6 * 2 * 16, rel=1e-3)
+    assert dict(report.provenance(ended))["run"] == ended.folder.name
+    assert "finished 6 steps" in report.outcome(ended)
+
+
+@pytest.mark.parametrize(("rule", "expected"), [
+    ("standard", 1.0), ("constant:c=0.5", 0.5), ("layerscale", 0.1), ("review", None),
+])  # fmt: skip
+def test_what_a_sublayer_writes(rule, expected):
+    model = rr.Model(rr.plan(BODY, rule).model)
+    from rr.model import initialise
+
+    rows, why = report.gates(initialise(model, 0), np_ids())
+    assert why == "" and len(rows) == 2
+    for row in rows:
+        if expected is None:
+            assert row["r"] == [0.5] * 5  # Review's gates begin at one half, all of them
+        else:
+            assert row["coefficient"] == pytest.approx(expected, rel=1e-4) and row["r"] is None
+
+
+def np_ids():
+    import torch
+
+    return torch.arange(32).view(2, 16)
+
+
+def test_a_rule_without_a_single_stream_says_so():
+    rows, why = report.gates(rr.Model(rr.plan(BODY, "denseformer").model), np_ids())
+    assert rows == [] and "list as its state" in why
+
+
+def test_a_diverged_run_is_shown_as_one(trained, tmp_path):
+    _, cache, made = trained
+    home = tmp_path / made["review", 1].name
+    home.mkdir()
+    for name in ("run.json", "metrics.jsonl", "result.json"):
+        (home / name).write_text((made["review", 1] / name).read_text())
+    lines = (home / "metrics.jsonl").read_text().splitlines()
+    end = {**json.loads(lines[-1]), "loss": None, "status": "diverged"}
+    (home / "metrics.jsonl").write_text("\n".join([*lines[:-1], json.dumps(end)]) + "\n")
+    result = json.loads((home / "result.json").read_text())
+    (home / "result.json").write_text(
+        json.dumps(result | {"status": "diverged", "val_loss": None, "ece": None})
+    )
+    ended = report.read(home)
+    assert report.outcome(ended).startswith("DIVERGED at step 6")
+    assert math.isnan(ended.curves[0]["loss"][-1])
+    looked = report.look(ended, cache)
+    assert looked.gates == [] and "diverged" in looked.why and looked.bins is None
+    _, ax = figures.canvas()
+    figures.run_curve(ax, ended.curves, ended.held_out)
+    assert any(line.get_marker() == "x" for line in ax.lines)  # the cross at its end
+    for draw, given in ((figures.gates_by_sublayer, ([], "review", looked.why)),
+                        (figures.reliability, (None, looked.why))):  # fmt: skip
+        _, ax = figures.canvas()
+        draw(ax, *given)
+        assert looked.why in [text.get_text() for text in ax.texts]
+
+
+def test_a_run_that_has_not_ended_is_refused(trained, tmp_path):
+    with pytest.raises(RRError, match="no result.json"):
+        report.read(tmp_path)
+
+
+# ---- A folder ------------------------------------------------------------------------------------
+
+
+def copied(folder, to):
+    for path in folder.iterdir():
+        (to / path.name).mkdir(parents=True)
+        for name in ("run.json", "metrics.jsonl", "result.json"):
+            (to / path.name / name).write_bytes((path / name).read_bytes())
+    return to
+
+
+def test_a_whole_folder(trained):
+    out, _, made = trained
+    here = report.survey(out)
+    losses = {key: json.loads((path / "result.json").read_text())["val_loss"]
+              for key, path in made.items()}  # fmt: skip
+    gaps = [losses["review", seed] - losses["standard", seed] for seed in (0, 1)]
+    (point,), without = report.points(here)
+    assert point["gap"] == pytest.approx(np.mean(gaps)) and without == []
+    half = scipy.stats.t.ppf(0.975, 1) * np.std(gaps, ddof=1) / math.sqrt(2)
+    assert point["hi"] - point["gap"] == pytest.approx(half)
+    assert here.missing == here.damaged == here.begun == [] == report.command(here)
+    rows = report.cost_by_arm(here)
+    assert [row["runs"] for row in rows] == [2, 2, 4]
+    assert rows[-1]["tokens"] == 4 * 6 * 2 * 16
+    assert rows[-1]["hours"] == pytest.approx(sum(
+        json.loads((path / "result.json").read_text())["seconds"] for path in made.values()) / 3600)
+
+
+def test_a_folder_with_holes(trained, tmp_path):
+    out, _, made = trained
+    folder = copied(out, tmp_path / "runs")
+    (folder / made["review", 0].name / "result.json").unlink()
+    (folder / made["standard", 1].name / "result.json").write_text('{"id":')
+    here = report.survey(folder)
+    assert len(here.results) == 2 and len(here.damaged) == len(here.begun) == 1
+    assert made["review", 0].name in here.begun[0] and "step 6 of 6" in here.begun[0]
+    assert made["standard", 1].name in here.damaged[0]
+    assert {(gap["arm"], *gap["seeds"]) for gap in here.missing} == {("review", 0), ("standard", 1)}
+    points, without = report.points(here)
+    assert points == [] and "fewer than two pairs" in without[0]
+    # the command, read back, plans the very runs that are missing
+    from rr.cli import _parser
+    from rr.sweep import AXES, cells
+
+    (line,) = report.command(here)
+    args = vars(_parser().parse_args(shlex.split(line)[1:]))
+    planned = {cell.id for cell in cells({key: args[key] for key in AXES}, lambda line: None)}
+    assert planned == {path.name for path in made.values()} and args["out"] == str(folder)
+
+
+def test_a_plan_is_a_frame(trained):
+    out, _, made = trained
+    here = report.survey(out, seeds=[1, 2], rules=["standard", "constant:c=0.5"])
+    assert len(here.results) == 1 and len(here.outside) == 3
+    assert any("seed 0 is not in the plan" in line for line in here.outside)
+    assert any("rule review is not in the plan" in line for line in here.outside)
+    assert {(gap["arm"], *gap["seeds"]) for gap in here.missing} == {
+        ("standard", 2), ("constant", 1, 2)}  # fmt: skip
+    rung = report.survey(out, rungs=[BODY, "mini"])
+    assert {gap["rung"] for gap in rung.missing} >= {"mini"}
+    for wrong in ({"rungs": ["nanoo"]}, {"rules": ["revue"]}):
+        with pytest.raises(RRError, match="unknown"):
+            report.survey(out, **wrong)
+
+
+def test_a_folder_without_its_baseline_says_so(trained):
+    here = report.survey(trained[0], baseline="highway")
+    assert here.rows == [] and "no baseline 'highway'" in here.notes[0]
+    assert len(here.results) == 4
+
+
+def test_no_folder_or_no_runs(tmp_path):
+    for place, told in ((tmp_path, "no run below"), (tmp_path / "no", "no folder"), ("", "folder")):
+        with pytest.raises(RRError, match=told):
+            report.survey(place)
+
+
+def test_a_record_is_found_by_its_name():
+    here = report.survey("02_gate_equation", seeds=range(5))
+    rows = stats.table([row for row in stats.read_results(here.folder) if row["seed"] < 5])
+    assert here.rows == rows and here.shown == "RUNS" and len(here.outside) == 12
+    shown = {row["arm"]: row for row in report.shown(here)}
+    review = next(row for row in rows if row["arm"] == "review")
+    assert shown["review"]["p, Holm"] == f"{review['holm']:.4f}"
+
+
+# ---- Figures -------------------------------------------------------------------------------------
+
+
+def test_gaps_stand_at_their_sizes_with_their_intervals():
+    points = [
+        {"series": "review", "rule": "review", "size": size, "gap": gap, "lo": gap - 0.02,
+         "hi": gap + 0.01} for size, gap in ((1e6, -0.01), (1e8, -0.05))
+    ]  # fmt: skip
+    _, ax = figures.canvas()
+    figures.gaps_by_size(ax, points)
+    whole = next(line for line in ax.lines if line.get_label() == "review")
+    assert list(whole.get_xdata()) == [1e6, 1e8] and list(whole.get_ydata()) == [-0.01, -0.05]
+    bars = [tuple(line.get_ydata()) for line in ax.lines if len(set(line.get_xdata())) == 1]
+    assert (-0.03, 0.0) in [tuple(np.round(bar, 9)) for bar in bars]
+    _, empty = figures.canvas()
+    figures.gaps_by_size(empty, [], "no pairs yet")
+    assert "no pairs yet" in [text.get_text() for text in empty.texts]
+
+
+def test_reliability_is_drawn_from_the_bins():
+    bins = np.array([[10, 2.0, 1], [0, 0, 0], [30, 27.0, 24]])
+    _, ax = figures.canvas()
+    figures.reliability(ax, bins)
+    dots = ax.collections[-1].get_offsets()
+    assert np.allclose(dots, [[0.2, 0.1], [0.9, 0.8]])
+    with pytest.raises(RRError, match="no tokens"):
+        figures.reliability(ax, np.zeros((3, 3)))
