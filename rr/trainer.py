@@ -251,8 +251,7 @@ class _Training:
             except (RuntimeError, MemoryError) as error:
                 if not runtime.out_of_memory(error):
                     raise
-                micro = min(self.stepper.micro, len(x))
-                if micro == 1:
+                if (micro := min(self.stepper.micro, len(x))) == 1:
                     raise RunFailed("out of memory with a micro-batch of one window") from None
                 if self.world.size > 1:  # the others are already waiting for these gradients
                     raise RunFailed(
