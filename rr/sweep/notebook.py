@@ -118,7 +118,10 @@ def _guessed(word: str) -> object:
 def complete(report: Path) -> bool:
     """Whether papermill executed a report to its end, without an error."""
     try:
-        told = json.loads(report.read_text())["metadata"]["papermill"]
-        return told["exception"] is False
+        made = json.loads(report.read_text())
+        code = [cell for cell in made["cells"] if cell["cell_type"] == "code"]
+        return bool(made["metadata"]["papermill"]["end_time"]) and all(
+            cell["metadata"]["papermill"]["status"] == "completed" for cell in code
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return False

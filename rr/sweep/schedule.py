@@ -105,7 +105,7 @@ class Schedule:
         reached = self._reached(state)
         state.crashes = 0 if reached > state.reached else state.crashes + 1
         state.reached = max(reached, state.reached)
-        why = self._last_words(state) or f"ended with code {code}"
+        why = self._last_words(state) if code else "ended without the run's result"
         if code == 2 and self.runner.kind == "direct":  # a refusal: it would be the same again
             self._end(state, "failed", why)
         elif state.crashes > RETRIES:
@@ -196,8 +196,8 @@ class Schedule:
                 lines = file.read().decode(errors="replace").split("\n")
             lines = [line.strip() for line in lines if line.strip()]
             ours = [line for line in lines if line.startswith("rr: ")]
-            return (ours or lines or [""])[-1].removeprefix("rr: ")
-        return ""
+            return (ours or lines or ["killed before it said anything"])[-1].removeprefix("rr: ")
+        return "its log cannot be read"
 
     def _leave(self) -> None:
         """Stop every process, wait until it has saved, and give the claims up."""
