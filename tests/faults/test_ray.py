@@ -20,7 +20,8 @@ def cluster(monkeypatch):
     from ray.cluster_utils import Cluster
 
     small = {"num_cpus": 1, "object_store_memory": 100 << 20}
-    found = Cluster(initialize_head=True, head_node_args={**small, "include_dashboard": False})
+    found = Cluster()
+    found.add_node(**small, include_dashboard=False)
     found.second = found.add_node(**small)
     yield found
     found.shutdown()

@@ -1,0 +1,111 @@
+"""A real `rr sweep` that is told to stop, or dies: what its processes do, and how it goes on."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from nursery import ROOT, only, outcome
+
+LIMIT = 120.0  # seconds that anything here may take
+NAMES = {"rung": '""', "rule": '""', "seed": 0, "protocol": '""', "corpus": '""',
+         "tokenizer": '""', "steps": 0, "batch": 0, "threads": 0, "save_every": 60.0, "out": '""'}
+TRAIN = """import rr
+run = rr.plan(rung, rule, seed=seed, protocol=protocol, corpus=corpus, tokenizer=tokenizer,
+              steps=steps, batch=batch)
+rr.train(run, out, threads=threads, save_every=save_every, log=lambda line: None)"""
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    """A notebook of two cells: its parameters, and a run."""
+    pytest.importorskip("papermill")
+
+    def code(name, source, *tags):
+        return {"cell_type": "code", "id": name, "metadata": {"tags": list(tags)},
+                "source": source, "outputs": [], "execution_count": None}
+
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    cells = [code("a", "\n".join(f"{name} = {value}" for name, value in NAMES.items()),
+                  "parameters"), code("b", TRAIN)]
+    path = tmp_path / "run.ipynb"
+    path.write_text(json.dumps({"cells": cells, "metadata": {"kernelspec": kernel},
+                                "nbformat": 4, "nbformat_minor": 5}))
+    return path
+
+
+@pytest.fixture
+def start(nursery, command, tmp_path):
+    """start(out, *words, **options) -> a sweep of one cell, begun; killed at the end."""
+    begun = []
+
+    def go(out, *words, **options):
+        options = {"save-every": 1000, "eval-batches": None} | options
+        given = command(out, **{k: v for k, v in options.items() if v is not None})[1:]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
+               "RR_CACHE": str(tmp_path / "cache")}
+        begun.append(subprocess.Popen(
+            [sys.executable, "-m", "rr.cli", "sweep", *given, *map(str, words)], env=env,
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return begun[-1]
+
+    yield go
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(condition) -> None:
+    until = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def training(out):
+    """Whether the cell has taken steps; it has saved none."""
+    return any(path.stat().st_size for path in out.glob("*/metrics.jsonl"))
+
+
+def free(out) -> bool:
+    """Whether no process holds the run."""
+    with open(next(out.glob("*/lock")), "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a process is told of its parent's death")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("runner", ["direct", "papermill"])
+def test_a_sweep_that_ends_leaves_nobody_writing(
+    start, nursery, command, notebook, tmp_path, number, runner
+):
+    out = tmp_path / "out"
+    words = ["--runner", runner, *(["--notebook", notebook] if runner == "papermill" else [])]
+    process = start(out, *words, steps=600)
+    wait_for(lambda: training(out) or process.poll() is not None)
+    assert process.poll() is None, process.communicate()
+    folder = next(out.glob("*/metrics.jsonl")).parent
+    process.send_signal(number)
+    _, said = process.communicate(timeout=LIMIT)
+    if number == signal.SIGTERM:
+        assert process.returncode == 130, said
+        assert said.splitlines()[-1].startswith("rr: 0 of 1 cells done; the checkpoints")
+        assert free(out) and not list((out / ".claims").iterdir())
+    wait_for(lambda: free(out))  # asked by the system, where the sweep could not
+    if number == signal.SIGTERM or runner == "direct":  # it was asked to save, and it has
+        assert [p for p in (folder / "checkpoint").iterdir() if p.name.isdecimal()]
+    assert not (folder / "result.json").exists()
+    if runner == "direct":
+        again = start(out, *words, steps=600)
+        _, said = again.communicate(timeout=LIMIT)
+        assert again.returncode == 0, said
+        assert nursery.rr(*command(tmp_path / "alone", steps=600)).code == 0
+        assert outcome(folder) == outcome(only(tmp_path / "alone"))
