@@ -11,6 +11,7 @@ from rr.config import ModelConfig, Recipe, RRError
 from rr.model import Model, initialise
 from rr.paths import PATHS, Path, Step, ablations, parse_path
 from rr.residual import RULES
+from rr.residual.base import REGISTRY
 
 CPU = torch.device("cpu")
 STEPS, B, T, V = 50, 4, 16, 40
@@ -34,24 +35,39 @@ def batches():
     return made
 
 
-def step_of(rule, path, micro=None, **options):
-    config = ModelConfig(V, n_layer=2, n_head=2, d_model=16, d_ff=32, seq_len=T, rule=rule)
+def step_of(rule, path, micro=None, values="own", **options):
+    config = ModelConfig(V, n_layer=2, n_head=2, d_model=16, d_ff=32, seq_len=T, rule=rule,
+                         values=values)
     recipe = Recipe(STEPS, B, 3e-3, 1)
     return Step(initialise(Model(config), 0), recipe, parse_path(path), CPU, micro, **options)
 
 
-def losses(rule, path, micro=None):
-    step = step_of(rule, path, micro)
+def losses(*given, **options):
+    step = step_of(*given, **options)
     return torch.stack([step(x, y) for x, y in batches()])
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_losses_stay_with_the_reference_path(rule):
-    reference = losses(rule, "reference")
+EACH = [(rule, "own") for rule in RULES] + [
+    ("standard", values) for values in REGISTRY["values"] if values != "own"]
+
+
+@pytest.mark.parametrize(("rule", "values"), EACH)
+def test_losses_stay_with_the_reference_path(rule, values):
+    reference = losses(rule, "reference", values=values)
     assert reference[0] > reference[-5:].mean() + 0.3  # the model learns
     for path, bound in BOUNDS.items():
-        apart = (losses(rule, path, micro=2) - reference).abs().max()
+        apart = (losses(rule, path, micro=2, values=values) - reference).abs().max()
         assert 0 < apart < bound, path  # 0: the path was not taken
+
+
+@pytest.mark.parametrize("rule", ["standard", "review", "attnres"])
+def test_a_compiled_path_stays_with_the_reference_path_in_one_graph(rule):
+    """One graph for all of the fifty steps: none breaks, and nothing is compiled again."""
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = losses(rule, "compiled:recompute=layer", micro=2, backend=counter)
+    apart = (compiled - losses(rule, "reference")).abs().max()
+    assert 0 < apart < BOUNDS["fast"]
+    assert counter.frame_count == 1
 
 
 def test_each_choice_of_a_path_is_made(monkeypatch):
