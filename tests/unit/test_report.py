@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 
 import rr
-from rr import figures, report, stats
+from rr import figures, report, runtime, stats
 from rr.config import RRError
 from rr.report.run import LEVELS
 
@@ -147,10 +147,9 @@ def test_a_diverged_run_is_shown_as_one(trained, tmp_path):
     lines = (home / "metrics.jsonl").read_text().splitlines()
     end = {**json.loads(lines[-1]), "loss": None, "status": "diverged"}
     (home / "metrics.jsonl").write_text("\n".join([*lines[:-1], json.dumps(end)]) + "\n")
-    result = json.loads((home / "result.json").read_text())
-    (home / "result.json").write_text(
-        json.dumps(result | {"status": "diverged", "val_loss": None, "ece": None})
-    )
+    result = runtime.read_json(home / "result.json")
+    lost = {"status": "diverged", "val_loss": None, "ece": None}
+    runtime.write_json(home / "result.json", result | lost)
     ended = report.read(home)
     assert report.outcome(ended).startswith("DIVERGED at step 6")
     assert math.isnan(ended.curves[0]["loss"][-1])
