@@ -1,11 +1,19 @@
-"""What the fault tests share: a small text, a process to fork children from, a finished run."""
+"""What the fault tests share: a small text, processes to fork children from, finished runs, counts.
 
+The counts stand at the end of what pytest prints.
+"""
+
+import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from nursery import PROTOCOLS, Nursery, only, outcome
 
 SHAPE = "nano:n_layer=2,d_model=32,n_head=2,seq_len=32"
+RULES, SEEDS = ("standard", "review"), (0, 1, 2, 3)  # of a sweep of eight
+FATES = ("recovered", "refused", "harmless", "believed")  # of damages: the last must stay 0
+COUNTED = pytest.StashKey[dict]()
 
 
 @pytest.fixture(scope="session")
@@ -18,8 +26,22 @@ def corpus(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="session")
-def nursery(tmp_path_factory) -> Nursery:
-    born = Nursery(tmp_path_factory.mktemp("cache"))
+def home(tmp_path_factory) -> Path:
+    """The cache of tokens that all children share."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def nursery(home) -> Nursery:
+    born = Nursery(home)
+    yield born
+    born.close()
+
+
+@pytest.fixture(scope="session")
+def second(home, nursery) -> Nursery:
+    """Another one, for two sweeps at once."""
+    born = Nursery(home)
     yield born
     born.close()
 
@@ -52,3 +74,92 @@ def undisturbed(nursery, command, tmp_path_factory):
             assert found.setdefault(protocol, (told, run.durations()))[0] == told
         found[protocol] = told, run.durations()
     return found
+
+
+@pytest.fixture(scope="session")
+def sweeping(command):
+    """sweeping(out, steps=60, seeds=SEEDS) -> the words of a sweep, RULES by seeds, two at once."""
+
+    def words(out: Path, steps: int = 60, seeds=SEEDS, **options: object) -> list[str]:
+        given = {"runner": "direct", "jobs": 2, "save-every": 0.02, "precision": "fp32"} | options
+        rest = command(out, steps=steps, **given)[1:]
+        return ["sweep", *rest, "--rule", *RULES, "--seed", *map(str, seeds)]
+
+    return words
+
+
+@pytest.fixture(scope="session")
+def alone(nursery, command, undisturbed, tmp_path_factory):
+    """alone(steps) -> outcome of each cell of that sweep, by id: trained by itself, undisturbed."""
+    known: dict[int, dict] = {}
+
+    def cells(steps: int = 60) -> dict:
+        if steps not in known:
+            out = tmp_path_factory.mktemp("alone")
+            for rule in RULES:
+                for seed in SEEDS:
+                    words = command(out, steps=steps, rule=rule, seed=seed, precision="fp32")
+                    run = nursery.rr(*words)
+                    assert run.code == 0, run.err
+            known[steps] = {folder.name: outcome(folder) for folder in out.iterdir()}
+            assert len(known[steps]) == len(RULES) * len(SEEDS)
+        return known[steps]
+
+    return cells
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """disk(size) -> the folder of a small file system of its own; skipped where none can be made.
+
+    `disk.remount(options)` changes it.
+    """
+    place = tmp_path / "disk"
+
+    class Disk:
+        def __call__(self, size: str) -> Path:
+            if os.geteuid() != 0:
+                pytest.skip("mounting needs root")
+            place.mkdir()
+            if os.system(f"mount -t tmpfs -o size={size} tmpfs {place} 2>/dev/null"):
+                pytest.skip("mounting is not permitted here")
+            return place
+
+        def remount(self, options: str) -> None:
+            assert os.system(f"mount -o remount,{options} {place}") == 0
+
+    yield Disk()
+    if os.path.ismount(place):
+        os.system(f"umount {place}")
+
+
+# -- counts ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def counts(pytestconfig) -> dict[str, Counter]:
+    """kills: by (whose, phase); damages: by fate; full: disks; tallied over all tests."""
+    empty = {name: Counter() for name in ("kills", "damages", "disks", "runs")}
+    return pytestconfig.stash.setdefault(COUNTED, empty)
+
+
+def pytest_terminal_summary(terminalreporter, config) -> None:
+    """The table of what was done to how many, and what became of them."""
+    counted = config.stash.get(COUNTED, None)
+    if counted is None:
+        return
+    say = terminalreporter.write_line
+    terminalreporter.section("faults")
+    kills, damages, disks, runs = (counted[n] for n in ("kills", "damages", "disks", "runs"))
+    for whose in dict.fromkeys(whose for whose, _ in kills):
+        phases = {phase: n for (of, phase), n in kills.items() if of == whose}
+        told = ", ".join(f"{phase} {n}" for phase, n in phases.items())
+        say(f"SIGKILLs of {whose}: {sum(phases.values())} ({told})")
+    if damages:
+        told = ", ".join(f"{fate} {damages[fate]}" for fate in FATES)
+        say(f"damages tried: {damages.total()}: {told}")
+    if disks:
+        told = ", ".join(f"{what} {n}" for what, n in disks.items())
+        say(f"disks filled or made read-only: {disks.total()}: {told}")
+    say(f"runs compared with undisturbed ones: {runs.total()}: identical {runs['identical']}, "
+        f"different {runs['different']}, lost {runs['lost']}")

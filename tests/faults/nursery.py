@@ -4,8 +4,10 @@ A start of Python and torch takes seconds, a fork milliseconds, so that hundreds
 minutes. `Nursery` starts this file as a process of its own and talks to it in lines of JSON; for
 each request it forks a child that runs `rr.cli.main(argv)`, its stdout and stderr in pipes. The
 child announces on a pipe which phase it is in, by wrapped functions of rr: nothing in rr knows.
+Whole sweeps, whose cells are forked as well, are in `brood`.
 """
 
+import builtins
 import json
 import os
 import random
@@ -15,13 +17,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOCOLS = ("clean", "paper")
 PHASES = ("start-up", "step", "save", "evaluation", "result")
-LIMIT = 120.0  # seconds that one child may take
+LIMIT = 600.0  # seconds that one child may take
 
 
 @dataclass
@@ -65,17 +68,28 @@ class Nursery:
         crash_at: int | None = None,
         uid: int | None = None,
         file_limit: int | None = None,
+        fill: tuple[Path, str, int] | None = None,
     ) -> Outcome:
         """One child. at: (phase, n, s): signal `number` is sent s seconds into the n-th such phase.
 
         crash_at: the child kills itself before its n-th call that changes a folder or syncs a file.
         uid: the child's user; file_limit: bytes that one file may have (a full disk, to the child).
+        fill: (disk, name, n): the disk is filled when the n-th file called `name` on it is opened
+        to be written.
         """
-        request = {"argv": list(map(str, argv)), "at": at, "number": int(number),
-                   "crash_at": crash_at, "uid": uid, "file_limit": file_limit}
+        return Outcome(**self._ask({
+            "argv": list(map(str, argv)), "at": at, "number": int(number), "crash_at": crash_at,
+            "uid": uid, "file_limit": file_limit, "fill": fill and [str(fill[0]), *fill[1:]],
+        }))  # fmt: skip
+
+    def sweep(self, *argv: str, **asked: object) -> dict:
+        """One sweep, as `brood.serve` tells of it: `asked` is what that reads."""
+        return self._ask({"argv": list(map(str, argv)), "brood": True, **asked})
+
+    def _ask(self, request: dict) -> dict:
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
-        return Outcome(**json.loads(self.process.stdout.readline()))
+        return json.loads(self.process.stdout.readline())
 
     def close(self) -> None:
         """End the process and wait for it."""
@@ -109,35 +123,42 @@ def only(out: Path) -> Path:
 # -- inside the process that forks --------------------------------------------------------------
 
 
-def _announce(pipe: int) -> None:
-    """Write the number of each phase that begins to `pipe`."""
-    from rr import outcome, runtime, trainer
+class Announcer:
+    """Tells which phase this process is in: `tell(phase)` at each that begins, `first` now."""
 
-    now = ["start-up"]
+    def __init__(self, tell: Callable[[str], None], first: str) -> None:
+        self.tell = tell
+        self.enter(first)
 
-    def enter(phase: str) -> None:
-        now[0] = phase
-        os.write(pipe, bytes([PHASES.index(phase)]))
+    def enter(self, phase: str) -> None:
+        self.now = phase
+        self.tell(phase)
 
-    def wrap(owner: type, name: str, phase: str, stays: bool = False) -> None:
+    def wrap(self, owner: type, name: str, phase: str, stays: bool = False) -> None:
+        """`owner.name` is the phase, until it returns, or, if it `stays`, until the next."""
         real = getattr(owner, name)
 
         def wrapped(*args, **kwargs):
-            before = now[0]
-            enter(phase)
+            before = self.now
+            self.enter(phase)
             try:
                 return real(*args, **kwargs)
             finally:
                 if not stays:
-                    enter(before)
+                    self.enter(before)
 
         setattr(owner, name, wrapped)
 
-    enter("start-up")
-    wrap(trainer._Training, "_train_step", "step", stays=True)
-    wrap(outcome.Examiner, "held_out", "evaluation")
-    wrap(trainer._Training, "_finish", "result", stays=True)
-    wrap(runtime.Checkpoints, "save", "save")
+
+def announce(tell: Callable[[str], None]) -> None:
+    """Announce the phases of a run."""
+    from rr import outcome, runtime, trainer
+
+    phases = Announcer(tell, "start-up")
+    phases.wrap(trainer._Training, "_train_step", "step", stays=True)
+    phases.wrap(outcome.Examiner, "held_out", "evaluation")
+    phases.wrap(trainer._Training, "_finish", "result", stays=True)
+    phases.wrap(runtime.Checkpoints, "save", "save")
 
 
 def _crash(at: int) -> None:
@@ -159,6 +180,43 @@ def _crash(at: int) -> None:
         wrap(name)
 
 
+def fill_up(disk: Path) -> None:
+    """Leave no free byte on `disk`."""
+    handle = os.open(disk / "filler", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for piece in (1 << 16, 1 << 12, 1):
+        try:
+            while True:
+                os.write(handle, bytes(piece))
+        except OSError:
+            pass
+    os.close(handle)
+
+
+def _fill(disk: str, name: str, n: int) -> None:
+    """Fill the disk when the n-th file of that name on it is opened to be written."""
+    left = [n]
+
+    def meets(path: object, writing: bool) -> None:
+        told = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+        found = os.path.basename(told).removeprefix(".").removesuffix(".aside")
+        if writing and told.startswith(disk) and found == name:
+            left[0] -= 1
+            if left[0] == 0:
+                fill_up(Path(disk))
+
+    def wrap(owner: object, name: str, writes: Callable[..., bool]) -> None:
+        real = getattr(owner, name)
+
+        def wrapped(path, *args, **kwargs):
+            meets(path, writes(*args, **kwargs))
+            return real(path, *args, **kwargs)
+
+        setattr(owner, name, wrapped)
+
+    wrap(builtins, "open", lambda mode="r", *args, **kwargs: mode[:1] in "wax")
+    wrap(os, "open", lambda flags, *args, **kwargs: bool(flags & os.O_CREAT))
+
+
 def _child(request: dict, pipe: int, out: int, err: int) -> int:
     from rr import cli
 
@@ -169,7 +227,9 @@ def _child(request: dict, pipe: int, out: int, err: int) -> int:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"],) * 2)
     if request["uid"] is not None:
         os.setuid(request["uid"])
-    _announce(pipe)
+    announce(lambda phase: os.write(pipe, bytes([PHASES.index(phase)])))
+    if request["fill"] is not None:
+        _fill(*request["fill"])
     if request["crash_at"] is not None:
         _crash(request["crash_at"])
     code = cli.main(request["argv"])
@@ -229,15 +289,19 @@ def _watch(
 
 
 def _main() -> None:
+    import brood
     import torch._dynamo  # noqa: F401  (an optimiser imports it: three seconds)
 
     import rr.cli
     import rr.corpus
     import rr.stats
+    import rr.sweep.schedule
     import rr.trainer  # noqa: F401  (all of it in memory before the first fork)
 
     for line in sys.stdin:
-        print(json.dumps(_serve(json.loads(line))), flush=True)
+        request = json.loads(line)
+        told = brood.serve(request) if request.pop("brood", False) else _serve(request)
+        print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":

@@ -50,28 +50,37 @@ def report(counted: Counter, seed: int) -> str:
     return f"\nkills by phase: {told}; {counted.total()} in all (RR_FAULT_SEED={seed})"
 
 
+def tally(counts: dict, counted: Counter) -> None:
+    for phase in PHASES:
+        counts["kills"]["single runs", phase] += counted[phase]
+
+
 @pytest.fixture
 def seed() -> int:
     return int(os.environ.get("RR_FAULT_SEED", time.time_ns() % 2**32))
 
 
-def test_twenty_random_kills(nursery, command, undisturbed, tmp_path, seed):
+def test_twenty_random_kills(nursery, command, undisturbed, tmp_path, seed, counts):
     counted = kill(nursery, command, undisturbed, tmp_path, 20, seed)
     print(report(counted, seed))
+    tally(counts, counted)
     assert counted.total() >= 20
 
 
 @pytest.mark.slow
-def test_a_hundred_random_kills_hit_every_phase(nursery, command, undisturbed, tmp_path, seed):
+def test_a_hundred_random_kills_hit_every_phase(
+    nursery, command, undisturbed, tmp_path, seed, counts
+):
     counted = kill(nursery, command, undisturbed, tmp_path, 100, seed)
     print(report(counted, seed))
+    tally(counts, counted)
     assert all(counted[phase] >= 3 for phase in PHASES), report(counted, seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_crash_before_every_single_change_of_the_disk(
-    nursery, command, undisturbed, tmp_path, protocol
+    nursery, command, undisturbed, tmp_path, protocol, counts
 ):
     # Random times miss the instant between two system calls; this visits each of them.
     n, crashed = 0, Counter()
@@ -89,5 +98,7 @@ def test_a_crash_before_every_single_change_of_the_disk(
         assert outcome(only(out)) == undisturbed[protocol][0], f"crash {n} in {child.phase}"
         shutil.rmtree(out)
     print(report(crashed, 0))
+    for phase in PHASES:
+        counts["kills"]["single runs, before each change of the disk", phase] += crashed[phase]
     assert n > 20
     assert all(crashed[phase] for phase in ("start-up", "save", "result"))

@@ -1,0 +1,317 @@
+"""Every kind of damage to every file of a run: recovered or refused, by name, and never believed.
+
+A damage is *recovered* where the run ends with the bits of an undisturbed one and the damaged file
+was named, *refused* where one line names it and nothing is made of it, *harmless* where the file
+says what it said (a blank that became another) or its lines are written again in any case, and
+*believed* otherwise. None may be.
+"""
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import random
+import shutil
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from nursery import ROOT, only, outcome
+
+HALFWAY = ("run.json", "metrics.jsonl", "state.pt", "meta.json", "vocab.json", "merges.txt")
+ENDED = ("run.json", "result.json", "metrics.jsonl", "state.pt", "vocab.json", "merges.txt")
+FLIPS = 5  # bits, at random places
+
+
+def newest(folder: Path) -> Path:
+    return sorted((folder / "checkpoint").iterdir())[-1]
+
+
+def place(folder: Path, name: str) -> Path:
+    """Where a file of a run stands; of the checkpoints, the newest."""
+    if name in ("state.pt", "meta.json"):
+        return newest(folder) / name
+    return folder / ("tokenizer" if name in ("vocab.json", "merges.txt") else "") / name
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "below").write_text("in its place")
+
+
+def flip(at: float, bit: int):
+    def damage(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        data[int(at * len(data))] ^= 1 << bit
+        path.write_bytes(bytes(data))
+
+    return damage
+
+
+def damages() -> dict:
+    """Name -> damage(path)."""
+    rng = random.Random(5)
+    flips = {f"bit {i}": flip(rng.random(), rng.randrange(8)) for i in range(FLIPS)}
+    return {
+        "truncated": lambda path: os.truncate(path, path.stat().st_size // 2),
+        "a byte short": lambda path: os.truncate(path, path.stat().st_size - 2),
+        "empty": lambda path: path.write_bytes(b""),
+        "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+        "zeroed at its end": lambda path: path.write_bytes(
+            path.read_bytes()[: -path.stat().st_size // 3].ljust(path.stat().st_size, b"\0")
+        ),
+        "missing": remove,
+        "directory": directory,
+        **flips,
+    }
+
+
+@pytest.fixture(scope="module")
+def halfway(nursery, command, undisturbed, tmp_path_factory) -> dict[int, Path]:
+    """Runs of two seeds, killed in the middle with two checkpoints each."""
+    made = {}
+    for seed in (0, 1):
+        out = tmp_path_factory.mktemp("halfway")
+        end = nursery.rr(*command(out, seed=seed), at=("save", 4, 0.0))
+        assert end.code == -signal.SIGKILL and len(list((only(out) / "checkpoint").iterdir())) == 2
+        made[seed] = out
+    return made
+
+
+@pytest.fixture(scope="module")
+def ended(nursery, command, undisturbed, tmp_path_factory) -> dict[int, Path]:
+    """Finished runs of two seeds."""
+    made = {}
+    for seed in (0, 1):
+        made[seed] = tmp_path_factory.mktemp("ended")
+        assert nursery.rr(*command(made[seed], seed=seed)).code == 0
+    return made
+
+
+def says(path: Path) -> object:
+    """What a JSON file says, for telling a changed blank from a changed word."""
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, OSError):
+        return None
+
+
+def goes_on(nursery, command, out: Path, name: str, told, whole: bytes | None) -> str:
+    """The fate of a damage to a run that was cut off, when it is told to go on."""
+    folder = only(out)
+    path = place(folder, name)
+    same = path.is_file() and (says(path) or path.read_bytes()) == (_parsed(whole) or whole)
+    end = nursery.rr(*command(out))
+    assert "Traceback" not in end.err, end.err
+    if end.code == 0 and outcome(folder) == told:
+        named = path.name in end.err or path.parent.name in end.err
+        if name == "metrics.jsonl" and not named:  # lines after the checkpoint: written again
+            return "harmless"
+        return "harmless" if same and not named else "recovered" if named else "believed"
+    lines = [line for line in end.err.splitlines() if line.startswith("rr: ")]
+    refused = end.code in (2, 3) and len(lines) == 1 and not (folder / "result.json").exists()
+    return "refused" if refused and name in lines[0] else "believed"
+
+
+def _parsed(data: bytes | None) -> object:
+    try:
+        return json.loads(data) if data else None
+    except ValueError:
+        return None
+
+
+def table_of(fates: dict, counts: dict[str, Counter]) -> None:
+    counts["damages"].update(fates.values())
+    for (name, damage), fate in fates.items():
+        print(f"{name:14s} {damage:18s} {fate}")
+    assert [case for case, fate in fates.items() if fate == "believed"] == []
+
+
+@pytest.mark.slow
+def test_every_damage_to_a_run_that_goes_on(
+    nursery, command, undisturbed, halfway, tmp_path, counts
+):
+    fates = {}
+    for name in HALFWAY:
+        cases = damages() | {"of another run": lambda path, name=name: shutil.copy(
+            place(only(halfway[1]), name), path)}  # fmt: skip
+        if name in ("vocab.json", "merges.txt"):
+            del cases["of another run"]  # it is the same tokenizer
+        for word, damage in cases.items():
+            out = tmp_path / f"{name}-{word}".replace(" ", "-")
+            shutil.copytree(halfway[0], out)
+            path = place(only(out), name)
+            whole = path.read_bytes()
+            damage(path)
+            told = undisturbed["clean"][0]
+            fates[name, word] = goes_on(nursery, command, out, name, told, whole)
+            shutil.rmtree(out)
+    table_of(fates, counts)
+
+
+def ask(folder: Path, name: str) -> object:
+    """What the readers of an ended run say of the file: the thing itself, or RRError."""
+    from rr import runs, runtime, stats
+    from rr.report import run as report
+
+    if name == "result.json":
+        found = stats.scan(folder.parent)
+        told = runs.finished(folder)
+        assert [row["id"] for row in found.rows] == [told["id"]]
+        return told
+    if name in ("run.json", "metrics.jsonl"):
+        ended = report.read(folder)
+        return ended.history if name == "metrics.jsonl" else runtime.read_json(folder / name)
+    model, run, vocabulary = runs.load(folder)
+    return runtime.weights_sha256(model), run.id, vocabulary.encode("Ada sees the sea 7 times.")
+
+
+def fate_of_reading(folder: Path, name: str, told: object) -> str:
+    from rr.config import RRError
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            found = ask(folder, name)
+    except RRError as error:
+        home = {"vocab.json": "tokenizer", "merges.txt": "tokenizer", "state.pt": "checkpoint"}
+        return "refused" if home.get(name, name) in str(error) else "believed"
+    if name == "state.pt" and "is not believed" in said.getvalue():
+        return "recovered"  # from the checkpoint before it
+    return "harmless" if found == told else "believed"
+
+
+def test_any_flipped_bit_of_a_result_is_seen(ended, counts):
+    from rr import stats
+
+    folder, rng = only(ended[0]), random.Random(0)
+    path, told = folder / "result.json", ask(only(ended[0]), "result.json")
+    whole, fates = path.read_bytes(), {}
+    for at in range(0, len(whole), 3):
+        bit = rng.randrange(8)
+        flip((at + 0.5) / len(whole), bit)(path)
+        fates["result.json", f"byte {at} bit {bit}"] = fate = fate_of_reading(
+            folder, "result.json", told
+        )
+        if fate == "refused":
+            assert stats.scan(folder.parent).rows == []
+        path.write_bytes(whole)
+    # blanks, last digits beyond a float's precision, and the name of the seal
+    assert Counter(fates.values())["harmless"] < 0.1 * len(fates), table_of(fates, counts)
+    table_of(fates, counts)
+
+
+@pytest.mark.slow
+def test_every_damage_to_a_run_that_has_ended(
+    nursery, command, undisturbed, ended, tmp_path, counts
+):
+    fates = {}
+    for name in ENDED:
+        told = ask(only(ended[0]), name)
+        cases = damages() | {"of another run": lambda path, name=name: shutil.copy(
+            place(only(ended[1]), name), path)}  # fmt: skip
+        if name in ("vocab.json", "merges.txt"):
+            del cases["of another run"]
+        for word, damage in cases.items():
+            out = tmp_path / f"{name}-{word}".replace(" ", "-")
+            shutil.copytree(ended[0], out)
+            path = place(only(out), name)
+            whole = path.read_bytes()
+            damage(path)
+            assert not path.is_file() or path.read_bytes() != whole
+            if (name, word) == ("result.json", "missing"):  # it is made again from the checkpoint
+                end, expected = nursery.rr(*command(out)), undisturbed["clean"][0]
+                good = end.code == 0 and outcome(only(out)) == expected
+                fate = "recovered" if good else "believed"
+            else:
+                fate = fate_of_reading(only(out), name, told)
+            if name == "result.json" and fate == "refused":
+                end = nursery.rr(*command(out))
+                assert end.code == 3 and "result.json" in end.err, end.err
+            fates[name, word] = fate
+            shutil.rmtree(out)
+    table_of(fates, counts)
+
+
+class Evil:
+    """Unpickled, it runs a command."""
+
+    def __init__(self, proof: Path) -> None:
+        self.proof = proof
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.proof}",)
+
+
+def forge(checkpoint: Path, content: bytes | None = None) -> None:
+    """Make a checkpoint's label fit what it holds, as whoever can write the folder can."""
+    from rr.runtime import Checkpoints
+
+    if content is not None:
+        (checkpoint / "state.pt").write_bytes(content)
+    meta = json.loads((checkpoint / "meta.json").read_text())
+    meta["sha256"] = Checkpoints._digest(meta, checkpoint)
+    (checkpoint / "meta.json").write_text(json.dumps(meta))
+
+
+@pytest.mark.parametrize("form", ["pickle", "torch", "beside the weights"])
+def test_a_checkpoint_cannot_run_code(
+    nursery, command, undisturbed, halfway, tmp_path, form, counts
+):
+    import torch
+
+    out, proof = tmp_path / "out", tmp_path / "proof"
+    shutil.copytree(halfway[0], out)
+    for checkpoint in sorted((only(out) / "checkpoint").iterdir())[1:]:
+        state = checkpoint / "state.pt"
+        if form == "pickle":
+            state.write_bytes(pickle.dumps(Evil(proof)))
+        else:
+            whole = torch.load(state, weights_only=True) if "weights" in form else {}
+            torch.save({**whole, "evil": Evil(proof)}, state)
+        forge(checkpoint)
+    with open(state, "rb") as file:  # the trap is set: another loader would fall into it
+        if form == "pickle":
+            pickle.load(file)
+        else:
+            torch.load(file, weights_only=False)
+    assert proof.exists()
+    proof.unlink()
+    end = nursery.rr(*command(out))
+    assert end.code == 0 and "is not believed" in end.err and "Traceback" not in end.err, end.err
+    assert not proof.exists()
+    assert outcome(only(out)) == undisturbed["clean"][0]
+    counts["damages"]["recovered"] += 1
+
+
+def test_a_checkpoint_of_another_layout_is_refused(
+    nursery, command, undisturbed, halfway, tmp_path, counts
+):
+    import torch
+
+    out = shutil.copytree(halfway[0], tmp_path / "out")
+    for checkpoint in (only(out) / "checkpoint").iterdir():
+        state = torch.load(checkpoint / "state.pt", weights_only=True)
+        state["sums"] = state.pop("loss_sum")
+        torch.save(state, checkpoint / "state.pt")
+        forge(checkpoint)
+    end = nursery.rr(*command(out))
+    assert end.code == 3 and "another version" in end.err and "Traceback" not in end.err, end.err
+    assert not (only(out) / "result.json").exists()
+    counts["damages"]["refused"] += 1
+
+
+def test_nothing_of_ours_unpickles_what_it_reads():
+    # the only reader of pickled files is torch's, told to take tensors and plain values alone
+    for path in (ROOT / "rr").rglob("*.py"):
+        text = path.read_text()
+        for call in ("pickle.load", "np.load(", "allow_pickle=True", "weights_only=False"):
+            assert call not in text, f"{path}: {call}"
+        assert text.count("torch.load(") == text.count("weights_only=True"), path

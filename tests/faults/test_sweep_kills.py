@@ -1,0 +1,184 @@
+"""SIGKILL to the runs of a sweep, to the sweep, and two sweeps on one folder: nothing is lost."""
+
+import os
+import random
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from brood import OWN
+from conftest import RULES
+from nursery import PHASES, outcome
+
+STEPS = 60  # of a cell
+LONG = 240  # of a cell that is killed some twenty-five times on its way
+
+
+@pytest.fixture
+def seed() -> int:
+    return int(os.environ.get("RR_FAULT_SEED", time.time_ns() % 2**32))
+
+
+def compare(out: Path, told: dict, counts: dict[str, Counter]) -> None:
+    """Every cell is there, ended, with the bits of a run that nobody touched; nothing else is."""
+    for run, expected in told.items():
+        if not (out / run / "result.json").is_file():
+            counts["runs"]["lost"] += 1
+        elif outcome(out / run) == expected:
+            counts["runs"]["identical"] += 1
+        else:
+            counts["runs"]["different"] += 1
+        assert len(list((out / run / "checkpoint").iterdir())) <= 2
+    assert counts["runs"]["lost"] == counts["runs"]["different"] == 0
+    assert {p.name for p in out.iterdir()} == {*told, ".claims", ".logs"}
+    assert list((out / ".claims").iterdir()) == []
+    stray = [p for run in told for p in (out / run).rglob(".*")]
+    assert [p for p in stray if p.name != ".metrics.jsonl.aside"] == []
+
+
+def some(told: dict, seeds: int) -> dict:
+    """The cells of the first `seeds` seeds."""
+    return {run: told[run] for run in told if told[run][0]["seed"] < seeds}
+
+
+def cells_killed(nursery, sweeping, told, out: Path, wanted: int, steps: int, seed: int, counts):
+    """Sweeps of eight cells, one after another, until `wanted` kills have been counted."""
+    died, sweeps, again = Counter(), 0, 0
+    while died.total() < wanted:
+        sweeps += 1
+        here, code, rounds = out / str(sweeps), None, 0
+        while code != 0:
+            left = wanted - died.total()
+            end = nursery.sweep(*sweeping(here, steps), kills=left, seed=seed + sweeps + again)
+            died += Counter(end["kills"])
+            code, rounds = end["code"], rounds + 1
+            # 3: a cell was killed too often before it could save; the same command goes on
+            assert code in (0, 3) and rounds < 10, end["err"]
+        again += rounds - 1
+        compare(here, told, counts)
+    for phase in PHASES:
+        counts["kills"]["a sweep's runs", phase] += died[phase]
+    print(f"\n{died.total()} kills, {sweeps} sweeps, {again} of them started again: {dict(died)} "
+          f"(RR_FAULT_SEED={seed})")  # fmt: skip
+    return died
+
+
+def test_random_kills_of_a_sweeps_runs(nursery, sweeping, alone, tmp_path, seed, counts):
+    died = cells_killed(nursery, sweeping, alone(STEPS), tmp_path, 20, STEPS, seed, counts)
+    assert died.total() == 20
+
+
+@pytest.mark.slow
+def test_two_hundred_kills_of_a_sweeps_runs(nursery, sweeping, alone, tmp_path, seed, counts):
+    died = cells_killed(nursery, sweeping, alone(LONG), tmp_path, 200, LONG, seed, counts)
+    assert died.total() == 200 and all(died[phase] for phase in PHASES)
+
+
+def sweep_killed(nursery, sweeping, told, out: Path, wanted: int, seed: int, counts) -> None:
+    """Kill the sweep itself and start it again; its runs, orphaned, stop by themselves."""
+    rng, died, rounds = random.Random(seed), Counter(), 0
+    seeds = {told[run][0]["seed"] for run in told}
+    while died.total() < wanted:
+        rounds += 1
+        here, code = out / str(rounds), None
+        while code != 0:
+            kills = int(died.total() < wanted)
+            end = nursery.sweep(*sweeping(here, STEPS, seeds), own=True, kills=kills,
+                                seed=rng.random(), span=0.5)  # fmt: skip
+            died += Counter(end["kills"])
+            code = end["code"]
+            assert code in (0, -9), end["err"]
+        compare(here, told, counts)
+    for phase in OWN:
+        counts["kills"]["the sweep itself", phase] += died[phase]
+    print(f"\n{died.total()} kills of the sweep: {dict(died)} (RR_FAULT_SEED={seed})")
+
+
+def test_a_killed_sweep_goes_on(nursery, sweeping, alone, tmp_path, seed, counts):
+    sweep_killed(nursery, sweeping, some(alone(STEPS), 2), tmp_path, 2, seed, counts)
+
+
+@pytest.mark.slow
+def test_a_sweep_killed_thirty_times_goes_on(nursery, sweeping, alone, tmp_path, seed, counts):
+    sweep_killed(nursery, sweeping, alone(STEPS), tmp_path, 30, seed, counts)
+
+
+def both(first, second, words: list[str], **asked: object) -> list[dict]:
+    """Two sweeps at once, each from its own process; `asked` is of the first, a beat of both."""
+    ends: dict[int, dict] = {}
+    beat = {"beat": asked["beat"]} if "beat" in asked else {}
+
+    def go(i: int, nursery, more: dict) -> None:
+        ends[i] = nursery.sweep(*words, **more)
+
+    threads = [threading.Thread(target=go, args=given)
+               for given in ((0, first, asked), (1, second, beat))]  # fmt: skip
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [ends[0], ends[1]]
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(6, marks=pytest.mark.slow)])
+def test_two_sweeps_at_once_share_the_work(
+    nursery, second, sweeping, alone, tmp_path, rounds, counts
+):
+    told = alone(STEPS)
+    for i in range(rounds):
+        out = tmp_path / str(i)
+        # nobody dies here, and on a busy machine a living owner may be slow
+        ends = both(nursery, second, sweeping(out, STEPS), beat=2.0)
+        assert [end["code"] for end in ends] == [0, 0], [end["err"] for end in ends]
+        starts = Counter(ends[0]["starts"]) + Counter(ends[1]["starts"])
+        assert starts == dict.fromkeys(told, 1), "each cell was started once"
+        compare(out, told, counts)
+
+
+@pytest.mark.slow
+def test_of_two_sweeps_one_is_killed(nursery, second, sweeping, alone, tmp_path, seed, counts):
+    told, died = alone(STEPS), Counter()
+    for i in range(5):
+        out = tmp_path / str(i)
+        first, other = both(nursery, second, sweeping(out, STEPS), own=True, kills=1,
+                            seed=seed + i, span=0.5)  # fmt: skip
+        assert first["code"] in (0, -9) and other["code"] == 0, first["err"] + other["err"]
+        died += Counter(first["kills"])
+        starts = Counter(first["starts"]) + Counter(other["starts"])
+        assert max(starts.values()) <= 2 and sum(starts.values()) <= len(told) + 2
+        compare(out, told, counts)
+    for phase in OWN:
+        counts["kills"]["one of two sweeps", phase] += died[phase]
+
+
+def test_a_clock_that_jumps_an_hour(nursery, sweeping, alone, tmp_path, counts):
+    told = some(alone(STEPS), 1)
+    dead = tmp_path / ".claims" / next(iter(told))
+    dead.parent.mkdir()
+    dead.write_text("0123456789abcdef 000000000007 a machine that is gone\n")
+    end = nursery.sweep(*sweeping(tmp_path, STEPS, [0]), clock=True)
+    assert end["code"] == 0, end["err"]
+    assert end["err"].count("taken over") == 1
+    assert end["starts"] == dict.fromkeys(told, 1)
+    compare(tmp_path, told, counts)
+
+
+def test_damaged_claims_are_taken_over(nursery, sweeping, alone, tmp_path, counts):
+    told = alone(STEPS)
+    whole = b"0123456789abcdef 000000000007 a machine that is gone\n"
+    flipped = bytes([whole[0] ^ 1]) + whole[1:]
+    damaged = [whole, whole[:20], b"", bytes(len(whole)), flipped, b"\xff\xfe" * 9, whole * 1000]
+    folder = tmp_path / ".claims"
+    for run, content in zip(told, damaged, strict=False):
+        folder.mkdir(exist_ok=True)
+        (folder / run).write_bytes(content)
+    last = list(told)[len(damaged)]
+    (folder / last / "below").mkdir(parents=True)  # a directory in place of a file
+    assert len(RULES) * 4 == len(damaged) + 1
+    end = nursery.sweep(*sweeping(tmp_path, STEPS))
+    assert end["code"] == 0 and end["err"].count("taken over") == len(told), end["err"]
+    assert end["starts"] == dict.fromkeys(told, 1)
+    compare(tmp_path, told, counts)
+    counts["damages"]["recovered"] += len(told)
