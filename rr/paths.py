@@ -267,6 +267,18 @@ class Step:
             else:
                 group["lr"] = own
 
+    def shrink(self, micro: int) -> None:
+        """From here on `micro` windows at once; what a failed attempt left is let go."""
+        self.micro = micro
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
+
+    @property
+    def told(self) -> str:
+        """What was chosen, in words: precision, device, windows at once."""
+        where = runtime.device_name(self.device)
+        return f"{self.precision} on {where}, {self.micro} windows at once"
+
     def _step(self, x: Tensor, y: Tensor) -> Tensor:
         loss = self.gradients(x, y)
         self.update()

@@ -45,9 +45,8 @@ def train(
     save_every: seconds between checkpoints. micro_batch: windows that a process takes through the
     model at once, all of its batch unless told otherwise; gradients are accumulated. parallel:
     "ddp" (the default) or "fsdp", where torchrun started several processes. path: how steps are
-    computed (`rr.paths`), chosen for the device unless told. charts: "tensorboard", "wandb", beside
-    metrics.jsonl. log: gets every line of progress; None prints them, `lambda line: None` keeps
-    quiet.
+    computed (`rr.paths`), by the device unless told. charts: "tensorboard", "wandb", where curves
+    are drawn, too. log: gets every line of progress; None prints, `lambda line: None` keeps quiet.
 
     Raises RRError (bad input), RunFailed (the run cannot go on), Interrupted (SIGTERM or Ctrl-C:
     the step was finished and saved). A loss that is not finite ends the run as "diverged".
@@ -181,19 +180,14 @@ class _Training:
             self._train_step()
             self.done += 1
             if self.done == 1:  # what was chosen has shown that it works here
-                self.progress.say(
-                    f"{self.id}: {self.precision} on {runtime.device_name(self.device)}, "
-                    f"{self.stepper.micro} windows at once, along the path {self.path}"
-                )
+                self.progress.say(f"{self.id}: {self.stepper.told}, along the path {self.path}")
             if self.step % every == 0 or self.done == segment.end:
                 status = self._record_losses()
             if self.step in points and status == "running":
                 loss = self.examiner.held_out(self.stream, PREFIX).loss
                 self._record({"valid": loss if np.isfinite(loss) else None})
-            self.progress.step(
-                run, self.done, self.segments[-1].end, self.shown_loss,
-                time.monotonic() - self.started,
-            )  # fmt: skip
+            spent = time.monotonic() - self.started
+            self.progress.step(run, self.done, self.segments[-1].end, self.shown_loss, spent)
             due = self.world.leads and time.monotonic() - saved > self.save_every
             stop.requested, due = self.world.any(stop.requested, due)
             if stop.requested:
@@ -261,9 +255,7 @@ class _Training:
             self._shrink(-(-micro // 2))  # where the error no longer holds on to the activations
 
     def _shrink(self, micro: int) -> None:
-        self.stepper.micro = micro
-        self.stepper.optimizer.zero_grad(set_to_none=True)
-        torch.cuda.empty_cache()
+        self.stepper.shrink(micro)
         self.progress.say(
             f"out of memory: micro-batch {micro}, gradients accumulated; "
             f"the batch stays {self.run.recipe.batch}"
