@@ -243,7 +243,8 @@ def provenance(ended: Ended) -> list[tuple[str, str]]:
     rows = [
         ("run", ended.run.id),
         ("rr", f"{told['rr']}, commit {(told['git'] or 'unknown')[:12]}"),
-        ("packages", f"python {told['python']}, {packages}"),
+        ("python", told["python"]),
+        ("packages", packages),
         ("device", f"{told['device']}, {told['threads']} CPU threads, {told['platform']}"),
         ("precision", told["precision"]),
         ("code path", f"{told['code_path']}, micro-batch {told['micro_batch']}"),
