@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .. import DATA
 from ..config import RRError, Run
-from ..ladder import parse_rung
+from ..ladder import SHAPE, parse_rung
 from ..residual import canonical
 from ..stats import scan, table
 from ..stats.results import GROUP, TOLD
@@ -54,8 +54,7 @@ def survey(
     if not str(folder) or not path.is_dir():
         raise RRError(f"no folder {folder}: a folder of runs, or one of data/measured, is accepted")
     rules = [_arm(words) for words in rules]
-    for rung in rungs:
-        parse_rung(rung)
+    rungs = [_rung(words) for words in rungs]
     recorded = path.resolve().is_relative_to(DATA.resolve())
     found = scan(path)
     here = Survey(path, "RUNS" if recorded else str(folder), [], [], _specifications(path))
@@ -75,6 +74,13 @@ def survey(
         here.notes.append(str(error))
     here.missing = _missing(here, rungs, rules, seeds)
     return here
+
+
+def _rung(words: str) -> str:
+    """A rung of the plan as runs name it, its options in one order; RRError if unknown."""
+    _, shape = parse_rung(words)
+    told = ",".join(f"{key}={shape[key]}" for key in SHAPE if key in shape)
+    return words.partition(":")[0] + (told and f":{told}")
 
 
 def _arm(words: str) -> str:

@@ -148,7 +148,7 @@ def test_a_diverged_run_is_shown_as_one(trained, tmp_path):
     end = {**json.loads(lines[-1]), "loss": None, "status": "diverged"}
     (home / "metrics.jsonl").write_text("\n".join([*lines[:-1], json.dumps(end)]) + "\n")
     result = runtime.read_json(home / "result.json")
-    lost = {"status": "diverged", "val_loss": None, "ece": None}
+    lost = {"status": "diverged", "val_loss": None, "ece": None, "curve_sha256": None}
     runtime.write_json(home / "result.json", result | lost)
     ended = report.read(home)
     assert report.outcome(ended).startswith("DIVERGED at step 6")
