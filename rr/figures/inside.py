@@ -20,11 +20,11 @@ def _kind(row: Mapping) -> tuple[str, str, str]:
     return KINDS[row["kind"]]
 
 
-def kind_key(ax: Axes, rows: Sequence[Mapping], loc: str = "best") -> None:
-    """A legend of the two kinds of sublayer."""
+def kind_key(ax: Axes, rows: Sequence[Mapping]) -> None:
+    """A legend of the two kinds of sublayer, above the axes."""
     for name, colour, marker in dict.fromkeys(map(_kind, rows)):
         ax.plot([], [], marker, color=colour, label=name)
-    ax.legend(loc=loc)
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
 
 
 def gate_bands(ax: Axes, rows: Sequence[Mapping]) -> Axes:
