@@ -42,6 +42,7 @@ def plan() -> Iterator[tuple[str, str, Change, float]]:
     for seed in SEEDS:
         yield "nudge", f"weight {seed}", Change(nudge=seed), HIGH
         yield "seed", f"seed {seed}", Change(init=seed, batches=seed), HIGH
+    for seed in (1, 2):
         yield "initialisation", f"seed {seed}", Change(init=seed), HIGH
     for micro in (4, 2, 1):
         yield "micro-batch", f"{micro} windows", Change(micro=micro), LR
@@ -55,8 +56,9 @@ def plan() -> Iterator[tuple[str, str, Change, float]]:
         level = "as planned" if order is None else f"order {order}"
         yield "bf16", level, Change(path="eager", shuffle=order), LR
         yield "TF32, emulated", level, Change(tf32=True, shuffle=order), LR
-    for seed in SEEDS:
+    for seed in (1, 2, 3, 4):
         yield "initialisation", f"seed {seed}", Change(init=seed), LR
+    for seed in (1, 2, 3):
         yield "batches", f"seed {seed}", Change(batches=seed), LR
     yield "again", "another process", Change(), LR
 
