@@ -4,7 +4,8 @@
 
 Three things, each on real files and processes: how long a checkpoint takes and how large it is; how
 long a run that is sent SIGTERM takes until it has saved and ended; how much work SIGKILL destroys,
-at random moments, for several intervals between checkpoints. Ten minutes on two cores.
+at random moments, for several intervals between checkpoints. Ten minutes on two cores; called
+again, it goes on with what is missing.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from rr.config import Interrupted
 from rr.model import Model, decay_groups
 
 TINY = "nano:n_layer=2,d_model=32,seq_len=64"
-INTERVALS = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds between checkpoints
+INTERVALS = (0.5, 1.0, 2.0)  # seconds between checkpoints
 
 
 def checkpoint_cost(rung: str, home: Path, repeats: int = 3) -> dict:
@@ -114,22 +115,31 @@ def main() -> None:
     found = {"machine": f"{platform.machine()}, {os.cpu_count()} shared cores, one a run",
              "torch": torch.__version__, "sigkill": [], "sigterm": [],
              "checkpoints": []}  # fmt: skip
+    if args.to.exists():
+        found = runtime.read_json(args.to)
+    args.to.parent.mkdir(parents=True, exist_ok=True)
+
+    def keep(part: str, row: dict) -> None:
+        found[part].append(row)
+        runtime.write_json(args.to, found)
+        print(row, flush=True)
+
+    def count(part: str, key: str, value: object) -> int:
+        return sum(row[key] == value for row in found[part])
+
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        for every in INTERVALS:
-            lost = [destroyed(every, home / f"{every}-{n}", rng) for n in range(args.kills)]
-            found["sigkill"].append({"every": every, "lost_seconds": lost})
-            print(f"checkpoint every {every} s: {statistics.mean(lost):.2f} s lost", flush=True)
+        for rung in ("nano", "mini", "60M", "150M"):
+            if not count("checkpoints", "rung", rung):
+                keep("checkpoints", checkpoint_cost(rung, home / rung))
         for rung, batch, repeats in (("nano", None, 5), ("mini", None, 5), ("60M", 2, 3)):
             options = {"steps": 100} | ({"batch": batch} if batch else {})
-            for n in range(repeats):
-                found["sigterm"].append(terminated(rung, options, home / f"{rung}-{n}"))
-                print(found["sigterm"][-1], flush=True)
-        for rung in ("nano", "mini", "60M", "150M"):
-            found["checkpoints"].append(checkpoint_cost(rung, home / rung))
-            print(found["checkpoints"][-1], flush=True)
-    args.to.parent.mkdir(parents=True, exist_ok=True)
-    runtime.write_json(args.to, found)
+            for n in range(count("sigterm", "rung", rung), repeats):
+                keep("sigterm", terminated(rung, options, home / f"{rung}-{n}"))
+        for every in INTERVALS:
+            if not count("sigkill", "every", every):
+                lost = [destroyed(every, home / f"{every}-{n}", rng) for n in range(args.kills)]
+                keep("sigkill", {"every": every, "lost_seconds": lost})
 
 
 CONTEXT = multiprocessing.get_context("forkserver")

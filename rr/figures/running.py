@@ -28,7 +28,7 @@ def destroyed_work(ax: Axes, kills: Sequence[Mapping]) -> Axes:
     ax.set_yscale("log", base=2)
     ticks = [row["every"] for row in kills]
     ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
-    ax.set_yticks([2.0**k for k in range(-5, 5)], [f"{2.0**k:.2g}" for k in range(-5, 5)])
+    ax.set_yticks([2.0**k for k in range(-4, 5)], [f"{2.0**k:.3g}" for k in range(-4, 5)])
     ax.minorticks_off()
     ax.set_xlabel("seconds between checkpoints")
     ax.set_ylabel("seconds of work destroyed")

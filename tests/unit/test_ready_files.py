@@ -83,6 +83,19 @@ def test_scripts_are_bash(name):
     assert subprocess.run(["bash", "-n", READY / name]).returncode == 0
 
 
+@pytest.mark.parametrize("name", ["slurm.sbatch", "runpod_start.sh", "sky.yaml"])
+def test_the_sweeps_they_name_are_sweeps(name, capsys):
+    from rr import cli
+
+    text = re.sub(r"\\\n#?", " ", (READY / name).read_text())
+    words = re.search(r"rr sweep (--[^>\n]*)", text)[1].split()
+    cells = len(words[words.index("--rung") : words.index("--rule")]) - 1
+    cells *= len(words[words.index("--rule") : words.index("--seed")]) - 1
+    assert cli.main(["sweep", *words, *["--dry-run"] * ("--dry-run" not in words)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 * cells and all(line.startswith("rr train ") for line in lines)
+
+
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
 @pytest.mark.parametrize("name", [*SCRIPTS, "setup", "run"])
 def test_shellcheck_finds_nothing(name):
