@@ -43,15 +43,21 @@ def some(told: dict, seeds: int) -> dict:
     return {run: told[run] for run in told if told[run][0]["seed"] < seeds}
 
 
-def cells_killed(nursery, sweeping, told, out: Path, wanted: int, steps: int, seed: int, counts):
-    """Sweeps of eight cells, one after another, until `wanted` kills have been counted."""
+def cells_killed(
+    nursery, sweeping, told, out: Path, wanted: int, steps: int, span: float, seed: int, counts
+):
+    """Sweeps of eight cells, one after another, until `wanted` kills have been counted.
+
+    span: seconds within which an attempt's moment lies.
+    """
     died, sweeps, again = Counter(), 0, 0
     while died.total() < wanted:
         sweeps += 1
         here, code, rounds = out / str(sweeps), None, 0
         while code != 0:
             left = wanted - died.total()
-            end = nursery.sweep(*sweeping(here, steps), kills=left, seed=seed + sweeps + again)
+            end = nursery.sweep(*sweeping(here, steps), kills=left, span=span,
+                                seed=seed + sweeps + again)  # fmt: skip
             died += Counter(end["kills"])
             code, rounds = end["code"], rounds + 1
             # 3: a cell was killed too often before it could save; the same command goes on
@@ -66,13 +72,13 @@ def cells_killed(nursery, sweeping, told, out: Path, wanted: int, steps: int, se
 
 
 def test_random_kills_of_a_sweeps_runs(nursery, sweeping, alone, tmp_path, seed, counts):
-    died = cells_killed(nursery, sweeping, alone(STEPS), tmp_path, 20, STEPS, seed, counts)
+    died = cells_killed(nursery, sweeping, alone(STEPS), tmp_path, 20, STEPS, 0.3, seed, counts)
     assert died.total() == 20
 
 
 @pytest.mark.slow
 def test_two_hundred_kills_of_a_sweeps_runs(nursery, sweeping, alone, tmp_path, seed, counts):
-    died = cells_killed(nursery, sweeping, alone(LONG), tmp_path, 200, LONG, seed, counts)
+    died = cells_killed(nursery, sweeping, alone(LONG), tmp_path, 200, LONG, 0.8, seed, counts)
     assert died.total() == 200 and all(died[phase] for phase in PHASES)
 
 
