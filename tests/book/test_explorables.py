@@ -257,8 +257,8 @@ def test_strip_script_and_python_agree(show):
 
 STARTS = {
     "held-back": (
-        held_back(STORY), strip_sentence(strip_data(STORY), 1, "saved"),
-        strip_sentence(strip_data(STORY), 2, "saved"),
+        held_back(STORY, 2), strip_sentence(strip_data(STORY), 2, "saved"),
+        strip_sentence(strip_data(STORY), 3, "saved"),
     ),
     "stream-share": (stream_share(), stream_sentence(16, "sum"), stream_sentence(17, "sum")),
     "gate-playground": (gate_playground(), None, None),
