@@ -25,14 +25,15 @@ ENDED = ("run.json", "result.json", "metrics.jsonl", "state.pt", "vocab.json", "
 FLIPS = 5  # bits, at random places
 
 
-def newest(folder: Path) -> Path:
-    return sorted((folder / "checkpoint").iterdir())[-1]
+def checkpoints(folder: Path) -> list[Path]:
+    """Those that were finished, oldest first; a killed writer leaves another aside."""
+    return sorted(p for p in (folder / "checkpoint").iterdir() if p.name.isdecimal())
 
 
 def place(folder: Path, name: str) -> Path:
     """Where a file of a run stands; of the checkpoints, the newest."""
     if name in ("state.pt", "meta.json"):
-        return newest(folder) / name
+        return checkpoints(folder)[-1] / name
     return folder / ("tokenizer" if name in ("vocab.json", "merges.txt") else "") / name
 
 
@@ -80,7 +81,7 @@ def halfway(nursery, command, undisturbed, tmp_path_factory) -> dict[int, Path]:
     for seed in (0, 1):
         out = tmp_path_factory.mktemp("halfway")
         end = nursery.rr(*command(out, seed=seed), at=("save", 4, 0.0))
-        assert end.code == -signal.SIGKILL and len(list((only(out) / "checkpoint").iterdir())) == 2
+        assert end.code == -signal.SIGKILL and len(checkpoints(only(out))) == 2
         made[seed] = out
     return made
 
@@ -250,12 +251,10 @@ class Evil:
         return os.system, (f"touch {self.proof}",)
 
 
-def forge(checkpoint: Path, content: bytes | None = None) -> None:
+def forge(checkpoint: Path) -> None:
     """Make a checkpoint's label fit what it holds, as whoever can write the folder can."""
     from rr.runtime import Checkpoints
 
-    if content is not None:
-        (checkpoint / "state.pt").write_bytes(content)
     meta = json.loads((checkpoint / "meta.json").read_text())
     meta["sha256"] = Checkpoints._digest(meta, checkpoint)
     (checkpoint / "meta.json").write_text(json.dumps(meta))
@@ -269,14 +268,14 @@ def test_a_checkpoint_cannot_run_code(
 
     out, proof = tmp_path / "out", tmp_path / "proof"
     shutil.copytree(halfway[0], out)
-    for checkpoint in sorted((only(out) / "checkpoint").iterdir())[1:]:
-        state = checkpoint / "state.pt"
-        if form == "pickle":
-            state.write_bytes(pickle.dumps(Evil(proof)))
-        else:
-            whole = torch.load(state, weights_only=True) if "weights" in form else {}
-            torch.save({**whole, "evil": Evil(proof)}, state)
-        forge(checkpoint)
+    newest = checkpoints(only(out))[-1]
+    state = newest / "state.pt"
+    if form == "pickle":
+        state.write_bytes(pickle.dumps(Evil(proof)))
+    else:
+        whole = torch.load(state, weights_only=True) if "weights" in form else {}
+        torch.save({**whole, "evil": Evil(proof)}, state)
+    forge(newest)
     with open(state, "rb") as file:  # the trap is set: another loader would fall into it
         if form == "pickle":
             pickle.load(file)
@@ -297,7 +296,7 @@ def test_a_checkpoint_of_another_layout_is_refused(
     import torch
 
     out = shutil.copytree(halfway[0], tmp_path / "out")
-    for checkpoint in (only(out) / "checkpoint").iterdir():
+    for checkpoint in checkpoints(only(out)):
         state = torch.load(checkpoint / "state.pt", weights_only=True)
         state["sums"] = state.pop("loss_sum")
         torch.save(state, checkpoint / "state.pt")
