@@ -86,19 +86,20 @@ def strip_layout(words: list[str], width: float) -> list[tuple[float, int, float
 
 def _static(data: Mapping, sublayer: int, below: str) -> tuple[int, int, list[str]]:
     """The picture for a page without scripts."""
-    out, held = [], data["held"][sublayer - 1]
+    above, words, under = [], [], []
+    held = data["held"][sublayer - 1]
     other = data["loss"] if below == "loss" else data["saved"][sublayer - 1]
     places = strip_layout(data["words"], WIDTH)
     for (x, row, wide), word, back, value in zip(places, data["words"], held, other, strict=True):
         y = ROW * row
         tall = BAR * math.sqrt(min(1, abs(value) / FULL[below]))
         box = dict(x=x, width=wide)
-        out.append(kit.tag("rect", y=y + BAR * (1 - back), height=BAR * back, **box,
-                           class_="is-red"))  # fmt: skip
-        out.append(kit.tag("text", word.strip(), x=x, y=y + BAR + 14, textLength=wide,
-                           style="font-family:monospace"))  # fmt: skip
+        above.append(kit.tag("rect", y=y + BAR * (1 - back), height=BAR * back, **box))
+        words.append(kit.tag("text", word.strip(), x=x, y=y + BAR + 14, textLength=wide))
         kind = "is-green" if value > 0 else "hollow amber"
-        out.append(kit.tag("rect", y=y + BAR + 19, height=tall, **box, class_=kind))
+        under.append(kit.tag("rect", y=y + BAR + 19, height=tall, **box, class_=kind))
+    out = ['<g class="is-red">', *above, '</g><g style="font-family:monospace">', *words, "</g>"]
+    out += under
     return WIDTH, ROW * (places[-1][1] + 1), out
 
 
