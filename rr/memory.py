@@ -70,6 +70,8 @@ def predict(
     plain = {"compile": "none", "attention": "auto", "graph": "none"}
     if path.gate == "triton":  # holds what the fast one holds
         plain["gate"] = "fast"
+    if path.loss == "fused":  # compiled, likewise
+        plain["loss"] = "chunked"
     if path.precision == "fp16":  # its scaling looks at values; the bytes are bf16's
         plain["precision"] = "bf16"
     path, micro = replace(path, **plain), min(micro_batch, recipe.batch)

@@ -8,8 +8,9 @@ says whether blocks keep what their backward pass needs.
 """
 
 import contextlib
+import functools
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import torch
@@ -21,7 +22,7 @@ from .config import RRError, nearest
 EPS = 1e-5  # inside every RMS, in the gate as in the norms (the study's value)
 
 GATES = ("reference", "fast", "triton")
-LOSSES = ("chunked", "whole")
+LOSSES = ("chunked", "fused", "whole")
 RECOMPUTED = ("none", "layer")
 chosen = SimpleNamespace(gate="reference", loss="chunked", recompute="none")
 
@@ -34,8 +35,9 @@ def use(
 
     gate: "reference" (concatenated inputs, autograd), "fast" (`gated_write`) or "triton" (the same
     as one kernel; needs Triton and a GPU, or its interpreter). Gates that have no fast path stay on
-    the reference. loss: "chunked" or "whole" (all logits at once, autograd). recompute: "none" or
-    "layer" (`model.Layer`; the backward pass must be within the block, too). Raises RRError.
+    the reference. loss: "chunked", "fused" (chunked, the softmax of a chunk compiled into a few
+    passes over its logits) or "whole" (all logits at once, autograd). recompute: "none" or "layer"
+    (`model.Layer`; the backward pass must be within the block, too). Raises RRError.
     """
     for name, known in ((gate, GATES), (loss, LOSSES), (recompute, RECOMPUTED)):
         if name is not None and name not in known:
@@ -165,7 +167,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, hidden, weight, targets, vocab_size, chunk):
+    def forward(ctx, hidden, weight, targets, vocab_size, chunk, fused):
         n, wide = hidden.shape[0], torch.promote_types(hidden.dtype, torch.float32)
         rows = weight.to(hidden.dtype)
         grad_hidden = torch.empty_like(hidden)
@@ -173,16 +175,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
         total = torch.zeros((), dtype=wide, device=hidden.device)
         # float16 holds nothing below 6e-8: there the mean's 1/n waits until the loss is scaled.
         now, ctx.later = (1, n) if hidden.dtype == torch.float16 else (n, None)
+        softmax = _fused_softmax() if fused else _softmax
         for start in range(0, n, chunk):
             part = slice(start, start + chunk)
             target = targets[part, None]
-            logits = F.linear(hidden[part], rows).to(wide)  # (chunk, V)
-            logits[:, vocab_size:] = -torch.inf  # padding rows never get probability
-            log_z = logits.logsumexp(-1, keepdim=True)
-            total += (log_z - logits.gather(1, target)).sum()
-            grad = logits.sub_(log_z).exp_()  # softmax, in place
-            grad.scatter_add_(1, target, torch.full_like(log_z, -1.0))
-            grad = grad.div_(now).to(hidden.dtype)
+            # No name here for the (chunk, V) logits: they go as soon as the softmax has read them.
+            loss, grad = softmax(F.linear(hidden[part], rows), target, vocab_size, now)
+            total += loss
             torch.mm(grad, rows, out=grad_hidden[part])
             if wide == hidden.dtype:
                 grad_weight.addmm_(grad.t(), hidden[part])
@@ -196,7 +195,40 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_hidden, grad_weight = ctx.saved_tensors
         if ctx.later is not None:
             grad_loss = grad_loss / ctx.later
-        return grad_hidden * grad_loss, grad_weight * grad_loss, None, None, None
+        return grad_hidden * grad_loss, grad_weight * grad_loss, None, None, None, None
+
+
+def _softmax(logits: Tensor, target: Tensor, vocab_size: int, now: int) -> tuple[Tensor, Tensor]:
+    """Summed losses of a chunk, and (softmax − one-hot) / now in the dtype of its logits (N, V)."""
+    dtype = logits.dtype
+    logits = logits.to(torch.promote_types(dtype, torch.float32))
+    logits[:, vocab_size:] = -torch.inf  # padding rows never get probability
+    log_z = logits.logsumexp(-1, keepdim=True)
+    loss = (log_z - logits.gather(1, target)).sum()
+    grad = logits.sub_(log_z).exp_()  # in place
+    grad.scatter_add_(1, target, torch.full_like(log_z, -1.0))
+    return loss, grad.div_(now).to(dtype)
+
+
+def _softmax_at_once(
+    logits: Tensor, target: Tensor, vocab_size: int, now: int
+) -> tuple[Tensor, Tensor]:
+    """The same without writes in place, which a compiler turns into three passes over logits."""
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    columns = torch.arange(wide.shape[1], dtype=torch.int32, device=wide.device)
+    wide = wide.masked_fill(columns >= vocab_size, -torch.inf)
+    top = wide.amax(-1, keepdim=True)
+    log_z = top + (wide - top).exp().sum(-1, keepdim=True).log()
+    loss = (log_z - wide.gather(1, target)).sum()
+    p = (wide - log_z).exp()
+    grad = torch.where(columns == target.to(torch.int32), p - 1, p) / now
+    return loss, grad.to(logits.dtype)
+
+
+@functools.cache
+def _fused_softmax() -> Callable:
+    """`_softmax_at_once` by Inductor; compiled at its first call, once a shape."""
+    return torch.compile(_softmax_at_once, dynamic=False)
 
 
 def linear_cross_entropy(
@@ -215,7 +247,8 @@ def linear_cross_entropy(
         hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
     with torch.autocast(hidden.device.type, enabled=False):
         if torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad):
-            return _LinearCrossEntropy.apply(hidden, weight, targets, vocab_size, chunk)
+            fused = chosen.loss == "fused"
+            return _LinearCrossEntropy.apply(hidden, weight, targets, vocab_size, chunk, fused)
         total = torch.zeros((), dtype=sums(hidden.device), device=hidden.device)
         for part in range(0, hidden.shape[0], chunk):
             losses = token_losses(hidden[part : part + chunk], weight, targets[part : part + chunk],

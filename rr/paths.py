@@ -36,7 +36,7 @@ class Path:
 
     precision   of matrix products, as `runtime.autocast` has it
     gate        "reference": concatenated inputs, autograd; "fast"; "triton" (`ops.gated_write`)
-    loss        "whole": all logits at once; "chunked"
+    loss        "whole": all logits at once; "chunked"; "fused": chunked, its softmax compiled
     optimizer   "plain": torch's own AdamW; "fused": one kernel
     compile     "layer": each block by Inductor, one graph for all blocks
     attention   "cudnn": its kernel before the others; a GPU alone
@@ -59,8 +59,8 @@ PATHS = {
     "reference": Path(),
     "eager": replace(FAST, gate="reference"),  # what `rr train` runs where there is no GPU
     "fast": FAST,
-    "compiled": replace(FAST, compile="layer"),
-    "triton": replace(FAST, compile="layer", gate="triton"),
+    "compiled": replace(FAST, compile="layer", loss="fused"),
+    "triton": replace(FAST, compile="layer", loss="fused", gate="triton"),
 }
 
 
