@@ -93,11 +93,12 @@ def _static(data: Mapping, sublayer: int, below: str) -> tuple[int, int, list[st
     for (x, row, wide), word, back, value in zip(places, data["words"], held, other, strict=True):
         y = ROW * row
         tall = BAR * math.sqrt(min(1, abs(value) / FULL[below]))
-        box = dict(x=x, width=wide)
-        above.append(kit.tag("rect", y=y + BAR * (1 - back), height=BAR * back, **box))
+        high = BAR * back
+        above.append(kit.tag("path", d=f"M{x:.1f} {y + BAR:g}h{wide:.1f}v-{high:.1f}h-{wide:.1f}z"))
         words.append(kit.tag("text", word.strip(), x=x, y=y + BAR + 14, textLength=wide))
         kind = "is-green" if value > 0 else "hollow amber"
-        under.append(kit.tag("rect", y=y + BAR + 19, height=tall, **box, class_=kind))
+        bar = f"M{x:.1f} {y + BAR + 19:g}h{wide:.1f}v{tall:.1f}h-{wide:.1f}z"
+        under.append(kit.tag("path", d=bar, class_=kind))
     out = ['<g class="is-red">', *above, '</g><g style="font-family:monospace">', *words, "</g>"]
     out += under
     return WIDTH, ROW * (places[-1][1] + 1), out

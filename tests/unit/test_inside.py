@@ -310,7 +310,7 @@ def test_strip_words_stay_in_order_and_within_the_width():
 def test_the_static_strip_needs_no_script():
     html = held_back(STORY).html
     still = html.partition("<noscript>")[2].partition("</noscript>")[0]
-    assert still.count("<rect") == 2 * len(STORY["words"])
+    assert still.count("<path") == 2 * len(STORY["words"])
     assert strip_sentence(strip_data(STORY), 1, "saved") in html
 
 
