@@ -48,6 +48,15 @@ def test_the_peak_is_the_allocators(rule, values, path, micro):
     assert found["step"] - found["tokens"] == pytest.approx(held + most, rel=0.03)
 
 
+@pytest.mark.parametrize("path", ["fast", "reference"])
+def test_the_peak_of_a_wide_head_is_the_allocators(path):
+    """Where logits, not blocks, take the memory: what their softmax holds inside is counted too."""
+    config = replace(SHAPE, vocab_size=20000, n_layer=1, d_model=16, d_ff=64)
+    held, most, _ = allocated(config, path, 4, 8)
+    found = memory.predict(config, parse_path(path), 4, recipe=ladder.recipe("nano", batch=8))
+    assert found["step"] - found["tokens"] == pytest.approx(held + most, rel=0.03)
+
+
 def test_parts_by_hand():
     """fp32 weights, gradients and two moments: 16 bytes a parameter; the sum is the step."""
     found = memory.predict(SHAPE, parse_path("fast:recompute=layer"), 4,
