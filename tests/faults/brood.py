@@ -162,18 +162,21 @@ class Killer:
 
     A cell dies after its run's first step: a quarter of the moments are counted from the start of
     an attempt, the others from its first step, and in a save, an evaluation and a result once more.
-    With `own`, the sweep's process is what dies: at any time, or while it deals with a claim.
+    A run has its ration of kills before its result, so that some are left for that. With `own`, the
+    sweep's process is what dies: at any time, or while it deals with a claim.
     """
 
     kills: int
     rng: random.Random
     own: bool
     span: float
+    ration: float
     living: dict[int, Prey] = field(default_factory=dict)
     barren: Counter = field(default_factory=Counter)
     stepped: set = field(default_factory=set)
     starts: Counter = field(default_factory=Counter)
     died: Counter = field(default_factory=Counter)
+    had: Counter = field(default_factory=Counter)
 
     def listen(self) -> None:
         """Take in all that was said."""
@@ -230,11 +233,14 @@ class Killer:
             due = prey.when is not None and prey.when <= time.monotonic() and not prey.spared
             if select.select([prey.handle], [], [], 0)[0]:  # it ended by itself
                 self._bury(pid)
+            elif due and prey.phase != "result" and self.had[prey.run] >= self.ration:
+                prey.when = None
             elif due and self.kills:
                 signal.pidfd_send_signal(prey.handle, signal.SIGKILL)
                 select.select([prey.handle], [], [], 10)
                 self.listen()  # its last words say where it died
                 self.died[prey.phase] += 1
+                self.had[prey.run] += 1
                 self.kills -= 1
                 self.barren[prey.run] += not prey.saved
                 self._bury(pid)
@@ -247,11 +253,12 @@ def serve(request: dict) -> dict:
     """One sweep from its start to its end, or its kill.
 
     request: argv; kills, of cells, or, if `own`, at most one, of the sweep; seed; span: seconds
-    within which an attempt's moment lies; clock: whether the wall clock jumps; beat: of the claims.
+    within which an attempt's moment lies; ration: kills of a run before its result; clock: whether
+    the wall clock jumps; beat: of the claims.
     """
     killer = Killer(
         request.get("kills", 0), random.Random(request.get("seed", 0)), request.get("own", False),
-        request.get("span", 0.3),
+        request.get("span", 0.3), request.get("ration", float("inf")),
     )  # fmt: skip
     with contextlib.suppress(BlockingIOError):  # what orphans of the last one said
         while os.read(_read, 1 << 16):

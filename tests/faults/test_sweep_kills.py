@@ -13,7 +13,7 @@ from conftest import RULES
 from nursery import PHASES, outcome
 
 STEPS = 60  # of a cell
-LONG = 240  # of a cell that is killed some twenty-five times on its way
+LONG = 120  # of a cell that is killed some twenty-five times on its way
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def cells_killed(
         while code != 0:
             left = wanted - died.total()
             end = nursery.sweep(*sweeping(here, steps), kills=left, span=span,
-                                seed=seed + sweeps + again)  # fmt: skip
+                                ration=wanted // 9, seed=seed + sweeps + again)  # fmt: skip
             died += Counter(end["kills"])
             code, rounds = end["code"], rounds + 1
             # 3: a cell was killed too often before it could save; the same command goes on
