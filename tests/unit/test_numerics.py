@@ -219,3 +219,19 @@ def test_figures_draw_what_they_are_given():
     _, ax = figures.canvas()
     figures.losses_apart(ax, {"a": [[0, 0]]})
     assert ax.texts[0].get_text() == "the same bits at every step"
+
+
+def test_the_record_holds_what_the_trainer_made():
+    """runs.json against the two runs of `rr train`, and changes that change no bit or some."""
+    rows = json.loads((DATA / "runs.json").read_text())["runs"]
+    plain = {(row["rule"], row["lr"]): row for row in rows if row["source"] == "plain"}
+    for result in map(json.loads, (file.read_text() for file in DATA.glob("*/result.json"))):
+        assert plain[result["rule"], result["lr"]]["weights_sha256"] == result["weights_sha256"]
+    same = {row["source"] for row in rows if row["source"] != "plain"
+            and row["weights_sha256"] == plain[row["rule"], row["lr"]]["weights_sha256"]}
+    assert same == {"again", "threads", "code path"}  # the fast gate, for the arm without a gate
+    for row in rows:
+        Change(**row["change"])  # every field is still known
+        assert len(row["losses"]) == 150 and np.isfinite(row["val_loss"])
+        if row["source"] == "plain":
+            assert np.mean(row["windows"]) == pytest.approx(row["val_loss"], rel=1e-7)
