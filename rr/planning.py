@@ -3,7 +3,9 @@
 Hours come from throughput that was measured on that GPU (`rr bench`, in data/measured), with the
 spread of the measurement. Where none was, they are an estimate and a range, never one number:
 
-    hours = FLOPs of the run / (peak of the device · MFU),   MFU from lo to hi: an assumption
+    hours = FLOPs of the run / (peak of the device · share · MFU),   MFU assumed, from lo to hi
+
+The share is of the 16-bit peak that the run's precision has: `SHARE`.
 
 Memory is `rr.memory`'s prediction. Prices are the user's to give: none are kept here.
 """
@@ -17,12 +19,15 @@ from pathlib import Path
 from . import DATA, memory
 from .bench import HALF_BY_FP16, MEMORY, PEAKS, known_as
 from .config import RRError, Run, nearest
-from .ladder import count, flops_per_token
+from .ladder import count, flops_per_token, parse_rung
 from .outcome import PAPER_EVAL_BATCHES
 from .paths import parse_path
 from .trainer import POINTS, PREFIX
 
 MFU = (0.2, 0.45)  # assumed where nothing was measured
+# Of the 16-bit peak, least and most: TF32 has half on every card that has it; float32 without
+# tensor cores has from a sixteenth (A100) to a half (RTX 4090).
+SHARE = {"bf16": (1, 1), "fp16": (1, 1), "tf32": (1 / 2, 1 / 2), "fp32": (1 / 16, 1 / 2)}
 SPARE = 0.08  # of the memory is left to the allocator, whose losses are not predicted
 EASY = 8  # windows at once below which recomputation is tried first: small products are slow
 HELD_OUT = 1_000_000  # tokens that protocol `clean` scores at most
@@ -123,8 +128,8 @@ def what_fits(
 
 
 def _group(run: Run) -> tuple:
-    body = run.model
-    size = body.n_layer * body.d_model**2
+    rung, _ = parse_rung(run.rung)  # not the arm's own width, which protocol `paper` widens
+    size = rung.n_layer * rung.d_model**2
     return size, run.rung, run.protocol, run.recipe.steps, run.recipe.budgets or (), run.seed
 
 
@@ -164,7 +169,7 @@ def _scored(run: Run) -> int:
 
 def _precision(run: Run, card: Gpu) -> str:
     asked = run.recipe.precision
-    return "fp16" if asked == "bf16" and not card.bf16 else asked
+    return asked if card.bf16 else {"bf16": "fp16", "tf32": "fp32"}.get(asked, asked)
 
 
 def _memory(run: Run, card: Gpu) -> tuple[int | None, bool, int]:
@@ -223,7 +228,8 @@ def _rate(
         if before is None or row["tokens_per_second"] > before["tokens_per_second"]:
             best[row["rule"]] = row
     if not best:
-        return card.flops * mfu[0], card.flops * mfu[1], None
+        low, high = SHARE[_precision(run, card)]
+        return card.flops * low * mfu[0], card.flops * high * mfu[1], None
     rates = [1000 * row["tokens_per_step"] * row["flops_per_token"] / ms
              for row in best.values() for ms in row["step_ms"]]  # fmt: skip
     return min(rates), max(rates), ", ".join(sorted({row["record"] for row in best.values()}))
@@ -265,9 +271,14 @@ def told(rows: Sequence[dict], card: Gpu, hours: float | None, mfu: tuple) -> li
     if known:
         lines.append(f"measured on {card.name}: {'; '.join(known)}; ranges span its repeats")
     if guessed := sum(row["measured"] is None for row in rows):
+        less = "".join(
+            f", of which {name} has {'half' if low == high else '1/16 to 1/2'}"
+            for name, (low, high) in SHARE.items()
+            if low < 1 and any(row["precision"] == name for row in rows)
+        )
         lines.append(
-            f"not measured: {guessed} of {len(rows)} estimated from {card.flops / 1e12:g} TFLOP/s "
-            f"× an assumed MFU of {mfu[0]:g}–{mfu[1]:g} (--mfu)"
+            f"not measured: {guessed} of {len(rows)} estimated from {card.flops / 1e12:g} TFLOP/s"
+            f"{less} × an assumed MFU of {mfu[0]:g}–{mfu[1]:g} (--mfu)"
         )
     lines.append(
         f"memory is predicted, for {card.memory / 1e9:g} GB less {SPARE:.0%}; a compiled path "

@@ -53,9 +53,24 @@ def test_pairs_are_complete_and_small_rungs_first(tmp_path):
     assert [row["fits"] for row in range_][:4] == ["yes"] * 2 + ["perhaps"] * 2
 
 
+def test_the_studys_arms_are_a_pair_though_they_are_of_other_widths(tmp_path):
+    """Protocol paper widens the standard arm; TF32 has half of the 16-bit peak."""
+    card = planning.Gpu("a card", 1e12, 1e11)
+    plan = runs("nano:n_layer=1", protocol="paper") + runs("nano", protocol="paper")
+    assert plan[-1].model.d_model > plan[-2].model.d_model
+    rows = planning.what_fits(plan, card, mfu=(0.5, 0.5), records=tmp_path)
+    assert [(row["rung"], row["seed"], row["rule"]) for row in rows[4:]] == [
+        ("nano", seed, rule) for seed in (0, 1) for rule in ("standard", "review")]  # fmt: skip
+    half = planning.what_fits(plan, card, mfu=(0.25, 0.25), records=tmp_path)
+    assert half[0]["hours"][0] == pytest.approx(2 * rows[0]["hours"][0])
+    flops = ladder.flops_per_token(plan[-1].model) * 64 * 256 * (150 + 80 / 3)
+    assert rows[-2]["hours"][0] == pytest.approx(flops / 2.5e11 / 3600)
+    assert "tf32 has half" in " ".join(planning.told(rows, card, None, (0.5, 0.5)))
+
+
 def test_what_does_not_fit_the_memory_is_said_to_and_takes_no_hours(tmp_path):
     card = planning.Gpu("a small card", 1e12, 6e8)  # less than a driver takes
-    rows = planning.what_fits(runs(seeds=[0]), card, records=tmp_path)
+    rows = planning.what_fits(runs(seeds=[0], batch=1), card, records=tmp_path)
     assert {row["fits"] for row in rows} == {"memory"}
     assert all(row["micro_batch"] is None and row["until"] is None for row in rows)
 
