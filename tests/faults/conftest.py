@@ -161,5 +161,6 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
     if disks:
         told = ", ".join(f"{what} {n}" for what, n in disks.items())
         say(f"disks filled or made read-only: {disks.total()}: {told}")
-    say(f"runs compared with undisturbed ones: {runs.total()}: identical {runs['identical']}, "
-        f"different {runs['different']}, lost {runs['lost']}")
+    if runs:
+        say(f"runs compared with undisturbed ones: {runs.total()}: identical {runs['identical']}, "
+            f"different {runs['different']}, lost {runs['lost']}")
