@@ -4,6 +4,7 @@ from importlib import import_module
 
 from .audit import audit_rows, audit_table, claim_map, verdict
 from .cliff import depth_cliff
+from .emergence import size_or_training
 from .evidence import verdict_table
 from .field import rule_field
 from .floats import float_formats
@@ -34,6 +35,7 @@ _LABS = {
     "lab_evidence": "evidence_lab",
     "lab_field": "field_lab",
     "lab_loops": "loops_lab",
+    "lab_power": "emergence_lab",
     "lab_race": "race_lab",
     "lab_values": "values_lab",
     "looped_model": "loops_lab",
@@ -41,8 +43,8 @@ _LABS = {
 }
 __all__ = ["Explorable", "audit_rows", "audit_table", "claim_map", "depth_attention",
            "depth_cliff", "float_formats", "gate_playground", "held_back", "loop_growth",
-           "lost_work", "rule_field", "rule_gallery", "stream_share", "value_dilution", "verdict",
-           "verdict_table", "winners_luck", *_LABS]  # fmt: skip
+           "lost_work", "rule_field", "rule_gallery", "size_or_training", "stream_share",
+           "value_dilution", "verdict", "verdict_table", "winners_luck", *_LABS]  # fmt: skip
 
 
 def __getattr__(name: str):

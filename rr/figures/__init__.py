@@ -4,6 +4,7 @@ audit      shares of a model by size, what its parameters are spent on
 look       colours, letters, lines named at their ends
 field      every rule against one baseline
 depth      where depth attention looks, loss against block size
+emergence  the plane of size and training, gaps along either, power by seeds
 evidence   shared noise of seeds, one test against another, a gap against size
 inside     a trained gate: its values, what they are worth, which tokens it singles out
 loops      size against passes, cosines of increments, learning rates
@@ -18,6 +19,7 @@ values     a quantity by block, a sweep of λ, what caches hold
 # ruff: noqa: F401  (what this room offers)
 from .audit import parameter_bar, shares_by_size
 from .depth import block_sizes, depth_map
+from .emergence import gaps_along, power_curve, size_and_tokens
 from .evidence import (
     gap_against_size,
     seed_deviations,

@@ -21,6 +21,7 @@ from rr.explore import (
     loop_growth,
     lost_work,
     rule_field,
+    size_or_training,
     stream_share,
     value_dilution,
     verdict_table,
@@ -28,6 +29,7 @@ from rr.explore import (
 )
 from rr.explore.audit import PAPERS, VERDICTS, audit_sentence, audit_shown
 from rr.explore.cliff import cliff_numbers, cliff_sentence, recorded_near
+from rr.explore.emergence import toy_sentence
 from rr.explore.evidence import (
     CORRECTIONS,
     TESTS,
@@ -63,6 +65,8 @@ RECORDED = [
 with (DATA / "published" / "review_residuals.csv").open() as file:
     PUBLISHED = [r | {"seed": int(r["seed"]), "val_loss": float(r["val_loss"])}
                  for r in csv.DictReader(file)]  # fmt: skip
+LADDER = list({r["rung"]: [r["rung"], 1e6 * float(r["params_M"]), int(r["steps"])]
+               for r in PUBLISHED if r["arm"] == "review"}.values())  # fmt: skip
 STORY = json.loads((DATA / "measured" / "13_inside_the_gate" / "story.json").read_text())
 
 
@@ -285,6 +289,10 @@ STARTS = {
     ),
     "lost-work": (
         lost_work(), lost_sentence(2.5, 8, 10, 30, 5), lost_sentence(2.5, 8, 10, 31, 5),
+    ),
+    "size-or-training": (
+        size_or_training(PUBLISHED), toy_sentence(LADDER, 1.1, 0.0, 0.3, "steps", "ratio"),
+        toy_sentence(LADDER, 1.11, 0.0, 0.3, "steps", "ratio"),
     ),
     "winners-luck": (
         winners_luck(), luck_sentence(30, 3, 0.02, 0.01), luck_sentence(31, 3, 0.02, 0.01),

@@ -24,6 +24,7 @@ from rr.explore import (
     loop_growth,
     lost_work,
     rule_field,
+    size_or_training,
     stream_share,
     value_dilution,
     verdict_table,
@@ -71,6 +72,7 @@ MADE = {
     "rule-field": rule_field,
     "loop-growth": loop_growth,
     "lost-work": lost_work,
+    "size-or-training": lambda: size_or_training(PUBLISHED),
     "value-dilution": value_dilution,
     "winners-luck": winners_luck,
 }

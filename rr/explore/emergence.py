@@ -1,0 +1,132 @@
+"""Chapter 14's explorable: how a gap that only training makes can look as if size made it."""
+
+import math
+from collections.abc import Sequence
+
+from . import kit
+
+WINDOW = 64 * 256  # tokens a step of the study
+DESIGNS = {
+    "steps": "the study’s steps",
+    "tokens": "equal tokens",
+    "ratio": "equal tokens a parameter",
+}
+FALLS = {"ratio": "tokens a parameter", "tokens": "tokens alone"}
+LEFT, RIGHT, TOP, BOTTOM = 60, 560, 34, 210
+
+
+def toy_gap(x: float, tenfolds: float, speed: float, size: float, alpha: float) -> float:
+    """baseline − arm in nats: x^(−α)·(1 − s^(−α)) + κ·tenfolds, positive in favour of the arm.
+
+    The loss that is left to learn is x^(−α) nats after training of amount x (1 nat at x = 1); the
+    arm learns as if it had s = `speed` times the tokens; κ = `size` nats is what every tenfold of
+    parameters adds by itself.
+    """
+    return x**-alpha * (1 - speed**-alpha) + size * tenfolds
+
+
+def toy_numbers(
+    rungs: Sequence[Sequence], speed: float, size: float, alpha: float, design: str, falls: str
+) -> dict:
+    """The gap at each rung (name, parameters, steps of the study), by `toy_gap`.
+
+    design: "steps" (the study's own), "tokens" (those of the first rung at all), "ratio" (its
+    tokens a parameter at all). falls: training is counted in tokens a parameter ("ratio"), or in
+    tokens over the first rung's parameters ("tokens"). Returns `ratios` (tokens a parameter),
+    `gaps` (nats), `change` (last gap − first) and `own`, the part of it that is κ's.
+    """
+    first, steps = rungs[0][1], rungs[0][2]
+    start = steps * WINDOW / first
+    ratios, gaps = [], []
+    for _, count, own_steps in rungs:
+        ratio = start if design == "ratio" else (
+            (own_steps if design == "steps" else steps) * WINDOW / count
+        )  # fmt: skip
+        grown = count / first
+        more = own_steps / steps if design == "steps" else 1.0 if design == "tokens" else grown
+        x = ratio if falls == "ratio" else start * more
+        ratios.append(ratio)
+        gaps.append(toy_gap(x, math.log10(grown), speed, size, alpha))
+    own = size * math.log10(rungs[-1][1] / first)
+    return {"ratios": ratios, "gaps": gaps, "change": gaps[-1] - gaps[0], "own": own}
+
+
+def toy_sentence(
+    rungs: Sequence[Sequence], speed: float, size: float, alpha: float, design: str, falls: str
+) -> str:
+    """The result in words."""
+    found = toy_numbers(rungs, speed, size, alpha, design, falls)
+    trained = found["change"] - found["own"]
+    trained = 0 if abs(trained) < 1e-12 else trained
+    return (
+        f"A speed-up of {kit.number(speed)}, {kit.number(size)} nats a tenfold of size, exponent "
+        f"{kit.number(alpha)}, {DESIGNS[design]}; what is left falls with {FALLS[falls]}: the gap "
+        f"goes from {kit.number(found['gaps'][0])} nats at {rungs[0][0]} to "
+        f"{kit.number(found['gaps'][-1])} at {rungs[-1][0]}. Of this change "
+        f"{kit.number(found['own'])} is size’s own and {kit.number(trained)} comes from training."
+    )
+
+
+def _static(rungs: Sequence[Sequence], *toy) -> tuple[int, int, list[str]]:
+    """The picture for a page without scripts."""
+    *values, design, falls = toy
+    curves = {name: toy_numbers(rungs, *values, name, falls)["gaps"] for name in DESIGNS}
+    high = max(0.02, *(max(gaps) for gaps in curves.values()))
+    low = min(0.0, *(min(gaps) for gaps in curves.values()))
+    start, end = (math.log10(rungs[i][1]) for i in (0, -1))
+
+    def at(count: float, gap: float) -> tuple[float, float]:
+        x = LEFT + (RIGHT - LEFT) * (math.log10(count) - start) / (end - start)
+        return x, BOTTOM - (BOTTOM - TOP) * (gap - low) / (high - low)
+
+    out = [kit.tag("text", "gap, baseline − arm (nats a token)", x=0, y=12, class_="soft")]
+    for gap in {0.0, high, low}:
+        y = at(rungs[0][1], gap)[1]
+        out.append(kit.tag("path", d=f"M{LEFT} {y:.1f}H{RIGHT}", class_="grid"))
+        out.append(kit.tag("text", kit.number(gap), x=LEFT - 8, y=y + 4, text_anchor="end",
+                           class_="soft"))  # fmt: skip
+    for name, count, _ in rungs:
+        out.append(kit.tag("text", name, x=at(count, low)[0], y=BOTTOM + 19, text_anchor="middle",
+                           class_="soft"))  # fmt: skip
+    for name, gaps in curves.items():
+        points = [at(rung[1], gap) for rung, gap in zip(rungs, gaps, strict=True)]
+        look = "blue line" if name == design else "ink thin"
+        out.append(kit.tag("path", d=kit.path(points), class_=look))
+    return 600, 240, out
+
+
+def size_or_training(
+    runs: Sequence[dict], speed: float = 1.1, size: float = 0.0, alpha: float = 0.3,
+    design: str = "steps", falls: str = "ratio",
+) -> kit.Explorable:  # fmt: skip
+    """Explorable: the gap against size that a speed-up and a true effect of size would each show.
+
+    runs: rows of a ladder's runs with `rung`, `arm`, `params_M` and `steps`, by size; the review
+    arm's are taken. speed (1 to 1.5), size (−0.02 to 0.04 nats a tenfold), alpha (0.1 to 0.6),
+    design and falls (`toy_numbers`) are where it starts.
+    """
+    rungs = {r["rung"]: [r["rung"], 1e6 * float(r["params_M"]), int(r["steps"])]
+             for r in runs if r["arm"] == "review"}  # fmt: skip
+    toy = list(rungs.values()), speed, size, alpha, design, falls
+    said = toy_sentence(*toy)
+    return kit.explorable(
+        "size-or-training",
+        script="emergence.js",
+        title="Size, or too little training?",
+        lead="Set what is true, then choose how the sizes are compared.",
+        controls=[
+            kit.slider("speed", "speed-up in tokens s", 1, 1.5, 0.01, speed),
+            kit.slider("size", "size’s own effect κ (nats a tenfold)", -0.02, 0.04, 0.002, size),
+            kit.slider("alpha", "exponent α", 0.1, 0.6, 0.05, alpha),
+            kit.choice("design", "sizes are compared at", DESIGNS, design),
+            kit.choice("falls", "what is left to learn falls with", FALLS, falls),
+        ],
+        picture="The gap against model size: the chosen comparison thick, the two others thin",
+        static=_static(*toy),
+        alt=f"The gap against model size under three designs. {said}",
+        said=said,
+        note="Toy: gap = x^(−α)·(1 − s^(−α)) + κ·log₁₀(size / smallest size), x the amount of "
+        "training, 1 nat left to learn at x = 1. Thin: the two other comparisons. Above 0 the arm "
+        "is better.",
+        data=list(rungs.values()),
+    )

@@ -1,0 +1,133 @@
+"""A gap by size and by training at once: what moves it, and what a folder of records holds of it.
+
+Along the published ladder tokens a parameter fall as size rises, so a gap that follows either is
+seen to follow both. Here size N (parameters) and tokens D are two axes,
+
+    gap = a + b_N·log10 N + b_D·log10 D,
+
+and the effect of size at a fixed number of tokens for each parameter moves both: b_N + b_D.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..config import RRError
+from .compare import Interval, differences, interval, numbers
+from .results import scan
+
+ARMS = ("standard", "constant", "review")
+PAIRS = (("review", "standard"), ("review", "constant"), ("constant", "standard"))
+# Runs are compared where these agree; the learning rate may be an arm's own.
+SAME = ("rung", "protocol", "tokenizer", "loops", "batch", "steps", "flavour", "precision",
+        "values", "eval_shortened")  # fmt: skip
+
+
+def at_fixed_ratio(
+    size: Iterable[float], tokens: Iterable[float], gap: Iterable[float]
+) -> tuple[float, float]:
+    """(b_N + b_D, f): nats a tenfold of size at fixed tokens a parameter, by least squares.
+
+    One gap (nats) a cell; its error is f·sd where every gap has the error sd and cells are
+    independent: f² = c'(X'X)⁻¹c, X = [1, log10 N, log10 D], c = (0, 1, 1). RRError for fewer than
+    three cells, unequal numbers, sizes or tokens that are not positive, or cells on one line of
+    the plane, whose two slopes no data tell apart.
+    """
+    n, d, y = (numbers(x, what) for x, what in
+               ((size, "size"), (tokens, "tokens"), (gap, "gap")))  # fmt: skip
+    if not len(n) == len(d) == len(y):
+        raise RRError(f"{len(n)} sizes, {len(d)} tokens, {len(y)} gaps: one of each is accepted")
+    if min(n.min(initial=1), d.min(initial=1)) <= 0:
+        raise RRError("a size or a number of tokens is not positive")
+    x = np.stack([np.ones(len(n)), np.log10(n), np.log10(d)], axis=1)
+    x[:, 1:] -= x[:, 1:].mean(0)
+    if len(n) < 3 or np.linalg.matrix_rank(x, tol=1e-6) < 3:
+        raise RRError(
+            f"{len(n)} cells on one line of sizes and tokens: cells that vary both are accepted"
+        )
+    inverse, c = np.linalg.inv(x.T @ x), np.array([0.0, 1.0, 1.0])
+    return float(c @ inverse @ x.T @ y), float(np.sqrt(c @ inverse @ c))
+
+
+# ---- What the records hold ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One size and budget at which standard, constant ½ and review were trained on equal seeds."""
+
+    rung: str
+    corpus: str
+    tokenizer: str
+    steps: int
+    size: int  # parameters of the review arm
+    tokens: int  # trained on
+    gaps: dict[tuple[str, str], Interval]  # (arm, baseline) -> loss of arm − baseline, nats
+
+    @property
+    def ratio(self) -> float:
+        """Tokens a parameter."""
+        return self.tokens / self.size
+
+
+def measured(root: str | Path, tuning: int = 100) -> tuple[list[Cell], list[str]]:
+    """Every cell below `root` with all three arms, by size and tokens, and what was left out.
+
+    A run that stands in two folders counts once; seed `tuning` chose learning rates and counts
+    nowhere. An arm counts at the one learning rate at which it has most seeds. Left out, a line
+    each with its reason: cells of review runs without two seeds that all three arms share, runs
+    that diverged, files that cannot be believed. RRError where there is no such folder.
+    """
+    if not Path(root).is_dir():
+        raise RRError(f"no folder {root}: a folder of records is accepted")
+    groups, left, seen = defaultdict(lambda: defaultdict(dict)), [], set()
+    for path in sorted(Path(root).rglob("result.json")):
+        found = scan(path.parent)
+        left += [f"{place.parent.name}: {why}" for place, why in found.damaged]
+        for row in found.rows:
+            if row["id"] in seen or row["seed"] == tuning or row["rule"] not in ARMS:
+                continue
+            seen.add(row["id"])
+            if row["status"] != "finished":
+                left.append(f"{row['id']}: {row['status']}")
+                continue
+            spec = json.loads(path.with_name("run.json").read_text())["run"]
+            key = (*(row[name] for name in SAME), row["corpus"], spec["corpus"])
+            row = {**row, "window": spec["model"]["seq_len"]}
+            groups[key][row["rule"], row["lr"]][row["seed"]] = row
+    cells = []
+    for key, arms in groups.items():
+        told = _cell(dict(zip(SAME, key, strict=False)), key[-2], arms)
+        if isinstance(told, Cell):
+            cells.append(told)
+        elif told:
+            left.append(told)
+    return sorted(cells, key=lambda c: (c.size, c.tokens)), left
+
+
+def _cell(names: dict, corpus: str, arms: dict) -> Cell | str:
+    """The cell, or why there is none; "" where review is not among its runs."""
+    chosen = {}
+    for arm in ARMS:
+        rates = sorted((rows for (rule, _), rows in arms.items() if rule == arm), key=len)
+        if rates and (len(rates) == 1 or len(rates[-1]) > len(rates[-2])):
+            chosen[arm] = rates[-1]
+    where = f"{names['rung']}, {corpus}, {names['steps']} steps"
+    if not any(rule == "review" for rule, _ in arms):
+        return ""
+    if missing := [arm for arm in ARMS if arm not in chosen]:
+        return f"{where}: no {', '.join(missing)} at one learning rate"
+    seeds = sorted(set.intersection(*(set(rows) for rows in chosen.values())))
+    if len(seeds) < 2:
+        return f"{where}: {len(seeds)} seeds in all three arms"
+    loss = {arm: [chosen[arm][s]["val_loss"] for s in seeds] for arm in ARMS}
+    row = chosen["review"][seeds[0]]
+    return Cell(
+        names["rung"], corpus, names["tokenizer"], names["steps"], row["params"],
+        names["steps"] * names["batch"] * row["window"],
+        {pair: interval(differences(loss[pair[0]], loss[pair[1]])) for pair in PAIRS},
+    )  # fmt: skip

@@ -1,0 +1,173 @@
+"""Size against training: the contrast by a second method, records by hand, the toy in JS."""
+
+import itertools
+import json
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from rr import stats
+from rr.config import RRError
+from rr.explore.emergence import DESIGNS, FALLS, toy_gap, toy_numbers, toy_sentence
+from rr.explore.kit import HERE
+from rr.stats.emergence import at_fixed_ratio, measured
+
+SIZES = np.array([60e6, 150e6, 320e6])
+RUNGS = [["60M", 60e6, 8000], ["320M", 320e6, 8000], ["1B", 1e9, 6000]]
+N, D = np.repeat(SIZES, 3), np.tile([2000, 4000, 8000], 3) * 16384.0
+
+
+def test_contrast_finds_the_slopes_that_made_the_gaps():
+    gap = 0.1 + 0.02 * np.log10(N) - 0.03 * np.log10(D)
+    value, factor = at_fixed_ratio(N, D, gap)
+    assert value == pytest.approx(-0.01, abs=1e-12)
+    # a whole grid is orthogonal, so the two variances add
+    sxx = [((x - x.mean()) ** 2).sum() for x in (np.log10(N), np.log10(D))]
+    assert factor == pytest.approx(np.sqrt(1 / sxx[0] + 1 / sxx[1]))
+    # what only training makes, gap = g(D/N), has none at all
+    assert at_fixed_ratio(N, D, np.log10(D / N))[0] == pytest.approx(0, abs=1e-12)
+
+
+def test_contrast_factor_is_what_a_simulation_finds():
+    draws = np.random.default_rng(0).normal(0, 0.01, (4000, 9))
+    found = [at_fixed_ratio(N, D, y)[0] for y in draws]
+    assert np.std(found) == pytest.approx(0.01 * at_fixed_ratio(N, D, draws[0])[1], rel=0.04)
+
+
+@pytest.mark.parametrize(
+    "cells, words",
+    [
+        (([1, 2], [1, 2], [0, 0]), "on one line"),
+        (([1, 2, 4], [8, 8, 8], [0, 0, 0]), "on one line"),
+        (([1, 2, 4], [4, 2, 1], [0, 0, 0]), "on one line"),
+        (([1, 2, 4], [4, 2, 1], [0, 0]), "one of each"),
+        (([1, -2, 4], [4, 2, 1], [0, 0, 0]), "not positive"),
+    ],
+)
+def test_contrast_refuses_what_holds_no_answer(cells, words):
+    with pytest.raises(RRError, match=words) as caught:
+        at_fixed_ratio(*cells)
+    assert "\n" not in str(caught.value)
+
+
+def record(root, rule, seed, loss, lr=1e-3, budgets=None, **changes):
+    """A record as the trainer leaves it, as far as it is read."""
+    name = f"{rule}-{seed}-{lr}-{changes.get('rung', 'nano')}"
+    folder = root / name
+    folder.mkdir(parents=True)
+    row = {
+        "id": name, "rung": "nano", "rule": rule, "values": "own", "loops": 1, "flavour": "gpt2",
+        "seed": seed, "protocol": "clean", "corpus": "fables", "tokenizer": "bpe:1024",
+        "precision": "fp32", "lr": lr, "batch": 8, "steps": 40, "status": "finished",
+        "val_loss": loss, "eval_shortened": False, "params": 1000, **changes,
+    }  # fmt: skip
+    if budgets:
+        row["budgets"] = [{"steps": s, "val_loss": loss - s / 1e3, "status": "finished"}
+                          for s in budgets]  # fmt: skip
+    (folder / "result.json").write_text(json.dumps(row))
+    run = {"corpus": "fables", "model": {"seq_len": 64}, "recipe": {"warmup": 2}}
+    (folder / "run.json").write_text(json.dumps({"run": run}))
+
+
+def test_measured_cells_by_hand(tmp_path):
+    losses = {"standard": (3.0, 3.1, 3.2), "constant": (3.0, 3.0, 3.1), "review": (2.9, 3.0, 3.0)}
+    for rule, values in losses.items():
+        for seed, loss in enumerate(values):
+            record(tmp_path / "a", rule, seed, loss, budgets=[20, 40])
+        record(tmp_path / "a", rule, 100, 1.0)  # chose the learning rate: counts nowhere
+        record(tmp_path / "a", rule, 0, 2.0, lr=3e-3)  # fewer seeds than at 1e-3
+    record(tmp_path / "b", "review", 0, 2.9, budgets=[20, 40])  # the same run in a second folder
+    for seed in (0, 1):
+        record(tmp_path / "c", "review", seed, 2.0, rung="mini")  # without its controls
+    cells, left = measured(tmp_path)
+    assert [(c.rung, c.steps, c.tokens) for c in cells] == [
+        ("nano", 20, 20 * 8 * 64), ("nano", 40, 40 * 8 * 64),
+    ]  # fmt: skip
+    assert cells[1].ratio == pytest.approx(40 * 8 * 64 / 1000)
+    gap = cells[0].gaps["review", "standard"]
+    d = np.array([-0.1, -0.1, -0.2])
+    half = 4.302653 * d.std(ddof=1) / np.sqrt(3)  # t of 2 degrees of freedom
+    assert (gap.n, gap.mean, gap.hi) == (3, pytest.approx(d.mean()), pytest.approx(d.mean() + half))
+    assert cells[0].gaps["review", "constant"].mean == pytest.approx(np.mean([-0.1, 0, -0.1]))
+    assert left == ["mini, fables, 40 steps: no standard, constant at one learning rate"]
+
+
+def test_measured_names_what_it_leaves_out(tmp_path):
+    for rule in ("standard", "constant", "review"):
+        record(tmp_path, rule, 0, 3.0)
+        record(tmp_path, rule, 1, None, status="diverged")
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "result.json").write_text("{")
+    cells, left = measured(tmp_path)
+    assert cells == []
+    assert "nano, fables, 40 steps: 1 seeds in all three arms" in left
+    assert sum("diverged" in line for line in left) == 3 and any("x: " in line for line in left)
+    with pytest.raises(RRError, match="no folder"):
+        measured(tmp_path / "none")
+
+
+# ---- the explorable and the lab ----------------------------------------------------------------
+
+
+def test_toy_gap_is_the_difference_of_two_loss_curves():
+    def loss(x):
+        return 1.7 + x**-0.3
+
+    assert toy_gap(0.5, 0, 1.2, 0, 0.3) == pytest.approx(loss(0.5) - loss(1.2 * 0.5))
+    assert toy_gap(0.5, 2, 1.0, 0.01, 0.3) == pytest.approx(0.02)
+
+
+def test_each_design_shows_what_it_should():
+    def change(speed, size, design, falls):
+        return toy_numbers(RUNGS, speed, size, 0.3, design, falls)["change"]
+
+    assert change(1.1, 0, "steps", "ratio") > 0.01  # training alone, and it looks like size
+    assert change(1.1, 0, "ratio", "ratio") == 0
+    assert change(1.1, 0, "tokens", "tokens") == 0
+    assert change(1.1, 0, "ratio", "tokens") < 0  # more tokens, less left to gain
+    for design in DESIGNS:  # size's own effect shows under every design
+        assert change(1.0, 0.01, design, "ratio") == pytest.approx(0.01 * np.log10(1e9 / 60e6))
+
+
+def test_emergence_script_and_python_agree(tmp_path):
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("needs node; the browser's tests read its sentences")
+    parts = [(HERE / name).read_text(encoding="utf-8") for name in ("kit.js", "emergence.js")]
+    parts[1] = parts[1].partition("mount(")[0]
+    parts.append("var given = JSON.parse(require('fs').readFileSync(0));")
+    parts.append("console.log(JSON.stringify(given[1].map(function (v) {")
+    parts.append("return [toyNumbers(given[0], v), toySentence(given[0], v)]; })));")
+    (tmp_path / "all.js").write_text("\n".join(parts), encoding="utf-8")
+    keys = ("speed", "size", "alpha", "design", "falls")
+    cases = list(itertools.product((1, 1.13), (-0.02, 0, 0.014), (0.1, 0.6), DESIGNS, FALLS))
+    given = [RUNGS, [dict(zip(keys, case, strict=True)) for case in cases]]
+    asked = subprocess.run([node, str(tmp_path / "all.js")], input=json.dumps(given),
+                           capture_output=True, text=True, check=True)  # fmt: skip
+    for (found, said), case in zip(json.loads(asked.stdout), cases, strict=True):
+        expected = toy_numbers(RUNGS, *case)
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            assert found[key] == pytest.approx(value, rel=1e-10, abs=1e-15)
+        assert said == toy_sentence(RUNGS, *case)
+
+
+def test_lab_power_says_what_stats_say():
+    for name in ("torch", "matplotlib", "ipywidgets"):
+        pytest.importorskip(name)
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from rr.explore import lab_power
+    from rr.explore.kit import number
+
+    made = lab_power(dict(zip(("60M", "150M", "320M"), SIZES, strict=True)))
+    made.controls["seeds"].value = 6
+    spread = 0.005 * at_fixed_ratio(N, D, np.zeros(9))[1]
+    chance = stats.power(0.015, spread, 6)
+    assert f"with probability {number(chance)}" in made.picture.value
+    made.controls["slope"].value = 0
+    assert "take no number of seeds" in made.picture.value
+    assert "probability 0.05," in made.picture.value
