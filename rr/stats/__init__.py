@@ -2,7 +2,8 @@
 
 `compare`: one comparison of two arms. `many`: many comparisons, and the corrections they need.
 `effects`: standardised effects, and how many seeds would settle a question. `fits`: a gap against
-size. `emergence`: size against training. `results`: reading result files. `tables`: tidy tables. `show`: their text.
+size; `emergence`: size against training. `results`: reading result files. `tables`: tidy tables.
+`show`: their text.
 
 Arms of one (rung, seed) see the same batches in the same order, so the noise of a seed is shared
 and the unit of evidence is the *difference* at one seed. Losses are nats a token throughout; a
