@@ -278,7 +278,8 @@ def test_groups_of_a_run_with_rates_by_depth(begun, protocol, loops):
     run = begun(rule="review:per_pass=1", loops=loops, protocol=protocol, depth_lr=True, lr=1e-3)
     names = {id(p): name for name, p in run.model.named_parameters()}
     plain = begun(rule="review:per_pass=1", loops=loops, protocol=protocol, lr=1e-3)
-    decay = {id(p): g["weight_decay"] for g in plain.stepper.optimizer.param_groups for p in g["params"]}
+    groups = plain.stepper.optimizer.param_groups
+    decay = {id(p): g["weight_decay"] for g in groups for p in g["params"]}
     order = [name for name, _ in plain.model.named_parameters()]
     decay = dict(zip(order, (decay[id(p)] for p in plain.model.parameters()), strict=True))
     run._train_step()
