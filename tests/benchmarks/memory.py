@@ -2,16 +2,23 @@
 
     python tests/benchmarks/memory.py --out data/measured/08_make_it_fast/memory.json
 
-Each case runs in a process of its own. Its baseline is what the process holds after steps of a
-model of no size along the same path: torch, its kernels and their code in memory. Measured is the
-high-water mark of resident memory over one steady step (the second), less that baseline; predicted
-is `rr.memory.predict`. The file is written after every case, and cases that it holds are kept.
+Each case runs in a process of its own, on one thread. Its baseline is what the process holds after
+two steps of a model of no size along the same path: torch, its kernels and their code in memory.
+Measured is the high-water mark of resident memory over one steady step (the second), less that
+baseline; predicted is `rr.memory.predict`. The file is written after every case, and cases that it
+holds are kept.
+
+malloc: "default", the C library as it comes, which keeps small blocks that were freed; "mapped", a
+block of 1 MiB or more is a mapping of its own and goes back at once (MALLOC_MMAP_THRESHOLD_): the
+difference is the allocator's and no tensor's.
 """
 
 import argparse
 import ctypes
 import gc
 import json
+import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -29,12 +36,14 @@ from rr.paths import parse_path  # noqa: E402
 NO_SIZE = "nano:n_layer=1,d_model=16,n_head=2,seq_len=8"
 PATHS = ["reference", "fast", "fast:recompute=layer"]
 GRID = [
-    (rung, rule, path, micro)
-    for rung, micros in (("mini", (8,)), ("60M", (8, 32)))
-    for rule in ("review", "standard")
+    (rung, rule, path, micro, malloc)
+    for rung, rules, micro in (("mini", ("review",), 8), ("60M", ("review", "standard"), 8),
+                               ("60M", ("review",), 32), ("mini", ("standard",), 8))
+    for rule in rules
     for path in PATHS
-    for micro in micros
-]
+    for malloc in ("default", "mapped")
+]  # fmt: skip
+MALLOC = {"default": {}, "mapped": {"MALLOC_MMAP_THRESHOLD_": str(2**20)}}
 
 
 def status(key: str) -> int:
@@ -45,7 +54,7 @@ def status(key: str) -> int:
     raise RuntimeError(f"no {key} in /proc/self/status: Linux is needed")
 
 
-def measured(rung: str, rule: str, path: str, micro: int) -> dict:
+def measured(rung: str, rule: str, path: str, micro: int, malloc: str) -> dict:
     """One case, in this process: bytes above the baseline, and what the prediction says."""
     tiny = Bench(Case(NO_SIZE, rule, path, 4, 2), "cpu", 1)
     tiny.warm()
@@ -65,30 +74,31 @@ def measured(rung: str, rule: str, path: str, micro: int) -> dict:
     # the benchmark holds four batches, not one
     predicted = parts["step"] + 4 * bench.tokens[0].nbytes - parts["tokens"]
     return {"rung": rung, "rule": rule, "path": path, "batch": case.batch, "micro_batch": micro,
-            "baseline_bytes": baseline, "between_steps_bytes": held, "measured_bytes": peak,
-            "predicted_bytes": predicted, "predicted_over_measured": predicted / peak,
-            "parts": parts}  # fmt: skip
+            "malloc": malloc, "baseline_bytes": baseline, "between_steps_bytes": held,
+            "measured_bytes": peak, "predicted_bytes": predicted,
+            "predicted_over_measured": predicted / peak, "parts": parts}  # fmt: skip
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--case", nargs=4, metavar=("RUNG", "RULE", "PATH", "MICRO"),
+    parser.add_argument("--case", nargs=5, metavar=("RUNG", "RULE", "PATH", "MICRO", "MALLOC"),
                         help="this one alone, in this process")
     args = parser.parse_args()
     if args.case:
-        *names, micro = args.case
-        print(json.dumps(measured(*names, int(micro))))
+        *names, micro, malloc = args.case
+        print(json.dumps(measured(*names, int(micro), malloc)))
         return 0
     rows = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
-    keys = ("rung", "rule", "path", "micro_batch")
+    keys = ("rung", "rule", "path", "micro_batch", "malloc")
     have = {tuple(row[key] for key in keys) for row in rows}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     for case in GRID:
         if case in have:
             continue
         ask = [sys.executable, __file__, "--out", str(args.out), "--case", *map(str, case)]
-        found = subprocess.run(ask, capture_output=True, text=True)
+        place = os.environ | MALLOC[case[-1]]
+        found = subprocess.run(ask, capture_output=True, text=True, env=place)
         if found.returncode:
             print(f"{case}: failed: {found.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
             continue
@@ -99,7 +109,7 @@ def main() -> int:
               f"{row['predicted_over_measured']:.3f}", flush=True)  # fmt: skip
         runtime.write_json(args.out, {
             "made_by": made_by(torch.device("cpu"), 1),
-            "libc": " ".join(__import__("platform").libc_ver()),
+            "libc": " ".join(platform.libc_ver()),
             "what": "peak resident memory of a steady step above the baseline, and rr.memory's",
             "parts": memory.PARTS,
             "rows": rows,
