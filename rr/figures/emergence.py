@@ -41,7 +41,7 @@ def size_and_tokens(
         axis.set_major_formatter(EngFormatter(sep=" "))
         axis.set_minor_locator(NullLocator())
         axis.set_label_text(words)
-    ax.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=len(groups))
+    ax.legend(loc="upper left", bbox_to_anchor=(0, -0.14), ncols=len(groups))
     return ax
 
 
@@ -70,10 +70,10 @@ def gaps_along(
     ax.xaxis.set_minor_locator(NullLocator())
     ticks: list[float] = []
     for x in sorted({point[0] for points in series.values() for point in points}):
-        if not ticks or x > 1.4 * ticks[-1]:
+        if not ticks or x > 1.6 * ticks[-1]:
             ticks.append(x)
-    ax.set_xticks(ticks)
-    ax.xaxis.set_major_formatter(EngFormatter(sep=" ") if max(ticks) >= 1000 else "{x:.2g}")
+    short, prefixed = [float(f"{x:.1e}") for x in ticks], EngFormatter(sep=" ")
+    ax.set_xticks(ticks, [prefixed(x) if max(ticks) >= 1000 else f"{x:g}" for x in short])
     ax.set_xlabel(words)
     if legend:
         ax.legend()
