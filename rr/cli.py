@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
     """argparse whose complaints are one line, like all of ours."""
 
     def error(self, message: str):
-        raise RRError(f"{self.prog}: {message} ({self.prog} --help lists what is accepted)")
+        raise RRError(f"{message} ({self.prog} --help lists what is accepted)")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -77,7 +77,8 @@ def _parser() -> Parser:
     train = verb("train", _train, "train one run, or go on with it; prints its folder last")
     sweep = verb("sweep", _sweep, "train every combination of the options, some at a time; the "
                  "same command goes on where it was cut off")
-    planned = verb("plan", _plan, "what a GPU, hours or dollars buy: runs in order, hours, memory")
+    planned = verb("plan", _plan, "what a GPU, hours or dollars buy: runs in order, hours, "
+                   "memory; without options of a run, of the study's own 42")
     sample = verb("sample", _sample, "let a trained run write")
     table = verb("table", _table, "paired differences between the arms in a folder of runs")
     bench = verb("bench", _bench, "what a training step costs: tokens/s, MFU, peak memory")
@@ -309,7 +310,7 @@ def _train(args) -> int:
 def _sweep(args) -> None:
     import shlex
 
-    from .sweep import AXES, Runner, cells, commands, sweep
+    from .sweep import AXES, Runner, cells, check, commands, sweep
 
     machine = {name: getattr(args, name)
                for name in ("threads", "device", "path", "micro_batch", "save_every", "parallel")}
@@ -317,6 +318,9 @@ def _sweep(args) -> None:
         plan = cells({name: getattr(args, name) for name in (*AXES, "depth_lr")}, _say)
     if args.dry_run:
         runner = Runner(args.runner, Path(args.out), machine, args.processes, args.notebook)
+        asked = {name: getattr(args, name.replace("-", "_"))
+                 for name in ("address", "gpu-fraction", "cpus-per-cell")}
+        check(runner.machine, args.engine, asked, here=False)  # the commands may run elsewhere
         for words in commands(plan, runner):
             print(shlex.join(words))
         if args.runner == "papermill":

@@ -22,7 +22,7 @@ import torch
 from ..config import Interrupted, RRError, RunFailed, nearest, positive
 from ..distributed import STRATEGIES
 from ..paths import parse_path
-from ..runtime import pick_device, set_threads
+from ..runtime import DEVICES, pick_device, set_threads
 from .command import RUNNERS, Runner
 from .grid import AXES, Cell, cells
 from .notebook import check_installed
@@ -31,7 +31,7 @@ from .view import View
 
 ENGINES = ("local", "ray")
 
-__all__ = ["AXES", "ENGINES", "RUNNERS", "Cell", "Runner", "cells", "commands", "sweep"]
+__all__ = ["AXES", "ENGINES", "RUNNERS", "Cell", "Runner", "cells", "check", "commands", "sweep"]
 
 
 def commands(plan: Sequence[Cell], runner: Runner) -> list[list[str]]:
@@ -64,21 +64,16 @@ def sweep(
     """
     out = Path(out)
     machine = {name: value for name, value in (machine or {}).items() if value is not None}
-    if engine not in ENGINES:
-        raise RRError(f"unknown engine {engine!r}: {nearest(engine, ENGINES)}")
     how = Runner(runner, out, machine, processes, notebook)
     if runner == "papermill":
         check_installed()
     commands(plan, how)  # refuses what the notebook does not take
-    check(machine, here=engine == "local")
+    asked = {"address": address, "gpu-fraction": gpu_fraction, "cpus-per-cell": cpus_per_cell}
+    check(machine, engine, asked, here=engine == "local")
     view = View(out, log)
     if engine == "local":
         from .local import Local
 
-        asked = {"address": address, "gpu-fraction": gpu_fraction, "cpus-per-cell": cpus_per_cell}
-        for name, value in asked.items():
-            if value is not None:
-                raise RRError(f"{name} {value} beside --engine local: --engine ray is accepted")
         where = Local(jobs, processes, machine.get("threads"), machine.get("device"))
     else:
         from .ray_engine import RayEngine
@@ -109,12 +104,26 @@ def sweep(
     return list(plan)
 
 
-def check(machine: Mapping[str, object], here: bool) -> None:
-    """RRError for options of the machine that every cell would refuse."""
+def check(
+    machine: Mapping[str, object], engine: str, asked: Mapping[str, object], here: bool
+) -> None:
+    """RRError for options that the engine does not take, or that every cell would refuse.
+
+    machine: as `Runner` holds it. asked: what ray alone takes. here: on this machine, whose device
+    has to be there.
+    """
+    if engine not in ENGINES:
+        raise RRError(f"unknown engine {engine!r}: {nearest(engine, ENGINES)}")
+    for name, value in asked.items():
+        if engine == "local" and value is not None:
+            raise RRError(f"{name} {value} beside --engine local: --engine ray is accepted")
     if not machine.get("save_every", 1.0) > 0:
         raise RRError(f"save-every is {machine['save_every']}: a number above 0 is accepted")
+    device = machine.get("device")
+    if device is not None and device not in DEVICES:
+        raise RRError(f"unknown device {device!r}: {nearest(device, DEVICES)}")
     if here:
-        pick_device(machine.get("device"))
+        pick_device(device)
     if "micro_batch" in machine:
         positive("micro-batch", machine["micro_batch"])
     if machine.get("parallel", "ddp") not in STRATEGIES:
