@@ -316,8 +316,8 @@ def test_a_line_every_few_seconds_where_there_is_no_terminal(monkeypatch, capsys
 def test_one_moving_line_on_a_terminal(monkeypatch, capsys):
     clock = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True)
     shown = progress.Progress(None)
-    shown.tty = True
     for step in (1, 50, 99, 100):
         clock[0] += 1.0
         shown.step(RUN, step, RUN.recipe.steps, None if step == 1 else 2.5, spent=float(step))

@@ -203,7 +203,7 @@ BAD_TO_RUN = [
     (["--device", "tpu"], "unknown device 'tpu'"),
     (["--path", "slow"], "unknown path 'slow'"),
     (["--micro-batch", "0"], "micro-batch is 0"),
-    (["--parallel", "pipeline"], "go parallel 'pipeline'"),
+    (["--parallel", "pipeline", "--runner", "direct"], "go parallel 'pipeline'"),
     (["--save-every", "0"], "save-every is 0"),
     (["--gpu-fraction", "0.5"], "beside --engine local"),
     (["--address", "auto"], "beside --engine local"),

@@ -424,14 +424,14 @@ def test_a_run_knows_its_own_device_and_tokens(planned, tmp_path, monkeypatch):
         patch.setattr(trainer._Training, "go", lambda self: None)
         folder = train(run, tmp_path)
     path = folder / "run.json"
-    record = json.loads(path.read_text())
+    record = runtime.read_json(path)
     assert record["provenance"]["device"] == "cpu" and record["provenance"]["threads"] == 1
     record["provenance"]["device"] = "NVIDIA H200"
-    path.write_text(json.dumps(record))
+    runtime.write_record(path, record)
     with pytest.raises(RRError, match="was begun on NVIDIA H200, not on cpu"):
         train(run, tmp_path)
     record["provenance"] |= {"device": "cpu", "corpus_sha256": {"train": "0", "valid": "0"}}
-    path.write_text(json.dumps(record))
+    runtime.write_record(path, record)
     with pytest.raises(RRError, match="begun on other tokens"):
         train(run, tmp_path)
 
