@@ -30,6 +30,7 @@ MFU = (0.2, 0.45)  # assumed where nothing was measured
 SHARE = {"bf16": (1, 1), "fp16": (1, 1), "tf32": (1 / 2, 1 / 2), "fp32": (1 / 16, 1 / 2)}
 SPARE = 0.08  # of the memory is left to the allocator, whose losses are not predicted
 EASY = 8  # windows at once below which recomputation is tried first: small products are slow
+SMALL = 20e6  # parameters below which no such MFU is likely: the published sizes lie above
 HELD_OUT = 1_000_000  # tokens that protocol `clean` scores at most
 
 
@@ -280,6 +281,9 @@ def told(rows: Sequence[dict], card: Gpu, hours: float | None, mfu: tuple) -> li
             f"not measured: {guessed} of {len(rows)} estimated from {card.flops / 1e12:g} TFLOP/s"
             f"{less} × an assumed MFU of {mfu[0]:g}–{mfu[1]:g} (--mfu)"
         )
+        if small := sum(row["measured"] is None and row["params"] < SMALL for row in rows):
+            lines.append(f"{small} of these below {SMALL / 1e6:g} M parameters: kernels so small "
+                         "leave a GPU waiting, and take longer than the hours say")  # fmt: skip
     lines.append(
         f"memory is predicted, for {card.memory / 1e9:g} GB less {SPARE:.0%}; a compiled path "
         "takes less; recomputation takes up to a third more time than the hours say"
