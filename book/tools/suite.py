@@ -28,7 +28,7 @@ def steps() -> list[tuple[str, list[str], dict[str, str]]]:
     one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     return [
         ("lint", [sys.executable, "book/tools/lint.py"], {}),
-        ("unit", [*PYTEST, "tests/unit", "-m", "not slow", *PAIR], one),
+        ("unit", [*PYTEST, "tests/unit", "-m", "not slow", "--durations=12", *PAIR], one),
         ("notebooks: rules", [*PYTEST, "tests/notebooks", "-m", "not slow"], {}),
         ("notebooks: outputs", [*PYTEST, *NBVAL, str(NOTEBOOKS)], one),
         ("book: the page", [*PYTEST, "tests/book", "-m", "not slow"], {}),
