@@ -2,7 +2,7 @@
 
 Every step runs even if one before it failed. Kernels and tests that run side by side get one thread
 each: two cores are shared better that way than by threads that wait for each other. The last two
-steps, of one process each that often waits, run beside each other.
+steps, which often wait, run beside each other.
 """
 
 import subprocess
@@ -31,7 +31,7 @@ def steps() -> list[tuple[str, list[str], dict[str, str]]]:
         ("unit", [*PYTEST, "tests/unit", "-m", "not slow", "--durations=12", *PAIR], one),
         ("notebooks: rules", [*PYTEST, "tests/notebooks", "-m", "not slow"], {}),
         ("notebooks: outputs", [*PYTEST, *NBVAL, str(NOTEBOOKS)], one),
-        ("book: the page", [*PYTEST, "tests/book", "-m", "not slow"], {}),
+        ("book: the page", [*PYTEST, "tests/book", "-m", "not slow", *PAIR], {}),
         ("faults: random kills", [*PYTEST, "tests/faults", "-m", "not slow"], {}),
     ]
 

@@ -2,6 +2,7 @@
 
 import functools
 import http.server
+import os
 import subprocess
 import sys
 import threading
@@ -16,7 +17,8 @@ FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]
-SITE = ROOT / "_build" / "test-site"
+# each of pytest-xdist's processes renders its own
+SITE = ROOT / "_build" / f"test-site{os.environ.get('PYTEST_XDIST_WORKER', '')}"
 
 
 def toc() -> list[str]:
