@@ -71,16 +71,21 @@ def predict(
     positive("micro-batch", micro_batch)
     if device not in CONTEXT:
         raise RRError(f"unknown device {device!r}: {nearest(device, CONTEXT)}")
-    plain = {"compile": "none", "attention": "auto", "graph": "none"}
-    if path.gate == "triton":  # holds what the fast one holds
-        plain["gate"] = "fast"
-    if path.loss == "fused":  # compiled, likewise
-        plain["loss"] = "chunked"
-    if path.precision == "fp16":  # its scaling looks at values; the bytes are bf16's
-        plain["precision"] = "bf16"
-    path, micro = replace(path, **plain), min(micro_batch, recipe.batch)
+    path, micro = plain(path), min(micro_batch, recipe.batch)
     kinds = resolve(what.rule)[0], resolve(what.values, "values")[0]
     return dict(_counted(what, kinds, path, micro, recipe.batch, recipe.decay_all, device))
+
+
+def plain(path: Path) -> Path:
+    """The path as it can be counted: eager, with what holds the same bytes where it cannot run."""
+    choices = {"compile": "none", "attention": "auto", "graph": "none", "allocator": "system"}
+    if path.gate == "triton":  # holds what the fast one holds
+        choices["gate"] = "fast"
+    if path.loss == "fused":  # compiled, likewise
+        choices["loss"] = "chunked"
+    if path.precision == "fp16":  # its scaling looks at values; the bytes are bf16's
+        choices["precision"] = "bf16"
+    return replace(path, **choices)
 
 
 @lru_cache(maxsize=256)

@@ -171,7 +171,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         n, wide = hidden.shape[0], torch.promote_types(hidden.dtype, torch.float32)
         rows = weight.to(hidden.dtype)
         grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros(weight.shape, dtype=wide, device=weight.device)
+        grad_weight = None
         total = torch.zeros((), dtype=wide, device=hidden.device)
         # float16 holds nothing below 6e-8: there the mean's 1/n waits until the loss is scaled.
         now, ctx.later = (1, n) if hidden.dtype == torch.float16 else (n, None)
@@ -183,7 +183,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
             loss, grad = softmax(F.linear(hidden[part], rows), target, vocab_size, now)
             total += loss
             torch.mm(grad, rows, out=grad_hidden[part])
-            if wide == hidden.dtype:
+            if grad_weight is None:
+                grad_weight = (grad.t() @ hidden[part]).to(wide)
+            elif wide == hidden.dtype:
                 grad_weight.addmm_(grad.t(), hidden[part])
             else:
                 grad_weight += grad.t() @ hidden[part]
@@ -232,22 +234,24 @@ def _fused_softmax() -> Callable:
 
 
 def linear_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, chunk: int = 1024
+    hidden: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, chunk: int | None = None
 ) -> Tensor:
     """Mean of −log softmax(hidden Wᵀ)[target], in nats a token, without the whole logits.
 
     hidden: (N, d); weight: (V, d) with V ≥ vocab_size; targets: (N,) below vocab_size. Rows of
-    `weight` from vocab_size on are padding and are left out of the softmax. The loss is float32
-    (float64 for float64 inputs) whatever the dtype of `hidden`. Where `use` chose "whole" it is
-    `whole_cross_entropy`.
+    `weight` from vocab_size on are padding and are left out of the softmax. chunk: tokens at once;
+    by default 1024, and 2048 where the softmax is fused, which then takes as many bytes. The loss
+    is float32 (float64 for float64 inputs) whatever the dtype of `hidden`. Where `use` chose
+    "whole" it is `whole_cross_entropy`.
     """
     if chosen.loss == "whole":
         return whole_cross_entropy(hidden, weight, targets, vocab_size)
+    fused = chosen.loss == "fused"
+    chunk = chunk or (2048 if fused else 1024)
     if torch.is_autocast_enabled(hidden.device.type):
         hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
     with torch.autocast(hidden.device.type, enabled=False):
         if torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad):
-            fused = chosen.loss == "fused"
             return _LinearCrossEntropy.apply(hidden, weight, targets, vocab_size, chunk, fused)
         total = torch.zeros((), dtype=sums(hidden.device), device=hidden.device)
         for part in range(0, hidden.shape[0], chunk):

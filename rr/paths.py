@@ -26,6 +26,7 @@ CHOICES = {
     "attention": ("auto", "cudnn"),
     "graph": ("none", "step"),
     "recompute": ops.RECOMPUTED,
+    "allocator": ("system", "kept"),
 }
 FP16_GRAPH = "graph=step does not go with fp16, whose scaling decides on the host"
 
@@ -41,7 +42,8 @@ class Path:
     compile     "layer": each block by Inductor, one graph for all blocks
     attention   "cudnn": its kernel before the others; a GPU alone
     graph       "step": the whole step captured once as a CUDA graph, and replayed; a GPU alone
-    recompute   "layer": the backward pass computes each block again, of which only inputs are kept
+    recompute   "layer": the backward pass computes each block again; only its inputs are kept
+    allocator   "kept": freed memory stays the process's (`runtime.keep_freed`); on a CPU
     """
 
     precision: str = "tf32"
@@ -52,12 +54,14 @@ class Path:
     attention: str = "auto"
     graph: str = "none"
     recompute: str = "none"
+    allocator: str = "system"
 
 
-FAST = Path("bf16", "fast", "chunked", "fused")
+FAST = Path("bf16", "fast", "chunked", "fused", allocator="kept")
 PATHS = {
     "reference": Path(),
-    "eager": replace(FAST, gate="reference"),  # what `rr train` runs where there is no GPU
+    # what `rr train` runs where there is no GPU
+    "eager": replace(FAST, gate="reference", allocator="system"),
     "fast": FAST,
     "compiled": replace(FAST, compile="layer", loss="fused"),
     "triton": replace(FAST, compile="layer", loss="fused", gate="triton"),
@@ -244,6 +248,8 @@ class Step:
                 compile_model(model, backend)
             else:
                 model.compile(backend=backend, dynamic=False)  # a peer's: whole, as it comes
+        if path.allocator == "kept" and device.type == "cpu":
+            runtime.keep_freed()
         self.run = world.wrap(model)  # what a step calls; measuring calls the model
         self.optimizer = optimizer(model, recipe, path, device)
         self.graph: torch.cuda.CUDAGraph | None = None

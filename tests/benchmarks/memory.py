@@ -34,7 +34,7 @@ from rr.bench.case import Bench, Case  # noqa: E402
 from rr.paths import parse_path  # noqa: E402
 
 NO_SIZE = "nano:n_layer=1,d_model=16,n_head=2,seq_len=8"
-PATHS = ["reference", "fast", "fast:recompute=layer"]
+PATHS = ["reference", "fast:allocator=system", "fast:recompute=layer,allocator=system"]
 GRID = [
     (rung, rule, path, micro, malloc)
     for rung, rules, micro in (("mini", ("review",), 8), ("60M", ("review", "standard"), 8),
