@@ -150,7 +150,8 @@ class _Counter(TorchDispatchMode):
             self.found[part, "flops"] += formula(*args, **kwargs, out_val=made)
             self.found[part, "product_bytes"] += _bytes(read) + _bytes(wrote)
         elif name in ROWS:  # of a table, only what is picked
-            self.found[part, "other_bytes"] += 2 * _bytes(args[-1:] if name == "scatter_add" else wrote)
+            picked = args[-1:] if name == "scatter_add" else wrote
+            self.found[part, "other_bytes"] += 2 * _bytes(picked)
         elif _moves(func, read, wrote):
             if not wrote:  # in place, and returns nothing: fused AdamW
                 mutable = [a.alias_info is not None for a in func._schema.arguments]
