@@ -8,9 +8,9 @@ ROOT = Path(__file__).parents[2] / "rr"
 # Top to bottom: a room may import only rooms above it.
 ORDER = ["config", "kernels", "ops", "residual", "values", "model", "checks", "ladder", "cache",
          "fables_grammar", "fables", "documents", "tokens", "corpus", "runtime", "distributed",
-         "paths", "evaluate", "memory", "roofline", "attention", "progress", "runs", "outcome", "loggers",
-         "trainer", "numerics", "sweep", "bench", "planning", "hub", "stats", "inside", "report",
-         "figures", "explore", "cli"]
+         "paths", "evaluate", "memory", "roofline", "attention", "progress", "runs", "outcome",
+         "loggers", "trainer", "numerics", "sweep", "bench", "planning", "hub", "stats", "inside",
+         "report", "figures", "explore", "cli"]
 CORE = ORDER[: ORDER.index("hub")]
 ALLOWED = {"torch", "numpy", "tokenizers", "tqdm"}
 OPTIONAL = {"kernels": "triton"}  # rooms that need one package more, and load only when asked for
