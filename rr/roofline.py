@@ -16,9 +16,9 @@ lies between everything fused (B_others = 0, but for the optimiser's) and nothin
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -33,7 +33,7 @@ from torch.utils.module_tracker import ModuleTracker
 
 from .config import ModelConfig, Recipe, RRError, Run, positive
 from .memory import plain
-from .model import Model
+from .model import Model, grows
 from .paths import Path, Step
 from .residual import resolve
 
@@ -51,6 +51,7 @@ ATTENTION = {  # forward passes: (scores and mix); the convention of FLOP counts
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: 2,
 }
 ROWS = {"embedding", "gather", "index_select", "scatter_add"}
+ALONE = ("embedding", "optimizer")  # no product is beside them for a compiler to fuse them into
 
 
 @dataclass(frozen=True)
@@ -80,16 +81,69 @@ def work(
     micro = min(micro_batch, recipe.batch)
     if recipe.batch % micro:
         raise RRError(f"micro-batch {micro} does not divide the batch {recipe.batch}")
-    once, again, update = _counted(what, kinds, plain(path), micro, recipe.decay_all)
+    several = recipe.batch > micro
+    once, again, update = _counted(what, kinds, plain(path), micro, recipe.decay_all, several)
     total = Counter(once) + Counter(update)
     for key, value in again.items():
         total[key] += value * (recipe.batch // micro - 1)
     return {part: Work(*(total[part, kind] for kind in Work.__annotations__)) for part in PARTS}
 
 
+def stacked(
+    what: Run | ModelConfig, path: Path, micro_batch: int, recipe: Recipe | None = None
+) -> dict[str, Work]:
+    """`work` of a deep model, counted on one and on two blocks of it: quicker by its depth.
+
+        work(L) = work(1) + (L − 1) · (work(2) − work(1))
+
+    Exact where every block does the same. RRError where what flows between blocks grows with depth,
+    or where blocks take values from the first.
+    """
+    if isinstance(what, Run):
+        what, recipe = what.model, what.recipe
+    if grows(what) or what.values != "own":
+        raise RRError(
+            f"{what.rule} with values {what.values}: blocks are not alike; roofline.work counts it"
+        )
+    one, two = (work(replace(what, n_layer=n), path, micro_batch, recipe) for n in (1, 2))
+    above = what.n_layer - 1
+    return {
+        part: Work(*(getattr(one[part], kind)
+                     + above * (getattr(two[part], kind) - getattr(one[part], kind))
+                     for kind in Work.__annotations__))
+        for part in PARTS
+    }  # fmt: skip
+
+
+def times(
+    works: Mapping[str, Work],
+    flops_per_second: float,
+    bytes_per_second: float,
+    share: float = 1.0,
+    fused: bool = False,
+) -> dict[str, float]:
+    """Least seconds of each part, by the formula above.
+
+    flops_per_second: peak of products at the path's precision (TF32: half of the 16-bit peak,
+    `planning.SHARE`). share: of that peak, what products reach: an assumption. fused: nothing but
+    products moves bytes, except in `ALONE`. RRError on figures that no device has.
+    """
+    for name, value in (("FLOP/s", flops_per_second), ("bytes/s", bytes_per_second)):
+        if not 0 < value < float("inf"):
+            raise RRError(f"{name} is {value}: a finite number above 0 is accepted")
+    if not 0 < share <= 1:
+        raise RRError(f"share of the peak is {share}: above 0 and at most 1 is accepted")
+    found = {}
+    for part, one in works.items():
+        products = max(one.flops / (flops_per_second * share), one.product_bytes / bytes_per_second)
+        beside = 0 if fused and part not in ALONE else one.other_bytes / bytes_per_second
+        found[part] = products + beside
+    return found
+
+
 @lru_cache(maxsize=64)
 def _counted(
-    config: ModelConfig, kinds: tuple, path: Path, micro: int, decay_all: bool
+    config: ModelConfig, kinds: tuple, path: Path, micro: int, decay_all: bool, several: bool
 ) -> tuple[Counter, Counter, Counter]:
     # By the classes too (kinds): a name that a reader registers anew is another rule.
     with FakeTensorMode():
@@ -104,7 +158,8 @@ def _counted(
             step.gradients(x, x)
         step.optimizer.zero_grad = lambda **_: None  # so that gradients are added to
         with _counting() as second:
-            step.gradients(x, x)
+            if several:
+                step.gradients(x, x)
         with _counting(lambda _: "optimizer") as update:
             step.update()
     return first, second, update
@@ -137,6 +192,8 @@ class _Counter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         made = func(*args, **kwargs)
+        if func.namespace == "prim":  # asks for a device, or the like
+            return made
         part = self.part()
         read = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         wrote = [t for t in tree_leaves(made) if isinstance(t, Tensor)]
@@ -163,7 +220,7 @@ class _Counter(TorchDispatchMode):
 
 def _moves(func: Any, read: list[Tensor], wrote: list[Tensor]) -> bool:
     """Whether an operation touches memory: no view, and no bare allocation, does."""
-    if func.namespace == "prim" or func._schema.name.startswith("aten::empty"):
+    if func._schema.name.startswith("aten::empty"):
         return False
     held = {id(t.untyped_storage()) for t in read}
     return func._schema.is_mutable or not any(id(t.untyped_storage()) in held for t in wrote)

@@ -73,6 +73,25 @@ MEMORY = {
     "RTX 4090": 24,
     "RTX 3090": 24,
 }
+# Bandwidth of that memory, bytes/s, from the same sheets; of the smaller card where there are two.
+BANDWIDTH = {
+    "H100 PCIe": 2.0e12,
+    "H100 NVL": 3.9e12,
+    "H100": 3.35e12,
+    "H200 NVL": 4.8e12,
+    "H200": 4.8e12,
+    "GH200": 4.0e12,
+    "B200": 8.0e12,
+    "A100": 1.555e12,
+    "A10G": 600e9,
+    "A10": 600e9,
+    "L40S": 864e9,
+    "L4": 300e9,
+    "T4": 300e9,
+    "V100-SXM2": 900e9,
+    "RTX 4090": 1008e9,
+    "RTX 3090": 936e9,
+}
 HALF_BY_FP16 = ("T4", "V100-SXM2")  # no bf16 in their tensor cores
 
 

@@ -14,6 +14,7 @@ from .kit import Explorable
 from .looking import depth_attention
 from .loops import loop_growth
 from .luck import winners_luck
+from .roofline import step_roofline
 from .running import lost_work
 from .stream import stream_share
 from .strip import held_back
@@ -37,14 +38,16 @@ _LABS = {
     "lab_loops": "loops_lab",
     "lab_power": "emergence_lab",
     "lab_race": "race_lab",
+    "lab_speed": "speed_lab",
     "lab_values": "values_lab",
     "looped_model": "loops_lab",
     "simulated_study": "evidence_lab",
 }
 __all__ = ["Explorable", "audit_rows", "audit_table", "claim_map", "depth_attention",
            "depth_cliff", "float_formats", "gate_playground", "held_back", "loop_growth",
-           "lost_work", "rule_field", "rule_gallery", "size_or_training", "stream_share",
-           "value_dilution", "verdict", "verdict_table", "winners_luck", *_LABS]  # fmt: skip
+           "lost_work", "rule_field", "rule_gallery", "size_or_training", "step_roofline",
+           "stream_share", "value_dilution", "verdict", "verdict_table", "winners_luck",
+           *_LABS]  # fmt: skip
 
 
 def __getattr__(name: str):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rr import cli, ladder, planning
-from rr.bench import MEMORY, PEAKS
+from rr.bench import BANDWIDTH, MEMORY, PEAKS
 from rr.config import RRError
 
 NAMES = {"corpus": "a text", "tokenizer": "its tokens", "vocab_size": 500}
@@ -94,7 +94,7 @@ def test_a_record_of_that_card_is_used_with_its_spread(tmp_path):
 
 
 def test_every_known_card_has_its_memory():
-    assert set(MEMORY) == set(PEAKS)
+    assert set(MEMORY) == set(PEAKS) == set(BANDWIDTH)
     assert planning.gpu("h100").memory == 80e9 and planning.gpu("A100", memory_gb=80).memory == 8e10
 
 

@@ -1,0 +1,179 @@
+"""What chapter 8 shows live: the roofline on cards, and the lab that times real steps."""
+
+import itertools
+import re
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from rr import ladder, memory
+from rr.config import ModelConfig, Recipe
+from rr.explore.roofline import (
+    CARDS,
+    FUSION,
+    PATHS,
+    RUNGS,
+    step_data,
+    step_numbers,
+    step_sentence,
+)
+from rr.model import Model, initialise
+from rr.paths import Step, parse_path
+from rr.roofline import Work, times
+
+TINY = ModelConfig(
+    vocab_size=64, n_layer=1, n_head=1, d_model=16, d_ff=32, seq_len=8, rule="review"
+)  # fmt: skip
+# 10¹⁴ FLOP/s, 10¹² bytes/s; by hand below
+TOY = {
+    "rungs": {"60M": {"tokens": 1000, "flops": 6e12, "micro": 64, "paths": {
+        "reference": {"memory": 9e9, "parts": {
+            "attention": [1e12, 60e9, 10e9], "mlp": [2e12, 1e9, 0], "rule": [0, 0, 50e9],
+            "embedding": [0, 0, 1e9], "head": [3e12, 2e9, 100e9], "optimizer": [0, 0, 4e9],
+        }},
+        "fast": {"memory": 10e9, "parts": {
+            "attention": [1e12, 1e9, 0], "mlp": [2e12, 1e9, 0], "rule": [0, 0, 1e9],
+            "embedding": [0, 0, 0], "head": [3e12, 2e9, 0], "optimizer": [0, 0, 0],
+        }},
+    }}},
+    "cards": {"new": [1e14, 1e12, 10e9, 1], "T4": [1e14, 1e12, 16e9, 0]}, "spare": 0.08,
+}  # fmt: skip
+
+
+# ---- the roofline ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_memory_on_the_page_is_the_whole_models(path):
+    config, recipe = ladder.arm("60M"), ladder.recipe("60M")
+    found = memory.predict(config, parse_path(path), RUNGS["60M"], "cuda", recipe)["total"]
+    assert step_data()["rungs"]["60M"]["paths"][path]["memory"] == found
+
+
+def test_a_step_by_hand():
+    """TF32 has half of the peak; what is fused keeps the bytes of embedding and optimiser."""
+    found = step_numbers(TOY, "60M", "reference", "new", 50, "none")
+    assert found["ms"] == pytest.approx({
+        "attention": 60 + 10, "mlp": 80, "rule": 50, "embedding": 1, "head": 120 + 100,
+        "optimizer": 4,
+    })  # fmt: skip
+    assert found["bound"] == {"attention": "memory", "mlp": "arithmetic", "rule": "memory",
+                              "embedding": "memory", "head": "arithmetic", "optimizer": "memory"}
+    assert found["step"] == pytest.approx(425) and found["tokens"] == pytest.approx(1000 / 0.425)
+    assert found["mfu"] == pytest.approx(6e12 / (0.425 * 1e14)) and found["largest"] == "head"
+    assert found["fits"]  # 9 of 9.2 GB
+    fused = step_numbers(TOY, "60M", "reference", "new", 50, "all")
+    assert fused["step"] == pytest.approx(60 + 80 + 0 + 1 + 120 + 4)
+    fast = step_numbers(TOY, "60M", "fast", "new", 100, "none")
+    assert fast["step"] == pytest.approx(10 + 20 + 1 + 30) and not fast["fits"]
+    assert step_numbers(TOY, "60M", "reference", "T4", 50, "none") is None
+    said = step_sentence(TOY, "60M", "reference", "T4", 50, "none")
+    assert said.endswith("not projected. The T4 has no TF32, and fp32 is not projected.")
+    assert "fast path in fp16, T4" in step_sentence(TOY, "60M", "fast", "T4", 50, "none")
+    said = step_sentence(TOY, "60M", "reference", "new", 50, "none").replace("\u00a0", " ")
+    assert said == (
+        "60M, reference path in TF32, new, products at 50 % of their peak, nothing fused: 425 ms a "
+        "step, 2.35 thousand tokens/s, an MFU of 14.1 %. The largest part, 51.8 %, is the head. "
+        "Predicted memory: 9 GB, which fits the card’s 10 GB."
+    )
+
+
+def test_the_page_shows_what_the_package_counts():
+    """Data and formula on the page against `roofline.work` and `roofline.times`."""
+    data = step_data()
+    assert list(data["rungs"]) == [name for name, rung in ladder.RUNGS.items() if rung.published]
+    for path, fused in itertools.product(PATHS, (False, True)):
+        parts = data["rungs"]["1B"]["paths"][path]["parts"]
+        peak = 989e12 * {"reference": 0.5, "fast": 1}[path]
+        works = {part: Work(*counts) for part, counts in parts.items()}
+        shown = step_numbers(data, "1B", path, "H100", 40, "all" if fused else "none")
+        found = times(works, peak, 3.35e12, 0.4, fused)
+        assert shown["ms"] == pytest.approx({part: 1000 * s for part, s in found.items()})
+        # by hand: 2 FLOPs a weight forward and 4 backward, for each token
+        tokens, d = 64 * 256, 1536
+        assert works["mlp"].flops == 6 * 24 * 8 * d**2 * tokens
+        rows = {"reference": 50257, "fast": 50304}[path]  # chunks multiply the padding, too
+        assert works["head"].flops == 6 * rows * d * tokens
+
+
+def test_the_script_and_python_agree(in_node):
+    data, keys = step_data(), ("rung", "path", "card", "share", "fusion")
+    cases = [dict(zip(keys, x, strict=True))
+             for x in itertools.product(RUNGS, PATHS, CARDS, (10, 60, 100), FUSION)]  # fmt: skip
+    asked = in_node("roofline.js", "given[1].map(v => [stepNumbers(given[0], v), "
+                    "stepSentence(given[0], v)])", [data, cases])  # fmt: skip
+    for (found, said), case in zip(asked, cases, strict=True):
+        expected = step_numbers(data, **case)
+        assert said == step_sentence(data, **case)
+        if (case["card"], case["path"]) == ("T4", "reference"):
+            assert found is expected is None
+        else:
+            assert found.keys() == expected.keys() and found["bound"] == expected["bound"]
+            assert found["ms"] == pytest.approx(expected["ms"], rel=1e-12)
+            assert found["step"] == pytest.approx(expected["step"], rel=1e-12)
+            assert (found["fits"], found["largest"]) == (expected["fits"], expected["largest"])
+
+
+# ---- the lab -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def speed_lab():
+    pytest.importorskip("ipywidgets")
+    from rr.explore import speed_lab
+
+    return speed_lab
+
+
+@pytest.mark.parametrize("path", ["reference", "fast"])
+def test_the_clock_follows_a_step_through_its_parts(speed_lab, monkeypatch, path):
+    """The order of a step of one block: its parts upwards, downwards, then the update."""
+    seen = []
+
+    class Listening(speed_lab.Clock):
+        def switch(self, part):
+            super().switch(part)
+            seen.append(part)
+
+    ticks = itertools.count()
+    monkeypatch.setattr(speed_lab.time, "perf_counter", lambda: next(ticks))
+    step = Step(initialise(Model(TINY), 0), Recipe(1, 2, 1e-3, 1), parse_path(path),
+                torch.device("cpu"), 2)  # fmt: skip
+    ids = torch.arange(16).view(2, 8)
+    before, clock = step.model(ids, ids).item(), Listening()
+    clock.watch(step.model)
+    taken, loss = speed_lab._step(step, clock, ids, ids)
+    up = ["embedding", "rule", "attention", "rule", "mlp", "rule", "head"]
+    assert seen == ["optimizer", *up, *up[-2::-1], "optimizer", None]
+    assert taken == {"optimizer": 2, "embedding": 2, "rule": 6, "attention": 2, "mlp": 2, "head": 1}
+    assert sum(taken.values()) == len(seen) - 1  # nothing is lost, nothing counted twice
+    assert loss == pytest.approx(before, abs=0.01)
+
+
+def test_what_a_forward_pass_keeps_by_hand(speed_lab):
+    weight = torch.nn.Linear(4, 4, bias=False)
+    x = torch.randn(10, 4)
+
+    def run():
+        y = F.gelu(weight(x))  # x for the product's weight, the product itself for GELU
+        return (y.exp() * x).sum()  # exp's result once, for itself and the product; x is there
+
+    assert speed_lab.saved_bytes(run, weight) == 3 * x.nbytes
+
+
+def test_the_lab_takes_real_steps(speed_lab):
+    plain, fast, again = speed_lab.side_by_side(
+        "review", ["reference", "fast:precision=fp32", "reference"], 64, 4, 256, steps=1
+    )
+    assert plain.loss == again.loss and fast.loss == pytest.approx(plain.loss, abs=1e-5)
+    assert plain.kept == again.kept > fast.kept > 0
+    assert all(seconds > 0 for seconds in plain.parts.values())
+    made = speed_lab.lab_speed(1)
+    for name, value in (("width", 64), ("micro", 4), ("path", "the reference path again")):
+        made.controls[name].value = value
+    said = re.search(r"<p[^>]*>(.*)</p>", made.picture.value)[1]
+    assert said.startswith("review, width 64, 4 of 8 windows at once, 4096 tokens: ")
+    assert said.endswith("The losses before the first step differ by 0 nats.")
+    kept, against = re.search(r"4 windows: ([\d.]+) MB against ([\d.]+)\.", said).groups()
+    assert kept == against
