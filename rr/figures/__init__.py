@@ -12,6 +12,7 @@ numerics   what each source of noise moves, how fast two trainings part
 streams    a stream, its gates and its gradients, by depth
 running    what interruptions destroy, checkpoints against warnings, attempts at a run
 report     one run's curve, gates and calibration; a folder's gaps by size
+speed      a step's parts, what each change of path takes off
 results    what runs came to: curves, paired differences, shares
 values     a quantity by block, a sweep of λ, what caches hold
 """
@@ -60,5 +61,6 @@ from .numerics import losses_apart, spread_by_source
 from .report import gaps_by_size, gates_by_sublayer, reliability, run_curve
 from .results import bar_share, loss_curves, paired_differences
 from .running import attempts, destroyed_work, notices
+from .speed import stacked_parts, undone, waterfall
 from .streams import depth_plot, gate_histogram, gradient_by_depth, stream_norms
 from .values import by_block, cache_bars, lambda_sweep, value_look
