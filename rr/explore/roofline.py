@@ -55,15 +55,15 @@ def step_data() -> dict:
 
 
 def _memory(config: ModelConfig, path: str, micro: int, recipe: Recipe) -> int:
-    """`memory.predict` on a GPU, from two and three blocks: the peak rises evenly with depth."""
+    """`memory.predict` on a GPU, from one and two blocks: the peak rises evenly with depth."""
     from ..memory import predict
     from ..paths import parse_path
 
-    two, three = (
+    one, two = (
         predict(replace(config, n_layer=n), parse_path(path), micro, "cuda", recipe)["total"]
-        for n in (2, 3)
+        for n in (1, 2)
     )
-    return two + (config.n_layer - 2) * (three - two)
+    return one + (config.n_layer - 1) * (two - one)
 
 
 def step_numbers(
@@ -210,8 +210,8 @@ def step_roofline(
         "or their bytes over the card’s bandwidth, whichever takes longer; then the bytes of all "
         "that is no product, one kernel an operation, or none of them where everything is fused "
         "(embedding and optimiser keep theirs). Batches of 64 windows of 256 tokens; at once 64 up "
-        "to 320M, 32 above, which the memory (a prediction, too) is for. Rule: norms, gate and "
-        "write. TF32 has half of the 16-bit peak. MFU is of that peak. The smaller card where "
-        "there are two.",
+        "to 320M, 32 above; the memory, a prediction too, is of that, and fits where it leaves "
+        f"{kit.share(data['spare'])} to the allocator. Rule: norms, gate and write. TF32 has half "
+        "of the 16-bit peak, of which MFU is. Of a card sold in two sizes, the smaller.",
         data=data,
     )

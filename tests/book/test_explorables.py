@@ -4,6 +4,7 @@ The pages are made here from `rr.explore`; that the built book carries them is t
 """
 
 import csv
+import itertools
 import json
 
 import pytest
@@ -22,6 +23,7 @@ from rr.explore import (
     lost_work,
     rule_field,
     size_or_training,
+    step_roofline,
     stream_share,
     value_dilution,
     verdict_table,
@@ -44,6 +46,7 @@ from rr.explore.kit import HERE, number, share
 from rr.explore.looking import looking_numbers, looking_sentence
 from rr.explore.loops import SCALES, loop_numbers, loop_sentence
 from rr.explore.luck import luck_numbers, luck_sentence
+from rr.explore.roofline import CARDS, FUSION, PATHS, RUNGS, step_data, step_numbers, step_sentence
 from rr.explore.running import lost_numbers, lost_sentence
 from rr.explore.stream import RULES, stream_numbers, stream_sentence
 from rr.explore.strip import strip_data, strip_layout, strip_numbers, strip_sentence
@@ -97,7 +100,7 @@ def test_script_and_python_find_the_same_numbers_and_words(show):
         (HERE / name).read_text(encoding="utf-8")
         for name in ("kit.js", "stream.js", "gate.js", "cliff.js", "loops.js", "evidence.js",
                      "luck.js", "looking.js", "running.js",
-                     "values.js", "floats.js")
+                     "values.js", "floats.js", "roofline.js")
     )
 
     def ask(expression, arguments):
@@ -196,6 +199,17 @@ def test_script_and_python_find_the_same_numbers_and_words(show):
         same(found, float_numbers(**x), tiny=1e-300)
     assert ask("floatSentence(x)", asked) == [float_sentence(**x) for x in asked]
 
+    counts, keys = step_data(), ("rung", "path", "card", "share", "fusion")
+    cases = [dict(zip(keys, x, strict=True))
+             for x in itertools.product(RUNGS, PATHS, CARDS, (10, 60, 100), FUSION)]  # fmt: skip
+    asked = [[counts, x] for x in cases]
+    for found, x in zip(ask("stepNumbers(x[0], x[1])", asked), cases, strict=True):
+        expected = step_numbers(counts, **x)
+        assert (found is None) == (expected is None)
+        if found is not None:
+            same(found, expected)
+    assert ask("stepSentence(x[0], x[1])", asked) == [step_sentence(counts, **x) for x in cases]
+
     keys = ("price", "between", "save", "every", "back")
     cases = [(price, m, c, t, r) for price in (0.1, 2.5) for m in (0.5, 8, 48) for c in (1, 120)
              for t in (1, 30, 120) for r in (0, 60)]  # fmt: skip
@@ -259,6 +273,7 @@ def test_strip_script_and_python_agree(show):
         assert places == [pytest.approx(list(p)) for p in strip_layout(data["words"], x[3])]
 
 
+STEP = {"rung": "320M", "path": "reference", "card": "H100", "fusion": "none"}
 STARTS = {
     "held-back": (
         held_back(STORY, 2), strip_sentence(strip_data(STORY), 2, "saved"),
@@ -293,6 +308,10 @@ STARTS = {
     "size-or-training": (
         size_or_training(PUBLISHED), toy_sentence(LADDER, 1.1, 0.0, 0.3, "steps", "ratio"),
         toy_sentence(LADDER, 1.11, 0.0, 0.3, "steps", "ratio"),
+    ),
+    "step-roofline": (
+        step_roofline(), step_sentence(step_data(), share=60, **STEP),
+        step_sentence(step_data(), share=65, **STEP),
     ),
     "winners-luck": (
         winners_luck(), luck_sentence(30, 3, 0.02, 0.01), luck_sentence(31, 3, 0.02, 0.01),
