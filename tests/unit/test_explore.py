@@ -25,6 +25,7 @@ from rr.explore import (
     lost_work,
     rule_field,
     size_or_training,
+    step_roofline,
     stream_share,
     value_dilution,
     verdict_table,
@@ -73,6 +74,7 @@ MADE = {
     "loop-growth": loop_growth,
     "lost-work": lost_work,
     "size-or-training": lambda: size_or_training(PUBLISHED),
+    "step-roofline": step_roofline,
     "value-dilution": value_dilution,
     "winners-luck": winners_luck,
 }
