@@ -211,7 +211,9 @@ class _Counter(TorchDispatchMode):
             self.found[part, "other_bytes"] += 2 * _bytes(picked)
         elif _moves(func, read, wrote):
             if not wrote:  # in place, and returns nothing: fused AdamW
-                mutable = [a.alias_info is not None for a in func._schema.arguments]
+                # (its gradients are written where they are still to be unscaled: not here)
+                mutable = [a.alias_info is not None and a.name != "grads"
+                           for a in func._schema.arguments]  # fmt: skip
                 both = zip(args, mutable, strict=False)
                 wrote = [t for t in tree_leaves([x for x, yes in both if yes])]
             self.found[part, "other_bytes"] += _bytes(read) + _bytes(wrote)

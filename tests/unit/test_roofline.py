@@ -1,0 +1,134 @@
+"""What a step computes and moves, against the ladder's FLOPs and against bytes counted by hand."""
+
+import resource
+from dataclasses import replace
+
+import pytest
+from torch import nn
+
+from rr import ladder, roofline
+from rr.config import ModelConfig, Recipe, RRError
+from rr.model import Model
+from rr.paths import parse_path
+from rr.roofline import PARTS, Work, work
+
+SHAPE = ModelConfig(vocab_size=6400, n_layer=2, n_head=2, d_model=64, d_ff=256, seq_len=64)
+BATCH = 8
+TOKENS = BATCH * SHAPE.seq_len
+
+
+def counted(path, micro=BATCH, **shape):
+    return work(replace(SHAPE, **shape), parse_path(path), micro, Recipe(1, BATCH, 1e-3, 1))
+
+
+def total(works, kind="flops"):
+    return sum(getattr(one, kind) for one in works.values())
+
+
+@pytest.mark.parametrize("shape", [
+    {"rule": "standard"}, {"rule": "review"}, {"rule": "review:rank=8"}, {"rule": "gtrxl"},
+    {"rule": "hyper-connections"}, {"rule": "attnres"}, {"values": "learnable"},
+    {"values": "svformer"}, {"rule": "review", "n_loops": 2}, {"flavour": "llama"},
+    {"tied": False},
+], ids=str)  # fmt: skip
+def test_flops_are_the_ladders(shape):
+    """The ladder adds up what modules declare; the operations of a step are counted here."""
+    expected = ladder.flops_per_token(replace(SHAPE, **shape)) * TOKENS
+    assert total(counted("reference", **shape)) == expected
+
+
+def test_a_chunked_head_multiplies_the_padding_too():
+    """6 FLOPs a token, weight and row: 6,336 rows for a vocabulary of 6,300."""
+    whole, chunked = (counted(path, vocab_size=6300) for path in ("reference", "fast"))
+    assert whole["head"].flops == 6 * 6300 * 64 * TOKENS
+    assert chunked["head"].flops == 6 * 6336 * 64 * TOKENS
+
+
+def test_micro_batches_read_the_weights_again():
+    """Each product meets its weight three times: forward, towards its input, and its gradient."""
+    whole, half, quarter = (counted("reference", micro, rule="review") for micro in (8, 4, 2))
+    assert total(whole) == total(half) == total(quarter)
+    assert whole["optimizer"] == half["optimizer"] == quarter["optimizer"]
+    model = Model(replace(SHAPE, rule="review"))
+    linear = [m for m in model.layers.modules() if isinstance(m, nn.Linear)]
+    gates = [layer_rule for layer in model.layers for layer_rule in layer.rules]
+    weights = [m.weight.numel() for m in [*linear, *gates]] + [6400 * 64]
+    biases = [m.bias.numel() for m in [*linear, *gates]]  # of forward products alone
+    again = 4 * (3 * sum(weights) + sum(biases))
+    assert total(half, "product_bytes") - total(whole, "product_bytes") == again
+    assert total(quarter, "product_bytes") - total(whole, "product_bytes") == 3 * again
+
+
+def test_recomputation_is_one_forward_pass_of_the_blocks_more():
+    """Forward is a third of a step; the head is not computed again."""
+    plain, again = (counted(path, rule="review") for path in ("fast", "fast:recompute=layer"))
+    blocks = ladder.flops_per_token(replace(SHAPE, rule="review")) - 6 * 6400 * 64
+    assert total(again) - total(plain) == blocks // 3 * TOKENS
+    for part in ("head", "embedding", "optimizer"):
+        assert again[part] == plain[part]
+
+
+def test_adamws_bytes_by_hand():
+    """float32. Clipping: the gradient read for its norm, then read and written. AdamW, one kernel:
+    parameter and both moments read and written, the gradient read."""
+    found = counted("fast", rule="review")["optimizer"]
+    model = Model(replace(SHAPE, rule="review"))
+    n, tensors = sum(p.numel() for p in model.parameters()), len(list(model.parameters()))
+    beside = found.other_bytes - 4 * (3 + 7) * n
+    assert found.flops == found.product_bytes == 0
+    assert 0 < beside < 100 * tensors  # a norm, a factor and a count of steps each
+
+
+def test_the_heads_share_of_the_60m_rung():
+    """By hand: 6·V·d for the head; a block's 12·d² weights and its gates' 4·d², 6 FLOPs each a
+    token; attention, 6·d·(T + 1) a block."""
+    recipe, config = ladder.recipe("60M"), ladder.arm("60M", "review", protocol="paper")
+    found = roofline.stacked(config, parse_path("reference"), 64, recipe)
+    V, d, L, T = 50257, 512, 8, 256
+    head, blocks = 6 * V * d, L * (6 * 16 * d**2 + 6 * d * (T + 1))
+    assert found["head"].flops == head * 64 * T
+    share = found["head"].flops / total(found)
+    assert share == head / (head + blocks) == pytest.approx(0.43, abs=0.005)
+
+
+def test_blocks_that_are_alike_are_counted_on_two_of_them():
+    recipe = Recipe(1, BATCH, 1e-3, 1)
+    for path in ("reference", "fast"):
+        deep = replace(SHAPE, rule="review", n_layer=5)
+        whole = work(deep, parse_path(path), 4, recipe)
+        assert roofline.stacked(deep, parse_path(path), 4, recipe) == whole
+    for options in ({"rule": "attnres"}, {"values": "learnable"}):
+        with pytest.raises(RRError, match="blocks are not alike"):
+            roofline.stacked(replace(SHAPE, **options), parse_path("fast"), 4, recipe)
+
+
+def test_least_times_by_hand():
+    """100 FLOP/s and 10 bytes/s: what waits for products, what for memory, what has none."""
+    works = dict.fromkeys(PARTS, Work()) | {
+        "mlp": Work(1000, 50, 20), "head": Work(100, 50, 0), "optimizer": Work(0, 0, 40)}
+    found = roofline.times(works, 100, 10)
+    assert (found["mlp"], found["head"], found["optimizer"]) == (10 + 2, 5, 4)
+    found = roofline.times(works, 100, 10, share=0.5, fused=True)
+    assert (found["mlp"], found["head"], found["optimizer"]) == (20, 5, 4)
+    for peak, memory, share, words in ((0, 1, 1, "FLOP/s is 0"), (1, float("inf"), 1, "bytes/s is"),
+                                       (1, 1, 1.5, "share of the peak is 1.5")):
+        with pytest.raises(RRError, match=words):
+            roofline.times(works, peak, memory, share)
+
+
+def test_a_count_asks_for_what_it_needs():
+    with pytest.raises(RRError, match="micro-batch 3 does not divide the batch 8"):
+        counted("fast", 3)
+    with pytest.raises(RRError, match="micro-batch is 0"):
+        counted("fast", 0)
+    with pytest.raises(RRError, match="the recipe beside it"):
+        work(SHAPE, parse_path("fast"), 4)
+
+
+def test_a_count_needs_no_memory():
+    """Three billion parameters, 13 GB, and as much again three times for gradients and moments."""
+    config = replace(SHAPE, d_model=16384, d_ff=65536, n_layer=1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = work(config, parse_path("fast"), BATCH, Recipe(1, BATCH, 1e-3, 1))
+    assert total(found) > 6 * 3e9 * TOKENS
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500e3  # kB
