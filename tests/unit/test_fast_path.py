@@ -132,11 +132,14 @@ def test_paths_are_named_and_changed_by_words():
     changed = parse_path("compiled:precision=tf32,graph=step")
     assert (changed.precision, changed.graph, changed.gate) == ("tf32", "step", "fast")
     assert ablations("fast") == ["fast:precision=tf32", "fast:gate=reference", "fast:loss=whole",
-                                 "fast:optimizer=plain"]
+                                 "fast:optimizer=plain", "fast:allocator=system"]
     assert ablations("fast:gate=reference,precision=tf32") == [
         "fast:gate=reference,precision=tf32,loss=whole",
         "fast:gate=reference,precision=tf32,optimizer=plain",
+        "fast:gate=reference,precision=tf32,allocator=system",
     ]
+    assert [name for name, path in PATHS.items() if path.allocator == "kept"] == [
+        "fast", "compiled", "triton"]
     assert {*PATHS} == {"reference", "eager", "fast", "compiled", "triton"}
     for wrong, words in (("fats", "did you mean fast"), ("fast:gaet=fast", "did you mean gate"),
                          ("fast:loss=hole", "did you mean whole"), ("fast:loss", "name:key")):

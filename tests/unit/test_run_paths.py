@@ -1,6 +1,10 @@
 """The path of a run: chosen, said, recorded, kept on resuming, refused where it cannot be gone."""
 
 import json
+import os
+import platform
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -60,6 +64,58 @@ def test_blocks_computed_again_leave_every_bit(planned, tmp_path):  # noqa: F811
     assert result_of(plain)["weights_sha256"] == result_of(again)["weights_sha256"]
 
 
+def test_freed_memory_is_kept_where_the_path_says_so(planned, tmp_path, monkeypatch):  # noqa: F811
+    asked = []
+    monkeypatch.setattr(runtime, "keep_freed", lambda: asked.append(True))
+    run = planned(steps=1)
+    for name, kept in ((None, 0), ("eager", 0), ("reference", 0), ("fast:allocator=system", 0),
+                       ("fast", 1), ("eager:allocator=kept", 1)):
+        asked.clear()
+        train(run, tmp_path / str(name), path=name, device="cpu")
+        assert len(asked) == kept, name
+
+
+FREED = """
+import sys
+from pathlib import Path
+
+import torch
+
+from rr.config import ModelConfig, Recipe
+from rr.model import Model, initialise
+from rr.paths import Step, parse_path
+from rr.runtime import weights_sha256
+
+
+def resident():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+
+
+torch.set_num_threads(1)
+config = ModelConfig(50, 2, 2, 32, 64, seq_len=16, rule="review")
+batches = torch.randint(50, (5, 2, 4, 16), generator=torch.Generator().manual_seed(0))
+for path in ("fast:allocator=system", "fast"):
+    step = Step(initialise(Model(config), 0), Recipe(5, 4, 1e-3, 1), parse_path(path),
+                torch.device("cpu"))
+    losses = [step(x, y).item() for x, y in batches]
+    before = resident()
+    block = torch.ones(50_000_000)
+    del block
+    print(resident() - before, *losses, weights_sha256(step.model))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's malloc alone is told")
+def test_a_freed_block_stays_or_goes_and_no_bit_changes():
+    """In a process of its own: what is kept is kept for the rest of it. 200 MB, told in kB."""
+    asked = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True,
+                           env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)  # fmt: skip
+    system, kept = (line.split() for line in asked.stdout.splitlines())
+    assert int(system[0]) < 20e3 and int(kept[0]) > 180e3
+    assert system[1:] == kept[1:] and len(set(system[1:6])) == 5
+
+
 def test_a_compiled_run_trains_in_one_graph_and_measures_without(
     planned, tmp_path, monkeypatch  # noqa: F811
 ):
@@ -80,6 +136,7 @@ def test_a_compiled_run_trains_in_one_graph_and_measures_without(
     ("fast:graph=step", "graph=step needs a CUDA device"),
     ("compiled:attention=cudnn", "attention=cudnn needs a CUDA device"),
     ("fast:recompute=block", "recompute=block is not accepted: accepted: layer, none"),
+    ("fast:allocator=keep", "allocator=keep is not accepted: did you mean kept? accepted: kept"),
 ])  # fmt: skip
 def test_a_path_that_cannot_be_gone_is_one_line(path, words, tiny_corpus, tmp_path, capsys):
     out = tmp_path / "out"
