@@ -1,6 +1,9 @@
 """What the unit tests share: a cache of their own, and a corpus small enough to train on."""
 
+import json
 import os
+import shutil
+import subprocess
 import sys
 
 import pytest
@@ -38,3 +41,30 @@ def no_figures_left():
     yield
     if pyplot := sys.modules.get("matplotlib.pyplot"):
         pyplot.close("all")
+
+
+@pytest.fixture
+def in_node(tmp_path):
+    """in_node(script, expression, given) -> the value of a JavaScript expression over `given`.
+
+    script: of an explorable, which is loaded but mounted nowhere. Skips where node is missing.
+    """
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("needs node; the browser's tests make the same comparison")
+
+    def ask(script: str, expression: str, given: object) -> object:
+        from rr.explore.kit import HERE
+
+        kit, own = ((HERE / name).read_text(encoding="utf-8") for name in ("kit.js", script))
+        file = tmp_path / "all.js"
+        file.write_text(
+            f"{kit}\n{own.partition('mount(')[0]}\n"
+            "const given = JSON.parse(require('fs').readFileSync(0));\n"
+            f"console.log(JSON.stringify({expression}));\n", encoding="utf-8",
+        )  # fmt: skip
+        asked = subprocess.run([node, str(file)], input=json.dumps(given), capture_output=True,
+                               text=True, check=True)  # fmt: skip
+        return json.loads(asked.stdout)
+
+    return ask

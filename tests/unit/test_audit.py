@@ -4,15 +4,12 @@ import csv
 import itertools
 import json
 import re
-import shutil
-import subprocess
 
 import pytest
 
 from rr import DATA, RRError
 from rr.explore import audit_rows, audit_table, claim_map, verdict
 from rr.explore.audit import FIELDS, PAPERS, VERDICTS, audit_sentence, audit_shown
-from rr.explore.kit import HERE
 
 with (DATA / "published" / "claims.csv").open() as file:
     CLAIMS = list(csv.DictReader(file))
@@ -139,22 +136,11 @@ def test_choices_in_words():
     assert nothing.endswith("none has the verdict “contradicted”.")
 
 
-def test_script_and_python_agree(tmp_path):
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("needs node; the browser's tests make the same comparison")
-    source = (HERE / "audit.js").read_text(encoding="utf-8").partition("mount(")[0]
-    lines = [(HERE / "kit.js").read_text(encoding="utf-8"), source]
-    lines.append("var given = JSON.parse(require('fs').readFileSync(0));")
-    lines.append("console.log(JSON.stringify(given[1].map(function (v) {")
-    lines.append("return [auditShown(given[0], v), auditSentence(given[0], v)]; })));")
-    (tmp_path / "all.js").write_text("\n".join(lines), encoding="utf-8")
+def test_script_and_python_agree(in_node):
     rows = audit_rows(CLAIMS, FOUND)
-    asked = subprocess.run(
-        [node, str(tmp_path / "all.js")], input=json.dumps([rows, CHOICES]),
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    for (shown, said), values in zip(json.loads(asked.stdout), CHOICES, strict=True):
+    asked = in_node("audit.js", "given[1].map(v => [auditShown(given[0], v), "
+                    "auditSentence(given[0], v)])", [rows, CHOICES])
+    for (shown, said), values in zip(asked, CHOICES, strict=True):
         assert shown == audit_shown(rows, values) and said == audit_sentence(rows, values)
 
 

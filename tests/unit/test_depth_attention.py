@@ -1,8 +1,5 @@
 """Probes of depth attention, and of updates under any rule, against computations by hand."""
 
-import json
-import shutil
-import subprocess
 from dataclasses import replace
 
 import matplotlib
@@ -16,7 +13,6 @@ from matplotlib import pyplot as plt  # noqa: E402
 from rr import evaluate, figures, ladder  # noqa: E402
 from rr.config import RRError  # noqa: E402
 from rr.explore import lab_depth_attention  # noqa: E402
-from rr.explore.kit import HERE  # noqa: E402
 from rr.explore.labs import letters  # noqa: E402
 from rr.explore.looking import looking_numbers, looking_sentence  # noqa: E402
 from rr.explore.looking_lab import short_looking  # noqa: E402
@@ -140,22 +136,12 @@ def test_the_explorables_words():
     assert "the embedding holds 33.3\u00a0% of the variance and the last write 8.33\u00a0%" in said
 
 
-def test_the_script_and_python_agree(tmp_path):
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("needs node; the browser's tests make the same comparison")
-    source = (HERE / "looking.js").read_text(encoding="utf-8").partition("mount(")[0]
-    lines = [(HERE / "kit.js").read_text(encoding="utf-8"), source]
-    lines.append("var given = JSON.parse(require('fs').readFileSync(0));")
-    lines.append("console.log(JSON.stringify(given.map(function (x) { return [")
-    lines.append("lookingNumbers(x[0], x[1], x[2], x[3]),")
-    lines.append("lookingSentence(x[0], x[1], x[2], x[3])]; })));")
-    (tmp_path / "all.js").write_text("\n".join(lines), encoding="utf-8")
+def test_the_script_and_python_agree(in_node):
     cases = [[n, size, tilt, seeded] for n in (4, 8, 24) for size in ("1", "2", "4", "all")
              for tilt in (0, 0.5, 6, -6) for seeded in (False, True)]  # fmt: skip
-    asked = subprocess.run([node, str(tmp_path / "all.js")], input=json.dumps(cases),
-                           capture_output=True, text=True, check=True)  # fmt: skip
-    for (numbers, said), case in zip(json.loads(asked.stdout), cases, strict=True):
+    asked = in_node("looking.js", "given.map(x => [lookingNumbers(...x), lookingSentence(...x)])",
+                    cases)
+    for (numbers, said), case in zip(asked, cases, strict=True):
         assert said == looking_sentence(*case)
         expected = looking_numbers(*case)
         assert numbers.keys() == expected.keys()

@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ import pytest
 from rr import stats
 from rr.config import RRError
 from rr.explore.emergence import DESIGNS, FALLS, toy_gap, toy_numbers, toy_sentence
-from rr.explore.kit import HERE
 from rr.stats.emergence import at_fixed_ratio, measured
 
 SIZES = np.array([60e6, 150e6, 320e6])
@@ -131,22 +128,13 @@ def test_each_design_shows_what_it_should():
         assert change(1.0, 0.01, design, "ratio") == pytest.approx(0.01 * np.log10(1e9 / 60e6))
 
 
-def test_emergence_script_and_python_agree(tmp_path):
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("needs node; the browser's tests read its sentences")
-    parts = [(HERE / name).read_text(encoding="utf-8") for name in ("kit.js", "emergence.js")]
-    parts[1] = parts[1].partition("mount(")[0]
-    parts.append("var given = JSON.parse(require('fs').readFileSync(0));")
-    parts.append("console.log(JSON.stringify(given[1].map(function (v) {")
-    parts.append("return [toyNumbers(given[0], v), toySentence(given[0], v)]; })));")
-    (tmp_path / "all.js").write_text("\n".join(parts), encoding="utf-8")
+def test_emergence_script_and_python_agree(in_node):
     keys = ("speed", "size", "alpha", "design", "falls")
     cases = list(itertools.product((1, 1.13), (-0.02, 0, 0.014), (0.1, 0.6), DESIGNS, FALLS))
     given = [RUNGS, [dict(zip(keys, case, strict=True)) for case in cases]]
-    asked = subprocess.run([node, str(tmp_path / "all.js")], input=json.dumps(given),
-                           capture_output=True, text=True, check=True)  # fmt: skip
-    for (found, said), case in zip(json.loads(asked.stdout), cases, strict=True):
+    asked = in_node("emergence.js", "given[1].map(v => [toyNumbers(given[0], v), "
+                    "toySentence(given[0], v)])", given)
+    for (found, said), case in zip(asked, cases, strict=True):
         expected = toy_numbers(RUNGS, *case)
         assert found.keys() == expected.keys()
         for key, value in expected.items():

@@ -5,8 +5,6 @@ import itertools
 import json
 import math
 import re
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -243,25 +241,15 @@ def test_verdicts_in_words():
     assert nothing == "No size is picked: there is nothing to test."
 
 
-def test_verdict_script_and_scipy_agree(tmp_path):
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("needs node; the browser's tests make the same comparison")
-    data, source = verdict_data(PUBLISHED), (HERE / "evidence.js").read_text(encoding="utf-8")
-    lines = [(HERE / "kit.js").read_text(encoding="utf-8"), source.partition("mount(")[0]]
-    lines.append("var given = JSON.parse(require('fs').readFileSync(0));")
-    lines.append("var found = given[1].map(function (v) { return [")
-    lines.append("verdictNumbers(given[0], v), verdictSentence(given[0], v)]; });")
-    lines.append("console.log(JSON.stringify([found, given[2].map(function (x) {")
-    lines.append("return tTail(x[0], x[1]); })]));")
-    (tmp_path / "all.js").write_text("\n".join(lines), encoding="utf-8")
+def test_verdict_script_and_scipy_agree(in_node):
+    data = verdict_data(PUBLISHED)
     cases = list(choices(data))
     points = [[t, df] for t in (0, 1e-6, 0.3, 2, 12.7, 400) for df in (1, 1.9, 2, 9, 40.5, 1000)]
-    asked = subprocess.run(
-        [node, str(tmp_path / "all.js")], input=json.dumps([data, cases, points]),
-        capture_output=True, text=True, check=True,
+    found, tails = in_node(
+        "evidence.js",
+        "[given[1].map(v => [verdictNumbers(given[0], v), verdictSentence(given[0], v)]), "
+        "given[2].map(x => tTail(...x))]", [data, cases, points],
     )  # fmt: skip
-    found, tails = json.loads(asked.stdout)
     for (rows, said), values in zip(found, cases, strict=True):
         assert said == verdict_sentence(data, values)
         for mine, expected in zip(rows, verdict_numbers(data, values), strict=True):

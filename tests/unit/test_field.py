@@ -3,8 +3,6 @@
 import json
 import math
 import re
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from rr.explore import rule_field, rule_gallery
 from rr.explore.anatomy import FAMILIES, anatomy
 from rr.explore.field import TOY, draw, field_numbers, field_sentence
 from rr.explore.gallery import amount
-from rr.explore.kit import HERE
 from rr.residual import REGISTRY, RULES
 
 RECORDS = DATA / "measured" / "04_field_guide"
@@ -142,20 +139,10 @@ def test_draws_are_mulberry32_and_have_variance_one():
     assert abs(np.corrcoef(draw(1, 10_000), draw(2, 10_000))[0, 1]) < 0.03
 
 
-def test_the_script_is_rrs_own_rules(tmp_path):
+def test_the_script_is_rrs_own_rules(in_node):
     """The script has its own derivatives; Python runs the real rules under autograd."""
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("needs node; the browser's tests make the same comparison")
-    script = "\n".join((HERE / name).read_text(encoding="utf-8") for name in ("kit.js", "field.js"))
-    ask = "JSON.stringify(cases.map(v => [fieldNumbers(v), fieldSentence(v)]))"
-    text = (
-        "const document = {querySelectorAll: () => []};\n"
-        f"{script}\nconst cases = {json.dumps(CASES)};\nconsole.log({ask});\n"
-    )
-    (tmp_path / "all.js").write_text(text, encoding="utf-8")
-    done = subprocess.run([node, str(tmp_path / "all.js")], capture_output=True, check=True)
-    for case, (numbers, said) in zip(CASES, json.loads(done.stdout), strict=True):
+    asked = in_node("field.js", "given.map(v => [fieldNumbers(v), fieldSentence(v)])", CASES)
+    for case, (numbers, said) in zip(CASES, asked, strict=True):
         expected = field_numbers(**case)
         assert len(expected["norms"]) == len(expected["gradients"]) == case["sublayers"] + 1
         for key, values in expected.items():

@@ -2,8 +2,6 @@
 
 import copy
 import json
-import shutil
-import subprocess
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +11,6 @@ import torch
 
 from rr import DATA, figures, inside, ladder
 from rr.config import RRError
-from rr.explore.kit import HERE
 from rr.explore.strip import (
     held_back,
     strip_data,
@@ -314,23 +311,14 @@ def test_the_static_strip_needs_no_script():
     assert strip_sentence(strip_data(STORY), 1, "saved") in html
 
 
-def test_the_script_and_python_agree(tmp_path):
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("needs node; the browser's tests make the same comparison")
+def test_the_script_and_python_agree(in_node):
     data = strip_data(STORY)
-    source = (HERE / "strip.js").read_text(encoding="utf-8").partition("mount(")[0]
-    lines = [(HERE / "kit.js").read_text(encoding="utf-8"), source]
-    lines.append("var given = JSON.parse(require('fs').readFileSync(0)), d = given[0];")
-    lines.append("console.log(JSON.stringify(given[1].map(function (x) { return [")
-    lines.append("stripNumbers(d, x[0], x[1]), stripSentence(d, x[0], x[1]),")
-    lines.append("stripLayout(d.words, x[2])]; })));")
-    (tmp_path / "all.js").write_text("\n".join(lines), encoding="utf-8")
     cases = [[s, below, width] for s in range(1, len(data["kinds"]) + 1)
              for below, width in (("saved", 682), ("loss", 300))]  # fmt: skip
-    asked = subprocess.run([node, str(tmp_path / "all.js")], input=json.dumps([data, cases]),
-                           capture_output=True, text=True, check=True)  # fmt: skip
-    for (numbers, said, places), case in zip(json.loads(asked.stdout), cases, strict=True):
+    asked = in_node("strip.js", "given[1].map(([s, below, width]) => "
+                    "[stripNumbers(given[0], s, below), stripSentence(given[0], s, below), "
+                    "stripLayout(given[0].words, width)])", [data, cases])  # fmt: skip
+    for (numbers, said, places), case in zip(asked, cases, strict=True):
         assert numbers == pytest.approx(strip_numbers(data, *case[:2]))
         assert said == strip_sentence(data, *case[:2])
         assert places == [pytest.approx(list(p)) for p in strip_layout(data["words"], case[2])]

@@ -1,16 +1,12 @@
 """First place among many rules, against simulation and SciPy; the race of two rules."""
 
-import json
 import re
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
 from scipy import stats as st
 
 from rr.explore import winners_luck
-from rr.explore.kit import HERE
 from rr.explore.luck import grid, luck_numbers, luck_sentence
 
 CASES = [(2, 2, 0.05, 0.0), (30, 3, 0.02, 0.01), (40, 20, 0.005, 0.1), (8, 3, 0.02, 0.03)]
@@ -40,21 +36,10 @@ def test_luck_closed_forms():
     assert luck_numbers(30, 3, 0.02, 0.0)["first"] == pytest.approx(1 / 30, abs=1e-5)
 
 
-def test_luck_script_and_python_agree(tmp_path):
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("needs node; the browser's tests make the same comparison")
-    parts = [(HERE / name).read_text(encoding="utf-8") for name in ("kit.js", "luck.js")]
-    parts[1] = parts[1].partition("mount(")[0]
-    parts.append("console.log(JSON.stringify(JSON.parse(require('fs').readFileSync(0))")
-    parts.append(".map(function (v) { return [luckNumbers(v), luckSentence(v)]; })));")
-    (tmp_path / "all.js").write_text("\n".join(parts), encoding="utf-8")
+def test_luck_script_and_python_agree(in_node):
     given = [dict(zip(("rules", "seeds", "sd", "lead"), case, strict=True)) for case in CASES]
-    asked = subprocess.run(
-        [node, str(tmp_path / "all.js")], input=json.dumps(given), capture_output=True, text=True,
-        check=True,
-    )  # fmt: skip
-    for (found, said), case in zip(json.loads(asked.stdout), CASES, strict=True):
+    asked = in_node("luck.js", "given.map(v => [luckNumbers(v), luckSentence(v)])", given)
+    for (found, said), case in zip(asked, CASES, strict=True):
         assert found == pytest.approx(luck_numbers(*case), rel=1e-10)
         assert said == luck_sentence(*case)
 

@@ -2,8 +2,6 @@
 
 import json
 import math
-import shutil
-import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +20,6 @@ from rr.explore.floats import (
     rounded,
     spacing,
 )
-from rr.explore.kit import HERE
 from rr.explore.labs import letters
 from rr.numerics import Change, Tf32Products, nudge, tf32, trained, window_losses
 from rr.runtime import weights_sha256
@@ -90,21 +87,12 @@ def test_neighbours_are_all_numbers_of_the_format():
     assert neighbours(2.51, "fp32") is None and neighbours(1e-9, "fp16") == []
 
 
-def test_script_and_python_agree(tmp_path):
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("needs node; the browser's tests make the same comparison")
-    parts = [(HERE / name).read_text(encoding="utf-8") for name in ("kit.js", "floats.js")]
-    parts[1] = parts[1].partition("mount(")[0]
-    parts.append("console.log(JSON.stringify(JSON.parse(require('fs').readFileSync(0))")
-    parts.append(".map(function (v) { return [floatNumbers(v), floatSentence(v),"
-                 " neighbours(Math.pow(10, v.power), v.format)]; })));")
-    (tmp_path / "all.js").write_text("\n".join(parts), encoding="utf-8")
+def test_script_and_python_agree(in_node):
     cases = [{"power": power / 10, "format": name, "terms": terms}
              for name in FORMATS for power in range(-90, 51, 7) for terms in (4, 9)]
-    asked = subprocess.run([node, str(tmp_path / "all.js")], input=json.dumps(cases),
-                           capture_output=True, text=True, check=True)  # fmt: skip
-    for (found, said, near), case in zip(json.loads(asked.stdout), cases, strict=True):
+    asked = in_node("floats.js", "given.map(v => [floatNumbers(v), floatSentence(v), "
+                    "neighbours(Math.pow(10, v.power), v.format)])", cases)
+    for (found, said, near), case in zip(asked, cases, strict=True):
         expected = float_numbers(**case)
         if math.isinf(expected["rounded"]):  # which JSON has as null
             assert found.pop("rounded") is None and expected.pop("rounded")
