@@ -4,11 +4,22 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch
-from matplotlib.ticker import PercentFormatter
 
 from ..config import RRError
-from .look import BLUE, CARD, GREEN, HALO, INK, ORANGE, QUIET, SKY, SOFT, VERMILLION, finite
+from .look import (
+    BLUE,
+    CARD,
+    GREEN,
+    HALO,
+    INK,
+    ORANGE,
+    QUIET,
+    SKY,
+    SOFT,
+    VERMILLION,
+    bars_of_shares,
+    finite,
+)
 
 # What a reader sees a sublayer by: colour and marker say the same.
 KINDS = {"attn": ("attention", BLUE, "o"), "mlp": ("MLP", VERMILLION, "s")}
@@ -64,16 +75,7 @@ def variance_shares(ax: Axes, rows: Sequence[Mapping], parts: Mapping[str, str])
                         va="center", fontsize=9.5, color=INK)  # fmt: skip
             left += row[part]
         names.append(f"{_kind(row)[0]} {place + 1}")
-    ax.set_yticks(range(len(rows)), names)
-    ax.set_ylim(len(rows) - 0.5, -0.6)
-    ax.set_xlim(0, 1)
-    ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    ax.grid(visible=False)
-    ax.spines["left"].set_visible(False)
-    ax.tick_params(axis="y", length=0)
-    patches = [Patch(color=tint, label=parts[part]) for part, tint in tints.items()]
-    ax.legend(handles=patches, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(parts))
-    return ax
+    return bars_of_shares(ax, names, {parts[part]: tint for part, tint in tints.items()})
 
 
 def cost_of(ax: Axes, costs: Mapping[str, Sequence[float]]) -> Axes:

@@ -14,6 +14,8 @@ import numpy as np
 from matplotlib import colors, patheffects
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import PercentFormatter
 
 from ..config import RRError
 
@@ -151,6 +153,20 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
                 words, (x, y), (8, bottom + rank * gap - heights[i]), textcoords="offset points",
                 color=readable(colour), va="center", annotation_clip=False, path_effects=HALO,
             )  # fmt: skip
+
+
+def bars_of_shares(ax: Axes, rows: Sequence[str], parts: Mapping[str, str]) -> Axes:
+    """Name bars of 100 per cent, drawn at 0, 1, … from the top, and their parts {name: colour}."""
+    ax.set_yticks(range(len(rows)), rows)
+    ax.set_ylim(len(rows) - 0.5, -0.6)
+    ax.set_xlim(0, 1)
+    ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    ax.grid(visible=False)
+    ax.spines["left"].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    patches = [Patch(color=colour, label=name) for name, colour in parts.items()]
+    ax.legend(handles=patches, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(parts))
+    return ax
 
 
 def finite(values: Sequence[float], what: str) -> np.ndarray:

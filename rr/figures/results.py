@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch
-from matplotlib.ticker import PercentFormatter
 
 from ..config import RRError
 from .look import (
@@ -20,6 +18,7 @@ from .look import (
     QUIET,
     SKY,
     SOFT,
+    bars_of_shares,
     label_ends,
     look,
     readable,
@@ -152,13 +151,4 @@ def bar_share(
                 va="center" if inside else "bottom", fontsize=9.5,
             )  # fmt: skip
             left += width
-    ax.set_yticks(range(len(rows)), [label for label, _ in rows])
-    ax.set_ylim(len(rows) - 0.5, -0.6)
-    ax.set_xlim(0, 1)
-    ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    ax.grid(visible=False)
-    ax.spines["left"].set_visible(False)
-    ax.tick_params(axis="y", length=0)
-    patches = [Patch(color=fill, label=part) for part, fill in fills.items()]
-    ax.legend(handles=patches, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(fills))
-    return ax
+    return bars_of_shares(ax, [label for label, _ in rows], fills)
