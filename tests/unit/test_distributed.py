@@ -121,6 +121,44 @@ def test_killed_processes_go_on_bit_for_bit(tiny_corpus, tmp_path, pair, how):
         assert found[name] == expected[name]
 
 
+IN_TURN = """
+import json, sys
+from torch import distributed
+from rr import paths, runs, trainer
+
+whole = paths.compile_model
+paths.compile_model = lambda model, _: whole(model, "aot_eager")
+given, turns = map(json.loads, sys.argv[1:])
+distributed.init_process_group("gloo")
+for out, how, path in turns:
+    trainer.train(runs.plan(**given), out, threads=1, parallel=how, path=path)
+distributed.barrier()
+distributed.destroy_process_group()
+"""
+# One graph for all blocks under DDP's and FSDP's hooks. Inductor itself, which takes two processes
+# most of a minute, and the loss's compilation know nothing of processes: tested in one.
+ALONG = ("fast:recompute=layer", "compiled:loss=chunked")
+
+
+def test_two_processes_train_as_one_along_other_paths(tiny_corpus, tmp_path, single):
+    """All of them in one pair of processes, which join once."""
+    (tmp_path / "in_turn.py").write_text(IN_TURN)
+    given = {"rung": TINY, "rule": "review", "corpus": tiny_corpus, "tokenizer": "bpe:300",
+             "batch": 4, "steps": 12, "precision": "fp32"}  # fmt: skip
+    turns = [(str(tmp_path / f"{how} {path}"), how, path) for path in ALONG for how in STRATEGIES]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    process = subprocess.run(
+        [sys.executable, *torchrun, str(tmp_path / "in_turn.py"), *map(json.dumps, (given, turns))],
+        env={**os.environ, **ONE_THREAD}, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    for out, how, path in turns:
+        folder = Path(out, single.name)
+        close(folder, single)
+        told = json.loads((folder / "run.json").read_text())["provenance"]
+        assert (told["processes"], told["parallel"], told["code_path"]) == (2, how, path)
+
+
 @pytest.mark.parametrize(("before", "after"), [((2, "fsdp"), 1), ((1, "ddp"), 2)])
 def test_a_run_goes_on_in_another_world(tiny_corpus, tmp_path, single, before, after):
     """Checkpoints load at any world size; the batches stay, and the record says what changed."""
