@@ -89,8 +89,6 @@ def _parser() -> Parser:
 
     _run_options(train)
     _machine_options(train)
-    train.add_argument("--log", default="", metavar="NAME,…", help="tensorboard, wandb: curves "
-                       "there, beside metrics.jsonl")
     train.add_argument("--out", required=True, help="folder of the runs; this one is OUT/<id>")
 
     _run_options(sweep, many=True)
@@ -220,6 +218,8 @@ def _machine_options(sub: Parser, many: bool = False) -> None:
                      "fsdp, each holds a shard (default: ddp)")
     sub.add_argument("--save-every", type=float, default=None if many else 60.0,
                      metavar="SECONDS", help="seconds between checkpoints (default: 60)")
+    sub.add_argument("--log", default=None if many else "", metavar="NAME,…",
+                     help="tensorboard, wandb: curves there, beside metrics.jsonl")
 
 
 def _numbers(words: str) -> list[int]:
@@ -286,6 +286,7 @@ def _prepare(args) -> None:
 
 
 def _train(args) -> int:
+    from .loggers import named
     from .runs import finished, plan
     from .trainer import train
 
@@ -299,7 +300,7 @@ def _train(args) -> int:
         folder = train(run, args.out, threads=args.threads, device=args.device,
                        save_every=args.save_every, micro_batch=args.micro_batch,
                        parallel=args.parallel, path=args.path,
-                       charts=[name for name in args.log.split(",") if name])
+                       charts=named(args.log))
     if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
         print(folder)
     if finished(folder)["status"] == "diverged":
@@ -312,8 +313,8 @@ def _sweep(args) -> None:
 
     from .sweep import AXES, Runner, cells, check, commands, sweep
 
-    machine = {name: getattr(args, name)
-               for name in ("threads", "device", "path", "micro_batch", "save_every", "parallel")}
+    machine = {name: getattr(args, name) for name in (
+        "threads", "device", "path", "micro_batch", "save_every", "parallel", "log")}  # fmt: skip
     with _own_rules(*(args.rule or ()), *(args.values or ())):
         plan = cells({name: getattr(args, name) for name in (*AXES, "depth_lr")}, _say)
     if args.dry_run:

@@ -17,12 +17,17 @@ SCALARS = ("loss", "lr", "valid", "val_loss")
 PROJECT = "review-residuals"
 
 
-def check(names: Sequence[str]) -> None:
-    """RRError unless each name is known and its package installed."""
+def named(words: str) -> list[str]:
+    """`tensorboard,wandb` as names."""
+    return [name for name in words.split(",") if name]
+
+
+def check(names: Sequence[str], here: bool = True) -> None:
+    """RRError unless each name is known and, where curves are drawn here, its package installed."""
     for name in names:
         if name not in PACKAGES:
             raise RRError(f"unknown log {name!r}: {nearest(name, PACKAGES)}")
-        if importlib.util.find_spec(name) is None:
+        if here and importlib.util.find_spec(name) is None:
             raise RRError(f"log {name} needs a package: pip install {name} brings it")
 
 

@@ -21,6 +21,8 @@ import torch
 
 from ..config import Interrupted, RRError, RunFailed, nearest, positive
 from ..distributed import STRATEGIES
+from ..loggers import check as check_logs
+from ..loggers import named
 from ..paths import parse_path
 from ..runtime import DEVICES, pick_device, set_threads
 from .command import RUNNERS, Runner
@@ -57,10 +59,10 @@ def sweep(
     """Run every cell of `plan` in `out/<id>` that is not done; returns the plan.
 
     runner: "papermill" or "direct". engine: "local" or "ray". jobs: cells at a time. processes: of
-    each cell, through torchrun, a GPU each where there are some. machine: threads, device,
-    micro_batch, save_every, parallel, as `rr.train` takes them. Raises RRError before anything is
-    started; RunFailed, when all is settled, naming the cells that failed or diverged; Interrupted
-    when told to stop, the checkpoints saved.
+    each cell, through torchrun, a GPU each where there are some. machine: threads, device, path,
+    micro_batch, save_every, parallel and log, as `rr train` takes them. Raises RRError before
+    anything is started; RunFailed, when all is settled, naming the cells that failed or diverged;
+    Interrupted when told to stop, the checkpoints saved.
     """
     out = Path(out)
     machine = {name: value for name, value in (machine or {}).items() if value is not None}
@@ -131,6 +133,7 @@ def check(
         raise RRError(f"unknown way to go parallel {machine['parallel']!r}: {known}")
     if "path" in machine:
         parse_path(machine["path"])
+    check_logs(named(machine.get("log", "")), here)
     if "threads" in machine:
         before = torch.get_num_threads()
         set_threads(machine["threads"])

@@ -14,8 +14,8 @@ RUNNERS = ("papermill", "direct")
 class Runner:
     """Says for each cell which command runs it, and whether it is done.
 
-    machine: options of `rr train` that leave the id alone (threads, device, micro_batch,
-    save_every, parallel), those that were given. processes: of each cell, through torchrun.
+    machine: options of `rr train` that leave the id alone (threads, device, path, micro_batch,
+    save_every, parallel, log), those that were given. processes: of each cell, through torchrun.
     """
 
     def __init__(

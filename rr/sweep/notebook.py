@@ -20,7 +20,7 @@ REPORT = "report.ipynb"  # the executed copy, in the run's folder
 NEUTRAL = {"values": "own", "loops": 1, "flavour": "gpt2", "tokenizer": "", "steps": 0,
            "budgets": [], "warmup": 0, "lr": 0.0, "depth_lr": False, "batch": 0,
            "eval_batches": 0, "precision": "", "threads": 0, "device": "", "micro_batch": 0,
-           "save_every": 60.0}  # fmt: skip
+           "save_every": 60.0, "log": ""}  # fmt: skip
 ALWAYS = ("rung", "rule", "seed", "protocol", "corpus", "out")  # told even at their defaults
 
 

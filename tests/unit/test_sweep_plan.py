@@ -109,6 +109,17 @@ def test_several_processes_a_cell_go_through_torchrun(dry):
     assert "--parallel fsdp" in line
 
 
+@pytest.mark.parametrize("runner", ["papermill", "direct"])
+def test_every_run_of_a_sweep_draws_its_curves(dry, runner):
+    """Dry, where the packages need not be: the commands may run elsewhere."""
+    code, lines, err = dry("--seed", 0, 1, "--runner", runner, "--log", "tensorboard,wandb")
+    flag = ["-p", "log"] if runner == "papermill" else ["--log"]
+    assert code == 0 and len(lines) == 2, err
+    for line in lines:
+        assert shlex.join([*flag, "tensorboard,wandb"]) in line
+    assert "log" not in " ".join(dry("--runner", runner)[1])
+
+
 def test_papermill_reads_back_what_was_told(tmp_path):
     """Its own reading of the words is the value that was meant, with its type."""
     click_guess = pytest.importorskip("papermill.cli")._resolve_type
@@ -175,7 +186,8 @@ def test_the_stored_notebook_takes_every_option(root):
              "protocol": ["clean"], "seed": [1], "budgets": [[10, 20]], "warmup": [2],
              "lr": [1e-3], "batch": [4], "eval_batches": [1], "precision": ["fp32"],
              "depth_lr": True}  # fmt: skip
-    machine = {"threads": 1, "device": "cpu", "micro_batch": 2, "path": "eager", "save_every": 5.0}
+    machine = {"threads": 1, "device": "cpu", "micro_batch": 2, "path": "eager", "save_every": 5.0,
+               "log": "tensorboard"}
     (cell,) = cells(every, **quiet)
     told = notebook.told(cell, root, machine, root, known)
     assert set(told) == {*every, *machine, "out"}
@@ -205,6 +217,7 @@ BAD_TO_RUN = [
     (["--micro-batch", "0"], "micro-batch is 0"),
     (["--parallel", "pipeline", "--runner", "direct"], "go parallel 'pipeline'"),
     (["--save-every", "0"], "save-every is 0"),
+    (["--log", "tensorbord"], "unknown log 'tensorbord': did you mean tensorboard"),
     (["--gpu-fraction", "0.5"], "beside --engine local"),
     (["--address", "auto"], "beside --engine local"),
     (["--out", "/dev/null/runs"], "cannot write to /dev/null/runs"),
