@@ -91,5 +91,5 @@ def undone(ax: Axes, rows: Sequence[tuple[str, float, float, float]]) -> Axes:
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set_xlim(min(0.9, *(row[2] for row in rows)), 1.1 * max(row[3] for row in rows))
     ax.grid(axis="y", visible=False)
-    ax.set_xlabel("time of a step, all changes but this one = 1 when it makes no difference")
+    ax.set_xlabel("time of a step with this change undone, in steps of the best path")
     return ax

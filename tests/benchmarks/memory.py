@@ -8,6 +8,8 @@ Measured is the high-water mark of resident memory over one steady step (the sec
 baseline; predicted is `rr.memory.predict`. The file is written after every case, and cases that it
 holds are kept.
 
+Beside the cases stands what is predicted for a GPU at every published rung: "ladder".
+
 malloc: "default", the C library as it comes, which keeps small blocks that were freed; "mapped", a
 block of 1 MiB or more is a mapping of its own and goes back at once (MALLOC_MMAP_THRESHOLD_): the
 difference is the allocator's and no tensor's.
@@ -79,6 +81,18 @@ def measured(rung: str, rule: str, path: str, micro: int, malloc: str) -> dict:
             "predicted_over_measured": predicted / peak, "parts": parts}  # fmt: skip
 
 
+def ladder_on_a_gpu() -> list[dict]:
+    """Predictions for the Review arm of every published rung along three paths."""
+    made = []
+    for rung in (name for name, at in ladder.RUNGS.items() if at.published):
+        config, recipe = ladder.arm(rung, "review"), ladder.recipe(rung)
+        for path in ("reference", "fast", "fast:recompute=layer"):
+            for micro in (4, 16):
+                parts = memory.predict(config, parse_path(path), micro, "cuda", recipe)
+                made.append({"rung": rung, "path": path, "micro_batch": micro, "parts": parts})
+    return made
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
@@ -89,7 +103,8 @@ def main() -> int:
         *names, micro, malloc = args.case
         print(json.dumps(measured(*names, int(micro), malloc)))
         return 0
-    rows = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
+    before = json.loads(args.out.read_text()) if args.out.exists() else {}
+    rows, told = before.get("rows", []), before.get("ladder") or ladder_on_a_gpu()
     keys = ("rung", "rule", "path", "micro_batch", "malloc")
     have = {tuple(row[key] for key in keys) for row in rows}
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -113,6 +128,7 @@ def main() -> int:
             "what": "peak resident memory of a steady step above the baseline, and rr.memory's",
             "parts": memory.PARTS,
             "rows": rows,
+            "ladder": told,
         })  # fmt: skip
     return 0
 
