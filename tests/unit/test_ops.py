@@ -114,6 +114,26 @@ def test_whole_and_chunked_loss_are_the_same(dtype):
                        F.cross_entropy(hidden @ weight[:100].T, targets))
 
 
+@pytest.mark.parametrize(("loss", "sizes"), [
+    ("chunked", [1024, 1024, 452]), ("fused", [2048, 452])])  # fmt: skip
+def test_tokens_at_once_where_nobody_says_how_many(loss, sizes, monkeypatch):
+    seen = []
+    for name in ("_softmax", "_softmax_at_once"):
+        one = getattr(ops, name)
+        monkeypatch.setattr(ops, name, lambda z, *a, one=one: seen.append(len(z)) or one(z, *a))
+    monkeypatch.setattr(ops, "_fused_softmax", lambda: ops._softmax_at_once)  # not compiled
+    hidden, weight, source = inputs(2500, 8, 64, torch.float32)
+    targets = torch.randint(50, (2500,), generator=source)
+    expected, grad_hidden, grad_weight = reference(hidden, weight, targets, 50)
+    with ops.use(loss=loss):
+        value = linear_cross_entropy(hidden, weight, targets, 50)
+    value.backward()
+    assert seen == sizes
+    assert value.item() == pytest.approx(expected.item(), rel=1e-6)
+    torch.testing.assert_close(hidden.grad.double(), grad_hidden, rtol=1e-4, atol=1e-8)
+    torch.testing.assert_close(weight.grad.double(), grad_weight, rtol=1e-4, atol=1e-7)
+
+
 def test_token_losses_and_confidence():
     hidden, weight, source = inputs(40, 9, 64, torch.float32)
     targets = torch.randint(50, (40,), generator=source)
