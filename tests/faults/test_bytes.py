@@ -128,6 +128,22 @@ def _parsed(data: bytes | None) -> object:
         return None
 
 
+def damaged(runs: dict[int, Path], name: str, tmp_path: Path):
+    """(damage, folder, bytes before) for each damage to this file, done to a copy of run 0."""
+    cases = damages()
+    if name not in ("vocab.json", "merges.txt"):  # there it is the same tokenizer
+        cases["of another run"] = lambda path: shutil.copy(place(only(runs[1]), name), path)
+    for word, damage in cases.items():
+        out = tmp_path / f"{name}-{word}".replace(" ", "-")
+        shutil.copytree(runs[0], out)
+        path = place(only(out), name)
+        whole = path.read_bytes()
+        damage(path)
+        assert not path.is_file() or path.read_bytes() != whole
+        yield word, out, whole
+        shutil.rmtree(out)
+
+
 def table_of(fates: dict, counts: dict[str, Counter]) -> None:
     counts["damages"].update(fates.values())
     for (name, damage), fate in fates.items():
@@ -141,19 +157,9 @@ def test_every_damage_to_a_run_that_goes_on(
 ):
     fates = {}
     for name in HALFWAY:
-        cases = damages() | {"of another run": lambda path, name=name: shutil.copy(
-            place(only(halfway[1]), name), path)}  # fmt: skip
-        if name in ("vocab.json", "merges.txt"):
-            del cases["of another run"]  # it is the same tokenizer
-        for word, damage in cases.items():
-            out = tmp_path / f"{name}-{word}".replace(" ", "-")
-            shutil.copytree(halfway[0], out)
-            path = place(only(out), name)
-            whole = path.read_bytes()
-            damage(path)
+        for word, out, whole in damaged(halfway, name, tmp_path):
             told = undisturbed["clean"][0]
             fates[name, word] = goes_on(nursery, command, out, name, told, whole)
-            shutil.rmtree(out)
     table_of(fates, counts)
 
 
@@ -216,17 +222,7 @@ def test_every_damage_to_a_run_that_has_ended(
     fates = {}
     for name in ENDED:
         told = ask(only(ended[0]), name)
-        cases = damages() | {"of another run": lambda path, name=name: shutil.copy(
-            place(only(ended[1]), name), path)}  # fmt: skip
-        if name in ("vocab.json", "merges.txt"):
-            del cases["of another run"]
-        for word, damage in cases.items():
-            out = tmp_path / f"{name}-{word}".replace(" ", "-")
-            shutil.copytree(ended[0], out)
-            path = place(only(out), name)
-            whole = path.read_bytes()
-            damage(path)
-            assert not path.is_file() or path.read_bytes() != whole
+        for word, out, _ in damaged(ended, name, tmp_path):
             if (name, word) == ("result.json", "missing"):  # it is made again from the checkpoint
                 end, expected = nursery.rr(*command(out)), undisturbed["clean"][0]
                 good = end.code == 0 and outcome(only(out)) == expected
@@ -237,7 +233,6 @@ def test_every_damage_to_a_run_that_has_ended(
                 end = nursery.rr(*command(out))
                 assert end.code == 3 and "result.json" in end.err, end.err
             fates[name, word] = fate
-            shutil.rmtree(out)
     table_of(fates, counts)
 
 
