@@ -66,7 +66,8 @@ def waterfall(ax: Axes, steps: Sequence[tuple[str, float]], form: str = "{:.2f}"
                 hatch="///" if worse else None)  # fmt: skip
         sign = "+" if worse else "−"
         ax.text(max(before, after), place, f" {sign}{form.format(abs(before - after))}",
-                va="center", color=readable(VERMILLION if worse else BLUE), fontsize=9.5)  # fmt: skip
+                va="center", fontsize=9.5,
+                color=readable(VERMILLION if worse else BLUE))  # fmt: skip
         ax.plot([before] * 2, [place - 0.69, place + 0.31], color=SOFT, lw=0.8)
     last = len(values)
     ax.barh(last, values[-1], height=0.62, color=INK)

@@ -1,14 +1,16 @@
 """What chapter 8 shows live: the roofline on cards, and the lab that times real steps."""
 
 import itertools
+import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from rr import ladder, memory
-from rr.config import ModelConfig, Recipe
+from rr import figures, ladder, memory
+from rr.config import ModelConfig, Recipe, RRError
 from rr.explore.roofline import (
     CARDS,
     FUSION,
@@ -177,3 +179,45 @@ def test_the_lab_takes_real_steps(speed_lab):
     assert said.endswith("The losses before the first step differ by 0 nats.")
     kept, against = re.search(r"4 windows: ([\d.]+) MB against ([\d.]+)\.", said).groups()
     assert kept == against
+
+
+def test_a_waterfall_draws_each_difference():
+    _, ax = figures.canvas()
+    figures.waterfall(ax, [("as written", 5.0), ("better", 3.0), ("worse", 3.5)])
+    drawn = [(bar.get_x(), bar.get_width(), bool(bar.get_hatch())) for bar in ax.patches]
+    assert drawn == [(0, 5, False), (3, 2, False), (3, 0.5, True), (0, 3.5, False)]
+    assert [text.get_text().strip() for text in ax.texts] == ["5.00", "−2.00", "+0.50", "3.50"]
+    with pytest.raises(RRError, match="two or more"):
+        figures.waterfall(ax, [("alone", 1.0)])
+
+
+def test_stacked_parts_lie_end_to_end_and_small_ones_are_not_lettered():
+    _, ax = figures.canvas()
+    figures.stacked_parts(ax, {"a": {"head": 0.9, "mlp": 0.1}, "b": {"head": 0.02, "mlp": 0.5}})
+    drawn = [value for bar in ax.patches for value in (bar.get_x(), bar.get_width())]
+    assert drawn == pytest.approx([0, 0.9, 0.9, 0.1, 0, 0.02, 0.02, 0.5])
+    assert [text.get_text() for text in ax.texts] == ["90%", "10%", "50%"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["head", "MLP"]
+    with pytest.raises(RRError, match="no bar"):
+        figures.stacked_parts(ax, {})
+
+
+def test_a_change_undone_has_its_range():
+    _, ax = figures.canvas()
+    figures.undone(ax, [("bf16", 3.0, 2.9, 3.3), ("gate", 1.0, 0.95, 1.1)])
+    lines = [list(line.get_xdata()) for line in ax.lines]
+    assert [2.9, 3.3] in lines and [0.95, 1.1] in lines and [3.0] in lines
+    with pytest.raises(RRError, match="no change"):
+        figures.undone(ax, [])
+
+
+def test_the_front_page_says_what_was_measured():
+    """Seconds and the share of memory in README.md, from the records it names."""
+    records = Path(__file__).parents[2] / "data" / "measured" / "08_make_it_fast"
+    steps = json.loads((records / "waterfall.json").read_text())["rows"]
+    large = json.loads((records / "large.json").read_text())["over_the_reference"]
+    best, first = (steps[i]["step_ms_median"] / 1000 for i in (-1, 0))
+    (memory,) = [r["memory"] for r in large if r["path"] == "compiled"]
+    said = " ".join((records.parents[2] / "README.md").read_text().split())
+    assert f"in {best:.2f} s against {first:.2f} s of the reference path" in said
+    assert f"at {memory:.2f} of its memory where 32 windows" in said
