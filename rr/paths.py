@@ -138,9 +138,14 @@ def of_run(
     return spec
 
 
-def ablations(spec: str) -> list[str]:
-    """The path, once for each of its choices that is not the reference's, with that one undone."""
+def ablations(spec: str, device: torch.device | None = None) -> list[str]:
+    """The path, once for each of its choices that is not the reference's, with that one undone.
+
+    device: choices that do nothing there are left out, the allocator where it is no CPU.
+    """
     path, reference = asdict(parse_path(spec)), asdict(Path())
+    if device is not None and device.type != "cpu":
+        del path["allocator"]
     changed = [key for key in path if path[key] != reference[key]]
     name, given = parse_spec(spec)
     made = []

@@ -273,7 +273,7 @@ def bench(
     if threads is not None:
         runtime.set_threads(threads)
     whole = paths[-1]
-    paths = list(dict.fromkeys([*paths, *(ablations(whole) if ablate else [])]))
+    paths = list(dict.fromkeys([*paths, *(ablations(whole, where) if ablate else [])]))
     for path in paths:
         check(parse_path(path), where)
     here, absent = installed() if peers else ([], [])

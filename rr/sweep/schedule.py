@@ -158,11 +158,11 @@ class Schedule:
                 if state.claim is None:
                     state.status = "elsewhere"
                     continue
-                self._settle(state)  # by the owner that has just given it up
-                if state.status in SETTLED:
-                    continue
             if self._busy(state):
                 state.status = "elsewhere"
+                continue
+            self._settle(state)  # by an owner or a writer that ended since the look above
+            if state.status in SETTLED:
                 continue
             log = self._log(state)
             state.said = log.stat().st_size if log.exists() else 0

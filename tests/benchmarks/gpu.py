@@ -190,7 +190,7 @@ def main() -> int:
     parser.add_argument("--rung", nargs="+", help="these alone (a rehearsal: nano)")
     args = parser.parse_args()
     try:
-        runtime.pick_device(args.device)
+        where = runtime.pick_device(args.device)
     except RRError as error:
         print(f"gpu.py: {error}", file=sys.stderr)
         return 2
@@ -205,7 +205,7 @@ def main() -> int:
         chosen = cases(name, paths, both, min(32, args.micro_batch) if name == "1B"
                        else args.micro_batch)  # fmt: skip
         if name == "60M" and cuda:
-            undone = cases(name, ablations(GRAPHED), ("review",), args.micro_batch)
+            undone = cases(name, ablations(GRAPHED, where), ("review",), args.micro_batch)
             chosen = [*undone, *chosen]
         together = {"60M": 8, "150M": 6, "320M": 4, "590M": 2}.get(name, 1)
         stages.append((name.partition(":")[0], expected.get(name, 30),
@@ -213,7 +213,7 @@ def main() -> int:
     if cuda:
         stages.append(("gates", 60, lambda s: gates(args)))
     if cuda and "590M" in names:
-        chosen = cases("590M", [*ablations(GOOD), GOOD], ("review",), args.micro_batch)
+        chosen = cases("590M", [*ablations(GOOD, where), GOOD], ("review",), args.micro_batch)
         stages.append(("ablate-590M", 95, lambda s: throughput(args, s, chosen,
                                                                max(1, args.steps // 2), 2)))
     measured = []

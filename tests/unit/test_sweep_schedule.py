@@ -176,6 +176,21 @@ def test_a_run_that_another_process_writes_is_waited_for(play, plan, tmp_path):
     assert a not in started and states[a] == "finished"
 
 
+def test_a_writer_that_ends_between_two_looks_is_believed(play, plan, tmp_path, monkeypatch):
+    """Not finished at the first look, its lock free at the second: it ended in between."""
+    (a, *others) = (cell.id for cell in plan)
+    (tmp_path / a).mkdir()
+
+    def busy(self, state):
+        if state.cell.id == a:
+            ends()(tmp_path / a)
+        return False
+
+    monkeypatch.setattr(schedule.Schedule, "_busy", busy)
+    _, states, started, _ = play(plan, {i: [[ends()]] for i in others})
+    assert a not in started and states[a] == "finished"
+
+
 def test_a_crash_while_another_process_writes_is_no_crash(play, plan, tmp_path):
     """A kernel that outlived its papermill: however often, the successor waits for it."""
     (a, *others) = (cell.id for cell in plan)
