@@ -64,16 +64,24 @@ def predict(
     One process: DDP's buckets and FSDP's gathered blocks are not in it. A compiled path is counted
     as if it were not, an upper bound: fused kernels hold less. RRError on bad input.
     """
-    if isinstance(what, Run):
-        what, recipe = what.model, what.recipe
-    if recipe is None:
-        raise RRError("a model's shape has no batch: the recipe beside it, or a run, is accepted")
+    what, recipe = shape_and_recipe(what, recipe)
     positive("micro-batch", micro_batch)
     if device not in CONTEXT:
         raise RRError(f"unknown device {device!r}: {nearest(device, CONTEXT)}")
     path, micro = plain(path), min(micro_batch, recipe.batch)
     kinds = resolve(what.rule)[0], resolve(what.values, "values")[0]
     return dict(_counted(what, kinds, path, micro, recipe.batch, recipe.decay_all, device))
+
+
+def shape_and_recipe(
+    what: Run | ModelConfig, recipe: Recipe | None
+) -> tuple[ModelConfig, Recipe]:
+    """A run's own, or what was given. RRError for a shape alone."""
+    if isinstance(what, Run):
+        return what.model, what.recipe
+    if recipe is None:
+        raise RRError("a model's shape has no batch: the recipe beside it, or a run, is accepted")
+    return what, recipe
 
 
 def plain(path: Path) -> Path:

@@ -32,7 +32,7 @@ from torch.utils.flop_counter import flop_registry
 from torch.utils.module_tracker import ModuleTracker
 
 from .config import ModelConfig, Recipe, RRError, Run, positive
-from .memory import plain
+from .memory import plain, shape_and_recipe
 from .model import Model, grows
 from .paths import Path, Step
 from .residual import resolve
@@ -72,10 +72,7 @@ def work(
     causal, plus what the path recomputes and the head's padding. A compiled path counts as if it
     were not. what: a run, or a model's shape and the `recipe` it trains by. RRError on bad input.
     """
-    if isinstance(what, Run):
-        what, recipe = what.model, what.recipe
-    if recipe is None:
-        raise RRError("a model's shape has no batch: the recipe beside it, or a run, is accepted")
+    what, recipe = shape_and_recipe(what, recipe)
     positive("micro-batch", micro_batch)
     kinds = resolve(what.rule)[0], resolve(what.values, "values")[0]
     micro = min(micro_batch, recipe.batch)
@@ -99,8 +96,7 @@ def stacked(
     Exact where every block does the same. RRError where what flows between blocks grows with depth,
     or where blocks take values from the first.
     """
-    if isinstance(what, Run):
-        what, recipe = what.model, what.recipe
+    what, recipe = shape_and_recipe(what, recipe)
     if grows(what) or what.values != "own":
         raise RRError(
             f"{what.rule} with values {what.values}: blocks are not alike; roofline.work counts it"

@@ -73,7 +73,8 @@ MEMORY = {
     "RTX 4090": 24,
     "RTX 3090": 24,
 }
-# Bandwidth of that memory, bytes/s, from the same sheets; of the smaller card where there are two.
+# Bandwidth of that memory, bytes/s, as NVIDIA gives it, not held against the sheets again; of the
+# smaller card where there are two.
 BANDWIDTH = {
     "H100 PCIe": 2.0e12,
     "H100 NVL": 3.9e12,

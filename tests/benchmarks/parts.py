@@ -16,6 +16,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,8 +45,8 @@ def pieces(rung: str, rule: str, path: str, micro: int) -> dict[str, tuple[Calla
     """Name -> (what to time, how often it is needed, by "micro-batch" or by "update")."""
     config, recipe = ladder.arm(rung, rule, VOCAB), ladder.recipe(rung, batch=micro)
     blocks, shape = config.n_layer, (micro, config.seq_len, config.d_model)
-    model = initialise(Model(ladder.replace(config, n_layer=1)), 0).train()
-    step, way = Step(model, recipe, parse_path(path), CPU, micro), parse_path(path)
+    model, way = initialise(Model(replace(config, n_layer=1)), 0).train(), parse_path(path)
+    step = Step(model, recipe, way, CPU, micro)
     layer, source = model.layers[0], torch.Generator().manual_seed(0)
     ids = torch.randint(VOCAB, (micro, config.seq_len), generator=source)
     x, h, u = (torch.randn(shape, generator=source).requires_grad_() for _ in range(3))
@@ -66,9 +67,6 @@ def pieces(rung: str, rule: str, path: str, micro: int) -> dict[str, tuple[Calla
     def rule_at(rule) -> Callable:
         def run() -> torch.Tensor:
             seen, state = rule.read(h)
-            return rule.write(state, u) + 0 * seen.sum() if seen is h else _both(rule, seen, state)
-
-        def _both(rule, seen, state) -> torch.Tensor:
             # The norm's backward pass runs, too: its gradient is a part of the sublayer's input.
             return rule.write(state, u) + 0 * seen
 
