@@ -1,7 +1,10 @@
 # Two commands matter: `make book` and `make test`.  `make` alone lists the rest.
 #
 #   PYTHON      which Python makes the virtual environment (3.11 to 3.13)
+#   VENV        where it is made (.venv); a folder that make did not make is left alone
+#   PY          an environment of your own, used as it is: nothing is installed
 #   PIP_TORCH   options for pip when it installs torch, to choose another build than pip's default
+#   PYTHONS     interpreters for `make portable`, else those on PATH
 #   PORT        the port of `make serve`
 
 SHELL := /bin/bash
@@ -14,59 +17,81 @@ PIP_TORCH ?=
 PORT ?= 8000
 VENV := .venv
 PY := $(VENV)/bin/python
+MADE := $(VENV)/.made-by-make
 READY := $(VENV)/.ready
+# with PY=... nothing is installed
+INSTALLED := $(if $(filter file,$(origin PY)),$(READY))
 SITE := _build/site
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help book store test faults lint new-rule serve clean distclean
+.PHONY: help book store test faults portable lint home colab new-rule serve clean distclean
 
 help:  ## list the targets
 	@printf 'make book    install once, execute every notebook (smoke tier), render the book\n'
-	@printf 'make test    everything that guards the book and the package, at most 15 minutes\n'
+	@printf 'make test    everything that guards the book and the package, about 12 minutes\n'
 	@printf 'make store   refresh the outputs stored in notebooks/\n'
-	@printf 'make faults  the full suite of kills and broken files (long)\n'
+	@printf 'make faults  the full suite of kills and broken files, and every rule resumed (long)\n'
+	@printf 'make portable  unit tests and outputs as other machines would run them (hours)\n'
 	@printf 'make lint    style of code, notebooks and prose\n'
+	@printf 'make home    set the project'"'"'s address to that of origin, or URL=...\n'
+	@printf 'make colab   try the labs and first cells with the versions that Colab has (installs 5 GB)\n'
 	@printf 'make new-rule NAME=damped   begin a residual rule of your own\n'
 	@printf 'make serve   show the built book on http://localhost:$(PORT)\n'
 	@printf 'make clean   remove _build/ (and `make distclean`: the virtual environment as well)\n'
 	@printf '\n  PIP_TORCH=...  options for pip when it installs torch;  PYTHON=...  which Python to use\n'
+	@printf '  PY=...         an environment of your own, as it is: nothing is installed\n'
 
 $(READY): constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info[:2] <= (3, 13); sys.exit(0 if ok \
 	  else f"make: Python {sys.version.split()[0]} found; 3.11, 3.12 or 3.13 is needed (PYTHON=...)")'
+	@test ! -e $(VENV) || test -e $(MADE) || { echo "make: $(VENV) exists and make did not make it," \
+	  "so nothing is installed there. Choose another VENV=..., or use it as it is: PY=$(VENV)/bin/python"; \
+	  exit 1; }
 	@echo "install: a new virtual environment in $(VENV)/ from constraints.txt (once, a few minutes)"
 	@rm -rf $(VENV)
+	@mkdir -p $(VENV) && touch $(MADE)
 	@$(PYTHON) -m venv $(VENV) || { echo "make: no venv module (on Debian: apt install python3-venv)"; exit 1; }
 	@echo "install: torch first, so that the build chosen here is the one that stays"
-	@$(PY) -m pip install -q $(PIP_TORCH) -c constraints.txt torch setuptools
+	@$(VENV)/bin/python -m pip install -q $(PIP_TORCH) -c constraints.txt torch setuptools
 	@echo "install: the package and what the book and its tests need"
-	@$(PY) -m pip install -q -c constraints.txt --no-build-isolation -e '.[book,test,hub]'
+	@$(VENV)/bin/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[book,test,hub]' -e book
 	@touch $@
 	@echo "install: done"
 
-book: $(READY)  ## execute what changed, then render
+book: $(INSTALLED)  ## execute what changed, then render
 	@$(PY) book/tools/execute.py
 	@$(PY) book/tools/render.py --notebooks _build/notebooks --site $(SITE)
 
-store: $(READY)  ## the stored outputs that the page tests and nbval compare with
+store: $(INSTALLED)  ## the stored outputs that the page tests and nbval compare with
 	@$(PY) book/tools/bootstrap.py
 	@$(PY) book/tools/execute.py
 	@$(PY) book/tools/store.py
 
-test: $(READY)
+test: $(INSTALLED)
 	@$(PY) book/tools/suite.py
 
-faults: $(READY)
+faults: $(INSTALLED)
 	@$(PY) -m pytest tests/faults
+	@$(PY) -m pytest tests/unit -m slow
 
-lint: $(READY)
+portable: $(INSTALLED)
+	@$(PY) book/tools/portable.py
+
+lint: $(INSTALLED)
 	@$(PY) book/tools/lint.py
 
-new-rule: $(READY)
+new-rule: $(INSTALLED)
 	@$(PY) book/tools/new_rule.py -- "$${NAME-}"
 
-serve: $(READY)
+home: $(INSTALLED)  ## a fork: once, then commit; the environment stays, its metadata follow
+	@$(PY) book/tools/home.py $${URL:+"$$URL"}
+	@$(if $(INSTALLED),$(PY) -m pip install -q --no-deps --no-build-isolation -e . && touch $(READY))
+
+colab: $(INSTALLED)
+	@$(PY) book/tools/colab.py
+
+serve: $(INSTALLED)
 	@test -f $(SITE)/index.html || { echo 'make: nothing built yet; run `make book` first'; exit 1; }
 	@echo "the book is at http://localhost:$(PORT)/ (Ctrl-C ends it)"
 	@$(PY) -m http.server --directory $(SITE) --bind 127.0.0.1 $(PORT)
@@ -75,4 +100,5 @@ clean:
 	rm -rf _build
 
 distclean: clean
+	@test ! -e $(VENV) || test -e $(MADE) || { echo "make: make did not make $(VENV); it stays"; exit 1; }
 	rm -rf $(VENV) *.egg-info

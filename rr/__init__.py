@@ -1,18 +1,39 @@
 """`rr`: how a transformer writes to its residual stream, as code that can be run and judged.
 
-The package is small and reads top to bottom: `config`, `ops`, `residual`, `values`, `model`,
-`ladder`, `corpus`, `runtime`, `paths`, `evaluate`, `trainer`, then `bench`, `stats`, `figures`,
-`explore` and `cli`.
-Each room imports only rooms above it.
+Where to start, and in which order to read on. Each package imports only those above it:
+
+    config.py   what a run is: ModelConfig, Recipe, Run, and the hash that names it
+    io.py       files that are whole or absent: atomic writes, seals, locks
+    stats/      paired tests, intervals, fits, tables (no torch)
+    ops/        RMS norm, gated write, cross-entropy, and which kernel computes them
+    data/       corpora, tokenizers, windows
+    residual/   base.py: what a rule is; additive.py and gates.py: most of them; values.py
+    model/      transformer.py: the decoder; init.py: its weights; ladder.py: the published sizes
+    training/   trainer.py: the loop; step.py: one optimiser step; run_folder.py: where a run lives
+    analysis/   what a trained model does: probes, gates, attention, numerics
+    perf/       what a step costs: memory, roofline, benchmark, budget
+    sweep/      many runs, and the reports of one and of a folder
+    cli.py      the verbs of `rr`
+
+One training step, in eight lines:
+
+    trainer._train_step             asks data.batches which windows step s reads, and gathers them
+    step.Step.gradients             splits the batch into micro-batches that fit the memory
+    transformer.Model.forward       embeds the tokens: state = rule.open(x0)
+    transformer.Layer.forward       for each sublayer: x, state = rule.read(state)
+                                    u = attention(x) or mlp(x); state = rule.write(state, u)
+    ops.cross_entropy               the head and the loss, in chunks; backward gives the gradients
+    step.Step.update                clips them, and AdamW (training.optimizer) moves the weights
+    trainer._record_losses, _save   a line of metrics.jsonl; now and then a checkpoint
+
+`rr train` comes to it by cli -> training.run_folder.plan (the run and its id) ->
+training.trainer.train, which ends with training.result: the held-out loss and result.json.
 """
 
 from importlib import import_module
 from pathlib import Path
 
 __version__ = "0.1.0"
-
-# The project's home. Colab buttons, bootstrap cells and the citation derive from this one place.
-HOME = "https://github.com/review-residuals/review-residuals"
 
 # Published and measured figures. They belong to the repository, not to an installed wheel.
 DATA = Path(__file__).resolve().parents[1] / "data"
@@ -24,15 +45,16 @@ _WHERE = {
     "RRError": "config",
     "Rule": "residual",
     "Run": "config",
-    "from_pretrained": "hub",
-    "load": "runs",
-    "open_corpus": "corpus",
-    "plan": "runs",
+    "allow_rule": "residual",
+    "from_pretrained": "training.hub",
+    "load": "training.run_folder",
+    "open_corpus": "data",
+    "plan": "training.run_folder",
     "register": "residual",
-    "save_pretrained": "hub",
-    "train": "trainer",
+    "save_pretrained": "training.hub",
+    "train": "training.trainer",
 }
-__all__ = ["DATA", "HOME", "__version__", *_WHERE]
+__all__ = ["DATA", "__version__", *_WHERE]
 
 
 def __getattr__(name: str):

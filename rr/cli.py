@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import sys
 import traceback
 from pathlib import Path
@@ -25,7 +26,9 @@ class Parser(argparse.ArgumentParser):
 def main(argv: list[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
     try:
+        argv = sys.argv[1:] if argv is None else argv
         args = _parser().parse_args(argv)
+        args.again = shlex.join(["rr", *argv])
         code = args.verb(args) or 0
         sys.stdout.flush()
         return code
@@ -75,15 +78,23 @@ def _parser() -> Parser:
     ladder.add_argument("--protocol", default="clean", help="clean or paper (default: clean)")
     prepare = verb("prepare", _prepare, "tokenise a corpus once, and say how predictable it is")
     train = verb("train", _train, "train one run, or go on with it; prints its folder last")
-    sweep = verb("sweep", _sweep, "train every combination of the options, some at a time; the "
-                 "same command goes on where it was cut off")
-    planned = verb("plan", _plan, "what a GPU, hours or dollars buy: runs in order, hours, "
-                   "memory; without options of a run, of the study's own 42")
+    sweep = verb(
+        "sweep",
+        _sweep,
+        "train every combination of the options, some at a time; the "
+        "same command goes on where it was cut off",
+    )
+    planned = verb(
+        "plan",
+        _plan,
+        "what a GPU, hours or dollars buy: runs in order, hours, "
+        "memory; without options of a run, of the study's own 42",
+    )
     sample = verb("sample", _sample, "let a trained run write")
     table = verb("table", _table, "paired differences between the arms in a folder of runs")
     bench = verb("bench", _bench, "what a training step costs: tokens/s, MFU, peak memory")
 
-    _text_options(prepare)
+    _text_options(prepare, "fables", default="fables")
     for sub in (rules, ladder, prepare, bench):
         sub.add_argument("--json", action="store_true", help="one JSON value on stdout")
 
@@ -93,84 +104,165 @@ def _parser() -> Parser:
 
     _run_options(sweep, many=True)
     _machine_options(sweep, many=True)
-    sweep.add_argument("--out", default="runs", help="folder of the runs (default: runs); several "
-                       "sweeps on one share the work")
-    sweep.add_argument("--runner", default="papermill", help="papermill: each run is a notebook, "
-                       "its report; direct: rr train (default: papermill)")
-    sweep.add_argument("--notebook", metavar="PATH", help="for papermill (default: the checkout's "
-                       "notebooks/09_scaling_run.ipynb)")
-    sweep.add_argument("--engine", default="local", help="local, or ray: a running cluster "
-                       "(default: local)")
-    sweep.add_argument("--jobs", type=int, help="runs at a time; GPUs are shared round robin "
-                       "(default: one a GPU, else one; ray: what the cluster holds)")
-    sweep.add_argument("--processes", type=int, default=1, metavar="N", help="of each run, by "
-                       "torchrun, a GPU each: for a run larger than a GPU; --runner direct")
-    sweep.add_argument("--address", help="ray: of the cluster (default: the one this machine is "
-                       "part of)")
-    sweep.add_argument("--gpu-fraction", type=float, metavar="F", help="ray: GPUs of each run, "
-                       "0.5 for two on one (default: one where the cluster has any)")
-    sweep.add_argument("--cpus-per-cell", type=int, metavar="N", help="ray: cores of each run "
-                       "(default: one a process)")
-    sweep.add_argument("--dry-run", action="store_true", help="print each run's command, a line "
-                       "each, and do nothing")
+    _order_options(sweep)
+    sweep.add_argument(
+        "--hours",
+        type=float,
+        help="that the sweep may take: no run is started "
+        "that would not end within them, and those running then stop, saved",
+    )
+    sweep.add_argument(
+        "--out",
+        default="runs",
+        help="folder of the runs (default: runs); several sweeps on one share the work",
+    )
+    sweep.add_argument(
+        "--runner",
+        default="papermill",
+        help="papermill: each run is a notebook, its report; direct: rr train (default: papermill)",
+    )
+    sweep.add_argument(
+        "--notebook",
+        metavar="PATH",
+        help="for papermill (default: the checkout's notebooks/09_scaling_run.ipynb)",
+    )
+    sweep.add_argument(
+        "--engine", default="local", help="local, or ray: a running cluster (default: local)"
+    )
+    sweep.add_argument(
+        "--jobs",
+        type=int,
+        help="runs at a time; GPUs are shared round robin "
+        "(default: one a GPU, else one; ray: what the cluster holds)",
+    )
+    sweep.add_argument(
+        "--processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of each run, by torchrun, a GPU each: for a run larger than a GPU; --runner direct",
+    )
+    sweep.add_argument(
+        "--address", help="ray: of the cluster (default: the one this machine is part of)"
+    )
+    sweep.add_argument(
+        "--gpu-fraction",
+        type=float,
+        metavar="F",
+        help="ray: GPUs of each run, 0.5 for two on one (default: one where the cluster has any)",
+    )
+    sweep.add_argument(
+        "--cpus-per-cell",
+        type=int,
+        metavar="N",
+        help="ray: cores of each run (default: one a process)",
+    )
+    sweep.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print each run's command, a line each, and do nothing",
+    )
 
     _run_options(planned, many=True)
-    planned.add_argument("--gpu", required=True, metavar="NAME", help="H100, H200, A100, L4, T4 …; "
-                         "any other with --tflops and --memory")
+    _order_options(planned)
+    planned.add_argument(
+        "--gpu",
+        metavar="NAME",
+        help="H100, H200, A100, L4, T4 …; any other with "
+        "--tflops and --memory (default: the one of --measured)",
+    )
     planned.add_argument("--tflops", type=float, help="dense peak of 16-bit products")
     planned.add_argument("--memory", type=float, metavar="GB", help="of the card, in 10^9 bytes")
     planned.add_argument("--hours", type=float, help="that may be used (default: no limit)")
     planned.add_argument("--dollars", type=float, help="that may be spent; needs --price")
     planned.add_argument("--price", type=float, help="dollars an hour, yours to give")
-    planned.add_argument("--mfu", metavar="LO-HI", help="assumed where nothing was measured on "
-                         "this card (default: 0.2-0.45)")
+    planned.add_argument(
+        "--mfu",
+        metavar="LO-HI",
+        help="assumed where nothing was measured on this card (default: 0.2-0.45)",
+    )
     planned.add_argument("--json", action="store_true", help="one JSON value on stdout")
 
     sample.add_argument("run", help="a run's folder")
+    sample.add_argument(
+        "--rule",
+        nargs="+",
+        default=[],
+        metavar="FILE.py:CLASS",
+        help="rules of your own that the run was trained with: their files are imported",
+    )
     sample.add_argument("--prompt", default="", help="text to go on from")
     sample.add_argument("--loops", type=int, help="passes over the stack (default: the run's own)")
-    sample.add_argument("--keep-scale", action="store_true", help="with --loops: keep the scale "
-                        "of the trained number of passes")
+    sample.add_argument(
+        "--keep-scale",
+        action="store_true",
+        help="with --loops: keep the scale of the trained number of passes",
+    )
     sample.add_argument("--tokens", type=int, default=200, help="tokens at most (default: 200)")
     sample.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest")
     sample.add_argument("--top-k", type=int, default=40)
     sample.add_argument("--seed", type=int, default=0)
 
     table.add_argument("dir", help="folder of runs")
-    table.add_argument("--baseline", default="standard", help="rule to compare with "
-                       "(default: standard)")
+    table.add_argument(
+        "--baseline", default="standard", help="rule to compare with (default: standard)"
+    )
     form = table.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON value on stdout")
     form.add_argument("--csv", action="store_true", help="a line an arm, with all digits")
     form.add_argument("--markdown", action="store_true", help="a table for each group of runs")
     bench.add_argument("--rung", nargs="+", default=["nano"], help="as train's (default: nano)")
-    bench.add_argument("--rule", nargs="+", default=["review"], help="as train's; in the arms of "
-                       "protocol clean (default: review)")
-    bench.add_argument("--paths", nargs="+", default=["reference", "fast"], metavar="PATH",
-                       help="reference, eager (what train runs), fast, compiled, triton, with "
-                       "choices: fast:precision=tf32 (default: reference fast)")
+    bench.add_argument(
+        "--rule",
+        nargs="+",
+        default=["review"],
+        help="as train's; in the arms of protocol clean (default: review)",
+    )
+    bench.add_argument(
+        "--paths",
+        nargs="+",
+        default=["reference", "fast"],
+        metavar="PATH",
+        help="reference, eager (what train runs), fast, compiled, triton, with "
+        "choices: fast:precision=tf32 (default: reference fast)",
+    )
     bench.add_argument("--steps", type=int, default=5, help="timed steps a repeat (default: 5)")
-    bench.add_argument("--repeats", type=int, default=3, help="turns that each case takes "
-                       "(default: 3)")
+    bench.add_argument(
+        "--repeats", type=int, default=3, help="turns that each case takes (default: 3)"
+    )
     bench.add_argument("--batch", type=int, help="windows a step (default: the rung's)")
-    bench.add_argument("--micro-batch", type=int, help="windows at once (default: the batch on a "
-                       "GPU, 8 on a CPU)")
-    bench.add_argument("--threads", type=int, help="CPU threads (default: all)")
+    bench.add_argument(
+        "--micro-batch", type=int, help="windows at once (default: the batch on a GPU, 8 on a CPU)"
+    )
+    bench.add_argument("--threads", type=int, help="CPU threads (default: OMP_NUM_THREADS or all)")
     bench.add_argument("--device", help="auto, cpu or cuda (default: auto)")
-    bench.add_argument("--ablate", action="store_true", help="the last path again with each of its "
-                       "choices undone alone")
-    bench.add_argument("--peers", action="store_true", help="what is installed of transformers, "
-                       "x-transformers and litgpt, at equal size")
+    bench.add_argument(
+        "--ablate",
+        action="store_true",
+        help="the last path again with each of its choices undone alone",
+    )
+    bench.add_argument(
+        "--peers",
+        action="store_true",
+        help="what is installed of transformers, x-transformers and litgpt, at equal size",
+    )
     return parser
 
 
-def _text_options(sub: Parser, **many) -> None:
+def _text_options(sub: Parser, usual: str, default: str | None = None, **more) -> None:
     """Which text, and in which tokens."""
-    fables = {} if many else {"default": "fables"}
-    sub.add_argument("--corpus", **fables, **many, help="fables, tinystories, file:PATH or a hub "
-                     "name (default: fables)")
-    sub.add_argument("--tokenizer", **many, help="gpt2, bpe:N, or a folder with vocab.json and "
-                     "merges.txt (default: bpe:1024 for fables, else gpt2)")
+    sub.add_argument(
+        "--corpus",
+        default=default,
+        **more,
+        help=f"fables, tinystories, file:PATH or a hub name (default: {usual})",
+    )
+    sub.add_argument(
+        "--tokenizer",
+        **more,
+        help="gpt2, bpe:N, or a folder with vocab.json and "
+        "merges.txt (default: bpe:1024 for fables, else gpt2)",
+    )
 
 
 def _run_options(sub: Parser, many: bool = False) -> None:
@@ -183,43 +275,99 @@ def _run_options(sub: Parser, many: bool = False) -> None:
         more |= {"nargs": "+"} if many else {"default": default}
         sub.add_argument(f"--{name}", help=help, **more)
 
-    _text_options(sub, **({"nargs": "+"} if many else {}))
-    option("rung", "nano", "nano, mini, 60M … 1B, with options: nano:n_layer=16,d_model=64 "
-           "(default: nano)")
-    option("rule", "review", "a rule with its options, constant:c=0.5, or your own, "
-           "my_rule.py:Class (default: review)")
+    _text_options(sub, "fables for nano and mini", **({"nargs": "+"} if many else {}))
+    option(
+        "rung",
+        "nano",
+        "nano, mini, 60M … 1B, with options: nano:n_layer=16,d_model=64 (default: nano)",
+    )
+    option(
+        "rule",
+        "review",
+        "a rule with its options, constant:c=0.5, or your own, my_rule.py:Class (default: review)",
+    )
     option("values", "own", "value rule (default: own)")
     option("loops", 1, "passes over the stack (default: 1)", type=int)
     option("flavour", "gpt2", "gpt2 or llama (default: gpt2)")
     option("protocol", "clean", "clean or paper (default: clean)")
     option("seed", 0, "seed (default: 0)", type=int)
     option("steps", None, "optimiser steps (default: the rung's)", type=int)
-    option("budgets", None, "a decay branch for each of these numbers of steps leaves one plateau",
-           type=_numbers, metavar="STEPS,STEPS,…")
+    option(
+        "budgets",
+        None,
+        "a decay branch for each of these numbers of steps leaves one plateau",
+        type=_numbers,
+        metavar="STEPS,STEPS,…",
+    )
     option("warmup", None, "steps of warm-up (default: the protocol's)", type=int)
     option("lr", None, "peak learning rate (default: the rung's)", type=float)
     option("batch", None, "windows a step (default: the rung's)", type=int)
     option("eval-batches", None, "shorten the evaluation, and say so", type=int)
     option("precision", None, "fp32, tf32, bf16 or fp16 (default: the protocol's)")
-    sub.add_argument("--depth-lr", action="store_true", help="blocks learn at lr times "
-                     "(L/12)^-1/2, AdamW's eps likewise")
+    sub.add_argument(
+        "--depth-lr",
+        action="store_true",
+        help="blocks learn at lr times (L/12)^-1/2, AdamW's eps likewise",
+    )
+
+
+def _order_options(sub: Parser) -> None:
+    """In which order runs are trained, and what says how long they take."""
+    sub.add_argument(
+        "--order",
+        default="smallest",
+        help="smallest: small models first, all arms "
+        "of a seed together; longest: longest run first; given: as the options list "
+        "them (default: smallest)",
+    )
+    sub.add_argument(
+        "--measured",
+        metavar="FILE",
+        help="what rr bench --json wrote on this machine: hours are estimated by it",
+    )
 
 
 def _machine_options(sub: Parser, many: bool = False) -> None:
     """Where and how a run, or many, is computed."""
-    sub.add_argument("--threads", type=int, help="CPU threads (default: all)")
+    sub.add_argument("--threads", type=int, help="CPU threads (default: OMP_NUM_THREADS or all)")
     sub.add_argument("--device", help="auto (cuda, else cpu), cpu, cuda or mps (default: auto)")
-    sub.add_argument("--path", help="how steps are computed: reference, eager, fast, compiled, "
-                     "triton, with choices: fast:recompute=layer (default: eager on a CPU, "
-                     "compiled on a GPU)")
-    sub.add_argument("--micro-batch", type=int, help="windows a process takes at once; gradients "
-                     "are accumulated (default: all of its batch, halved until it fits)")
-    sub.add_argument("--parallel", help="under torchrun: ddp, every process holds the model, or "
-                     "fsdp, each holds a shard (default: ddp)")
-    sub.add_argument("--save-every", type=float, default=None if many else 60.0,
-                     metavar="SECONDS", help="seconds between checkpoints (default: 60)")
-    sub.add_argument("--log", default=None if many else "", metavar="NAME,…",
-                     help="tensorboard, wandb: curves there, beside metrics.jsonl")
+    sub.add_argument(
+        "--path",
+        help="how steps are computed: reference, eager, fast, compiled, "
+        "triton, with choices: fast:recompute=layer (default: eager on a CPU, "
+        "compiled on a GPU)",
+    )
+    sub.add_argument(
+        "--micro-batch",
+        type=int,
+        help="windows a process takes at once; gradients "
+        "are accumulated (default: all of its batch, halved until it fits)",
+    )
+    sub.add_argument(
+        "--parallel",
+        help="under torchrun: ddp, every process holds the model, or "
+        "fsdp, each holds a shard (default: ddp)",
+    )
+    sub.add_argument(
+        "--save-every",
+        type=_seconds,
+        metavar="SECONDS",
+        help="seconds between checkpoints (default: auto, chosen from what a save takes)",
+    )
+    sub.add_argument(
+        "--log",
+        default=None if many else "",
+        metavar="NAME,…",
+        help="tensorboard, wandb: curves there, beside metrics.jsonl",
+    )
+
+
+def _seconds(word: str) -> float | None:
+    """A number of seconds; None for auto."""
+    try:
+        return None if word == "auto" else float(word)
+    except ValueError:
+        raise RRError(f"save-every {word!r}: a number of seconds, or auto, is accepted") from None
 
 
 def _numbers(words: str) -> list[int]:
@@ -246,22 +394,30 @@ def _aligned(rows: list[tuple], right: str = "") -> None:
 
 
 def _rules(args) -> None:
-    from .ladder import describe
+    from .model.ladder import describe
 
     rows = describe()
     if args.json:
         return _json(rows)
     head = [("name", "kind", "params a block", "at the start", "source")]
-    _aligned(head + [
-        (row["name"], row["kind"], row["cost"]["params_per_block"],
-         "–" if row["coefficient"] is None else f"{row['coefficient']:.4g}", row["source"])
-        for row in rows
-    ])
+    _aligned(
+        head
+        + [
+            (
+                row["name"],
+                row["kind"],
+                row["cost"]["params_per_block"],
+                "–" if row["coefficient"] is None else f"{row['coefficient']:.4g}",
+                row["source"],
+            )
+            for row in rows
+        ]
+    )
 
 
 def _ladder(args) -> None:
     from .config import PROTOCOLS, nearest
-    from .ladder import table
+    from .model.ladder import table
 
     if args.protocol not in PROTOCOLS:
         raise RRError(f"unknown protocol {args.protocol!r}: {nearest(args.protocol, PROTOCOLS)}")
@@ -269,38 +425,71 @@ def _ladder(args) -> None:
     if args.json:
         return _json(rows)
     keys = list(rows[0])
-    _aligned([tuple(keys)] + [
-        tuple(f"{row[k]:,}" if isinstance(row[k], int) else row[k] for k in keys) for row in rows
-    ], "llrrrrrrrrr")
+    _aligned(
+        [tuple(keys)]
+        + [
+            tuple(f"{row[k]:,}" if isinstance(row[k], int) else row[k] for k in keys)
+            for row in rows
+        ],
+        "llrrrrrrrrr",
+    )
 
 
 def _prepare(args) -> None:
-    from .corpus import baselines, open_corpus
+    from .data.corpus import baselines, open_corpus
 
     tokens = open_corpus(args.corpus, args.tokenizer, log=_say)
     found = baselines(tokens)
     if args.json:
         return _json(found)
-    _aligned([(key, f"{value:,}" if isinstance(value, int) else f"{value:.4f}")
-              for key, value in found.items()], "lr")
+    _aligned(
+        [
+            (key, f"{value:,}" if isinstance(value, int) else f"{value:.4f}")
+            for key, value in found.items()
+        ],
+        "lr",
+    )
 
 
 def _train(args) -> int:
-    from .loggers import named
-    from .runs import finished, plan
-    from .trainer import train
+    from .training.loggers import named
+    from .training.run_folder import finished, plan
+    from .training.trainer import train
 
-    names = ("values", "loops", "flavour", "protocol", "seed", "steps", "budgets", "warmup", "lr",
-             "batch", "eval_batches", "precision", "depth_lr")
-    if not args.save_every > 0:
-        raise RRError(f"save-every is {args.save_every}: a number of seconds above 0 is accepted")
+    names = (
+        "values",
+        "loops",
+        "flavour",
+        "protocol",
+        "seed",
+        "steps",
+        "budgets",
+        "warmup",
+        "lr",
+        "batch",
+        "eval_batches",
+        "precision",
+        "depth_lr",
+    )
     with _own_rules(args.rule, args.values):
-        run = plan(args.rung, args.rule, corpus=args.corpus, tokenizer=args.tokenizer,
-                   **{name: getattr(args, name) for name in names})
-        folder = train(run, args.out, threads=args.threads, device=args.device,
-                       save_every=args.save_every, micro_batch=args.micro_batch,
-                       parallel=args.parallel, path=args.path,
-                       charts=named(args.log))
+        run = plan(
+            args.rung,
+            args.rule,
+            corpus=args.corpus,
+            tokenizer=args.tokenizer,
+            **{name: getattr(args, name) for name in names},
+        )
+        folder = train(
+            run,
+            args.out,
+            threads=args.threads,
+            device=args.device,
+            save_every=args.save_every,
+            micro_batch=args.micro_batch,
+            parallel=args.parallel,
+            path=args.path,
+            charts=named(args.log),
+        )
     if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
         print(folder)
     if finished(folder)["status"] == "diverged":
@@ -309,27 +498,50 @@ def _train(args) -> int:
 
 
 def _sweep(args) -> None:
-    import shlex
-
-    from .sweep import AXES, Runner, cells, check, commands, sweep
+    from .sweep import AXES, Hours, Runner, cells, check, commands, sweep
 
     machine = {name: getattr(args, name) for name in (
         "threads", "device", "path", "micro_batch", "save_every", "parallel", "log")}  # fmt: skip
     with _own_rules(*(args.rule or ()), *(args.values or ())):
-        plan = cells({name: getattr(args, name) for name in (*AXES, "depth_lr")}, _say)
+        plan = cells(
+            {name: getattr(args, name) for name in (*AXES, "depth_lr")}, _say, order=args.order
+        )
+    if args.measured and args.hours is None:
+        raise RRError("--measured without --hours: it says which runs end within the hours")
+    hours = None
+    if args.hours is not None:
+        from .perf.budget import expected, read_bench
+
+        hours = Hours(args.hours, *([expected(read_bench(args.measured))] if args.measured else []))
     if args.dry_run:
         runner = Runner(args.runner, Path(args.out), machine, args.processes, args.notebook)
-        asked = {name: getattr(args, name.replace("-", "_"))
-                 for name in ("address", "gpu-fraction", "cpus-per-cell")}
+        asked = {
+            name: getattr(args, name.replace("-", "_"))
+            for name in ("address", "gpu-fraction", "cpus-per-cell")
+        }
         check(runner.machine, args.engine, asked, here=False)  # the commands may run elsewhere
         for words in commands(plan, runner):
             print(shlex.join(words))
         if args.runner == "papermill":
             _say(f"rr: papermill makes no folders: each command needs its {args.out}/<id> first")
+        if hours is not None:
+            _say("rr: all runs are listed; rr plan says which fit the hours")
         return
-    sweep(plan, args.out, runner=args.runner, engine=args.engine, jobs=args.jobs,
-          processes=args.processes, machine=machine, notebook=args.notebook, address=args.address,
-          gpu_fraction=args.gpu_fraction, cpus_per_cell=args.cpus_per_cell)
+    sweep(
+        plan,
+        args.out,
+        runner=args.runner,
+        engine=args.engine,
+        jobs=args.jobs,
+        processes=args.processes,
+        machine=machine,
+        notebook=args.notebook,
+        address=args.address,
+        gpu_fraction=args.gpu_fraction,
+        cpus_per_cell=args.cpus_per_cell,
+        hours=hours,
+        again=args.again,
+    )
     print(args.out)
 
 
@@ -350,23 +562,46 @@ def _own_rules(*specs: str):
 def _plan(args) -> None:
     from dataclasses import asdict
 
-    from . import planning
+    from .perf import budget
     from .sweep import AXES, cells
+    from .training.progress import Progress
 
-    card = planning.gpu(args.gpu, args.tflops, args.memory)
-    hours = planning.budget(args.hours, args.dollars, args.price)
-    mfu = planning.mfu_range(args.mfu)
+    bench = budget.read_bench(args.measured) if args.measured else None
+    card = budget.card_of(args.gpu, args.tflops, args.memory, bench)
+    hours = budget.budget(args.hours, args.dollars, args.price)
+    mfu = budget.mfu_range(args.mfu)
     options = {name: getattr(args, name) for name in (*AXES, "depth_lr")}
     if not any(options.values()):  # the study's own plan
         options["protocol"] = ["paper"]
-    runs = [cell.run for cell in cells(options, _say)]
-    rows = planning.what_fits(runs, card, hours, mfu, args.price)
+    runs = [cell.run for cell in cells(options, _say, order=args.order)]
+    progress = Progress(None)
+    rows = budget.what_fits(
+        runs, card, hours, mfu, args.price, bench=bench,
+        say=lambda line: progress.due() and progress.move(line),
+    )  # fmt: skip
+    progress.close()
+    within = None if hours is None else f"{hours:g}"
+    command = budget.command(
+        options, order=args.order, hours=within, measured=within and args.measured
+    )
+    notes = budget.told(rows, card, hours, mfu)
     if args.json:
-        return _json({"gpu": asdict(card), "hours": hours, "price": args.price, "mfu": mfu,
-                      "rows": rows, "notes": planning.told(rows, card, hours, mfu)})
-    _aligned(planning.table(rows), "lrrrrrrrlr")
-    for line in planning.told(rows, card, hours, mfu):
+        return _json(
+            {
+                "gpu": asdict(card),
+                "hours": hours,
+                "price": args.price,
+                "mfu": mfu,
+                "order": args.order,
+                "rows": rows,
+                "notes": notes,
+                "command": command,
+            }
+        )
+    _aligned(budget.table(rows), "lrrrrrrrlr")
+    for line in notes:
         print(line)
+    print(f"train them: {command}")
 
 
 def _place(error: Exception, own: str) -> str:
@@ -381,7 +616,7 @@ def _place(error: Exception, own: str) -> str:
 def _sample(args) -> None:
     import torch
 
-    from .runs import load
+    from .training.run_folder import load
 
     for name, least in (("tokens", 1), ("top_k", 1), ("temperature", 0), ("seed", 0)):
         if not getattr(args, name) >= least:
@@ -392,14 +627,19 @@ def _sample(args) -> None:
         args.prompt.encode()
     except UnicodeEncodeError:
         raise RRError("the prompt is not UTF-8 text") from None
-    model, _, vocabulary = load(args.run, loops=args.loops, keep_scale=args.keep_scale)
-    ids = [vocabulary.eot, *vocabulary.encode(args.prompt)]
-    if len(ids) >= model.config.seq_len:
-        raise RRError(f"the prompt has {len(ids)} tokens: fewer than {model.config.seq_len} fit")
-    source = torch.Generator().manual_seed(args.seed)
-    start = torch.tensor([ids], device=model.token.weight.device)
-    made = model.generate(start, args.tokens, args.temperature, args.top_k, source,
-                          stop=vocabulary.eot)[0, 1:].tolist()
+    with _own_rules(*args.rule):
+        model, _, vocabulary = load(
+            args.run, loops=args.loops, keep_scale=args.keep_scale, allow_rule=args.rule
+        )
+        ids = [vocabulary.eot, *vocabulary.encode(args.prompt)]
+        if len(ids) >= model.config.seq_len:
+            fit = model.config.seq_len
+            raise RRError(f"the prompt has {len(ids)} tokens: fewer than {fit} fit")
+        source = torch.Generator().manual_seed(args.seed)
+        start = torch.tensor([ids], device=model.token.weight.device)
+        made = model.generate(
+            start, args.tokens, args.temperature, args.top_k, source, stop=vocabulary.eot
+        )[0, 1:].tolist()
     print(vocabulary.decode(i for i in made if i != vocabulary.eot).strip())
 
 
@@ -411,25 +651,31 @@ def _table(args) -> None:
     rows = table(read_results(args.dir), args.baseline)
     if args.json:
         return _json(rows)
-    print(csv_text(rows) if args.csv else markdown(rows) if args.markdown
-          else render(rows, more=True))
+    print(
+        csv_text(rows) if args.csv else markdown(rows) if args.markdown else render(rows, more=True)
+    )
 
 
 def _bench(args) -> None:
-    from .bench import bench, table
+    from .perf.benchmark import bench, table
 
     names = ("steps", "repeats", "batch", "micro_batch", "threads", "device", "ablate", "peers")
-    found = bench(args.rung, args.rule, args.paths, log=_say,
-                  **{name: getattr(args, name) for name in names})
+    found = bench(
+        args.rung, args.rule, args.paths, log=_say, **{name: getattr(args, name) for name in names}
+    )
     if args.json:
         return _json(found)
     _aligned(table(found), "lllrrrrrr")
     for row in found["over_the_standard"]:
-        print(f"{row['rung']} {row['path']}: a step of {row['rule']} takes {row['time']:.3f} "
-              f"({row['least']:.3f}–{row['most']:.3f}) of the standard arm's time")
+        print(
+            f"{row['rung']} {row['path']}: a step of {row['rule']} takes {row['time']:.3f} "
+            f"({row['least']:.3f}–{row['most']:.3f}) of the standard arm's time"
+        )
     for row in found["ablated"]:
-        print(f"{row['rung']} {row['rule']} {row['path']}: {row['speed']:.3f} "
-              f"({row['least']:.3f}–{row['most']:.3f}) of the speed of {row['over']}")
+        print(
+            f"{row['rung']} {row['rule']} {row['path']}: {row['speed']:.3f} "
+            f"({row['least']:.3f}–{row['most']:.3f}) of the speed of {row['over']}"
+        )
     for name in found["absent"]:
         print(f"{name} is not installed and was not measured")
 

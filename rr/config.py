@@ -5,16 +5,21 @@ meaning alone (paths, device, version) enters the hash.
 """
 
 import difflib
+import errno
 import hashlib
 import json
 import math
+import stat
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 PROTOCOLS = ("clean", "paper")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 FLAVOURS = ("gpt2", "llama")
 REFERENCE_DEPTH = 12  # blocks at which the looped paper's scales are 1
+MIB = 1 << 20
+LARGEST_JSON = 4 * MIB  # bytes that are read of a JSON file; those that rr writes are a few KiB
 
 
 # Fields that came after the first records: at their default they are not hashed, so that a run
@@ -74,6 +79,31 @@ def positive(name: str, value: Any) -> None:
         raise RRError(f"{name} is {value}: a whole number below 2**31 is accepted")
 
 
+def checked_file(path: Path, limit: int) -> Path:
+    """The path of a file that may be anybody's, if it is one of at most `limit` bytes.
+
+    Raises OSError where it is no regular file (a pipe would never end), ValueError where larger.
+    """
+    told = path.stat()
+    if not (stat.S_ISREG(told.st_mode) or stat.S_ISDIR(told.st_mode)):  # a folder says so if opened
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if told.st_size > limit:
+        raise ValueError(f"{path.name} is larger than {limit // MIB} MiB")
+    return path
+
+
+def file_bytes(path: Path, limit: int = LARGEST_JSON) -> bytes:
+    """The content of such a file; OSError and ValueError as `checked_file`."""
+    return checked_file(path, limit).read_bytes()
+
+
+def _texts(given: object, *names: str) -> None:
+    """Raise unless these attributes are texts: specifications are read from files, too."""
+    for name in names:
+        if not isinstance(getattr(given, name), str):
+            raise RRError(f"{name} is {getattr(given, name)!r}: a text is accepted")
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """The decoder's shape. Widths in channels, lengths in tokens."""
@@ -95,6 +125,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for name in ("vocab_size", "n_layer", "n_head", "d_model", "d_ff", "seq_len", "n_loops"):
             positive(name, getattr(self, name))
+        _texts(self, "rule", "values", "flavour")
         if self.d_model % self.n_head:
             raise RRError(
                 f"d_model {self.d_model} does not divide into {self.n_head} heads: "
@@ -263,6 +294,10 @@ class Run:
     source: dict = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
+        _texts(self, "rung", "rule", "values", "flavour", "protocol", "corpus", "tokenizer",
+               "rule_content", "values_content")  # fmt: skip
+        if not all(isinstance(value, str) for value in self.source.values()):
+            raise RRError(f"source is {self.source!r}: texts are accepted")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise RRError(f"seed is {self.seed!r}: a whole number of at least 0 is accepted")
         if self.seed >= 2**32:
@@ -299,7 +334,10 @@ class Run:
 
     @classmethod
     def from_spec(cls, spec: dict, source: dict | None = None) -> "Run":
-        """The run that `spec()` described. Raises RRError where the fields are not a run's."""
+        """The run that `spec()` described. Raises RRError where the fields are not a run's.
+
+        Nothing of it is run: a rule in a file is a name here.
+        """
         try:
             spec = dict(spec)
             spec["model"] = ModelConfig(**spec["model"])
@@ -308,9 +346,13 @@ class Run:
                 if recipe.get(name) is not None:
                     recipe[name] = tuple(recipe[name])
             spec["recipe"] = Recipe(**recipe)
-            return cls(**spec, source=source or {})
+            run = cls(**spec, source=source or {})
         except (KeyError, TypeError) as error:
             raise RRError(f"not a run's specification: {error}") from None
+        for kind in ("rule", "values"):  # the id is of the run's own, whatever its model says
+            if getattr(run.model, kind) != getattr(run, kind):
+                raise RRError(f"not a run's specification: its model has another {kind}")
+        return run
 
     def with_seed(self, seed: int) -> "Run":
         """The same run at another seed: its pair."""
@@ -320,29 +362,3 @@ class Run:
 def canonical_json(value: Any) -> str:
     """One text for one value: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def sealed(record: dict) -> dict:
-    """The record and, last, a "seal", SHA-256 of its canonical JSON: a flipped digit shows."""
-    return {**record, "seal": _seal(record)}
-
-
-def _seal(record: dict) -> str:
-    return hashlib.sha256(canonical_json(record).encode()).hexdigest()
-
-
-def unsealed(record: dict) -> dict:
-    """The record without its seal. ValueError where the seal is not its own.
-
-    The first records have none, and are taken as they are. A seal whose name was damaged does not
-    make a record one of these.
-    """
-    if not record:
-        return record
-    *rest, (name, last) = record.items()
-    mine = _seal(dict(rest))
-    if (name, last) == ("seal", mine):
-        return dict(rest)
-    if "seal" in record or last == mine:
-        raise ValueError("its seal does not match what it says")
-    return record

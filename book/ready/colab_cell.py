@@ -1,9 +1,10 @@
 # For:     training on Colab so that a lost machine costs minutes: paste the whole file into a cell.
-#          Runs lie on the machine's own disk and are copied to Drive every few minutes; started
-#          again, on another day or machine, the cell fetches them and goes on.
+#          Runs lie on the machine's own disk; curves and the newest checkpoint are copied to Drive
+#          every 12 minutes. Started again, on another day or machine, the cell fetches them and
+#          goes on.
 # Change:  command, and where on Drive; `rr` is there once a chapter's first cell has been run.
-# Checked: run with stand-ins for Drive and for Colab's module on a real tiny run, twice
-#          (tests/unit/test_ready_files.py). Not on Colab.
+# Checked: run with stand-ins for Drive and for Colab's module on a real tiny run, twice; what is
+#          deleted was emptied before (tests/unit/test_ready_files.py). Not on Colab.
 import shutil
 import subprocess
 import sys
@@ -12,15 +13,33 @@ from pathlib import Path
 
 from google.colab import drive
 
-MINUTES = 2.0  # between two copies to Drive
+MINUTES = 12.0  # between two copies to Drive
 KEPT = Path("/content/drive/MyDrive/rr-runs")
 RUNS = Path("/content/runs")
 COMMAND = ["train", "--rung", "60M", "--rule", "review", "--corpus", "tinystories", "--seed", "0"]
+NEWEST = "--budgets" not in COMMAND  # a decay branch goes back to an older checkpoint
 
 
-def mirror(source: Path, target: Path) -> None:
-    """Make `target` what `source` is; state.pt before meta.json, so that no half is believed."""
-    paths = [p for p in source.rglob("*") if p.is_file() and ".aside" not in str(p)]
+def whole(runs: Path, newest: bool) -> set[Path]:
+    """The whole checkpoints below `runs`, or each run's newest; paths relative to `runs`."""
+    found: set[Path] = set()
+    for home in runs.glob("*/checkpoint"):
+        steps = sorted(path.parent.relative_to(runs) for path in home.glob("*/meta.json")
+                       if path.parent.name.isdecimal())  # fmt: skip
+        found.update(steps[-1:] if newest else steps)
+    return found
+
+
+def mirror(source: Path, target: Path, newest: bool) -> None:
+    """Copy what is new; of a checkpoint state.pt before meta.json, so that no half is believed."""
+    chosen = whole(source, newest)
+    paths = [
+        p
+        for p in source.rglob("*")
+        if p.is_file()
+        and ".aside" not in str(p)
+        and (p.parts[-3] != "checkpoint" or p.parent.relative_to(source) in chosen)
+    ]
     for path in sorted(paths, key=lambda p: (p.name in ("meta.json", "result.json"), p)):
         copy = target / path.relative_to(source)
         try:
@@ -31,21 +50,46 @@ def mirror(source: Path, target: Path) -> None:
                 shutil.copy2(path, copy)
         except FileNotFoundError:
             continue  # an old checkpoint, dropped by the run meanwhile
-    for old in [p for p in target.rglob("checkpoint/*") if p.is_dir()]:
-        if not (source / old.relative_to(target)).exists():
-            shutil.rmtree(old)
+
+
+def tidy() -> None:
+    """Drop the checkpoints on Drive that a newer one replaces.
+
+    Each file is emptied first: what is deleted goes to Drive's trash, which counts as used.
+    """
+    needed = whole(KEPT, newest=True) | (set() if NEWEST else whole(RUNS, newest=False))
+    for folder in [p for p in KEPT.glob("*/checkpoint/*") if p.relative_to(KEPT) not in needed]:
+        for path in sorted(folder.iterdir()):  # meta.json first: a half is not believed
+            path.write_bytes(b"")
+            path.unlink()
+        folder.rmdir()
+
+
+def attempt(work, *args) -> None:
+    """Do it, say how full the Drive is, and say what went wrong: the next turn tries again."""
+    try:
+        work(*args)
+    except OSError as error:
+        print(f"Drive: {error}; the next try is in {MINUTES:g} minutes", flush=True)
+    total, taken, _ = shutil.disk_usage(KEPT)
+    ours = sum(path.stat().st_size for path in KEPT.rglob("*") if path.is_file())
+    print(f"Drive: {taken / 1e9:.1f} of {total / 1e9:.1f} GB used, {ours / 1e9:.1f} GB by these "
+          "runs", flush=True)  # fmt: skip
 
 
 drive.mount("/content/drive")
 KEPT.mkdir(parents=True, exist_ok=True)
-mirror(KEPT, RUNS)
+mirror(KEPT, RUNS, newest=False)
 run = subprocess.Popen([sys.executable, "-m", "rr.cli", *COMMAND, "--out", str(RUNS)])
 ended = threading.Event()
 
 
 def keep() -> None:
-    while not ended.wait(60 * MINUTES):
-        mirror(RUNS, KEPT)
+    """Copy, and drop what was replaced half a turn later: Drive uploads behind our back."""
+    while not ended.wait(30 * MINUTES):
+        attempt(mirror, RUNS, KEPT, NEWEST)
+        if not ended.wait(30 * MINUTES):
+            attempt(tidy)
 
 
 copying = threading.Thread(target=keep, daemon=True)
@@ -57,5 +101,6 @@ except KeyboardInterrupt:  # the cell's stop button: the run saves, then the cop
     code = run.wait()
 ended.set()
 copying.join()
-mirror(RUNS, KEPT)
+attempt(mirror, RUNS, KEPT, NEWEST)
+attempt(tidy)
 print(f"rr ended with code {code}; its runs are in {KEPT}")

@@ -6,48 +6,97 @@
 #          bash /workspace/review-residuals/book/ready/runpod_start.sh \
 #              rr sweep --rung 60M --rule standard review --seed 0 1 2 \
 #              --corpus tinystories --out /workspace/runs --runner direct
-# Change:  the command. WORKSPACE, where your volume is mounted elsewhere. The environment sees the
-#          image's own torch (which fits its driver) and adds what is missing.
-# Checked: bash -n, shellcheck, and run twice against a stand-in for the volume: the environment is
-#          made once, a run that is sent SIGTERM is saved and taken up again
-#          (tests/unit/test_ready_files.py). Not on RunPod.
+# Image:   one with torch 2.8 or newer that the pod's driver can run, such as
+#          runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404 (choose a pod of CUDA 12.8 or newer).
+#          The script checks that first; pip adds what is missing and never replaces torch.
+# Change:  the command. WORKSPACE, where your volume is mounted elsewhere.
+# Checked: bash -n, shellcheck, and run against stand-ins for the volume, the image and its
+#          /start.sh: the environment is made once, a run that is sent SIGTERM is saved and taken up
+#          again (tests/unit/test_ready_files.py). Not on RunPod; the image's name and what its
+#          /start.sh does were read in github.com/runpod/containers in 2026.
 set -euo pipefail
 
 WORKSPACE=${WORKSPACE:-/workspace}
 PROJECT=${PROJECT:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
+SERVICES=${SERVICES:-/start.sh} # the image's own start command: ssh, Jupyter, then sleep
 VENV=$WORKSPACE/venv
+IMAGE=runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404
+
+# As start command this script stands in for the image's own, which is therefore started here.
+services=
+if [ -x "$SERVICES" ] && ! pgrep -f "bash $SERVICES" > /dev/null; then
+    bash "$SERVICES" &
+    services=$!
+fi
+child= stopped=
+stop() {
+    stopped=yes
+    if [ -n "$child" ]; then
+        kill -TERM "$child" 2> /dev/null || true
+    elif [ -n "$services" ]; then
+        kill -TERM "$services" 2> /dev/null || true
+    fi
+}
+trap stop TERM # a pod that is taken back sends SIGTERM to its first process alone
+
+# A start command that ends makes the pod start again from the beginning: with the services running,
+# stay, so that somebody can look. finish CODE WORDS
+finish() {
+    echo "$2" >&2
+    if [ -n "$services" ] && [ -z "$stopped" ]; then
+        echo "ssh and Jupyter go on, and so does the bill: runpodctl stop pod ${RUNPOD_POD_ID:-ID}" >&2
+        child=
+        wait "$services" || true
+    elif [ -n "$services" ]; then
+        kill -TERM "$services" 2> /dev/null || true
+    fi
+    exit "$1"
+}
+
 if [ $# -eq 0 ]; then
-    echo "no command: rr sweep … --out $WORKSPACE/runs is accepted" >&2
-    exit 2
+    finish 2 "no command: expected rr sweep … --out $WORKSPACE/runs"
 fi
 if [ ! -w "$WORKSPACE" ]; then
-    echo "$WORKSPACE cannot be written: is the network volume mounted there? (WORKSPACE=…)" >&2
-    exit 2
+    finish 2 "$WORKSPACE cannot be written: is the network volume mounted there? (WORKSPACE=…)"
 fi
+
+# torch comes with the image, because it must fit the pod's driver.
+needed=$(sed -n 's/^  "torch>=\([0-9.]*\)",$/\1/p' "$PROJECT/pyproject.toml")
+if ! torch=$(python3 -c 'import torch; print(torch.__version__)' 2> /dev/null); then
+    finish 2 "this image has no torch for its python3; expected torch >= $needed: use the image $IMAGE"
+fi
+if [ "$(printf '%s\n' "$needed" "${torch%%+*}" | sort -V | head -n 1)" != "$needed" ]; then
+    finish 2 "this image has torch $torch, expected >= $needed: use the image $IMAGE"
+fi
+if ! gpu=$(python3 -c 'import torch; print(torch.cuda.get_device_name())' 2> /dev/null); then
+    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2> /dev/null | head -n 1) || true
+    finish 2 "torch $torch finds no GPU (driver: ${driver:-none}): choose a pod whose CUDA version is \
+at least that of the image, or an image of an older CUDA"
+fi
+echo "torch $torch on $gpu"
 
 # The container's own disk is small and is lost with the pod: nothing is kept there.
 export RR_CACHE=$WORKSPACE/cache/rr HF_HOME=$WORKSPACE/cache/huggingface
 export PIP_CACHE_DIR=$WORKSPACE/cache/pip TORCHINDUCTOR_CACHE_DIR=$WORKSPACE/cache/inductor
 mkdir -p "$RR_CACHE" "$HF_HOME" "$PIP_CACHE_DIR"
 
-# Made once for each Python and each list of needs; a mark written last says that it is whole.
-made_of=$(python3 --version; sha256sum < "$PROJECT/pyproject.toml")
+# Made once for each Python, torch and list of needs; a mark written last says that it is whole.
+made_of=$(python3 --version; echo "$torch"; sha256sum < "$PROJECT/pyproject.toml")
 if [ "$(cat "$VENV/.ready" 2> /dev/null || true)" != "$made_of" ]; then
     rm -rf "$VENV"
     python3 -m venv --system-site-packages "$VENV"
-    "$VENV/bin/python" -m pip install -q -e "${PROJECT}[book,hub]"
+    echo "torch==$torch" > "$VENV/image.txt"
+    "$VENV/bin/python" -m pip install -q -c "$VENV/image.txt" -e "${PROJECT}[book,hub]" -e "$PROJECT/book"
     echo "$made_of" > "$VENV/.ready"
 fi
 # shellcheck disable=SC1091
 source "$VENV/bin/activate"
 
-# A pod that is taken back sends SIGTERM to its first process alone: this script, as start command.
 "$@" &
 child=$!
-trap 'kill -TERM "$child" 2> /dev/null || true' TERM
 while true; do
     code=0
     wait "$child" || code=$?
     kill -0 "$child" 2> /dev/null || break # else the trap ended the wait, not the child
 done
-exit "$code"
+finish "$code" "the command ended with code $code"

@@ -1,30 +1,35 @@
-"""Run the campaigns on two cores that data/measured/README.md plans, losing nothing.
+"""Run the studies that data/measured/ plans, on a CPU, losing nothing.
 
-    python book/tools/campaign.py nano-rules --corpus file:TINYSTORIES --out runs/nano
-    python book/tools/campaign.py mini-arms  --corpus file:TINYSTORIES --out runs/mini
+    python book/tools/campaign.py e1 --corpus file:TINYSTORIES --out runs/e1
+    python book/tools/campaign.py e1 --corpus file:TINYSTORIES --out runs/e1 --dry-run
 
 nano-rules   every registered rule and value rule at `nano`, three paired seeds, one budget
-mini-arms    eight arms at `mini`: a learning rate for each arm, chosen on seed 100, which is never
-             reported; then five paired seeds at that rate
+mini-arms    eight arms at `mini`: the best of three rates each, then five paired seeds
+e1 ... e6    the second plan: data/measured/second_plan.md says what each of them asks
 
-Each run is one `rr train` in a process of its own, `--jobs` at a time on one thread each. A run
-that has finished is skipped and one that was cut off goes on, so the same command is given again
-until it says that nothing is missing. `--dry-run` prints the commands that are known so far.
+Each run is one `rr train` in a process of its own, `--jobs` at a time on `--threads` threads each.
+A run that has finished is skipped and one that was cut off resumes, so the same command is given
+again until it says that nothing is missing. `--dry-run` prints the commands that are known so far.
 """
 
 import argparse
 import json
+import math
 import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rr.ladder import describe
+from rr.model.ladder import describe
+from rr.stats.rates import basin
+
+Cell = dict[str, str | int | float]  # the options of one `rr train`; True is a flag
 
 # Forms of a rule that its papers compare, beside the default of each.
 FORMS = (
@@ -34,72 +39,181 @@ FORMS = (
     "review:groups=2",
 )
 VALUE_FORMS = ("neutreno:lam=0.2,residual=1",)
-TABLE_SEEDS = (0, 1, 2)
-
-ARMS = ("standard", "constant", "state-gate", "update-gate", "review:groups=2", "review", "highway",
-        "layerscale")  # fmt: skip
-RATES = (5e-4, 1.5e-3, 4.5e-3)  # learning rates tried for each arm, a factor of 3 apart
-RATE_SEED = 100
-ARM_SEEDS = (0, 1, 2, 3, 4)
-
-Cell = dict[str, str | int | float]  # the options of one `rr train`
+EXTENSIONS = 3  # rates that may be added beyond an edge that wins
 
 
-def nano_rules() -> Iterable[Cell]:
+@dataclass(frozen=True)
+class Study:
+    """Arms, the rates among which each arm's own is chosen, and the seeds that are reported.
+
+    `rates` are ascending. With none, each arm trains as its options say; with no `seeds`, the runs
+    over rates are themselves what is reported.
+    """
+
+    arms: dict[str, Cell]
+    common: Cell
+    seeds: tuple[int, ...]
+    rates: tuple[float, ...] = ()
+    rate_seeds: tuple[int, ...] = ()
+    searching: Cell = field(default_factory=dict)  # beside `common` while rates are searched
+    reporting: Cell = field(default_factory=dict)  # beside `common` in the reported runs
+    vertex: bool = True  # the rate of a parabola's vertex; else the lowest of the rates tried
+
+
+def rules(*names: str) -> dict[str, Cell]:
+    """An arm for each rule."""
+    return {name: {"rule": name} for name in names}
+
+
+def nano_rules() -> Study:
     """Every rule on its own values, then every value rule on the standard residual."""
     names = {
         kind: [rule["name"] for rule in describe() if rule["kind"] == kind]
         for kind in ("residual", "values")
     }
-    rules = [{"rule": rule} for rule in (*names["residual"], *FORMS)]
-    kinds = (*names["values"], *VALUE_FORMS)
-    values = [{"rule": "standard", "values": kind} for kind in kinds if kind != "own"]
-    for seed in TABLE_SEEDS:
-        for cell in (*rules, *values):
-            yield {"rung": "nano", "tokenizer": "bpe:1024", **cell, "seed": seed}
+    arms = rules(*names["residual"], *FORMS)
+    for kind in (*names["values"], *VALUE_FORMS):
+        if kind != "own":
+            arms[f"values {kind}"] = {"rule": "standard", "values": kind}
+    return Study(arms, {"rung": "nano", "tokenizer": "bpe:1024"}, seeds=(0, 1, 2))
 
 
-def mini(rule: str, seed: int, lr: float) -> Cell:
-    """One run of the second campaign."""
-    return {"rung": "mini", "tokenizer": "bpe:4096", "rule": rule, "seed": seed, "lr": lr}
+def mini_arms() -> Study:
+    """The first campaign at `mini`."""
+    return Study(
+        rules("standard", "constant", "state-gate", "update-gate", "review:groups=2", "review",
+              "highway", "layerscale"),
+        {"rung": "mini", "tokenizer": "bpe:4096"},
+        seeds=(0, 1, 2, 3, 4), rates=(5e-4, 1.5e-3, 4.5e-3), rate_seeds=(100,), vertex=False,
+    )  # fmt: skip
 
 
-def best_rate(losses: dict[float, float]) -> float:
-    """The learning rate of the lowest loss; a diverged run's loss counts as infinite."""
-    return min(losses, key=losses.__getitem__)
+def e1() -> Study:
+    """Rates resolved, controls complete."""
+    arms = rules("standard", "constant", "highway", "state-gate", "state-gate:groups=2",
+                 "update-gate", "review:groups=2", "review")  # fmt: skip
+    arms["constant, unwidened"] = {"rule": "constant", "rung": "mini:d_ff=768"}
+    return Study(
+        arms, {"rung": "mini", "tokenizer": "bpe:4096", "steps": 300},
+        seeds=(10, 11, 12, 13, 14), rates=(0.75e-3, 1.06e-3, 1.5e-3, 2.1e-3, 3.0e-3),
+        rate_seeds=(100, 101),
+    )  # fmt: skip
 
 
-def outward(losses: dict[float, float]) -> float | None:
-    """One value beyond the edge that won among RATES, None where an inner one won."""
-    best = best_rate({rate: losses[rate] for rate in RATES})
-    return {RATES[0]: RATES[0] / 3, RATES[-1]: RATES[-1] * 3}.get(best)
+def e2() -> Study:
+    """Head start or lasting gain: three budgets as branches of one run."""
+    return Study(
+        rules("standard", "constant", "state-gate", "review"),
+        {"rung": "mini", "tokenizer": "bpe:4096"},
+        seeds=(0, 1, 2), rates=(0.75e-3, 1.06e-3, 1.5e-3, 2.1e-3), rate_seeds=(100,),
+        searching={"steps": 1200}, reporting={"budgets": "300,1200,4800"},
+    )  # fmt: skip
+
+
+def e3() -> Study:
+    """Size at fixed training: 14.53M parameters in all three arms, matched by the MLP's width."""
+    body = "mini:n_layer=8,d_model=320,n_head=5,d_ff="
+    return Study(
+        {
+            "constant": {"rule": "constant", "rung": f"{body}1920"},
+            "state-gate": {"rule": "state-gate", "rung": f"{body}1600"},
+            "review": {"rule": "review", "rung": f"{body}1280"},
+        },
+        {"tokenizer": "bpe:4096"},
+        seeds=(0, 1, 2), rates=(0.75e-3, 1.06e-3, 1.5e-3), rate_seeds=(100,),
+        searching={"steps": 488},  # 1M tokens
+        reporting={"steps": 3973},  # the tokens per parameter of 1,200 steps of `mini`
+    )  # fmt: skip
+
+
+def e4() -> Study:
+    """Value residuals with controls of size, at two lengths of window, 512 tokens per step."""
+    values = {
+        "own": "own",
+        "own × √½": f"constant:lam=0,own={math.sqrt(0.5):.10g}",
+        "own × √5": f"constant:lam=0,own={math.sqrt(5):.10g}",
+        "identity": "identity",
+        "λ = 2": "constant:lam=2",
+        "svformer": "svformer",
+        "neutreno": "neutreno",
+    }
+    arms = {}
+    for window in (64, 256):
+        rung = f"nano:n_layer=8,d_model=128,n_head=2,d_ff=352,seq_len={window}"
+        for name, rule in values.items():
+            arms[f"{name}, {window}"] = {"rung": rung, "values": rule, "batch": 512 // window}
+    return Study(
+        arms, {"rule": "standard", "flavour": "llama", "tokenizer": "bpe:1024"},
+        seeds=(0, 1, 2), rates=(1e-3, 1.73e-3, 3e-3), rate_seeds=(100,),
+        searching={"steps": 1200}, reporting={"budgets": "300,1200,4800"},
+    )  # fmt: skip
+
+
+def e5() -> Study:
+    """Loops: five rates for each number of passes, three seeds, nothing chosen."""
+    rung = "nano:n_layer={},d_model=64,n_head=2,d_ff=176,seq_len=64"
+    arms: dict[str, Cell] = {}
+    for loops in (1, 2, 4, 8):
+        for law in ("linear", "sqrt") if loops > 1 else ("linear",):  # one network at one pass
+            rule = f"scaled:init=flat,law={law},reference=2"
+            arms[f"L = 2, N = {loops}, {law}"] = {
+                "rung": rung.format(2), "rule": rule, "loops": loops,
+            }  # fmt: skip
+    for loops in (1, 4):
+        for flag in ({}, {"depth-lr": True}):
+            arms[f"L = 8, N = {loops}, {'depth_lr' if flag else 'one rate'}"] = {
+                "rung": rung.format(8), "rule": "scaled:init=flat,law=linear,reference=2",
+                "loops": loops, **flag,
+            }  # fmt: skip
+    return Study(
+        arms, {"flavour": "llama", "tokenizer": "bpe:1024", "batch": 8, "steps": 1200},
+        seeds=(), rates=(2e-3, 2.83e-3, 4e-3, 5.66e-3, 8e-3), rate_seeds=(0, 1, 2),
+    )  # fmt: skip
+
+
+def e6() -> Study:
+    """The published 60M rung for a tenth of its budget, one seed, the study's own rate."""
+    return Study(
+        rules("constant", "standard", "review"),
+        {"rung": "60M", "tokenizer": "gpt2", "steps": 800, "lr": 2e-4}, seeds=(0,),
+    )  # fmt: skip
+
+
+STUDIES = {"nano-rules": nano_rules, "mini-arms": mini_arms,
+           "e1": e1, "e2": e2, "e3": e3, "e4": e4, "e5": e5, "e6": e6}  # fmt: skip
 
 
 class Campaign:
     """Runs cells and remembers their held-out losses."""
 
-    def __init__(self, corpus: str, out: Path, jobs: int, dry: bool) -> None:
-        self.corpus, self.out, self.jobs, self.dry = corpus, out, jobs, dry
+    def __init__(
+        self, corpus: str, out: Path, jobs: int = 1, threads: int = 1, dry: bool = False,
+        tokenizer: str | None = None,
+    ) -> None:  # fmt: skip
+        self.corpus, self.out, self.jobs, self.threads, self.dry = corpus, out, jobs, threads, dry
+        self.tokenizer = tokenizer  # where GPT-2's files are, for a study that names gpt2
         self.missing = 0
 
     def command(self, cell: Cell) -> list[str]:
         """The `rr train` of one cell."""
-        options = {**cell, "corpus": self.corpus, "threads": 1, "out": self.out}
-        words = [f"--{key}={value}" for key, value in options.items()]
+        options = {**cell, "corpus": self.corpus, "threads": self.threads, "out": self.out}
+        if options.get("tokenizer") == "gpt2" and self.tokenizer:
+            options["tokenizer"] = self.tokenizer
+        words = [f"--{key}" if value is True else f"--{key}={value}"
+                 for key, value in options.items()]  # fmt: skip
         return [sys.executable, "-m", "rr.cli", "train", *words]
 
     def run(self, cells: Iterable[Cell]) -> list[float | None]:
         """The held-out loss of each cell, infinite where it diverged, None where it is missing."""
         if self.dry:
-            for cell in cells:
-                print(shlex.join(["rr", *self.command(cell)[3:]]))
-            return [None]
+            return [print(shlex.join(["rr", *self.command(cell)[3:]])) for cell in cells]
         with ThreadPoolExecutor(self.jobs) as pool:
             return list(pool.map(self._one, cells))
 
     def _one(self, cell: Cell) -> float | None:
-        one_thread = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-        done = subprocess.run(self.command(cell), env=one_thread, capture_output=True, text=True)
+        count = str(self.threads)
+        env = {**os.environ, "OMP_NUM_THREADS": count, "OMP_WAIT_POLICY": "PASSIVE"}
+        done = subprocess.run(self.command(cell), env=env, capture_output=True, text=True)
         if done.returncode not in (0, 3) or not done.stdout.strip():
             self.missing += 1
             print(f"missing: {cell}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
@@ -107,44 +221,79 @@ class Campaign:
         result = json.loads((Path(done.stdout.split()[-1]) / "result.json").read_text())
         loss = result["val_loss"]
         print(f"{result['id']}  {cell}  {loss if loss is None else round(loss, 4)}", flush=True)
-        return float("inf") if loss is None else loss
+        return math.inf if loss is None else loss
 
+    def study(self, study: Study) -> None:
+        """Choose each arm's learning rate, then run the reported seeds, seed by seed.
 
-def mini_arms(campaign: Campaign) -> None:
-    """Choose each arm's learning rate, then run its seeds."""
-    grid = [(rule, rate) for rule in ARMS for rate in RATES]
-    found = campaign.run(mini(rule, RATE_SEED, rate) for rule, rate in grid)
-    if campaign.dry or None in found:
-        return
-    losses: dict[str, dict[float, float]] = {rule: {} for rule in ARMS}
-    for (rule, rate), loss in zip(grid, found, strict=True):
-        losses[rule][rate] = loss
-    beyond = [(rule, rate) for rule in ARMS if (rate := outward(losses[rule])) is not None]
-    more = campaign.run(mini(rule, RATE_SEED, rate) for rule, rate in beyond)
-    if None in more:
-        return
-    for (rule, rate), loss in zip(beyond, more, strict=True):
-        losses[rule][rate] = loss
-    rates = {rule: best_rate(losses[rule]) for rule in ARMS}
-    print(f"learning rates: {rates}", flush=True)
-    # Seed by seed, so that whatever is cut off leaves complete pairs.
-    campaign.run(mini(rule, seed, rates[rule]) for seed in ARM_SEEDS for rule in ARMS)
+        In that order whatever is cut off leaves complete pairs.
+        """
+        rates = {name: {} for name in study.arms}
+        if study.rates:
+            rates = {name: {"lr": rate} for name, rate in self._choose(study).items()}
+            if len(rates) < len(study.arms):
+                return  # dry, or a run is missing
+        self.run(
+            {**study.common, **study.reporting, **arm, **rates[name], "seed": seed}
+            for seed in study.seeds
+            for name, arm in study.arms.items()
+        )
+
+    def _choose(self, study: Study) -> dict[str, float]:
+        """Each arm's rate, from the mean loss over the seeds of the search."""
+        chosen = {}
+        for name, arm in study.arms.items():
+            losses = self._search(study, arm, study.rates)
+            if losses is None:
+                continue
+            found = basin(losses)
+            chosen[name] = (
+                float(f"{found.lr:.3g}") if study.vertex else min(losses, key=losses.__getitem__)
+            )
+            tried = ", ".join(f"{lr:g}: {loss:.4f}" for lr, loss in sorted(losses.items()))
+            print(f"{name}: lr {chosen[name]:g} ({tried})", flush=True)
+        return chosen
+
+    def _search(self, study: Study, arm: Cell, rates: tuple[float, ...]) -> dict | None:
+        """Mean loss by rate; while an edge wins, one more outward. None where a run is missing."""
+        losses: dict[float, float] = {}
+        step = study.rates[1] / study.rates[0]
+        for _ in range(EXTENSIONS + 1):
+            cells = [
+                {**study.common, **study.searching, **arm, "lr": rate, "seed": seed}
+                for rate in rates
+                for seed in study.rate_seeds
+            ]
+            found = self.run(cells)
+            if None in found:
+                return None
+            per = len(study.rate_seeds)
+            losses |= {lr: sum(found[i * per : (i + 1) * per]) / per
+                       for i, lr in enumerate(rates)}  # fmt: skip
+            best = min(losses, key=losses.__getitem__)
+            if best == max(losses):
+                rates = (float(f"{best * step:.3g}"),)
+            elif best == min(losses):
+                rates = (float(f"{best / step:.3g}"),)
+            else:
+                break
+        return losses
 
 
 def main() -> int:
     """The command line; 3 where a run is missing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", choices=("nano-rules", "mini-arms"))
+    parser.add_argument("name", choices=STUDIES)
     parser.add_argument("--corpus", required=True, help="as `rr train` takes it")
+    parser.add_argument("--tokenizer", help="folder of GPT-2's vocab.json and merges.txt, for e6")
     parser.add_argument("--out", required=True, type=Path, help="folder of the runs")
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default: 2)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time (default: 1)")
+    parser.add_argument("--threads", type=int, default=1, help="of each run (default: 1)")
     parser.add_argument("--dry-run", action="store_true")
     given = parser.parse_args()
-    campaign = Campaign(given.corpus, given.out, given.jobs, given.dry_run)
-    if given.name == "nano-rules":
-        campaign.run(nano_rules())
-    else:
-        mini_arms(campaign)
+    campaign = Campaign(given.corpus, given.out, given.jobs, given.threads, given.dry_run,
+                        given.tokenizer)  # fmt: skip
+    campaign.study(STUDIES[given.name]())
     if not given.dry_run:
         print(f"campaign: {campaign.missing} runs missing")
     return 3 if campaign.missing else 0

@@ -1,10 +1,9 @@
 """What a notebook's outputs depend on, as one hash.
 
 Jupyter Book's own cache looks at the cells alone: a change in `rr/` or in `data/` would leave stale
-numbers on the page. The key here covers the code cells, the sources of every part of `rr` that they
-import (followed through imports, those inside functions too), all files of `data/`, and the tested
-versions. A part is a module or a whole subpackage: rules register themselves and explorables read
-files beside them, which no import statement shows.
+numbers on the page. The key here covers the code cells, every module of `rr` and `rrbook` that they
+import (followed through imports, those inside functions and lazy names of `rr` too), the scripts
+and style sheets beside such a module, all files of `data/`, and the tested versions.
 """
 
 import ast
@@ -16,62 +15,97 @@ import nbformat
 from IPython.core.inputtransformer2 import TransformerManager
 from nbkit import ROOT, code_cells, tags
 
-PACKAGE = ROOT / "rr"
-EVERYTHING = "*"  # an import that cannot be followed: count all of rr
+PACKAGES = {"rr": "rr", "rrbook": "book/rrbook"}  # import name: folder below the root
+EVERYTHING = "*"  # an import that cannot be followed: all modules count
 
 
-def _constants(package: Path) -> set[str]:
-    """Names that rr/__init__.py itself assigns: importing them reaches no other module."""
-    tree = ast.parse((package / "__init__.py").read_text(encoding="utf-8"))
-    targets = [t for node in tree.body if isinstance(node, ast.Assign) for t in node.targets]
-    return {target.id for target in targets if isinstance(target, ast.Name)}
-
-
-def _part(name: str, package: Path) -> str | None:
-    """The part of the package that `rr.<name>` is, if it is one."""
-    if (package / f"{name}.py").exists() or (package / name).is_dir():
-        return name
-    return None
-
-
-def imported(tree: ast.AST, package: Path = PACKAGE, inside: tuple[str, ...] = ()) -> set[str]:
-    """The parts of rr that a piece of Python imports; `inside` is its own package, below rr."""
-    found: set[str] = set()
-
-    def reach(name: str) -> None:
-        part = _part(name, package)
-        if part:
-            found.add(part)
-        elif name not in _constants(package) and not name.startswith("__"):
-            found.add(EVERYTHING)  # a lazy re-export, or a star
-
-    whole = False  # `import rr`: what is reached is read off the attributes
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                path = alias.name.split(".")
-                if path[0] == "rr":
-                    whole = whole or len(path) == 1
-                    found.update(path[1:2])
-                    if len(path) == 1 and alias.asname not in (None, "rr"):
-                        found.add(EVERYTHING)
-        elif isinstance(node, ast.ImportFrom):
-            path = (node.module or "").split(".") if node.module else []
-            if node.level:  # relative: `inside` says where this file stands
-                above = inside[: len(inside) - (node.level - 1)]
-                path = ["rr", *above, *path]
-            if path[:1] != ["rr"]:
-                continue
-            if len(path) > 1:
-                found.add(path[1])
-            else:
-                for alias in node.names:
-                    reach(alias.name)
-    for node in ast.walk(tree) if whole else ():
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.value.id == "rr":
-                reach(node.attr)
+def modules(root: Path) -> dict[str, Path]:
+    """Every module of the packages, by its dotted name."""
+    found = {}
+    for package, folder in PACKAGES.items():
+        for path in sorted((root / folder).rglob("*.py")):
+            parts = path.relative_to(root / folder).with_suffix("").parts
+            parts = parts[:-1] if parts[-1] == "__init__" else parts
+            found[".".join((package, *parts))] = path
     return found
+
+
+def _lazy(init: Path) -> tuple[dict[str, str], set[str]]:
+    """The lazy names of rr/__init__.py with their modules, and the names it assigns itself."""
+    lazy: dict[str, str] = {}
+    constants: set[str] = set()
+    for node in ast.parse(init.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign):
+            names = {target.id for target in node.targets if isinstance(target, ast.Name)}
+            constants |= names
+            if "_WHERE" in names:
+                lazy = ast.literal_eval(node.value)
+    return {name: f"rr.{module}" for name, module in lazy.items()}, constants
+
+
+class Followed:
+    """Modules that a piece of Python imports, directly and through each other."""
+
+    def __init__(self, root: Path) -> None:
+        self.modules = modules(root)
+        self.lazy, self.constants = _lazy(self.modules["rr"])
+
+    def imported(self, tree: ast.AST, package: str = "") -> set[str]:
+        """The modules that a tree names; `package` is what its relative imports are relative to."""
+        found: set[str] = set()
+        bare: set[str] = set()  # what `import rr` binds: the rest is read off its attributes
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    if alias.name in PACKAGES:
+                        bare.add(alias.asname or alias.name)
+                    elif alias.name.split(".")[0] in PACKAGES:
+                        found.add(alias.name)
+            elif isinstance(node, ast.ImportFrom):
+                base = node.module or ""
+                if node.level:
+                    above = package.split(".")
+                    above = above[: len(above) - node.level + 1]
+                    base = ".".join([*above, *filter(None, [node.module])])
+                if base.split(".")[0] in PACKAGES:
+                    for alias in node.names:
+                        found |= self._name(base, alias.name)
+        for node in ast.walk(tree) if bare else ():
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                if node.value.id in bare:
+                    found |= self._name("rr", node.attr)
+        return found
+
+    def _name(self, base: str, name: str) -> set[str]:
+        """The modules behind `from base import name`."""
+        if base == "rr" and name in self.lazy:
+            return {self.lazy[name]}
+        if f"{base}.{name}" in self.modules:
+            return {f"{base}.{name}"}
+        if name == "*" or (base == "rr" and name not in self.constants and name[:2] != "__"):
+            return {EVERYTHING}
+        return {base}
+
+    def closure(self, waiting: set[str]) -> set[str]:
+        """These modules, the packages that hold them, and all that those import."""
+        if EVERYTHING in waiting:
+            return set(self.modules)
+        seen: set[str] = set()
+        waiting = set(waiting)
+        while waiting:
+            name = waiting.pop()
+            if name in seen or name not in self.modules:
+                continue
+            seen.add(name)
+            path = self.modules[name]
+            package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+            if "." in name:
+                waiting.add(name.rpartition(".")[0])  # Python runs the package's own file first
+            found = self.imported(ast.parse(path.read_text(encoding="utf-8")), package)
+            if EVERYTHING in found:
+                return set(self.modules)
+            waiting |= found
+        return seen
 
 
 def _python(notebook: nbformat.NotebookNode) -> tuple[str, bool]:
@@ -81,48 +115,32 @@ def _python(notebook: nbformat.NotebookNode) -> tuple[str, bool]:
     return text, "get_ipython()" in text
 
 
-def parts(notebook: nbformat.NotebookNode, package: Path = PACKAGE) -> set[str]:
-    """The transitive closure of what the notebook imports, as parts of rr."""
+def reached(notebook: nbformat.NotebookNode, root: Path = ROOT) -> set[str]:
+    """Dotted names of the modules that the notebook's outputs depend on."""
     text, shell = _python(notebook)
-    waiting = imported(ast.parse(text), package)
-    if shell:
-        waiting.add(EVERYTHING)  # `!rr ladder` and the like
-    seen: set[str] = set()
-    while waiting:
-        part = waiting.pop()
-        if part == EVERYTHING:
-            names = {path.stem for path in package.iterdir()}
-            waiting |= {name for name in names if not name.startswith(("_", "."))} - seen
-            continue
-        if part in seen:
-            continue
-        seen.add(part)
-        folder = package / part
-        files = sorted(folder.rglob("*.py")) if folder.is_dir() else [package / f"{part}.py"]
-        for path in files:
-            if path.exists():
-                inside = path.relative_to(package).parts[:-1]
-                waiting |= imported(ast.parse(path.read_text(encoding="utf-8")), package, inside)
-    return seen
+    followed = Followed(root)
+    start = followed.imported(ast.parse(text))
+    return followed.closure(start | ({EVERYTHING} if shell else set()))  # `!rr ladder` and the like
 
 
-def _files(found: set[str], package: Path) -> list[Path]:
-    files = [package / "__init__.py"]
-    for part in found:
-        folder = package / part
-        files += [p for p in folder.rglob("*") if p.is_file()] if folder.is_dir() else []
-        files += [p for p in [package / f"{part}.py"] if p.exists()]
-    return sorted(p for p in files if "__pycache__" not in p.parts)
+def _files(names: set[str], root: Path) -> list[Path]:
+    """The modules' own files, and the scripts and style sheets in the same folders."""
+    where = modules(root)
+    files = {where["rr"]}
+    for name in names:
+        files.add(where[name])
+        beside = where[name].parent.iterdir()
+        files |= {path for path in beside if path.suffix in (".js", ".css", ".html", ".json")}
+    return sorted(files)
 
 
 def key(notebook: nbformat.NotebookNode, root: Path = ROOT) -> str:
     """Hash of all that the notebook's outputs depend on."""
-    package = root / "rr"
     digest = hashlib.sha256()
     digest.update(".".join(map(str, sys.version_info[:3])).encode())
     for cell in code_cells(notebook):
         digest.update(b"\0cell\0" + cell.source.encode())
     data = sorted(p for p in (root / "data").rglob("*") if p.is_file())
-    for path in [*_files(parts(notebook, package), package), *data, root / "constraints.txt"]:
+    for path in [*_files(reached(notebook, root), root), *data, root / "constraints.txt"]:
         digest.update(f"\0{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes())
     return digest.hexdigest()

@@ -92,8 +92,13 @@ def run(path: Path, label: str) -> float | None:
     ProgressEngine.label, ProgressEngine.started = label, time.monotonic()
     try:
         papermill.execute_notebook(
-            str(path), str(work), engine_name="progress", kernel_name="python3",
-            cwd=str(work.parent), progress_bar=False, execution_timeout=CELL_SECONDS,
+            str(path),
+            str(work),
+            engine_name="progress",
+            kernel_name="python3",
+            cwd=str(work.parent),
+            progress_bar=False,
+            execution_timeout=CELL_SECONDS,
             extra_arguments=["--IPKernelApp.log_level=40"],  # not a warning at every kernel's start
         )
     except Exception as error:  # anything from a bad cell to a dead kernel; all are reported alike

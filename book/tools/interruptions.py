@@ -25,24 +25,31 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rr import runs, runtime, trainer
+from rr import io
 from rr.config import Interrupted
-from rr.model import Model, decay_groups
+from rr.model import Model
+from rr.training import checkpoint, run_folder, trainer
+from rr.training.optimizer import decay_groups
 
 TINY = "nano:n_layer=2,d_model=32,seq_len=64"
 INTERVALS = (0.5, 1.0, 2.0)  # seconds between checkpoints
 
 
+def tokenizer_of(rung: str) -> str:
+    """GPT-2's for the published rungs, so that they have their published size."""
+    return "gpt2" if rung[0].isdigit() else "bpe:1024"
+
+
 def checkpoint_cost(rung: str, home: Path, repeats: int = 3) -> dict:
     """Seconds and bytes of a checkpoint of a model of this rung, weights and AdamW's moments."""
-    run = runs.plan(rung, "review", tokenizer="gpt2" if rung[0].isdigit() else None)
+    run = run_folder.plan(rung, "review", corpus="fables", tokenizer=tokenizer_of(rung))
     model = Model(run.model)
     optimizer = torch.optim.AdamW(decay_groups(model, 0.1, False), lr=1e-4, fused=True)
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
     optimizer.step()
     home.mkdir()
-    store, times = runtime.Checkpoints(home, run.id), []
+    store, times = checkpoint.Checkpoints(home, run.id), []
     for step in range(repeats):
         begun = time.perf_counter()
         store.save(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
@@ -54,7 +61,7 @@ def checkpoint_cost(rung: str, home: Path, repeats: int = 3) -> dict:
 
 def child(rung: str, options: dict, out: str, save_every: float) -> None:
     """One run in a process of its own, ended as `rr train` ends."""
-    run = runs.plan(rung, "review", **options)
+    run = run_folder.plan(rung, "review", **options)
     try:
         trainer.train(run, out, threads=1, save_every=save_every, log=lambda line: None)
     except Interrupted:
@@ -63,7 +70,7 @@ def child(rung: str, options: dict, out: str, save_every: float) -> None:
 
 def started(rung: str, options: dict, home: Path, save_every: float, ready) -> tuple:
     """A process whose run is under way, and its folder: `ready(folder)` holds."""
-    folder = home / runs.plan(rung, "review", **options).id
+    folder = home / run_folder.plan(rung, "review", **options).id
     process = CONTEXT.Process(target=child, args=(rung, options, str(home), save_every))
     process.start()
     while not ready(folder):
@@ -88,10 +95,14 @@ def terminated(rung: str, options: dict, home: Path) -> dict:
     waited = time.perf_counter() - sent
     told = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     steps = [b["seconds"] - a["seconds"] for a, b in zip(told, told[1:], strict=False)]
-    whole = runtime.Checkpoints(folder, folder.name).newest(print)
+    whole = checkpoint.Checkpoints(folder, folder.name).newest(print)
     assert process.exitcode == 130 and whole["step"] == told[-1]["step"]
-    return {"rung": rung, "batch": options.get("batch", "the rung's"),
-            "seconds": waited, "step_seconds": statistics.median(steps)}
+    return {
+        "rung": rung,
+        "batch": options.get("batch", "the rung's"),
+        "seconds": waited,
+        "step_seconds": statistics.median(steps),
+    }
 
 
 def destroyed(every: float, home: Path, rng: random.Random) -> float:
@@ -116,12 +127,12 @@ def main() -> None:
              "torch": torch.__version__, "sigkill": [], "sigterm": [],
              "checkpoints": []}  # fmt: skip
     if args.to.exists():
-        found = runtime.read_json(args.to)
+        found = io.read_json(args.to)
     args.to.parent.mkdir(parents=True, exist_ok=True)
 
     def keep(part: str, row: dict) -> None:
         found[part].append(row)
-        runtime.write_json(args.to, found)
+        io.write_json(args.to, found)
         print(row, flush=True)
 
     def count(part: str, key: str, value: object) -> int:
@@ -144,5 +155,7 @@ def main() -> None:
 
 CONTEXT = multiprocessing.get_context("forkserver")
 if __name__ == "__main__":
-    CONTEXT.set_forkserver_preload(["rr.trainer", "rr.runs", "torch._dynamo"])
+    CONTEXT.set_forkserver_preload(
+        ["rr.training.trainer", "rr.training.run_folder", "torch._dynamo"]
+    )
     main()

@@ -1,14 +1,15 @@
 """Check the style of code, notebooks and prose; name each breach with its place.
 
-    python book/tools/lint.py            everything
-    python book/tools/lint.py 03         one notebook
+python book/tools/lint.py            everything
+python book/tools/lint.py 03         one notebook
 """
 
 import subprocess
 import sys
+from pathlib import Path
 
 import picture
-from nbkit import ROOT, sources
+from nbkit import ROOT, environment, sources
 from prose import reference_links, typed_results
 from rules import problems
 
@@ -40,14 +41,31 @@ def pages() -> int:
     return count
 
 
+FORMATTED = ("rr", "book", "tests")
+# ruff: style and format; import-linter: the layers of rr, written in pyproject.toml
+TOOLS = {
+    "ruff": [sys.executable, "-m", "ruff", "check", "."],
+    "ruff format": [sys.executable, "-m", "ruff", "format", "--check", *FORMATTED],
+    "import-linter": [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"],
+}
+
+
 def main() -> int:
     if sys.argv[1:]:
         return 1 if notebooks(*sys.argv[1:]) else 0
-    ruff = subprocess.run([sys.executable, "-m", "ruff", "check", "."], cwd=ROOT).returncode
     count = notebooks() + pages()
-    style = "FAILED" if ruff else "passed"
-    print(f"lint: {count} problems in notebooks and prose; ruff {style}")
-    return 1 if ruff or count else 0
+    failed = [name for name, command in TOOLS.items() if _fails(command)]
+    tools = f"{', '.join(failed)} FAILED" if failed else f"{' and '.join(TOOLS)} passed"
+    print(f"lint: {count} problems in notebooks and prose; {tools}")
+    return 1 if failed or count else 0
+
+
+def _fails(command: list[str]) -> bool:
+    """Whether a tool finds a fault; what it printed is shown only then."""
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
+    if done.returncode:
+        print(done.stdout, done.stderr, sep="\n")
+    return done.returncode != 0
 
 
 if __name__ == "__main__":

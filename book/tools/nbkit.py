@@ -12,14 +12,15 @@ NOTEBOOKS = ROOT / "notebooks"
 BUILD = ROOT / "_build"
 EXECUTED = BUILD / "notebooks"
 
-# rr is read from this checkout, whatever else the environment holds
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+# rr and rrbook are read from this checkout, whatever else the environment holds
+for place in (str(ROOT / "book"), str(ROOT)):
+    if place not in sys.path:
+        sys.path.insert(0, place)
 
 
 def environment() -> dict[str, str]:
-    """The environment for what the tools start: this checkout's rr comes first there too."""
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    """The environment for what the tools start: this checkout's packages come first there too."""
+    paths = [str(ROOT), str(ROOT / "book"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),
@@ -75,7 +76,10 @@ def graft(source: nbformat.NotebookNode, executed: nbformat.NotebookNode) -> nbf
     """
     result, donors = copy.deepcopy(source), code_cells(executed)
     takers = code_cells(result)
-    if [cell.source for cell in takers] != [cell.source for cell in donors]:
+    # the bootstrap cell outputs nothing, and its address may change without a new execution
+    code = [[cell.source for cell in cells if "bootstrap" not in tags(cell)]
+            for cells in (takers, donors)]  # fmt: skip
+    if code[0] != code[1]:
         raise SystemExit("the executed copy holds other code: run book/tools/execute.py first")
     for taker, donor in zip(takers, donors, strict=True):
         taker.outputs = copy.deepcopy(donor.outputs)

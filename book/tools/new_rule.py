@@ -13,9 +13,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rr import values  # noqa: F401  (registers the value rules, as the residual ones are)
 from rr.config import RRError
-from rr.residual import REGISTRY
+from rr.residual import (
+    REGISTRY,
+    values,  # noqa: F401  (registers the value rules, as the residual ones are)
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,15 +65,26 @@ def class_of(name: str) -> str:
     return "".join(part.capitalize() for part in re.split("[-_]", name))
 
 
-def next_commands(rule: str, name: str, scripts: str) -> list[tuple[str, str]]:
-    """What to run next, and why."""
-    file, _, _ = rule.rpartition(":")
-    trained = f"{scripts}rr train --rung nano --rule $rule --seed $seed --out runs/{name}"
+def programs(python: Path) -> tuple[str, str]:
+    """`rr` and `pytest` of this Python's environment, which need not be activated."""
+    folder = python.parent
+    here = folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
+    found = [str(here / name) for name in ("rr", "pytest") if (folder / name).exists()]
+    if len(found) == 2:
+        return found[0], found[1]
+    return f"{here / python.name} -m rr.cli", f"{here / python.name} -m pytest"
+
+
+def next_commands(rule: str, name: str, rr: str, pytest: str) -> list[tuple[str, str]]:
+    """What to run next, and why; rr and pytest: how these two are called."""
+    file, out = rule.rpartition(":")[0], f"runs/{name}"
+    trained = f"{rr} train --rung nano --rule $rule --seed $seed --out {out}"
     return [
-        ("test it", f"RR_RULE={rule} {scripts}pytest tests/unit/test_registry.py -k {file}"),
-        ("train it at nano beside the standard rule, three paired seeds",
-         f"for seed in 0 1 2; do for rule in standard {rule}; do {trained}; done; done"),
-        ("see it ranked", f"{scripts}rr table runs/{name}"),
+        ("test it", f"RR_RULE={rule} {pytest} tests/unit/test_registry.py -k {file}"),
+        ("train it at nano, three paired seeds, beside the standard rule and constant ½",
+         f"for seed in 0 1 2; do for rule in standard constant {rule}; do {trained}; done; done"),
+        ("see it ranked against each of the two",
+         f"for rule in standard constant; do {rr} table {out} --baseline $rule; done"),
     ]  # fmt: skip
 
 
@@ -86,12 +99,13 @@ def main(arguments: list[str] | None = None) -> int:
     except (RRError, OSError) as error:
         print(f"new-rule: {error}", file=sys.stderr)
         return 2
-    shown, here = path, Path(sys.executable).parent
-    if path.is_relative_to(ROOT):
-        shown = path.relative_to(ROOT)
-    scripts = f"{here.relative_to(ROOT)}/" if here.is_relative_to(ROOT) else ""
-    print(f"{shown}: the class {class_of(given.name)}, which writes h + c·u. Change it, then:")
-    for why, command in next_commands(f"{shown}:{class_of(given.name)}", given.name, scripts):
+    shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+    rule = f"{shown}:{class_of(given.name)}"
+    print(
+        f"{shown}: the class {class_of(given.name)}, which writes h + u/2 as the rule `constant` "
+        "does. Change it, then:"
+    )
+    for why, command in next_commands(rule, given.name, *programs(Path(sys.executable))):
         print(f"\n# {why}\n{command}")
     return 0
 

@@ -23,8 +23,13 @@ def text(x: float, y: float, words: str, colour: str = INK, size: int = 17, **at
     return f'<text x="{x}" y="{y}" fill="{colour}" font-size="{size}"{extra}>{words}</text>'
 
 
-def line(points: list[tuple[float, float]], colour: str, width: float = 2.5, arrow: bool = True,
-         dash: str = "") -> str:
+def line(
+    points: list[tuple[float, float]],
+    colour: str,
+    width: float = 2.5,
+    arrow: bool = True,
+    dash: str = "",
+) -> str:
     path = "M" + " L".join(f"{x} {y}" for x, y in points)
     end = f' marker-end="url(#end-{colour[1:]})"' if arrow else ""
     style = f' stroke-dasharray="{dash}"' if dash else ""
@@ -32,25 +37,32 @@ def line(points: list[tuple[float, float]], colour: str, width: float = 2.5, arr
 
 
 def box(x: float, y: float, width: float, height: float, colour: str) -> str:
-    return (f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="8" fill="#ffffff"'
-            f' stroke="{colour}" stroke-width="2.5"/>')
+    return (
+        f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="8" fill="#ffffff"'
+        f' stroke="{colour}" stroke-width="2.5"/>'
+    )
 
 
 def node(x: float, y: float, sign: str, colour: str) -> str:
-    circle = (f'<circle cx="{x}" cy="{y}" r="15" fill="#ffffff" stroke="{colour}"'
-              ' stroke-width="2.5"/>')
+    circle = (
+        f'<circle cx="{x}" cy="{y}" r="15" fill="#ffffff" stroke="{colour}" stroke-width="2.5"/>'
+    )
     if sign == "+":
-        inside = (f'<path d="M{x - 8} {y} H{x + 8} M{x} {y - 8} V{y + 8}" stroke="{colour}"'
-                  ' stroke-width="2.5"/>')
+        inside = (
+            f'<path d="M{x - 8} {y} H{x + 8} M{x} {y - 8} V{y + 8}" stroke="{colour}"'
+            ' stroke-width="2.5"/>'
+        )
     else:  # the product, channel by channel
         inside = f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}"/>'
     return circle + inside
 
 
 def marker(colour: str) -> str:
-    return (f'<marker id="end-{colour[1:]}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="11"'
-            ' markerHeight="11" markerUnits="userSpaceOnUse" orient="auto-start-reverse">'
-            f'<path d="M0 0 L10 5 L0 10 z" fill="{colour}"/></marker>')
+    return (
+        f'<marker id="end-{colour[1:]}" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="11"'
+        ' markerHeight="11" markerUnits="userSpaceOnUse" orient="auto-start-reverse">'
+        f'<path d="M0 0 L10 5 L0 10 z" fill="{colour}"/></marker>'
+    )
 
 
 def italic(letter: str, below: str = "") -> str:
@@ -87,8 +99,14 @@ def draw() -> str:
         line([(425, high), (425, 114), (286, 114), (286, mid - 32)], UPDATE, dash="6 4"),
         box(144, mid - 30, 284, 60, GATE),
         text(286, mid - 6, f"gate {italic('r')} in (0, 1)", GATE, text_anchor="middle"),
-        text(286, mid + 18, f"σ({italic('W')}[rms {italic('h')} ; rms {italic('u')}] + "
-             f"{italic('b')})", GATE, 16, text_anchor="middle"),
+        text(
+            286,
+            mid + 18,
+            f"σ({italic('W')}[rms {italic('h')} ; rms {italic('u')}] + {italic('b')})",
+            GATE,
+            16,
+            text_anchor="middle",
+        ),
         line([(428, mid), (back - 17, mid)], GATE),
         text(465, mid - 10, italic("r"), GATE, 19, text_anchor="middle"),
         # writing
@@ -97,9 +115,11 @@ def draw() -> str:
         node(back, low, "+", STREAM),
     ]
     body = "\n".join(parts)
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
-            f' aria-label="{ALT}" font-family="system-ui, -apple-system, Segoe UI, Roboto,'
-            f' Helvetica, Arial, sans-serif">\n{body}\n</svg>\n')
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
+        f' aria-label="{ALT}" font-family="system-ui, -apple-system, Segoe UI, Roboto,'
+        f' Helvetica, Arial, sans-serif">\n{body}\n</svg>\n'
+    )
 
 
 if __name__ == "__main__":

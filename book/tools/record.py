@@ -22,8 +22,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rr.config import RRError, Run
-from rr.runs import finished
-from rr.runtime import read_json, write_atomic, write_record
+from rr.io import read_json, write_atomic, write_record
+from rr.training.run_folder import finished
 
 LIMIT = 200  # lines of metrics.jsonl in a record
 # an absolute path, a home, a way up, a drive; not the "/" of "w/o" or of "org/name"

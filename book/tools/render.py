@@ -18,8 +18,10 @@ import sys
 import time
 from pathlib import Path
 
+import bootstrap
+import home
 import yaml
-from nbkit import BUILD, NOTEBOOKS, ROOT, environment, graft, read, sources, write
+from nbkit import BUILD, NOTEBOOKS, ROOT, environment, graft, read, sources, tags, write
 from vendor import fetch
 
 TOOLS = ROOT / "book" / "tools"
@@ -37,16 +39,22 @@ def stage(folder: Path, executed: Path | None, picks: list[str]) -> None:
             target = folder / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
+    place = home.address()
     for path in sources(*picks):
         notebook = read(path)
         if executed is not None:
             notebook = graft(notebook, read(executed / path.name))
+        if place is not None:  # what the page offers for download installs this very version
+            for cell in notebook.cells:
+                if "bootstrap" in tags(cell):
+                    cell.source = bootstrap.source(place, home.version())
         write(notebook, folder / "notebooks" / path.name)
     toc = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text(encoding="utf-8"))
     if picks:
         for part in toc["parts"]:
             part["chapters"] = [
-                chapter for chapter in part["chapters"]
+                chapter
+                for chapter in part["chapters"]
                 if not chapter["file"].startswith(NOTEBOOKS.name)
                 or (folder / f"{chapter['file']}.ipynb").exists()
             ]
@@ -61,8 +69,7 @@ def fingerprint(folder: Path) -> str:
     """Hash of everything the site is made of."""
     made_of = [p for p in folder.rglob("*") if p.is_file()]
     made_of += [*TOOLS.iterdir(), ROOT / "_config.yml", ROOT / "constraints.txt"]
-    made_of += [ROOT / "rr" / "__init__.py"]
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(repr((home.address(), home.version())).encode())
     for path in sorted(p for p in made_of if p.is_file()):
         digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
@@ -72,13 +79,26 @@ def build(folder: Path, out: Path, strict: bool) -> tuple[bool, list[str]]:
     """Run Jupyter Book; whether it succeeded, and its warnings."""
     shutil.rmtree(out, ignore_errors=True)
     command = [
-        str(Path(sys.executable).parent / "jupyter-book"), "build",
-        "--config", str(ROOT / "_config.yml"), "--toc", str(folder / "_toc.yml"),
-        "--path-output", str(out), "-n", "--keep-going", *(["-W"] if strict else []), str(folder),
+        str(Path(sys.executable).parent / "jupyter-book"),
+        "build",
+        "--config",
+        str(ROOT / "_config.yml"),
+        "--toc",
+        str(folder / "_toc.yml"),
+        "--path-output",
+        str(out),
+        "-n",
+        "--keep-going",
+        *(["-W"] if strict else []),
+        str(folder),
     ]
     result = subprocess.run(
-        command, cwd=ROOT, env=environment(), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        command,
+        cwd=ROOT,
+        env=environment(),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     text = ANSI.sub("", result.stdout)
     out.mkdir(parents=True, exist_ok=True)
@@ -98,6 +118,8 @@ def main() -> int:
     site = args.site if args.site.is_absolute() else ROOT / args.site
     began = time.monotonic()
 
+    for line in home.remarks():
+        print(f"render: {line}")
     folder, out = BUILD / "stage" / site.name, BUILD / "render" / site.name
     stage(folder, args.notebooks and ROOT / args.notebooks, args.only)
     mark, made_of = site / ".made-of", fingerprint(folder)

@@ -1,15 +1,17 @@
-"""The book's Sphinx extension: the home address, offline scripts, quoted figures, check badges."""
+"""The book's Sphinx extension: the home address, offline scripts, quoted and computed figures,
+check badges."""
 
 import re
 from pathlib import Path
 
+import home
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.util.docutils import SphinxRole
 
-from rr import HOME
+from rr import RRError
 
 EXTRA = "_extra"  # render.py puts the page's own scripts there, where npm could fetch them
 
@@ -23,9 +25,14 @@ CHECKS = {
 
 def configure(app: Sphinx, config: Config) -> None:
     """Derive what depends on the project's home and on the scripts at hand."""
-    config.html_theme_options["repository_url"] = HOME
-    # here and not in _config.yml: Jupyter Book refuses the button where it knows no address
-    config.html_theme_options["use_repository_button"] = True
+    options, place = config.html_theme_options, home.address() or ""
+    if any(f"//{known}" in place for known in ("github.", "gitlab.", "bitbucket.")):
+        options["repository_url"] = place
+        options["repository_branch"] = home.version() or "main"
+        # here and not in _config.yml: Jupyter Book refuses the button where it knows no address
+        options["use_repository_button"] = True
+    if not place.startswith("https://github.com/"):
+        options.pop("launch_buttons", None)  # Colab opens notebooks of GitHub alone
     vendor = Path(app.srcdir) / EXTRA / "vendor"
     if not vendor.is_dir():
         return
@@ -39,6 +46,19 @@ def configure(app: Sphinx, config: Config) -> None:
     }
 
 
+def without_thebe(app: Sphinx, config: Config) -> None:
+    """Take back sphinx-thebe, which Jupyter Book always loads and this book does not use.
+
+    It declares its constants in two scripts of every page, an error in each reader's console.
+    """
+    for listeners in app.events.listeners.values():
+        for listener in list(listeners):
+            if listener.handler.__module__ == "sphinx_thebe":
+                app.disconnect(listener.id)
+    files = app.registry.css_files
+    files[:] = [file for file in files if file[0] != "sphinx-thebe.css"]
+
+
 class Quoted(SphinxRole):
     """``{quoted}`about 7 % <key>` ``: a figure in a paper's words, with the paper it is from."""
 
@@ -49,13 +69,31 @@ class Quoted(SphinxRole):
         if match is None:
             problem = self.inliner.reporter.error(
                 f"{{quoted}} needs the words and a key of references.bib: `words <key>`,"
-                f" not {self.text!r}", line=self.lineno)
+                f" not {self.text!r}",
+                line=self.lineno,
+            )
             return [self.inliner.problematic(self.rawtext, self.rawtext, problem)], [problem]
         quoted = nodes.inline(self.rawtext, match["words"], classes=["rr-quoted"])
         cite = self.env.get_domain("cite").role("p")
         found, messages = cite(
-            "cite:p", self.rawtext, match["key"], self.lineno, self.inliner, {}, [])
+            "cite:p", self.rawtext, match["key"], self.lineno, self.inliner, {}, []
+        )
         return [quoted, nodes.Text(" "), *found], messages
+
+
+class Known(SphinxRole):
+    """``{known}`mini_arms: review - constant` ``: a number computed from records, see known.py."""
+
+    def run(self):
+        from known import number  # torch and SciPy only where a page asks for a number
+
+        try:
+            words = number(self.text)
+        except RRError as error:
+            problem = self.inliner.reporter.error(str(error), line=self.lineno)
+            return [self.inliner.problematic(self.rawtext, self.rawtext, problem)], [problem]
+        self.env.note_reread()  # the records may have changed though the page has not
+        return [nodes.inline(self.rawtext, words, classes=["rr-known"])], []
 
 
 def badge(app: Sphinx, doctree: nodes.document) -> None:
@@ -65,14 +103,22 @@ def badge(app: Sphinx, doctree: nodes.document) -> None:
             if f"tag_check-{kind}" not in cell.get("classes", []):
                 continue
             link = addnodes.pending_xref(
-                "", nodes.inline("", words), refdomain="std", reftype="ref",
-                reftarget="figure-checks", refexplicit=True, refwarn=True,
-                refdoc=app.env.docname)
+                "",
+                nodes.inline("", words),
+                refdomain="std",
+                reftype="ref",
+                reftarget="figure-checks",
+                refexplicit=True,
+                refwarn=True,
+                refdoc=app.env.docname,
+            )
             cell += nodes.paragraph("", "", link, classes=["rr-check", f"rr-check-{kind}"])
 
 
 def setup(app: Sphinx) -> dict:
     app.connect("config-inited", configure)
+    app.connect("config-inited", without_thebe)
     app.connect("doctree-read", badge)
     app.add_role("quoted", Quoted())
+    app.add_role("known", Known())
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

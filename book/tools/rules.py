@@ -21,8 +21,17 @@ from prose import reference_links, typed_results, words
 
 CHECKS = {"check-exact", "check-tolerance", "check-ordering", "check-recorded"}
 KNOWN_TAGS = CHECKS | {
-    "bootstrap", "parameters", "explorable", "lab", "nbval-ignore-output",
-    "hide-input", "hide-output", "hide-cell", "remove-input", "remove-output", "remove-cell",
+    "bootstrap",
+    "parameters",
+    "explorable",
+    "lab",
+    "nbval-ignore-output",
+    "hide-input",
+    "hide-output",
+    "hide-cell",
+    "remove-input",
+    "remove-output",
+    "remove-cell",
 }
 PLAIN = (int, float, str, bool, list, dict)
 LINES, HIDDEN_LINES = 15, 25
@@ -55,6 +64,7 @@ def problems(path: Path) -> Iterator[str]:
     yield from _whole(notebook)
     yield from _bootstrap(notebook)
     yield from _parameters(notebook, path)
+    yield from _checked(notebook)
     for cell in notebook.cells:
         where = f"cell {cell.get('id')!r}: "
         check = _code if cell.cell_type == "code" else _markdown
@@ -103,9 +113,9 @@ def _parameters(notebook: nbformat.NotebookNode, path: Path) -> Iterator[str]:
         if "#" not in found[0].source.splitlines()[node.end_lineno - 1]:
             yield f"parameters: `{target.id}` has no comment that says its meaning and unit"
     if not found[0].source.startswith("tier = ") or not names or names[0] != "tier":
-        yield "parameters: the first line is not `tier = \"smoke\"`"
+        yield 'parameters: the first line is not `tier = "smoke"`'
     elif ast.literal_eval(tree.body[0].value) != "smoke":
-        yield "parameters: the stored tier is not \"smoke\""
+        yield 'parameters: the stored tier is not "smoke"'
     try:
         seen = papermill.inspect_notebook(str(path))
     except ValueError as error:
@@ -116,6 +126,20 @@ def _parameters(notebook: nbformat.NotebookNode, path: Path) -> Iterator[str]:
     for name in set(seen) & set(names):
         if not seen[name]["help"]:
             yield f"parameters: papermill finds no comment for `{name}`"
+
+
+def _checked(notebook: nbformat.NotebookNode) -> Iterator[str]:
+    """The cells after the parameters, where papermill's are known, check them and the tier."""
+    cells = code_cells(notebook)
+    first = next((i for i, cell in enumerate(cells, 1) if "parameters" in tags(cell)), 0)
+    if not any("parameters.check(tier, " in cell.source for cell in cells[first : first + 2]):
+        yield "neither of the two code cells after the parameters calls parameters.check(tier, …)"
+    for cell in cells:
+        if "[tier]" in cell.source:
+            yield (
+                f"cell {cell.get('id')!r}: `[tier]` meets a wrong tier with a bare KeyError: "
+                "parameters.check(tier, …)"
+            )
 
 
 def _code(cell: nbformat.NotebookNode) -> Iterator[str]:
@@ -136,7 +160,7 @@ def _code(cell: nbformat.NotebookNode) -> Iterator[str]:
         yield "stores execution times; `make store` cleans them"
     if not {"bootstrap", "parameters"} & set(tags(cell)):
         most = HIDDEN_LINES if {"hide-input", "remove-input"} & set(tags(cell)) else LINES
-        lines = len(cell.source.splitlines())
+        lines = sum(not re.match(r"(from \w|import )", line) for line in cell.source.splitlines())
         if lines > most:
             yield f"has {lines} lines; at most {most}"
 
@@ -144,8 +168,11 @@ def _code(cell: nbformat.NotebookNode) -> Iterator[str]:
 def _trailing_semicolon(source: str) -> bool:
     """Whether a statement ends in `;`; one inside a string or a comment is no statement's end."""
     python = TransformerManager().transform_cell(source)
-    kinds = [t for t in tokenize.generate_tokens(io.StringIO(python).readline)
-             if t.type not in (tokenize.COMMENT, tokenize.NL)]
+    kinds = [
+        t
+        for t in tokenize.generate_tokens(io.StringIO(python).readline)
+        if t.type not in (tokenize.COMMENT, tokenize.NL)
+    ]
     return any(
         one.type == tokenize.OP and one.string == ";" and two.type == tokenize.NEWLINE
         for one, two in zip(kinds, kinds[1:], strict=False)
@@ -185,7 +212,7 @@ def _figures(notebook: nbformat.NotebookNode) -> Iterator[str]:
             names.append(figure["name"])
         if len(kinds) != 1:
             yield f"{where}needs exactly one of {', '.join(sorted(CHECKS))}"
-        near = cells[max(0, i - 1): i + 2]
+        near = cells[max(0, i - 1) : i + 2]
         if not any(re.search(r"\bassert(_\w+)?\b|\.assert_\w+\(", c.source) for c in near):
             yield f"{where}no assert in the code cell before it, in it, or after it"
     for twice in sorted({n for n in names if names.count(n) > 1}):
@@ -205,7 +232,8 @@ def _chapter(notebook: nbformat.NotebookNode) -> Iterator[str]:
         if not re.search(rf":class:.*\b{box}\b", whole):
             yield f"has no box of class {box}"
     labels = re.findall(
-        r"\{exercise(?:-start)?\}[^\n]*\n(?:\s*:[^\n]*\n)*?\s*:label:\s*(\S+)", whole)
+        r"\{exercise(?:-start)?\}[^\n]*\n(?:\s*:[^\n]*\n)*?\s*:label:\s*(\S+)", whole
+    )
     if len(labels) not in range(4, 7):
         yield f"has {len(labels)} exercises with labels; four to six"
     solved = set(re.findall(r"\{solution(?:-start)?\}\s+(\S+)", whole))

@@ -24,7 +24,9 @@ def clean(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
     """The notebook without what differs from run to run."""
     notebook.metadata.pop("papermill", None)
     notebook.metadata["kernelspec"] = {
-        "display_name": "Python 3", "language": "python", "name": "python3",
+        "display_name": "Python 3",
+        "language": "python",
+        "name": "python3",
     }
     notebook.metadata["language_info"] = {"name": "python"}
     for cell in notebook.cells:

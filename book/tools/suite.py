@@ -5,22 +5,41 @@ each: two cores are shared better that way than by threads that wait for each ot
 steps, which often wait, run beside each other.
 """
 
+import json
+import math
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
-from nbkit import NOTEBOOKS, ROOT, environment
+from nbkit import EXECUTED, ROOT, environment, sources
 
 PYTEST = [sys.executable, "-m", "pytest", "-q"]
-# two processes, a file or notebook each
-PAIR = ["-n", "2", "--dist", "loadfile"]
+TWO = ["-n", "2", "--dist"]  # two processes, and what each of them gets at a time
 NBVAL = [
-    "--nbval", "--nbval-current-env", "--nbval-cell-timeout=900",
-    "--nbval-sanitize-with", "tests/notebooks/sanitize.cfg",
-    "-p", "no:cacheprovider", "-n", "2", "--dist", "loadscope",
+    "--nbval",
+    "--nbval-current-env",
+    "--nbval-cell-timeout=900",
+    "--nbval-sanitize-with",
+    "tests/notebooks/sanitize.cfg",
+    "-p",
+    "tests.notebooks.glued",
+    "-p",
+    "no:cacheprovider",
+    "--no-loadscope-reorder",
 ]
+
+
+def longest_first() -> list[str]:
+    """The notebooks, so that two processes end together; those never executed here come first."""
+
+    def seconds(path: Path) -> float:
+        record = EXECUTED / f"{path.stem}.json"
+        return json.loads(record.read_text())["seconds"] if record.exists() else math.inf
+
+    return [str(path) for path in sorted(sources(), key=seconds, reverse=True)]
 
 
 def steps() -> list[tuple[str, list[str], dict[str, str]]]:
@@ -28,10 +47,14 @@ def steps() -> list[tuple[str, list[str], dict[str, str]]]:
     one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     return [
         ("lint", [sys.executable, "book/tools/lint.py"], {}),
-        ("unit", [*PYTEST, "tests/unit", "-m", "not slow", "--durations=12", *PAIR], one),
+        (
+            "unit",
+            [*PYTEST, "tests/unit", "-m", "not slow", "--durations=12", *TWO, "loadfile"],
+            one,
+        ),
         ("notebooks: rules", [*PYTEST, "tests/notebooks", "-m", "not slow"], {}),
-        ("notebooks: outputs", [*PYTEST, *NBVAL, str(NOTEBOOKS)], one),
-        ("book: the page", [*PYTEST, "tests/book", "-m", "not slow", *PAIR], {}),
+        ("notebooks: outputs", [*PYTEST, *NBVAL, *TWO, "loadscope", *longest_first()], one),
+        ("book: the page", [*PYTEST, "tests/book", "-m", "not slow", *TWO, "loadgroup"], {}),
         ("faults: random kills", [*PYTEST, "tests/faults", "-m", "not slow"], {}),
     ]
 

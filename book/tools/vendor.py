@@ -17,33 +17,42 @@ from nbkit import BUILD, ROOT
 VENDOR = BUILD / "vendor"
 SHIMS = ROOT / "book" / "tools" / "widget_shims.js"
 
-FONTS = "@jupyter-widgets/html-manager/dist/"  # where the widget manager looks for them
+# where the widget manager looks for its fonts: beside the module whose style sheet came last, which
+# is either of two, as the scripts happen to arrive
+FONT_FOLDERS = ("@jupyter-widgets/html-manager/dist/", "@jupyter-widgets/")
 
-# package: (content hash, licence, {file in the package: name on the page}); the fonts are those of
+
+def _fonts(name: str) -> tuple[str, ...]:
+    return tuple(folder + name for folder in FONT_FOLDERS)
+
+
+# package: (content hash, licence, {file in the package: names on the page}); the fonts are those of
 # the widgets' icons
 PACKAGES = {
     "mathjax@3.2.2": (
         "sha512-Bt+SSVU8eBG27zChVewOicYs7Xsdt40qm4+UpHyX7k0/O9NliPc+x77k1/FEsPsjKPZGJvtRZM1vO+geW0OhGw==",
         "Apache-2.0",
-        {"es5/tex-svg.js": "tex-svg.js", "LICENSE": "mathjax.LICENSE.txt"},
+        {"es5/tex-svg.js": ("tex-svg.js",), "LICENSE": ("mathjax.LICENSE.txt",)},
     ),
     "requirejs@2.3.8": (
         "sha512-7/cTSLOdYkNBNJcDMWf+luFvMriVm7eYxp4BcFCsAX0wF421Vyce5SXP17c+Jd5otXKGNehIonFlyQXSowL6Mw==",
         "MIT",
-        {"require.js": "require.js"},
+        {"require.js": ("require.js",)},
     ),
     "@jupyter-widgets/html-manager@1.0.15": (
         "sha512-5thBIV6ymNgmPVOHvzx+gGy8ZSKmSazhtGw4/c4xJDVzRhG9PTeQsRjF3FUTopvFi//SABeNz1yp47bCrJ3CQA==",
         "BSD-3-Clause",
         {
-            "dist/embed-amd.js": "embed-amd.js",
-            "dist/embed.js.LICENSE.txt": "embed-amd.LICENSE.txt",
-            "dist/1551f4f60c37af51121f.woff2": FONTS + "1551f4f60c37af51121f.woff2",
-            "dist/d878b0a6a1144760244f.woff2": FONTS + "d878b0a6a1144760244f.woff2",
+            "dist/embed-amd.js": ("embed-amd.js",),
+            "dist/embed.js.LICENSE.txt": ("embed-amd.LICENSE.txt",),
+            "dist/1551f4f60c37af51121f.woff2": _fonts("1551f4f60c37af51121f.woff2"),
+            "dist/d878b0a6a1144760244f.woff2": _fonts("d878b0a6a1144760244f.woff2"),
         },
     ),
 }
-NAMES = sorted(name for _, _, files in PACKAGES.values() for name in files.values())
+NAMES = sorted(
+    name for _, _, files in PACKAGES.values() for names in files.values() for name in names
+)
 
 
 def _complete() -> bool:
@@ -60,7 +69,9 @@ def fetch() -> Path | None:
         with tempfile.TemporaryDirectory() as folder:
             asked = subprocess.run(
                 [npm, "pack", "--json", "--ignore-scripts", *PACKAGES],
-                cwd=folder, capture_output=True, text=True,
+                cwd=folder,
+                capture_output=True,
+                text=True,
             )
             if asked.returncode:
                 why = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
@@ -82,9 +93,11 @@ def _unpack(entry: dict, folder: Path) -> None:
     if entry["integrity"] != integrity:
         raise SystemExit(f"vendor: {name} is not what it was pinned to: {entry['integrity']}")
     with tarfile.open(folder / entry["filename"].replace("@", "").replace("/", "-")) as tar:
-        for inside, outside in files.items():
-            (VENDOR / outside).parent.mkdir(parents=True, exist_ok=True)
-            (VENDOR / outside).write_bytes(tar.extractfile(f"package/{inside}").read())
+        for inside, names in files.items():
+            content = tar.extractfile(f"package/{inside}").read()
+            for name in names:
+                (VENDOR / name).parent.mkdir(parents=True, exist_ok=True)
+                (VENDOR / name).write_bytes(content)
 
 
 if __name__ == "__main__":

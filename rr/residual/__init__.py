@@ -17,6 +17,8 @@ from .base import (
     register,
     resolve,
 )
+from .own import allow as allow_rule
+from .own import as_allowed
 
 __all__ = [
     "REGISTRY",
@@ -26,6 +28,8 @@ __all__ = [
     "Rule",
     "Site",
     "additive",
+    "allow_rule",
+    "as_allowed",
     "canonical",
     "content",
     "depth",

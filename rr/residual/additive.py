@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config import ModelConfig
-from ..ops import EPS, rms_norm
+from ..ops.norm import EPS, rms_norm
 from .base import ENDS, Normal, Option, Rule, Site, one_of, register, whole
 
 
@@ -52,8 +52,12 @@ class Scaled(Rule):
     options = {
         "lam": Option(1.0, "the global constant λ"),
         "reference": whole(12, "L_ref, blocks", 1),
-        "law": Option("linear", "linear (1/N), sqrt (1/√N) or none (1)",
-                      "linear, sqrt or none", lambda w: w in ("linear", "sqrt", "none")),
+        "law": Option(
+            "linear",
+            "linear (1/N), sqrt (1/√N) or none (1)",
+            "linear, sqrt or none",
+            lambda w: w in ("linear", "sqrt", "none"),
+        ),
         "init": one_of("depth", "initial branch ends: depth (over √2L) or flat", "depth", "flat"),
     }
 
@@ -73,18 +77,66 @@ class Scaled(Rule):
         return 1.0 if self.opt.init == "flat" else super().branch_gain(site)
 
 
+def xavier(fan_in: int, fan_out: int) -> float:
+    """Glorot and Bengio's standard deviation √(2/(fan_in + fan_out))."""
+    return (2 / (fan_in + fan_out)) ** 0.5
+
+
+class OwnStart(Rule):
+    """Rules whose authors have initial weights of their own: init=paper takes those.
+
+    init=shared, the default, keeps the embedding that all rules here share, N(0, 0.02²), so that
+    the first sublayer of a rule without a pre-norm reads a stream of rms 0.028. With init=paper the
+    stream starts at an rms near 1, as in the transformers of these papers: the token embedding is
+    N(0, 1/d), and embeddings are multiplied by √d (Vaswani et al. 2017, Sec. 3.4; so does the code
+    of Fixup, ReZero's example and torchscale for DeepNorm). Positions are learned here, N(0, 0.02²)
+    before that factor. The weights of the branches are the rule's `paper_std`.
+    """
+
+    options = {
+        "init": one_of("shared", "initial weights: shared by all rules, or the paper's own",
+                       "shared", "paper"),
+    }  # fmt: skip
+
+    def open(self, x0: Tensor) -> Tensor:
+        return x0 * self.site.d_model**0.5 if self.opt.init == "paper" else x0
+
+    def embedding_std(self) -> float:
+        if self.opt.init == "paper":
+            return self.site.d_model**-0.5
+        return super().embedding_std()
+
+    def paper_std(self, site: Site, part: str, fan_out: int, fan_in: int) -> float:
+        """Initial standard deviation of a branch's matrix in the paper, terms as in `init_std`."""
+        raise NotImplementedError
+
+    def shared_std(self, site: Site, part: str, fan_out: int, fan_in: int) -> float:
+        """The same without init=paper."""
+        return super().init_std(site, part, fan_out, fan_in)
+
+    def init_std(self, site: Site, part: str, fan_out: int, fan_in: int) -> float:
+        law = self.paper_std if self.opt.init == "paper" else self.shared_std
+        return law(site, part, fan_out, fan_in)
+
+
 @register("rezero")
-class ReZero(Rule):
+class ReZero(OwnStart):
     """h ← h + α·f(h) with one α = 0 a branch and no normalisation: the identity at the start.
 
     At the first step only α has a gradient. norm=pre keeps the pre-norm, as the Review study's own
     code does; the original removes all norms. (Its reference code shares one α over the two
     sublayers of a block; here each branch has its own.)
+
+    init=paper: Xavier for every matrix, as in the authors' code (`rezero.transformer`, built by
+    PyTorch's nn.Transformer), which holds q, k and v as one matrix of 3d × d: √(2/4d).
     """
 
     equation = r"h_l = h_{l-1} + \alpha_l\,u_l,\quad \alpha_l = 0 \text{ at the start}"
     source = "ReZero (2003.04887)"
-    options = {"norm": one_of("none", "none (the original) or pre", "none", "pre")}
+    options = {
+        **OwnStart.options,
+        "norm": one_of("none", "none (the original) or pre", "none", "pre"),
+    }
 
     def build(self, site: Site, config: ModelConfig) -> None:
         self.alpha = nn.Parameter(torch.zeros(()))
@@ -108,6 +160,9 @@ class ReZero(Rule):
 
     def coefficient(self, site: Site) -> float:
         return 0.0
+
+    def paper_std(self, site: Site, part: str, fan_out: int, fan_in: int) -> float:
+        return xavier(fan_in, 3 * fan_in if part in ("q", "k", "v") else fan_out)
 
 
 @register("layerscale")
@@ -146,12 +201,16 @@ class LayerScale(Rule):
 
 
 @register("fixup")
-class Fixup(Rule):
+class Fixup(OwnStart):
     """h ← h + s·f(h) without norms: branches end in zero, their other matrices start smaller.
 
-    Their standard deviation is the usual one times S^(−1/(2m−2)) = S^(−1/2), for S = 2L branches
-    of m = 2 layers. Left out, and so said: Fixup's scalar biases before each layer, and the zero
-    classifier, which a tied head cannot have.
+    Their standard deviation is a usual one times S^(−1/(2m−2)), for S = 2L branches of m layers.
+    Here the usual one is 0.02, and m = 2. Left out, and so said: Fixup's scalar biases before each
+    layer, and the zero classifier, which a tied head cannot have.
+
+    init=paper: Xavier is the usual one, q, k and v held as one matrix of 3d × d, and attention has
+    m = 4, so S^(−1/6) for these and S^(−1/2) for the MLP's first, as in the authors' transformer
+    (fairseq/modules/multihead_attention_zero.py of hongyi-zhang/Fixup).
     """
 
     equation = r"h_l = h_{l-1} + s_l\,u_l,\quad s_l = 1,\ u_l = 0 \text{ at the start}"
@@ -179,17 +238,27 @@ class Fixup(Rule):
     def branch_gain(self, site: Site) -> float:
         return 0.0
 
-    def init_std(self, site: Site, part: str, fan_out: int, fan_in: int) -> float:
+    def shared_std(self, site: Site, part: str, fan_out: int, fan_in: int) -> float:
         return 0.0 if part in ENDS else 0.02 * (2 * site.n_layer) ** -0.5
+
+    def paper_std(self, site: Site, part: str, fan_out: int, fan_in: int) -> float:
+        if part in ENDS:
+            return 0.0
+        attention = part in ("q", "k", "v")
+        m = 4 if attention else 2
+        shrunk = (2 * site.n_layer) ** (-1 / (2 * m - 2))
+        return shrunk * xavier(fan_in, 3 * fan_in if attention else fan_out)
 
 
 @register("deepnorm")
-class DeepNorm(Rule):
+class DeepNorm(OwnStart):
     """h ← norm(α·h + u): post-norm with a heavier carry and lighter branches.
 
     Decoder-only constants for M = L·N blocks: α = (2M)^¼ and β = (8M)^(−¼), where β multiplies the
     Xavier gain of the value, output and MLP matrices. Here norm is RMSNorm, as everywhere in `rr`;
     the paper's is LayerNorm. No norm stands before the head: the last write has normalised.
+
+    The branches start as published in any case; init=paper changes the embedding alone.
     """
 
     equation = r"h_l = \mathrm{norm}(\alpha\,h_{l-1} + u_l),\quad \alpha = (2M)^{1/4}"
@@ -216,9 +285,10 @@ class DeepNorm(Rule):
     def branch_gain(self, site: Site) -> float:
         return (8 * site.n_layer * site.n_loops) ** -0.25
 
-    def init_std(self, site: Site, part: str, fan_out: int, fan_in: int) -> float:
-        gain = 1.0 if part in ("q", "k") else self.branch_gain(site)
-        return gain * (2 / (fan_in + fan_out)) ** 0.5
+    def paper_std(self, site: Site, part: str, fan_out: int, fan_in: int) -> float:
+        return xavier(fan_in, fan_out) * (1.0 if part in ("q", "k") else self.branch_gain(site))
+
+    shared_std = paper_std
 
     def coefficient(self, site: Site) -> None:
         return None  # the norm divides both by a length that depends on the input

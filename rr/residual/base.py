@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config import ModelConfig, RRError, nearest, parse_spec
-from ..ops import rms_norm
+from ..ops.norm import rms_norm
 from . import own
 
 # Fills a tensor with N(0, std): the model's init table hands rules its own random stream.
@@ -211,6 +211,10 @@ class Rule(Described):
         """
         return 0.02 * (self.branch_gain(site) if part in ENDS else 1.0)
 
+    def embedding_std(self) -> float:
+        """Initial standard deviation of the token embedding; asked of the final site's rule."""
+        return 0.02
+
 
 REGISTRY: dict[str, dict[str, type[Described]]] = {"residual": {}, "values": {}}
 RULES = REGISTRY["residual"]
@@ -233,13 +237,16 @@ def register(name: str) -> Callable[[type[Described]], type[Described]]:
 
 
 def resolve(spec: str, kind: str = "residual") -> tuple[type[Described], dict[str, Any]]:
-    """Rule class and typed options of `name:key=value,…` or `path.py:Class:key=value,…`."""
+    """Rule class and typed options of `name:key=value,…` or `path.py:Class:key=value,…`.
+
+    Raises RRError for a file that was not allowed (`rr.allow_rule`): nothing of it is run.
+    """
     name, given = parse_spec(spec)
     known = REGISTRY[kind]
     if ".py:" in name:
         cls, (path, _, class_name) = own.load(name), name.rpartition(":")
         if not (inspect.isclass(cls) and issubclass(cls, Described) and cls.kind == kind):
-            base = "rr.Rule" if kind == "residual" else "rr.values.ValueRule"
+            base = "rr.Rule" if kind == "residual" else "rr.residual.values.ValueRule"
             raise RRError(f"{path} has no {kind} rule named {class_name!r}: a subclass of {base}")
         if "name" not in vars(cls):  # nor is it the one that it derives from
             cls.name = class_name

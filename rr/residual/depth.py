@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config import ModelConfig, RRError
-from ..ops import EPS, rms_norm
+from ..ops.norm import EPS, rms_norm
 from .base import Normal, Option, Rule, Site, one_of, register, whole
 
 
@@ -102,11 +102,13 @@ class AttnRes(Rule):
     state = "list"
     at_final = True
     options = {
-        "size": Option(1, "sublayers a block; 1 is the full form", "a divisor of 2L",
-                       lambda n: n > 0),
+        "size": Option(
+            1, "sublayers a block; 1 is the full form", "a divisor of 2L", lambda n: n > 0
+        ),
         "query": one_of("learned", "learned, or zero for a uniform mean", "learned", "zero"),
-        "neutral": Option(0, "1: ε₀ over the squared number of sources", "0 or 1",
-                          lambda n: n in (0, 1)),
+        "neutral": Option(
+            0, "1: ε₀ over the squared number of sources", "0 or 1", lambda n: n in (0, 1)
+        ),
     }
 
     def build(self, site: Site, config: ModelConfig) -> None:

@@ -7,7 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config import ModelConfig, RRError
-from ..ops import chosen, gated_write, review_gate, rms_norm
+from ..ops.backends import chosen
+from ..ops.gated_write import gated_write, review_gate
+from ..ops.norm import rms_norm
 from .base import Normal, Option, Rule, Site, one_of, register, whole
 
 STUDY = "Review Residuals (2606.31859)"
@@ -251,9 +253,7 @@ class ReviewConvex(Convex, Review):
 class HighwayCarry(Convex, StateGated):
     """The Highway network of 2015, its transform the sublayer's update, biased towards carry."""
 
-    equation = (
-        r"h_l = (1 - r_l) \odot h_{l-1} + r_l \odot u_l,\quad r_l = \sigma(W h_{l-1} + b)"
-    )
+    equation = r"h_l = (1 - r_l) \odot h_{l-1} + r_l \odot u_l,\quad r_l = \sigma(W h_{l-1} + b)"
     source = "Highway Networks (1505.00387)"
     options = {"bias": Option(-2.0, "initial bias of the transform gate; negative carries")}
 

@@ -3,12 +3,16 @@
 A rule that ships with `rr` is known by its name: the version of the package says what it does. A
 rule from elsewhere can change under its name from one cell of a notebook to the next. So a run
 carries its content, as a SHA-256, and a changed rule is another run.
+
+A file is code, and whoever shares a run or a model can name one in it. So a file is imported only
+when the caller has named it: `allow` notes what is in it, and all else is refused.
 """
 
 import dis
 import hashlib
 import inspect
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, EllipsisType, FunctionType, ModuleType
@@ -17,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..config import RRError, parse_spec
+from ..config import MIB, RRError, file_bytes, parse_spec
 
 # What Python, torch and the registry put into a class by themselves, and words for people.
 _NOT_CONTENT = {
@@ -25,6 +29,19 @@ _NOT_CONTENT = {
     "__dict__", "__doc__", "__firstlineno__", "__module__", "__qualname__",
     "__static_attributes__", "__weakref__", "name", "equation", "source",
 }  # fmt: skip
+# Modules that have moved since the first run of a rule that names them: a name that is hashed stays
+# the one it had then, so that the ids of recorded runs stay.
+_FORMER = {
+    "rr.residual.values": "rr.values",
+    "rr.ops.backends": "rr.ops",
+    "rr.ops.cross_entropy": "rr.ops",
+    "rr.ops.gated_write": "rr.ops",
+    "rr.ops.norm": "rr.ops",
+    "rr.model.compile": "rr.model",
+    "rr.model.init": "rr.model",
+    "rr.model.transformer": "rr.model",
+    "rr.model.ladder": "rr.ladder",
+}
 _PLAIN = (
     bool, int, float, complex, str, bytes, type(None), EllipsisType, np.generic, torch.dtype,
     torch.device,
@@ -36,13 +53,101 @@ def ships(cls: type) -> bool:
     return cls.__module__.split(".")[0] == __name__.split(".")[0]
 
 
+# What may be imported: the content of a file when the caller named it, by its path as written.
+_ALLOWED: dict[str, bytes] = {}
+
+
+def allow(*specs: str) -> None:
+    """Let the files of these rules, `path.py:Class`, be imported as they are now.
+
+    For names that the caller gives, and never for one that was read from a file. A name without a
+    file needs no leave. Raises RRError where there is no such file.
+    """
+    for spec in specs:
+        name, _ = parse_spec(spec)
+        if ".py:" in name:
+            path, _ = _parts(name)
+            _ALLOWED[path] = _bytes(path)
+
+
+def as_allowed(
+    read: Sequence[tuple[str, str | None]], given: str | Sequence[str], where: str
+) -> list[str]:
+    """Rules that were read from `where`, in the form that can be resolved: files are the caller's.
+
+    read: each rule with the SHA-256 that was recorded of its content, "" for none and None where
+    none is ever recorded. given: the rules that the caller allows, `path.py:Class` each. A rule in
+    a file needs one of the same class, whose file has that content; without one, a file of that
+    content which was allowed before. The path that was read is opened only to tell its SHA-256.
+    Raises RRError, one line, for any other rule in a file, and for one that is given in vain.
+    """
+    given = [given] if isinstance(given, str) else list(given)
+    for theirs in given:
+        name, options = parse_spec(theirs)
+        if ".py:" not in name or options:
+            raise RRError(f"rule {theirs!r} cannot be allowed: path.py:Class alone is accepted")
+    named: dict[str, bytes] = {}
+    specs = [_as_allowed(spec, was, given, named, where) for spec, was in read]
+    for theirs in given:
+        if all(parse_spec(spec)[0] != theirs for spec in specs):
+            raise RRError(f"{where} names no rule {theirs}: it names {' and '.join(specs)}")
+    _ALLOWED.update(named)  # all or none: what is refused leaves nothing that may be imported
+    return specs
+
+
+def _as_allowed(
+    spec: str, was: str | None, given: list[str], named: dict[str, bytes], where: str
+) -> str:
+    """One rule of `as_allowed`; named: gets the content of the file that it needs."""
+    name, _ = parse_spec(spec)
+    if ".py:" not in name:
+        return spec
+    if was == "":
+        raise RRError(f"{where} names a rule in a file, {name!r}, without the file's SHA-256")
+    _, class_name = _parts(name)
+    for theirs in given:
+        path, other = _parts(theirs)
+        if other == class_name:
+            code = _bytes(path)
+            found = _sha256(code)
+            if was not in (None, found):
+                raise RRError(
+                    f"{theirs} is not the rule of {where}: its file has SHA-256 {found}, and "
+                    f"{was} was recorded: the file as it was is accepted"
+                )
+            named[path] = code
+            return spec.replace(name, theirs, 1)
+    for path, code in _ALLOWED.items():
+        if was == _sha256(code):
+            return spec.replace(name, f"{path}:{class_name}", 1)
+    raise RRError(_refusal(name, where, was, f"--rule {shlex.quote(name)} or allow_rule={name!r}"))
+
+
+def _refusal(name: str, where: str, was: str | None, how: str) -> str:
+    """One line: which rule, which file and its SHA-256, and how it is allowed."""
+    path, _ = _parts(name)
+    if not name.isprintable():  # it would say something else on a terminal
+        return f"{where} names a rule in a file, {name!r}: a path that can be printed is accepted"
+    try:
+        found = _sha256(_bytes(path))
+        here = f"{path} has SHA-256 {found}"
+    except RRError as error:
+        found, here = "", str(error).partition(":")[0]
+    recorded = ", as recorded" if was == found else f"; recorded was {was}" if was else ""
+    return (
+        f"{where} names a rule in a file, {name}, and none of its code was run ({here}{recorded}): "
+        f"read the file, then allow it: {how}"
+    )
+
+
 def load(name: str) -> Any:
     """What a reader's file defines under a name, `path.py:Name`; None where there is none.
 
-    Raises RRError where there is no such file, or it cannot be imported.
+    What runs is the content that the file had when it was allowed. Raises RRError where it was not,
+    or cannot be imported.
     """
     path, class_name = _parts(name)
-    code = _bytes(path)
+    code = _allowed_bytes(name)
     try:
         module = _module(path, code)
     except (Exception, SystemExit) as error:  # whatever the file raises is the reader's one line
@@ -61,13 +166,18 @@ def content(spec: str, cls: type) -> str:
     """
     name, _ = parse_spec(spec)
     if ".py:" in name:
-        return hashlib.sha256(_bytes(_parts(name)[0])).hexdigest()
+        return _sha256(_allowed_bytes(name))
     if ships(cls):
         return ""
     words = hashlib.sha256()
     for word in _Walk(name, cls).rule(cls):
         words.update(word.encode() + b"\0")
     return words.hexdigest()
+
+
+def _dotted(made: Any) -> str:
+    """The name of something installed, as a run's id hashes it."""
+    return f"{_FORMER.get(made.__module__, made.__module__)}.{made.__qualname__}"
 
 
 def _parts(name: str) -> tuple[str, str]:
@@ -77,9 +187,22 @@ def _parts(name: str) -> tuple[str, str]:
 
 def _bytes(path: str) -> bytes:
     try:
-        return Path(path).read_bytes()
+        return file_bytes(Path(path), MIB)
     except (OSError, ValueError):
-        raise RRError(f"no file {path!r}: a rule of your own is written my_rule.py:Class") from None
+        raise RRError(
+            f"no file {path!r} of at most 1 MiB: a rule of your own is written my_rule.py:Class"
+        ) from None
+
+
+def _sha256(code: bytes) -> str:
+    return hashlib.sha256(code).hexdigest()
+
+
+def _allowed_bytes(name: str) -> bytes:
+    code = _ALLOWED.get(_parts(name)[0])
+    if code is None:
+        raise RRError(_refusal(name, "a model or a run", None, f"rr.allow_rule({name!r})"))
+    return code
 
 
 @lru_cache(maxsize=32)
@@ -108,7 +231,7 @@ class _Walk:
             if base.__module__ in self.home:
                 yield from self.members(base)
             else:
-                yield f"{base.__module__}.{base.__qualname__}"
+                yield _dotted(base)
 
     def members(self, cls: type) -> Iterator[str]:
         self.met.add(id(cls))
@@ -139,7 +262,7 @@ class _Walk:
         elif isinstance(value, property):
             yield from self.value((value.fget, value.fset, value.fdel), where)
         elif isinstance(value, ModuleType):
-            yield value.__name__
+            yield _FORMER.get(value.__name__, value.__name__)
         elif inspect.isfunction(value):
             yield from self.function(value, where)
         elif isinstance(value, type) and value.__module__ in self.home:
@@ -147,7 +270,7 @@ class _Walk:
             if id(value) not in self.met:
                 yield from self.members(value)
         elif hasattr(value, "__qualname__"):  # built in, or a class of torch
-            yield f"{value.__module__}.{value.__qualname__}"
+            yield _dotted(value)
         else:
             raise RRError(
                 f"rule {self.name!r} uses {where!r}, a {type(value).__name__}, which a run's id "
@@ -156,7 +279,7 @@ class _Walk:
 
     def function(self, made: FunctionType, where: str) -> Iterator[str]:
         mine = made.__module__ in self.home
-        yield made.__qualname__ if mine else f"{made.__module__}.{made.__qualname__}"
+        yield made.__qualname__ if mine else _dotted(made)
         if id(made) in self.met:
             return
         self.met.add(id(made))

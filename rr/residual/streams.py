@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config import ModelConfig
-from ..ops import rms_norm
+from ..ops.norm import rms_norm
 from .base import Normal, Option, Rule, Site, register, whole
 
 SINKHORN_STEPS = 20  # t_max of mHC

@@ -45,7 +45,7 @@ def holm(p: Iterable[float]) -> list[float]:
     return adjusted
 
 
-def _losses(rows: Iterable[Mapping], value: str, where: str) -> dict[int, float | None]:
+def losses_by_seed(rows: Iterable[Mapping], value: str, where: str) -> dict[int, float | None]:
     """Value by seed; None where the run diverged."""
     found = {}
     for row in rows:
@@ -88,7 +88,9 @@ def family(
     for group in dict.fromkeys(row[by] for row in rows):
         inside = [row for row in rows if row[by] == group]
         runs = {
-            name: _losses([r for r in inside if r["arm"] == name], value, f"{name} at {group}")
+            name: losses_by_seed(
+                [r for r in inside if r["arm"] == name], value, f"{name} at {group}"
+            )
             for name in (arm, *baselines)
         }
         for base in baselines:

@@ -9,7 +9,8 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..config import RRError, unsealed
+from ..config import RRError, file_bytes
+from ..io import unsealed
 
 # Runs are comparable only where all of these agree. The learning rate is left out: each arm may
 # have been tuned on its own.
@@ -67,7 +68,7 @@ def _refuse_constant(word: str) -> float:
 def _warmup(path: Path) -> dict:
     """What run.json beside a result says of its warm-up, the one choice that results leave out."""
     try:
-        return {"warmup": unsealed(json.loads(path.read_bytes()))["run"]["recipe"]["warmup"]}
+        return {"warmup": unsealed(json.loads(file_bytes(path)))["run"]["recipe"]["warmup"]}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
@@ -80,7 +81,7 @@ def scan(folder: str | Path) -> Found:
     found = Found()
     for path in sorted(folder.rglob("result.json")):
         try:
-            row = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+            row = json.loads(file_bytes(path), parse_constant=_refuse_constant)
             if isinstance(row, dict):
                 row = unsealed(row)
             wrong = problem(row)
@@ -123,6 +124,4 @@ def _by_budget(row: dict) -> list[dict]:
     if not row.get("budgets"):
         return [row]
     rest = {name: value for name, value in row.items() if name != "budgets"}
-    return [
-        {**rest, **ended, "id": f"{row['id']}/{ended['steps']}"} for ended in row["budgets"]
-    ]
+    return [{**rest, **ended, "id": f"{row['id']}/{ended['steps']}"} for ended in row["budgets"]]

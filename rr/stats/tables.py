@@ -137,8 +137,9 @@ def _reference(row: dict, runs: list[dict], references: dict[str, list[dict]]) -
         row["notes"].append("no baseline to compare with")
         return None
     mine = {run["seed"] for run in runs}
-    shared = {name: len(mine & {run["seed"] for run in theirs})
-              for name, theirs in references.items()}
+    shared = {
+        name: len(mine & {run["seed"] for run in theirs}) for name, theirs in references.items()
+    }
     own = [name for name, theirs in references.items() if theirs[0]["lr"] == row["lr"]]
     best = [name for name in references if shared[name] == max(shared.values())]
     chosen = own if max((shared[name] for name in own), default=0) >= 2 or len(best) > 1 else best
@@ -161,8 +162,9 @@ def _against(row: dict, runs: list[dict], references: dict[str, list[dict]]) -> 
     run_by_me, run_by_them = {run["seed"] for run in runs}, {run["seed"] for run in others}
     row["pairs"] = sorted(mine.keys() & theirs.keys())
     row["missing"] = sorted(run_by_them - run_by_me)
-    lost = sorted(run["seed"] for run in others
-                  if run["status"] == "diverged" and run["seed"] in run_by_me)
+    lost = sorted(
+        run["seed"] for run in others if run["status"] == "diverged" and run["seed"] in run_by_me
+    )
     row["notes"] += [f"{name} diverged at seed {_told(lost)}"] * bool(lost)
     alone = sorted(run_by_me - run_by_them)
     row["notes"] += [f"seed {_told(alone)} not run by {name}"] * bool(alone)

@@ -1,6 +1,6 @@
 """A sweep: a plan of runs, carried out on one machine or many, losing nothing.
 
-    grid        every combination of the options, each a run, once; the longest first
+    grid        every combination of the options, each a run, once, in an order
     notebook    the notebook that papermill runs a cell by, and its parameters, checked
     command     the command that runs a cell: papermill, rr train or torchrun
     claims      which of several sweeps on one folder works on which cell
@@ -8,6 +8,7 @@
     local       engine: some processes at a time on this machine
     ray_engine  engine: tasks of a Ray cluster
     view        one line of progress over all cells
+    hours       which cells still end within the hours that a sweep may take
     schedule    which cell next, and what became of it
 
 What is on disk is the state: `result.json` says that a cell is done, its checkpoints where it goes
@@ -20,20 +21,39 @@ from pathlib import Path
 import torch
 
 from ..config import Interrupted, RRError, RunFailed, nearest, positive
-from ..distributed import STRATEGIES
-from ..loggers import check as check_logs
-from ..loggers import named
-from ..paths import parse_path
-from ..runtime import DEVICES, pick_device, set_threads
+from ..model.ladder import group
+from ..training.backend import parse_path
+from ..training.command_line import typed
+from ..training.device import DEVICES, pick_device, set_threads
+from ..training.distributed import STRATEGIES
+from ..training.loggers import check as check_logs
+from ..training.loggers import named
+from ..training.save_interval import check as check_saving
 from .command import RUNNERS, Runner
-from .grid import AXES, Cell, cells
+from .grid import AXES, ORDERS, Cell, cells, place
+from .hours import Hours
 from .notebook import check_installed
-from .schedule import Schedule
+from .schedule import SETTLED, Schedule
 from .view import View
 
 ENGINES = ("local", "ray")
 
-__all__ = ["AXES", "ENGINES", "RUNNERS", "Cell", "Runner", "cells", "check", "commands", "sweep"]
+__all__ = [
+    "AXES",
+    "ENGINES",
+    "ORDERS",
+    "RUNNERS",
+    "Cell",
+    "Hours",
+    "Runner",
+    "cells",
+    "check",
+    "commands",
+    "group",
+    "place",
+    "sweep",
+    "typed",
+]
 
 
 def commands(plan: Sequence[Cell], runner: Runner) -> list[list[str]]:
@@ -54,15 +74,19 @@ def sweep(
     address: str | None = None,
     gpu_fraction: float | None = None,
     cpus_per_cell: int | None = None,
+    hours: Hours | None = None,
+    again: str = "the same command",
     log: Callable[[str], None] | None = None,
 ) -> list[Cell]:
-    """Run every cell of `plan` in `out/<id>` that is not done; returns the plan.
+    """Run every cell of `plan` in `out/<id>` that is not done, in order; returns the plan.
 
     runner: "papermill" or "direct". engine: "local" or "ray". jobs: cells at a time. processes: of
     each cell, through torchrun, a GPU each where there are some. machine: threads, device, path,
-    micro_batch, save_every, parallel and log, as `rr train` takes them. Raises RRError before
-    anything is started; RunFailed, when all is settled, naming the cells that failed or diverged;
-    Interrupted when told to stop, the checkpoints saved.
+    micro_batch, save_every, parallel and log, as `rr train` takes them. hours: cells that would not
+    end within them are not started. again: the command that resumes the sweep, for messages.
+
+    Raises RRError before anything is started; RunFailed, when all is settled, naming the cells that
+    failed or diverged; Interrupted when told to stop or out of hours, the checkpoints saved.
     """
     out = Path(out)
     machine = {name: value for name, value in (machine or {}).items() if value is not None}
@@ -86,13 +110,9 @@ def sweep(
     if where.threads is not None:
         how.machine.setdefault("threads", where.threads)
     try:
-        schedule = Schedule(plan, out, how, where, view)
+        schedule = Schedule(plan, out, how, where, view, hours)
         if not schedule.go():
-            done = sum(state.status in ("finished", "diverged") for state in schedule.states)
-            raise Interrupted(
-                f"{done} of {len(plan)} cells done; the checkpoints of the others are saved in "
-                f"{out}: the same command goes on"
-            )
+            raise Interrupted(_stopped(schedule, again))
     finally:
         where.close()
     lost = [state for state in schedule.states if state.status != "finished"]
@@ -104,6 +124,17 @@ def sweep(
         )
         raise RunFailed(f"{len(lost)} of {len(plan)} cells did not finish: {named}")
     return list(plan)
+
+
+def _stopped(schedule: Schedule, again: str) -> str:
+    """What is done, what is not, and how to resume."""
+    states = schedule.states
+    done = sum(state.status in ("finished", "diverged") for state in states)
+    words = f"{done} of {len(states)} cells done; checkpoints are saved in {schedule.out}"
+    if schedule.hours is not None:
+        left = "; ".join(state.cell.name for state in states if state.status not in SETTLED)
+        words += f"; not done within the hours: {left}"
+    return f"{words}; resume with: {again}"
 
 
 def check(
@@ -119,8 +150,7 @@ def check(
     for name, value in asked.items():
         if engine == "local" and value is not None:
             raise RRError(f"{name} {value} beside --engine local: --engine ray is accepted")
-    if not machine.get("save_every", 1.0) > 0:
-        raise RRError(f"save-every is {machine['save_every']}: a number above 0 is accepted")
+    check_saving(machine.get("save_every"))
     device = machine.get("device")
     if device is not None and device not in DEVICES:
         raise RRError(f"unknown device {device!r}: {nearest(device, DEVICES)}")

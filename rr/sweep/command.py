@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..config import RRError, RunFailed, nearest
-from ..runs import finished
+from ..training.command_line import typed
+from ..training.run_folder import finished
 from . import notebook
 from .grid import Cell
 
@@ -47,12 +48,8 @@ class Runner:
             chosen = notebook.told(cell, self.out, self.machine, self._shown, self.known)
             report = self.out / cell.id / notebook.REPORT
             return notebook.papermill(self._shown, report, chosen)
-        words = []
-        for name, value in {**cell.words, **self.machine, "out": self.out}.items():
-            flag = f"--{name.replace('_', '-')}"
-            if isinstance(value, list | tuple):
-                value = ",".join(map(str, value))
-            words += [flag] if value is True else [flag, str(value)]
+        told = {**cell.words, **self.machine, "out": self.out}
+        words = typed({name: value if value is True else [value] for name, value in told.items()})
         start = ["rr"]
         if self.processes > 1:
             start = ["torchrun", "--standalone", "--nproc-per-node", str(self.processes),
@@ -88,6 +85,8 @@ class Runner:
     def _shown(self) -> Path:
         """The notebook as seen from here, which is where the commands are run."""
         here = Path.cwd()
-        return self.notebook.relative_to(here) if self.notebook.is_relative_to(here) else (
-            self.notebook
+        return (
+            self.notebook.relative_to(here)
+            if self.notebook.is_relative_to(here)
+            else (self.notebook)
         )

@@ -5,13 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..config import RRError, Run
-from ..ladder import PAPER_ARMS, RUNGS, flops_per_token
-from ..runs import plan
+from ..config import RRError, Run, nearest
+from ..model.ladder import PAPER_ARMS, RUNGS, flops_per_token, group, other_size
+from ..training.run_folder import plan, text_of
 
 # What `rr.plan` takes, in the order of the combinations: the last varies fastest.
 AXES = ("protocol", "corpus", "tokenizer", "rung", "seed", "flavour", "loops", "values", "rule",
         "steps", "budgets", "warmup", "lr", "batch", "eval_batches", "precision")  # fmt: skip
+
+# smallest: small models first, by seed, all arms of a seed together, so that what there is time for
+# can be compared. longest: fewest idle places at the end, where several run at once. given: as the
+# options list them, the last option of AXES fastest.
+ORDERS = ("smallest", "longest", "given")
 
 
 @dataclass(frozen=True)
@@ -52,18 +57,23 @@ def cells(
     options: Mapping[str, Sequence | bool | None],
     say: Callable[[str], None],
     cache: str | Path | None = None,
+    order: str = "smallest",
 ) -> list[Cell]:
-    """Every combination of `options`, the longest run first; nothing is made or downloaded.
+    """Every combination of `options`, in one of ORDERS; nothing is made or downloaded.
 
     options: for each name of AXES a list, or None for the default; and `depth_lr`, a bool. Under
     protocol `paper` the defaults are the study's own: every published rung, its three arms, the
     seeds that the study gave the rung, tinystories. Two combinations that are one run are run once,
-    which is said. RRError, before anything is made, for what `rr.plan` refuses.
+    which is said; so is a published rung's name on another size. RRError, before anything is made,
+    for what `rr.plan` refuses.
     """
+    if order not in ORDERS:
+        raise RRError(f"unknown order {order!r}: {nearest(order, ORDERS)}")
     given = {key: _axis(key, options.get(key)) for key in AXES}
     found: dict[str, Cell] = {}
     same = 0
     for protocol, corpus, tokenizer, rung in _outer(given):
+        corpus, _ = text_of(rung, corpus, tokenizer)
         seeds = given["seed"] or _seeds(protocol, rung)
         rules = given["rule"] or (PAPER_ARMS if protocol == "paper" else ["review"])
         rest = [[(key, value) for value in values] for key in AXES[5:]
@@ -81,7 +91,16 @@ def cells(
             found.setdefault(run.id, Cell(run, words, _flops(run)))
     if same:
         say(f"{same} of {same + len(found)} combinations are the same run as another: run once")
-    return _named(sorted(found.values(), key=lambda cell: -cell.flops))
+    for line in dict.fromkeys(line for cell in found.values() if (line := other_size(cell.run))):
+        say(line)
+    return _named(sorted(found.values(), key=lambda cell: place(cell.run, order)))
+
+
+def place(run: Run, order: str) -> tuple:
+    """The run's place in an order, as a key to sort by."""
+    if order == "smallest":
+        return *group(run), run.rule != "standard", run.rule, run.values
+    return (-_flops(run) if order == "longest" else 0,)
 
 
 def _outer(given: dict[str, list | None]) -> list[tuple]:
@@ -89,7 +108,7 @@ def _outer(given: dict[str, list | None]) -> list[tuple]:
     made = []
     for protocol in given["protocol"] or ["clean"]:
         paper = protocol == "paper"
-        corpora = given["corpus"] or ["tinystories" if paper else "fables"]
+        corpora = given["corpus"] or ["tinystories" if paper else None]
         rungs = given["rung"] or (
             [rung.name for rung in RUNGS.values() if rung.published] if paper else ["nano"]
         )

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..config import RRError, nearest
+from ..config import MIB, RRError, file_bytes, nearest
 from .grid import Cell
 
 NAME = "09_scaling_run.ipynb"
@@ -20,7 +20,7 @@ REPORT = "report.ipynb"  # the executed copy, in the run's folder
 NEUTRAL = {"values": "own", "loops": 1, "flavour": "gpt2", "tokenizer": "", "steps": 0,
            "budgets": [], "warmup": 0, "lr": 0.0, "depth_lr": False, "batch": 0,
            "eval_batches": 0, "precision": "", "threads": 0, "device": "", "micro_batch": 0,
-           "save_every": 60.0, "log": ""}  # fmt: skip
+           "save_every": 0.0, "log": ""}  # fmt: skip
 ALWAYS = ("rung", "rule", "seed", "protocol", "corpus", "out")  # told even at their defaults
 
 
@@ -118,7 +118,7 @@ def _guessed(word: str) -> object:
 def complete(report: Path) -> bool:
     """Whether papermill executed a report to its end, without an error."""
     try:
-        made = json.loads(report.read_text())
+        made = json.loads(file_bytes(report, 256 * MIB))
         code = [cell for cell in made["cells"] if cell["cell_type"] == "code"]
         return bool(made["metadata"]["papermill"]["end_time"]) and all(
             cell["metadata"]["papermill"]["status"] == "completed" for cell in code

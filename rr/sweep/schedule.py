@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Protocol
 
 from ..config import RunFailed
-from ..progress import Stop
-from ..runtime import Checkpoints
+from ..model.ladder import group
+from ..training.checkpoint import Checkpoints
+from ..training.signals import Stop
 from .claims import Claim, Claims
 from .command import Runner
 from .grid import Cell
-from .view import View
+from .hours import Hours
+from .view import View, taken
 
 RETRIES = 3  # of a cell that crashes again without a new checkpoint
 TICK = 0.1  # seconds between two looks at our own processes
@@ -51,22 +53,30 @@ class State:
     reached: int = 0
     said: int = 0  # bytes in the log before this attempt
     beaten: float = 0.0
+    began: float = 0.0  # by the clock of the hours, with so much of the training to do:
+    to_do: float = 1.0
 
 
 class Schedule:
-    """Runs cells, in their order, as the engine has room, until each has ended somewhere."""
+    """Runs cells, in their order, as the engine has room, until each has ended somewhere.
+
+    hours: none is started that would not end within them, and none after it; when they are over,
+    those that run are told to save and to stop.
+    """
 
     def __init__(
-        self, cells: Sequence[Cell], out: Path, runner: Runner, engine, view: View, **claims: float
-    ) -> None:
+        self, cells: Sequence[Cell], out: Path, runner: Runner, engine, view: View,
+        hours: Hours | None = None, **claims: float,
+    ) -> None:  # fmt: skip
         self.states = [State(cell) for cell in cells]
         self.out, self.runner, self.engine, self.view = out, runner, engine, view
         who = f"{socket.gethostname()} pid {os.getpid()}"
         self.claims = Claims(out, who, view.say, **claims)
         self.looked = -LOOK
+        self.hours, self.late = hours, False  # late: the next cell would not end in time
 
     def go(self) -> bool:
-        """Until all is settled: True. Told to stop, by SIGTERM or Ctrl-C: False, all saved."""
+        """True when all is settled; False when SIGTERM, Ctrl-C or the hours stop it, all saved."""
         try:
             with Stop() as stop:
                 while not stop.requested:
@@ -78,12 +88,22 @@ class Schedule:
                     if all(state.status in SETTLED for state in self.states):
                         self.view.show(self.states, last=True)
                         return True
+                    if self._out_of_time():
+                        return False
                     self.view.show(self.states)
                     time.sleep(TICK)
                 self.view.say("stopping: every run saves its checkpoint")
                 return False
         finally:  # an error of ours, too, leaves no process behind
             self._leave()
+
+    def _out_of_time(self) -> bool:
+        if self.hours is None:
+            return False
+        if self.hours.over:
+            self.view.say("the hours are over: every run saves its checkpoint")
+            return True
+        return self.late and not any(state.attempt for state in self.states)
 
     # -- cells that run -----------------------------------------------------------------------
 
@@ -94,6 +114,8 @@ class Schedule:
                 continue
             state.attempt, self.looked = None, -LOOK  # a slot is free: look at once
             self._settle(state)
+            if self.hours and state.status == "finished":
+                self.hours.note(state.cell, self.hours.clock() - state.began, state.to_do)
             if state.status not in SETTLED:
                 self._crashed(state, code)
 
@@ -146,12 +168,15 @@ class Schedule:
 
     def _look(self) -> None:
         """Settle what others have done; start what can be, in order, while there is room."""
-        room = self.engine.room
+        room, self.late = self.engine.room, False
         for state in self.states:
             if state.status in SETTLED or state.attempt is not None:
                 continue
             self._settle(state)
-            if room < 1 or state.status in SETTLED:
+            if room < 1 or self.late or state.status in SETTLED:
+                continue
+            if self.hours and not self._in_time(state, room):
+                self.late = True
                 continue
             if state.claim is None:
                 state.claim, state.beaten = self.claims.take(state.cell.id), time.monotonic()
@@ -167,8 +192,26 @@ class Schedule:
             log = self._log(state)
             state.said = log.stat().st_size if log.exists() else 0
             env = {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that spin take the others' cores
+            if self.hours:
+                state.began, state.to_do = self.hours.clock(), self._to_do(state)
             state.attempt = self.engine.start(self.runner.argv(state.cell), log, env)
             state.status, room = "running", room - 1
+
+    def _in_time(self, state: State, room: int) -> bool:
+        """Whether a cell ends within the hours, with all that it is to be compared with."""
+        held = [s for s in self.states if s.attempt is not None]
+        own = [s for s in self.states if s.attempt is None and s.status not in SETTLED
+               and group(s.cell.run) == group(state.cell.run)]  # fmt: skip
+        now = self.hours.clock()
+        return self.hours.admit(
+            [(s.cell, self._to_do(s)) for s in own],
+            [(s.cell, s.to_do, now - s.began) for s in held],
+            room + len(held),
+        )
+
+    def _to_do(self, state: State) -> float:
+        """The share of a cell's training that is left to do."""
+        return 1 - taken(state.cell, self.out) / state.cell.run.recipe.segments[-1].end
 
     def _busy(self, state: State) -> bool:
         """Whether a process that we did not start, or that outlived its parent, writes the run."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..config import Run
-from ..progress import Progress
+from ..training.progress import Progress
 from .grid import Cell
 
 PLAIN = 30.0  # seconds between two lines where stderr is no terminal

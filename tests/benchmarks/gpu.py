@@ -31,13 +31,15 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 os.environ["PYTHONPATH"] = str(ROOT)  # the cases' processes
 
-import torch  # noqa: E402
+import torch
 
-from rr import ladder, ops, runtime  # noqa: E402
-from rr.bench import made_by, measure, ratios  # noqa: E402
-from rr.bench.case import Case  # noqa: E402
-from rr.config import RRError  # noqa: E402
-from rr.paths import ablations  # noqa: E402
+from rr.config import RRError
+from rr.model import ladder
+from rr.ops import backends, gated_write
+from rr.perf.benchmark import made_by, measure, ratios
+from rr.perf.benchmark_case import Case
+from rr.training.backend import ablations
+from rr.training.device import pick_device
 
 BEGAN = time.monotonic()
 GOOD, GRAPHED = "compiled:attention=cudnn", "compiled:attention=cudnn,graph=step"
@@ -62,7 +64,7 @@ def cases(rung: str, paths: list[str], rules: tuple[str, ...], micro: int) -> li
 
 def throughput(args, stage: str, rungs: list[Case], steps: int, together: int) -> None:
     """Measure one group of cases and keep what there is after every repeat."""
-    where = runtime.pick_device(args.device)
+    where = pick_device(args.device)
 
     def keep(rows: list[dict], done: bool = False) -> None:
         write(args.out, stage, {
@@ -86,17 +88,17 @@ def throughput(args, stage: str, rungs: list[Case], steps: int, together: int) -
 
 def gates(args) -> None:
     """The gated write alone: milliseconds forward and backward on 64 × 256 tokens, bf16."""
-    device = runtime.pick_device(args.device)
+    device = pick_device(args.device)
     rows = []
 
     def plain(h, u, w, b):
-        return h + ops.review_gate(h, u, w, b) * u
+        return h + gated_write.review_gate(h, u, w, b) * u
 
     def fast(h, u, w, b):
-        return ops.gated_write(h, u, w, b)
+        return gated_write.gated_write(h, u, w, b)
 
     def triton(h, u, w, b):
-        return ops.gated_write(h, u, w, b)
+        return gated_write.gated_write(h, u, w, b)
 
     compiled = {"plain-compiled": (torch.compile(plain, dynamic=False), "reference"),
                 "fast-compiled": (torch.compile(fast, dynamic=False), "fast")}  # fmt: skip
@@ -113,7 +115,7 @@ def gates(args) -> None:
         for name, (form, gate) in forms.items():
 
             def once(form=form, gate=gate, leaves=leaves, along=along):
-                with ops.use(gate=gate), torch.autocast(device.type, torch.bfloat16):
+                with backends.use(gate=gate), torch.autocast(device.type, torch.bfloat16):
                     out = form(*leaves)
                 return out.detach(), torch.autograd.grad(out, leaves, along)
 
@@ -121,8 +123,10 @@ def gates(args) -> None:
             try:
                 out, grads = once()
                 exact = exact or (out, grads)  # the plain form, first in line
-                row["apart"] = [((a - b).float().norm() / b.float().norm()).item() for a, b in
-                                zip((out, *grads), (exact[0], *exact[1]), strict=True)]
+                row["apart"] = [
+                    ((a - b).float().norm() / b.float().norm()).item()
+                    for a, b in zip((out, *grads), (exact[0], *exact[1]), strict=True)
+                ]
                 times = []
                 for _ in range(5):
                     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -137,8 +141,15 @@ def gates(args) -> None:
                 row["failed"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
             rows.append(row)
             say(f"gate d={d} {name}: {row.get('failed') or format(row['ms'], '.3f') + ' ms'}")
-        write(args.out, "gates", {"made_by": made_by(device, 1), "rows": rows,
-                                  "complete": d == max(r.d_model for r in ladder.RUNGS.values())})
+        write(
+            args.out,
+            "gates",
+            {
+                "made_by": made_by(device, 1),
+                "rows": rows,
+                "complete": d == max(r.d_model for r in ladder.RUNGS.values()),
+            },
+        )
 
 
 def summary(args, stages: list[str]) -> None:
@@ -190,7 +201,7 @@ def main() -> int:
     parser.add_argument("--rung", nargs="+", help="these alone (a rehearsal: nano)")
     args = parser.parse_args()
     try:
-        where = runtime.pick_device(args.device)
+        where = pick_device(args.device)
     except RRError as error:
         print(f"gpu.py: {error}", file=sys.stderr)
         return 2
@@ -208,14 +219,20 @@ def main() -> int:
             undone = cases(name, ablations(GRAPHED, where), ("review",), args.micro_batch)
             chosen = [*undone, *chosen]
         together = {"60M": 8, "150M": 6, "320M": 4, "590M": 2}.get(name, 1)
-        stages.append((name.partition(":")[0], expected.get(name, 30),
-                       lambda s, c=chosen, t=together: throughput(args, s, c, args.steps, t)))
+        stages.append(
+            (
+                name.partition(":")[0],
+                expected.get(name, 30),
+                lambda s, c=chosen, t=together: throughput(args, s, c, args.steps, t),
+            )
+        )
     if cuda:
         stages.append(("gates", 60, lambda s: gates(args)))
     if cuda and "590M" in names:
         chosen = cases("590M", [*ablations(GOOD, where), GOOD], ("review",), args.micro_batch)
-        stages.append(("ablate-590M", 95, lambda s: throughput(args, s, chosen,
-                                                               max(1, args.steps // 2), 2)))
+        stages.append(
+            ("ablate-590M", 95, lambda s: throughput(args, s, chosen, max(1, args.steps // 2), 2))
+        )
     measured = []
     for name, seconds, run in stages:
         path = args.out / f"{name}.json"

@@ -5,8 +5,8 @@
 Each case runs in a process of its own, on one thread. Its baseline is what the process holds after
 two steps of a model of no size along the same path: torch, its kernels and their code in memory.
 Measured is the high-water mark of resident memory over one steady step (the second), less that
-baseline; predicted is `rr.memory.predict`. The file is written after every case, and cases that it
-holds are kept.
+baseline; predicted is `rr.training.memory.predict`. The file is written after every case, and cases
+that it holds are kept.
 
 Beside the cases stands what is predicted for a GPU at every published rung: "ladder".
 
@@ -28,12 +28,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-import torch  # noqa: E402
+import torch
 
-from rr import ladder, memory, runtime  # noqa: E402
-from rr.bench import made_by  # noqa: E402
-from rr.bench.case import Bench, Case  # noqa: E402
-from rr.paths import parse_path  # noqa: E402
+from rr import io
+from rr.model import ladder
+from rr.perf.benchmark import made_by
+from rr.perf.benchmark_case import Bench, Case
+from rr.training import memory
+from rr.training.backend import parse_path
 
 NO_SIZE = "nano:n_layer=1,d_model=16,n_head=2,seq_len=8"
 PATHS = ["reference", "fast:allocator=system", "fast:recompute=layer,allocator=system"]
@@ -71,8 +73,9 @@ def measured(rung: str, rule: str, path: str, micro: int, malloc: str) -> dict:
     bench._steps(1)
     peak = bench.peak()["bytes"] - baseline
     case = bench.case
-    parts = memory.predict(case.config, parse_path(path), micro, "cpu",
-                           ladder.recipe(rung, batch=case.batch))
+    parts = memory.predict(
+        case.config, parse_path(path), micro, "cpu", ladder.recipe(rung, batch=case.batch)
+    )
     # the benchmark holds four batches, not one
     predicted = parts["step"] + 4 * bench.tokens[0].nbytes - parts["tokens"]
     return {"rung": rung, "rule": rule, "path": path, "batch": case.batch, "micro_batch": micro,
@@ -96,8 +99,12 @@ def ladder_on_a_gpu() -> list[dict]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--case", nargs=5, metavar=("RUNG", "RULE", "PATH", "MICRO", "MALLOC"),
-                        help="this one alone, in this process")
+    parser.add_argument(
+        "--case",
+        nargs=5,
+        metavar=("RUNG", "RULE", "PATH", "MICRO", "MALLOC"),
+        help="this one alone, in this process",
+    )
     args = parser.parse_args()
     if args.case:
         *names, micro, malloc = args.case
@@ -122,10 +129,10 @@ def main() -> int:
         print(f"{' '.join(map(str, case))}: measured {row['measured_bytes'] / 2**20:.0f} MiB, "
               f"predicted {row['predicted_bytes'] / 2**20:.0f} MiB, "
               f"{row['predicted_over_measured']:.3f}", flush=True)  # fmt: skip
-        runtime.write_json(args.out, {
+        io.write_json(args.out, {
             "made_by": made_by(torch.device("cpu"), 1),
             "libc": " ".join(platform.libc_ver()),
-            "what": "peak resident memory of a steady step above the baseline, and rr.memory's",
+            "what": "peak resident memory of a steady step above the baseline, and the predicted",
             "parts": memory.PARTS,
             "rows": rows,
             "ladder": told,

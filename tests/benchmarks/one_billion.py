@@ -26,13 +26,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-import torch  # noqa: E402
+import torch
 
-import rr  # noqa: E402
-from rr import ladder, memory, runtime  # noqa: E402
-from rr.bench import made_by  # noqa: E402
-from rr.config import RRError  # noqa: E402
-from rr.paths import parse_path  # noqa: E402
+import rr
+from rr import io
+from rr.config import RRError
+from rr.model import ladder
+from rr.perf.benchmark import made_by
+from rr.training import memory
+from rr.training.backend import parse_path
 
 LIMIT = 22 * 2**30  # bytes
 STATUS = Path("/proc/self/status")
@@ -64,8 +66,10 @@ class Watch(threading.Thread):
 
 def cgroup_peak() -> int | None:
     """The group's high-water mark, page cache and other processes included; None if not kept."""
-    names = {"": ("unified/{}/memory.peak", "{}/memory.peak"),
-             "memory": ("memory/{}/memory.max_usage_in_bytes",)}  # version 2, version 1
+    names = {
+        "": ("unified/{}/memory.peak", "{}/memory.peak"),
+        "memory": ("memory/{}/memory.max_usage_in_bytes",),
+    }  # version 2, version 1
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, kind, group = line.split(":", 2)
         for name in names.get(kind, ()):
@@ -92,16 +96,29 @@ def main() -> int:
     home = Path(tempfile.mkdtemp(prefix="one_billion-", dir=args.scratch))
     watch, began = Watch(), time.monotonic()
     try:
-        run = rr.plan(args.rung, args.rule, corpus=args.corpus, tokenizer=args.tokenizer, steps=2,
-                      eval_batches=1)
+        run = rr.plan(
+            args.rung,
+            args.rule,
+            corpus=args.corpus,
+            tokenizer=args.tokenizer,
+            steps=2,
+            eval_batches=1,
+        )
         baseline = status()["VmRSS"]
         watch.start()
-        folder = rr.train(run, home, threads=args.threads, device="cpu", save_every=1e9,
-                          micro_batch=args.micro_batch, path=args.path)
+        folder = rr.train(
+            run,
+            home,
+            threads=args.threads,
+            device="cpu",
+            save_every=1e9,
+            micro_batch=args.micro_batch,
+            path=args.path,
+        )
         seconds = time.monotonic() - began
         end = status()
-        result = runtime.read_json(folder / "result.json")
-        record = runtime.read_json(folder / "run.json")
+        result = io.read_json(folder / "result.json")
+        record = io.read_json(folder / "run.json")
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         saved = [(path.parent.name, path.stat().st_size)
                  for path in sorted((folder / "checkpoint").glob("*/state.pt"))]  # fmt: skip
@@ -132,7 +149,7 @@ def main() -> int:
         "predicted_over_measured": parts["total"] / (end["VmHWM"] - baseline),
     }  # fmt: skip
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    runtime.write_json(args.out, found)
+    io.write_json(args.out, found)
     print(f"{found['params']:,} parameters, {result['status']}, held-out loss "
           f"{result['val_loss']:.4f}; peak {found['peak_gib']:.2f} GiB, limit 22; predicted "
           f"{parts['total'] / 2**30:.2f} above a baseline of {baseline / 2**30:.2f}; "

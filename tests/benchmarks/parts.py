@@ -22,14 +22,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-import torch  # noqa: E402
+import torch
 
-from rr import ladder, runtime  # noqa: E402
-from rr.bench import made_by  # noqa: E402
-from rr.bench.case import VOCAB  # noqa: E402
-from rr.model import Model, initialise  # noqa: E402
-from rr.ops import linear_cross_entropy  # noqa: E402
-from rr.paths import Step, along, parse_path  # noqa: E402
+from rr import io
+from rr.model import Model, initialise, ladder
+from rr.ops import linear_cross_entropy
+from rr.perf.benchmark import made_by
+from rr.perf.benchmark_case import VOCAB
+from rr.training import device
+from rr.training.backend import along, parse_path
+from rr.training.step import Step
 
 CPU = torch.device("cpu")
 SYSTEM = "fast:allocator=system"  # keeping freed memory is the process's choice: for all or none
@@ -138,7 +140,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int)
     args = parser.parse_args()
-    threads = runtime.prepare(CPU, args.threads)
+    threads = device.prepare(CPU, args.threads)
     found = {"made_by": made_by(CPU, threads), "micro_batch": args.micro_batch,
              "repeats": args.repeats, "roofs": roofs(args.repeats), "rows": []}  # fmt: skip
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -160,7 +162,7 @@ def main() -> int:
                      "a": of, "seconds": times[name]}
                     for name, (_, count, of) in parts.items()
                 ]  # fmt: skip
-                runtime.write_json(args.out, found)
+                io.write_json(args.out, found)
                 print(rung, rule, path, {n: round(min(t), 4) for n, t in times.items()}, flush=True)
     return 0
 

@@ -1,7 +1,9 @@
 """The site, rendered once from the stored outputs, a server for it, and a browser to look at it."""
 
+import fcntl
 import functools
 import http.server
+import json
 import os
 import subprocess
 import sys
@@ -14,11 +16,15 @@ import yaml
 from tests.conftest import ROOT, chromium
 
 FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
 ]
-# each of pytest-xdist's processes renders its own
-SITE = ROOT / "_build" / f"test-site{os.environ.get('PYTEST_XDIST_WORKER', '')}"
+SITE = ROOT / "_build" / "test-site"
 
 
 def toc() -> list[str]:
@@ -34,10 +40,19 @@ def is_chapter(page: str) -> bool:
 
 @pytest.fixture(scope="session")
 def site() -> Path:
-    """The rendered book; the build itself must pass with warnings as errors."""
-    command = [sys.executable, str(ROOT / "book" / "tools" / "render.py"), "--site", str(SITE)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 0, f"the book does not render:\n{result.stdout}{result.stderr}"
+    """The rendered book, made once for all of pytest-xdist's processes; no warning is let pass."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    rendered = SITE.with_suffix(".json")  # the run that rendered last, and what came of it
+    SITE.parent.mkdir(exist_ok=True)
+    with open(SITE.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        told = json.loads(rendered.read_text()) if rendered.exists() else {}
+        if told.get("run") != run:
+            command = [sys.executable, "book/tools/render.py", "--site", str(SITE)]
+            result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+            told = {"run": run, "code": result.returncode, "said": result.stdout + result.stderr}
+            rendered.write_text(json.dumps(told))
+    assert told["code"] == 0, f"the book does not render:\n{told['said']}"
     return SITE
 
 

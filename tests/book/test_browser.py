@@ -12,27 +12,21 @@ SCREENS = ROOT / "_build" / "screens"
 
 # console errors that are not ours, each with its reason
 NOT_OURS = [
-    "THEBE_JS_URL",  # sphinx-thebe, which Jupyter Book 1 always loads, declares it twice
     "Got invalid theme mode",  # the theme, before a reader has ever chosen a mode
 ]
-MODES = {
-    "light": ({"width": 1280, "height": 900}, "light"),
-    "dark": ({"width": 1280, "height": 900}, "dark"),
-    "phone": ({"width": 390, "height": 844}, "light"),
-    "phone-dark": ({"width": 390, "height": 844}, "dark"),
-}
-PAGES = toc()
+SIZES = {"phone": (390, 844), "": (1280, 900)}
+PAGES = [pytest.param(page, marks=pytest.mark.xdist_group(page)) for page in toc()]
 
 
 class Visit:
-    """One page, opened in one mode, with everything that it said and asked for."""
+    """One page, opened in one theme, with everything that it said and asked for."""
 
-    def __init__(self, browser, server: str, page: str, mode: str = "light", scripts: bool = True):
-        viewport, theme = MODES[mode]
-        self.context = browser.new_context(
-            viewport=viewport, color_scheme=theme, java_script_enabled=scripts)
+    def __init__(self, browser, server: str, page: str, theme: str = "light"):
+        self.page, self.theme = page, theme
+        self.context = browser.new_context(color_scheme=theme)
         self.context.add_init_script(
-            f"localStorage.setItem('mode', '{theme}'); localStorage.setItem('theme', '{theme}')")
+            f"localStorage.setItem('mode', '{theme}'); localStorage.setItem('theme', '{theme}')"
+        )
         self.errors: list[str] = []
         self.requests: list[str] = []
         self.tab = self.context.new_page()
@@ -40,9 +34,8 @@ class Visit:
         self.tab.on("console", self._console)
         self.tab.on("request", lambda request: self.requests.append(request.url))
         self.response = self.tab.goto(f"{server}/{page}.html", wait_until="load")
-        if scripts:
-            self.tab.evaluate("async () => { await window.MathJax?.startup?.promise }")
-            self.tab.wait_for_load_state("networkidle")
+        self.tab.evaluate("async () => { await window.MathJax?.startup?.promise }")
+        self.tab.wait_for_load_state("networkidle")
 
     def _console(self, message) -> None:
         if message.type == "error":
@@ -55,34 +48,18 @@ class Visit:
         self.context.close()
 
 
-@pytest.fixture
-def visit(browser, server):
-    def open_page(page: str, mode: str = "light", scripts: bool = True) -> Visit:
-        return Visit(browser, server, page, mode, scripts)
-
-    return open_page
-
-
-@pytest.fixture(scope="module")
-def opened(browser, server):
-    """Each page once, in light: what it said and asked for while it opened."""
-    visits: dict[str, Visit] = {}
-
-    def look(page: str) -> Visit:
-        return visits.get(page) or visits.setdefault(page, Visit(browser, server, page))
-
-    yield look
-    for seen in visits.values():
-        seen.context.close()
+@pytest.fixture(scope="module", params=PAGES)
+def seen(browser, server, request):
+    """Each page once, in light; the tests of one page follow each other."""
+    with Visit(browser, server, request.param) as seen:
+        yield seen
 
 
 def vendored() -> bool:
     return (SITE / "vendor" / "tex-svg.js").exists()
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_opens_without_errors_and_shows_everything(opened, page):
-    seen = opened(page)
+def test_opens_without_errors_and_shows_everything(seen):
     assert seen.response.status == 200
     ours = [e for e in seen.errors if not any(noise in e for noise in NOT_OURS)]
     if not vendored():
@@ -92,7 +69,7 @@ def test_opens_without_errors_and_shows_everything(opened, page):
     if vendored():
         _mathematics(seen.tab)
         _widgets(seen.tab)
-    _images(seen.tab, least=40 if is_chapter(page) else 1)
+    _images(seen.tab, least=40 if is_chapter(seen.page) else 1)
 
 
 def _mathematics(tab) -> None:
@@ -127,23 +104,45 @@ def _images(tab, least: int) -> None:
         assert len(alt) >= least, f"{source}: its alternative text is {alt!r}"
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_asks_nobody_else(opened, server, page):
+def test_asks_nobody_else(seen, server):
     if not vendored():
         pytest.skip("built without npm: mathematics and widgets come from public addresses")
     own = (server, "data:", "blob:")
-    asked = [url for url in opened(page).requests if not url.startswith(own)]
+    asked = [url for url in seen.requests if not url.startswith(own)]
     assert not asked, "\n".join(asked)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if is_chapter(page)])
-def test_explorables_answer_the_keyboard(visit, page):
-    with visit(page) as seen:
-        figures = seen.tab.locator("figure.rr-explorable[data-explorable]")
-        reports = is_report(read(ROOT / f"{page}.ipynb"))
-        assert reports or figures.count() >= 1, "a chapter has at least one explorable"
-        for i in range(figures.count()):
-            _answers(figures.nth(i))
+def test_looks_light(seen):
+    _looks(seen)
+
+
+def test_looks_dark(seen, browser, server):
+    with Visit(browser, server, seen.page, "dark") as dark:
+        _looks(dark)
+
+
+def _looks(seen: Visit) -> None:
+    """In its theme's colours, no wider than the screen at any size; leaves screenshots."""
+    assert seen.tab.evaluate("document.documentElement.dataset.theme") == seen.theme
+    if vendored() and seen.tab.locator("script[type*='widget-view']").count():
+        seen.tab.wait_for_selector("main .jupyter-widgets", timeout=15_000)
+    filters = seen.tab.evaluate("""() => [...document.querySelectorAll('img.dark-light')]
+        .map(image => getComputedStyle(image).filter)""")
+    assert all(value == "none" for value in filters), "dark mode shifts a figure's colours"
+    name = re.sub(r"\W+", "-", seen.page)
+    for size, (width, height) in SIZES.items():
+        seen.tab.set_viewport_size({"width": width, "height": height})
+        mode = "-".join(filter(None, [name, size, seen.theme]))
+        seen.tab.screenshot(path=SCREENS / f"{mode}.png", full_page=True)
+        assert seen.tab.evaluate("document.documentElement.scrollWidth") <= width, _wide(seen.tab)
+
+
+def test_explorables_answer_the_keyboard(seen):
+    figures = seen.tab.locator("figure.rr-explorable[data-explorable]")
+    if is_chapter(seen.page) and not is_report(read(ROOT / f"{seen.page}.ipynb")):
+        assert figures.count() >= 1, "a chapter has at least one explorable"
+    for i in range(figures.count()):
+        _answers(figures.nth(i))
 
 
 def _answers(figure) -> None:
@@ -170,32 +169,10 @@ def _answers(figure) -> None:
     assert before[1] != after[1], f"{name}: the sentence for screen readers does not change"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if is_chapter(page)])
-def test_explorables_have_a_picture_without_scripts(visit, page):
-    with visit(page, scripts=False) as seen:
-        for figure in seen.tab.locator("figure.rr-explorable").all():
-            fallback = figure.locator("noscript")
-            assert fallback.count() == 1 and fallback.bounding_box()["height"] > 10
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("page", PAGES)
-def test_looks(visit, page, mode):
-    with visit(page, mode) as seen:
-        assert seen.tab.evaluate("document.documentElement.dataset.theme") == MODES[mode][1]
-        width = seen.tab.evaluate("document.documentElement.scrollWidth")
-        assert width <= MODES[mode][0]["width"], _wide(seen.tab)
-        if vendored() and seen.tab.locator("script[type*='widget-view']").count():
-            seen.tab.wait_for_selector("main .jupyter-widgets", timeout=15_000)
-        name = re.sub(r"\W+", "-", page)
-        seen.tab.screenshot(path=SCREENS / f"{name}-{mode}.png", full_page=True)
-        filters = seen.tab.evaluate("""() => [...document.querySelectorAll('img.dark-light')]
-            .map(image => getComputedStyle(image).filter)""")
-        assert all(value == "none" for value in filters), "dark mode shifts a figure's colours"
-
-
 def _wide(tab) -> str:
-    return "wider than the screen: " + str(tab.evaluate("""() =>
+    return "wider than the screen: " + str(
+        tab.evaluate("""() =>
         [...document.querySelectorAll('main *')]
         .filter(node => node.getBoundingClientRect().right > innerWidth + 1)
-        .slice(0, 5).map(node => node.tagName + '.' + node.className)"""))
+        .slice(0, 5).map(node => node.tagName + '.' + node.className)""")
+    )

@@ -1,16 +1,49 @@
 """Explorables in a real browser: their script against their Python, keyboard, phone, re-rendering.
 
-The pages are made here from `rr.explore`; that the built book carries them is tested elsewhere.
+The pages are made here from `rrbook.explore`; that the built book carries them is tested elsewhere.
 """
 
 import csv
 import itertools
 import json
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
 from rr import DATA
-from rr.explore import (
+from rrbook.explorables.audit import PAPERS, VERDICTS, audit_sentence, audit_shown
+from rrbook.explorables.cliff import cliff_numbers, cliff_sentence, recorded_near
+from rrbook.explorables.emergence import toy_sentence
+from rrbook.explorables.evidence import (
+    CORRECTIONS,
+    TESTS,
+    verdict_data,
+    verdict_numbers,
+    verdict_sentence,
+)
+from rrbook.explorables.field import TOY, field_numbers, field_sentence
+from rrbook.explorables.floats import FORMATS, float_numbers, float_sentence
+from rrbook.explorables.gate import gate_numbers, gate_sentence
+from rrbook.explorables.kit import HERE, number, share
+from rrbook.explorables.looking import looking_numbers, looking_sentence
+from rrbook.explorables.loops import SCALES, loop_numbers, loop_sentence
+from rrbook.explorables.luck import luck_numbers, luck_sentence
+from rrbook.explorables.roofline import (
+    CARDS,
+    FUSION,
+    PATHS,
+    RUNGS,
+    step_data,
+    step_numbers,
+    step_sentence,
+)
+from rrbook.explorables.running import lost_numbers, lost_sentence
+from rrbook.explorables.stream import RULES, stream_numbers, stream_sentence
+from rrbook.explorables.strip import strip_data, strip_layout, strip_numbers, strip_sentence
+from rrbook.explorables.values import RULES as VALUE_RULES
+from rrbook.explorables.values import value_numbers, value_sentence
+from rrbook.explore import (
     audit_rows,
     audit_table,
     claim_map,
@@ -29,29 +62,6 @@ from rr.explore import (
     verdict_table,
     winners_luck,
 )
-from rr.explore.audit import PAPERS, VERDICTS, audit_sentence, audit_shown
-from rr.explore.cliff import cliff_numbers, cliff_sentence, recorded_near
-from rr.explore.emergence import toy_sentence
-from rr.explore.evidence import (
-    CORRECTIONS,
-    TESTS,
-    verdict_data,
-    verdict_numbers,
-    verdict_sentence,
-)
-from rr.explore.field import TOY, field_numbers, field_sentence
-from rr.explore.floats import FORMATS, float_numbers, float_sentence
-from rr.explore.gate import gate_numbers, gate_sentence
-from rr.explore.kit import HERE, number, share
-from rr.explore.looking import looking_numbers, looking_sentence
-from rr.explore.loops import SCALES, loop_numbers, loop_sentence
-from rr.explore.luck import luck_numbers, luck_sentence
-from rr.explore.roofline import CARDS, FUSION, PATHS, RUNGS, step_data, step_numbers, step_sentence
-from rr.explore.running import lost_numbers, lost_sentence
-from rr.explore.stream import RULES, stream_numbers, stream_sentence
-from rr.explore.strip import strip_data, strip_layout, strip_numbers, strip_sentence
-from rr.explore.values import RULES as VALUE_RULES
-from rr.explore.values import value_numbers, value_sentence
 
 pytestmark = pytest.mark.browser
 
@@ -94,183 +104,152 @@ def show(browser):
     assert errors == []
 
 
-def test_script_and_python_find_the_same_numbers_and_words(show):
-    page = show()
-    source = "\n".join(
-        (HERE / name).read_text(encoding="utf-8")
-        for name in ("kit.js", "stream.js", "gate.js", "cliff.js", "loops.js", "evidence.js",
-                     "luck.js", "looking.js", "running.js",
-                     "values.js", "floats.js", "roofline.js")
-    )
-
-    def ask(expression, arguments):
-        """[expression of x for x in arguments], computed by the script."""
-        return page.evaluate(f"""list => {{ {source}
-            return list.map(x => {expression}); }}""", arguments)  # fmt: skip
-
-    def same(found, expected, tiny=0.0):
-        if isinstance(expected, dict):
-            assert found.keys() == expected.keys()
-            for key in expected:
-                same(found[key], expected[key], tiny)
-        elif isinstance(expected, str):
-            assert found == expected
-        else:
-            assert found == pytest.approx(expected, rel=1e-11, abs=tiny)
-
-    cases = [[n, rule] for n in (2, 3, 9, 32, 64) for rule in RULES]
-    for found, x in zip(ask("streamNumbers(x[0], x[1])", cases), cases, strict=True):
-        same(found, stream_numbers(*x))
-    assert ask("streamSentence(x[0], x[1])", cases) == [stream_sentence(*x) for x in cases]
-
-    cases = [
-        {"angle": angle, "size": size, "rule": rule, "state": state, "update": 1.5, "bias": bias}
-        for angle in (-180, -70, 0, 115)
-        for size in (0, 0.7, 1.5)
-        for rule in ("standard", "constant", "state", "review")
-        for state, bias in ((0, 0), (2.5, -4))
-    ]
-    for found, x in zip(ask("gateNumbers(x)", cases), cases, strict=True):
-        expected = {key: list(value) for key, value in gate_numbers(**x).items()}
-        same(found, expected, tiny=1e-15)  # the sine of 180° is not quite 0
-    assert ask("gateSentence(x)", cases) == [gate_sentence(**x) for x in cases]
-
-    cases = [[n, bias] for n in (4, 10, 24, 33, 64) for bias in (0, -0.25, -1.5, -2, -4)]
-    for found, x in zip(ask("cliffNumbers(x[0], x[1])", cases), cases, strict=True):
-        same(found, cliff_numbers(*x))
-    assert ask("cliffSentence(x[0], x[1])", cases) == [cliff_sentence(*x) for x in cases]
-    with_runs = [[*x, RECORDED] for x in cases]
-    near = ask("recordedNear(x[2], x[0], x[1])", with_runs)
-    assert near == [json.loads(json.dumps(recorded_near(RECORDED, *x))) for x in cases]
-    said = ask("cliffSentence(x[0], x[1], x[2])", with_runs)
-    assert said == [cliff_sentence(*x, RECORDED) for x in cases]
-
-    cases = [
-        [blocks, passes, cosine, chosen]
-        for blocks, passes in ((1, 1), (1, 64), (4, 16), (16, 3), (7, 31))
-        for cosine in (0, 0.35, 1)
-        for chosen in SCALES
-    ]
-    for found, x in zip(ask("loopNumbers(x[0], x[1], x[2], x[3])", cases), cases, strict=True):
-        same(found, loop_numbers(*x))
-    said = ask("loopSentence(x[0], x[1], x[2], x[3])", cases)
-    assert said == [loop_sentence(*x) for x in cases]
-
-    cases = [
-        {"rule": rule, "lam": lam, "even": even, "blocks": blocks}
-        for rule in VALUE_RULES
-        for lam, even, blocks in ((0, 0, 2), (0.5, 1, 8), (2, 0.3, 16), (5, 1, 3))
-    ]
-    for found, x in zip(
-        ask("valueNumbers(x.rule, x.lam, x.even, x.blocks)", cases), cases, strict=True
-    ):
-        same(found, value_numbers(**x), tiny=1e-15)
-    assert ask("valueSentence(x)", cases) == [value_sentence(**x) for x in cases]
-
-    data = verdict_data(PUBLISHED)
-    cases = [
-        {"test": test, "correction": correction, "alpha": 0.05, "baseline": base, **picked}
-        for test in TESTS
-        for correction in CORRECTIONS
-        for base, picked in (
-            ("both", dict.fromkeys(data, True)),
-            ("standard", {rung: rung == "1B" for rung in data}),
-            ("highway", dict.fromkeys(data, False)),
-        )
-    ]
-    asked = [[data, values] for values in cases]
-    for found, x in zip(ask("verdictNumbers(x[0], x[1])", asked), cases, strict=True):
-        for mine, expected in zip(found, verdict_numbers(data, x), strict=True):
-            same(mine, expected, tiny=1e-12)
-    said = ask("verdictSentence(x[0], x[1])", asked)
-    assert said == [verdict_sentence(data, x) for x in cases]
-
-    keys = ("rules", "seeds", "sd", "lead")
-    cases = [(n, k, sd, lead) for n in (2, 30) for k in (2, 20) for sd in (0.005, 0.05)
-             for lead in (0, 0.035, 0.1)]  # fmt: skip
-    asked = [dict(zip(keys, x, strict=True)) for x in cases]
-    for found, x in zip(ask("luckNumbers(x)", asked), cases, strict=True):
-        same(found, luck_numbers(*x))
-    assert ask("luckSentence(x)", asked) == [luck_sentence(*x) for x in cases]
-
-    asked = [{"power": power, "format": name, "terms": terms}
-             for name in FORMATS for power in (-8.5, 0.4, 4.5) for terms in (4, 9)]
-    for found, x in zip(ask("floatNumbers(x)", asked), asked, strict=True):
-        same(found, float_numbers(**x), tiny=1e-300)
-    assert ask("floatSentence(x)", asked) == [float_sentence(**x) for x in asked]
-
-    counts, keys = step_data(), ("rung", "path", "card", "share", "fusion")
-    cases = [dict(zip(keys, x, strict=True))
-             for x in itertools.product(RUNGS, PATHS, CARDS, (10, 60, 100), FUSION)]  # fmt: skip
-    asked = [[counts, x] for x in cases]
-    for found, x in zip(ask("stepNumbers(x[0], x[1])", asked), cases, strict=True):
-        expected = step_numbers(counts, **x)
-        assert (found is None) == (expected is None)
-        if found is not None:
-            same(found, expected)
-    assert ask("stepSentence(x[0], x[1])", asked) == [step_sentence(counts, **x) for x in cases]
-
-    keys = ("price", "between", "save", "every", "back")
-    cases = [(price, m, c, t, r) for price in (0.1, 2.5) for m in (0.5, 8, 48) for c in (1, 120)
-             for t in (1, 30, 120) for r in (0, 60)]  # fmt: skip
-    asked = [dict(zip(keys, x, strict=True)) for x in cases]
-    for found, x in zip(ask("lostNumbers(x)", asked), cases, strict=True):
-        same(found, lost_numbers(*x))
-    assert ask("lostSentence(x)", asked) == [lost_sentence(*x) for x in cases]
-
-    cases = [[n, size, tilt, seeded] for n in (4, 24) for size in ("1", "4", "all")
-             for tilt in (0, 3.5, -6) for seeded in (False, True)]  # fmt: skip
-    for found, x in zip(ask("lookingNumbers(x[0], x[1], x[2], x[3])", cases), cases, strict=True):
-        for key, expected in looking_numbers(*x).items():
-            for mine, other in zip(found[key], expected, strict=True):
-                same(mine, other)
-    said = ask("lookingSentence(x[0], x[1], x[2], x[3])", cases)
-    assert said == [looking_sentence(*x) for x in cases]
-
-    values = [
-        0,
-        1,
-        -3,
-        0.5,
-        1 / 3,
-        0.03125,
-        12.345,
-        999.6,
-        1000,
-        9.96e-10,
-        2**-64,
-        0.00098,
-        -2.5e-7,
-    ]
-    assert ask("number(x)", values) == [number(x) for x in values]
-    assert ask("share(x)", [1 / 33, 1e-4, 9e-5]) == [share(x) for x in (1 / 33, 1e-4, 9e-5)]
+# -- each script against its Python twin ----------------------------------------------------------
 
 
-def test_the_toy_stream_of_the_script_is_rrs_own_rules(show):
-    page = show()
-    source = "\n".join((HERE / name).read_text(encoding="utf-8") for name in ("kit.js", "field.js"))
-    cases = [
-        {"rule": rule, "sublayers": n, "start": start, "bias": bias}
-        for rule in TOY
-        for n, start, bias in ((4, "unit", 0.5), (20, "own", -2.0))
-    ]
-    ask = f"list => {{ {source}\n return list.map(x => [fieldNumbers(x), fieldSentence(x)]); }}"
-    for (found, said), case in zip(page.evaluate(ask, cases), cases, strict=True):
-        for key, values in field_numbers(**case).items():
-            assert found[key] == pytest.approx(values, rel=1e-9, abs=1e-300), (case, key)
-        assert said == field_sentence(**case)
+class Twin(NamedTuple):
+    """A script's functions and the Python that must say the same, over cases."""
+
+    cases: list
+    pairs: dict[str, Callable]  # expression in x, in JavaScript -> the same of a case, in Python
+    data: object = None  # what the expressions find as `data`
+    tiny: float = 0.0  # what counts as 0
+    rel: float = 1e-11
 
 
-def test_strip_script_and_python_agree(show):
-    page, data = show(), strip_data(STORY)
-    source = "\n".join((HERE / name).read_text(encoding="utf-8") for name in ("kit.js", "strip.js"))
-    cases = [[data, s, below, 300] for s in (1, 4, 8) for below in ("saved", "loss")]
-    ask = f"""list => {{ {source}\n return list.map(x => [stripNumbers(x[0], x[1], x[2]),
-        stripSentence(x[0], x[1], x[2]), stripLayout(x[0].words, x[3])]); }}"""
-    for (found, said, places), x in zip(page.evaluate(ask, cases), cases, strict=True):
-        assert found == pytest.approx(strip_numbers(*x[:3]))
-        assert said == strip_sentence(*x[:3])
-        assert places == [pytest.approx(list(p)) for p in strip_layout(data["words"], x[3])]
+def dicts(keys: str, *columns) -> list[dict]:
+    """Every combination of the columns' values, as dicts."""
+    return [dict(zip(keys.split(), row, strict=True)) for row in itertools.product(*columns)]
+
+
+def pairs_of(**columns) -> list[list]:
+    return [list(row) for row in itertools.product(*columns.values())]
+
+
+VERDICTS_OF, STEPS, STRIP = verdict_data(PUBLISHED), step_data(), strip_data(STORY)
+BASELINES = {"both": dict.fromkeys(VERDICTS_OF, True), "highway": dict.fromkeys(VERDICTS_OF, False),
+             "standard": {rung: rung == "1B" for rung in VERDICTS_OF}}  # fmt: skip
+VALUES = [0, 1, -3, 0.5, 1 / 3, 0.03125, 12.345, 999.6, 1000, 9.96e-10, 2**-64, 0.00098, -2.5e-7]
+TWINS = {
+    "kit": Twin(
+        pairs_of(value=VALUES, share=[1 / 33, 1e-4, 9e-5]),
+        {"number(x[0])": lambda x: number(x[0]), "share(x[1])": lambda x: share(x[1])},
+    ),
+    "stream": Twin(pairs_of(sublayers=(2, 3, 9, 32, 64), rule=RULES), {
+        "streamNumbers(x[0], x[1])": lambda x: stream_numbers(*x),
+        "streamSentence(x[0], x[1])": lambda x: stream_sentence(*x),
+    }),
+    "gate": Twin(
+        [x | {"update": 1.5, "state": state, "bias": bias}
+         for x in dicts("angle size rule", (-180, -70, 0, 115), (0, 0.7, 1.5),
+                        ("standard", "constant", "state", "review"))
+         for state, bias in ((0, 0), (2.5, -4))],
+        {"gateNumbers(x)": lambda x: gate_numbers(**x),
+         "gateSentence(x)": lambda x: gate_sentence(**x)},
+        tiny=1e-15,  # the sine of 180° is not quite 0
+    ),
+    "cliff": Twin(
+        pairs_of(sublayers=(4, 10, 24, 33, 64), bias=(0, -0.25, -1.5, -2, -4)),
+        {"cliffNumbers(x[0], x[1])": lambda x: cliff_numbers(*x),
+         "cliffSentence(x[0], x[1])": lambda x: cliff_sentence(*x),
+         "recordedNear(data, x[0], x[1])": lambda x: recorded_near(RECORDED, *x),
+         "cliffSentence(x[0], x[1], data)": lambda x: cliff_sentence(*x, RECORDED)},
+        data=RECORDED,
+    ),
+    "loops": Twin(
+        [[blocks, passes, cosine, chosen]
+         for blocks, passes in ((1, 1), (1, 64), (4, 16), (16, 3), (7, 31))
+         for cosine in (0, 0.35, 1) for chosen in SCALES],
+        {"loopNumbers(x[0], x[1], x[2], x[3])": lambda x: loop_numbers(*x),
+         "loopSentence(x[0], x[1], x[2], x[3])": lambda x: loop_sentence(*x)},
+    ),
+    "values": Twin(
+        [{"rule": rule, "lam": lam, "even": even, "blocks": blocks} for rule in VALUE_RULES
+         for lam, even, blocks in ((0, 0, 2), (0.5, 1, 8), (2, 0.3, 16), (5, 1, 3))],
+        {"valueNumbers(x.rule, x.lam, x.even, x.blocks)": lambda x: value_numbers(**x),
+         "valueSentence(x)": lambda x: value_sentence(**x)},
+        tiny=1e-15,
+    ),
+    "evidence": Twin(
+        [x | {"alpha": 0.05, "baseline": base} | picked
+         for x in dicts("test correction", TESTS, CORRECTIONS)
+         for base, picked in BASELINES.items()],
+        {"verdictNumbers(data, x)": lambda x: verdict_numbers(VERDICTS_OF, x),
+         "verdictSentence(data, x)": lambda x: verdict_sentence(VERDICTS_OF, x)},
+        data=VERDICTS_OF, tiny=1e-12,
+    ),
+    "luck": Twin(
+        dicts("rules seeds sd lead", (2, 30), (2, 20), (0.005, 0.05), (0, 0.035, 0.1)),
+        {"luckNumbers(x)": lambda x: luck_numbers(*x.values()),
+         "luckSentence(x)": lambda x: luck_sentence(*x.values())},
+    ),
+    "floats": Twin(
+        dicts("format power terms", FORMATS, (-8.5, 0.4, 4.5), (4, 9)),
+        {"floatNumbers(x)": lambda x: float_numbers(**x),
+         "floatSentence(x)": lambda x: float_sentence(**x)},
+        tiny=1e-300,
+    ),
+    "roofline": Twin(
+        dicts("rung path card share fusion", RUNGS, PATHS, CARDS, (10, 60, 100), FUSION),
+        {"stepNumbers(data, x)": lambda x: step_numbers(STEPS, **x),
+         "stepSentence(data, x)": lambda x: step_sentence(STEPS, **x)},
+        data=STEPS,
+    ),
+    "running": Twin(
+        dicts("price between save every back", (0.1, 2.5), (0.5, 8, 48), (1, 120), (1, 30, 120),
+              (0, 60)),
+        {"lostNumbers(x)": lambda x: lost_numbers(*x.values()),
+         "lostSentence(x)": lambda x: lost_sentence(*x.values())},
+    ),
+    "looking": Twin(
+        pairs_of(sublayers=(4, 24), size=("1", "4", "all"), tilt=(0, 3.5, -6),
+                 seeded=(False, True)),
+        {"lookingNumbers(x[0], x[1], x[2], x[3])": lambda x: looking_numbers(*x),
+         "lookingSentence(x[0], x[1], x[2], x[3])": lambda x: looking_sentence(*x)},
+    ),
+    "field": Twin(
+        [{"rule": rule, "sublayers": n, "start": start, "bias": bias} for rule in TOY
+         for n, start, bias in ((4, "unit", 0.5), (20, "own", -2.0))],
+        {"fieldNumbers(x)": lambda x: field_numbers(**x),
+         "fieldSentence(x)": lambda x: field_sentence(**x)},
+        tiny=1e-300, rel=1e-9,
+    ),
+    "strip": Twin(
+        pairs_of(sublayer=(1, 4, 8), below=("saved", "loss")),
+        {"stripNumbers(data, x[0], x[1])": lambda x: strip_numbers(STRIP, *x),
+         "stripSentence(data, x[0], x[1])": lambda x: strip_sentence(STRIP, *x),
+         "stripLayout(data.words, 300)": lambda x: strip_layout(STRIP["words"], 300)},
+        data=STRIP, rel=1e-6,
+    ),
+}  # fmt: skip
+
+
+def same(found, expected, twin: Twin, at: str) -> None:
+    """Equal words, numbers within the twin's tolerance, whatever they are nested in."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys(), at
+        for key in expected:
+            same(found[key], expected[key], twin, f"{at}.{key}")
+    elif isinstance(expected, str | bool | None):
+        assert found == expected, at
+    elif hasattr(expected, "__len__"):
+        assert len(found) == len(expected), at
+        for i, (mine, its) in enumerate(zip(found, expected, strict=True)):
+            same(mine, its, twin, f"{at}[{i}]")
+    else:
+        assert found == pytest.approx(expected, rel=twin.rel, abs=twin.tiny), at
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_script_and_python_find_the_same_numbers_and_words(show, name):
+    twin, page = TWINS[name], show()
+    scripts = dict.fromkeys(("kit.js", f"{name}.js"))
+    source = "\n".join((HERE / script).read_text(encoding="utf-8") for script in scripts)
+    for expression, python in twin.pairs.items():
+        ask = f"([data, list]) => {{ {source}\n return list.map(x => {expression}); }}"
+        found = page.evaluate(ask, [twin.data, twin.cases])
+        for mine, x in zip(found, twin.cases, strict=True):
+            same(mine, python(x), twin, f"{expression} of {x}")
 
 
 STEP = {"rung": "320M", "path": "reference", "card": "H100", "fusion": "none"}

@@ -1,18 +1,17 @@
-"""The rendered files: every page is there, every internal link leads somewhere, one home."""
+"""The rendered files: every page is there, internal links and buttons lead somewhere."""
 
 import json
 from collections import defaultdict
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlparse
 
+import home
 import pytest
-import yaml
 from bs4 import BeautifulSoup
 
-import rr
+from .conftest import is_chapter, toc
 
-from .conftest import ROOT, is_chapter, toc
-
+pytestmark = pytest.mark.xdist_group("site")  # one process reads the pages
 BUILT_BY_SPHINX = {"genindex.html", "search.html"}
 
 
@@ -52,17 +51,29 @@ def test_internal_links_lead_somewhere(site, soups):
     assert not broken, json.dumps(broken, indent=1)
 
 
+def test_no_page_loads_live_code_that_it_does_not_have(soups):
+    """sphinx-thebe, which Jupyter Book brings along, declared its constants twice a page."""
+    for path, soup in soups.items():
+        parts = [str(tag) for tag in soup.select("script, link")]
+        assert not [part for part in parts if "thebe" in part.lower()], path.name
+
+
 def test_no_page_has_an_unresolved_reference(soups):
     for path, soup in soups.items():
         assert not soup.select("main .problematic, main .system-message"), path.name
 
 
-def test_chapters_open_in_colab_from_home(soups, site):
-    owner = rr.HOME.removeprefix("https://github.com/")
+def test_buttons_lead_to_home_or_are_not_there(soups, site):
+    place, version = home.address(), home.version() or "main"
+    opened = f"https://colab.research.google.com/{(place or '').removeprefix('https://')}"
+    opened = opened.replace(".com/github.com/", ".com/github/")
     for page in filter(is_chapter, toc()):
-        wanted = f"https://colab.research.google.com/github/{owner}/blob/main/{page}.ipynb"
         links = {link["href"] for link in soups[site / f"{page}.html"].find_all("a", href=True)}
-        assert wanted in links, page
+        colab = {link for link in links if "colab.research.google.com/" in link}
+        if place is None:
+            assert not colab and not soups[site / f"{page}.html"].select(".dropdown-launch-buttons")
+        elif place.startswith("https://github.com/"):
+            assert f"{opened}/blob/{version}/{page}.ipynb" in colab and place in links, page
 
 
 def test_figures_say_how_they_are_checked(soups, site):
@@ -75,28 +86,7 @@ def test_figures_say_how_they_are_checked(soups, site):
             assert all("figure-checks" in badge["href"] for badge in badges)
 
 
-def test_the_citation_names_home_and_version():
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert citation["repository-code"] == citation["url"] == rr.HOME
-    assert citation["version"] == rr.__version__
-
-
-def test_home_is_written_in_no_other_place():
-    """What cannot derive from rr.HOME is the citation, checked above, and generated cells."""
-    allowed = {"rr/__init__.py", "CITATION.cff"}
-    suffixes = {".py", ".md", ".yml", ".toml", ".cff", ".txt", ".js", ".css"}
-    skipped = {".venv", "_build", "runs", ".git", "node_modules"}
-    found = set()
-    for path in ROOT.rglob("*"):
-        inside = path.relative_to(ROOT)
-        if skipped & set(inside.parts) or path.suffix not in suffixes or not path.is_file():
-            continue
-        if rr.HOME in path.read_text(encoding="utf-8"):
-            found.add(inside.as_posix())
-    assert found == allowed
-
-
-def test_the_changelog_starts_with_this_version():
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    first = next(line for line in text.splitlines() if line.startswith("## "))
-    assert first.split()[1] == rr.__version__
+def test_explorables_have_a_picture_without_scripts(soups):
+    for path, soup in soups.items():
+        for figure in soup.select("figure.rr-explorable"):
+            assert len(figure.select("noscript svg")) == 1, (path.name, figure["data-explorable"])

@@ -208,8 +208,12 @@ class Killer:
             self.stepped.add(run)
             if prey.when is None:
                 self._aim(prey, self.span)
-        sudden = {"save": (0.05, 0.02), "evaluation": (0.6, 0.02), "result": (0.6, 0.03),
-                  "claim": (0.04, 0.001)}  # phase -> how likely, and within how many seconds
+        sudden = {
+            "save": (0.05, 0.02),
+            "evaluation": (0.6, 0.02),
+            "result": (0.6, 0.03),
+            "claim": (0.04, 0.001),
+        }  # phase -> how likely, and within how many seconds
         if phase in sudden and self.rng.random() < sudden[phase][0]:
             self._aim(prey, sudden[phase][1])
         if run == SWEEP and prey.when is None:

@@ -51,9 +51,17 @@ def command(corpus):
     """command(out, protocol="clean", steps=40) -> the words of a run that takes about a second."""
 
     def words(out: Path, protocol: str = "clean", steps: int = 40, **options: object) -> list[str]:
-        given = {"rung": SHAPE, "corpus": corpus, "tokenizer": "bpe:300", "batch": 2,
-                 "steps": steps, "threads": 1, "save-every": 0.05, "protocol": protocol,
-                 "out": out} | options
+        given = {
+            "rung": SHAPE,
+            "corpus": corpus,
+            "tokenizer": "bpe:300",
+            "batch": 2,
+            "steps": steps,
+            "threads": 1,
+            "save-every": 0.05,
+            "protocol": protocol,
+            "out": out,
+        } | options
         if protocol == "paper":
             given.setdefault("eval-batches", 6)
         return ["train", *(str(w) for key, value in given.items() for w in (f"--{key}", value))]
@@ -162,5 +170,7 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
         told = ", ".join(f"{what} {n}" for what, n in disks.items())
         say(f"disks filled or made read-only: {disks.total()}: {told}")
     if runs:
-        say(f"runs compared with undisturbed ones: {runs.total()}: identical {runs['identical']}, "
-            f"different {runs['different']}, lost {runs['lost']}")
+        say(
+            f"runs compared with undisturbed ones: {runs.total()}: identical {runs['identical']}, "
+            f"different {runs['different']}, lost {runs['lost']}"
+        )

@@ -56,8 +56,12 @@ class Nursery:
     def __init__(self, cache: Path) -> None:
         env = {**os.environ, "RR_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
         self.process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env,
-            text=True, cwd=ROOT,
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=env,
+            text=True,
+            cwd=ROOT,
         )
 
     def rr(
@@ -99,8 +103,13 @@ class Nursery:
 
 def moment(rng: random.Random, phase: str, longest: dict[str, float]) -> tuple[str, int, float]:
     """A random time to kill within `phase`, given how long each phase lasts at the longest."""
-    n = {"start-up": 1, "step": rng.randint(1, 15), "save": rng.randint(1, 2),
-         "evaluation": rng.randint(1, 2), "result": 2}  # "result" stands around an evaluation
+    n = {
+        "start-up": 1,
+        "step": rng.randint(1, 15),
+        "save": rng.randint(1, 2),
+        "evaluation": rng.randint(1, 2),
+        "result": 2,
+    }  # "result" stands around an evaluation
     return phase, n[phase], rng.random() * longest[phase]
 
 
@@ -152,13 +161,14 @@ class Announcer:
 
 def announce(tell: Callable[[str], None]) -> None:
     """Announce the phases of a run."""
-    from rr import outcome, runtime, trainer
+    from rr.training import checkpoint, trainer
+    from rr.training.result import Examiner
 
     phases = Announcer(tell, "start-up")
     phases.wrap(trainer._Training, "_train_step", "step", stays=True)
-    phases.wrap(outcome.Examiner, "held_out", "evaluation")
+    phases.wrap(Examiner, "held_out", "evaluation")
     phases.wrap(trainer._Training, "_finish", "result", stays=True)
-    phases.wrap(runtime.Checkpoints, "save", "save")
+    phases.wrap(checkpoint.Checkpoints, "save", "save")
 
 
 def _crash(at: int) -> None:
@@ -254,9 +264,14 @@ def _serve(request: dict) -> dict:
         os.close(write)
     born = time.monotonic()
     phases, out, err = _watch(pid, phase[0], out[0], err[0], request["at"], request["number"])
-    return {"code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), "phases": phases,
-            "ended": time.monotonic() - born, "phase": phases[-1][0] if phases else "",
-            "out": out, "err": err}
+    return {
+        "code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]),
+        "phases": phases,
+        "ended": time.monotonic() - born,
+        "phase": phases[-1][0] if phases else "",
+        "out": out,
+        "err": err,
+    }
 
 
 def _watch(
@@ -293,10 +308,10 @@ def _main() -> None:
     import torch._dynamo  # noqa: F401  (an optimiser imports it: three seconds)
 
     import rr.cli
-    import rr.corpus
+    import rr.data.corpus
     import rr.stats
     import rr.sweep.schedule
-    import rr.trainer  # noqa: F401  (all of it in memory before the first fork)
+    import rr.training.trainer  # noqa: F401  (all of it in memory before the first fork)
 
     for line in sys.stdin:
         request = json.loads(line)

@@ -165,19 +165,22 @@ def test_every_damage_to_a_run_that_goes_on(
 
 def ask(folder: Path, name: str) -> object:
     """What the readers of an ended run say of the file: the thing itself, or RRError."""
-    from rr import runs, runtime, stats
-    from rr.report import run as report
+    from rr import stats
+    from rr.io import read_json
+    from rr.sweep import report_run as report
+    from rr.training import run_folder
+    from rr.training.checkpoint import weights_sha256
 
     if name == "result.json":
         found = stats.scan(folder.parent)
-        told = runs.finished(folder)
+        told = run_folder.finished(folder)
         assert [row["id"] for row in found.rows] == [told["id"]]
         return told
     if name in ("run.json", "metrics.jsonl"):
         ended = report.read(folder)
-        return ended.history if name == "metrics.jsonl" else runtime.read_json(folder / name)
-    model, run, vocabulary = runs.load(folder)
-    return runtime.weights_sha256(model), run.id, vocabulary.encode("Ada sees the sea 7 times.")
+        return ended.history if name == "metrics.jsonl" else read_json(folder / name)
+    model, run, vocabulary = run_folder.load(folder)
+    return weights_sha256(model), run.id, vocabulary.encode("Ada sees the sea 7 times.")
 
 
 def fate_of_reading(folder: Path, name: str, told: object) -> str:
@@ -248,7 +251,7 @@ class Evil:
 
 def forge(checkpoint: Path) -> None:
     """Make a checkpoint's label fit what it holds, as whoever can write the folder can."""
-    from rr.runtime import Checkpoints
+    from rr.training.checkpoint import Checkpoints
 
     meta = json.loads((checkpoint / "meta.json").read_text())
     meta["sha256"] = Checkpoints._digest(meta, checkpoint)

@@ -41,8 +41,10 @@ def flip(path: Path, at: int, bit: int = 0) -> None:
 
 
 def snapshot(folder: Path) -> dict:
-    return {str(p.relative_to(folder)): (p.stat().st_mtime_ns, p.stat().st_size)
-            for p in folder.rglob("*")}
+    return {
+        str(p.relative_to(folder)): (p.stat().st_mtime_ns, p.stat().st_size)
+        for p in folder.rglob("*")
+    }
 
 
 def refused(child, code: int, *words: str) -> None:
@@ -75,9 +77,7 @@ def full(value: object, id: str | None = None):
 
 @pytest.mark.parametrize("name", ["state.pt", full("meta.json")])
 @pytest.mark.parametrize("damage", [truncate, full(empty), flip_middle, full(Path.unlink)])
-def test_a_damaged_checkpoint_is_passed_over(
-    nursery, command, undisturbed, cut_off, name, damage
-):
+def test_a_damaged_checkpoint_is_passed_over(nursery, command, undisturbed, cut_off, name, damage):
     before, newest = steps(cut_off)
     damage(newest / name)
     child = nursery.rr(*command(cut_off))
@@ -88,9 +88,7 @@ def test_a_damaged_checkpoint_is_passed_over(
 
 
 @pytest.mark.slow
-def test_any_flipped_bit_of_a_checkpoints_label_is_found(
-    nursery, command, undisturbed, cut_off
-):
+def test_any_flipped_bit_of_a_checkpoints_label_is_found(nursery, command, undisturbed, cut_off):
     rng = random.Random(0)
     meta = steps(cut_off)[1] / "meta.json"
     whole = meta.read_bytes()
@@ -106,9 +104,7 @@ def test_any_flipped_bit_of_a_checkpoints_label_is_found(
         shutil.rmtree(out)
 
 
-def test_damage_found_late_does_not_stay_beside_good_checkpoints(
-    nursery, command, cut_off
-):
+def test_damage_found_late_does_not_stay_beside_good_checkpoints(nursery, command, cut_off):
     _, newest = steps(cut_off)
     flip_middle(newest / "state.pt")
     child = nursery.rr(*command(cut_off), at=("save", 1, 0.0))
@@ -116,9 +112,7 @@ def test_damage_found_late_does_not_stay_beside_good_checkpoints(
     assert newest not in steps(cut_off)
 
 
-def test_a_damaged_last_checkpoint_is_made_again(
-    nursery, command, undisturbed, tmp_path
-):
+def test_a_damaged_last_checkpoint_is_made_again(nursery, command, undisturbed, tmp_path):
     words = command(tmp_path)
     assert nursery.rr(*words).code == 0
     (only(tmp_path) / "result.json").unlink()
@@ -187,8 +181,12 @@ def test_a_run_json_of_another_run_is_refused(nursery, command, cut_off, tmp_pat
 
 @pytest.mark.parametrize(
     "damage",
-    [truncate, flip_middle, full(empty),
-     full(lambda path: path.write_text('{"id": "0"}'), "foreign")],
+    [
+        truncate,
+        flip_middle,
+        full(empty),
+        full(lambda path: path.write_text('{"id": "0"}'), "foreign"),
+    ],
 )
 def test_a_damaged_result_is_named_not_overwritten(nursery, command, tmp_path, damage):
     words = command(tmp_path, steps=4)
@@ -207,12 +205,15 @@ def test_a_damaged_result_is_named_not_overwritten(nursery, command, tmp_path, d
 
 @pytest.mark.parametrize(
     "damage",
-    [truncate, full(empty), full(flip_middle), full(Path.unlink),
-     full(lambda path: path.write_bytes(os.urandom(500)), "noise")],
+    [
+        truncate,
+        full(empty),
+        full(flip_middle),
+        full(Path.unlink),
+        full(lambda path: path.write_bytes(os.urandom(500)), "noise"),
+    ],
 )
-def test_metrics_are_rebuilt_from_the_checkpoint(
-    nursery, command, undisturbed, cut_off, damage
-):
+def test_metrics_are_rebuilt_from_the_checkpoint(nursery, command, undisturbed, cut_off, damage):
     damage(only(cut_off) / "metrics.jsonl")
     child = nursery.rr(*command(cut_off))
     assert child.code == 0, child.err
@@ -258,9 +259,7 @@ def test_a_full_disk_while_saving(nursery, command, undisturbed, cut_off):
 
 
 @pytest.mark.parametrize("limit", [full(0), full(100), 1000, full(3000)])
-def test_a_full_disk_at_the_start_or_in_the_curve(
-    nursery, command, undisturbed, tmp_path, limit
-):
+def test_a_full_disk_at_the_start_or_in_the_curve(nursery, command, undisturbed, tmp_path, limit):
     out = tmp_path / "out"
     refused(nursery.rr(*command(out), file_limit=limit), 3, "cannot")
     asides = [p for p in tmp_path.rglob(".*")]
@@ -291,8 +290,13 @@ def test_a_disk_that_really_is_full(nursery, command, undisturbed, tmp_path):
 @pytest.mark.parametrize(
     ("number", "protocol", "moment"),
     [
-        pytest.param(number, protocol, (phase, n, 0.001), id=f"{number.name}-{protocol}-{phase}",
-                     marks=[] if (protocol, phase) == ("clean", "step") else [pytest.mark.slow])
+        pytest.param(
+            number,
+            protocol,
+            (phase, n, 0.001),
+            id=f"{number.name}-{protocol}-{phase}",
+            marks=[] if (protocol, phase) == ("clean", "step") else [pytest.mark.slow],
+        )
         for number in (signal.SIGTERM, signal.SIGINT)
         for protocol in ("clean", "paper")
         for phase, n in (("step", 7), ("save", 1), ("evaluation", 1))
@@ -329,8 +333,14 @@ def test_one_writer_at_a_time(nursery, command, corpus, tmp_path_factory, tmp_pa
     cache = tmp_path_factory.mktemp("other-cache")
     words = command(tmp_path, steps=100_000)
     env = {**os.environ, "RR_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
-    holder = subprocess.Popen([sys.executable, "-m", "rr.cli", *words], env=env, cwd=ROOT,
-                              stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    holder = subprocess.Popen(
+        [sys.executable, "-m", "rr.cli", *words],
+        env=env,
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
     try:
         for line in holder.stderr:
             if "step 1/" in line:

@@ -20,7 +20,7 @@ def full(*case):
 
 def whole(folder: Path) -> list[str]:
     """The checkpoints that stand, each believed."""
-    from rr.runtime import Checkpoints
+    from rr.training.checkpoint import Checkpoints
 
     found = Checkpoints(folder, folder.name)
     return [str(found.read(step)["step"]) for step in found.steps()]

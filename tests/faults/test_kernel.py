@@ -21,8 +21,14 @@ def test_a_kernel_that_dies(nursery, command, home, tmp_path, undisturbed, count
     run = only(alone).name
     env = {**os.environ, "RR_CACHE": str(home), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     words = ["sweep", *command(out, steps=STEPS, **{"save-every": 0.1})[1:]]
-    sweep = subprocess.Popen([sys.executable, "-m", "rr.cli", *words], env=env, cwd=ROOT,
-                             stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    sweep = subprocess.Popen(
+        [sys.executable, "-m", "rr.cli", *words],
+        env=env,
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
     try:
         until = time.monotonic() + 300
         while not list(out.glob("*/checkpoint/0*/meta.json")):

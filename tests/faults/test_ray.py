@@ -55,8 +55,9 @@ def test_a_lost_nodes_cell_goes_on_elsewhere(
         process = subprocess.Popen(words, env=env, cwd=ROOT, stdout=file, stderr=file)
     try:
         both = lambda: len(list((tmp_path / "ray").glob("*/checkpoint/0*"))) >= 2  # noqa: E731
-        wait_for(lambda: both() and len(list((tmp_path / "ray").glob("*/checkpoint"))) == 2,
-                 process)
+        wait_for(
+            lambda: both() and len(list((tmp_path / "ray").glob("*/checkpoint"))) == 2, process
+        )
         done = list((tmp_path / "ray").glob("*/result.json"))
         cluster.remove_node(cluster.second, allow_graceful=False)  # SIGKILL to its raylet
         assert process.wait(LIMIT) == 0, said.read_text()

@@ -12,8 +12,19 @@ import pytest
 from nursery import ROOT, only, outcome
 
 LIMIT = 300.0  # seconds that anything here may take
-NAMES = {"rung": '""', "rule": '""', "seed": 0, "protocol": '""', "corpus": '""',
-         "tokenizer": '""', "steps": 0, "batch": 0, "threads": 0, "save_every": 60.0, "out": '""'}
+NAMES = {
+    "rung": '""',
+    "rule": '""',
+    "seed": 0,
+    "protocol": '""',
+    "corpus": '""',
+    "tokenizer": '""',
+    "steps": 0,
+    "batch": 0,
+    "threads": 0,
+    "save_every": 60.0,
+    "out": '""',
+}
 TRAIN = """import rr
 run = rr.plan(rung, rule, seed=seed, protocol=protocol, corpus=corpus, tokenizer=tokenizer,
               steps=steps, batch=batch)
@@ -26,15 +37,26 @@ def notebook(tmp_path):
     pytest.importorskip("papermill")
 
     def code(name, source, *tags):
-        return {"cell_type": "code", "id": name, "metadata": {"tags": list(tags)},
-                "source": source, "outputs": [], "execution_count": None}
+        return {
+            "cell_type": "code",
+            "id": name,
+            "metadata": {"tags": list(tags)},
+            "source": source,
+            "outputs": [],
+            "execution_count": None,
+        }
 
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    cells = [code("a", "\n".join(f"{name} = {value}" for name, value in NAMES.items()),
-                  "parameters"), code("b", TRAIN)]
+    cells = [
+        code("a", "\n".join(f"{name} = {value}" for name, value in NAMES.items()), "parameters"),
+        code("b", TRAIN),
+    ]
     path = tmp_path / "run.ipynb"
-    path.write_text(json.dumps({"cells": cells, "metadata": {"kernelspec": kernel},
-                                "nbformat": 4, "nbformat_minor": 5}))
+    path.write_text(
+        json.dumps(
+            {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+        )
+    )
     return path
 
 
@@ -46,11 +68,22 @@ def start(nursery, command, tmp_path):
     def go(out, *words, **options):
         options = {"save-every": 1000, "eval-batches": None} | options
         given = command(out, **{k: v for k, v in options.items() if v is not None})[1:]
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
-               "RR_CACHE": str(tmp_path / "cache")}
-        begun.append(subprocess.Popen(
-            [sys.executable, "-m", "rr.cli", "sweep", *given, *map(str, words)], env=env,
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "RR_CACHE": str(tmp_path / "cache"),
+        }
+        begun.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "rr.cli", "sweep", *given, *map(str, words)],
+                env=env,
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
         return begun[-1]
 
     yield go
@@ -82,12 +115,15 @@ def free(out) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a process is told of its parent's death")
-@pytest.mark.parametrize("runner, number", [
-    ("papermill", signal.SIGTERM),
-    ("direct", signal.SIGKILL),
-    pytest.param("papermill", signal.SIGKILL, marks=pytest.mark.slow),
-    pytest.param("direct", signal.SIGTERM, marks=pytest.mark.slow),
-])
+@pytest.mark.parametrize(
+    "runner, number",
+    [
+        ("papermill", signal.SIGTERM),
+        ("direct", signal.SIGKILL),
+        pytest.param("papermill", signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("direct", signal.SIGTERM, marks=pytest.mark.slow),
+    ],
+)
 def test_a_sweep_that_ends_leaves_nobody_writing(
     start, nursery, command, notebook, tmp_path, number, runner
 ):
@@ -101,7 +137,7 @@ def test_a_sweep_that_ends_leaves_nobody_writing(
     _, said = process.communicate(timeout=LIMIT)
     if number == signal.SIGTERM:
         assert process.returncode == 130, said
-        assert said.splitlines()[-1].startswith("rr: 0 of 1 cells done; the checkpoints")
+        assert said.splitlines()[-1].startswith("rr: 0 of 1 cells done; checkpoints are")
         assert free(out) and not list((out / ".claims").iterdir())
     wait_for(lambda: free(out))  # asked by the system, where the sweep could not
     if number == signal.SIGTERM or runner == "direct":  # it was asked to save, and it has

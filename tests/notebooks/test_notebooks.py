@@ -28,9 +28,12 @@ def test_glued_values_are_plain(path: Path):
     """`{glue:text}` with a format needs a number's plain text: np.float64(3.1) is none."""
     glued = [
         (output.metadata["scrapbook"]["name"], text)
-        for cell in read(path).cells if cell.cell_type == "code"
-        for output in cell.outputs if "scrapbook" in output.get("metadata", {})
-        for kind, text in output.data.items() if kind.endswith("text/plain")
+        for cell in read(path).cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if "scrapbook" in output.get("metadata", {})
+        for kind, text in output.data.items()
+        if kind.endswith("text/plain")
     ]
     for name, text in glued:
         assert not text.startswith(("np.", "tensor(", "array(")), f"{name} is glued as {text}"

@@ -27,15 +27,23 @@ def figure_cell(**metadata):
 
 def notebook(*cells):
     start = [
-        new_code_cell(bootstrap.source(), id="bootstrap",
-                      metadata={"tags": list(bootstrap.CELL_TAGS)}),
-        new_code_cell('tier = "smoke"  # smoke, colab or paper', id="parameters",
-                      metadata={"tags": ["parameters"]}),
+        new_code_cell(
+            bootstrap.source(), id="bootstrap", metadata={"tags": list(bootstrap.CELL_TAGS)}
+        ),
+        new_code_cell(
+            'tier = "smoke"  # smoke, colab or paper',
+            id="parameters",
+            metadata={"tags": ["parameters"]},
+        ),
+        new_code_cell('steps = parameters.check(tier, {"smoke": 2})', id="derived"),
     ]
-    made = new_notebook(cells=[*start, *cells], metadata={
-        "rr": {"kind": "report"},
-        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-    })
+    made = new_notebook(
+        cells=[*start, *cells],
+        metadata={
+            "rr": {"kind": "report"},
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        },
+    )
     code = [cell for cell in made.cells if cell.cell_type == "code"]
     for count, cell in enumerate(code, 1):
         cell.execution_count = count
@@ -57,11 +65,14 @@ def test_a_good_notebook_passes(found):
     assert found(notebook(prose, figure_cell())) == ""
 
 
-@pytest.mark.parametrize(("source", "said"), [
-    ("x = 1;", "ends in `;`"),
-    ("\n".join(f"x{i} = {i}" for i in range(16)), "16 lines; at most 15"),
-    ("  ", "is empty"),
-])
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("x = 1;", "ends in `;`"),
+        ("\n".join(f"x{i} = {i}" for i in range(16)), "16 lines; at most 15"),
+        ("  ", "is empty"),
+    ],
+)
 def test_bad_code(found, source, said):
     assert said in found(notebook(new_code_cell(source, id="code")))
 
@@ -87,15 +98,28 @@ def test_stored_errors_and_warnings(found):
     assert "stores a warning: careful" in said
 
 
-@pytest.mark.parametrize(("metadata", "said"), [
-    ({"mystnb": {"image": {"alt": "short", "classes": "dark-light"},
-                 "figure": {"caption": "c", "name": "n"}}}, "alt has 5 characters"),
-    ({"mystnb": {"image": {"alt": ALT}, "figure": {"caption": "c", "name": "n"}}}, "dark-light"),
-    ({"mystnb": {"image": {"alt": ALT, "classes": "dark-light"}}}, "figure.caption"),
-    ({"tags": []}, "needs exactly one of check-exact"),
-    ({"tags": ["check-exact", "check-ordering"]}, "needs exactly one of"),
-    ({"tags": ["check-exact", "chekc"]}, "unknown tag `chekc`"),
-])
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        (
+            {
+                "mystnb": {
+                    "image": {"alt": "short", "classes": "dark-light"},
+                    "figure": {"caption": "c", "name": "n"},
+                }
+            },
+            "alt has 5 characters",
+        ),
+        (
+            {"mystnb": {"image": {"alt": ALT}, "figure": {"caption": "c", "name": "n"}}},
+            "dark-light",
+        ),
+        ({"mystnb": {"image": {"alt": ALT, "classes": "dark-light"}}}, "figure.caption"),
+        ({"tags": []}, "needs exactly one of check-exact"),
+        ({"tags": ["check-exact", "check-ordering"]}, "needs exactly one of"),
+        ({"tags": ["check-exact", "chekc"]}, "unknown tag `chekc`"),
+    ],
+)
 def test_bad_figures(found, metadata, said):
     assert said in found(notebook(figure_cell(**metadata)))
 
@@ -112,16 +136,33 @@ def test_two_figures_in_a_cell(found):
     assert "shows 2 figures" in found(notebook(cell))
 
 
-@pytest.mark.parametrize(("source", "said"), [
-    ('seeds = [0]  # seeds', "the first line is not `tier"),
-    ('tier = "paper"  # the tier', 'stored tier is not "smoke"'),
-    ('tier = "smoke"  # tier\nlr: float | None = 1e-3  # rate', "does not recognise `lr`"),
-    ('tier = "smoke"  # tier\nkw = dict(a=1)  # more', "line 2 is not a plain literal"),
-    ('tier = "smoke"  # tier\nsteps = 10', "`steps` has no comment"),
-])
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("seeds = [0]  # seeds", "the first line is not `tier"),
+        ('tier = "paper"  # the tier', 'stored tier is not "smoke"'),
+        ('tier = "smoke"  # tier\nlr: float | None = 1e-3  # rate', "does not recognise `lr`"),
+        ('tier = "smoke"  # tier\nkw = dict(a=1)  # more', "line 2 is not a plain literal"),
+        ('tier = "smoke"  # tier\nsteps = 10', "`steps` has no comment"),
+    ],
+)
 def test_bad_parameters(found, source, said):
     made = notebook()
     made.cells[1].source = source
+    assert said in found(made)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ('steps = {"smoke": 2}[tier]', "neither of the two code cells after the parameters calls"),
+        ('steps = {"smoke": 2}[tier]', "'derived': `[tier]` meets a wrong tier"),
+    ],
+)
+def test_parameters_that_nothing_checks(found, source, said):
+    made = notebook(new_code_cell("1 + 1", id="more"), new_code_cell("parameters.check(tier, {})"))
+    assert "neither" not in found(made)
+    made.cells[2].source = source
     assert said in found(made)
 
 
@@ -141,48 +182,56 @@ def test_a_chapter_keeps_to_the_template(found):
     made = notebook(new_markdown_cell("Short.", id="prose"))
     made.metadata["rr"] = {"kind": "chapter"}
     said = found(made)
-    for part in ("1 code cells", "1 words", "rr-card", "0 exercises", "explorable", "lab"):
+    for part in ("2 code cells", "1 words", "rr-card", "0 exercises", "explorable", "lab"):
         assert part in said
 
 
-@pytest.mark.parametrize(("text", "kind"), [
-    ("The loss is 2.91.", "a decimal"),
-    ("It costs 14 % of all parameters.", "a percentage"),
-    ("It costs ten percent.", "a percentage"),
-    ("It is 3 times as large.", "a factor"),
-    ("It is 10× as large.", "a factor"),
-    ("A 4-fold change.", "a factor"),
-    ("It fell to 1e-6.", "a power of ten"),
-    ("It fell to 10⁻⁶.", "a power of ten"),
-    ("A gap of 3 nats.", "a loss"),
-    (":::{admonition} Takeaways\n:class: rr-takeaways\nThe loss is 2.91.\n:::", "a decimal"),
-    ("```{admonition} Takeaways\n:class: rr-takeaways\nThe loss is 2.91.\n```", "a decimal"),
-    ("| arm | loss |\n|---|---|\n| review | 2.91 |", "a decimal"),
-])
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("The loss is 2.91.", "a decimal"),
+        ("It costs 14 % of all parameters.", "a percentage"),
+        ("It costs ten percent.", "a percentage"),
+        ("It is 3 times as large.", "a factor"),
+        ("It is 10× as large.", "a factor"),
+        ("A 4-fold change.", "a factor"),
+        ("It fell to 1e-6.", "a power of ten"),
+        ("It fell to 10⁻⁶.", "a power of ten"),
+        ("A gap of 3 nats.", "a loss"),
+        (":::{admonition} Takeaways\n:class: rr-takeaways\nThe loss is 2.91.\n:::", "a decimal"),
+        ("```{admonition} Takeaways\n:class: rr-takeaways\nThe loss is 2.91.\n```", "a decimal"),
+        ("| arm | loss |\n|---|---|\n| review | 2.91 |", "a decimal"),
+    ],
+)
 def test_typed_results_are_found(text, kind):
     assert kind in [found for _, found, _ in typed_results(text)]
 
 
-@pytest.mark.parametrize("text", [
-    "Depths 4, 16 and 32, two seeds, width 64.",
-    "The loss is {glue:text}`loss:.2f`.",
-    "The coefficient is $0.5$, and $$x = 0.25$$ {eq}`eq-x`.",
-    "The paper says {quoted}`about 7 % <residual2026>`.",
-    "With `lr = 2.5e-4` and ``b = 1.5``.",
-    "See [the record](../data/v1.2/file.csv) and <https://example.org/1.5>.",
-    "```python\nx = 2.91\n```",
-    "```{code-block} python\nx = 2.91\n```",
-    "<!-- 2.91 -->",
-    "Windows of 64 × 256 tokens; section 2.",
-    "\\begin{align}x &= 0.5\\end{align}",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Depths 4, 16 and 32, two seeds, width 64.",
+        "The loss is {glue:text}`loss:.2f`.",
+        "The coefficient is $0.5$, and $$x = 0.25$$ {eq}`eq-x`.",
+        "The paper says {quoted}`about 7 % <residual2026>`.",
+        "With `lr = 2.5e-4` and ``b = 1.5``.",
+        "See [the record](../data/v1.2/file.csv) and <https://example.org/1.5>.",
+        "```python\nx = 2.91\n```",
+        "```{code-block} python\nx = 2.91\n```",
+        "<!-- 2.91 -->",
+        "Windows of 64 × 256 tokens; section 2.",
+        "\\begin{align}x &= 0.5\\end{align}",
+    ],
+)
 def test_what_is_not_a_typed_result(text):
     assert list(typed_results(text)) == []
 
 
 def test_links_that_sphinx_would_not_check():
     assert reference_links("See [the gate][gate], [one][], [good](gate.ipynb).") == [
-        "[the gate][gate]", "[one][]"]
+        "[the gate][gate]",
+        "[one][]",
+    ]
     assert reference_links("$[a][b]$ and `x[0][1]`") == []
 
 

@@ -3,7 +3,6 @@
 import shutil
 from pathlib import Path
 
-import bootstrap
 import dependencies
 import nbformat
 import pytest
@@ -16,15 +15,20 @@ from store import WIDGET_STATE, WIDGET_VIEW, clean
 def project(tmp_path) -> Path:
     """A small stand-in for the repository, to change without touching the real one."""
     files = {
-        "rr/__init__.py": "DATA = 'data'\n_WHERE = {'train': 'trainer'}\n",
+        "rr/__init__.py": "DATA = 'data'\n_WHERE = {'train': 'training.trainer'}\n",
         "rr/config.py": "x = 1\n",
-        "rr/model.py": "from .config import x\n",
-        "rr/trainer.py": "def train():\n    from rr.late import y\n    return y\n",
+        "rr/model/__init__.py": "from .transformer import Model\n",
+        "rr/model/transformer.py": "from ..config import x\nModel = x\n",
+        "rr/model/ladder.py": "y = 1\n",
+        "rr/training/__init__.py": "",
+        "rr/training/trainer.py": "def train():\n    from rr.late import y\n    return y\n",
         "rr/late.py": "y = 2\n",
         "rr/apart.py": "z = 3\n",
-        "rr/explore/__init__.py": "from .kit import draw\n",
-        "rr/explore/kit.py": "from ..config import x\ndraw = x\n",
-        "rr/explore/kit.js": "draw()\n",
+        "book/rrbook/__init__.py": "",
+        "book/rrbook/explore.py": "from .explorables.kit import draw\n",
+        "book/rrbook/explorables/__init__.py": "",
+        "book/rrbook/explorables/kit.py": "from rr.config import x\ndraw = x\n",
+        "book/rrbook/explorables/kit.js": "draw()\n",
         "data/published/a.csv": "1\n",
         "constraints.txt": "torch==1\n",
     }
@@ -39,43 +43,69 @@ def notebook(*sources):
     return new_notebook(cells=[new_code_cell(source) for source in sources])
 
 
-@pytest.mark.parametrize(("source", "parts"), [
-    ("import numpy", set()),
-    ("from rr import DATA", set()),
-    ("from rr.model import Model", {"model", "config"}),
-    ("from rr import model", {"model", "config"}),
-    ("import rr.model as m", {"model", "config"}),
-    ("import rr.trainer", {"trainer", "late"}),  # an import inside a function counts
-    ("def later():\n    from rr import apart\n", {"apart"}),
-    ("from rr.explore import draw", {"explore", "config"}),
-    ("import rr\nrr.config.x", {"config"}),
-    ("import rr\nrr.DATA", set()),
-])
-def test_parts_that_a_notebook_imports(project, source, parts):
-    assert dependencies.parts(notebook(source), project / "rr") == parts
+MODEL = {"rr", "rr.model", "rr.model.transformer", "rr.config"}
+TRAINER = {"rr", "rr.training", "rr.training.trainer", "rr.late"}
 
 
-@pytest.mark.parametrize("source", [
-    "from rr import train",  # a lazy name: where it leads, no import statement says
-    "from rr import *",
-    "import rr as r\nr.train()",
-    "import rr\nrr.train()",
-    "!rr ladder",
-    "%run something.py",
-])
+@pytest.mark.parametrize(
+    ("source", "reached"),
+    [
+        ("import numpy", set()),
+        ("from rr import DATA", {"rr"}),
+        ("from rr.model import Model", MODEL),
+        ("from rr import model", MODEL),
+        ("import rr.model.transformer as m", MODEL),
+        ("from rr.model import ladder", MODEL | {"rr.model.ladder"}),
+        ("import rr.training.trainer", TRAINER),  # an import inside a function counts
+        ("from rr import train", TRAINER),  # a lazy name is followed to its module
+        ("import rr\nrr.train()", TRAINER),
+        ("import rr as r\nr.train()", TRAINER),
+        ("def later():\n    from rr import apart\n", {"rr", "rr.apart"}),
+        (
+            "from rrbook.explore import draw",
+            {
+                "rr",
+                "rr.config",
+                "rrbook",
+                "rrbook.explore",
+                "rrbook.explorables",
+                "rrbook.explorables.kit",
+            },
+        ),
+        ("import rr\nrr.config.x", {"rr", "rr.config"}),
+        ("import rr\nrr.DATA", {"rr"}),
+    ],
+)
+def test_modules_that_a_notebook_reaches(project, source, reached):
+    assert dependencies.reached(notebook(source), project) == reached
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from rr import *",
+        "import rr\nrr.unheard_of()",
+        "!rr ladder",
+        "%run something.py",
+    ],
+)
 def test_what_cannot_be_followed_counts_everything(project, source):
-    whole = {"config", "model", "trainer", "late", "apart", "explore"}
-    assert dependencies.parts(notebook(source), project / "rr") == whole
+    everything = set(dependencies.modules(project))
+    assert dependencies.reached(notebook(source), project) == everything
 
 
-@pytest.mark.parametrize(("changed", "again"), [
-    ("rr/model.py", True),
-    ("rr/config.py", True),  # through model
-    ("rr/__init__.py", True),
-    ("data/published/a.csv", True),
-    ("constraints.txt", True),
-    ("rr/apart.py", False),
-])
+@pytest.mark.parametrize(
+    ("changed", "again"),
+    [
+        ("rr/model/transformer.py", True),
+        ("rr/config.py", True),  # through model
+        ("rr/__init__.py", True),
+        ("data/published/a.csv", True),
+        ("constraints.txt", True),
+        ("rr/model/ladder.py", False),  # in the same package, and not imported
+        ("rr/apart.py", False),
+    ],
+)
 def test_what_makes_a_notebook_run_again(project, changed, again):
     made = notebook("from rr import model")
     before = dependencies.key(made, project)
@@ -85,9 +115,9 @@ def test_what_makes_a_notebook_run_again(project, changed, again):
 
 
 def test_a_script_beside_the_code_counts(project):
-    made = notebook("from rr.explore import draw")
+    made = notebook("from rrbook.explore import draw")
     before = dependencies.key(made, project)
-    (project / "rr/explore/kit.js").write_text("draw(2)\n")
+    (project / "book/rrbook/explorables/kit.js").write_text("draw(2)\n")
     assert dependencies.key(made, project) != before
 
 
@@ -129,53 +159,32 @@ def test_storing_two_runs_gives_one_file():
         made.metadata["widgets"] = {WIDGET_STATE: {"state": state}}
         cell = made.cells[0]
         cell.id = "show"
-        cell.metadata = {"papermill": {"duration": start}, "execution": {"started": start},
-                         "tags": ["lab"]}
+        cell.metadata = {
+            "papermill": {"duration": start},
+            "execution": {"started": start},
+            "tags": ["lab"],
+        }
         cell.outputs = [new_output("stream", name="stdout", text=piece) for piece in pieces]
         view = {WIDGET_VIEW: {"model_id": ids["box"]}}
         cell.outputs.append(new_output("display_data", data=view))
         return clean(made, "01_made")
 
     names = ["box", "slider", "text", "link"]
-    one = run(dict(zip(names, ["a" * 32, "b" * 32, "c" * 32, "d" * 32], strict=True)),
-              "1", ["first\n", "second\n"])
-    two = run(dict(zip(names, ["4" * 32, "3" * 32, "2" * 32, "1" * 32], strict=True)),
-              "2", ["first\nsecond\n"])
+    one = run(
+        dict(zip(names, ["a" * 32, "b" * 32, "c" * 32, "d" * 32], strict=True)),
+        "1",
+        ["first\n", "second\n"],
+    )
+    two = run(
+        dict(zip(names, ["4" * 32, "3" * 32, "2" * 32, "1" * 32], strict=True)),
+        "2",
+        ["first\nsecond\n"],
+    )
     assert nbformat.writes(one) == nbformat.writes(two)
     assert one.cells[0].metadata == {"tags": ["lab"]}
     state = one.metadata["widgets"][WIDGET_STATE]["state"]
     box = state[one.cells[0].outputs[1].data[WIDGET_VIEW]["model_id"]]
     assert [state[child.removeprefix("IPY_MODEL_")]["value"] for child in box["children"]] == [
-        3, "words"]
-
-
-def test_the_bootstrap_cell_is_inserted_once_and_refreshed():
-    made = new_notebook(cells=[new_markdown_cell("# Title"), new_code_cell("x = 1", id="x")])
-    for _ in range(2):
-        bootstrap.refresh(made)
-        assert [cell.get("id") for cell in made.cells][1:] == [bootstrap.CELL_ID, "x"]
-    made.cells[1].source = "old"
-    bootstrap.refresh(made)
-    assert made.cells[1].source == bootstrap.source()
-
-
-def test_the_bootstrap_cell_does_nothing_where_rr_can_be_imported(monkeypatch):
-    def refuse(*args, **kwargs):
-        raise AssertionError("something was run")
-
-    monkeypatch.setattr("subprocess.run", refuse)
-    exec(compile(bootstrap.source(), "bootstrap", "exec"), {})
-
-
-def test_the_bootstrap_cell_clones_home_and_installs_with_lower_bounds(monkeypatch, tmp_path):
-    import rr
-
-    ran = []
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("subprocess.run", lambda command, check: ran.append(command))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("sys.path", [])
-    exec(compile(bootstrap.source(), "bootstrap", "exec"), {})
-    clone, install = ran
-    assert clone[:2] == ["git", "clone"] and rr.HOME in clone
-    assert install[-1].endswith("[notebooks,hub]") and not any("==" in word for word in install)
+        3,
+        "words",
+    ]

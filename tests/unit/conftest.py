@@ -1,5 +1,6 @@
 """What the unit tests share: a cache of their own, and a corpus small enough to train on."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -15,8 +16,13 @@ if not torch.cuda.is_available():  # read when Triton is first imported, by torc
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory):
-    """Tests neither find nor leave anything in the user's cache, unless RR_CACHE names one."""
-    os.environ.setdefault("RR_CACHE", str(tmp_path_factory.mktemp("cache")))
+    """Tests neither find nor leave anything in the user's cache, unless RR_CACHE names one.
+
+    pytest-xdist's processes share theirs, so that the built-in corpus is made once.
+    """
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    os.environ.setdefault("RR_CACHE", str(base / "cache"))
 
 
 @pytest.fixture(scope="session")
@@ -28,11 +34,49 @@ def tiny_corpus(tmp_path_factory) -> str:
     lines = []
     for i in range(400):
         name = who[i * 7 % 4]
-        lines.append(f"{name} {did[i * 5 % 3]} {what[i * 11 % 3]}. Then {name} sleeps "
-                     f"for {i % 13} nights.")
+        lines.append(
+            f"{name} {did[i * 5 % 3]} {what[i * 11 % 3]}. Then {name} sleeps for {i % 13} nights."
+        )
     path = folder / "tiny.txt"
     path.write_text("\n<|endoftext|>\n".join(lines))
     return f"file:{path}"
+
+
+@pytest.fixture
+def cut_off(monkeypatch):
+    """cut_off(n): a block in which training ends, as if killed, before it draws batch n, from 0."""
+    from rr.training import trainer
+
+    @contextlib.contextmanager
+    def at(batch: int):
+        draw, drawn = trainer.batch_starts, []
+
+        def cut(*args):
+            if len(drawn) == batch:
+                raise KeyError("cut off")
+            drawn.append(draw(*args))
+            return drawn[-1]
+
+        with monkeypatch.context() as patched, pytest.raises(KeyError, match="cut off"):
+            patched.setattr(trainer, "batch_starts", cut)
+            yield
+
+    return at
+
+
+@pytest.fixture
+def steppers(monkeypatch) -> list:
+    """Every `rr.training.step.Step` that is made from now on: a model with its optimiser."""
+    from rr.training import step
+
+    made, build = [], step.Step.__init__
+
+    def kept(self, *args, **options):
+        build(self, *args, **options)
+        made.append(self)
+
+    monkeypatch.setattr(step.Step, "__init__", kept)
+    return made
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +98,7 @@ def in_node(tmp_path):
         pytest.skip("needs node; the browser's tests make the same comparison")
 
     def ask(script: str, expression: str, given: object) -> object:
-        from rr.explore.kit import HERE
+        from rrbook.explorables.kit import HERE
 
         kit, own = ((HERE / name).read_text(encoding="utf-8") for name in ("kit.js", script))
         file = tmp_path / "all.js"

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rr import attention, evaluate, ladder
-from rr.model import Model, initialise, rotate
+from rr.analysis import attention, probes
+from rr.model import Model, initialise, ladder
+from rr.model.transformer import rotate
 
 IDX, TARGETS = torch.randint(70, (2, 3, 12), generator=torch.Generator().manual_seed(0))
 
@@ -26,8 +27,10 @@ def test_weights_are_the_softmax_and_values_what_it_mixes(grouped):
     model = model_of("constant:lam=2", grouped)
     first, second, _ = attention.looks(model, IDX)
     attn, x = model.layers[0].attn, model.layers[0].attn_rule.read(model.token(IDX))[0]
-    q, k, v = (t.unflatten(-1, (-1, 8)).transpose(1, 2)
-               for t in attn.qkv(x).split(list(attn.parts.values()), -1))
+    q, k, v = (
+        t.unflatten(-1, (-1, 8)).transpose(1, 2)
+        for t in attn.qkv(x).split(list(attn.parts.values()), -1)
+    )
     k = k.repeat_interleave(4 // k.shape[1], 1)
     scores = rotate(q) @ rotate(k).transpose(-1, -2) / math.sqrt(8)
     scores = scores.masked_fill(torch.ones(12, 12).triu(1).bool(), -torch.inf)
@@ -48,13 +51,19 @@ def test_importance_entropy_and_similarity_by_loops():
         assert attention.entropy(p)[b].item() == pytest.approx(one)
     assert attention.entropy(torch.tensor([0.0, 1.0])) == 0
     h = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(1)).double()
-    cosines = [F.cosine_similarity(w[i], w[j], dim=0).item()
-               for w in h for i in range(5) for j in range(5) if i != j]
+    cosines = [
+        F.cosine_similarity(w[i], w[j], dim=0).item()
+        for w in h
+        for i in range(5)
+        for j in range(5)
+        if i != j
+    ]
     assert attention.similarity(h).item() == pytest.approx(sum(cosines) / len(cosines))
 
 
-@pytest.mark.parametrize(("tokens", "nats"), [(64, 3.754), (128, 4.439), (256, 5.127),
-                                              (2048, 7.203)])
+@pytest.mark.parametrize(
+    ("tokens", "nats"), [(64, 3.754), (128, 4.439), (256, 5.127), (2048, 7.203)]
+)
 def test_the_causal_null_is_not_the_logarithm(tokens, nats):
     """Even looks at one's past: by hand for 3 tokens, (11, 5, 2)/18; well below ln T for many."""
     hand = torch.tensor([11, 5, 2], dtype=torch.float64) / 18
@@ -79,7 +88,7 @@ def test_first_token_ratios():
     p = attention.importance(attention.looks(model, IDX)[2].weights)
     expected = (p[:, 0] / p.mean(1)).mean().item()
     assert found["first_importance"][2] == pytest.approx(expected)
-    h = evaluate.trace(model, IDX)[-1].out.norm(dim=-1)
+    h = probes.trace(model, IDX)[-1].out.norm(dim=-1)
     peak = (h[:, 0] / h[:, 1:].mean(1)).mean().item()
     assert found["first_state"][2] == pytest.approx(peak)
     assert {len(row) for row in found.values()} == {3}

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from rr import DATA, RRError
-from rr.explore import audit_rows, audit_table, claim_map, verdict
-from rr.explore.audit import FIELDS, PAPERS, VERDICTS, audit_sentence, audit_shown
+from rrbook.explorables.audit import FIELDS, PAPERS, VERDICTS, audit_sentence, audit_shown
+from rrbook.explore import audit_rows, audit_table, claim_map, verdict
 
 with (DATA / "published" / "claims.csv").open() as file:
     CLAIMS = list(csv.DictReader(file))
@@ -33,6 +33,9 @@ def test_the_claims_file_is_whole():
     marks = {"primary", "secondary", "figure", "computed", "unverified"}
     for claim in CLAIMS:
         assert all(claim.values()), claim["id"]
+        assert {int(n) for n in claim["main"].split()} <= set(
+            range(1, len(claim["parts"].split(" | ")) + 1)
+        )
         assert claim["words"] in ("quoted", "ours") and claim["read"] in marks
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", claim["id"])
         assert len(claim["short"]) <= 30, claim["short"]
@@ -72,6 +75,45 @@ def test_a_verdict_is_what_its_parts_say():
             assert verdict(parts) == "holds in part"
 
 
+def test_the_verdict_on_the_main_part_is_on_that_part_alone():
+    first = {"id": "emerges", "parts": "one | two | three", "main": "2"}
+    claim = next(c for c in CLAIMS if c["id"] == "emerges") | first
+    for held, said in (
+        ([True, False, True], "contradicted"),
+        ([False, True, None], "holds"),
+        ([True, None, True], "cannot be told"),
+    ):
+        (row,) = audit_rows([claim], {"emerges": ("shown", held)})
+        assert (row["main"], row["main_verdict"]) == ([2], said)
+        assert row["verdict"] == "holds in part"
+        html = audit_table([row]).html
+        assert 'main part: <span class="is-' in html and html.count("<em>main:</em>") == 1
+        assert re.search(r"<em>main:</em> two</li>", html)
+    (row,) = audit_rows([claim | {"main": "1 2"}], {"emerges": ("shown", [True, False, True])})
+    assert row["main_verdict"] == "holds in part"
+
+
+def test_quotations_stand_in_the_abstracts_of_their_papers():
+    """ResFormer's version 5 (ACL 2025) and the looped paper's version 1, as arXiv prints them."""
+    abstracts = {
+        "2410.17897": """ResFormer achieves equivalent validation loss with 16.11% fewer model
+            parameters and 20.3% less training data compared to Transformer, while maintaining
+            similar memory usage and computational cost. Besides, SVFormer reduces KV cache size by
+            nearly half with only a small performance penalty""",
+        "2606.18524": """increasing effective depth without adding parameters. […]
+            weight sharing makes residual updates correlated across iterations, requiring the
+            stronger scaling ε = 1/N. […] A key consequence is that the optimal learning rate
+            depends only on the number of unique layers L, not on the loop count N, […] Experiments
+            on looped Transformers confirm that 1/N scaling improves trainability and yields better
+            loss than 1/√N scaling across loop counts.""",
+    }
+    abstracts = {paper: " ".join(text.split()) for paper, text in abstracts.items()}
+    quoted = [c for c in CLAIMS if c["words"] == "quoted" and c["paper"] in abstracts]
+    assert len(quoted) == 7
+    for claim in quoted:
+        assert claim["claim"] in abstracts[claim["paper"]], claim["id"]
+
+
 @pytest.mark.parametrize("parts", [[], [1], ["yes"], [0.5, True]])
 def test_a_part_is_true_false_or_open(parts):
     with pytest.raises(RRError, match="True, False and None are accepted"):
@@ -88,6 +130,8 @@ def changed(place=0, **new):
         (changed(needs=""), FOUND, "has no needs"),
         (changed(paper="1234.56789"), FOUND, "is of paper '1234.56789'"),
         (changed(parts="one | two | three"), FOUND, "has 3 parts, and 2 are judged"),
+        (changed(main="3"), FOUND, "has main parts '3': numbers from 1 to 2 are accepted"),
+        (changed(main="first"), FOUND, "numbers from 1 to 2 are accepted"),
         ([*CLAIMS, CLAIMS[0]], FOUND, "is given twice"),
         (CLAIMS, {k: v for k, v in FOUND.items() if k != "emerges"}, "'emerges' is not judged"),
         (CLAIMS, FOUND | {"emerge": ("", [None])}, "no claim 'emerge' is listed.*emerges"),
@@ -138,8 +182,11 @@ def test_choices_in_words():
 
 def test_script_and_python_agree(in_node):
     rows = audit_rows(CLAIMS, FOUND)
-    asked = in_node("audit.js", "given[1].map(v => [auditShown(given[0], v), "
-                    "auditSentence(given[0], v)])", [rows, CHOICES])
+    asked = in_node(
+        "audit.js",
+        "given[1].map(v => [auditShown(given[0], v), auditSentence(given[0], v)])",
+        [rows, CHOICES],
+    )
     for (shown, said), values in zip(asked, CHOICES, strict=True):
         assert shown == audit_shown(rows, values) and said == audit_sentence(rows, values)
 
@@ -155,9 +202,9 @@ def test_the_lab_counts_the_real_modules():
     import matplotlib
 
     matplotlib.use("Agg")
-    from rr import ladder
-    from rr.explore import lab_audit
-    from rr.explore.audit_lab import budget
+    from rr.model import ladder
+    from rrbook.explore import lab_audit
+    from rrbook.labs.audit import budget
 
     # the study's own count at 60M, and its gate by hand
     parts = budget("60M", "review")
@@ -175,7 +222,7 @@ def test_the_lab_counts_the_real_modules():
 
 def test_figures_refuse_what_does_not_fit():
     pytest.importorskip("matplotlib")
-    from rr import figures
+    from rrbook import figures
 
     _, ax = figures.canvas()
     with pytest.raises(RRError, match="2 shares for 1 sizes"):

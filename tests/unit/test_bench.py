@@ -4,9 +4,11 @@ import json
 
 import pytest
 
-from rr import bench, cli, ladder
-from rr.bench.case import Case
+from rr import cli
 from rr.config import RunFailed
+from rr.model import ladder
+from rr.perf import benchmark, gpus
+from rr.perf.benchmark_case import Case
 
 TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=8"
 
@@ -21,13 +23,22 @@ TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=8"
     ("NVIDIA H800", None), ("NVIDIA RTX A1000", None), ("cpu", None),
 ])  # fmt: skip
 def test_peaks_by_the_names_that_drivers_give(name, tera):
-    peak = bench.peak_flops(name)
+    peak = gpus.peak_flops(name)
     assert peak == (None if tera is None else pytest.approx(tera * 1e12))
 
 
 def row(path, rule, ms, peak_bytes):
-    return {"rung": "r", "rule": rule, "path": path, "batch": 2, "micro_batch": 2, "peer": None,
-            "failed": None, "step_ms": ms, "peak_bytes": peak_bytes}
+    return {
+        "rung": "r",
+        "rule": rule,
+        "path": path,
+        "batch": 2,
+        "micro_batch": 2,
+        "peer": None,
+        "failed": None,
+        "step_ms": ms,
+        "peak_bytes": peak_bytes,
+    }
 
 
 def test_ratios_are_taken_within_a_repeat():
@@ -37,36 +48,57 @@ def test_ratios_are_taken_within_a_repeat():
         row("fast", "review", [50, 50, 150], 2),
         row("fast", "standard", [40, 50, 100], 1),
     ]
-    (one,) = bench.ratios(rows, "path", "reference")
+    (one,) = benchmark.ratios(rows, "path", "reference")
     assert (one["speed"], one["least"], one["most"], one["memory"]) == (2.0, 2.0, 2.2, 0.25)
-    (one,) = bench.ratios(rows, "rule", "standard")
+    (one,) = benchmark.ratios(rows, "rule", "standard")
     assert (one["rule"], one["time"], one["least"], one["most"]) == ("review", 1.25, 1.0, 1.5)
-    assert bench.ratios(rows, "path", "compiled") == []
+    assert benchmark.ratios(rows, "path", "compiled") == []
 
 
 def test_mfu_is_counted_flops_over_the_peak(monkeypatch):
     """60M, review: 2 × 256 tokens in 1 s on a device whose peak is a tenth of what that takes."""
     case = Case("60M", "review", "fast", 2, 2)
     flops = ladder.flops_per_token(case.config) * 512
-    monkeypatch.setattr(bench, "PEAKS", {"Thing": flops * 10})
-    child = bench._Child.__new__(bench._Child)
+    monkeypatch.setattr(gpus, "PEAKS", {"Thing": flops * 10})
+    child = benchmark._Child.__new__(benchmark._Child)
     child.case, child.failed, child.times = case, None, [1000.0]
     child.found = {"device": "A Thing 80GB", "flops_per_token": flops / 512, "peak_bytes": 1}
-    found = bench._row(child)
+    found = benchmark._row(child)
     assert found["mfu"] == pytest.approx(0.1)
     assert found["tokens_per_second"] == 512
     child.found["device"] = "cpu"
-    assert bench._row(child)["mfu"] is None
+    assert benchmark._row(child)["mfu"] is None
 
 
 def test_the_whole_bench_once(capsys):
-    words = ["bench", "--rung", TINY, "--rule", "review", "standard",
-             "--paths", "reference", "fast", "--steps", "1", "--repeats", "2",
-             "--batch", "4", "--micro-batch", "2", "--threads", "1", "--device", "cpu"]
+    words = [
+        "bench",
+        "--rung",
+        TINY,
+        "--rule",
+        "review",
+        "standard",
+        "--paths",
+        "reference",
+        "fast",
+        "--steps",
+        "1",
+        "--repeats",
+        "2",
+        "--batch",
+        "4",
+        "--micro-batch",
+        "2",
+        "--threads",
+        "1",
+        "--device",
+        "cpu",
+    ]
     assert cli.main([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(r["rule"], r["path"]) for r in found["rows"]] == [
-        (rule, path) for rule in ("review", "standard") for path in ("reference", "fast")]
+        (rule, path) for rule in ("review", "standard") for path in ("reference", "fast")
+    ]
     for one in found["rows"]:
         assert one["failed"] is None and one["mfu"] is None
         assert len(one["step_ms"]) == 2 and min(one["step_ms"]) > 0
@@ -79,16 +111,18 @@ def test_the_whole_bench_once(capsys):
         assert one["loss"] == pytest.approx(other["loss"], abs=0.1)
     assert [r["over"] for r in found["over_the_reference"]] == ["reference"] * 2
     assert len(found["over_the_standard"]) == 2
-    lines = bench.table(found)
+    lines = benchmark.table(found)
     assert len(lines) == 5 and lines[1][5] == "–"
 
 
 def test_memory_is_the_cases_own():
     """Whole logits of 2048 tokens over 50257 words are 412 MB, held several times over."""
     rung = "nano:n_layer=1,d_model=16,n_head=2,seq_len=256"
-    cases = [Case(rung, "standard", path, 8, 8) for path in
-             ("fast:precision=tf32,loss=whole", "fast:precision=tf32")]
-    whole, chunked = bench.measure(cases, 1, 1, "cpu", 1)
+    cases = [
+        Case(rung, "standard", path, 8, 8)
+        for path in ("fast:precision=tf32,loss=whole", "fast:precision=tf32")
+    ]
+    whole, chunked = benchmark.measure(cases, 1, 1, "cpu", 1)
     assert whole["failed"] is None and chunked["failed"] is None
     # Logits, log-softmax and gradient against two or three chunks of half as many tokens each.
     logits = 8 * 256 * 50257 * 4
@@ -107,17 +141,26 @@ def test_a_case_that_fails_says_why_and_the_others_go_on(monkeypatch, tmp_path):
         "    def write(self, state, u):\n"
         "        raise ValueError('that is wrong')\n"
     )
-    cases = [Case(TINY, rule, "fast", 2, 2)
-             for rule in (f"{own}:Hungry", "standard", f"{own}:Wrong")]
-    hungry, fine, wrong = bench.measure(cases, 1, 1, "cpu", 1)
+    cases = [
+        Case(TINY, rule, "fast", 2, 2) for rule in (f"{own}:Hungry", "standard", f"{own}:Wrong")
+    ]
+    hungry, fine, wrong = benchmark.measure(cases, 1, 1, "cpu", 1)
     assert hungry["failed"] == "out of memory"
     assert wrong["failed"] == "ValueError: that is wrong"
     assert fine["failed"] is None and len(fine["step_ms"]) == 1
     found = {"rows": [hungry, fine], "over_the_reference": []}
-    assert "out of memory" in bench.table(found)[1]
+    assert "out of memory" in benchmark.table(found)[1]
     with pytest.raises(RunFailed, match="out of memory"):
-        bench.bench([TINY], [f"{own}:Hungry"], ["fast"], steps=1, repeats=1, batch=2, threads=1,
-                    device="cpu")
+        benchmark.bench(
+            [TINY],
+            [f"{own}:Hungry"],
+            ["fast"],
+            steps=1,
+            repeats=1,
+            batch=2,
+            threads=1,
+            device="cpu",
+        )
 
 
 @pytest.mark.parametrize(("words", "why"), [
@@ -129,7 +172,7 @@ def test_a_case_that_fails_says_why_and_the_others_go_on(monkeypatch, tmp_path):
     (["--device", "tpu"], "unknown device"),
 ])  # fmt: skip
 def test_bad_words_are_one_line_before_anything_starts(words, why, capsys, monkeypatch):
-    monkeypatch.setattr(bench, "_Child", None)  # nothing may be started
+    monkeypatch.setattr(benchmark, "_Child", None)  # nothing may be started
     assert cli.main(["bench", *words, "--device", "cpu", *words[-2:]]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and why in err
@@ -137,14 +180,35 @@ def test_bad_words_are_one_line_before_anything_starts(words, why, capsys, monke
 
 def test_peers_that_are_absent_are_said_to_be(monkeypatch, capsys):
     """Nothing is imported: what is not there cannot break what is."""
-    from rr.bench import peers
+    from rr.perf import peers
 
     monkeypatch.setattr(peers, "find_spec", lambda name: None if name == "litgpt" else object())
     here, absent = peers.installed()
     assert here == ["gpt2", "llama", "x-transformers"] and absent == ["litgpt"]
-    monkeypatch.setattr(bench, "installed", lambda: ([], ["litgpt", "transformers"]))
-    assert cli.main(["bench", "--rung", TINY, "--paths", "fast", "--peers", "--steps", "1",
-                     "--repeats", "1", "--batch", "2", "--threads", "1", "--device", "cpu"]) == 0
+    monkeypatch.setattr(benchmark, "installed", lambda: ([], ["litgpt", "transformers"]))
+    assert (
+        cli.main(
+            [
+                "bench",
+                "--rung",
+                TINY,
+                "--paths",
+                "fast",
+                "--peers",
+                "--steps",
+                "1",
+                "--repeats",
+                "1",
+                "--batch",
+                "2",
+                "--threads",
+                "1",
+                "--device",
+                "cpu",
+            ]
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert "litgpt is not installed and was not measured" in out
 
@@ -152,7 +216,7 @@ def test_peers_that_are_absent_are_said_to_be(monkeypatch, capsys):
 @pytest.mark.parametrize("name", ["gpt2", "llama", "x-transformers", "litgpt"])
 def test_a_peer_has_the_size_of_our_standard_arm(name):
     """Within 1 %: norms, biases and positions differ between the packages."""
-    from rr.bench.peers import PEERS, Peer
+    from rr.perf.peers import PEERS, Peer
 
     pytest.importorskip(PEERS[name][0], reason="not among what the tests install")
     case = Case("nano", "standard", "fast", 2, 2, name)

@@ -38,10 +38,20 @@ def training(tiny_corpus):
     """training(out, **changes) -> the words of a run of a few steps."""
 
     def words(out, **changes):
-        given = {"rung": TINY, "corpus": tiny_corpus, "tokenizer": "bpe:300", "batch": 2,
-                 "steps": 4, "threads": 1, "eval-batches": 2, "out": out} | changes
-        return ["train", *(w for key, value in given.items() if value is not None
-                           for w in (f"--{key}", value))]
+        given = {
+            "rung": TINY,
+            "corpus": tiny_corpus,
+            "tokenizer": "bpe:300",
+            "batch": 2,
+            "steps": 4,
+            "threads": 1,
+            "eval-batches": 2,
+            "out": out,
+        } | changes
+        return [
+            "train",
+            *(w for key, value in given.items() if value is not None for w in (f"--{key}", value)),
+        ]
 
     return words
 
@@ -178,12 +188,23 @@ OWN = {
     "syntax": ("def (:", "Mine", ["cannot be imported", "SyntaxError"]),
     "no rule": ("class Mine: pass", "Mine", ["no residual rule named 'Mine'"]),
     "no write": ("from rr import Rule\nclass Mine(Rule): pass", "Mine", ["write(state, u)"]),
-    "bad write": ("from rr import Rule\nclass Mine(Rule):\n def write(self, state, u):\n"
-                  "  return state.nothing", "Mine", ["mine.py, line 4", "AttributeError"]),
-    "bad shape": ("from rr import Rule\nclass Mine(Rule):\n def write(self, state, u):\n"
-                  "  return state[..., :3]", "Mine", ["with the rule", "RuntimeError"]),
-    "bad build": ("from rr import Rule\nclass Mine(Rule):\n def build(self, site, config):\n"
-                  "  1 / 0", "Mine", ["mine.py, line 4", "ZeroDivisionError"]),
+    "bad write": (
+        "from rr import Rule\nclass Mine(Rule):\n def write(self, state, u):\n"
+        "  return state.nothing",
+        "Mine",
+        ["mine.py, line 4", "AttributeError"],
+    ),
+    "bad shape": (
+        "from rr import Rule\nclass Mine(Rule):\n def write(self, state, u):\n"
+        "  return state[..., :3]",
+        "Mine",
+        ["with the rule", "RuntimeError"],
+    ),
+    "bad build": (
+        "from rr import Rule\nclass Mine(Rule):\n def build(self, site, config):\n  1 / 0",
+        "Mine",
+        ["mine.py, line 4", "ZeroDivisionError"],
+    ),
 }
 
 
@@ -196,8 +217,10 @@ def test_a_rule_of_ones_own_that_does_not_work(rr, training, tmp_path, kind):
     assert not list(out.rglob("result.json"))
 
 
-GOOD = ("from rr import Rule\nclass Mine(Rule):\n equation = 'h + u'\n source = 'here'\n"
-        " def write(self, state, u):\n  return state + u\n")
+GOOD = (
+    "from rr import Rule\nclass Mine(Rule):\n equation = 'h + u'\n source = 'here'\n"
+    " def write(self, state, u):\n  return state + u\n"
+)
 
 
 def test_a_rule_of_ones_own_that_works_then_changes_then_goes(rr, training, tmp_path):
@@ -209,12 +232,14 @@ def test_a_rule_of_ones_own_that_works_then_changes_then_goes(rr, training, tmp_
     (folder,) = out.iterdir()
     assert told == f"{folder}\n"
     assert json.loads((folder / "result.json").read_text())["id"] == folder.name
-    assert rr("sample", folder, "--tokens", 3)[0] == 0
+    assert rr("sample", folder, "--tokens", 3, "--rule", f"{path}:Mine")[0] == 0
     path.write_text(GOOD + "# changed\n")
-    one_line(rr("sample", folder), "mine.py:Mine has changed since", code=3)
+    one_line(rr("sample", folder, "--rule", f"{path}:Mine"), "mine.py:Mine is not the rule of")
     assert rr(*words)[1] != told  # another rule, another run
+    one_line(rr("sample", folder), "none of its code was run", f"--rule {path}:Mine")
     path.unlink()
-    one_line(rr("sample", folder), "mine.py", code=3)
+    one_line(rr("sample", folder), "no file", "mine.py")
+    one_line(rr("sample", folder, "--rule", f"{path}:Mine"), "no file", "mine.py")
     one_line(rr(*words), "mine.py")
 
 
@@ -244,17 +269,23 @@ def test_sample_refuses(rr, training, runs, tmp_path):
     one_line(rr("sample", tmp_path), "is no run")
     run = next(runs.iterdir())
     one_line(rr("sample", run, "--prompt", "Ada sees the sea. " * 20), "the prompt has", "16")
-    for option, value in (("tokens", 0), ("top-k", 0), ("temperature", -1), ("temperature", "nan"),
-                          ("seed", -1), ("seed", 2**70)):
+    for option, value in (
+        ("tokens", 0),
+        ("top-k", 0),
+        ("temperature", -1),
+        ("temperature", "nan"),
+        ("seed", -1),
+        ("seed", 2**70),
+    ):
         one_line(rr("sample", run, f"--{option}", value), "is accepted")
     one_line(rr("sample", run, "--prompt", os.fsdecode(b"\xff")), "not UTF-8")
     unfinished = tmp_path / "out"
 
-    def stop(self):
+    def stop(*args):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:  # a run that ends before its first checkpoint
-        patch.setattr("rr.trainer._Training.go", stop)
+        patch.setattr("rr.training.trainer.batch_starts", stop)
         one_line(last_line(rr(*training(unfinished))), "interrupted", code=130)
     (folder,) = unfinished.iterdir()
     one_line(rr("sample", folder), "has no checkpoint yet")
@@ -269,8 +300,9 @@ def test_sample_refuses_a_damaged_tokenizer(rr, runs, tmp_path, change):
         path.unlink()
     else:
         text = path.read_text()
-        path.write_text(text[:100] if change == "half" else
-                        json.dumps(json.loads(text) | {"more": 300}))
+        path.write_text(
+            text[:100] if change == "half" else json.dumps(json.loads(text) | {"more": 300})
+        )
     one_line(rr("sample", run), "tokenizer", code=3)
 
 
@@ -302,7 +334,13 @@ def value_of(result):
 def test_json_of_rules(rr):
     rows = value_of(rr("rules", "--json"))
     assert {row["name"] for row in rows if row["kind"] == "residual"} >= {
-        "standard", "constant", "highway", "review", "review-convex", "highway-carry"}
+        "standard",
+        "constant",
+        "highway",
+        "review",
+        "review-convex",
+        "highway-carry",
+    }
     assert {row["name"] for row in rows if row["kind"] == "values"} >= {"own"}
     for row in rows:
         assert row["equation"] and row["source"] and row["cost"]
@@ -312,8 +350,18 @@ def test_json_of_rules(rr):
 
 
 def test_json_of_the_ladder(rr):
-    keys = {"rung", "rule", "d_model", "n_layer", "n_head", "params", "gate_params",
-            "flops_per_token", "steps", "tokens"}
+    keys = {
+        "rung",
+        "rule",
+        "d_model",
+        "n_layer",
+        "n_head",
+        "params",
+        "gate_params",
+        "flops_per_token",
+        "steps",
+        "tokens",
+    }
     paper = value_of(rr("ladder", "--protocol", "paper", "--json"))
     assert len(paper) == 15 and all(keys <= row.keys() for row in paper)
     first = next(row for row in paper if (row["rung"], row["rule"]) == ("60M", "review"))
@@ -359,21 +407,50 @@ def test_tables_for_people(rr, runs):
         assert code == 0 and err == "" and out.count("\n") > 2
 
 
-def test_train_prints_its_folder_last_and_the_result_has_what_the_design_names(rr, training,
-                                                                               tmp_path):
+def test_train_prints_its_folder_last_and_the_result_has_what_the_design_names(
+    rr, training, tmp_path
+):
     code, out, err = rr(*training(tmp_path))
     assert code == 0
     folder = Path(out.splitlines()[-1])
     assert folder.parent == tmp_path and re.fullmatch("[0-9a-f]{12}", folder.name)
     result = json.loads((folder / "result.json").read_text())
-    assert {"id", "rung", "rule", "values", "loops", "flavour", "seed", "protocol", "corpus",
-            "tokenizer", "precision", "lr", "steps", "tokens", "status", "val_loss", "ece",
-            "params", "seconds", "threads", "weights_sha256"} <= result.keys()
+    assert {
+        "id",
+        "rung",
+        "rule",
+        "values",
+        "loops",
+        "flavour",
+        "seed",
+        "protocol",
+        "corpus",
+        "tokenizer",
+        "precision",
+        "lr",
+        "steps",
+        "tokens",
+        "status",
+        "val_loss",
+        "ece",
+        "params",
+        "seconds",
+        "threads",
+        "weights_sha256",
+    } <= result.keys()
     assert result["eval_shortened"] is True and result["status"] == "finished"
     assert result["tokens"] == 4 * 2 * 16
     provenance = json.loads((folder / "run.json").read_text())["provenance"]
-    assert {"rr", "git", "packages", "device", "threads", "precision", "micro_batch",
-            "code_path"} <= provenance.keys()
+    assert {
+        "rr",
+        "git",
+        "packages",
+        "device",
+        "threads",
+        "precision",
+        "micro_batch",
+        "code_path",
+    } <= provenance.keys()
 
 
 def test_a_diverged_run_is_kept_and_said(rr, training, tmp_path):
@@ -393,8 +470,9 @@ def test_sample_is_a_function_of_its_seed(rr, runs):
     run = next(runs.iterdir())
     texts = [rr("sample", run, "--prompt", "Ada", "--tokens", 8, "--seed", s)[1] for s in (1, 1, 2)]
     assert texts[0] == texts[1] and texts[0].startswith("Ada")
-    greedy = {rr("sample", run, "--prompt", "Ada", "--temperature", 0, "--seed", s)[1]
-              for s in (1, 2)}
+    greedy = {
+        rr("sample", run, "--prompt", "Ada", "--temperature", 0, "--seed", s)[1] for s in (1, 2)
+    }
     assert len(greedy) == 1
 
 
@@ -403,8 +481,15 @@ def test_sample_is_a_function_of_its_seed(rr, runs):
 
 def process(*words, **options):
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, "-m", "rr.cli", *words], env=env, cwd=ROOT, text=True,
-                          capture_output=True, timeout=120, **options)
+    return subprocess.run(
+        [sys.executable, "-m", "rr.cli", *words],
+        env=env,
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        timeout=120,
+        **options,
+    )
 
 
 def test_the_real_process_has_the_same_exit_codes(tmp_path):
@@ -418,19 +503,30 @@ def test_the_real_process_has_the_same_exit_codes(tmp_path):
 def test_output_that_nobody_reads_or_that_finds_no_room(runs):
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = f"{sys.executable} -m rr.cli table {runs} --json"
-    gone = subprocess.run(["bash", "-c", f"{command} | true; exit ${{PIPESTATUS[0]}}"], env=env,
-                          cwd=ROOT, capture_output=True, text=True)
+    gone = subprocess.run(
+        ["bash", "-c", f"{command} | true; exit ${{PIPESTATUS[0]}}"],
+        env=env,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert (gone.returncode, gone.stderr) == (0, "")
-    full = subprocess.run(["bash", "-c", f"{command} > /dev/full"], env=env, cwd=ROOT,
-                          capture_output=True, text=True)
+    full = subprocess.run(
+        ["bash", "-c", f"{command} > /dev/full"], env=env, cwd=ROOT, capture_output=True, text=True
+    )
     assert full.returncode == 2 and full.stderr.count("\n") == 1, full.stderr
 
 
 def test_ctrl_c_of_a_real_process(training, tmp_path):
     words = [str(w) for w in training(tmp_path, steps=100_000)]
-    child = subprocess.Popen([sys.executable, "-m", "rr.cli", *words], cwd=ROOT, text=True,
-                             env={**os.environ, "PYTHONPATH": str(ROOT)},
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "rr.cli", *words],
+        cwd=ROOT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     for line in child.stderr:
         if "step 1/" in line:
             break

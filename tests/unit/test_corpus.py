@@ -15,10 +15,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rr import cache, documents
-from rr import tokens as vocabularies
 from rr.config import RRError
-from rr.corpus import Tokens, baselines, identity, open_corpus
+from rr.data import Tokens, baselines, cache, documents, open_corpus
+from rr.data import tokenizer as vocabularies
+from rr.data.corpus import identity
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = Path(os.environ.get("RR_SHARED", ROOT.parent / "shared")) / "data"
@@ -59,9 +59,10 @@ def small(tmp_path):
 # ---- what comes out
 
 
-@pytest.mark.parametrize("name", [
-    "a.txt", "a.txt.xz", "a.xz", "a.gz", "a.jsonl", "a.jsonl.gz", "a.jsonl.xz", "a.parquet"
-])
+@pytest.mark.parametrize(
+    "name",
+    ["a.txt", "a.txt.xz", "a.xz", "a.gz", "a.jsonl", "a.jsonl.gz", "a.jsonl.xz", "a.parquet"],
+)
 def test_every_format_gives_the_same_documents(tmp_path, name):
     tokens = opened(f"file:{written(tmp_path / name)}")
     parts = [tokens.decode(part).split("<|endoftext|>") for part in (tokens.train, tokens.valid)]
@@ -109,7 +110,9 @@ def test_a_mark_in_a_row_separates_and_never_comes_from_text(tmp_path):
     assert tokens.n_documents["train"] + tokens.n_documents["valid"] == len(rows) + 1
     assert int((tokens.train == tokens.eot).sum()) == tokens.n_documents["train"]
     assert tokens.encode("one<|endoftext|>two") == [
-        *tokens.encode("one"), tokens.eot, *tokens.encode("two")
+        *tokens.encode("one"),
+        tokens.eot,
+        *tokens.encode("two"),
     ]
     assert tokens.eot not in tokens.encode("<|endoftext| > and |endoftext|>")
 
@@ -132,21 +135,29 @@ def test_a_long_document_is_encoded_as_if_in_one_piece(monkeypatch, small):
     assert len(pieces) > 20 and "".join(p for p, _ in pieces) == text
     ids, ended = zip(*vocabulary.stream([text, "", "b"]), strict=True)
     assert np.concatenate(ids).tolist() == [
-        *vocabulary.encode(text), vocabulary.eot, vocabulary.eot,
-        *vocabulary.encode("b"), vocabulary.eot,
+        *vocabulary.encode(text),
+        vocabulary.eot,
+        vocabulary.eot,
+        *vocabulary.encode("b"),
+        vocabulary.eot,
     ]
     assert sum(ended) == 3
 
 
 def test_training_a_tokenizer_is_deterministic(tmp_path):
-    code = ("import sys; from rr.corpus import open_corpus; t = open_corpus('file:' + sys.argv[1],"
-            "'bpe:280', cache=sys.argv[2], log=lambda line: None); print(t.sha256['train'])")
+    code = (
+        "import sys; from rr.data import open_corpus; t = open_corpus('file:' + sys.argv[1],"
+        "'bpe:280', cache=sys.argv[2], log=lambda line: None); print(t.sha256['train'])"
+    )
     path = written(tmp_path / "a.txt")
     found = {
         subprocess.run(
-            [sys.executable, "-c", code, str(path), str(tmp_path / threads)], check=True, cwd=ROOT,
+            [sys.executable, "-c", code, str(path), str(tmp_path / threads)],
+            check=True,
+            cwd=ROOT,
             env={**os.environ, "RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": threads},
-            capture_output=True, text=True,
+            capture_output=True,
+            text=True,
         ).stdout
         for threads in ("1", "4")
     }
@@ -277,7 +288,7 @@ def test_a_process_killed_while_writing_leaves_no_half(small):
     corpus, home = small
     code = (
         "import os, sys\n"
-        "import rr.cache, rr.corpus\n"
+        "import rr.data.cache, rr.data.corpus\n"
         "at, seen = int(sys.argv[3]), [0]\n"
         "def point(name, real):\n"
         "    def wrapped(*a, **k):\n"
@@ -285,18 +296,22 @@ def test_a_process_killed_while_writing_leaves_no_half(small):
         "        if seen[0] == at: os.kill(os.getpid(), 9)\n"
         "        return real(*a, **k)\n"
         "    return wrapped\n"
-        "rr.corpus._write = point('write', rr.corpus._write)\n"
-        "rr.cache.sync = point('sync', rr.cache.sync)\n"
-        "rr.cache.digest = point('digest', rr.cache.digest)\n"
-        "rr.corpus.open_corpus(sys.argv[1], 'bpe:257', cache=sys.argv[2])\n"
+        "rr.data.corpus._write = point('write', rr.data.corpus._write)\n"
+        "rr.data.cache.sync = point('sync', rr.data.cache.sync)\n"
+        "rr.data.cache.digest = point('digest', rr.data.cache.digest)\n"
+        "rr.data.open_corpus(sys.argv[1], 'bpe:257', cache=sys.argv[2])\n"
         "print(seen[0])\n"
     )
     whole = np.array(opened(corpus, "bpe:257", cache=home / "reference").train)
     killed = 0
     for at in (1, 3, 6, 9, 11, 12, 13, 14, 16, 99):
         there = home / str(at)
-        done = subprocess.run([sys.executable, "-c", code, corpus, str(there), str(at)], cwd=ROOT,
-                              capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code, corpus, str(there), str(at)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode in (0, -9), done.stderr
         killed += done.returncode == -9
         for folder in there.glob("*/*"):  # whatever has its final name is whole
@@ -309,11 +324,18 @@ def test_a_process_killed_while_writing_leaves_no_half(small):
 
 def test_processes_at_once_make_it_once(small):
     corpus, home = small
-    code = ("import sys; from rr.corpus import open_corpus; "
-            "t = open_corpus(sys.argv[1], 'bpe:280', cache=sys.argv[2]); print(t.sha256)")
+    code = (
+        "import sys; from rr.data import open_corpus; "
+        "t = open_corpus(sys.argv[1], 'bpe:280', cache=sys.argv[2]); print(t.sha256)"
+    )
     running = [
-        subprocess.Popen([sys.executable, "-c", code, corpus, str(home)], cwd=ROOT,
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", code, corpus, str(home)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(4)
     ]
     said = [process.communicate(timeout=120) for process in running]
@@ -412,15 +434,18 @@ def test_parquet_without_text(tmp_path):
             opened(f"file:{path}")
 
 
-@pytest.mark.parametrize("corpus, says", [
-    ("fabels", "unknown corpus 'fabels': did you mean fables"),
-    ("", "unknown corpus"),
-    ("file:", "names no path"),
-    ("file:/no/such.txt", "no file or folder /no/such.txt"),
-    ("no/such.txt", "for a path write file:no/such.txt"),
-    (str(ROOT), "for a path write file:"),
-    ("a b/c", "unknown corpus"),
-])
+@pytest.mark.parametrize(
+    "corpus, says",
+    [
+        ("fabels", "unknown corpus 'fabels': did you mean fables"),
+        ("", "unknown corpus"),
+        ("file:", "names no path"),
+        ("file:/no/such.txt", "no file or folder /no/such.txt"),
+        ("no/such.txt", "for a path write file:no/such.txt"),
+        (str(ROOT), "for a path write file:"),
+        ("a b/c", "unknown corpus"),
+    ],
+)
 def test_bad_corpus_names(corpus, says):
     for ask in (identity, opened):
         with pytest.raises(RRError, match=re.escape(says)):
@@ -438,8 +463,10 @@ def test_folders_that_lack_a_part(tmp_path):
         opened(f"file:{tmp_path}")
 
 
-@pytest.mark.parametrize("tokenizer", ["bpe:", "bpe:x", "bpe:256", "bpe:-3", "bpe:1e4", "bpe:²",
-                                       "bpe:99999999999", "bpe:1000001"])
+@pytest.mark.parametrize(
+    "tokenizer",
+    ["bpe:", "bpe:x", "bpe:256", "bpe:-3", "bpe:1e4", "bpe:²", "bpe:99999999999", "bpe:1000001"],
+)
 def test_bad_bpe_sizes(tokenizer):
     for ask in (identity, opened):
         with pytest.raises(RRError, match=r"bpe:N is accepted, .* from 257 .* to 1,000,000"):
@@ -448,8 +475,9 @@ def test_bad_bpe_sizes(tokenizer):
 
 def test_more_tokens_than_the_text_has(small):
     corpus, home = small
-    with pytest.raises(RRError, match=r"bpe:9000: the training text has merges for (\d+) tokens"
-                       ) as error:
+    with pytest.raises(
+        RRError, match=r"bpe:9000: the training text has merges for (\d+) tokens"
+    ) as error:
         opened(corpus, "bpe:9000", cache=home)
     most = re.search(r"from 257 to (\d+)", str(error.value))[1]
     assert opened(corpus, f"bpe:{most}", cache=home).vocab_size == int(most)
@@ -521,16 +549,21 @@ def test_the_hub_is_asked_once_and_for_the_pinned_revision(monkeypatch, tmp_path
 
     def load(name, *, revision, split):
         asked.append((name, revision, split))
-        return real("parquet", data_files=str(path), cache_dir=str(tmp_path / "hf"),
-                    split=split.replace("400000", "100"))
+        return real(
+            "parquet",
+            data_files=str(path),
+            cache_dir=str(tmp_path / "hf"),
+            split=split.replace("400000", "100"),
+        )
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     monkeypatch.setattr(documents, "require_hub", lambda *_: None)
     documents._hub_rows.cache_clear()
     tokens = opened("tinystories", cache=tmp_path)
     documents._hub_rows.cache_clear()
-    assert asked == [("roneneldan/TinyStories", "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64",
-                      "train[:400000]")]
+    assert asked == [
+        ("roneneldan/TinyStories", "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64", "train[:400000]")
+    ]
     assert tokens.name == "tinystories" and sum(tokens.n_documents.values()) == 100
     assert tokens.decode(tokens.train).startswith(STORIES[0] + "<|endoftext|>")
 
@@ -540,6 +573,7 @@ def test_the_hub_is_asked_once_and_for_the_pinned_revision(monkeypatch, tmp_path
 
 def _reference(train, valid, vocab_size):
     """The definition in plain Python, λ by a fine grid."""
+
     def tables(ids):
         return Counter(ids), Counter(zip(ids, ids[1:], strict=False)), Counter(ids[:-1]), len(ids)
 
@@ -554,8 +588,9 @@ def _reference(train, valid, vocab_size):
 
     at = len(train) * 9 // 10
     fit = tables(train[:at])
-    lam = min((i / 2000 for i in range(2000)),
-              key=lambda lam: nats(fit, train[at - 1], train[at:], lam))
+    lam = min(
+        (i / 2000 for i in range(2000)), key=lambda lam: nats(fit, train[at - 1], train[at:], lam)
+    )
     whole = tables(train)
     return lam, lambda lam: nats(whole, valid[0], valid[1:], lam)
 

@@ -10,14 +10,19 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt  # noqa: E402
 
-from rr import evaluate, figures, ladder  # noqa: E402
+from rr.analysis import probes
 from rr.config import RRError  # noqa: E402
-from rr.explore import lab_depth_attention  # noqa: E402
-from rr.explore.labs import letters  # noqa: E402
-from rr.explore.looking import looking_numbers, looking_sentence  # noqa: E402
-from rr.explore.looking_lab import short_looking  # noqa: E402
-from rr.model import Model, initialise  # noqa: E402
+from rr.model import (  # noqa: E402
+    Model,
+    initialise,
+    ladder,  # noqa: E402
+)
 from rr.ops import rms_norm  # noqa: E402
+from rrbook import figures
+from rrbook.explorables.looking import looking_numbers, looking_sentence  # noqa: E402
+from rrbook.explore import lab_depth_attention  # noqa: E402
+from rrbook.labs.depth import letters  # noqa: E402
+from rrbook.labs.looking import short_looking  # noqa: E402
 
 IDX, TARGETS = torch.randint(70, (2, 3, 16), generator=torch.Generator().manual_seed(0))
 
@@ -39,7 +44,7 @@ def test_depth_attention_looks_where_its_weights_say(size):
     hooks = [layer.get_submodule(name).register_forward_hook(
         lambda module, given, out: updates.append(out[0] if isinstance(out, tuple) else out))
         for layer in model.layers for name in ("attn", "mlp")]  # fmt: skip
-    found = evaluate.depth_attention(model, IDX)
+    found = probes.depth_attention(model, IDX)
     for hook in hooks:
         hook.remove()
     x0 = model.token(IDX) + model.position(torch.arange(16))
@@ -58,14 +63,14 @@ def test_depth_attention_looks_where_its_weights_say(size):
 
 def test_only_depth_attention_has_weights_over_depth():
     with pytest.raises(RRError, match="denseformer has no depth attention: attnres is accepted"):
-        evaluate.depth_attention(model_of("denseformer"), IDX)
+        probes.depth_attention(model_of("denseformer"), IDX)
 
 
 @pytest.mark.parametrize("rule", ["standard", "attnres:size=2", "denseformer", "hyper-connections"])
 def test_updates_and_their_gradients_under_any_rule(rule):
     """The gradient against a difference quotient: the loss when one update is moved."""
     model = model_of(rule)
-    sizes, slopes = evaluate.updates_by_depth(model, IDX, TARGETS)
+    sizes, slopes = probes.updates_by_depth(model, IDX, TARGETS)
     assert len(sizes) == len(slopes) == 4 and all(p.grad is None for p in model.parameters())
     moved = {}
 
@@ -139,8 +144,9 @@ def test_the_explorables_words():
 def test_the_script_and_python_agree(in_node):
     cases = [[n, size, tilt, seeded] for n in (4, 8, 24) for size in ("1", "2", "4", "all")
              for tilt in (0, 0.5, 6, -6) for seeded in (False, True)]  # fmt: skip
-    asked = in_node("looking.js", "given.map(x => [lookingNumbers(...x), lookingSentence(...x)])",
-                    cases)
+    asked = in_node(
+        "looking.js", "given.map(x => [lookingNumbers(...x), lookingSentence(...x)])", cases
+    )
     for (numbers, said), case in zip(asked, cases, strict=True):
         assert said == looking_sentence(*case)
         expected = looking_numbers(*case)

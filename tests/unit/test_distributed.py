@@ -12,16 +12,26 @@ from pathlib import Path
 import pytest
 
 from rr.config import ModelConfig, RRError
-from rr.distributed import STRATEGIES, World
 from rr.model import Model
+from rr.training.distributed import STRATEGIES, World
 
 TINY = "nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def command(corpus, out, processes, **options):
-    given = {"rung": TINY, "rule": "review", "corpus": corpus, "tokenizer": "bpe:300", "batch": 4,
-             "steps": 12, "precision": "fp32", "threads": 1, "out": out, "save-every": 1e-9}
+    given = {
+        "rung": TINY,
+        "rule": "review",
+        "corpus": corpus,
+        "tokenizer": "bpe:300",
+        "batch": 4,
+        "steps": 12,
+        "precision": "fp32",
+        "threads": 1,
+        "out": out,
+        "save-every": 1e-9,
+    }
     words = [f"--{key}={value}" for key, value in (given | options).items()]
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     how = torchrun if processes > 1 else []
@@ -124,14 +134,14 @@ def test_killed_processes_go_on_bit_for_bit(tiny_corpus, tmp_path, pair, how):
 IN_TURN = """
 import json, sys
 from torch import distributed
-from rr import paths, runs, trainer
+from rr.training import run_folder, step, trainer
 
-whole = paths.compile_model
-paths.compile_model = lambda model, _: whole(model, "aot_eager")
+whole = step.compile_model
+step.compile_model = lambda model, _: whole(model, "aot_eager")
 given, turns = map(json.loads, sys.argv[1:])
 distributed.init_process_group("gloo")
 for out, how, path in turns:
-    trainer.train(runs.plan(**given), out, threads=1, parallel=how, path=path)
+    trainer.train(run_folder.plan(**given), out, threads=1, parallel=how, path=path)
 distributed.barrier()
 distributed.destroy_process_group()
 """

@@ -8,8 +8,8 @@ import pytest
 
 from rr import stats
 from rr.config import RRError
-from rr.explore.emergence import DESIGNS, FALLS, toy_gap, toy_numbers, toy_sentence
 from rr.stats.emergence import at_fixed_ratio, measured
+from rrbook.explorables.emergence import DESIGNS, FALLS, toy_gap, toy_numbers, toy_sentence
 
 SIZES = np.array([60e6, 150e6, 320e6])
 RUNGS = [["60M", 60e6, 8000], ["320M", 320e6, 8000], ["1B", 1e9, 6000]]
@@ -132,8 +132,11 @@ def test_emergence_script_and_python_agree(in_node):
     keys = ("speed", "size", "alpha", "design", "falls")
     cases = list(itertools.product((1, 1.13), (-0.02, 0, 0.014), (0.1, 0.6), DESIGNS, FALLS))
     given = [RUNGS, [dict(zip(keys, case, strict=True)) for case in cases]]
-    asked = in_node("emergence.js", "given[1].map(v => [toyNumbers(given[0], v), "
-                    "toySentence(given[0], v)])", given)
+    asked = in_node(
+        "emergence.js",
+        "given[1].map(v => [toyNumbers(given[0], v), toySentence(given[0], v)])",
+        given,
+    )
     for (found, said), case in zip(asked, cases, strict=True):
         expected = toy_numbers(RUNGS, *case)
         assert found.keys() == expected.keys()
@@ -148,8 +151,8 @@ def test_lab_power_says_what_stats_say():
     import matplotlib
 
     matplotlib.use("Agg")
-    from rr.explore import lab_power
-    from rr.explore.kit import number
+    from rrbook.explorables.kit import number
+    from rrbook.explore import lab_power
 
     made = lab_power(dict(zip(("60M", "150M", "320M"), SIZES, strict=True)))
     made.controls["seeds"].value = 6
@@ -169,7 +172,7 @@ def test_figures_show_the_points_that_they_were_given():
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    from rr import figures
+    from rrbook import figures
 
     fig, axes = figures.canvas(3)
     points = [(6e7, 1.3e8), (1.5e8, 6e7)]

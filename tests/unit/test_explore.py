@@ -5,13 +5,25 @@ import itertools
 import json
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from rr import DATA
 from rr.config import RRError
-from rr.explore import (
+from rrbook.explorables.cliff import cliff_numbers, cliff_sentence, recorded_near
+from rrbook.explorables.evidence import (
+    CORRECTIONS,
+    TESTS,
+    verdict_data,
+    verdict_numbers,
+    verdict_sentence,
+)
+from rrbook.explorables.gate import STATE, gate_numbers, gate_sentence
+from rrbook.explorables.kit import HERE, number, share
+from rrbook.explorables.stream import stream_numbers, stream_sentence
+from rrbook.explore import (
     audit_rows,
     claim_map,
     depth_attention,
@@ -29,17 +41,6 @@ from rr.explore import (
     verdict_table,
     winners_luck,
 )
-from rr.explore.cliff import cliff_numbers, cliff_sentence, recorded_near
-from rr.explore.evidence import (
-    CORRECTIONS,
-    TESTS,
-    verdict_data,
-    verdict_numbers,
-    verdict_sentence,
-)
-from rr.explore.gate import STATE, gate_numbers, gate_sentence
-from rr.explore.kit import HERE, number, share
-from rr.explore.stream import stream_numbers, stream_sentence
 
 RECORDED = [
     {
@@ -355,9 +356,9 @@ def labs():
     import matplotlib
 
     matplotlib.use("Agg")
-    from rr.explore import labs
+    from rrbook.labs import depth, gate, lab, stream
 
-    return labs
+    return SimpleNamespace(**{**vars(depth), **vars(gate), **vars(stream), **vars(lab)})
 
 
 def told(lab):
@@ -454,7 +455,7 @@ def test_lab_depth_trains_a_real_net(labs):
 
 
 def test_simulated_studies_have_the_truth_that_was_asked_for(labs):
-    from rr.explore import simulated_study
+    from rrbook.explore import simulated_study
 
     rng = np.random.default_rng(3)
     a, b = simulated_study(0.02, 0.01, 0.8, 200_000, rng)
@@ -467,7 +468,7 @@ def test_simulated_studies_have_the_truth_that_was_asked_for(labs):
 
 
 def test_lab_evidence_runs_the_real_tests(labs):
-    from rr.explore import lab_evidence
+    from rrbook.explore import lab_evidence
 
     def shares(made):
         found = re.search(r"in ([\d.]+) % of (\d+) studies.*?in ([\d.]+) %; .* in ([\d.]+) %",

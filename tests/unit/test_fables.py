@@ -8,9 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from rr import fables
 from rr.config import RRError
-from rr.corpus import baselines, open_corpus
+from rr.data import baselines, fables, open_corpus
 
 # ---- the alternatives of every rule begin differently: a proof, not a sample
 
@@ -100,8 +99,19 @@ def test_probabilities_of_a_small_grammar_sum_to_one(monkeypatch):
 
     Kept whole: the rules where the story forks; of every other rule, the first alternative.
     """
-    whole = {"deed.yes", "deed.no", "need.bread", "hint", "gift.kind", "gift.cold",
-             "crossing.words", "crossing.none", "home.yes", "home.no", "strange"}
+    whole = {
+        "deed.yes",
+        "deed.no",
+        "need.bread",
+        "hint",
+        "gift.kind",
+        "gift.cold",
+        "crossing.words",
+        "crossing.none",
+        "home.yes",
+        "home.no",
+        "strange",
+    }
     small = {
         name: options if name in whole else options[: 3 if name == "word" else 1]
         for name, options in fables.RULES.items()
@@ -166,8 +176,13 @@ def test_shares_are_the_weights():
     weights = {o.text: o.weight for o in fables.RULES["name.she"]}
     for name, weight in weights.items():
         p = 11 / 21 * weight / sum(weights.values())
-        seen = sum(f"named {name}." in t or f"called {name}." in t or f"lived {name}," in t
-                   or f"young, {name} was" in t for t in texts) / len(texts)
+        seen = sum(
+            f"named {name}." in t
+            or f"called {name}." in t
+            or f"lived {name}," in t
+            or f"young, {name} was" in t
+            for t in texts
+        ) / len(texts)
         assert abs(seen - p) < 4 * math.sqrt(p * (1 - p) / len(texts)), name
     p = 6 / (6 + 3 + 2)
     seen = sum(" They still say " in t for t in texts) / len(texts)

@@ -6,12 +6,14 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from rr import ops, paths
 from rr.config import ModelConfig, Recipe, RRError
 from rr.model import Model, initialise
-from rr.paths import PATHS, Path, Step, ablations, parse_path
-from rr.residual import RULES
+from rr.ops import cross_entropy
+from rr.residual import RULES, gates
 from rr.residual.base import REGISTRY
+from rr.training import backend
+from rr.training.backend import PATHS, Path, ablations, parse_path
+from rr.training.step import Step
 
 CPU = torch.device("cpu")
 STEPS, B, T, V = 50, 4, 16, 40
@@ -36,8 +38,9 @@ def batches():
 
 
 def step_of(rule, path, micro=None, values="own", **options):
-    config = ModelConfig(V, n_layer=2, n_head=2, d_model=16, d_ff=32, seq_len=T, rule=rule,
-                         values=values)
+    config = ModelConfig(
+        V, n_layer=2, n_head=2, d_model=16, d_ff=32, seq_len=T, rule=rule, values=values
+    )
     recipe = Recipe(STEPS, B, 3e-3, 1)
     return Step(initialise(Model(config), 0), recipe, parse_path(path), CPU, micro, **options)
 
@@ -48,7 +51,8 @@ def losses(*given, **options):
 
 
 EACH = [(rule, "own") for rule in RULES] + [
-    ("standard", values) for values in REGISTRY["values"] if values != "own"]
+    ("standard", values) for values in REGISTRY["values"] if values != "own"
+]
 
 
 @pytest.mark.parametrize(("rule", "values"), EACH)
@@ -77,11 +81,14 @@ def test_each_choice_of_a_path_is_made(monkeypatch):
     assert len(step.optimizer.param_groups) == 2  # decayed and not
     seen = []
     for name in ("gated_write", "review_gate"):
-        one = getattr(ops, name)
-        monkeypatch.setattr(f"rr.residual.gates.{name}",
-                            lambda *a, one=one, name=name: seen.append(name) or one(*a))
-    whole = ops.whole_cross_entropy
-    monkeypatch.setattr(ops, "whole_cross_entropy", lambda *a: seen.append("whole") or whole(*a))
+        one = getattr(gates, name)
+        monkeypatch.setattr(
+            f"rr.residual.gates.{name}", lambda *a, one=one, name=name: seen.append(name) or one(*a)
+        )
+    whole = cross_entropy.whole_cross_entropy
+    monkeypatch.setattr(
+        cross_entropy, "whole_cross_entropy", lambda *a: seen.append("whole") or whole(*a)
+    )
     step(*batches()[0])
     assert set(seen) == {"review_gate", "whole"}
     seen.clear()
@@ -114,8 +121,9 @@ def test_inductor_follows_the_fast_path():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("path", ["compiled:graph=step", "compiled:attention=cudnn", "triton",
-                                  "reference:graph=step"])
+@pytest.mark.parametrize(
+    "path", ["compiled:graph=step", "compiled:attention=cudnn", "triton", "reference:graph=step"]
+)
 def test_what_only_a_gpu_does_follows_the_reference_path(path):
     device = torch.device("cuda")
     config = ModelConfig(V, n_layer=2, n_head=2, d_model=128, d_ff=256, seq_len=T, rule="review")
@@ -131,8 +139,13 @@ def test_paths_are_named_and_changed_by_words():
     assert parse_path("reference") == Path()
     changed = parse_path("compiled:precision=tf32,graph=step")
     assert (changed.precision, changed.graph, changed.gate) == ("tf32", "step", "fast")
-    assert ablations("fast") == ["fast:precision=tf32", "fast:gate=reference", "fast:loss=whole",
-                                 "fast:optimizer=plain", "fast:allocator=system"]
+    assert ablations("fast") == [
+        "fast:precision=tf32",
+        "fast:gate=reference",
+        "fast:loss=whole",
+        "fast:optimizer=plain",
+        "fast:allocator=system",
+    ]
     assert ablations("fast:gate=reference,precision=tf32") == [
         "fast:gate=reference,precision=tf32,loss=whole",
         "fast:gate=reference,precision=tf32,optimizer=plain",
@@ -141,10 +154,17 @@ def test_paths_are_named_and_changed_by_words():
     on_a_gpu = ablations("fast", torch.device("cuda"))  # whose memory torch keeps by itself
     assert on_a_gpu == ablations("fast")[:-1]
     assert [name for name, path in PATHS.items() if path.allocator == "kept"] == [
-        "fast", "compiled", "triton"]
+        "fast",
+        "compiled",
+        "triton",
+    ]
     assert {*PATHS} == {"reference", "eager", "fast", "compiled", "triton"}
-    for wrong, words in (("fats", "did you mean fast"), ("fast:gaet=fast", "did you mean gate"),
-                         ("fast:loss=hole", "did you mean whole"), ("fast:loss", "name:key")):
+    for wrong, words in (
+        ("fats", "did you mean fast"),
+        ("fast:gaet=fast", "did you mean gate"),
+        ("fast:loss=hole", "did you mean whole"),
+        ("fast:loss", "name:key"),
+    ):
         with pytest.raises(RRError, match=words):
             parse_path(wrong)
 
@@ -152,4 +172,4 @@ def test_paths_are_named_and_changed_by_words():
 @pytest.mark.parametrize("path", ["fast:graph=step", "fast:attention=cudnn"])
 def test_what_a_cpu_cannot_do_is_refused(path):
     with pytest.raises(RRError, match="needs a CUDA device"):
-        paths.check(parse_path(path), CPU)
+        backend.check(parse_path(path), CPU)

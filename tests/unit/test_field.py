@@ -9,12 +9,12 @@ import pytest
 
 import rr
 from rr import DATA, stats
+from rr.analysis.rule_anatomy import FAMILIES, anatomy
 from rr.config import ModelConfig, RRError
-from rr.explore import rule_field, rule_gallery
-from rr.explore.anatomy import FAMILIES, anatomy
-from rr.explore.field import TOY, draw, field_numbers, field_sentence
-from rr.explore.gallery import amount
 from rr.residual import REGISTRY, RULES
+from rrbook.explorables.field import TOY, draw, field_numbers, field_sentence
+from rrbook.explorables.gallery import amount
+from rrbook.explore import rule_field, rule_gallery
 
 RECORDS = DATA / "measured" / "04_field_guide"
 
@@ -175,24 +175,24 @@ def test_the_real_model_under_the_same_two_measures():
     matplotlib.use("Agg")
     import torch
 
-    from rr import evaluate
-    from rr.explore.field_lab import lab_field, updates_and_gradients
+    from rr.analysis import probes
     from rr.model import Model, initialise
+    from rrbook.labs.field import lab_field, updates_and_gradients
 
     shape = {"vocab_size": 64, "n_layer": 2, "n_head": 1, "d_model": 16, "d_ff": 32, "seq_len": 9}
     model = initialise(Model(ModelConfig(**shape, rule="standard")), 0)
     source = torch.Generator().manual_seed(0)
     ids = torch.randint(64, (4, 9), generator=source)
-    steps = evaluate.trace(model, ids[:, :-1])
+    steps = probes.trace(model, ids[:, :-1])
     norms, slopes = updates_and_gradients(model)
     assert norms == pytest.approx(
-        [evaluate.rms(steps[0].h), *(evaluate.rms(s.out) for s in steps)], rel=1e-6
+        [probes.rms(steps[0].h), *(probes.rms(s.out) for s in steps)], rel=1e-6
     )
-    by_stream = evaluate.gradient_by_depth(model, ids[:, :-1], ids[:, 1:])
+    by_stream = probes.gradient_by_depth(model, ids[:, :-1], ids[:, 1:])
     assert slopes == pytest.approx(by_stream, rel=1e-5)
     half = initialise(Model(ModelConfig(**shape, rule="constant:c=0.25")), 0)
     assert updates_and_gradients(half)[1][1:] == pytest.approx(
-        [g / 4 for g in evaluate.gradient_by_depth(half, ids[:, :-1], ids[:, 1:])[1:]], rel=1e-5
+        [g / 4 for g in probes.gradient_by_depth(half, ids[:, :-1], ids[:, 1:])[1:]], rel=1e-5
     )
     made = lab_field()
     made.controls["sublayers"].value = 4
@@ -219,7 +219,7 @@ def _row(arm, gap, holm, baseline="standard", **more):
 
 def test_ranking_fills_only_what_survives_the_correction():
     pytest.importorskip("matplotlib")
-    from rr import figures
+    from rrbook import figures
 
     rows = [
         _row("standard", None, None, None), _row("review", -0.1, 0.01), _row("highway", 0.02, 0.6),

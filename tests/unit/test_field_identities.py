@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from rr import ladder
+from rr.analysis.probes import trace
 from rr.config import ModelConfig, RRError
-from rr.evaluate import trace
-from rr.model import Model, initialise, site_of
+from rr.model import Model, initialise, ladder, site_of
 from rr.residual import make
 
 BODY = "nano:n_layer=4,d_model=32,n_head=4,seq_len=16"
@@ -36,9 +35,16 @@ def lively(model):
 
 @pytest.mark.parametrize(
     ("rule", "values"),
-    [("layerscale:init=1", "own"), ("constant:c=1", "own"), ("scaled:reference=4", "own"),
-     ("denseformer", "own"), ("denseformer:dilation=2,period=2", "own"),
-     ("standard", "constant:lam=0"), ("standard", "dense"), ("standard", "neutreno:lam=0")],
+    [
+        ("layerscale:init=1", "own"),
+        ("constant:c=1", "own"),
+        ("scaled:reference=4", "own"),
+        ("denseformer", "own"),
+        ("denseformer:dilation=2,period=2", "own"),
+        ("standard", "constant:lam=0"),
+        ("standard", "dense"),
+        ("standard", "neutreno:lam=0"),
+    ],
 )
 def test_equals_standard_at_the_start(rule, values):
     standard, other = model_of(), model_of(rule, values)
@@ -119,8 +125,13 @@ def test_sinkhorn_mixing_is_doubly_stochastic():
 
 def test_a_partial_sum_seeded_with_the_embedding_is_another_network(monkeypatch):
     """The bug that a literal reading of the paper's pseudo-code invites is detected."""
-    rule = type(make("attnres", site_of(ModelConfig(70, 4, 4, 32, 64), "attn", 1),
-                     ModelConfig(70, 4, 4, 32, 64)))
+    rule = type(
+        make(
+            "attnres",
+            site_of(ModelConfig(70, 4, 4, 32, 64), "attn", 1),
+            ModelConfig(70, 4, 4, 32, 64),
+        )
+    )
 
     def seeded(self, state, u):
         if (self.site.sublayer - 1) % self.opt.size == 0:
@@ -199,8 +210,13 @@ def test_a_group_reads_its_own_channels_of_both_inputs():
 
 
 def test_low_rank_head_and_scalar_gates_start_at_one_half_and_learn():
-    for rule in ("review:rank=2", "review:granularity=head", "review:granularity=scalar",
-                 "review:gain=1", "review:inputs=update"):
+    for rule in (
+        "review:rank=2",
+        "review:granularity=head",
+        "review:granularity=scalar",
+        "review:gain=1",
+        "review:inputs=update",
+    ):
         model = model_of(rule)
         assert all((step.r == 0.5).all() for step in trace(model, IDX)), rule
         assert gradients(model)["layers.1.mlp_rule.weight"].norm() > 0, rule
@@ -224,14 +240,15 @@ def test_low_rank_head_and_scalar_gates_start_at_one_half_and_learn():
 def test_published_llama_counts(shape, params):
     """The looped paper's three to the last parameter; ResFormer's four, printed to 10⁴."""
     exact = "vocab_size" in shape
-    config = ModelConfig(**{"vocab_size": 50277, **shape}, flavour="llama", tied=exact,
-                         pad_vocab=False)
+    config = ModelConfig(
+        **{"vocab_size": 50277, **shape}, flavour="llama", tied=exact, pad_vocab=False
+    )
     count = ladder.count(config)
     assert count == params if exact else round(count, -4) == params
 
 
 def test_rotary_positions_turn_pairs_and_see_only_distance():
-    from rr.model import rotate
+    from rr.model.transformer import rotate
 
     q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64)
     score = [(rotate(q, p) * rotate(k, p + 3)).sum() for p in (0, 5, 40)]

@@ -13,8 +13,9 @@ matplotlib.use("Agg")
 from matplotlib import colors  # noqa: E402
 from matplotlib import pyplot as plt  # noqa: E402
 
-from rr import figures, stats  # noqa: E402
+from rr import stats  # noqa: E402
 from rr.config import RRError  # noqa: E402
+from rrbook import figures  # noqa: E402
 
 RULES = ["standard", "constant", "highway", "review", "review-convex", "highway-carry"]
 
@@ -51,7 +52,7 @@ def test_looks_are_fixed_and_tell_rules_apart():
     optioned = figures.look("review:rank=64")
     assert optioned["color"] == "#0072B2" and optioned["linestyle"] == ":"
     # a name that is not known yet looks the same in another process with another hash seed
-    script = "from rr.figures import look; print(look('layerscale'))"
+    script = "from rrbook.figures import look; print(look('layerscale'))"
     command = [sys.executable, "-c", script]
     again = subprocess.run(command, capture_output=True, text=True, check=True)
     assert again.stdout.strip() == str(figures.look("layerscale"))
@@ -280,3 +281,37 @@ def test_simulated_tests_count_the_four_corners(ax):
     assert dots.tolist() == [[0.5, 0.01], [0.4, 0.02], [0.3, 0.9], [0.01, 1e-6]]
     with pytest.raises(RRError, match="4 values of p against 3"):
         figures.simulated_tests(ax, welch, paired[:3], 0.05, ("a", "b"))
+
+
+# ---- how training went -------------------------------------------------------------------------
+
+
+def test_gap_bands_draw_every_mean_and_interval(ax):
+    rows = [{"first": 1, "last": 9, "mean": 0.2, "lo": 0.1, "hi": 0.3},
+            {"first": 11, "last": 19, "mean": -0.2, "lo": -0.4, "hi": 0.0}]  # fmt: skip
+    figures.gap_bands(ax, {"review": rows}, "constant ½")
+    assert lines(ax) == {"review": [[5, 0.2], [15, -0.2]]}
+    bars = [line.get_ydata() for line in ax.get_lines() if len(set(line.get_xdata())) == 1]
+    assert [list(bar) for bar in bars] == [[0.1, 0.3], [-0.4, 0.0]]
+    assert "constant ½" in ax.get_ylabel() and "review" in words(ax)
+
+
+def test_rate_costs_put_the_dearest_arm_on_top(ax):
+    rows = [
+        {"arm": "review", "best": 2e-3, "cost": {1e-3: 0.1, 2e-3: 0.0, 6e-3: 0.2}},
+        {"arm": "standard", "best": 2e-3, "cost": {1e-3: 0.3, 2e-3: 0.0, 6e-3: 0.9}},
+    ]
+    figures.rate_costs(ax, rows)
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    drawn = {(line.get_label(), *line.get_xydata()[0]) for line in ax.get_lines()}
+    assert names == ["standard", "review"]
+    assert drawn == {
+        ("standard", 0.3, 0),
+        ("standard", 0.9, 0),
+        ("review", 0.1, 1),
+        ("review", 0.2, 1),
+    }
+    with pytest.raises(RRError, match="best at an end"):
+        figures.rate_costs(ax, [{**rows[0], "best": 6e-3}])
+    with pytest.raises(RRError, match="not finite"):
+        figures.rate_costs(ax, [{**rows[0], "cost": {1e-3: 0.1, 2e-3: 0.0, 6e-3: math.inf}}])

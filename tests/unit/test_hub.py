@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import rr
-from rr import runs, trainer
 from rr.config import RRError
+from rr.training import run_folder, trainer
 
 pytest.importorskip("huggingface_hub")
 pytest.importorskip("safetensors")
@@ -16,8 +16,16 @@ TINY = "nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
 
 @pytest.fixture(scope="module")
 def run(tiny_corpus, tmp_path_factory):
-    plan = runs.plan(TINY, "review:rank=4", corpus=tiny_corpus, tokenizer="bpe:300", batch=4,
-                     steps=3, values="learnable", flavour="llama")
+    plan = run_folder.plan(
+        TINY,
+        "review:rank=4",
+        corpus=tiny_corpus,
+        tokenizer="bpe:300",
+        batch=4,
+        steps=3,
+        values="learnable",
+        flavour="llama",
+    )
     return trainer.train(plan, tmp_path_factory.mktemp("runs"), threads=1, log=lambda line: None)
 
 
@@ -27,7 +35,7 @@ def shared(run, tmp_path):
 
 
 def test_a_shared_model_is_the_run_s(run, shared):
-    model, (original, _, vocabulary) = rr.from_pretrained(shared), runs.load(run)
+    model, (original, _, vocabulary) = rr.from_pretrained(shared), run_folder.load(run)
     assert model.config == original.config
     ids = torch.tensor([model.vocabulary.encode("Ada sees bread.")])
     assert ids.tolist() == [vocabulary.encode("Ada sees bread.")]

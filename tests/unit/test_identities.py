@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from rr import ladder
-from rr.evaluate import embedding_share, gradient_by_depth, jacobian_gain, trace
-from rr.model import Model, initialise
+from rr.analysis.probes import embedding_share, gradient_by_depth, jacobian_gain, trace
+from rr.model import Model, initialise, ladder
 
 BODY = "nano:n_layer=3,d_model=32,n_head=2,seq_len=16"
 IDX, TARGETS = torch.randint(70, (2, 3, 16), generator=torch.Generator().manual_seed(0))
@@ -27,8 +26,11 @@ def test_review_starts_as_the_constant_half_network():
     got, want = gradients(review), gradients(constant)
     assert all(torch.equal(got[name], want[name]) for name in want)
     # … and the gate itself learns from the first step on.
-    assert all(got[f"layers.{i}.{kind}_rule.weight"].norm() > 0
-               for i in range(3) for kind in ("attn", "mlp"))
+    assert all(
+        got[f"layers.{i}.{kind}_rule.weight"].norm() > 0
+        for i in range(3)
+        for kind in ("attn", "mlp")
+    )
 
 
 def test_every_gate_value_is_one_half_at_the_start():
@@ -66,8 +68,10 @@ def test_cached_generation_makes_the_same_tokens():
     cached = model.generate(start, 11, temperature=0)
     assert cached.shape == (1, 16)
     assert torch.equal(cached, model.generate(start, 11, temperature=0, cached=False))
-    drawn = [model.generate(start, 6, generator=torch.Generator().manual_seed(3), cached=c)
-             for c in (True, False)]
+    drawn = [
+        model.generate(start, 6, generator=torch.Generator().manual_seed(3), cached=c)
+        for c in (True, False)
+    ]
     assert torch.equal(*drawn)
 
 

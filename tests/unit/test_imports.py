@@ -1,75 +1,63 @@
-"""Imports run one way, and the core needs torch, numpy, tokenizers and tqdm alone."""
+"""What the package needs: its core torch, numpy and tokenizers alone. (Layers: import-linter.)"""
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2] / "rr"
-# Top to bottom: a room may import only rooms above it.
-ORDER = ["config", "kernels", "ops", "residual", "values", "model", "checks", "ladder", "cache",
-         "fables_grammar", "fables", "documents", "tokens", "corpus", "runtime", "distributed",
-         "paths", "evaluate", "memory", "roofline", "attention", "progress", "runs", "outcome",
-         "loggers", "trainer", "numerics", "sweep", "bench", "planning", "hub", "stats", "inside",
-         "report", "figures", "explore", "cli"]
-CORE = ORDER[: ORDER.index("hub")]
-ALLOWED = {"torch", "numpy", "tokenizers", "tqdm"}
-OPTIONAL = {"kernels": "triton"}  # rooms that need one package more, and load only when asked for
+CORE = ("config", "io", "ops", "data", "residual", "model", "training", "analysis", "perf", "sweep",
+        "cli")  # fmt: skip
+ALLOWED = {"rr", "torch", "numpy", "tokenizers"}
+# modules that nothing imports until they are asked for, and the packages each needs beside
+ONLY_WHEN_ASKED = {
+    "rr/ops/gated_write_triton.py": "triton",
+    "rr/training/hub.py": "safetensors huggingface_hub",
+    "rr/analysis/gates.py": "scipy",
+}
 
 
-def rooms():
-    for path in sorted(ROOT.rglob("*.py")):
-        if path != ROOT / "__init__.py":
-            yield path, path.relative_to(ROOT).with_suffix("").parts[0]
-
-
-def imported(path):
-    """(top-level module or rr room, whether at module level) of every import in a file."""
-    tree = ast.parse(path.read_text())
-    package = ("rr", *path.relative_to(ROOT).parts[:-1])
-    for node in ast.walk(tree):
-        level = node in tree.body
+def at_start(path: Path) -> set[str]:
+    """Top-level names of what a file imports when it is imported itself."""
+    names = set()
+    for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) + 1 - node.level] if node.level else ()
-            stem = ".".join((*base, *filter(None, [node.module])))
-            names = [f"{stem}.{alias.name}" for alias in node.names] if stem == "rr" else [stem]
-        else:
-            continue
-        for name in names:
-            yield name, level
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add(node.module.split(".")[0])
+    return names
 
 
-def test_every_room_has_its_place():
-    assert {room for _, room in rooms()} == set(ORDER)
+@pytest.mark.parametrize("part", CORE)
+def test_the_core_needs_three_packages(part):
+    for path in [*(ROOT / part).rglob("*.py"), *ROOT.glob(f"{part}.py")]:
+        name = path.relative_to(ROOT.parent).as_posix()
+        known = ALLOWED | set(sys.stdlib_module_names) | set(ONLY_WHEN_ASKED.get(name, "").split())
+        assert at_start(path) <= known, name
 
 
-def test_imports_run_one_way():
-    for path, room in rooms():
-        for name, _ in imported(path):
-            if name.startswith("rr."):
-                other = name.split(".")[1]
-                if other in ORDER:
-                    assert ORDER.index(other) <= ORDER.index(room), f"{path.name} imports {name}"
+def test_the_top_of_the_package_is_what_a_reader_sees():
+    entries = {path.name for path in ROOT.iterdir() if path.name != "__pycache__"}
+    named = {f"{part}.py" if (ROOT / f"{part}.py").exists() else part for part in CORE}
+    assert entries - {"py.typed"} == named | {"__init__.py", "stats"}
 
 
-def test_the_core_needs_four_packages():
-    for path, room in rooms():
-        for name, level in imported(path):
-            top = name.split(".")[0]
-            if room in CORE and level and top != "rr":
-                known = ALLOWED | set(sys.stdlib_module_names) | {OPTIONAL.get(room)}
-                assert top in known, f"{path.name}: {name}"
-
-
-def test_optional_rooms_are_imported_within_functions():
-    for path, room in rooms():
-        for name, level in imported(path):
-            other = name.removeprefix("rr.").split(".")[0]
-            assert not (level and room != other and other in OPTIONAL), f"{path.name}: {name}"
-
-
-def test_tables_and_figures_need_no_torch():
-    for path, room in rooms():
-        if room in ("stats", "figures"):
-            assert not any(n.split(".")[0] == "torch" for n, _ in imported(path)), path.name
+@pytest.mark.parametrize("words", [["--help"], ["plan", "--help"], ["sweep", "--help"],
+                                   ["table", "."], ["train", "--rung"]])  # fmt: skip
+def test_small_verbs_load_no_torch(words, tmp_path):
+    """Importing torch takes a second: help, a table and a mistyped word do without."""
+    code = (
+        "import sys\nfrom rr import cli\n"
+        f"try: cli.main({words})\nexcept SystemExit: pass\n"
+        "print('torch' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT.parent), "PATH": ""},
+    )
+    assert done.stderr.splitlines()[-1] == "False", done.stderr

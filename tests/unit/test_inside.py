@@ -9,17 +9,19 @@ import pytest
 import scipy.stats
 import torch
 
-from rr import DATA, figures, inside, ladder
+from rr import DATA
+from rr.analysis import gates
 from rr.config import RRError
-from rr.explore.strip import (
+from rr.model import Model, initialise, ladder
+from rr.ops import rms_norm
+from rrbook import figures
+from rrbook.explorables.strip import (
     held_back,
     strip_data,
     strip_layout,
     strip_numbers,
     strip_sentence,
 )
-from rr.model import Model, initialise
-from rr.ops import rms_norm
 
 IDX, TARGETS = torch.randint(70, (2, 6, 16), generator=torch.Generator().manual_seed(0))
 RECORDS = DATA / "measured" / "13_inside_the_gate"
@@ -43,7 +45,7 @@ def model_of(rule="review", body="nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
 def test_the_two_parts_and_the_bias_are_the_logit(rule):
     gate = model_of(rule).rules[1]
     h, u = torch.randn(2, 3, 5, 16, generator=torch.Generator().manual_seed(2)).double() * 3
-    a, c, b = inside.parts(gate, h, u)
+    a, c, b = gates.parts(gate, h, u)
     r = copy.deepcopy(gate).double().gate(h, u)
     torch.testing.assert_close(torch.sigmoid(a + c + b), r, rtol=1e-10, atol=1e-12)
     if rule == "review":
@@ -62,7 +64,7 @@ def test_parts_keep_their_digits_where_single_precision_says_one():
     with torch.no_grad():
         gate.bias.fill_(20.0)  # σ(20) is 1 in single precision, and its logit infinite
     h, u = torch.randn(2, 1, 4, 16, generator=torch.Generator().manual_seed(3))
-    a, c, b = inside.parts(gate, h, u)
+    a, c, b = gates.parts(gate, h, u)
     expected = rms_norm(h) @ gate.weight[:, :16].T
     torch.testing.assert_close(a, expected.double(), rtol=1e-4, atol=1e-4)
     assert torch.isfinite(c).all() and b.flatten().sub(20).abs().max() < 1e-6
@@ -70,28 +72,28 @@ def test_parts_keep_their_digits_where_single_precision_says_one():
 
 def test_losses_are_the_models_and_its_own_gate_costs_nothing():
     model = model_of()
-    base = inside.losses(model, IDX, TARGETS)
+    base = gates.losses(model, IDX, TARGETS)
     assert base.shape == IDX.shape
     assert base.mean().item() == pytest.approx(model(IDX, TARGETS).item(), rel=1e-5)
     own = {"own": lambda rule, h, u: rule.gate(h, u)}
-    assert inside.costs(model, IDX, TARGETS, own, base)["own"].abs().max() < 1e-6
+    assert gates.costs(model, IDX, TARGETS, own, base)["own"].abs().max() < 1e-6
     assert "write" not in vars(model.rules[0])  # what was there is back
 
 
 def test_one_half_is_the_constant_rule_on_the_same_body():
     model, body = model_of(), model_of("constant:c=0.5", trained=False)
     body.load_state_dict(model.state_dict(), strict=False)
-    base = inside.losses(model, IDX, TARGETS)
-    known = inside.look(model, IDX)
-    cost = inside.costs(model, IDX, TARGETS, inside.constants(model, known), base)["one half"]
+    base = gates.losses(model, IDX, TARGETS)
+    known = gates.look(model, IDX)
+    cost = gates.costs(model, IDX, TARGETS, gates.constants(model, known), base)["one half"]
     expected = body(IDX, TARGETS).item()
     assert (base.mean() + cost.mean()).item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_constants_are_the_means_of_the_gates():
     model = model_of()
-    known = inside.look(model, IDX)
-    alters = inside.constants(model, known)
+    known = gates.look(model, IDX)
+    alters = gates.constants(model, known)
     for i, rule in enumerate(model.rules):
         channels = alters["a number a channel"](rule, None, None)
         torch.testing.assert_close(channels, known.r[i].flatten(0, 1).mean(0))
@@ -102,27 +104,27 @@ def test_constants_are_the_means_of_the_gates():
 
 def test_a_part_at_its_mean_is_a_gate_with_another_bias():
     model = model_of()
-    known = inside.look(model, IDX)
+    known = gates.look(model, IDX)
     h, u = torch.randn(2, 2, 5, 16, generator=torch.Generator().manual_seed(4))
     for i, rule in enumerate(model.rules):
         by_hand = rms_norm(h) @ rule.weight[:, :16].T + rule.bias + known.means[i, 1]
-        found = inside.partly(model, known)["the update at its mean"](rule, h, u)
+        found = gates.partly(model, known)["the update at its mean"](rule, h, u)
         torch.testing.assert_close(found, torch.sigmoid(by_hand).float(), rtol=1e-4, atol=1e-5)
 
 
 def test_moments_of_the_parts_are_those_over_all_tokens():
     model = model_of()
-    seen = inside.look(model, IDX)
-    from rr.evaluate import trace
+    seen = gates.look(model, IDX)
+    from rr.analysis.probes import trace
 
     step = trace(model, IDX)[2]
-    a, c, _ = inside.parts(model.rules[2], step.h, step.u)
+    a, c, _ = gates.parts(model.rules[2], step.h, step.u)
     a, c = (x.flatten(0, 1).detach().numpy() for x in (a, c))
     for channel in (0, 7):
         cov = np.cov(a[:, channel], c[:, channel], ddof=0)
         np.testing.assert_allclose(seen.cov[2, :, :, channel].detach(), cov, rtol=1e-6, atol=1e-9)
     whole = (a + c).var(0).sum()
-    shares = inside.logit_shares(seen.cov[2])
+    shares = gates.logit_shares(seen.cov[2])
     assert shares["state"] == pytest.approx(a.var(0).sum() / whole)
     assert sum(shares.values()) == pytest.approx(1)
 
@@ -133,8 +135,8 @@ def test_shuffling_what_a_gate_does_not_read_costs_nothing():
         ("state-gate", "the update shuffled"),
     ):
         model = model_of(rule)
-        base = inside.losses(model, IDX, TARGETS)
-        cost = inside.costs(model, IDX, TARGETS, inside.shuffled(0), base)
+        base = gates.losses(model, IDX, TARGETS)
+        cost = gates.costs(model, IDX, TARGETS, gates.shuffled(0), base)
         assert cost[deaf].abs().max() < 1e-6
         assert cost["both shuffled"].abs().max() > 1e-3
 
@@ -143,48 +145,48 @@ def test_both_shuffled_is_a_permutation_of_the_same_gates():
     rule = model_of().rules[0]
     h, u = torch.randn(2, 3, 5, 16, generator=torch.Generator().manual_seed(5))
     own = rule.gate(h, u).flatten(0, 1)
-    other = inside.shuffled(0)["both shuffled"](rule, h, u).flatten(0, 1)
+    other = gates.shuffled(0)["both shuffled"](rule, h, u).flatten(0, 1)
     gaps = torch.cdist(own, other)
     assert (gaps.min(1).values < 1e-5).all() and (gaps.diagonal() > 0.01).sum() > 10
 
 
 def test_saved_is_the_loss_of_a_model_whose_gate_is_shut_there():
     model = model_of()
-    base = inside.losses(model, IDX, TARGETS)
-    found = inside.one_by_one(model, IDX, TARGETS, inside.nothing) - base
+    base = gates.losses(model, IDX, TARGETS)
+    found = gates.one_by_one(model, IDX, TARGETS, gates.nothing) - base
     assert found.shape == (4, 6, 16)
     for i in (0, 3):
         shut = copy.deepcopy(model)
         with torch.no_grad():
             shut.rules[i].weight.zero_()
             shut.rules[i].bias.fill_(-200.0)
-        expected = inside.losses(shut, IDX, TARGETS) - base
+        expected = gates.losses(shut, IDX, TARGETS) - base
         torch.testing.assert_close(found[i], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_shares_of_variance_by_hand():
     channel, token = torch.tensor([0.1, 0.2, 0.6]), torch.tensor([0.0, 0.1, 0.2, 0.3])
-    found = inside.two_way(token[:, None] + channel)
+    found = gates.two_way(token[:, None] + channel)
     assert found["both"] == pytest.approx(0, abs=1e-12)
     a, t = channel.var(correction=0).item(), token.var(correction=0).item()
     assert found["channel"] == pytest.approx(a / (a + t))
     # rows and columns that sum to zero: nothing but interaction
-    assert inside.two_way(torch.tensor([[0.6, 0.4], [0.4, 0.6]])) == pytest.approx(
+    assert gates.two_way(torch.tensor([[0.6, 0.4], [0.4, 0.6]])) == pytest.approx(
         {"channel": 0, "token": 0, "both": 1}, abs=1e-12
     )
     with pytest.raises(RRError, match="one constant"):
-        inside.two_way(torch.full((3, 4), 0.5))
+        gates.two_way(torch.full((3, 4), 0.5))
 
 
 def test_tokens_by_loops():
-    first = inside.first_seen(IDX)
+    first = gates.first_seen(IDX)
     for b in range(6):
         for t in range(16):
             assert first[b, t] == (IDX[b, t] not in IDX[b, :t])
-    places = inside.places(IDX, 4)
+    places = gates.places(IDX, 4)
     assert places[0].tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
     text = np.repeat(np.arange(70), np.arange(70))  # token k stands k times in the training text
-    fifths = inside.fifths(SimpleNamespace(train=text, vocab_size=70), IDX)
+    fifths = gates.fifths(SimpleNamespace(train=text, vocab_size=70), IDX)
     order = IDX.flatten().numpy().argsort()
     assert (np.diff(fifths.ravel()[order]) >= 0).all()
     assert np.bincount(fifths.ravel()).min() > 0.1 * IDX.numel()
@@ -195,9 +197,9 @@ def test_matching_takes_out_what_the_cells_explain():
     group = np.array([True, False, False, False, True, True, True, False])
     y = 10.0 * cells + group  # raw means differ by the cells, too
     assert y[group].mean() - y[~group].mean() == pytest.approx(6)
-    assert inside.matched(y, group, cells) == pytest.approx(1)
+    assert gates.matched(y, group, cells) == pytest.approx(1)
     with pytest.raises(RRError, match="nothing to match"):
-        inside.matched(y, cells == 1, cells)
+        gates.matched(y, cells == 1, cells)
 
 
 def test_correlations_against_scipy_and_their_nulls():
@@ -205,7 +207,7 @@ def test_correlations_against_scipy_and_their_nulls():
     cells = np.broadcast_to(np.arange(40) // 10, (30, 40))
     x = source.normal(size=(30, 40)) + 5 * cells
     y = 0.3 * source.normal(size=(30, 40)) - 5 * cells
-    found = inside.correlations(x, y, cells)
+    found = gates.correlations(x, y, cells)
     assert found["spearman"] == pytest.approx(scipy.stats.spearmanr(x.ravel(), y.ravel()).statistic)
     assert found["pearson"] == pytest.approx(np.corrcoef(x.ravel(), y.ravel())[0, 1])
     assert found["spearman"] < -0.9 and abs(found["within"]) < 0.08  # the cells explain it all
@@ -217,25 +219,25 @@ def test_a_report_is_plain_and_adds_up():
     rng = np.random.default_rng(0)
     tokens = SimpleNamespace(train=rng.integers(0, 70, 900), valid=rng.integers(0, 70, 400),
                              vocab_size=70)  # fmt: skip
-    found = json.loads(json.dumps(inside.report(model_of(), tokens, 9)))
+    found = json.loads(json.dumps(gates.report(model_of(), tokens, 9)))
     assert len(found["sublayers"]) == 4 and len(found["costs"]) == 9
     for row in found["sublayers"]:
         assert sum(row["shares"].values()) == pytest.approx(1)
         assert sum(row["logit"].values()) == pytest.approx(1)
     with pytest.raises(RRError, match="the text has 24"):
-        inside.report(model_of(), tokens, 25)
+        gates.report(model_of(), tokens, 25)
 
 
 @pytest.mark.parametrize("rule", ["standard", "review-convex", "gtrxl"])
 def test_rules_without_an_additive_gate_are_refused(rule):
     with pytest.raises(RRError, match="no additive gate"):
-        inside.gates_of(model_of(rule, trained=False))
+        gates.gates_of(model_of(rule, trained=False))
 
 
 def test_loops_are_refused():
     config = ladder.arm("nano:n_layer=1,d_model=16,n_head=2,seq_len=16", "review", 70, loops=2)
     with pytest.raises(RRError, match="one pass"):
-        inside.gates_of(Model(config))
+        gates.gates_of(Model(config))
 
 
 ROWS = [

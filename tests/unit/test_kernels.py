@@ -9,18 +9,24 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F
 
-from rr import ops
 from rr.config import ModelConfig, RRError
 from rr.model import Model, initialise
+from rr.ops import backends, gated_write, norm
 
 pytest.importorskip("triton", reason="Triton is not installed (it is for Linux alone)")
-from rr import kernels  # noqa: E402
+from rr.ops import gated_write_triton  # noqa: E402
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 BOTH = ("state", "update")
-FORMS = [(BOTH, False), (BOTH, True), (("state",), False), (("state",), True),
-         (("update",), False), (("update",), True)]
+FORMS = [
+    (BOTH, False),
+    (BOTH, True),
+    (("state",), False),
+    (("state",), True),
+    (("update",), False),
+    (("update",), True),
+]
 # Relative to each tensor's norm: forward, then the gradients of h, u, W and b.
 BOUNDS = {
     torch.float32: [2e-6] * 5,
@@ -31,13 +37,15 @@ BOUNDS = {
 def inputs(shape, reads, seed=0):
     b, t, d = shape
     source = torch.Generator().manual_seed(seed)
-    h, u, w, bias = (torch.randn(*size, generator=source, dtype=torch.float64)
-                     for size in (shape, shape, (d, d * len(reads)), (d,)))
+    h, u, w, bias = (
+        torch.randn(*size, generator=source, dtype=torch.float64)
+        for size in (shape, shape, (d, d * len(reads)), (d,))
+    )
     return 3 * h, u.bfloat16().double(), w / d**0.5, bias
 
 
 def exact(h, u, weight, bias, reads, convex):
-    seen = [ops.rms_norm({"state": h, "update": u}[name]) for name in reads]
+    seen = [norm.rms_norm({"state": h, "update": u}[name]) for name in reads]
     r = torch.sigmoid(F.linear(torch.cat(seen, -1), weight, bias))
     return h + r * (u - h if convex else u)
 
@@ -57,8 +65,8 @@ def test_the_kernel_computes_the_equation(shape, reads, convex, dtype):
     tensors = inputs(shape, reads)
     expected = with_gradients(exact, tensors, reads, convex)
     h, u, *rest = (t.float().to(DEVICE) for t in tensors)
-    with ops.use(gate="triton"), torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32):
-        got = with_gradients(ops.gated_write, [h, u.to(dtype), *rest], reads, convex)
+    with backends.use(gate="triton"), torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32):
+        got = with_gradients(gated_write.gated_write, [h, u.to(dtype), *rest], reads, convex)
     for a, b, bound in zip(got, expected, BOUNDS[dtype], strict=True):
         # d = 1 turns h and u into their signs: gradients through them vanish, hence the T
         assert (a.cpu().double() - b).norm() <= bound * (b.norm() + shape[1])
@@ -85,9 +93,11 @@ def test_models_take_the_kernel_and_compile_around_it(rule, monkeypatch):
     model = gated_model(rule)
     expected = model_gradients(model)
     calls = []
-    written = kernels.gated_write
-    monkeypatch.setattr(kernels, "gated_write", lambda *a: calls.append(1) or written(*a))
-    with ops.use(gate="triton"):
+    written = gated_write_triton.gated_write
+    monkeypatch.setattr(
+        gated_write_triton, "gated_write", lambda *a: calls.append(1) or written(*a)
+    )
+    with backends.use(gate="triton"):
         torch.testing.assert_close(model_gradients(model), expected, rtol=1e-4, atol=1e-6)
         assert len(calls) == 4  # two blocks, two sublayers each
         monkeypatch.undo()
@@ -109,18 +119,19 @@ def test_what_the_operators_promise_is_what_they_give():
         weight = leaves[2] if all(reads) else leaves[2][:, :4].detach().contiguous()
         args = (leaves[0], leaves[1], weight, leaves[3], *reads, False, 1e-5, torch.float32)
         torch.library.opcheck(
-            torch.ops.rr.gated_write.default, args,
+            torch.ops.rr.gated_write.default,
+            args,
             test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
         )
 
 
 def test_what_the_kernel_cannot_do_it_says(monkeypatch):
     h, u, w, b = inputs((1, 3, 4), BOTH)
-    with ops.use(gate="triton"), pytest.raises(RRError, match="float64"):
-        ops.gated_write(h, u, w, b)
-    monkeypatch.setattr(kernels, "INTERPRETED", False)
-    with ops.use(gate="triton"), pytest.raises(RRError, match="needs a GPU"):
-        ops.gated_write(*(t.float() for t in (h, u, w, b)))
-    monkeypatch.setattr(ops.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(RRError, match="not installed"), ops.use(gate="triton"):
+    with backends.use(gate="triton"), pytest.raises(RRError, match="float64"):
+        gated_write.gated_write(h, u, w, b)
+    monkeypatch.setattr(gated_write_triton, "INTERPRETED", False)
+    with backends.use(gate="triton"), pytest.raises(RRError, match="needs a GPU"):
+        gated_write.gated_write(*(t.float() for t in (h, u, w, b)))
+    monkeypatch.setattr(backends.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(RRError, match="not installed"), backends.use(gate="triton"):
         pass

@@ -6,10 +6,9 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from rr import ladder
 from rr.config import ModelConfig, RRError
-from rr.model import Model
-from rr.residual import RULES, Rule
+from rr.model import Model, ladder
+from rr.residual import RULES, Rule, allow_rule
 
 # rung, arm, d_model, exact parameters; the study's CSV prints them as params_M to two decimals.
 PUBLISHED = [
@@ -87,9 +86,14 @@ def test_loops_multiply_the_stack_and_not_the_head():
 
 @pytest.mark.parametrize(
     ("rung", "says"),
-    [("60m", "did you mean"), ("nano:wide=3", "no option 'wide'"), ("nano:d_model=0", "d_model"),
-     ("nano:d_model=-4", "whole number"), ("nano:d_model=33", "does not divide"),
-     ("nano:d_model", "name:key=value")],
+    [
+        ("60m", "did you mean"),
+        ("nano:wide=3", "no option 'wide'"),
+        ("nano:d_model=0", "d_model"),
+        ("nano:d_model=-4", "whole number"),
+        ("nano:d_model=33", "does not divide"),
+        ("nano:d_model", "name:key=value"),
+    ],
 )
 def test_bad_rungs_say_what_is_accepted(rung, says):
     with pytest.raises(RRError, match=says) as error:
@@ -102,8 +106,9 @@ def test_llama_heads_have_an_even_number_of_channels():
     for rung in ("60M", "150M"):
         arm = ladder.arm(rung, "standard", protocol="paper", flavour="llama")
         assert arm.head_dim > 64 and arm.head_dim % 2 == 0
-        assert ladder.count(arm) >= ladder.count(ladder.arm(rung, "review", protocol="paper",
-                                                            flavour="llama"))
+        assert ladder.count(arm) >= ladder.count(
+            ladder.arm(rung, "review", protocol="paper", flavour="llama")
+        )
     with pytest.raises(RRError, match="is 3 channels a head: .* an even number is accepted"):
         ladder.arm("nano:d_model=6,n_head=2", "standard", flavour="llama")
 
@@ -125,13 +130,16 @@ def test_a_rule_registered_anew_is_counted_anew(monkeypatch):
     assert counts[1] - counts[0] == 2 * 2 * 3
 
 
-def test_a_readers_file_runs_once_until_its_bytes_change(tmp_path):
+def test_a_readers_file_runs_once_until_it_is_named_again(tmp_path):
     path = tmp_path / "mine.py"
     text = "from rr import Rule\nclass Mine(Rule):\n    equation, source, n = 'h', 'a reader', {}\n"
     path.write_text(text.format(1))
     config = ModelConfig(64, n_layer=2, n_head=1, d_model=8, d_ff=32, rule=f"{path}:Mine")
+    allow_rule(config.rule)
     assert len({type(rule) for rule in Model(config).rules}) == 1
     path.write_text(text.format(2))
+    assert {rule.n for rule in Model(config).rules} == {1}  # as it was when it was named
+    allow_rule(config.rule)
     assert {rule.n for rule in Model(config).rules} == {2}
     assert [p.name for p in tmp_path.iterdir()] == ["mine.py"]
 

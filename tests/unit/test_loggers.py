@@ -7,53 +7,52 @@ from types import SimpleNamespace
 import pytest
 from test_trainer import TINY, result_of, threads, train  # noqa: F401
 
-from rr import loggers, runs, trainer
 from rr.config import RRError
+from rr.training import checkpoint, loggers, run_folder, trainer
 
 BUDGETS = (8, 16)
 
 
 @pytest.fixture
 def run(tiny_corpus):
-    return runs.plan(TINY, corpus=tiny_corpus, tokenizer="bpe:300", batch=4, precision="fp32",
-                     budgets=list(BUDGETS), warmup=2)
+    return run_folder.plan(
+        TINY,
+        corpus=tiny_corpus,
+        tokenizer="bpe:300",
+        batch=4,
+        precision="fp32",
+        budgets=list(BUDGETS),
+        warmup=2,
+    )
 
 
 def drawn(folder):
     """TensorBoard's own reading of a run: name -> [(step, value)]."""
     accumulator = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator").EventAccumulator
+        "tensorboard.backend.event_processing.event_accumulator"
+    ).EventAccumulator
     found = accumulator(str(folder / "tensorboard"))
     found.Reload()
-    return {name: [(event.step, event.value) for event in found.Scalars(name)]
-            for name in found.Tags()["scalars"]}
+    return {
+        name: [(event.step, event.value) for event in found.Scalars(name)]
+        for name in found.Tags()["scalars"]
+    }
 
 
 def recorded(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def cut_off_once(monkeypatch, at):
-    """The process ends, as if killed, before its step number `at`; the next one does not."""
-    step, taken = trainer._Training._train_step, []
-
-    def cut(self):
-        taken.append(1)
-        if len(taken) == at:
-            raise KeyError("cut off")
-        step(self)
-
-    monkeypatch.setattr(trainer._Training, "_train_step", cut)
-
-
-def test_tensorboard_reads_the_curve_that_metrics_holds(run, tmp_path, monkeypatch):
+def test_tensorboard_reads_the_curve_that_metrics_holds(run, tmp_path, monkeypatch, cut_off):
     """Cut off five steps after a checkpoint: no point is missing and none is there twice."""
     plain = result_of(train(run, tmp_path / "plain"))
-    save = trainer._Training._save
-    monkeypatch.setattr(trainer._Training, "_save",
-                        lambda self: save(self) if self.done in (5, 6, 8, 18) else None)
-    cut_off_once(monkeypatch, 15)  # on the plateau again, after the branch; saved at its end, 8
-    with pytest.raises(KeyError):
+    save = checkpoint.Checkpoints.save
+    monkeypatch.setattr(
+        checkpoint.Checkpoints,
+        "save",
+        lambda self, done, state: save(self, done, state) if done in (5, 6, 8, 18) else None,
+    )
+    with cut_off(14):  # on the plateau again, after the branch; saved at its end, 8
         train(run, tmp_path, save_every=1e-9, charts=["tensorboard"])
     folder = train(run, tmp_path, save_every=1e-9, charts=["tensorboard"])
     assert result_of(folder)["weights_sha256"] == plain["weights_sha256"]
@@ -65,7 +64,8 @@ def test_tensorboard_reads_the_curve_that_metrics_holds(run, tmp_path, monkeypat
     for name in ("loss", "lr"):
         assert [v for _, v in found[name]] == pytest.approx([x[name] for x in plateau], rel=1e-6)
         assert [v for _, v in found[f"budget_8/{name}"]] == pytest.approx(
-            [x[name] for x in branch], rel=1e-6)
+            [x[name] for x in branch], rel=1e-6
+        )
     steps = [step for step, _ in found["loss"]]
     assert steps == sorted(set(steps)) and [s for s, _ in found["budget_8/loss"]] == [7, 8]
     (ended,) = [line for line in lines if "budget_ended" in line]
@@ -77,8 +77,9 @@ def test_tensorboard_reads_the_curve_that_metrics_holds(run, tmp_path, monkeypat
 def test_weights_and_biases_is_told_who_the_run_is(run, tmp_path, monkeypatch):
     """Against the calls that wandb documents: init(project, id, resume …), log(dict, step)."""
     told, ended = [], []
-    there = SimpleNamespace(log=lambda found, step: told.append((step, found)),
-                            finish=lambda: ended.append(True))
+    there = SimpleNamespace(
+        log=lambda found, step: told.append((step, found)), finish=lambda: ended.append(True)
+    )
     given = {}
     package = SimpleNamespace(init=lambda **words: given.update(words) or there, __spec__=True)
     monkeypatch.setitem(sys.modules, "wandb", package)
@@ -107,15 +108,17 @@ def test_a_failing_log_is_said_once_and_the_run_goes_on(run, tmp_path, monkeypat
     said = []
     folder = trainer.train(run, tmp_path, threads=1, charts=["wandb"], log=said.append)
     assert [line for line in said if "wandb" in line] == [
-        "wandb failed and gets no more of this run: OSError: no network at all"]
+        "wandb failed and gets no more of this run: OSError: no network at all"
+    ]
     assert result_of(folder)["weights_sha256"] == plain["weights_sha256"]
 
 
 @pytest.mark.parametrize(("name", "words"), [
     ("tensorbord", "did you mean tensorboard"), ("wandb", "pip install wandb"),
 ])  # fmt: skip
-def test_what_is_not_there_is_refused_before_anything_is_made(run, tmp_path, monkeypatch, name,
-                                                              words):
+def test_what_is_not_there_is_refused_before_anything_is_made(
+    run, tmp_path, monkeypatch, name, words
+):
     monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RRError, match=words):
         train(run, tmp_path / "out", charts=[name])

@@ -7,11 +7,13 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from rr import cli, ladder, runs, trainer
+import rr
+from rr import cli
+from rr.analysis.probes import increment_cosines, norms_by_depth, trace
 from rr.config import ModelConfig, Recipe, RRError, Run
-from rr.evaluate import increment_cosines, norms_by_depth, trace
-from rr.model import Model, at_loops, initialise
+from rr.model import Model, at_loops, initialise, ladder
 from rr.residual import RULES
+from rr.training import run_folder, trainer
 
 BODY = "nano:n_layer=2,d_model=32,n_head=2,seq_len=16"
 TINY = "nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
@@ -50,7 +52,8 @@ def test_one_pass_is_the_plain_model(rule):
     """Same names, same weights, same bits, whether copies a pass were asked for or not."""
     plain, own = model_of(rule), model_of(f"{rule}:per_pass=1")
     assert {k: v.shape for k, v in plain.state_dict().items()} == {
-        k: v.shape for k, v in own.state_dict().items()}
+        k: v.shape for k, v in own.state_dict().items()
+    }
     assert torch.equal(plain(IDX), own(IDX))
 
 
@@ -59,8 +62,10 @@ def test_cached_generation_at_every_pass(loops):
     """A cache a (pass, layer), each as long as the text."""
     model = model_of("review", loops, values="svformer", moved=0.1, flavour="llama")
     start = IDX[:1, :5]
-    assert torch.equal(model.generate(start, 9, temperature=0),
-                       model.generate(start, 9, temperature=0, cached=False))
+    assert torch.equal(
+        model.generate(start, 9, temperature=0),
+        model.generate(start, 9, temperature=0, cached=False),
+    )
     caches = model.caches()
     model.hidden(start, caches)
     assert len(caches) == 2 * loops and all(cache.k.shape[2] == 5 for cache in caches)
@@ -81,8 +86,10 @@ def test_a_number_of_passes_that_is_none(loops):
 
 @pytest.mark.parametrize("rule", LOOPED)
 def test_copies_are_counted_once_a_pass_and_nothing_else_grows(rule):
-    shared, own = (ModelConfig(70, 2, 2, 32, 64, n_loops=3, rule=f"{rule}{option}")
-                   for option in ("", ":per_pass=1"))
+    shared, own = (
+        ModelConfig(70, 2, 2, 32, 64, n_loops=3, rule=f"{rule}{option}")
+        for option in ("", ":per_pass=1")
+    )
     model = Model(own)
     a_pass = sum(rule.params(rule.site) for layer in model.layers for rule in layer.rules)
     assert ladder.count(own) == ladder.count(shared) + 2 * a_pass
@@ -90,7 +97,8 @@ def test_copies_are_counted_once_a_pass_and_nothing_else_grows(rule):
     assert ladder.flops_per_token(own) == ladder.flops_per_token(shared)
     assert len(model.rules) == 12 and [rule.site.pass_ for rule in model.rules[::4]] == [1, 2, 3]
     assert len({id(p) for rule in model.rules for p in rule.parameters()}) * 1 == sum(
-        len(list(rule.parameters())) for rule in model.rules)  # no parameter is shared
+        len(list(rule.parameters())) for rule in model.rules
+    )  # no parameter is shared
 
 
 def test_copies_with_equal_weights_are_the_shared_rule_and_learn_apart():
@@ -111,7 +119,15 @@ def test_copies_with_equal_weights_are_the_shared_rule_and_learn_apart():
     assert not torch.allclose(*later)
 
 
-@pytest.mark.parametrize("rule", LOOPED)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pytest.param(
+            rule, marks=[] if rule in ("review", "hyper-connections") else pytest.mark.slow
+        )
+        for rule in LOOPED  # in `make test` one for each kind of state
+    ],
+)
 def test_copies_share_one_graph_too(rule):
     """The pass chooses a module, never a branch inside one: nothing is compiled anew for it."""
     model = model_of(f"{rule}:per_pass=1", 3, moved=0.1).float()
@@ -129,7 +145,8 @@ def test_copies_share_one_graph_too(rule):
 def test_copies_follow_casts_and_go_round_through_a_state_dict():
     model = model_of("highway:per_pass=1", 2, moved=0.1).float()
     assert {p.dtype for layers in model.passes for layer in layers for p in layer.parameters()} == {
-        torch.float32}
+        torch.float32
+    }
     other = model_of("highway:per_pass=1", 2).float()
     assert not torch.equal(other(IDX), model(IDX))
     other.load_state_dict(model.state_dict())
@@ -147,7 +164,9 @@ def test_copies_where_they_mean_nothing(tmp_path):
     mine.write_text(
         "import rr\n\n\nclass Mine(rr.Rule):\n    def norm_params(self, site):\n        return 0\n"
         "    def read(self, state):\n        return state, state\n"
-        "    def write(self, state, u):\n        return state + u\n")
+        "    def write(self, state, u):\n        return state + u\n"
+    )
+    rr.allow_rule(f"{mine}:Mine")
     config = ModelConfig(70, 2, 2, 32, 64, rule=f"{mine}:Mine", n_loops=2)
     assert Model(config).config.n_loops == 2
     with pytest.raises(RRError, match="this rule has none: per_pass=0 is accepted"):
@@ -200,13 +219,16 @@ def test_initial_branch_ends_of_scaled(init, std):
 
 def test_two_factor_law_keeps_the_last_norm_over_a_grid():
     """ε = 1/(N√L): the same within a third over 1 … 8 passes of 2 … 8 blocks; 1/√(NL) is not."""
+
     def last(blocks, loops, law):
         rule = f"scaled:reference=1,init=flat,law={law}"
         body = f"nano:n_layer={blocks},d_model=64,n_head=2,seq_len=16"
         return norms_by_depth(model_of(rule, loops, body=body), IDX)[-1]
 
-    grid = {law: [last(blocks, loops, law) for blocks in (2, 8) for loops in (2, 8)]
-            for law in ("linear", "sqrt")}
+    grid = {
+        law: [last(blocks, loops, law) for blocks in (2, 8) for loops in (2, 8)]
+        for law in ("linear", "sqrt")
+    }
     assert max(grid["linear"]) / min(grid["linear"]) < 4 / 3
     assert max(grid["sqrt"]) / min(grid["sqrt"]) > 5 / 3
 
@@ -222,18 +244,26 @@ def test_what_belongs_to_one_number_of_passes_is_refused():
 
 
 def test_a_run_is_loaded_at_another_number_of_passes(tmp_path, tiny_corpus, capsys):
-    run = runs.plan(TINY, "scaled", corpus=tiny_corpus, tokenizer="bpe:300", loops=2, steps=2,
-                    batch=2, precision="fp32")
+    run = run_folder.plan(
+        TINY,
+        "scaled",
+        corpus=tiny_corpus,
+        tokenizer="bpe:300",
+        loops=2,
+        steps=2,
+        batch=2,
+        precision="fp32",
+    )
     folder = trainer.train(run, tmp_path, threads=1, log=lambda line: None)
-    own, _, _ = runs.load(folder)
-    other, told, _ = runs.load(folder, loops=3)
+    own, _, _ = run_folder.load(folder)
+    other, told, _ = run_folder.load(folder, loops=3)
     assert (own.config.n_loops, other.config.n_loops, told.loops) == (2, 3, 2)
     assert torch.equal(at_loops(own, 3)(IDX), other(IDX))
-    kept = runs.load(folder, loops=3, keep_scale=True)[0]
+    kept = run_folder.load(folder, loops=3, keep_scale=True)[0]
     assert torch.equal(at_loops(own, 3, keep_scale=True)(IDX), kept(IDX))
     assert not torch.equal(kept(IDX), other(IDX))
     with pytest.raises(RRError, match="keep-scale without loops"):
-        runs.load(folder, keep_scale=True)
+        run_folder.load(folder, keep_scale=True)
 
     def sample(*more):
         code = cli.main(["sample", str(folder), "--temperature", "0", "--tokens", "9", *more])
@@ -255,18 +285,21 @@ def test_rates_by_depth_are_the_papers():
 
 
 @pytest.fixture
-def begun(tiny_corpus, tmp_path, monkeypatch):
-    """A run that is ready to train: its `_Training`."""
+def begun(tiny_corpus, tmp_path, cut_off, steppers):
+    """begun(steps, **changes) -> a run, and its `Step` after so many steps of training."""
 
-    def make(**changes):
-        seen = []
-        with monkeypatch.context() as patch:
-            patch.setattr(trainer._Training, "go", lambda self: seen.append(self))
-            given = {"corpus": tiny_corpus, "tokenizer": "bpe:300", "steps": 40, "batch": 2,
-                     "precision": "fp32"} | changes
-            run = runs.plan(TINY, **given)
-            trainer.train(run, tmp_path, threads=1, log=lambda line: None)
-        return seen[0]
+    def make(taken=0, **changes):
+        given = {
+            "corpus": tiny_corpus,
+            "tokenizer": "bpe:300",
+            "steps": 40,
+            "batch": 2,
+            "precision": "fp32",
+        } | changes
+        run = run_folder.plan(TINY, **given)
+        with cut_off(taken):
+            trainer.train(run, tmp_path / str(taken), threads=1, log=lambda line: None)
+        return run, steppers[-1]
 
     return make
 
@@ -275,22 +308,22 @@ def begun(tiny_corpus, tmp_path, monkeypatch):
 @pytest.mark.parametrize("loops", [1, 3])
 def test_groups_of_a_run_with_rates_by_depth(begun, protocol, loops):
     """Every parameter once: the blocks' at lr·(2/12)^(−½) with eps likewise, at any N."""
-    run = begun(rule="review:per_pass=1", loops=loops, protocol=protocol, depth_lr=True, lr=1e-3)
-    names = {id(p): name for name, p in run.model.named_parameters()}
-    plain = begun(rule="review:per_pass=1", loops=loops, protocol=protocol, lr=1e-3)
-    groups = plain.stepper.optimizer.param_groups
+    run, scaled = begun(
+        1, rule="review:per_pass=1", loops=loops, protocol=protocol, depth_lr=True, lr=1e-3
+    )
+    names = {id(p): name for name, p in scaled.model.named_parameters()}
+    _, plain = begun(rule="review:per_pass=1", loops=loops, protocol=protocol, lr=1e-3)
+    groups = plain.optimizer.param_groups
     decay = {id(p): g["weight_decay"] for g in groups for p in g["params"]}
     order = [name for name, _ in plain.model.named_parameters()]
     decay = dict(zip(order, (decay[id(p)] for p in plain.model.parameters()), strict=True))
-    run._train_step()
     seen = []
-    for group in run.stepper.optimizer.param_groups:
+    for group in scaled.optimizer.param_groups:
         for p in group["params"]:
             name = names[id(p)]
             outside = name.startswith(("token", "position", "final_rule"))
             factor = 1.0 if outside else 6**0.5
-            rate = run.run.recipe.lr_at(0)
-            assert group["lr"] == pytest.approx(rate * factor)
+            assert group["lr"] == pytest.approx(run.recipe.lr_at(0) * factor)
             assert group["eps"] == pytest.approx(1e-8 * factor)
             assert group["weight_decay"] == decay[name]
             seen.append(name)
@@ -301,11 +334,11 @@ def test_the_first_step_moves_the_blocks_by_their_own_rate(begun):
     """Adam's first step is lr·g/(|g| + eps): the ratio of a block's two steps is the factor."""
     moved = {}
     for depth_lr in (False, True):
-        run = begun(rule="standard", depth_lr=depth_lr, lr=1e-3)
-        before = {name: p.detach().clone() for name, p in run.model.named_parameters()}
-        run._train_step()
-        moved[depth_lr] = {name: p.detach() - before[name]
-                           for name, p in run.model.named_parameters()}
+        before, after = (
+            dict(begun(taken, rule="standard", depth_lr=depth_lr, lr=1e-3)[1].model
+                 .named_parameters()) for taken in (0, 1)
+        )  # fmt: skip
+        moved[depth_lr] = {name: after[name].detach() - p.detach() for name, p in before.items()}
     for name, step in moved[False].items():
         if name.endswith("gain"):  # starts at 1, is not decayed, and has a gradient of some size
             ratio = moved[True][name].norm() / step.norm()
@@ -314,39 +347,37 @@ def test_the_first_step_moves_the_blocks_by_their_own_rate(begun):
 
 
 def test_without_rates_by_depth_nothing_changes_in_the_specification(begun):
-    run = begun()
-    groups = run.stepper.optimizer.param_groups
+    run, stepper = begun()
+    groups = stepper.optimizer.param_groups
     assert len(groups) == 2 and not any("factor" in group for group in groups)
-    spec = run.run.spec()
+    spec = run.spec()
     older = json.loads(json.dumps(spec))
     del older["recipe"]["depth_lr"]  # a run.json from before the option
-    assert Run.from_spec(older).id == run.run.id
-    assert begun(depth_lr=True).run.id != run.run.id
+    assert Run.from_spec(older).id == run.id
+    assert begun(depth_lr=True)[0].id != run.id
 
 
 @pytest.mark.parametrize("rule", ["standard", "review:per_pass=1"])
-def test_a_broken_off_run_ends_as_if_it_had_not(rule, tmp_path, tiny_corpus, monkeypatch):
-    run = runs.plan(TINY, rule, corpus=tiny_corpus, tokenizer="bpe:300", steps=6, batch=2, loops=2,
-                    depth_lr=True)
+def test_a_broken_off_run_ends_as_if_it_had_not(rule, tmp_path, tiny_corpus, cut_off):
+    run = run_folder.plan(
+        TINY,
+        rule,
+        corpus=tiny_corpus,
+        tokenizer="bpe:300",
+        steps=6,
+        batch=2,
+        loops=2,
+        depth_lr=True,
+    )
 
     def result(out):
         folder = trainer.train(run, out, threads=1, save_every=1e-9, log=lambda line: None)
-        return runs.finished(folder)
+        return run_folder.finished(folder)
 
     whole = result(tmp_path / "whole")
     assert whole["depth_lr"] is True
-    step, calls = trainer._Training._train_step, []
-
-    def breaks(self):
-        calls.append(1)
-        if len(calls) == 5:
-            raise RuntimeError("the lights went out")
-        step(self)
-
-    monkeypatch.setattr(trainer._Training, "_train_step", breaks)
-    with pytest.raises(RuntimeError, match="lights"):
+    with cut_off(4):
         result(tmp_path / "broken")
-    monkeypatch.undo()
     assert result(tmp_path / "broken")["weights_sha256"] == whole["weights_sha256"]
 
 
@@ -368,8 +399,9 @@ def test_cosines_of_increments_by_their_definition(each, n):
     steps = trace(model, IDX)
     states = [steps[0].h, *(step.out for step in steps)][:: 12 // n]
     moves = [after - before for before, after in zip(states, states[1:], strict=False)]
-    expected = [[((a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1))).mean() for b in moves]
-                for a in moves]
+    expected = [
+        [((a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1))).mean() for b in moves] for a in moves
+    ]
     got = increment_cosines(model, IDX, each)
     torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64))
     torch.testing.assert_close(got.diagonal(), torch.ones(n, dtype=torch.float64))

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from rr import figures
 from rr.config import RRError
-from rr.explore.loops import SCALES, loop_numbers, loop_sentence
+from rrbook import figures
+from rrbook.explorables.loops import SCALES, loop_numbers, loop_sentence
 
 
 @pytest.mark.parametrize(("blocks", "passes", "cosine"), [(1, 12, 0.8), (3, 5, 0.5), (4, 4, 0.0)])
@@ -16,8 +16,12 @@ def test_growth_is_what_a_simulation_finds(blocks, passes, cosine):
     rng, size = np.random.default_rng(0), 200_000
     own = rng.standard_normal((blocks, size))
     for scale, words in SCALES.items():
-        epsilon = {"1": 1, "1/√(NL)": (blocks * passes) ** -0.5, "1/N": 1 / passes,
-                   "1/(N√L)": 1 / (passes * blocks**0.5)}[words]
+        epsilon = {
+            "1": 1,
+            "1/√(NL)": (blocks * passes) ** -0.5,
+            "1/N": 1 / passes,
+            "1/(N√L)": 1 / (passes * blocks**0.5),
+        }[words]
         h = rng.standard_normal(size)
         seen = [1.0]
         for _ in range(passes):
@@ -46,8 +50,8 @@ def test_lab_measures_real_models():
     pytest.importorskip("ipywidgets")
     import torch
 
-    from rr.explore import lab_loops, looped_model
     from rr.model import Model
+    from rrbook.explore import lab_loops, looped_model
 
     for scale, epsilon in (("one", 1), ("root", 6**-0.5), ("passes", 1 / 3), ("both", 2**-0.5 / 3)):
         tied, untied = looped_model(2, 3, scale), looped_model(2, 3, scale, tied=False)
@@ -71,9 +75,12 @@ def test_lab_measures_real_models():
 
 
 def test_best_rates_are_the_lowest_means_and_diverged_runs_are_marked():
-    points = [{"loops": n, "lr": lr, "seed": seed, "value": value + seed / 100}
-              for n, losses in ((1, (3.0, 2.0, 2.5)), (4, (2.0, 2.2, 4.0)))
-              for lr, value in zip((1e-3, 2e-3, 4e-3), losses, strict=True) for seed in (0, 1)]
+    points = [
+        {"loops": n, "lr": lr, "seed": seed, "value": value + seed / 100}
+        for n, losses in ((1, (3.0, 2.0, 2.5)), (4, (2.0, 2.2, 4.0)))
+        for lr, value in zip((1e-3, 2e-3, 4e-3), losses, strict=True)
+        for seed in (0, 1)
+    ]
     points[-1]["value"] = None  # N = 4 at the highest rate
     _, ax = figures.canvas()
     assert figures.rates_by_passes(ax, points) == {1: 2e-3, 4: 1e-3}

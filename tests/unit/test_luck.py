@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats as st
 
-from rr.explore import winners_luck
-from rr.explore.luck import grid, luck_numbers, luck_sentence
+from rrbook.explorables.luck import grid, luck_numbers, luck_sentence
+from rrbook.explore import winners_luck
 
 CASES = [(2, 2, 0.05, 0.0), (30, 3, 0.02, 0.01), (40, 20, 0.005, 0.1), (8, 3, 0.02, 0.03)]
 
@@ -59,8 +59,8 @@ def test_lab_race_trains_both_rules_on_the_same_batches():
     import matplotlib
 
     matplotlib.use("Agg")
-    from rr.explore.labs import letters, short_training
-    from rr.explore.race_lab import lab_race
+    from rrbook.labs.depth import letters, short_training
+    from rrbook.labs.race import lab_race
 
     made = lab_race("standard")
     assert "0 (seed 0) and 0 (seed 1) nats a byte; there is nothing" in made.picture.value

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from rr import ladder, memory
 from rr.config import ModelConfig, RRError
-from rr.model import Model, initialise
-from rr.paths import Step, parse_path
+from rr.model import Model, initialise, ladder
+from rr.training import memory
+from rr.training.backend import parse_path
+from rr.training.step import Step
 
 CPU = torch.device("cpu")
 SHAPE = ModelConfig(vocab_size=500, n_layer=3, n_head=2, d_model=64, d_ff=256, seq_len=64)
@@ -59,8 +60,9 @@ def test_the_peak_of_a_wide_head_is_the_allocators(path):
 
 def test_parts_by_hand():
     """fp32 weights, gradients and two moments: 16 bytes a parameter; the sum is the step."""
-    found = memory.predict(SHAPE, parse_path("fast:recompute=layer"), 4,
-                           recipe=ladder.recipe("nano", batch=8))
+    found = memory.predict(
+        SHAPE, parse_path("fast:recompute=layer"), 4, recipe=ladder.recipe("nano", batch=8)
+    )
     model = Model(SHAPE)
     params = sum(p.numel() for p in model.parameters())
     assert found["weights"] == 4 * params

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 import rr
-from rr import figures
+from rr.analysis.numerics import Change, Tf32Products, nudge, tf32, trained, window_losses
 from rr.config import RRError
-from rr.explore.floats import (
+from rr.training.checkpoint import weights_sha256
+from rrbook import figures
+from rrbook.explorables.floats import (
     FORMATS,
     float_numbers,
     float_sentence,
@@ -20,9 +22,7 @@ from rr.explore.floats import (
     rounded,
     spacing,
 )
-from rr.explore.labs import letters
-from rr.numerics import Change, Tf32Products, nudge, tf32, trained, window_losses
-from rr.runtime import weights_sha256
+from rrbook.labs.depth import letters
 
 CASTS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DATA = rr.DATA / "measured" / "16_numerics"
@@ -88,10 +88,18 @@ def test_neighbours_are_all_numbers_of_the_format():
 
 
 def test_script_and_python_agree(in_node):
-    cases = [{"power": power / 10, "format": name, "terms": terms}
-             for name in FORMATS for power in range(-90, 51, 7) for terms in (4, 9)]
-    asked = in_node("floats.js", "given.map(v => [floatNumbers(v), floatSentence(v), "
-                    "neighbours(Math.pow(10, v.power), v.format)])", cases)
+    cases = [
+        {"power": power / 10, "format": name, "terms": terms}
+        for name in FORMATS
+        for power in range(-90, 51, 7)
+        for terms in (4, 9)
+    ]
+    asked = in_node(
+        "floats.js",
+        "given.map(v => [floatNumbers(v), floatSentence(v), "
+        "neighbours(Math.pow(10, v.power), v.format)])",
+        cases,
+    )
     for (found, said, near), case in zip(asked, cases, strict=True):
         expected = float_numbers(**case)
         if math.isinf(expected["rounded"]):  # which JSON has as null
@@ -107,14 +115,24 @@ def test_script_and_python_agree(in_node):
 
 @pytest.fixture(scope="module")
 def small(tiny_corpus):
-    run = rr.plan("nano:d_model=32,n_layer=2,seq_len=16", "review", corpus=tiny_corpus,
-                  tokenizer="bpe:300", steps=4, batch=4, precision="fp32", eval_batches=3)
+    run = rr.plan(
+        "nano:d_model=32,n_layer=2,seq_len=16",
+        "review",
+        corpus=tiny_corpus,
+        tokenizer="bpe:300",
+        steps=4,
+        batch=4,
+        precision="fp32",
+        eval_batches=3,
+    )
     tokens = rr.open_corpus(tiny_corpus, "bpe:300", log=lambda line: None)
     return run, tokens
 
 
-def test_the_plain_run_is_the_trainers_bit_for_bit(small, tmp_path):
+@pytest.mark.parametrize("depth_lr", [False, True])
+def test_the_plain_run_is_the_trainers_bit_for_bit(small, tmp_path, depth_lr):
     run, tokens = small
+    run = replace(run, recipe=replace(run.recipe, depth_lr=depth_lr))
     out = rr.train(run, tmp_path, threads=1, device="cpu", log=lambda line: None)
     told = json.loads((out / "result.json").read_text())
     model, losses = trained(run, tokens.train)
@@ -176,7 +194,7 @@ def test_bad_input_is_refused_in_one_line(small):
 
 def test_lab_trains_both_and_knows_when_nothing_differs():
     pytest.importorskip("ipywidgets")
-    from rr.explore.numerics_lab import CHANGES, apart, lab_apart
+    from rrbook.labs.numerics import CHANGES, apart, lab_apart
 
     stream = letters(20).numpy()
     assert apart("review", CHANGES["nothing"], 6, 1e-2, stream) == [0] * 6
@@ -215,8 +233,12 @@ def test_the_record_holds_what_the_trainer_made():
     plain = {(row["rule"], row["lr"]): row for row in rows if row["source"] == "plain"}
     for result in map(json.loads, (file.read_text() for file in DATA.glob("*/result.json"))):
         assert plain[result["rule"], result["lr"]]["weights_sha256"] == result["weights_sha256"]
-    same = {row["source"] for row in rows if row["source"] != "plain"
-            and row["weights_sha256"] == plain[row["rule"], row["lr"]]["weights_sha256"]}
+    same = {
+        row["source"]
+        for row in rows
+        if row["source"] != "plain"
+        and row["weights_sha256"] == plain[row["rule"], row["lr"]]["weights_sha256"]
+    }
     assert same == {"again", "threads", "code path"}  # the fast gate, for the arm without a gate
     for row in rows:
         Change(**row["change"])  # every field is still known

@@ -1,6 +1,7 @@
 """A reader's own rule: what it computes is in the run's id, and nothing else changes that id."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -9,15 +10,17 @@ import pytest
 import torch
 
 import rr
-from rr import checks, runs, stats, trainer
+from rr import stats
+from rr.analysis import rule_checks
 from rr.config import RRError, Run, RunFailed
 from rr.residual import REGISTRY, content
+from rr.training import run_folder, trainer
 
 BODY = "nano:n_layer=1,d_model=16,n_head=1,seq_len=16"
 CLASS = """
 import torch
 import rr
-from rr.values import ValueRule
+from rr.residual.values import ValueRule
 {before}
 @rr.register("mine")
 class Mine(rr.Rule):
@@ -187,7 +190,8 @@ def test_a_value_rule_counts_like_a_residual_rule():
     for lam in (0.5, 0.25):
         space = {"__name__": "__main__"}
         exec(
-            "import rr\nfrom rr.values import Mixed\n@rr.register('mine')\nclass Mine(Mixed):\n"
+            "import rr\nfrom rr.residual.values import Mixed\n"
+            "@rr.register('mine')\nclass Mine(Mixed):\n"
             f"    equation = source = 'x'\n    def lambdas(self):\n        return {lam}, 1.0\n",
             space,
         )
@@ -207,18 +211,18 @@ def test_a_changed_rule_is_another_run_and_the_old_one_says_so(tmp_path, tiny_co
     define()
     old = trained(tmp_path, tiny_corpus)
     assert trained(tmp_path, tiny_corpus) == old
-    assert runs.load(old)[1].rule == "mine"
+    assert run_folder.load(old)[1].rule == "mine"
     stale = plan(corpus=tiny_corpus, tokenizer="bpe:300")
     define(write="return state - u")
     new = trained(tmp_path, tiny_corpus)
     assert new != old
     with pytest.raises(RunFailed, match="mine has changed since the run was planned"):
-        runs.load(old)
+        run_folder.load(old)
     with pytest.raises(RRError, match="mine has changed since the run was planned"):
         trainer.train(stale, tmp_path)
     del REGISTRY["residual"]["mine"]
     with pytest.raises(RunFailed, match="needs its rule as it was: unknown rule 'mine'") as error:
-        runs.load(old)
+        run_folder.load(old)
     assert "\n" not in str(error.value)
     # what the folder holds can still be read, and checked against its id
     assert Run.from_spec(json.loads((old / "run.json").read_text())["run"]).id == old.name
@@ -265,14 +269,18 @@ def test_a_new_rule_holds_to_every_check_and_says_what_comes_next(tmp_path, caps
     told = capsys.readouterr().out
     path = tmp_path / "rules" / "half_step.py"
     rule = f"{path}:HalfStep"
-    assert set(checks.check(rule).values()) == {None}
+    assert set(rule_checks.check(rule).values()) == {None}
     commands = [line for line in told.splitlines()[1:] if line and line[0] != "#"]
     assert len(commands) == 3 and commands[0].startswith(f"RR_RULE={rule} ")
-    assert "rr train --rung nano" in commands[1] and rule in commands[1]
-    assert commands[2].endswith("rr table runs/half-step")
+    assert f"for rule in standard constant {rule};" in commands[1] and "--rung nano" in commands[1]
+    assert "for rule in standard constant;" in commands[2] and "--baseline $rule" in commands[2]
+    # the programs of this environment, by their paths: nothing has to be activated
+    for command in commands:
+        program = re.search(r"\S*/(?:rr|pytest) ", command)[0].strip()
+        assert (new_rule.ROOT / program).exists()
     # it is what it says: the constant rule, written by hand
     h, u = torch.randn(2, 2, 3, 16).unbind()
-    made, constant = (checks.model_of(name).rules[0] for name in (rule, "constant"))
+    made, constant = (rule_checks.model_of(name).rules[0] for name in (rule, "constant"))
     assert torch.equal(made.write(h, u), constant.write(h, u))
     assert new_rule.main(words) == 2
     told, err = capsys.readouterr()
@@ -310,7 +318,9 @@ def test_options_of_a_rule_in_a_file_are_held_to_what_it_declares(tmp_path):
     ):
         with pytest.raises(RRError, match=words):
             plan(f"{path}:HalfStep:{given}")
-    with pytest.raises(RRError, match="no values rule named 'HalfStep': a subclass of rr.values"):
+    with pytest.raises(
+        RRError, match="no values rule named 'HalfStep': a subclass of rr.residual.values"
+    ):
         plan("standard", values=f"{path}:HalfStep")
     # the same file elsewhere is the same run
     other = tmp_path / "elsewhere.py"

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from rr import ladder, trainer
-from rr.model import Model, decayed, initialise
+from rr.data import batches
+from rr.model import Model, initialise, ladder
+from rr.training.optimizer import decayed
 
 RULES = ("standard", "highway", "review", "review-convex")
 
@@ -135,10 +136,11 @@ def test_arms_share_every_tensor_they_have_in_common():
 
 
 def test_paper_batches_are_numpys_legacy_draws():
-    run = ladder.specify("60M", "review", corpus="c", tokenizer="t", vocab_size=50257, seed=2,
-                         protocol="paper")
+    run = ladder.specify(
+        "60M", "review", corpus="c", tokenizer="t", vocab_size=50257, seed=2, protocol="paper"
+    )
     stream = np.random.RandomState(run.seed)
-    ours = [trainer.batch_starts(run, step, 10_000, stream) for step in range(3)]
+    ours = [batches.batch_starts(run, step, 10_000, stream) for step in range(3)]
     np.random.seed(2)
     for starts in ours:
         np.testing.assert_array_equal(starts, np.random.randint(0, 10_000 - 256 - 1, size=64))
@@ -147,6 +149,10 @@ def test_paper_batches_are_numpys_legacy_draws():
 def test_weight_decay_reaches_matrices_alone_in_clean():
     model = Model(ladder.arm("nano:n_layer=1,d_model=32,n_head=2", "review", 70))
     assert decayed(model) == {
-        "layers.0.attn_rule.weight", "layers.0.mlp_rule.weight", "layers.0.attn.qkv.weight",
-        "layers.0.attn.out.weight", "layers.0.mlp.up.weight", "layers.0.mlp.down.weight",
+        "layers.0.attn_rule.weight",
+        "layers.0.mlp_rule.weight",
+        "layers.0.attn.qkv.weight",
+        "layers.0.attn.out.weight",
+        "layers.0.mlp.up.weight",
+        "layers.0.mlp.down.weight",
     }

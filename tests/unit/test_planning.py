@@ -1,14 +1,47 @@
 """Plans by hand: hours from FLOPs and a rate, what a budget takes in, and what it must refuse."""
 
 import json
+import shlex
 
 import pytest
 
-from rr import cli, ladder, planning
-from rr.bench import BANDWIDTH, MEMORY, PEAKS
+from rr import cli
 from rr.config import RRError
+from rr.model import ladder
+from rr.perf import benchmark, budget, rates
+from rr.perf.gpus import BANDWIDTH, MEMORY, PEAKS
+from rr.sweep import AXES, cells, place
+from rr.training import memory
 
 NAMES = {"corpus": "a text", "tokenizer": "its tokens", "vocab_size": 500}
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("RR_CACHE", str(tmp_path / "cache"))
+
+
+def by_size(runs):
+    return sorted(runs, key=lambda run: place(run, "smallest"))
+
+
+def trained(row):
+    """Hours of the row that the card computes."""
+    parts = [row["parts"][name] for name in ("training", "evaluation")]
+    return tuple(map(sum, zip(*parts, strict=True)))
+
+
+def bench_file(path, device, *rows):
+    path.write_text(json.dumps({"made_by": {"device": device}, "rows": rows}))
+    return path
+
+
+def bench_row(run, **more):
+    """Steps of 1, 2 and 4 seconds, of 2,048 tokens each."""
+    return {"rung": run.rung, "rule": run.rule, "peer": None, "path": "compiled", "failed": None,
+            "precision": "bf16", "tokens_per_step": 2048, "step_ms": [1000, 2000, 4000],
+            "flops_per_token": ladder.flops_per_token(run.model),
+            "tokens_per_second": 1024} | more  # fmt: skip
 
 
 def runs(rung="nano", rules=("review", "standard"), seeds=(0, 1), **more):
@@ -17,16 +50,23 @@ def runs(rung="nano", rules=("review", "standard"), seeds=(0, 1), **more):
 
 
 def test_hours_by_hand(tmp_path):
-    """tokens · FLOPs a token over peak · MFU; scoring costs a third of training."""
-    card = planning.Gpu("a card", 1e14, 1e11)
-    (row,) = planning.what_fits(runs(rules=["review"], seeds=[0], eval_batches=2), card,
+    """tokens · FLOPs a token over peak · MFU; scoring costs a third of training; the rest apart."""
+    card = budget.Gpu("a card", 1e14, 1e11)
+    (row,) = budget.what_fits(runs(rules=["review"], seeds=[0], eval_batches=2), card,
                                 mfu=(0.1, 0.4), price=3.0, records=tmp_path)  # fmt: skip
     each = ladder.flops_per_token(ladder.arm("nano", "review", 500))
     window = 8 * 256
     assert row["tokens"] == 150 * window
     assert row["scored_tokens"] == 4 * 2 * window  # at the end and three times on the way
     flops = each * (150 + 8 / 3) * window
-    assert row["hours"] == pytest.approx((flops / 4e13 / 3600, flops / 1e13 / 3600))
+    assert trained(row) == pytest.approx((flops / 4e13 / 3600, flops / 1e13 / 3600))
+    written = 12 * row["params"]  # once, at the end: weights and two moments in float32
+    training = each * 150 * window / 1e13
+    rest = {"start-up": (20, 90), "compilation": (20, 120),
+            "checkpoints": (written / 1e9, written / 1e8 + 0.05 * training)}  # fmt: skip
+    for name, seconds in rest.items():
+        assert row["parts"][name] == pytest.approx([s / 3600 for s in seconds]), name
+    assert row["hours"] == pytest.approx([sum(p[i] for p in row["parts"].values()) for i in (0, 1)])
     assert row["cost"] == pytest.approx([3 * h for h in row["hours"]])
     assert row["measured"] is None
     assert row["params"] == ladder.count(ladder.arm("nano", "review", 500))
@@ -34,43 +74,44 @@ def test_hours_by_hand(tmp_path):
 
 def test_branches_are_trained_and_paid_for():
     """2,000 to 4,000 steps: the longer budget, and the shorter's last fifth again."""
-    card = planning.Gpu("a card", 1e14, 1e11)
-    (row,) = planning.what_fits(runs(rules=["review"], seeds=[0], budgets=[2000, 4000]), card)
+    card = budget.Gpu("a card", 1e14, 1e11)
+    (row,) = budget.what_fits(runs(rules=["review"], seeds=[0], budgets=[2000, 4000]), card)
     assert row["tokens"] == (4000 + 400) * 8 * 256
 
 
 def test_pairs_are_complete_and_small_rungs_first(tmp_path):
-    card = planning.Gpu("a card", 1e12, 1e11)
-    plan = runs("mini") + runs("nano")
-    whole = planning.what_fits(plan, card, mfu=(0.5, 0.5), records=tmp_path)
+    card = budget.Gpu("a card", 1e12, 1e11)
+    plan = by_size(runs("mini") + runs("nano"))
+    whole = budget.what_fits(plan, card, mfu=(0.5, 0.5), records=tmp_path)
     order = [(row["rung"], row["seed"], row["rule"]) for row in whole]
     assert order == [(rung, seed, rule) for rung in ("nano", "mini") for seed in (0, 1)
                      for rule in ("standard", "review")]  # fmt: skip
-    until = whole[2]["until"][1]  # in the midst of the second pair
-    short = planning.what_fits(plan, card, until, (0.5, 0.5), records=tmp_path)
-    assert [row["fits"] for row in short] == ["yes"] * 2 + ["no"] * 6
-    range_ = planning.what_fits(plan, card, until, (0.5, 1.0), records=tmp_path)
-    assert [row["fits"] for row in range_][:4] == ["yes"] * 2 + ["perhaps"] * 2
+    until = whole[2]["until"][1]  # in the midst of the second pair, by the slower estimate
+    assert whole[3]["until"][0] < until
+    short = budget.what_fits(plan, card, until, (0.5, 0.5), records=tmp_path)
+    assert [row["fits"] for row in short][:4] == ["yes"] * 2 + ["perhaps"] * 2
+    least = budget.what_fits(plan, card, whole[2]["until"][0], (0.5, 0.5), records=tmp_path)
+    assert [row["fits"] for row in least][2:] == ["no"] * 6
 
 
 def test_the_studys_arms_are_a_pair_though_they_are_of_other_widths(tmp_path):
     """Protocol paper widens the standard arm; TF32 has half of the 16-bit peak."""
-    card = planning.Gpu("a card", 1e12, 1e11)
-    plan = runs("nano:n_layer=1", protocol="paper") + runs("nano", protocol="paper")
-    assert plan[-1].model.d_model > plan[-2].model.d_model
-    rows = planning.what_fits(plan, card, mfu=(0.5, 0.5), records=tmp_path)
+    card = budget.Gpu("a card", 1e12, 1e11)
+    plan = by_size(runs("nano:n_layer=1", protocol="paper") + runs("nano", protocol="paper"))
+    assert plan[-2].model.d_model > plan[-1].model.d_model
+    rows = budget.what_fits(plan, card, mfu=(0.5, 0.5), records=tmp_path)
     assert [(row["rung"], row["seed"], row["rule"]) for row in rows[4:]] == [
         ("nano", seed, rule) for seed in (0, 1) for rule in ("standard", "review")]  # fmt: skip
-    half = planning.what_fits(plan, card, mfu=(0.25, 0.25), records=tmp_path)
-    assert half[0]["hours"][0] == pytest.approx(2 * rows[0]["hours"][0])
-    flops = ladder.flops_per_token(plan[-1].model) * 64 * 256 * (150 + 80 / 3)
-    assert rows[-2]["hours"][0] == pytest.approx(flops / 2.5e11 / 3600)
-    assert "tf32 has half" in " ".join(planning.told(rows, card, None, (0.5, 0.5)))
+    half = budget.what_fits(plan, card, mfu=(0.25, 0.25), records=tmp_path)
+    assert trained(half[0])[0] == pytest.approx(2 * trained(rows[0])[0])
+    flops = ladder.flops_per_token(plan[-2].model) * 64 * 256 * (150 + 80 / 3)
+    assert trained(rows[-2])[0] == pytest.approx(flops / 2.5e11 / 3600)
+    assert "tf32 has half" in " ".join(budget.told(rows, card, None, (0.5, 0.5)))
 
 
 def test_what_does_not_fit_the_memory_is_said_to_and_takes_no_hours(tmp_path):
-    card = planning.Gpu("a small card", 1e12, 6e8)  # less than a driver takes
-    rows = planning.what_fits(runs(seeds=[0], batch=1), card, records=tmp_path)
+    card = budget.Gpu("a small card", 1e12, 6e8)  # less than a driver takes
+    rows = budget.what_fits(runs(seeds=[0], batch=1), card, records=tmp_path)
     assert {row["fits"] for row in rows} == {"memory"}
     assert all(row["micro_batch"] is None and row["until"] is None for row in rows)
 
@@ -78,24 +119,19 @@ def test_what_does_not_fit_the_memory_is_said_to_and_takes_no_hours(tmp_path):
 def test_a_record_of_that_card_is_used_with_its_spread(tmp_path):
     """Steps of 1, 2 and 4 seconds: the rate is the record's, not an assumption."""
     run = runs(rules=["review"], seeds=[0])[0]
-    each = ladder.flops_per_token(run.model)
-    row = {"rung": "nano", "rule": "review", "peer": None, "path": "compiled", "failed": None,
-           "precision": "bf16", "tokens_per_step": 2048, "flops_per_token": each,
-           "step_ms": [1000, 2000, 4000], "tokens_per_second": 1024}  # fmt: skip
-    told = {"made_by": {"device": "NVIDIA L4"}, "rows": [row]}
     (tmp_path / "gpu").mkdir()
-    (tmp_path / "gpu" / "nano.json").write_text(json.dumps(told))
-    (found,) = planning.what_fits([run], planning.gpu("L4"), records=tmp_path)
+    bench_file(tmp_path / "gpu" / "nano.json", "NVIDIA L4", bench_row(run))
+    (found,) = budget.what_fits([run], budget.gpu("L4"), records=tmp_path)
     steps = 150 + found["scored_tokens"] / 2048 / 3
-    assert found["hours"] == pytest.approx((steps / 3600, 4 * steps / 3600))
+    assert trained(found) == pytest.approx((steps / 3600, 4 * steps / 3600))
     assert found["measured"] == "gpu/nano.json"
-    (other,) = planning.what_fits([run], planning.gpu("T4"), records=tmp_path)
+    (other,) = budget.what_fits([run], budget.gpu("T4"), records=tmp_path)
     assert other["measured"] is None and other["precision"] == "fp16"
 
 
 def test_every_known_card_has_its_memory():
     assert set(MEMORY) == set(PEAKS) == set(BANDWIDTH)
-    assert planning.gpu("h100").memory == 80e9 and planning.gpu("A100", memory_gb=80).memory == 8e10
+    assert budget.gpu("h100").memory == 80e9 and budget.gpu("A100", memory_gb=80).memory == 8e10
 
 
 def test_the_verb(capsys):
@@ -106,6 +142,8 @@ def test_the_verb(capsys):
     assert cli.main([*words, "--hours", "1"]) == 0
     out = capsys.readouterr().out
     assert "not measured" in out and "assumed MFU of 0.2–0.45" in out and "dollars" not in out
+    assert "predicted for --path compiled" in out
+    assert out.endswith("rr sweep --rung nano --rule review standard --order smallest --hours 1\n")
 
 
 @pytest.mark.parametrize(("words", "why"), [
@@ -116,6 +154,8 @@ def test_the_verb(capsys):
     (["--gpu", "T4", "--price", "0"], "price is 0"), (["--gpu", "T4", "--mfu", "30"], "mfu"),
     (["--gpu", "T4", "--mfu", "0.5-0.3"], "mfu"), (["--gpu", "T4", "--memory", "0"], "memory is 0"),
     (["--gpu", "T4", "--rung", "61M"], "unknown rung"), ([], "--gpu"),
+    (["--gpu", "T4", "--order", "random"], "unknown order 'random'"),
+    (["--measured", "/no/such.json"], "cannot read /no/such.json"),
 ])  # fmt: skip
 def test_bad_words_are_one_line(words, why, capsys):
     assert cli.main(["plan", *words]) == 2
@@ -124,7 +164,144 @@ def test_bad_words_are_one_line(words, why, capsys):
 
 
 def test_budgets():
-    assert planning.budget(None, 60, 2.5) == 24
-    assert planning.mfu_range("0.3-0.5") == (0.3, 0.5) and planning.mfu_range("0.4") == (0.4, 0.4)
+    assert budget.budget(None, 60, 2.5) == 24
+    assert budget.mfu_range("0.3-0.5") == (0.3, 0.5) and budget.mfu_range("0.4") == (0.4, 0.4)
     with pytest.raises(RRError):
-        planning.budget(float("inf"), None, None)
+        budget.budget(float("inf"), None, None)
+
+
+def test_a_file_of_this_machine_is_believed_first(tmp_path, capsys):
+    """Its rates, its compilation and its card; what it does not hold stays an estimate."""
+    run = runs(rules=["review"], seeds=[0])[0]
+    bench_file(tmp_path / "gpu.json", "NVIDIA L4", bench_row(run, step_ms=[8000]))
+    mine = bench_file(tmp_path / "mine.json", "NVIDIA L4", bench_row(run, warm_seconds=33.0))
+    read = budget.read_bench(str(mine))
+    (row,) = budget.what_fits([run], budget.gpu("L4"), records=tmp_path, bench=read)
+    assert row["parts"]["training"] == pytest.approx((150 / 3600, 600 / 3600))
+    assert row["parts"]["compilation"] == pytest.approx((33 / 3600, 33 / 3600))
+    assert row["measured"] == str(mine)
+    words = ["plan", "--measured", str(mine), "--rung", "nano", "mini", "--hours", "3", "--json"]
+    assert cli.main(words) == 0
+    out, err = capsys.readouterr()
+    told = json.loads(out)  # one value, and nothing else
+    assert told["gpu"]["name"] == "L4" and "plan: 1 of 2 runs" in err
+    assert [r["measured"] for r in told["rows"]] == [str(mine), None]
+    assert told["rows"][0]["path"] == "compiled"
+    assert told["command"] == shlex.join(
+        ["rr", "sweep", "--rung", "nano", "mini", "--order", "smallest", "--hours", "3",
+         "--measured", str(mine)])  # fmt: skip
+
+
+def test_what_a_benchmark_expects_of_a_run(tmp_path):
+    """At most: 600 s of steps, the rest by hand; nothing for a rung that it does not hold."""
+    run, other = runs(rules=["review"], seeds=[0], eval_batches=1)[0], runs("mini")[0]
+    file = bench_file(tmp_path / "cpu.json", "cpu", bench_row(run, path="fast"))
+    seconds = budget.expected(budget.read_bench(str(file)))
+    saved = 12 * ladder.count(run.model) / 1e8 + 0.05 * 600
+    assert seconds(run) == pytest.approx(600 + 4 * 4 / 3 + 90 + saved)  # nothing is compiled
+    assert seconds(other) is None
+
+
+def test_a_real_benchmark_is_read(tmp_path):
+    found = benchmark.bench(
+        ["nano:n_layer=1,d_model=16,n_head=2,seq_len=16"], ["standard"], ["fast"],
+        steps=1, repeats=2, batch=2, threads=1, device="cpu",
+    )  # fmt: skip
+    file = tmp_path / "bench.json"
+    file.write_text(json.dumps(found))
+    (row,) = budget.read_bench(str(file)).rows
+    assert len(row["step_ms"]) == 2 and row["warm_seconds"] > 0
+
+
+@pytest.mark.parametrize(("content", "why"), [
+    ("{", "is not the output of rr bench --json"),
+    ("[1]", "is not the output"),
+    (json.dumps({"made_by": {"device": "NVIDIA L4"}, "rows": [{"failed": None}]}), "is not the"),
+    (json.dumps({"made_by": {"device": "NVIDIA L4"}, "rows": [{"failed": "x"}]}), "no case"),
+    (json.dumps({"made_by": {"device": "cpu"}, "rows": [bench_row(runs()[0])]}), "add --gpu"),
+    (json.dumps({"made_by": {"device": "NVIDIA L4"}, "rows": [
+        bench_row(runs()[0], step_ms=[0])]}), "is not the output"),
+])  # fmt: skip
+def test_a_wrong_file_is_one_line(content, why, tmp_path, capsys):
+    file = tmp_path / "file.json"
+    file.write_text(content)
+    for verb in (["plan"], ["sweep", "--dry-run", "--hours", "1"]):
+        if verb == ["sweep", "--dry-run", "--hours", "1"] and why == "add --gpu":
+            continue  # a sweep needs no card
+        assert cli.main([*verb, "--rung", "nano", "--measured", str(file)]) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err.count("\n") == 1 and why in err, err
+
+
+def test_a_file_of_another_card_is_refused(tmp_path):
+    file = bench_file(tmp_path / "l4.json", "NVIDIA L4", bench_row(runs()[0]))
+    with pytest.raises(RRError, match="was measured on NVIDIA L4, not on H100"):
+        budget.card_of("H100", None, None, budget.read_bench(str(file)))
+
+
+@pytest.mark.parametrize("words", [
+    [], ["--rung", "mini", "nano", "--rule", "review", "standard", "--seed", "1", "0"],
+    ["--budgets", "50,100", "20", "--lr", "3e-4", "--depth-lr", "--order", "longest"],
+    ["--rung", "mini", "nano", "--seed", "1", "0", "--order", "given"],
+])  # fmt: skip
+def test_plan_and_sweep_have_one_order(words, capsys, monkeypatch):
+    """The command that plan prints, read by the real parser, is the plan: cell by cell."""
+    monkeypatch.setattr(budget.memory, "predict", lambda *a: {"total": 10**9})
+    assert cli.main(["plan", "--gpu", "H100", "--hours", "8", "--json", *words]) == 0
+    told = json.loads(capsys.readouterr().out)
+    args = vars(cli._parser().parse_args(shlex.split(told["command"])[1:]))
+    options = {name: args[name] for name in (*AXES, "depth_lr")}
+    listed = [cell.id for cell in cells(options, print, order=args["order"])]
+    assert listed == [row["id"] for row in told["rows"]] and args["hours"] == 8
+    if not words:
+        assert [row["rung"] for row in told["rows"]][:1] == ["60M"] and len(listed) == 42
+    # and what a sweep would run, line by line
+    typed = shlex.split(told["command"])[1:]
+    assert cli.main([*typed, "--dry-run", "--runner", "direct"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == len(listed) and "rr plan says which fit" in err
+    for line, row in zip(out.splitlines(), told["rows"], strict=True):
+        given = shlex.split(line)
+        named = {name: given[given.index(f"--{name}") + 1] for name in ("rung", "rule", "seed")}
+        assert named == {name: str(row[name]) for name in named}
+
+
+def test_memory_is_counted_once_and_again_for_other_code(monkeypatch):
+    counted = []
+    real = memory.predict
+    monkeypatch.setattr(budget.memory, "predict", lambda *a: counted.append(a) or real(*a))
+    run = runs(rules=["review"], seeds=[0])[0]
+    card = budget.Gpu("a card", 1e14, 1e11)
+    first = budget.what_fits([run, run], card)[0]["memory_bytes"]
+    assert first == real(*counted[0])["total"] and len(counted) == 1
+    monkeypatch.setattr(budget, "_code", lambda: "other code")
+    assert budget.what_fits([run], card)[0]["memory_bytes"] == first and len(counted) == 2
+
+
+def test_the_largest_micro_batch_is_found(monkeypatch):
+    """Against trying all: memory by the window, and more of it without recomputation."""
+
+    def need(run, path, micro, device):
+        return {"total": micro * (10 if path.recompute == "none" else 4)}
+
+    monkeypatch.setattr(
+        budget, "_predicted", lambda run, path, micro: need(run, path, micro, "")["total"]
+    )
+    run = runs(rules=["review"], seeds=[0], batch=64)[0]
+    for room in range(1, 700, 7):
+        card = budget.Gpu("a card", 1e12, room / (1 - budget.SPARE))
+        plain = [m for m in (64, 32, 16, 8) if 10 * m <= room]
+        again = [m for m in (64, 32, 16, 8, 4, 2, 1) if 4 * m <= room]
+        expect = (
+            (plain[0], "compiled") if plain else ((again or [None])[0], "compiled:recompute=layer")
+        )
+        assert budget._memory(run, card)[:2] == expect, room
+
+
+def test_rates_come_from_the_path_with_the_best_median():
+    run = runs(rules=["review"], seeds=[0])[0]
+    slow = bench_row(run, path="fast", step_ms=[9000], tokens_per_second=200, warm_seconds=1.0)
+    rate = rates.measured(run, budget.gpu("L4"), [
+        {**row, "record": "here"} for row in (slow, bench_row(run, warm_seconds=7.0))])  # fmt: skip
+    work = 2048 * ladder.flops_per_token(run.model)
+    assert (rate.low, rate.high, rate.compile) == (work / 4, work, (7.0, 7.0))

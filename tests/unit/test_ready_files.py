@@ -75,7 +75,6 @@ def test_each_says_what_it_is_for_what_to_change_and_how_it_was_checked():
         for word in ("# For:", "# Change:", "# Checked:"):
             assert word in head or word in text[:2500], (path.name, word)
         assert re.search(r"Not (on|launched)|stand-in", text[:2500]), path.name
-        assert rr.HOME not in text  # the address stands in one place
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -153,30 +152,62 @@ def test_the_batch_script_asks_slurm_for_what_its_trap_needs():
 # ---- RunPod ------------------------------------------------------------------------------------
 
 
-def test_a_pod_makes_its_environment_once_and_goes_on(tmp_path, undisturbed):
+def pod(tmp_path, torch: str = "2.8.0+cu128", gpu: str = "NVIDIA A40") -> dict:
+    """A pod's environment: the image's Python with that torch and GPU, and its own /start.sh."""
     bin, volume = tmp_path / "bin", tmp_path / "workspace"
     volume.mkdir()
-    env = environment(bin, WORKSPACE=str(volume), HOME=str(tmp_path / "home"))
-    env["RR_CACHE_OF_TESTS"] = env.get("RR_CACHE", "")
-    tool(bin, "python3", f"""
+    env = environment(bin, WORKSPACE=str(volume), HOME=str(tmp_path / "home"),
+                      SERVICES=str(tmp_path / "start.sh"))  # fmt: skip
+    tool(
+        bin,
+        "python3",
+        f"""
 if [ "$1" = --version ]; then echo Python 3.12; exit; fi
+if [[ "$2" == *torch.__version__* ]]; then echo "{torch}"; [ -n "{torch}" ]; exit; fi
+if [[ "$2" == *get_device_name* ]]; then echo "{gpu}"; [ -n "{gpu}" ]; exit; fi
 [ "$1 $2 $3" = "-m venv --system-site-packages" ] || exit 1
 mkdir -p "$4/bin"; echo venv >> {tmp_path}/made; touch "$4/bin/activate"
 printf '#!/bin/bash\\necho "$@" >> {tmp_path}/made\\n' > "$4/bin/python"; chmod +x "$4/bin/python"
-""")
+""",
+    )
+    tool(bin, "nvidia-smi", "echo 535.104.05")
     # the corpus that is tokenised already: the script's own cache would begin empty
     (volume / "cache").mkdir()
     if "RR_CACHE" in env:
         (volume / "cache" / "rr").symlink_to(env["RR_CACHE"])
+    return env
+
+
+def services(tmp_path) -> None:
+    """The image's start script: it says that it started, and when it was told to end."""
+    tool(
+        tmp_path,
+        "start.sh",
+        f"""
+echo started >> {tmp_path}/services
+trap 'echo ended >> {tmp_path}/services; kill $!; exit' TERM
+sleep 600 & wait""",
+    )
+
+
+def test_a_pod_makes_its_environment_once_and_goes_on(tmp_path, undisturbed):
+    env = pod(tmp_path)
+    services(tmp_path)
+    volume = tmp_path / "workspace"
     command = ["bash", str(READY / "runpod_start.sh"), "rr", "train", *TINY, "--out",
                str(volume / "runs")]  # fmt: skip
     process = started(command, env, volume / "runs")
     process.send_signal(signal.SIGTERM)
-    process.communicate()
-    assert process.returncode == 130
+    said = process.communicate()[0]
+    assert process.returncode == 130 and "torch 2.8.0+cu128 on NVIDIA A40" in said
+    # ssh and Jupyter were there meanwhile, and are not left behind
+    assert (tmp_path / "services").read_text() == "started\nended\n"
+    (tmp_path / "start.sh").unlink()
     made = (tmp_path / "made").read_text()
-    assert made.startswith("venv\n-m pip install -q -e ") and made.count("\n") == 2
+    assert made.startswith("venv\n-m pip install -q -c ") and made.count("\n") == 2
     assert "[book,hub]" in made
+    # pip may add, but not replace the image's torch
+    assert (volume / "venv" / "image.txt").read_text() == "torch==2.8.0+cu128\n"
     again = subprocess.run(command, env=env, capture_output=True, text=True)
     assert again.returncode == 0 and "going on from step" in again.stderr
     assert fingerprint(volume / "runs") == undisturbed
@@ -187,9 +218,34 @@ printf '#!/bin/bash\\necho "$@" >> {tmp_path}/made\\n' > "$4/bin/python"; chmod 
     assert (tmp_path / "made").read_text() == 2 * made
 
 
+def test_a_pod_whose_command_has_ended_can_still_be_looked_at(tmp_path):
+    env = pod(tmp_path) | {"RUNPOD_POD_ID": "abc"}
+    services(tmp_path)
+    process = subprocess.Popen(["bash", str(READY / "runpod_start.sh"), "false"], env=env,
+                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    lines = [process.stderr.readline() for _ in range(2)]
+    assert "ended with code 1" in lines[0] and "runpodctl stop pod abc" in lines[1]
+    assert process.poll() is None and (tmp_path / "services").read_text() == "started\n"
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == 1 and "ended" in (tmp_path / "services").read_text()
+
+
+@pytest.mark.parametrize(("image", "words"), [
+    ({"torch": ""}, "no torch for its python3"),
+    ({"torch": "2.7.1+cu128"}, "has torch 2.7.1+cu128, expected >= 2.8"),
+    ({"torch": "2.10.0+cu130", "gpu": ""}, "finds no GPU (driver: 535.104.05)"),
+])  # fmt: skip
+def test_an_image_that_does_not_fit_is_named_before_anything_is_installed(tmp_path, image, words):
+    done = subprocess.run(["bash", str(READY / "runpod_start.sh"), "true"],
+                          env=pod(tmp_path, **image), capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 2 and words in done.stderr and "image" in done.stderr
+    assert not (tmp_path / "made").exists()
+
+
 def test_a_pod_without_its_volume_or_a_command_says_so(tmp_path):
     script = ["bash", str(READY / "runpod_start.sh")]
-    env = {**os.environ, "WORKSPACE": str(tmp_path / "none")}
+    env = {**os.environ, "WORKSPACE": str(tmp_path / "none"), "SERVICES": str(tmp_path / "none")}
     done = subprocess.run([*script, "true"], env=env, capture_output=True, text=True)
     assert done.returncode == 2 and "is the network volume mounted" in done.stderr
     done = subprocess.run(script, env=env, capture_output=True, text=True)
@@ -262,9 +318,11 @@ def colab(tmp_path, monkeypatch, machine: str) -> tuple[str, Path]:
     for old, new in (
         ('Path("/content/drive/MyDrive/rr-runs")', f"Path({str(kept)!r})"),
         ('Path("/content/runs")', f"Path({str(tmp_path / machine)!r})"),
-        ("MINUTES = 2.0", "MINUTES = 0.002"),
-        (re.search(r"^COMMAND = (.*)$", text, re.MULTILINE)[1],
-         repr(["train", *TINY, "--save-every", "0.1"])),
+        ("MINUTES = 12.0", "MINUTES = 0.002"),
+        (
+            re.search(r"^COMMAND = (.*)$", text, re.MULTILINE)[1],
+            repr(["train", *TINY, "--save-every", "0.1"]),
+        ),
     ):
         assert text.count(old) == 1
         text = text.replace(old, new)
@@ -278,7 +336,8 @@ def test_a_colab_machine_that_is_lost_costs_what_was_not_copied(
     (tmp_path / "cell.py").write_text(
         "import sys, types\nsys.modules['google'] = types.ModuleType('google')\n"
         "drive = types.SimpleNamespace(mount=lambda where: None)\n"
-        "sys.modules['google.colab'] = types.SimpleNamespace(drive=drive)\n" + text)
+        "sys.modules['google.colab'] = types.SimpleNamespace(drive=drive)\n" + text
+    )
     cell = subprocess.Popen([sys.executable, tmp_path / "cell.py"], start_new_session=True,
                             env={**os.environ, "PYTHONPATH": str(READY.parents[1])})  # fmt: skip
     since = time.monotonic()
@@ -290,11 +349,91 @@ def test_a_colab_machine_that_is_lost_costs_what_was_not_copied(
     shutil.rmtree(tmp_path / "first")
     text, _ = colab(tmp_path, monkeypatch, "second")
     exec(compile(text, "colab_cell.py", "exec"), {"__name__": "cell"})
-    assert "code 0" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "code 0" in out and re.search(r"Drive: [\d.]+ of [\d.]+ GB used, 0\.0 GB by", out)
     assert fingerprint(kept) == fingerprint(tmp_path / "second") == undisturbed
-    # Drive holds what the machine holds: the two last checkpoints, no more
-    steps = {p.name for p in (tmp_path / "second").glob("*/checkpoint/*")}
-    assert {p.name for p in kept.glob("*/checkpoint/*")} == steps and len(steps) <= 2
+    # of the machine's two last checkpoints Drive holds the newest
+    steps = sorted(p.name for p in (tmp_path / "second").glob("*/checkpoint/*"))
+    assert [p.name for p in kept.glob("*/checkpoint/*")] == steps[-1:]
+
+
+@pytest.fixture
+def cell(tmp_path, monkeypatch):
+    """cell(*words) -> the names of the cell with that command, up to where Drive is mounted."""
+
+    def made(*words):
+        text, _ = colab(tmp_path, monkeypatch, "machine")
+        text = re.sub(r"^COMMAND = .*$", f"COMMAND = {list(words)!r}", text, flags=re.MULTILINE)
+        names = {}
+        exec(compile(text[: text.index("drive.mount(")], "colab_cell.py", "exec"), names)
+        (tmp_path / "machine" / "id").mkdir(parents=True, exist_ok=True)
+        return types.SimpleNamespace(**names)
+
+    return made
+
+
+def checkpoint(home: Path, step: int, *, sealed: bool = True) -> None:
+    """A checkpoint of one kilobyte; without its seal, one that is being written."""
+    folder = home / "id" / "checkpoint" / f"{step:08d}"
+    folder.mkdir(parents=True)
+    (folder / "state.pt").write_bytes(bytes(1000))
+    if sealed:
+        (folder / "meta.json").write_text("{}")
+
+
+def test_what_is_deleted_on_drive_is_empty(cell, tmp_path, monkeypatch):
+    """Drive's trash keeps each file at the size it had when it was deleted."""
+    one, trash, unlink = cell(), [], Path.unlink
+
+    def to_trash(path, *args, **kwargs):
+        if path.is_relative_to(one.KEPT):
+            trash.append((path.parent.name, path.name, path.stat().st_size))
+        unlink(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "unlink", to_trash)
+    monkeypatch.setattr(shutil, "rmtree", lambda *a, **k: pytest.fail("deleted as it was"))
+    for step in (10, 20, 30):
+        checkpoint(one.RUNS, step)
+        one.mirror(one.RUNS, one.KEPT, one.NEWEST)
+        one.tidy()
+    assert sorted(p.name for p in one.KEPT.glob("*/checkpoint/*")) == ["00000030"]
+    assert {size for *_, size in trash} == {0}
+    assert {(step, name) for step, name, _ in trash} == {
+        (f"000000{step}", name) for step in (10, 20) for name in ("meta.json", "state.pt")
+    }
+
+
+def test_the_older_one_stays_until_the_newer_is_whole(cell):
+    one = cell()
+    checkpoint(one.RUNS, 10)
+    one.mirror(one.RUNS, one.KEPT, one.NEWEST)
+    checkpoint(one.RUNS, 20, sealed=False)
+    one.mirror(one.RUNS, one.KEPT, one.NEWEST)
+    checkpoint(one.KEPT, 15, sealed=False)  # a copy that was cut off
+    one.tidy()
+    assert sorted(p.name for p in one.KEPT.glob("*/checkpoint/*")) == ["00000010"]
+
+
+def test_a_branch_keeps_what_it_goes_back_to(cell):
+    one = cell("train", "--budgets", "20,40")
+    for step in (16, 20, 24):
+        checkpoint(one.RUNS, step)
+    one.mirror(one.RUNS, one.KEPT, one.NEWEST)
+    shutil.rmtree(one.RUNS / "id" / "checkpoint" / "00000020")
+    one.tidy()
+    assert sorted(p.name for p in one.KEPT.glob("*/checkpoint/*")) == ["00000016", "00000024"]
+
+
+def test_a_full_drive_is_said_and_does_not_stop_the_copies(cell, capsys):
+    one = cell()
+    one.KEPT.mkdir(parents=True)
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    one.attempt(full)
+    out = capsys.readouterr().out
+    assert "No space left on device" in out and "GB used" in out
 
 
 # ---- papermill and its stores ------------------------------------------------------------------

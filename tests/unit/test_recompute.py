@@ -5,17 +5,27 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd.graph import saved_tensors_hooks
 
-from rr import ops
 from rr.config import ModelConfig, Recipe, RRError
 from rr.model import Model, compile_model, initialise
-from rr.paths import Step, parse_path
+from rr.ops import backends
+from rr.training.backend import parse_path
+from rr.training.step import Step
 
 V, B, T = 40, 4, 32
 
 
 def model_of(rule, values="own", loops=1, blocks=3):
-    config = ModelConfig(V, n_layer=blocks, n_head=2, d_model=32, d_ff=64, seq_len=T, rule=rule,
-                         values=values, n_loops=loops)
+    config = ModelConfig(
+        V,
+        n_layer=blocks,
+        n_head=2,
+        d_model=32,
+        d_ff=64,
+        seq_len=T,
+        rule=rule,
+        values=values,
+        n_loops=loops,
+    )
     return initialise(Model(config), 0)
 
 
@@ -34,7 +44,7 @@ def kept(model, recompute, gate="fast"):
         return t
 
     model.zero_grad()
-    with ops.use(gate=gate, recompute=recompute):
+    with backends.use(gate=gate, recompute=recompute):
         with saved_tensors_hooks(pack, lambda t: t), torch.autocast("cpu", torch.bfloat16):
             loss = model(*batch())
         loss.backward()
@@ -42,9 +52,14 @@ def kept(model, recompute, gate="fast"):
     return grads, sum(size for place, size in held.items() if place not in own)
 
 
-MODELS = {"tensor": ("review", "own", 1), "list": ("attnres", "own", 1),
-          "streams": ("hyper-connections", "own", 1), "values": ("standard", "learnable", 1),
-          "all values": ("standard", "dense", 1), "passes": ("review:per_pass=1", "own", 2)}
+MODELS = {
+    "tensor": ("review", "own", 1),
+    "list": ("attnres", "own", 1),
+    "streams": ("hyper-connections", "own", 1),
+    "values": ("standard", "learnable", 1),
+    "all values": ("standard", "dense", 1),
+    "passes": ("review:per_pass=1", "own", 2),
+}
 
 
 @pytest.mark.parametrize("which", MODELS.values(), ids=MODELS)
@@ -82,8 +97,9 @@ def test_a_compiled_model_is_still_one_graph(rule):
 def test_steps_along_such_a_path_are_the_same_bits():
     found = []
     for path in ("fast", "fast:recompute=layer"):
-        step = Step(model_of("review"), Recipe(4, B, 1e-3, 1), parse_path(path),
-                    torch.device("cpu"), 2)
+        step = Step(
+            model_of("review"), Recipe(4, B, 1e-3, 1), parse_path(path), torch.device("cpu"), 2
+        )
         found.append([step(*batch()).item() for _ in range(3)])
     assert found[0] == found[1] and found[0][2] < found[0][0]
 

@@ -9,7 +9,7 @@ import pytest
 import rr
 from rr import stats
 from rr.config import Run, RunFailed
-from rr.runtime import read_json, write_record
+from rr.io import read_json, write_record
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "book" / "tools"))
 import record
@@ -20,7 +20,11 @@ def folder(tiny_corpus, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("runs")
     run = rr.plan(
         "nano:n_layer=1,d_model=16,n_head=1,seq_len=16",
-        corpus=tiny_corpus, tokenizer="bpe:300", steps=8, batch=2, eval_batches=2,
+        corpus=tiny_corpus,
+        tokenizer="bpe:300",
+        steps=8,
+        batch=2,
+        eval_batches=2,
     )
     cache = tmp_path_factory.mktemp("cache")
     return rr.train(run, out, threads=1, cache=cache, log=lambda line: None)
@@ -92,8 +96,9 @@ def test_a_path_that_slipped_in_is_refused(folder, tmp_path, place):
 
 
 def test_thinning_keeps_held_out_losses_and_the_last_line():
-    lines = [json.dumps({"step": i, "valid" if i % 100 == 50 else "loss": 1 / i})
-             for i in range(1, 1001)]
+    lines = [
+        json.dumps({"step": i, "valid" if i % 100 == 50 else "loss": 1 / i}) for i in range(1, 1001)
+    ]
     kept = record.thin(lines)
     assert 150 < len(kept) <= 200
     assert kept == [line for line in lines if line in set(kept)]  # in order, unchanged

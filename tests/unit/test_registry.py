@@ -1,30 +1,66 @@
 """What every rule must hold to, for every rule in the registry: a new one gets all this unasked.
 
 RR_RULE=my_rule.py:Class pytest tests/unit/test_registry.py    tests a rule of your own.
+
+Exact resuming and compiling depend on what flows between layers: they are tested once for each kind
+of that in `make test`, and for every rule in `make faults`.
 """
 
+import contextlib
 import os
+import re
 
 import pytest
 import torch
 
-from rr import checks, runs, trainer
-from rr.checks import compiled, graphs, model_of, shape
-from rr.config import parse_spec
-from rr.ladder import WIDTHS, polynomial
-from rr.model import Model, grows
-from rr.residual import REGISTRY, canonical, resolve
+from rr.analysis import rule_checks
+from rr.analysis.rule_checks import compiled, graphs, model_of, shape
+from rr.config import RRError, parse_spec
+from rr.model import Model
+from rr.model.compile import grows
+from rr.model.ladder import WIDTHS, polynomial
+from rr.residual import REGISTRY, allow_rule, canonical, resolve
+from rr.training import run_folder, trainer
 
 OWN = list(filter(None, [os.environ.get("RR_RULE")]))
+allow_rule(*OWN)
 RESIDUAL = [*REGISTRY["residual"], *OWN]
 VALUES = list(REGISTRY["values"])
 ARMS = [(rule, "own") for rule in RESIDUAL] + [("standard", v) for v in VALUES]
-INDUCTOR = ("standard", "review", "review-convex")
+INDUCTOR = ["review", *(pytest.param(rule, marks=pytest.mark.slow)
+                        for rule in ("standard", "review-convex"))]  # fmt: skip
+PROBES = {int: (0, 1, 2, 4), float: (-4.0, -0.7, 0.3, 2.0)}  # values for an option of that type
+
+
+def one_of_a_kind() -> list:
+    """ARMS; the first of each kind of state, and the reader's own, are quick, the others slow."""
+    seen, params = set(), []
+    for rule, values in ARMS:
+        kind = resolve(rule, "residual")[0].state if values == "own" else "values"
+        quick = kind not in seen or rule in OWN
+        seen.add(kind)
+        params.append(pytest.param(rule, values, marks=[] if quick else pytest.mark.slow))
+    return params
+
+
+def with_options() -> list[str]:
+    """Every rule with each of its options at values of its range, one at a time."""
+    specs = []
+    for rule in REGISTRY["residual"]:
+        for key, option in resolve(rule, "residual")[0].options.items():
+            kind, tried = type(option.default), []
+            for value in PROBES[kind] if kind in PROBES else re.findall(r"[\w-]+", option.accepts):
+                with contextlib.suppress(RRError):
+                    canonical(f"{rule}:{key}={value}", "residual")  # accepted?
+                    tried += [f"{rule}:{key}={value}"] * (value != option.default)
+            assert tried, f"{rule}: {key} has no value here but its default"
+            specs += tried
+    return specs
 
 
 @pytest.mark.parametrize("rule", RESIDUAL)
 def test_declared_parameters_are_the_counted_ones(rule):
-    assert checks.parameters(rule) is None
+    assert rule_checks.parameters(rule) is None
 
 
 @pytest.mark.parametrize("values", VALUES)
@@ -37,22 +73,32 @@ def test_declared_value_parameters_are_the_counted_ones(values):
 
 @pytest.mark.parametrize("rule", RESIDUAL)
 def test_declared_flops_are_the_counted_ones(rule):
-    assert checks.flops(rule) is None
+    assert rule_checks.flops(rule) is None
 
 
 @pytest.mark.parametrize("rule", RESIDUAL)
 def test_gradients_are_right_in_float64(rule):
-    assert checks.gradients(rule) is None
+    assert rule_checks.gradients(rule) is None
 
 
 @pytest.mark.parametrize("rule", RESIDUAL)
 def test_the_write_starts_at_the_declared_coefficients(rule):
-    assert checks.coefficients(rule) is None
+    assert rule_checks.coefficients(rule) is None
+
+
+@pytest.mark.parametrize("spec", with_options())
+def test_what_a_rule_declares_holds_over_the_range_of_each_option(spec):
+    try:
+        rule_checks.model_of(spec)
+    except RRError:
+        pytest.skip("not at this width and depth")
+    for check in (rule_checks.parameters, rule_checks.flops, rule_checks.coefficients):
+        assert check(spec) is None
 
 
 @pytest.mark.parametrize("rule", RESIDUAL)
 def test_gate_and_kept_describe_the_write(rule):
-    assert checks.gate(rule) is None
+    assert rule_checks.gate(rule) is None
 
 
 @pytest.mark.parametrize(("rule", "values"), ARMS)
@@ -68,7 +114,7 @@ def test_bfloat16_stays_near_float32(rule, values):
     assert (near.float() - exact).abs().max() < 0.03 * exact.std() * 4
 
 
-@pytest.mark.parametrize(("rule", "values"), ARMS)
+@pytest.mark.parametrize(("rule", "values"), one_of_a_kind())
 def test_all_layers_share_one_graph_and_never_recompile(rule, values):
     count, same = graphs(rule, values)
     # vstate is None before the first block of a pass, so a value rule that carries has a second
@@ -98,27 +144,25 @@ def test_state_dict_round_trip(rule, values, tmp_path):
     assert torch.equal(model(idx), other(idx))
 
 
-@pytest.mark.parametrize(("rule", "values"), ARMS)
-def test_a_broken_off_run_ends_as_if_it_had_not(rule, values, tmp_path, tiny_corpus, monkeypatch):
-    run = runs.plan("nano:n_layer=2,d_model=32,n_head=2,seq_len=16", rule, values=values,
-                       corpus=tiny_corpus, tokenizer="bpe:300", steps=6, batch=2)
+@pytest.mark.parametrize(("rule", "values"), one_of_a_kind())
+def test_a_broken_off_run_ends_as_if_it_had_not(rule, values, tmp_path, tiny_corpus, cut_off):
+    run = run_folder.plan(
+        "nano:n_layer=2,d_model=32,n_head=2,seq_len=16",
+        rule,
+        values=values,
+        corpus=tiny_corpus,
+        tokenizer="bpe:300",
+        steps=6,
+        batch=2,
+    )
 
     def result(out):
         folder = trainer.train(run, out, threads=1, save_every=1e-9, log=lambda line: None)
-        return runs.finished(folder)["weights_sha256"]
+        return run_folder.finished(folder)["weights_sha256"]
 
     whole = result(tmp_path / "whole")
-    step = trainer._Training._train_step
-
-    def breaks(self):
-        if self.step == 4:
-            raise RuntimeError("the lights went out")
-        step(self)
-
-    monkeypatch.setattr(trainer._Training, "_train_step", breaks)
-    with pytest.raises(RuntimeError, match="lights"):
+    with cut_off(4):
         result(tmp_path / "broken")
-    monkeypatch.undo()
     assert result(tmp_path / "broken") == whole
 
 

@@ -10,9 +10,12 @@ import pytest
 import scipy.stats
 
 import rr
-from rr import figures, report, runtime, stats
+from rr import io, stats
 from rr.config import RRError
-from rr.report.run import LEVELS
+from rr.sweep import report
+from rr.sweep.report_run import LEVELS
+from rr.training import command_line
+from rrbook import figures
 
 matplotlib.use("Agg")
 BODY = "nano:d_model=16,n_head=1,n_layer=1,seq_len=16"
@@ -54,7 +57,8 @@ def test_wrong_parameters_are_refused_in_one_line(words, options, told):
     {"rung": "nano", "rule": "review"},
     {"rung": BODY, "rule": "highway", "steps": 7, "lr": 0.01, "warmup": 2, "batch": 3, "seed": 4},
     {"rung": "mini", "rule": "scaled", "loops": 2, "depth_lr": True, "precision": "fp32"},
-    {"rung": "60M", "rule": "standard", "values": "identity", "protocol": "paper"},
+    {"rung": "60M", "rule": "standard", "values": "identity", "protocol": "paper",
+     "corpus": "tinystories"},
     {"rung": "nano", "rule": "constant:c=0.25", "budgets": [20, 40], "eval_batches": 2},
 ])  # fmt: skip
 def test_the_command_of_a_run_names_the_same_run(given):
@@ -62,7 +66,7 @@ def test_the_command_of_a_run_names_the_same_run(given):
     from rr.cli import _parser
 
     run = rr.plan(**given)
-    words = shlex.split(report.words(report.options(run), "train", "runs"))
+    words = shlex.split(command_line.words(command_line.options(run), "train", "runs"))
     args = vars(_parser().parse_args(words[1:]))
     names = ("rung", "rule", "values", "loops", "flavour", "corpus", "tokenizer", "protocol",
              "seed", "steps", "budgets", "warmup", "lr", "batch", "eval_batches", "precision",
@@ -147,9 +151,9 @@ def test_a_diverged_run_is_shown_as_one(trained, tmp_path):
     lines = (home / "metrics.jsonl").read_text().splitlines()
     end = {**json.loads(lines[-1]), "loss": None, "status": "diverged"}
     (home / "metrics.jsonl").write_text("\n".join([*lines[:-1], json.dumps(end)]) + "\n")
-    result = runtime.read_json(home / "result.json")
+    result = io.read_json(home / "result.json")
     lost = {"status": "diverged", "val_loss": None, "ece": None, "curve_sha256": None}
-    runtime.write_json(home / "result.json", result | lost)
+    io.write_json(home / "result.json", result | lost)
     ended = report.read(home)
     assert report.outcome(ended).startswith("DIVERGED at step 6")
     assert math.isnan(ended.curves[0]["loss"][-1])
@@ -195,8 +199,10 @@ def test_a_whole_folder(trained):
     rows = report.cost_by_arm(here)
     assert [row["runs"] for row in rows] == [2, 2, 4]
     assert rows[-1]["tokens"] == 4 * 6 * 2 * 16
-    assert rows[-1]["hours"] == pytest.approx(sum(
-        json.loads((path / "result.json").read_text())["seconds"] for path in made.values()) / 3600)
+    assert rows[-1]["hours"] == pytest.approx(
+        sum(json.loads((path / "result.json").read_text())["seconds"] for path in made.values())
+        / 3600
+    )
 
 
 def test_a_folder_with_holes(trained, tmp_path):

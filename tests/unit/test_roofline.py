@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from torch import nn
 
-from rr import ladder, roofline
 from rr.config import ModelConfig, Recipe, RRError
-from rr.model import Model
-from rr.paths import parse_path
-from rr.roofline import PARTS, Work, work
+from rr.model import Model, ladder
+from rr.perf import roofline, work
+from rr.perf.roofline import PARTS, Work
+from rr.training.backend import parse_path
 
 SHAPE = ModelConfig(vocab_size=6400, n_layer=2, n_head=2, d_model=64, d_ff=256, seq_len=64)
 BATCH = 8
@@ -105,13 +105,19 @@ def test_blocks_that_are_alike_are_counted_on_two_of_them():
 def test_least_times_by_hand():
     """100 FLOP/s and 10 bytes/s: what waits for products, what for memory, what has none."""
     works = dict.fromkeys(PARTS, Work()) | {
-        "mlp": Work(1000, 50, 20), "head": Work(100, 50, 0), "optimizer": Work(0, 0, 40)}
+        "mlp": Work(1000, 50, 20),
+        "head": Work(100, 50, 0),
+        "optimizer": Work(0, 0, 40),
+    }
     found = roofline.times(works, 100, 10)
     assert (found["mlp"], found["head"], found["optimizer"]) == (10 + 2, 5, 4)
     found = roofline.times(works, 100, 10, share=0.5, fused=True)
     assert (found["mlp"], found["head"], found["optimizer"]) == (20, 5, 4)
-    for peak, memory, share, words in ((0, 1, 1, "FLOP/s is 0"), (1, float("inf"), 1, "bytes/s is"),
-                                       (1, 1, 1.5, "share of the peak is 1.5")):
+    for peak, memory, share, words in (
+        (0, 1, 1, "FLOP/s is 0"),
+        (1, float("inf"), 1, "bytes/s is"),
+        (1, 1, 1.5, "share of the peak is 1.5"),
+    ):
         with pytest.raises(RRError, match=words):
             roofline.times(works, peak, memory, share)
 

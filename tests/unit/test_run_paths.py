@@ -11,37 +11,27 @@ import torch
 from test_trainer import planned, result_of, threads, train  # noqa: F401
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from rr import cli, evaluate, paths, runtime, trainer
+from rr import cli, io
 from rr.config import ModelConfig, RRError
-from rr.distributed import ALONE, World
+from rr.data import batches
+from rr.training import backend, step, trainer
+from rr.training.distributed import ALONE, World
 
 CUDA = torch.device("cuda")
 
 
-def cut_off(monkeypatch, run, out, after, **options):
-    """Train so many steps of a run, with a checkpoint at each."""
-    step, taken = trainer._Training._train_step, []
-
-    def cut(self):
-        if len(taken) == after:
-            raise KeyError("cut off")
-        taken.append(step(self))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(trainer._Training, "_train_step", cut)
-        with pytest.raises(KeyError):
-            train(run, out, save_every=1e-9, **options)
-
-
-def test_a_run_keeps_its_path(planned, tmp_path, monkeypatch):  # noqa: F811
+def test_a_run_keeps_its_path(planned, tmp_path, cut_off):  # noqa: F811
     run = planned(precision="bf16")
     eager, fast = (train(run, tmp_path / name, path=name) for name in ("eager", "fast"))
-    assert result_of(eager)["weights_sha256"] == result_of(
-        train(run, tmp_path / "default"))["weights_sha256"]
+    assert (
+        result_of(eager)["weights_sha256"]
+        == result_of(train(run, tmp_path / "default"))["weights_sha256"]
+    )
     assert result_of(eager)["id"] == result_of(fast)["id"]
     assert result_of(eager)["weights_sha256"] != result_of(fast)["weights_sha256"]
     assert result_of(eager)["val_loss"] == pytest.approx(result_of(fast)["val_loss"], abs=0.01)
-    cut_off(monkeypatch, run, tmp_path / "cut", 3, path="fast")
+    with cut_off(3):
+        train(run, tmp_path / "cut", save_every=1e-9, path="fast")
     said = []
     cut = trainer.train(run, tmp_path / "cut", path="eager", threads=1, log=said.append)
     assert "the run keeps the path fast that it was begun along" in said
@@ -59,17 +49,25 @@ def test_the_device_the_precision_and_the_path_are_said(planned, tmp_path):  # n
 
 def test_blocks_computed_again_leave_every_bit(planned, tmp_path):  # noqa: F811
     run = planned(rule="attnres", precision="bf16", steps=4)
-    plain, again = (train(run, tmp_path / str(i), path=path, micro_batch=2)
-                    for i, path in enumerate(("fast", "fast:recompute=layer")))
+    plain, again = (
+        train(run, tmp_path / str(i), path=path, micro_batch=2)
+        for i, path in enumerate(("fast", "fast:recompute=layer"))
+    )
     assert result_of(plain)["weights_sha256"] == result_of(again)["weights_sha256"]
 
 
 def test_freed_memory_is_kept_where_the_path_says_so(planned, tmp_path, monkeypatch):  # noqa: F811
     asked = []
-    monkeypatch.setattr(runtime, "keep_freed", lambda: asked.append(True))
+    monkeypatch.setattr(step, "keep_freed", lambda: asked.append(True))
     run = planned(steps=1)
-    for name, kept in ((None, 0), ("eager", 0), ("reference", 0), ("fast:allocator=system", 0),
-                       ("fast", 1), ("eager:allocator=kept", 1)):
+    for name, kept in (
+        (None, 0),
+        ("eager", 0),
+        ("reference", 0),
+        ("fast:allocator=system", 0),
+        ("fast", 1),
+        ("eager:allocator=kept", 1),
+    ):
         asked.clear()
         train(run, tmp_path / str(name), path=name, device="cpu")
         assert len(asked) == kept, name
@@ -83,8 +81,9 @@ import torch
 
 from rr.config import ModelConfig, Recipe
 from rr.model import Model, initialise
-from rr.paths import Step, parse_path
-from rr.runtime import weights_sha256
+from rr.training.backend import parse_path
+from rr.training.step import Step
+from rr.training.checkpoint import weights_sha256
 
 
 def resident():
@@ -117,12 +116,14 @@ def test_a_freed_block_stays_or_goes_and_no_bit_changes():
 
 
 def test_a_compiled_run_trains_in_one_graph_and_measures_without(
-    planned, tmp_path, monkeypatch  # noqa: F811
+    planned,  # noqa: F811
+    tmp_path,
+    monkeypatch,
 ):
     """Held-out windows of other lengths and a last short batch are none of the compiler's."""
     counter = CompileCounterWithBackend("aot_eager")
-    compiled = paths.compile_model
-    monkeypatch.setattr(paths, "compile_model", lambda model, _: compiled(model, counter))
+    compiled = step.compile_model
+    monkeypatch.setattr(step, "compile_model", lambda model, _: compiled(model, counter))
     run = planned(steps=5)
     folder = train(run, tmp_path / "compiled", path="compiled")
     assert counter.frame_count == 1
@@ -140,21 +141,35 @@ def test_a_compiled_run_trains_in_one_graph_and_measures_without(
 ])  # fmt: skip
 def test_a_path_that_cannot_be_gone_is_one_line(path, words, tiny_corpus, tmp_path, capsys):
     out = tmp_path / "out"
-    code = cli.main(["train", "--corpus", tiny_corpus, "--tokenizer", "bpe:300", "--device", "cpu",
-                     "--path", path, "--out", str(out)])
+    code = cli.main(
+        [
+            "train",
+            "--corpus",
+            tiny_corpus,
+            "--tokenizer",
+            "bpe:300",
+            "--device",
+            "cpu",
+            "--path",
+            path,
+            "--out",
+            str(out),
+        ]
+    )
     _, errors = capsys.readouterr()
     assert code == 2 and errors.count("\n") == 1 and words in errors and not out.exists()
 
 
-def test_a_run_begun_along_a_path_that_is_gone(planned, tmp_path, monkeypatch):  # noqa: F811
+def test_a_run_begun_along_a_path_that_is_gone(planned, tmp_path, cut_off):  # noqa: F811
     run = planned()
-    cut_off(monkeypatch, run, tmp_path, 2)
+    with cut_off(2):
+        train(run, tmp_path, save_every=1e-9)
     (folder,) = tmp_path.iterdir()
-    record = runtime.read_json(folder / "run.json")
+    record = io.read_json(folder / "run.json")
     assert record["provenance"]["code_path"] == "eager"
     for path, words in (("fast:graph=step", "needs a CUDA device"), ("x", "damaged")):
         record["provenance"]["code_path"] = path
-        runtime.write_json(folder / "run.json", record)
+        io.write_json(folder / "run.json", record)
         with pytest.raises(RRError, match=words):
             train(run, tmp_path)
 
@@ -167,17 +182,17 @@ def test_what_is_chosen_on_a_gpu(monkeypatch):
     """From the card's generation alone: no GPU is needed to choose."""
     fsdp, card = World(0, 2, "fsdp"), [(9, 0)]
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: card[0])
-    assert paths.default(torch.device("cpu"), config()) == "eager"
-    assert paths.default(CUDA, config()) == "compiled:attention=cudnn"
-    assert paths.default(CUDA, config("attnres"), fsdp) == "fast"
-    assert paths.default(CUDA, config("review"), fsdp) == "compiled:attention=cudnn"
+    assert backend.default(torch.device("cpu"), config()) == "eager"
+    assert backend.default(CUDA, config()) == "compiled:attention=cudnn"
+    assert backend.default(CUDA, config("attnres"), fsdp) == "fast"
+    assert backend.default(CUDA, config("review"), fsdp) == "compiled:attention=cudnn"
     card[0] = (8, 0)
-    assert paths.default(CUDA, config()) == "compiled"
+    assert backend.default(CUDA, config()) == "compiled"
     card[0] = (6, 0)
-    assert paths.default(CUDA, config()) == "fast"
+    assert backend.default(CUDA, config()) == "fast"
     card[0] = (9, 0)
-    monkeypatch.setattr(paths.importlib.util, "find_spec", lambda name: None)
-    assert paths.default(CUDA, config()) == "fast"
+    monkeypatch.setattr(backend.importlib.util, "find_spec", lambda name: None)
+    assert backend.default(CUDA, config()) == "fast"
 
 
 def test_what_does_not_go_together_is_refused():
@@ -189,7 +204,19 @@ def test_what_does_not_go_together_is_refused():
         ("fast:graph=step", "fp16", config(), ALONE, "does not go with fp16"),
     ):
         with pytest.raises(RRError, match=words):
-            paths.of_run(spec, CUDA, precision, shape, world)
+            backend.of_run(spec, CUDA, precision, shape, world)
+
+
+def test_triton_is_refused_on_a_gpu_older_than_it_supports(monkeypatch):
+    pytest.importorskip("triton", reason="Triton is not installed (it is for Linux alone)")
+    card = [(7, 5)]  # a T4
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: card[0])
+    for path in ("triton", "fast:gate=triton"):
+        with pytest.raises(RRError, match=r"8\.0 \(A100\) or newer, got 7\.5: use --path compiled"):
+            backend.of_run(path, CUDA, "fp16", config(), ALONE)
+    assert backend.of_run("compiled", CUDA, "fp16", config(), ALONE) == "compiled"
+    card[0] = (8, 0)
+    assert backend.of_run("triton", CUDA, "bf16", config(), ALONE) == "triton"
 
 
 def test_windows_gathered_beside_the_model_are_those_cut_on_the_host():
@@ -198,10 +225,11 @@ def test_windows_gathered_beside_the_model_are_those_cut_on_the_host():
     tokens = np.random.RandomState(0).randint(0, 2**16, 500).astype(np.uint16)
     starts = np.array([0, 483, 7])
     there = torch.from_numpy(tokens.astype(np.int32))
-    for one, other in zip(evaluate.gather(tokens, starts, 16), evaluate.gather(there, starts, 16),
-                          strict=True):
+    for one, other in zip(
+        batches.gather(tokens, starts, 16), batches.gather(there, starts, 16), strict=True
+    ):
         assert one.dtype == other.dtype == torch.int64 and torch.equal(one, other)
-    assert evaluate.beside(tokens, torch.device("cpu")) is tokens
+    assert batches.beside(tokens, torch.device("cpu")) is tokens
 
 
 def test_the_text_goes_to_a_gpu_that_has_room(monkeypatch):
@@ -211,6 +239,6 @@ def test_the_text_goes_to_a_gpu_that_has_room(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free[0], 0))
     monkeypatch.setattr(torch.Tensor, "to", lambda self, device: self)
     tokens = np.arange(500, dtype=np.uint16)
-    assert evaluate.beside(tokens, CUDA) is tokens
+    assert batches.beside(tokens, CUDA) is tokens
     free[0] += 1
-    assert torch.equal(evaluate.beside(tokens, CUDA), torch.arange(500, dtype=torch.int32))
+    assert torch.equal(batches.beside(tokens, CUDA), torch.arange(500, dtype=torch.int32))

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from rr.config import RRError
-from rr.explore.running import lost_numbers, overhead, young
+from rrbook.explorables.running import lost_numbers, overhead, young
 
 TINY = ["--rung", "nano:n_layer=1,d_model=16,n_head=2,seq_len=16", "--batch", "1", "--steps", "80",
         "--eval-batches", "1"]  # fmt: skip
@@ -46,7 +46,7 @@ def test_what_an_hour_costs():
 
 def test_a_run_is_cut_off_and_its_loss_is_counted(tmp_path):
     pytest.importorskip("ipywidgets")
-    from rr.explore import cut_off
+    from rrbook.explore import cut_off
 
     asked = cut_off(TINY, tmp_path / "asked", 5, signal.SIGTERM)
     assert asked.code == 130 and asked.lost == 0 and 5 <= asked.reached < 80
@@ -56,7 +56,7 @@ def test_a_run_is_cut_off_and_its_loss_is_counted(tmp_path):
 
 def test_a_run_that_ends_before_it_is_cut_off_says_so(tmp_path):
     pytest.importorskip("ipywidgets")
-    from rr.explore import cut_off
+    from rrbook.explore import cut_off
 
     with pytest.raises(RRError, match="ended before step 5"):
         cut_off([*TINY, "--steps", "2"], tmp_path, 5, signal.SIGTERM)

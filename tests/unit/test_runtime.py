@@ -14,8 +14,9 @@ import pytest
 import torch
 from torch import nn
 
-from rr import progress, runs, runtime
+from rr import io
 from rr.config import Interrupted, RRError, RunFailed
+from rr.training import checkpoint, device, progress, provenance, run_folder, signals
 
 STATE = {"step": 3, "weights": torch.arange(1000.0), "text": "x"}
 
@@ -30,7 +31,7 @@ def quiet(line):
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_aside(tmp_path, monkeypatch, call):
     path = tmp_path / "a.json"
-    runtime.write_json(path, {"old": 1})
+    io.write_json(path, {"old": 1})
 
     def fails(*args):
         raise OSError(28, "No space left on device")
@@ -38,19 +39,19 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_aside(tmp_path, monk
     with monkeypatch.context() as patch:
         patch.setattr(os, call, fails)
         with pytest.raises(OSError):
-            runtime.write_json(path, {"new": 2})
-    assert runtime.read_json(path) == {"old": 1}
+            io.write_json(path, {"new": 2})
+    assert io.read_json(path) == {"old": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_floats_keep_all_their_digits_and_nan_is_refused(tmp_path):
     path = tmp_path / "a.json"
     value = {"loss": 0.1 + 0.2, "tiny": 5e-324, "third": 1 / 3}
-    runtime.write_json(path, value)
-    assert runtime.read_json(path) == value
+    io.write_json(path, value)
+    assert io.read_json(path) == value
     with pytest.raises(ValueError):
-        runtime.write_json(path, {"loss": float("nan")})
-    assert runtime.read_json(path) == value
+        io.write_json(path, {"loss": float("nan")})
+    assert io.read_json(path) == value
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[1]", b"null", b"\xff\xfe", b'{"a": 1}x'])
@@ -58,7 +59,7 @@ def test_damaged_json_is_named(tmp_path, data):
     path = tmp_path / "a.json"
     path.write_bytes(data)
     with pytest.raises(RunFailed, match="a.json is damaged"):
-        runtime.read_json(path)
+        io.read_json(path)
 
 
 def test_the_hash_of_weights_by_hand_and_what_it_sees():
@@ -68,19 +69,19 @@ def test_the_hash_of_weights_by_hand_and_what_it_sees():
         tensor = getattr(model, name).detach().numpy()
         expected.update(f"{name}:torch.float32:{tensor.shape}".encode())
         expected.update(tensor.astype("<f4").tobytes())
-    before = runtime.weights_sha256(model)
+    before = checkpoint.weights_sha256(model)
     assert before == expected.hexdigest()
     with torch.no_grad():
         model.weight[0, 0] = torch.nextafter(model.weight[0, 0], torch.tensor(9.0))
-    assert runtime.weights_sha256(model) != before  # one unit in the last place
-    assert runtime.weights_sha256(nn.Linear(2, 3).bfloat16()) != before
+    assert checkpoint.weights_sha256(model) != before  # one unit in the last place
+    assert checkpoint.weights_sha256(nn.Linear(2, 3).bfloat16()) != before
 
 
 # -- checkpoints --------------------------------------------------------------------------------
 
 
 def test_the_last_two_checkpoints_stay(tmp_path):
-    saved = runtime.Checkpoints(tmp_path, "abc")
+    saved = checkpoint.Checkpoints(tmp_path, "abc")
     assert saved.newest(quiet) is None and saved.steps() == []
     for step in (1, 2, 10, 100):
         saved.save(step, STATE | {"step": step})
@@ -90,7 +91,7 @@ def test_the_last_two_checkpoints_stay(tmp_path):
 
 
 def test_any_flipped_bit_is_seen_and_the_one_before_is_taken(tmp_path):
-    saved, rng = runtime.Checkpoints(tmp_path, "abc"), np.random.RandomState(0)
+    saved, rng = checkpoint.Checkpoints(tmp_path, "abc"), np.random.RandomState(0)
     saved.save(1, STATE | {"step": 1})
     saved.save(2, STATE | {"step": 2})
     for name in ("state.pt", "meta.json"):
@@ -112,14 +113,14 @@ def test_any_flipped_bit_is_seen_and_the_one_before_is_taken(tmp_path):
 
 
 def test_a_foreign_checkpoint_is_told_from_a_damaged_one(tmp_path):
-    runtime.Checkpoints(tmp_path, "abc").save(1, STATE)
+    checkpoint.Checkpoints(tmp_path, "abc").save(1, STATE)
     with pytest.raises(RRError, match="belongs to run abc, not to xyz") as caught:
-        runtime.Checkpoints(tmp_path, "xyz").newest(quiet)
+        checkpoint.Checkpoints(tmp_path, "xyz").newest(quiet)
     assert not isinstance(caught.value, RunFailed)
 
 
 def test_a_checkpoint_under_another_steps_name_is_not_believed(tmp_path):
-    saved = runtime.Checkpoints(tmp_path, "abc")
+    saved = checkpoint.Checkpoints(tmp_path, "abc")
     saved.save(1, STATE)
     os.rename(saved.path(1), saved.path(7))
     with pytest.raises(RunFailed, match="no checkpoint .* is whole"):
@@ -135,7 +136,7 @@ class Tripwire:
 
 def test_code_in_a_checkpoint_is_not_run(tmp_path, monkeypatch):
     monkeypatch.setenv("TRIPWIRE", str(tmp_path / "sprung"))
-    saved = runtime.Checkpoints(tmp_path, "abc")
+    saved = checkpoint.Checkpoints(tmp_path, "abc")
     saved.save(1, {"step": 1, "x": Tripwire()})
     said = []
     with pytest.raises(RunFailed, match="no checkpoint"):
@@ -145,7 +146,7 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path, monkeypatch):
 
 
 def test_a_save_that_fails_leaves_the_checkpoints_alone(tmp_path, monkeypatch):
-    saved = runtime.Checkpoints(tmp_path, "abc")
+    saved = checkpoint.Checkpoints(tmp_path, "abc")
     saved.save(1, STATE)
     before = sorted(p for p in saved.folder.rglob("*"))
 
@@ -167,15 +168,15 @@ def test_a_save_that_fails_leaves_the_checkpoints_alone(tmp_path, monkeypatch):
 
 def test_the_lock_excludes_and_is_freed(tmp_path):
     folder = tmp_path / "run"
-    with runtime.locked(folder):
+    with io.locked(folder):
         (folder / "something").touch()
-        with pytest.raises(RunFailed, match="another process"), runtime.locked(folder):
+        with pytest.raises(RunFailed, match="another process"), io.locked(folder):
             raise AssertionError("two writers")
-    with runtime.locked(folder):
+    with io.locked(folder):
         pass
-    with pytest.raises(ZeroDivisionError), runtime.locked(folder):
+    with pytest.raises(ZeroDivisionError), io.locked(folder):
         raise ZeroDivisionError
-    with runtime.locked(folder):
+    with io.locked(folder):
         pass
     assert sorted(p.name for p in folder.iterdir()) == ["lock", "something"]
 
@@ -184,11 +185,11 @@ def test_a_lock_leaves_no_folder_that_was_not_there(tmp_path):
     kept = tmp_path / "kept"
     kept.mkdir()
     for out in (kept, tmp_path / "new" / "deep"):
-        with pytest.raises(RRError), runtime.locked(out / "run"):
+        with pytest.raises(RRError), io.locked(out / "run"):
             raise RRError("bad input")
     assert list(tmp_path.iterdir()) == [kept] and list(kept.iterdir()) == []
-    with pytest.raises(RRError), runtime.locked(tmp_path / "new" / "one"):
-        with runtime.locked(tmp_path / "new" / "two"):
+    with pytest.raises(RRError), io.locked(tmp_path / "new" / "one"):
+        with io.locked(tmp_path / "new" / "two"):
             (tmp_path / "new" / "two" / "file").touch()
         raise RRError("bad input")
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["two"]
@@ -196,31 +197,36 @@ def test_a_lock_leaves_no_folder_that_was_not_there(tmp_path):
 
 def test_a_lock_on_a_folder_just_removed_is_no_lock(tmp_path, monkeypatch):
     # The holder removes its empty folder between our open and our flock.
-    folder, real = tmp_path / "run", runtime.fcntl.flock
+    folder, real = tmp_path / "run", io.fcntl.flock
 
     def late(file, operation):
         (folder / "lock").unlink()
         folder.rmdir()
         return real(file, operation)
 
-    monkeypatch.setattr(runtime.fcntl, "flock", late)
-    with pytest.raises(RunFailed, match="another process"), runtime.locked(folder):
+    monkeypatch.setattr(io.fcntl, "flock", late)
+    with pytest.raises(RunFailed, match="another process"), io.locked(folder):
         raise AssertionError("a lock on nothing")
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path):
-    code = ("import sys, time; from pathlib import Path; from rr import runtime\n"
-            "with runtime.locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(99)")
-    holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "run")],
-                              stdout=subprocess.PIPE, text=True,
-                              env={**os.environ, "PYTHONPATH": os.getcwd()})
+    code = (
+        "import sys, time; from pathlib import Path; from rr import io\n"
+        "with io.locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(99)"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(RunFailed), runtime.locked(tmp_path / "run"):
+    with pytest.raises(RunFailed), io.locked(tmp_path / "run"):
         raise AssertionError("two writers")
     holder.kill()
     holder.wait()
     holder.stdout.close()
-    with runtime.locked(tmp_path / "run"):
+    with io.locked(tmp_path / "run"):
         pass
 
 
@@ -228,20 +234,25 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path):
 
 
 def test_devices():
-    assert runtime.pick_device("cpu") == torch.device("cpu")
-    assert runtime.device_name(torch.device("cpu")) == "cpu"
+    assert device.pick_device("cpu") == torch.device("cpu")
+    assert device.device_name(torch.device("cpu")) == "cpu"
     with pytest.raises(RRError, match="accepted: auto, cpu, cuda, mps$"):
-        runtime.pick_device("tpu")
-    assert runtime.pick_device(None).type == ("cuda" if torch.cuda.is_available() else "cpu")
+        device.pick_device("tpu")
+    assert device.pick_device(None).type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def test_threads():
+def test_threads(monkeypatch):
     before = torch.get_num_threads()
     try:
-        assert runtime.set_threads(2) == 2 == torch.get_num_threads()
-        assert runtime.set_threads(None) == len(os.sched_getaffinity(0))
+        for said in ("3", "3,1"):
+            monkeypatch.setenv("OMP_NUM_THREADS", said)
+            assert device.set_threads(None) == 3 == torch.get_num_threads()
+        assert device.set_threads(2) == 2 == torch.get_num_threads()
+        for said in ("", "0", "many"):
+            monkeypatch.setenv("OMP_NUM_THREADS", said)
+            assert device.set_threads(None) == len(os.sched_getaffinity(0))
         with pytest.raises(RRError, match="threads is 0"):
-            runtime.set_threads(0)
+            device.set_threads(0)
     finally:
         torch.set_num_threads(before)
 
@@ -250,27 +261,32 @@ def test_precisions():
     cpu, a = torch.device("cpu"), torch.ones(2, 2)
     kinds = {}
     for precision in ("bf16", "tf32", "fp32"):
-        with runtime.autocast(cpu, precision):
+        with device.autocast(cpu, precision):
             kinds[precision] = (a @ a).dtype, torch.get_float32_matmul_precision()
-    assert kinds == {"bf16": (torch.bfloat16, "highest"), "tf32": (torch.float32, "high"),
-                     "fp32": (torch.float32, "highest")}
+    assert kinds == {
+        "bf16": (torch.bfloat16, "highest"),
+        "tf32": (torch.float32, "high"),
+        "fp32": (torch.float32, "highest"),
+    }
 
 
 def test_what_counts_as_out_of_memory():
-    assert runtime.out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
-    assert runtime.out_of_memory(MemoryError())
-    assert not runtime.out_of_memory(RuntimeError("shape mismatch"))
-    assert not runtime.out_of_memory(ValueError("can't allocate memory"))
+    assert device.out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert device.out_of_memory(MemoryError())
+    assert not device.out_of_memory(RuntimeError("shape mismatch"))
+    assert not device.out_of_memory(ValueError("can't allocate memory"))
     with pytest.raises(RuntimeError) as caught:  # what torch really raises on the CPU
         torch.empty(1 << 60, dtype=torch.uint8)
-    assert runtime.out_of_memory(caught.value)
+    assert device.out_of_memory(caught.value)
 
 
 def test_provenance_names_the_machine_and_no_path(tiny_corpus):
-    run = runs.plan("nano", corpus=tiny_corpus, tokenizer="bpe:300")
-    told = runtime.provenance(run, torch.device("cpu"), 2)
-    assert told["packages"]["torch"] == torch.__version__.partition("+")[0] or "+" in \
-        told["packages"]["torch"]
+    run = run_folder.plan("nano", corpus=tiny_corpus, tokenizer="bpe:300")
+    told = provenance.provenance(run, torch.device("cpu"), 2)
+    assert (
+        told["packages"]["torch"] == torch.__version__.partition("+")[0]
+        or "+" in told["packages"]["torch"]
+    )
     assert (told["device"], told["threads"], told["micro_batch"]) == ("cpu", 2, 8)
     text = json.dumps(told)
     assert os.getcwd() not in text and os.path.expanduser("~") not in text
@@ -282,7 +298,7 @@ def test_provenance_names_the_machine_and_no_path(tiny_corpus):
 def test_signals_ask_and_handlers_come_back():
     before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
     for number in before:
-        with progress.Stop() as stop:
+        with signals.Stop() as stop:
             assert not stop.requested
             os.kill(os.getpid(), number)
             assert stop.requested
@@ -294,8 +310,13 @@ def test_signals_ask_and_handlers_come_back():
     assert {n: signal.getsignal(n) for n in before} == before
 
 
-RUN = SimpleNamespace(rung="nano", rule="review", seed=0, model=SimpleNamespace(seq_len=256),
-                      recipe=SimpleNamespace(steps=100, batch=8))
+RUN = SimpleNamespace(
+    rung="nano",
+    rule="review",
+    seed=0,
+    model=SimpleNamespace(seq_len=256),
+    recipe=SimpleNamespace(steps=100, batch=8),
+)
 
 
 def test_a_line_every_few_seconds_where_there_is_no_terminal(monkeypatch, capsys):
@@ -338,7 +359,7 @@ def test_a_line_that_stays_does_not_stick_to_the_moving_one(monkeypatch, capsys)
     for line in capsys.readouterr().err.split("\n"):
         cells = ""
         for part in line.split("\r"):
-            cells = part + cells[len(part):]
+            cells = part + cells[len(part) :]
         screen.append(cells.rstrip())
     assert screen == ["out of memory", "next", ""]
 

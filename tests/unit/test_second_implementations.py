@@ -156,9 +156,11 @@ def test_mhc_by_hand():
     vec = x.flatten() / (x.pow(2).mean() + 1e-5).sqrt()
     # Ours packs φ one row of (pre, res, post) a stream, and holds H_res transposed.
     phi = rule.dynamic.detach().reshape(N * D, N, N + 2)
-    pre, res, post = (torch.einsum("i,ij->j", vec, phi[..., 0]),
-                      torch.einsum("i,ijk->jk", vec, phi[..., 1:-1]).T,
-                      torch.einsum("i,ij->j", vec, phi[..., -1]))
+    pre, res, post = (
+        torch.einsum("i,ij->j", vec, phi[..., 0]),
+        torch.einsum("i,ijk->jk", vec, phi[..., 1:-1]).T,
+        torch.einsum("i,ij->j", vec, phi[..., -1]),
+    )
     b = rule.static.detach()
     h_pre = 1 / (1 + torch.exp(-(0.3 * pre + b[:, 0])))
     m = torch.exp(0.2 * res + b[:, 1:-1].T)
@@ -167,8 +169,9 @@ def test_mhc_by_hand():
         m = m / m.sum(0, keepdim=True)  # T_c
         m = m / m.sum(1, keepdim=True)  # T_r
     torch.testing.assert_close(seen[0, 0], rms_norm(h_pre @ x), rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(ours[0, 0], m @ x + torch.outer(h_post, u.detach()[0, 0]),
-                               rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        ours[0, 0], m @ x + torch.outer(h_post, u.detach()[0, 0]), rtol=1e-6, atol=1e-6
+    )
     assert (m.sum(1) - 1).abs().max() < 1e-12 and (m.sum(0) - 1).abs().max() < 1e-6
 
 

@@ -9,9 +9,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rr import figures, ladder, memory
 from rr.config import ModelConfig, Recipe, RRError
-from rr.explore.roofline import (
+from rr.model import Model, initialise, ladder
+from rr.perf.roofline import Work, times
+from rr.training import memory
+from rr.training.backend import parse_path
+from rr.training.step import Step
+from rrbook import figures
+from rrbook.explorables.roofline import (
     CARDS,
     FUSION,
     PATHS,
@@ -20,9 +25,6 @@ from rr.explore.roofline import (
     step_numbers,
     step_sentence,
 )
-from rr.model import Model, initialise
-from rr.paths import Step, parse_path
-from rr.roofline import Work, times
 
 TINY = ModelConfig(
     vocab_size=64, n_layer=1, n_head=1, d_model=16, d_ff=32, seq_len=8, rule="review"
@@ -60,8 +62,14 @@ def test_a_step_by_hand():
         "attention": 60 + 10, "mlp": 80, "rule": 50, "embedding": 1, "head": 120 + 100,
         "optimizer": 4,
     })  # fmt: skip
-    assert found["bound"] == {"attention": "memory", "mlp": "arithmetic", "rule": "memory",
-                              "embedding": "memory", "head": "arithmetic", "optimizer": "memory"}
+    assert found["bound"] == {
+        "attention": "memory",
+        "mlp": "arithmetic",
+        "rule": "memory",
+        "embedding": "memory",
+        "head": "arithmetic",
+        "optimizer": "memory",
+    }
     assert found["step"] == pytest.approx(425) and found["tokens"] == pytest.approx(1000 / 0.425)
     assert found["mfu"] == pytest.approx(6e12 / (0.425 * 1e14)) and found["largest"] == "head"
     assert found["fits"]  # 9 of 9.2 GB
@@ -77,7 +85,7 @@ def test_a_step_by_hand():
     assert said == (
         "60M, reference path in TF32, new, products at 50 % of their peak, nothing fused: 425 ms a "
         "step, 2.35 thousand tokens/s, an MFU of 14.1 %. The largest part, 51.8 %, is the head. "
-        "Predicted memory: 9 GB, which fits the card’s 10 GB."
+        "Memory predicted for this path, 64 windows at once: 9 GB, which fits the card’s 10 GB."
     )
 
 
@@ -123,9 +131,9 @@ def test_the_script_and_python_agree(in_node):
 @pytest.fixture(scope="module")
 def speed_lab():
     pytest.importorskip("ipywidgets")
-    from rr.explore import speed_lab
+    from rrbook.labs import speed
 
-    return speed_lab
+    return speed
 
 
 @pytest.mark.parametrize("path", ["reference", "fast"])

@@ -51,8 +51,7 @@ def test_a_dead_owners_claim_is_taken_over(two):
     assert watch(second, clock, 3) is None  # the first look knows nothing, then 2 without a change
     assert second.take("cell") is None  # no look: the clock has not moved
     taken = watch(second, clock, 1)
-    assert taken is not None and said == [
-        "cell: its owner has not counted on for 3 s; taken over"]
+    assert taken is not None and said == ["cell: its owner has not counted on for 3 s; taken over"]
     # the owner was only asleep: it sees that the claim is gone, and takes nothing back
     assert not dead.count_on() and taken.count_on() and not dead.count_on()
     dead.release()

@@ -10,9 +10,9 @@ import yaml
 
 from rr import cli
 from rr.config import RRError
-from rr.ladder import flops_per_token
-from rr.runs import plan
+from rr.model.ladder import flops_per_token
 from rr.sweep import Runner, cells, commands, notebook
+from rr.training.run_folder import plan
 
 TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"
 quiet = {"say": lambda line: None}
@@ -57,10 +57,31 @@ def test_protocol_paper_alone_is_the_published_plan(dry, root, tmp_path):
     assert not list(tmp_path.iterdir())  # a dry run leaves nothing
 
 
-def test_the_longest_run_comes_first():
-    found = cells({"rung": ["nano", "60M", "mini"], "steps": [50, 100]}, **quiet)
-    cost = [flops_per_token(c.run.model) * c.run.recipe.steps * c.run.recipe.batch * 256
-            for c in found]
+def test_small_models_come_first_and_all_arms_of_a_seed_together():
+    found = cells({"rung": ["mini", "nano"], "rule": ["review", "standard"], "seed": [1, 0]},
+                  **quiet)  # fmt: skip
+    assert [(c.run.rung, c.run.seed, c.run.rule) for c in found] == [
+        (rung, seed, rule) for rung in ("nano", "mini") for seed in (0, 1)
+        for rule in ("standard", "review")]  # fmt: skip
+
+
+def test_the_given_order_is_that_of_the_options():
+    found = cells({"rung": ["mini", "nano"], "rule": ["review", "standard"], "seed": [1, 0]},
+                  **quiet, order="given")  # fmt: skip
+    assert [(c.run.rung, c.run.seed, c.run.rule) for c in found] == [
+        (rung, seed, rule) for rung in ("mini", "nano") for seed in (1, 0)
+        for rule in ("review", "standard")]  # fmt: skip
+
+
+def test_the_longest_run_comes_first_where_asked():
+    found = cells(
+        {"rung": ["nano", "60M", "mini"], "steps": [50, 100], "corpus": ["tinystories"]},
+        **quiet,
+        order="longest",
+    )
+    cost = [
+        flops_per_token(c.run.model) * c.run.recipe.steps * c.run.recipe.batch * 256 for c in found
+    ]
     assert cost == sorted(cost, reverse=True) == [c.flops for c in found]
 
 
@@ -72,22 +93,46 @@ def test_decay_branches_count_as_training():
 
 def test_one_run_named_twice_is_run_once():
     said = []
-    found = cells({"rule": ["standard", "constant", "constant:c=0.5"], "seed": [0, 1, 0]},
-                 said.append)
+    found = cells(
+        {"rule": ["standard", "constant", "constant:c=0.5"], "seed": [0, 1, 0]}, said.append
+    )
     assert sorted((c.run.rule, c.run.seed) for c in found) == [
-        ("constant", 0), ("constant", 1), ("standard", 0), ("standard", 1)]
+        ("constant", 0),
+        ("constant", 1),
+        ("standard", 0),
+        ("standard", 1),
+    ]
     assert said == ["5 of 9 combinations are the same run as another: run once"]
 
 
 def test_a_cell_is_named_by_what_differs():
     found = cells({"rule": ["standard", "review"], "lr": [1e-3, 2e-3], "steps": [10]}, **quiet)
-    assert {c.name for c in found} == {"standard lr=0.001 seed 0", "standard lr=0.002 seed 0",
-                                      "review lr=0.001 seed 0", "review lr=0.002 seed 0"}
+    assert {c.name for c in found} == {
+        "standard lr=0.001 seed 0",
+        "standard lr=0.002 seed 0",
+        "review lr=0.001 seed 0",
+        "review lr=0.002 seed 0",
+    }
 
 
 def test_the_direct_command_plans_the_same_run(dry, tiny_corpus):
-    options = ["--rung", TINY, "--rule", "review:groups=2", "--budgets", "4,8", "--lr", "3e-4",
-               "--depth-lr", "--corpus", tiny_corpus, "--tokenizer", "bpe:300", "--seed", "3"]
+    options = [
+        "--rung",
+        TINY,
+        "--rule",
+        "review:groups=2",
+        "--budgets",
+        "4,8",
+        "--lr",
+        "3e-4",
+        "--depth-lr",
+        "--corpus",
+        tiny_corpus,
+        "--tokenizer",
+        "bpe:300",
+        "--seed",
+        "3",
+    ]
     (cell,) = cells({"rung": [TINY], "rule": ["review:groups=2"], "budgets": [[4, 8]],
                      "lr": [3e-4], "depth_lr": True, "corpus": [tiny_corpus],
                      "tokenizer": ["bpe:300"], "seed": [3]}, **quiet)  # fmt: skip
@@ -97,8 +142,23 @@ def test_the_direct_command_plans_the_same_run(dry, tiny_corpus):
     assert words[0] == "rr"
     args = cli._parser().parse_args(words[1:])
     assert (args.out, args.threads) == ("a b", 2)
-    names = ("values", "loops", "flavour", "protocol", "seed", "steps", "budgets", "warmup", "lr",
-             "batch", "eval_batches", "precision", "depth_lr", "corpus", "tokenizer")
+    names = (
+        "values",
+        "loops",
+        "flavour",
+        "protocol",
+        "seed",
+        "steps",
+        "budgets",
+        "warmup",
+        "lr",
+        "batch",
+        "eval_batches",
+        "precision",
+        "depth_lr",
+        "corpus",
+        "tokenizer",
+    )
     assert plan(args.rung, args.rule, **{n: getattr(args, n) for n in names}).id == cell.id
 
 
@@ -123,9 +183,12 @@ def test_every_run_of_a_sweep_draws_its_curves(dry, runner):
 def test_papermill_reads_back_what_was_told(tmp_path):
     """Its own reading of the words is the value that was meant, with its type."""
     click_guess = pytest.importorskip("papermill.cli")._resolve_type
-    made = notebook_with(tmp_path / "n.ipynb", "rung = ''\nrule = ''\nseed = 0\nprotocol = ''\n"
-                         "corpus = ''\nout = ''\nlr = 0.0\nbudgets = []\ndepth_lr = False\n"
-                         "tokenizer = ''")
+    made = notebook_with(
+        tmp_path / "n.ipynb",
+        "rung = ''\nrule = ''\nseed = 0\nprotocol = ''\n"
+        "corpus = ''\nout = ''\nlr = 0.0\nbudgets = []\ndepth_lr = False\n"
+        "tokenizer = ''",
+    )
     found = cells({"lr": [1], "budgets": [[10, 20]], "depth_lr": True}, **quiet)
     words = commands(found, Runner("papermill", tmp_path / "x", {}, 1, str(made)))[0]
     told, words = {}, iter(words[3:])
@@ -186,8 +249,14 @@ def test_the_stored_notebook_takes_every_option(root):
              "protocol": ["clean"], "seed": [1], "budgets": [[10, 20]], "warmup": [2],
              "lr": [1e-3], "batch": [4], "eval_batches": [1], "precision": ["fp32"],
              "depth_lr": True}  # fmt: skip
-    machine = {"threads": 1, "device": "cpu", "micro_batch": 2, "path": "eager", "save_every": 5.0,
-               "log": "tensorboard"}
+    machine = {
+        "threads": 1,
+        "device": "cpu",
+        "micro_batch": 2,
+        "path": "eager",
+        "save_every": 5.0,
+        "log": "tensorboard",
+    }
     (cell,) = cells(every, **quiet)
     told = notebook.told(cell, root, machine, root, known)
     assert set(told) == {*every, *machine, "out"}
@@ -196,6 +265,11 @@ def test_the_stored_notebook_takes_every_option(root):
 BAD = [
     (["--rule", "revue"], "unknown rule 'revue'"),
     (["--rung", "70M"], "unknown rung '70M'"),
+    (["--order", "fast"], "unknown order 'fast'"),
+    (["--hours", "0"], "hours must be a finite number > 0, got 0.0"),
+    (["--hours", "nan"], "hours must be"),
+    (["--measured", "x.json"], "--measured without --hours"),
+    (["--hours", "1", "--measured", "x.json"], "cannot read x.json"),
     (["--seed", "x"], "invalid int value: 'x'"),
     (["--seed"], "expected at least one argument"),
     (["--seed", "-1"], "seed is -1"),
@@ -233,8 +307,11 @@ BAD_ANYWHERE = [row for row in BAD_TO_RUN if row[0][0] not in ("--jobs", "--proc
 )
 def test_bad_words_are_one_line_and_leave_nothing(capsys, tmp_path, monkeypatch, words, line):
     monkeypatch.chdir(tmp_path)
-    start = ["sweep", "--runner", "direct", *words[1:]] if words[0] == "" else (
-        ["sweep", "--dry-run", *words])
+    start = (
+        ["sweep", "--runner", "direct", *words[1:]]
+        if words[0] == ""
+        else (["sweep", "--dry-run", *words])
+    )
     assert cli.main(start) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("rr: ") and err.count("\n") == 1 and line in err, err

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from rr.config import Interrupted, RunFailed
-from rr.sweep import Runner, cells, schedule, sweep
+from rr.sweep import Hours, Runner, cells, schedule, sweep
 from rr.sweep.view import View, taken
 
 
@@ -91,8 +91,9 @@ def play(tmp_path, monkeypatch):
         stage = Stage(tmp_path, scripts)
         runner = Runner("direct", tmp_path, {})
         claims = {"beat": 0.01, "looks": 3} | more
-        staged = schedule.Schedule(plan, tmp_path, runner, stage, View(tmp_path, said.append),
-                                   **claims)
+        staged = schedule.Schedule(
+            plan, tmp_path, runner, stage, View(tmp_path, said.append), **claims
+        )
         settled = staged.go()
         assert not [p for p in (tmp_path / ".claims").iterdir()]
         return settled, {s.cell.id: s.status for s in staged.states}, stage.started, said
@@ -230,8 +231,9 @@ def test_two_sweeps_share_a_folder(plan, tmp_path, monkeypatch):
     def one():
         stage = Stage(tmp_path, {c.id: [list(s) for s in slow] for c in more}, places=2)
         stages.append(stage)
-        staged = schedule.Schedule(more, tmp_path, Runner("direct", tmp_path, {}), stage,
-                                   View(tmp_path, lambda line: None))
+        staged = schedule.Schedule(
+            more, tmp_path, Runner("direct", tmp_path, {}), stage, View(tmp_path, lambda line: None)
+        )
         results.append(staged.go())
 
     threads = [threading.Thread(target=one) for _ in range(2)]
@@ -267,11 +269,134 @@ def test_progress_is_read_from_the_curve(tmp_path):
     folder.mkdir()
     assert taken(cell, tmp_path) == 0
     # by hand: plateau to 80, branch to 100 (20 more), plateau again from 80
-    for line, steps in (({"step": 50}, 50), ({"step": 90, "budget": 100}, 90),
-                        ({"step": 90}, 110), ({"step": 200}, 220)):
+    for line, steps in (
+        ({"step": 50}, 50),
+        ({"step": 90, "budget": 100}, 90),
+        ({"step": 90}, 110),
+        ({"step": 200}, 220),
+    ):
         with open(folder / "metrics.jsonl", "a") as file:
             file.write(json.dumps(line) + "\n")
         assert taken(cell, tmp_path) == steps
     with open(folder / "metrics.jsonl", "a") as file:
         file.write('{"st')
     assert taken(cell, tmp_path) == 0
+
+
+# -- hours --------------------------------------------------------------------------------------
+
+
+class Clock:
+    """A clock that only the test moves, in hours."""
+
+    now = 0.0
+
+    def __call__(self):
+        return 3600 * self.now
+
+    def takes(self, hours):
+        """A script: a cell that ends after so many hours."""
+
+        def step(folder):
+            self.now += hours
+            return ends()(folder)
+
+        return [step]
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def pairs():
+    """Two arms of equal FLOPs by three seeds."""
+    return cells({"rule": ["standard", "constant"], "seed": [0, 1, 2], "steps": [10]}, print)
+
+
+def test_what_will_not_fit_is_not_started(play, clock):
+    """Pairs of two hours in five: the second pair ends at four, the third would at six."""
+    plan = pairs()
+    scripts = {cell.id: [clock.takes(1)] for cell in plan}
+    settled, states, started, _ = play(plan, scripts, hours=Hours(5, clock=clock))
+    assert not settled and started == [cell.id for cell in plan[:4]] and clock.now == 4
+    assert [states[cell.id] for cell in plan[4:]] == ["waiting"] * 2
+    # with the hours of a third pair it goes on, and ends
+    settled, states, started, _ = play(plan, scripts, hours=Hours(2, clock=clock))
+    assert settled and started == [cell.id for cell in plan[4:]]
+
+
+def test_the_rate_that_was_measured_decides(play, clock):
+    """A rule that turned out slow is left; its FLOPs alone would have let it in."""
+    plan = pairs()
+    slow = {"standard": 1, "constant": 2}
+    scripts = {cell.id: [clock.takes(slow[cell.run.rule])] for cell in plan}
+    settled, _, started, _ = play(plan, scripts, hours=Hours(8.5, clock=clock))
+    assert not settled and len(started) == 4 and clock.now == 6
+
+
+def test_a_benchmark_decides_before_anything_is_measured(play, clock, tmp_path):
+    plan = pairs()
+    expected = lambda run: 3600.0  # noqa: E731
+    settled, _, started, _ = play(plan, {}, hours=Hours(1.5, expected, clock))
+    assert not settled and started == []  # a pair takes two
+    # what was seen counts for more: the second pair fits by the benchmark, and not by the first
+    scripts = {cell.id: [clock.takes(2)] for cell in plan}
+    settled, _, started, _ = play(plan, scripts, hours=Hours(6.5, expected, clock))
+    assert not settled and len(started) == 2
+
+
+def test_half_done_is_half_the_time(play, clock, tmp_path):
+    plan = pairs()[:2]
+    for cell in plan:
+        (tmp_path / cell.id).mkdir()
+        (tmp_path / cell.id / "metrics.jsonl").write_text('{"step": 5}\n')
+    scripts = {cell.id: [clock.takes(0.5)] for cell in plan}
+    hours = Hours(1.2, lambda run: 3600.0, clock)
+    settled, _, started, _ = play(plan, scripts, hours=hours)
+    assert settled and len(started) == 2
+    assert [hours.seconds(cell) for cell in plan] == [3600, 3600]  # of the whole cell
+
+
+def test_when_the_hours_are_over_what_runs_is_stopped(play, clock, plan):
+    ids = [cell.id for cell in plan]
+
+    def goes_on(folder):
+        clock.now += 0.6
+
+    settled, states, started, said = play(
+        plan, {ids[0]: [[goes_on] * 50]}, hours=Hours(1, clock=clock)
+    )
+    assert not settled and started == ids[:1]
+    assert any("hours are over: every run saves its checkpoint" in line for line in said)
+
+
+def test_several_at_a_time_share_the_hours(clock):
+    """Two places: two cells of an hour beside one that has half an hour left take 1.25 h."""
+    hours = Hours(1.2, lambda run: 3600.0, clock)
+    a, b, c = pairs()[:3]
+    held = [(c, 1.0, 1800.0)]
+    assert hours.admit([(a, 1.0)], held, 2) and not hours.admit([(a, 1.0), (b, 1.0)], held, 2)
+    assert hours.admit([(a, 1.0), (b, 1.0)], held, 3)
+    assert not Hours(0.9, lambda run: 3600.0, clock).admit([(a, 1.0)], [], 8)  # the longest alone
+
+
+def test_what_was_left_is_named_with_the_command(tmp_path, monkeypatch, clock):
+    monkeypatch.setattr(schedule, "TICK", 0.001)
+    monkeypatch.setattr("rr.sweep.local.Local", lambda *a: stage)
+    plan = pairs()
+    stage = Stage(tmp_path, {cell.id: [clock.takes(1)] for cell in plan})
+    stage.close = lambda: None
+    with pytest.raises(Interrupted) as stopped:
+        sweep(
+            plan,
+            tmp_path,
+            runner="direct",
+            log=lambda line: None,
+            hours=Hours(5, clock=clock),
+            again="rr sweep --seed 0 1 2 --hours 5",
+        )
+    told = str(stopped.value)
+    assert told.startswith("4 of 6 cells done")
+    assert "standard seed 2; constant seed 2" in told and "seed 1" not in told.partition(";")[2]
+    assert told.endswith("resume with: rr sweep --seed 0 1 2 --hours 5")

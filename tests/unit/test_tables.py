@@ -149,8 +149,17 @@ def test_read_results_without_results(tmp_path):
 
 def test_two_corpora_of_one_name_are_never_pooled():
     def told(which, seed):
-        return [run(rule, seed, 2.0 + seed, corpus="t", corpus_id=f"sha256 {which}",
-                    id=f"{rule}{which}{seed}") for rule in ("standard", "review")]
+        return [
+            run(
+                rule,
+                seed,
+                2.0 + seed,
+                corpus="t",
+                corpus_id=f"sha256 {which}",
+                id=f"{rule}{which}{seed}",
+            )
+            for rule in ("standard", "review")
+        ]
 
     rows = table([*told("a" * 64, 0), *told("b" * 64, 1)])
     assert sorted(row["n"] for row in rows) == [1, 1, 1, 1]
@@ -175,6 +184,7 @@ def all_runs(losses=None):
 
 def by_hand_holm(p):
     """Holm (1979) as he wrote it: reject while the i-th smallest of m is below α/(m − i + 1)."""
+
     def rejects(i, alpha):
         smaller = sorted(p)[: sorted(p).index(p[i]) + 1]
         return all(q <= alpha / (len(p) - k) for k, q in enumerate(smaller))

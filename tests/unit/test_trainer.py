@@ -9,11 +9,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rr import evaluate, fables, runs, runtime, trainer
+from rr import io
 from rr.config import ModelConfig, RRError, RunFailed
-from rr.corpus import open_corpus
-from rr.ladder import recipe
+from rr.data import batches, fables, open_corpus
 from rr.model import Model, initialise
+from rr.model.ladder import recipe
+from rr.training import checkpoint, evaluate, run_folder, trainer
+from rr.training.device import resolve_precision
+from rr.training.step import Step
 
 TINY = "nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
 HELD_OUT = np.random.RandomState(3).randint(0, 50, 200)  # a stand-in for held-out tokens
@@ -29,9 +32,15 @@ def threads():
 @pytest.fixture
 def planned(tiny_corpus):
     def make(**changes):
-        given = {"rung": TINY, "corpus": tiny_corpus, "tokenizer": "bpe:300", "batch": 4,
-                 "steps": 6, "precision": "fp32"} | changes
-        return runs.plan(**given)
+        given = {
+            "rung": TINY,
+            "corpus": tiny_corpus,
+            "tokenizer": "bpe:300",
+            "batch": 4,
+            "steps": 6,
+            "precision": "fp32",
+        } | changes
+        return run_folder.plan(**given)
 
     return make
 
@@ -46,13 +55,15 @@ def result_of(folder):
 
 def tokens_of(run):
     split = "tokens" if run.protocol == "paper" else "documents"
-    return open_corpus(run.source["corpus"], run.source["tokenizer"], split=split,
-                       log=lambda line: None)
+    return open_corpus(
+        run.source["corpus"], run.source["tokenizer"], split=split, log=lambda line: None
+    )
 
 
 def model_of(vocab=50, seq_len=16, seed=0, rule="review"):
-    config = ModelConfig(vocab, n_layer=2, n_head=2, d_model=16, d_ff=32, seq_len=seq_len,
-                         rule=rule)
+    config = ModelConfig(
+        vocab, n_layer=2, n_head=2, d_model=16, d_ff=32, seq_len=seq_len, rule=rule
+    )
     return initialise(Model(config), seed)
 
 
@@ -77,9 +88,11 @@ def test_the_clean_schedule_by_hand():
     clean = recipe("60M", steps=1000, lr=1.0)
     assert clean.warmup == 50 and not clean.decay_all
     assert [clean.lr_at(s) for s in (0, 24, 49, 50, 500, 799, 800)] == pytest.approx(
-        [0.02, 0.5, 1, 1, 1, 1, 1])
+        [0.02, 0.5, 1, 1, 1, 1, 1]
+    )
     assert [clean.lr_at(s) for s in (801, 900, 950, 999)] == pytest.approx(
-        [199 / 200, 0.5, 0.25, 1 / 200])
+        [199 / 200, 0.5, 0.25, 1 / 200]
+    )
     assert recipe("60M", steps=20_000).warmup == 500  # never more
     assert recipe("60M", steps=3).warmup == 1 and recipe("60M", steps=1).lr_at(0) > 0
     assert clean.precision == "bf16" and clean.weight_decay == 0.1 and clean.clip == 1.0
@@ -91,24 +104,26 @@ def test_the_clean_schedule_by_hand():
 def test_clean_batches_are_a_function_of_seed_and_step_alone(planned):
     run, other_arm = planned(batch=64), planned(batch=64, rule="standard", lr=1.0)
     stream = np.random.RandomState(0)
-    drawn = trainer.batch_starts(run, 5, 1000, stream)
+    drawn = batches.batch_starts(run, 5, 1000, stream)
     before = stream.get_state()[1].copy()
     for _ in range(3):  # in any order, after any other draw, for any arm
-        trainer.batch_starts(run, 99, 1000, stream)
-        assert (trainer.batch_starts(run, 5, 1000, stream) == drawn).all()
-    assert (trainer.batch_starts(other_arm, 5, 1000, np.random.RandomState(9)) == drawn).all()
+        batches.batch_starts(run, 99, 1000, stream)
+        assert (batches.batch_starts(run, 5, 1000, stream) == drawn).all()
+    assert (batches.batch_starts(other_arm, 5, 1000, np.random.RandomState(9)) == drawn).all()
     assert (stream.get_state()[1] == before).all()
-    assert (trainer.batch_starts(run, 6, 1000, stream) != drawn).any()
-    assert (trainer.batch_starts(run.with_seed(1), 5, 1000, stream) != drawn).any()
+    assert (batches.batch_starts(run, 6, 1000, stream) != drawn).any()
+    assert (batches.batch_starts(run.with_seed(1), 5, 1000, stream) != drawn).any()
     # (seed, step) = (0, 1) and (1, 0) are different draws, too.
-    assert (trainer.batch_starts(run, 1, 1000, stream)
-            != trainer.batch_starts(run.with_seed(1), 0, 1000, stream)).any()
+    assert (
+        batches.batch_starts(run, 1, 1000, stream)
+        != batches.batch_starts(run.with_seed(1), 0, 1000, stream)
+    ).any()
 
 
 def test_clean_batches_cover_all_places_evenly(planned):
     run = planned(batch=1000)
     n = run.model.seq_len + 1 + 10  # ten places
-    starts = np.concatenate([trainer.batch_starts(run, s, n, None) for s in range(20)])
+    starts = np.concatenate([batches.batch_starts(run, s, n, None) for s in range(20)])
     counts = np.bincount(starts, minlength=10)
     assert len(counts) == 10
     assert ((counts - 2000) ** 2 / 2000).sum() < 27.9  # χ², 9 degrees of freedom, p = 0.001
@@ -118,8 +133,8 @@ def test_a_window_and_its_target_fit_the_shortest_corpus(planned):
     for protocol in ("clean", "paper"):
         run = planned(protocol=protocol, batch=50)
         n = run.model.seq_len + 2
-        starts = trainer.batch_starts(run, 0, n, np.random.RandomState(0))
-        x, y = evaluate.gather(np.arange(n), starts, run.model.seq_len)
+        starts = batches.batch_starts(run, 0, n, np.random.RandomState(0))
+        x, y = batches.gather(np.arange(n), starts, run.model.seq_len)
         assert x.shape == y.shape == (50, run.model.seq_len)
         assert (y == x + 1).all()
 
@@ -140,8 +155,9 @@ def plain_loop(run, tokens):
         if run.protocol == "paper":
             starts = np.random.randint(0, len(tokens.train) - t - 1, r.batch)
             done = (step - 500) / max(1, r.steps - 500)
-            lr = 2e-4 * ((step + 1) / 500 if step < 500 else 0.1 + 0.45 * (1 + math.cos(
-                math.pi * done)))
+            lr = 2e-4 * (
+                (step + 1) / 500 if step < 500 else 0.1 + 0.45 * (1 + math.cos(math.pi * done))
+            )
         else:
             words = np.random.Philox(key=[run.seed, step]).random_raw(r.batch)
             starts = words % np.uint64(len(tokens.train) - t - 1)
@@ -171,7 +187,7 @@ def plain_loop(run, tokens):
 def test_a_run_is_what_a_plain_loop_does(planned, tmp_path, protocol, rule):
     run = planned(protocol=protocol, rule=rule, steps=8, seed=3, eval_batches=5)
     folder = train(run, tmp_path)
-    trained, _, _ = runs.load(folder)
+    trained, _, _ = run_folder.load(folder)
     tokens = tokens_of(run)
     plain = plain_loop(run, tokens)
     for (name, p), q in zip(plain.named_parameters(), trained.parameters(), strict=True):
@@ -185,35 +201,51 @@ def test_a_run_is_what_a_plain_loop_does(planned, tmp_path, protocol, rule):
             rows = np.stack([tokens.valid[s : s + t + 1] for s in starts]).astype(np.int64)
             rows = torch.from_numpy(rows)
             with torch.no_grad():
-                losses.append(F.cross_entropy(trained(rows[:, :-1]).flatten(0, 1).double(),
-                                              rows[:, 1:].flatten()).item())
+                losses.append(
+                    F.cross_entropy(
+                        trained(rows[:, :-1]).flatten(0, 1).double(), rows[:, 1:].flatten()
+                    ).item()
+                )
         assert result_of(folder)["val_loss"] == pytest.approx(np.mean(losses), rel=1e-6)
 
 
-def test_weight_decay_groups(planned, tmp_path, monkeypatch):
-    seen = []
-    monkeypatch.setattr(trainer._Training, "go", lambda self: seen.append(self))
+def test_weight_decay_groups(planned, tmp_path, cut_off, steppers):
     for protocol in ("clean", "paper"):
-        train(planned(protocol=protocol), tmp_path)
+        with cut_off(0):
+            train(planned(protocol=protocol), tmp_path)
     decayed = []
-    for training in seen:
-        names = {id(p): name for name, p in training.model.named_parameters()}
-        groups = training.stepper.optimizer.param_groups
+    for stepper in steppers:
+        names = {id(p): name for name, p in stepper.model.named_parameters()}
+        groups = stepper.optimizer.param_groups
         assert sorted(names[id(p)] for g in groups for p in g["params"]) == sorted(names.values())
         decayed.append({names[id(p)] for g in groups if g["weight_decay"] for p in g["params"]})
         assert {g["weight_decay"] for g in groups} <= {0.0, 0.1}
-    everything = set(dict(seen[1].model.named_parameters()))
+    everything = set(names.values())
     assert decayed[1] == everything
     assert everything - decayed[0] == {
-        name for name in everything
-        if name.endswith(("bias", "gain")) or name.startswith(("token", "position"))}
+        name
+        for name in everything
+        if name.endswith(("bias", "gain")) or name.startswith(("token", "position"))
+    }
     assert "layers.0.attn_rule.weight" in decayed[0] and "layers.0.attn_rule.bias" not in decayed[0]
 
 
 def test_arms_and_folders_of_one_seed(planned, tmp_path):
-    ids = {planned(**change).id for change in (
-        {}, {"seed": 1}, {"rule": "standard"}, {"lr": 1.0}, {"batch": 5}, {"steps": 7},
-        {"precision": "bf16"}, {"eval_batches": 3}, {"protocol": "paper"}, {"loops": 2})}
+    ids = {
+        planned(**change).id
+        for change in (
+            {},
+            {"seed": 1},
+            {"rule": "standard"},
+            {"lr": 1.0},
+            {"batch": 5},
+            {"steps": 7},
+            {"precision": "bf16"},
+            {"eval_batches": 3},
+            {"protocol": "paper"},
+            {"loops": 2},
+        )
+    }
     assert len(ids) == 10  # every option that changes numbers changes the id
     assert planned().id == planned().id
 
@@ -250,25 +282,35 @@ def test_a_shortened_evaluation_takes_the_first_windows():
 
 
 def test_calibration_error_by_its_definition():
-    model = model_of(seed=5)
+    """On a text that proves the model right and wrong in bins by turns, so that no error hides."""
+    model, text = model_of(seed=5), HELD_OUT.copy()
     with torch.no_grad():
-        model.token.weight.mul_(30)  # confident, and wrong: many bins, and a large error
+        rows = model.token.weight
+        rows.mul_(torch.linspace(1, 30, len(rows))[:, None])  # confidences in nearly every bin
+        for i in range(199):
+            window = torch.as_tensor(text[i - i % 16 : i + 1])[None]
+            confidence, best = model(window)[0, -1].double().softmax(-1).max(-1)
+            if int(confidence * 15) % 2 and i % 3:
+                text[i + 1] = best
+            elif text[i + 1] == best:
+                text[i + 1] = (best + 1) % 50
     spans = [(a, min(a + 16, 199)) for a in range(0, 199, 16)]
     confidence, correct = [], []
     for span in spans:
-        _, logits, targets = direct(model, HELD_OUT, span)
+        _, logits, targets = direct(model, text, span)
         best = logits.softmax(-1).max(-1)
         confidence.append(best.values)
         correct.append((best.indices == targets).double())
     confidence, correct = torch.cat(confidence).numpy(), torch.cat(correct).numpy()
-    edges, error, used = np.linspace(0, 1, 16), 0.0, 0
+    edges, error, signs = np.linspace(0, 1, 16), 0.0, []
     for low, high in zip(edges[:-1], edges[1:], strict=True):
         here = (confidence > low) & (confidence <= high)  # (low, high]
         if here.any():
-            used += 1
-            error += here.mean() * abs(correct[here].mean() - confidence[here].mean())
-    assert used > 5
-    assert evaluate.ordered(model, HELD_OUT, batch=3).ece == pytest.approx(error, abs=1e-6)
+            apart = correct[here].mean() - confidence[here].mean()
+            signs.append(apart > 0)
+            error += here.mean() * abs(apart)
+    assert sum(signs) > 2 and len(signs) - sum(signs) > 2  # bins on both sides
+    assert evaluate.ordered(model, text, batch=3).ece == pytest.approx(error, abs=1e-6)
 
 
 def test_documents_are_read_one_by_one():
@@ -293,11 +335,11 @@ def test_the_entropy_floor_lies_below_the_loss_on_the_same_stories(tmp_path, mon
     monkeypatch.setitem(fables.STORIES, "valid", 40)
     monkeypatch.setattr(fables, "IDENTITY", "fables, a few")
     shape = "nano:n_layer=2,d_model=48,n_head=2,seq_len="
-    run = runs.plan(shape + "256", steps=40, batch=4, tokenizer="bpe:1024", precision="fp32")
+    run = run_folder.plan(shape + "256", steps=40, batch=4, tokenizer="bpe:1024", precision="fp32")
     result = result_of(train(run, tmp_path))
     assert 0 < result["floor_error"] < 0.1 * result["floor"]
     assert 0.2 < result["floor"] < result["story_loss"] < math.log(1024)
-    short = runs.plan(shape + "16", steps=2, batch=4, tokenizer="bpe:1024")
+    short = run_folder.plan(shape + "16", steps=2, batch=4, tokenizer="bpe:1024")
     result = result_of(train(short, tmp_path))  # no story fits: said so, and no number made up
     assert result["story_loss"] is None and result["floor"] > 0.2
 
@@ -306,8 +348,12 @@ def test_the_entropy_floor_lies_below_the_loss_on_the_same_stories(tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(),
-              RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes")],
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        MemoryError(),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes"),
+    ],
     ids=["cuda", "python", "cpu"],
 )
 def test_out_of_memory_halves_the_micro_batch_and_nothing_else(
@@ -349,11 +395,11 @@ def test_out_of_memory_elsewhere_is_one_line_and_the_weights_stay(planned, tmp_p
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 1 GiB")
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer._Training, "_finish", fails)
+        patch.setattr(trainer, "result", fails)
         with pytest.raises(RunFailed, match="^out of memory; what was saved in .* stands"):
             train(planned(), tmp_path)
     (folder,) = tmp_path.iterdir()
-    assert runtime.Checkpoints(folder, folder.name).steps()[-1] == 6
+    assert checkpoint.Checkpoints(folder, folder.name).steps()[-1] == 6
     assert result_of(train(planned(), tmp_path))["status"] == "finished"
 
 
@@ -382,7 +428,7 @@ def test_divergence_ends_a_run_where_it_is_seen_and_stays_seen(planned, tmp_path
     run = planned(steps=12)
     with monkeypatch.context() as patch:
         patch.setattr(Model, "forward", breaks)
-        patch.setattr(trainer._Training, "_finish", lambda self, status: 1 / 0)
+        patch.setattr(trainer, "result", lambda *args: 1 / 0)
         with pytest.raises(ZeroDivisionError):  # cut off between the last save and the result
             train(run, tmp_path)
         assert len(calls) == 3
@@ -403,13 +449,13 @@ def test_points_along_a_clean_run(planned, tmp_path):
 
 def test_the_recorded_loss_is_the_mean_since_the_last_line(planned, tmp_path, monkeypatch):
     run = planned(steps=401, batch=1)  # a line every two steps
-    backward, losses = trainer._Training._backward, []
+    gradients, losses = Step.gradients, []
 
     def keep(self, x, y):
-        losses.append(backward(self, x, y).item())
+        losses.append(gradients(self, x, y).item())
         return torch.tensor(losses[-1], dtype=torch.float64)
 
-    monkeypatch.setattr(trainer._Training, "_backward", keep)
+    monkeypatch.setattr(Step, "gradients", keep)
     folder = train(run, tmp_path)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in rows if "loss" in row]
@@ -418,20 +464,19 @@ def test_the_recorded_loss_is_the_mean_since_the_last_line(planned, tmp_path, mo
     assert rows[-1]["loss"] == pytest.approx(losses[-1], rel=1e-12)
 
 
-def test_a_run_knows_its_own_device_and_tokens(planned, tmp_path, monkeypatch):
+def test_a_run_knows_its_own_device_and_tokens(planned, tmp_path, cut_off):
     run = planned(steps=50)
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer._Training, "go", lambda self: None)
-        folder = train(run, tmp_path)
-    path = folder / "run.json"
-    record = runtime.read_json(path)
+    with cut_off(0):
+        train(run, tmp_path)
+    path = tmp_path / run.id / "run.json"
+    record = io.read_json(path)
     assert record["provenance"]["device"] == "cpu" and record["provenance"]["threads"] == 1
     record["provenance"]["device"] = "NVIDIA H200"
-    runtime.write_record(path, record)
+    io.write_record(path, record)
     with pytest.raises(RRError, match="was begun on NVIDIA H200, not on cpu"):
         train(run, tmp_path)
     record["provenance"] |= {"device": "cpu", "corpus_sha256": {"train": "0", "valid": "0"}}
-    runtime.write_record(path, record)
+    io.write_record(path, record)
     with pytest.raises(RRError, match="begun on other tokens"):
         train(run, tmp_path)
 
@@ -444,10 +489,9 @@ def test_a_corpus_that_changed_after_the_plan_is_refused(planned, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-def test_a_resumed_run_keeps_its_threads(planned, tmp_path, monkeypatch):
+def test_a_resumed_run_keeps_its_threads(planned, tmp_path, cut_off):
     run, said = planned(), []
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer._Training, "go", lambda self: None)
+    with cut_off(0):
         train(run, tmp_path)
     folder = trainer.train(run, tmp_path, threads=2, log=said.append)
     assert "the run keeps the 1 threads it was begun with" in said
@@ -483,8 +527,16 @@ def alone(tiny_corpus, tmp_path_factory):
     """Each of BUDGETS trained by itself: budget -> its result."""
     found = {}
     for budget in BUDGETS:
-        run = runs.plan(TINY, "review", corpus=tiny_corpus, tokenizer="bpe:300", batch=4,
-                        precision="fp32", steps=budget, warmup=2)
+        run = run_folder.plan(
+            TINY,
+            "review",
+            corpus=tiny_corpus,
+            tokenizer="bpe:300",
+            batch=4,
+            precision="fp32",
+            steps=budget,
+            warmup=2,
+        )
         found[budget] = result_of(train(run, tmp_path_factory.mktemp("alone")))
     return found
 
@@ -512,22 +564,11 @@ def test_each_branch_is_the_budget_trained_alone(planned, alone, tmp_path):
 
 
 @pytest.mark.parametrize("stop_after", [5, 6, 7, 8, 9, 14, 15, 18, 19, 27])
-def test_a_branching_run_goes_on_from_anywhere(planned, alone, tmp_path, monkeypatch, stop_after):
+def test_a_branching_run_goes_on_from_anywhere(planned, alone, tmp_path, cut_off, stop_after):
     """Cut off after so many of its 30 steps: on the plateau, on a branch, at its end, after it."""
-    run, steps = branched(planned), 0
-    train_step = trainer._Training._train_step
-
-    def cut_off(self):
-        nonlocal steps
-        if steps == stop_after:
-            raise KeyError("cut off")
-        steps += 1
-        train_step(self)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(trainer._Training, "_train_step", cut_off)
-        with pytest.raises(KeyError):
-            train(run, tmp_path, save_every=1e-9)
+    run = branched(planned)
+    with cut_off(stop_after):
+        train(run, tmp_path, save_every=1e-9)
     lines = []
     folder = trainer.train(run, tmp_path, threads=1, log=lines.append)
     assert any("going on from step" in line for line in lines)
@@ -535,7 +576,7 @@ def test_a_branching_run_goes_on_from_anywhere(planned, alone, tmp_path, monkeyp
 
 
 def test_the_checkpoint_that_a_branch_left_from_is_kept_until_it_ends(tmp_path):
-    saved = runtime.Checkpoints(tmp_path, "abc", branches=[(6, 8)])
+    saved = checkpoint.Checkpoints(tmp_path, "abc", branches=[(6, 8)])
     for step in (5, 6, 7, 8):
         saved.save(step, {"step": step})
     assert saved.steps() == [6, 7, 8]
@@ -545,16 +586,18 @@ def test_the_checkpoint_that_a_branch_left_from_is_kept_until_it_ends(tmp_path):
     assert saved.steps() == [9, 10]
 
 
-def test_a_branch_that_diverges_is_marked_and_the_plateau_goes_on(planned, alone, tmp_path,
-                                                                  monkeypatch):
-    backward = trainer._Training._backward
+def test_a_branch_that_diverges_is_marked_and_the_plateau_goes_on(
+    planned, alone, tmp_path, monkeypatch
+):
+    run, gradients, taken = branched(planned), Step.gradients, []
+    (branch,) = [segment for segment in run.recipe.segments if segment.budget == 8]
 
     def explode(self, x, y):
-        loss = backward(self, x, y)
-        return loss * math.nan if self.segment.budget == 8 else loss
+        taken.append(gradients(self, x, y))
+        return taken[-1] * math.nan if len(taken) == branch.done + 1 else taken[-1]
 
-    monkeypatch.setattr(trainer._Training, "_backward", explode)
-    folder = train(branched(planned), tmp_path)
+    monkeypatch.setattr(Step, "gradients", explode)
+    folder = train(run, tmp_path)
     first, *others = result_of(folder)["budgets"]
     assert (first["status"], first["val_loss"]) == ("diverged", None)
     assert first["tokens"] == 7 * 4 * 16  # the step that it diverged at, not the budget's 8
@@ -596,24 +639,15 @@ def test_wrong_budgets_are_refused(planned, changes, words):
 # -- float16 --------------------------------------------------------------------------------------
 
 
-def test_float16_scales_its_loss_and_resumes_exactly(planned, tmp_path, monkeypatch):
+def test_float16_scales_its_loss_and_resumes_exactly(planned, tmp_path, cut_off):
     run = planned(precision="fp16", steps=8)
     whole = result_of(train(run, tmp_path / "whole"))
     near = result_of(train(planned(precision="fp32", steps=8), tmp_path / "fp32"))
     assert whole["precision"] == "fp16" and whole["status"] == "finished"
     # float16 keeps 11 bits: after 8 steps the losses of this tiny model agree to 1e-3.
     assert whole["val_loss"] == pytest.approx(near["val_loss"], abs=1e-3)
-    finish = trainer._Training._train_step
-
-    def cut_off(self):
-        if self.done == 5:
-            raise KeyError("cut off")
-        finish(self)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(trainer._Training, "_train_step", cut_off)
-        with pytest.raises(KeyError):
-            train(run, tmp_path / "cut", save_every=1e-9)
+    with cut_off(5):
+        train(run, tmp_path / "cut", save_every=1e-9)
     state = torch.load(next((tmp_path / "cut").glob("*/checkpoint/*5/state.pt")))
     assert state["scaler"]["scale"] == 65536.0
     assert result_of(train(run, tmp_path / "cut"))["weights_sha256"] == whole["weights_sha256"]
@@ -622,8 +656,8 @@ def test_float16_scales_its_loss_and_resumes_exactly(planned, tmp_path, monkeypa
 def test_a_gpu_without_bfloat16_gets_float16(monkeypatch):
     device = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
-    assert runtime.resolve_precision(device, "bf16") == "fp16"
-    assert runtime.resolve_precision(device, "fp32") == "fp32"
+    assert resolve_precision(device, "bf16") == "fp16"
+    assert resolve_precision(device, "fp32") == "fp32"
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
-    assert runtime.resolve_precision(device, "bf16") == "bf16"
-    assert runtime.resolve_precision(torch.device("cpu"), "bf16") == "bf16"
+    assert resolve_precision(device, "bf16") == "bf16"
+    assert resolve_precision(torch.device("cpu"), "bf16") == "bf16"

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rr import ladder
 from rr.config import ModelConfig, RRError
-from rr.model import Model, initialise, rotate
+from rr.model import Model, initialise, ladder
+from rr.model.transformer import rotate
 from rr.residual import REGISTRY
 
 BODY = "nano:n_layer=4,d_model=32,n_head=4,seq_len=16"
@@ -71,8 +71,9 @@ def test_what_each_block_attends_over(name):
         torch.testing.assert_close(got, mixed_by_hand(name, n, every))
 
 
-@pytest.mark.parametrize("name", ["identity", "constant", "sparse", "learnable", "svformer",
-                                  "learnable-plus"])
+@pytest.mark.parametrize(
+    "name", ["identity", "constant", "sparse", "learnable", "svformer", "learnable-plus"]
+)
 def test_the_first_values_learn_from_every_block(name):
     """V₁ is not detached: what each later block mixes hands a gradient back to it."""
     model, (first, own) = model_of(name), heads(1)
@@ -80,8 +81,8 @@ def test_the_first_values_learn_from_every_block(name):
     _, vstate = rules(model)[0].values(first, None)
     for n in (3, 4):
         mixed, _ = rules(model)[n - 1].values(own if name != "svformer" else None, vstate)
-        gradient, = torch.autograd.grad(mixed.sum(), first, retain_graph=True)
-        weight = (mixed_by_hand(name, n, [torch.ones(1), 0, 0, 0]))
+        (gradient,) = torch.autograd.grad(mixed.sum(), first, retain_graph=True)
+        weight = mixed_by_hand(name, n, [torch.ones(1), 0, 0, 0])
         torch.testing.assert_close(gradient, weight.double().expand_as(first))
 
 
@@ -172,8 +173,10 @@ def test_declared_cost_is_the_counted_difference_to_own_values(values, grouped, 
     def counted(model):
         for layer in model.layers:
             linears = [m for m in layer.modules() if isinstance(m, nn.Linear)]
-            yield (sum(p.numel() for p in layer.parameters()),
-                   sum(2 * m.weight.numel() for m in linears))
+            yield (
+                sum(p.numel() for p in layer.parameters()),
+                sum(2 * m.weight.numel() for m in linears),
+            )
 
     config = ladder.arm(BODY + grouped, "standard", 70, values=values, flavour=flavour)
     own = ladder.arm(BODY + grouped, "standard", 70, flavour=flavour)
@@ -191,16 +194,21 @@ def test_declared_cost_is_the_counted_difference_to_own_values(values, grouped, 
 
 def test_the_saving_is_shown_as_a_negative_cost():
     cost = {row["name"]: row["cost"] for row in ladder.describe() if row["kind"] == "values"}
-    assert cost["svformer"] == {"params_per_block": "-d² - d",
-                                "matmul_flops_per_token_and_block": "-2d²"}
+    assert cost["svformer"] == {
+        "params_per_block": "-d² - d",
+        "matmul_flops_per_token_and_block": "-2d²",
+    }
     assert cost["identity"]["params_per_block"] == cost["own"]["params_per_block"] == "0"
 
 
-@pytest.mark.parametrize(("shape", "saved"), [
-    (dict(n_layer=8, n_head=8, d_model=512, d_ff=1792), 1_835_008),
-    (dict(n_layer=12, n_head=12, d_model=768, d_ff=2688), 6_488_064),
-    (dict(n_layer=24, n_head=16, d_model=1024, d_ff=3584), 24_117_248),
-])
+@pytest.mark.parametrize(
+    ("shape", "saved"),
+    [
+        (dict(n_layer=8, n_head=8, d_model=512, d_ff=1792), 1_835_008),
+        (dict(n_layer=12, n_head=12, d_model=768, d_ff=2688), 6_488_064),
+        (dict(n_layer=24, n_head=16, d_model=1024, d_ff=3584), 24_117_248),
+    ],
+)
 def test_svformers_saving_at_the_papers_sizes(shape, saved):
     """(L − 1)·d² of the 82M, 180M and 468M models; 2.2 % of the first."""
     body = dict(shape, vocab_size=50277, flavour="llama", tied=False, pad_vocab=False)
@@ -257,13 +265,16 @@ def test_only_neutreno_needs_a_value_head_a_query_head():
         model_of("svformer", BODY + ",n_kv_head=3")
 
 
-@pytest.mark.parametrize(("spec", "why"), [
-    ("lerned", "did you mean learnable"),
-    ("learnable-plus:s=3", "no option 's': it has none"),
-    ("sparse:blocks=-1", "a whole number of at least 0"),
-    ("constant:lam=inf", "a finite number"),
-    ("neutreno:residual=2", "0 or 1"),
-])
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ("lerned", "did you mean learnable"),
+        ("learnable-plus:s=3", "no option 's': it has none"),
+        ("sparse:blocks=-1", "a whole number of at least 0"),
+        ("constant:lam=inf", "a finite number"),
+        ("neutreno:residual=2", "0 or 1"),
+    ],
+)
 def test_a_wrong_name_or_option_is_one_line(spec, why):
     with pytest.raises(RRError, match=why) as caught:
         model_of(spec)
@@ -282,8 +293,13 @@ def theirs_with_our_weights(model, learned):
     library = pytest.importorskip("x_transformers")
     config = model.config
     decoder = library.Decoder(
-        dim=config.d_model, depth=config.n_layer, heads=config.n_head,
-        attn_dim_head=config.head_dim, ff_mult=4, use_rmsnorm=True, add_value_residual=True,
+        dim=config.d_model,
+        depth=config.n_layer,
+        heads=config.n_head,
+        attn_dim_head=config.head_dim,
+        ff_mult=4,
+        use_rmsnorm=True,
+        add_value_residual=True,
         learned_value_residual_mix=learned,
     ).double()
     with torch.no_grad():
@@ -294,8 +310,9 @@ def theirs_with_our_weights(model, learned):
             layer.mlp.down.weight *= 1e5
             (norm, *_), attn, _ = decoder.layers[2 * i]
             norm.g.copy_(layer.attn_rule.gain - float(norm.unit_offset))
-            for linear, rows in zip((attn.to_q, attn.to_k, attn.to_v),
-                                    layer.attn.qkv.weight.chunk(3), strict=True):
+            for linear, rows in zip(
+                (attn.to_q, attn.to_k, attn.to_v), layer.attn.qkv.weight.chunk(3), strict=True
+            ):
                 linear.weight.copy_(rows)
             attn.to_out.weight.copy_(layer.attn.out.weight)
             (norm, *_), mlp, _ = decoder.layers[2 * i + 1]

@@ -4,11 +4,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rr import attention, figures
+from rr.analysis import attention
 from rr.config import ModelConfig, RRError
-from rr.explore.values import RULES, TOKENS, value_numbers, value_sentence
 from rr.model import site_of
-from rr.values import make_values
+from rr.residual.values import make_values
+from rrbook import figures
+from rrbook.explorables.values import RULES, TOKENS, value_numbers, value_sentence
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -41,8 +42,8 @@ def test_tokens_that_look_at_themselves_alone_stay_apart():
 
 def test_lab_measures_gradients_and_caches_of_a_real_model():
     pytest.importorskip("ipywidgets")
-    from rr.explore import lab_values
-    from rr.explore.values_lab import cache_bytes, value_model
+    from rrbook.explore import lab_values
+    from rrbook.labs.values import cache_bytes, value_model
 
     made = lab_values()
     assert "0.563 of what own values" in made.picture.value  # (8 + 1)/16

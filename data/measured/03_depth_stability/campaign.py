@@ -14,9 +14,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-import rr  # noqa: E402
-from rr.config import Run, RunFailed  # noqa: E402
-from rr.trainer import finished  # noqa: E402
+import rr
+from rr.config import Run, RunFailed
+from rr.training.trainer import finished
 
 RULES = ("standard", "review", "review-convex", "review-convex:bias=-3", "highway-carry")
 RATES = (1e-3, 3e-3, 1e-2, 3e-4)

@@ -16,10 +16,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-import rr  # noqa: E402
-from rr import attention, evaluate  # noqa: E402
-from rr.config import Run, RunFailed  # noqa: E402
-from rr.runs import finished  # noqa: E402
+import rr
+from rr.analysis import attention
+from rr.config import Run, RunFailed
+from rr.data import batches
+from rr.training.run_folder import finished
 
 ARMS = ("own", "identity", "constant", "svformer", "learnable", "learnable-plus",
         "constant:lam=0.5", "constant:lam=1.0", "constant:lam=5.0", "sparse", "dense", "neutreno")
@@ -47,7 +48,7 @@ def plan(corpus: str) -> Iterator[Run]:
 def looks(corpus: str, out: Path) -> list[dict]:
     """What the trained models of stages A and C do on the first 64 held-out windows, run by run."""
     tokens = rr.open_corpus(corpus, "bpe:1024", log=lambda line: None)
-    idx, targets = evaluate.gather(tokens.valid, range(0, 64 * 64, 64), 64)
+    idx, targets = batches.gather(tokens.valid, range(0, 64 * 64, 64), 64)
     found = []
     for seed in SEEDS:
         for values in (*ARMS, SIZE):

@@ -15,10 +15,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-import rr  # noqa: E402
-from rr import evaluate  # noqa: E402
-from rr.config import Run  # noqa: E402
-from rr.runs import finished  # noqa: E402
+import rr
+from rr.analysis import probes
+from rr.config import Run
+from rr.data import batches
+from rr.training.run_folder import finished
 
 SIZES = (1, 2, 4, 8, 16)  # sublayers a block, of 16
 ARMS = ("standard", "attnres", "attnres:query=zero", "denseformer", "constant",
@@ -45,7 +46,7 @@ def plan(corpus: str) -> Iterator[Run]:
 def looks(corpus: str, out: Path) -> list[dict]:
     """What the trained models of stage A do, on the first 32 held-out windows, run by run."""
     tokens = rr.open_corpus(corpus, "bpe:1024", log=lambda line: None)
-    idx, targets = evaluate.gather(tokens.valid, range(0, 32 * 128, 128), 128)
+    idx, targets = batches.gather(tokens.valid, range(0, 32 * 128, 128), 128)
     found = []
     for seed in (0, 1, 2):
         trained = [run(corpus, rule, seed) for rule in LOOKED_AT]
@@ -53,12 +54,12 @@ def looks(corpus: str, out: Path) -> list[dict]:
             continue  # whole seeds only
         for one, rule in zip(trained, LOOKED_AT, strict=True):
             model = rr.load(out / one.id)[0].cpu()
-            sizes, slopes = evaluate.updates_by_depth(model, idx, targets)
+            sizes, slopes = probes.updates_by_depth(model, idx, targets)
             row = {"id": one.id, "rule": rule, "seed": seed,
                    "weights_sha256": finished(out / one.id)["weights_sha256"],
                    "update_rms": sizes, "update_gradient": slopes}  # fmt: skip
             if rule.startswith("attnres"):
-                row["alpha"] = evaluate.depth_attention(model, idx).tolist()
+                row["alpha"] = probes.depth_attention(model, idx).tolist()
             elif rule == "denseformer":
                 row["alpha"] = [layer.mlp_rule.alpha.tolist() for layer in model.layers]
             found.append(row)

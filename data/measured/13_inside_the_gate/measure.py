@@ -18,10 +18,12 @@ import torch
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-import rr  # noqa: E402
-from rr import evaluate, inside  # noqa: E402
-from rr.runs import finished  # noqa: E402
-from rr.runtime import git_state, read_json, write_atomic  # noqa: E402
+import rr
+from rr.analysis import gates
+from rr.data import batches
+from rr.io import read_json, write_atomic
+from rr.training.provenance import git_state
+from rr.training.run_folder import finished
 
 HERE = Path(__file__).parent
 RULES = ("review", "review:groups=2", "state-gate", "update-gate")
@@ -58,7 +60,7 @@ def measure(corpus: str, folder: Path) -> None:
     tokens = rr.open_corpus(corpus, run.source["tokenizer"], log=lambda line: None)
     if tokens.identity != {"corpus": run.corpus, "tokenizer": run.tokenizer}:
         raise rr.RRError(f"{corpus} is not the text that run {run.id} was trained on")
-    seen = inside.report(model, tokens, WINDOWS.get(run.rule, 16))
+    seen = gates.report(model, tokens, WINDOWS.get(run.rule, 16))
     found = {name: result[name] for name in KEPT}
     write(f"{run.id}.json", found | {"made_by": made_by()} | seen)
 
@@ -71,9 +73,9 @@ def story(runs: Path) -> None:
     model, _, vocabulary = rr.load(folder, "cpu")
     tokens = rr.open_corpus("fables", log=lambda line: None)
     begins = int((tokens.valid == vocabulary.eot).argmax())  # the story after the first end-of-text
-    idx, targets = evaluate.gather(tokens.valid, [begins], plan.model.seq_len)
-    seen, base = inside.look(model, idx), inside.losses(model, idx, targets)
-    without = inside.one_by_one(model, idx, targets, inside.nothing)
+    idx, targets = batches.gather(tokens.valid, [begins], plan.model.seq_len)
+    seen, base = gates.look(model, idx), gates.losses(model, idx, targets)
+    without = gates.one_by_one(model, idx, targets, gates.nothing)
     found = {name: finished(folder)[name] for name in KEPT}
     write("story.json", found | {
         "made_by": made_by(), "kinds": list(seen.kinds),

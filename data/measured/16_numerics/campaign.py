@@ -18,10 +18,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-import rr  # noqa: E402
-from rr import runtime  # noqa: E402
-from rr.config import Run  # noqa: E402
-from rr.numerics import CPU, Change, trained, window_losses  # noqa: E402
+import rr
+from rr import io
+from rr.analysis.numerics import CPU, Change, trained, window_losses
+from rr.config import Run
+from rr.training import checkpoint
+from rr.training import provenance as provenance_of_training
 
 RUNG = "nano:d_model=64,seq_len=64"
 ARMS = ("review", "standard")
@@ -68,10 +70,10 @@ def run_of(rule: str, lr: float = LR) -> Run:
     return rr.plan(RUNG, rule, precision="fp32", lr=lr)
 
 
-def one(rule: str, change: Change, lr: float, tokens: rr.corpus.Tokens) -> dict:
+def one(rule: str, change: Change, lr: float, tokens: rr.data.Tokens) -> dict:
     """Train and measure one run."""
     model, losses = trained(run_of(rule, lr), tokens.train, change)
-    before = runtime.weights_sha256(model)
+    before = checkpoint.weights_sha256(model)
     held = window_losses(model, tokens.valid, HELD, change)
     found = {
         "val_loss": float(held.mean()),
@@ -103,18 +105,18 @@ def main(out: Path, part: str = "0/1") -> None:
                 if value != getattr(Change(), key)}
         row = {"source": source, "level": level, "lr": lr, "rule": rule, "change": told,
                **one(rule, change, lr, tokens)}
-        runtime.write_json(file, row)
+        io.write_json(file, row)
         print(file.stem, row["val_loss"], row["weights_sha256"][:12], flush=True)
     if not all(file.exists() for file in cells):
         return
     for rule in ARMS:
         rr.train(run_of(rule), out / "plain", threads=1, device="cpu", log=lambda line: None)
-    rows = ",\n".join(json.dumps(runtime.read_json(file)) for file in cells)
+    rows = ",\n".join(json.dumps(io.read_json(file)) for file in cells)
     told = {rule: run_of(rule).spec() for rule in ARMS}
-    provenance = runtime.provenance(run_of("review"), CPU, 1)
+    provenance = provenance_of_training.provenance(run_of("review"), CPU, 1)
     text = (f'{{"held_out_windows": {HELD},\n"specifications": {json.dumps(told)},\n'
             f'"provenance": {json.dumps(provenance)},\n"runs": [\n{rows}\n]}}\n')
-    runtime.write_atomic(Path(__file__).with_name("runs.json"), text.encode())
+    io.write_atomic(Path(__file__).with_name("runs.json"), text.encode())
     print("all runs are there", flush=True)
 
 

@@ -1,0 +1,1 @@
+"""What the book's pages import beside `rr`: figures, explorables and labs. In no wheel."""

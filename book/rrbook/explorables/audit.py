@@ -1,0 +1,222 @@
+"""Chapter 12's table of claims, its verdicts, and the explorable that filters it."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from rr.config import RRError, nearest
+
+from . import kit
+
+VERDICTS = ("holds", "holds in part", "contradicted", "cannot be told")
+MARKS = {True: ("✓", "yes"), False: ("✗", "no"), None: ("?", "cannot be told")}
+PAPERS = {
+    "2606.31859": "Review Residuals",
+    "2606.18524": "Looped scaling",
+    "2410.17897": "ResFormer",
+    "2603.15031": "Attention Residuals",
+}
+LOOK = dict(zip(VERDICTS, ("green", "blue", "red", "amber"), strict=True))
+FIELDS = ("id", "paper", "where", "claim", "words", "read", "short", "section", "parts", "main",
+          "needs", "changes")  # fmt: skip
+WIDE = 682
+CSS = """
+.rr-audit.rr-explorable { max-width: none; padding: 0; border: 0; background: none; }
+.rr-audit table { display: block; width: 100%; border: 0; margin: 0; font-size: 14px; }
+.rr-audit thead { position: absolute; width: 1px; height: 1px; overflow: hidden;
+  clip: rect(0 0 0 0); }
+.rr-audit tbody { display: grid; gap: 12px; }
+.rr-audit tbody tr { scroll-margin-top: 80px; display: grid;
+  grid-template-columns: minmax(0, 5fr) minmax(0, 6fr);
+  gap: 0 18px;
+  padding: 10px 14px 12px; border: 1px solid var(--rr-line); border-radius: 8px;
+  background: var(--rr-card) !important; color: var(--rr-ink); }
+.rr-audit tbody tr[hidden] { display: none; }
+.rr-audit tbody tr:target { outline: 2px solid var(--rr-blue); outline-offset: -2px; }
+.rr-audit th, .rr-audit td { display: block; padding: 0; border: 0; text-align: left;
+  font-weight: 400; background: none !important; color: var(--rr-ink); }
+.rr-audit th { grid-column: 1 / -1; display: flex; flex-wrap: wrap; gap: 2px 14px;
+  justify-content: space-between; margin: 0 0 4px; font-size: 15px; font-weight: 600; }
+.rr-audit p, .rr-audit ul { margin: 0 0 6px; padding: 0; font-size: 14px; line-height: 1.45; }
+.rr-audit .rr-soft { color: var(--rr-soft); font-size: 13px; }
+.rr-audit li { list-style: none; margin: 0 0 2px; padding-left: 1.4em; text-indent: -1.4em; }
+.rr-audit li b { display: inline-block; width: 1.4em; text-indent: 0; }
+.rr-audit a { color: var(--rr-blue); }
+.rr-audit .is-green { color: var(--rr-green); } .rr-audit .is-blue { color: var(--rr-blue); }
+.rr-audit .is-red { color: var(--rr-red); } .rr-audit .is-amber { color: var(--rr-amber); }
+@media (max-width: 620px) { .rr-audit tbody tr { grid-template-columns: minmax(0, 1fr); } }
+"""
+
+
+def verdict(parts: Sequence[bool | None]) -> str:
+    """The verdict on a claim from its parts: True, False, or None where nothing in hand can tell.
+
+    All true: "holds". None true, some false: "contradicted". None true or false: "cannot be told".
+    Any other mixture: "holds in part". Raises RRError for no part, or for anything but these three.
+    """
+    if not parts or any(part is not None and type(part) is not bool for part in parts):
+        raise RRError(f"parts {list(parts)}: one or more of True, False and None are accepted")
+    if all(parts):
+        return "holds"
+    if any(parts):
+        return "holds in part"
+    return "contradicted" if False in parts else "cannot be told"
+
+
+def audit_rows(
+    claims: Sequence[Mapping[str, str]], found: Mapping[str, tuple[str, Sequence[bool | None]]]
+) -> list[dict[str, Any]]:
+    """The claims with their verdicts: each dict of `claims` and `shows`, `held`, `verdict`.
+
+    claims: dicts with FIELDS, all text; `parts` are separated by " | ", `main` holds the numbers,
+    from 1, of those that the sentence itself asserts; the others say what it takes to rely on it.
+    found: id of a claim -> (what the data show, one of True, False, None for each part).
+    `main_verdict` is the verdict on the main parts alone. Raises RRError where a field is missing,
+    an id or a paper is not known, a claim is not judged, or the parts do not agree.
+    """
+    ids = [claim.get("id", "?") for claim in claims]
+    if twice := sorted({name for name in ids if ids.count(name) > 1}):
+        raise RRError(f"claim {twice[0]!r} is given twice: one row a claim is accepted")
+    for name in found:
+        if name not in ids:
+            raise RRError(f"no claim {name!r} is listed: {nearest(name, ids)}")
+    rows = []
+    for claim in claims:
+        if missing := [field for field in FIELDS if not claim.get(field)]:
+            raise RRError(f"claim {claim.get('id', '?')!r} has no {', '.join(missing)}")
+        name, parts = claim["id"], claim["parts"].split(" | ")
+        if claim["paper"] not in PAPERS:
+            raise RRError(f"claim {name!r} is of paper {claim['paper']!r}, not of {list(PAPERS)}")
+        if name not in found:
+            raise RRError(f"claim {name!r} is not judged: each needs what is shown, and its parts")
+        shows, held = found[name]
+        if len(held) != len(parts):
+            raise RRError(f"claim {name!r} has {len(parts)} parts, and {len(held)} are judged")
+        main = _main(name, claim["main"], len(parts))
+        row = dict(claim) | {"parts": parts, "main": main, "shows": shows, "held": list(held)}
+        on_main = verdict([held[number - 1] for number in main])
+        rows.append(row | {"verdict": verdict(held), "main_verdict": on_main})
+    return rows
+
+
+def _main(name: str, text: str, parts: int) -> list[int]:
+    numbers = [int(word) if word.isdecimal() else 0 for word in text.split()]
+    if not all(1 <= number <= parts for number in numbers):
+        raise RRError(
+            f"claim {name!r} has main parts {text!r}: numbers from 1 to {parts} are accepted"
+        )
+    return numbers
+
+
+def _row(row: Mapping[str, Any]) -> str:
+    words = escape(row["claim"])
+    said = f"“{words}”" if row["words"] == "quoted" else f"In our words: {words}."
+    marks = "".join(
+        f'<li><b aria-label="{MARKS[held][1]}:">{MARKS[held][0]}</b>'
+        f"{'<em>main:</em> ' if number in row['main'] else ''}{escape(part)}</li>"
+        for number, (part, held) in enumerate(zip(row["parts"], row["held"], strict=True), 1)
+    )
+    paper = f'<a href="https://arxiv.org/abs/{row["paper"]}">{PAPERS[row["paper"]]}</a>'
+    return (
+        f'<tr role="row" id="claim-{row["id"]}" data-claim="{row["id"]}">'
+        f'<th role="rowheader" scope="row"><span>{escape(row["short"])} '
+        f'<a href="#claim-{row["id"]}" aria-label="link to this claim">#</a></span>'
+        f'<span>main part: <span class="is-{LOOK[row["main_verdict"]]}">{row["main_verdict"]}'
+        f'</span>; all parts: <span class="is-{LOOK[row["verdict"]]}">{row["verdict"]}</span>'
+        "</span></th>"
+        f'<td role="cell"><p>{said}</p>'
+        f'<p class="rr-soft">{paper}, {escape(row["where"])}; read: {escape(row["read"])}.</p>'
+        f'<p class="rr-soft">To support it: {escape(row["needs"])}</p></td>'
+        f'<td role="cell"><ul>{marks}</ul><p>{escape(row["shows"])} '
+        f'<a href="#{row["section"]}">Where it is shown</a></p>'
+        f'<p class="rr-soft">Would change this: {escape(row["changes"])}</p></td></tr>'
+    )
+
+
+def audit_table(rows: Sequence[Mapping[str, Any]]) -> kit.Explorable:
+    """The whole table, from `audit_rows`: plain HTML, an anchor `claim-<id>` at each row."""
+    style = " ".join((kit._style() + CSS).split())
+    body = "\n".join(_row(row) for row in rows)
+    return kit.Explorable(
+        "audit-table",
+        f'<div class="rr-explorable rr-audit"><style>{style}</style><table role="table">'
+        '<thead role="rowgroup"><tr role="row"><th role="columnheader">Claim and verdict</th>'
+        '<th role="columnheader">Where, and what it needs</th>'
+        '<th role="columnheader">What the data show</th></tr></thead>'
+        f'<tbody role="rowgroup">\n{body}\n</tbody></table></div>',
+    )
+
+
+# ---- the explorable ----------------------------------------------------------------------------
+
+
+def audit_shown(rows: Sequence[Mapping[str, Any]], values: Mapping[str, str]) -> list[str]:
+    """Ids of the claims that a choice leaves, in its order.
+
+    values: `paper` (its number, or "all"), `verdict` (one of VERDICTS, or "all") and `order`:
+    "paper" (as given) or "verdict" (by VERDICTS, within one as given).
+    """
+    kept = [
+        row for row in rows
+        if values["paper"] in ("all", row["paper"]) and values["verdict"] in ("all", row["verdict"])
+    ]  # fmt: skip
+    if values["order"] == "verdict":
+        kept = sorted(kept, key=lambda row: VERDICTS.index(row["verdict"]))
+    return [row["id"] for row in kept]
+
+
+def audit_sentence(rows: Sequence[Mapping[str, Any]], values: Mapping[str, str]) -> str:
+    """The result in words; arguments as in `audit_shown`."""
+    shown = set(audit_shown(rows, values))
+    whose = "all four papers" if values["paper"] == "all" else PAPERS[values["paper"]]
+    if not shown:
+        return f"0 of {len(rows)} claims, {whose}: none has the verdict “{values['verdict']}”."
+    counts = [(sum(r["id"] in shown and r["verdict"] == v for r in rows), v) for v in VERDICTS]
+    words = ", ".join(f"{n} “{v}”" for n, v in counts if n)
+    return f"{len(shown)} of {len(rows)} claims, {whose}: {words}."
+
+
+def _static(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int, list[str]]:
+    """The picture for a page without scripts."""
+    out = []
+    for place, row in enumerate(rows):
+        y = 18 + 24 * place
+        look = f"is-{LOOK[row['verdict']]} b"
+        out.append(kit.tag("path", d=f"M0 {y + 7}H{WIDE}", class_="grid"))
+        out.append(kit.tag("text", row["short"], x=0, y=y))
+        out.append(kit.tag("text", PAPERS[row["paper"]], x=330, y=y, class_="soft"))
+        out.append(
+            kit.tag("text", row["verdict"], x=WIDE, y=y, text_anchor="end", class_=look)
+        )  # fmt: skip
+    return WIDE, 24 * len(rows) + 4, out
+
+
+def claim_map(rows: Sequence[Mapping[str, Any]]) -> kit.Explorable:
+    """Explorable: the claims by paper and verdict; on a page it filters the table below, too.
+
+    rows: from `audit_rows`. Raises RRError without a row.
+    """
+    if not rows:
+        raise RRError("no claim to show: rows from audit_rows are accepted")
+    start = {"paper": "all", "verdict": "all", "order": "paper"}
+    said = audit_sentence(rows, start)
+    data = [{key: row[key] for key in ("id", "paper", "short", "verdict")} for row in rows]
+    return kit.explorable(
+        "claim-map",
+        script="audit.js",
+        title="Every claim and its verdict",
+        lead="Choose a paper or a verdict. On the page of the book, the table below follows.",
+        controls=[
+            kit.choice("paper", "paper", {"all": "all four"} | PAPERS, "all"),
+            kit.choice("verdict", "verdict", {"all": "every verdict"}
+                       | {v: v for v in VERDICTS}, "all"),
+            kit.choice("order", "order", {"paper": "by paper", "verdict": "by verdict"}, "paper"),
+        ],
+        picture="A row for each claim with its verdict; the table below holds the same in full",
+        static=_static(rows),
+        alt=f"A row for each claim with its paper and its verdict. {said}",
+        said=said,
+        note="A verdict follows from the parts of a claim: all hold, some do, none does, or none "
+        "can be told.",
+        data=data,
+    )  # fmt: skip

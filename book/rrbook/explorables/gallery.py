@@ -1,0 +1,264 @@
+"""The field guide's cards: each rule's picture, equation, source and cost, from the registry.
+
+One grammar for every picture. The thick blue line is the residual stream, from left to right. A
+sublayer *reads* at the tap on the left and *writes* at the ⊕ on the right; a round node on the
+path of the update holds its coefficient at the start, a node on the stream the carry. Red lines
+show what a gate sees, green arcs what comes from earlier depths. A dashed ring can learn.
+"""
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from html import escape
+from pathlib import Path
+
+from rr.config import RRError, nearest
+
+from . import kit
+from .kit import tag
+
+CSS = Path(__file__).with_name("gallery.css")
+SIZE = (340, 118)
+LINE, TOP = 88, 30  # heights of the stream and of the sublayer
+ARXIV = re.compile(r"\b(\d{4}\.\d{5})\b")
+
+
+def amount(x: float | None) -> str:
+    """A coefficient in a few letters: ½, 0.1, 1; "?" where it depends on the input."""
+    if x is None:
+        return "?"
+    known = {Fraction(1, 2): "½", Fraction(1, 4): "¼", Fraction(3, 4): "¾"}
+    return known.get(Fraction(x).limit_denominator(1000), kit.number(x))
+
+
+# ---- the pictures ------------------------------------------------------------------------------
+
+
+def _node(x: float, y: float, words: str, look: str = "", r: float = 12) -> str:
+    return tag("circle", cx=x, cy=y, r=r, class_=f"box {look}".strip()) + tag(
+        "text", words, x=x, y=y + 4.5, class_="m"
+    )
+
+
+def _box(x: float, y: float, wide: float, words: str, look: str = "") -> str:
+    shape = tag("rect", x=x - wide / 2, y=y - 11, width=wide, height=22, rx=5,
+                class_=f"box {look}".strip())  # fmt: skip
+    return shape + tag("text", words, x=x, y=y + 4.5, class_="m")
+
+
+def _line(d: str, look: str) -> str:
+    return tag("path", d=d, class_=look)
+
+
+def _plus(x: float, y: float) -> str:
+    return tag("circle", cx=x, cy=y, r=8, class_="box") + _line(
+        f"M{x - 5:g} {y}H{x + 5:g}M{x} {y - 5:g}V{y + 5:g}", "flow"
+    )
+
+
+def _dots(y: float) -> list[str]:
+    return [tag("circle", cx=x, cy=y, r=3.2, class_="is-green") for x in (12, 25, 38)]
+
+
+def _arcs(to: float, y: float, gap: float = 12) -> list[str]:
+    """Arcs below the stream from three earlier depths to a node at x = `to`, `gap` below it."""
+    low = y + 34
+    return [_line(f"M{x} {y + 3}C{x} {low} {to} {low} {to} {y + gap}", "arc") for x in (12, 25, 38)]
+
+
+def picture(facts: dict) -> tuple[int, int, list[str]]:
+    """Width, height and elements of a rule's picture, from `anatomy`."""
+    return _value_picture(facts) if facts["family"] == "values" else _stream_picture(facts)
+
+
+def _stream_picture(facts: dict) -> tuple[int, int, list[str]]:
+    tap, write = 62, 272
+    out = []
+    if facts["streams"] > 1:
+        ys = [LINE - 12 + 24 * i / (facts["streams"] - 1) for i in range(facts["streams"])]
+        out += [_line(f"M6 {y:.1f}H334", "strand") for y in ys]
+    else:
+        out.append(_line(f"M6 {LINE}H328", "stream"))
+        out.append(_line(f"M326 {LINE - 5}L335 {LINE}L326 {LINE + 5}", "stream"))
+    out.append(_line(f"M{tap} {LINE}V{TOP}H{write}V{LINE - 8}", "flow"))
+    if facts["mixes"]:
+        at = tap if facts["mixes"] == "read" else 305
+        out += [*_arcs(at, LINE), *_dots(LINE), _node(at, LINE, "Σ", "learned")]
+    if facts["norm"] == "read":
+        out.append(_box(tap, 60, 42, "norm"))
+    out.append(_box(122, TOP, 66, "sublayer"))
+    out.append(tag("text", "u", x=168, y=TOP - 6, class_="m"))
+    out += _coefficients(facts, tap)
+    out.append(
+        _plus(write, LINE) if facts["streams"] == 1 else _box(write, LINE, 22, "B", "learned")
+    )
+    if facts["streams"] > 1:
+        out.append(_box(tap, LINE, 26, "Aₘ", "learned"))
+        out.append(_box(168, LINE, 26, "Aᵣ", "learned"))
+    if facts["norm"] == "write":
+        out.append(_box(301, LINE, 36, "norm"))
+    return *SIZE, out
+
+
+def _coefficients(facts: dict, tap: float) -> list[str]:
+    """The nodes on the update and on the stream, and what a gate sees."""
+    on_u, on_h, out, at = facts["coefficient"], facts["carry"], [], 222
+    if facts["gate"]:
+        if "state" in facts["gate"]:
+            out.append(_line(f"M100 {LINE}V70H{at}V{TOP + 13}", "seen"))
+            out += _seen(150, 70, facts["gate"]["state"])
+        if "update" in facts["gate"]:
+            out.append(_line(f"M180 {TOP}V9H{at}V{TOP - 13}", "seen"))
+            out += _seen(199, 9, facts["gate"]["update"])
+        out.append(_node(at, TOP, "σ" if on_u is None else amount(on_u), "gate learned"))
+    elif facts["streams"] == 1 and (facts["learned"] or on_u != 1) and not facts["mixes"]:
+        if on_u is not None:
+            look = "learned" if facts["learned"] else ""
+            out.append(_node(at, TOP, amount(on_u), look, r=15 if len(amount(on_u)) > 2 else 12))
+    if facts["family"] == "carry":
+        words = "α" if facts["norm"] == "write" else "1−σ" if on_h is None else amount(on_h)
+        if facts["norm"] == "write":
+            out.append(_node(190, LINE, words))
+        else:
+            out.append(_node(190, LINE, words, "gate learned", r=15 if len(words) > 2 else 12))
+    return out
+
+
+def _seen(x: float, y: float, how: str) -> list[str]:
+    """The small word on a gate's line: whether what it sees is normalised."""
+    words = "rms" if how == "normalised" else "raw"
+    return [tag("text", words, x=x, y=y + 4, class_="m halo is-red")]
+
+
+def _value_picture(facts: dict) -> tuple[int, int, list[str]]:
+    first, own, learned = facts["first"], facts["own"], facts["learned"]
+    out, add, look = [], 196, "learned" if learned else ""
+    uses_first = bool(first or facts["others"] or facts["after"] or learned)
+    if uses_first:
+        out.append(_line(f"M6 {LINE}H328", "strand"))
+        out.append(tag("text", "V₁", x=14, y=LINE - 7, class_="m"))
+    out.append(_line(f"M14 {TOP}H334", "flow"))
+    out.append(tag("text", "x", x=14, y=TOP - 7, class_="m"))
+    if own is None:  # no projection of its own: the line begins at the mix
+        out = [*out[:-2], _line(f"M{add} {LINE}V{TOP}H334", "flow")]
+    else:
+        out.append(_box(66, TOP, 54, "project"))
+        out.append(tag("text", "Vₙ", x=104, y=TOP - 7, class_="m"))
+        if own != 1 or learned:
+            out.append(_node(142, TOP, amount(own), look, r=15 if len(amount(own)) > 2 else 12))
+        if first or learned:
+            out.append(_line(f"M{add} {LINE}V{TOP + 8}", "flow"))
+            words = amount(first)
+            out.append(_node(add, 62, words, look, r=(12, 15, 18)[min(2, max(0, len(words) - 2))]))
+            out.append(_plus(add, TOP))
+    if facts["others"]:
+        out += [*_arcs(add, LINE, 0)[1:], *_dots(LINE)[1:]]
+    out.append(_box(248, TOP, 52, "attend"))
+    if facts["after"]:
+        out.append(_line(f"M300 {LINE}V{TOP + 8}", "flow"))
+        out.append(_node(300, 62, "λ"))
+        out.append(_plus(300, TOP))
+    return *SIZE, out
+
+
+# ---- the words ---------------------------------------------------------------------------------
+
+
+def reads(facts: dict) -> str:
+    """What the sublayer reads, in a few words."""
+    if facts["family"] == "values":
+        return "its own values only" if not facts["blocks"] else _blocks(facts["blocks"])
+    if facts["streams"] > 1:
+        return f"a mix of {facts['streams']} streams, normalised"
+    what = "all earlier updates, mixed" if facts["mixes"] == "read" else "the stream"
+    return what + (", normalised" if facts["norm"] == "read" else ", as it is")
+
+
+def _blocks(blocks: Sequence[int]) -> str:
+    return f"the first block’s values, in block{'s' * (len(blocks) > 1)} " + (
+        f"{blocks[0]} to {blocks[-1]}" if len(blocks) > 1 else str(blocks[0])
+    ) + " of 4"  # fmt: skip
+
+
+def writes(facts: dict) -> str:
+    """How the update is written, in a few words."""
+    if facts["family"] == "values":
+        own = "no values of its own" if facts["own"] is None else f"Vₙ × {amount(facts['own'])}"
+        first = f"V₁ × {amount(facts['first'])}, " * bool(facts["first"] or facts["learned"])
+        return (
+            first
+            + own
+            + (", and others" * facts["others"] + ", more after attention" * facts["after"])
+        )
+    if facts["gate"]:
+        seen = " and ".join(f"the {how} {what}" for what, how in facts["gate"].items())
+        return f"through a gate for {facts['channels']}, which sees {seen}".replace(
+            "for one", "for the token"
+        )
+    if facts["streams"] > 1:
+        return "spread over the streams, which are mixed"
+    how = "added" if facts["family"] != "carry" else "added to the scaled stream, then normalised"
+    if facts["mixes"] == "write":
+        return "added; after each block, earlier blocks are mixed in"
+    if facts["mixes"] == "read":
+        return "kept apart, as one more thing to read"
+    return how + (", with a learned scale" if facts["learned"] else "")
+
+
+def card(row: dict, facts: dict) -> str:
+    """HTML of one rule: a row of `rr.model.ladder.describe` and its `anatomy`."""
+    said = f"{reads(facts)}; {writes(facts)}"
+    width, height, elements = picture(facts)
+    lines = "".join(f'<div class="math">\\({escape(e)}\\)</div>' for e in _split(row["equation"]))
+    where = ARXIV.sub(r'<a href="https://arxiv.org/abs/\1">\1</a>', escape(row["source"]))
+    cost = row["cost"]
+    entries = {
+        "reads": reads(facts),
+        "writes": writes(facts),
+        "parameters": f"{cost['params_per_block']} a block".replace("-", "−"),
+        "matmul FLOP": f"{cost['matmul_flops_per_token_and_block']} a token and block".replace(
+            "-", "−"
+        ),
+    }
+    if row["kind"] == "residual":
+        start = {"u": facts["coefficient"], "h": facts["carry"]}
+        told = [f"{name} × {amount(x)}" for name, x in start.items() if x is not None]
+        mute = " and ".join(name for name, x in start.items() if x is None)
+        entries["at the start"] = ", ".join(told + [f"{mute}: no one number"] * bool(mute))
+    own = [key for key in row["options"] if key != "per_pass"]  # which every rule has
+    if own:
+        entries["options"] = ", ".join(f"<code>{key}</code>" for key in own)
+    listed = "".join(f"<dt>{key}</dt><dd>{words}</dd>" for key, words in entries.items())
+    # the equation stands outside: its own SVG, once MathJax made it, is none of the kit's
+    part = '<div class="rr-explorable rr-part">'
+    return (
+        f'<div class="rr-rule">{part}<p class="rr-name">{row["name"]}</p>'
+        f'<p class="rr-from">{where}</p>'
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(row["name"])}: '
+        f'{escape(said)}">{"".join(elements)}</svg></div>'
+        f'<div class="rr-eq">{lines}</div>{part}<dl>{listed}</dl></div></div>'
+    )
+
+
+def _split(equation: str) -> list[str]:
+    r"""An equation at its `,\quad`, so that it fits a narrow card."""
+    return [part.strip() for part in re.split(r",\s*\\quad", equation)]
+
+
+def rule_gallery(family: str) -> kit.Explorable:
+    """The cards of every registered rule of one family: see `rr.analysis.rule_anatomy.FAMILIES`."""
+    from rr.analysis.rule_anatomy import FAMILIES, anatomy
+    from rr.model.ladder import describe
+
+    if family not in FAMILIES:
+        raise RRError(f"no family {family!r}: {nearest(family, FAMILIES)}")
+    cards = []
+    for row in describe():
+        facts = anatomy(row["name"], row["kind"])
+        if facts["family"] == family:
+            cards.append(card(row, facts))
+    style = re.sub(r"\s+", " ", kit._style() + CSS.read_text(encoding="utf-8")).strip()
+    return kit.Explorable(
+        f"rules-{family}",
+        f'<div class="rr-gallery"><style>{style}</style>{"".join(cards)}</div>',
+    )

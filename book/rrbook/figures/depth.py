@@ -1,0 +1,108 @@
+"""Figures of depth attention: where a sublayer looks, and what the size of a block costs."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.ticker import NullFormatter
+
+from rr.config import RRError
+
+from .style import BLUE, CARD, GRID, HALO, INK, SOFT, VERMILLION, finite, look, readable
+
+LOOKED = LinearSegmentedColormap.from_list("looked", [CARD, "#9cc6e0", BLUE, "#003a5c"])
+SIGNED = LinearSegmentedColormap.from_list("signed", [VERMILLION, CARD, BLUE])
+
+
+def depth_map(
+    ax: Axes,
+    values: Sequence[Sequence[float]],
+    readers: Sequence[str],
+    sources: Sequence[str],
+    signed: bool = False,
+    digits: int | None = None,
+) -> Axes:
+    """A weight for every reader (a row, the first at the bottom) and source (a column).
+
+    values: (readers, sources); NaN where a reader does not see a source: the cell stays empty.
+    signed: colours for weights of both signs, white at 0. digits: print the weights with so many.
+    """
+    grid = np.asarray(values, dtype=float)
+    if grid.shape != (len(readers), len(sources)) or not np.isfinite(grid).any():
+        raise RRError(
+            f"weights of shape {grid.shape} for {len(readers)} readers and {len(sources)} sources"
+        )
+    top = np.nanmax(np.abs(grid))
+    if not signed and np.nanmin(grid) < 0:
+        raise RRError("a weight is below 0: signed=True is accepted")
+    low, colours = (-top, SIGNED) if signed else (0, LOOKED)
+    ax.set_facecolor("#eef0f1")  # what is not seen is not a weight of 0
+    drawn = ax.pcolormesh(grid, cmap=colours, vmin=low, vmax=top, edgecolors=CARD, lw=0.6)
+    if digits is not None:
+        for (row, column), value in np.ndenumerate(grid):
+            if np.isfinite(value):
+                dark = np.dot(colours((value - low) / (top - low))[:3], [0.3, 0.6, 0.1]) < 0.5
+                words = f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
+                ax.text(
+                    column + 0.5, row + 0.5, words, ha="center", va="center", fontsize=9,
+                    color=CARD if dark else INK,
+                )  # fmt: skip
+    else:
+        bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.8, pad=0.02)
+        bar.outline.set_visible(False)
+        bar.ax.tick_params(labelcolor=INK, color=SOFT)
+    for axis, names in ((ax.xaxis, sources), (ax.yaxis, readers)):
+        every = max(1, -(-len(names) // 18))
+        places = list(range(0, len(names), every))
+        axis.set_ticks([place + 0.5 for place in places], [names[place] for place in places])
+        axis.set_tick_params(length=0)
+    ax.grid(visible=False)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+    ax.set_xlabel("source")
+    ax.set_ylabel("read by")
+    return ax
+
+
+def block_sizes(
+    ax: Axes, points: Sequence[Mapping], rivals: Mapping[str, Mapping] | None = None
+) -> Axes:
+    """Paired difference of loss against the sublayers a block, with intervals; zero the baseline.
+
+    points: mappings with `size`, `difference` (nats a token), and maybe `lo` and `hi`, the ends of
+    its interval, or `each`, the pairs behind it, drawn as dots. rivals: name -> the same without
+    `size` and `each`, drawn as a line with its band across all sizes.
+    """
+    sizes = finite([point["size"] for point in points], "sizes")
+    order = np.argsort(sizes)
+    shown = look("attnres")
+    ax.axhline(0, color=SOFT, lw=1.2)
+    ax.set_xscale("log", base=2)
+    for name, rival in (rivals or {}).items():
+        other = look(name)
+        if rival.get("lo") is not None:
+            ax.axhspan(rival["lo"], rival["hi"], color=other["color"], alpha=0.12, lw=0)
+        ax.axhline(rival["difference"], color=other["color"], ls=other["linestyle"], lw=1.6)
+        ax.annotate(
+            name, (1, rival["difference"]), (6, 0), xycoords=("axes fraction", "data"),
+            textcoords="offset points", va="center", color=readable(other["color"]),
+            path_effects=HALO, annotation_clip=False,
+        )  # fmt: skip
+    middle = [points[i]["difference"] for i in order]
+    ax.plot(sizes[order], middle, color=shown["color"], marker=shown["marker"], ms=8,
+            label="attnres")  # fmt: skip
+    for i in order:
+        if points[i].get("lo") is not None:
+            ends = [points[i]["lo"], points[i]["hi"]]
+            ax.plot([sizes[i]] * 2, ends, color=shown["color"], lw=2.2)
+        each = list(points[i].get("each", ()))
+        ax.plot([sizes[i]] * len(each), each, ls="none", marker="o", ms=5, alpha=0.6,
+                color=shown["color"])  # fmt: skip
+    ax.set_xticks(sizes[order], [f"{size:g}" for size in sizes[order]])
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.minorticks_off()
+    ax.grid(axis="x", color=GRID)
+    ax.set_xlabel("sublayers a block")
+    ax.set_ylabel("loss − standard (nats a token)")
+    return ax

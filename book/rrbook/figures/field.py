@@ -1,0 +1,87 @@
+"""Figures of the field guide: every rule against one baseline."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from rr.config import RRError
+
+from .style import BLUE, CARD, GREEN, HALO, INK, ORANGE, PURPLE, SOFT, VERMILLION
+
+# (colour, marker) of a family of rules
+FAMILIES = {
+    "scale": (INK, "o"),
+    "gate": (BLUE, "D"),
+    "carry": (VERMILLION, "v"),
+    "look-back": (GREEN, "^"),
+    "streams": (PURPLE, "s"),
+    "values": (ORANGE, "p"),  # a shape with room for a hole
+}
+
+
+def rule_ranking(
+    ax: Axes,
+    rows: Sequence[Mapping],
+    order: Sequence[str],
+    families: Mapping[str, str],
+    limit: float = 0.2,
+    labels: Mapping[str, str] | None = None,
+) -> Axes:
+    """Paired differences of many arms from one baseline, a line each, best on top.
+
+    rows: from `rr.stats.table`, with `holm` added: the p-value corrected for all these tests. A
+    filled mark is one whose corrected p is below 0.05. order: arms from top to bottom, the
+    baseline maybe among them. families: arm -> family. labels: arm -> words to show in its stead.
+    A difference beyond `limit` (nats per token) stands at the edge with its number, and with an
+    asterisk in place of the filled mark; an arm without one is named with the reason.
+    """
+    by_arm = {row["arm"]: row for row in rows}
+    missing = [arm for arm in order if arm not in by_arm]
+    if missing:
+        raise RRError(f"no row for {', '.join(missing)}: the arms of `rows` are accepted")
+    ax.axvline(0, color=SOFT, lw=1.2)
+    ax.set_xlim(-limit, limit)
+    for place, arm in enumerate(order):
+        row = by_arm[arm]
+        colour, marker = FAMILIES[families[arm]]
+        if row["baseline"] is None:
+            ax.text(0, place, " baseline ", va="center", ha="center", color=SOFT, fontsize=9,
+                    path_effects=HALO)  # fmt: skip
+            continue
+        gap = row["difference"]
+        sure = row["holm"] is not None and row["holm"] < 0.05
+        lost = f"{len(row['diverged'])} diverged" if row["diverged"] else ""
+        if gap is None:
+            ax.text(limit, place, lost or "; ".join(row["notes"]), va="center", ha="right",
+                    color=SOFT, fontsize=9)  # fmt: skip
+            continue
+        if abs(gap) > limit:
+            edge = limit if gap > 0 else -limit
+            ax.plot(edge * 0.97, place, ">" if gap > 0 else "<", color=colour, ms=6)
+            words = f"{gap:+.2f}{' *' * sure} {lost}".strip().replace("-", "−")
+            ax.text(edge * 0.92, place, words, va="center", ha="right" if gap > 0 else "left",
+                    color=SOFT, fontsize=9)  # fmt: skip
+            continue
+        low, high = max(row["lo"], -limit), min(row["hi"], limit)
+        ax.plot([low, high], [place, place], color=colour, lw=1.6)
+        ax.plot(gap, place, marker, color=colour, ms=6, mew=1.5,
+                mfc=colour if sure else CARD)  # fmt: skip
+    ax.set_ylim(len(order) - 0.4, -0.6)
+    words = [(labels or {}).get(arm, arm) for arm in order]
+    ax.set_yticks(range(len(order)), words, fontsize=9)
+    ax.tick_params(axis="y", length=0)
+    (base,) = {row["baseline"] for row in rows if row["baseline"]}
+    ax.set_xlabel(f"loss − {base} (nats per token)")
+    return ax
+
+
+def family_key(fig: Figure, families: Sequence[str]) -> None:
+    """A key to the colours and marks of these families, above the figure's panels."""
+    handles = [
+        Line2D([], [], color=FAMILIES[name][0], marker=FAMILIES[name][1], ls="-", label=name)
+        for name in families
+    ]
+    fig.legend(handles=handles, loc="outside upper center", ncols=len(handles), handlelength=1.4,
+               columnspacing=1.3)  # fmt: skip

@@ -1,0 +1,143 @@
+"""Figures of a trained gate: its values, what they are worth, which tokens they single out."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from rr.config import RRError
+
+from .style import (
+    BLUE,
+    CARD,
+    GREEN,
+    HALO,
+    INK,
+    ORANGE,
+    QUIET,
+    SKY,
+    SOFT,
+    VERMILLION,
+    bars_of_shares,
+    finite,
+)
+
+# What a reader sees a sublayer by: colour and marker say the same.
+KINDS = {"attn": ("attention", BLUE, "o"), "mlp": ("MLP", VERMILLION, "s")}
+
+
+def _kind(row: Mapping) -> tuple[str, str, str]:
+    if row["kind"] not in KINDS:
+        raise RRError(f"unknown kind {row['kind']!r}: {' or '.join(KINDS)} is accepted")
+    return KINDS[row["kind"]]
+
+
+def kind_key(ax: Axes, rows: Sequence[Mapping]) -> None:
+    """A legend of the two kinds of sublayer, above the axes."""
+    for name, colour, marker in dict.fromkeys(map(_kind, rows)):
+        ax.plot([], [], marker, color=colour, label=name)
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+
+
+def gate_bands(ax: Axes, rows: Sequence[Mapping]) -> Axes:
+    """Where the gates are, by sublayer: thin line 5 to 95 per cent, thick the middle half.
+
+    rows: one a sublayer, with `kind`, `quantiles` (at 5, 25, 50, 75, 95 per cent) and `mean`, the
+    mark. The dashed line is one half, where every gate starts.
+    """
+    ax.axhline(0.5, color=SOFT, lw=1.2, ls="--")
+    for place, row in enumerate(rows, 1):
+        _, colour, marker = _kind(row)
+        low, first, _, third, high = finite(row["quantiles"], "quantiles")
+        ax.plot([place, place], [low, high], color=colour, lw=1.4)
+        ax.plot([place, place], [first, third], color=colour, lw=6, alpha=0.45,
+                solid_capstyle="butt")  # fmt: skip
+        ax.plot(place, row["mean"], marker, color=colour, ms=7, mec=INK, mew=0.6)
+    ax.set(ylim=(0, 1), xlabel="sublayer", ylabel="gate r")
+    ax.set_xticks(range(1, len(rows) + 1))
+    ax.grid(axis="x", visible=False)
+    return ax
+
+
+def variance_shares(ax: Axes, rows: Sequence[Mapping], parts: Mapping[str, str]) -> Axes:
+    """A bar of 100 per cent a sublayer, split into parts; those of 8 per cent or more are numbered.
+
+    rows: one a sublayer, with `kind` and the share of each part (they add up to 1). parts: key of
+    a part -> its name above the bars.
+    """
+    tints = dict(zip(parts, (SKY, QUIET, ORANGE, GREEN), strict=False))
+    names = []
+    for place, row in enumerate(rows):
+        left = 0.0
+        for part, tint in tints.items():
+            ax.barh(place, row[part], left=left, height=0.7, color=tint, edgecolor=CARD)
+            if row[part] >= 0.08:
+                ax.text(left + row[part] / 2, place, f"{100 * row[part]:.0f} %", ha="center",
+                        va="center", fontsize=9.5, color=INK)  # fmt: skip
+            left += row[part]
+        names.append(f"{_kind(row)[0]} {place + 1}")
+    return bars_of_shares(ax, names, {parts[part]: tint for part, tint in tints.items()})
+
+
+def cost_of(ax: Axes, costs: Mapping[str, Sequence[float]]) -> Axes:
+    """What an alteration costs: a dot for each seed, their mean a bar, logarithmic.
+
+    costs: name -> nats a token above the loss as trained, one a seed; all must be above zero.
+    """
+    for place, (name, values) in enumerate(reversed(costs.items())):
+        x = finite(values, name)
+        if x.min() <= 0:
+            raise RRError(f"{name} costs {x.min():.4f}: a logarithmic axis needs costs above 0")
+        mean = float(x.mean())
+        ax.plot([mean, mean], [place - 0.3, place + 0.3], color=INK, lw=2.4)
+        ax.plot(x, [place] * len(x), "o", color=BLUE, ms=6, alpha=0.6, mew=0)
+        ax.annotate(f"{mean:.3f}", (x.max(), place), (8, 0), textcoords="offset points",
+                    va="center", color=INK, fontsize=9.5, path_effects=HALO)  # fmt: skip
+    ax.set_xscale("log")
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.set_yticks(range(len(costs)), list(costs)[::-1])
+    ax.set_ylim(-0.6, len(costs) - 0.4)
+    ax.margins(x=0.15)
+    ax.grid(axis="y", visible=False)
+    ax.set_xlabel("loss above that as trained (nats a token)")
+    return ax
+
+
+def seeds_by_sublayer(
+    ax: Axes, rows: Sequence[Mapping], null: Sequence[float] | None = None
+) -> Axes:
+    """A quantity by sublayer: a small dot for each seed, a mark for their mean.
+
+    rows: one a sublayer, with `kind` and `values`, one a seed. null: half the height of a grey band
+    about zero for each sublayer, what chance gives.
+    """
+    ax.axhline(0, color=SOFT, lw=1.2)
+    for place, row in enumerate(rows, 1):
+        _, colour, marker = _kind(row)
+        y = finite(row["values"], "values")
+        if null is not None:
+            ax.fill_between([place - 0.42, place + 0.42], -null[place - 1], null[place - 1],
+                            color=QUIET, alpha=0.6, lw=0)  # fmt: skip
+        ax.plot([place] * len(y), y, "o", color=colour, ms=4, alpha=0.5, mew=0)
+        ax.plot(place, y.mean(), marker, color=colour, ms=8, mec=INK, mew=0.6)
+    ax.set_xlabel("sublayer")
+    ax.set_xticks(range(1, len(rows) + 1))
+    ax.grid(axis="x", visible=False)
+    return ax
+
+
+def by_fifth(ax: Axes, rows: Sequence[Mapping], names: Sequence[str]) -> Axes:
+    """The mean gate of rare and common tokens: a line a sublayer, less the sublayer's own mean.
+
+    rows: one a sublayer, with `kind`, `mean` and `by_fifth`, mean gates in the order of `names`.
+    """
+    ax.axhline(0, color=SOFT, lw=1.2)
+    for row in rows:
+        _, colour, marker = _kind(row)
+        y = np.asarray(finite(row["by_fifth"], "by_fifth")) - row["mean"]
+        if len(y) != len(names):
+            raise RRError(f"{len(y)} values for {len(names)} names")
+        ax.plot(range(len(y)), y, marker=marker, color=colour, lw=1.3, ms=4.5, alpha=0.75)
+    ax.set_xticks(range(len(names)), names)
+    ax.set(xlabel="the token in the training text", ylabel="mean r − its own mean")
+    return ax

@@ -1,0 +1,147 @@
+"""Figures of looped networks: size against passes, cosines of increments, rates against loss."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.image import AxesImage
+from matplotlib.ticker import NullFormatter
+
+from rr.config import RRError
+
+from .style import (
+    BLUE,
+    CARD,
+    GREEN,
+    INK,
+    ORANGE,
+    PURPLE,
+    SKY,
+    SOFT,
+    VERMILLION,
+    finite,
+    label_ends,
+)
+
+# (colour, marker) of a scale of the branch, and of a number of passes: the same in every figure
+SCALES = {
+    "1": (VERMILLION, "v"),
+    "1/√N": (ORANGE, "s"),
+    "1/N": (BLUE, "D"),
+    "1/√(NL)": (PURPLE, "p"),
+    "1/(N√L)": (GREEN, "P"),
+}
+PASSES = {1: (INK, "o"), 2: (SKY, "^"), 4: (BLUE, "D"), 8: (VERMILLION, "v"), 16: (PURPLE, "X")}
+
+
+def size_by_passes(
+    ax: Axes, passes: Sequence[int], series: Mapping[str, Sequence[float]], tied: bool = True
+) -> Axes:
+    """rms of the last state against the number of passes, both logarithmic: {scale: values}.
+
+    The names are those of `SCALES`; untied networks, whose blocks are not repeated, are hollow and
+    dotted. Raises RRError for a scale without a look.
+    """
+    ends = []
+    for scale, values in series.items():
+        if scale not in SCALES:
+            raise RRError(f"no look for the scale {scale!r}: {', '.join(SCALES)} are accepted")
+        colour, marker = SCALES[scale]
+        y = finite(values, scale)
+        fill = colour if tied else CARD
+        ax.plot(passes, y, color=colour, marker=marker, ls="-" if tied else ":",
+                markerfacecolor=fill, label=scale)  # fmt: skip
+        ends.append((passes[-1], y[-1], f"ε = {scale}", colour))
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    ax.set_xticks(list(passes), [str(n) for n in passes])
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.minorticks_off()
+    ax.set_xlabel("passes N" if tied else "blocks")
+    ax.set_ylabel("rms of the last state")
+    label_ends(ax, ends)
+    return ax
+
+
+def cosine_matrix(ax: Axes, cosines: np.ndarray, what: str = "block") -> AxesImage:
+    """Cosines between increments, pair by pair, −1 to 1: blue opposed, white unrelated, red alike.
+
+    cosines: (n, n). Returns the image, for a colour bar. Raises RRError where it is not square.
+    """
+    cosines = np.asarray(cosines, dtype=float)
+    if cosines.ndim != 2 or cosines.shape[0] != cosines.shape[1]:
+        raise RRError(f"cosines have the shape {cosines.shape}: (n, n) is accepted")
+    image = ax.imshow(cosines, cmap="RdBu_r", vmin=-1, vmax=1)
+    n = len(cosines)
+    marks = sorted({0, n // 2, n - 1}) if n > 4 else range(n)
+    ax.set_xticks(list(marks), [str(i + 1) for i in marks])
+    ax.set_yticks(list(marks), [str(i + 1) for i in marks])
+    ax.grid(visible=False)
+    ax.set_xlabel(what)
+    ax.set_ylabel(what)
+    return image
+
+
+def size_grid(
+    ax: Axes, sizes: np.ndarray, blocks: Sequence[int], passes: Sequence[int], top: float
+) -> AxesImage:
+    """A quantity over L × N, written into its cells; colour on a logarithmic scale from 1 to `top`.
+
+    sizes: (len(blocks), len(passes)), the size of a stream relative to one of the cells.
+    """
+    sizes = np.asarray(sizes, dtype=float)
+    if sizes.shape != (len(blocks), len(passes)):
+        raise RRError(f"sizes are {sizes.shape} for {len(blocks)} blocks and {len(passes)} passes")
+    image = ax.imshow(np.log(sizes), cmap="cividis", vmin=0, vmax=math.log(top), aspect="auto")
+    for i, j in np.ndindex(*sizes.shape):
+        light = math.log(sizes[i, j]) > 0.55 * math.log(top)
+        ax.text(j, i, f"{sizes[i, j]:.1f}", ha="center", va="center", fontsize=9,
+                color=INK if light else CARD)  # fmt: skip
+    ax.set_xticks(range(len(passes)), [str(n) for n in passes])
+    ax.set_yticks(range(len(blocks)), [str(n) for n in blocks])
+    ax.grid(visible=False)
+    ax.set_xlabel("passes N")
+    ax.set_ylabel("unique blocks L")
+    return image
+
+
+def rates_by_passes(ax: Axes, points: Sequence[Mapping], named: bool = True) -> dict[int, float]:
+    """Held-out loss against the learning rate, a line for each number of passes.
+
+    points: mappings with `loops`, `lr`, `seed` and `value` (nats a token; None where a run
+    diverged). Small dots are seeds, lines their means, the large ring the lowest mean. A rate at
+    which a run diverged has no mean; a cross at the top says so. Returns {loops: best rate}.
+    """
+    by = defaultdict(lambda: defaultdict(list))
+    for point in points:
+        by[point["loops"]][point["lr"]].append(point["value"])
+    best, ends = {}, []
+    for loops in sorted(by):
+        colour, marker = PASSES.get(loops, (SOFT, "d"))
+        means = []
+        for lr, values in sorted(by[loops].items()):
+            if any(value is None or not math.isfinite(value) for value in values):
+                ax.plot(lr, 1, "x", color=colour, ms=9, mew=2.5, clip_on=False,
+                        transform=ax.get_xaxis_transform())  # fmt: skip
+                continue
+            means.append((lr, float(np.mean(values))))
+            ax.plot([lr] * len(values), values, ls="none", marker=".", ms=5, color=colour,
+                    alpha=0.5)  # fmt: skip
+        if not means:
+            continue
+        ax.plot(*zip(*means, strict=True), color=colour, marker=marker, ms=4, label=f"N = {loops}")
+        low = min(means, key=lambda pair: pair[1])
+        ax.plot(*low, "o", ms=12, mfc="none", mec=colour, mew=1.8)
+        best[loops] = low[0]
+        ends.append((*means[-1], f"N = {loops}", colour))
+    rates = sorted({point["lr"] for point in points})
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(rates, [f"{1e3 * lr:g}" for lr in rates])
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.minorticks_off()
+    ax.set_xlabel("learning rate, thousandths")
+    if named:
+        label_ends(ax, ends)
+    return best

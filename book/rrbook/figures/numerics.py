@@ -1,0 +1,94 @@
+"""Figures of numerical noise: how far sources move a loss, and how fast two trainings part."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from rr.config import RRError
+
+from .style import BLUE, CARD, GREEN, HALO, INK, ORANGE, SOFT, VERMILLION, label_ends, readable
+
+LINES = ((BLUE, "-"), (VERMILLION, "--"), (GREEN, "-."), (INK, ":"), (ORANGE, "-"))
+
+
+def spread_by_source(
+    ax: Axes,
+    rows: Sequence[Mapping],
+    effects: Mapping[str, tuple[float, float, float]],
+    zero: float = 1e-8,
+) -> Axes:
+    """What each source moves, on a logarithmic scale: one row a source, from the top.
+
+    rows: `source` (its words) and `marks`, [(label, sd, low, high), …] in nats a token, low and
+    high the sd's interval; an sd of 0 stands at `zero` with an arrow. effects: words -> (size,
+    low, high) of what is studied, as lines with bands. RRError where there is nothing to draw.
+    """
+    if not rows:
+        raise RRError("no source to draw")
+    looks = {}
+    for words, (size, low, high) in effects.items():
+        colour = (INK, ORANGE)[len(looks) % 2]
+        looks[words] = colour
+        if low > 0:  # an interval that holds 0 has no end on this scale
+            ax.axvspan(low, high, color=colour, alpha=0.12, lw=0)
+        ax.axvline(size, color=colour, lw=1.6, ls="--" if colour == ORANGE else "-")
+    styles = {}
+    for place, row in enumerate(rows):
+        for i, (label, sd, low, high) in enumerate(row["marks"]):
+            y = place + 0.22 * (i - (len(row["marks"]) - 1) / 2)
+            styles.setdefault(label, ((BLUE, "D", True), (VERMILLION, "o", False),
+                                      (SOFT, "s", False))[len(styles)])  # fmt: skip
+            colour, marker, full = styles[label]
+            if sd == 0:
+                ax.plot(zero, y, marker="<", color=colour, ms=7)
+                continue
+            ax.plot([low, high], [y, y], color=colour, lw=1.6)
+            ax.plot(sd, y, marker=marker, color=colour, ms=6.5, mfc=colour if full else CARD,
+                    mew=1.6, ls="none")  # fmt: skip
+    ax.set_xscale("log")
+    ax.set_yticks(range(len(rows)), [row["source"] for row in rows])
+    ax.set_ylim(len(rows) - 0.4, -0.7)
+    ax.grid(axis="y", visible=False)
+    ax.set_xlabel("standard deviation (nats a token)")
+    for label, (colour, marker, full) in styles.items():
+        ax.plot([], [], marker=marker, color=colour, mfc=colour if full else CARD, ls="none",
+                mew=1.6, label=label)  # fmt: skip
+    for words, colour in looks.items():
+        ax.plot([], [], color=colour, lw=1.6, ls="--" if colour == ORANGE else "-", label=words)
+    ax.legend(loc="lower left", bbox_to_anchor=(-0.32, 1), ncols=2)
+    return ax
+
+
+def losses_apart(
+    ax: Axes, groups: Mapping[str, Sequence[Sequence[float]]], thin: bool = True
+) -> Axes:
+    """|loss − loss of the plain run| by step on a logarithmic scale, {words: its runs}.
+
+    Thin lines are runs, the thick one their mean; a step at which a mean is 0 is left out of its
+    line. RRError for a group without runs.
+    """
+    ends = []
+    for (words, runs), (colour, line) in zip(groups.items(), LINES, strict=False):
+        if not len(runs):
+            raise RRError(f"{words} has no runs")
+        gaps = np.asarray(runs, dtype=float)
+        steps = np.arange(1, gaps.shape[1] + 1)
+        shown = np.where(gaps > 0, gaps, np.nan)
+        if thin and len(gaps) > 1:
+            ax.plot(steps, shown.T, color=colour, lw=0.6, alpha=0.45)
+        mean = gaps.mean(0)
+        mean = np.where(mean > 0, mean, np.nan)
+        ax.plot(steps, mean, color=colour, ls=line, label=words)
+        if np.isfinite(mean).any():
+            last = np.flatnonzero(np.isfinite(mean))[-1]
+            ends.append((steps[last], mean[last], words, colour))
+    ax.set_yscale("log")
+    ax.set_xlabel("training step")
+    ax.set_ylabel("losses apart (nats)")
+    if len(groups) > 1:
+        label_ends(ax, ends)
+    elif not ends:
+        ax.text(0.5, 0.5, "the same bits at every step", transform=ax.transAxes, ha="center",
+                color=readable(SOFT), path_effects=HALO)  # fmt: skip
+    return ax

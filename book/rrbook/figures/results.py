@@ -1,0 +1,155 @@
+"""Figures of what runs came to: curves, paired differences, shares."""
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from rr.config import RRError
+
+from .style import (
+    CARD,
+    GREEN,
+    HALO,
+    ORANGE,
+    PURPLE,
+    QUIET,
+    SKY,
+    SOFT,
+    bars_of_shares,
+    label_ends,
+    look,
+    readable,
+)
+
+
+def loss_curves(
+    ax: Axes, runs: Sequence[Mapping], floor: tuple[float, float] | None = None, log: bool = False
+) -> Axes:
+    """Loss against training step: a thin line per run, a thick one for a label's mean.
+
+    runs: mappings with `rule`, `steps`, `loss` (nats a token) and maybe `label` (else the rule).
+    The mean is drawn where a label has several runs that were recorded at the same steps. A loss
+    that is not finite ends its line there, with a cross at the last finite value. floor: the
+    entropy floor and its standard error, drawn as a line with a band of ± 2 standard errors. log:
+    logarithmic steps.
+    """
+    groups = defaultdict(list)
+    for run in runs:
+        groups[run.get("label", run["rule"])].append(run)
+    if log:
+        ax.set_xscale("log")
+    drawn = []
+    for label, members in groups.items():
+        shown = look(members[0]["rule"])
+        colour, line = shown["color"], shown["linestyle"]
+        alone = len(members) == 1
+        for run in members:
+            steps, loss = np.asarray(run["steps"]), np.asarray(run["loss"], dtype=float)
+            if steps.shape != loss.shape or not loss.size:
+                raise RRError(f"{label} has {len(steps)} steps and {len(loss)} losses")
+            good = np.isfinite(loss)
+            end = len(loss) if good.all() else int(np.argmin(good))
+            width, opacity = (1.8, 1) if alone else (0.9, 0.45)
+            ax.plot(
+                steps[:end], loss[:end], color=colour, ls=line, lw=width, alpha=opacity, label=label
+            )
+            if 0 < end < len(loss):
+                ax.plot(steps[end - 1], loss[end - 1], "x", color=colour, ms=9, mew=2.5)
+        means = _mean_curve(members)
+        if means is not None and not alone:
+            ax.plot(*means, color=colour, ls=line, lw=2.4, label=f"{label}, mean")
+        steps, loss = means if means is not None else (members[0]["steps"], members[0]["loss"])
+        finite = [(s, y) for s, y in zip(steps, loss, strict=True) if math.isfinite(y)]
+        if finite:
+            drawn.append((*finite[-1], label, colour))
+    if floor is not None:
+        value, error = floor
+        ax.axhspan(value - 2 * error, value + 2 * error, color=SOFT, alpha=0.25, lw=0)
+        ax.axhline(value, color=SOFT, lw=1.2, ls=(0, (1, 1)))
+        words = f"entropy floor {value:.3f} ± {2 * error:.3f}"
+        ax.annotate(
+            words, (0, value), (4, 4), xycoords=("axes fraction", "data"),
+            textcoords="offset points", color=SOFT, fontsize=9.5,
+        )  # fmt: skip
+    ax.set_xlabel("training step")
+    ax.set_ylabel("loss (nats a token)")
+    label_ends(ax, drawn)
+    return ax
+
+
+def _mean_curve(members: Sequence[Mapping]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Mean over runs recorded at the same steps; None where there is none to draw."""
+    steps = [tuple(run["steps"]) for run in members]
+    losses = [np.asarray(run["loss"], dtype=float) for run in members]
+    if len(set(steps)) > 1 or not all(np.isfinite(loss).all() for loss in losses):
+        return None
+    return np.asarray(steps[0]), np.mean(losses, axis=0)
+
+
+def paired_differences(ax: Axes, rows: Sequence[Mapping]) -> Axes:
+    """Paired difference of each arm from its baseline with its interval, about a zero line.
+
+    rows: from `rr.stats.table`; those without a difference are named, with the reason, rather than
+    left out. Differences in nats a token; left of zero favours the arm.
+    """
+    rows = [row for row in rows if row["baseline"] or row["notes"]]
+    if not rows:
+        raise RRError("no arm to compare: the table holds only the baseline")
+    ax.axvline(0, color=SOFT, lw=1.2)
+    names = []
+    for place, row in enumerate(reversed(rows)):
+        shown = look(row["rule"])
+        names.append(row["arm"])
+        if row["difference"] is None:
+            ax.text(0, place, f"  {'; '.join(row['notes'])}", va="center", color=SOFT, fontsize=9.5)
+            continue
+        gap, low, high = row["difference"], row["lo"], row["hi"]
+        ax.plot([low, high], [place, place], color=shown["color"], lw=2.2)
+        ax.plot(gap, place, color=shown["color"], marker=shown["marker"], ms=8, label=row["arm"])
+        lost = f", {len(row['diverged'])} diverged" if row["diverged"] else ""
+        words = f"{gap:+.4f}, n = {len(row['pairs'])}{lost}".replace("-", "−")
+        ax.annotate(
+            words, (gap, place), (0, 9), textcoords="offset points", ha="center",
+            color=readable(shown["color"]), fontsize=9.5, path_effects=HALO,
+        )  # fmt: skip
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(-0.6, len(names) - 0.3)
+    ax.grid(axis="y", visible=False)
+    baselines = {row["baseline"] for row in rows if row["baseline"]}
+    ax.set_xlabel(f"loss − {' or '.join(sorted(baselines)) or 'baseline'} (nats a token)")
+    return ax
+
+
+def bar_share(
+    ax: Axes, rows: Sequence[tuple[str, Mapping[str, float]]], rest: str | None = None
+) -> Axes:
+    """Horizontal bars of 100 %, each split into named parts: [(label, {part: amount}), …].
+
+    Amounts in any one unit (parameters, FLOP); each bar shows percentages of its own sum. The
+    parts are named in a row above the bars. `rest` names a part that is not the message (all else):
+    it is grey and takes no colour from the others.
+    """
+    fills = {}
+    tints = itertools.cycle((SKY, "#dfe6ec", ORANGE, GREEN, PURPLE))
+    for place, (label, parts) in enumerate(rows):
+        total = math.fsum(parts.values())
+        if not total > 0 or min(parts.values()) < 0:
+            raise RRError(f"{label} has no positive amounts to share out")
+        left = 0.0
+        for part, amount in parts.items():
+            if part not in fills:
+                fills[part] = QUIET if part == rest else next(tints)
+            fill = fills[part]
+            width, middle = amount / total, left + amount / total / 2
+            ax.barh(place, width, left=left, height=0.6, color=fill, edgecolor=CARD)
+            inside = width >= 0.06  # else the percentage stands above its part
+            ax.text(
+                middle, place if inside else place - 0.32, f"{100 * width:.1f} %", ha="center",
+                va="center" if inside else "bottom", fontsize=9.5,
+            )  # fmt: skip
+            left += width
+    return bars_of_shares(ax, [label for label, _ in rows], fills)

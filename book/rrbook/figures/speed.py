@@ -1,0 +1,97 @@
+"""Figures of a training step's cost: its parts, what each change of path takes off, its memory."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+
+from rr.config import RRError
+
+from .style import BLUE, CARD, GREEN, INK, ORANGE, PURPLE, QUIET, SKY, SOFT, VERMILLION, readable
+
+COLOURS = {"attention": BLUE, "mlp": SKY, "rule": VERMILLION, "embedding": PURPLE, "head": ORANGE,
+           "optimizer": GREEN, "weights": INK, "gradients": SOFT, "moments": GREEN,
+           "layers": SKY, "other": QUIET}  # fmt: skip
+WORDS = {"mlp": "MLP", "rule": "norms, gate, write", "optimizer": "optimiser",
+         "layers": "kept by blocks", "other": "the rest"}  # fmt: skip
+DARK = (BLUE, INK, SOFT, GREEN, VERMILLION)  # white letters are read on these
+
+
+def stacked_parts(
+    ax: Axes, bars: Mapping[str, Mapping[str, float]], form: str = "{:.0%}", least: float = 0.07
+) -> Axes:
+    """One horizontal bar a name, from the top, its parts in the order given.
+
+    bars: {name: {part: value}}. form writes a part's value into it where it has at least the share
+    `least` of the longest bar. RRError where nothing is to be drawn.
+    """
+    if not bars:
+        raise RRError("no bar to draw")
+    longest = max(sum(parts.values()) for parts in bars.values())
+    named = []
+    for place, parts in enumerate(bars.values()):
+        left = 0.0
+        for part, value in parts.items():
+            colour = COLOURS.get(part, QUIET)
+            words = WORDS.get(part, part)
+            ax.barh(place, value, left=left, height=0.62, color=colour, edgecolor=CARD, lw=1,
+                    label=None if part in named else words)  # fmt: skip
+            named += [] if part in named else [part]
+            if value >= least * longest:
+                ax.text(left + value / 2, place, form.format(value), ha="center", va="center",
+                        color=CARD if colour in DARK else INK, fontsize=9)  # fmt: skip
+            left += value
+    ax.set_yticks(range(len(bars)), list(bars))
+    ax.set_ylim(len(bars) - 0.45, -0.55)
+    ax.set_xlim(0, 1.02 * longest)
+    ax.grid(axis="y", visible=False)
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=min(4, len(named)), handlelength=1)
+    return ax
+
+
+def waterfall(ax: Axes, steps: Sequence[tuple[str, float]], form: str = "{:.2f}") -> Axes:
+    """From the first value to the last, one change at a time, top to bottom.
+
+    steps: (words, value after the change); the first and the last are drawn whole, each between
+    them as the piece that it took off (or added, hatched). RRError for fewer than two.
+    """
+    if len(steps) < 2:
+        raise RRError(f"a waterfall of {len(steps)} value(s): two or more are accepted")
+    values = [value for _, value in steps]
+    names = [words for words, _ in steps]
+    ax.barh(0, values[0], height=0.62, color=SOFT)
+    ax.text(values[0], 0, " " + form.format(values[0]), va="center", color=INK, fontsize=9.5)
+    for place, (before, after) in enumerate(zip(values, values[1:], strict=False), 1):
+        worse = after > before
+        ax.barh(place, abs(before - after), left=min(before, after), height=0.62, lw=1,
+                color=VERMILLION if worse else BLUE, edgecolor=CARD,
+                hatch="///" if worse else None)  # fmt: skip
+        sign = "+" if worse else "−"
+        ax.text(max(before, after), place, f" {sign}{form.format(abs(before - after))}",
+                va="center", fontsize=9.5,
+                color=readable(VERMILLION if worse else BLUE))  # fmt: skip
+        ax.plot([before] * 2, [place - 0.69, place + 0.31], color=SOFT, lw=0.8)
+    last = len(values)
+    ax.barh(last, values[-1], height=0.62, color=INK)
+    ax.text(values[-1], last, " " + form.format(values[-1]), va="center", color=INK, fontsize=9.5)
+    ax.set_yticks(range(last + 1), [*names, "all together"])
+    ax.set_ylim(last + 0.55, -0.55)
+    ax.set_xlim(0, 1.12 * max(values))
+    ax.grid(axis="y", visible=False)
+    return ax
+
+
+def undone(ax: Axes, rows: Sequence[tuple[str, float, float, float]]) -> Axes:
+    """How many times the time a step takes with one change undone: (words, median, least, most)."""
+    if not rows:
+        raise RRError("no change to draw")
+    for place, (_, middle, least, most) in enumerate(rows):
+        ax.plot([least, most], [place] * 2, color=BLUE, lw=1.8)
+        ax.plot(middle, place, "D", color=BLUE, ms=6.5)
+        ax.text(most, place, f"  {middle:.2f}×", va="center", color=readable(BLUE), fontsize=9.5)
+    ax.axvline(1, color=SOFT, lw=1.2, ls="--")
+    ax.set_yticks(range(len(rows)), [words for words, *_ in rows])
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_xlim(min(0.9, *(row[2] for row in rows)), 1.1 * max(row[3] for row in rows))
+    ax.grid(axis="y", visible=False)
+    ax.set_xlabel("time of a step with this change undone, in steps of the best path")
+    return ax

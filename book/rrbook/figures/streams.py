@@ -1,0 +1,131 @@
+"""Figures of a stream, its gates and its gradients, by depth."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import NullFormatter, PercentFormatter
+
+from rr.config import RRError
+
+from .style import HALO, SOFT, finite, label_ends, lines_by_depth, look, readable
+
+
+def stream_norms(
+    ax: Axes, depth: Sequence[float], series: Mapping[str, Sequence[float]], log: bool = False
+) -> Axes:
+    """rms of the residual stream after each sublayer: {rule: values}, one per entry of `depth`.
+
+    Call it again on the same axes for a model of another depth.
+    """
+    ends = lines_by_depth(ax, depth, series)
+    if log:
+        ax.set_yscale("log")
+    else:
+        ax.set_ylim(0, 1.08 * ax.dataLim.y1)
+    ax.set_ylabel("rms of the stream")
+    label_ends(ax, ends)
+    return ax
+
+
+def gradient_by_depth(
+    ax: Axes, depth: Sequence[float], series: Mapping[str, Sequence[float]]
+) -> Axes:
+    """Norm of the loss's gradient at each sublayer, on a logarithmic scale: {rule: values}.
+
+    The scale spans a decade at least, so that what is nearly flat looks it. A norm of exactly 0,
+    too small for single precision, has no place on it: the line stops there. Call it again on the
+    same axes for a model of another depth.
+    """
+    ends = []
+    for label, values in series.items():
+        x, y = finite(depth, "depth"), finite(values, label)
+        if (y < 0).any() or not y.any():
+            raise RRError(f"{label} has a gradient norm below 0, or none above: norms are positive")
+        if x.shape == y.shape:
+            x, y = x[y > 0], y[y > 0]
+        ends += lines_by_depth(ax, x, {label: y})
+    low, high = ax.dataLim.y0, ax.dataLim.y1
+    middle = math.sqrt(low * high)
+    ax.set_yscale("log")
+    ax.set_ylim(min(low / 1.3, middle / 4), max(high * 1.3, middle * 4))
+    ax.set_ylabel("gradient norm")
+    label_ends(ax, ends)
+    return ax
+
+
+def gate_histogram(
+    ax: Axes, values: Mapping[str, Sequence[float]], bins: int = 40, mark: float | None = 0.5
+) -> Axes:
+    """Share of the gate's values in equal bins from 0 to 1: {label: values}; a line at `mark`."""
+    edges = np.linspace(0, 1, bins + 1)
+    for label, sample in values.items():
+        gates = finite(np.ravel(np.asarray(sample, dtype=float)), label)
+        if gates.min() < 0 or gates.max() > 1:
+            raise RRError(f"{label} has values outside 0 to 1: not a gate")
+        shares = np.histogram(gates, edges)[0] / gates.size
+        colour = look(label)["color"]
+        ax.stairs(shares, edges, fill=True, color=colour, alpha=0.3)
+        ax.stairs(shares, edges, color=colour, lw=1.8, label=label)
+        top = int(np.argmax(shares))
+        ax.annotate(
+            label, ((edges[top] + edges[top + 1]) / 2, shares[top]), (0, 5),
+            textcoords="offset points", ha="center", color=readable(colour), path_effects=HALO,
+        )  # fmt: skip
+    if mark is not None:
+        ax.axvline(mark, color=SOFT, lw=1.2, ls=(0, (1, 1)))
+    ax.set_xlim(0, 1)
+    ax.margins(y=0.15)
+    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
+    ax.set_xlabel("gate r")
+    ax.set_ylabel("share of gates")
+    return ax
+
+
+def depth_plot(
+    ax: Axes,
+    points: Sequence[Mapping],
+    ylabel: str,
+    logx: bool = False,
+    logy: bool = False,
+) -> Axes:
+    """A quantity against the number of sublayers: a point per seed, a line through the means.
+
+    points: mappings with `rule`, `sublayers`, `value` and maybe `label`. A value that is None or
+    not finite (a diverged run) is drawn as a cross at the top edge and left out of its mean.
+    """
+    if logx:
+        ax.set_xscale("log", base=2)
+    if logy:
+        ax.set_yscale("log")
+    groups = defaultdict(lambda: defaultdict(list))
+    rules, lost = {}, []
+    for point in points:
+        label = point.get("label", point["rule"])
+        rules[label] = point["rule"]
+        value = point["value"]
+        if value is None or not math.isfinite(value):
+            lost.append((point["sublayers"], look(point["rule"])["color"]))
+        else:
+            groups[label][point["sublayers"]].append(float(value))
+    ends, depths = [], sorted({point["sublayers"] for point in points})
+    for label, by_depth in groups.items():
+        shown = look(rules[label])
+        every = [(depth, value) for depth in sorted(by_depth) for value in by_depth[depth]]
+        dots = {key: shown[key] for key in ("color", "marker")}
+        ax.plot(*zip(*every, strict=True), ls="none", alpha=0.55, ms=4.5, **dots)
+        means = [(depth, float(np.mean(by_depth[depth]))) for depth in sorted(by_depth)]
+        ax.plot(*zip(*means, strict=True), label=label, color=shown["color"], ls=shown["linestyle"])
+        ends.append((*means[-1], label, shown["color"]))
+    for depth, colour in lost:
+        ax.plot(depth, 1, "x", color=colour, ms=9, mew=2.5, clip_on=False,
+                transform=ax.get_xaxis_transform())  # fmt: skip
+    ax.set_xticks(depths, [str(depth) for depth in depths])
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.minorticks_off()
+    ax.set_xlabel("sublayers")
+    ax.set_ylabel(ylabel)
+    label_ends(ax, ends)
+    return ax

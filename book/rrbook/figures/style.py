@@ -1,0 +1,193 @@
+"""What every figure shares: colours, letters, lines named at their ends (no torch).
+
+Figures are drawn 7 inches wide on an opaque near-white card, so that the smallest letters stay at
+9 pt when a page shows them 700 pixels wide, in light and dark themes alike. Colours are Okabe and
+Ito's, which readers with any colour vision can tell apart; marker and line style say the same
+again. There are no titles inside, and lines are named at their ends rather than in a legend.
+"""
+
+import zlib
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib import colors, patheffects
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import PercentFormatter
+
+from rr.config import RRError
+
+CARD, INK, SOFT, GRID = "#fcfcfa", "#1f2429", "#59626c", "#dde1e5"
+QUIET = "#c4c9ce"  # a part that is not the message
+BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"
+ORANGE, SKY, PURPLE = "#E69F00", "#56B4E9", "#CC79A7"
+
+# (colour, marker, line style): fixed for the rules that the book meets first
+LOOKS = {
+    "standard": (INK, "o", "-"),
+    "constant": (ORANGE, "s", "--"),
+    "highway": (SKY, "^", "-."),
+    "review": (BLUE, "D", "-"),
+    "review-convex": (VERMILLION, "v", "-"),
+    "highway-carry": (GREEN, "P", "--"),
+    "attnres": (PURPLE, "X", "-"),
+    "denseformer": (GREEN, "<", "-."),
+}
+_OTHERS = (
+    (PURPLE, BLUE, VERMILLION, GREEN, ORANGE, SKY, SOFT),
+    ("X", "p", "h", "*", "<", ">", "d", "8"),
+    (":", "-.", "--"),
+)
+
+
+# keeps words readable where they cross a line
+HALO = [patheffects.withStroke(linewidth=3, foreground=CARD)]
+
+
+def look(rule: str) -> dict:
+    """Colour, marker and line style of a rule, as keywords for `Axes.plot`.
+
+    The same name looks the same in every figure, on every machine. A rule with options
+    ("highway-carry:bias=-3") keeps its rule's colour and marker, hollow and dotted.
+    """
+    name, _, options = rule.partition(":")
+    if name in LOOKS:
+        colour, marker, line = LOOKS[name]
+    else:
+        # names still to come: chosen by their own letters, with markers no fixed rule has
+        code, parts = zlib.crc32(name.encode()), []
+        for choices in _OTHERS:
+            code, index = divmod(code, len(choices))
+            parts.append(choices[index])
+        colour, marker, line = parts
+    if options:
+        return {"color": colour, "marker": marker, "linestyle": ":", "markerfacecolor": CARD}
+    return {"color": colour, "marker": marker, "linestyle": line}
+
+
+def style() -> None:
+    """Make the book's look matplotlib's default for this process."""
+    plt.rcParams.update(
+        {
+            "figure.figsize": (7, 3.4),
+            "figure.dpi": 100,
+            "figure.facecolor": CARD,
+            "figure.constrained_layout.use": True,
+            "savefig.facecolor": CARD,
+            "savefig.dpi": 150,
+            "svg.hashsalt": "rr",
+            "axes.facecolor": CARD,
+            "axes.edgecolor": SOFT,
+            "axes.labelcolor": INK,
+            "axes.grid": True,
+            "axes.axisbelow": True,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.prop_cycle": plt.cycler(color=[BLUE, VERMILLION, GREEN, ORANGE, SKY, PURPLE]),
+            "axes.formatter.useoffset": False,
+            "grid.color": GRID,
+            "grid.linewidth": 0.8,
+            "text.color": INK,
+            "xtick.color": SOFT,
+            "ytick.color": SOFT,
+            "xtick.labelcolor": INK,
+            "ytick.labelcolor": INK,
+            "font.size": 10.5,
+            "axes.labelsize": 10.5,
+            "xtick.labelsize": 9.5,
+            "ytick.labelsize": 9.5,
+            "legend.fontsize": 9.5,
+            "legend.frameon": False,
+            "lines.linewidth": 1.8,
+            "lines.markersize": 5,
+        }
+    )
+
+
+def canvas(columns: int = 1, height: float = 3.4, **options: object) -> tuple[Figure, object]:
+    """A figure in the book's style, 7 inches wide: (figure, axes), as `plt.subplots` gives them."""
+    style()
+    return plt.subplots(1, columns, figsize=(7, height), **options)
+
+
+def readable(colour: str) -> tuple[float, float, float]:
+    """The colour, darkened until letters in it have a contrast of 4.5 against the card."""
+
+    def light(rgb: Sequence[float]) -> float:
+        parts = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in rgb]
+        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+    rgb, card = colors.to_rgb(colour), light(colors.to_rgb(CARD))
+    while (card + 0.05) / (light(rgb) + 0.05) < 4.5:
+        rgb = tuple(0.95 * p for p in rgb)
+    return rgb
+
+
+def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
+    """Name lines at their right ends, [(x, y, words, colour), …]; names that collide move apart.
+
+    Call it last: where the names go depends on the axis limits.
+    """
+    gap = 13.0  # points between two baselines
+    ax.figure.draw_without_rendering()
+    points = 72 / ax.figure.dpi
+    heights = [ax.transData.transform((x, y))[1] * points for x, y, _, _ in ends]
+    # piles of names, each centred on the lines that it names; piles that touch are merged
+    piles: list[list[int]] = []
+    for i in sorted(range(len(ends)), key=heights.__getitem__):
+        piles.append([i])
+        while len(piles) > 1:
+            (low, low_half), (high, high_half) = (
+                (np.mean([heights[j] for j in pile]), len(pile) * gap / 2) for pile in piles[-2:]
+            )
+            if high - high_half >= low + low_half:
+                break
+            piles[-2:] = [piles[-2] + piles[-1]]
+    for pile in piles:
+        bottom = np.mean([heights[j] for j in pile]) - (len(pile) - 1) * gap / 2
+        for rank, i in enumerate(pile):
+            x, y, words, colour = ends[i]
+            ax.annotate(
+                words, (x, y), (8, bottom + rank * gap - heights[i]), textcoords="offset points",
+                color=readable(colour), va="center", annotation_clip=False, path_effects=HALO,
+            )  # fmt: skip
+
+
+def bars_of_shares(ax: Axes, rows: Sequence[str], parts: Mapping[str, str]) -> Axes:
+    """Name bars of 100 per cent, drawn at 0, 1, … from the top, and their parts {name: colour}."""
+    ax.set_yticks(range(len(rows)), rows)
+    ax.set_ylim(len(rows) - 0.5, -0.6)
+    ax.set_xlim(0, 1)
+    ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    ax.grid(visible=False)
+    ax.spines["left"].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    patches = [Patch(color=colour, label=name) for name, colour in parts.items()]
+    ax.legend(handles=patches, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(parts))
+    return ax
+
+
+def finite(values: Sequence[float], what: str) -> np.ndarray:
+    """The values as an array; RRError where there are none, or one is not finite."""
+    array = np.asarray(values, dtype=float)
+    if array.ndim != 1 or not array.size:
+        raise RRError(f"{what} is empty or not a list of numbers")
+    if not np.isfinite(array).all():
+        raise RRError(f"{what} has {(~np.isfinite(array)).sum()} values that are not finite")
+    return array
+
+
+def lines_by_depth(ax: Axes, depth: Sequence[float], series: Mapping[str, Sequence[float]]) -> list:
+    """Draw the lines; returns their ends, to be named once the axes have their limits."""
+    x, ends = finite(depth, "depth"), []
+    for label, values in series.items():
+        y = finite(values, label)
+        if y.shape != x.shape:
+            raise RRError(f"{label} has {len(y)} values for {len(x)} depths")
+        shown = look(label)
+        ax.plot(x, y, label=label, markevery=max(1, len(x) // 12), **shown)
+        ends.append((x[-1], y[-1], label, shown["color"]))
+    ax.set_xlabel("sublayer")
+    return ends

@@ -1,0 +1,111 @@
+"""Figures of value residuals: a quantity by block, a sweep of λ, what each block's cache holds."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from rr.config import RRError
+
+from .style import (
+    BLUE,
+    GREEN,
+    HALO,
+    INK,
+    ORANGE,
+    PURPLE,
+    QUIET,
+    SKY,
+    SOFT,
+    VERMILLION,
+    label_ends,
+    look,
+)
+
+# (colour, marker) of each value rule; others look as `look` has them
+VALUES = {
+    "own": (INK, "o"),
+    "identity": (SKY, "^"),
+    "constant": (BLUE, "D"),
+    "sparse": (PURPLE, "X"),
+    "learnable": (ORANGE, "s"),
+    "learnable-plus": (VERMILLION, "v"),
+    "svformer": (GREEN, "P"),
+}
+
+
+def value_look(label: str) -> tuple[str, str]:
+    """Colour and marker of a value rule; what follows ":" or a space is left out."""
+    name = label.partition(":")[0].partition(" ")[0]
+    shown = look(name)
+    return VALUES.get(name, (shown["color"], shown["marker"]))
+
+
+def by_block(
+    ax: Axes,
+    series: Mapping[str, Sequence],
+    ylabel: str,
+    null: tuple[float, str] | None = None,
+    zero: bool = False,
+) -> Axes:
+    """A quantity against the block: {rule: values by block}, or a list of such lists, one a seed.
+
+    Several seeds are drawn as their mean with a band from the lowest to the highest. A block
+    without the quantity (None) leaves a gap. null: a level to compare with, and its name. zero: the
+    axis starts at 0.
+    """
+    ends, highest = [], 0.0
+    for label, values in series.items():
+        rows = np.atleast_2d(np.array(values, dtype=float))  # None becomes NaN
+        if rows.size == 0 or np.isinf(rows).any() or np.isnan(rows).all():
+            raise RRError(f"{label} has no finite values by block")
+        blocks, mean = np.arange(1, rows.shape[1] + 1), rows.mean(0)
+        colour, marker = value_look(label)
+        ax.plot(blocks, mean, color=colour, marker=marker, label=label)
+        if len(rows) > 1:
+            ax.fill_between(blocks, rows.min(0), rows.max(0), color=colour, alpha=0.15, lw=0)
+        last = np.flatnonzero(np.isfinite(mean))[-1]
+        ends.append((blocks[last], mean[last], label, colour))
+        highest = max(highest, np.nanmax(rows))
+    if null is not None:
+        level, words = null
+        ax.axhline(level, color=SOFT, lw=1.2, ls=(0, (1, 1)))
+        ends.append((len(blocks), level, words, SOFT))
+    ax.set_xticks(blocks if len(blocks) <= 12 else blocks[::2])
+    ax.set_xlabel("block")
+    ax.set_ylabel(ylabel)
+    if zero:
+        ax.set_ylim(0, 1.1 * highest)
+    label_ends(ax, ends)
+    return ax
+
+
+def lambda_sweep(ax: Axes, sweep: Mapping[float, Sequence[float]]) -> Axes:
+    """Paired differences of loss from own values against λ: {λ: one a seed}, and their means."""
+    lams = sorted(sweep)
+    for lam in lams:
+        ax.plot([lam] * len(sweep[lam]), sweep[lam], "o", color=SKY, mec="none", ms=5)
+    ax.plot(lams, [np.mean(sweep[lam]) for lam in lams], color=BLUE, marker="D")
+    ax.axhline(0, color=SOFT, lw=1.2)
+    ax.set_xticks(lams, [f"{lam:g}" for lam in lams])
+    ax.set_xlabel("λ")
+    ax.set_ylabel("loss − that of own values\n(nats a token)")
+    return ax
+
+
+def cache_bars(ax: Axes, held: Sequence[tuple[float, float]]) -> Axes:
+    """What each block's cache holds, bytes a token: [(keys, values), …], stacked from below."""
+    blocks = np.arange(1, len(held) + 1)
+    keys, values = np.array(held, dtype=float).T
+    ax.bar(blocks, keys, color=QUIET, label="keys")
+    ax.bar(blocks, values, bottom=keys, color=BLUE, label="values")
+    ax.set_xticks(blocks if len(blocks) <= 12 else blocks[::2])
+    ax.set_xlabel("block")
+    ax.set_ylabel("bytes a token")
+    ax.grid(axis="x", visible=False)
+    top = float((keys + values).max())
+    for height, words in ((keys[0] / 2, "keys"), (keys[0] + values[0] / 2, "values")):
+        ax.text(1, height, words, ha="center", va="center", fontsize=9.5, rotation=90,
+                path_effects=HALO)  # fmt: skip
+    ax.set_ylim(0, 1.08 * top)
+    return ax

@@ -1,0 +1,112 @@
+"""Lab: short trainings on letters at several depths."""
+
+import ipywidgets as widgets
+import numpy as np
+import torch
+
+from rr.config import ModelConfig
+from rr.data import fables
+from rr.model.init import initialise
+from rr.model.transformer import Model
+from rr.residual import RULES
+
+from .. import figures
+from ..explorables.kit import number
+from .lab import Drawn, Lab, lab
+
+
+def letters(stories: int = 300) -> torch.Tensor:
+    """The first training stories of the fables as bytes: one long stream of ids below 256."""
+    text = "\n".join(fables.story(fables.SEED, i)[0] for i in range(stories))
+    return torch.from_numpy(np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64))
+
+
+def short_training(
+    rule: str, sublayers: int, steps: int, stream: torch.Tensor, seed: int = 0
+) -> list[float]:
+    """Losses of `trained_on_letters` alone."""
+    return trained_on_letters(rule, sublayers, steps, stream, seed)[1]
+
+
+def trained_on_letters(
+    rule: str, sublayers: int, steps: int, stream: torch.Tensor, seed: int = 0
+) -> tuple[Model, list[float]]:
+    """A real model of width 32 and its losses (nats a byte) over its first `steps` steps.
+
+    AdamW, lr 0.01 after 5 steps of warm-up, 8 windows of 64 bytes, clipped at 1; the same batches
+    for every rule.
+    """
+    config = ModelConfig(
+        vocab_size=256, n_layer=sublayers // 2, n_head=2, d_model=32, d_ff=128, seq_len=64,
+        rule=rule,
+    )  # fmt: skip
+    model = initialise(Model(config), seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.9, 0.95))
+    source, losses = torch.Generator().manual_seed(seed), []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tensors this small only wait for each other on more
+    try:
+        for step in range(steps):
+            starts = torch.randint(len(stream) - 65, (8, 1), generator=source)
+            batch = stream[starts + torch.arange(65)]
+            optimizer.param_groups[0]["lr"] = 0.01 * min(1, (step + 1) / 5)
+            optimizer.zero_grad(set_to_none=True)
+            loss = model(batch[:, :-1], batch[:, 1:])
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            losses.append(loss.item())
+    finally:
+        torch.set_num_threads(threads)
+    return model, losses
+
+
+def lab_depth() -> Lab:
+    """Lab: train a real net of width 32 for up to 100 steps; the last setting stays for contrast.
+
+    At most about five seconds a move on one core (32 sublayers, 100 steps).
+    """
+    stream = letters()
+    frequency = torch.bincount(stream, minlength=256).double() / len(stream)
+    unigram = torch.special.entr(frequency).sum().item()
+    before: list[dict] = []
+
+    def draw(rule: str, sublayers: int, bias: float, steps: int) -> Drawn:
+        spec = f"{rule}:bias={bias:g}"
+        losses = short_training(spec, sublayers, steps, stream)
+        run = {"rule": rule, "steps": list(range(1, steps + 1)), "loss": losses}
+        figure, ax = figures.canvas(height=3.2)
+        figures.loss_curves(ax, [*before, run])
+        ax.axhline(unigram, color=figures.SOFT, lw=1.2, ls=":")
+        ax.annotate(
+            "knowing only how frequent each letter is", (0, unigram), (4, -13),
+            xycoords=("axes fraction", "data"), textcoords="offset points",
+            color=figures.SOFT, fontsize=9.5,
+        )  # fmt: skip
+        ax.set_ylabel("loss (nats a byte)")
+        ax.set_ylim(2.2, 6.2)  # one scale for all settings; spikes leave through the top
+        before[:] = [run | {"rule": "before", "label": "before"}]
+        last = sum(losses[-10:]) / len(losses[-10:])
+        gap = unigram - last
+        verdict = (
+            f"{number(gap)} below letter frequencies: it has left the plateau"
+            if gap > 0.1
+            else "still on the plateau of letter frequencies, delayed beyond this budget"
+        )
+        return figure, (
+            f"{rule} with b = {number(bias)}, {sublayers} sublayers: {number(last)} nats a byte "
+            f"over the last ten of {steps} steps, {verdict}."
+        )
+
+    gated = [name for name, cls in RULES.items() if "bias" in cls.options]
+    controls = {
+        "rule": widgets.Dropdown(options=gated, value="review-convex", description="rule"),
+        "sublayers": widgets.IntSlider(16, 4, 32, 4, description="sublayers"),
+        "bias": widgets.FloatSlider(0, min=-4, max=0, step=0.5, description="gate bias b"),
+        "steps": widgets.IntSlider(60, 20, 100, 20, description="steps"),
+    }
+    lead = (
+        "Each move trains a real net of width 32 from scratch on the letters of fables (a second "
+        "or a few). Which rules leave the plateau, and how deep may they be?"
+    )
+    return lab("depth", controls, draw, lead)

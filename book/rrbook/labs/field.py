@@ -1,0 +1,105 @@
+"""Chapter 04's lab: norm and gradient by depth of a real model, at its start, under any rule."""
+
+from dataclasses import replace
+
+import ipywidgets as widgets
+import torch
+
+from rr.analysis import probes
+from rr.config import ModelConfig
+from rr.model.init import initialise
+from rr.model.transformer import Model
+from rr.residual import RULES
+
+from .. import figures
+from ..explorables.field import stream
+from ..explorables.kit import number
+from .lab import Drawn, Lab, lab
+
+
+def updates_and_gradients(model: Model, seed: int = 0) -> tuple[list[float], list[float]]:
+    """What the explorable shows, of a real model on random tokens; for rules of every state.
+
+    rms of what is read, before any norm, at depth 0 … S; and the norm of the mean loss's gradient
+    by the embedding (entry 0) and by each update u_1 … u_S, over all tokens.
+    """
+    source = torch.Generator().manual_seed(seed)
+    length = min(32, model.config.seq_len - 1)
+    ids = torch.randint(model.config.vocab_size, (4, length + 1), generator=source)
+    norms: list[float] = []
+    kept: list[torch.Tensor] = []
+
+    def reading(rule, read):
+        def measured(state):
+            norms.append(probes.rms(stream(rule, state)))
+            return read(state)
+
+        return measured
+
+    def writing(rule, write):
+        def measured(state, u):
+            kept.append(u)
+            return write(state, u)
+
+        return measured
+
+    def opening(rule, open_):
+        def measured(x0):
+            kept.append(x0)
+            return open_(x0)
+
+        return measured
+
+    with (
+        probes.wrapped([*model.rules, model.final_rule], "read", reading),
+        probes.wrapped(model.rules, "write", writing),
+        probes.wrapped([model.final_rule], "open", opening),
+        torch.enable_grad(),
+    ):
+        loss = model(ids[:, :-1], ids[:, 1:])
+    slopes = torch.autograd.grad(loss, kept, allow_unused=True)
+    return norms, [0.0 if g is None else g.double().norm().item() for g in slopes]
+
+
+def lab_field() -> Lab:
+    """Lab: a real model of width 64, built anew for each setting, beside the standard one."""
+
+    def draw(rule: str, sublayers: int, bias: float) -> Drawn:
+        spec = f"{rule}:bias={bias:g}" if "bias" in RULES[rule].options else rule
+        config = ModelConfig(
+            vocab_size=256, n_layer=sublayers // 2, n_head=2, d_model=64, d_ff=256, seq_len=33,
+            rule=spec,
+        )  # fmt: skip
+        found = {
+            name: updates_and_gradients(initialise(Model(replace(config, rule=name)), seed=0))
+            for name in dict.fromkeys(("standard", spec))
+        }
+        figure, (left, right) = figures.canvas(2, height=3.2)
+        depth = range(sublayers + 1)
+        figures.stream_norms(left, depth, {name: norms for name, (norms, _) in found.items()})
+        norms, slopes = found[spec]
+        alive = {name: g for name, (_, g) in found.items() if any(g)}
+        figures.gradient_by_depth(right, depth, alive)
+        right.set_ylabel("gradient at each update")
+        silent = sum(slope == 0 for slope in slopes[1:])
+        told = (
+            f"{silent} of {sublayers} updates get no gradient at this start"
+            if silent
+            else f"the first update gets {number(slopes[1] / slopes[-1])} times the gradient of "
+            "the last"
+        )
+        return figure, (
+            f"{spec}, {sublayers} sublayers, at initialisation: the stream’s rms goes from "
+            f"{number(norms[0])} to {number(norms[-1])}; {told}."
+        )
+
+    controls = {
+        "rule": widgets.Dropdown(options=list(RULES), value="attnres", description="rule"),
+        "sublayers": widgets.IntSlider(16, 4, 64, 4, description="sublayers"),
+        "bias": widgets.FloatSlider(0, min=-4, max=4, step=0.5, description="gate bias b"),
+    }
+    lead = (
+        "A real model of width 64 is built, initialised and measured at each move. Which rules "
+        "give their first and last updates equal gradients?"
+    )
+    return lab("field", controls, draw, lead)

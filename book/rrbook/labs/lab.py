@@ -1,0 +1,76 @@
+"""Labs: ipywidgets that drive the real `rr` and show its last answer where there is no kernel.
+
+A lab redraws from Python, so it needs a running kernel; a static page keeps the state that it had
+when the notebook was executed, and says so there. The picture is an `<img>` inside an HTML widget:
+stored with the notebook, with an alternative text, and silent for nbval.
+"""
+
+import base64
+import io
+from collections.abc import Callable
+from html import escape
+
+import ipywidgets as widgets
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+TEXT = "font-size:15px;line-height:1.5;margin:6px 0"  # widgets' own is small and far apart
+# Only pages of the book have this class, so a live notebook never shows the sentence.
+STATIC = (
+    "<style>.rr-static-only{display:none}.bd-article .rr-static-only{display:block}</style>"
+    f'<p class="rr-static-only" style="{TEXT}"><em>This lab needs a running kernel: here its '
+    "controls move, but the picture stays as it was recorded. Open the notebook to use it.</em></p>"
+)
+# A figure, and the sentence that says in words what it shows.
+Drawn = tuple[Figure, str]
+
+
+class Lab(widgets.VBox):
+    """Controls, and below them the figure that the real code gives for their values."""
+
+    def __init__(
+        self, name: str, controls: dict[str, widgets.Widget], draw: Callable[..., Drawn], lead: str
+    ) -> None:
+        self.name, self.controls, self._draw = name, controls, draw
+        self.picture = widgets.HTML()
+        for control in controls.values():
+            control.style = {"description_width": "initial"}
+            control.layout = widgets.Layout(width="300px", max_width="100%")
+            if hasattr(control, "continuous_update"):
+                control.continuous_update = False  # one drawing per move, not one per pixel
+            control.observe(self.update, names="value")
+        row = widgets.Box(
+            list(controls.values()),
+            layout=widgets.Layout(flex_flow="row wrap", grid_gap="2px 16px"),
+        )
+        head = widgets.HTML(f'<p style="{TEXT}"><strong>Lab.</strong> {lead}</p>{STATIC}')
+        super().__init__([head, row, self.picture])
+        self.update()
+
+    def update(self, change: object = None) -> None:
+        """Ask the real code again and show what it says."""
+        figure, said = self._draw(**{name: c.value for name, c in self.controls.items()})
+        png = io.BytesIO()
+        figure.savefig(png, format="png", dpi=110)
+        plt.close(figure)  # else the notebook would show it a second time
+        source = base64.b64encode(png.getvalue()).decode()
+        # no width of its own: picture and words take that of the page
+        self.picture.value = (
+            f'<div style="width:0;min-width:100%"><img class="dark-light" '
+            f'style="width:100%;max-width:700px" alt="{escape(said)}" '
+            f'src="data:image/png;base64,{source}"></div><p style="{TEXT}">{escape(said)}</p>'
+        )
+
+    def __repr__(self) -> str:
+        return f"<lab {self.name}: needs a notebook that shows widgets>"
+
+
+def lab(
+    name: str, controls: dict[str, widgets.Widget], draw: Callable[..., Drawn], lead: str
+) -> Lab:
+    """A lab of your own.
+
+    controls: name -> widget with a `value`. draw: called with those values by name, returns a
+    matplotlib figure and one sentence that says in words what it shows. lead: what to try (HTML).
+    """
+    return Lab(name, controls, draw, lead)

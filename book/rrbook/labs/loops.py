@@ -1,0 +1,75 @@
+"""Chapter 06's lab: the stream of a real looped model before training, and how its writes agree."""
+
+import ipywidgets as widgets
+import torch
+
+from rr.analysis import probes
+from rr.config import ModelConfig
+from rr.model.init import initialise
+from rr.model.transformer import Model
+
+from .. import figures
+from ..explorables.kit import number
+from ..explorables.loops import SCALES
+from .lab import Drawn, Lab, lab
+
+
+def looped_model(blocks: int, passes: int, scale: str, tied: bool = True, seed: int = 0) -> Model:
+    """A real model of width 64 at its start: `blocks` blocks, passed `passes` times.
+
+    Every branch is multiplied by ε of that scale ("one", "root", "passes" or "both"); initial
+    weights do not know the depth. Untied: blocks·passes blocks of their own, passed once, at the
+    same ε.
+    """
+    epsilon = {"one": 1.0, "root": (blocks * passes) ** -0.5, "passes": 1 / passes,
+               "both": 1 / (passes * blocks**0.5)}[scale]  # fmt: skip
+    layers = blocks if tied else blocks * passes
+    config = ModelConfig(
+        vocab_size=256, n_layer=layers, n_head=2, d_model=64, d_ff=256, seq_len=16,
+        n_loops=passes if tied else 1,
+        rule=f"scaled:law=none,init=flat,reference={layers},lam={epsilon!r}",
+    )  # fmt: skip
+    return initialise(Model(config), seed)
+
+
+def lab_loops() -> Lab:
+    """Lab: rms by depth and cosines of the blocks' increments, of a real model at its start."""
+    source = torch.Generator().manual_seed(0)
+    ids = torch.randint(256, (4, 16), generator=source)
+
+    def draw(passes: int, blocks: int, scale: str, tied: str) -> Drawn:
+        made = {word: looped_model(blocks, passes, scale, word == "tied")
+                for word in ("tied", "untied")}  # fmt: skip
+        norms = {word: probes.norms_by_depth(model, ids)[::2] for word, model in made.items()}
+        cosines = probes.increment_cosines(made[tied], ids, "block")
+        figure, (left, right) = figures.canvas(2, height=3.2)
+        depth = range(len(norms["tied"]))
+        left.set_yscale("log")
+        ends = []
+        for word, colour, line in (("tied", figures.BLUE, "-"), ("untied", figures.SOFT, ":")):
+            left.plot(depth, norms[word], color=colour, ls=line)
+            ends.append((depth[-1], norms[word][-1], word, colour))
+        left.set_xlabel("blocks of the unrolled network")
+        left.set_ylabel("rms of the stream")
+        figures.label_ends(left, ends)
+        figure.colorbar(figures.cosine_matrix(right, cosines), ax=right, label="cosine")
+        n = len(cosines)
+        others = (cosines.sum() - cosines.trace()).item() / max(1, n * (n - 1))
+        return figure, (
+            f"{passes} passes of {blocks} blocks, ε = {SCALES[scale]}, before training: tied, the "
+            f"stream’s rms goes from {number(norms['tied'][0])} to {number(norms['tied'][-1])}; "
+            f"untied, with as many blocks of their own, to {number(norms['untied'][-1])}. The "
+            f"increments of two different {tied} blocks have a mean cosine of {number(others)}."
+        )
+
+    controls = {
+        "passes": widgets.IntSlider(8, 1, 16, 1, description="passes N"),
+        "blocks": widgets.IntSlider(2, 1, 4, 1, description="unique blocks L"),
+        "scale": widgets.Dropdown(
+            options=[(f"ε = {words}", name) for name, words in SCALES.items()],
+            value="passes", description="scale",
+        ),
+        "tied": widgets.Dropdown(options=["tied", "untied"], value="tied", description="cosines"),
+    }  # fmt: skip
+    lead = "At each move a real model of width 64 is built, tied and untied, and measured."
+    return lab("loops", controls, draw, lead)

@@ -1,0 +1,83 @@
+"""Chapter 05's lab: the gradient of every W_V and the bytes of every cache, of a real model."""
+
+import ipywidgets as widgets
+import torch
+
+from rr.analysis import attention
+from rr.config import ModelConfig
+from rr.model.init import initialise
+from rr.model.transformer import Model
+from rr.residual import REGISTRY
+
+from .. import figures
+from ..explorables.kit import number
+from .lab import Drawn, Lab, lab
+
+
+def value_model(values: str, blocks: int, queries: int) -> Model:
+    """A real Llama model of width 64 and four heads at its start, `queries` heads a value head."""
+    config = ModelConfig(
+        vocab_size=256, n_layer=blocks, n_head=4, d_model=64, d_ff=224, seq_len=32,
+        n_kv_head=4 // queries, values=values, flavour="llama",
+    )  # fmt: skip
+    return initialise(Model(config), seed=0)
+
+
+def cache_bytes(model: Model, ids: torch.Tensor) -> list[tuple[float, float]]:
+    """(keys, values) bytes a token that each cache holds after reading ids (1, T), measured."""
+    caches = model.caches()
+    with torch.no_grad():
+        model.hidden(ids, caches)
+    return [
+        tuple(0 if t is None else t.nbytes / ids.numel() for t in (cache.k, cache.v))
+        for cache in caches
+    ]
+
+
+def lab_values() -> Lab:
+    """Lab: gradients of W_V by block at the start, and what the caches hold, for any value rule."""
+    source = torch.Generator().manual_seed(0)
+    ids, targets = torch.randint(256, (2, 4, 32), generator=source)
+
+    def draw(values: str, lam: float, blocks: int, queries: int) -> Drawn:
+        spec = f"{values}:lam={lam:g}" if "lam" in REGISTRY["values"][values].options else values
+        if values == "neutreno" and queries > 1:
+            queries = 1  # it needs a value head a query head
+        model, plain = value_model(spec, blocks, queries), value_model("own", blocks, queries)
+        figure, (left, right) = figures.canvas(2, height=3.2)
+        slopes = attention.value_gradients(model, ids, targets)
+        standard = attention.value_gradients(plain, ids, targets)
+        lines = {"own": standard, values: slopes}
+        figures.by_block(left, lines, "gradient norm of $W_V$", zero=True)
+        held = cache_bytes(model, ids[:1])
+        full = cache_bytes(value_model("own", blocks, 1), ids[:1])
+        figures.cache_bars(right, held)
+        total, standard_total = sum(map(sum, held)), sum(map(sum, full))
+        others = [slope for slope in slopes[1:] if slope is not None]
+        said = "there is one W_V alone"
+        if others:
+            ratio = number(slopes[0] * len(others) / sum(others))
+            said = f"the gradient of the first W_V is {ratio} times the mean of the others"
+        heads = f"{queries} query head{'s' * (queries > 1)} a value head"
+        return figure, (
+            f"{spec}, {blocks} blocks, {heads}, before training: {said}. "
+            f"The caches hold {number(total)} bytes a token, "
+            f"{number(total / standard_total)} of what own values with four value heads take."
+        )
+
+    controls = {
+        "values": widgets.Dropdown(
+            options=list(REGISTRY["values"]), value="svformer", description="values"
+        ),
+        "lam": widgets.FloatSlider(2, min=0, max=5, step=0.5, description="λ, where it has one"),
+        "blocks": widgets.IntSlider(8, 2, 16, 2, description="blocks L"),
+        "queries": widgets.Dropdown(
+            options=[1, 2, 4], value=1, description="query heads a value head"
+        ),
+    }  # fmt: skip
+    lead = (
+        "At each move a real model of width 64 is built. Left, what reaches each W_V before "
+        "training; right, what each block’s cache holds after 32 tokens, measured. (NeuTRENO "
+        "always has a value head a query head.)"
+    )
+    return lab("values", controls, draw, lead)

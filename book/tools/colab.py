@@ -1,0 +1,114 @@
+"""Try the project with the versions that Colab has, as far as the package index holds them.
+
+    python book/tools/colab.py         # `make colab`
+
+In a new environment (_build/colab; CUDA's libraries come with torch: about 6 GB, some minutes) with
+Colab's own versions, run a notebook's first cell as it stands, on this checkout's last commit; see
+that pip replaced nothing; build and move every lab under Colab's ipywidgets and under the
+project's; run the first cells of two notebooks in Colab's kernel. Not seen: Colab itself, its
+front end, its other packages, its CUDA build of torch, a GPU.
+
+PIP_TORCH holds options for pip when it installs torch, as for `make`. PYTHON names a Python 3.13.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import bootstrap
+import home
+from nbkit import BUILD, ROOT, code_cells, environment, read, sources, write
+
+# as of August 2026
+PYTHON = "3.13"
+VERSIONS = {
+    "torch": "2.11.0", "numpy": "2.1.3", "pandas": "2.2.3", "ipython": "7.34.0",
+    "ipykernel": "6.17.1", "ipywidgets": "7.7.1",
+}  # fmt: skip
+CHAPTERS = ("02", "17")
+CELLS = 6  # the bootstrap cell, parameters, what is derived from them, and three more
+FOLDER = BUILD / "colab"
+FOREIGN = FOLDER / "venv" / "bin" / "python"
+TESTS = ["-m", "pytest", "-q", "-p", "no:cacheprovider",
+         "tests/colab", "tests/unit/test_widgets.py"]  # fmt: skip
+
+
+def alone() -> dict[str, str]:
+    """The environment of what must not see this checkout's rr."""
+    return {name: value for name, value in environment().items() if name != "PYTHONPATH"}
+
+
+def installed() -> dict[str, str]:
+    """Name and version of every package of the environment."""
+    code = ("from importlib.metadata import distributions\n"
+            "for one in distributions():\n"
+            "    print(one.metadata['Name'].lower().replace('_', '-'), one.version)")  # fmt: skip
+    done = subprocess.run([FOREIGN, "-c", code], check=True, capture_output=True, text=True)
+    return dict(line.split() for line in done.stdout.splitlines())
+
+
+def make() -> None:
+    """The environment with Colab's versions; made once."""
+    ready = FOLDER / "ready"
+    wanted = repr((PYTHON, VERSIONS))
+    if ready.exists() and ready.read_text() == wanted:
+        return
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    python = os.environ.get("PYTHON") or f"python{PYTHON}"
+    subprocess.run([python, "-m", "venv", FOLDER / "venv"], check=True)
+    found = subprocess.run([FOREIGN, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
+                           check=True, capture_output=True, text=True).stdout.strip()  # fmt: skip
+    if found != PYTHON:
+        print(f"colab: Python {found} instead of Colab's {PYTHON}", flush=True)
+    pip = [FOREIGN, "-m", "pip", "install", "-q"]
+    more = shlex.split(os.environ.get("PIP_TORCH", ""))
+    subprocess.run([*pip, *more, f"torch=={VERSIONS['torch']}"], check=True)
+    others = [f"{name}=={version}" for name, version in VERSIONS.items() if name != "torch"]
+    subprocess.run([*pip, *others], check=True)
+    ready.write_text(wanted)
+
+
+def first_cell(content: Path) -> list[str]:
+    """Run the bootstrap cell in an empty folder; what pip replaced of what was there."""
+    subprocess.run([FOREIGN, "-m", "pip", "uninstall", "-q", "-y", "review-residuals"], check=True)
+    before = installed()
+    (content / "cell.py").write_text(bootstrap.source(str(ROOT), home.version() or "HEAD"))
+    subprocess.run([FOREIGN, "cell.py"], cwd=content, env=alone(), check=True)
+    after = installed()
+    return [f"{name} {version} became {after.get(name, 'none')}"
+            for name, version in sorted(before.items()) if after.get(name) != version]  # fmt: skip
+
+
+def first_cells(content: Path) -> None:
+    """Run the first code cells of some notebooks in the environment's own kernel."""
+    code = ("import sys, nbformat, nbclient\nnotebook = nbformat.read(sys.argv[1], 4)\n"
+            "nbclient.NotebookClient(notebook, timeout=600).execute()")  # fmt: skip
+    for path in sources(*CHAPTERS):
+        notebook = read(path)
+        notebook.cells = code_cells(notebook)[:CELLS]
+        write(notebook, content / path.name)
+        subprocess.run([FOREIGN, "-c", code, path.name], cwd=content, env=alone(), check=True)
+        print(f"colab: {path.stem}: its first {CELLS} code cells ran", flush=True)
+
+
+def main() -> int:
+    make()
+    with tempfile.TemporaryDirectory() as content:  # outside this checkout, as on Colab
+        replaced = first_cell(Path(content))
+        for line in replaced:
+            print(f"colab: REPLACED by pip: {line}", flush=True)
+        first_cells(Path(content))
+    subprocess.run([FOREIGN, "-m", "pip", "install", "-q", "pytest"], check=True)
+    codes = [subprocess.run([python, *TESTS], cwd=ROOT, env=environment()).returncode
+             for python in (FOREIGN, sys.executable)]  # fmt: skip
+    failed = bool(replaced or any(codes))
+    print("colab: FAILED" if failed else "colab: nothing replaced, every lab built under both")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

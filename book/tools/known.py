@@ -1,0 +1,134 @@
+"""The numbers on the page *What we know*, computed from records when the page is built.
+
+`number(text)` understands
+
+    FOLDER: ARM - BASELINE                paired difference of held-out loss, 95 % t interval
+    FOLDER: ARM - BASELINE, steps 1-30    the same of training loss over these steps
+    FOLDER: best                          the lowest held-out loss
+    FOLDER: bigram                        the loss of a bigram table on the same held-out tokens
+    FOLDER: lr 0.004 of RULE              how often resampled seeds choose this rate, over all N
+    NAME                                  one of NAMED
+
+FOLDER is one of data/measured/; "FOLDER[lr=0.0015,steps=300]" takes the rows with these values
+alone. Seed 100 chose learning rates and counts nowhere. Losses are in nats per token.
+"""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import torch
+
+import rr
+from rr import stats
+from rr.config import RRError, nearest
+from rr.stats import emergence
+from rr.stats.tables import arm_of
+
+TUNING = 100  # the seed that chose learning rates
+FORM = re.compile(r"(?P<folder>[\w.-]+)(?:\[(?P<where>[^\]]+)\])?: (?P<what>.+)")
+GAP = re.compile(r"(?P<arm>\S.*?) - (?P<base>.*?\S)(?:, steps (?P<first>\d+)-(?P<last>\d+))?")
+RATE = re.compile(r"lr (?P<lr>\S+) of (?P<rule>\S+)")
+
+
+def number(text: str) -> str:
+    """The text of one number. RRError names what is not understood or not there."""
+    if text in NAMED:
+        return NAMED[text]()
+    match = FORM.fullmatch(text)
+    if match is None:
+        raise RRError(f"{text!r} is no number of this page: {nearest(text, NAMED)}")
+    folder, what = rr.DATA / "measured" / match["folder"], match["what"]
+    if what == "bigram":
+        return f"{json.loads((folder / 'baselines.json').read_text())['bigram_nats']:.2f}"
+    rows = [row for row in stats.read_curves(folder) if row["seed"] != TUNING]
+    for name, value in (pair.split("=") for pair in (match["where"] or "").split(",") if pair):
+        rows = [row for row in rows if str(row.get(name)) == value]
+    if not rows:
+        raise RRError(f"no run in {text!r}: nothing in {folder.name} has these values")
+    if what == "best":
+        return f"{min(row['val_loss'] for row in rows):.2f}"
+    if match := RATE.fullmatch(what):
+        return _rate(rows, match["rule"], float(match["lr"]))
+    if match := GAP.fullmatch(what):
+        if match["first"]:
+            band = (int(match["first"]), int(match["last"]))
+            (over,) = stats.gap_by_step(rows, match["arm"], match["base"], [band])
+            return spread(over["mean"], over["lo"], over["hi"])
+        over = stats.paired(*(_by_seed(rows, match[name]) for name in ("arm", "base")))
+        return spread(over.mean, over.lo, over.hi)
+    raise RRError(f"{what!r} is not understood: `ARM - BASELINE`, `best` or `bigram` is expected")
+
+
+def spread(mean: float, lo: float, hi: float) -> str:
+    """A difference and its interval, with a true minus sign."""
+    return f"{mean:+.3f} ({lo:+.3f} to {hi:+.3f})".replace("-", "−")
+
+
+def _by_seed(rows: list[dict], arm: str) -> list[float]:
+    """Held-out losses of an arm in the order of its seeds."""
+    mine = sorted((row["seed"], row["val_loss"]) for row in rows if arm_of(row) == arm)
+    seeds = [seed for seed, _ in mine]
+    if len(set(seeds)) < len(seeds):
+        raise RRError(f"{arm} has several runs of one seed: choose among them with [lr=…]")
+    if not mine:
+        known = {arm_of(row) for row in rows}
+        raise RRError(f"no arm {arm!r} in these runs: {nearest(arm, known)}")
+    if set(seeds) != {row["seed"] for row in rows}:
+        raise RRError(f"{arm} lacks seeds that other arms have: choose whole ones")
+    return [loss for _, loss in mine]
+
+
+def _rate(rows: list[dict], rule: str, lr: float) -> str:
+    """Least and greatest share of resamples that choose `lr`, over the numbers of passes."""
+    shares = []
+    for loops in sorted({row["loops"] for row in rows}):
+        mine = [row for row in rows if row["loops"] == loops and row["rule"] == rule]
+        shares.append(stats.best_rate_shares(mine).get(lr, 0.0))
+    return f"{min(shares):.2f} to {max(shares):.2f}"
+
+
+def _published() -> pd.DataFrame:
+    return pd.read_csv(rr.DATA / "published" / "review_residuals.csv")
+
+
+def _survivors() -> str:
+    """Published comparisons that survive Holm's correction, by the test for pairs."""
+    rows = stats.family(_published().to_dict("records"), "review", ["standard", "highway"])
+    return f"{sum(row['paired_holm'] <= 0.05 for row in rows)} of {len(rows)}"
+
+
+def _fixed_ratio() -> str:
+    """Tenfold size at equal tokens per parameter, in the published gap to standard."""
+    runs = _published()
+    loss = runs.pivot_table("val_loss", ["rung", "seed"], "arm", sort=False)
+    pairs = [stats.differences(t.standard, t.review) for _, t in loss.groupby("rung", sort=False)]
+    noise, _ = stats.pooled_sd(pairs)
+    first = runs[runs.arm == "review"].groupby("rung", sort=False).first()
+    size, tokens = 1e6 * first.params_M.to_numpy(), first.steps.to_numpy() * 64 * 256
+    mean, _ = emergence.at_fixed_ratio(size, tokens, [pair.mean() for pair in pairs])
+    errors = [noise / len(pair) ** 0.5 for pair in pairs]
+    weights = [emergence.at_fixed_ratio(size, tokens, one)[0] for one in np.eye(len(pairs))]
+    half = 1.96 * float(np.hypot.reduce(np.array(weights) * errors))
+    return spread(mean, mean - half, mean + half)
+
+
+def _cache() -> str:
+    """Bytes in SVFormer's caches over the plain model's, 8 blocks, counted in running models."""
+    held = {}
+    for values in ("own", "svformer"):
+        shape = "nano:d_model=32,n_layer=8,n_head=2,d_ff=32,seq_len=16"
+        model = rr.Model(rr.plan(shape, "standard", values=values, flavour="llama").model)
+        caches = model.caches()
+        with torch.no_grad():
+            model.hidden(torch.zeros(1, 16, dtype=torch.long), caches)
+        held[values] = sum(cache.nbytes for cache in caches)
+    return f"{held['svformer'] / held['own']:.4f}"
+
+
+NAMED = {
+    "published comparisons that survive": _survivors,
+    "published size at equal training": _fixed_ratio,
+    "SVFormer's cache": _cache,
+}

@@ -1,0 +1,1 @@
+"""What a model does: probes by depth, gates, attention, numerics, and checks of a rule."""

@@ -1,0 +1,132 @@
+"""Probes of attention: where it looks, which values it mixes, and what reaches its W_V.
+
+Shapes: B windows, T tokens, H heads, L blocks. Entropies are in nats.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from ..model.transformer import Model
+from .probes import trace
+
+
+class Look(NamedTuple):
+    """One attention as it ran: weights A (B, H, T, T), rows sum to 1; values V' (B, H_kv, T, e)."""
+
+    weights: Tensor
+    values: Tensor
+
+
+class _Spy(TorchFunctionMode):
+    """Asks every attention for its weights too, by handing it the unit matrix as values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks: list[Look] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.scaled_dot_product_attention:
+            q, k, v = args
+            unit = torch.eye(k.shape[2], dtype=v.dtype, device=v.device).expand(*k.shape[:3], -1)
+            self.looks.append(Look(func(q, k, unit, **kwargs), v))
+        return func(*args, **(kwargs or {}))
+
+
+@torch.no_grad()
+def looks(model: Model, idx: Tensor) -> list[Look]:
+    """Weights and values of every attention of the unrolled model, for token ids (B, T)."""
+    with _Spy() as spy:
+        model.hidden(idx)
+    return spy.looks
+
+
+def importance(weights: Tensor) -> Tensor:
+    """How much each token is looked at: p_j = mean over heads of Σ_i A_ij, over T; (B, T).
+
+    p sums to 1. A is (B, H, T, T). Source: ResFormer (2410.17897).
+    """
+    return weights.double().mean(1).sum(1) / weights.shape[-1]
+
+
+def entropy(p: Tensor) -> Tensor:
+    """−Σ p ln p over the last axis, nats. Low means concentrated on few tokens."""
+    return -torch.special.xlogy(p, p).sum(-1)
+
+
+def causal_null(tokens: int) -> Tensor:
+    """The importance p (T,) that attention has when every token looks at its past evenly.
+
+    A_ij = 1/i for j ≤ i, so p_j = (1/T)·Σ_{i ≥ j} 1/i: early tokens are looked at more without any
+    preference. Float64.
+    """
+    each = 1 / torch.arange(1, tokens + 1, dtype=torch.float64)
+    return each.flip(0).cumsum(0).flip(0) / tokens
+
+
+def similarity(h: Tensor) -> Tensor:
+    """Token similarity: the mean cosine of two different tokens' states in a window; h (B, T, d).
+
+    (‖Σ_i ĥ_i‖² − T) / (T(T − 1)) with ĥ = h/‖h‖, averaged over windows. Source: 2410.17897.
+    """
+    unit, t = F.normalize(h.double(), dim=-1), h.shape[1]
+    return ((unit.sum(1).pow(2).sum(-1) - t) / (t * (t - 1))).mean()
+
+
+def mixing(model: Model) -> Tensor:
+    """Λ (L, L): block n attends over V'_n = Σ_i Λ_ni V_i. Measured by mixing unit vectors.
+
+    A block without values of its own has 0 in its own column. What `after` adds is not in it.
+    """
+    rules = [layer.attn.rule for layer in model.layers]
+    vstate, rows = None, []
+    for n, (rule, unit) in enumerate(zip(rules, torch.eye(len(rules)), strict=True), 1):
+        row, vstate = rule.values(unit if rule.has_own_v(n) else None, vstate)
+        rows.append(row.detach())
+    return torch.stack(rows)
+
+
+def value_gradients(model: Model, idx: Tensor, targets: Tensor) -> list[float | None]:
+    """‖∂loss/∂W_V‖ of block 1 … L; None where a block has no W_V. The model's .grad stays."""
+    weights = [layer.attn.qkv.weight for layer in model.layers]
+    gradients = torch.autograd.grad(model(idx, targets), weights)
+    return [
+        gradient.split(list(layer.attn.parts.values()))[-1].double().norm().item()
+        if layer.attn.own_v
+        else None
+        for gradient, layer in zip(gradients, model.layers, strict=True)
+    ]
+
+
+def by_block(model: Model, idx: Tensor) -> dict[str, list[float]]:
+    """What ResFormer (2410.17897) measures of its attention, block 1 … L, means over the windows.
+
+    entropy          of the tokens' importance, nats
+    first_importance importance of the first token over the mean of all (a sink is large)
+    first_value      norm of the first token's V' over the mean of the others' (a drain is small)
+    similarity       token similarity of the stream after the block
+    first_state      norm of the first token's state after the block over the others' (a peak)
+    """
+    found: dict[str, list[float]] = {}
+    after = [step.out for step in trace(model, idx)[1::2]]
+    for (weights, values), h in zip(looks(model, idx), after, strict=True):
+        p = importance(weights)
+        row = {
+            "entropy": entropy(p).mean(),
+            "first_importance": p[:, 0].mean() * p.shape[1],
+            "first_value": _first_over_others(values.transpose(1, 2).flatten(2)),
+            "similarity": similarity(h),
+            "first_state": _first_over_others(h),
+        }
+        for name, value in row.items():
+            found.setdefault(name, []).append(value.item())
+    return found
+
+
+def _first_over_others(x: Tensor) -> Tensor:
+    """‖x_1‖ over the mean of ‖x_2‖ … ‖x_T‖, (B, T, d), averaged over windows."""
+    norms = x.double().norm(dim=-1)
+    return (norms[:, 0] / norms[:, 1:].mean(1)).mean()

@@ -1,0 +1,391 @@
+"""Inside a trained gate: what r is, what it depends on, and what its choices are worth.
+
+For models whose rules are additive gates, h + r ⊙ u with r (B, T, d) in (0, 1), and one pass.
+S = 2L sublayers, B windows of T tokens, d channels; losses in nats, in float64. Everything is
+measured on a trained model by changing it afterwards: what a gate is worth to *this* network, not
+what a network trained without it would reach.
+"""
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.stats import pearsonr, rankdata
+from torch import Tensor
+
+from ..config import RRError
+from ..data import batches
+from ..data.corpus import Tokens
+from ..model.transformer import Model
+from ..ops.cross_entropy import token_losses
+from ..residual import Rule
+from ..residual.gates import Gated
+from ..training import evaluate
+from . import probes
+
+BATCH = 8  # windows that go through the model together, and among which inputs are shuffled
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+# A coefficient in the gate's place: (rule, h, u) -> r, of a shape that multiplies u (B, T, d).
+Alter = Callable[[Rule, Tensor, Tensor], Tensor | float]
+
+
+def gates_of(model: Model) -> list[Gated]:
+    """The rules, sublayer by sublayer; RRError unless they are additive gates passed once."""
+    rules = list(model.rules)
+    if model.config.n_loops != 1:
+        raise RRError(f"{model.config.n_loops} passes share their gates: one pass is accepted")
+    if not all(isinstance(rule, Gated) and not rule.convex for rule in rules):
+        raise RRError(f"{rules[0].name} is no additive gate: review, state-gate … are accepted")
+    return rules
+
+
+def parts(rule: Gated, h: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gate's logit as a + c + b: a (B, T, d) of the state, c of the update, b (d,) the bias.
+
+    The logit is linear in what the gate reads, and a zero vector stays zero when it is normalised;
+    so a + b is the logit of gate(h, 0), c + b that of gate(0, u). In double precision: near r = 1
+    single precision would leave a few digits.
+    """
+    wide, h, u = copy.deepcopy(rule).double(), h.double(), u.double()
+    none = torch.zeros_like(h[:1, :1])
+    b = wide.gate(none, none).logit()
+    a = wide.gate(h, none.expand_as(h)).logit() - b
+    return a, wide.gate(none.expand_as(u), u).logit() - b, b
+
+
+@contextlib.contextmanager
+def gates_as(model: Model, alter: Alter) -> Iterator[None]:
+    """Within the block every write is h + alter(rule, h, u) ⊙ u."""
+
+    def wrap(rule: Rule, write: Callable) -> Callable:
+        return lambda state, u: state + alter(rule, state, u) * u
+
+    with probes.wrapped(gates_of(model), "write", wrap):
+        yield
+
+
+def losses(model: Model, idx: Tensor, targets: Tensor) -> Tensor:
+    """Loss of every token: (B, T), float64, for idx and targets (B, T)."""
+    found = []
+    with evaluate.evaluating(model):
+        for x, y in zip(idx.split(BATCH), targets.split(BATCH), strict=True):
+            hidden = model.hidden(x).flatten(0, 1)
+            loss = token_losses(hidden, model.head_weight, y.flatten(), model.config.vocab_size)[0]
+            found.append(loss.double().view(x.shape))
+    return torch.cat(found)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the gates did: one entry a sublayer, first axis S."""
+
+    r: Tensor  # (S, B, T, d)
+    held: Tensor  # (S, B, T): 1 − ‖r ⊙ u‖/‖u‖, the share of the update's length held back
+    means: Tensor  # (S, 2, d): the state's and the update's part of the logit, over tokens
+    cov: Tensor  # (S, 2, 2, d): their covariance over tokens, channel by channel
+    kinds: tuple[str, ...]
+
+
+def look(model: Model, idx: Tensor) -> Look:
+    """Run the windows idx (B, T) and keep what the gates said."""
+    rules, r, held, pairs = gates_of(model), [], [], []
+    with evaluate.evaluating(model):
+        for x in idx.split(BATCH):
+            steps = probes.trace(model, x)
+            r.append(torch.stack([step.r for step in steps]))
+            lengths = [torch.stack([(c * s.u).norm(dim=-1), s.u.norm(dim=-1)])
+                       for s, c in zip(steps, r[-1], strict=True)]  # fmt: skip
+            held.append(torch.stack([1 - written / whole for written, whole in lengths]))
+            sums = []
+            for rule, step in zip(rules, steps, strict=True):
+                both = torch.stack(parts(rule, step.h, step.u)[:2]).flatten(1, 2)
+                products = torch.einsum("atd,btd->abd", both, both)
+                sums.append(torch.cat([both.sum(1)[None], products]))
+            pairs.append(torch.stack(sums))  # (S, 3, 2, d): sums, then sums of products
+    total = sum(pairs) / idx.numel()
+    means, products = total[:, 0], total[:, 1:]
+    cov = products - means[:, :, None] * means[:, None]
+    return Look(torch.cat(r, 1), torch.cat(held, 1), means, cov, tuple(s.kind for s in steps))
+
+
+# -- distribution -----------------------------------------------------------------------------
+
+
+def two_way(r: Tensor) -> dict[str, float]:
+    """Shares of the variance of r (n, d) between channels, between tokens, and what is left.
+
+    r_tc = m + α_c + β_t + γ_tc with sums of zero; the three parts are orthogonal, so their mean
+    squares add up to the variance. A share of 1 between channels is a fixed scale a channel, as
+    LayerScale learns; 1 between tokens is one number a token. Raises RRError where r is constant.
+    """
+    r = r.double()
+    m, channel, token = r.mean(), r.mean(0), r.mean(1)
+    whole = (r - m).pow(2).mean().item()
+    if whole < 1e-14:
+        raise RRError("the gate is one constant: it has no variance to share out")
+    between = {"channel": (channel - m).pow(2).mean().item() / whole,
+               "token": (token - m).pow(2).mean().item() / whole}  # fmt: skip
+    return between | {"both": 1 - sum(between.values())}
+
+
+def distribution(r: Tensor) -> dict:
+    """Of r (n, d): mean, spread, quantiles, those of the channels' means, and `two_way` shares."""
+    q = torch.tensor(QUANTILES, dtype=torch.float64)
+    r = r.double()
+    few = r.flatten()[:: max(1, r.numel() // 2**20)]  # enough of them for a quantile
+    return {
+        "mean": r.mean().item(),
+        "sd": r.std(correction=0).item(),
+        "quantiles": few.quantile(q).tolist(),
+        "channels": r.mean(0).quantile(q).tolist(),
+        "shut": (r < 0.1).double().mean().item(),
+        "open": (r > 0.9).double().mean().item(),
+        "shares": two_way(r),
+    }
+
+
+def logit_shares(cov: Tensor) -> dict[str, float]:
+    """var(a) + var(c) + 2·cov(a, c) = var(z) over tokens: shares, of sums over channels.
+
+    cov: (2, 2, d). The covariance's share is below zero where the two parts work against each
+    other; a share says what moves the gate, not what the movement is worth.
+    """
+    over = cov.sum(-1)
+    parts = {"state": over[0, 0], "update": over[1, 1], "together": 2 * over[0, 1]}
+    return {name: (part / over.sum()).item() for name, part in parts.items()}
+
+
+# -- what the choices are worth ---------------------------------------------------------------
+
+
+def constants(model: Model, known: Look) -> dict[str, Alter]:
+    """Coefficients that do not see the token: ½, one number a sublayer, one a channel.
+
+    known: a look at *other* windows than those that are then scored, best of the training text.
+    """
+    mean = known.r.double().mean((1, 2)).float()  # (S, d)
+    at = {id(rule): i for i, rule in enumerate(gates_of(model))}
+    return {
+        "one half": lambda rule, h, u: 0.5,
+        "a number a sublayer": lambda rule, h, u: mean[at[id(rule)]].mean(),
+        "a number a channel": lambda rule, h, u: mean[at[id(rule)]],
+    }
+
+
+def partly(model: Model, known: Look) -> dict[str, Alter]:
+    """Gates that still see the token, through less: one number a token, the state, the update.
+
+    "a number a token" keeps each channel's mean and moves all channels of a token alike; the other
+    two hold one part of the logit at its mean.
+    """
+    mean = known.r.double().mean((1, 2)).float()
+    at = {id(rule): i for i, rule in enumerate(gates_of(model))}
+
+    def by_token(rule: Rule, h: Tensor, u: Tensor) -> Tensor:
+        own = mean[at[id(rule)]]
+        return own + rule.gate(h, u).mean(-1, keepdim=True) - own.mean()
+
+    def state_alone(rule: Rule, h: Tensor, u: Tensor) -> Tensor:
+        a, _, b = parts(rule, h, u)
+        return torch.sigmoid(a + b + known.means[at[id(rule)], 1]).to(h.dtype)
+
+    def update_alone(rule: Rule, h: Tensor, u: Tensor) -> Tensor:
+        _, c, b = parts(rule, h, u)
+        return torch.sigmoid(c + b + known.means[at[id(rule)], 0]).to(h.dtype)
+
+    return {"a number a token": by_token, "the update at its mean": state_alone,
+            "the state at its mean": update_alone}  # fmt: skip
+
+
+def shuffled(seed: int = 0) -> dict[str, Alter]:
+    """Gates that read another token's state, update or both (the same token's), drawn by `seed`.
+
+    The permutation is over all tokens that go through the model together, new at every sublayer.
+    What is read stays typical of its own input; the pair may not be.
+    """
+
+    def mixed(source: torch.Generator, h: bool, u: bool) -> Alter:
+        def alter(rule: Rule, state: Tensor, update: Tensor) -> Tensor:
+            flat = state.flatten(0, -2), update.flatten(0, -2)
+            order = torch.randperm(len(flat[0]), generator=source).to(state.device)
+            seen = (x[order] if mix else x for x, mix in zip(flat, (h, u), strict=True))
+            return rule.gate(*(x.view_as(state) for x in seen))
+
+        return alter
+
+    cases = {"the state": (True, False), "the update": (False, True), "both": (True, True)}
+    return {f"{name} shuffled": mixed(torch.Generator().manual_seed(seed), *case)
+            for name, case in cases.items()}  # fmt: skip
+
+
+def costs(
+    model: Model, idx: Tensor, targets: Tensor, alters: dict[str, Alter], base: Tensor
+) -> dict[str, Tensor]:
+    """Loss with each alteration at all sublayers, less `base`, that as trained: (B,), by window."""
+    found = {}
+    for name, alter in alters.items():
+        with gates_as(model, alter):
+            found[name] = (losses(model, idx, targets) - base).mean(1)
+    return found
+
+
+def one_by_one(model: Model, idx: Tensor, targets: Tensor, alter: Alter) -> Tensor:
+    """Loss of every token with `alter` at one sublayer after another, else as trained: (S, B, T).
+
+    The sublayer is altered at all tokens of a window at once, so that what a later attention loses
+    or gains with it counts, too. Three of them make what the chapter on the gate asks:
+
+    saved    = loss with r = 0 there − loss as trained: what is lost with the update as written;
+    choice   = loss with the channels' mean gates there − loss as trained: what choosing is worth;
+    offered  = loss with r = 0 there − loss with the mean gates: what the update is worth when all
+               tokens write the same share of it. Unlike saved, it does not shrink where r is small.
+    """
+    found = []
+    for chosen in gates_of(model):
+
+        def here(rule: Rule, h: Tensor, u: Tensor, chosen: Rule = chosen) -> Tensor | float:
+            return alter(rule, h, u) if rule is chosen else rule.gate(h, u)
+
+        with gates_as(model, here):
+            found.append(losses(model, idx, targets))
+    return torch.stack(found)
+
+
+def nothing(rule: Rule, h: Tensor, u: Tensor) -> float:
+    """The alteration r = 0: the update is not written."""
+    return 0.0
+
+
+# -- which tokens -----------------------------------------------------------------------------
+
+
+def first_seen(idx: Tensor) -> np.ndarray:
+    """Whether a token is the first of its kind in its window: (B, T), bool."""
+    same = idx[:, :, None] == idx[:, None, :]  # (B, T, T): query, key
+    return ~same.tril(-1).any(-1).cpu().numpy()
+
+
+def fifths(tokens: Tokens, idx: Tensor, bins: int = 5) -> np.ndarray:
+    """How common each token is in the training text: 0 (the rarest fifth of idx) … 4; (B, T).
+
+    Edges are quantiles over the tokens of idx; all occurrences of one token fall into one fifth, so
+    that they are fifths only about.
+    """
+    counts = np.bincount(np.asarray(tokens.train), minlength=tokens.vocab_size)[idx.cpu().numpy()]
+    edges = np.quantile(counts, np.arange(1, bins) / bins)
+    return np.searchsorted(edges, counts, side="left")
+
+
+def places(idx: Tensor, bins: int = 8) -> np.ndarray:
+    """Which of `bins` equal stretches of the window a token stands in: (B, T), from 0."""
+    t = idx.shape[1]
+    return np.broadcast_to(np.arange(t) * bins // t, idx.shape)
+
+
+def matched(y: np.ndarray, group: np.ndarray, cells: np.ndarray) -> float:
+    """Mean of y in the group less that outside, within cells that hold both, averaged over them.
+
+    Cells weigh n₁n₂/(n₁ + n₂), the inverse of the variance of their difference. All arguments of
+    one shape; group bool; cells of whole numbers. RRError where no cell holds both.
+    """
+    y, group, cells = (np.ravel(x) for x in (y, group, cells))
+    n1, n0 = (np.bincount(cells[g], minlength=cells.max() + 1) for g in (group, ~group))
+    s1, s0 = (np.bincount(cells[g], y[g], minlength=cells.max() + 1) for g in (group, ~group))
+    both = (n1 > 0) & (n0 > 0)
+    if not both.any():
+        raise RRError("no cell holds tokens of both groups: there is nothing to match")
+    n1, n0, s1, s0 = (x[both] for x in (n1, n0, s1, s0))
+    weight = n1 * n0 / (n1 + n0)
+    return float(((s1 / n1 - s0 / n0) * weight).sum() / weight.sum())
+
+
+def correlations(x: np.ndarray, y: np.ndarray, cells: np.ndarray, seed: int = 0) -> dict:
+    """Of x with y, both (B, T): Pearson, Spearman, Spearman within cells, and two nulls.
+
+    "within" correlates ranks less their mean in each cell, so that what the cells explain is out.
+    "null" is the 95 % point of |Spearman| with tokens permuted at random; "null_windows" with whole
+    windows permuted, which keeps what both owe to the place in the window. 200 permutations each.
+    """
+    source = np.random.default_rng(seed)
+    ranks = [rankdata(v).reshape(v.shape) for v in (x, y)]
+    flat = [(v - v.mean()).ravel() / v.std() / v.size**0.5 for v in ranks]
+    inner = []
+    for v in ranks:
+        mean = np.bincount(cells.ravel(), v.ravel()) / np.maximum(1, np.bincount(cells.ravel()))
+        inner.append((v - mean[cells]).ravel())
+    grid = flat[0].reshape(x.shape)
+    tokens = [flat[0][source.permutation(x.size)] @ flat[1] for _ in range(200)]
+    windows = [grid[source.permutation(len(x))].ravel() @ flat[1] for _ in range(200)]
+    return {
+        "pearson": float(pearsonr(x.ravel(), y.ravel()).statistic),
+        "spearman": float(flat[0] @ flat[1]),
+        "within": float(pearsonr(*inner).statistic),
+        "null": float(np.quantile(np.abs(tokens), 0.95)),
+        "null_windows": float(np.quantile(np.abs(windows), 0.95)),
+    }
+
+
+def held_windows(tokens: Tokens, length: int, count: int) -> tuple[Tensor, Tensor]:
+    """`count` held-out windows of `length` tokens, evenly spread, and targets: (B, T) each."""
+    return _spread(tokens.valid, length, count)
+
+
+def known_windows(tokens: Tokens, length: int, count: int) -> Tensor:
+    """`count` windows of the training text, evenly spread: (B, T)."""
+    return _spread(tokens.train, length, count)[0]
+
+
+def _spread(text: np.ndarray, length: int, count: int) -> tuple[Tensor, Tensor]:
+    room = (len(text) - 1) // length
+    if room < count:
+        raise RRError(f"{count} windows of {length} tokens: the text has {room}")
+    return batches.gather(text, np.linspace(0, room - 1, count).astype(int) * length, length)
+
+
+def report(model: Model, tokens: Tokens, windows: int, seed: int = 0) -> dict:
+    """All of the above for one model on `windows` held-out windows, as plain numbers for a record.
+
+    Costs are in nats a token, [mean, standard error over windows]; frequency and repetition in
+    units of r, by sublayer, with the standard deviation of tokens' mean gates beside them.
+    """
+    t = model.config.seq_len
+    idx, targets = held_windows(tokens, t, windows)
+    known, seen = look(model, known_windows(tokens, t, windows)), look(model, idx)
+    alters = constants(model, known) | partly(model, known) | shuffled(seed)
+    base = losses(model, idx, targets)
+    cost = costs(model, idx, targets, alters, base)
+    without = one_by_one(model, idx, targets, nothing)
+    alike = one_by_one(model, idx, targets, alters["a number a channel"])
+    saved, choice, offered = (x.numpy() for x in (without - base, alike - base, without - alike))
+    first, common, place = first_seen(idx), fifths(tokens, idx), places(idx)
+    ends, rows = (common == 0) | (common == 4), []
+    for i, kind in enumerate(seen.kinds):
+        gate, held = seen.r[i].double().mean(-1).numpy(), seen.held[i].double().numpy()
+        rows.append({
+            "kind": kind, "sublayer": i + 1,
+            **distribution(seen.r[i].flatten(0, 1)),
+            "logit": logit_shares(seen.cov[i]),
+            "token_sd": float(gate.std()),
+            "by_fifth": [float(gate[common == k].mean()) for k in range(5)],
+            "rare": matched(gate[ends], common[ends] == 0, place[ends]),
+            "repeated": float(gate[~first].mean() - gate[first].mean()),
+            "repeated_matched": matched(gate, ~first, 5 * place + common),
+            "saved": [float(saved[i].mean()), _error(saved[i].mean(1))],
+            "choice": [float(choice[i].mean()), _error(choice[i].mean(1))],
+            "helped": float((saved[i] > 0).mean()),
+            "with_saved": correlations(1 - gate, saved[i], 5 * place + common, seed),
+            "with_offered": correlations(1 - gate, offered[i], 5 * place + common, seed),
+            "held_with_offered": correlations(held, offered[i], 5 * place + common, seed),
+        })  # fmt: skip
+    return {
+        "windows": windows, "loss": float(base.mean()),
+        "costs": {name: [float(x.mean()), _error(x.numpy())] for name, x in cost.items()},
+        "sublayers": rows,
+    }  # fmt: skip
+
+
+def _error(x: np.ndarray) -> float:
+    return float(x.std(ddof=1) / len(x) ** 0.5)

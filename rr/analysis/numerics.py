@@ -1,0 +1,156 @@
+"""The same training with one thing changed: what rounding, order and seeds do to a loss.
+
+On one thread, one path and one machine a run is the same bits every time. Each field of `Change`
+undoes one of these conditions and leaves the others, so that its effect can be told from theirs.
+"""
+
+import contextlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..config import RRError, Run, nearest
+from ..data.batches import batch_starts, gather
+from ..model.init import initialise
+from ..model.transformer import Model
+from ..ops.cross_entropy import token_losses
+from ..training import device, evaluate
+from ..training.backend import along, parse_path
+from ..training.step import Step
+
+CPU = torch.device("cpu")
+KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
+
+
+@dataclass(frozen=True)
+class Change:
+    """What differs from the plain run; the defaults change nothing.
+
+    path       as `rr.training.step` reads it; the default is what `rr train --precision fp32` goes
+    threads    of torch's CPU kernels
+    micro      windows a micro-batch; None: the whole batch at once
+    attention  "flash" or "math": the only kernel allowed; None: torch chooses
+    shuffle    seed of another order of the windows *within* each batch; their mean stays the mean
+    nudge      seed that picks one weight of the first block, moved to the next number of its format
+    tf32       inputs of every matrix product rounded as TF32 has them (`Tf32Products`)
+    double     everything in float64
+    init       seed of the weights; None: the run's
+    batches    seed of the batches; None: the run's
+    """
+
+    path: str = "eager:precision=fp32"
+    threads: int = 1
+    micro: int | None = None
+    attention: str | None = None
+    shuffle: int | None = None
+    nudge: int | None = None
+    tf32: bool = False
+    double: bool = False
+    init: int | None = None
+    batches: int | None = None
+
+
+class Tf32Products(TorchDispatchMode):
+    """Matrix products, forward and backward, with both inputs rounded to TF32's eleven bits.
+
+    Sums stay in float32, as a tensor core has them, but in the order of the CPU. That makes it the
+    size of TF32's rounding and not the bits of any GPU. Fused attention is left as it is.
+    """
+
+    PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.addmm,
+                torch.ops.aten.addmm_, torch.ops.aten.baddbmm)  # fmt: skip
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket in self.PRODUCTS:
+            args = (*args[:-2], *(tf32(x) for x in args[-2:]))
+        return func(*args, **(kwargs or {}))
+
+
+def tf32(x: Tensor) -> Tensor:
+    """float32 rounded to ten bits after the first, ties away from zero; the exponent stays.
+
+    The rounding of NVIDIA's `cvt.rna.tf32.f32`: half of the lowest kept bit is added to the
+    magnitude, and the thirteen bits below are cut off. Other dtypes come back as they are.
+    """
+    if x.dtype != torch.float32:
+        return x
+    bits = x.contiguous().view(torch.int32)
+    return ((bits + (1 << 12)) & -(1 << 13)).view(torch.float32)
+
+
+def trained(run: Run, stream: np.ndarray, change: Change = Change()) -> tuple[Model, list[float]]:
+    """Train `run` on the token stream, changed as told: (model, loss before each step in nats).
+
+    The plain run is `rr train` on one CPU thread at protocol `clean`, bit for bit. Nothing is
+    written. Raises RRError for an unknown path or kernel, and for another protocol.
+    """
+    if run.protocol != "clean":
+        raise RRError(f"protocol {run.protocol} draws its batches from one stream: clean is needed")
+    seed = run.seed if change.init is None else change.init
+    drawn = run if change.batches is None else run.with_seed(change.batches)
+    before = torch.get_num_threads()
+    try:
+        device.prepare(CPU, change.threads)
+        model = initialise(Model(run.model), seed).train()
+        if change.double:
+            model.double()
+        if change.nudge is not None:
+            nudge(model, change.nudge)
+        step = Step(model, run.recipe, parse_path(change.path), CPU, change.micro)
+        losses = []
+        with _kernels(change):
+            for at in range(run.recipe.steps):
+                starts = batch_starts(drawn, at, len(stream), None)
+                if change.shuffle is not None:
+                    starts = np.random.default_rng([change.shuffle, at]).permutation(starts)
+                step.set_rate(run.recipe.lr_at(at))
+                losses.append(step(*gather(stream, starts, run.model.seq_len)).item())
+    finally:
+        torch.set_num_threads(before)
+    return model, losses
+
+
+def nudge(model: Model, seed: int) -> None:
+    """Move one weight of the first block's MLP, picked by `seed`, to the next number upward."""
+    weight = model.layers[0].mlp.up.weight.data.view(-1)
+    at = np.random.default_rng(seed).integers(len(weight))
+    weight[at] = torch.nextafter(weight[at], weight.new_tensor(torch.inf))
+
+
+def window_losses(
+    model: Model, stream: np.ndarray, windows: int, change: Change = Change(), batch: int = 8
+) -> np.ndarray:
+    """Mean loss (nats a token) of each of the first `windows` windows in order, (windows,).
+
+    Computed along the change's path; batch: windows that go through the model at once.
+    """
+    t = model.config.seq_len
+    if len(stream) < windows * t + 1:
+        raise RRError(f"{windows} windows of {t} need {windows * t + 1} tokens: {len(stream)} here")
+    path, found = parse_path(change.path), []
+    with evaluate.evaluating(model), along(path, CPU), _kernels(change):
+        for first in range(0, windows, batch):
+            starts = np.arange(first, min(windows, first + batch)) * t
+            x, y = gather(stream, starts, t)
+            hidden = model.hidden(x).flatten(0, 1)
+            losses = token_losses(hidden, model.head_weight, y.flatten(), model.config.vocab_size)
+            found.append(losses[0].double().view(len(starts), t).mean(1))
+    return torch.cat(found).numpy()
+
+
+@contextlib.contextmanager
+def _kernels(change: Change):
+    """The kernels of products and attention that the change asks for."""
+    with contextlib.ExitStack() as stack:
+        if change.attention is not None:
+            if change.attention not in KERNELS:
+                known = nearest(change.attention, KERNELS)
+                raise RRError(f"unknown attention kernel {change.attention!r}: {known}")
+            stack.enter_context(sdpa_kernel(KERNELS[change.attention]))
+        if change.tf32:
+            stack.enter_context(Tf32Products())
+        yield

@@ -1,0 +1,175 @@
+"""What a rule does, found by pushing on it: what the field guide's pictures are drawn from.
+
+Nothing here is declared. A rule of the registry, or of a reader, is built at a small site, its own
+parameters are filled with random numbers, and what moves when h, u or an earlier depth is moved
+says what it reads and how it writes.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..config import ModelConfig
+from ..residual import Rule, Site, allow_rule, resolve
+from ..residual.values import ValueRule
+
+WIDTH, BLOCKS = 16, 4
+FAMILIES = {
+    "scale": "additive, with a fixed or learned scale",
+    "gate": "additive, with a gate",
+    "carry": "the old state is scaled, too",
+    "look-back": "earlier depths are read again",
+    "streams": "several streams",
+    "values": "values of attention",
+}
+
+
+def _config(spec: str, kind: str) -> ModelConfig:
+    chosen = {"rule": spec} if kind == "residual" else {"values": spec}
+    return ModelConfig(64, n_layer=BLOCKS, n_head=2, d_model=WIDTH, d_ff=4 * WIDTH, **chosen)
+
+
+def _random(module: torch.nn.Module, source: torch.Generator) -> None:
+    with torch.no_grad():
+        for p in module.parameters():
+            p.copy_(torch.randn(p.shape, generator=source, dtype=p.dtype))
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, rtol=1e-3, atol=1e-6)
+
+
+def _sees(ask: Any, h: Tensor, u: Tensor, other: Tensor) -> dict[str, str]:
+    """Which of h and u the answer of ask(h, u) depends on: name -> "raw" or "normalised"."""
+    found, now = {}, ask(h, u)
+    for name, moved, scaled in (
+        ("state", ask(other, u), ask(7 * h, u)),
+        ("update", ask(h, other), ask(h, 7 * u)),
+    ):
+        if not _same(now, moved):
+            found[name] = "normalised" if _same(now, scaled) else "raw"
+    return found
+
+
+@torch.no_grad()
+def anatomy(spec: str, kind: str = "residual") -> dict:
+    """Facts about a rule in plain types; `spec` as `rr train` takes it.
+
+    family       a key of FAMILIES
+    norm         where the stream is normalised: "read", "write" or "none"
+    gate         what the coefficient on u depends on: {"state" or "update": "raw" or "normalised"}
+    channels     how many different gates a token has, "one" or "each channel", "" without a gate
+    learned      whether the write has parameters of its own
+    coefficient  on u at the start, at 12 blocks; None where it depends on the input
+    carry        the same on h
+    mixes        where earlier depths come in: "read", "write" or ""
+    streams      how many
+
+    For a value rule: family, and `first`, `own`, `others` (the coefficients on V₁, V_n and on what
+    lies between, at the start of block 4 of 4; None without a V_n of its own), `after` (whether it
+    also adds to the output of attention), `learned` and `blocks` (the blocks it changes).
+    """
+    allow_rule(spec)
+    cls, options = resolve(spec, kind)
+    source = torch.Generator().manual_seed(0)
+    if kind == "values":
+        return _values(cls, options, _config(spec, kind), source)
+    site = Site("mlp", 4, BLOCKS, WIDTH, n_head=2)  # the mlp of block 2
+    rule = cls(site, _config(spec, kind), **options).double()
+    deep = Site("attn", 3, 12, WIDTH, n_head=2)  # 12 blocks, as GPT-2
+    draw = [torch.randn(1, 1, WIDTH, generator=source, dtype=torch.float64) for _ in range(6)]
+    _random(rule, source)
+    h, u, other, *past = draw
+    facts = {
+        "norm": "none", "gate": {}, "channels": "", "mixes": "", "streams": 1,
+        "learned": rule.write_params(site) > 0,
+        "coefficient": rule.coefficient(deep), "carry": rule.carry(deep),
+    }  # fmt: skip
+    if cls.state == "list":
+        facts["mixes"] = _mixes(rule, [h, *past], u, other)
+    elif cls.state == "streams":
+        facts["streams"] = rule.open(h).shape[-2]
+    opened = [h, *past] if cls.state == "list" else rule.open(h)
+    louder = [7 * x for x in opened] if cls.state == "list" else 7 * opened
+    if _same(rule.read(opened)[0], rule.read(louder)[0]):
+        facts["norm"] = "read"
+    if cls.state == "tensor":
+        _writes(rule, facts, h, u, other)
+    facts["family"] = _family(cls, facts)
+    return facts
+
+
+def _writes(rule: Rule, facts: dict, h: Tensor, u: Tensor, other: Tensor) -> None:
+    """Fill in what the write of a single stream shows."""
+    if _same(rule.write(h, u), rule.write(7 * h, 7 * u)):
+        facts["norm"] = "write"
+        return
+    gate = rule.gate(h, u)
+    kept = rule.kept(h, u)
+    if gate is None and isinstance(kept, Tensor):  # a gate that does not multiply u itself
+        gate = kept
+    if gate is not None:
+        ask = rule.gate if rule.gate(h, u) is not None else rule.kept
+        facts["gate"] = _sees(ask, h, u, other)
+        facts["channels"] = "one" if gate.shape[-1] == 1 else "each channel"
+
+
+def _mixes(rule: Rule, state: list[Tensor], u: Tensor, other: Tensor) -> str:
+    """Whether an earlier entry of the list is read again before the sublayer or after it."""
+    moved = [*state[:1], other, *state[2:]]
+    if not _same(rule.read(state)[0], rule.read(moved)[0]):
+        return "read"
+    return "" if _same(rule.write(state, u)[0], rule.write(moved, u)[0]) else "write"
+
+
+def _family(cls: type[Rule], facts: dict) -> str:
+    if cls.state == "list":
+        return "look-back"
+    if cls.state == "streams":
+        return "streams"
+    if facts["carry"] != 1 or facts["norm"] == "write":
+        return "carry"
+    return "gate" if facts["gate"] else "scale"
+
+
+def _values(cls: type[ValueRule], options: dict, config: ModelConfig, source: Any) -> dict:
+    """The coefficients of a value rule, from its answers to one set of values at a time."""
+    rules = []
+    for block in range(1, BLOCKS + 1):
+        rule = cls(Site("attn", 2 * block - 1, BLOCKS, WIDTH, n_head=2), config, **options).double()
+        rule.reset(lambda tensor, std: None)
+        rules.append(rule)
+
+    def answer(owner: int, upto: int) -> tuple[float, float]:
+        """(V', what `after` adds) of block `upto` when only block `owner`'s values are not 0."""
+        vstate, zero = None, torch.zeros(1, 2, 1, 1, dtype=torch.float64)
+        for block, rule in enumerate(rules[:upto], 1):
+            v = zero + (block == owner) if rule.has_own_v(block) else None
+            v, vstate = rule.values(v, vstate)
+        return v.flatten()[0].item(), rule.after(zero, v, vstate).flatten()[0].item()
+
+    last = [answer(owner, BLOCKS) for owner in range(1, BLOCKS + 1)]
+    changed = [
+        block
+        for block in range(1, BLOCKS + 1)
+        if answer(block, block) != (1.0, 0.0) or (block > 1 and answer(1, block) != (0.0, 0.0))
+    ]
+    # learned weights may start as the plain model: a parameter is a change, too
+    changed += [
+        block
+        for block, rule in enumerate(rules, 1)
+        if block > 1 and rule.params(rule.site) and block not in changed
+    ]
+    for rule in rules:
+        _random(rule, source)
+    others = answer(2, BLOCKS)[0] != 0
+    return {
+        "family": "values",
+        "first": last[0][0],
+        "own": last[-1][0] if cls.has_own_v(BLOCKS) else None,
+        "others": others,
+        "after": any(added for _, added in last),
+        "learned": any(rule.params(rule.site) for rule in rules),
+        "blocks": sorted(changed),
+    }

@@ -1,0 +1,50 @@
+"""Windows of tokens: which of them a step reads, and how they are gathered."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..config import Run
+
+
+def windows(tokens: np.ndarray, start: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets (length,) from one place of a token stream, as int64."""
+    cut = np.asarray(tokens[start : start + length + 1], dtype=np.int64)
+    return cut[:-1], cut[1:]
+
+
+def gather(tokens: np.ndarray | Tensor, starts: np.ndarray, length: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets (B, length), int64, of windows that start at `starts`.
+
+    Of a tensor of tokens (`beside` the model) they are gathered where it is.
+    """
+    if isinstance(tokens, Tensor):
+        first = torch.from_numpy(np.asarray(starts, dtype=np.int64)).to(tokens.device)
+        rows = tokens[first[:, None] + torch.arange(length + 1, device=tokens.device)].long()
+        return rows[:, :-1], rows[:, 1:]
+    pairs = [windows(tokens, int(start), length) for start in starts]
+    x, y = (torch.from_numpy(np.stack(side)) for side in zip(*pairs, strict=True))
+    return x, y
+
+
+def beside(tokens: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
+    """A token stream on the GPU, 4 bytes a token, where a quarter of what is free there holds it.
+
+    Elsewhere as it came: windows are then cut on the host and copied.
+    """
+    if device.type != "cuda" or 4 * len(tokens) > torch.cuda.mem_get_info(device)[0] / 4:
+        return tokens
+    return torch.from_numpy(np.asarray(tokens, dtype=np.int32)).to(device)
+
+
+def batch_starts(run: Run, step: int, n_tokens: int, stream: np.random.RandomState) -> np.ndarray:
+    """Where the windows of one step begin, (batch,).
+
+    paper: `randint(0, n − T − 1, batch)` from NumPy's legacy stream, the study's own batches.
+    clean: a function of (seed, step) alone, from raw Philox words, so any step can be redrawn.
+    """
+    batch, last = run.recipe.batch, n_tokens - run.model.seq_len - 1
+    if run.protocol == "paper":
+        return stream.randint(0, last, batch)
+    words = np.random.Philox(key=np.array([run.seed, step], dtype=np.uint64)).random_raw(batch)
+    return (words % np.uint64(last)).astype(np.int64)

@@ -1,0 +1,292 @@
+"""Corpora as token streams: tokenise once, memory-map, and know how predictable the tokens are.
+
+tokens = open_corpus("file:stories.txt.xz", "bpe:4096")
+tokens.train            # np.memmap, 1-D, uint16: document, end mark, document, end mark, ...
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ..config import RRError
+from . import cache as cached
+from .documents import Documents, Source, hold_out, source
+from .tokenizer import Vocabulary, open_vocabulary
+from .tokenizer import identity as tokenizer_identity
+
+SPLITS = ("documents", "tokens")
+TOKEN_SHARE = 0.97  # split="tokens": the training share of the stream, as the study cut it
+_FORMAT = 1  # of the cached files; a change makes them anew
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A tokenised corpus. Every document is followed by one end-of-text token.
+
+    name, tokenizer_name: for tables; identity: {"corpus", "tokenizer"}, for a run's hash;
+    train, valid: token numbers, read-only memory maps (T,), uint16 (uint32 above 65,535 tokens);
+    vocab_size: tokens; eot: the end-of-text mark's number; n_documents: those ended in each part,
+    {"train", "valid"}; sha256: of each part's bytes, {"train", "valid"}, for provenance.
+    """
+
+    name: str
+    tokenizer_name: str
+    identity: dict[str, str]
+    train: np.ndarray = field(repr=False)
+    valid: np.ndarray = field(repr=False)
+    n_documents: dict[str, int]
+    sha256: dict[str, str] = field(repr=False)
+    vocabulary: Vocabulary = field(repr=False)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.vocabulary.size
+
+    @property
+    def eot(self) -> int:
+        return self.vocabulary.eot
+
+    def encode(self, text: str) -> list[int]:
+        """Token numbers of `text`, without an end mark but those written in it."""
+        return self.vocabulary.encode(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of token numbers; an end mark is written out as <|endoftext|>."""
+        return self.vocabulary.decode(ids)
+
+
+def default_tokenizer(corpus: str) -> str:
+    """`bpe:1024` for the built-in corpus, else `gpt2`."""
+    return "bpe:1024" if corpus == "fables" else "gpt2"
+
+
+def identity(
+    corpus: str, tokenizer: str | None = None, cache: str | Path | None = None
+) -> dict[str, str]:
+    """What a corpus and a tokenizer are, for hashing: {"corpus": ..., "tokenizer": ...}.
+
+    A file is its bytes, a folder its files' names and bytes, a hub name itself at its revision,
+    fables their grammar, seed and counts; `bpe:N` is N and its corpus. No path is in it, and
+    nothing is downloaded, trained or tokenised. Raises RRError for names that mean nothing.
+    """
+    told = source(corpus, cache).identity
+    named = tokenizer_identity(tokenizer or default_tokenizer(corpus), told)
+    return {"corpus": told, "tokenizer": named}
+
+
+def open_corpus(
+    corpus: str,
+    tokenizer: str | None = None,
+    *,
+    split: str = "documents",
+    min_tokens: int = 1,
+    cache: str | Path | None = None,
+    log: Callable[[str], None] = print,
+) -> Tokens:
+    """Tokenise once, then map: a later call, here or in another process, finds the cache.
+
+    corpus: `fables`, `tinystories`, `file:PATH` (a text, .xz, .gz, Parquet or JSONL file, or a
+        folder with train* and valid*), `org/name[@revision]` (the hub's train split).
+    tokenizer: `gpt2`, a folder with vocab.json and merges.txt, `bpe:N`; None: `default_tokenizer`.
+    split: what is held out of a corpus that has no held-out part of its own: "documents", the
+        fewest last documents that make up 3 % of the text's bytes (`documents.hold_out`), or
+        "tokens", all after the first int(0.97·n) of the n tokens, which may cut a document (the
+        study's way). `bpe:N` is trained on the training documents of the former in both.
+    min_tokens: raise unless each part has so many (a window and its target: seq_len + 1).
+    cache: folder; None: $RR_CACHE, else ~/.cache/review-residuals.
+    log: called with each progress line.
+
+    Raises RRError, one line, for whatever is wrong with the input or the cache folder.
+    """
+    if split not in SPLITS:
+        raise RRError(f"split {split!r}: {' or '.join(SPLITS)} is accepted")
+    origin = source(corpus, cache)
+    chosen = tokenizer or default_tokenizer(corpus)
+    told = {"corpus": origin.identity, "tokenizer": tokenizer_identity(chosen, origin.identity)}
+    parts = _Parts(origin)
+    own = "own" if origin.valid else split
+    key = {**told, "split": own, "format": _FORMAT, "order": sys.byteorder}
+    if not cached.place("tokens", key, cache).exists():
+        next(parts.documents("train"))  # what is wrong with the text is said before anything else
+    vocabulary = open_vocabulary(
+        chosen, origin.identity, lambda: parts.documents("train"), cache, log
+    )
+
+    def make(folder: Path) -> dict:
+        return _tokenise(origin, parts, vocabulary, split, folder, log)
+
+    folder, card = cached.made("tokens", key, make, cache, log)
+    maps = {p: np.memmap(folder / f"{p}.bin", vocabulary.dtype, "r") for p in ("train", "valid")}
+    for part, ids in maps.items():
+        if len(ids) < min_tokens:
+            raise RRError(
+                f"corpus {corpus} has {len(ids)} tokens in its {part} part: "
+                f"at least {min_tokens} are needed (one window and its target)"
+            )
+    sha256 = {part: card["files"][f"{part}.bin"]["sha256"] for part in maps}
+    return Tokens(
+        origin.name,
+        vocabulary.name,
+        told,
+        maps["train"],
+        maps["valid"],
+        card["documents"],
+        sha256,
+        vocabulary,
+    )
+
+
+class _Parts:
+    """The training and held-out documents of a source; where to cut is found once, when needed."""
+
+    def __init__(self, origin: Source):
+        self._origin = origin
+        self._cut: tuple[Documents, Documents] | None = None
+        if origin.valid:
+            self._cut = origin.train, origin.valid
+
+    def documents(self, part: str) -> Iterator[str]:
+        if self._cut is None:
+            self._cut = hold_out(self._origin)
+        return self._cut[("train", "valid").index(part)]()
+
+
+def _tokenise(
+    origin: Source,
+    parts: _Parts,
+    vocabulary: Vocabulary,
+    split: str,
+    folder: Path,
+    log: Callable[[str], None],
+) -> dict:
+    if split == "tokens" and origin.valid is None:
+        whole = folder / "whole.bin"
+        _write(vocabulary, origin.train(), whole, origin.name, log)
+        ids = np.memmap(whole, vocabulary.dtype, "r")
+        at = int(TOKEN_SHARE * len(ids))
+        documents = {}
+        for part, piece in (("train", ids[:at]), ("valid", ids[at:])):
+            piece.tofile(folder / f"{part}.bin")
+            documents[part] = int((piece == vocabulary.eot).sum())
+        whole.unlink()
+    else:
+        documents = {
+            part: _write(
+                vocabulary,
+                parts.documents(part),
+                folder / f"{part}.bin",
+                f"{origin.name} ({part})",
+                log,
+            )
+            for part in ("train", "valid")
+        }
+    for part in ("train", "valid"):
+        if not (folder / f"{part}.bin").stat().st_size:
+            raise RRError(f"corpus {origin.name} is too short: its {part} part has no tokens")
+    return {"documents": documents, "dtype": vocabulary.dtype.name}
+
+
+def _write(
+    vocabulary: Vocabulary,
+    documents: Iterator[str],
+    path: Path,
+    what: str,
+    log: Callable[[str], None],
+) -> int:
+    """Stream token numbers into `path`; returns the number of documents."""
+    start = said = time.perf_counter()
+    count = ended = 0
+
+    def line() -> str:
+        seconds = time.perf_counter() - start
+        return (
+            f"tokenising {what} with {vocabulary.name}: {ended:,} documents, {count:,} tokens "
+            f"in {seconds:.1f} s"
+        )
+
+    with open(path, "wb") as file:
+        for ids, ends in vocabulary.stream(documents):
+            ids.tofile(file)
+            count, ended = count + len(ids), ended + ends
+            if time.perf_counter() - said > 5:
+                said = time.perf_counter()
+                log(line())
+    log(line())
+    return ended
+
+
+def baselines(tokens: Tokens) -> dict[str, float | int]:
+    """How well the held-out tokens are predicted by counting, in nats a token.
+
+    unigram: p(b) = (c(b) + 1) / (n + V) with c over the n training tokens, V = vocab_size.
+    bigram, interpolated: λ·p(b|a) + (1 − λ)·p(b) with p(b|a) = c(ab) / c(a·), pairs counted over
+    the training stream (across document ends, as a window reads them); where a never occurred,
+    p(b) alone.
+
+    λ has the greatest likelihood on the last tenth of the training tokens under counts (of both
+    kinds) from the first nine tenths; the scores then use counts from all training tokens. Both
+    are means over the held-out tokens but the first, which has no token before it.
+
+    Returns {"tokens", "valid_tokens", "unigram_nats", "bigram_nats", "bigram_lambda"}. Needs
+    8 bytes a training token and a sort of them.
+    """
+    train = tokens.train
+    if len(train) < 20 or len(tokens.valid) < 2:
+        raise RRError(
+            f"corpus {tokens.name} is too short for baselines: 20 training tokens and "
+            "2 held-out tokens are needed"
+        )
+    at = len(train) * 9 // 10
+    fit = _pair_terms(train[:at], train[at - 1 :], tokens.vocab_size)
+    lam = _fit_lambda(*fit)
+    weight, bigram, unigram = _pair_terms(train, tokens.valid, tokens.vocab_size)
+    total = weight.sum()
+    return {
+        "tokens": len(train),
+        "valid_tokens": len(tokens.valid),
+        "unigram_nats": float(-(weight * np.log(unigram)).sum() / total),
+        "bigram_nats": float(-(weight * np.log(_mix(lam, bigram, unigram))).sum() / total),
+        "bigram_lambda": lam,
+    }
+
+
+def _mix(lam: float, bigram: np.ndarray, unigram: np.ndarray) -> np.ndarray:
+    return lam * bigram + (1 - lam) * unigram
+
+
+def _pair_terms(
+    counted: np.ndarray, scored: np.ndarray, vocab_size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each distinct pair ab of `scored`: how often it occurs, p(b|a) and p(b) by `counted`."""
+    unigrams = np.bincount(counted, minlength=vocab_size)
+    contexts = unigrams.copy()
+    contexts[counted[-1]] -= 1  # the last token is nobody's context
+    pairs = np.sort(_pair_keys(counted, vocab_size))
+    asked, weight = np.unique(_pair_keys(scored, vocab_size), return_counts=True)
+    found = np.searchsorted(pairs, asked, "right") - np.searchsorted(pairs, asked, "left")
+    a, b = np.divmod(asked, vocab_size)
+    unigram = (unigrams[b] + 1) / (len(counted) + vocab_size)
+    seen = contexts[a] > 0
+    bigram = np.where(seen, found / np.maximum(contexts[a], 1), unigram)
+    return weight, bigram, unigram
+
+
+def _pair_keys(ids: np.ndarray, vocab_size: int) -> np.ndarray:
+    keys = ids[:-1].astype(np.int64)
+    keys *= vocab_size
+    keys += ids[1:]
+    return keys
+
+
+def _fit_lambda(weight: np.ndarray, bigram: np.ndarray, unigram: np.ndarray) -> float:
+    """The maximum of the concave log-likelihood in λ, by bisection on its slope; in [0, 1)."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        lam = (low + high) / 2
+        slope = (weight * (bigram - unigram) / _mix(lam, bigram, unigram)).sum()
+        low, high = (lam, high) if slope > 0 else (low, lam)
+    return low

@@ -1,0 +1,7 @@
+"""The decoder: its layers, initial weights, compilation, and the ladder of published sizes."""
+
+from .compile import compile_model
+from .init import initialise
+from .transformer import Model, at_loops, site_of
+
+__all__ = ["Model", "at_loops", "compile_model", "initialise", "site_of"]

@@ -1,0 +1,28 @@
+"""Compilation of a model by blocks or as one graph."""
+
+from typing import Any
+
+import torch
+
+from ..config import ModelConfig
+from ..residual import resolve
+from .transformer import Model
+
+
+def grows(config: ModelConfig) -> bool:
+    """Whether what flows between blocks grows with depth: list streams, dense values."""
+    return resolve(config.rule)[0].state == "list" or config.values == "dense"
+
+
+def compile_model(model: Model, backend: Any = "inductor") -> None:
+    """Compile in place, without graph breaks: each block alone, so that all share one graph.
+
+    Where what flows between blocks grows, no two are alike, and the stack is one graph. What is
+    compiled is the method, not the module: hooks that gather a shard's weights stay outside.
+    """
+    options = dict(backend=backend, fullgraph=True, dynamic=False)
+    if grows(model.config):
+        model.hidden = torch.compile(model.hidden, **options)
+    else:
+        for layer in model.every_layer:
+            layer.forward = torch.compile(layer.forward, **options)

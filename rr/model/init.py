@@ -1,0 +1,68 @@
+"""Initial weights, drawn from the run's seed."""
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+
+from .transformer import Model
+
+
+@torch.no_grad()
+def initialise(model: Model, seed: int, shared: bool = True) -> Model:
+    """Give `model` the initial weights of `seed`: the one init table.
+
+    | tensor                                  | law                                |
+    |-----------------------------------------|------------------------------------|
+    | position embedding; untied head         | N(0, 0.02²); padding rows 0        |
+    | token embedding                         | N(0, 0.02²), the rule's            |
+    |                                         | embedding_std; padding rows 0      |
+    | qkv and up weights                      | N(0, 0.02²)       | both as the    |
+    | out and down weights (branch ends)      | N(0, 0.02²/2L)    | rule's init_std |
+    | biases                                  | 0                                  |
+    | norm gains                              | 1                                  |
+    | the rule's own                          | its `reset`                        |
+
+    shared=True (protocol `clean`): each tensor is drawn from its own stream, keyed by (seed, its
+    name), so that arms of one seed share all the tensors that they have in common.
+    shared=False (protocol `paper`): one stream in the order of the modules.
+    Draws are made on the CPU in float32, so that every device starts from the same weights.
+    """
+    names = {id(p): name for name, p in model.named_parameters()}
+    stream = torch.Generator().manual_seed(seed)
+
+    def normal(tensor: Tensor, std: float | Tensor, rows: int | None = None) -> None:
+        source = stream
+        if shared:
+            digest = hashlib.sha256(f"{seed}/{names[id(tensor)]}".encode()).digest()
+            source = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+        kept = tensor[:rows]
+        kept.copy_(torch.randn(kept.shape, generator=source) * std)
+
+    nn.init.zeros_(model.token.weight)
+    normal(model.token.weight, model.final_rule.embedding_std(), model.config.vocab_size)
+    if model.config.flavour == "gpt2":
+        normal(model.position.weight, 0.02)
+    if not model.config.tied:
+        nn.init.zeros_(model.head.weight)
+        normal(model.head.weight, 0.02, model.config.vocab_size)
+    for layer in model.layers:
+        attn, mlp = layer.attn, layer.mlp
+        for linear, rule, parts in (
+            (attn.qkv, layer.attn_rule, attn.parts),
+            (attn.out, layer.attn_rule, {"out": model.config.d_model}),
+            (mlp.up, layer.mlp_rule, {"up": mlp.up.out_features}),
+            (mlp.down, layer.mlp_rule, {"down": model.config.d_model}),
+        ):
+            stds = [
+                torch.full((rows, 1), rule.init_std(rule.site, part, rows, linear.in_features))
+                for part, rows in parts.items()
+            ]
+            normal(linear.weight, torch.cat(stds))
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+        for rule in (*layer.rules, attn.rule):
+            rule.reset(normal)
+    for rule in (*model.later_rules, model.final_rule):
+        rule.reset(normal)
+    return model

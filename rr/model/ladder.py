@@ -1,0 +1,403 @@
+"""The ladder: five published sizes and two small ones, their arms, and what each arm costs.
+
+Counts are exact: taken from modules built on the meta device, not from formulas.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from ..config import ModelConfig, Recipe, RRError, Run, nearest, parse_spec, positive
+from ..residual import REGISTRY, allow_rule, canonical, content, resolve
+from .transformer import Layer, Model
+
+PAPER_ARMS = ("review", "highway", "standard")
+VOCABULARY = 50_257  # tokens, GPT-2's: with another one a published rung has another size
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One size of the ladder, as the Review arm has it; other arms are widened to its count."""
+
+    name: str
+    d_model: int
+    n_layer: int
+    n_head: int
+    steps: int
+    batch: int = 64  # windows
+    lr: float = 2e-4  # peak learning rate of protocol `clean`
+    seeds: tuple[int, ...] = (0, 1, 2)
+    seq_len: int = 256  # tokens
+    published: bool = True
+
+
+# Shapes, steps and seeds of the published rungs: arXiv 2606.31859 and its code. Their `clean`
+# learning rates follow the table of GPT-3 (2005.14165), by size.
+RUNGS = {
+    rung.name: rung
+    for rung in (
+        Rung("nano", 128, 4, 2, steps=150, batch=8, lr=3e-3, published=False),
+        Rung("mini", 192, 6, 3, steps=300, batch=8, lr=1.5e-3, published=False),
+        Rung("60M", 512, 8, 8, steps=8000, lr=6e-4),
+        Rung("150M", 768, 12, 12, steps=8000, lr=6e-4),
+        Rung("320M", 1024, 16, 16, steps=8000, lr=3e-4, seeds=(0, 1)),
+        Rung("590M", 1280, 20, 20, steps=7000, lr=2.5e-4),
+        Rung("1B", 1536, 24, 16, steps=6000, lr=2e-4),
+    )
+}
+WIDTHS = (8, 16, 24, 40)  # at which costs are evaluated to print them as polynomials of d
+SHAPE = ("d_model", "n_layer", "n_head", "d_ff", "seq_len", "n_kv_head")
+
+
+def parse_rung(spec: str) -> tuple[Rung, dict[str, int]]:
+    """`"nano:n_layer=16,d_model=64"` -> the rung with these shapes, and the options as given.
+
+    Any option among d_model, n_layer, n_head, d_ff, seq_len gives a body of the reader's own.
+    """
+    name, given = parse_spec(spec)
+    if name not in RUNGS:
+        raise RRError(f"unknown rung {name!r}: {nearest(name, RUNGS)}")
+    shape = {}
+    for key, word in given.items():
+        if key not in SHAPE:
+            raise RRError(f"rung {name!r} has no option {key!r}: {nearest(key, SHAPE)}")
+        if not word.isdecimal():
+            raise RRError(f"{key}={word} is not accepted: a whole number of at least 1")
+        positive(key, int(word))
+        shape[key] = int(word)
+    kept = {key: value for key, value in shape.items() if key not in ("d_ff", "n_kv_head")}
+    return replace(RUNGS[name], **kept), shape
+
+
+def arm(
+    spec: str,
+    rule: str = "review",
+    vocab_size: int = VOCABULARY,
+    protocol: str = "clean",
+    values: str = "own",
+    loops: int = 1,
+    flavour: str = "gpt2",
+) -> ModelConfig:
+    """The model of one arm at one rung, widened to the parameters of the rung's Review arm.
+
+    paper: d grows in steps of n_head until the count is at least Review's, as the study did (of
+    2·n_head for llama, whose heads need an even number of channels).
+    clean: d_ff moves in steps of 64, d and head size stay, to the count nearest to Review's; a rule
+    that is larger than Review even at the rung's own d_ff stays at its own size. A rung given with
+    shape options is not matched: the body is exactly what was asked for.
+    """
+    rung, shape = parse_rung(spec)
+    body = ModelConfig(
+        vocab_size=vocab_size,
+        n_layer=rung.n_layer,
+        n_head=rung.n_head,
+        d_model=rung.d_model,
+        d_ff=shape.get("d_ff", 4 * rung.d_model),
+        seq_len=rung.seq_len,
+        rule=rule,
+        values=values,
+        n_loops=loops,
+        flavour=flavour,
+        pad_vocab=protocol == "clean",
+        n_kv_head=shape.get("n_kv_head"),
+    )
+    resolve(rule)  # unknown names are refused before anything is counted
+    if shape:
+        return body
+    target = count(replace(body, rule="review"))
+    if count(body) >= target:
+        return body
+    if protocol == "paper":
+        step = body.n_head * (2 if flavour == "llama" else 1)
+        sure = int(body.d_model * ((target / count(body)) ** 0.5 - 1) / step)
+        ahead = widened(body, body.d_model + step * sure)  # scalars grow by less than d²
+        if count(ahead) < target:
+            body = ahead
+        while count(body) < target:
+            body = widened(body, body.d_model + step)
+        return body
+    step = count(replace(body, d_ff=body.d_ff + 64)) - count(body)
+    return replace(body, d_ff=body.d_ff + 64 * round((target - count(body)) / step))
+
+
+def widened(body: ModelConfig, d: int) -> ModelConfig:
+    """The body at width d, its MLP four times as wide."""
+    return replace(body, d_model=d, d_ff=4 * d)
+
+
+class _Uninitialised(TorchFunctionMode):
+    """Skips torch's initial values, which cost half of the time to build modules of no bytes."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if kwargs and "tensor" in kwargs else args[0]
+        return func(*args, **(kwargs or {}))
+
+
+def _meta(config: ModelConfig) -> Model:
+    return _built(config, *_kinds(config))
+
+
+def _kinds(config: ModelConfig) -> tuple[type, type]:
+    return resolve(config.rule)[0], resolve(config.values, "values")[0]
+
+
+@lru_cache(maxsize=256)
+def _built(config: ModelConfig, rule: type, values: type) -> Model:
+    # By the classes too: a name that a reader registers anew is another rule.
+    with torch.device("meta"), _Uninitialised():
+        return Model(config)
+
+
+@lru_cache(maxsize=1024)
+def _numbers(config: ModelConfig, rule: type, values: type) -> int:
+    return sum(p.numel() for p in _built(config, rule, values).parameters())
+
+
+def count(config: ModelConfig) -> int:
+    """Trainable scalars, counted from the modules; padding rows of the embedding left out.
+
+    The tied head is counted once.
+    """
+    padding = (config.padded_vocab - config.vocab_size) * config.d_model
+    padding *= 1 if config.tied else 2
+    return _numbers(config, *_kinds(config)) - padding
+
+
+def published_params(run: Run) -> int | None:
+    """Parameters of the run's published rung; None where the run is that size, or of no such rung.
+
+    Of its Review arm with GPT-2's vocabulary, which with another one is another model.
+    """
+    rung, shape = parse_rung(run.rung)
+    if not rung.published or shape or run.model.vocab_size == VOCABULARY:
+        return None
+    return count(arm(rung.name))
+
+
+def other_size(run: Run) -> str | None:
+    """One line where a run has a published rung's name and not its size; else None."""
+    published = published_params(run)
+    return published and (
+        f"rung {run.rung} with vocabulary {run.model.vocab_size:,}: {count(run.model):,} "
+        f"parameters, not the published {published:,}"
+    )
+
+
+def rule_params(config: ModelConfig) -> int:
+    """Trainable scalars of the rules' writes alone: the gates. Norm gains are the body's."""
+    return sum(rule.write_params(rule.site) for rule in _meta(config).rules)
+
+
+def flops_per_token(config: ModelConfig) -> int:
+    """FLOPs of one training step per token: matrix products, forward and backward.
+
+    Three times the forward pass: 2 a multiply-add for each linear weight, the rules' own products,
+    the head over vocab_size, and attention counted as causal: a token attends to (T + 1)/2 others
+    on average, 4·d FLOPs each a layer (scores and mix).
+    """
+    model = _meta(config)
+    stack = sum(2 * m.weight.numel() for m in model.layers.modules() if isinstance(m, nn.Linear))
+    stack += sum(rule.matmul_flops(rule.site) for layer in model.layers for rule in layer.rules)
+    stack += sum(layer.attn.rule.matmul_flops(layer.attn_rule.site) for layer in model.layers)
+    stack += config.n_layer * 2 * config.d_model * (config.seq_len + 1)
+    head = 2 * config.vocab_size * config.d_model
+    return 3 * (config.n_loops * stack + head)
+
+
+def recipe(
+    spec: str,
+    protocol: str = "clean",
+    steps: int | None = None,
+    lr: float | None = None,
+    batch: int | None = None,
+    eval_batches: int | None = None,
+    precision: str | None = None,
+    budgets: Sequence[int] | None = None,
+    warmup: int | None = None,
+    depth_lr: bool = False,
+) -> Recipe:
+    """The rung's recipe under a protocol, with what the caller overrides.
+
+    budgets: steps of each decay branch, instead of `steps`; one budget alone is `steps`.
+    """
+    rung, _ = parse_rung(spec)
+    if budgets is not None:
+        if steps is not None:
+            raise RRError(f"steps {steps} beside budgets: the longest budget is the steps")
+        if not budgets:
+            raise RRError("no budget is given: numbers of steps are accepted")
+        steps = budgets[-1]
+    steps = rung.steps if steps is None else steps
+    positive("steps", steps)
+    if warmup is not None:
+        positive("warmup", warmup)
+    branches = tuple(budgets) if budgets is not None and len(budgets) > 1 else None
+    if protocol == "paper":
+        return Recipe(
+            steps=steps,
+            batch=64 if batch is None else batch,
+            lr=2e-4 if lr is None else lr,
+            warmup=500 if warmup is None else warmup,
+            schedule="cosine",
+            decay_all=True,
+            precision=precision or "tf32",
+            eval_batches=eval_batches,
+            depth_lr=depth_lr,
+            budgets=branches,
+        )
+    return Recipe(
+        steps=steps,
+        batch=rung.batch if batch is None else batch,
+        lr=rung.lr if lr is None else lr,
+        warmup=max(1, min(500, steps // 20)) if warmup is None else warmup,
+        precision=precision or "bf16",
+        eval_batches=eval_batches,
+        depth_lr=depth_lr,
+        budgets=branches,
+    )
+
+
+def specify(
+    rung: str = "nano",
+    rule: str = "review",
+    *,
+    corpus: str,
+    tokenizer: str,
+    vocab_size: int,
+    values: str = "own",
+    loops: int = 1,
+    flavour: str = "gpt2",
+    seed: int = 0,
+    protocol: str = "clean",
+    source: dict | None = None,
+    **overrides,
+) -> Run:
+    """The run of one arm; corpus and tokenizer are content identities. See `rr.plan`.
+
+    rule, values: named by the caller, so that a file of theirs is imported.
+    """
+    allow_rule(rule, values)
+    rule, values = canonical(rule), canonical(values, "values")
+    name, _ = parse_spec(rung)
+    _, shape = parse_rung(rung)
+    options = ",".join(f"{key}={shape[key]}" for key in SHAPE if key in shape)
+    return Run(
+        rung=f"{name}:{options}" if options else name,
+        rule=rule,
+        values=values,
+        loops=loops,
+        flavour=flavour,
+        seed=seed,
+        protocol=protocol,
+        corpus=corpus,
+        tokenizer=tokenizer,
+        model=arm(rung, rule, vocab_size, protocol, values, loops, flavour),
+        recipe=recipe(rung, protocol, **overrides),
+        rule_content=content(rule),
+        values_content=content(values, "values"),
+        source=source or {},
+    )
+
+
+def table(protocol: str = "clean", rules: tuple[str, ...] | None = None) -> list[dict]:
+    """One row a rung and arm: shape, exact counts, cost and budget."""
+    rows = []
+    for name, rung in RUNGS.items():
+        if protocol == "paper" and not rung.published:
+            continue
+        for rule in rules or PAPER_ARMS:
+            config, plan = arm(name, rule, protocol=protocol), recipe(name, protocol)
+            rows.append(
+                {
+                    "rung": name,
+                    "rule": rule,
+                    "d_model": config.d_model,
+                    "d_ff": config.d_ff,
+                    "n_layer": config.n_layer,
+                    "n_head": config.n_head,
+                    "params": count(config),
+                    "gate_params": rule_params(config),
+                    "flops_per_token": flops_per_token(config),
+                    "steps": plan.steps,
+                    "tokens": plan.steps * plan.batch * config.seq_len,
+                }
+            )
+    return rows
+
+
+def describe() -> list[dict]:
+    """Every registered rule in plain types, from what its class says of itself."""
+    rows = []
+    for kind, names in REGISTRY.items():
+        for name, cls in names.items():
+            params, flops = zip(*(_cost(name, kind, d) for d in WIDTHS), strict=True)
+            rows.append(
+                {
+                    "name": name,
+                    "kind": kind,
+                    "equation": cls.equation,
+                    "source": cls.source,
+                    "cost": {
+                        "params_per_block": polynomial(params),
+                        "matmul_flops_per_token_and_block": polynomial(flops),
+                    },
+                    "coefficient": _start(name) if kind == "residual" else None,
+                    "options": {key: option.meaning for key, option in cls.options.items()},
+                }
+            )
+    return rows
+
+
+def _cost(name: str, kind: str, d: int) -> tuple[int, int]:
+    """Parameters and forward FLOPs a token that one rule adds to a middle block of width d.
+
+    Negative where a value rule takes the block's value projection away.
+    """
+    chosen = {"rule": name} if kind == "residual" else {"values": name}
+    config = ModelConfig(64, n_layer=4, n_head=1, d_model=d, d_ff=4 * d, **chosen)
+    layer = _middle(config)
+    if kind == "values":
+        rule, site = layer.attn.rule, layer.attn_rule.site
+        params, flops = rule.saved(config)
+        return rule.params(site) - params, rule.matmul_flops(site) - flops
+    pairs = [(rule.write_params(rule.site), rule.matmul_flops(rule.site)) for rule in layer.rules]
+    return sum(p for p, _ in pairs), sum(f for _, f in pairs)
+
+
+def polynomial(costs: Sequence[int]) -> str:
+    """`a d² + b d + c` through costs at WIDTHS; "" where the last disagrees with the others."""
+    (x, y), last = (WIDTHS[:3], costs[:3]), WIDTHS[3]
+    a = (y[2] - 2 * y[1] + y[0]) // (2 * x[0] ** 2)
+    b = (y[1] - y[0]) // x[0] - 3 * a * x[0]
+    c = y[0] - a * x[0] ** 2 - b * x[0]
+    if costs[3] != a * last**2 + b * last + c:
+        return ""
+    parts = [(n, u) for n, u in ((a, "d²"), (b, "d"), (c, "")) if n]
+    one = {1: "", -1: "-"}
+    terms = [f"{one.get(n, n) if u else n}{u}" for n, u in parts]
+    return " + ".join(terms).replace("+ -", "- ") or "0"
+
+
+def _middle(config: ModelConfig) -> Layer:
+    """The second block of a model, built alone."""
+    with torch.device("meta"), _Uninitialised():
+        return Layer(config, 2)
+
+
+def _start(name: str) -> float | None:
+    rule, _ = _middle(ModelConfig(64, 12, 1, 8, 32, rule=name)).rules  # 12 blocks, as GPT-2
+    return rule.coefficient(rule.site)
+
+
+def group(run: Run) -> tuple:
+    """What the arms that are compared with each other share; these are trained all or none."""
+    rung, _ = parse_rung(run.rung)  # not the arm's own width, which protocol `paper` widens
+    size = rung.n_layer * rung.d_model**2
+    text = run.source.get("corpus", run.corpus), run.source.get("tokenizer", run.tokenizer)
+    steps = run.recipe.steps, run.recipe.budgets or ()
+    return size, run.rung, run.protocol, *text, *steps, run.seed

@@ -1,0 +1,321 @@
+"""The decoder, blind to which residual rule it runs.
+
+    x0 = token + position → state = open(x0)
+    for each pass, for each layer: state, vstate = layer(state, vstate)
+    logits = read_final(state) · Eᵀ                     (head tied to the embedding E)
+
+Shapes: B windows, T tokens, d channels, H heads of e = d/H channels, V vocabulary rows.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from ..config import ModelConfig, RRError
+from ..ops.backends import chosen
+from ..ops.cross_entropy import linear_cross_entropy
+from ..residual import Site, make, resolve
+from ..residual.values import make_values
+
+
+class KVCache:
+    """Keys and values of one (pass, layer) while generating, grown along the token axis.
+
+    `v_of` is the cache whose values this one uses instead of holding its own (SVFormer).
+    """
+
+    def __init__(self, v_of: "KVCache | None" = None) -> None:
+        self.k: Tensor | None = None
+        self.v: Tensor | None = None
+        self.v_of = v_of
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Add keys and values (B, H_kv, T, e); return all so far, (B, H_kv, past + T, e)."""
+        self.k = k if self.k is None else torch.cat([self.k, k], 2)
+        if self.v_of is not None:  # the other cache has seen these tokens already
+            return self.k, self.v_of.v
+        self.v = v if self.v is None else torch.cat([self.v, v], 2)
+        return self.k, self.v
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that this cache itself holds."""
+        return sum(t.nbytes for t in (self.k, self.v) if t is not None)
+
+
+def rotate(x: Tensor, past: int = 0) -> Tensor:
+    """Rotary positions (RoPE, θ = 10⁴) on queries or keys x, (B, H, T, e), from position `past`.
+
+    Pairs are channel i and i + e/2; position p turns pair i by p·θ^(−2i/e).
+    """
+    half = x.shape[-1] // 2
+    exact = {"dtype": torch.float64, "device": "cpu" if x.device.type == "mps" else x.device}
+    speed = 1e4 ** (-torch.arange(half, **exact) / half)
+    where = torch.arange(past, past + x.shape[2], **exact)
+    angle = torch.outer(where, speed)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    cos, sin = (t.to(x.device, wide) for t in (angle.cos(), angle.sin()))
+    a, b = x.to(wide).chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Causal multi-head attention; its values go through the value rule."""
+
+    def __init__(self, config: ModelConfig, site: Site) -> None:
+        super().__init__()
+        d, kv = config.d_model, config.kv_heads * config.head_dim
+        self.heads, self.rotary = config.n_head, config.flavour == "llama"
+        self.head_dim = config.head_dim
+        self.grouped = config.kv_heads != config.n_head
+        self.rule = make_values(config.values, site, config)
+        self.own_v = self.rule.has_own_v(site.block)
+        self.parts = {"q": d, "k": kv} | ({"v": kv} if self.own_v else {})  # rows of qkv
+        self.qkv = nn.Linear(d, sum(self.parts.values()), bias=not self.rotary)
+        self.out = nn.Linear(d, d, bias=not self.rotary)
+
+    def forward(self, x: Tensor, vstate: Any = None, cache: KVCache | None = None):
+        """x (B, T, d) -> update (B, T, d), vstate."""
+        split = self.qkv(x).split(list(self.parts.values()), -1)
+        q, k, *own = (t.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for t in split)
+        if self.rotary:
+            past = cache.k.shape[2] if cache is not None and cache.k is not None else 0
+            q, k = rotate(q, past), rotate(k, past)
+        v, vstate = self.rule.values(own[0] if self.own_v else None, vstate)
+        causal, mask = True, None
+        mixed = v
+        if cache is not None:
+            k, mixed = cache.append(k, v)
+            causal = q.shape[2] == k.shape[2]
+            if not causal and q.shape[2] > 1:
+                mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=x.device)
+                mask = mask.tril(k.shape[2] - q.shape[2])
+        y = F.scaled_dot_product_attention(
+            q, k, mixed, attn_mask=mask, is_causal=causal, enable_gqa=self.grouped
+        )
+        y = self.rule.after(y, v, vstate)
+        return self.out(y.transpose(1, 2).flatten(2)), vstate
+
+
+class MLP(nn.Module):
+    """d → d_ff → d: with the exact GELU (gpt2), or gated by SiLU, SwiGLU (llama)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gated = config.flavour == "llama"
+        wide = 2 * config.d_ff if self.gated else config.d_ff
+        self.up = nn.Linear(config.d_model, wide, bias=not self.gated)
+        self.down = nn.Linear(config.d_ff, config.d_model, bias=not self.gated)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, T, d) -> update (B, T, d)."""
+        if self.gated:
+            gate, up = self.up(x).chunk(2, -1)
+            return self.down(F.silu(gate) * up)
+        return self.down(F.gelu(self.up(x)))
+
+
+class Layer(nn.Module):
+    """One block, attention and MLP, each with its rule.
+
+    The unit of compilation, sharding, recomputation and looping. `body` lends its attention and MLP
+    to a layer of a later pass that has rules of its own.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        block: int,
+        pass_: int | None = None,
+        body: "Layer | None" = None,
+    ) -> None:
+        super().__init__()
+        kinds = enumerate(("attn", "mlp"))
+        sites = [site_of(config, kind, 2 * block - 1 + i, pass_) for i, kind in kinds]
+        self.attn_rule, self.mlp_rule = (make(config.rule, site, config) for site in sites)
+        self.attn = Attention(config, sites[0]) if body is None else body.attn
+        self.mlp = MLP(config) if body is None else body.mlp
+
+    def forward(self, state: Any, vstate: Any = None, cache: KVCache | None = None):
+        """The stream's state and the value state, before -> after this block.
+
+        Where `ops.use` chose recompute="layer", training keeps both as they came in and nothing
+        between, and the backward pass computes the block once more.
+        """
+        if chosen.recompute == "layer" and cache is None and torch.is_grad_enabled():
+            again = {"use_reentrant": False, "preserve_rng_state": False}  # nothing here is random
+            return checkpoint(self._through, state, vstate, **again)
+        return self._through(state, vstate, cache)
+
+    def _through(self, state: Any, vstate: Any, cache: KVCache | None = None):
+        x, state = self.attn_rule.read(state)
+        u, vstate = self.attn(x, vstate, cache)
+        state = self.attn_rule.write(state, u)
+        x, state = self.mlp_rule.read(state)
+        state = self.mlp_rule.write(state, self.mlp(x))
+        return state, vstate
+
+    @property
+    def rules(self) -> tuple:
+        """The two residual rules, attention first."""
+        return self.attn_rule, self.mlp_rule
+
+
+def site_of(config: ModelConfig, kind: str, sublayer: int, pass_: int | None = None) -> Site:
+    """The site of one sublayer (1 … 2L, or 2L + 1 for "final") in a model of this shape."""
+    shape = config.n_layer, config.d_model, config.n_head, config.n_loops
+    return Site(kind, sublayer, *shape, pass_)
+
+
+class Model(nn.Module):
+    """A decoder-only language model of the given shape; `initialise` gives it its weights."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.token = nn.Embedding(config.padded_vocab, config.d_model)
+        if config.flavour == "gpt2":
+            self.position = nn.Embedding(config.seq_len, config.d_model)
+        if not config.tied:
+            self.head = nn.Linear(config.d_model, config.padded_vocab, bias=False)
+        self.per_pass = bool(resolve(config.rule)[1].get("per_pass"))
+        blocks = range(1, config.n_layer + 1)
+        pass_ = 1 if self.per_pass else None
+        self.layers = nn.ModuleList(Layer(config, block, pass_) for block in blocks)
+        self.final_rule = make(
+            config.rule, site_of(config, "final", 2 * config.n_layer + 1), config
+        )
+        later = range(2, config.n_loops + 1) if self.per_pass else ()
+        # Plain lists: attention and MLP are registered once, in `layers`.
+        self._later = [
+            [Layer(config, block, n, self.layers[block - 1]) for block in blocks] for n in later
+        ]
+        self.later_rules = nn.ModuleList(
+            rule for layers in self._later for layer in layers for rule in layer.rules
+        )
+        if self.per_pass and not any(p.numel() for rule in self.rules for p in rule.parameters()):
+            raise RRError(
+                f"{config.rule}: per_pass=1 gives each pass parameters of its own, and "
+                "this rule has none: per_pass=0 is accepted"
+            )
+
+    @property
+    def head_weight(self) -> Tensor:
+        """What the head multiplies with, (padded_vocab, d): the embedding where it is tied."""
+        return self.token.weight if self.config.tied else self.head.weight
+
+    @property
+    def passes(self) -> list[list[Layer]]:
+        """The layers of each pass, bottom to top: the same ones N times, or with their own rules.
+
+        What changes from pass to pass is which module is called, not what a module does: all
+        layers of all passes share one graph when they are compiled.
+        """
+        first = list(self.layers)
+        return [first, *self._later] if self.per_pass else [first] * self.config.n_loops
+
+    @property
+    def every_layer(self) -> list[Layer]:
+        """Each layer once, bottom to top; pass by pass where each pass has its own rules."""
+        return [*self.layers, *(layer for again in self._later for layer in again)]
+
+    @property
+    def rules(self) -> list:
+        """Every sublayer's residual rule, in the order of `every_layer`."""
+        return [rule for layer in self.every_layer for rule in layer.rules]
+
+    def hidden(self, idx: Tensor, caches: list[KVCache] | None = None, past: int = 0) -> Tensor:
+        """Token ids (B, T) -> what the head reads, (B, T, d)."""
+        if past + idx.shape[1] > self.config.seq_len:
+            raise RRError(
+                f"{past + idx.shape[1]} tokens do not fit: at most {self.config.seq_len} (seq_len)"
+            )
+        x0 = self.token(idx)
+        if self.config.flavour == "gpt2":
+            where = torch.arange(past, past + idx.shape[1], device=idx.device)
+            x0 = x0 + self.position(where)
+        state = self.final_rule.open(x0)
+        for n, layers in enumerate(self.passes):
+            vstate = None
+            for i, layer in enumerate(layers):
+                cache = caches[n * len(layers) + i] if caches else None
+                state, vstate = layer(state, vstate, cache)
+        return self.final_rule.read(state)[0]
+
+    def forward(self, idx: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Ids (B, T) -> logits (B, T, vocab_size); with targets (B, T), the mean loss in nats."""
+        x, vocab = self.hidden(idx), self.config.vocab_size
+        if targets is None:
+            return F.linear(x, self.head_weight)[..., :vocab]
+        return linear_cross_entropy(x.flatten(0, 1), self.head_weight, targets.flatten(), vocab)
+
+    def caches(self) -> list[KVCache]:
+        """Empty caches, one a (pass, layer); layers whose values are block 1's hold none."""
+        made: list[KVCache] = []
+        for _ in range(self.config.n_loops):
+            first = KVCache()
+            for layer in self.layers:
+                shares = not layer.attn.rule.caches_v(layer.attn_rule.site.block)
+                is_first = layer is self.layers[0]
+                made.append(first if is_first else KVCache(v_of=first if shares else None))
+        return made
+
+    @torch.no_grad()
+    def generate(
+        self,
+        idx: Tensor,
+        n_tokens: int,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        generator: torch.Generator | None = None,
+        stop: int | None = None,
+        cached: bool = True,
+    ) -> Tensor:
+        """Continue ids (1, T) by up to n_tokens, up to seq_len in all; ends early at id `stop`.
+
+        temperature 0 takes the most probable token. `cached=False` recomputes every step: slower,
+        the same tokens.
+        """
+        caches = self.caches()
+        for _ in range(min(n_tokens, self.config.seq_len - idx.shape[1])):
+            past = caches[0].k.shape[2] if cached and caches[0].k is not None else 0
+            x = self.hidden(idx[:, past:], caches if cached else None, past)[:, -1]
+            logits = F.linear(x, self.head_weight)[:, : self.config.vocab_size].float()
+            if temperature == 0:
+                choice = logits.argmax(-1, keepdim=True)
+            else:
+                if top_k is not None:
+                    least = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
+                    logits = logits.masked_fill(logits < least, -torch.inf)
+                p = (logits / temperature).softmax(-1).cpu()
+                choice = torch.multinomial(p, 1, generator=generator).to(idx.device)
+            idx = torch.cat([idx, choice], 1)
+            if stop is not None and choice.item() == stop:
+                break
+        return idx
+
+
+def at_loops(model: Model, loops: int, keep_scale: bool = False) -> Model:
+    """A copy of `model` that passes its stack `loops` times, with the same weights.
+
+    A rule whose scale depends on N (`scaled`, `deepnorm`) takes the scale of the new N; with
+    keep_scale=True it keeps the one that it was trained at. Raises RRError where the parameters
+    belong to one number of passes: rules that mix fixed depths, and per_pass=1.
+    """
+    trained = model.config.n_loops
+    if model.per_pass and loops != trained:
+        raise RRError(
+            f"{model.config.rule} has parameters for {trained} passes: "
+            f"loops={trained} is accepted, not {loops}"
+        )
+    other = Model(replace(model.config, n_loops=loops)).to(model.token.weight)
+    other.load_state_dict(model.state_dict())
+    other.train(model.training)
+    if keep_scale:
+        for mine, old in zip(other.rules, model.rules, strict=True):
+            mine.site = replace(mine.site, n_loops=old.site.n_loops)
+    return other

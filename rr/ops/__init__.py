@@ -1,0 +1,17 @@
+"""The few operations that the model needs beyond torch's own, each beside its plain reference.
+
+Shapes: B windows, T tokens, d channels, N = B·T tokens in a row, V vocabulary rows.
+"""
+
+from .cross_entropy import linear_cross_entropy, token_losses, whole_cross_entropy
+from .gated_write import review_gate
+from .norm import EPS, rms_norm
+
+__all__ = [
+    "EPS",
+    "linear_cross_entropy",
+    "review_gate",
+    "rms_norm",
+    "token_losses",
+    "whole_cross_entropy",
+]

@@ -1,0 +1,143 @@
+"""The language model's loss, whole or in chunks of the vocabulary's logits."""
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .backends import chosen
+
+
+def sums(device: torch.device) -> torch.dtype:
+    """In what losses are added up on a device: float64, or float32 on mps, which has no more."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Head and loss, a chunk of tokens at a time; gradients are formed on the way forward.
+
+    The whole (N, V) logits never exist: memory is one chunk of them. Products run in the dtype of
+    `hidden`, the softmax and both sums in at least float32.
+    """
+
+    @staticmethod
+    def forward(ctx, hidden, weight, targets, vocab_size, chunk, fused):
+        n, wide = hidden.shape[0], torch.promote_types(hidden.dtype, torch.float32)
+        rows = weight.to(hidden.dtype)
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = None
+        total = torch.zeros((), dtype=wide, device=hidden.device)
+        # float16 holds nothing below 6e-8: there the mean's 1/n waits until the loss is scaled.
+        now, ctx.later = (1, n) if hidden.dtype == torch.float16 else (n, None)
+        softmax = _fused_softmax() if fused else _softmax
+        for start in range(0, n, chunk):
+            part = slice(start, start + chunk)
+            target = targets[part, None]
+            # No name here for the (chunk, V) logits: they go as soon as the softmax has read them.
+            loss, grad = softmax(F.linear(hidden[part], rows), target, vocab_size, now)
+            total += loss
+            torch.mm(grad, rows, out=grad_hidden[part])
+            if grad_weight is None:
+                grad_weight = (grad.t() @ hidden[part]).to(wide)
+            elif wide == hidden.dtype:
+                grad_weight.addmm_(grad.t(), hidden[part])
+            else:
+                grad_weight += grad.t() @ hidden[part]
+        ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype))
+        return total / n
+
+    @staticmethod
+    def backward(ctx, grad_loss):
+        grad_hidden, grad_weight = ctx.saved_tensors
+        if ctx.later is not None:
+            grad_loss = grad_loss / ctx.later
+        return grad_hidden * grad_loss, grad_weight * grad_loss, None, None, None, None
+
+
+def _softmax(logits: Tensor, target: Tensor, vocab_size: int, now: int) -> tuple[Tensor, Tensor]:
+    """Summed losses of a chunk, and (softmax − one-hot) / now in the dtype of its logits (N, V)."""
+    dtype = logits.dtype
+    logits = logits.to(torch.promote_types(dtype, torch.float32))
+    logits[:, vocab_size:] = -torch.inf  # padding rows never get probability
+    log_z = logits.logsumexp(-1, keepdim=True)
+    loss = (log_z - logits.gather(1, target)).sum()
+    grad = logits.sub_(log_z).exp_()  # in place
+    grad.scatter_add_(1, target, torch.full_like(log_z, -1.0))
+    return loss, grad.div_(now).to(dtype)
+
+
+def _softmax_at_once(
+    logits: Tensor, target: Tensor, vocab_size: int, now: int
+) -> tuple[Tensor, Tensor]:
+    """The same without writes in place, which a compiler turns into three passes over logits."""
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    columns = torch.arange(wide.shape[1], dtype=torch.int32, device=wide.device)
+    wide = wide.masked_fill(columns >= vocab_size, -torch.inf)
+    top = wide.amax(-1, keepdim=True)
+    log_z = top + (wide - top).exp().sum(-1, keepdim=True).log()
+    loss = (log_z - wide.gather(1, target)).sum()
+    p = (wide - log_z).exp()
+    grad = torch.where(columns == target.to(torch.int32), p - 1, p) / now
+    return loss, grad.to(logits.dtype)
+
+
+@functools.cache
+def _fused_softmax() -> Callable:
+    """`_softmax_at_once` by Inductor; compiled at its first call, once a shape."""
+    return torch.compile(_softmax_at_once, dynamic=False)
+
+
+def linear_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, chunk: int | None = None
+) -> Tensor:
+    """Mean of −log softmax(hidden Wᵀ)[target], in nats a token, without the whole logits.
+
+    hidden: (N, d); weight: (V, d) with V ≥ vocab_size; targets: (N,) below vocab_size. Rows of
+    `weight` from vocab_size on are padding and are left out of the softmax. chunk: tokens at once;
+    by default 1024, and 2048 where the softmax is fused, which then takes as many bytes. The loss
+    is float32 (float64 for float64 inputs) whatever the dtype of `hidden`. Where `use` chose
+    "whole" it is `whole_cross_entropy`.
+    """
+    if chosen.loss == "whole":
+        return whole_cross_entropy(hidden, weight, targets, vocab_size)
+    fused = chosen.loss == "fused"
+    chunk = chunk or (2048 if fused else 1024)
+    if torch.is_autocast_enabled(hidden.device.type):
+        hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
+    with torch.autocast(hidden.device.type, enabled=False):
+        if torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad):
+            return _LinearCrossEntropy.apply(hidden, weight, targets, vocab_size, chunk, fused)
+        total = torch.zeros((), dtype=sums(hidden.device), device=hidden.device)
+        for part in range(0, hidden.shape[0], chunk):
+            losses = token_losses(
+                hidden[part : part + chunk], weight, targets[part : part + chunk], vocab_size
+            )[0]
+            total += losses.to(total.dtype).sum()
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        return (total / hidden.shape[0]).to(wide)
+
+
+def whole_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
+    """The same mean loss from all (N, vocab_size) logits at once, by autograd. The reference path.
+
+    Shapes as in `linear_cross_entropy`. Memory: the logits, their log-softmax and its gradient.
+    """
+    logits = F.linear(hidden, weight[:vocab_size])
+    return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), targets)
+
+
+def token_losses(
+    hidden: Tensor, weight: Tensor, targets: Tensor, vocab_size: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Each token's loss (nats), the model's top-1 confidence, and whether the top-1 was right.
+
+    Shapes as in `linear_cross_entropy`; three tensors of (N,). For evaluation, in chunks.
+    """
+    logits = F.linear(hidden, weight.to(hidden.dtype))[:, :vocab_size]
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    log_z = logits.logsumexp(-1)
+    best, choice = logits.max(-1)
+    loss = log_z - logits.gather(1, targets[:, None])[:, 0]
+    return loss, (best - log_z).exp(), choice == targets

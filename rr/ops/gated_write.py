@@ -1,0 +1,102 @@
+"""The gated write h + r ⊙ u and the Review gate, with their gradients."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .backends import chosen
+from .norm import EPS, rms_norm
+
+
+def review_gate(h: Tensor, u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """`r = σ(W [rms(h) ; rms(u)] + b)`, (B, T, d). The reference path.
+
+    weight: (d, 2d), state half first; bias: (d,). Source: arXiv 2606.31859, equation 3.
+    """
+    return torch.sigmoid(F.linear(torch.cat([rms_norm(h), rms_norm(u)], -1), weight, bias))
+
+
+class _GatedWrite(torch.autograd.Function):
+    """The gated write with its algebra done by hand; see `gated_write`.
+
+    With s(x) = 1 / sqrt(mean(x²) + eps), W rms(x) = s(x) · W x: raw rows, scaled after.
+    The sum of both inputs is one accumulated product, s_u · (W_h (s_h/s_u · h) + W_u u), so that
+    neither normalised inputs nor their concatenation exist. Saved for backward: h and u as they
+    came, r in the dtype of the products, and one float a token for each norm.
+    """
+
+    @staticmethod
+    def forward(ctx, h, u, weight, bias, reads, convex, dtype):
+        d = h.shape[-1]
+        seen = [x for x, name in ((h, "state"), (u, "update")) if name in reads]
+        scales = [_scale(x) for x in seen]
+        rows = weight.to(dtype).split(d, 1)  # (d, d) an input
+        z = seen[-1].to(dtype) @ rows[-1].t()
+        if len(seen) == 2:
+            z.addmm_((h * (scales[0] / scales[1])).to(dtype), rows[0].t())
+        r = torch.sigmoid(z * scales[-1] + bias)
+        ctx.save_for_backward(h, u, weight, r.to(dtype), *scales)
+        ctx.reads, ctx.convex, ctx.dtype = reads, convex, dtype
+        return (h + r * (u - h if convex else u)).to(h.dtype)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        h, u, weight, r, *scales = ctx.saved_tensors
+        d, dtype, last = h.shape[-1], ctx.dtype, scales[-1]
+        r = r.to(last.dtype)
+        grad_v = grad * r
+        grad_z = grad_v * (1 - r) * (u - h if ctx.convex else u)
+        grad_bias = grad_z.sum(0)
+        grad_z = (grad_z * last).to(dtype)
+        # both inputs at once: the only buffer of width 2d, and a brief one
+        through = (grad_z @ weight.to(dtype)).split(d, -1)
+        grads = {"state": grad - grad_v if ctx.convex else grad, "update": grad_v}
+        parts = []
+        for name, scale, g in zip(ctx.reads, scales, through, strict=True):
+            x = h if name == "state" else u
+            if scale is not last:
+                g = g * (scale / last)
+            along = (x * g).sum(-1, keepdim=True) * (scale.square() / d)
+            grads[name] = grads[name] + g - along * x
+            x = x if scale is last else x * (scale / last)
+            parts.append(grad_z.t() @ x.to(dtype))
+        grad_weight = torch.cat(parts, 1).to(weight.dtype)
+        grads = grads["state"].to(h.dtype), grads["update"].to(u.dtype)
+        return *grads, grad_weight, grad_bias.to(weight.dtype), None, None, None
+
+
+def _scale(x: Tensor) -> Tensor:
+    """`1 / sqrt(mean(x²) + eps)` over the last axis, which stays as 1; at least float32."""
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    return torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS)
+
+
+def gated_write(
+    h: Tensor,
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    reads: tuple[str, ...] = ("state", "update"),
+    convex: bool = False,
+) -> Tensor:
+    """`h + r ⊙ u`, or `h + r ⊙ (u − h)` if convex, with r = σ(W [rms(h) ; rms(u)] + b), (B, T, d).
+
+    The path that `use` chose, "fast" or "triton"; the reference is `review_gate` and the rules'
+    plain writes. weight: (d, d·inputs), the halves in the order of `reads`, which names what the
+    gate sees; bias: (d,). Products run in autocast's dtype, else in the weight's; the rest in at
+    least float32. Differentiable once. Source of the equation: arXiv 2606.31859.
+    """
+    device, d = h.device.type, h.shape[-1]
+    dtype = weight.dtype
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+    rows = h.reshape(-1, d), u.reshape(-1, d)
+    with torch.autocast(device, enabled=False):
+        if chosen.gate == "triton":
+            from .gated_write_triton import (
+                gated_write as kernel,  # only here: Triton is not everywhere
+            )
+
+            return kernel(*rows, weight, bias, reads, convex, EPS, dtype).view(h.shape)
+        return _GatedWrite.apply(*rows, weight, bias, reads, convex, dtype).view(h.shape)

@@ -1,0 +1,272 @@
+"""What a training step costs: time, model FLOP utilisation and peak memory, path beside path.
+
+Every case (a rung, a rule, a path) lives in a process of its own, so that its peak memory is its
+own. The cases take turns: in each repeat every case runs a few steps, and ratios are taken within a
+repeat, so that what slows the machine for a while slows all of them. Batches are the same random
+tokens for all: a step costs the same on any text.
+
+    MFU = counted matmul FLOPs of a step / (seconds · bf16 peak of the device)
+
+The FLOPs are `ladder.flops_per_token`: linear layers, gates and head, attention counted as causal,
+nothing recomputed counted. A device that is not in `PEAKS` has no MFU.
+"""
+
+import contextlib
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from statistics import median
+
+import torch
+
+from .. import __version__
+from ..config import RRError, RunFailed, positive
+from ..model import ladder
+from ..training import provenance
+from ..training.backend import ablations, check, parse_path
+from ..training.device import device_name, pick_device, set_threads
+from .benchmark_case import Case
+from .gpus import peak_flops
+from .peers import installed
+
+
+class _Child:
+    """One case's process, seen from outside; `case.Bench` is the other end."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.found, self.failed = case, {}, None
+        self.times: list[float] = []
+        self.errors = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "rr.perf.benchmark_case"], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=self.errors, text=True,
+        )  # fmt: skip
+
+    def tell(self, command: str, *arguments: object) -> None:
+        """Send a command, unless the case has failed."""
+        if self.failed is None:
+            with contextlib.suppress(BrokenPipeError):  # `hear` says what became of it
+                print(json.dumps([command, *arguments]), file=self.process.stdin, flush=True)
+
+    def hear(self) -> dict | None:
+        """The answer; None, and the case counts as failed, where there is none."""
+        if self.failed is not None:
+            return None
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait()
+            self.errors.seek(0)
+            last = [x for x in self.errors.read().splitlines() if x.strip()][-1:]
+            answer = {"failed": (last or [f"ended with code {self.process.returncode}"])[0].strip()}
+        else:
+            answer = json.loads(line)
+        if "failed" in answer:
+            self.failed = answer["failed"]
+            self.end()
+            return None
+        return answer
+
+    def ask(self, command: str, *arguments: object) -> dict | None:
+        """`tell`, then `hear`."""
+        self.tell(command, *arguments)
+        return self.hear()
+
+    def end(self) -> None:
+        """Let the process go, and what it holds."""
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+        self.errors.close()
+
+
+def measure(
+    cases: list[Case],
+    steps: int = 5,
+    repeats: int = 3,
+    device: str | None = None,
+    threads: int | None = None,
+    together: int = 1,
+    keep: Callable[[list[dict]], None] = lambda rows: None,
+    log: Callable[[str], None] = lambda line: None,
+) -> list[dict]:
+    """One row a case; times in milliseconds a step, one a repeat. A case that fails says why.
+
+    warm_seconds: of the first two steps, which compile.
+
+    On a GPU all processes are built at once. together: how many of them compile and warm up at
+    once, which memory decides; timed steps are always taken one case at a time. keep: gets the rows
+    after every repeat, for whoever may be cut off.
+    """
+    children = []
+    try:
+        where = pick_device(device)
+        children = [_Child(case) for case in cases]
+        for turn in [[c] for c in children] if where.type == "cpu" else [children]:
+            for child in turn:
+                child.tell("build", asdict(child.case), device, threads)
+            for child in turn:
+                child.found |= child.hear() or {}
+        for i in range(0, len(children), together):
+            log(f"warming up: {', '.join(c.case.name for c in children[i : i + together])}")
+            for child in children[i : i + together]:
+                child.tell("warm")
+            for child in children[i : i + together]:
+                child.found |= child.hear() or {}
+        for repeat in range(repeats):
+            turned = repeat % max(1, len(children))  # nobody is always first
+            for child in children[turned:] + children[:turned]:
+                answer = child.ask("run", steps)
+                if answer is not None:
+                    child.times.append(1000 * answer["seconds"] / steps)
+                    child.found["loss"] = answer["loss"]
+                    child.found["peak_bytes"] = child.ask("peak")["bytes"]
+                    log(f"{child.case.name}: {child.times[-1]:.1f} ms a step")
+            keep([_row(child) for child in children])
+    finally:
+        for child in children:
+            if child.failed is None:
+                child.end()
+    return [_row(child) for child in children]
+
+
+def _row(child: _Child) -> dict:
+    case, found = child.case, child.found
+    row = {"rung": case.rung, "rule": case.rule, "peer": case.peer, "path": case.path,
+           "choices": asdict(parse_path(case.path)), "batch": case.batch,
+           "micro_batch": case.micro_batch, "failed": child.failed}  # fmt: skip
+    if child.failed is not None:
+        return row
+    tokens, ms = case.batch * case.config.seq_len, median(child.times)
+    row |= {"tokens_per_step": tokens, **found, "step_ms": child.times, "step_ms_median": ms}
+    rate, peak = 1000 * tokens / ms, peak_flops(found["device"])
+    mfu = None if peak is None else rate * found["flops_per_token"] / peak
+    return row | {"tokens_per_second": rate, "mfu": mfu}
+
+
+def ratios(rows: list[dict], key: str, base: str) -> list[dict]:
+    """Each row over the row that differs in `key` alone, where that is `base`.
+
+    key "path": how many times the tokens a second, and the peak memory, of the base path; "rule":
+    the step's time over the base rule's. Median, least and most over the repeats, paired.
+    """
+    found = []
+    same = [k for k in ("rung", "rule", "path", "batch", "micro_batch") if k != key]
+    for row in rows:
+        other = next((r for r in rows if r[key] == base and all(r[k] == row[k] for k in same)
+                      and r["peer"] == row["peer"] and not r["failed"]), None)  # fmt: skip
+        if other is None or other is row or row["failed"]:
+            continue
+        pairs = list(zip(row["step_ms"], other["step_ms"], strict=True))
+        each = [b / a if key == "path" else a / b for a, b in pairs]
+        found.append({
+            **{k: row[k] for k in ("rung", "rule", "path")}, "over": base,
+            "speed" if key == "path" else "time": median(each), "least": min(each),
+            "most": max(each), "memory": row["peak_bytes"] / other["peak_bytes"],
+        })  # fmt: skip
+    return found
+
+
+def bench(
+    rungs: list[str],
+    rules: list[str],
+    paths: list[str],
+    *,
+    steps: int = 5,
+    repeats: int = 3,
+    batch: int | None = None,
+    micro_batch: int | None = None,
+    threads: int | None = None,
+    device: str | None = None,
+    ablate: bool = False,
+    peers: bool = False,
+    log: Callable[[str], None] = lambda line: None,
+) -> dict:
+    """Measure rung × rule × path; see the module. Raises RRError before anything is started.
+
+    batch: windows a step (default: the rung's); micro_batch: at once (default: the batch on a GPU,
+    8 on a CPU), which divides it. ablate: the last path again, each of its choices undone alone.
+    peers: what is installed of other packages, at the size of the standard arm, with the precision,
+    optimiser and compilation of the last path. A case that runs out of memory is said to.
+    """
+    for name, value in (("steps", steps), ("repeats", repeats)):
+        positive(name, value)
+    where = pick_device(device)
+    if threads is not None:
+        set_threads(threads)
+    whole = paths[-1]
+    paths = list(dict.fromkeys([*paths, *(ablations(whole, where) if ablate else [])]))
+    for path in paths:
+        check(parse_path(path), where)
+    here, absent = installed() if peers else ([], [])
+    cases = []
+    for rung in rungs:
+        of = ladder.recipe(rung, batch=batch).batch
+        micro = micro_batch
+        if micro is None:
+            micro = min(of, 8) if where.type == "cpu" else of
+        positive("micro-batch", micro)
+        if of % micro:
+            raise RRError(f"micro-batch {micro} does not divide the batch {of}: a divisor does")
+        cases += [Case(rung, rule, path, of, micro) for rule in rules for path in paths]
+        cases += [Case(rung, "standard", whole, of, micro, peer) for peer in here]
+    for case in cases:
+        _ = case.config  # an unknown rule, or a shape that cannot be
+    rows = measure(cases, steps, repeats, device, threads, log=log)
+    if all(row["failed"] for row in rows):
+        raise RunFailed(f"no case could be measured: {rows[0]['failed']}")
+    return {
+        "made_by": made_by(where, next(row["threads"] for row in rows if not row["failed"])),
+        "steps": steps,
+        "repeats": repeats,
+        "rows": rows,
+        "over_the_reference": ratios(rows, "path", "reference"),
+        "over_the_standard": ratios(rows, "rule", "standard"),
+        "ablated": ratios(rows, "path", whole) if ablate else [],
+        "absent": absent,
+    }
+
+
+def made_by(device: torch.device, threads: int) -> dict:
+    """What produced the figures."""
+    name = device_name(device)
+    return {
+        "rr": __version__,
+        "git": provenance.git_state(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": f"{sys.platform} {platform.machine()}",
+        "device": name,
+        "threads": threads,
+        "peak_flops": peak_flops(name),
+    }
+
+
+def table(found: dict) -> list[tuple]:
+    """The rows as text, a header first: medians, and in brackets the least and most."""
+    lines = [
+        ("rung", "rule", "path", "ms a step", "tokens/s", "MFU", "peak memory", "speed", "memory")
+    ]
+    over = {(r["rung"], r["rule"], r["path"]): r for r in found["over_the_reference"]}
+    for row in found["rows"]:
+        who = (row["rung"], row["peer"] or row["rule"], row["path"])
+        if row["failed"]:
+            lines.append((*who, row["failed"], *[""] * 5))
+            continue
+        ratio = None if row["peer"] else over.get((row["rung"], row["rule"], row["path"]))
+        times = row["step_ms"]
+        lines.append((
+            *who,
+            f"{row['step_ms_median']:.1f} ({min(times):.1f}–{max(times):.1f})",
+            f"{row['tokens_per_second']:,.0f}",
+            "–" if row["mfu"] is None else f"{100 * row['mfu']:.1f} %",
+            f"{row['peak_bytes'] / 2**30:.2f} GiB",
+            "" if ratio is None else
+            f"{ratio['speed']:.2f}× ({ratio['least']:.2f}–{ratio['most']:.2f})",
+            "" if ratio is None else f"{ratio['memory']:.2f}×",
+        ))  # fmt: skip
+    return lines

@@ -1,0 +1,291 @@
+"""The value rules: what a block's attention mixes, its own values or also the first block's.
+
+    v', vstate = rule.values(v, vstate)     # before attention; v is None without own values
+    y          = rule.after(y, v', vstate)  # after attention, before the output projection
+
+`vstate` is what a value rule carries from block to block of one pass.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..config import ModelConfig, RRError
+from . import Described, Option, Site, register, resolve
+from .base import Normal, whole
+
+
+class ValueRule(Described):
+    """Base of the value rules: every block uses its own values, nothing is carried."""
+
+    kind = "values"
+
+    def __init__(self, site: Site, config: ModelConfig, **given: Any) -> None:
+        super().__init__(**given)
+        self.site = site
+
+    @classmethod
+    def has_own_v(cls, block: int) -> bool:
+        """Whether block 1 … L has a value projection."""
+        return True
+
+    @classmethod
+    def caches_v(cls, block: int) -> bool:
+        """Whether block 1 … L holds values of its own in the cache; else it reads block 1's."""
+        return True
+
+    def values(self, v: Tensor | None, vstate: Any) -> tuple[Tensor, Any]:
+        """Values to attend over, (B, heads, T, head_dim), and what is carried on."""
+        return v, vstate
+
+    def after(self, y: Tensor, v: Tensor, vstate: Any) -> Tensor:
+        """The attention output y, (B, heads, T, head_dim), before the output projection."""
+        return y
+
+    def params(self, site: Site) -> int:
+        """Trainable scalars of this rule at one attention site."""
+        return 0
+
+    def matmul_flops(self, site: Site) -> int:
+        """FLOPs a token of the rule's own matrix products, forward."""
+        return 0
+
+    def saved(self, config: ModelConfig) -> tuple[int, int]:
+        """(parameters, forward FLOPs a token) of the value projection this block goes without."""
+        if self.has_own_v(self.site.block):
+            return 0, 0
+        wide, bias = config.kv_heads * config.head_dim, config.flavour == "gpt2"
+        return wide * (config.d_model + bias), 2 * wide * config.d_model
+
+
+@register("own")
+class Own(ValueRule):
+    """V' = V_n: each block attends over its own values."""
+
+    equation = r"V'_n = V_n"
+    source = "Vaswani et al. 2017 (1706.03762)"
+
+
+class Mixed(ValueRule):
+    """Base of the rules V' = λ₁V₁ + λ₂V_n for n ≥ 2; block 1 is plain. V₁ is not detached.
+
+    vstate is V₁ of this pass. Values are cached as mixed: V₁ of the current tokens is all that is
+    needed of it.
+    """
+
+    def values(self, v: Tensor, vstate: Any) -> tuple[Tensor, Any]:
+        if vstate is None:
+            return v, v
+        first, own = self.lambdas()
+        return first * vstate + own * v, vstate
+
+    def lambdas(self) -> tuple[Any, Any]:
+        """(λ₁, λ₂) of this block."""
+        raise TypeError(f"{type(self).__name__} does not say its λ: define lambdas()")
+
+
+@register("identity")
+class Identity(Mixed):
+    """V' = ½V₁ + ½V_n: Identity-ResFormer, the form that the authors released."""
+
+    equation = r"V'_n = \tfrac12 V_1 + \tfrac12 V_n"
+    source = "ResFormer (2410.17897), v1 and the released code"
+
+    def lambdas(self) -> tuple[float, float]:
+        return 0.5, 0.5
+
+
+@register("constant")
+class ConstantValues(Mixed):
+    """V' = λV₁ + V_n with a fixed λ; 2 was the best of the paper's sweep."""
+
+    equation = r"V'_n = \lambda V_1 + V_n"
+    source = "Constant-ResFormer (2410.17897)"
+    options = {"lam": Option(2.0, "λ"), "own": Option(1.0, "coefficient on V_n")}
+
+    def lambdas(self) -> tuple[float, float]:
+        return self.opt.lam, self.opt.own
+
+
+@register("sparse")
+class Sparse(Mixed):
+    """V' = λV₁ + V_n in the last `blocks` blocks only; the paper's are 6–8 of 8 with λ = 5.
+
+    blocks=0 takes ⌈3L/8⌉, which is 3 of 8.
+    """
+
+    equation = r"V'_n = \lambda V_1 + V_n \text{ in the last blocks, else } V_n"
+    source = "Sparse-ResFormer (2410.17897, v5)"
+    options = {
+        "lam": Option(5.0, "λ"),
+        "blocks": whole(0, "how many last blocks; 0: ⌈3L/8⌉", 0),
+    }
+
+    def __init__(self, site: Site, config: ModelConfig, **given: Any) -> None:
+        super().__init__(site, config, **given)
+        last = self.opt.blocks or math.ceil(3 * site.n_layer / 8)
+        first = self.opt.lam if site.block > site.n_layer - last else 0.0
+        # A buffer: a number that differs between blocks would compile each block anew.
+        self.register_buffer("lam", torch.tensor(first), persistent=False)
+
+    def lambdas(self) -> tuple[Tensor, float]:
+        return self.lam, 1.0
+
+
+@register("learnable")
+class Learnable(Mixed):
+    """V' = λ₁V₁ + λ₂V_n, two learned scalars a block, both ½ at the start."""
+
+    equation = r"V'_n = \lambda_{n,1} V_1 + \lambda_{n,2} V_n"
+    source = "Learnable-ResFormer (2410.17897, v5)"
+
+    def __init__(self, site: Site, config: ModelConfig, **given: Any) -> None:
+        super().__init__(site, config, **given)
+        if site.block > 1:
+            self.lam = nn.Parameter(torch.empty(2))
+
+    def reset(self, normal: Normal) -> None:
+        if self.site.block > 1:
+            nn.init.constant_(self.lam, 0.5)
+
+    def lambdas(self) -> tuple[Tensor, Tensor]:
+        return self.lam[0], self.lam[1]
+
+    def params(self, site: Site) -> int:
+        return 2 if site.block > 1 else 0
+
+
+@register("learnable-plus")
+class LearnablePlus(ValueRule):
+    """V' = λ₁V₁ + λ₂V_n with λ_{n,1} = s·softmax(λ')_n: the blocks share one budget s of V₁.
+
+    The softmax runs over blocks 2 … L. s starts at L and each λ_{n,2} at ½. The initial λ' was not
+    found in the sources; here it is 0, so that every λ_{n,1} starts at L/(L − 1), about 1.
+
+    Block 1 owns s and λ' and hands s·softmax(λ'), (L − 1,), on with V₁: vstate is both. So no block
+    reaches into another, and each can be compiled, sharded and recomputed on its own.
+    """
+
+    equation = r"V'_n = s\,\mathrm{softmax}(\lambda')_n\, V_1 + \lambda_{n,2} V_n"
+    source = "Learnable-ResFormer-Plus (2410.17897, v5)"
+
+    def __init__(self, site: Site, config: ModelConfig, **given: Any) -> None:
+        super().__init__(site, config, **given)
+        if site.block == 1:
+            self.budget = nn.Parameter(torch.empty(1))  # s
+            self.share = nn.Parameter(torch.empty(site.n_layer - 1))  # λ'
+        else:
+            self.own = nn.Parameter(torch.empty(1))  # λ_{n,2}
+            # A buffer: a number that differs between blocks would compile each block anew.
+            self.register_buffer("where", torch.tensor([site.block - 2]), persistent=False)
+
+    def reset(self, normal: Normal) -> None:
+        if self.site.block == 1:
+            nn.init.constant_(self.budget, self.site.n_layer)
+            nn.init.zeros_(self.share)
+        else:
+            nn.init.constant_(self.own, 0.5)
+
+    def values(self, v: Tensor, vstate: Any) -> tuple[Tensor, Any]:
+        if vstate is None:
+            return v, (v, self.budget * self.share.softmax(0))
+        first, budgets = vstate
+        # Numbers without a dimension: they leave the values in their own precision.
+        return budgets.index_select(0, self.where)[0] * first + self.own[0] * v, vstate
+
+    def params(self, site: Site) -> int:
+        return site.n_layer if site.block == 1 else 1
+
+
+@register("dense")
+class Dense(ValueRule):
+    """V' = Σ_{i ≤ n} λ_ni V_i: every earlier block's values. Starts as the plain model.
+
+    The paper's tables have it lose to V₁ alone. Here λ_nn = 1 and the others 0 at the start. The
+    caption of the paper's Figure 5 is reported to give λ = 1; that caption was not read for this
+    package, nor to which of the λ it applies. vstate is the list of V₁ … V_n.
+    """
+
+    equation = r"V'_n = \sum_{i \le n} \lambda_{n,i} V_i"
+    source = "Dense-ResFormer (2410.17897, v5)"
+
+    def __init__(self, site: Site, config: ModelConfig, **given: Any) -> None:
+        super().__init__(site, config, **given)
+        if site.block > 1:
+            self.lam = nn.Parameter(torch.empty(site.block))
+
+    def reset(self, normal: Normal) -> None:
+        if self.site.block > 1:
+            nn.init.zeros_(self.lam)
+            nn.init.ones_(self.lam[-1:])
+
+    def values(self, v: Tensor, vstate: Any) -> tuple[Tensor, Any]:
+        if vstate is None:
+            return v, [v]
+        every = [*vstate, v]
+        return sum(lam * value for lam, value in zip(self.lam, every, strict=True)), every
+
+    def params(self, site: Site) -> int:
+        return site.block if site.block > 1 else 0
+
+
+@register("svformer")
+class SVFormer(ValueRule):
+    """V' = V₁ in every block: blocks 2 … L have no value projection, and their caches no values.
+
+    Per token the caches hold (L + 1)·d_kv elements instead of 2L·d_kv.
+    """
+
+    equation = r"V'_n = V_1"
+    source = "SVFormer (2410.17897)"
+
+    @classmethod
+    def has_own_v(cls, block: int) -> bool:
+        return block == 1
+
+    @classmethod
+    def caches_v(cls, block: int) -> bool:
+        return block == 1
+
+    def values(self, v: Tensor | None, vstate: Any) -> tuple[Tensor, Any]:
+        return (v, v) if vstate is None else (vstate, vstate)
+
+
+@register("neutreno")
+class NeuTRENO(Mixed):
+    """U = A V_n + λ(V₁ − V_n) before the output projection; residual=1 mixes ½V₁ + ½V_n first.
+
+    λ = 0.4 alone, as the authors have it. residual=1 keeps 0.4 unless lam is given, where their
+    code takes 0.2: `neutreno:residual=1,lam=0.2`. The sum needs one value head per query head.
+    """
+
+    equation = r"U_n = A_n V_n + \lambda (V_1 - V_n)"
+    source = "NeuTRENO (2312.00751), as in the code of 2410.17897"
+    options = {
+        "lam": Option(0.4, "λ"),
+        "residual": Option(
+            0, "1: mix the values as `identity` does, too", "0 or 1", lambda n: n in (0, 1)
+        ),
+    }
+
+    def __init__(self, site: Site, config: ModelConfig, **given: Any) -> None:
+        super().__init__(site, config, **given)
+        if config.kv_heads != config.n_head:
+            raise RRError(
+                f"neutreno adds values to the output of {config.n_head} heads but there are "
+                f"{config.kv_heads} value heads: n_kv_head = n_head is accepted"
+            )
+
+    def lambdas(self) -> tuple[float, float]:
+        return (0.5, 0.5) if self.opt.residual else (0.0, 1.0)
+
+    def after(self, y: Tensor, v: Tensor, vstate: Any) -> Tensor:
+        return y + self.opt.lam * (vstate - v)
+
+
+def make_values(spec: str, site: Site, config: ModelConfig) -> ValueRule:
+    """The value rule that `spec` names, at one attention site."""
+    cls, options = resolve(spec, kind="values")
+    return cls(site, config, **options)

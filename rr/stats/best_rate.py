@@ -1,0 +1,43 @@
+"""Which learning rate is best, and how sure the seeds are of it."""
+
+import itertools
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from ..config import RRError
+from .compare import numbers
+
+EXACT = 6  # up to so many seeds every resample is counted: 6⁶ = 46,656
+
+
+def best_rate_shares(
+    records: Iterable[Mapping], resamples: int = 10_000, seed: int = 0
+) -> dict[float, float]:
+    """Share of bootstrap resamples of the seeds in which each rate has the lowest mean loss.
+
+    records: rows with `lr`, `seed` and `val_loss` (nats per token), one per rate and seed; a seed
+    takes part where it has every rate. With up to six seeds all n^n resamples are counted and the
+    shares are exact; with more, `resamples` are drawn from `seed`. {rate: share}, rates ascending.
+
+    Raises RRError for a rate and seed run twice, fewer than two whole seeds, or a loss that is not
+    finite.
+    """
+    losses: dict[int, dict[float, float]] = {}
+    for row in records:
+        of_seed = losses.setdefault(row["seed"], {})
+        if row["lr"] in of_seed:
+            raise RRError(f"seed {row['seed']} was run twice at lr {row['lr']:g}: give one of them")
+        of_seed[row["lr"]] = row["val_loss"]
+    rates = sorted({rate for of_seed in losses.values() for rate in of_seed})
+    whole = [of_seed for _, of_seed in sorted(losses.items()) if len(of_seed) == len(rates)]
+    if len(whole) < 2:
+        raise RRError(f"{len(whole)} seeds have all {len(rates)} rates: at least two are needed")
+    table = np.stack([numbers([row[rate] for rate in rates], "val_loss") for row in whole])
+    n = len(table)
+    if n <= EXACT:
+        draws = np.array(list(itertools.product(range(n), repeat=n)))
+    else:
+        draws = np.random.default_rng(seed).integers(0, n, (resamples, n))
+    chosen = table[draws].mean(axis=1).argmin(axis=1)
+    return {rate: float((chosen == i).mean()) for i, rate in enumerate(rates)}

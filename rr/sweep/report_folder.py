@@ -1,0 +1,330 @@
+"""A folder's report: what its runs say together, what is missing, and the command that fills it."""
+
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .. import DATA
+from ..config import RRError, Run, file_bytes
+from ..model.ladder import SHAPE, parse_rung
+from ..residual import allow_rule, as_allowed, canonical
+from ..stats import scan, table
+from ..stats.results import GROUP, TOLD
+from ..stats.show import MORE, columns, grouped
+from ..stats.tables import arm_of, group_key
+from ..training.command_line import options, words
+from .report_run import LARGEST_CURVE
+
+
+@dataclass
+class Survey:
+    """What is in a folder of runs. Lists of lines are for people: each names a run, and why."""
+
+    folder: Path
+    shown: str  # the folder as a command can name it
+    results: list[dict]  # of the runs in the plan; one with decay branches has a row a budget
+    rows: list[dict]  # of `stats.table`
+    runs: dict[str, dict]  # run.json by run id, of results and of runs that are waiting
+    damaged: list[str] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
+    outside: list[str] = field(default_factory=list)  # not in the plan: not in the table
+    missing: list[dict] = field(default_factory=list)  # `group, rung, arm, seeds, like, given`
+    notes: list[str] = field(default_factory=list)  # against a table, or a command
+
+
+def survey(
+    folder: str | Path,
+    rungs: Sequence[str] = (),
+    rules: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    baseline: str = "standard",
+) -> Survey:
+    """Read every run below `folder`, complete or not; nothing is left out without being named.
+
+    folder: a path, or the name of a record in data/measured. rungs, rules, seeds: the plan. Runs
+    outside it are named and take no part; what it holds and the folder does not is `missing`.
+    Without a plan every group of comparable runs should have each of its arms at each of its seeds.
+    Raises RRError where there is no such folder, or nothing in it that can be read.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        path = DATA / "measured" / folder
+    if not str(folder) or not path.is_dir():
+        raise RRError(f"no folder {folder}: a folder of runs, or one of data/measured, is accepted")
+    rules = [_arm(words) for words in rules]
+    rungs = [_rung(words) for words in rungs]
+    recorded = path.resolve().is_relative_to(DATA.resolve())
+    found = scan(path)
+    here = Survey(path, "RUNS" if recorded else str(folder), [], [], _specifications(path))
+    here.damaged = [f"{place.relative_to(path)}: {why}" for place, why in found.damaged]
+    here.begun = [_begun(place, path) for place in found.waiting]
+    for row in found.rows:
+        reason = _outside(row, rungs, rules, seeds)
+        if reason:
+            here.outside.append(f"{row['id']}: {arm_of(row)}, {reason}")
+        else:
+            here.results.append(row)
+    if not (here.results or here.damaged or here.begun or here.outside):
+        raise RRError(f"no run below {path}: a folder that holds runs is accepted")
+    try:
+        here.rows = table(here.results, baseline) if here.results else []
+    except RRError as error:  # the baseline itself is missing: that is a finding
+        here.notes.append(str(error))
+    here.notes += _unread(here)
+    here.missing = _missing(here, rungs, rules, seeds)
+    return here
+
+
+def _unread(here: Survey) -> list[str]:
+    """A line for each rule in a file that nobody allowed: a command that names it runs it."""
+    read = {}
+    for record in here.runs.values():
+        run = _run(record)
+        if run is not None:
+            read |= {run.rule: run.rule_content, run.values: run.values_content}
+    notes = []
+    for rule in read.items():
+        try:
+            as_allowed([rule], (), here.shown)
+        except RRError as error:
+            notes.append(str(error))
+    return notes
+
+
+def _rung(words: str) -> str:
+    """A rung of the plan as runs name it, its options in one order; RRError if unknown."""
+    _, shape = parse_rung(words)
+    told = ",".join(f"{key}={shape[key]}" for key in SHAPE if key in shape)
+    return words.partition(":")[0] + (told and f":{told}")
+
+
+def _arm(words: str) -> str:
+    """An arm of the plan as tables name it, "constant" for "constant:c=0.5"; RRError if unknown."""
+    rule, plus, values = words.partition(" + ")
+    allow_rule(rule, *filter(None, [values]))
+    return canonical(rule) + (plus and f" + {canonical(values, 'values')}")
+
+
+def _specifications(path: Path) -> dict[str, dict]:
+    """run.json by the id that it says; what cannot be read is told of elsewhere."""
+    found = {}
+    for place in sorted(path.rglob("run.json")):
+        try:
+            record = json.loads(file_bytes(place))
+            found[record["id"]] = record
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue
+    return found
+
+
+def _begun(place: Path, folder: Path) -> str:
+    """A run without a result, and how far it has come."""
+    try:
+        spec = json.loads(file_bytes(place / "run.json"))["run"]
+        told = f"{spec['rung']}, {spec['rule']}, seed {spec['seed']}"
+        steps = spec["recipe"]["steps"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"{place.relative_to(folder)}: its run.json is damaged"
+    try:
+        curve = file_bytes(place / "metrics.jsonl", LARGEST_CURVE)
+        last = json.loads(curve.splitlines()[-1])["step"]
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        last = 0
+    return f"{place.relative_to(folder)}: {told}, begun, at step {last} of {steps}"
+
+
+def _outside(row: dict, rungs: Sequence, rules: Sequence, seeds: Sequence) -> str:
+    """Why a run is not in the plan, "" where it is."""
+    for name, value, plan in (
+        ("rung", row["rung"], rungs), ("rule", arm_of(row), rules), ("seed", row["seed"], seeds)
+    ):  # fmt: skip
+        if plan and value not in plan:
+            return f"{name} {value} is not in the plan"
+    return ""
+
+
+def _missing(here: Survey, rungs: Sequence, rules: Sequence, seeds: Sequence) -> list[dict]:
+    """Arms and seeds that a group of comparable runs lacks; whole rungs of the plan, too.
+
+    An arm may have been run at several learning rates: at any of them a seed counts as run.
+    """
+    groups: dict[tuple, dict] = defaultdict(lambda: defaultdict(list))
+    for row in here.results:
+        groups[group_key(row)][arm_of(row)].append(row)
+    out = []
+    for arms in groups.values():
+        wanted = {row["seed"] for runs in arms.values() for row in runs} | set(seeds)
+        first = next(iter(arms.values()))
+        for arm in dict.fromkeys([*arms, *rules]):
+            runs = arms.get(arm, [])
+            lacking = sorted(wanted - {row["seed"] for row in runs})
+            if lacking:
+                # the rate that the arm was mostly run at; a new arm is like the first
+                rates = [row["lr"] for row in runs]
+                like = max(runs, key=lambda row: rates.count(row["lr"])) if runs else first[0]
+                out.append({"rung": like["rung"], "arm": arm, "seeds": lacking, "like": like,
+                            "own": bool(runs)})  # fmt: skip
+    for rung in rungs:
+        if any(row["rung"] == rung for row in here.results):
+            continue
+        like = here.results[0] if here.results else None
+        arms = rules or list(dict.fromkeys(arm_of(row) for row in here.results))
+        wanted = sorted(set(seeds) or {row["seed"] for row in here.results})
+        out += [{"rung": rung, "arm": arm, "seeds": wanted, "like": like, "own": False}
+                for arm in arms]  # fmt: skip
+    return out
+
+
+def shown(here: Survey) -> list[dict]:
+    """The table in words, a mapping a row, for people; `runs` says which group, if there are some.
+
+    The same columns as `rr table`.
+    """
+    found = []
+    groups = list(grouped(here.rows))
+    for title, rows in groups:
+        for row in rows:
+            told = dict(zip([*MORE[:-1], "notes"], columns(row), strict=True))
+            found.append({"runs": title, **told} if len(groups) > 1 else told)
+    return found
+
+
+def command(here: Survey) -> list[str]:
+    """The `rr sweep` commands that fill what is missing and go on with what was begun.
+
+    A sweep skips what is finished, so that runs of equal options become one command.
+    """
+    wanted: dict[str, tuple[dict, dict, set]] = {}
+    for gap in here.missing:
+        given = _options(here, gap)
+        seeds = gap["seeds"]
+        rule = given.pop("rule")
+        key = repr(sorted(given.items(), key=repr))
+        _, rules, known = wanted.setdefault(key, (given, {}, set()))
+        rules[rule] = None
+        known.update(seeds)
+    lines = [
+        words(given | {"rule": list(rules), "seed": sorted(seeds)}, "sweep", here.shown)
+        for given, rules, seeds in wanted.values()
+    ]
+    results = {row["id"].partition("/")[0] for row in here.results}
+    for name, record in here.runs.items():
+        if name in results or not any(name in line for line in here.begun):
+            continue
+        given = _spec_options(record)
+        planned = any(
+            gap["rung"] == given.get("rung") and given.get("seed") in gap["seeds"]
+            and gap["arm"] == arm_of({"values": "own", **given}) for gap in here.missing
+        )  # fmt: skip
+        if given and not planned:
+            lines.append(words(given, "train", here.shown))
+    return lines
+
+
+def _run(record: Mapping) -> Run | None:
+    """The run of a run.json; None where it is none."""
+    try:
+        return Run.from_spec(record["run"], dict(record["source"]))
+    except (RRError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _spec_options(record: Mapping) -> dict:
+    run = _run(record)
+    try:
+        return options(run) if run is not None else {}
+    except RRError:  # a rung that is none of the ladder's
+        return {}
+
+
+def _options(here: Survey, gap: Mapping) -> dict:
+    """Options of a missing run, but for its seed: those of the run that it should be like."""
+    like = gap["like"]
+    given = _spec_options(here.runs.get(like["id"].partition("/")[0], {})) if like else {}
+    if not given and like:  # a result without its run.json: what the result itself says
+        names = ("rule", "values", "loops", "flavour", "corpus", "tokenizer", "protocol", "steps",
+                 "lr", "batch", "precision")  # fmt: skip
+        given = {name: like[name] for name in names}
+    given |= {"rung": gap["rung"]}
+    given.pop("seed", None)
+    if gap["rung"] != (like or {}).get("rung"):  # a rung of its own: its own steps, batch and rate
+        for name in ("steps", "budgets", "warmup", "batch", "lr"):
+            given.pop(name, None)
+    if not gap["own"]:
+        rule, _, values = gap["arm"].partition(" + ")
+        given |= {"rule": rule}
+        given.pop("values", None)
+        given |= {"values": values} if values else {}
+    return given
+
+
+def points(here: Survey) -> tuple[list[dict], list[str]]:
+    """Gap of each arm against its baseline by size, for the emergence figure; what has no gap.
+
+    Points `arm, rule, series, rung, size` (parameters), `gap, lo, hi` (nats a token, t interval),
+    `n` (pairs), `diverged`. A series is an arm at one budget, text and recipe over all rungs.
+    """
+    sizes = defaultdict(list)
+    for row in here.results:
+        sizes[group_key(row), arm_of(row), row["lr"]].append(row["params"])
+    recipes = {_recipe(row) for row in here.rows}
+    found, without = [], []
+    for row in here.rows:
+        if row["baseline"] is None:
+            if row["notes"] and arm_of(row) != row["arm"]:
+                without.append(f"{row['rung']}, {row['arm']}: {'; '.join(row['notes'])}")
+            continue
+        if row["difference"] is None:
+            without.append(f"{row['rung']}, {row['arm']}: {'; '.join(row['notes'])}")
+            continue
+        size = max(sizes[group_key(row), arm_of(row), row["lr"]])
+        series = arm_of(row)
+        if len(recipes) > 1:
+            series += f", {row['steps']} steps"
+        found.append({
+            "arm": row["arm"], "rule": row["rule"], "series": series, "rung": row["rung"],
+            "size": size, "gap": row["difference"], "lo": row["lo"], "hi": row["hi"],
+            "n": len(row["pairs"]), "diverged": len(row["diverged"]),
+        })  # fmt: skip
+    return found, without
+
+
+def _recipe(row: dict) -> tuple:
+    """What tells two series apart: all of a group but its size."""
+    return tuple(repr(row.get(name)) for name in GROUP + TOLD if name not in ("rung", "batch"))
+
+
+def cost_by_arm(here: Survey) -> list[dict]:
+    """What runs of each rung, arm and device took: runs, tokens, hours, tokens/s; then the sum.
+
+    A run with decay branches counts once, with its longest budget's tokens. seconds are those of
+    training; runs that were begun and not ended, or are damaged, are not in it.
+    """
+    whole = {}
+    for row in here.results:  # rows of one run follow one another, the longest budget last
+        whole[row["id"].partition("/")[0]] = row
+    found = defaultdict(list)
+    for name, row in whole.items():
+        made = here.runs.get(name, {}).get("provenance", {})
+        device = made.get("device", "unknown")
+        threads = row.get("threads")
+        place = f"{device}, {threads} threads" if device == "cpu" else device
+        found[row["rung"], arm_of(row), place].append(row)
+    lines = [_cost(*key, runs) for key, runs in sorted(found.items(), key=lambda item: item[0])]
+    total = list(itertools.chain.from_iterable(found.values()))
+    return [*lines, _cost("all", "", "", total)] if total else []
+
+
+COST = ("rung", "arm", "device", "runs", "diverged", "tokens", "hours", "tokens/s")
+
+
+def _cost(rung: str, arm: str, device: str, runs: list[dict]) -> dict:
+    seconds = sum(row["seconds"] for row in runs)
+    tokens = sum(row["tokens"] for row in runs)
+    lost = sum(row["status"] == "diverged" for row in runs)
+    speed = tokens / seconds if seconds else None
+    told = (rung, arm, device, len(runs), lost, tokens, seconds / 3600, speed)
+    return dict(zip(COST, told, strict=True))

@@ -1,0 +1,59 @@
+"""A run's specification as the options of `rr train`."""
+
+import shlex
+from collections.abc import Mapping
+
+from ..config import Run, parse_spec
+from ..model import ladder
+
+
+def options(run: Run) -> dict[str, object]:
+    """The options of `rr train` that name this run; those at their default are left out."""
+    recipe, given = run.recipe, {"rung": run.rung, "rule": run.rule}
+    for name, default in (("values", "own"), ("loops", 1), ("flavour", "gpt2")):
+        if getattr(run, name) != default:
+            given[name] = getattr(run, name)
+    given["corpus"] = run.source.get("corpus", run.corpus)
+    if "tokenizer" in run.source:
+        given["tokenizer"] = run.source["tokenizer"]
+    given |= {"protocol": run.protocol, "seed": run.seed}
+    if recipe.budgets:
+        given["budgets"] = list(recipe.budgets)
+    elif recipe.steps != ladder.recipe(run.rung, run.protocol).steps:
+        given["steps"] = recipe.steps
+    usual = ladder.recipe(run.rung, run.protocol, steps=recipe.steps)
+    for name in ("warmup", "lr", "batch", "eval_batches", "precision", "depth_lr"):
+        if getattr(recipe, name) != getattr(usual, name):
+            given[name] = getattr(recipe, name)
+    return given
+
+
+def sample_command(run: Run, out: str, tokens: int = 80) -> str:
+    """`rr sample …` of a run in the folder `out`, with the reader's own rules that it needs."""
+    line = ["rr", "sample", f"{out}/{run.id}", "--tokens", str(tokens)]
+    own = [name for name in (parse_spec(spec)[0] for spec in (run.rule, run.values))
+           if ".py:" in name]  # fmt: skip
+    return shlex.join([*line, *(["--rule", *own] if own else [])])
+
+
+def words(given: Mapping[str, object], verb: str, out: str) -> str:
+    """A command line, `rr train …` or, with lists, `rr sweep …`."""
+    options = {**given, "out": out}
+    if "budgets" in options:
+        options["budgets"] = [options["budgets"]]
+    return shlex.join(["rr", verb, *typed(options)])
+
+
+def typed(options: Mapping[str, object]) -> list[str]:
+    """Options as they are typed: `--seed 0 1 --budgets 10,20 30,60 --depth-lr`.
+
+    A list is an option's values; a list within it is one value with commas. None, False: not given.
+    """
+    words = []
+    for name, value in options.items():
+        if value is None or value is False:
+            continue
+        words.append(f"--{name.replace('_', '-')}")
+        values = value if isinstance(value, list | tuple) else [] if value is True else [value]
+        words += [",".join(map(str, v)) if isinstance(v, list | tuple) else str(v) for v in values]
+    return words

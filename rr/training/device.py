@@ -1,0 +1,106 @@
+"""The machine under a run: device, precision, threads, files that survive a crash, provenance."""
+
+import contextlib
+import ctypes
+import os
+import platform
+
+import torch
+
+from ..config import RRError, nearest
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def pick_device(name: str | None = None) -> torch.device:
+    """The device a run uses: "auto" takes cuda, else cpu. RRError if it is not there.
+
+    mps, a Mac's GPU, is used where it is asked for by name: nobody has measured or tested a run on
+    it yet.
+    """
+    name = name or "auto"
+    if name not in DEVICES:
+        raise RRError(f"unknown device {name!r}: {nearest(name, DEVICES)}")
+    here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        name = "cuda" if here["cuda"] else "cpu"
+    elif not here.get(name, True):
+        usable = " or ".join(["cpu", *(other for other, there in here.items() if there)])
+        raise RRError(f"device {name!r} is not available here: {usable} can be used")
+    return torch.device(name)
+
+
+def device_name(device: torch.device) -> str:
+    """What the bits of a run depend on: a GPU's model, else the kind of device."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def set_threads(n: int | None) -> int:
+    """Threads of torch's CPU kernels; sums depend on it, so a resumed run keeps its number.
+
+    n: None stands for OMP_NUM_THREADS, where that is set, else for every core this process may use.
+    """
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # one entry a level
+    if n is None and first.isdecimal() and int(first):
+        n = int(first)
+    elif n is None:
+        n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if not 1 <= n <= 1024:  # OpenMP aborts the process where it cannot have as many as it is told
+        raise RRError(f"threads is {n}: a whole number from 1 to 1024 is accepted")
+    torch.set_num_threads(n)
+    return n
+
+
+def keep_freed() -> None:
+    """From here on this process keeps the memory that it frees, for its next step to use.
+
+    glibc gives large blocks back to the kernel at once, which hands them out again page by page,
+    each of them cleared. That costs a CPU's step more than some of its products; what it saves is
+    memory. For the rest of the process, and on glibc alone: elsewhere nothing changes.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-4, 0)  # M_MMAP_MAX: no block is a mapping of its own
+        libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: the heap never shrinks
+
+
+def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager:
+    """The context in which the model runs.
+
+    bf16, fp16: matrix products in 16 bits; master weights, stream, softmax and loss in float32.
+    tf32: float32 with TF32 matrix products where the device has them. fp32: float32 throughout.
+    """
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    if precision in HALF:
+        return torch.autocast(device.type, HALF[precision])
+    return contextlib.nullcontext()
+
+
+def resolve_precision(device: torch.device, asked: str) -> str:
+    """The precision a run has on a device: what was asked, or fp16 where a GPU lacks bf16."""
+    if asked == "bf16" and device.type == "cuda":
+        if not torch.cuda.is_bf16_supported(including_emulation=False):
+            return "fp16"
+    if asked == "bf16" and device.type == "mps" and not torch.backends.mps.is_macos_or_newer(14, 0):
+        return "fp16"
+    return asked
+
+
+def prepare(device: torch.device, threads: int | None) -> int:
+    """Set threads, cuBLAS's repeatable workspace, and denormals to zero (10x slower CPU steps).
+
+    Returns the number of threads. Kernels that add in no fixed order (the backward of attention on
+    a GPU) stay as they are: two runs are the same bits on a CPU alone.
+    """
+    torch.set_flush_denormal(True)
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    return set_threads(threads)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether torch (which raises a plain RuntimeError on the CPU) or Python ran out of memory."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )

@@ -1,0 +1,204 @@
+"""Several processes that train one run: who takes which windows, and how gradients meet.
+
+Started by `torchrun … -m rr.cli train …`; alone, everything here does nothing. Every rank draws
+the same batch and takes its own slice of it, so the batches are the same at any world size. Rank 0
+alone writes; checkpoints hold whole tensors in one layout, so they load at any world size and
+under either strategy:
+
+    ddp    every rank holds the whole model; gradients are summed after the backward pass
+    fsdp   every rank holds a shard of each block (FSDP2), gathered while the block runs
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from ..config import RRError, nearest
+
+STRATEGIES = ("ddp", "fsdp")
+T = TypeVar("T")
+
+
+class World:
+    """The processes of one run, seen from one of them."""
+
+    def __init__(self, rank: int = 0, size: int = 1, strategy: str | None = None) -> None:
+        self.rank, self.size, self.strategy = rank, size, strategy
+
+    @classmethod
+    def here(cls, strategy: str | None = None) -> "World":
+        """The processes that torchrun started, or this one alone; ddp unless told otherwise."""
+        strategy = strategy or "ddp"
+        if strategy not in STRATEGIES:
+            known = nearest(strategy, STRATEGIES)
+            raise RRError(f"unknown way to go parallel {strategy!r}: {known}")
+        size = int(os.environ.get("WORLD_SIZE", 1))
+        return cls(int(os.environ.get("RANK", 0)), size, strategy if size > 1 else None)
+
+    def __enter__(self) -> "World":
+        """Join the other processes; nothing to do alone."""
+        self.joined = self.strategy is not None and not dist.is_initialized()
+        if self.joined:
+            dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        # After an error the others may be waiting in a sum: torchrun ends them.
+        if self.joined and error[0] is None:
+            dist.barrier()
+        if self.joined:
+            dist.destroy_process_group()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes."""
+        return self.rank == 0
+
+    def device(self, device: torch.device) -> torch.device:
+        """This process's own device of that kind."""
+        if self.strategy is None or device.type != "cuda":
+            return device
+        own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        torch.cuda.set_device(own)
+        return own
+
+    def agree(self, make: Callable[[], T]) -> T:
+        """What rank 0 makes, in every process."""
+        made = [make() if self.leads else None]
+        if self.strategy is not None:
+            dist.broadcast_object_list(made)
+        return made[0]
+
+    def first(self, make: Callable[[], T]) -> T:
+        """Made by rank 0 first, then by the others, who find what it left on disk."""
+        if self.strategy is not None and not self.leads:
+            dist.barrier()
+        made = make()
+        if self.strategy is not None and self.leads:
+            dist.barrier()
+        return made
+
+    def any(self, *flags: bool) -> tuple[bool, ...]:
+        """For each flag, whether it is set in any process: all do the same, or wait for ever."""
+        if self.strategy is None:
+            return flags
+        held = torch.tensor(flags, dtype=torch.int32, device=self._home)
+        dist.all_reduce(held, dist.ReduceOp.MAX)
+        return tuple(bool(flag) for flag in held.tolist())
+
+    def sum(self, value: Tensor) -> Tensor:
+        """The sum over processes, in place."""
+        if self.strategy is not None:
+            dist.all_reduce(value)
+        return value
+
+    def gathered(self, value: T) -> list[T]:
+        """The value of each process, by rank."""
+        values = [value] * self.size
+        if self.strategy is not None:
+            dist.all_gather_object(values, value)
+        return values
+
+    @property
+    def _home(self) -> torch.device:
+        return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+
+    # -- batches --------------------------------------------------------------------------------
+
+    def check(self, batch: int) -> None:
+        """Raise unless the batch divides among the processes."""
+        if batch % self.size:
+            raise RRError(
+                f"a batch of {batch} windows does not divide among {self.size} processes: "
+                "a divisor of the batch is accepted"
+            )
+
+    def slice(self, rows: T) -> T:
+        """This process's part of a batch: rows of equal number, in the order of ranks."""
+        own = len(rows) // self.size
+        return rows[self.rank * own : (self.rank + 1) * own]
+
+    def deal(self, items: Iterable[T]) -> Iterable[tuple[T, bool]]:
+        """Items in turn to each process: (item, whether it counts here).
+
+        Every process gets equally many, because a sharded model runs in all of them or in none;
+        who has run out repeats an item that does not count.
+        """
+        items = list(items)
+        for start in range(0, len(items), self.size):
+            mine = start + self.rank
+            yield items[min(mine, len(items) - 1)], mine < len(items)
+
+    # -- the model ------------------------------------------------------------------------------
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """What to call in training: the model, its DDP wrapper, or the model sharded in place."""
+        if self.strategy == "fsdp":
+            from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+            if model.per_pass:  # later passes lend each other sublayers past the blocks' own doors
+                raise RRError("per_pass=1 cannot be sharded: --parallel ddp is accepted")
+            for layer in model.layers:
+                fully_shard(layer)
+            fully_shard(model)
+            register_fsdp_forward_method(model, "hidden")  # evaluation enters there
+        if self.strategy == "ddp":
+            return nn.parallel.DistributedDataParallel(model)
+        return model
+
+    @contextlib.contextmanager
+    def adding(self, run: nn.Module, last: bool) -> Iterator[None]:
+        """Around the backward pass of one micro-batch: gradients meet after the last one alone."""
+        if self.strategy == "fsdp":
+            run.set_requires_gradient_sync(last)
+        with run.no_sync() if self.strategy == "ddp" and not last else contextlib.nullcontext():
+            yield
+
+    def whole(self, value: Any) -> Any:
+        """The same nest of dicts and lists with every sharded tensor gathered, on the CPU."""
+        if isinstance(value, dict):
+            return {key: self.whole(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self.whole(item) for item in value)
+        if isinstance(value, Tensor) and hasattr(value, "full_tensor"):
+            return value.full_tensor().cpu()
+        return value
+
+    def load_model(self, model: nn.Module, state: dict[str, Tensor]) -> None:
+        """`load_state_dict` of whole tensors into a model that may be sharded."""
+        if self.strategy != "fsdp":
+            model.load_state_dict(state)
+            return
+        held = model.state_dict()
+        model.load_state_dict({name: like(held[name], value) for name, value in state.items()})
+
+    def load_optimizer(self, optimizer: torch.optim.Optimizer, state: dict) -> None:
+        """The same for an optimiser's state, whose parameters count in one order everywhere."""
+        if self.strategy == "fsdp":
+            params = [p for group in optimizer.param_groups for p in group["params"]]
+            moments = {}
+            for index, held in state["state"].items():
+                own = params[index]  # its moments have its shape; the count of steps has none
+                moments[index] = {
+                    name: like(own, value) if value.shape == own.shape else value
+                    for name, value in held.items()
+                }
+            state = {**state, "state": moments}
+        optimizer.load_state_dict(state)
+
+
+def like(held: Tensor, value: Tensor) -> Tensor:
+    """`value`, sharded as `held` is."""
+    if not hasattr(held, "device_mesh"):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value.to(held.device), held.device_mesh, held.placements)
+
+
+ALONE = World()

@@ -1,0 +1,178 @@
+"""Measuring a model: held-out loss, calibration, and probes of stream, gates and gradients.
+
+Losses are in nats a token, summed in float64.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data.batches import gather
+from ..model.transformer import Model
+from ..ops.cross_entropy import token_losses
+from .distributed import ALONE, World
+
+CLEAN_LIMIT = 1_000_000  # held-out tokens that protocol `clean` evaluates at most
+BINS = 15  # of the calibration error
+
+
+@dataclass(frozen=True)
+class Score:
+    """A held-out result: loss (nats a token), calibration error, and target tokens counted."""
+
+    loss: float
+    ece: float
+    tokens: int
+
+
+class Tally:
+    """Sums losses and calibration bins over batches."""
+
+    def __init__(self) -> None:
+        self.means: list[float] = []
+        self.loss, self.tokens = 0.0, 0
+        self.bins = np.zeros((BINS, 3))  # tokens, summed confidence, hits
+
+    def add(self, loss: Tensor, confidence: Tensor, hit: Tensor) -> None:
+        """Count the tokens of one batch; each (n,)."""
+        loss, confidence, hit = (t.cpu().double().numpy() for t in (loss, confidence, hit))
+        self.means.append(loss.mean())
+        self.loss += loss.sum()
+        self.tokens += len(loss)
+        # Bins are open below: confidence on an edge falls into the lower bin, as in the study.
+        edges = np.linspace(0, 1, BINS + 1)
+        where = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, BINS - 1)
+        for column, weight in enumerate((None, confidence, hit)):
+            self.bins[:, column] += np.bincount(where, weight, minlength=BINS)
+
+    def gather(self, world: World) -> "Tally":
+        """The sums of all processes, in each of them."""
+        if world.size > 1:
+            parts = world.gathered((self.means, self.loss, self.tokens, self.bins))
+            self.means = [mean for means, *_ in parts for mean in means]
+            self.loss, self.tokens, self.bins = (sum(part[i] for part in parts) for i in (1, 2, 3))
+        return self
+
+    def score(self, mean_of_batches: bool = False) -> Score:
+        """Loss over all tokens, or the mean of batch means as the study reports it."""
+        loss = float(np.mean(self.means)) if mean_of_batches else self.loss / self.tokens
+        # Σ_b (n_b / n)·|accuracy_b − confidence_b|, with accuracy and confidence as bin means.
+        ece = float(np.abs(self.bins[:, 2] - self.bins[:, 1]).sum() / self.tokens)
+        return Score(loss, ece, self.tokens)
+
+
+@contextlib.contextmanager
+def evaluating(model: Model) -> Iterator[None]:
+    """Evaluation mode without gradients; the model's mode is put back."""
+    mode = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(mode)
+
+
+def add_batch(
+    model: Model,
+    tally: Tally,
+    x: Tensor,
+    y: Tensor,
+    keep: Tensor | None = None,
+    counts: bool = True,
+) -> None:
+    """Score inputs x against targets y, both (B, T); `keep` masks targets out.
+
+    counts=False runs the model and adds nothing: a sharded model runs in all processes or in none.
+    """
+    device = model.token.weight.device
+    hidden = model.hidden(x.to(device)).flatten(0, 1)
+    y = y.to(device).flatten()
+    if keep is not None:
+        keep = keep.to(device).flatten()
+        hidden, y = hidden[keep], y[keep]
+    parts = [
+        token_losses(
+            hidden[i : i + 1024], model.head_weight, y[i : i + 1024], model.config.vocab_size
+        )
+        for i in range(0, len(y), 1024)
+    ]
+    if counts:
+        tally.add(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def ordered(
+    model: Model,
+    tokens: np.ndarray,
+    batch: int,
+    batches: int | None = None,
+    world: World = ALONE,
+) -> Score:
+    """Protocol `clean`: the held-out stream in order, the same for every seed.
+
+    Windows of seq_len follow each other without overlap; the last, shorter one counts too. At
+    most the first million tokens; `batches` shortens it further.
+    """
+    tokens, t = tokens[: CLEAN_LIMIT + 1], model.config.seq_len
+    starts = np.arange(0, len(tokens) - 1, t)
+    if batches is not None:
+        starts = starts[: batches * batch]
+    tally = Tally()
+    with evaluating(model):
+        whole = starts[starts + t < len(tokens)]
+        parts = [(whole[i : i + batch], t) for i in range(0, len(whole), batch)]
+        parts += [([start], len(tokens) - 1 - start) for start in starts[len(whole) :]]
+        for (where, length), counts in world.deal(parts):
+            add_batch(model, tally, *gather(tokens, where, length), counts=counts)
+    return tally.gather(world).score()
+
+
+def drawn(
+    model: Model,
+    tokens: np.ndarray,
+    batch: int,
+    batches: int,
+    stream: np.random.RandomState,
+    world: World = ALONE,
+) -> Score:
+    """Protocol `paper`: random windows from the run's own NumPy stream; mean of batch means."""
+    t, tally = model.config.seq_len, Tally()
+    parts = [stream.randint(0, len(tokens) - t - 1, batch) for _ in range(batches)]
+    with evaluating(model):
+        for starts, counts in world.deal(parts):
+            add_batch(model, tally, *gather(tokens, starts, t), counts=counts)
+    return tally.gather(world).score(mean_of_batches=True)
+
+
+def by_document(
+    model: Model, tokens: np.ndarray, eot: int, batch: int = 32, world: World = ALONE
+) -> Score:
+    """Each held-out document alone in its window, read after one end-of-text.
+
+    The loss to hold against an entropy floor: every token of a document is predicted, its end
+    included, and nothing before it helps. Documents must fit seq_len.
+    """
+    t = model.config.seq_len
+    ends = np.flatnonzero(np.asarray(tokens) == eot)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    if (ends - starts + 1).max() > t:
+        raise ValueError(f"a document of {(ends - starts + 1).max()} tokens exceeds {t}")
+    order = np.argsort(ends - starts, kind="stable")  # batches of similar length
+    tally = Tally()
+    with evaluating(model):
+        parts = [order[i : i + batch] for i in range(0, len(order), batch)]
+        for chosen, counts in world.deal(parts):
+            longest = int((ends[chosen] - starts[chosen]).max()) + 1
+            rows = np.full((len(chosen), longest + 1), eot, dtype=np.int64)
+            keep = np.zeros((len(chosen), longest), dtype=bool)
+            for row, j in enumerate(chosen):
+                n = ends[j] - starts[j] + 1
+                rows[row, 1 : n + 1] = tokens[starts[j] : ends[j] + 1]
+                keep[row, :n] = True
+            x, y = torch.from_numpy(rows[:, :-1]), torch.from_numpy(rows[:, 1:])
+            add_batch(model, tally, x, y, torch.from_numpy(keep), counts)
+    return tally.gather(world).score()

@@ -1,0 +1,196 @@
+"""Share a trained run, and load one that was shared: two lines each.
+
+    rr.save_pretrained("runs/3f2a…", "review-60M")       # a folder that can be uploaded as it is
+    model = rr.from_pretrained("somebody/review-60M")    # or the folder itself
+
+A shared model is a folder with config.json, model.safetensors, the tokenizer's vocab.json and
+merges.txt, and a model card. Nothing in it is code, and nothing in it is run: a rule in a file,
+which a changed configuration may name, is imported only where the caller names it, too.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from safetensors import SafetensorError, safe_open
+
+from .. import io
+from ..config import ModelConfig, RRError, checked_file, file_bytes
+from ..data.tokenizer import FILES, Vocabulary
+from ..model.transformer import Model
+from ..model.weights import check_sizes
+from ..residual import as_allowed
+from .run_folder import finished, load, read_specification
+
+CARD = """---
+{{ card_data }}
+---
+
+# {{ title }}
+
+A decoder-only language model of {{ params }} parameters, trained by
+{% if repo_url %}[`rr`]({{ repo_url }}){% else %}`rr`{% endif %}
+with the residual rule `{{ rule }}` and the value rule `{{ values }}`.
+
+```python
+import rr
+
+model = rr.from_pretrained("THIS-REPOSITORY")  # pip install 'review-residuals[hub]'
+ids = model.vocabulary.encode("Once upon a time")
+```
+
+| | |
+|---|---|
+{% for name, value in facts.items() %}| {{ name }} | {{ value }} |
+{% endfor %}
+The loss is in nats a token, on held-out text of the corpus above. One run of one seed: how far
+runs of other seeds scatter, this card does not know.
+"""
+
+
+def home() -> str | None:
+    """The project's address, as the installed package states it; None where it states none."""
+    try:
+        urls = metadata.metadata("review-residuals").get_all("Project-URL") or []
+    except metadata.PackageNotFoundError:
+        return None
+    return dict(url.split(", ", 1) for url in urls).get("Repository")
+
+
+class Pretrained(
+    Model,
+    PyTorchModelHubMixin,
+    repo_url=home(),
+    library_name="review-residuals",
+    pipeline_tag="text-generation",
+    model_card_template=CARD,
+):
+    """A model that can be saved, uploaded (`push_to_hub`) and loaded, with its tokenizer.
+
+    `vocabulary` turns text into token ids and back.
+    """
+
+    vocabulary: Vocabulary
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        super()._save_pretrained(save_directory)
+        for name in FILES:
+            data = (self.vocabulary.folder / name).read_bytes()
+            io.write_atomic(save_directory / name, data)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        *,
+        revision: str | None = None,
+        allow_rule: str | Sequence[str] = (),
+        **where: Any,
+    ) -> "Pretrained":
+        """See `rr.from_pretrained`. where: what `hf_hub_download` takes, such as cache_dir."""
+        name = str(name)
+        try:
+            config = _config(_file(name, "config.json", revision, where), name, allow_rule)
+            with safe_open(_file(name, "model.safetensors", revision, where), "pt") as held:
+                names = held.keys()
+                _check_sizes(config, {key: held.get_slice(key).get_shape() for key in names})
+                model = cls(config)
+                model.load_state_dict({key: held.get_tensor(key) for key in names})
+            folder = [_file(name, file, revision, where) for file in FILES][0].parent
+        except (HfHubHTTPError, HFValidationError, OSError) as error:
+            line = str(error).strip().partition("\n")[0]
+            raise RRError(
+                f"no model {name!r} is found ({line}): a folder of rr.save_pretrained or a "
+                "repository of the hub is accepted"
+            ) from None
+        except (SafetensorError, RuntimeError, TypeError, ValueError) as error:
+            line = " ".join(str(error).split())[:200]
+            raise RRError(f"{name} is not a model of rr, or is damaged: {line}") from None
+        model.vocabulary = Vocabulary(name, name, folder)
+        if model.vocabulary.size != config.vocab_size:
+            raise RRError(
+                f"{name} is damaged: its tokenizer has {model.vocabulary.size} tokens, "
+                f"and its model {config.vocab_size}"
+            )
+        return model.eval()
+
+
+def _file(name: str, file: str, revision: str | None, where: Mapping[str, Any]) -> Path:
+    """A file of the model's folder, or of its repository, fetched; a regular one."""
+    if Path(name).is_dir():
+        path = Path(name) / file
+    else:
+        path = Path(hf_hub_download(name, file, revision=revision, **where))
+    return checked_file(path, sys.maxsize)
+
+
+def _check_sizes(config: ModelConfig, shapes: Mapping[str, Sequence[int]]) -> None:
+    try:
+        check_sizes(config, shapes)
+    except RRError as error:  # whose line does not know which model it is
+        raise ValueError(error) from None
+
+
+def _config(path: Path, name: str, allow_rule: str | Sequence[str]) -> ModelConfig:
+    """The model's shape, and rules that can be resolved; nothing of its size is made."""
+    try:
+        given = json.loads(file_bytes(path))
+        config = ModelConfig(**given)
+    except (RRError, RecursionError) as error:
+        raise ValueError(f"config.json: {error}") from None
+    read = [(config.rule, None), (config.values, None)]  # no content is recorded there
+    rule, values = as_allowed(read, allow_rule, name)
+    return replace(config, rule=rule, values=values)
+
+
+def save_pretrained(run: str | Path, to: str | Path) -> Path:
+    """Write a run's newest weights, configuration, tokenizer and card into the folder `to`.
+
+    Raises RRError where `run` is no run or its rule is a reader's own, which nobody else has.
+    """
+    _, told = read_specification(Path(run))
+    own = [
+        spec
+        for spec, mine in ((told.rule, told.rule_content), (told.values, told.values_content))
+        if mine
+    ]
+    if own:
+        raise RRError(f"{' and '.join(own)} is not part of rr: runs of its own rules are accepted")
+    loaded, told, vocabulary = load(run, device="cpu")
+    model = Pretrained(loaded.config)
+    model.load_state_dict(loaded.state_dict())
+    model.vocabulary = vocabulary
+    result = finished(Path(run)) or {}
+    names = ("rung", "corpus", "tokenizer", "seed", "protocol", "precision", "steps", "tokens",
+             "val_loss", "ece", "status", "weights_sha256")  # fmt: skip
+    card = {
+        "title": f"{told.rung} · {told.rule}",
+        "params": f"{result.get('params', sum(p.numel() for p in model.parameters())):,}",
+        "rule": told.rule,
+        "values": told.values,
+        "facts": {"run": told.id} | {name: result[name] for name in names if name in result},
+    }
+    model.save_pretrained(to, config=asdict(loaded.config), model_card_kwargs=card)
+    return Path(to)
+
+
+def from_pretrained(
+    name: str | Path, revision: str | None = None, allow_rule: str | Sequence[str] = ()
+) -> Pretrained:
+    """The model in a folder that `save_pretrained` wrote, or in a repository of the hub.
+
+    revision: a branch, tag or commit of the repository; name a commit to get the same weights
+    tomorrow. allow_rule: a rule in a file, `path.py:Class`, that its configuration names and that
+    may be imported; without it nothing is. Raises RRError where there is no such model, or it is
+    damaged or another's: its weights are then neither read nor made room for.
+    """
+    return Pretrained.from_pretrained(name, revision=revision, allow_rule=allow_rule)

@@ -1,0 +1,210 @@
+"""How much memory a training run needs at its peak, before any of it is asked for.
+
+Nothing is derived by hand: a real step (`paths.Step`) and a real evaluation are run on tensors that
+have shapes and no bytes (torch's FakeTensorMode), and every storage that they make is counted for
+as long as something holds it. So the count knows every rule, value rule, shape and path there is.
+
+    peak = the most bytes held at once in a steady step, or in an evaluation between two steps
+
+What it cannot see: temporaries inside a kernel, but those in `INSIDE`, and what the allocator keeps
+for itself: the C library's holds on to small blocks that were freed. How far all this is from what
+a process really holds is measured: `tests/benchmarks/memory.py`, data/measured.
+"""
+
+import weakref
+from collections import Counter
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..config import ModelConfig, Recipe, RRError, Run, nearest, positive
+from ..model.transformer import Model
+from ..residual import resolve
+from .backend import Path, along
+from .evaluate import Tally, add_batch, evaluating
+from .step import Step
+
+PARTS = {
+    "weights": "parameters in float32, and the model's buffers",
+    "gradients": "of every parameter, in float32",
+    "moments": "AdamW's two, in float32",
+    "copies": "16-bit copies of weights that autocast keeps until the backward pass is done",
+    "layers": "what the blocks' forward passes hold for the backward pass",
+    "head": "embedding, final read, logits or a chunk of them, and the loss",
+    "transient": "temporaries of the backward pass and of the optimiser",
+    "tokens": "ids and targets of one batch",
+    "context": "what a GPU's driver and libraries take: an assumption, not measured",
+}
+# Bytes beside torch's own tensors. On a GPU: driver, kernels and handles of cuBLAS and cuDNN, and
+# cuBLAS's workspace of 32 MiB. Torch's own peak (`rr bench`) has the workspace alone in it.
+CONTEXT = {"cpu": 0, "cuda": 640 * 2**20}
+
+# Kernels that make a temporary of their input's size, which no dispatcher tells.
+INSIDE = {torch.ops.aten.logsumexp.default}
+
+
+def predict(
+    what: Run | ModelConfig,
+    path: Path,
+    micro_batch: int,
+    device: str = "cpu",
+    recipe: Recipe | None = None,
+) -> dict[str, int]:
+    """Bytes at the peak of training: each of `PARTS`, "step" (their sum), "evaluation", "total".
+
+    evaluation: bytes at the peak of scoring a batch between two steps; total: the larger of both.
+    what: a run, or a model's shape and the `recipe` it trains by. micro_batch: windows at once.
+    device: "cpu" or "cuda", where unfused AdamW works on all parameters at once.
+
+    One process: DDP's buckets and FSDP's gathered blocks are not in it. A compiled path is counted
+    as if it were not, an upper bound: fused kernels hold less. RRError on bad input.
+    """
+    what, recipe = shape_and_recipe(what, recipe)
+    positive("micro-batch", micro_batch)
+    if device not in CONTEXT:
+        raise RRError(f"unknown device {device!r}: {nearest(device, CONTEXT)}")
+    path, micro = plain(path), min(micro_batch, recipe.batch)
+    kinds = resolve(what.rule)[0], resolve(what.values, "values")[0]
+    return dict(_counted(what, kinds, path, micro, recipe.batch, recipe.decay_all, device))
+
+
+def shape_and_recipe(what: Run | ModelConfig, recipe: Recipe | None) -> tuple[ModelConfig, Recipe]:
+    """A run's own, or what was given. RRError for a shape alone."""
+    if isinstance(what, Run):
+        return what.model, what.recipe
+    if recipe is None:
+        raise RRError("a model's shape has no batch: the recipe beside it, or a run, is accepted")
+    return what, recipe
+
+
+def plain(path: Path) -> Path:
+    """The path as it can be counted: eager, with what holds the same bytes where it cannot run."""
+    choices = {"compile": "none", "attention": "auto", "graph": "none", "allocator": "system"}
+    if path.gate == "triton":  # holds what the fast one holds
+        choices["gate"] = "fast"
+    if path.loss == "fused":  # compiled, likewise
+        choices["loss"] = "chunked"
+    if path.precision == "fp16":  # its scaling looks at values; the bytes are bf16's
+        choices["precision"] = "bf16"
+    return replace(path, **choices)
+
+
+@lru_cache(maxsize=256)
+def _counted(
+    config: ModelConfig, kinds: tuple, path: Path, micro: int, batch: int, decay_all: bool,
+    device: str,
+) -> dict[str, int]:  # fmt: skip
+    # By the classes too (kinds): a name that a reader registers anew is another rule.
+    cpu = torch.device("cpu")
+    with FakeTensorMode(), _Meter() as meter:
+        model = Model(config).train()
+        # Two micro-batches stand for all: from the second on gradients lie beside activations.
+        recipe = Recipe(1, min(batch, 2 * micro), 1e-3, 1, decay_all=decay_all)
+        meter.label = "moments"
+        step = Step(model, recipe, path, cpu, micro)
+        for group in step.optimizer.param_groups:
+            group["foreach"] = device == "cuda" and path.optimizer == "plain"
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p)
+        step.optimizer.step()
+        step.optimizer.zero_grad(set_to_none=True)
+        meter.label = "tokens"
+        x, y = (torch.zeros(recipe.batch, config.seq_len, dtype=torch.int64) for _ in range(2))
+        meter.watch(model, step.optimizer)
+        meter.label = "head"
+        meter.mark()
+        step(x, y)
+        parts = meter.peak
+        meter.mark()
+        x = torch.zeros(batch, config.seq_len, dtype=torch.int64)
+        with evaluating(model), along(path, cpu, step.precision):
+            add_batch(model, Tally(), x, x, counts=False)
+        evaluation = sum(meter.peak.values())
+    beside = CONTEXT[device] + 2 * 8 * config.seq_len * (batch - recipe.batch)  # the other windows
+    found = {name: parts[name] for name in PARTS} | {"context": CONTEXT[device]}
+    found["tokens"] += beside - CONTEXT[device]
+    step_peak = sum(found.values())
+    evaluation += beside
+    return found | {
+        "step": step_peak, "evaluation": evaluation, "total": max(step_peak, evaluation)
+    }  # fmt: skip
+
+
+class _Meter(TorchDispatchMode):
+    """Counts the bytes of all storages that are alive, by label, and keeps the fullest moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.label = "weights"
+        self.held: dict[int, list] = {}  # storage -> weak reference, bytes, label
+        self.now: Counter[str] = Counter()
+        self.total = 0
+        self.mark()
+
+    def mark(self) -> None:
+        """Forget the peak so far."""
+        self.most, self.peak = self.total, self.now.copy()
+
+    def watch(self, model: Model, optimizer: torch.optim.Optimizer) -> None:
+        """Tell gradients, blocks and the optimiser's own work apart from here on."""
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(lambda p: self._relabel(p.grad, "gradients"))
+
+        def labels(name: str):
+            return lambda *_: setattr(self, "label", name)
+
+        layers = {id(layer): layer for layers in model.passes for layer in layers}
+        for layer in layers.values():
+            layer.register_forward_pre_hook(labels("layers"))
+            layer.register_forward_hook(labels("head"))
+        optimizer.register_step_pre_hook(labels("transient"))
+        optimizer.register_step_post_hook(labels("head"))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        label = self.label
+        if torch._C._current_graph_task_id() != -1:  # within a backward pass
+            label = "transient"
+        elif func is torch.ops.aten._to_copy.default and self._label(args[0]) == "weights":
+            label = "copies"
+        for value in tree_leaves(made):
+            if isinstance(value, Tensor):
+                self._see(value, label)
+        if func in INSIDE and self.total + args[0].nbytes > self.most:
+            self.mark()
+            self.most += args[0].nbytes
+            self.peak[label] += args[0].nbytes
+        return made
+
+    def _label(self, tensor: Tensor) -> str | None:
+        entry = self.held.get(id(tensor.untyped_storage()))
+        return entry and entry[2]
+
+    def _see(self, tensor: Tensor, label: str) -> None:
+        storage = tensor.untyped_storage()
+        key, size = id(storage), storage.nbytes()
+        if key in self.held:
+            return
+
+        def gone(_: Any) -> None:
+            _, size, label = self.held.pop(key)
+            self.now[label] -= size
+            self.total -= size
+
+        self.held[key] = [weakref.ref(storage, gone), size, label]
+        self.now[label] += size
+        self.total += size
+        if self.total > self.most:
+            self.mark()
+
+    def _relabel(self, tensor: Tensor, label: str) -> None:
+        entry = self.held[id(tensor.untyped_storage())]
+        self.now[entry[2]] -= entry[1]
+        self.now[label] += entry[1]
+        entry[2] = label

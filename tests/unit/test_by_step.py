@@ -1,0 +1,93 @@
+"""The gap by step against a second reading of the same records, and against hand arithmetic."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import rr
+from rr.stats.by_step import gap_by_step, read_curves
+
+MINI = rr.DATA / "measured" / "mini_arms"
+T_4 = 2.7764451051977987  # 97.5 % point of t with 4 degrees of freedom, from a printed table
+REVIEW = [{1: 5.0}, {1: 6.0}]  # two seeds of one step
+
+
+def row(rule, seed, curve):
+    return {"rule": rule, "values": "own", "seed": seed, "curve": curve}
+
+
+def made(**curves):
+    """Rows of two seeds, e.g. made(review=[{1: 3.0}, {1: 2.0}])."""
+    return [row(rule, seed, curve)
+            for rule, both in curves.items() for seed, curve in enumerate(both)]  # fmt: skip
+
+
+def test_by_hand():
+    rows = made(review=[{1: 5.0, 2: 4.0, 9: 1.0}, {1: 6.0, 2: 4.0, 9: 1.0}],
+                constant=[{1: 4.0, 2: 4.0, 8: 7.0}, {1: 4.0, 2: 4.0, 8: 7.0}])  # fmt: skip
+    (band,) = gap_by_step(rows, "review", "constant", [(1, 10)])  # steps 8, 9: one arm alone
+    half = 12.706204736174694 * 0.25  # t(0.975, 1) · s/√2, with gaps ½ and 1: s/√2 = ¼
+    assert (band["first"], band["last"], band["steps"], band["n"]) == (1, 10, 2, 2)
+    assert band["mean"] == pytest.approx(0.75)
+    assert (band["lo"], band["hi"]) == pytest.approx((0.75 - half, 0.75 + half))
+
+
+def test_recorded_gap_by_a_second_method():
+    """A table of pandas over all curves, pivoted: no function of rr reads or averages."""
+    lines = []
+    for path in MINI.glob("*/result.json"):
+        told = json.loads(path.read_text())
+        curve = pd.read_json(path.with_name("metrics.jsonl"), lines=True).dropna(subset="loss")
+        lines.append(curve[["step", "loss"]].assign(rule=told["rule"], seed=told["seed"]))
+    table = pd.concat(lines).query("seed < 100")
+    wide = table.pivot_table("loss", "step", ["rule", "seed"])
+    difference = wide["review"] - wide["constant"]
+    records = [r for r in read_curves(MINI) if r["seed"] < 100]
+    bands = [(1, 30), (31, 75), (76, 150), (151, 225), (226, 270), (271, 300)]
+    found = gap_by_step(records, "review", "constant", bands)
+    for (first, last), band in zip(bands, found, strict=True):
+        per_seed = difference.loc[first:last].mean()
+        error = per_seed.std() / np.sqrt(5)
+        assert band["mean"] == pytest.approx(per_seed.mean(), abs=1e-12)
+        assert band["hi"] - band["mean"] == pytest.approx(T_4 * error, rel=1e-9)
+    # a referee's own reading of these records, to the digits in which it was reported
+    assert [round(band["mean"], 3) for band in found] == [0.035, 0.020, -0.009, -0.034, -0.051,
+                                                          -0.057]  # fmt: skip
+
+
+def test_the_order_of_arms_is_the_sign():
+    rows = made(review=[{1: 5.0}, {1: 6.0}], constant=[{1: 4.5}, {1: 4.0}])
+    there = gap_by_step(rows, "review", "constant", [(1, 1)])[0]
+    back = gap_by_step(rows, "constant", "review", [(1, 1)])[0]
+    assert there["mean"] == -back["mean"] > 0 and there["lo"] == -back["hi"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "arm", "says"),
+    [
+        (made(review=REVIEW, constant=[{2: 4.5}, {1: 4.0}]), "review", "share none"),
+        (made(review=REVIEW, constant=[{1: 4.5}]), "review", "at least two"),
+        (made(review=[{1: None}, {1: 6.0}], constant=REVIEW), "review", "not finite"),
+        (made(review=REVIEW, constant=REVIEW), "reviw", "review"),
+        (2 * made(review=REVIEW, constant=REVIEW), "review", "two runs"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared_is_refused(rows, arm, says):
+    with pytest.raises(rr.RRError, match=says):
+        gap_by_step(rows, arm, "constant", [(1, 10)])
+
+
+def test_a_damaged_curve_is_refused(tmp_path):
+    home = next(path.parent for path in MINI.glob("*/result.json"))
+    shutil.copytree(home, tmp_path / home.name)
+    (row,) = read_curves(tmp_path)
+    lines = map(json.loads, (home / "metrics.jsonl").read_text().splitlines())
+    assert row["curve"] == {line["step"]: line["loss"] for line in lines if "loss" in line}
+    (tmp_path / home.name / "metrics.jsonl").write_text("{")
+    with pytest.raises(rr.RRError, match="metrics.jsonl is damaged"):
+        read_curves(tmp_path)
+    with pytest.raises(rr.RRError, match="no result.json"):
+        read_curves(rr.DATA / "published")

@@ -1,0 +1,83 @@
+"""The numbers of the page *What we know*, by a second method, and what is refused."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import scipy.stats as st
+
+import rr
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "book" / "tools"))
+from known import number  # noqa: E402
+
+PAGE = (ROOT / "book" / "what_we_know.md").read_text(encoding="utf-8")
+MINI = rr.DATA / "measured" / "mini_arms"
+
+
+def values(text):
+    return [float(part.replace("−", "-")) for part in re.findall(r"[−+]?\d+\.\d+", text)]
+
+
+def ends():
+    rows = [json.loads(path.read_text()) for path in MINI.glob("*/result.json")]
+    return pd.DataFrame(rows).query("seed < 100").pivot(index="seed", columns="rule")["val_loss"]
+
+
+def test_every_number_of_the_page_can_be_computed():
+    names = re.findall(r"\{known\}`([^`]+)`", PAGE)
+    assert len(names) >= 8
+    for name in names:
+        assert re.search(r"\d", number(name)), name
+
+
+def test_a_difference_by_scipy():
+    loss = ends()
+    test = st.ttest_rel(loss["review"], loss["constant"])
+    low, high = test.confidence_interval(0.95)
+    expected = [(loss["review"] - loss["constant"]).mean(), low, high]
+    assert values(number("mini_arms: review - constant")) == [round(x, 3) for x in expected]
+
+
+def test_the_best_net_is_worse_than_counting_pairs():
+    best = ends().min(axis=None)
+    assert number("mini_arms: best") == f"{best:.2f}"
+    assert best > float(number("mini_arms: bigram")) > 3
+
+
+def test_the_verdicts_are_those_of_their_numbers():
+    """The words of a verdict stand beside its number; here they are held to it."""
+    mean, low, high = values(number("mini_arms: review - constant"))
+    assert high < 0  # "holds in small nets"
+    assert values(number("mini_arms: review - constant, steps 1-30"))[1] > 0  # "behind at first"
+    for name in ("mini_arms: review - state-gate", "published size at equal training",
+                 "05_value_residual: standard + identity - standard"):  # fmt: skip
+        mean, low, high = values(number(name))
+        assert low < 0 < high  # "not shown", "cannot be told", "a direction"
+    least, most = values(number("06_looped_transformers: lr 0.004 of scaled:reference=2"))
+    assert least < 0.95  # "untested"
+    assert float(number("SVFormer's cache")) == (8 + 1) / (2 * 8)  # by the equation
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("published comparisons that survived", "survive"),
+        ("mini_arms: reviw - constant", "review"),
+        ("mini_arms[lr=9]: best", "no run"),
+        ("mini_arms: worst", "not understood"),
+        ("06_looped_transformers: scaled:reference=2 - scaled:law=none,reference=2", "several"),
+    ],
+)
+def test_what_is_not_there_is_named(text, says):
+    with pytest.raises(rr.RRError, match=says):
+        number(text)
+
+
+def test_rows_are_chosen_by_their_values():
+    chosen = number("mini_arms[lr=0.0015,steps=300]: review - constant")
+    assert chosen == number("mini_arms: review - constant")

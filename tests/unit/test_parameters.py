@@ -1,0 +1,128 @@
+"""What a notebook is told, checked before it trains: in a shell, and by papermill itself."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rr.config import RRError
+from rrbook import parameters
+
+ROOT = Path(__file__).resolve().parents[2]
+CELL = """\
+tier = "smoke"        # smoke, colab or paper
+depths = [4, 16, 32]  # sublayers
+seeds = []            # seeds; [] takes the tier's own
+lr = 3e-3             # peak learning rate
+steps = 0             # optimiser steps; 0: the rung's own
+corpus = "fables"     # the text
+decay = False         # whether the rate falls
+"""
+CHECK = 'steps = parameters.check(tier, {"smoke": 80, "colab": 1500})'
+
+
+@pytest.fixture
+def shell():
+    """Run cells as a kernel does; the error that the last one ended with, or None."""
+    InteractiveShell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell
+    made = InteractiveShell.instance()
+    made.user_ns["parameters"] = parameters
+
+    def run(*cells):
+        for cell in cells:
+            done = made.run_cell(cell, store_history=True)
+        return done.error_in_exec
+
+    run.space = made.user_ns
+    run.shell = made
+    yield run
+    InteractiveShell.clear_instance()
+
+
+def test_a_notebook_as_it_is_stored_passes(shell):
+    assert shell(CELL, CHECK) is None and shell.space["steps"] == 80
+    assert shell(CHECK) is None  # the cell alone, again: steps is derived by now
+
+
+GOOD = ['tier = "colab"', "depths = [4]", "lr = 1", "seeds = [0, 1]", "steps = 12", "depths = []",
+        'corpus = "file:my.txt"', "decay = True"]  # fmt: skip
+BAD = {
+    'tier = "smok"': "unknown tier 'smok': did you mean smoke? accepted: colab, smoke",
+    "tier = 3": 'parameter tier must be text, got 3; papermill takes text as it is by -r tier "3"',
+    'depths = "[4, 16]"': "parameter depths must be a list of integers, got '[4, 16]'; papermill "
+    'takes a list by -y "depths: [4, 16]"',
+    'seeds = "0"': "parameter seeds must be a list, got '0'; papermill takes a list by -y "
+    '"seeds: []"',
+    'depths = ["4"]': "parameter depths must be a list of integers, got ['4']",
+    "depths = [4, True]": "parameter depths must be a list of integers, got [4, True]",
+    "depths = 4": "parameter depths must be a list of integers, got 4",
+    'lr = "1e-3x"': "parameter lr must be a number, got '1e-3x'",
+    "lr = True": "parameter lr must be a number, got True",
+    "steps = 1.5": "parameter steps must be an integer, got 1.5",
+    "corpus = 5": "parameter corpus must be text, got 5; papermill takes text as it is by -r "
+    'corpus "5"',
+    'decay = "true"': "parameter decay must be True or False, got 'true'",
+    "decay = 1": "parameter decay must be True or False, got 1",
+    "depth = [4]": "unknown parameter 'depth': did you mean depths? accepted: corpus, decay, "
+    "depths, lr, seeds, steps, tier",
+    "xyz = float('nan')": "unknown parameter 'xyz': accepted: corpus, decay, depths, lr, seeds, "
+    "steps, tier",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", GOOD)
+def test_what_is_accepted(shell, line):
+    assert shell(CELL, f"# Parameters\n{line}\n", CHECK) is None
+
+
+@pytest.mark.parametrize(("line", "said"), BAD.items(), ids=BAD)
+def test_what_is_refused_in_one_line(shell, capsys, line, said):
+    error = shell(CELL, f"# Parameters\n{line}\n", CHECK)
+    assert isinstance(error, RRError) and str(error) == said
+    shown = capsys.readouterr().out.splitlines()
+    assert [text for text in shown if text and not text.startswith("Out")] == [
+        f"BadParameter: {said}"
+    ]
+
+
+def test_an_edited_cell_counts_and_an_old_injection_does_not(shell):
+    assert shell(CELL, "# Parameters\nnone_such = 1\n", CHECK) is not None
+    edited = CELL.replace("[4, 16, 32]", "[8]")
+    assert shell(edited, CHECK) is None
+    assert shell('depths = "[4]"', CHECK) is not None  # from whatever cell it comes
+
+
+def test_without_a_kernel_the_tier_is_checked():
+    assert parameters.check("colab", {"smoke": 1, "colab": 2}) == 2
+    with pytest.raises(RRError, match="unknown tier 'colob': did you mean colab"):
+        parameters.check("colob", {"smoke": 1, "colab": 2})
+
+
+# ---- papermill ---------------------------------------------------------------------------------
+
+PAPERMILL = [
+    ("03_depth_stability", ["-p", "seeds", "[0, 1, 2]"],
+     "BadParameter: parameter seeds must be a list of integers, got '[0, 1, 2]'; papermill takes a "
+     'list by -y "seeds: [0, 1, 2]"'),
+    ("09_scaling_run", ["-p", "step", "3"],
+     "BadParameter: unknown parameter 'step': did you mean steps"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "words", "said"), PAPERMILL, ids=[p[0] for p in PAPERMILL])
+def test_papermill_ends_with_that_line(tmp_path, name, words, said):
+    """Of a copy without what follows the check, so that a notebook that goes on ends soon."""
+    pytest.importorskip("papermill")
+    notebook = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text())
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    (at,) = [i for i, c in enumerate(cells) if "parameters.check(tier, " in "".join(c["source"])]
+    notebook["cells"] = cells[: at + 1]
+    (tmp_path / "in.ipynb").write_text(json.dumps(notebook))
+    command = [sys.executable, "-m", "papermill", "--no-progress-bar", "in.ipynb", "out.ipynb"]
+    done = subprocess.run([*command, *words], cwd=tmp_path, capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'book'}"})  # fmt: skip
+    assert done.returncode != 0
+    assert done.stderr.strip().splitlines()[-1].startswith(said)

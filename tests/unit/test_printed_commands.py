@@ -1,0 +1,349 @@
+"""Every command that the documentation prints is run: collected here, made small by one table.
+
+A command is a line of a code block, of a script or of a script's head that begins with rr,
+papermill, make or torchrun, and a span of code like it in a page's prose. What is not run whole is
+in REASONS, and is held to the program's own parser. Nothing is passed over: a command that the
+table does not make runnable fails. The list of all, with exit codes, is _build/commands.txt.
+"""
+
+import ast
+import contextlib
+import io
+import itertools
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import new_rule
+import pytest
+import torch
+
+from rr import cli
+from rr.residual import REGISTRY
+
+ROOT = Path(__file__).resolve().parents[2]
+SHAPE = "n_layer=1,d_model=16,n_head=2,seq_len=32"
+# made by `world`; OWN is a run of a reader's own rule
+RUN, OWN, CORPUS = "a run's folder", "another run's folder", "a corpus"
+
+# -- the one table: what is printed, and what is run instead ---------------------------------------
+
+SMALL = {
+    **{rung: f"{rung}:{SHAPE}" for rung in ("nano", "mini", "60M", "150M", "1B")},
+    "tinystories": CORPUS,
+    "bpe:4096": "bpe:300",
+    "1500": "2",  # steps
+    "2000,4000,8000": "2,3,4",
+    "runs/ID": RUN,
+    "my_rule.py:Class": "my_rules/damped.py:Damped",
+    "runs/damped": "runs",  # where the small runs of all rules lie
+    "runs/limiter": "runs",
+    "/workspace/runs": "runs",
+    "/shared/runs": "runs",
+    "/runs/sweep": "runs",
+    "in.ipynb": "notebooks/03_depth_stability.ipynb",
+    "runs/ID/report.ipynb": "report.ipynb",
+}
+TINY = {"--corpus": CORPUS, "--tokenizer": "bpe:300", "--steps": "2", "--batch": "2",
+        "--eval-batches": "2"}  # fmt: skip
+# options that a verb is given beside the printed ones
+MORE = {
+    "prepare": {"--corpus": CORPUS, "--tokenizer": "bpe:300"},
+    "train": {**TINY, "--threads": "1"},
+    "sweep": {
+        **TINY,
+        "--rung": f"nano:{SHAPE}",
+        "--seed": "0",
+        "--threads": "1",
+        "--runner": "direct",
+        "--jobs": "2",
+    },
+    "plan": {**TINY, "--rung": f"nano:{SHAPE}"},
+    "bench": {
+        "--rung": f"nano:{SHAPE}",
+        "--batch": "2",
+        "--steps": "1",
+        "--repeats": "1",
+        "--threads": "1",
+    },
+    "sample": {"--tokens": "5"},
+}
+FIRST = {"--rung": 1, "--rule": 1, "--seed": 1}  # values kept of a sweep that trains
+REASONS = {
+    "make": "make -n: the targets run this suite, or take minutes",
+    "torchrun": "parsed by torchrun and by rr: needs eight GPUs; test_distributed.py runs two "
+    "processes",
+    "papermill": "parsed by papermill, which injects; the cells up to the check are run here, and "
+    "test_parameters.py runs them in a kernel",
+    "ray": "with --dry-run: needs a cluster; tests/faults/test_ray.py has one",
+    "verb": "named alone: the parser knows the verb",
+}
+
+
+# -- what is printed -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A command: the words after the program's name, and where it is printed."""
+
+    where: str
+    program: str
+    words: tuple[str, ...]
+    span: bool = False  # within prose
+
+    def __str__(self) -> str:
+        return shlex.join([self.program, *self.words])
+
+
+START = re.compile(
+    r"(?:[A-Z_]+=\S+ +)*(?:exec +)?(?:bash +\S+\.sh +)?(?:\.venv/bin/)?"
+    r"(?P<program>rr|papermill|make|torchrun) +(?P<rest>\S.*)"
+)
+RAY = re.compile(r"(?:[A-Z_]+=\S+ +)*bash +\S*ray_job\.sh +(?P<rest>\S.*)")
+
+
+def commands(where: str, text: str) -> Iterator[Printed]:
+    """Those of a shell's text. `for` loops around a command are gone through."""
+    values = {name: words.split() for name, words in re.findall(r"for (\w+) in ([^;\n]+)", text)}
+    text = re.sub(r"\\\n\s*#?\s*", " ", text)
+    for line in text.splitlines():
+        for piece in re.split(r";|\bdo\b|&&|\|", line):
+            piece = re.sub(r"^\s*(?:#\s*)?(?:Use:\s*)?", "", piece)
+            if ray := RAY.match(piece):
+                program, rest = "rr", f"sweep --engine ray --address auto {ray['rest']}"
+            elif start := START.match(piece):
+                program, rest = start["program"], start["rest"]
+            else:
+                continue
+            words = shlex.split(rest.partition(">")[0], comments=True)
+            loops = [name for name in values if f"${name}" in words]
+            for chosen in itertools.product(*(values[name] for name in loops)):
+                put = dict(zip((f"${name}" for name in loops), chosen, strict=True))
+                yield Printed(where, program, tuple(put.get(word, word) for word in words))
+
+
+def page(path: Path, text: str, prose: bool) -> Iterator[Printed]:
+    """Commands of a page: in blocks of code, and where `prose` between backquotes."""
+    for block in re.findall(r"^```(?:bash|sh|console)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        yield from commands(path.name, block)
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", text) if prose else ():
+        for found in commands(path.name, span):
+            yield Printed(found.where, found.program, found.words, span=True)
+
+
+def printed() -> list[Printed]:
+    """All commands, each once."""
+    found = []
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "book").glob("*.md"))]
+    for path in pages:
+        found += page(path, path.read_text(), prose=path.parent == ROOT)
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        cells = json.loads(path.read_text())["cells"]
+        text = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+        found += page(path, text, prose=path.name.startswith("17_"))
+    for path in sorted((ROOT / "book" / "ready").iterdir()):
+        found += commands(path.name, path.read_text())
+        if cell := re.search(r"^COMMAND = (\[.*?\])$", path.read_text(), re.MULTILINE | re.DOTALL):
+            words = (*ast.literal_eval(cell[1]), "--out", "runs")  # as the file itself adds
+            found.append(Printed(path.name, "rr", words))
+    for _, command in new_rule.next_commands("my_rules/damped.py:Damped", "damped", "rr", "pytest"):
+        found += commands("new_rule.py", command)
+    return list(dict.fromkeys(found))
+
+
+ALL = printed()
+
+
+# -- made small ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, tiny_corpus):
+    """A folder with small runs and rules; what the table's names stand for there."""
+    home, kept = tmp_path_factory.mktemp("world"), {k: dict(v) for k, v in REGISTRY.items()}
+    threads = torch.get_num_threads()
+    (home / "notebooks").symlink_to(ROOT / "notebooks")
+    for name in ("damped", "limiter"):
+        new_rule.new_rule(name, home / "my_rules")
+    with contextlib.chdir(home):
+        names = {CORPUS: tiny_corpus}
+        own = SMALL["my_rule.py:Class"]
+        for rule in (own, "standard", "constant", "review"):
+            words = small(Printed("", "rr", ("train", "--rung", "nano", "--rule", rule)), names)
+            code, out = called([*words, "--out", "runs"])
+            assert code == 0
+            names[OWN if rule == own else RUN] = out.split()[-1]
+        yield names
+    for kind, rules in REGISTRY.items():
+        rules.clear()
+        rules.update(kept[kind])
+    torch.set_num_threads(threads)
+
+
+def small(command: Printed, names: dict[str, str]) -> list[str]:
+    """The words of `rr …` that are run for it."""
+    verb, *words = command.words
+    parts = [[verb]]  # and one for each option, with its values
+    for word in words:
+        parts += [[word]] if word.startswith("--") else []
+        if parts[-1] != [word]:
+            word = SMALL.get(word, word)
+            parts[-1].append(names.get(word, word))
+    if verb == "sample" and "--rule" in words:
+        parts[0][1] = names[OWN]
+    if "ray" in words:
+        parts.append(["--dry-run"])
+    given = {part[0] for part in parts}
+    if verb == "sweep" and "--dry-run" not in given:
+        parts = [part[: 1 + FIRST.get(part[0], len(part))] for part in parts]
+    for option, value in MORE.get(verb, {}).items():
+        if option not in given and not (option == "--steps" and "--budgets" in given):
+            parts.append([option, names.get(value, value)])
+    return list(itertools.chain(*parts))
+
+
+def called(words: list[str]) -> tuple[int, str]:
+    """Exit code and standard output of `rr …` in this process."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        try:
+            code = cli.main(words)
+        except SystemExit as stop:  # --help
+            code = stop.code
+    return code, out.getvalue()
+
+
+# -- and run ---------------------------------------------------------------------------------------
+
+
+def make(words: list[str]) -> int:
+    return subprocess.run(["make", "-n", *words], cwd=ROOT, stdout=subprocess.DEVNULL).returncode
+
+
+def torchrun(words: list[str], names: dict[str, str]) -> int:
+    from torch.distributed.run import get_args_parser
+
+    given = get_args_parser().parse_args(words)
+    assert given.module and given.training_script == "rr.cli"
+    inner = small(Printed("", "rr", tuple(given.training_script_args)), names)
+    cli._parser().parse_args(inner)
+    return 0
+
+
+def papermill(words: list[str], monkeypatch) -> int:
+    """What papermill would execute, up to the cell that checks the parameters, in this process."""
+    import papermill.cli
+    from IPython.core.interactiveshell import InteractiveShell
+    from papermill.iorw import load_notebook_node
+    from papermill.parameterize import parameterize_notebook
+
+    asked = {}
+    monkeypatch.setattr(papermill.cli, "execute_notebook", lambda **given: asked.update(given))
+    papermill.cli.papermill.main([SMALL.get(word, word) for word in words], standalone_mode=False)
+    notebook = load_notebook_node(asked["input_path"])
+    notebook = parameterize_notebook(notebook, asked["parameters"])
+    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    (last,) = [i for i, cell in enumerate(cells) if "parameters.check(tier, " in cell]
+    shell = InteractiveShell.instance()
+    try:
+        for cell in cells[: last + 1]:
+            if not shell.run_cell(cell, store_history=True).success:
+                return 1
+        assert all(shell.user_ns[name] == value for name, value in asked["parameters"].items())
+        return 0
+    finally:
+        InteractiveShell.clear_instance()
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """The table of all commands, written where they have all been run."""
+    made = []
+    yield made
+    (ROOT / "_build").mkdir(exist_ok=True)
+    (ROOT / "_build" / "commands.txt").write_text("".join(f"{row}\n" for row in made))
+
+
+@pytest.mark.parametrize("command", ALL, ids=str)
+def test_a_printed_command_is_run(command, world, rows, monkeypatch):
+    words, reason = list(command.words), REASONS.get(command.program)
+    if command.program == "make":
+        code = make(words)
+    elif command.program == "torchrun":
+        code = torchrun(words, world)
+    elif command.program == "papermill":
+        code = papermill(words, monkeypatch)
+    elif command.span and len(words) == 1:
+        code, reason = called([*words, "--help"])[0], REASONS["verb"]
+    else:
+        words = small(command, world)
+        code, reason = called(words)[0], REASONS["ray"] if "ray" in words else None
+    rows.append(f"{code}  {command.where}: {command}\n       {reason or shlex.join(words)}")
+    assert code == 0, rows[-1]
+
+
+# -- what is found, and what is not passed over ----------------------------------------------------
+
+
+def test_every_place_that_prints_commands_is_read():
+    found = {(c.where, c.program, next(iter(c.words))) for c in ALL}
+    for verb in ("rules", "prepare", "train", "sample", "plan", "sweep", "table"):
+        assert ("README.md", "rr", verb) in found
+    for where, program, word in (
+        ("README.md", "make", "book"), ("README.md", "torchrun", "--nproc-per-node"),
+        ("README.md", "papermill", "notebooks/03_depth_stability.ipynb"),
+        ("CONTRIBUTING.md", "make", "faults"), ("CONTRIBUTING.md", "rr", "train"),
+        ("17_running_it.ipynb", "rr", "prepare"), ("17_running_it.ipynb", "rr", "plan"),
+        ("slurm.sbatch", "rr", "sweep"), ("runpod_start.sh", "rr", "sweep"),
+        ("sky.yaml", "rr", "sweep"), ("ray_job.sh", "rr", "sweep"),
+        ("colab_cell.py", "rr", "train"), ("new_rule.py", "rr", "train"),
+        ("15_your_own_rule.ipynb", "make", "new-rule"),
+    ):  # fmt: skip
+        assert (where, program, word) in found
+    for path in (ROOT / "book" / "ready").iterdir():
+        assert any(c.where == path.name for c in ALL), path.name
+
+
+def test_lines_are_joined_loops_gone_through_and_comments_left_out():
+    text = """
+A=1 B=2 rr train --seed 0 \\
+    --out runs   # words
+for seed in 0 1; do
+  for rule in one two; do .venv/bin/rr train --rule $rule --seed $seed; done
+done
+#          bash /x/runpod_start.sh \\
+#              rr sweep --out runs > cells.txt
+rr is here
+"""
+    assert [str(c) for c in commands("", text.replace("\\\\", "\\"))] == [
+        "rr train --seed 0 --out runs",
+        "rr train --rule one --seed 0",
+        "rr train --rule two --seed 0",
+        "rr train --rule one --seed 1",
+        "rr train --rule two --seed 1",
+        "rr sweep --out runs",
+        "rr is here",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rr tarin --rung nano --out runs",
+        "rr train --rung nano --sede 1 --out runs",
+        "rr sweep … --dry-run",
+        "rr table runs/OTHER",
+        "rr train --rung nano --rule $rule --out runs",
+        "make no-such-target",
+        "papermill notebooks/03_depth_stability.ipynb out.ipynb -p seeds '[0, 1]'",
+    ],
+)
+def test_a_command_that_cannot_run_is_not_passed_over(text, world, monkeypatch):
+    (command,) = commands("", text)
+    with pytest.raises(AssertionError):
+        test_a_printed_command_is_run(command, world, [], monkeypatch)

@@ -1,0 +1,307 @@
+"""A run is held against the memory that is free: what is read, what is chosen, what is refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from rr import cli
+from rr.config import RRError
+from rr.model import ladder
+from rr.residual import REGISTRY
+from rr.training import memory, memory_fit, run_folder, trainer
+from rr.training.backend import parse_path
+from rr.training.distributed import ALONE, World
+
+CPU = torch.device("cpu")
+BODY = "nano:n_layer=8,d_model=32,n_head=2,seq_len=32"
+GIB = 2**30
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def run(tiny_corpus):
+    return run_folder.plan(BODY, corpus=tiny_corpus, tokenizer="bpe:300", batch=16, steps=2,
+                     eval_batches=1, precision="fp32")  # fmt: skip
+
+
+@pytest.fixture
+def only(monkeypatch):
+    """only(n): n bytes are free on every device."""
+    return lambda n: monkeypatch.setattr(memory_fit, "free", lambda device: int(n))
+
+
+def predicted(run, micro, spec):
+    """Bytes of the peak, by the predictor alone, a fifth more, and 300 MiB of libraries."""
+    path = replace(parse_path(spec), precision="fp32")
+    return 1.2 * memory.predict(run, path, micro)["total"] + 300 * 2**20
+
+
+# -- what is free -------------------------------------------------------------------------------
+
+
+def machine(tmp_path, available, groups, name):
+    """A /proc and a /sys/fs/cgroup: GiB available, files of each group, this process's line."""
+    proc, place = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text(f"MemTotal: 1 kB\nMemAvailable: {available * 2**20} kB\n")
+    (proc / "self" / "cgroup").write_text(f"3:cpu:/x\n{name}\n")
+    for folder, files in groups.items():
+        (place / folder).mkdir(parents=True, exist_ok=True)
+        for file, text in files.items():
+            (place / folder / file).write_text(f"{text}\n")
+    return proc, place
+
+
+def v1(limit, used, cache=0):
+    return {
+        "memory.limit_in_bytes": limit * GIB,
+        "memory.usage_in_bytes": used * GIB,
+        "memory.stat": f"total_inactive_file {cache * GIB}\ntotal_active_file 0",
+    }
+
+
+def v2(limit, used, cache=0):
+    return {
+        "memory.max": limit if limit == "max" else limit * GIB,
+        "memory.current": used * GIB,
+        "memory.stat": f"anon 5\nactive_file 0\ninactive_file {cache * GIB}",
+    }
+
+
+@pytest.mark.parametrize(("available", "groups", "name", "gib"), [
+    (20, {}, "0::/", 20),  # no group has a limit
+    (20, {"a/b": v2(8, 3)}, "0::/a/b", 5),
+    (20, {"a/b": v2("max", 3), "a": v2(6, 5, 2)}, "0::/a/b", 3),  # a parent's; cache is free
+    (20, {".": v2(4, 1)}, "0::/../outside/name", 3),  # a container's own is the root it sees
+    (20, {"memory/job": v1(8, 6)}, "4:memory:/job", 2),
+    (20, {"memory": v1(10, 6, 1)}, "4:memory:/docker/123", 5),
+    (1, {"memory/job": v1(8, 6)}, "4:memory:/job", 1),  # the machine has less
+    (20, {"memory/job": v1(8, 9)}, "4:memory:/job", 0),
+    (20, {"a": v2(8, 3)}, "0::/b", 20),  # somebody else's
+])  # fmt: skip
+def test_free_memory_is_the_machines_or_the_groups(tmp_path, available, groups, name, gib):
+    assert memory_fit.free_ram(*machine(tmp_path, available, groups, name)) == gib * GIB
+
+
+def test_this_machines_memory_is_between_nothing_and_all():
+    kernel = Path("/proc/meminfo")
+    if not kernel.exists():
+        pytest.skip("no /proc/meminfo")
+    total = int(kernel.read_text().split()[1]) * 1024
+    assert 0 < memory_fit.free(CPU) <= total
+
+
+def test_where_nothing_tells_nothing_is_refused(tmp_path, monkeypatch, run):
+    monkeypatch.setattr("os.sysconf_names", {})
+    assert memory_fit.free_ram(tmp_path, tmp_path) is None
+    monkeypatch.setattr(memory_fit, "free_ram", lambda: None)
+    assert memory_fit.choose(run, CPU, None, None, "eager", ALONE, print) == (16, "eager")
+
+
+# -- what is needed -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", REGISTRY["residual"])
+def test_no_rule_needs_more_than_the_estimate(rule):
+    """Held against the predictor, along the path that holds the most."""
+    shape = "nano:n_layer=4,d_model=32,n_head=2,seq_len=32"
+    config, recipe = ladder.arm(shape, rule, 300), ladder.recipe(shape, batch=16)
+    held = memory.predict(config, parse_path("reference"), 16, recipe=recipe)["total"]
+    assert held < memory_fit.estimate(config, 16)
+
+
+def test_not_even_one_whose_blocks_read_all_blocks_before():
+    shape = "nano:n_layer=12,d_model=16,n_head=2,seq_len=16"
+    config, recipe = ladder.arm(shape, "attnres", 300), ladder.recipe(shape, batch=8)
+    held = memory.predict(config, parse_path("reference"), 8, recipe=recipe)["total"]
+    assert held < memory_fit.estimate(config, 8)
+
+
+def test_the_margin_covers_what_was_measured(root):
+    """Peaks of real processes, the C library's allocator as it comes."""
+    record = root / "data" / "measured" / "08_make_it_fast" / "memory.json"
+    rows = [row for row in json.loads(record.read_text())["rows"] if row["malloc"] == "default"]
+    assert len(rows) > 5
+    for row in rows:
+        path = parse_path(row["path"])
+        assert row["predicted_bytes"] * memory_fit.margin(path, "cpu") > row["measured_bytes"], row
+    one = json.loads((record.parent / "one_billion.json").read_text())
+    most = one["predicted"]["total"] * memory_fit.margin(parse_path(one["path"]), "cpu")
+    assert most > one["peak_bytes"] - one["baseline_bytes"]
+    assert most < 22 * GIB  # and a machine of 24 GiB still takes it
+
+
+def test_processes_of_one_machine_share_its_memory(run, monkeypatch):
+    alone = memory_fit.needs(run, 4, "eager", CPU, ALONE)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    two = memory_fit.needs(run, 4, "eager", CPU, World(0, 2, "ddp"))
+    buckets = 4 * ladder.count(run.model)  # DDP's, in float32
+    assert two == pytest.approx(2 * (alone + buckets), rel=1e-6)
+
+
+# -- what is chosen -----------------------------------------------------------------------------
+
+
+def test_what_fits_is_left_as_it_was(run, only):
+    only(predicted(run, 16, "eager") + 1)
+    assert memory_fit.choose(run, CPU, None, None, "eager", ALONE, print) == (16, "eager")
+
+
+def test_fewer_windows_then_recomputation_then_both(run, only):
+    """Each time one byte less than a way needs: the next that fits is taken, and said."""
+    ways = [(n, spec) for spec in ("eager", "eager:recompute=layer") for n in (16, 8, 4, 2, 1)
+            if spec != "eager" or n >= 8]  # fmt: skip
+    need = {way: predicted(run, *way) for way in ways}
+    taken = []
+    for way in ways[:3]:
+        only(need[way] - 1)
+        first = next(other for other in ways if need[other] <= int(need[way] - 1))
+        said: list[str] = []
+        found = memory_fit.choose(run, CPU, None, None, "eager", ALONE, said.append)
+        assert found == first
+        assert f"chosen {found[0]} windows at once along {found[1]}," in said[-1]
+        assert "16 windows at once along eager may need" in said[-1]
+        taken.append(found)
+    fewer, again, both = taken
+    assert fewer == (8, "eager") and again == (16, "eager:recompute=layer")
+    assert both[0] < 16 and both[1] == "eager:recompute=layer"
+
+
+def test_where_nothing_fits_one_line_says_how_much_would(run, only):
+    only(1000)
+    with pytest.raises(RRError) as refused:
+        memory_fit.choose(run, CPU, None, None, "eager", ALONE, lambda line: None)
+    line = str(refused.value)
+    assert "16 windows at once along eager may need" in line and "0.0 GiB are free" in line
+    assert "use a machine with that much free" in line and "\n" not in line
+
+
+def test_what_was_asked_for_is_refused_and_not_altered(run, only):
+    only(predicted(run, 8, "eager") + 1)
+
+    def chosen(micro, path):
+        return memory_fit.choose(run, CPU, micro, path, path or "eager", ALONE, lambda line: None)
+
+    with pytest.raises(RRError, match="give --micro-batch 8 --path eager$"):
+        chosen(16, "eager")
+    assert chosen(8, "eager") == (8, "eager")
+    assert chosen(None, "eager") == (8, "eager")  # the windows were not asked for
+    assert chosen(16, None) == (16, "eager:recompute=layer")  # the path was not
+    only(predicted(run, 16, "eager:recompute=layer") - 1)
+    with pytest.raises(RRError, match="16 windows at once along eager may need"):
+        chosen(16, None)
+
+
+def test_nothing_is_predicted_where_there_is_plenty(run, only, monkeypatch):
+    monkeypatch.setattr(memory, "predict", lambda *a: pytest.fail("predicted"))
+    only(4 * GIB)
+    nano = run_folder.plan("nano")
+    for one in (run, nano):
+        usual = one.recipe.batch, "eager"
+        assert memory_fit.choose(one, CPU, None, None, "eager", ALONE, print) == usual
+        memory_fit.check(one, CPU, *usual, ALONE, print)
+
+
+def test_a_billion_parameters_are_not_taken_for_plenty(only):
+    """Twenty bytes a parameter at the very least: 64 windows ended in SIGKILL at 22.9 GiB."""
+    run = run_folder.plan("1B", corpus="tinystories")
+    assert memory_fit.estimate(run.model, 64) > 20 * ladder.count(run.model) > 18 * GIB
+    assert not memory_fit._surely_fits(run, 64, CPU, 24 * GIB, ALONE)
+
+
+# -- whole runs ---------------------------------------------------------------------------------
+
+
+def words(run, out, *more):
+    given = {"rung": BODY, "corpus": run.source["corpus"], "tokenizer": "bpe:300", "batch": 16,
+             "steps": 2, "eval-batches": 1, "precision": "fp32", "threads": 1, "device": "cpu",
+             "out": out}  # fmt: skip
+    return ["train", *(str(w) for key, value in given.items() for w in (f"--{key}", value)), *more]
+
+
+def made(out):
+    (folder,) = out.iterdir()
+    return folder, *(json.loads((folder / f"{name}.json").read_text())
+                     for name in ("run", "result"))  # fmt: skip
+
+
+def test_a_run_in_little_memory_is_the_same_run(run, only, tmp_path, capsys):
+    assert cli.main(words(run, tmp_path / "plenty")) == 0
+    assert "memory" not in capsys.readouterr().err
+    only(predicted(run, 16, "eager:recompute=layer") + 1)
+    assert cli.main(words(run, tmp_path / "little")) == 0
+    err = capsys.readouterr().err
+    assert "chosen 16 windows at once along eager:recompute=layer" in err
+    _, begun, result = made(tmp_path / "little")
+    _, before, usual = made(tmp_path / "plenty")
+    told, was = begun["provenance"], before["provenance"]
+    assert (told["micro_batch"], told["code_path"]) == (16, "eager:recompute=layer")
+    assert (was["micro_batch"], was["code_path"]) == (16, "eager")
+    assert result["id"] == usual["id"]
+    assert result["val_loss"] == pytest.approx(usual["val_loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("more", [(), ("--micro-batch", "16", "--path", "eager")])
+def test_a_run_that_cannot_fit_ends_before_anything_is_made(run, only, tmp_path, capsys, more):
+    only(1e6)
+    assert cli.main(words(run, tmp_path / "out", *more)) == 2
+    out, err = capsys.readouterr()
+    *_, last = err.splitlines()
+    assert out == "" and last.startswith("rr: rung nano") and "GiB are free" in last
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_goes_on_keeps_its_choices(run, only, tmp_path, monkeypatch):
+    said = []
+
+    def go():
+        return trainer.train(run, tmp_path, threads=1, save_every=1e-9, log=said.append)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer._Training, "_finish", lambda self, status: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            go()
+    need = predicted(run, 16, "eager")
+    only((need - 300 * 2**20) / 1.2 - 1)  # not even the prediction
+    with pytest.raises(RRError, match="as the run was begun, may need .* what was saved stands"):
+        go()
+    only(need - 1)  # the prediction, and a part of its margin
+    folder = go()
+    assert [line for line in said if "as the run was begun, may need" in line]
+    made_by = json.loads((folder / "run.json").read_text())["provenance"]
+    assert (made_by["micro_batch"], made_by["code_path"]) == (16, "eager")
+    said.clear()
+    only(1)
+    assert go() == folder and not said  # finished: nothing is needed
+
+
+# -- beside a GPU -------------------------------------------------------------------------------
+
+
+def test_a_model_is_built_in_ram_before_it_goes_to_the_gpu(monkeypatch):
+    run, gpu = run_folder.plan("1B", corpus="tinystories"), torch.device("cuda")
+    monkeypatch.setattr(memory_fit, "free", lambda device: 10**15)
+    monkeypatch.setattr(memory_fit, "free_ram", lambda: 3 * GIB)  # 984 M float32 are 3.7 GiB
+    with pytest.raises(RRError, match="RAM are needed beside the GPU"):
+        memory_fit.choose(run, gpu, None, None, "compiled", ALONE, print)
+    monkeypatch.setattr(memory_fit, "free_ram", lambda: 5 * GIB)
+    assert memory_fit.choose(run, gpu, None, None, "compiled", ALONE, print) == (64, "compiled")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(RRError, match="RAM are needed"):  # each process builds it
+        memory_fit.choose(run, gpu, None, None, "compiled", World(0, 2, "ddp"), print)
+
+
+def test_a_gpus_run_that_goes_on_is_only_warned(run, only):
+    only(1e6)
+    said = []
+    memory_fit.check(run, torch.device("cuda"), 16, "compiled", ALONE, said.append)
+    assert len(said) == 1 and "may need" in said[0]

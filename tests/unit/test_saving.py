@@ -1,0 +1,130 @@
+"""How often a run saves: Young's interval by hand, its bound, and no number that knows of it."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from rr import cli
+from rr.config import RRError
+from rr.training import checkpoint, run_folder, save_interval, trainer
+
+TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def run(tiny_corpus):
+    return run_folder.plan(TINY, corpus=tiny_corpus, tokenizer="bpe:300", batch=2, steps=16,
+                     eval_batches=1, precision="fp32")  # fmt: skip
+
+
+def cost_per_hour(interval, save, between):
+    """What saving and lost work take of an hour of work: C/T + T/2M, as chapter 17 has it."""
+    return save / interval + interval / 2 / between
+
+
+def test_youngs_interval_is_the_least_costly_one():
+    """Ten seconds and eight hours: 12.6 minutes (the root of 2·10·28,800 = 759 s)."""
+    best = save_interval.young(10, 8 * 3600)
+    assert best == pytest.approx(758.95, abs=0.01)
+    least = cost_per_hour(best, 10, 8 * 3600)
+    for other in (0.5, 0.9, 1.1, 2):
+        assert cost_per_hour(other * best, 10, 8 * 3600) > least
+
+
+@pytest.mark.parametrize("save", [0.01, 1, 23, 79, 200, 3000])
+def test_saving_never_takes_more_than_its_share(save):
+    """Save time over the whole cycle; a save of 23 s each minute took more than a quarter."""
+    assert save / (save_interval.young(save) + save) <= 0.05 * (1 + 1e-12)
+    assert 23 / (60 + 23) > 0.25
+
+
+def test_what_was_measured_decides_and_a_change_is_said():
+    said = []
+    interval = save_interval.Interval(None, 1_000_000, said.append)
+    assert interval.seconds == 60 and not said  # early, so that there is something to measure
+    interval.saved(2.0)
+    assert interval.seconds == pytest.approx(math.sqrt(2 * 2 * 4 * 3600))
+    assert len(said) == 1 and "takes 2 s" in said[0] and "240 s" in said[0] and "4 h" in said[0]
+    interval.saved(2.2)  # about the same: nothing to say
+    assert len(said) == 1 and interval.seconds > 240
+    interval.saved(60.0)
+    assert len(said) == 2 and interval.seconds == pytest.approx(
+        math.sqrt(2 * (64.2 / 3) * 4 * 3600))  # fmt: skip
+
+
+def test_a_large_model_is_not_saved_in_its_first_minute():
+    """12 bytes for each of 984 million parameters: a minute of writing, 5 % of twenty."""
+    first = save_interval.Interval(None, 984_038_400, print).seconds
+    assert 12 * 984_038_400 / save_interval.RATE / first < 0.06 and 600 < first < 3600
+
+
+def test_a_fixed_interval_stays():
+    said = []
+    interval = save_interval.Interval(7.0, 10**9, said.append)
+    interval.saved(100.0)
+    assert interval.seconds == 7 and not said
+
+
+@pytest.mark.parametrize("every", [0, -1, math.nan])
+def test_a_bad_interval_is_refused_before_anything_is_made(run, tmp_path, every):
+    with pytest.raises(RRError, match="save-every is"):
+        trainer.train(run, tmp_path / "out", threads=1, save_every=every)
+    assert not (tmp_path / "out").exists()
+
+
+class Clock:
+    """Time that passes in steps and in saves alone."""
+
+    def __init__(self, step, save, monkeypatch):
+        self.now, self.saves = 0.0, []
+        update, write = trainer._Training._train_step, checkpoint.Checkpoints.save
+
+        def a_step(training):
+            update(training)
+            self.now += step
+
+        def a_save(checkpoints, number, state):
+            self.saves.append((number, self.now))
+            self.now += save
+            write(checkpoints, number, state)
+
+        monkeypatch.setattr(trainer._Training, "_train_step", a_step)
+        monkeypatch.setattr(checkpoint.Checkpoints, "save", a_save)
+        monkeypatch.setattr(trainer.time, "monotonic", lambda: self.now)
+
+
+def test_a_run_saves_by_what_its_own_saves_take(run, tmp_path, monkeypatch):
+    """Steps of 25 s, saves of 2 s: after 75 s, 250 s after that (240 at least), at the end."""
+    said, plain = [], trainer.train(run, tmp_path / "plain", threads=1, log=lambda line: None)
+    clock = Clock(25.0, 2.0, monkeypatch)
+    folder = trainer.train(run, tmp_path / "auto", threads=1, log=said.append)
+    assert clock.saves == [(3, 75.0), (13, 327.0), (16, 404.0)]
+    assert len([line for line in said if "a save takes 2 s" in line]) == 1
+    monkeypatch.undo()
+    results = [json.loads((f / "result.json").read_text()) for f in (plain, folder)]
+    assert results[0]["weights_sha256"] == results[1]["weights_sha256"]
+    assert results[0]["val_loss"] == results[1]["val_loss"]
+
+
+def test_auto_is_the_default_and_a_number_is_taken(run, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(trainer, "train", lambda *a, save_every, **k: seen.append(save_every) or 1)
+    monkeypatch.setattr(run_folder, "finished", lambda folder: {"status": "finished"})
+    for words in ([], ["--save-every", "auto"], ["--save-every", "60"]):
+        assert cli.main(["train", *words, "--out", str(tmp_path)]) == 0
+    assert seen == [None, None, 60.0]
+
+
+def test_another_word_is_one_line(capsys, tmp_path):
+    assert cli.main(["train", "--save-every", "often", "--out", str(tmp_path / "out")]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "save-every 'often'" in err and "auto" in err
