@@ -13,7 +13,7 @@ Where to start, and in which order to read on. Each package imports only those a
     analysis/   what a trained model does: probes, gates, attention, numerics
     perf/       what a step costs: memory, roofline, benchmark, budget
     sweep/      many runs, and the reports of one and of a folder
-    cli.py      the verbs of `rr`
+    cli/        the verbs of `rr`, a module each
 
 One training step, in eight lines:
 

@@ -1,9 +1,9 @@
-"""A folder of made things that is either whole or absent, however many processes use it.
+"""Content-addressed cache on disk; entries are published atomically.
 
-A made thing (tokens, a tokenizer) is a folder named by the hash of what it was made from. It is
-written aside, synced and renamed, so that nobody sees half of one; whoever needs a missing one
-takes its lock, so that it is made once; and it carries the size and SHA-256 of its files, so that
-damage is found and the thing made again. Deleting the cache loses time and nothing else.
+An entry (tokens, a tokenizer) is a folder named by the hash of what it is made from. It is written
+under a temporary name, synced and renamed, so that no process sees a partial one; a lock makes sure
+that it is made once; it records the size and SHA-256 of its files, so that a corrupt entry is
+detected and made again. Deleting the cache costs time and nothing else.
 """
 
 import fcntl
@@ -19,11 +19,11 @@ from typing import Any
 from ..config import RRError
 from ..io import sync
 
-CARD = "card.json"  # what a made folder says of itself; written last
+CARD = "card.json"  # an entry's metadata; written last
 
 
 def root(cache: str | Path | None = None) -> Path:
-    """`cache`, else `$RR_CACHE`, else ~/.cache/review-residuals."""
+    """The cache's folder: `cache`, else `$RR_CACHE`, else ~/.cache/review-residuals."""
     chosen = cache or os.environ.get("RR_CACHE")
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "review-residuals"
 
@@ -34,117 +34,125 @@ def digest(path: str | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def remembered_digest(path: Path, cache: str | Path | None = None) -> str:
-    """`digest`, remembered by path, size and time of change, so that planning stays cheap."""
+def cached_digest(path: Path, cache: str | Path | None = None) -> str:
+    """`digest`, cached by path, size, modification time and inode, so that planning stays cheap."""
     path = path.resolve()
     stat = path.stat()
-    seen = [str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino]
-    return remembered("digests", str(path), seen, lambda: digest(path), cache)
+    version = [str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino]
+    return cached_value("digests", str(path), version, lambda: digest(path), cache)
 
 
-def remembered(
-    kind: str, name: str, seen: object, make: Callable[[], Any], cache: str | Path | None = None
+def cached_value(
+    kind: str,
+    name: str,
+    version: object,
+    compute: Callable[[], Any],
+    cache: str | Path | None = None,
 ) -> Any:
-    """`make()`, a plain value, from a note that was made of the same `seen`: plain values as well.
+    """`compute()`, or its cached value if that was computed at the same `version`.
 
-    There is one note for each kind and name; another `seen` replaces it.
+    Value and version are plain JSON values. There is one file for each kind and name; another
+    version replaces it. A cache that cannot be read or written is not an error.
     """
     file = hashlib.sha256(name.encode()).hexdigest()[:24]
-    note = root(cache) / kind / f"{file}.json"
+    path = root(cache) / kind / f"{file}.json"
     try:
-        known = json.loads(note.read_text())
-        if known["seen"] == seen:
+        known = json.loads(path.read_text())
+        if known["seen"] == version:
             return known["value"]
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # no note, or a damaged one: it is made again
-    value = make()
+        pass  # absent or corrupt: computed again
+    value = compute()
     try:
-        note.parent.mkdir(parents=True, exist_ok=True)
-        aside = note.with_suffix(f".{os.getpid()}")
-        aside.write_text(json.dumps({"seen": seen, "value": value}))
-        aside.replace(note)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps({"seen": version, "value": value}))
+        temporary.replace(path)
     except OSError:
-        pass  # a cache that cannot be written costs planning time, not correctness
+        pass  # costs planning time, not correctness
     return value
 
 
-def place(kind: str, key: dict, cache: str | Path | None = None) -> Path:
-    """Where the made thing of `kind` for `key` is, or will be."""
+def entry_path(kind: str, key: dict, cache: str | Path | None = None) -> Path:
+    """Where the entry of `kind` for `key` is, or will be."""
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24]
     return root(cache) / kind / name
 
 
-def made(
+def get_or_create(
     kind: str,
     key: dict,
-    make: Callable[[Path], dict],
+    create: Callable[[Path], dict],
     cache: str | Path | None = None,
     log: Callable[[str], None] = print,
 ) -> tuple[Path, dict]:
-    """The cache's folder of `kind` for `key`, and its card: `make(folder)` fills a missing one.
+    """The folder and metadata of the entry of `kind` for `key`, made if it is missing or corrupt.
 
-    `key`: plain values that determine the content. `make` writes its files into the empty folder
-    it is given and returns what the card shall say besides. Raises RRError where the cache cannot
-    be written; whatever `make` raises passes through and leaves nothing behind.
+    key: plain values that determine the content. create: writes its files into the empty folder
+    that it is given, and returns further metadata. Raises RRError where the cache cannot be
+    written; whatever `create` raises passes through and leaves nothing behind.
     """
-    home = place(kind, key, cache)
-    card, _ = _check(home)
+    folder = entry_path(kind, key, cache)
+    card, _ = _check(folder)
     if card is not None:
-        return home, card
+        return folder, card
     try:
-        home.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(home.with_name(f"{home.name}.lock"), log):
-            card, damage = _check(home)  # another process may have made it while this one waited
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder.with_name(f"{folder.name}.lock"), log):
+            card, problem = _check(folder)  # another process may have made it while we waited
             if card is not None:
-                return home, card
-            if damage:
-                log(f"cache: {damage} in {home}; making it again")
-            # What is left of a process that died.
-            for left in [home, *home.parent.glob(f"{home.name}.aside-*")]:
+                return folder, card
+            if problem:
+                log(f"cache: {folder} is corrupt ({problem}); making it again")
+            # What a killed process left.
+            for left in [folder, *folder.parent.glob(f"{folder.name}.aside-*")]:
                 shutil.rmtree(left, ignore_errors=True)
-            return home, _make(home, key, make)
+            return folder, _create(folder, key, create)
     except OSError as error:
         raise RRError(
             f"cannot write the cache {root(cache)} ({error.strerror or error}): "
-            "set RR_CACHE to a folder that can be written and has room"
+            "set RR_CACHE to a writable folder with enough space"
         ) from error
 
 
-def _make(home: Path, key: dict, make: Callable[[Path], dict]) -> dict:
-    aside = home.with_name(f"{home.name}.aside-{os.getpid()}")
-    aside.mkdir()
+def _create(folder: Path, key: dict, create: Callable[[Path], dict]) -> dict:
+    temporary = folder.with_name(f"{folder.name}.aside-{os.getpid()}")
+    temporary.mkdir()
     try:
-        card = make(aside)
-        files = sorted(aside.iterdir())
+        card = create(temporary)
+        files = sorted(temporary.iterdir())
         card["key"] = key
         card["files"] = {f.name: {"bytes": f.stat().st_size, "sha256": digest(f)} for f in files}
-        (aside / CARD).write_text(json.dumps(card, indent=1, sort_keys=True))
-        for path in [*files, aside / CARD, aside]:
+        (temporary / CARD).write_text(json.dumps(card, indent=1, sort_keys=True))
+        for path in [*files, temporary / CARD, temporary]:
             sync(path)
-        aside.rename(home)
-        sync(home.parent)
+        temporary.rename(folder)
+        sync(folder.parent)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     return card
 
 
-def _check(home: Path) -> tuple[dict | None, str]:
-    """The card of a whole folder, or None and what is wrong ("" where there is none)."""
+def _check(folder: Path) -> tuple[dict | None, str]:
+    """The metadata of a complete entry, or None and the problem ("" where there is no entry)."""
     try:
-        card = json.loads((home / CARD).read_text())
-        for name, told in card["files"].items():
-            if (home / name).stat().st_size != told["bytes"]:
-                return None, f"{name} has another size"
-            if digest(home / name) != told["sha256"]:
-                return None, f"{name} has other bytes"
+        card = json.loads((folder / CARD).read_text())
+        for name, expected in card["files"].items():
+            if (folder / name).stat().st_size != expected["bytes"]:
+                return None, f"size mismatch of {name}"
+            if digest(folder / name) != expected["sha256"]:
+                return None, f"checksum mismatch of {name}"
         return card, ""
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return None, f"a damaged entry ({type(error).__name__})" if home.exists() else ""
+        return (
+            None,
+            f"{CARD} or a file unreadable: {type(error).__name__}" if folder.exists() else "",
+        )
 
 
 @contextmanager
 def _locked(path: Path, log: Callable[[str], None]) -> Iterator[None]:
-    """Hold the one lock of this path; the system frees it when its holder dies."""
+    """Hold an exclusive lock on `path`; the system releases it when its holder dies."""
     with open(path, "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ..config import RRError
-from . import cache as cached
+from . import cache as store
 from .documents import Documents, Source, hold_out, source
 from .tokenizer import Vocabulary, open_vocabulary
 from .tokenizer import identity as tokenizer_identity
@@ -110,7 +110,7 @@ def open_corpus(
     parts = _Parts(origin)
     own = "own" if origin.valid else split
     key = {**told, "split": own, "format": _FORMAT, "order": sys.byteorder}
-    if not cached.place("tokens", key, cache).exists():
+    if not store.entry_path("tokens", key, cache).exists():
         next(parts.documents("train"))  # what is wrong with the text is said before anything else
     vocabulary = open_vocabulary(
         chosen, origin.identity, lambda: parts.documents("train"), cache, log
@@ -119,7 +119,7 @@ def open_corpus(
     def make(folder: Path) -> dict:
         return _tokenise(origin, parts, vocabulary, split, folder, log)
 
-    folder, card = cached.made("tokens", key, make, cache, log)
+    folder, card = store.get_or_create("tokens", key, make, cache, log)
     maps = {p: np.memmap(folder / f"{p}.bin", vocabulary.dtype, "r") for p in ("train", "valid")}
     for part, ids in maps.items():
         if len(ids) < min_tokens:

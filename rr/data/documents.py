@@ -24,7 +24,7 @@ from pathlib import Path
 
 from ..config import RRError, nearest
 from . import fables
-from .cache import remembered_digest
+from .cache import cached_digest
 
 EOT = "<|endoftext|>"
 HELD_OUT = 0.03  # of a corpus that comes without a held-out part
@@ -57,7 +57,7 @@ class Source:
 def source(corpus: str, cache: str | Path | None = None) -> Source:
     """`fables`, `tinystories`, `file:PATH` or `org/name[@revision]`; downloads and reads nothing.
 
-    (The bytes of a file are hashed for its identity, once: `rr.data.cache.remembered_digest`.)
+    (The bytes of a file are hashed for its identity, once: `rr.data.cache.cached_digest`.)
     """
     if corpus == "fables":
         return Source("fables", fables.IDENTITY, fables.train, fables.valid)
@@ -134,7 +134,7 @@ def _local(path: Path, cache: str | Path | None) -> Source:
 
 def _told(path: Path, cache: str | Path | None) -> str:
     """How a file is read and the hash of its bytes: together, what the model will see."""
-    return f"{'.'.join(_format(path))} {remembered_digest(path, cache)}"
+    return f"{'.'.join(_format(path))} {cached_digest(path, cache)}"
 
 
 def _format(path: Path) -> tuple[str, ...]:

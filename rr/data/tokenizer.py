@@ -16,7 +16,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from ..config import MIB, RRError, checked_file, nearest
-from . import cache as cached
+from . import cache as store
 from .documents import EOT, require_hub
 
 FILES = ("vocab.json", "merges.txt")
@@ -126,7 +126,7 @@ def identity(tokenizer: str, corpus_identity: str) -> str:
         return f"bpe:{size} of {corpus_identity}"
     if tokenizer == "gpt2":
         return _files_identity(GPT2_SHA256)
-    return _files_identity([cached.digest(path) for path in _files(tokenizer)])
+    return _files_identity([store.digest(path) for path in _files(tokenizer)])
 
 
 def planned_size(tokenizer: str) -> int:
@@ -163,7 +163,7 @@ def open_vocabulary(
         return Vocabulary(
             Path(tokenizer).expanduser().resolve().name, told, Path(tokenizer).expanduser()
         )
-    folder, _ = cached.made("tokenizers", {"tokenizer": told}, make, cache, log)
+    folder, _ = store.get_or_create("tokenizers", {"tokenizer": told}, make, cache, log)
     return Vocabulary(tokenizer, told, folder)
 
 
@@ -236,7 +236,7 @@ def _fetch_gpt2(folder: Path) -> dict:
         require_hub("the tokenizer gpt2", without)
         for name, sha in zip(FILES, GPT2_SHA256, strict=True):
             got = Path(hf_hub_download(GPT2, name, revision=GPT2_REVISION))
-            if cached.digest(got) != sha:
+            if store.digest(got) != sha:
                 raise RRError(f"the hub's {name} of {GPT2} is not the published file: {without}")
             (folder / name).write_bytes(got.read_bytes())
     except RRError:

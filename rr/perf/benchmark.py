@@ -30,7 +30,7 @@ from ..training import provenance
 from ..training.backend import ablations, check, parse_path
 from ..training.device import device_name, pick_device, set_threads
 from .benchmark_case import Case
-from .gpus import peak_flops
+from .gpus import find
 from .peers import installed
 
 
@@ -143,8 +143,8 @@ def _row(child: _Child) -> dict:
         return row
     tokens, ms = case.batch * case.config.seq_len, median(child.times)
     row |= {"tokens_per_step": tokens, **found, "step_ms": child.times, "step_ms_median": ms}
-    rate, peak = 1000 * tokens / ms, peak_flops(found["device"])
-    mfu = None if peak is None else rate * found["flops_per_token"] / peak
+    rate, gpu = 1000 * tokens / ms, find(found["device"])
+    mfu = None if gpu is None else rate * found["flops_per_token"] / gpu.flops
     return row | {"tokens_per_second": rate, "mfu": mfu}
 
 
@@ -234,6 +234,7 @@ def bench(
 def made_by(device: torch.device, threads: int) -> dict:
     """What produced the figures."""
     name = device_name(device)
+    gpu = find(name)
     return {
         "rr": __version__,
         "git": provenance.git_state(),
@@ -242,7 +243,7 @@ def made_by(device: torch.device, threads: int) -> dict:
         "platform": f"{sys.platform} {platform.machine()}",
         "device": name,
         "threads": threads,
-        "peak_flops": peak_flops(name),
+        "peak_flops": None if gpu is None else gpu.flops,
     }
 
 

@@ -1,80 +1,84 @@
-"""Peak rates, memory and bandwidth of GPUs, from their data sheets."""
+"""GPU specifications: peak rate, memory and bandwidth, from their data sheets."""
 
 import re
+from dataclasses import dataclass
 
-# Dense tensor-core peaks, FLOP/s, products in bf16 (fp16 on T4 and V100) with float32 sums, from
-# NVIDIA's data sheets and architecture white papers: H100, H200, B200, A100, A10, L4, L40S, T4,
-# V100, GeForce RTX 3090 and 4090. Sheets that print a figure "with sparsity" are halved.
-# The first name found in the device's name counts.
-PEAKS = {
-    "H100 PCIe": 756e12,
-    "H100 NVL": 835e12,
-    "H100": 989e12,
-    "H200 NVL": 835e12,
-    "H200": 989e12,
-    "GH200": 989e12,
-    "B200": 2250e12,
-    "A100": 312e12,
-    "A10G": 70e12,
-    "A10": 125e12,
-    "L40S": 362e12,
-    "L4": 121e12,
-    "T4": 65e12,
-    "V100-SXM2": 125e12,
-    "RTX 4090": 165.2e12,
-    "RTX 3090": 71e12,
-}
+from ..config import RRError, nearest
 
 
-# Memory of the same cards, 10⁹ bytes, from the same sheets; of the smaller where there are two.
-MEMORY = {
-    "H100 PCIe": 80,
-    "H100 NVL": 94,
-    "H100": 80,
-    "H200 NVL": 141,
-    "H200": 141,
-    "GH200": 96,
-    "B200": 180,
-    "A100": 40,
-    "A10G": 24,
-    "A10": 24,
-    "L40S": 48,
-    "L4": 24,
-    "T4": 16,
-    "V100-SXM2": 16,
-    "RTX 4090": 24,
-    "RTX 3090": 24,
-}
-# Bandwidth of that memory, bytes/s, as NVIDIA gives it, not held against the sheets again; of the
-# smaller card where there are two.
-BANDWIDTH = {
-    "H100 PCIe": 2.0e12,
-    "H100 NVL": 3.9e12,
-    "H100": 3.35e12,
-    "H200 NVL": 4.8e12,
-    "H200": 4.8e12,
-    "GH200": 4.0e12,
-    "B200": 8.0e12,
-    "A100": 1.555e12,
-    "A10G": 600e9,
-    "A10": 600e9,
-    "L40S": 864e9,
-    "L4": 300e9,
-    "T4": 300e9,
-    "V100-SXM2": 900e9,
-    "RTX 4090": 1008e9,
-    "RTX 3090": 936e9,
-}
-HALF_BY_FP16 = ("T4", "V100-SXM2")  # no bf16 in their tensor cores
+@dataclass(frozen=True)
+class GPUSpec:
+    """What a data sheet says of a GPU.
+
+    flops: dense tensor-core peak, FLOP/s, products in bf16 (fp16 where the GPU has no bf16) with
+    float32 sums. memory: bytes. bandwidth: of that memory, bytes/s. bf16: whether its tensor cores
+    have it.
+    """
+
+    name: str
+    flops: float
+    memory: float
+    bandwidth: float | None = None
+    bf16: bool = True
 
 
-def known_as(device: str) -> str | None:
-    """The name in `PEAKS` of a device by its own; None where it is not known."""
-    if re.search(r"\b(MIG|Laptop)\b", device):  # a part of a card, or less than its namesake
+# Peaks and memory from NVIDIA's data sheets and architecture white papers; sheets that print a peak
+# "with sparsity" are halved. Bandwidths as NVIDIA gives them, not held against the sheets again.
+# Where a GPU is sold with two sizes of memory, the smaller. The first name found in a device's own
+# name counts.
+_SPECS = (
+    GPUSpec("H100 PCIe", 756e12,    80e9, 2.0e12),
+    GPUSpec("H100 NVL",  835e12,    94e9, 3.9e12),
+    GPUSpec("H100",      989e12,    80e9, 3.35e12),
+    GPUSpec("H200 NVL",  835e12,   141e9, 4.8e12),
+    GPUSpec("H200",      989e12,   141e9, 4.8e12),
+    GPUSpec("GH200",     989e12,    96e9, 4.0e12),
+    GPUSpec("B200",     2250e12,   180e9, 8.0e12),
+    GPUSpec("A100",      312e12,    40e9, 1.555e12),
+    GPUSpec("A10G",       70e12,    24e9, 600e9),
+    GPUSpec("A10",       125e12,    24e9, 600e9),
+    GPUSpec("L40S",      362e12,    48e9, 864e9),
+    GPUSpec("L4",        121e12,    24e9, 300e9),
+    GPUSpec("T4",         65e12,    16e9, 300e9, bf16=False),
+    GPUSpec("V100-SXM2", 125e12,    16e9, 900e9, bf16=False),
+    GPUSpec("RTX 4090",  165.2e12,  24e9, 1008e9),
+    GPUSpec("RTX 3090",   71e12,    24e9, 936e9),
+)  # fmt: skip
+GPUS = {spec.name: spec for spec in _SPECS}
+
+
+def find(device: str) -> GPUSpec | None:
+    """The specification of a device by its own name; None where it is not in `GPUS`.
+
+    >>> find("NVIDIA H100 80GB HBM3").name
+    'H100'
+    """
+    if re.search(r"\b(MIG|Laptop)\b", device):  # a part of a GPU, or less than its namesake
         return None
-    return next((name for name in PEAKS if re.search(rf"\b{name}\b(?! D\b)", device)), None)
+    return next((spec for name, spec in GPUS.items()
+                 if re.search(rf"\b{name}\b(?! D\b)", device)), None)  # fmt: skip
 
 
-def peak_flops(device: str) -> float | None:
-    """bf16 peak of a device by its name, FLOP/s; None where it is not known."""
-    return PEAKS.get(known_as(device))
+def gpu(name: str, tflops: float | None = None, memory_gb: float | None = None) -> GPUSpec:
+    """The specification of that name, or of any name where both figures are given.
+
+    tflops: TFLOP/s; memory_gb: 10⁹ bytes. A figure that is given replaces the table's: an A100 of
+    80 GB. RRError for an unknown name.
+
+    >>> gpu("a100", memory_gb=80).memory
+    80000000000.0
+    """
+    for what, value in (("tflops", tflops), ("memory", memory_gb)):
+        if value is not None and not 0 < value < float("inf"):
+            raise RRError(f"{what} must be a finite number > 0, got {value}")
+    known = next((spec for spec in GPUS.values() if spec.name.lower() == name.lower()), None)
+    if known is None:
+        if tflops is None or memory_gb is None:
+            raise RRError(
+                f"unknown GPU {name!r}: {nearest(name, GPUS)}; "
+                "for any other give --tflops and --memory"
+            )
+        return GPUSpec(name, 1e12 * tflops, 1e9 * memory_gb)
+    flops = known.flops if tflops is None else 1e12 * tflops
+    memory = known.memory if memory_gb is None else 1e9 * memory_gb
+    return GPUSpec(known.name, flops, memory, known.bandwidth, known.bf16)

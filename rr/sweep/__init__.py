@@ -75,7 +75,7 @@ def sweep(
     gpu_fraction: float | None = None,
     cpus_per_cell: int | None = None,
     hours: Hours | None = None,
-    again: str = "the same command",
+    resume_command: str = "the same command",
     log: Callable[[str], None] | None = None,
 ) -> list[Cell]:
     """Run every cell of `plan` in `out/<id>` that is not done, in order; returns the plan.
@@ -83,7 +83,7 @@ def sweep(
     runner: "papermill" or "direct". engine: "local" or "ray". jobs: cells at a time. processes: of
     each cell, through torchrun, a GPU each where there are some. machine: threads, device, path,
     micro_batch, save_every, parallel and log, as `rr train` takes them. hours: cells that would not
-    end within them are not started. again: the command that resumes the sweep, for messages.
+    end within them are not started. resume_command: of this sweep, for messages.
 
     Raises RRError before anything is started; RunFailed, when all is settled, naming the cells that
     failed or diverged; Interrupted when told to stop or out of hours, the checkpoints saved.
@@ -94,8 +94,8 @@ def sweep(
     if runner == "papermill":
         check_installed()
     commands(plan, how)  # refuses what the notebook does not take
-    asked = {"address": address, "gpu-fraction": gpu_fraction, "cpus-per-cell": cpus_per_cell}
-    check(machine, engine, asked, here=engine == "local")
+    ray = {"address": address, "gpu_fraction": gpu_fraction, "cpus_per_cell": cpus_per_cell}
+    check(machine, engine, ray, here=engine == "local")
     view = View(out, log)
     if engine == "local":
         from .local import Local
@@ -112,7 +112,7 @@ def sweep(
     try:
         schedule = Schedule(plan, out, how, where, view, hours)
         if not schedule.go():
-            raise Interrupted(_stopped(schedule, again))
+            raise Interrupted(_stopped(schedule, resume_command))
     finally:
         where.close()
     lost = [state for state in schedule.states if state.status != "finished"]
@@ -126,7 +126,7 @@ def sweep(
     return list(plan)
 
 
-def _stopped(schedule: Schedule, again: str) -> str:
+def _stopped(schedule: Schedule, resume_command: str) -> str:
     """What is done, what is not, and how to resume."""
     states = schedule.states
     done = sum(state.status in ("finished", "diverged") for state in states)
@@ -134,22 +134,23 @@ def _stopped(schedule: Schedule, again: str) -> str:
     if schedule.hours is not None:
         left = "; ".join(state.cell.name for state in states if state.status not in SETTLED)
         words += f"; not done within the hours: {left}"
-    return f"{words}; resume with: {again}"
+    return f"{words}; resume with: {resume_command}"
 
 
 def check(
-    machine: Mapping[str, object], engine: str, asked: Mapping[str, object], here: bool
+    machine: Mapping[str, object], engine: str, ray: Mapping[str, object], here: bool
 ) -> None:
-    """RRError for options that the engine does not take, or that every cell would refuse.
+    """Raise RRError for options that the engine does not take, or that every cell would refuse.
 
-    machine: as `Runner` holds it. asked: what ray alone takes. here: on this machine, whose device
-    has to be there.
+    machine: as `Runner` holds it. ray: options of the engine ray alone. here: the cells run on this
+    machine, whose device has to exist.
     """
     if engine not in ENGINES:
         raise RRError(f"unknown engine {engine!r}: {nearest(engine, ENGINES)}")
-    for name, value in asked.items():
+    for name, value in ray.items():
         if engine == "local" and value is not None:
-            raise RRError(f"{name} {value} beside --engine local: --engine ray is accepted")
+            option = name.replace("_", "-")
+            raise RRError(f"--{option} {value} needs --engine ray, got --engine local")
     check_saving(machine.get("save_every"))
     device = machine.get("device")
     if device is not None and device not in DEVICES:
@@ -160,7 +161,7 @@ def check(
         positive("micro-batch", machine["micro_batch"])
     if machine.get("parallel", "ddp") not in STRATEGIES:
         known = nearest(machine["parallel"], STRATEGIES)
-        raise RRError(f"unknown way to go parallel {machine['parallel']!r}: {known}")
+        raise RRError(f"unknown parallel strategy {machine['parallel']!r}: {known}")
     if "path" in machine:
         parse_path(machine["path"])
     check_logs(named(machine.get("log", "")), here)

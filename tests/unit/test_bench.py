@@ -23,8 +23,8 @@ TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=8"
     ("NVIDIA H800", None), ("NVIDIA RTX A1000", None), ("cpu", None),
 ])  # fmt: skip
 def test_peaks_by_the_names_that_drivers_give(name, tera):
-    peak = gpus.peak_flops(name)
-    assert peak == (None if tera is None else pytest.approx(tera * 1e12))
+    gpu = gpus.find(name)
+    assert (gpu and gpu.flops) == (None if tera is None else pytest.approx(tera * 1e12))
 
 
 def row(path, rule, ms, peak_bytes):
@@ -59,7 +59,7 @@ def test_mfu_is_counted_flops_over_the_peak(monkeypatch):
     """60M, review: 2 × 256 tokens in 1 s on a device whose peak is a tenth of what that takes."""
     case = Case("60M", "review", "fast", 2, 2)
     flops = ladder.flops_per_token(case.config) * 512
-    monkeypatch.setattr(gpus, "PEAKS", {"Thing": flops * 10})
+    monkeypatch.setattr(gpus, "GPUS", {"Thing": gpus.GPUSpec("Thing", flops * 10, 80e9)})
     child = benchmark._Child.__new__(benchmark._Child)
     child.case, child.failed, child.times = case, None, [1000.0]
     child.found = {"device": "A Thing 80GB", "flops_per_token": flops / 512, "peak_bytes": 1}

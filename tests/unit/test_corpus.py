@@ -237,16 +237,16 @@ def test_planning_downloads_and_trains_nothing(monkeypatch, tmp_path):
 def test_a_digest_is_remembered_until_the_file_changes(tmp_path, monkeypatch):
     path, home = tmp_path / "a.txt", tmp_path / "cache"
     path.write_text("one")
-    first = cache.remembered_digest(path, home)
+    first = cache.cached_digest(path, home)
     assert first == cache.digest(path)
     with monkeypatch.context() as without:
         without.setattr(cache, "digest", lambda _: pytest.fail("read again"))
-        assert cache.remembered_digest(path, home) == first
+        assert cache.cached_digest(path, home) == first
     path.write_text("two!")
-    assert cache.remembered_digest(path, home) == cache.digest(path) != first
+    assert cache.cached_digest(path, home) == cache.digest(path) != first
     for note in (home / "digests").iterdir():
         note.write_text("{ damaged")
-    assert cache.remembered_digest(path, home) == cache.digest(path)
+    assert cache.cached_digest(path, home) == cache.digest(path)
 
 
 # ---- the cache

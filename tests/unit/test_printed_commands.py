@@ -231,7 +231,7 @@ def torchrun(words: list[str], names: dict[str, str]) -> int:
     given = get_args_parser().parse_args(words)
     assert given.module and given.training_script == "rr.cli"
     inner = small(Printed("", "rr", tuple(given.training_script_args)), names)
-    cli._parser().parse_args(inner)
+    cli.parser().parse_args(inner)
     return 0
 
 

@@ -294,7 +294,7 @@ def test_the_ray_job_submits_the_sweep_with_its_code_and_time_to_save(tmp_path):
     command = ["bash", str(READY / "ray_job.sh"), "--rung", "60M", "--out", "/shared/runs"]
     where, *said = subprocess.run(command, env=env, capture_output=True, text=True,
                                   check=True).stdout.splitlines()  # fmt: skip
-    assert (Path(where) / "rr" / "cli.py").exists()  # what travels is the project
+    assert (Path(where) / "rr" / "cli" / "__main__.py").exists()  # what travels is the project
     options, entry = said[: said.index("--")], said[said.index("--") + 1 :]
     given = json.loads(options[options.index("--runtime-env-json") + 1])
     assert given == {"env_vars": {"RR_CACHE": "/shared/rr", "RAY_JOB_STOP_WAIT_TIME_S": "120"}}

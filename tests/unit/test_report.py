@@ -63,11 +63,11 @@ def test_wrong_parameters_are_refused_in_one_line(words, options, told):
 ])  # fmt: skip
 def test_the_command_of_a_run_names_the_same_run(given):
     """The words go through the command line's own parser."""
-    from rr.cli import _parser
+    from rr.cli import parser
 
     run = rr.plan(**given)
     words = shlex.split(command_line.words(command_line.options(run), "train", "runs"))
-    args = vars(_parser().parse_args(words[1:]))
+    args = vars(parser().parse_args(words[1:]))
     names = ("rung", "rule", "values", "loops", "flavour", "corpus", "tokenizer", "protocol",
              "seed", "steps", "budgets", "warmup", "lr", "batch", "eval_batches", "precision",
              "depth_lr")  # fmt: skip
@@ -218,11 +218,11 @@ def test_a_folder_with_holes(trained, tmp_path):
     points, without = report.points(here)
     assert points == [] and "fewer than two pairs" in without[0]
     # the command, read back, plans the very runs that are missing
-    from rr.cli import _parser
+    from rr.cli import parser
     from rr.sweep import AXES, cells
 
     (line,) = report.command(here)
-    args = vars(_parser().parse_args(shlex.split(line)[1:]))
+    args = vars(parser().parse_args(shlex.split(line)[1:]))
     planned = {cell.id for cell in cells({key: args[key] for key in AXES}, lambda line: None)}
     assert planned == {path.name for path in made.values()} and args["out"] == str(folder)
 

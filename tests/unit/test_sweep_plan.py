@@ -140,7 +140,7 @@ def test_the_direct_command_plans_the_same_run(dry, tiny_corpus):
     assert code == 0 and len(lines) == 1 and err == ""
     words = shlex.split(lines[0])
     assert words[0] == "rr"
-    args = cli._parser().parse_args(words[1:])
+    args = cli.parser().parse_args(words[1:])
     assert (args.out, args.threads) == ("a b", 2)
     names = (
         "values",
@@ -292,8 +292,8 @@ BAD_TO_RUN = [
     (["--parallel", "pipeline", "--runner", "direct"], "go parallel 'pipeline'"),
     (["--save-every", "0"], "save-every is 0"),
     (["--log", "tensorbord"], "unknown log 'tensorbord': did you mean tensorboard"),
-    (["--gpu-fraction", "0.5"], "beside --engine local"),
-    (["--address", "auto"], "beside --engine local"),
+    (["--gpu-fraction", "0.5"], "needs --engine ray"),
+    (["--address", "auto"], "needs --engine ray"),
     (["--out", "/dev/null/runs"], "cannot write to /dev/null/runs"),
 ]
 

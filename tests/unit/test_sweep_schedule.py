@@ -394,7 +394,7 @@ def test_what_was_left_is_named_with_the_command(tmp_path, monkeypatch, clock):
             runner="direct",
             log=lambda line: None,
             hours=Hours(5, clock=clock),
-            again="rr sweep --seed 0 1 2 --hours 5",
+            resume_command="rr sweep --seed 0 1 2 --hours 5",
         )
     told = str(stopped.value)
     assert told.startswith("4 of 6 cells done")

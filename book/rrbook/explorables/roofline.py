@@ -34,7 +34,7 @@ def step_data() -> dict:
     from rr.model import ladder
     from rr.perf import roofline
     from rr.perf.budget import SPARE
-    from rr.perf.gpus import BANDWIDTH, HALF_BY_FP16, MEMORY, PEAKS
+    from rr.perf.gpus import GPUS
     from rr.training.backend import parse_path
 
     rungs = {}
@@ -51,8 +51,8 @@ def step_data() -> dict:
             }  # fmt: skip
         flops = ladder.flops_per_token(config) * tokens
         rungs[name] = {"tokens": tokens, "flops": flops, "micro": micro, "paths": paths}
-    cards = {name: [PEAKS[name], BANDWIDTH[name], 1e9 * MEMORY[name], int(name not in HALF_BY_FP16)]
-             for name in CARDS}  # fmt: skip
+    specs = [GPUS[name] for name in CARDS]
+    cards = {gpu.name: [gpu.flops, gpu.bandwidth, gpu.memory, int(gpu.bf16)] for gpu in specs}
     return {"rungs": rungs, "cards": cards, "spare": SPARE}
 
 

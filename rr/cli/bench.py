@@ -1,0 +1,68 @@
+"""`rr bench`: time, throughput and memory of a training step."""
+
+from .options import pick
+from .output import add_json, log, print_columns, print_json
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument(
+        "--rung", nargs="+", default=["nano"], help="as for rr train (default: nano)"
+    )
+    parser.add_argument(
+        "--rule",
+        nargs="+",
+        default=["review"],
+        help="as for rr train; the models are those of protocol clean (default: review)",
+    )
+    parser.add_argument(
+        "--paths",
+        nargs="+",
+        default=["reference", "fast"],
+        metavar="PATH",
+        help="reference, eager (as rr train on a CPU), fast, compiled or triton, with options: "
+        "fast:precision=tf32 (default: reference fast)",
+    )
+    parser.add_argument("--steps", type=int, default=5, help="timed steps per repeat (default: 5)")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="repeats of each case, in turns (default: 3)"
+    )
+    parser.add_argument("--batch", type=int, help="windows per step (default: the rung's)")
+    parser.add_argument(
+        "--micro-batch", type=int, help="windows at once (default: the batch on a GPU, 8 on a CPU)"
+    )
+    parser.add_argument("--threads", type=int, help="CPU threads (default: OMP_NUM_THREADS or all)")
+    parser.add_argument("--device", help="auto, cpu or cuda (default: auto)")
+    parser.add_argument(
+        "--ablate",
+        action="store_true",
+        help="also measure the last path with each of its optimisations undone alone",
+    )
+    parser.add_argument(
+        "--peers",
+        action="store_true",
+        help="also measure models of equal size from transformers, x-transformers and litgpt, "
+        "where installed",
+    )
+    add_json(parser)
+
+
+def run(args) -> None:
+    from ..perf.benchmark import bench, table
+
+    names = ("steps", "repeats", "batch", "micro_batch", "threads", "device", "ablate", "peers")
+    result = bench(args.rung, args.rule, args.paths, log=log, **pick(args, names))
+    if args.json:
+        return print_json(result)
+    print_columns(table(result), "lllrrrrrr")
+    for row in result["over_the_standard"]:
+        print(
+            f"{row['rung']} {row['path']}: a step of {row['rule']} takes {row['time']:.3f} "
+            f"({row['least']:.3f}–{row['most']:.3f}) times as long as one of standard"
+        )
+    for row in result["ablated"]:
+        print(
+            f"{row['rung']} {row['rule']} {row['path']}: {row['speed']:.3f} "
+            f"({row['least']:.3f}–{row['most']:.3f}) times the speed of {row['over']}"
+        )
+    for name in result["absent"]:
+        print(f"{name} is not installed and was not measured")

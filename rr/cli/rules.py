@@ -1,0 +1,21 @@
+"""`rr rules`: every registered residual and value rule."""
+
+from .output import add_json, print_columns, print_json
+
+
+def add_arguments(parser) -> None:
+    add_json(parser)
+
+
+def run(args) -> None:
+    from ..model.ladder import describe
+
+    rows = describe()
+    if args.json:
+        return print_json(rows)
+    table = [("name", "kind", "params per block", "at the start", "source")]
+    for row in rows:
+        start = "–" if row["coefficient"] is None else f"{row['coefficient']:.4g}"
+        cost = row["cost"]["params_per_block"]
+        table.append((row["name"], row["kind"], cost, start, row["source"]))
+    print_columns(table)

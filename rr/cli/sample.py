@@ -1,0 +1,65 @@
+"""`rr sample`: generate text with a trained run."""
+
+from ..config import RRError
+from .own_rules import locate_errors
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("run", help="folder of the run")
+    parser.add_argument(
+        "--rule",
+        nargs="+",
+        default=[],
+        metavar="FILE.py:CLASS",
+        help="your own rules that the run was trained with; their files are imported",
+    )
+    parser.add_argument("--prompt", default="", help="text to continue")
+    parser.add_argument(
+        "--loops", type=int, help="passes over the stack (default: as it was trained)"
+    )
+    parser.add_argument(
+        "--keep-scale",
+        action="store_true",
+        help="with --loops: keep the scale of the trained number of passes",
+    )
+    parser.add_argument("--tokens", type=int, default=200, help="at most so many (default: 200)")
+    parser.add_argument(
+        "--temperature", type=float, default=0.8, help="0: the likeliest token (default: 0.8)"
+    )
+    parser.add_argument(
+        "--top-k", type=int, default=40, help="sample from the k likeliest tokens (default: 40)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+
+
+def run(args) -> None:
+    import torch
+
+    from ..training.run_folder import load
+
+    for name, least in (("tokens", 1), ("top_k", 1), ("temperature", 0), ("seed", 0)):
+        if not getattr(args, name) >= least:
+            option = name.replace("_", "-")
+            raise RRError(f"{option} must be at least {least}, got {getattr(args, name)}")
+    if args.seed >= 2**63:
+        raise RRError(f"seed must be below 2**63, got {args.seed}")
+    try:
+        args.prompt.encode()
+    except UnicodeEncodeError:
+        raise RRError("the prompt is not UTF-8 text") from None
+    with locate_errors(*args.rule):
+        model, _, vocabulary = load(
+            args.run, loops=args.loops, keep_scale=args.keep_scale, allow_rule=args.rule
+        )
+        ids = [vocabulary.eot, *vocabulary.encode(args.prompt)]
+        if len(ids) >= model.config.seq_len:
+            raise RRError(
+                f"the prompt has {len(ids)} tokens with its start mark, but this model reads "
+                f"{model.config.seq_len} with at least one to generate: shorten it"
+            )
+        source = torch.Generator().manual_seed(args.seed)
+        start = torch.tensor([ids], device=model.token.weight.device)
+        generated = model.generate(
+            start, args.tokens, args.temperature, args.top_k, source, stop=vocabulary.eot
+        )[0, 1:].tolist()
+    print(vocabulary.decode(i for i in generated if i != vocabulary.eot).strip())

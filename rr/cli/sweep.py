@@ -1,0 +1,109 @@
+"""`rr sweep`: train every combination of the options, some runs at a time."""
+
+import shlex
+from pathlib import Path
+
+from ..config import RRError
+from .options import MACHINE, add_machine, add_order, add_run, pick
+from .output import log
+from .own_rules import locate_errors
+
+
+def add_arguments(parser) -> None:
+    add_run(parser, many=True)
+    add_machine(parser, many=True)
+    add_order(parser)
+    parser.add_argument(
+        "--hours",
+        type=float,
+        help="time limit: no run is started that would not finish in time; at the end the "
+        "running ones save and stop",
+    )
+    parser.add_argument(
+        "--out",
+        default="runs",
+        help="folder of runs (default: runs); sweeps with the same folder share the work",
+    )
+    parser.add_argument(
+        "--runner",
+        default="papermill",
+        help="papermill: each run is an executed notebook, its report; direct: rr train "
+        "(default: papermill)",
+    )
+    parser.add_argument(
+        "--notebook",
+        metavar="PATH",
+        help="for papermill (default: the checkout's notebooks/09_scaling_run.ipynb)",
+    )
+    parser.add_argument(
+        "--engine", default="local", help="local, or ray: a running cluster (default: local)"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        help="runs at a time; GPUs are shared round robin "
+        "(default: one per GPU, one without a GPU; ray: as many as the cluster holds)",
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes per run, by torchrun, one GPU each, for a model larger than a GPU; needs "
+        "--runner direct (default: 1)",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the command of each run, one per line, and start nothing",
+    )
+    ray = parser.add_argument_group("with --engine ray")
+    ray.add_argument("--address", help="of the cluster (default: the one this machine is part of)")
+    ray.add_argument(
+        "--gpu-fraction",
+        type=float,
+        metavar="F",
+        help="GPUs per run, 0.5 for two runs on one (default: 1 where the cluster has any)",
+    )
+    ray.add_argument(
+        "--cpus-per-cell",
+        type=int,
+        metavar="N",
+        help="cores per run (default: one per process)",
+    )
+
+
+def run(args) -> None:
+    from ..sweep import AXES, Hours, Runner, cells, check, commands, sweep
+
+    machine = pick(args, MACHINE)
+    with locate_errors(*(args.rule or ()), *(args.values or ())):
+        plan = cells(pick(args, (*AXES, "depth_lr")), log, order=args.order)
+    if args.measured and args.hours is None:
+        raise RRError("--measured needs --hours: it estimates which runs finish in time")
+    hours = None if args.hours is None else Hours(args.hours)
+    if args.measured:
+        from ..perf.budget import expected, read_bench
+
+        hours.expected = expected(read_bench(args.measured))
+    if not args.dry_run:
+        sweep(
+            plan,
+            args.out,
+            machine=machine,
+            hours=hours,
+            resume_command=args.command,
+            **pick(args, ("runner", "engine", "jobs", "processes", "notebook", "address",
+                          "gpu_fraction", "cpus_per_cell")),
+        )  # fmt: skip
+        print(args.out)
+        return
+    runner = Runner(args.runner, Path(args.out), machine, args.processes, args.notebook)
+    ray = pick(args, ("address", "gpu_fraction", "cpus_per_cell"))
+    check(runner.machine, args.engine, ray, here=False)  # the commands may run elsewhere
+    for words in commands(plan, runner):
+        print(shlex.join(words))
+    if args.runner == "papermill":
+        log(f"rr: papermill creates no folders: create {args.out}/<id> before each command")
+    if hours is not None:
+        log("rr: this lists all runs; rr plan estimates which of them fit the hours")
