@@ -1,7 +1,7 @@
 """What a run is: frozen specifications, their validation, and the content hash that names a run.
 
-Two runs with equal specifications have equal ids, on any machine; nothing that leaves the numbers'
-meaning alone (paths, device, version) enters the hash.
+Two runs with equal specifications have equal ids, on any machine; what does not change the meaning
+of the numbers (paths, device, version) is not hashed.
 """
 
 import difflib
@@ -19,11 +19,11 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 FLAVOURS = ("gpt2", "llama")
 REFERENCE_DEPTH = 12  # blocks at which the looped paper's scales are 1
 MIB = 1 << 20
-LARGEST_JSON = 4 * MIB  # bytes that are read of a JSON file; those that rr writes are a few KiB
+LARGEST_JSON = 4 * MIB  # bytes read of a JSON file at most; those that rr writes are a few KiB
 
 
-# Fields that came after the first records: at their default they are not hashed, so that a run
-# keeps its id.
+# Fields added after the first records: at their default they are not hashed, so that the ids of
+# earlier runs stay.
 LATER = {
     "model": {"n_kv_head": None, "tied": True},
     "recipe": {"budgets": None, "depth_lr": False},
@@ -31,23 +31,27 @@ LATER = {
 
 
 class RRError(Exception):
-    """Bad input: one line that says what, why and what is accepted. The CLI exits with 2."""
+    """Bad input; the message is one line: what is wrong, what was expected, what to do. Exit 2."""
 
 
 class RunFailed(RRError):
-    """A run that could not go on or whose loss is no longer finite. The CLI exits with 3."""
+    """A run that could not continue, or whose loss is not finite. The CLI exits with 3."""
 
 
 class Interrupted(Exception):
-    """A run stopped by SIGTERM or Ctrl-C after its checkpoint was saved. The CLI exits with 130."""
+    """A run stopped by SIGTERM or Ctrl-C, its checkpoint saved. The CLI exits with 130."""
 
 
 def nearest(word: str, known: Any) -> str:
-    """A clause that names the accepted words, the closest first: for one-line error messages."""
+    """`did you mean …? expected one of: …`, for error messages about an unknown word.
+
+    >>> nearest("reveiw", ["review", "standard"])
+    'did you mean review? expected one of: review, standard'
+    """
     names = sorted(map(str, known))
     close = difflib.get_close_matches(word, names, n=2, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
-    return f"{hint}accepted: {', '.join(names)}"
+    return f"{hint}expected one of: {', '.join(names)}"
 
 
 def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
@@ -64,52 +68,53 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
     for item in filter(None, rest.split(",")):
         key, equals, value = item.partition("=")
         if not equals or not key or not value:
-            raise RRError(f"cannot read {item!r} in {spec!r}: options are written name:key=value,…")
+            raise RRError(f"cannot read {item!r} in {spec!r}: expected name:key=value,key=value")
         if key in options:
-            raise RRError(f"option {key!r} is given twice in {spec!r}")
+            raise RRError(f"option {key!r} is given twice in {spec!r}: give it once")
         options[key] = value
     return head, options
 
 
 def positive(name: str, value: Any) -> None:
-    """Raise unless `value` is a whole number above zero, and one that a machine can count to."""
+    """Raise RRError unless `value` is an integer from 1 to 2³¹ − 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise RRError(f"{name} is {value!r}: a whole number of at least 1 is accepted")
+        raise RRError(f"{name} must be an integer ≥ 1, got {value!r}")
     if value >= 2**31:
-        raise RRError(f"{name} is {value}: a whole number below 2**31 is accepted")
+        raise RRError(f"{name} must be an integer below 2**31, got {value}")
 
 
 def checked_file(path: Path, limit: int) -> Path:
-    """The path of a file that may be anybody's, if it is one of at most `limit` bytes.
+    """The path of an untrusted file, if it is a regular file of at most `limit` bytes.
 
     Raises OSError where it is no regular file (a pipe would never end), ValueError where larger.
     """
-    told = path.stat()
-    if not (stat.S_ISREG(told.st_mode) or stat.S_ISDIR(told.st_mode)):  # a folder says so if opened
+    status = path.stat()
+    # opening a folder raises an OSError that says so
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    if told.st_size > limit:
+    if status.st_size > limit:
         raise ValueError(f"{path.name} is larger than {limit // MIB} MiB")
     return path
 
 
 def file_bytes(path: Path, limit: int = LARGEST_JSON) -> bytes:
-    """The content of such a file; OSError and ValueError as `checked_file`."""
+    """The content of an untrusted file; raises as `checked_file` does."""
     return checked_file(path, limit).read_bytes()
 
 
-def _texts(given: object, *names: str) -> None:
-    """Raise unless these attributes are texts: specifications are read from files, too."""
+def _check_texts(spec: object, *names: str) -> None:
+    """Raise unless these attributes are strings: specifications are read from files, too."""
     for name in names:
-        if not isinstance(getattr(given, name), str):
-            raise RRError(f"{name} is {getattr(given, name)!r}: a text is accepted")
+        if not isinstance(getattr(spec, name), str):
+            raise RRError(f"{name} must be a string, got {getattr(spec, name)!r}")
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """The decoder's shape. Widths in channels, lengths in tokens."""
 
-    vocab_size: int  # tokens the tokenizer knows
-    n_layer: int  # unique blocks (attention + MLP); there are 2·n_layer sublayers a pass
+    vocab_size: int  # tokens of the tokenizer
+    n_layer: int  # unique blocks (attention + MLP); there are 2·n_layer sublayers per pass
     n_head: int
     d_model: int
     d_ff: int  # MLP width
@@ -118,32 +123,31 @@ class ModelConfig:
     values: str = "own"  # value rule
     n_loops: int = 1  # passes over the whole stack with tied weights
     flavour: str = "gpt2"
-    pad_vocab: bool = True  # pad the embedding to a multiple of 64; the pad never gets probability
+    pad_vocab: bool = True  # pad the embedding to a multiple of 64; padding gets no probability
     n_kv_head: int | None = None  # heads of keys and values; None: n_head (no grouping)
     tied: bool = True  # the head is the embedding
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "n_layer", "n_head", "d_model", "d_ff", "seq_len", "n_loops"):
             positive(name, getattr(self, name))
-        _texts(self, "rule", "values", "flavour")
+        _check_texts(self, "rule", "values", "flavour")
         if self.d_model % self.n_head:
             raise RRError(
-                f"d_model {self.d_model} does not divide into {self.n_head} heads: "
-                "a multiple of n_head is accepted"
+                f"d_model must be a multiple of n_head: {self.d_model} channels do not divide into "
+                f"{self.n_head} heads"
             )
         if self.n_kv_head is not None:
             positive("n_kv_head", self.n_kv_head)
             if self.n_head % self.n_kv_head:
                 raise RRError(
-                    f"n_kv_head {self.n_kv_head} does not divide n_head {self.n_head}: "
-                    "a divisor is accepted"
+                    f"n_kv_head must divide n_head: {self.n_kv_head} does not divide {self.n_head}"
                 )
         if self.flavour not in FLAVOURS:
             raise RRError(f"unknown flavour {self.flavour!r}: {nearest(self.flavour, FLAVOURS)}")
         if self.flavour == "llama" and self.head_dim % 2:
             raise RRError(
-                f"d_model {self.d_model} over {self.n_head} heads is {self.head_dim} channels a "
-                "head: llama rotates pairs of channels, so an even number is accepted"
+                f"flavour llama rotates pairs of channels and needs an even number per head: "
+                f"d_model {self.d_model} over {self.n_head} heads is {self.head_dim}"
             )
 
     @property
@@ -169,16 +173,16 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class Segment:
-    """Steps of a run that are trained in a row, from `start` up to `stop` (0-based)."""
+    """Consecutive training steps of a run, from `start` up to `stop` (0-based, exclusive)."""
 
     start: int
     stop: int
     budget: int | None  # of the branch that ends here; None: the plateau up to a branch
-    done: int  # steps that the run has taken before this segment, left branches included
+    done: int  # steps taken before this segment, those of earlier branches included
 
     @property
     def end(self) -> int:
-        """Steps that the run has taken after this segment."""
+        """Steps taken once this segment is done."""
         return self.done + self.stop - self.start
 
 
@@ -209,34 +213,34 @@ class Recipe:
         if self.eval_batches is not None:
             positive("eval-batches", self.eval_batches)
         if not 0 < self.lr < float("inf"):
-            raise RRError(f"lr is {self.lr!r}: a finite number above 0 is accepted")
+            raise RRError(f"lr must be a finite number > 0, got {self.lr!r}")
         if self.precision not in PRECISIONS:
             known = nearest(self.precision, PRECISIONS)
             raise RRError(f"unknown precision {self.precision!r}: {known}")
 
     def _check_budgets(self) -> None:
-        told = ", ".join(map(str, self.budgets))
+        given = ", ".join(map(str, self.budgets))
         for budget in self.budgets:
             positive("budgets", budget)
         if sorted(set(self.budgets)) != list(self.budgets) or self.budgets[-1:] != (self.steps,):
-            raise RRError(f"budgets are {told}: different numbers of steps, rising, are accepted")
+            raise RRError(f"budgets must be increasing numbers of steps, got {given}")
         if self.schedule != "plateau":
             raise RRError(
-                f"budgets {told} need a plateau to leave from, and this schedule is a "
-                f"{self.schedule}: protocol clean is accepted"
+                f"budgets need a plateau to branch off, but this schedule is a {self.schedule}: "
+                "use protocol clean, or leave budgets out"
             )
 
     @property
     def segments(self) -> tuple["Segment", ...]:
         """What is trained, in order: the plateau up to a branch, that branch, the plateau again …
 
-        Each branch but the last is left again for the checkpoint that it started from.
+        After each branch but the last, training resumes from the checkpoint where it branched off.
         """
         parts, at, done = [], 0, 0
         for budget in self.budgets or (self.steps,):
             leaves = self.decay_start(budget)
             if budget == self.steps:
-                leaves = at  # nothing comes back from here: plateau and decay are one segment
+                leaves = at  # nothing follows: plateau and decay are one segment
             elif leaves > at:
                 parts.append(Segment(at, leaves, None, done))
                 at, done = leaves, done + leaves - at
@@ -245,9 +249,9 @@ class Recipe:
         return tuple(parts)
 
     def block_factor(self, n_layer: int) -> float:
-        """What depth_lr multiplies the blocks' learning rate and AdamW eps with; else 1.
+        """Factor of the blocks' learning rate and AdamW eps under depth_lr; 1 without it.
 
-        (L/12)^(−1/2) for L unique blocks, whatever the number of passes: the rule of the looped
+        (L/12)^(−1/2) for L unique blocks, whatever the number of passes, as in the paper on looped
         transformers (2606.18524). Embeddings, final norm and head keep lr and eps.
         """
         return (n_layer / REFERENCE_DEPTH) ** -0.5 if self.depth_lr else 1.0
@@ -274,7 +278,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Run:
-    """One training run, to the last option that changes numbers."""
+    """One training run: every option that changes its numbers."""
 
     rung: str
     rule: str
@@ -287,21 +291,21 @@ class Run:
     tokenizer: str  # content identity
     model: ModelConfig
     recipe: Recipe
-    # SHA-256 of a rule that does not ship with rr; "" where its name says all.
+    # SHA-256 of a rule that does not ship with rr; "" for those that do.
     rule_content: str = ""
     values_content: str = ""
-    # Where the text is on this machine, and under which name it was asked for: not hashed.
+    # Where the text is on this machine, and the names it was asked for by: not hashed.
     source: dict = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        _texts(self, "rung", "rule", "values", "flavour", "protocol", "corpus", "tokenizer",
-               "rule_content", "values_content")  # fmt: skip
+        _check_texts(self, "rung", "rule", "values", "flavour", "protocol", "corpus", "tokenizer",
+                     "rule_content", "values_content")  # fmt: skip
         if not all(isinstance(value, str) for value in self.source.values()):
-            raise RRError(f"source is {self.source!r}: texts are accepted")
+            raise RRError(f"source must map names to strings, got {self.source!r}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise RRError(f"seed is {self.seed!r}: a whole number of at least 0 is accepted")
+            raise RRError(f"seed must be an integer ≥ 0, got {self.seed!r}")
         if self.seed >= 2**32:
-            raise RRError(f"seed is {self.seed}: a whole number below 2**32 is accepted")
+            raise RRError(f"seed must be an integer below 2**32, got {self.seed}")
         if self.protocol not in PROTOCOLS:
             raise RRError(
                 f"unknown protocol {self.protocol!r}: {nearest(self.protocol, PROTOCOLS)}"
@@ -336,7 +340,7 @@ class Run:
     def from_spec(cls, spec: dict, source: dict | None = None) -> "Run":
         """The run that `spec()` described. Raises RRError where the fields are not a run's.
 
-        Nothing of it is run: a rule in a file is a name here.
+        No code is run: a rule in a file is only a name here.
         """
         try:
             spec = dict(spec)
@@ -349,16 +353,16 @@ class Run:
             run = cls(**spec, source=source or {})
         except (KeyError, TypeError) as error:
             raise RRError(f"not a run's specification: {error}") from None
-        for kind in ("rule", "values"):  # the id is of the run's own, whatever its model says
+        for kind in ("rule", "values"):  # the id is made from the run's, not from its model's
             if getattr(run.model, kind) != getattr(run, kind):
                 raise RRError(f"not a run's specification: its model has another {kind}")
         return run
 
     def with_seed(self, seed: int) -> "Run":
-        """The same run at another seed: its pair."""
+        """The same run at another seed."""
         return replace(self, seed=seed)
 
 
 def canonical_json(value: Any) -> str:
-    """One text for one value: sorted keys, no spaces, no NaN."""
+    """Canonical JSON: equal values give equal text (sorted keys, no spaces, no NaN)."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writes, seals, locks."""
+"""Files on disk: atomic writes, checksummed JSON records, locks."""
 
 import contextlib
 import fcntl
@@ -12,7 +12,7 @@ from .config import RRError, RunFailed, canonical_json, file_bytes
 
 
 def sync(path: Path) -> None:
-    """Make a file's bytes, or the renames inside a folder, durable."""
+    """fsync a file's bytes, or the renames inside a folder."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -21,7 +21,11 @@ def sync(path: Path) -> None:
 
 
 def sealed(record: dict) -> dict:
-    """The record and, last, a "seal", SHA-256 of its canonical JSON: a flipped digit shows."""
+    """The record and, last, a "seal": the SHA-256 of its canonical JSON.
+
+    >>> unsealed(sealed({"loss": 1.5}))
+    {'loss': 1.5}
+    """
     return {**record, "seal": _seal(record)}
 
 
@@ -30,36 +34,36 @@ def _seal(record: dict) -> str:
 
 
 def unsealed(record: dict) -> dict:
-    """The record without its seal. ValueError where the seal is not its own.
+    """The record without its seal. ValueError where the seal does not match.
 
-    The first records have none, and are taken as they are. A seal whose name was damaged does not
-    make a record one of these.
+    The first records have no seal and are accepted as they are. A record whose key "seal" itself
+    was corrupted does not pass for one of these.
     """
     if not record:
         return record
-    *rest, (name, last) = record.items()
-    mine = _seal(dict(rest))
-    if (name, last) == ("seal", mine):
+    *rest, (name, value) = record.items()
+    expected = _seal(dict(rest))
+    if (name, value) == ("seal", expected):
         return dict(rest)
-    if "seal" in record or last == mine:
-        raise ValueError("its seal does not match what it says")
+    if "seal" in record or value == expected:
+        raise ValueError("checksum mismatch")
     return record
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write aside, sync, rename: readers see the old file or the new one, never a part.
+    """Write a temporary file, sync, rename: readers see the old file or the new one, never a part.
 
-    One writer at a time: what a killed one left aside, the next one overwrites.
+    One writer at a time: the temporary file of a killed writer is overwritten by the next.
     """
-    aside = path.with_name(f".{path.name}.aside")
+    temporary = path.with_name(f".{path.name}.aside")
     try:
-        with open(aside, "wb") as file:
+        with open(temporary, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(aside, path)
+        os.replace(temporary, path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     sync(path.parent)
 
 
@@ -69,51 +73,52 @@ def write_json(path: Path, value: object) -> None:
 
 
 def write_record(path: Path, value: dict) -> None:
-    """`write_json` of what a run says of itself, sealed; `read_json` checks the seal."""
+    """`write_json` with a seal, which `read_json` checks."""
     write_json(path, sealed(value))
 
 
 def read_json(path: Path) -> dict:
-    """The object in a JSON file of ours, its seal off. RunFailed names a file that is damaged."""
+    """The object in a JSON file that rr wrote, without its seal. RunFailed if it is corrupt."""
     try:
         value = json.loads(file_bytes(path))
         if not isinstance(value, dict):
             raise ValueError("not a JSON object")
         return unsealed(value)
     except (ValueError, RecursionError) as error:
-        raise RunFailed(f"{path} is damaged and is not believed: {error}") from None
+        raise RunFailed(f"{path} is corrupt ({error})") from None
     except OSError as error:
-        raise RunFailed(f"{path} is damaged and is not believed: {error.strerror}") from None
+        raise RunFailed(f"{path} is corrupt ({error.strerror})") from None
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the writer's lock on a run's folder; RunFailed when another process holds it.
 
-    Folders made here, in which nothing but the lock was made since, are removed again.
+    Folders created here that still contain nothing but the lock are removed at the end.
     """
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = open(folder / "lock", "a")
     except OSError as error:
         why = error.strerror
-        raise RRError(f"cannot write to {folder}: {why}: a writable --out is needed") from None
-    busy = RunFailed(f"{folder} is being written by another process: wait for it")
+        raise RRError(f"cannot write to {folder} ({why}): choose a writable --out") from None
+    busy = RunFailed(f"{folder} is being written by another process: wait until it ends")
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise busy from None
         except OSError as error:
-            raise RRError(f"cannot lock {folder}: {error.strerror}: choose a local --out") from None
-        if not os.fstat(file.fileno()).st_nlink:  # removed by its holder while we asked
+            why = error.strerror
+            raise RRError(f"cannot lock {folder} ({why}): choose a local --out") from None
+        if not os.fstat(file.fileno()).st_nlink:  # removed by its holder in the meantime
             raise busy
         try:
             yield
         finally:
-            if made and [path.name for path in folder.iterdir()] == ["lock"]:
+            if created and [path.name for path in folder.iterdir()] == ["lock"]:
                 (folder / "lock").unlink()
-                with contextlib.suppress(OSError):  # another run has come into it
-                    for path in made:
+                with contextlib.suppress(OSError):  # another run is in it by now
+                    for path in created:
                         path.rmdir()

@@ -1,18 +1,18 @@
-"""A sweep: a plan of runs, carried out on one machine or many, losing nothing.
+"""A sweep: many runs on one machine or several, resumable after any interruption.
 
     grid        every combination of the options, each a run, once, in an order
-    notebook    the notebook that papermill runs a cell by, and its parameters, checked
+    notebook    the notebook that papermill runs for a cell, and its checked parameters
     command     the command that runs a cell: papermill, rr train or torchrun
-    claims      which of several sweeps on one folder works on which cell
+    leases      which of several sweeps on one folder works on which cell
     process     a cell's own process
     local       engine: some processes at a time on this machine
     ray_engine  engine: tasks of a Ray cluster
     view        one line of progress over all cells
-    hours       which cells still end within the hours that a sweep may take
-    schedule    which cell next, and what became of it
+    hours       which cells still end within a time limit
+    schedule    which cell runs next, how it ended, whether it is tried again
 
-What is on disk is the state: `result.json` says that a cell is done, its checkpoints where it goes
-on. A sweep that is killed, or started twice, or on another machine, needs nothing else.
+All state is on disk: a cell with a `result.json` is done, one with checkpoints resumes from them. A
+sweep that is killed, started twice, or started on another machine needs nothing else.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +57,7 @@ __all__ = [
 
 
 def commands(plan: Sequence[Cell], runner: Runner) -> list[list[str]]:
-    """The command of each cell, for a scheduler other than ours; nothing is made."""
+    """The command of each cell, for another scheduler; nothing is created."""
     return [runner.command(cell) for cell in plan]
 
 
@@ -80,49 +80,49 @@ def sweep(
 ) -> list[Cell]:
     """Run every cell of `plan` in `out/<id>` that is not done, in order; returns the plan.
 
-    runner: "papermill" or "direct". engine: "local" or "ray". jobs: cells at a time. processes: of
-    each cell, through torchrun, a GPU each where there are some. machine: threads, device, path,
+    runner: "papermill" or "direct". engine: "local" or "ray". jobs: cells at a time. processes: per
+    cell, by torchrun, one GPU each where there are any. machine: threads, device, path,
     micro_batch, save_every, parallel and log, as `rr train` takes them. hours: cells that would not
     end within them are not started. resume_command: of this sweep, for messages.
 
-    Raises RRError before anything is started; RunFailed, when all is settled, naming the cells that
-    failed or diverged; Interrupted when told to stop or out of hours, the checkpoints saved.
+    Raises RRError before anything is started; RunFailed, when all cells have ended, naming those
+    that failed or diverged; Interrupted when stopped or out of hours, the checkpoints saved.
     """
     out = Path(out)
     machine = {name: value for name, value in (machine or {}).items() if value is not None}
-    how = Runner(runner, out, machine, processes, notebook)
+    launcher = Runner(runner, out, machine, processes, notebook)
     if runner == "papermill":
         check_installed()
-    commands(plan, how)  # refuses what the notebook does not take
+    commands(plan, launcher)  # raises for what the notebook does not take
     ray = {"address": address, "gpu_fraction": gpu_fraction, "cpus_per_cell": cpus_per_cell}
     check(machine, engine, ray, here=engine == "local")
     view = View(out, log)
     if engine == "local":
         from .local import Local
 
-        where = Local(jobs, processes, machine.get("threads"), machine.get("device"))
+        workers = Local(jobs, processes, machine.get("threads"), machine.get("device"))
     else:
         from .ray_engine import RayEngine
 
-        where = RayEngine(address, gpu_fraction, cpus_per_cell, jobs, processes, view.say)
+        workers = RayEngine(address, gpu_fraction, cpus_per_cell, jobs, processes, view.say)
         # Ray's nodes see the folder by its full path.
-        out = how.out = view.out = out.resolve()
-    if where.threads is not None:
-        how.machine.setdefault("threads", where.threads)
+        out = launcher.out = view.out = out.resolve()
+    if workers.threads is not None:
+        launcher.machine.setdefault("threads", workers.threads)
     try:
-        schedule = Schedule(plan, out, how, where, view, hours)
-        if not schedule.go():
+        schedule = Schedule(plan, out, launcher, workers, view, hours)
+        if not schedule.run():
             raise Interrupted(_stopped(schedule, resume_command))
     finally:
-        where.close()
-    lost = [state for state in schedule.states if state.status != "finished"]
-    if lost:
-        named = "; ".join(
+        workers.close()
+    unfinished = [state for state in schedule.states if state.status != "finished"]
+    if unfinished:
+        names = "; ".join(
             f"{state.cell.id} ({state.cell.name}) {state.status}"
             + (f": {state.why}" if state.why else "")
-            for state in lost
+            for state in unfinished
         )
-        raise RunFailed(f"{len(lost)} of {len(plan)} cells did not finish: {named}")
+        raise RunFailed(f"{len(unfinished)} of {len(plan)} cells did not finish: {names}")
     return list(plan)
 
 

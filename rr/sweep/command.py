@@ -1,9 +1,9 @@
-"""How a cell is run: by papermill, as a notebook, or directly, as `rr train`."""
+"""The command that runs a cell: papermill on a notebook, or `rr train` directly."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..config import RRError, RunFailed, nearest
+from ..config import RRError, RunFailed, nearest, positive
 from ..training.command_line import typed
 from ..training.run_folder import finished
 from . import notebook
@@ -13,10 +13,10 @@ RUNNERS = ("papermill", "direct")
 
 
 class Runner:
-    """Says for each cell which command runs it, and whether it is done.
+    """The command of each cell, and whether the cell is done.
 
-    machine: options of `rr train` that leave the id alone (threads, device, path, micro_batch,
-    save_every, parallel, log), those that were given. processes: of each cell, through torchrun.
+    machine: options of `rr train` that are not part of the id (threads, device, path, micro_batch,
+    save_every, parallel, log), as far as given. processes: per cell, by torchrun.
     """
 
     def __init__(
@@ -31,25 +31,26 @@ class Runner:
             raise RRError(f"unknown runner {kind!r}: {nearest(kind, RUNNERS)}")
         self.kind, self.out, self.processes = kind, out, processes
         self.machine = {name: value for name, value in machine.items() if value is not None}
-        if processes < 1:
-            raise RRError(f"processes is {processes}: a whole number of at least 1 is accepted")
+        positive("processes", processes)
         if kind == "direct":
             if notebook_path:
-                raise RRError(f"notebook {notebook_path} beside --runner direct: without one")
+                raise RRError(
+                    f"--notebook {notebook_path} needs --runner papermill, got --runner direct"
+                )
             return
         if processes > 1 or "parallel" in self.machine:
-            raise RRError("a kernel is one process: several a cell need --runner direct")
+            raise RRError("a notebook runs in one process: several per run need --runner direct")
         self.notebook = notebook.find(notebook_path)
         self.known = notebook.parameters(self.notebook)
 
     def command(self, cell: Cell) -> list[str]:
         """The command that a person would type, `papermill …`, `rr train …` or `torchrun …`."""
         if self.kind == "papermill":
-            chosen = notebook.told(cell, self.out, self.machine, self._shown, self.known)
+            chosen = notebook.arguments(cell, self.out, self.machine, self._shown, self.known)
             report = self.out / cell.id / notebook.REPORT
             return notebook.papermill(self._shown, report, chosen)
-        told = {**cell.words, **self.machine, "out": self.out}
-        words = typed({name: value if value is True else [value] for name, value in told.items()})
+        options = {**cell.words, **self.machine, "out": self.out}
+        words = typed({k: value if value is True else [value] for k, value in options.items()})
         start = ["rr"]
         if self.processes > 1:
             start = ["torchrun", "--standalone", "--nproc-per-node", str(self.processes),
@@ -57,25 +58,25 @@ class Runner:
         return [*start, "train", *words]
 
     def argv(self, cell: Cell) -> list[str]:
-        """The same for a process of ours, after the name of Python."""
+        """The same as arguments of `python`, for a process that the sweep starts."""
         first, *words = self.command(cell)
         if first == "papermill":
-            (self.out / cell.id).mkdir(parents=True, exist_ok=True)  # papermill makes no folders
+            (self.out / cell.id).mkdir(parents=True, exist_ok=True)  # papermill does not
             return ["-m", "papermill", "--no-progress-bar", *words]
         return ["-m", {"rr": "rr.cli", "torchrun": "torch.distributed.run"}[first], *words]
 
     def ended(self, cell: Cell) -> str | None:
         """How a cell ended, "finished" or "diverged"; None while there is something left to do.
 
-        RunFailed where its result is damaged. A finished run whose report was not executed to its
-        end has that left to do; a diverged one is never tried again.
+        A finished run whose report was not executed completely is not done; a diverged one is never
+        tried again. Raises RunFailed where its result is corrupt.
         """
         result = finished(self.out / cell.id)
         if result is None:
             return None
         if result["status"] not in ("finished", "diverged"):
             path = self.out / cell.id / "result.json"
-            raise RunFailed(f"{path} is damaged and is not believed: status {result['status']!r}")
+            raise RunFailed(f"{path} is corrupt (status {result['status']!r})")
         if self.kind == "papermill" and result["status"] == "finished":
             if not notebook.complete(self.out / cell.id / notebook.REPORT):
                 return None
@@ -83,10 +84,7 @@ class Runner:
 
     @property
     def _shown(self) -> Path:
-        """The notebook as seen from here, which is where the commands are run."""
+        """The notebook, relative to the working folder if it is inside."""
         here = Path.cwd()
-        return (
-            self.notebook.relative_to(here)
-            if self.notebook.is_relative_to(here)
-            else (self.notebook)
-        )
+        inside = self.notebook.is_relative_to(here)
+        return self.notebook.relative_to(here) if inside else self.notebook

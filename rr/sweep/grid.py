@@ -1,4 +1,4 @@
-"""The plan of a sweep: every combination of the options given, each a run of its own, once."""
+"""The plan of a sweep: every combination of the given options, each a run, once."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -7,24 +7,25 @@ from pathlib import Path
 
 from ..config import RRError, Run, nearest
 from ..model.ladder import PAPER_ARMS, RUNGS, flops_per_token, group, other_size
-from ..training.run_folder import plan, text_of
+from ..training.run_folder import plan as plan_run
+from ..training.run_folder import text_of
 
-# What `rr.plan` takes, in the order of the combinations: the last varies fastest.
+# Options of `rr.plan`, in the order of the combinations: the last varies fastest.
 AXES = ("protocol", "corpus", "tokenizer", "rung", "seed", "flavour", "loops", "values", "rule",
         "steps", "budgets", "warmup", "lr", "batch", "eval_batches", "precision")  # fmt: skip
 
-# smallest: small models first, by seed, all arms of a seed together, so that what there is time for
-# can be compared. longest: fewest idle places at the end, where several run at once. given: as the
-# options list them, the last option of AXES fastest.
+# smallest: small models first, by seed, all arms of a seed together, so that an interrupted sweep
+# leaves complete comparisons. longest: fewest idle places at the end, where several run at once.
+# given: as the options list them, the last option of AXES fastest.
 ORDERS = ("smallest", "longest", "given")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of the sweep. words: the options that `rr.plan` was given.
+    """One run of the sweep. words: the options given to `rr.plan`.
 
     flops: of all its training, flops_per_token · tokens, those of decay branches included.
-    name: what a person calls it, `60M review seed 0`: the options that are not those of all cells.
+    name: for people, `60M review seed 0`: the options in which the cells differ.
     """
 
     run: Run
@@ -34,23 +35,23 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """The run's."""
+        """The run's id."""
         return self.run.id
 
 
-def _named(found: Sequence[Cell]) -> list[Cell]:
+def _named(plan: Sequence[Cell]) -> list[Cell]:
     """The cells with their names."""
     plain = ("rung", "rule")
     differ = [key for key in ("rung", "rule", *AXES)
-              if len({str(cell.words.get(key)) for cell in found}) > 1]  # fmt: skip
+              if len({str(cell.words.get(key)) for cell in plan}) > 1]  # fmt: skip
     shown = dict.fromkeys([*differ, "rule", "seed"])
-    made = []
-    for cell in found:
+    named = []
+    for cell in plan:
         words = [str(cell.words[key]) for key in plain if key in shown]
         words += [f"{key}={cell.words[key]}" for key in shown
                   if key in cell.words and key not in (*plain, "seed")]  # fmt: skip
-        made.append(replace(cell, name=" ".join([*words, f"seed {cell.words['seed']}"])))
-    return made
+        named.append(replace(cell, name=" ".join([*words, f"seed {cell.words['seed']}"])))
+    return named
 
 
 def cells(
@@ -59,19 +60,19 @@ def cells(
     cache: str | Path | None = None,
     order: str = "smallest",
 ) -> list[Cell]:
-    """Every combination of `options`, in one of ORDERS; nothing is made or downloaded.
+    """Every combination of `options`, in one of ORDERS; nothing is created or downloaded.
 
     options: for each name of AXES a list, or None for the default; and `depth_lr`, a bool. Under
     protocol `paper` the defaults are the study's own: every published rung, its three arms, the
-    seeds that the study gave the rung, tinystories. Two combinations that are one run are run once,
-    which is said; so is a published rung's name on another size. RRError, before anything is made,
-    for what `rr.plan` refuses.
+    seeds that the study gave the rung, tinystories. say: called with a line where two combinations
+    are the same run, which is run once, and where a published rung's name is given another size.
+    Raises RRError, before anything is created, for what `rr.plan` refuses.
     """
     if order not in ORDERS:
         raise RRError(f"unknown order {order!r}: {nearest(order, ORDERS)}")
     given = {key: _axis(key, options.get(key)) for key in AXES}
-    found: dict[str, Cell] = {}
-    same = 0
+    plan: dict[str, Cell] = {}
+    duplicates = 0
     for protocol, corpus, tokenizer, rung in _outer(given):
         corpus, _ = text_of(rung, corpus, tokenizer)
         seeds = given["seed"] or _seeds(protocol, rung)
@@ -86,26 +87,30 @@ def cells(
                 words["tokenizer"] = tokenizer
             if options.get("depth_lr"):
                 words["depth_lr"] = True
-            run = plan(**words, cache=cache)
-            same += run.id in found
-            found.setdefault(run.id, Cell(run, words, _flops(run)))
-    if same:
-        say(f"{same} of {same + len(found)} combinations are the same run as another: run once")
-    for line in dict.fromkeys(line for cell in found.values() if (line := other_size(cell.run))):
-        say(line)
-    return _named(sorted(found.values(), key=lambda cell: place(cell.run, order)))
+            run = plan_run(**words, cache=cache)
+            if run.id in plan:
+                duplicates += 1
+            else:
+                plan[run.id] = Cell(run, words, _flops(run))
+    if duplicates:
+        total = duplicates + len(plan)
+        say(f"{duplicates} of {total} combinations are the same run as another: run once")
+    for line in dict.fromkeys(other_size(cell.run) for cell in plan.values()):
+        if line:
+            say(line)
+    return _named(sorted(plan.values(), key=lambda cell: place(cell.run, order)))
 
 
 def place(run: Run, order: str) -> tuple:
-    """The run's place in an order, as a key to sort by."""
+    """A sort key: the run's place in an order."""
     if order == "smallest":
         return *group(run), run.rule != "standard", run.rule, run.values
     return (-_flops(run) if order == "longest" else 0,)
 
 
 def _outer(given: dict[str, list | None]) -> list[tuple]:
-    """(protocol, corpus, tokenizer, rung) of every combination: what the other defaults hang on."""
-    made = []
+    """(protocol, corpus, tokenizer, rung) of every combination: other defaults depend on these."""
+    combinations = []
     for protocol in given["protocol"] or ["clean"]:
         paper = protocol == "paper"
         corpora = given["corpus"] or ["tinystories" if paper else None]
@@ -113,8 +118,8 @@ def _outer(given: dict[str, list | None]) -> list[tuple]:
             [rung.name for rung in RUNGS.values() if rung.published] if paper else ["nano"]
         )
         tokenizers = given["tokenizer"] or [None]
-        made += itertools.product([protocol], corpora, tokenizers, rungs)
-    return made
+        combinations += itertools.product([protocol], corpora, tokenizers, rungs)
+    return combinations
 
 
 def _seeds(protocol: str, rung: str) -> Sequence[int]:
@@ -127,9 +132,9 @@ def _axis(name: str, values: Sequence | None) -> list | None:
     if values is None:
         return None
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise RRError(f"{name} is {values!r}: a list is accepted")
+        raise RRError(f"{name} must be a list, got {values!r}")
     if not values:
-        raise RRError(f"no {name} is given: a list of at least one is accepted")
+        raise RRError(f"{name} must be a list of at least one value, got none")
     return list(values)
 
 

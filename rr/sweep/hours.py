@@ -1,9 +1,9 @@
-"""The hours that a sweep may take: which cells still end within them.
+"""The time limit of a sweep: which cells still end within it.
 
 A cell's time is estimated from its FLOPs and the slowest rate seen so far: that of the cells which
-this sweep has finished, at the same rung and rule, else at the same rung; else what `expected` says
-(a benchmark's record, as `rr plan` reads it); else that of any finished cell. A cell of which
-nothing is known is started: the hours end it, its checkpoint saved.
+this sweep has finished at the same rung and rule, else at the same rung; else by `expected` (a
+benchmark's record, as `rr plan` reads it); else that of any finished cell. A cell of which nothing
+is known is started, and stopped at the limit with its checkpoint saved.
 """
 
 import time
@@ -14,7 +14,7 @@ from .grid import Cell
 
 
 class Hours:
-    """`hours` from now. expected: seconds of a run, or None where it cannot say; clock: seconds."""
+    """A limit `hours` from now. expected: seconds of a run, None if unknown; clock: seconds."""
 
     def __init__(
         self,
@@ -30,20 +30,22 @@ class Hours:
 
     @property
     def over(self) -> bool:
-        """Whether they have passed."""
+        """Whether the limit has passed."""
         return self.clock() >= self.end
 
     def note(self, cell: Cell, seconds: float, share: float) -> None:
-        """A cell has finished: `share` of its training took so long, start and end included."""
+        """Record a finished cell: `share` of its training took so long, start-up included."""
         if share > 0:
             self.finished.append((cell, seconds / (share * cell.flops)))
 
     def seconds(self, cell: Cell) -> float | None:
-        """What the whole cell takes; None where nothing is known."""
+        """Seconds of the whole cell; None where nothing is known."""
         at_rung = [(c, r) for c, r in self.finished if c.run.rung == cell.run.rung]
         same = [(c, r) for c, r in at_rung if c.run.rule == cell.run.rule]
-        if not at_rung and (told := self.expected(cell.run)) is not None:
-            return told
+        if not at_rung:
+            expected = self.expected(cell.run)
+            if expected is not None:
+                return expected
         rates = [rate for _, rate in same or at_rung or self.finished]
         return max(rates) * cell.flops if rates else None
 
@@ -53,9 +55,9 @@ class Hours:
         running: Iterable[tuple[Cell, float, float]] = (),
         places: int = 1,
     ) -> bool:
-        """Whether all of `cells` end in time, started now: each with the share that is to do.
+        """Whether all of `cells` end in time if started now: each with the share that is left.
 
-        running: cells that hold places, the share that was to do when each was started, and the
+        running: the running cells, with the share that was left when each was started and the
         seconds since. places: cells at a time.
         """
         each = self._left((cell, share, 0.0) for cell, share in cells)
@@ -63,5 +65,5 @@ class Hours:
         return self.clock() + needed <= self.end
 
     def _left(self, cells: Iterable[tuple[Cell, float, float]]) -> Sequence[float]:
-        told = [(self.seconds(cell), share, spent) for cell, share, spent in cells]
-        return [max(0.0, whole * share - spent) for whole, share, spent in told if whole]
+        times = [(self.seconds(cell), share, spent) for cell, share, spent in cells]
+        return [max(0.0, whole * share - spent) for whole, share, spent in times if whole]

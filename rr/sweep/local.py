@@ -1,4 +1,4 @@
-"""Cells on this machine, some at a time; where there are GPUs, round robin over them."""
+"""The engine `local`: some cells at a time on this machine, round robin over its GPUs."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -6,45 +6,58 @@ from pathlib import Path
 
 import torch
 
-from ..config import RRError
+from ..config import RRError, positive
+from ..training import memory_fit
 from .process import Process
 
 
 class Local:
-    """jobs cells at a time: one for each GPU (or group of `processes` GPUs), else one.
+    """Runs `jobs` cells at a time: one per GPU (or per group of `processes` GPUs), else one.
 
-    More jobs than that share the GPUs. Without a GPU and without a number of threads of the
-    reader's own, the cores are divided.
+    More jobs than that share the GPUs. Jobs that share a machine share its memory in equal parts:
+    each fits its run into its own (`memory_fit.free`). Without a GPU, and unless `threads` says
+    otherwise, they also share the cores.
     """
 
     def __init__(self, jobs: int | None, processes: int, threads: int | None, device: str | None):
         gpus = [] if device == "cpu" else _gpus()
         if gpus and processes > len(gpus):
-            raise RRError(f"processes is {processes}: as many GPUs as are here, {len(gpus)}, are "
-                          "accepted")  # fmt: skip
+            raise RRError(f"processes must be at most the {len(gpus)} GPUs here, got {processes}")
         size = processes
         self.groups = [gpus[i : i + size] for i in range(0, len(gpus) - size + 1, size)]
-        if jobs is not None and jobs < 1:
-            raise RRError(f"jobs is {jobs}: a whole number of at least 1 is accepted")
+        if jobs is not None:
+            positive("jobs", jobs)
         self.jobs = jobs or max(1, len(self.groups))
+        self.memory = self._memory_shares()
         self.slots: list[Process | None] = [None] * self.jobs
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        divided = max(1, cores // (self.jobs * processes))
-        crowded = self.jobs * processes > 1 and not gpus
-        self.threads = divided if threads is None and crowded else threads
+        self.threads = threads
+        if threads is None and not gpus and self.jobs * processes > 1:
+            self.threads = max(1, cores // (self.jobs * processes))
+
+    def _memory_shares(self) -> dict[str, str]:
+        """Variables that tell each job its part of the RAM that is free now, and of its GPU."""
+        shares = {}
+        free = memory_fit.free_ram() if self.jobs > 1 else None
+        if free is not None:
+            shares[memory_fit.RAM_LIMIT] = str(free // self.jobs)
+        if self.jobs > len(self.groups) > 0:
+            shares[memory_fit.GPU_SHARE] = str(1 / -(-self.jobs // len(self.groups)))
+        return shares
 
     @property
     def room(self) -> int:
-        """How many more cells can start."""
+        """How many more cells can be started."""
         self.slots = [p if p is not None and p.poll() is None else None for p in self.slots]
         return self.slots.count(None)
 
     def start(self, argv: Sequence[str], log: Path, env: Mapping[str, str]) -> Process:
         """Start a process in the first free slot."""
         slot = self.slots.index(None)
+        env = {**env, **self.memory}
         if self.groups:
             group = self.groups[slot % len(self.groups)]
-            env = {**env, "CUDA_VISIBLE_DEVICES": ",".join(group)}
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(group)
         self.slots[slot] = Process(argv, log, env)
         return self.slots[slot]
 
@@ -53,9 +66,9 @@ class Local:
 
 
 def _gpus() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES would call each GPU that we may use."""
+    """The name in CUDA_VISIBLE_DEVICES of each GPU that we may use."""
     if not torch.cuda.is_available():
         return []
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = torch.cuda.device_count()
-    return named.split(",")[:count] if named else [str(i) for i in range(count)]
+    return visible.split(",")[:count] if visible else [str(i) for i in range(count)]

@@ -1,7 +1,7 @@
-"""The notebook that a cell is run by: which parameters it has, and what papermill is told.
+"""The notebook that runs a cell: its parameters, and the papermill command that sets them.
 
-papermill only warns of a parameter that the notebook does not have, and guesses types from words.
-Both are settled here, before anything starts.
+papermill only warns of a parameter that the notebook lacks, and guesses types from words. Here both
+are checked before anything starts.
 """
 
 import ast
@@ -15,21 +15,21 @@ from .grid import Cell
 
 NAME = "09_scaling_run.ipynb"
 REPORT = "report.ipynb"  # the executed copy, in the run's folder
-# What a parameter holds where nothing is chosen. A notebook has plain literals alone, so that
-# "", 0 and [] stand for no choice as well.
+# The value of a parameter that is not chosen. Parameters are plain literals, so "", 0 and [] mean
+# no choice, too.
 NEUTRAL = {"values": "own", "loops": 1, "flavour": "gpt2", "tokenizer": "", "steps": 0,
            "budgets": [], "warmup": 0, "lr": 0.0, "depth_lr": False, "batch": 0,
            "eval_batches": 0, "precision": "", "threads": 0, "device": "", "micro_batch": 0,
            "save_every": 0.0, "log": ""}  # fmt: skip
-ALWAYS = ("rung", "rule", "seed", "protocol", "corpus", "out")  # told even at their defaults
+ALWAYS = ("rung", "rule", "seed", "protocol", "corpus", "out")  # set even at their defaults
 
 
 def find(path: str | None) -> Path:
     """The notebook: `path`, or that of the checkout that `rr` runs from. RRError without one."""
-    found = Path(path) if path else Path(__file__).resolve().parents[2] / "notebooks" / NAME
-    if not found.is_file():
-        raise RRError(f"no notebook {found}: --notebook PATH, or --runner direct, is accepted")
-    return found
+    chosen = Path(path) if path else Path(__file__).resolve().parents[2] / "notebooks" / NAME
+    if not chosen.is_file():
+        raise RRError(f"no notebook {chosen}: give --notebook PATH, or --runner direct")
+    return chosen
 
 
 def check_installed() -> None:
@@ -37,8 +37,8 @@ def check_installed() -> None:
     missing = [n for n in ("papermill", "ipykernel") if importlib.util.find_spec(n) is None]
     if missing:
         raise RRError(
-            f"{' and '.join(missing)} not installed: pip install 'review-residuals[book]' brings "
-            "it; --runner direct needs no Jupyter"
+            f"{' and '.join(missing)} not installed: pip install 'review-residuals[book]', or use "
+            "--runner direct, which needs no Jupyter"
         )
 
 
@@ -48,30 +48,37 @@ def parameters(path: Path) -> dict[str, object]:
         cells = json.loads(path.read_text())["cells"]
         cell = next(c for c in cells if "parameters" in c["metadata"].get("tags", []))
         tree = ast.parse("".join(cell["source"]))
-        found = {}
+        defaults = {}
         for line in tree.body:
             if isinstance(line, ast.Assign | ast.AnnAssign):
                 target = line.target if isinstance(line, ast.AnnAssign) else line.targets[0]
-                found[target.id] = ast.literal_eval(line.value)
-        return found
+                defaults[target.id] = ast.literal_eval(line.value)
+        return defaults
     except StopIteration:
-        raise RRError(f"{path} has no cell tagged parameters: it cannot be told a run") from None
+        raise RRError(f"{path} has no cell tagged parameters: tag the one that sets them") from None
     except (OSError, ValueError, SyntaxError, KeyError, TypeError, AttributeError) as error:
         raise RRError(f"{path} cannot be read as a notebook: {error}") from None
 
 
-def told(cell: Cell, out: Path, machine: Mapping[str, object], notebook: Path,
-         known: Mapping[str, object]) -> dict[str, object]:  # fmt: skip
-    """The parameters that a notebook with the parameters `known` needs to be told for a cell.
+def arguments(
+    cell: Cell,
+    out: Path,
+    machine: Mapping[str, object],
+    notebook: Path,
+    known: Mapping[str, object],
+) -> dict[str, object]:
+    """The parameters to set for a cell, in a notebook with the parameters `known`.
 
-    RRError where it lacks one, or has it with another type.
+    Raises RRError where the notebook lacks one, or has it with another type.
     """
-    words = {**cell.words, **machine, "out": str(out)}
+    options = {**cell.words, **machine, "out": str(out)}
     for name, value in NEUTRAL.items():
-        if name not in words and known.get(name) not in (None, value) and known[name]:
-            words[name] = value  # the notebook's own default is a choice, which we did not make
+        if name not in options and known.get(name) not in (None, value) and known[name]:
+            options[name] = (
+                value  # the notebook's own default would be a choice that we did not make
+            )
     chosen = {}
-    for name, value in words.items():
+    for name, value in options.items():
         if name not in known:
             raise RRError(f"{notebook} has no parameter {name!r}: {nearest(name, known)}")
         default = known[name]
@@ -79,8 +86,8 @@ def told(cell: Cell, out: Path, machine: Mapping[str, object], notebook: Path,
             value = float(value)
         if type(value) is not type(default):
             raise RRError(
-                f"{notebook}: parameter {name} is {default!r}, {type(default).__name__}: "
-                f"{value!r}, {type(value).__name__}, is not accepted"
+                f"{notebook}: parameter {name} must be {type(default).__name__} like its default "
+                f"{default!r}, got {value!r} ({type(value).__name__})"
             )
         if name in ALWAYS or value != default:
             chosen[name] = value
@@ -88,8 +95,10 @@ def told(cell: Cell, out: Path, machine: Mapping[str, object], notebook: Path,
 
 
 def _order(name: str) -> int:
-    """`rung`, `rule`, … first, the folder last, the others between."""
-    return ALWAYS.index(name) if name in ALWAYS[:-1] else 100 if name == "out" else 50
+    """A sort key: `rung`, `rule`, … first, the folder last."""
+    if name == "out":
+        return 100
+    return ALWAYS.index(name) if name in ALWAYS else 50
 
 
 def papermill(notebook: Path, report: Path, chosen: Mapping[str, object]) -> list[str]:
@@ -104,7 +113,7 @@ def papermill(notebook: Path, report: Path, chosen: Mapping[str, object]) -> lis
 
 
 def _guessed(word: str) -> object:
-    """What papermill makes of the word after -p."""
+    """The value that papermill reads from the word after -p."""
     if word in ("True", "False", "None"):
         return {"True": True, "False": False, "None": None}[word]
     for kind in (int, float):
@@ -116,11 +125,11 @@ def _guessed(word: str) -> object:
 
 
 def complete(report: Path) -> bool:
-    """Whether papermill executed a report to its end, without an error."""
+    """Whether papermill executed a report completely, without an error."""
     try:
-        made = json.loads(file_bytes(report, 256 * MIB))
-        code = [cell for cell in made["cells"] if cell["cell_type"] == "code"]
-        return bool(made["metadata"]["papermill"]["end_time"]) and all(
+        executed = json.loads(file_bytes(report, 256 * MIB))
+        code = [cell for cell in executed["cells"] if cell["cell_type"] == "code"]
+        return bool(executed["metadata"]["papermill"]["end_time"]) and all(
             cell["metadata"]["papermill"]["status"] == "completed" for cell in code
         )
     except (OSError, ValueError, KeyError, TypeError):

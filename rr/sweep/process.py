@@ -1,10 +1,11 @@
 """A cell's own process: it does not outlive the sweep, and is asked to stop so that it can save.
 
 On Linux the kernel sends it SIGTERM when the sweep dies, even by SIGKILL: a run saves its
-checkpoint and ends; a notebook's kernel ends with its papermill. Elsewhere it goes on alone. In
+checkpoint and ends; a notebook's kernel ends with its papermill. Elsewhere it continues alone. In
 both cases the lock on the run's folder keeps a successor waiting until it has ended.
 
-Only the standard library is imported: a Ray worker loads this without loading torch.
+It imports the same `rr` as the sweep, and nothing from the working folder (PYTHONSAFEPATH): a
+file there that happens to be named like a module is never run.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Process:
-    """`python argv…` in a session of its own, whatever it says appended to `log`."""
+    """`python argv…` in a session of its own, its output appended to `log`."""
 
     def __init__(self, argv: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +39,7 @@ class Process:
         with open(log, "ab") as file:
             self.process = subprocess.Popen(
                 [sys.executable, *argv], stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-                env={**os.environ, **env}, start_new_session=True, preexec_fn=end_with_parent,
+                env=_variables(env), start_new_session=True, preexec_fn=end_with_parent,
             )  # fmt: skip
         self.asked: float | None = None  # when it was asked to stop
 
@@ -62,8 +63,18 @@ class Process:
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
+def _variables(env: Mapping[str, str]) -> dict[str, str]:
+    """The process's environment: ours, `env`, and where Python imports from."""
+    variables = {**os.environ, **env, "PYTHONSAFEPATH": "1"}
+    checkout = Path(__file__).resolve().parents[2]
+    if (checkout / "pyproject.toml").exists():  # it need not be installed
+        paths = [str(checkout), variables.get("PYTHONPATH", "")]
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    return variables
+
+
 def _kernels(pid: int) -> list[int]:
-    """Jupyter kernels below a process. psutil comes with every kernel."""
+    """Process ids of the Jupyter kernels below a process. psutil comes with every kernel."""
     try:
         import psutil
     except ModuleNotFoundError:

@@ -1,8 +1,8 @@
-"""Cells on a Ray cluster: a GPU, or a share of one, for each.
+"""The engine `ray`: cells on a Ray cluster, a GPU or a share of one for each.
 
-A cell is a Ray task that runs the cell's process on its node and returns the exit code. When the
-node is lost, Ray itself starts the task again elsewhere, and the run goes on from its checkpoint:
-the folder of the runs is on storage that every node shares, and `rr` is installed on every node.
+A cell is a Ray task that runs the cell's process on its node and returns the exit code. When a node
+is lost, Ray starts the task again elsewhere, and the run resumes from its checkpoint: the folder of
+runs is on storage that every node shares, and `rr` is installed on every node.
 """
 
 import contextlib
@@ -12,17 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..config import RRError
+from ..training.memory_fit import GPU_SHARE
 from .process import Process
 
-ASK = 5.0  # seconds between two questions about the cluster's size
-PASSED = ("RR_", "HF_", "OMP_")  # variables of the sweep that its cells see on another machine
+ASK = 5.0  # seconds between two queries of the cluster's size
+PASSED = ("RR_", "HF_", "OMP_")  # environment variables that cells on other machines inherit
 
 
 class RayEngine:
     """The cluster at `address` ("auto": the one that this machine is part of).
 
-    gpus: of each cell, a fraction where several share one; None: one where the cluster has any.
-    cpus: cores of each cell. jobs: cells at a time, at most; None: as many as the cluster has room.
+    gpus: per cell, a fraction where several share one; None: one where the cluster has any. cpus:
+    cores per cell. jobs: cells at a time, at most; None: as many as the cluster has room for.
     """
 
     def __init__(
@@ -33,20 +34,20 @@ class RayEngine:
             import ray
         except ModuleNotFoundError:
             raise RRError(
-                "engine ray: ray is not installed: pip install 'review-residuals[ray]' brings it, "
-                "and --engine local needs none"
+                "--engine ray needs the package ray: pip install 'review-residuals[ray]', or use "
+                "--engine local"
             ) from None
         for name, value in (("gpu-fraction", gpus), ("cpus-per-cell", cpus), ("jobs", jobs)):
             if value is not None and not 0 < value < float("inf"):
-                raise RRError(f"{name} is {value}: a number above 0 is accepted")
+                raise RRError(f"{name} must be a number > 0, got {value}")
         self.ray, self.limit, self.say = ray, jobs, say
         if not ray.is_initialized():
             try:
                 ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
             except Exception as error:  # Ray has many, of its own, grpc's and Python's
                 raise RRError(
-                    f"no Ray cluster at {address or 'auto'}: {error}: "
-                    "the address of a running one is accepted"
+                    f"no Ray cluster at {address or 'auto'} ({error}): "
+                    "give the --address of a running one"
                 ) from None
         here = ray.cluster_resources()
         self.cpus = cpus or processes
@@ -57,24 +58,25 @@ class RayEngine:
             ray.shutdown()
             raise RRError(
                 f"the Ray cluster has {here.get('CPU', 0):.0f} cores and {here.get('GPU', 0):.0f} "
-                f"GPUs: no cell of {self.cpus} and {self.gpus:g} fits"
+                f"GPUs, but a run needs {self.cpus} and {self.gpus:g}: lower --cpus-per-cell or "
+                "--gpu-fraction"
             )
-        # Tries without limit, for nodes that are lost: a crash of the cell itself is a code.
+        # Retried without limit where a node is lost; a crash of the cell itself is an exit code.
         self.remote = ray.remote(_run).options(
             num_cpus=self.cpus, num_gpus=self.gpus, max_retries=-1
         )
-        # What Ray tells a driver goes to its stdout, a page for a lost node; `room` says it short.
+        # Ray prints a page on stdout for a lost node; `room` reports it in one line.
         self.quiet = contextlib.ExitStack()
         nowhere = self.quiet.enter_context(open(os.devnull, "w"))
         self.quiet.enter_context(contextlib.redirect_stdout(nowhere))
 
     @property
     def threads(self) -> int | None:
-        """CPU threads of a cell, where it has no GPU: the cores that it was given."""
+        """CPU threads of a cell: its cores, or None where it has a GPU."""
         return None if self.gpus else self.cpus
 
     def _count(self) -> int:
-        """Cells that the cluster could run at once, node by node."""
+        """Cells that the cluster can run at once, counted node by node."""
         total = 0
         for node in self.ray.nodes():
             if node["Alive"]:
@@ -87,11 +89,11 @@ class RayEngine:
 
     @property
     def room(self) -> int:
-        """How many more cells can start."""
+        """How many more cells can be started."""
         if time.monotonic() - self._asked > ASK:
             before, self._size, self._asked = self._size, self._count(), time.monotonic()
             if self._size != before:
-                self.say(f"the cluster has room for {self._size} cells, no longer for {before}")
+                self.say(f"the cluster now has room for {self._size} cells, before for {before}")
         self.tasks = [task for task in self.tasks if task.poll() is None]
         most = self._size if self.limit is None else min(self._size, self.limit)
         return most - len(self.tasks)
@@ -99,6 +101,8 @@ class RayEngine:
     def start(self, argv: Sequence[str], log: Path, env: Mapping[str, str]) -> "_Task":
         """Hand a cell to the cluster."""
         env = {k: v for k, v in os.environ.items() if k.startswith(PASSED)} | dict(env)
+        if 0 < self.gpus < 1:
+            env[GPU_SHARE] = str(self.gpus)
         ref = self.remote.remote(list(argv), str(log), env, os.getcwd())
         self.tasks.append(_Task(self.ray, ref))
         return self.tasks[-1]
@@ -110,7 +114,7 @@ class RayEngine:
 
 
 class _Task:
-    """A cell in the cluster, with what `Process` has."""
+    """A cell in the cluster, with the interface of `Process`."""
 
     def __init__(self, ray, ref) -> None:
         self.ray, self.ref, self.code = ray, ref, None
@@ -130,15 +134,15 @@ class _Task:
             self.ray.cancel(self.ref, force=False)
 
     def kill(self) -> None:
-        """End the task's worker; its process is told by the system."""
+        """End the task's worker; the system ends its process."""
         if self.code is None:
             self.ray.cancel(self.ref, force=True)
 
 
 def _run(argv: list[str], log: str, env: dict[str, str], where: str) -> int:
-    """In a worker: the cell's process, from its start to its end."""
+    """In a worker: run the cell's process, and return its exit code."""
     if os.path.isdir(where):
-        os.chdir(where)  # paths that the reader gave are seen from there
+        os.chdir(where)  # relative paths on the command line are relative to it
     process = Process(argv, Path(log), env)
     while True:
         try:

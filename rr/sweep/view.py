@@ -1,4 +1,4 @@
-"""One view over all cells: what runs, what is done, what failed, how long it still takes."""
+"""Progress of a sweep: what runs, what is done, what failed, time left."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ PLAIN = 30.0  # seconds between two lines where stderr is no terminal
 
 
 class View:
-    """Shows the states of a sweep. Time left is by FLOPs: those to do over those done a second."""
+    """Shows the states of a sweep. Time left: FLOPs left over FLOPs per second so far."""
 
     def __init__(self, out: Path, log: Callable[[str], None] | None) -> None:
         self.out, self.progress = out, Progress(log, plain=PLAIN)
@@ -22,26 +22,28 @@ class View:
         self.begun: tuple[float, float] | None = None  # when, and FLOPs done by then
 
     def show(self, states: list, last: bool = False) -> None:
-        """A line, not more often than a reader can use."""
+        """Print a line, unless the last was printed a moment ago."""
         if not (self.progress.due() or last):
             return
         done = sum(state.cell.flops * self._share(state) for state in states)
         open_ = sum(state.cell.flops for state in states if state.status != "failed")
         now = time.monotonic()
         self.begun = self.begun or (now, done)
-        spent, gained = now - self.begun[0], done - self.begun[1]
+        start, done_at_start = self.begun
+        spent, gained = now - start, done - done_at_start
         count = {word: sum(state.status == word for state in states)
                  for word in ("running", "finished", "diverged", "failed")}  # fmt: skip
         words = [f"{count['finished'] + count['diverged']} of {len(states)} done"]
         words += [f"{count[word]} {word}" for word in ("diverged", "failed") if count[word]]
         running = [f"{state.cell.name} {100 * self._share(state):.0f} %"
                    for state in states if state.status == "running"]  # fmt: skip
-        words.append(f"{len(running)} running" + (f" ({'; '.join(running)})" if running else ""))
+        names = f" ({'; '.join(running)})" if running else ""
+        words.append(f"{len(running)} running{names}")
         elsewhere = sum(state.status == "elsewhere" for state in states)
         if elsewhere:
-            words.append(f"{elsewhere} in other hands")
+            words.append(f"{elsewhere} run by another process")
         if gained > 0 and open_ > done:
-            words.append(f"{_told(spent * (open_ - done) / gained)} left")
+            words.append(f"{_duration(spent * (open_ - done) / gained)} left")
         text = "sweep: " + ", ".join(words)
         if self.progress.tty and not last:  # a moving line that wraps cannot move back
             text = text[: shutil.get_terminal_size().columns - 1]
@@ -55,14 +57,14 @@ class View:
 
 
 def taken(cell: Cell, out: Path) -> int:
-    """Steps that a run has recorded, those of decay branches included."""
+    """Steps that a run has logged, those of decay branches included."""
     try:
         with open(out / cell.id / "metrics.jsonl", "rb") as file:
             file.seek(max(0, file.seek(0, 2) - 4096))
             line = json.loads(file.read().splitlines()[-1])
         return _position(cell.run, line["step"], line.get("budget"))
     except (OSError, ValueError, LookupError, TypeError):
-        return 0  # not begun, or a line that is being written
+        return 0  # not started, or a line that is being written
 
 
 def _position(run: Run, step: int, branch: int | None) -> int:
@@ -74,7 +76,7 @@ def _position(run: Run, step: int, branch: int | None) -> int:
     return 0
 
 
-def _told(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     minutes = int(seconds // 60)
     hours = f"{minutes // 60} h " if minutes >= 60 else ""
     return f"{hours}{minutes % 60} min" if minutes else f"{seconds:.0f} s"

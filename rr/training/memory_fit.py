@@ -22,6 +22,9 @@ from .distributed import World
 EASY = 8  # windows at once below which recomputation is tried first: small products are slow
 GIB = 2**30
 LIBRARIES = 300 * 2**20  # bytes of code that a process loads with its first step, on a CPU
+# Environment variables by which a sweep divides the memory among its jobs.
+RAM_LIMIT = "RR_RAM_LIMIT"  # bytes of RAM that this run takes at most
+GPU_SHARE = "RR_GPU_SHARE"  # share of a GPU's memory that this run takes at most
 
 
 def margin(path: backend.Path, device: str) -> float:
@@ -39,19 +42,26 @@ def margin(path: backend.Path, device: str) -> float:
 
 
 def free(device: torch.device) -> int | None:
-    """Bytes that this process can still take on the device, or None where nothing tells."""
+    """Bytes that this process can still take on the device, or None where nothing tells.
+
+    One of several jobs of a sweep gets its share at most.
+    """
     if device.type != "cuda":
         return free_ram()
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + kept
+    unused, total = torch.cuda.mem_get_info(device)
+    share = int(float(os.environ.get(GPU_SHARE, 1)) * total)
+    return min(unused + kept, share)
 
 
 def free_ram(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes of RAM to be had, by the machine and by each control group of this process.
+    """Bytes of RAM to be had, by the machine, each control group of this process, and RAM_LIMIT.
 
     Page cache counts as free: it is given up for whoever needs memory. Swap does not count.
     """
     found = list(_group_room(proc, groups))
+    if RAM_LIMIT in os.environ:
+        found.append(int(os.environ[RAM_LIMIT]))
     try:
         lines = (line.split() for line in (proc / "meminfo").read_text().splitlines())
         found.append(next(1024 * int(line[1]) for line in lines if line[0] == "MemAvailable:"))

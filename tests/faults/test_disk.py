@@ -59,7 +59,7 @@ def test_the_disk_of_a_sweep_is_full(nursery, sweeping, alone, disk, counts):
     out = place / "runs"
     out.mkdir()
     fill_up(place)
-    end = nursery.sweep(*sweeping(out))  # at its first claim
+    end = nursery.sweep(*sweeping(out))  # at its first lease
     assert end["code"] == 2 and "Traceback" not in end["err"], end["err"]
     assert len([line for line in end["err"].splitlines() if line.startswith("rr: ")]) == 1
     (place / "filler").unlink()

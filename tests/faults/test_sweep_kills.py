@@ -171,7 +171,7 @@ def test_a_clock_that_jumps_an_hour(nursery, sweeping, alone, tmp_path, counts):
     compare(tmp_path, told, counts)
 
 
-def test_damaged_claims_are_taken_over(nursery, sweeping, alone, tmp_path, counts):
+def test_corrupt_leases_are_taken_over(nursery, sweeping, alone, tmp_path, counts):
     told = alone(STEPS)
     whole = b"0123456789abcdef 000000000007 a machine that is gone\n"
     flipped = bytes([whole[0] ^ 1]) + whole[1:]

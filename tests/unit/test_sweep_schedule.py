@@ -90,11 +90,11 @@ def play(tmp_path, monkeypatch):
         said = []
         stage = Stage(tmp_path, scripts)
         runner = Runner("direct", tmp_path, {})
-        claims = {"beat": 0.01, "looks": 3} | more
+        leases = {"beat": 0.01, "looks": 3} | more
         staged = schedule.Schedule(
-            plan, tmp_path, runner, stage, View(tmp_path, said.append), **claims
+            plan, tmp_path, runner, stage, View(tmp_path, said.append), **leases
         )
-        settled = staged.go()
+        settled = staged.run()
         assert not [p for p in (tmp_path / ".claims").iterdir()]
         return settled, {s.cell.id: s.status for s in staged.states}, stage.started, said
 
@@ -139,7 +139,7 @@ def test_progress_earns_new_tries(play, plan):
     script = [[crashes(saved=step)] for step in (1, 2, 3, 4, 5, 6)] + [[ends()]]
     _, states, started, said = play(plan, {i: [[ends()]] for i in others} | {a: script})
     assert started.count(a) == 7 and states[a] == "finished"
-    assert any("checkpoint of step 6" in line for line in said)
+    assert any("resuming from step 6" in line for line in said)
 
 
 def test_a_refusal_is_not_repeated(play, plan):
@@ -150,13 +150,13 @@ def test_a_refusal_is_not_repeated(play, plan):
     assert any("begun on another device" in line for line in said)
 
 
-def test_a_damaged_result_is_named_and_left_alone(play, plan, tmp_path):
+def test_a_corrupt_result_is_named_and_left_alone(play, plan, tmp_path):
     (a, *others) = (cell.id for cell in plan)
     (tmp_path / a).mkdir()
     (tmp_path / a / "result.json").write_text("{")
     _, states, started, said = play(plan, {i: [[ends()]] for i in others})
     assert states[a] == "failed" and a not in started
-    assert any("damaged and is not believed" in line for line in said)
+    assert any("result.json is corrupt" in line for line in said)
 
 
 def test_a_run_that_another_process_writes_is_waited_for(play, plan, tmp_path):
@@ -209,7 +209,7 @@ def test_a_crash_while_another_process_writes_is_no_crash(play, plan, tmp_path):
     assert states[a] == "finished" and started.count(a) == 7
 
 
-def test_told_to_stop_it_stops_its_cells_and_gives_its_claims_up(play, plan):
+def test_told_to_stop_it_stops_its_cells_and_releases_its_leases(play, plan):
     ids = [cell.id for cell in plan]
 
     def told(folder):
@@ -234,7 +234,7 @@ def test_two_sweeps_share_a_folder(plan, tmp_path, monkeypatch):
         staged = schedule.Schedule(
             more, tmp_path, Runner("direct", tmp_path, {}), stage, View(tmp_path, lambda line: None)
         )
-        results.append(staged.go())
+        results.append(staged.run())
 
     threads = [threading.Thread(target=one) for _ in range(2)]
     for thread in threads:
@@ -368,7 +368,7 @@ def test_when_the_hours_are_over_what_runs_is_stopped(play, clock, plan):
         plan, {ids[0]: [[goes_on] * 50]}, hours=Hours(1, clock=clock)
     )
     assert not settled and started == ids[:1]
-    assert any("hours are over: every run saves its checkpoint" in line for line in said)
+    assert any("hours are over: each run saves a checkpoint" in line for line in said)
 
 
 def test_several_at_a_time_share_the_hours(clock):

@@ -1,11 +1,11 @@
-"""Claims: one owner a cell; a dead owner's is taken over, judged on the taker's own clock."""
+"""Leases: one owner a cell; a dead owner's is taken over, judged on the taker's own clock."""
 
 import os
 import shutil
 
 import pytest
 
-from rr.sweep.claims import Claims
+from rr.sweep.leases import Leases
 
 
 class Clock:
@@ -21,59 +21,59 @@ class Clock:
 def two(tmp_path):
     """Two sweeps on one folder, the clock of the second, and what they said."""
     clock, said = Clock(), []
-    first = Claims(tmp_path, "a", said.append, beat=1.0, looks=3, clock=Clock())
-    second = Claims(tmp_path, "b", said.append, beat=1.0, looks=3, clock=clock)
+    first = Leases(tmp_path, "a", said.append, beat=1.0, looks=3, clock=Clock())
+    second = Leases(tmp_path, "b", said.append, beat=1.0, looks=3, clock=clock)
     return first, second, clock, said
 
 
-def watch(claims, clock, looks, step=1.0):
-    """Look at the cell `looks` times; the claim, if it was taken."""
+def watch(leases, clock, looks, step=1.0):
+    """Look at the cell `looks` times; the lease, if it was taken."""
     for _ in range(looks):
         clock.now += step
-        if (claim := claims.take("cell")) is not None:
-            return claim
+        if (lease := leases.acquire("cell")) is not None:
+            return lease
     return None
 
 
 def test_a_cell_has_one_owner(two):
     first, second, clock, _ = two
-    claim = first.take("cell")
+    lease = first.acquire("cell")
     for _ in range(20):  # looked at ten times longer than a dead owner would be given
-        assert claim.count_on()
+        assert lease.renew()
         assert watch(second, clock, 1) is None
-    claim.release()
-    assert second.take("cell") is not None
+    lease.release()
+    assert second.acquire("cell") is not None
 
 
-def test_a_dead_owners_claim_is_taken_over(two):
+def test_a_dead_owners_lease_is_taken_over(two):
     first, second, clock, said = two
-    dead = first.take("cell")
+    dead = first.acquire("cell")
     assert watch(second, clock, 3) is None  # the first look knows nothing, then 2 without a change
-    assert second.take("cell") is None  # no look: the clock has not moved
+    assert second.acquire("cell") is None  # no look: the clock has not moved
     taken = watch(second, clock, 1)
-    assert taken is not None and said == ["cell: its owner has not counted on for 3 s; taken over"]
-    # the owner was only asleep: it sees that the claim is gone, and takes nothing back
-    assert not dead.count_on() and taken.count_on() and not dead.count_on()
+    assert taken is not None and said == ["cell: its lease was not renewed for 3 s; taken over"]
+    # the owner was only asleep: it sees that the lease is gone, and takes nothing back
+    assert not dead.renew() and taken.renew() and not dead.renew()
     dead.release()
-    assert taken.count_on()
+    assert taken.renew()
 
 
 def test_a_watcher_that_slept_has_not_looked(two):
     first, second, clock, _ = two
-    first.take("cell")
+    first.acquire("cell")
     assert watch(second, clock, 1) is None
     clock.now += 3600  # stopped for an hour, or its clock jumped
-    assert second.take("cell") is None
-    assert second.take("cell") is None
+    assert second.acquire("cell") is None
+    assert second.acquire("cell") is None
 
 
 def test_the_wall_clock_says_nothing(two, tmp_path):
     first, second, clock, _ = two
-    claim = first.take("cell")
+    lease = first.acquire("cell")
     for age in (-1e9, 1e9):
-        os.utime(claim.path, (2e9 + age, 2e9 + age))
+        os.utime(lease.path, (2e9 + age, 2e9 + age))
         assert watch(second, clock, 2) is None
-        assert claim.count_on()
+        assert lease.renew()
 
 
 def truncated(path):
@@ -100,47 +100,47 @@ def folder(path):
 
 
 @pytest.mark.parametrize("damage", [truncated, zeroed, emptied, flipped, folder])
-def test_a_damaged_claim_is_a_dead_ones(two, damage):
+def test_a_corrupt_lease_expires(two, damage):
     first, second, clock, _ = two
-    damage(first.take("cell").path)
+    damage(first.acquire("cell").path)
     assert watch(second, clock, 3) is None
     taken = watch(second, clock, 1)
-    assert taken is not None and taken.count_on()
+    assert taken is not None and taken.renew()
     assert [p.name for p in taken.path.parent.iterdir()] == ["cell"]  # nothing is left over
 
 
 @pytest.mark.parametrize("damage", [truncated, zeroed, emptied, flipped])
-def test_a_living_owner_mends_its_claim(two, damage):
+def test_a_living_owner_mends_its_lease(two, damage):
     first, second, clock, _ = two
-    claim = first.take("cell")
+    lease = first.acquire("cell")
     for _ in range(6):
         assert watch(second, clock, 1) is None
-        damage(claim.path)
-        assert claim.count_on()
+        damage(lease.path)
+        assert lease.renew()
 
 
 def test_of_two_takers_one_wins(two, tmp_path):
     first, second, clock, said = two
-    first.take("cell")
+    first.acquire("cell")
     other = Clock()
-    third = Claims(tmp_path, "c", said.append, beat=1.0, looks=3, clock=other)
+    third = Leases(tmp_path, "c", said.append, beat=1.0, looks=3, clock=other)
     for _ in range(3):
         clock.now += 1.0
         other.now += 1.0
-        assert second.take("cell") is None and third.take("cell") is None
+        assert second.acquire("cell") is None and third.acquire("cell") is None
     clock.now += 1.0
     other.now += 1.0
-    winner, loser = second.take("cell"), third.take("cell")
+    winner, loser = second.acquire("cell"), third.acquire("cell")
     assert winner is not None and loser is None
-    # and where the loser had read the dead claim before the winner moved it:
+    # and where the loser had read the dead lease before the winner moved it:
     seen = b"what stood there before"
-    assert not third._bury(winner.path, seen)
-    assert winner.count_on()  # put back
+    assert not third.remove_expired(winner.path, seen)
+    assert winner.renew()  # put back
 
 
-def test_claims_that_vanish_are_lost_not_fought_for(two):
+def test_leases_that_vanish_are_lost_not_fought_for(two):
     first, _, _, _ = two
-    claim = first.take("cell")
-    shutil.rmtree(claim.path.parent)
-    assert not claim.count_on()
-    claim.release()
+    lease = first.acquire("cell")
+    shutil.rmtree(lease.path.parent)
+    assert not lease.renew()
+    lease.release()
