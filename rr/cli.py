@@ -91,6 +91,9 @@ def _parser() -> Parser:
         "memory; without options of a run, of the study's own 42",
     )
     sample = verb("sample", _sample, "let a trained run write")
+    records = verb(
+        "records", _records, "put finished runs into tables of records, or take them out"
+    )
     table = verb("table", _table, "paired differences between the arms in a folder of runs")
     bench = verb("bench", _bench, "what a training step costs: tokens/s, MFU, peak memory")
 
@@ -203,6 +206,7 @@ def _parser() -> Parser:
     sample.add_argument("--top-k", type=int, default=40)
     sample.add_argument("--seed", type=int, default=0)
 
+    _records_arguments(records)
     table.add_argument("dir", help="folder of runs")
     table.add_argument(
         "--baseline", default="standard", help="rule to compare with (default: standard)"
@@ -641,6 +645,34 @@ def _sample(args) -> None:
             start, args.tokens, args.temperature, args.top_k, source, stop=vocabulary.eot
         )[0, 1:].tolist()
     print(vocabulary.decode(i for i in made if i != vocabulary.eot).strip())
+
+
+def _records_arguments(parser: Parser) -> None:
+    ways = parser.add_subparsers(required=True, metavar="import|export", dest="way")
+    into = ways.add_parser("import", help="add finished runs to the tables of a campaign")
+    into.add_argument("runs", nargs="+", type=Path, help="run folders, or folders of them")
+    into.add_argument("--to", required=True, type=Path, help="the campaign, data/measured/NAME")
+    out = ways.add_parser("export", help="write records as run folders, byte for byte")
+    out.add_argument("folder", type=Path, help="the campaign, data/measured/NAME")
+    out.add_argument("ids", nargs="*", metavar="ID", help="of runs (default: all)")
+    out.add_argument("--out", required=True, type=Path, help="folder of the run folders")
+
+
+def _records(args) -> int:
+    from .stats import recording
+
+    if args.way == "export":
+        for home in recording.export(args.folder, args.out, args.ids):
+            print(home)
+        return 0
+    new, refused = recording.import_runs(args.runs, args.to)
+    for one in new:
+        result = one.object("result.json")
+        print(f"{result['id']}  {result['rung']} {result['rule']} seed {result['seed']}")
+    for line in refused:
+        _say(f"rr: {line}")
+    _say(f"rr: {len(new)} new records in {args.to}, {len(refused)} runs refused")
+    return 2 if refused else 0
 
 
 def _table(args) -> None:
