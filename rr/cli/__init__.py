@@ -27,6 +27,7 @@ VERBS = {
     "plan": "estimate which runs a GPU, hours or dollars pay for; without options of a run, the "
     "study's own 42 runs",
     "sample": "generate text with a trained run",
+    "records": "move finished runs into a campaign's tables of records, or out of them",
     "table": "compare the rules in a folder of runs: paired differences, intervals, tests",
     "bench": "measure what a training step costs: tokens/s, MFU, peak memory",
 }

@@ -4,7 +4,8 @@
 `effects`: standardised effects, and how many seeds would settle a question. `fits`: a gap against
 size; `emergence`: size against training; `by_step`: the gap along the run; `contrasts`: one family
 of an experiment; `rates`, `best_rate`: what another rate costs, and how surely seeds choose one.
-`results`: reading result files. `tables`: tidy tables. `show`: their text.
+`records`: runs in folders or in Parquet; `results`: their rows. `tables`, `show`: tidy tables and
+their text.
 
 Arms of one (rung, seed) see the same batches in the same order, so the noise of a seed is shared
 and the unit of evidence is the *difference* at one seed. Losses are nats per token throughout; a
@@ -39,15 +40,16 @@ from .effects import Effect, cohen_dz, detectable_gap, hedges_g, power, sd_inter
 from .fits import Fit, fit, pooled_sd
 from .many import bonferroni, family, holm
 from .rates import rate_costs
+from .records import Record, read_record, read_records
 from .results import Found, read_results, scan
 from .show import csv_text, markdown, render
 from .tables import table
 
 __all__ = [
-    "Bootstrap", "Effect", "Fit", "Found", "Interval", "Paired", "Ranks", "Welch",
+    "Bootstrap", "Effect", "Fit", "Found", "Interval", "Paired", "Ranks", "Record", "Welch",
     "best_rate_shares", "bonferroni", "bootstrap", "cohen_dz", "contrasts", "csv_text",
     "detectable_gap", "differences", "family", "fit", "gap_by_step", "hedges_g", "holm", "interval",
-    "markdown", "paired", "pooled_sd", "power", "rate_costs", "read_curves", "read_results",
-    "render", "scan",
-    "sd_interval", "seeds_needed", "sign_test", "signed_rank", "table", "welch",
+    "markdown", "paired", "pooled_sd", "power", "rate_costs", "read_curves", "read_record",
+    "read_records", "read_results", "render", "scan", "sd_interval", "seeds_needed", "sign_test",
+    "signed_rank", "table", "welch",
 ]  # fmt: skip

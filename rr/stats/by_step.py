@@ -4,14 +4,13 @@ Arms of one seed read the same batches in the same order, so that at every step 
 their training losses is paired, like that of their held-out losses at the end.
 """
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ..config import RRError, nearest
+from ..config import RRError, RunFailed, nearest
 from .compare import interval, numbers
-from .results import scan
+from .records import read_records
+from .results import rows_of
 from .tables import arm_of
 
 
@@ -22,30 +21,23 @@ def read_curves(folder: str | Path) -> list[dict]:
     decay branches are left out. Raises RRError where there is no folder, no run, or a result or
     curve that is damaged.
     """
-    found = scan(folder)
-    if found.damaged:
-        path, why = found.damaged[0]
-        raise RRError(f"{path} is damaged: {why}; make the record again")
     rows = []
-    for path in sorted(Path(folder).rglob("result.json")):
-        row = scan(path.parent).rows[0]
-        rows.append({**row, "id": row["id"].split("/")[0], "curve": _curve(path, row)})
+    for record in read_records(folder):
+        if "result.json" not in record:
+            continue
+        try:
+            row = rows_of(record)[0]
+            curve = {line["step"]: line["loss"] for line in record.curve()
+                     if "loss" in line and "budget" not in line}  # fmt: skip
+        except RunFailed as error:
+            raise RRError(f"{error}; make the record again") from None
+        except (ValueError, KeyError) as error:
+            place = record.place / "result.json"
+            raise RRError(f"{place} is damaged: {error}; make the record again") from None
+        rows.append({**row, "id": row["id"].split("/")[0], "curve": curve})
     if not rows:
         raise RRError(f"no result.json below {folder}: a folder of finished runs is expected")
     return rows
-
-
-def _curve(result: Path, row: Mapping) -> dict[int, float | None]:
-    path = result.with_name("metrics.jsonl")
-    try:
-        text = path.read_bytes()
-        if row.get("curve_sha256") not in (None, hashlib.sha256(text).hexdigest()):
-            raise ValueError("it is not the curve of this result")
-        lines = [json.loads(line) for line in text.decode().splitlines()]
-        return {line["step"]: line["loss"] for line in lines
-                if "loss" in line and "budget" not in line}  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RRError(f"{path} is damaged: {error}; make the record again") from None
 
 
 def _by_seed(records: Iterable[Mapping], arm: str) -> dict[int, Mapping[int, float | None]]:

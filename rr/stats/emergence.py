@@ -8,7 +8,6 @@ seen to follow both. Here size N (parameters) and tokens D are two axes,
 and the effect of size at a fixed number of tokens for each parameter moves both: b_N + b_D.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ import numpy as np
 
 from ..config import RRError
 from .compare import Interval, differences, interval, numbers
-from .results import scan
+from .records import read_records
+from .results import rows_of
 
 ARMS = ("standard", "constant", "review")
 PAIRS = (("review", "standard"), ("review", "constant"), ("constant", "standard"))
@@ -82,20 +82,23 @@ def measured(root: str | Path, tuning: int = 100) -> tuple[list[Cell], list[str]
     each with its reason: cells of review runs without two seeds that all three arms share, runs
     that diverged, files that cannot be believed. RRError where there is no such folder.
     """
-    if not Path(root).is_dir():
-        raise RRError(f"no folder {root}: a folder of records is accepted")
     groups, left, seen = defaultdict(lambda: defaultdict(dict)), [], set()
-    for path in sorted(Path(root).rglob("result.json")):
-        found = scan(path.parent)
-        left += [f"{place.parent.name}: {why}" for place, why in found.damaged]
-        for row in found.rows:
+    for record in read_records(root):
+        if "result.json" not in record:
+            continue
+        try:
+            rows = rows_of(record)
+        except ValueError as error:
+            left.append(f"{record.place.name}: {error}")
+            continue
+        for row in rows:
             if row["id"] in seen or row["seed"] == tuning or row["rule"] not in ARMS:
                 continue
             seen.add(row["id"])
             if row["status"] != "finished":
                 left.append(f"{row['id']}: {row['status']}")
                 continue
-            spec = json.loads(path.with_name("run.json").read_text())["run"]
+            spec = record.object("run.json")["run"]
             key = (*(row[name] for name in SAME), row["corpus"], spec["corpus"])
             row = {**row, "window": spec["model"]["seq_len"]}
             groups[key][row["rule"], row["lr"]][row["seed"]] = row

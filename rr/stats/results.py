@@ -9,8 +9,9 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..config import RRError, file_bytes
+from ..config import RRError, RunFailed
 from ..io import unsealed
+from .records import Record, read_records
 
 # Runs are comparable only where all of these agree. The learning rate is left out: each arm may
 # have been tuned on its own.
@@ -65,42 +66,46 @@ def _refuse_constant(word: str) -> float:
     raise ValueError(f"{word} is not JSON")
 
 
-def _warmup(path: Path) -> dict:
+def _warmup(record: Record) -> dict:
     """What run.json beside a result says of its warm-up, the one choice that results leave out."""
     try:
-        return {"warmup": unsealed(json.loads(file_bytes(path)))["run"]["recipe"]["warmup"]}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {"warmup": record.object("run.json")["run"]["recipe"]["warmup"]}
+    except (RunFailed, KeyError, TypeError):
         return {}
+
+
+def rows_of(record: Record) -> list[dict]:
+    """A run's result as a row, or one per budget. ValueError says why it is not to be believed."""
+    try:
+        row = json.loads(record.read("result.json"), parse_constant=_refuse_constant)
+        if isinstance(row, dict):
+            row = unsealed(row)
+        wrong = problem(row)
+    except OSError as error:
+        wrong = error.strerror or str(error)
+    except (ValueError, OverflowError, RecursionError) as error:  # JSON of any kind of damage
+        wrong = str(error)
+    if wrong:
+        raise ValueError(wrong)
+    return _by_budget(_warmup(record) | row)
 
 
 def scan(folder: str | Path) -> Found:
     """Every run below `folder`, sorted by path. Raises RRError where there is no folder."""
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise RRError(f"no folder {folder}: the folder that was given to --out is accepted")
     found = Found()
-    for path in sorted(folder.rglob("result.json")):
+    for record in read_records(folder):
+        if "result.json" not in record:
+            found.waiting.append(record.place)
+            continue
         try:
-            row = json.loads(file_bytes(path), parse_constant=_refuse_constant)
-            if isinstance(row, dict):
-                row = unsealed(row)
-            wrong = problem(row)
-        except OSError as error:
-            wrong = error.strerror or str(error)
-        except (ValueError, OverflowError, RecursionError) as error:  # JSON of any kind of damage
-            wrong = str(error)
-        if wrong:
-            found.damaged.append((path, wrong))
-        else:
-            found.rows += _by_budget(_warmup(path.with_name("run.json")) | row)
-    for path in sorted(folder.rglob("run.json")):
-        if not path.with_name("result.json").exists():
-            found.waiting.append(path.parent)
+            found.rows += rows_of(record)
+        except ValueError as error:
+            found.damaged.append((record.place / "result.json", str(error)))
     return found
 
 
 def read_results(folder: str | Path) -> list[dict]:
-    """Every `result.json` below `folder`, sorted by path; one with decay branches, a row a budget.
+    """The result of every run below `folder`, sorted by path; with decay branches, a row a budget.
 
     A file that cannot be believed is named on stderr and counted, never used; so are folders with
     a run.json and no result yet. Raises RRError where there is no folder or no result.

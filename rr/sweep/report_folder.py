@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import DATA
-from ..config import RRError, Run, file_bytes
+from ..config import RRError, Run
 from ..model.ladder import SHAPE, parse_rung
 from ..residual import allow_rule, as_allowed, canonical
 from ..stats import scan, table
+from ..stats.records import read_record, read_records
 from ..stats.results import GROUP, TOLD
 from ..stats.show import MORE, columns, grouped
 from ..stats.tables import arm_of, group_key
 from ..training.command_line import options, words
-from .report_run import LARGEST_CURVE
 
 
 @dataclass
@@ -111,10 +111,10 @@ def _arm(words: str) -> str:
 def _specifications(path: Path) -> dict[str, dict]:
     """run.json by the id that it says; what cannot be read is told of elsewhere."""
     found = {}
-    for place in sorted(path.rglob("run.json")):
+    for record in read_records(path):
         try:
-            record = json.loads(file_bytes(place))
-            found[record["id"]] = record
+            told = json.loads(record.read("run.json"))
+            found[told["id"]] = told
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
     return found
@@ -122,15 +122,15 @@ def _specifications(path: Path) -> dict[str, dict]:
 
 def _begun(place: Path, folder: Path) -> str:
     """A run without a result, and how far it has come."""
+    record = read_record(place)
     try:
-        spec = json.loads(file_bytes(place / "run.json"))["run"]
+        spec = json.loads(record.read("run.json"))["run"]
         told = f"{spec['rung']}, {spec['rule']}, seed {spec['seed']}"
         steps = spec["recipe"]["steps"]
     except (OSError, ValueError, KeyError, TypeError):
         return f"{place.relative_to(folder)}: its run.json is damaged"
     try:
-        curve = file_bytes(place / "metrics.jsonl", LARGEST_CURVE)
-        last = json.loads(curve.splitlines()[-1])["step"]
+        last = json.loads(record.read("metrics.jsonl").splitlines()[-1])["step"]
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         last = 0
     return f"{place.relative_to(folder)}: {told}, begun, at step {last} of {steps}"

@@ -1,7 +1,6 @@
 """The gap by step against a second reading of the same records, and against hand arithmetic."""
 
 import json
-import shutil
 
 import numpy as np
 import pandas as pd
@@ -9,6 +8,8 @@ import pytest
 
 import rr
 from rr.stats.by_step import gap_by_step, read_curves
+from rr.stats.recording import export
+from rr.stats.records import read_table
 
 MINI = rr.DATA / "measured" / "mini_arms"
 T_4 = 2.7764451051977987  # 97.5 % point of t with 4 degrees of freedom, from a printed table
@@ -37,12 +38,9 @@ def test_by_hand():
 
 def test_recorded_gap_by_a_second_method():
     """A table of pandas over all curves, pivoted: no function of rr reads or averages."""
-    lines = []
-    for path in MINI.glob("*/result.json"):
-        told = json.loads(path.read_text())
-        curve = pd.read_json(path.with_name("metrics.jsonl"), lines=True).dropna(subset="loss")
-        lines.append(curve[["step", "loss"]].assign(rule=told["rule"], seed=told["seed"]))
-    table = pd.concat(lines).query("seed < 100")
+    runs = pd.read_parquet(MINI / "runs.parquet", columns=["id", "rule", "seed"])
+    lines = pd.read_parquet(MINI / "curves.parquet", columns=["id", "step", "loss"])
+    table = lines.dropna(subset="loss").merge(runs, on="id").query("seed < 100")
     wide = table.pivot_table("loss", "step", ["rule", "seed"])
     difference = wide["review"] - wide["constant"]
     records = [r for r in read_curves(MINI) if r["seed"] < 100]
@@ -81,12 +79,11 @@ def test_what_cannot_be_compared_is_refused(rows, arm, says):
 
 
 def test_a_damaged_curve_is_refused(tmp_path):
-    home = next(path.parent for path in MINI.glob("*/result.json"))
-    shutil.copytree(home, tmp_path / home.name)
+    (home,) = export(MINI, tmp_path, [read_table(MINI)[0].place.name])
     (row,) = read_curves(tmp_path)
     lines = map(json.loads, (home / "metrics.jsonl").read_text().splitlines())
     assert row["curve"] == {line["step"]: line["loss"] for line in lines if "loss" in line}
-    (tmp_path / home.name / "metrics.jsonl").write_text("{")
+    (home / "metrics.jsonl").write_text("{")
     with pytest.raises(rr.RRError, match="metrics.jsonl is damaged"):
         read_curves(tmp_path)
     with pytest.raises(rr.RRError, match="no result.json"):

@@ -5,6 +5,7 @@ import json
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 import torch
@@ -276,13 +277,13 @@ def test_figures_refuse_what_they_cannot_draw():
 
 
 def test_records_are_of_recorded_runs():
+    runs = pd.read_parquet(DATA / "measured" / "mini_arms" / "runs.parquet").set_index("id")
     found = [json.loads(path.read_text()) for path in RECORDS.glob("????????????.json")]
     assert found
     for record in found:
         assert record["corpus"] == "tinystories" and record["seed"] < 100
-        run = DATA / "measured" / "mini_arms" / record["id"] / "result.json"
-        if run.exists():  # the weights that were measured are those whose loss is recorded
-            assert json.loads(run.read_text())["weights_sha256"] == record["weights_sha256"]
+        if record["id"] in runs.index:  # the weights measured are those whose loss is recorded
+            assert runs.weights_sha256[record["id"]] == record["weights_sha256"]
         for row in record["sublayers"]:
             assert sum(row["shares"].values()) == pytest.approx(1, abs=1e-5)
 

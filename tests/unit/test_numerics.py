@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import rr
+from rr import stats
 from rr.analysis.numerics import Change, Tf32Products, nudge, tf32, trained, window_losses
 from rr.config import RRError
 from rr.training.checkpoint import weights_sha256
@@ -231,7 +232,7 @@ def test_the_record_holds_what_the_trainer_made():
     """runs.json against the two runs of `rr train`, and changes that change no bit or some."""
     rows = json.loads((DATA / "runs.json").read_text())["runs"]
     plain = {(row["rule"], row["lr"]): row for row in rows if row["source"] == "plain"}
-    for result in map(json.loads, (file.read_text() for file in DATA.glob("*/result.json"))):
+    for result in stats.read_results(DATA):
         assert plain[result["rule"], result["lr"]]["weights_sha256"] == result["weights_sha256"]
     same = {
         row["source"]

@@ -14,6 +14,7 @@ from rr import stats
 from rr.analysis import rule_checks
 from rr.config import RRError, Run, RunFailed
 from rr.residual import REGISTRY, content
+from rr.stats import read_records
 from rr.training import run_folder, trainer
 
 BODY = "nano:n_layer=1,d_model=16,n_head=1,seq_len=16"
@@ -179,10 +180,10 @@ def test_rules_that_ship_keep_their_ids_and_their_names():
 
 
 def test_records_keep_their_ids():
-    records = sorted((rr.DATA / "measured").glob("*/*/run.json"))
+    records = read_records(rr.DATA / "measured")
     assert len(records) > 80
-    for path in records:
-        assert Run.from_spec(json.loads(path.read_text())["run"]).id == path.parent.name
+    for record in records:
+        assert Run.from_spec(record.object("run.json")["run"]).id == record.place.name
 
 
 def test_a_value_rule_counts_like_a_residual_rule():

@@ -1,7 +1,7 @@
 """The runs behind chapter 03, in the order of the plan in README.md beside this file.
 
     python data/measured/03_depth_stability/campaign.py RUNS      # resumable; start it again
-    python book/tools/record.py RUNS --to data/measured/03_depth_stability
+    rr records import RUNS --to data/measured/03_depth_stability
 
 Several copies may work on the same RUNS folder: each run is written by one of them.
 """

@@ -1,7 +1,7 @@
 """The runs behind chapter 05, in the order of the plan in README.md beside this file.
 
     python data/measured/05_value_residual/campaign.py CORPUS RUNS     # resumable; start it again
-    python book/tools/record.py RUNS --to data/measured/05_value_residual
+    rr records import RUNS --to data/measured/05_value_residual
 
 It ends by measuring the trained models and writes what it finds to looks.json beside this file.
 CORPUS is `file:` and the folder of the TinyStories slice. Several copies may share a RUNS folder.

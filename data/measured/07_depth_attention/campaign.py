@@ -1,7 +1,7 @@
 """The runs behind chapter 07, in the order of the plan in README.md beside this file.
 
     python data/measured/07_depth_attention/campaign.py CORPUS RUNS     # resumable; start it again
-    python book/tools/record.py RUNS --to data/measured/07_depth_attention
+    rr records import RUNS --to data/measured/07_depth_attention
 
 It ends by measuring the trained models and writes what it finds to looks.json beside this file.
 CORPUS is `file:` and the folder of the TinyStories slice.

@@ -6,7 +6,7 @@
 Each run leaves one JSON file in RUNS; the call that finds them all there writes runs.json beside
 this file, and the plain run of each arm as `rr train` makes it:
 
-    python book/tools/record.py RUNS/plain --to data/measured/16_numerics
+    rr records import RUNS/plain --to data/measured/16_numerics
 """
 
 import json

@@ -1,0 +1,217 @@
+"""Records: what finished runs wrote, read from folders of runs or from a campaign's two tables.
+
+    runs.parquet    one row per run: the columns RUNS, and the texts of run.json and result.json
+    curves.parquet  one row per line of metrics.jsonl: `id`, `line` and the columns CURVES
+
+The texts are the record. The columns are read off them when a table is written, with the seals of
+both and the SHA-256 of the curve, so that other programs can use the tables. A line of a curve that
+its columns do not give back byte for byte is kept whole in `text`. Whoever reads records by this
+module does not see which of the two they lie in. pyarrow is imported where there is a table.
+"""
+
+import functools
+import hashlib
+import io
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config import LARGEST_JSON, MIB, RRError, RunFailed, checked_file, file_bytes
+from ..io import unsealed, write_atomic
+
+TABLES = ("curves.parquet", "runs.parquet")  # written in this order: a run is there when whole
+LARGEST = {"run.json": LARGEST_JSON, "result.json": LARGEST_JSON, "metrics.jsonl": 64 * MIB}
+LARGEST_TABLE = 1024 * MIB
+
+# columns of runs.parquet that are read off result.json, and their types
+RUNS = {
+    "id": "string", "rung": "string", "rule": "string", "values": "string", "loops": "int64",
+    "flavour": "string", "seed": "int64", "protocol": "string", "corpus": "string",
+    "tokenizer": "string", "precision": "string", "lr": "double", "batch": "int64",
+    "steps": "int64", "tokens": "int64", "status": "string", "val_loss": "double", "ece": "double",
+    "eval_tokens": "int64", "story_loss": "double", "floor": "double", "params": "int64",
+    "seconds": "double", "threads": "int64", "weights_sha256": "string",
+}  # fmt: skip
+SEALS = ("result_seal", "run_seal", "curve_sha256")
+TEXTS = {"run": "run.json", "result": "result.json"}
+# columns of curves.parquet that are read off a line, in the order in which a line has them
+CURVES = {"step": int, "tokens": int, "seconds": float, "budget": int,
+          "loss": float, "lr": float, "valid": float}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run's files, wherever they lie.
+
+    place: its folder; a record in a table has `…/runs.parquet/ID`, which names it in messages.
+    """
+
+    place: Path
+    files: Mapping[str, Callable[[], bytes]]  # of LARGEST, those that there are
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.files
+
+    def read(self, name: str) -> bytes:
+        """The content of a file. OSError or ValueError where it cannot be had."""
+        if name not in self.files:
+            raise FileNotFoundError(2, "No such file or directory", str(self.place / name))
+        return self.files[name]()
+
+    def object(self, name: str) -> dict:
+        """The object in `run.json` or `result.json`, its seal off. RunFailed where damaged."""
+        return self.parsed(name, lambda data: unsealed(_object(data)))
+
+    def curve(self) -> list[dict]:
+        """The lines of metrics.jsonl. RunFailed where they are not the curve of its result."""
+        drawn = self.object("result.json").get("curve_sha256")  # the first results did not say
+
+        def lines(data: bytes) -> list[dict]:
+            if drawn not in (None, hashlib.sha256(data).hexdigest()):
+                raise ValueError("it is not the curve of this result")
+            return [_object(line) for line in data.splitlines()]
+
+        return self.parsed("metrics.jsonl", lines)
+
+    def parsed(self, name: str, parse: Callable = bytes):
+        """What `parse` makes of a file. RunFailed where it is not there, or damaged."""
+        try:
+            return parse(self.read(name))
+        except (OSError, ValueError, RecursionError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise RunFailed(f"{self.place / name} is damaged: {why}") from None
+
+
+def _object(data: bytes) -> dict:
+    value = json.loads(data)
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
+
+
+def read_records(folder: str | Path) -> list[Record]:
+    """Every run at or below `folder`, by place: in folders of its own, finished or not, and tables.
+
+    RRError where there is no folder, or where a table needs pyarrow that is not installed;
+    RunFailed where a table is damaged. A single run is read when it is asked for.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise RRError(f"no folder {folder}: a folder of runs, or of records, is expected")
+    places = {path.parent for name in ("result.json", "run.json") for path in folder.rglob(name)}
+    found = [read_record(place) for place in places]
+    for table in folder.rglob("runs.parquet"):
+        found += read_table(table.parent)
+    return sorted(found, key=lambda record: record.place)
+
+
+def read_record(folder: str | Path) -> Record:
+    """The run in a folder of its own, finished or not."""
+    place = Path(folder)
+    files = {name: functools.partial(file_bytes, place / name, limit)
+             for name, limit in LARGEST.items() if (place / name).exists()}  # fmt: skip
+    return Record(place, files)
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+
+def read_table(folder: Path) -> list[Record]:
+    """The records in the tables of one campaign's folder, by id; none where there are no tables."""
+    path = folder / "runs.parquet"
+    if not path.exists():
+        return []
+    rows = _columns(path)
+    found = []
+    for i, name in enumerate(rows["id"]):
+        files = {file: functools.partial(rows[text][i].encode) for text, file in TEXTS.items()}
+        drawn = rows["curve_sha256"][i]
+        files["metrics.jsonl"] = functools.partial(_curve, folder / "curves.parquet", name, drawn)
+        found.append(Record(path / name, files))
+    return found
+
+
+def _columns(path: Path) -> dict[str, list]:
+    try:
+        told = checked_file(path, LARGEST_TABLE).stat()
+        return _columns_of(path, told.st_mtime_ns, told.st_size)
+    except (OSError, ValueError, KeyError, NotImplementedError) as error:  # pyarrow's are such
+        why = getattr(error, "strerror", None) or (str(error).splitlines() or ["unreadable"])[0]
+        raise RunFailed(f"{path} is damaged: {why}") from None
+
+
+@functools.lru_cache(maxsize=64)  # a notebook reads the same records again and again
+def _columns_of(path: Path, changed: int, size: int) -> dict[str, list]:
+    table = _parquet(path).read_table(path, page_checksum_verification=True)
+    names = [*RUNS, *SEALS, *TEXTS] if path.name == "runs.parquet" else ["id", *CURVES, "text"]
+    return {name: table.column(name).to_pylist() for name in names}
+
+
+def _parquet(path: Path):
+    try:
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise RRError(f"{path} needs pyarrow: pip install 'review-residuals[book]'") from None
+    return pyarrow.parquet
+
+
+def _curve(path: Path, name: str, drawn: str) -> bytes:
+    told = path.stat()
+    data = _curves(path, told.st_mtime_ns, told.st_size).get(name, b"")
+    if hashlib.sha256(data).hexdigest() != drawn:
+        raise ValueError("it is not the curve of this record")
+    return data
+
+
+@functools.lru_cache(maxsize=64)
+def _curves(path: Path, changed: int, size: int) -> dict[str, bytes]:
+    """metrics.jsonl of each run in a table, by id."""
+    columns = _columns(path)
+    lines = defaultdict(list)
+    for name, text, *values in zip(*(columns[c] for c in ("id", "text", *CURVES)), strict=True):
+        lines[name].append(_line(values) if text is None else text)
+    return {name: "".join(f"{line}\n" for line in own).encode() for name, own in lines.items()}
+
+
+def _line(values: Iterable) -> str:
+    """A line of metrics.jsonl, as runs write it."""
+    pairs = zip(CURVES, values, strict=True)
+    return json.dumps({name: value for name, value in pairs if value is not None})
+
+
+def write_table(folder: Path, records: Iterable[Record]) -> None:
+    """The two tables of `folder`, with these records and no others; each whole, or as it was."""
+    import pyarrow
+
+    rows, curves = [], []
+    for record in sorted(records, key=lambda record: record.place.name):
+        name = record.place.name
+        curve = record.read("metrics.jsonl")
+        texts = {text: record.read(file).decode() for text, file in TEXTS.items()}
+        run, result = (json.loads(text) for text in texts.values())
+        seals = (result.get("seal"), run.get("seal"), hashlib.sha256(curve).hexdigest())
+        rows.append({**{name: result.get(name) for name in RUNS},
+                     **dict(zip(SEALS, seals, strict=True)), **texts})  # fmt: skip
+        for i, line in enumerate(curve.decode().splitlines()):
+            curves.append({"id": name, "line": i, **_cells(line)})
+    of_runs = {**RUNS, **dict.fromkeys([*SEALS, *TEXTS], "string")}
+    numbers = {name: "int64" if kind is int else "double" for name, kind in CURVES.items()}
+    of_lines = {"id": "string", "line": "int64", **numbers, "text": "string"}
+    for name, kinds, made in zip(TABLES, (of_lines, of_runs), (curves, rows), strict=True):
+        schema = pyarrow.schema([(column, kind) for column, kind in kinds.items()])
+        table = pyarrow.Table.from_pylist(made, schema)
+        out = io.BytesIO()
+        _parquet(folder / name).write_table(
+            table, out, compression="zstd", write_page_checksum=True
+        )
+        write_atomic(folder / name, out.getvalue())
+
+
+def _cells(line: str) -> dict:
+    """A line of metrics.jsonl as columns; `text` where they alone do not give it back."""
+    told = json.loads(line)
+    cells = {name: told[name] for name, kind in CURVES.items() if type(told.get(name)) is kind}
+    same = _line(cells.get(name) for name in CURVES) == line
+    return {**cells, "text": None if same else line}

@@ -1,0 +1,276 @@
+"""Records in tables are the files that runs wrote, and nothing of the machine that they ran on."""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+
+import datasets
+import pandas as pd
+import pyarrow.parquet as parquet
+import pytest
+
+import rr
+from rr import cli, stats
+from rr.config import RRError, Run, RunFailed
+from rr.io import read_json, unsealed, write_record
+from rr.stats import recording
+from rr.stats.records import CURVES, RUNS, read_record, read_records, read_table
+
+MEASURED = rr.DATA / "measured"
+CAMPAIGNS = sorted(path.parent for path in MEASURED.glob("*/runs.parquet"))
+NAMES = ("run.json", "result.json", "metrics.jsonl")
+
+
+# -- the campaigns ---------------------------------------------------------------------------------
+
+
+def test_every_record_is_byte_for_byte_what_its_folder_was(tmp_path):
+    """records.sha256 was written from the folders, before there were tables."""
+    was = {}
+    for line in (Path(__file__).parents[1] / "records.sha256").read_text().splitlines():
+        if not line.startswith("#"):
+            campaign, name, *digests = line.split()
+            was[campaign, name] = digests
+    assert len(was) == 502
+    found = {}
+    for campaign in CAMPAIGNS:
+        for home in recording.export(campaign, tmp_path / campaign.name):
+            digests = [hashlib.sha256((home / name).read_bytes()).hexdigest() for name in NAMES]
+            found[campaign.name, home.name] = [digest[:16] for digest in digests]
+    assert {key: found[key] for key in was} == was
+
+
+@pytest.mark.parametrize("campaign", CAMPAIGNS, ids=lambda path: path.name)
+def test_columns_say_what_the_texts_say(campaign):
+    """pandas and json alone: no function of rr reads the tables."""
+    runs = pd.read_parquet(campaign / "runs.parquet")
+    curves = pd.read_parquet(campaign / "curves.parquet")
+    assert list(runs.id) == sorted(set(runs.id)) and set(curves.id) == set(runs.id)
+    for row in runs.to_dict("records"):
+        result, run = json.loads(row["result"]), json.loads(row["run"])
+        assert row["id"] == result["id"] == run["id"]
+        for name in RUNS:
+            told, cell = result.get(name), row[name]
+            assert cell == told or (told is None and pd.isna(cell)), (row["id"], name)
+        for kind, told in (("result_seal", result), ("run_seal", run)):
+            assert row[kind] == told.get("seal") or pd.isna(row[kind])
+            unsealed(told)
+        curve = curves[curves.id == row["id"]]
+        assert list(curve.line) == list(range(len(curve))) and curve.step.is_monotonic_increasing
+        assert result.get("curve_sha256") in (None, row["curve_sha256"])
+        assert math.isfinite(row["val_loss"]) == (row["status"] == "finished")
+
+
+@pytest.mark.parametrize("campaign", CAMPAIGNS, ids=lambda path: path.name)
+def test_a_campaign_is_a_data_set(campaign, tmp_path):
+    front = (campaign / "README.md").read_text().split("---\n")[1]
+    assert "license: apache-2.0" in front.splitlines()
+    for name, table in (("runs", "runs.parquet"), ("curves", "curves.parquet")):
+        made = datasets.load_dataset(str(campaign), name, cache_dir=str(tmp_path))["train"]
+        whole = parquet.read_table(campaign / table)
+        assert made.num_rows == whole.num_rows > 0 and made.column_names == whole.column_names
+
+
+def test_a_folder_of_folders_says_the_same(tmp_path):
+    """Tables and curves, in their order, from one form and from the other."""
+    recording.export(MEASURED / "02_gate_equation", tmp_path)
+    assert stats.read_results(tmp_path) == stats.read_results(MEASURED / "02_gate_equation")
+    assert stats.read_curves(tmp_path) == stats.read_curves(MEASURED / "02_gate_equation")
+
+
+# -- into a table ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_corpus, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("runs")
+    run = rr.plan(
+        "nano:n_layer=1,d_model=16,n_head=1,seq_len=16", corpus=tiny_corpus, tokenizer="bpe:300",
+        steps=8, batch=2, eval_batches=2,
+    )  # fmt: skip
+    cache = tmp_path_factory.mktemp("cache")
+    return rr.train(run, out, threads=1, cache=cache, log=lambda line: None)
+
+
+def copied(folder: Path, to: Path) -> Path:
+    """The run's files without its checkpoints, to be damaged."""
+    copy = to / folder.name
+    copy.mkdir(parents=True)
+    for name in NAMES:
+        (copy / name).write_bytes((folder / name).read_bytes())
+    return copy
+
+
+def test_a_record_is_the_run_without_its_paths(folder, tiny_corpus, tmp_path):
+    assert tiny_corpus in (folder / "run.json").read_text()  # the run itself does name the path
+    new, refused = recording.import_runs([folder.parent], tmp_path / "to")
+    assert [one.place.name for one in new] == [folder.name] and refused == []
+    (home,) = recording.export(tmp_path / "to", tmp_path / "out")
+    assert sorted(path.name for path in home.iterdir()) == sorted(NAMES)
+    kept = "".join((home / name).read_text() for name in NAMES)
+    for place in (tiny_corpus.removeprefix("file:"), str(folder), str(Path.home())):
+        assert place not in kept
+    told, before = (read_json(path / "run.json") for path in (home, folder))
+    assert told["source"] == {"corpus": "tiny.txt", "tokenizer": "bpe:300"}
+    assert told["run"] == before["run"] and told["provenance"] == before["provenance"]
+    assert Run.from_spec(told["run"]).id == home.name
+    for name in ("result.json", "metrics.jsonl"):
+        assert (home / name).read_bytes() == (folder / name).read_bytes()
+    assert [row["id"] for row in stats.read_results(tmp_path / "to")] == [folder.name]
+    loaded = datasets.load_dataset(str(tmp_path / "to"), "runs", cache_dir=str(tmp_path / "cache"))
+    assert loaded["train"]["id"] == [folder.name]
+
+
+def test_the_command_and_again(folder, tmp_path, capsys):
+    to, out = tmp_path / "to", tmp_path / "out"
+    assert cli.main(["records", "import", str(folder.parent), "--to", str(to)]) == 0
+    assert folder.name in capsys.readouterr().out
+    before = {path.name: path.read_bytes() for path in to.iterdir()}
+    assert cli.main(["records", "import", str(folder), "--to", str(to)]) == 0
+    assert capsys.readouterr().out == ""
+    assert cli.main(["records", "export", str(to), folder.name, "--out", str(out)]) == 0
+    assert cli.main(["records", "import", str(out), "--to", str(to)]) == 0
+    assert {path.name: path.read_bytes() for path in to.iterdir()} == before
+    assert cli.main(["records", "export", str(to), "0" * 12, "--out", str(out)]) == 2
+    (out / folder.name / "result.json").write_text("{}")
+    assert cli.main(["records", "export", str(to), "--out", str(out)]) == 2
+    assert "other content" in capsys.readouterr().err
+
+
+def test_another_run_of_the_same_id_is_refused_and_the_first_stays(folder, tmp_path):
+    copy, to = copied(folder, tmp_path), tmp_path / "to"
+    recording.import_runs([folder], to)
+    write_record(copy / "result.json", read_json(copy / "result.json") | {"seconds": 1.5})
+    new, (line,) = recording.import_runs([copy], to)
+    assert new == [] and folder.name in line and "other content (result.json)" in line
+    (kept,) = read_table(to)
+    assert kept.read("result.json") == (folder / "result.json").read_bytes()
+
+
+def damage_result(run):
+    (run / "result.json").write_bytes((run / "result.json").read_bytes().replace(b"1", b"2", 1))
+
+
+def damage_curve(run):
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:-1]))
+
+
+def unfinish(run):
+    (run / "result.json").unlink()
+
+
+def other_seed(run):
+    told = read_json(run / "run.json")
+    told["run"]["seed"] += 1
+    write_record(run / "run.json", told)
+
+
+def a_path(place):
+    def write(run):
+        told = read_json(run / "run.json")
+        told["provenance"]["device"] = place
+        write_record(run / "run.json", told)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [(unfinish, "no result.json"), (damage_result, "result.json is damaged"),
+     (damage_curve, "metrics.jsonl is damaged"), (other_seed, "is not run"),
+     *((a_path(place), "only names are accepted")
+       for place in ("/home/ada/rr", "built in ~/rr", "file:../text", "C:\\rr"))],
+)  # fmt: skip
+def test_a_run_that_is_refused_is_named_and_nothing_is_written(damage, says, folder, tmp_path):
+    run, to = copied(folder, tmp_path), tmp_path / "to"
+    damage(run)
+    new, (line,) = recording.import_runs([run], to)
+    assert new == [] and run.name in line and says in line and "\n" not in line
+    assert not to.exists()
+    assert cli.main(["records", "import", str(run), "--to", str(to)]) == 2
+
+
+def test_lines_that_columns_cannot_hold_come_back(folder, tmp_path):
+    """A decay branch, its end, a divergence: whatever a run writes."""
+    run = copied(folder, tmp_path)
+    lines = [
+        '{"step": 1, "tokens": 32, "seconds": 0.1, "budget": 2, "loss": 5.5, "lr": 1e-05}',
+        '{"step": 2, "tokens": 64, "seconds": 2, "loss": 5, "lr": 0.001}',
+        '{"step": 2, "tokens": 64, "seconds": 0.2, "budget": 2, "budget_ended": 2, "val_loss": 4}',
+        '{"step": 3, "tokens": 96, "seconds": 0.3, "valid": 5.25, "norm": {"a": [1]}}',
+        '{"step": 4, "tokens": 128, "seconds": 0.4, "loss": null, "status": "diverged"}',
+    ]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    result = read_json(run / "result.json")
+    drawn = hashlib.sha256((run / "metrics.jsonl").read_bytes()).hexdigest()
+    write_record(run / "result.json", result | {"curve_sha256": drawn})
+    recording.import_runs([run], tmp_path / "to")
+    (record,) = read_table(tmp_path / "to")
+    assert record.read("metrics.jsonl") == (run / "metrics.jsonl").read_bytes()
+    assert record.curve() == [json.loads(line) for line in lines]
+    table = parquet.read_table(tmp_path / "to" / "curves.parquet").to_pydict()
+    assert table["text"] == [None, *lines[1:]]  # the rest is in columns alone
+    assert table["budget"] == [2, None, 2, None, None] and table["valid"][3] == 5.25
+    assert set(CURVES) < set(table)
+
+
+def test_thinning_keeps_held_out_losses_and_the_last_line():
+    lines = [
+        json.dumps({"step": i, "valid" if i % 100 == 50 else "loss": 1 / i}) for i in range(1, 1001)
+    ]
+    kept = recording.thin(lines)
+    assert 150 < len(kept) <= 200
+    assert kept == [line for line in lines if line in set(kept)]  # in order, unchanged
+    steps = [json.loads(line)["step"] for line in kept]
+    assert {50, 150, 950, 1000} <= set(steps)
+    gaps = [b - a for a, b in zip(steps, steps[1:], strict=False)]
+    assert max(gaps) <= 6  # spread over the whole run
+    assert recording.thin(lines[:200]) == lines[:200]
+    assert recording.thin([]) == []
+
+
+# -- out of a table that is damaged ----------------------------------------------------------------
+
+
+def test_a_damaged_table_is_refused(folder, tmp_path):
+    recording.import_runs([folder], tmp_path)
+    for name in ("runs.parquet", "curves.parquet"):
+        whole = (tmp_path / name).read_bytes()
+        for at in range(0, len(whole), 37):
+            (tmp_path / name).write_bytes(whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :])
+            try:
+                (record,) = read_records(tmp_path)
+                told = [record.parsed(file) for file in NAMES]
+            except RunFailed as error:
+                assert name in str(error) or "metrics.jsonl" in str(error)
+            else:  # a byte that says nothing of the content
+                assert told[2] == (folder / "metrics.jsonl").read_bytes()
+                assert told[1] == (folder / "result.json").read_bytes()
+        (tmp_path / name).write_bytes(whole[:-9])
+        with pytest.raises(RunFailed, match="is damaged"):
+            read_records(tmp_path)[0].curve()
+        (tmp_path / name).write_bytes(whole)
+    (tmp_path / "curves.parquet").unlink()
+    with pytest.raises(RunFailed, match="metrics.jsonl is damaged: No such file"):
+        read_records(tmp_path)[0].curve()
+
+
+def test_a_text_that_was_changed_within_a_table_does_not_count(folder, tmp_path, capsys):
+    recording.import_runs([folder], tmp_path)
+    runs = pd.read_parquet(tmp_path / "runs.parquet")
+    runs["result"] = runs.result.str.replace('"val_loss": ', '"val_loss": 1')
+    runs.to_parquet(tmp_path / "runs.parquet")
+    with pytest.raises(RRError, match="no readable result"):
+        stats.read_results(tmp_path)
+    assert f"runs.parquet/{folder.name}/result.json: its seal" in capsys.readouterr().err
+
+
+def test_without_pyarrow_folders_are_read_and_tables_named(folder, tmp_path, monkeypatch):
+    recording.import_runs([folder], tmp_path)
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    with pytest.raises(RRError, match=r"runs.parquet needs pyarrow: .*\[book\]"):
+        stats.read_results(tmp_path)
+    assert len(stats.read_results(folder.parent)) == 1
+    assert read_record(folder).object("result.json")["id"] == folder.name
