@@ -16,7 +16,7 @@ from rr.model import Model, initialise
 from rr.model.ladder import recipe
 from rr.training import checkpoint, evaluate, run_folder, trainer
 from rr.training.device import resolve_precision
-from rr.training.step import Step
+from rr.training.step import OptimizerStep
 
 TINY = "nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
 HELD_OUT = np.random.RandomState(3).randint(0, 50, 200)  # a stand-in for held-out tokens
@@ -449,13 +449,13 @@ def test_points_along_a_clean_run(planned, tmp_path):
 
 def test_the_recorded_loss_is_the_mean_since_the_last_line(planned, tmp_path, monkeypatch):
     run = planned(steps=401, batch=1)  # a line every two steps
-    gradients, losses = Step.gradients, []
+    gradients, losses = OptimizerStep.gradients, []
 
     def keep(self, x, y):
         losses.append(gradients(self, x, y).item())
         return torch.tensor(losses[-1], dtype=torch.float64)
 
-    monkeypatch.setattr(Step, "gradients", keep)
+    monkeypatch.setattr(OptimizerStep, "gradients", keep)
     folder = train(run, tmp_path)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in rows if "loss" in row]
@@ -589,14 +589,14 @@ def test_the_checkpoint_that_a_branch_left_from_is_kept_until_it_ends(tmp_path):
 def test_a_branch_that_diverges_is_marked_and_the_plateau_goes_on(
     planned, alone, tmp_path, monkeypatch
 ):
-    run, gradients, taken = branched(planned), Step.gradients, []
+    run, gradients, taken = branched(planned), OptimizerStep.gradients, []
     (branch,) = [segment for segment in run.recipe.segments if segment.budget == 8]
 
     def explode(self, x, y):
         taken.append(gradients(self, x, y))
         return taken[-1] * math.nan if len(taken) == branch.done + 1 else taken[-1]
 
-    monkeypatch.setattr(Step, "gradients", explode)
+    monkeypatch.setattr(OptimizerStep, "gradients", explode)
     folder = train(run, tmp_path)
     first, *others = result_of(folder)["budgets"]
     assert (first["status"], first["val_loss"]) == ("diverged", None)
