@@ -142,7 +142,7 @@ def drawn(
     stream: np.random.RandomState,
     world: World = ALONE,
 ) -> Score:
-    """Score random windows from the run's own NumPy stream, mean of batch means: protocol `paper`."""
+    """Score random windows of the run's own NumPy stream: protocol `paper`; mean of batch means."""
     t, tally = model.config.seq_len, Tally()
     parts = [stream.randint(0, len(tokens) - t - 1, batch) for _ in range(batches)]
     with evaluating(model):

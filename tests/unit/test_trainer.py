@@ -266,19 +266,19 @@ def direct(model, tokens, span):
 def test_ordered_counts_each_target_once(n):
     model, tokens = model_of().double(), HELD_OUT[:n]
     score = evaluate.ordered(model, tokens, batch=3)
-    assert score.tokens == n - 1
+    assert score.eval_tokens == n - 1
     spans = [(a, min(a + 16, n - 1)) for a in range(0, n - 1, 16)]
     losses = torch.cat([direct(model, tokens, span)[0] for span in spans])
     assert len(losses) == n - 1
-    assert score.loss == pytest.approx(losses.mean().item(), rel=1e-12)
-    assert evaluate.ordered(model, tokens, batch=7).loss == pytest.approx(score.loss, rel=1e-12)
+    assert score.val_loss == pytest.approx(losses.mean().item(), rel=1e-12)
+    assert evaluate.ordered(model, tokens, batch=7).val_loss == pytest.approx(score.val_loss, rel=1e-12)
 
 
 def test_a_shortened_evaluation_takes_the_first_windows():
     model = model_of().double()
     score = evaluate.ordered(model, HELD_OUT, batch=3, batches=2)
     losses = torch.cat([direct(model, HELD_OUT, (a, a + 16))[0] for a in range(0, 96, 16)])
-    assert score.tokens == 96 and score.loss == pytest.approx(losses.mean().item(), rel=1e-12)
+    assert score.eval_tokens == 96 and score.val_loss == pytest.approx(losses.mean().item(), rel=1e-12)
 
 
 def test_calibration_error_by_its_definition():
@@ -324,8 +324,8 @@ def test_documents_are_read_one_by_one():
         row = np.concatenate([[eot], story, [eot]])
         losses.append(direct(model, row, (0, len(row) - 1))[0])
     losses = torch.cat(losses)
-    assert score.tokens == len(stream) == len(losses)
-    assert score.loss == pytest.approx(losses.mean().item(), rel=1e-12)
+    assert score.eval_tokens == len(stream) == len(losses)
+    assert score.val_loss == pytest.approx(losses.mean().item(), rel=1e-12)
     with pytest.raises(ValueError, match="exceeds"):
         evaluate.by_document(model, np.append(rng.randint(1, 50, 16), eot), eot)
 
