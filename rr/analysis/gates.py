@@ -60,10 +60,11 @@ def parts(rule: Gated, h: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def gates_as(model: Model, alter: Alter) -> Iterator[None]:
     """Within the block every write is h + alter(rule, h, u) ⊙ u."""
 
-    def wrap(rule: Rule, write: Callable) -> Callable:
-        return lambda state, u: state + alter(rule, state, u) * u
+    def altered(rule: Rule, args: tuple[Tensor, Tensor], out: Tensor) -> Tensor:
+        state, u = args
+        return state + alter(rule, state, u) * u
 
-    with probes.wrapped(gates_of(model), "write", wrap):
+    with probes.hooked(gates_of(model), altered):
         yield
 
 

@@ -19,8 +19,8 @@ from ..model.init import initialise
 from ..model.transformer import Model
 from ..ops.cross_entropy import token_losses
 from ..training import device, evaluate
-from ..training.backend import along, parse_path
-from ..training.step import Step
+from ..training.backend import parse_backend
+from ..training.step import OptimizerStep
 
 CPU = torch.device("cpu")
 KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
@@ -100,7 +100,7 @@ def trained(run: Run, stream: np.ndarray, change: Change = Change()) -> tuple[Mo
             model.double()
         if change.nudge is not None:
             nudge(model, change.nudge)
-        step = Step(model, run.recipe, parse_path(change.path), CPU, change.micro)
+        step = OptimizerStep(model, run.recipe, parse_backend(change.path), CPU, change.micro)
         losses = []
         with _kernels(change):
             for at in range(run.recipe.steps):
@@ -131,15 +131,19 @@ def window_losses(
     t = model.config.seq_len
     if len(stream) < windows * t + 1:
         raise RRError(f"{windows} windows of {t} need {windows * t + 1} tokens: {len(stream)} here")
-    path, found = parse_path(change.path), []
-    with evaluate.evaluating(model), along(path, CPU), _kernels(change):
-        for first in range(0, windows, batch):
-            starts = np.arange(first, min(windows, first + batch)) * t
-            x, y = gather(stream, starts, t)
-            hidden = model.hidden(x).flatten(0, 1)
-            losses = token_losses(hidden, model.head_weight, y.flatten(), model.config.vocab_size)
-            found.append(losses[0].double().view(len(starts), t).mean(1))
-    return torch.cat(found).numpy()
+    backend, kernels, losses = parse_backend(change.path), model.kernels, []
+    model.use(backend.kernels)
+    try:
+        with evaluate.evaluating(model), backend.forward(CPU), _kernels(change):
+            for first in range(0, windows, batch):
+                starts = np.arange(first, min(windows, first + batch)) * t
+                x, y = gather(stream, starts, t)
+                hidden, vocab = model.hidden(x).flatten(0, 1), model.config.vocab_size
+                loss = token_losses(hidden, model.head_weight, y.flatten(), vocab)[0]
+                losses.append(loss.double().view(len(starts), t).mean(1))
+    finally:
+        model.use(kernels)
+    return torch.cat(losses).numpy()
 
 
 @contextlib.contextmanager

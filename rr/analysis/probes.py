@@ -1,12 +1,12 @@
 """Measurements of a forward and backward pass by depth: norms, gradients, shares, cosines."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config import RRError, nearest
@@ -14,8 +14,8 @@ from ..model.transformer import Model
 
 
 @dataclass(frozen=True)
-class Step:
-    """One sublayer's write, seen from outside: tensors (B, T, d); r is None without a gate."""
+class WriteTrace:
+    """One write of a sublayer's update, recorded: tensors (B, T, d); r is None without a gate."""
 
     kind: str
     sublayer: int
@@ -28,47 +28,46 @@ class Step:
 
 
 @contextlib.contextmanager
-def wrapped(owners: list, name: str, wrap: Callable[[Any, Callable], Callable]) -> Iterator[None]:
-    """Replace the method `name` of each owner by wrap(owner, method); put back what was there."""
-    before = [(owner, vars(owner).get(name), getattr(owner, name)) for owner in owners]
-    for owner, _, method in before:
-        setattr(owner, name, wrap(owner, method))
+def hooked(modules: Iterable[nn.Module], hook: Callable, before: bool = False) -> Iterator[None]:
+    """Within the block each module has this forward hook; with `before`, a forward pre-hook.
+
+    hook(module, args, output) sees every call and may return another output; a pre-hook is
+    hook(module, args). On a residual rule args are (state, u) and the output is the new state.
+    """
+    handles = [
+        module.register_forward_pre_hook(hook) if before else module.register_forward_hook(hook)
+        for module in modules
+    ]
     try:
         yield
     finally:
-        for owner, own, _ in before:
-            delattr(owner, name)
-            if own is not None:  # a caller's own patch
-                setattr(owner, name, own)
+        for handle in handles:
+            handle.remove()
 
 
-def trace(model: Model, idx: Tensor, grad: bool = False) -> list[Step]:
-    """What every sublayer read, proposed and left behind, for token ids (B, T).
+def trace(model: Model, idx: Tensor, grad: bool = False) -> list[WriteTrace]:
+    """Record every sublayer's state, update and write, for token ids (B, T).
 
-    Looped models give 2·L·N steps, pass by pass. With grad=True the tensors stay in the graph and
+    Looped models give 2·L·N traces, pass by pass. With grad=True the tensors stay in the graph and
     each stream state keeps its gradient. For rules whose state is one tensor.
     """
-    steps: list[Step] = []
+    traces: list[WriteTrace] = []
 
-    def spy(rule: Any, write: Callable) -> Callable:
-        def record(state: Tensor, u: Tensor) -> Tensor:
-            out = write(state, u)
-            if grad:
-                out.retain_grad()
-            site, r, kept = rule.site, rule.gate(state, u), rule.kept(state, u)
-            pass_ = 1 + len(steps) // (2 * site.n_layer)
-            steps.append(Step(site.kind, site.sublayer, state, u, r, kept, out, pass_))
-            return out
-
-        return record
+    def record(rule: Any, args: tuple, out: Tensor) -> None:
+        state, u = args
+        if grad:
+            out.retain_grad()
+        site, r, kept = rule.site, rule.gate(state, u), rule.kept(state, u)
+        pass_ = 1 + len(traces) // (2 * site.n_layer)
+        traces.append(WriteTrace(site.kind, site.sublayer, state, u, r, kept, out, pass_))
 
     rules = model.rules
     for rule in rules:
         if rule.state != "tensor":
             raise TypeError(f"{rule.name} keeps {rule.state} as its state: no single stream")
-    with wrapped(rules, "write", spy), torch.enable_grad() if grad else torch.no_grad():
+    with hooked(rules, record), torch.enable_grad() if grad else torch.no_grad():
         model.hidden(idx)
-    return steps
+    return traces
 
 
 def rms(x: Tensor) -> float:
@@ -112,16 +111,16 @@ def gradient_by_depth(model: Model, idx: Tensor, targets: Tensor) -> list[float]
         raise TypeError(f"{model.final_rule.name} keeps a list as its state: no single stream")
     streams: list[Tensor] = []
 
-    def after(owner: Any, method: Callable) -> Callable:
-        def kept(*args: Any) -> Tensor:
-            streams.append(method(*args))
-            return streams[-1]
+    def opened(layer: nn.Module, args: tuple) -> None:
+        if not streams:  # later passes begin with the state that the last write left
+            streams.append(args[0])
 
-        return kept
+    def written(rule: nn.Module, args: tuple, out: Tensor) -> None:
+        streams.append(out)
 
     with (
-        wrapped([model.final_rule], "open", after),
-        wrapped(model.rules, "write", after),
+        hooked(model.layers[:1], opened, before=True),
+        hooked(model.rules, written),
         torch.enable_grad(),
     ):
         loss = model(idx, targets)
@@ -136,14 +135,13 @@ def jacobian_gain(model: Model, idx: Tensor, probes: int = 8, seed: int = 0) -> 
     """
     kept: list[Tensor] = []
 
-    def leaf(owner: Any, method: Callable) -> Callable:
-        def opened(x0: Tensor) -> Tensor:
-            kept.append(method(x0.detach()).requires_grad_())
-            return kept[0]
+    def leaf(layer: nn.Module, args: tuple) -> tuple | None:
+        if kept:  # a later pass
+            return None
+        kept.append(args[0].detach().requires_grad_())
+        return kept[0], *args[1:]
 
-        return opened
-
-    with wrapped([model.final_rule], "open", leaf), torch.enable_grad():
+    with hooked(model.layers[:1], leaf, before=True), torch.enable_grad():
         steps = trace(model, idx, grad=True)
     last = steps[-1].out
     source = torch.Generator().manual_seed(seed)
@@ -175,14 +173,10 @@ def updates_by_depth(model: Model, idx: Tensor, targets: Tensor) -> tuple[list[f
     """
     updates: list[Tensor] = []
 
-    def spy(rule: Any, write: Callable) -> Callable:
-        def record(state: Any, u: Tensor) -> Any:
-            updates.append(u)
-            return write(state, u)
+    def record(rule: nn.Module, args: tuple, out: Any) -> None:
+        updates.append(args[1])
 
-        return record
-
-    with wrapped(model.rules, "write", spy), torch.enable_grad():
+    with hooked(model.rules, record), torch.enable_grad():
         loss = model(idx, targets)
     slopes = torch.autograd.grad(loss, updates)
     return [rms(u) for u in updates], [g.double().norm().item() for g in slopes]
@@ -196,16 +190,20 @@ def depth_attention(model: Model, idx: Tensor) -> Tensor:
     sublayers (with size=1: sublayer i); what a sublayer does not see is 0. idx: (B, T).
     """
     if model.final_rule.name != "attnres":
-        raise RRError(f"{model.final_rule.name} has no depth attention: attnres is accepted")
-    rows: list[Tensor] = []
+        raise RRError(f"{model.final_rule.name} has no depth attention: use a model with attnres")
+    states: list[list[Tensor]] = []  # what each rule reads: the embedding, then every write
 
-    def spy(rule: Any, read: Callable) -> Callable:
-        def record(state: list[Tensor]) -> Any:
-            rows.append(rule.weights(state).double().mean((1, 2, 3)))
-            return read(state)
+    def opened(layer: nn.Module, args: tuple) -> None:
+        states.append(args[0])
 
-        return record
+    def written(rule: nn.Module, args: tuple, out: list[Tensor]) -> None:
+        states.append(out)
 
-    with wrapped([*model.rules, model.final_rule], "read", spy):
+    with hooked(model.layers[:1], opened, before=True), hooked(model.rules, written):
         model.hidden(idx)
+    readers = [*model.rules, model.final_rule]
+    rows = [
+        rule.weights(state).double().mean((1, 2, 3))
+        for rule, state in zip(readers, states, strict=True)
+    ]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).cpu()

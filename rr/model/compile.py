@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import torch
-
 from ..config import ModelConfig
 from ..residual import resolve
 from .transformer import Model
@@ -14,15 +12,12 @@ def grows(config: ModelConfig) -> bool:
     return resolve(config.rule)[0].state == "list" or config.values == "dense"
 
 
-def compile_model(model: Model, backend: Any = "inductor") -> None:
+def compile_model(model: Model, compiler: Any = "inductor") -> None:
     """Compile in place, without graph breaks: each block alone, so that all share one graph.
 
-    Where what flows between blocks grows, no two are alike, and the stack is one graph. What is
-    compiled is the method, not the module: hooks that gather a shard's weights stay outside.
+    Where what flows between blocks grows, no two are alike, and the stack is one graph. compiler:
+    a backend of `torch.compile`.
     """
-    options = dict(backend=backend, fullgraph=True, dynamic=False)
-    if grows(model.config):
-        model.hidden = torch.compile(model.hidden, **options)
-    else:
-        for layer in model.every_layer:
-            layer.forward = torch.compile(layer.forward, **options)
+    parts = [model.stack] if grows(model.config) else model.every_layer
+    for part in parts:
+        part.compile(backend=compiler, fullgraph=True, dynamic=False)

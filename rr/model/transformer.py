@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ..config import ModelConfig, RRError
-from ..ops.backends import chosen
-from ..ops.cross_entropy import linear_cross_entropy
+from ..ops import cross_entropy
+from ..ops.backends import DEFAULT, Kernels
 from ..residual import Site, make, resolve
 from ..residual.values import make_values
 
@@ -126,6 +126,8 @@ class Layer(nn.Module):
     to a layer of a later pass that has rules of its own.
     """
 
+    kernels: Kernels = DEFAULT  # set by `Model.use`
+
     def __init__(
         self,
         config: ModelConfig,
@@ -143,10 +145,10 @@ class Layer(nn.Module):
     def forward(self, state: Any, vstate: Any = None, cache: KVCache | None = None):
         """The stream's state and the value state, before -> after this block.
 
-        Where `ops.use` chose recompute="layer", training keeps both as they came in and nothing
-        between, and the backward pass computes the block once more.
+        With recompute="layer" training keeps these two alone, and the backward pass computes the
+        block once more.
         """
-        if chosen.recompute == "layer" and cache is None and torch.is_grad_enabled():
+        if self.kernels.recompute == "layer" and cache is None and torch.is_grad_enabled():
             again = {"use_reentrant": False, "preserve_rng_state": False}  # nothing here is random
             return checkpoint(self._through, state, vstate, **again)
         return self._through(state, vstate, cache)
@@ -154,9 +156,9 @@ class Layer(nn.Module):
     def _through(self, state: Any, vstate: Any, cache: KVCache | None = None):
         x, state = self.attn_rule.read(state)
         u, vstate = self.attn(x, vstate, cache)
-        state = self.attn_rule.write(state, u)
+        state = self.attn_rule(state, u)
         x, state = self.mlp_rule.read(state)
-        state = self.mlp_rule.write(state, self.mlp(x))
+        state = self.mlp_rule(state, self.mlp(x))
         return state, vstate
 
     @property
@@ -171,10 +173,36 @@ def site_of(config: ModelConfig, kind: str, sublayer: int, pass_: int | None = N
     return Site(kind, sublayer, *shape, pass_)
 
 
-class Model(nn.Module):
-    """A decoder-only language model of the given shape; `initialise` gives it its weights."""
+class Stack(nn.Module):
+    """All layers of all passes, from the embeddings to what the head reads.
 
-    def __init__(self, config: ModelConfig) -> None:
+    The unit of compilation where what flows between blocks grows. It has no parameters of its own:
+    its layers are registered in the model.
+    """
+
+    def __init__(self, passes: list[list[Layer]], final_rule: nn.Module) -> None:
+        super().__init__()
+        self.members = passes, final_rule  # in a tuple, which torch does not search for modules
+
+    def forward(self, x0: Tensor, caches: list[KVCache] | None = None) -> Tensor:
+        """Embeddings (B, T, d) -> what the head reads, (B, T, d)."""
+        passes, final_rule = self.members
+        state = final_rule.open(x0)
+        for n, layers in enumerate(passes):
+            vstate = None
+            for i, layer in enumerate(layers):
+                cache = caches[n * len(layers) + i] if caches else None
+                state, vstate = layer(state, vstate, cache)
+        return final_rule.read(state)[0]
+
+
+class Model(nn.Module):
+    """A decoder-only language model of the given shape; `initialise` gives it its weights.
+
+    kernels: which implementations its layers compute with; see `use`.
+    """
+
+    def __init__(self, config: ModelConfig, kernels: Kernels = DEFAULT) -> None:
         super().__init__()
         self.config = config
         self.token = nn.Embedding(config.padded_vocab, config.d_model)
@@ -200,8 +228,19 @@ class Model(nn.Module):
         if self.per_pass and not any(p.numel() for rule in self.rules for p in rule.parameters()):
             raise RRError(
                 f"{config.rule}: per_pass=1 gives each pass parameters of its own, and "
-                "this rule has none: per_pass=0 is accepted"
+                "this rule has none: use per_pass=0"
             )
+        self.stack = Stack(self.passes, self.final_rule)
+        self.use(kernels)
+
+    def use(self, kernels: Kernels) -> None:
+        """Compute with these implementations from here on; results agree up to rounding.
+
+        Before the model is compiled. Raises RRError where one needs a package that is missing.
+        """
+        kernels.validate()
+        for module in (self, *self.every_layer, *self.rules, self.final_rule):
+            module.kernels = kernels
 
     @property
     def head_weight(self) -> Tensor:
@@ -238,20 +277,21 @@ class Model(nn.Module):
         if self.config.flavour == "gpt2":
             where = torch.arange(past, past + idx.shape[1], device=idx.device)
             x0 = x0 + self.position(where)
-        state = self.final_rule.open(x0)
-        for n, layers in enumerate(self.passes):
-            vstate = None
-            for i, layer in enumerate(layers):
-                cache = caches[n * len(layers) + i] if caches else None
-                state, vstate = layer(state, vstate, cache)
-        return self.final_rule.read(state)[0]
+        return self.stack(x0, caches)
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> Tensor:
         """Ids (B, T) -> logits (B, T, vocab_size); with targets (B, T), the mean loss in nats."""
-        x, vocab = self.hidden(idx), self.config.vocab_size
+        x = self.hidden(idx)
         if targets is None:
-            return F.linear(x, self.head_weight)[..., :vocab]
-        return linear_cross_entropy(x.flatten(0, 1), self.head_weight, targets.flatten(), vocab)
+            return F.linear(x, self.head_weight)[..., : self.config.vocab_size]
+        return self.loss(x, targets)
+
+    def loss(self, x: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss in nats per token, for what `hidden` returned and targets (B, T)."""
+        given = x.flatten(0, 1), self.head_weight, targets.flatten(), self.config.vocab_size
+        if self.kernels.loss == "whole":
+            return cross_entropy.whole_cross_entropy(*given)
+        return cross_entropy.linear_cross_entropy(*given, fused=self.kernels.loss == "fused")
 
     def caches(self) -> list[KVCache]:
         """Empty caches, one a (pass, layer); layers whose values are block 1's hold none."""
@@ -312,7 +352,7 @@ def at_loops(model: Model, loops: int, keep_scale: bool = False) -> Model:
             f"{model.config.rule} has parameters for {trained} passes: "
             f"loops={trained} is accepted, not {loops}"
         )
-    other = Model(replace(model.config, n_loops=loops)).to(model.token.weight)
+    other = Model(replace(model.config, n_loops=loops), model.kernels).to(model.token.weight)
     other.load_state_dict(model.state_dict())
     other.train(model.training)
     if keep_scale:

@@ -1,46 +1,47 @@
-"""The few operations that the model needs beyond torch's own, each beside its plain reference.
+"""Which implementation the model's layers compute with, where there is more than one.
 
-Shapes: B windows, T tokens, d channels, N = B·T tokens in a row, V vocabulary rows.
-
-Two of them, the gated write and the loss, have more than one path to the same mathematics. `use`
-chooses; paths differ by rounding, so what a run was computed with belongs into its record. It also
-says whether blocks keep what their backward pass needs.
+Implementations of one operation agree up to rounding, so a run's record names the one it used.
 """
 
-import contextlib
 import importlib.util
-from collections.abc import Iterator
-from types import SimpleNamespace
+from dataclasses import dataclass
 
 from ..config import RRError, nearest
 
 GATES = ("reference", "fast", "triton")
 LOSSES = ("chunked", "fused", "whole")
 RECOMPUTED = ("none", "layer")
-chosen = SimpleNamespace(gate="reference", loss="chunked", recompute="none")
 
 
-@contextlib.contextmanager
-def use(
-    gate: str | None = None, loss: str | None = None, recompute: str | None = None
-) -> Iterator[None]:
-    """Within the block the model takes these paths; None leaves one as it is.
+@dataclass(frozen=True)
+class Kernels:
+    """Implementations that a model is built with, or given later by `Model.use`.
 
-    gate: "reference" (concatenated inputs, autograd), "fast" (`gated_write`) or "triton" (the same
-    as one kernel; needs Triton and a GPU, or its interpreter). Gates that have no fast path stay on
-    the reference. loss: "chunked", "fused" (chunked, the softmax of a chunk compiled into a few
-    passes over its logits) or "whole" (all logits at once, autograd). recompute: "none" or "layer"
-    (`model.Layer`; the backward pass must be within the block, too). Raises RRError.
+    gate: of the gated write: "reference" (concatenated inputs, autograd), "fast" (`gated_write`) or
+    "triton" (the same as one kernel; needs Triton and a GPU, or its interpreter). Gates without a
+    fast implementation stay on the reference. loss: "chunked", "fused" (chunked, with the softmax
+    of a chunk compiled) or "whole" (all logits at once, autograd). recompute: "layer" computes each
+    block again in the backward pass, "none" keeps its activations. Raises RRError for other words.
     """
-    for name, known in ((gate, GATES), (loss, LOSSES), (recompute, RECOMPUTED)):
-        if name is not None and name not in known:
-            raise RRError(f"unknown path {name!r}: {nearest(name, known)}")
-    if gate == "triton" and importlib.util.find_spec("triton") is None:
-        raise RRError("gate=triton needs the package triton, which is not installed here")
-    before = dict(vars(chosen))
-    asked = {"gate": gate, "loss": loss, "recompute": recompute}
-    vars(chosen).update({name: word for name, word in asked.items() if word is not None})
-    try:
-        yield
-    finally:
-        vars(chosen).update(before)
+
+    gate: str = "reference"
+    loss: str = "chunked"
+    recompute: str = "none"
+
+    def __post_init__(self) -> None:
+        known = {"gate": GATES, "loss": LOSSES, "recompute": RECOMPUTED}
+        for name, words in known.items():
+            word = getattr(self, name)
+            if word not in words:
+                raise RRError(f"unknown {name} implementation {word!r}: {nearest(word, words)}")
+
+    def validate(self) -> None:
+        """Raise RRError where an implementation needs a package that is not installed."""
+        if self.gate == "triton" and importlib.util.find_spec("triton") is None:
+            raise RRError(
+                "gate=triton needs the package triton, which is not installed: "
+                "install it, or use gate=fast"
+            )
+
+
+DEFAULT = Kernels()

@@ -7,8 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .backends import chosen
-
 
 def sums(device: torch.device) -> torch.dtype:
     """In what losses are added up on a device: float64, or float32 on mps, which has no more."""
@@ -90,19 +88,21 @@ def _fused_softmax() -> Callable:
 
 
 def linear_cross_entropy(
-    hidden: Tensor, weight: Tensor, targets: Tensor, vocab_size: int, chunk: int | None = None
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    vocab_size: int,
+    chunk: int | None = None,
+    fused: bool = False,
 ) -> Tensor:
-    """Mean of −log softmax(hidden Wᵀ)[target], in nats a token, without the whole logits.
+    """Mean of −log softmax(hidden Wᵀ)[target], in nats per token, without the whole logits.
 
     hidden: (N, d); weight: (V, d) with V ≥ vocab_size; targets: (N,) below vocab_size. Rows of
     `weight` from vocab_size on are padding and are left out of the softmax. chunk: tokens at once;
-    by default 1024, and 2048 where the softmax is fused, which then takes as many bytes. The loss
-    is float32 (float64 for float64 inputs) whatever the dtype of `hidden`. Where `use` chose
-    "whole" it is `whole_cross_entropy`.
+    by default 1024, and 2048 where the softmax is fused, which then takes as many bytes. fused:
+    compile the softmax of a chunk. The loss is float32 (float64 for float64 inputs) whatever the
+    dtype of `hidden`.
     """
-    if chosen.loss == "whole":
-        return whole_cross_entropy(hidden, weight, targets, vocab_size)
-    fused = chosen.loss == "fused"
     chunk = chunk or (2048 if fused else 1024)
     if torch.is_autocast_enabled(hidden.device.type):
         hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))

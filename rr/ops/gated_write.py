@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .backends import chosen
 from .norm import EPS, rms_norm
 
 
@@ -82,21 +81,36 @@ def gated_write(
 ) -> Tensor:
     """`h + r ⊙ u`, or `h + r ⊙ (u − h)` if convex, with r = σ(W [rms(h) ; rms(u)] + b), (B, T, d).
 
-    The path that `use` chose, "fast" or "triton"; the reference is `review_gate` and the rules'
-    plain writes. weight: (d, d·inputs), the halves in the order of `reads`, which names what the
-    gate sees; bias: (d,). Products run in autocast's dtype, else in the weight's; the rest in at
-    least float32. Differentiable once. Source of the equation: arXiv 2606.31859.
+    The fast implementation; the reference is `review_gate` and the rules' plain writes. weight:
+    (d, d·inputs), the halves in the order of `reads`, which names what the gate reads; bias: (d,).
+    Products run in autocast's dtype, else in the weight's; the rest in at least float32.
+    Differentiable once. Source of the equation: arXiv 2606.31859.
     """
-    device, d = h.device.type, h.shape[-1]
-    dtype = weight.dtype
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-    rows = h.reshape(-1, d), u.reshape(-1, d)
-    with torch.autocast(device, enabled=False):
-        if chosen.gate == "triton":
-            from .gated_write_triton import (
-                gated_write as kernel,  # only here: Triton is not everywhere
-            )
-
-            return kernel(*rows, weight, bias, reads, convex, EPS, dtype).view(h.shape)
+    d, dtype = h.shape[-1], _product_dtype(h, weight)
+    with torch.autocast(h.device.type, enabled=False):
+        rows = h.reshape(-1, d), u.reshape(-1, d)
         return _GatedWrite.apply(*rows, weight, bias, reads, convex, dtype).view(h.shape)
+
+
+def triton_gated_write(
+    h: Tensor,
+    u: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    reads: tuple[str, ...] = ("state", "update"),
+    convex: bool = False,
+) -> Tensor:
+    """`gated_write` as one Triton kernel. Raises RRError where the kernel cannot run."""
+    from . import gated_write_triton as kernel  # not at the top: Triton is optional
+
+    d, dtype = h.shape[-1], _product_dtype(h, weight)
+    with torch.autocast(h.device.type, enabled=False):
+        rows = h.reshape(-1, d), u.reshape(-1, d)
+        return kernel.gated_write(*rows, weight, bias, reads, convex, EPS, dtype).view(h.shape)
+
+
+def _product_dtype(h: Tensor, weight: Tensor) -> torch.dtype:
+    """The dtype of matrix products: autocast's where it is enabled, else the weight's."""
+    if torch.is_autocast_enabled(h.device.type):
+        return torch.get_autocast_dtype(h.device.type)
+    return weight.dtype

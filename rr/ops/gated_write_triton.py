@@ -1,7 +1,7 @@
 """The gated write as Triton kernels: a matrix product whose epilogue is sigmoid, multiply and add.
 
-Imported by `ops.gated_write` alone, where `ops.use(gate="triton")` asks for it: Triton is not on
-every machine. The algebra is that of `ops`: with s(x) = 1 / sqrt(mean(x²) + eps),
+Imported by `ops.gated_write.triton_gated_write` on its first call, because Triton is an optional
+package. The algebra is that of `ops.gated_write`: with s(x) = 1 / sqrt(mean(x²) + eps),
 
     r = σ(s_u · (W_h a + W_u u) + b),  a = (s_h / s_u) h,  h' = h + r ⊙ u
 
@@ -369,7 +369,7 @@ def gated_write(
     if dtype not in DTYPES:
         raise RRError(f"the Triton gate computes in float32, bfloat16 or float16, not in {dtype}")
     if not (h.is_cuda or INTERPRETED):
-        raise RRError("gate=triton needs a GPU: reference and fast are accepted on the CPU")
+        raise RRError("gate=triton needs a GPU: use gate=fast or gate=reference on the CPU")
     state, update = "state" in reads, "update" in reads
     return _forward(
         h.contiguous(), u.contiguous(), weight.contiguous(), bias, state, update, convex, eps, dtype

@@ -27,7 +27,7 @@ from .. import __version__
 from ..config import RRError, RunFailed, positive
 from ..model import ladder
 from ..training import provenance
-from ..training.backend import ablations, check, parse_path
+from ..training.backend import ablations, parse_backend
 from ..training.device import device_name, pick_device, set_threads
 from .benchmark_case import Case
 from .gpus import find
@@ -137,7 +137,7 @@ def measure(
 def _row(child: _Child) -> dict:
     case, found = child.case, child.found
     row = {"rung": case.rung, "rule": case.rule, "peer": case.peer, "path": case.path,
-           "choices": asdict(parse_path(case.path)), "batch": case.batch,
+           "choices": asdict(parse_backend(case.path)), "batch": case.batch,
            "micro_batch": case.micro_batch, "failed": child.failed}  # fmt: skip
     if child.failed is not None:
         return row
@@ -201,7 +201,7 @@ def bench(
     whole = paths[-1]
     paths = list(dict.fromkeys([*paths, *(ablations(whole, where) if ablate else [])]))
     for path in paths:
-        check(parse_path(path), where)
+        parse_backend(path).validate(where)
     here, absent = installed() if peers else ([], [])
     cases = []
     for rung in rungs:

@@ -15,9 +15,9 @@ from ..model import ladder
 from ..model.init import initialise
 from ..model.transformer import Model
 from ..residual import allow_rule
-from ..training.backend import parse_path
+from ..training.backend import parse_backend
 from ..training.device import device_name, out_of_memory, pick_device, prepare
-from ..training.step import Step
+from ..training.step import OptimizerStep
 from .peers import Peer
 
 VOCAB = 50257  # GPT-2's
@@ -61,8 +61,8 @@ class Bench:
             self.model = Peer(case.peer, config)
         self.model.to(self.device).train()
         self.config, self.case = config, case
-        path = parse_path(case.path)
-        self.step = Step(self.model, recipe, path, self.device, case.micro_batch)
+        path = parse_backend(case.path)
+        self.step = OptimizerStep(self.model, recipe, path, self.device, case.micro_batch)
         source = torch.Generator().manual_seed(0)
         shape = (4, case.batch, config.seq_len + 1)  # four batches, again and again
         self.tokens = torch.randint(config.vocab_size, shape, generator=source).to(self.device)

@@ -27,8 +27,7 @@ from ..config import RRError, Run
 from ..data import cache
 from ..model.ladder import count, flops_per_token, group
 from ..training import memory
-from ..training.backend import Path as Choices
-from ..training.backend import parse_path
+from ..training.backend import Backend, parse_backend
 from ..training.command_line import typed
 from ..training.result import PAPER_EVAL_BATCHES
 from ..training.trainer import POINTS, PREFIX
@@ -200,7 +199,7 @@ def _largest(run: Run, path: str, least: int, card: GPUSpec) -> tuple[int | None
     sizes = [batch >> i for i in range(batch.bit_length()) if batch >> i >= least]
 
     def need(micro: int) -> int:
-        return _predicted(run, replace(parse_path(path), precision=precision(run, card)), micro)
+        return _predicted(run, replace(parse_backend(path), precision=precision(run, card)), micro)
 
     first = 0  # usually fits
     if need(sizes[0]) > room:
@@ -209,7 +208,7 @@ def _largest(run: Run, path: str, least: int, card: GPUSpec) -> tuple[int | None
     return (sizes[first], need(sizes[first])) if fits else (None, need(sizes[-1]))
 
 
-def _predicted(run: Run, path: Choices, micro: int) -> int:
+def _predicted(run: Run, path: Backend, micro: int) -> int:
     """Peak bytes of a run, cached: counting a large model takes a second."""
     key = [run.model, run.rule_content, run.values_content, path, micro, run.recipe.batch,
            run.recipe.decay_all]  # fmt: skip

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .. import DATA
 from ..config import RRError, Run
-from ..training.backend import parse_path
+from ..training.backend import parse_backend
 from .gpus import GPUS, GPUSpec, find, gpu
 
 MFU = (0.2, 0.45)  # assumed where nothing was measured
@@ -166,7 +166,7 @@ def measured(run: Run, card: GPUSpec, rows: Sequence[dict]) -> Rate | None:
         return None
     rates = [1000 * row["tokens_per_step"] * row["flops_per_token"] / ms
              for row in best.values() for ms in row["step_ms"]]  # fmt: skip
-    compiled = [row for row in best.values() if parse_path(row["path"]).compile != "none"]
+    compiled = [row for row in best.values() if parse_backend(row["path"]).compile != "none"]
     warm = [row.get("warm_seconds") for row in compiled] or [0.0]
     compiling = None if None in warm else (min(warm), max(warm))
     files = ", ".join(sorted({row["record"] for row in best.values()}))

@@ -7,7 +7,7 @@ read and write, once each; B_others: bytes that everything else reads and writes
 operation. The roofline of Williams, Waterman and Patterson 2009, with a second roof for the work
 that is no product.
 
-Nothing is derived by hand: a real step (`paths.Step`) is run on tensors that have shapes and no
+Nothing is derived by hand: a real `OptimizerStep` is run on tensors that have shapes and no
 bytes (torch's FakeTensorMode), and every operation is counted. So the count knows every rule, value
 rule, shape and eager path there is.
 
@@ -35,9 +35,9 @@ from ..config import ModelConfig, Recipe, RRError, Run, positive
 from ..model.compile import grows
 from ..model.transformer import Model
 from ..residual import resolve
-from ..training.backend import Path
+from ..training.backend import Backend
 from ..training.memory import plain, shape_and_recipe
-from ..training.step import Step
+from ..training.step import OptimizerStep
 
 PARTS = {
     "attention": "queries, keys, values, mixing and the projection out",
@@ -66,7 +66,7 @@ class Work:
 
 
 def work(
-    what: Run | ModelConfig, path: Path, micro_batch: int, recipe: Recipe | None = None
+    what: Run | ModelConfig, path: Backend, micro_batch: int, recipe: Recipe | None = None
 ) -> dict[str, Work]:
     """Each of `PARTS` of one optimiser step over the recipe's batch, in one process.
 
@@ -89,7 +89,7 @@ def work(
 
 
 def stacked(
-    what: Run | ModelConfig, path: Path, micro_batch: int, recipe: Recipe | None = None
+    what: Run | ModelConfig, path: Backend, micro_batch: int, recipe: Recipe | None = None
 ) -> dict[str, Work]:
     """`work` of a deep model, counted on one and on two blocks of it: quicker by its depth.
 
@@ -141,12 +141,12 @@ def times(
 
 @lru_cache(maxsize=64)
 def _counted(
-    config: ModelConfig, kinds: tuple, path: Path, micro: int, decay_all: bool, several: bool
+    config: ModelConfig, kinds: tuple, path: Backend, micro: int, decay_all: bool, several: bool
 ) -> tuple[Counter, Counter, Counter]:
     # By the classes too (kinds): a name that a reader registers anew is another rule.
     with FakeTensorMode():
         model = Model(config).train()
-        step = Step(model, Recipe(1, micro, 1e-3, 1, decay_all=decay_all), path,
+        step = OptimizerStep(model, Recipe(1, micro, 1e-3, 1, decay_all=decay_all), path,
                     torch.device("cpu"), micro)  # fmt: skip
         for p in model.parameters():
             p.grad = torch.zeros_like(p)

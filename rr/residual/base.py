@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config import ModelConfig, RRError, nearest, parse_spec
+from ..ops.backends import DEFAULT, Kernels
 from ..ops.norm import rms_norm
 from . import own
 
@@ -129,6 +130,7 @@ class Rule(Described):
     kind = "residual"
     state: ClassVar[str] = "tensor"
     at_final: ClassVar[bool] = False  # whether the read before the head has parameters of its own
+    kernels: Kernels = DEFAULT  # which implementations to compute with; set by `Model.use`
     options = PER_PASS
 
     def __init_subclass__(cls, **given: Any) -> None:
@@ -160,6 +162,10 @@ class Rule(Described):
     def write(self, state: Any, u: Tensor) -> Any:
         """The stream after the update u (B, T, d) was written."""
         raise TypeError(f"{type(self).__name__} does not say how it writes: define write(state, u)")
+
+    def forward(self, state: Any, u: Tensor) -> Any:
+        """`write`, called as a module, so that forward hooks see and may replace every write."""
+        return self.write(state, u)
 
     def gate(self, h: Tensor, u: Tensor) -> Tensor | None:
         """The coefficient on u, broadcastable to (B, T, d), for analysis; None if there is none."""

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config import ModelConfig, RRError
-from ..ops.backends import chosen
-from ..ops.gated_write import gated_write, review_gate
+from ..ops.gated_write import gated_write, review_gate, triton_gated_write
 from ..ops.norm import rms_norm
 from .base import Normal, Option, Rule, Site, one_of, register, whole
 
@@ -157,11 +156,12 @@ class NormedGate(Gated):
                 nn.init.ones_(self.inner_gain)
 
     def write(self, state: Tensor, u: Tensor) -> Tensor:
-        if chosen.gate == "reference" or not self.dense:
+        if self.kernels.gate == "reference" or not self.dense:
             return super().write(state, u)
         # a gain inside the norm is a factor on the columns of W
         weight = self.weight * self.inner_gain.flatten() if self.opt.gain else self.weight
-        return gated_write(state, u, weight, self.bias, self.inputs_read, self.convex)
+        fast_write = triton_gated_write if self.kernels.gate == "triton" else gated_write
+        return fast_write(state, u, weight, self.bias, self.inputs_read, self.convex)
 
     def gate(self, h: Tensor, u: Tensor) -> Tensor:
         if self.plain:

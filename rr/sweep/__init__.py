@@ -22,7 +22,7 @@ import torch
 
 from ..config import Interrupted, RRError, RunFailed, nearest, positive
 from ..model.ladder import group
-from ..training.backend import parse_path
+from ..training.backend import parse_backend
 from ..training.command_line import typed
 from ..training.device import DEVICES, pick_device, set_threads
 from ..training.distributed import STRATEGIES
@@ -163,7 +163,7 @@ def check(
         known = nearest(machine["parallel"], STRATEGIES)
         raise RRError(f"unknown parallel strategy {machine['parallel']!r}: {known}")
     if "path" in machine:
-        parse_path(machine["path"])
+        parse_backend(machine["path"])
     check_logs(named(machine.get("log", "")), here)
     if "threads" in machine:
         before = torch.get_num_threads()

@@ -191,7 +191,7 @@ def look(ended: Ended, cache: str = "", device: str = "") -> Look:
         x, _ = batches.gather(tokens.valid, starts[:batch], length)
         rows, why = gates(model, x.to(where))
     score = tally.score()
-    again = run.protocol == "clean" and score.tokens == ended.result["eval_tokens"]
+    again = run.protocol == "clean" and score.eval_tokens == ended.result["eval_tokens"]
     return Look(rows, why, tally.bins, score, again)
 
 

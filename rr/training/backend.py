@@ -1,4 +1,8 @@
-"""How a step is computed: the choices, their names, and whether they work here."""
+"""The backend of a run: how a training step is computed, its named presets and their checks.
+
+A backend says nothing of what is computed: loss, gradients and update agree up to rounding, and how
+far rounding takes a run is measured and tested against the reference backend.
+"""
 
 import contextlib
 import importlib.util
@@ -25,22 +29,22 @@ CHOICES = {
     "allocator": ("system", "kept"),
 }
 TRITON = (8, 0)  # the least compute capability that Triton's own documentation supports
-FP16_GRAPH = "graph=step does not go with fp16, whose scaling decides on the host"
+FP16_GRAPH = "graph=step does not support fp16, whose loss scaling decides on the host: use bf16"
 
 
 @dataclass(frozen=True)
-class Path:
-    """One choice for each part of a step; the defaults are the reference path.
+class Backend:
+    """One implementation for each part of a step; the defaults are the reference backend.
 
-    precision   of matrix products, as `runtime.autocast` has it
+    precision   of matrix products, as `device.autocast` has it
     gate        "reference": concatenated inputs, autograd; "fast"; "triton" (`ops.gated_write`)
     loss        "whole": all logits at once; "chunked"; "fused": chunked, its softmax compiled
     optimizer   "plain": torch's own AdamW; "fused": one kernel
     compile     "layer": each block by Inductor, one graph for all blocks
-    attention   "cudnn": its kernel before the others; a GPU alone
-    graph       "step": the whole step captured once as a CUDA graph, and replayed; a GPU alone
+    attention   "cudnn": its kernel before the others; GPU only
+    graph       "step": the whole step captured once as a CUDA graph, and replayed; GPU only
     recompute   "layer": the backward pass computes each block again; only its inputs are kept
-    allocator   "kept": freed memory stays the process's (`runtime.keep_freed`); on a CPU
+    allocator   "kept": freed memory stays with the process (`device.keep_freed`); CPU only
     """
 
     precision: str = "tf32"
@@ -53,10 +57,69 @@ class Path:
     recompute: str = "none"
     allocator: str = "system"
 
+    @property
+    def kernels(self) -> backends.Kernels:
+        """The part of the backend that the model's layers compute with."""
+        return backends.Kernels(self.gate, self.loss, self.recompute)
 
-FAST = Path("bf16", "fast", "chunked", "fused", allocator="kept")
-PATHS = {
-    "reference": Path(),
+    def validate(
+        self, device: torch.device, config: ModelConfig | None = None, world: World = ALONE
+    ) -> None:
+        """Raise RRError unless this device, model and number of processes support the backend."""
+        self.kernels.validate()
+        if device.type != "cuda":
+            for name, word in (("attention", "cudnn"), ("graph", "step"), ("gate", "triton")):
+                if getattr(self, name) == word:
+                    raise RRError(f"{name}={word} needs a CUDA device, got {device.type}")
+        elif self.gate == "triton":
+            capability = torch.cuda.get_device_capability(device)
+            if capability < TRITON:
+                raise RRError(
+                    "gate=triton needs a GPU of compute capability {}.{} (A100) or newer, "
+                    "got {}.{}: use --path compiled".format(*TRITON, *capability)
+                )
+        if self.graph == "step" and world.size > 1:
+            raise RRError(f"graph=step needs one process, got {world.size}: use graph=none")
+        if config and self.compile == "layer" and world.strategy == "fsdp" and grows(config):
+            raise RRError(
+                f"{config.rule} with values {config.values} compiles as one graph, which cannot "
+                "be sharded: use a backend with compile=none, or --parallel ddp"
+            )
+
+    @contextlib.contextmanager
+    def attention_kernels(self) -> Iterator[None]:
+        """The context that orders attention's kernels; around forward and backward passes."""
+        with contextlib.ExitStack() as stack:
+            if self.attention == "cudnn":
+                from torch.nn.attention import SDPBackend, sdpa_kernel
+
+                order = [
+                    SDPBackend.CUDNN_ATTENTION,
+                    SDPBackend.FLASH_ATTENTION,
+                    SDPBackend.EFFICIENT_ATTENTION,
+                    SDPBackend.MATH,
+                ]
+                stack.enter_context(sdpa_kernel(order, set_priority=True))
+            yield
+
+    @contextlib.contextmanager
+    def forward(self, device: torch.device, precision: str | None = None) -> Iterator[None]:
+        """The context of a forward pass; `precision` where a run's own is not the backend's."""
+        with self.attention_kernels(), autocast(device, precision or self.precision):
+            yield
+
+    @contextlib.contextmanager
+    def evaluation(self, device: torch.device, precision: str) -> Iterator[None]:
+        """`forward` for evaluation, never compiled: each length of window would be a new graph."""
+        compiled = self.compile != "none"
+        eager = torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
+        with self.forward(device, precision), eager:
+            yield
+
+
+FAST = Backend("bf16", "fast", "chunked", "fused", allocator="kept")
+BACKENDS = {
+    "reference": Backend(),
     # what `rr train` runs where there is no GPU
     "eager": replace(FAST, gate="reference", allocator="system"),
     "fast": FAST,
@@ -65,52 +128,28 @@ PATHS = {
 }
 
 
-def parse_path(spec: str) -> Path:
-    """`"compiled:precision=tf32,graph=step"` -> the named path with these choices instead.
+def parse_backend(spec: str) -> Backend:
+    """`"compiled:precision=tf32,graph=step"` -> the named backend with these choices changed.
 
-    RRError names what is accepted.
+    Raises RRError for unknown names and values, with those that exist.
     """
     name, given = parse_spec(spec)
-    if name not in PATHS:
-        raise RRError(f"unknown path {name!r}: {nearest(name, PATHS)}")
+    if name not in BACKENDS:
+        raise RRError(f"unknown backend {name!r} (--path): {nearest(name, BACKENDS)}")
     for key, word in given.items():
         if key not in CHOICES:
-            raise RRError(f"path {name!r} has no choice {key!r}: {nearest(key, CHOICES)}")
+            raise RRError(f"backend {name!r} has no choice {key!r}: {nearest(key, CHOICES)}")
         if word not in CHOICES[key]:
-            accepted = nearest(word, CHOICES[key])
-            raise RRError(f"path {name}: {key}={word} is not accepted: {accepted}")
-    return replace(PATHS[name], **given)
-
-
-def check(
-    path: Path, device: torch.device, config: ModelConfig | None = None, world: World = ALONE
-) -> None:
-    """RRError where the device cannot go this path, or a model of this shape in this world."""
-    with backends.use(gate=path.gate):
-        pass  # refuses Triton where it is not installed
-    if device.type != "cuda":
-        for name, word in (("attention", "cudnn"), ("graph", "step"), ("gate", "triton")):
-            if getattr(path, name) == word:
-                raise RRError(f"{name}={word} needs a CUDA device: this is the {device.type}")
-    elif path.gate == "triton" and (found := torch.cuda.get_device_capability(device)) < TRITON:
-        raise RRError(
-            "gate=triton needs a GPU of compute capability {}.{} (A100) or newer, got {}.{}: "
-            "use --path compiled".format(*TRITON, *found)
-        )
-    if path.graph == "step" and world.size > 1:
-        raise RRError("graph=step is of one process: graph=none is accepted in several")
-    if config and path.compile == "layer" and world.strategy == "fsdp" and grows(config):
-        raise RRError(
-            f"{config.rule} with values {config.values} compiles as one graph, which cannot be "
-            "sharded: a path with compile=none, or --parallel ddp, is accepted"
-        )
+            known = nearest(word, CHOICES[key])
+            raise RRError(f"backend {name}: unknown {key} {word!r}: {known}")
+    return replace(BACKENDS[name], **given)
 
 
 def default(device: torch.device, config: ModelConfig, world: World = ALONE) -> str:
-    """The path of a run that asks for none: eager, or on a GPU what should be fastest there.
+    """The backend of a run that names none: eager on a CPU, the fastest that works on a GPU.
 
-    Compiled blocks where Triton knows the card and nothing is in the way, cuDNN's attention first
-    on Hopper. CUDA graphs are left to whoever asks: no measurement has shown yet that they win.
+    Compiled blocks where Triton supports the card and nothing prevents it, cuDNN's attention first
+    on Hopper. CUDA graphs are used on request only: no measurement has shown yet that they win.
     """
     if device.type != "cuda":
         return "eager"
@@ -124,64 +163,34 @@ def default(device: torch.device, config: ModelConfig, world: World = ALONE) -> 
 def of_run(
     spec: str | None, device: torch.device, precision: str, config: ModelConfig, world: World
 ) -> str:
-    """The path that a run takes: what was asked for, or the default. RRError if it cannot.
+    """The backend of a run, as text: the one asked for, or the default. RRError if unsupported.
 
-    The precision is the recipe's, because the run's id tells it: a path of a run names none.
+    The precision is part of the recipe, and so of the run's id: the backend of a run names none.
     """
     spec = spec or default(device, config, world)
-    path = parse_path(spec)
+    backend = parse_backend(spec)
     if "precision" in parse_spec(spec)[1]:
         raise RRError(
-            f"path {spec}: the precision of a run is part of its recipe: --precision is accepted"
+            f"--path {spec}: the precision of a run is part of its recipe: use --precision instead"
         )
-    check(path, device, config, world)
-    if path.graph == "step" and resolve_precision(device, precision) == "fp16":
+    backend.validate(device, config, world)
+    if backend.graph == "step" and resolve_precision(device, precision) == "fp16":
         raise RRError(FP16_GRAPH)
     return spec
 
 
 def ablations(spec: str, device: torch.device | None = None) -> list[str]:
-    """The path, once for each of its choices that is not the reference's, with that one undone.
+    """The backend, once for each choice that differs from the reference, with that one undone.
 
-    device: choices that do nothing there are left out, the allocator where it is no CPU.
+    device: choices without effect there are left out: the allocator, except on a CPU.
     """
-    path, reference = asdict(parse_path(spec)), asdict(Path())
+    choices, reference = asdict(parse_backend(spec)), asdict(Backend())
     if device is not None and device.type != "cpu":
-        del path["allocator"]
-    changed = [key for key in path if path[key] != reference[key]]
+        del choices["allocator"]
     name, given = parse_spec(spec)
-    made = []
-    for key in changed:
-        options = given | {key: reference[key]}
-        made.append(f"{name}:" + ",".join(f"{k}={v}" for k, v in options.items()))
-    return made
-
-
-@contextlib.contextmanager
-def choices(path: Path) -> Iterator[None]:
-    """The context of forward and backward passes: a block computed again takes the same path."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(backends.use(gate=path.gate, loss=path.loss, recompute=path.recompute))
-        if path.attention == "cudnn":
-            from torch.nn.attention import SDPBackend, sdpa_kernel
-
-            order = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION,
-                     SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # fmt: skip
-            stack.enter_context(sdpa_kernel(order, set_priority=True))
-        yield
-
-
-@contextlib.contextmanager
-def along(path: Path, device: torch.device, precision: str | None = None) -> Iterator[None]:
-    """The context of a forward pass on this path; `precision` where the device decided on one."""
-    with choices(path), autocast(device, precision or path.precision):
-        yield
-
-
-@contextlib.contextmanager
-def measuring(path: Path, device: torch.device, precision: str) -> Iterator[None]:
-    """`along` for evaluation. Nothing is compiled: each length of window would be a graph more."""
-    eager = path.compile != "none"
-    stance = torch.compiler.set_stance("force_eager") if eager else contextlib.nullcontext()
-    with along(path, device, precision), stance:
-        yield
+    undone = []
+    for key in choices:
+        if choices[key] != reference[key]:
+            options = given | {key: reference[key]}
+            undone.append(f"{name}:" + ",".join(f"{k}={v}" for k, v in options.items()))
+    return undone

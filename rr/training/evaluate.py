@@ -1,6 +1,6 @@
-"""Measuring a model: held-out loss, calibration, and probes of stream, gates and gradients.
+"""Evaluation of a model: held-out loss and calibration.
 
-Losses are in nats a token, summed in float64.
+Losses are in nats per token, summed in float64.
 """
 
 import contextlib
@@ -22,15 +22,18 @@ BINS = 15  # of the calibration error
 
 @dataclass(frozen=True)
 class Score:
-    """A held-out result: loss (nats a token), calibration error, and target tokens counted."""
+    """A held-out evaluation, under the names that result.json gives its numbers.
 
-    loss: float
-    ece: float
-    tokens: int
+    A metric is added here and in `Tally`: records are written from these fields.
+    """
+
+    val_loss: float  # nats per token
+    ece: float  # expected calibration error
+    eval_tokens: int  # target tokens that were scored
 
 
 class Tally:
-    """Sums losses and calibration bins over batches."""
+    """Sums of losses and calibration bins over batches."""
 
     def __init__(self) -> None:
         self.means: list[float] = []
@@ -38,7 +41,7 @@ class Tally:
         self.bins = np.zeros((BINS, 3))  # tokens, summed confidence, hits
 
     def add(self, loss: Tensor, confidence: Tensor, hit: Tensor) -> None:
-        """Count the tokens of one batch; each (n,)."""
+        """Add the tokens of one batch; each (n,)."""
         loss, confidence, hit = (t.cpu().double().numpy() for t in (loss, confidence, hit))
         self.means.append(loss.mean())
         self.loss += loss.sum()
@@ -67,7 +70,7 @@ class Tally:
 
 @contextlib.contextmanager
 def evaluating(model: Model) -> Iterator[None]:
-    """Evaluation mode without gradients; the model's mode is put back."""
+    """The context of evaluation mode without gradients; restores the model's mode."""
     mode = model.training
     model.eval()
     try:
@@ -112,7 +115,7 @@ def ordered(
     batches: int | None = None,
     world: World = ALONE,
 ) -> Score:
-    """Protocol `clean`: the held-out stream in order, the same for every seed.
+    """Score the held-out stream in order, the same for every seed: protocol `clean`.
 
     Windows of seq_len follow each other without overlap; the last, shorter one counts too. At
     most the first million tokens; `batches` shortens it further.
@@ -139,7 +142,7 @@ def drawn(
     stream: np.random.RandomState,
     world: World = ALONE,
 ) -> Score:
-    """Protocol `paper`: random windows from the run's own NumPy stream; mean of batch means."""
+    """Score random windows of the run's own NumPy stream: protocol `paper`; mean of batch means."""
     t, tally = model.config.seq_len, Tally()
     parts = [stream.randint(0, len(tokens) - t - 1, batch) for _ in range(batches)]
     with evaluating(model):
@@ -151,10 +154,10 @@ def drawn(
 def by_document(
     model: Model, tokens: np.ndarray, eot: int, batch: int = 32, world: World = ALONE
 ) -> Score:
-    """Each held-out document alone in its window, read after one end-of-text.
+    """Score each held-out document alone in its window, after one end-of-text token.
 
-    The loss to hold against an entropy floor: every token of a document is predicted, its end
-    included, and nothing before it helps. Documents must fit seq_len.
+    The loss to compare with an entropy floor: every token of a document is predicted, its end
+    included, and without any context before it. Documents must fit seq_len.
     """
     t = model.config.seq_len
     ends = np.flatnonzero(np.asarray(tokens) == eot)
@@ -165,11 +168,11 @@ def by_document(
     tally = Tally()
     with evaluating(model):
         parts = [order[i : i + batch] for i in range(0, len(order), batch)]
-        for chosen, counts in world.deal(parts):
-            longest = int((ends[chosen] - starts[chosen]).max()) + 1
-            rows = np.full((len(chosen), longest + 1), eot, dtype=np.int64)
-            keep = np.zeros((len(chosen), longest), dtype=bool)
-            for row, j in enumerate(chosen):
+        for members, counts in world.deal(parts):
+            longest = int((ends[members] - starts[members]).max()) + 1
+            rows = np.full((len(members), longest + 1), eot, dtype=np.int64)
+            keep = np.zeros((len(members), longest), dtype=bool)
+            for row, j in enumerate(members):
                 n = ends[j] - starts[j] + 1
                 rows[row, 1 : n + 1] = tokens[starts[j] : ends[j] + 1]
                 keep[row, :n] = True

@@ -1,14 +1,14 @@
-"""How much memory a training run needs at its peak, before any of it is asked for.
+"""Prediction of the peak memory of a training run, before anything is allocated.
 
-Nothing is derived by hand: a real step (`paths.Step`) and a real evaluation are run on tensors that
-have shapes and no bytes (torch's FakeTensorMode), and every storage that they make is counted for
-as long as something holds it. So the count knows every rule, value rule, shape and path there is.
+Nothing is derived by hand: a real `OptimizerStep` and a real evaluation run on tensors that have
+shapes and no bytes (torch's FakeTensorMode), and every storage they create is counted for as long
+as something holds it. So the count covers every rule, value rule, shape and backend.
 
     peak = the most bytes held at once in a steady step, or in an evaluation between two steps
 
-What it cannot see: temporaries inside a kernel, but those in `INSIDE`, and what the allocator keeps
-for itself: the C library's holds on to small blocks that were freed. How far all this is from what
-a process really holds is measured: `tests/benchmarks/memory.py`, data/measured.
+Not counted: temporaries inside a kernel, except those in `INSIDE`, and memory that the allocator
+keeps: the C library's keeps small blocks that were freed. The difference from what a process really
+holds is measured: `tests/benchmarks/memory.py`, data/measured.
 """
 
 import weakref
@@ -26,9 +26,9 @@ from torch.utils._pytree import tree_leaves
 from ..config import ModelConfig, Recipe, RRError, Run, nearest, positive
 from ..model.transformer import Model
 from ..residual import resolve
-from .backend import Path, along
+from .backend import Backend
 from .evaluate import Tally, add_batch, evaluating
-from .step import Step
+from .step import OptimizerStep
 
 PARTS = {
     "weights": "parameters in float32, and the model's buffers",
@@ -51,7 +51,7 @@ INSIDE = {torch.ops.aten.logsumexp.default}
 
 def predict(
     what: Run | ModelConfig,
-    path: Path,
+    backend: Backend,
     micro_batch: int,
     device: str = "cpu",
     recipe: Recipe | None = None,
@@ -59,19 +59,20 @@ def predict(
     """Bytes at the peak of training: each of `PARTS`, "step" (their sum), "evaluation", "total".
 
     evaluation: bytes at the peak of scoring a batch between two steps; total: the larger of both.
-    what: a run, or a model's shape and the `recipe` it trains by. micro_batch: windows at once.
+    what: a run, or a model's shape and its `recipe`. micro_batch: windows at once.
     device: "cpu" or "cuda", where unfused AdamW works on all parameters at once.
 
-    One process: DDP's buckets and FSDP's gathered blocks are not in it. A compiled path is counted
-    as if it were not, an upper bound: fused kernels hold less. RRError on bad input.
+    One process: DDP's buckets and FSDP's gathered blocks are not counted. A compiled backend is
+    counted as if it were not compiled, an upper bound: fused kernels hold less. RRError on bad
+    input.
     """
     what, recipe = shape_and_recipe(what, recipe)
     positive("micro-batch", micro_batch)
     if device not in CONTEXT:
         raise RRError(f"unknown device {device!r}: {nearest(device, CONTEXT)}")
-    path, micro = plain(path), min(micro_batch, recipe.batch)
+    backend, micro = plain(backend), min(micro_batch, recipe.batch)
     kinds = resolve(what.rule)[0], resolve(what.values, "values")[0]
-    return dict(_counted(what, kinds, path, micro, recipe.batch, recipe.decay_all, device))
+    return dict(_counted(what, kinds, backend, micro, recipe.batch, recipe.decay_all, device))
 
 
 def shape_and_recipe(what: Run | ModelConfig, recipe: Recipe | None) -> tuple[ModelConfig, Recipe]:
@@ -79,27 +80,32 @@ def shape_and_recipe(what: Run | ModelConfig, recipe: Recipe | None) -> tuple[Mo
     if isinstance(what, Run):
         return what.model, what.recipe
     if recipe is None:
-        raise RRError("a model's shape has no batch: the recipe beside it, or a run, is accepted")
+        raise RRError("a model's shape has no batch: give its recipe too, or a run")
     return what, recipe
 
 
-def plain(path: Path) -> Path:
-    """The path as it can be counted: eager, with what holds the same bytes where it cannot run."""
+def plain(backend: Backend) -> Backend:
+    """An eager backend that holds the same bytes and runs on tensors without bytes."""
     choices = {"compile": "none", "attention": "auto", "graph": "none", "allocator": "system"}
-    if path.gate == "triton":  # holds what the fast one holds
+    if backend.gate == "triton":  # holds what the fast one holds
         choices["gate"] = "fast"
-    if path.loss == "fused":  # compiled, likewise
+    if backend.loss == "fused":  # compiled, likewise
         choices["loss"] = "chunked"
-    if path.precision == "fp16":  # its scaling looks at values; the bytes are bf16's
+    if backend.precision == "fp16":  # its scaling looks at values; the bytes are bf16's
         choices["precision"] = "bf16"
-    return replace(path, **choices)
+    return replace(backend, **choices)
 
 
 @lru_cache(maxsize=256)
 def _counted(
-    config: ModelConfig, kinds: tuple, path: Path, micro: int, batch: int, decay_all: bool,
+    config: ModelConfig,
+    kinds: tuple,
+    backend: Backend,
+    micro: int,
+    batch: int,
+    decay_all: bool,
     device: str,
-) -> dict[str, int]:  # fmt: skip
+) -> dict[str, int]:
     # By the classes too (kinds): a name that a reader registers anew is another rule.
     cpu = torch.device("cpu")
     with FakeTensorMode(), _Meter() as meter:
@@ -107,9 +113,9 @@ def _counted(
         # Two micro-batches stand for all: from the second on gradients lie beside activations.
         recipe = Recipe(1, min(batch, 2 * micro), 1e-3, 1, decay_all=decay_all)
         meter.label = "moments"
-        step = Step(model, recipe, path, cpu, micro)
+        step = OptimizerStep(model, recipe, backend, cpu, micro)
         for group in step.optimizer.param_groups:
-            group["foreach"] = device == "cuda" and path.optimizer == "plain"
+            group["foreach"] = device == "cuda" and backend.optimizer == "plain"
         for p in model.parameters():
             p.grad = torch.zeros_like(p)
         step.optimizer.step()
@@ -123,17 +129,19 @@ def _counted(
         parts = meter.peak
         meter.mark()
         x = torch.zeros(batch, config.seq_len, dtype=torch.int64)
-        with evaluating(model), along(path, cpu, step.precision):
+        with evaluating(model), backend.forward(cpu, step.precision):
             add_batch(model, Tally(), x, x, counts=False)
         evaluation = sum(meter.peak.values())
     beside = CONTEXT[device] + 2 * 8 * config.seq_len * (batch - recipe.batch)  # the other windows
-    found = {name: parts[name] for name in PARTS} | {"context": CONTEXT[device]}
-    found["tokens"] += beside - CONTEXT[device]
-    step_peak = sum(found.values())
+    peak = {name: parts[name] for name in PARTS} | {"context": CONTEXT[device]}
+    peak["tokens"] += beside - CONTEXT[device]
+    step_peak = sum(peak.values())
     evaluation += beside
-    return found | {
-        "step": step_peak, "evaluation": evaluation, "total": max(step_peak, evaluation)
-    }  # fmt: skip
+    return peak | {
+        "step": step_peak,
+        "evaluation": evaluation,
+        "total": max(step_peak, evaluation),
+    }
 
 
 class _Meter(TorchDispatchMode):

@@ -16,7 +16,7 @@ import torch
 
 from ..config import ModelConfig, RRError, Run
 from ..model.ladder import count
-from . import backend
+from .backend import Backend, parse_backend
 from .distributed import World
 
 EASY = 8  # windows at once below which recomputation is tried first: small products are slow
@@ -27,7 +27,7 @@ RAM_LIMIT = "RR_RAM_LIMIT"  # bytes of RAM that this run takes at most
 GPU_SHARE = "RR_GPU_SHARE"  # share of a GPU's memory that this run takes at most
 
 
-def margin(path: backend.Path, device: str) -> float:
+def margin(backend: Backend, device: str) -> float:
     """What a process may hold of its predicted peak: allocators keep freed blocks.
 
     Recorded on CPUs: 1.07 to 1.16, and up to 1.29 where all logits are made at once
@@ -35,7 +35,7 @@ def margin(path: backend.Path, device: str) -> float:
     """
     if device == "cuda":
         return 1.08
-    return 1.3 if path.loss == "whole" else 1.2
+    return 1.3 if backend.loss == "whole" else 1.2
 
 
 # -- what is free -------------------------------------------------------------------------------
@@ -125,11 +125,11 @@ def needs(
     """Bytes on the device of `micro` windows at once along a path; with what may come on top."""
     from . import memory  # takes a second
 
-    path = replace(backend.parse_path(spec), precision=run.recipe.precision)
+    backend = replace(parse_backend(spec), precision=run.recipe.precision)
     kind = "cuda" if device.type == "cuda" else "cpu"
-    held = memory.predict(run, path, micro, kind)["total"]
+    held = memory.predict(run, backend, micro, kind)["total"]
     if spare:
-        held = held * margin(path, kind) + LIBRARIES * (kind == "cpu")
+        held = held * margin(backend, kind) + LIBRARIES * (kind == "cpu")
     if world.strategy == "ddp":
         held += 4 * count(run.model)  # buckets of gradients
     return int(held) * (1 if kind == "cuda" else _beside())
@@ -235,7 +235,7 @@ def halvings(n: int) -> Sequence[int]:
 
 def recomputing(spec: str) -> str:
     """The path with each block computed again in the backward pass."""
-    if backend.parse_path(spec).recompute == "layer":
+    if parse_backend(spec).recompute == "layer":
         return spec
     return f"{spec}{',' if ':' in spec else ':'}recompute=layer"
 

@@ -5,7 +5,7 @@ from torch import nn
 
 from ..config import Recipe
 from ..model.transformer import Model
-from .backend import Path
+from .backend import Backend
 
 
 def decayed(model: Model) -> set[str]:
@@ -14,10 +14,10 @@ def decayed(model: Model) -> set[str]:
     Weights of linear layers and of rules (`matrix_names`); not embeddings, gains or biases.
     """
     names = set()
-    for path, module in model.named_modules():
+    for place, module in model.named_modules():
         own = ("weight",) if isinstance(module, nn.Linear) else getattr(module, "matrix_names", ())
         held = dict(module.named_parameters(recurse=False))
-        names.update(f"{path}.{name}" for name in own if name in held)
+        names.update(f"{place}.{name}" for name in own if name in held)
     return names
 
 
@@ -34,14 +34,14 @@ def decay_groups(model: nn.Module, weight_decay: float, everything: bool) -> lis
 
 
 def optimizer(
-    model: nn.Module, recipe: Recipe, path: Path, device: torch.device
+    model: nn.Module, recipe: Recipe, backend: Backend, device: torch.device
 ) -> torch.optim.AdamW:
-    """AdamW as the recipe has it, fused or not. A CUDA graph needs the rates in tensors."""
+    """The recipe's AdamW, fused or not; for a CUDA graph its learning rates are tensors."""
     everything = recipe.decay_all or not isinstance(model, Model)
     groups = decay_groups(model, recipe.weight_decay, everything)
     if recipe.depth_lr:
         groups = [half for group in groups for half in by_depth(model, group, recipe)]
-    graph = path.graph == "step"
+    graph = backend.graph == "step"
     if graph:
         for group in groups:
             group["lr"] = torch.tensor(recipe.lr, device=device)
@@ -50,15 +50,15 @@ def optimizer(
         lr=recipe.lr,
         betas=recipe.betas,
         eps=recipe.eps,
-        fused=path.optimizer == "fused" or None,
+        fused=backend.optimizer == "fused" or None,
         capturable=graph,
     )
 
 
 def by_depth(model: Model, group: dict, recipe: Recipe) -> list[dict]:
-    """A group of parameters cut in two: those of the blocks, at their own rate, and the rest.
+    """Split a parameter group in two: the blocks, with a learning rate of their own, and the rest.
 
-    `Step.set_rate` multiplies each group's learning rate with its "factor".
+    `OptimizerStep.set_rate` multiplies the learning rate of each group by its "factor".
     """
     factor = recipe.block_factor(model.config.n_layer)
     stack = ("layers.", "later_rules.")

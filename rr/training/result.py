@@ -1,4 +1,4 @@
-"""What a run came to: its held-out measures, and the result that is written last."""
+"""The final evaluation of a run and the contents of result.json."""
 
 import numpy as np
 import torch
@@ -8,65 +8,75 @@ from ..data import fables
 from ..data.corpus import Tokens
 from ..model.ladder import count, published_params
 from ..model.transformer import Model
-from . import backend, evaluate
+from . import evaluate
+from .backend import Backend
 from .distributed import World
 
 PAPER_EVAL_BATCHES = 80
 
 
 class Examiner:
-    """Measures a run's model on the held-out tokens, as the run's protocol says."""
+    """Evaluates a run's model on the held-out tokens, by the run's protocol."""
 
     def __init__(
-        self, run: Run, model: Model, tokens: Tokens, device: torch.device, path: backend.Path,
-        precision: str, world: World,
-    ) -> None:  # fmt: skip
+        self,
+        run: Run,
+        model: Model,
+        tokens: Tokens,
+        device: torch.device,
+        backend: Backend,
+        precision: str,
+        world: World,
+    ) -> None:
         self.run, self.model, self.tokens, self.world = run, model, tokens, world
-        self.how = path, device, precision
+        self.device, self.backend, self.precision = device, backend, precision
 
     def held_out(self, stream: np.random.RandomState, prefix: int | None = None) -> evaluate.Score:
-        """Held-out score; of the first `prefix` batches only, for points on the way.
+        """The held-out score; with `prefix`, of that many batches only.
 
-        stream: where protocol `paper` draws its windows from.
+        stream: the source from which protocol `paper` draws its windows.
         """
         run, valid = self.run, self.tokens.valid
         limits = [n for n in (prefix, run.recipe.eval_batches) if n is not None]
         limit, batch = min(limits) if limits else None, run.recipe.batch
-        with backend.measuring(*self.how):
+        with self.backend.evaluation(self.device, self.precision):
             if run.protocol == "paper":
                 batches = limit or PAPER_EVAL_BATCHES
                 return evaluate.drawn(self.model, valid, batch, batches, stream, self.world)
             return evaluate.ordered(self.model, valid, batch, limit, self.world)
 
     def fables(self) -> dict:
-        """Loss on whole held-out stories, and the entropy floor of the very same stories.
+        """The loss on whole held-out stories, and the entropy floor of the same stories.
 
-        The loss is None where a story does not fit the window: it cannot be held against the
-        floor. Nothing for another corpus, which has no known floor.
+        The loss is None where a story does not fit the window, because it is then not comparable
+        with the floor. Empty for another corpus, whose floor is unknown.
         """
         if self.run.source.get("corpus") != "fables":
             return {}
         floor, error = fables.entropy_floor(self.tokens)
-        told = {"story_loss": None, "floor": floor, "floor_error": error}
+        scores = {"story_loss": None, "floor": floor, "floor_error": error}
         valid, eot = self.tokens.valid, self.tokens.eot
         if np.diff(np.flatnonzero(valid == eot), prepend=-1).max() > self.run.model.seq_len:
-            return told
-        with backend.measuring(*self.how):
+            return scores
+        with self.backend.evaluation(self.device, self.precision):
             score = evaluate.by_document(self.model, valid, eot, world=self.world)
-        return {**told, "story_loss": score.loss}
+        return {**scores, "story_loss": score.val_loss}
 
 
 def result(
-    run: Run, tokens: Tokens, precision: str, found: dict, extra: dict, seconds: float
+    run: Run, tokens: Tokens, precision: str, evaluation: dict, extra: dict, seconds: float
 ) -> dict:
-    """The content of result.json. found: status, tokens, val_loss, ece, eval_tokens, weights."""
+    """The content of result.json.
+
+    evaluation: status, tokens, the fields of `evaluate.Score`, and weights_sha256.
+    """
     named = ("rung", "rule", "values", "loops", "flavour", "seed", "protocol")
-    own = {key: told for key in ("rule_content", "values_content") if (told := getattr(run, key))}
+    contents = {"rule_content": run.rule_content, "values_content": run.values_content}
     published = published_params(run)
     return {
         "id": run.id,
         **{key: getattr(run, key) for key in named},
-        **own,
+        **{key: sha256 for key, sha256 in contents.items() if sha256},
         "corpus": tokens.name,
         "corpus_id": run.corpus,
         "tokenizer": tokens.tokenizer_name,
@@ -76,7 +86,7 @@ def result(
         **({"depth_lr": True} if run.recipe.depth_lr else {}),
         "batch": run.recipe.batch,
         "steps": run.recipe.steps,
-        **found,
+        **evaluation,
         "eval_shortened": run.recipe.eval_batches is not None,
         "eval_batches": run.recipe.eval_batches,
         **extra,

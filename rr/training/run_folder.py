@@ -1,15 +1,15 @@
-"""What a run is called, and the folder in which it is begun, found again and loaded.
+"""The folder of a run: planning its id, starting, resuming and loading it.
 
 runs/<id>/run.json        the specification, and what produced the numbers
           metrics.jsonl   the curve, a line every few steps
-          checkpoint/     the last two, whole or not at all
-          tokenizer/      what turns the run's tokens back into text
+          checkpoint/     the last two
+          tokenizer/      the run's vocabulary
           result.json     written last, once
 """
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -23,7 +23,7 @@ from ..model.transformer import Model, at_loops
 from ..model.weights import with_weights
 from ..residual import as_allowed, content
 from . import checkpoint, memory_fit, provenance
-from .backend import check, parse_path
+from .backend import parse_backend
 from .device import device_name, pick_device, prepare, resolve_precision
 from .distributed import World
 from .progress import Progress
@@ -38,7 +38,7 @@ def plan(
     cache: str | Path | None = None,
     **options,
 ) -> Run:
-    """The run that these names describe; nothing is downloaded, tokenised or trained.
+    """The run that these options describe; nothing is downloaded, tokenised or trained.
 
     corpus, tokenizer: see `text_of`, which chooses where one is None.
     Options: values, loops, flavour, seed, protocol, steps, budgets, warmup, lr, batch,
@@ -56,7 +56,7 @@ def plan(
 
 
 def text_of(rung: str, corpus: str | None, tokenizer: str | None) -> tuple[str, str]:
-    """The corpus and tokenizer of a run that names one of them, or none.
+    """The corpus and tokenizer of a run, with defaults where one of them is None.
 
     `fables` with bpe:1024 for nano, mini and their variants; GPT-2's tokenizer for other text. A
     published rung on fables' 1,024 tokens would be another model under the same name, so RRError
@@ -78,7 +78,7 @@ def text_of(rung: str, corpus: str | None, tokenizer: str | None) -> tuple[str, 
 
 
 def tokens_of(run: Run, cache: str | Path | None, say: Callable[[str], None]) -> Tokens:
-    """The run's corpus, tokenised; RRError unless it is what it was when the run was planned."""
+    """The run's corpus, tokenised; RRError where it has changed since the run was planned."""
     tokens = open_corpus(
         run.source.get("corpus", run.corpus),
         run.source.get("tokenizer"),
@@ -99,91 +99,140 @@ def tokens_of(run: Run, cache: str | Path | None, say: Callable[[str], None]) ->
     return tokens
 
 
-def begin(
+@dataclass(frozen=True)
+class Request:
+    """The settings that the caller of a run asked for; None where the run may choose."""
+
+    path: str  # the backend, as `backend.parse_backend` reads it
+    micro_batch: int | None = None  # windows
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """The settings of a started run, which it keeps when it is resumed; run.json records them."""
+
+    path: str  # the backend, as `backend.parse_backend` reads it
+    precision: str
+    micro_batch: int  # windows
+    threads: int
+
+
+def start_run(
     run: Run,
     folder: Path,
     tokens: Tokens,
     device: torch.device,
-    threads: int | None,
-    micro: int | None,
-    code_path: str,
+    request: Request,
     world: World,
-    say: Callable[[str], None],
-) -> tuple[int, str, int, str]:
-    """Write run.json and the tokenizer, or check those that are there.
+    log: Callable[[str], None],
+) -> RunContext:
+    """Write run.json and the tokenizer of a new run; returns its settings. Sets torch's threads.
 
-    Returns what the run keeps when it goes on: micro-batch (windows), precision, threads, path.
-
-    Sets torch's threads. Raises RRError where the run was begun on another device or other tokens,
-    or cannot go its path here; RunFailed where run.json is damaged, or missing beside checkpoints.
+    Raises RunFailed where run.json is missing beside checkpoints.
     """
     path = folder / "run.json"
-    if not path.exists():
-        if checkpoint.Checkpoints(folder, folder.name).steps():
-            raise RunFailed(f"{path} is missing beside its checkpoints: they are not believed")
-        threads = prepare(device, threads)
-        _keep_tokenizer(folder, tokens)
-        made_by = provenance.provenance(run, device, threads, code_path)
-        asked = run.recipe.precision
-        precision = resolve_precision(device, asked)
-        if precision != asked:
-            say(f"{device_name(device)} has no {asked}: {precision} with loss scaling")
-        micro = micro or run.recipe.batch // world.size
-        made_by["micro_batch"] = micro
-        made_by["processes"], made_by["parallel"] = world.size, world.strategy
-        made_by["corpus_sha256"], made_by["precision"] = tokens.sha256, precision
-        made_by["tokenizer_sha256"] = _tokenizer_sha256(folder)
-        made_by["params"] = count(run.model)
-        if line := other_size(run):
-            made_by["published_params"] = published_params(run)
-            say(line)
-        record = {"id": folder.name, "run": run.spec(), "source": run.source}
-        io.write_record(path, {**record, "provenance": made_by})
-        return micro, precision, threads, code_path
+    if checkpoint.Checkpoints(folder, folder.name).steps():
+        raise RunFailed(
+            f"{path} is missing beside its checkpoints, which cannot be used without it: restore "
+            f"it, or remove {folder} to start again"
+        )
+    threads = prepare(device, request.threads)
+    _keep_tokenizer(folder, tokens)
+    wanted = run.recipe.precision
+    precision = resolve_precision(device, wanted)
+    if precision != wanted:
+        log(f"{device_name(device)} has no {wanted}: using {precision} with loss scaling")
+    micro_batch = request.micro_batch or run.recipe.batch // world.size
+    context = RunContext(request.path, precision, micro_batch, threads)
+    record = provenance.provenance(run, device, threads, request.path)
+    record |= {
+        "micro_batch": micro_batch,
+        "processes": world.size,
+        "parallel": world.strategy,
+        "corpus_sha256": tokens.sha256,
+        "precision": precision,
+        "tokenizer_sha256": _tokenizer_sha256(folder),
+        "params": count(run.model),
+    }
+    if line := other_size(run):
+        record["published_params"] = published_params(run)
+        log(line)
+    specification = {"id": folder.name, "run": run.spec(), "source": run.source}
+    io.write_record(path, {**specification, "provenance": record})
+    return context
+
+
+def resume_run(
+    run: Run,
+    folder: Path,
+    tokens: Tokens,
+    device: torch.device,
+    request: Request,
+    world: World,
+    log: Callable[[str], None],
+) -> RunContext:
+    """Check that a started run can be resumed here; returns its settings. Sets torch's threads.
+
+    What the request asks for and the run does not have is logged. Raises RRError where the run was
+    started on another device or other tokens, or its backend is not supported here; RunFailed where
+    run.json is corrupt.
+    """
+    path = folder / "run.json"
     record = io.read_json(path)
     if specification(record, folder).id != run.id:  # its rules are those that the caller named
-        raise RRError(f"{path} is of another specification: choose another --out")
-    try:
-        names = ("device", "threads", "micro_batch", "corpus_sha256", "precision", "code_path")
-        told = (record["provenance"][name] for name in names)
-        begun_on, begun, micro, sha256, precision, along = told
-        went = parse_path(along)
-        positive("threads", begun)
-        positive("micro_batch", micro)
-        if precision not in PRECISIONS:
-            raise RRError(f"unknown precision {precision!r}")
-    except (RRError, KeyError, TypeError) as error:
-        raise RunFailed(f"{path} is damaged and is not believed: {error}") from None
+        raise RRError(f"{path} describes another run: choose another --out")
+    context, started_on, corpus_sha256 = _recorded(record, path)
     here = device_name(device)
-    if begun_on != here:
+    if started_on != here:
         raise RRError(
-            f"run {folder.name} was begun on {begun_on}, not on {here}: "
-            "it goes on, bit for bit, on that device alone (--device)"
+            f"run {folder.name} was started on {started_on}, not on {here}: it resumes, bit for "
+            "bit, on that device alone (--device)"
         )
-    if threads not in (None, begun):
-        say(f"the run keeps the {begun} threads it was begun with")
-    if parse_path(code_path) != went:
-        say(f"the run keeps the path {along} that it was begun along")
-    check(went, device, run.model, world)
-    memory_fit.check(run, device, micro, along, world, say)
-    if sha256 != tokens.sha256:
-        raise RRError(f"run {folder.name} was begun on other tokens: its corpus is accepted")
-    prepare(device, begun)
-    before = record["provenance"].get("processes", 1), record["provenance"].get("parallel")
-    if before != (world.size, world.strategy):
-        say(
-            f"the run was begun by {before[0]} processes and goes on with {world.size}: the same "
+    if request.threads not in (None, context.threads):
+        log(f"the run keeps the {context.threads} threads it was started with")
+    backend = parse_backend(context.path)
+    if parse_backend(request.path) != backend:
+        log(f"the run keeps the backend {context.path} it was started with")
+    backend.validate(device, run.model, world)
+    memory_fit.check(run, device, context.micro_batch, context.path, world, log)
+    if corpus_sha256 != tokens.sha256:
+        raise RRError(
+            f"run {folder.name} was started on other tokens: resume it with the same corpus"
+        )
+    prepare(device, context.threads)
+    processes = record["provenance"].get("processes", 1)
+    if (processes, record["provenance"].get("parallel")) != (world.size, world.strategy):
+        log(
+            f"the run was started by {processes} processes and resumes with {world.size}: the same "
             "batches in the same order, but sums that may differ in their last bits"
         )
         record["provenance"]["bit_exact"] = False
         io.write_record(path, record)
     for name in _keep_tokenizer(folder, tokens):
-        say(f"{name} is damaged: written again")
-    return micro, precision, begun, along
+        log(f"{name} is corrupt or missing: written again")
+    return context
+
+
+def _recorded(record: dict, path: Path) -> tuple[RunContext, str, str]:
+    """The settings, the device and the corpus's SHA-256 that run.json recorded."""
+    try:
+        made_by = record["provenance"]
+        context = RunContext(
+            made_by["code_path"], made_by["precision"], made_by["micro_batch"], made_by["threads"]
+        )
+        parse_backend(context.path)
+        positive("threads", context.threads)
+        positive("micro_batch", context.micro_batch)
+        if context.precision not in PRECISIONS:
+            raise RRError(f"unknown precision {context.precision!r}")
+        return context, made_by["device"], made_by["corpus_sha256"]
+    except (RRError, KeyError, TypeError) as error:
+        raise RunFailed(f"{path} is corrupt ({error})") from None
 
 
 def _keep_tokenizer(folder: Path, tokens: Tokens) -> list[Path]:
-    """Put the tokenizer beside the run; returns the files that were not there, or not whole."""
+    """Copy the tokenizer into the run's folder; returns the files that were missing or corrupt."""
     home, written = folder / "tokenizer", []
     home.mkdir(exist_ok=True)
     for name in FILES:
@@ -201,18 +250,18 @@ def _tokenizer_sha256(folder: Path) -> str:
         data = b"".join(file_bytes(home / name, LARGEST_FILE) for name in FILES)
     except (OSError, ValueError) as error:
         why = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else error
-        raise RunFailed(f"{folder / 'tokenizer'} is damaged and is not believed: {why}") from None
+        raise RunFailed(f"{folder / 'tokenizer'} is corrupt ({why})") from None
     return hashlib.sha256(data).hexdigest()
 
 
 def finished(folder: Path) -> dict | None:
-    """The result of a run that has ended, None before; RunFailed where result.json is damaged."""
+    """The result of a finished run, None before its end; RunFailed where result.json is corrupt."""
     path = folder / "result.json"
     if not path.exists():
         return None
     result = io.read_json(path)
     if result.get("id") != folder.name or "status" not in result:
-        raise RunFailed(f"{path} is damaged and is not believed: it is not run {folder.name}'s")
+        raise RunFailed(f"{path} is corrupt (it is not the result of run {folder.name})")
     return result
 
 
@@ -226,9 +275,8 @@ def load(
     """The model of a run's newest checkpoint, its specification, and its tokenizer.
 
     loops: passes over the stack, where not those of the run; a rule whose scale depends on N takes
-    that of the new N, unless keep_scale. See `rr.model.at_loops`. allow_rule: a rule
-    in a file, `path.py:Class`, that the run was trained with and that may be imported: see
-    `allowed`.
+    that of the new N, unless keep_scale. See `rr.model.at_loops`. allow_rule: a rule in a file,
+    `path.py:Class`, that the run was trained with and that may be imported: see `allowed`.
     """
     folder = Path(folder)
     record, run = read_specification(folder)
@@ -243,49 +291,54 @@ def load(
     if loops is not None:
         model = at_loops(model, loops, keep_scale)
     elif keep_scale:
-        raise RRError("keep-scale without loops: it says which scale another N runs at")
+        raise RRError(
+            "keep-scale needs loops: it keeps the scale of the run at another number of passes"
+        )
     name = run.source.get("tokenizer", run.tokenizer)
     home, made_by = folder / "tokenizer", record.get("provenance")
-    began = made_by.get("tokenizer_sha256") if isinstance(made_by, dict) else None
-    if began not in (None, _tokenizer_sha256(folder)):  # the first runs did not say
-        raise RunFailed(f"{home} is damaged and is not believed: it is not what the run began with")
+    recorded = made_by.get("tokenizer_sha256") if isinstance(made_by, dict) else None
+    if recorded not in (None, _tokenizer_sha256(folder)):  # the first runs did not record it
+        raise RunFailed(f"{home} is corrupt (it is not the tokenizer the run was started with)")
     vocabulary = Vocabulary(name, run.tokenizer, home)
     if vocabulary.size != run.model.vocab_size:
-        raise RunFailed(f"{home} is damaged: its size is not the model's")
+        raise RunFailed(
+            f"{home} is corrupt (it has {vocabulary.size} tokens, the model has "
+            f"{run.model.vocab_size})"
+        )
     return model.to(pick_device(device)).eval(), run, vocabulary
 
 
 def read_specification(folder: Path) -> tuple[dict, Run]:
-    """run.json of a folder, and the run that it describes; RRError where it is no run's folder."""
+    """run.json of a folder and the run that it describes; RRError where it is no run's folder."""
     if not (folder / "run.json").is_file():
-        raise RRError(f"{folder} is no run: a folder with run.json is accepted")
+        raise RRError(f"{folder} is no run: expected a folder with run.json")
     record = io.read_json(folder / "run.json")
     return record, specification(record, folder)
 
 
 def specification(record: dict, folder: Path) -> Run:
-    """The run that run.json describes, whose id is the record's; nothing of it is imported.
+    """The run that run.json describes; RunFailed unless its id is the recorded one.
 
-    So a rule in a file cannot be resolved yet: see `allowed`.
+    Nothing is imported, so that a rule in a file cannot be resolved yet: see `allowed`.
     """
     path = folder / "run.json"
     try:
         run = Run.from_spec(record["run"], dict(record["source"]))
         same = run.id == record["id"]
     except (RRError, KeyError, TypeError, ValueError) as error:
-        raise RunFailed(f"{path} is damaged and is not believed: {error}") from None
+        raise RunFailed(f"{path} is corrupt ({error})") from None
     if not same:
-        raise RunFailed(f"{path} is damaged and is not believed: ids differ")
+        raise RunFailed(f"{path} is corrupt (its id is not that of its specification)")
     return run
 
 
 def allowed(run: Run, folder: Path, allow_rule: str | Sequence[str] = ()) -> Run:
-    """A run that was read from a folder, with rules that can be resolved and are what they were.
+    """A run that was read from a folder, with rules that can be resolved and have not changed.
 
-    A folder may be anybody's, and a rule in a file is code. So such a rule, `path.py:Class`, is
-    imported only where the caller names it, in allow_rule or as a run of their own before, and the
-    file that they name has the content that was recorded. It is imported from the path that the
-    caller gave. Raises RRError (RunFailed where a rule is unknown or has changed): one line.
+    A rule in a file is code, and the folder may come from anybody. So such a rule, `path.py:Class`,
+    is imported only where the caller names it, in allow_rule or as a run of their own before, and
+    the file has the content that was recorded. It is imported from the caller's path. Raises
+    RRError (RunFailed where a rule is unknown or has changed): one line.
     """
     read = [(run.rule, run.rule_content), (run.values, run.values_content)]
     rule, values = as_allowed(read, allow_rule, str(folder))
@@ -294,18 +347,17 @@ def allowed(run: Run, folder: Path, allow_rule: str | Sequence[str] = ()) -> Run
     try:
         check_rules(run)
     except RRError as error:
-        raise RunFailed(f"{folder} needs its rule as it was: {error}") from None
+        raise RunFailed(f"{folder} cannot be loaded: {error}") from None
     return run
 
 
 def check_rules(run: Run) -> None:
-    """Raise RRError unless the rules that `run` names are known and are what they were."""
+    """Raise RRError unless the rules that `run` names are known and have not changed."""
     for kind, rule, was in (
         ("residual", run.rule, run.rule_content),
         ("values", run.values, run.values_content),
     ):
         if content(rule, kind) != was:
             raise RRError(
-                f"{rule} has changed since the run was planned: "
-                "the rule as it was, or a new plan, is accepted"
+                f"{rule} has changed since the run was planned: restore the rule, or plan again"
             )

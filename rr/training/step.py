@@ -1,59 +1,70 @@
-"""How a training step is computed: the reference path, the fast ones, and a step along any of them.
+"""One optimiser step: gradients in micro-batches, clipping, AdamW, CUDA graphs, checkpoints."""
 
-A path says nothing of what is computed: loss, gradients and update are the same up to rounding,
-and how far rounding takes a run is measured and tested against the reference path.
-"""
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from ..config import Recipe, RRError
+from ..config import Recipe, RRError, RunFailed
 from ..model.compile import compile_model
 from ..model.transformer import Model
 from ..ops import cross_entropy
-from .backend import FP16_GRAPH, Path, check, choices
-from .device import autocast, device_name, keep_freed, resolve_precision
+from .backend import FP16_GRAPH, Backend
+from .device import autocast, device_name, keep_freed, out_of_memory, resolve_precision
 from .distributed import ALONE, World
 from .optimizer import optimizer
 
 
-class Step:
-    """Optimiser steps of one model along one path, in one process or several.
+class OptimizerStep:
+    """Optimiser steps of one model with one backend, in one process or several.
 
     step(x, y), this process's ids and targets (B, T), takes one step over the batch, `micro`
-    windows at a time, and returns the mean loss (nats) before it, over all processes. `gradients`
-    and `update` are its two halves, where the path has no CUDA graph.
+    windows at a time, and returns the mean loss (nats per token) before it, over all processes.
+    `gradients` and `update` are its two halves, where the backend has no CUDA graph.
 
-    precision: where it is not the path's, a run's own. Raises RRError as `check` does.
+    precision: a run's own, where it is not the backend's. compiler: a backend of `torch.compile`.
+    on_shrink: called with the new micro-batch after memory ran out and the micro-batch was halved;
+    without it, an out-of-memory error is raised. Raises RRError as `Backend.validate` does.
     """
 
     def __init__(
-        self, model: nn.Module, recipe: Recipe, path: Path, device: torch.device,
-        micro: int | None = None, *, precision: str | None = None, world: World = ALONE,
-        backend: object = "inductor",
-    ) -> None:  # fmt: skip
-        check(path, device, model.config if isinstance(model, Model) else None, world)
-        self.model, self.recipe, self.path, self.device = model, recipe, path, device
+        self,
+        model: nn.Module,
+        recipe: Recipe,
+        backend: Backend,
+        device: torch.device,
+        micro: int | None = None,
+        *,
+        precision: str | None = None,
+        world: World = ALONE,
+        compiler: object = "inductor",
+        on_shrink: Callable[[int], None] | None = None,
+    ) -> None:
+        backend.validate(device, model.config if isinstance(model, Model) else None, world)
+        self.model, self.recipe, self.backend, self.device = model, recipe, backend, device
         self.world, self.micro = world, micro or recipe.batch // world.size
-        self.precision = precision or resolve_precision(device, path.precision)
+        self.on_shrink = on_shrink
+        self.precision = precision or resolve_precision(device, backend.precision)
         # Keeps float16 gradients above what it can hold; does nothing at another precision.
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision == "fp16")
-        if self.scaler.is_enabled() and path.graph == "step":
+        if self.scaler.is_enabled() and backend.graph == "step":
             raise RRError(FP16_GRAPH)
-        if path.compile == "layer":
+        if isinstance(model, Model):
+            model.use(backend.kernels)
+        if backend.compile == "layer":
             torch.compiler.reset()  # graphs of models before this one count against a limit
             if isinstance(model, Model):
-                compile_model(model, backend)
+                compile_model(model, compiler)
             else:
-                model.compile(backend=backend, dynamic=False)  # a peer's: whole, as it comes
-        if path.allocator == "kept" and device.type == "cpu":
+                model.compile(backend=compiler, dynamic=False)  # a peer's: whole, as it comes
+        if backend.allocator == "kept" and device.type == "cpu":
             keep_freed()
-        self.run = world.wrap(model)  # what a step calls; measuring calls the model
-        self.optimizer = optimizer(model, recipe, path, device)
+        self.run = world.wrap(model)  # what a step calls; evaluation calls the model
+        self.optimizer = optimizer(model, recipe, backend, device)
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        if self.path.graph == "none":
+        if self.backend.graph == "none":
             return self._step(x, y)
         if self.graph is None:
             self._capture(x, y)
@@ -71,22 +82,40 @@ class Step:
             else:
                 group["lr"] = own
 
-    def shrink(self, micro: int) -> None:
-        """From here on `micro` windows at once; what a failed attempt left is let go."""
-        self.micro = micro
-        self.optimizer.zero_grad(set_to_none=True)
-        torch.cuda.empty_cache()
-
     @property
-    def told(self) -> str:
-        """What was chosen, in words: precision, device, windows at once."""
+    def description(self) -> str:
+        """Precision, device and micro-batch in words, for the log."""
         where = device_name(self.device)
         return f"{self.precision} on {where}, {self.micro} windows at once"
 
     def _step(self, x: Tensor, y: Tensor) -> Tensor:
-        loss = self.gradients(x, y)
+        loss = self._gradients_that_fit(x, y)
         self.update()
         return loss
+
+    def _gradients_that_fit(self, x: Tensor, y: Tensor) -> Tensor:
+        """`gradients`; where memory runs out, again with half the micro-batch."""
+        while True:
+            try:
+                return self.gradients(x, y)
+            except (RuntimeError, MemoryError) as error:
+                if self.on_shrink is None or self.backend.graph == "step":
+                    raise
+                if not out_of_memory(error):
+                    raise
+                micro = min(self.micro, len(x))
+                if micro == 1:
+                    raise RunFailed("out of memory with a micro-batch of one window") from None
+                if self.world.size > 1:  # the others are already waiting for these gradients
+                    raise RunFailed(
+                        f"out of memory with a micro-batch of {micro} windows in each process: "
+                        "start again with a smaller --micro-batch"
+                    ) from None
+            # Outside the except block, where the error no longer holds on to the activations.
+            self.micro = -(-micro // 2)
+            self.optimizer.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+            self.on_shrink(self.micro)
 
     def gradients(self, x: Tensor, y: Tensor) -> Tensor:
         """Gradients of the batch's mean loss, accumulated over micro-batches; returns that loss."""
@@ -95,7 +124,7 @@ class Step:
         parts = list(zip(x.split(self.micro), y.split(self.micro), strict=True))
         for i, (part_x, part_y) in enumerate(parts):
             last = i + 1 == len(parts)
-            with self.world.adding(self.run, last), choices(self.path):
+            with self.world.adding(self.run, last), self.backend.attention_kernels():
                 with autocast(self.device, self.precision):
                     loss = self.run(part_x, part_y) * (len(part_x) / len(x))
                 self.scaler.scale(loss).backward()
@@ -103,19 +132,21 @@ class Step:
         return self.world.sum(total) / self.world.size
 
     def update(self) -> None:
-        """Clip the gradients that are there, and let AdamW take its step."""
+        """Clip the gradients, then let AdamW update the weights."""
         self.scaler.unscale_(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
     def _capture(self, x: Tensor, y: Tensor) -> None:
-        """Record one step. The three before it, which recording needs, are undone."""
+        """Capture one step as a CUDA graph; undo the three warm-up steps that capturing needs."""
         self.x, self.y = x.clone(), y.clone()
         held = [p.detach() for p in self.model.parameters()]
         kept = [p.clone() for p in held]
-        before = {p: {name: value.clone() for name, value in state.items()}
-                  for p, state in self.optimizer.state.items()}  # fmt: skip
+        before = {
+            p: {name: value.clone() for name, value in state.items()}
+            for p, state in self.optimizer.state.items()
+        }
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
@@ -139,7 +170,7 @@ class Step:
         return self.world.whole(dict(self.model.state_dict()))
 
     def state(self) -> dict:
-        """What the next step depends on, whole in every process."""
+        """The state of model, optimiser and loss scaling, whole in every process."""
         return {
             "model": self.weights(),
             "optimizer": self.world.whole(self.optimizer.state_dict()),
@@ -147,7 +178,7 @@ class Step:
         }
 
     def load(self, state: dict) -> None:
-        """Take up what `state` gave; rates stay where they are, for `set_rate` to set."""
+        """Restore a `state`; learning rates stay as they are, for `set_rate` to set."""
         rates = [group["lr"] for group in self.optimizer.param_groups]
         self.world.load_model(self.model, state["model"])
         self.world.load_optimizer(self.optimizer, state["optimizer"])

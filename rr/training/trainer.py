@@ -1,10 +1,11 @@
-"""One readable training loop, which survives being cut off anywhere."""
+"""The training loop, which resumes exactly after an interruption at any point."""
 
 import contextlib
 import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import numpy as np
@@ -19,17 +20,26 @@ from ..model.init import initialise
 from ..model.ladder import count
 from ..model.transformer import Model
 from ..ops import cross_entropy
-from . import backend, checkpoint, loggers, memory_fit, provenance, save_interval
+from . import backend, checkpoint, evaluate, loggers, memory_fit, provenance, save_interval
 from .device import out_of_memory, pick_device, prepare, set_threads
 from .distributed import World
 from .progress import Progress
 from .result import Examiner, result
-from .run_folder import begin, check_rules, finished, tokens_of
+from .run_folder import (
+    Request,
+    RunContext,
+    check_rules,
+    finished,
+    resume_run,
+    start_run,
+    tokens_of,
+)
 from .signals import Stop
-from .step import Step
+from .step import OptimizerStep
 
-PREFIX = 16  # batches of the held-out stream scored at each point along a `clean` run
-POINTS = 4  # the run is cut into so many parts; the held-out loss is taken after each
+PREFIX = 16  # batches of the held-out stream that are scored during a `clean` run
+POINTS = 4  # parts of a run; the held-out loss is taken after each
+METRICS = tuple(field.name for field in fields(evaluate.Score))
 
 
 def train(
@@ -46,27 +56,27 @@ def train(
     charts: Sequence[str] = (),
     log: Callable[[str], None] | None = None,
 ) -> Path:
-    """Train `run` in `out/<id>`, going on where an earlier call was cut off; returns that folder.
+    """Train `run` in `out/<id>`, or resume it there after an interruption; returns that folder.
 
-    A finished run is left as it is. A resumed run keeps its threads, micro-batch and path, so that
-    its weights are, on a CPU, bit for bit those of an uninterrupted run.
+    A finished run is left as it is. A resumed run keeps its threads, micro-batch and backend, so
+    that its weights are, on a CPU, bit for bit those of an uninterrupted run.
 
-    save_every: seconds between checkpoints; None: chosen from what a save takes
-    (`.save_interval`), and logged. micro_batch: windows that a process takes through the model at
-    once; gradients are accumulated. path: how steps are computed (`.step`). Without them all of the
-    batch is taken along the device's default path where that fits the memory (`.memory_fit`), else
-    what fits, which is logged. parallel: "ddp" (the default) or "fsdp", where torchrun started
-    several processes. charts: "tensorboard", "wandb", where curves are drawn, too. log: gets every
-    line of progress; None prints, `lambda line: None` keeps quiet.
+    save_every: seconds between checkpoints; None: selected from the duration of a save
+    (`.save_interval`) and logged. micro_batch: windows that a process takes through the model at
+    once; gradients are accumulated. path: the backend (`.backend`). Without them the whole batch is
+    computed at once with the device's default backend where that fits the memory (`.memory_fit`);
+    otherwise settings that fit are selected automatically and logged. parallel: "ddp" (the default)
+    or "fsdp", where torchrun started several processes. charts: "tensorboard", "wandb": where
+    curves are drawn, too. log: receives every line of progress; None prints them.
 
-    Raises RRError (bad input), RunFailed (the run cannot go on), Interrupted (SIGTERM or Ctrl-C:
+    Raises RRError (bad input), RunFailed (the run cannot continue), Interrupted (SIGTERM or Ctrl-C:
     the step was finished and saved). A loss that is not finite ends the run as "diverged".
     """
     check_rules(run)
     folder = Path(out) / run.id
     where = pick_device(device)
     if threads is not None:
-        set_threads(threads)  # refused here, before anything is made
+        set_threads(threads)  # bad input is refused before any file is written
     if micro_batch is not None:
         positive("micro-batch", micro_batch)
     save_interval.check(save_every)
@@ -75,37 +85,42 @@ def train(
         progress = Progress(log if world.leads else lambda line: None)
         world.check(run.recipe.batch)
         asked, path = path, backend.of_run(path, where, run.recipe.precision, run.model, world)
+        say = progress.say
         if world.agree(lambda: finished(folder)) is not None:
             return folder
         with io.locked(folder) if world.leads else contextlib.nullcontext():
             # by the process that held the lock until now
             if world.agree(lambda: finished(folder)) is not None:
                 return folder
-            if world.agree(lambda: not (folder / "run.json").exists()):
+            new = world.agree(lambda: not (folder / "run.json").exists())
+            if new:
                 micro_batch, path = world.agree(
-                    lambda: memory_fit.choose(
-                        run, where, micro_batch, asked, path, world, progress.say
-                    )
+                    lambda: memory_fit.choose(run, where, micro_batch, asked, path, world, say)
                 )
-            tokens = world.first(lambda: tokens_of(run, cache, progress.say))
+            tokens = world.first(lambda: tokens_of(run, cache, say))
             try:
-                kept = world.agree(
-                    lambda: begin(run, folder, tokens, where, threads, micro_batch, path, world,
-                                  progress.say)
-                )  # fmt: skip
-                training = _Training(run, folder, tokens, where, *kept, save_every, progress, world)
-                with loggers.Charts(charts if world.leads else (), run, folder, training.done,
-                                    progress.say) as training.charts:  # fmt: skip
+                prepare_run = start_run if new else resume_run
+                request = Request(path, micro_batch, threads)
+                context = world.agree(
+                    lambda: prepare_run(run, folder, tokens, where, request, world, say)
+                )
+                training = _Training(
+                    run, folder, tokens, where, context, save_every, progress, world
+                )
+                names = charts if world.leads else ()
+                with loggers.Charts(names, run, folder, training.done, say) as training.charts:
                     training.go()
             except OSError as error:
-                why, where = error.strerror or error, error.filename2 or error.filename or folder
-                raise RunFailed(f"cannot write in {where}: {why}; what was saved stands") from None
+                why, place = error.strerror or error, error.filename2 or error.filename or folder
+                raise RunFailed(
+                    f"cannot write in {place}: {why}; saved checkpoints remain"
+                ) from None
             except (RuntimeError, MemoryError) as error:
                 if not out_of_memory(error):
                     raise
                 why = str(error).partition("\n")[0]
                 raise RunFailed(
-                    f"out of memory; what was saved in {folder} stands ({why})"
+                    f"out of memory; checkpoints saved in {folder} remain ({why})"
                 ) from None
             finally:
                 progress.close()
@@ -116,25 +131,40 @@ class _Training:
     """The state of one run while it trains."""
 
     def __init__(
-        self, run: Run, folder: Path, tokens: Tokens, device: torch.device, micro: int,
-        precision: str, threads: int, path: str, save_every: float | None, progress: Progress,
+        self,
+        run: Run,
+        folder: Path,
+        tokens: Tokens,
+        device: torch.device,
+        context: RunContext,
+        save_every: float | None,
+        progress: Progress,
         world: World,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.run, self.folder, self.tokens, self.progress = run, folder, tokens, progress
         self.id, self.world = folder.name, world
         self.interval = save_interval.Interval(save_every, count(run.model), progress.say)
         self.device = world.device(device)
         self.segments = run.recipe.segments
         self.segment = self.segments[0]
-        left = [(s.done, s.end) for s in self.segments[:-1] if s.budget is not None]
-        self.checkpoints = checkpoint.Checkpoints(folder, self.id, left)
-        self.precision, self.path, along = precision, path, backend.parse_path(path)
-        prepare(self.device, threads)
+        branches = [(s.done, s.end) for s in self.segments[:-1] if s.budget is not None]
+        self.checkpoints = checkpoint.Checkpoints(folder, self.id, branches)
+        self.context, chosen = context, backend.parse_backend(context.path)
+        prepare(self.device, context.threads)
         self.model = initialise(Model(run.model), run.seed, shared=run.protocol == "clean")
         self.model.to(self.device).train()
-        self.examiner = Examiner(run, self.model, tokens, self.device, along, precision, world)
-        self.stepper = Step(
-            self.model, run.recipe, along, self.device, micro, precision=precision, world=world
+        self.examiner = Examiner(
+            run, self.model, tokens, self.device, chosen, context.precision, world
+        )
+        self.optimizer_step = OptimizerStep(
+            self.model,
+            run.recipe,
+            chosen,
+            self.device,
+            context.micro_batch,
+            precision=context.precision,
+            world=world,
+            on_shrink=self._record_micro_batch,
         )
         self.text = batches.beside(tokens.train, self.device)
         self.stream = np.random.RandomState(run.seed)  # batches and evaluation of `paper`
@@ -150,17 +180,17 @@ class _Training:
 
     @property
     def step(self) -> int:
-        """Steps behind the weights; `done` counts those of branches that were left, too."""
+        """Steps that led to the current weights; `done` also counts those of finished branches."""
         return self.segment.start + self.done - self.segment.done
 
     def go(self) -> None:
-        """Train segment by segment, measure where a budget ends, write the result."""
+        """Train segment by segment, evaluate at the end of each budget, write the result."""
         begun = self.segments.index(self.segment)
         with Stop() as stop:
             for segment in self.segments[begun:]:
                 self.segment = segment
                 status = self._train_segment(stop)
-                # All that is left here is to measure: nothing is lost by stopping at once.
+                # From here on only evaluation is left: nothing is lost by stopping at once.
                 stop.at_once = True
                 if stop.requested:
                     raise Interrupted(f"stopped at step {self.step}; saved in {self.folder}")
@@ -185,12 +215,14 @@ class _Training:
         while self.done < segment.end and status == "running":
             self._train_step()
             self.done += 1
-            if self.done == 1:  # what was chosen has shown that it works here
-                self.progress.say(f"{self.id}: {self.stepper.told}, along the path {self.path}")
+            if self.done == 1:  # after a step, which shows that the settings work here
+                self.progress.say(
+                    f"{self.id}: {self.optimizer_step.description}, backend {self.context.path}"
+                )
             if self.step % every == 0 or self.done == segment.end:
                 status = self._record_losses()
             if self.step in points and status == "running":
-                loss = self.examiner.held_out(self.stream, PREFIX).loss
+                loss = self.examiner.held_out(self.stream, PREFIX).val_loss
                 self._record({"valid": loss if np.isfinite(loss) else None})
             spent = time.monotonic() - self.started
             self.progress.step(run, self.done, self.segments[-1].end, self.shown_loss, spent)
@@ -214,21 +246,21 @@ class _Training:
 
     @property
     def _on_branch(self) -> bool:
-        """Whether the plateau goes on from where this segment left it."""
+        """Whether the plateau continues from where this segment left it."""
         return self.segment.budget is not None and self.segment is not self.segments[-1]
 
     def _leave_branch(self, status: str) -> None:
-        """Measure the branch that has ended, and go back to the plateau that it left.
+        """Evaluate the branch that has ended, and go back to the plateau that it left.
 
-        Nothing is saved here: until the plateau's next checkpoint a resumed run comes to the end of
-        the branch and does this again.
+        Nothing is saved here: a run that is resumed before the plateau's next checkpoint starts at
+        the end of the branch and does this again.
         """
-        seen = self.history[-1]["tokens"]  # fewer than the budget's where the branch diverged
-        found = self._measure(status)
-        self._record({"budget_ended": self.segment.budget, **found, "tokens": seen})
-        self._take(self.checkpoints.read(self.segment.done))
+        tokens = self.history[-1]["tokens"]  # fewer than the budget's where the branch diverged
+        evaluation = self._evaluate(status)
+        self._record({"budget_ended": self.segment.budget, **evaluation, "tokens": tokens})
+        self._load(self.checkpoints.read(self.segment.done))
         self.progress.say(
-            f"{self.id}: {_told(found)} at the end of budget {self.segment.budget}; "
+            f"{self.id}: {_in_words(evaluation)} at the end of budget {self.segment.budget}; "
             f"back on the plateau at step {self.segment.start}"
         )
 
@@ -238,34 +270,12 @@ class _Training:
         starts = batch_starts(run, self.step, len(self.tokens.train), self.stream)
         x, y = batches.gather(self.text, self.world.slice(starts), run.model.seq_len)
         x, y = x.to(self.device), y.to(self.device)
-        self.stepper.set_rate(recipe.lr_at(self.step, self.segment.budget))
-        if self.stepper.path.graph == "step":
-            loss = self.stepper(x, y)  # update and all
-        else:
-            loss = self._backward(x, y)
-            self.stepper.update()
-        self.loss_sum += loss
+        self.optimizer_step.set_rate(recipe.lr_at(self.step, self.segment.budget))
+        self.loss_sum += self.optimizer_step(x, y)
         self.summed += 1
 
-    def _backward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Gradients of the batch's mean loss, in micro-batches that fit; returns that loss."""
-        while True:
-            try:
-                return self.stepper.gradients(x, y)
-            except (RuntimeError, MemoryError) as error:
-                if not out_of_memory(error):
-                    raise
-                if (micro := min(self.stepper.micro, len(x))) == 1:
-                    raise RunFailed("out of memory with a micro-batch of one window") from None
-                if self.world.size > 1:  # the others are already waiting for these gradients
-                    raise RunFailed(
-                        f"out of memory with a micro-batch of {micro} windows in each process: "
-                        "start again with a smaller --micro-batch"
-                    ) from None
-            self._shrink(-(-micro // 2))  # where the error no longer holds on to the activations
-
-    def _shrink(self, micro: int) -> None:
-        self.stepper.shrink(micro)
+    def _record_micro_batch(self, micro: int) -> None:
+        """Log and record a smaller micro-batch, which resumed runs keep."""
         self.progress.say(
             f"out of memory: micro-batch {micro}, gradients accumulated; "
             f"the batch stays {self.run.recipe.batch}"
@@ -274,7 +284,7 @@ class _Training:
         record["provenance"]["micro_batch"] = micro
         io.write_record(self.folder / "run.json", record)
 
-    # -- measuring ----------------------------------------------------------------------------
+    # -- evaluation ---------------------------------------------------------------------------
 
     def _record_losses(self) -> str:
         """Append the mean training loss since the last line; "diverged" if it is not finite."""
@@ -301,40 +311,41 @@ class _Training:
             with open(self.folder / "metrics.jsonl", "a") as file:
                 file.write(json.dumps(self.history[-1]) + "\n")
 
-    def _measure(self, status: str) -> dict:
-        """What stands at the end of a budget: the held-out score, and which weights it is of."""
+    def _evaluate(self, status: str) -> dict:
+        """The evaluation at the end of a budget: status, held-out score, hash of the weights."""
         score = None
         if status != "diverged":
             self.progress.say(f"{self.id}: measuring the held-out loss")
             score = self.examiner.held_out(self.stream)
-            if not np.isfinite(score.loss):
-                status, score = "diverged", None
+            if not np.isfinite(score.val_loss):
+                score = None
         return {
-            "status": "diverged" if status == "diverged" else "finished",
-            "val_loss": score.loss if score else None,
-            "ece": score.ece if score else None,
-            "eval_tokens": score.tokens if score else None,
-            "weights_sha256": checkpoint.weights_sha256(self.stepper.weights()),
+            "status": "finished" if score else "diverged",
+            **(asdict(score) if score else dict.fromkeys(METRICS)),
+            "weights_sha256": checkpoint.weights_sha256(self.optimizer_step.weights()),
         }
 
     def _finish(self, status: str) -> None:
         run = self.run
         seconds = time.monotonic() - self.started
-        found = self._measure(status)
-        extra = self.examiner.fables() if found["status"] == "finished" else {}
-        found["tokens"] = self.step * run.recipe.batch * run.model.seq_len
+        evaluation = self._evaluate(status)
+        extra = self.examiner.fables() if evaluation["status"] == "finished" else {}
+        evaluation["tokens"] = self.step * run.recipe.batch * run.model.seq_len
         if run.recipe.budgets:
-            extra["budgets"] = self._budgets(found)
+            extra["budgets"] = self._budgets(evaluation)
         extra["curve_sha256"] = hashlib.sha256(provenance.curve_bytes(self.history)).hexdigest()
         if self.world.leads:
-            told = result(run, self.tokens, self.precision, found, extra, round(seconds, 3))
-            io.write_record(self.folder / "result.json", told)
-        self.charts.add(self.done, {"val_loss": found["val_loss"]})
-        self.progress.say(f"{self.id}: {_told(found)} after {self.step} steps, {seconds:.0f} s")
+            precision = self.context.precision
+            record = result(run, self.tokens, precision, evaluation, extra, round(seconds, 3))
+            io.write_record(self.folder / "result.json", record)
+        self.charts.add(self.done, {"val_loss": evaluation["val_loss"]})
+        self.progress.say(
+            f"{self.id}: {_in_words(evaluation)} after {self.step} steps, {seconds:.0f} s"
+        )
 
     def _budgets(self, last: dict) -> list[dict]:
-        """One result a budget; where the plateau diverged, so did those that were still to come."""
-        names = ("status", "tokens", "val_loss", "ece", "eval_tokens", "weights_sha256")
+        """One result per budget; where the plateau diverged, so did the later budgets."""
+        names = ("status", "tokens", *METRICS, "weights_sha256")
         ended = {line["budget_ended"]: line for line in self.history if "budget_ended" in line}
         return [
             {"steps": budget, **{name: ended.get(budget, last)[name] for name in names}}
@@ -346,13 +357,13 @@ class _Training:
     def _save(self) -> None:
         kind, keys, position, *_ = self.stream.get_state()
         state = {
-            **self.stepper.state(),
+            **self.optimizer_step.state(),
             "step": self.done,
             "stream": (torch.from_numpy(keys.astype(np.int64)), position),
             "loss_sum": self.loss_sum,
             "summed": self.summed,
             "threads": torch.get_num_threads(),
-            "micro": self.stepper.micro,
+            "micro": self.optimizer_step.micro,
             "seconds": time.monotonic() - self.started,
             "history": json.dumps(self.history),
         }
@@ -362,49 +373,54 @@ class _Training:
             self.checkpoints.save(self.done, state)
         except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError
             where, cause = self.checkpoints.folder, error
-            while cause.__context__ is not None:  # torch's own words hide the system's
+            while cause.__context__ is not None:  # torch's message hides the system's
                 cause = cause.__context__
             why = getattr(cause, "strerror", None) or cause
-            raise RunFailed(f"cannot save in {where}: {why}; the last one stands") from None
+            raise RunFailed(f"cannot save in {where}: {why}; the last checkpoint remains") from None
 
     def _newest(self) -> dict | None:
-        """The newest whole checkpoint: rank 0 finds it, the others read the same."""
-        found = self.checkpoints.newest(self.progress.say) if self.world.leads else None
-        step = self.world.agree(lambda: None if found is None else found["step"])
-        return self.checkpoints.read(step) if found is None and step is not None else found
+        """The newest checkpoint that is not corrupt: rank 0 finds it, the others read the same."""
+        state = self.checkpoints.newest(self.progress.say) if self.world.leads else None
+        step = self.world.agree(lambda: None if state is None else state["step"])
+        return self.checkpoints.read(step) if state is None and step is not None else state
 
     def _restore(self, state: dict | None) -> None:
-        """Take up a checkpoint; metrics.jsonl goes back to what the checkpoint knew."""
+        """Restore a checkpoint, and metrics.jsonl as it was when the checkpoint was saved."""
         if state is not None:
             try:
                 if state["threads"] != torch.get_num_threads():
                     path = self.folder / "run.json"
-                    raise RunFailed(f"{path} is damaged and is not believed: threads differ")
-                self._take(state)
-                self.stepper.micro, self.done = state["micro"], state["step"]
+                    raise RunFailed(
+                        f"{path} is corrupt (it has {torch.get_num_threads()} threads, the "
+                        f"checkpoint {state['threads']})"
+                    )
+                self._load(state)
+                self.optimizer_step.micro, self.done = state["micro"], state["step"]
                 self.segment = next(s for s in self.segments if self.done <= s.end)
                 self.seconds, self.history = state["seconds"], json.loads(state["history"])
-            except (KeyError, TypeError, ValueError) as error:  # whole, and of another layout
-                raise RunFailed(f"{self.checkpoints.folder} is not believed: it was written by "
-                                f"another version of rr ({error})") from None  # fmt: skip
-            self.progress.say(f"{self.id}: going on from step {self.step}")
+            except (KeyError, TypeError, ValueError) as error:  # not corrupt, but of another layout
+                raise RunFailed(
+                    f"{self.checkpoints.folder} was written by another version of rr ({error}): "
+                    "resume with that version, or remove the run's folder to start again"
+                ) from None
+            self.progress.say(f"{self.id}: resuming from step {self.step}")
         if not self.world.leads:
             return
         self.checkpoints.tidy(None if state is None else self.done)
         path, lines = self.folder / "metrics.jsonl", provenance.curve_bytes(self.history)
         if self.history and not (path.is_file() and path.read_bytes().startswith(lines)):
-            self.progress.say(f"{path} is damaged: its lines are those of the checkpoint again")
+            self.progress.say(f"{path} is corrupt: restored from the checkpoint")
         io.write_atomic(path, lines)
 
-    def _take(self, state: dict) -> None:
-        """Weights, optimiser and sums of a checkpoint; what the run has recorded stays."""
-        self.stepper.load(state)
+    def _load(self, state: dict) -> None:
+        """Load a checkpoint's weights, optimiser and sums; the run's history stays."""
+        self.optimizer_step.load(state)
         keys, position = state["stream"]
         self.stream.set_state(("MT19937", keys.numpy().astype(np.uint32), position))
         self.loss_sum.copy_(state["loss_sum"])
         self.summed = state["summed"]
 
 
-def _told(found: dict) -> str:
-    loss = found["val_loss"]
+def _in_words(evaluation: dict) -> str:
+    loss = evaluation["val_loss"]
     return "diverged" if loss is None else f"held-out loss {loss:.4f}"

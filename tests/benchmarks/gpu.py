@@ -35,7 +35,7 @@ import torch
 
 from rr.config import RRError
 from rr.model import ladder
-from rr.ops import backends, gated_write
+from rr.ops import gated_write
 from rr.perf.benchmark import made_by, measure, ratios
 from rr.perf.benchmark_case import Case
 from rr.training.backend import ablations
@@ -98,12 +98,15 @@ def gates(args) -> None:
         return gated_write.gated_write(h, u, w, b)
 
     def triton(h, u, w, b):
-        return gated_write.gated_write(h, u, w, b)
+        return gated_write.triton_gated_write(h, u, w, b)
 
-    compiled = {"plain-compiled": (torch.compile(plain, dynamic=False), "reference"),
-                "fast-compiled": (torch.compile(fast, dynamic=False), "fast")}  # fmt: skip
-    forms = {"plain": (plain, "reference"), "fast": (fast, "fast"), "triton": (triton, "triton"),
-             **compiled}  # fmt: skip
+    forms = {
+        "plain": plain,
+        "fast": fast,
+        "triton": triton,
+        "plain-compiled": torch.compile(plain, dynamic=False),
+        "fast-compiled": torch.compile(fast, dynamic=False),
+    }
     tokens = 64 * 256
     for d in sorted({rung.d_model for rung in ladder.RUNGS.values() if rung.published}):
         source = torch.Generator(device).manual_seed(0)
@@ -112,10 +115,10 @@ def gates(args) -> None:
         leaves = [h, u.bfloat16(), w, torch.zeros(d, device=device)]
         leaves = [t.requires_grad_() for t in leaves]
         exact = None
-        for name, (form, gate) in forms.items():
+        for name, form in forms.items():
 
-            def once(form=form, gate=gate, leaves=leaves, along=along):
-                with backends.use(gate=gate), torch.autocast(device.type, torch.bfloat16):
+            def once(form=form, leaves=leaves, along=along):
+                with torch.autocast(device.type, torch.bfloat16):
                     out = form(*leaves)
                 return out.detach(), torch.autograd.grad(out, leaves, along)
 

@@ -35,7 +35,7 @@ from rr.model import ladder
 from rr.perf.benchmark import made_by
 from rr.perf.benchmark_case import Bench, Case
 from rr.training import memory
-from rr.training.backend import parse_path
+from rr.training.backend import parse_backend
 
 NO_SIZE = "nano:n_layer=1,d_model=16,n_head=2,seq_len=8"
 PATHS = ["reference", "fast:allocator=system", "fast:recompute=layer,allocator=system"]
@@ -74,7 +74,7 @@ def measured(rung: str, rule: str, path: str, micro: int, malloc: str) -> dict:
     peak = bench.peak()["bytes"] - baseline
     case = bench.case
     parts = memory.predict(
-        case.config, parse_path(path), micro, "cpu", ladder.recipe(rung, batch=case.batch)
+        case.config, parse_backend(path), micro, "cpu", ladder.recipe(rung, batch=case.batch)
     )
     # the benchmark holds four batches, not one
     predicted = parts["step"] + 4 * bench.tokens[0].nbytes - parts["tokens"]
@@ -91,7 +91,7 @@ def ladder_on_a_gpu() -> list[dict]:
         config, recipe = ladder.arm(rung, "review"), ladder.recipe(rung)
         for path in ("reference", "fast", "fast:recompute=layer"):
             for micro in (4, 16):
-                parts = memory.predict(config, parse_path(path), micro, "cuda", recipe)
+                parts = memory.predict(config, parse_backend(path), micro, "cuda", recipe)
                 made.append({"rung": rung, "path": path, "micro_batch": micro, "parts": parts})
     return made
 

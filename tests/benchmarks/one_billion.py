@@ -34,7 +34,7 @@ from rr.config import RRError
 from rr.model import ladder
 from rr.perf.benchmark import made_by
 from rr.training import memory
-from rr.training.backend import parse_path
+from rr.training.backend import parse_backend
 
 LIMIT = 22 * 2**30  # bytes
 STATUS = Path("/proc/self/status")
@@ -129,7 +129,7 @@ def main() -> int:
         watch.over.set()
         shutil.rmtree(home, ignore_errors=True)
     config, recipe = run.model, run.recipe
-    parts = memory.predict(run, parse_path(args.path), args.micro_batch, "cpu")
+    parts = memory.predict(run, parse_backend(args.path), args.micro_batch, "cpu")
     found = {
         "made_by": {**made_by(torch.device("cpu"), result["threads"]),
                     "libc": " ".join(platform.libc_ver()), "cores": os.cpu_count()},

@@ -26,12 +26,11 @@ import torch
 
 from rr import io
 from rr.model import Model, initialise, ladder
-from rr.ops import linear_cross_entropy
 from rr.perf.benchmark import made_by
 from rr.perf.benchmark_case import VOCAB
 from rr.training import device
-from rr.training.backend import along, parse_path
-from rr.training.step import Step
+from rr.training.backend import parse_backend
+from rr.training.step import OptimizerStep
 
 CPU = torch.device("cpu")
 SYSTEM = "fast:allocator=system"  # keeping freed memory is the process's choice: for all or none
@@ -47,8 +46,8 @@ def pieces(rung: str, rule: str, path: str, micro: int) -> dict[str, tuple[Calla
     """Name -> (what to time, how often it is needed, by "micro-batch" or by "update")."""
     config, recipe = ladder.arm(rung, rule, VOCAB), ladder.recipe(rung, batch=micro)
     blocks, shape = config.n_layer, (micro, config.seq_len, config.d_model)
-    model, way = initialise(Model(replace(config, n_layer=1)), 0).train(), parse_path(path)
-    step = Step(model, recipe, way, CPU, micro)
+    model, way = initialise(Model(replace(config, n_layer=1)), 0).train(), parse_backend(path)
+    step = OptimizerStep(model, recipe, way, CPU, micro)
     layer, source = model.layers[0], torch.Generator().manual_seed(0)
     ids = torch.randint(VOCAB, (micro, config.seq_len), generator=source)
     x, h, u = (torch.randn(shape, generator=source).requires_grad_() for _ in range(3))
@@ -60,7 +59,7 @@ def pieces(rung: str, rule: str, path: str, micro: int) -> dict[str, tuple[Calla
         def work() -> None:
             for tensor in (*leaves, *model.parameters()):
                 tensor.grad = None
-            with along(way, CPU, step.precision):
+            with way.forward(CPU, step.precision):
                 out = run()
             out.backward(None if out.ndim == 0 else grad.to(out.dtype))
 
@@ -76,7 +75,7 @@ def pieces(rung: str, rule: str, path: str, micro: int) -> dict[str, tuple[Calla
 
     def head() -> torch.Tensor:
         read = model.final_rule.read(h)[0]
-        return linear_cross_entropy(read.flatten(0, 1), model.head_weight, ids.flatten(), VOCAB)
+        return model.loss(read, ids)
 
     def embedding() -> torch.Tensor:
         return model.token(ids) + model.position(torch.arange(config.seq_len))
@@ -109,7 +108,7 @@ def whole(rung: str, rule: str, path: str, micro: int) -> Callable[[], object]:
     """A micro-batch through all of the model, forward and backward."""
     config, recipe = ladder.arm(rung, rule, VOCAB), ladder.recipe(rung, batch=micro)
     model = initialise(Model(config), 0).train()
-    step = Step(model, recipe, parse_path(path), CPU, micro)
+    step = OptimizerStep(model, recipe, parse_backend(path), CPU, micro)
     ids = torch.randint(VOCAB, (micro, config.seq_len), generator=torch.Generator().manual_seed(0))
     return lambda: step.gradients(ids, ids)
 

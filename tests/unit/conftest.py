@@ -66,16 +66,16 @@ def cut_off(monkeypatch):
 
 @pytest.fixture
 def steppers(monkeypatch) -> list:
-    """Every `rr.training.step.Step` that is made from now on: a model with its optimiser."""
+    """Every `OptimizerStep` that is made from now on: a model with its optimiser."""
     from rr.training import step
 
-    made, build = [], step.Step.__init__
+    made, build = [], step.OptimizerStep.__init__
 
     def kept(self, *args, **options):
         build(self, *args, **options)
         made.append(self)
 
-    monkeypatch.setattr(step.Step, "__init__", kept)
+    monkeypatch.setattr(step.OptimizerStep, "__init__", kept)
     return made
 
 

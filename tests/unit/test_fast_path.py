@@ -11,9 +11,8 @@ from rr.model import Model, initialise
 from rr.ops import cross_entropy
 from rr.residual import RULES, gates
 from rr.residual.base import REGISTRY
-from rr.training import backend
-from rr.training.backend import PATHS, Path, ablations, parse_path
-from rr.training.step import Step
+from rr.training.backend import BACKENDS, Backend, ablations, parse_backend
+from rr.training.step import OptimizerStep
 
 CPU = torch.device("cpu")
 STEPS, B, T, V = 50, 4, 16, 40
@@ -42,7 +41,9 @@ def step_of(rule, path, micro=None, values="own", **options):
         V, n_layer=2, n_head=2, d_model=16, d_ff=32, seq_len=T, rule=rule, values=values
     )
     recipe = Recipe(STEPS, B, 3e-3, 1)
-    return Step(initialise(Model(config), 0), recipe, parse_path(path), CPU, micro, **options)
+    return OptimizerStep(
+        initialise(Model(config), 0), recipe, parse_backend(path), CPU, micro, **options
+    )
 
 
 def losses(*given, **options):
@@ -68,7 +69,7 @@ def test_losses_stay_with_the_reference_path(rule, values):
 def test_a_compiled_path_stays_with_the_reference_path_in_one_graph(rule):
     """One graph for all of the fifty steps: none breaks, and nothing is compiled again."""
     counter = CompileCounterWithBackend("aot_eager")
-    compiled = losses(rule, "compiled:recompute=layer", micro=2, backend=counter)
+    compiled = losses(rule, "compiled:recompute=layer", micro=2, compiler=counter)
     apart = (compiled - losses(rule, "reference")).abs().max()
     assert 0 < apart < BOUNDS["fast"]
     assert counter.frame_count == 1
@@ -106,7 +107,7 @@ def test_a_compiled_path_is_one_graph(rule):
     """Blocks, steps, micro-batches: nothing makes a second graph. attnres is one whole stack."""
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
-    step = step_of(rule, "compiled", micro=2, backend=counter)
+    step = step_of(rule, "compiled", micro=2, compiler=counter)
     plain = step_of(rule, "fast", micro=2)
     for x, y in batches()[:3]:
         assert abs(step(x, y) - plain(x, y)) < 1e-3
@@ -130,14 +131,14 @@ def test_what_only_a_gpu_does_follows_the_reference_path(path):
     found = []
     for spec in ("reference", path):
         model = initialise(Model(config), 0).to(device)
-        step = Step(model, Recipe(STEPS, B, 1e-3, 1), parse_path(spec), device)
+        step = OptimizerStep(model, Recipe(STEPS, B, 1e-3, 1), parse_backend(spec), device)
         found.append(torch.stack([step(x.to(device), y.to(device)).clone() for x, y in batches()]))
     assert (found[0] - found[1]).abs().max() < 0.02
 
 
 def test_paths_are_named_and_changed_by_words():
-    assert parse_path("reference") == Path()
-    changed = parse_path("compiled:precision=tf32,graph=step")
+    assert parse_backend("reference") == Backend()
+    changed = parse_backend("compiled:precision=tf32,graph=step")
     assert (changed.precision, changed.graph, changed.gate) == ("tf32", "step", "fast")
     assert ablations("fast") == [
         "fast:precision=tf32",
@@ -153,12 +154,12 @@ def test_paths_are_named_and_changed_by_words():
     ]
     on_a_gpu = ablations("fast", torch.device("cuda"))  # whose memory torch keeps by itself
     assert on_a_gpu == ablations("fast")[:-1]
-    assert [name for name, path in PATHS.items() if path.allocator == "kept"] == [
+    assert [name for name, backend in BACKENDS.items() if backend.allocator == "kept"] == [
         "fast",
         "compiled",
         "triton",
     ]
-    assert {*PATHS} == {"reference", "eager", "fast", "compiled", "triton"}
+    assert {*BACKENDS} == {"reference", "eager", "fast", "compiled", "triton"}
     for wrong, words in (
         ("fats", "did you mean fast"),
         ("fast:gaet=fast", "did you mean gate"),
@@ -166,10 +167,10 @@ def test_paths_are_named_and_changed_by_words():
         ("fast:loss", "name:key"),
     ):
         with pytest.raises(RRError, match=words):
-            parse_path(wrong)
+            parse_backend(wrong)
 
 
 @pytest.mark.parametrize("path", ["fast:graph=step", "fast:attention=cudnn"])
 def test_what_a_cpu_cannot_do_is_refused(path):
     with pytest.raises(RRError, match="needs a CUDA device"):
-        backend.check(parse_path(path), CPU)
+        parse_backend(path).validate(CPU)

@@ -10,8 +10,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F
 
 from rr.config import ModelConfig, RRError
-from rr.model import Model, initialise
+from rr.model import Model, compile_model, initialise
 from rr.ops import backends, gated_write, norm
+from rr.ops.backends import Kernels
 
 pytest.importorskip("triton", reason="Triton is not installed (it is for Linux alone)")
 from rr.ops import gated_write_triton  # noqa: E402
@@ -65,8 +66,8 @@ def test_the_kernel_computes_the_equation(shape, reads, convex, dtype):
     tensors = inputs(shape, reads)
     expected = with_gradients(exact, tensors, reads, convex)
     h, u, *rest = (t.float().to(DEVICE) for t in tensors)
-    with backends.use(gate="triton"), torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32):
-        got = with_gradients(gated_write.gated_write, [h, u.to(dtype), *rest], reads, convex)
+    with torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32):
+        got = with_gradients(gated_write.triton_gated_write, [h, u.to(dtype), *rest], reads, convex)
     for a, b, bound in zip(got, expected, BOUNDS[dtype], strict=True):
         # d = 1 turns h and u into their signs: gradients through them vanish, hence the T
         assert (a.cpu().double() - b).norm() <= bound * (b.norm() + shape[1])
@@ -97,16 +98,15 @@ def test_models_take_the_kernel_and_compile_around_it(rule, monkeypatch):
     monkeypatch.setattr(
         gated_write_triton, "gated_write", lambda *a: calls.append(1) or written(*a)
     )
-    with backends.use(gate="triton"):
-        torch.testing.assert_close(model_gradients(model), expected, rtol=1e-4, atol=1e-6)
-        assert len(calls) == 4  # two blocks, two sublayers each
-        monkeypatch.undo()
-        torch._dynamo.reset()
-        counter = CompileCounterWithBackend("aot_eager")
-        for layer in model.layers:
-            layer.compile(backend=counter, fullgraph=True, dynamic=False)
-        for _ in range(2):
-            got = model_gradients(model)
+    model.use(Kernels(gate="triton"))
+    torch.testing.assert_close(model_gradients(model), expected, rtol=1e-4, atol=1e-6)
+    assert len(calls) == 4  # two blocks, two sublayers each
+    monkeypatch.undo()
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compile_model(model, counter)
+    for _ in range(2):
+        got = model_gradients(model)
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-6)
     assert counter.frame_count == 1
 
@@ -127,11 +127,11 @@ def test_what_the_operators_promise_is_what_they_give():
 
 def test_what_the_kernel_cannot_do_it_says(monkeypatch):
     h, u, w, b = inputs((1, 3, 4), BOTH)
-    with backends.use(gate="triton"), pytest.raises(RRError, match="float64"):
-        gated_write.gated_write(h, u, w, b)
+    with pytest.raises(RRError, match="float64"):
+        gated_write.triton_gated_write(h, u, w, b)
     monkeypatch.setattr(gated_write_triton, "INTERPRETED", False)
-    with backends.use(gate="triton"), pytest.raises(RRError, match="needs a GPU"):
-        gated_write.gated_write(*(t.float() for t in (h, u, w, b)))
+    with pytest.raises(RRError, match="needs a GPU"):
+        gated_write.triton_gated_write(*(t.float() for t in (h, u, w, b)))
     monkeypatch.setattr(backends.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(RRError, match="not installed"), backends.use(gate="triton"):
-        pass
+    with pytest.raises(RRError, match="not installed"):
+        gated_model("review").use(Kernels(gate="triton"))

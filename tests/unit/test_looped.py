@@ -286,7 +286,7 @@ def test_rates_by_depth_are_the_papers():
 
 @pytest.fixture
 def begun(tiny_corpus, tmp_path, cut_off, steppers):
-    """begun(steps, **changes) -> a run, and its `Step` after so many steps of training."""
+    """begun(steps, **changes) -> a run, and its `OptimizerStep` after so many steps of training."""
 
     def make(taken=0, **changes):
         given = {

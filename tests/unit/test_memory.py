@@ -9,8 +9,8 @@ from torch.profiler import ProfilerActivity, profile
 from rr.config import ModelConfig, RRError
 from rr.model import Model, initialise, ladder
 from rr.training import memory
-from rr.training.backend import parse_path
-from rr.training.step import Step
+from rr.training.backend import parse_backend
+from rr.training.step import OptimizerStep
 
 CPU = torch.device("cpu")
 SHAPE = ModelConfig(vocab_size=500, n_layer=3, n_head=2, d_model=64, d_ff=256, seq_len=64)
@@ -20,7 +20,7 @@ def allocated(config, path, micro, batch):
     """Bytes held before a real step, and the most above that within it, as the allocator saw it."""
     model = initialise(Model(config), 0)
     recipe = ladder.recipe("nano", batch=batch)
-    step = Step(model, recipe, parse_path(path), CPU, micro)
+    step = OptimizerStep(model, recipe, parse_backend(path), CPU, micro)
     x = torch.randint(config.vocab_size, (batch, config.seq_len))
     step(x, x)
     step.optimizer.zero_grad(set_to_none=True)  # as the step to come begins
@@ -45,7 +45,9 @@ def test_the_peak_is_the_allocators(rule, values, path, micro):
     """Within 3 %: a kernel's own temporaries are all that the count cannot see."""
     config = replace(SHAPE, rule=rule, values=values)
     held, most, _ = allocated(config, path, micro, 8)
-    found = memory.predict(config, parse_path(path), micro, recipe=ladder.recipe("nano", batch=8))
+    found = memory.predict(
+        config, parse_backend(path), micro, recipe=ladder.recipe("nano", batch=8)
+    )
     assert found["step"] - found["tokens"] == pytest.approx(held + most, rel=0.03)
 
 
@@ -54,14 +56,14 @@ def test_the_peak_of_a_wide_head_is_the_allocators(path):
     """Where logits, not blocks, take the memory: what their softmax holds inside is counted too."""
     config = replace(SHAPE, vocab_size=20000, n_layer=1, d_model=16, d_ff=64)
     held, most, _ = allocated(config, path, 4, 8)
-    found = memory.predict(config, parse_path(path), 4, recipe=ladder.recipe("nano", batch=8))
+    found = memory.predict(config, parse_backend(path), 4, recipe=ladder.recipe("nano", batch=8))
     assert found["step"] - found["tokens"] == pytest.approx(held + most, rel=0.03)
 
 
 def test_parts_by_hand():
     """fp32 weights, gradients and two moments: 16 bytes a parameter; the sum is the step."""
     found = memory.predict(
-        SHAPE, parse_path("fast:recompute=layer"), 4, recipe=ladder.recipe("nano", batch=8)
+        SHAPE, parse_backend("fast:recompute=layer"), 4, recipe=ladder.recipe("nano", batch=8)
     )
     model = Model(SHAPE)
     params = sum(p.numel() for p in model.parameters())
@@ -78,10 +80,10 @@ def test_recomputation_holds_a_blocks_inputs_alone():
     """(B, T, d) floats a block: the stream as it came in, and what the last one left."""
     recipe = ladder.recipe("nano", batch=4)
     config = replace(SHAPE, vocab_size=20000, rule="standard")  # the peak is in the head
-    found = memory.predict(config, parse_path("fast:recompute=layer"), 4, recipe=recipe)
+    found = memory.predict(config, parse_backend("fast:recompute=layer"), 4, recipe=recipe)
     one = 4 * 64 * 64 * 4
     assert one * config.n_layer <= found["layers"] <= one * (config.n_layer + 1)
-    kept = memory.predict(config, parse_path("fast"), 4, recipe=recipe)
+    kept = memory.predict(config, parse_backend("fast"), 4, recipe=recipe)
     assert kept["layers"] > 5 * found["layers"]
 
 
@@ -92,8 +94,12 @@ def test_unfused_adamw_on_a_gpu_works_on_a_whole_group_at_once():
     """
     recipe = ladder.recipe("nano", batch=1)
     config = replace(SHAPE, seq_len=4, rule="standard")  # the optimiser's is the peak
-    plain, fused = (memory.predict(config, parse_path(f"fast:precision=fp32,optimizer={name}"), 1,
-                                    "cuda", recipe) for name in ("plain", "fused"))  # fmt: skip
+    plain, fused = (
+        memory.predict(
+            config, parse_backend(f"fast:precision=fp32,optimizer={name}"), 1, "cuda", recipe
+        )
+        for name in ("plain", "fused")
+    )
     matrices = config.n_layer * 12 * config.d_model**2 * 4
     assert plain["transient"] == matrices and fused["step"] < plain["step"]
     assert plain["context"] == memory.CONTEXT["cuda"]
@@ -101,9 +107,9 @@ def test_unfused_adamw_on_a_gpu_works_on_a_whole_group_at_once():
 
 def test_bad_input_is_refused():
     with pytest.raises(RRError, match="recipe"):
-        memory.predict(SHAPE, parse_path("fast"), 4)
+        memory.predict(SHAPE, parse_backend("fast"), 4)
     recipe = ladder.recipe("nano")
     with pytest.raises(RRError, match="micro-batch is 0"):
-        memory.predict(SHAPE, parse_path("fast"), 0, recipe=recipe)
+        memory.predict(SHAPE, parse_backend("fast"), 0, recipe=recipe)
     with pytest.raises(RRError, match="unknown device 'tpu'"):
-        memory.predict(SHAPE, parse_path("fast"), 1, "tpu", recipe)
+        memory.predict(SHAPE, parse_backend("fast"), 1, "tpu", recipe)

@@ -6,9 +6,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F
 
 from rr.config import ModelConfig, RRError
-from rr.model import Model, initialise
+from rr.model import Model, at_loops, compile_model, initialise
 from rr.ops import (
-    backends,
     cross_entropy,
     linear_cross_entropy,
     review_gate,
@@ -16,6 +15,7 @@ from rr.ops import (
     token_losses,
     whole_cross_entropy,
 )
+from rr.ops.backends import LOSSES, Kernels
 from rr.ops.gated_write import gated_write
 
 
@@ -85,26 +85,32 @@ def test_bfloat16_tensors_on_odd_shapes(n, v, vocab, chunk):
     assert (weight.grad[vocab:] == 0).all()
 
 
-@pytest.mark.parametrize("loss", backends.LOSSES)
+def loss_by(name):
+    """The implementation of the loss of this name, as `Model.loss` calls it."""
+    if name == "whole":
+        return lambda *given: whole_cross_entropy(*given[:4])
+    return lambda *given: linear_cross_entropy(*given, fused=name == "fused")
+
+
+@pytest.mark.parametrize("loss", LOSSES)
 def test_what_stands_in_the_padding_does_not_matter(loss):
     hidden, weight, source = inputs(11, 8, 64, torch.float32)
     targets = torch.randint(50, (11,), generator=source)
-    with backends.use(loss=loss):
-        before = linear_cross_entropy(hidden, weight, targets, 50, 4)
-        with torch.no_grad():
-            weight[50:] = 1e4
-        assert torch.equal(before, linear_cross_entropy(hidden, weight, targets, 50, 4))
+    before = loss_by(loss)(hidden, weight, targets, 50, 4)
+    with torch.no_grad():
+        weight[50:] = 1e4
+    assert torch.equal(before, loss_by(loss)(hidden, weight, targets, 50, 4))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_whole_and_chunked_loss_are_the_same(dtype):
     found = []
-    for loss in backends.LOSSES:
+    for loss in LOSSES:
         hidden, weight, source = inputs(37, 16, 128, torch.float32)
         targets = torch.randint(100, (37,), generator=source)
         enabled = dtype == torch.bfloat16
-        with backends.use(loss=loss), torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-            value = linear_cross_entropy(hidden, weight, targets, 100, 8)
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            value = loss_by(loss)(hidden, weight, targets, 100, 8)
         value.backward()
         found.append((value.detach(), hidden.grad, weight.grad))
     bound = 1e-6 if dtype == torch.float32 else 1e-2  # bfloat16 keeps 8 bits of a gradient
@@ -132,8 +138,7 @@ def test_tokens_at_once_where_nobody_says_how_many(loss, sizes, monkeypatch):
     hidden, weight, source = inputs(2500, 8, 64, torch.float32)
     targets = torch.randint(50, (2500,), generator=source)
     expected, grad_hidden, grad_weight = reference(hidden, weight, targets, 50)
-    with backends.use(loss=loss):
-        value = linear_cross_entropy(hidden, weight, targets, 50)
+    value = loss_by(loss)(hidden, weight, targets, 50)
     value.backward()
     assert seen == sizes
     assert value.item() == pytest.approx(expected.item(), rel=1e-6)
@@ -215,8 +220,7 @@ def written(write, tensors, dtype, reads, convex):
 @pytest.mark.parametrize(("reads", "convex"), FORMS)
 def test_gradients_of_the_fast_gate(reads, convex):
     leaves = [t.requires_grad_() for t in gate_inputs((2, 3, 5), reads)]
-    with backends.use(gate="fast"):
-        assert torch.autograd.gradcheck(lambda *x: gated_write(*x, reads, convex), leaves)
+    assert torch.autograd.gradcheck(lambda *x: gated_write(*x, reads, convex), leaves)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -226,8 +230,7 @@ def test_the_fast_gate_is_the_reference(shape, reads, convex, dtype, bound):
     """Forward and every gradient, relative to the float64 equation; d = 1 has gradients near 0."""
     tensors = gate_inputs(shape, reads)
     exact = written(plain_write, tensors, torch.float64, reads, convex)
-    with backends.use(gate="fast"):
-        got = written(gated_write, tensors, dtype, reads, convex)
+    got = written(gated_write, tensors, dtype, reads, convex)
     for a, b in zip(got, exact, strict=True):
         assert (a - b).norm() <= bound * (b.norm() + shape[1])
 
@@ -241,12 +244,11 @@ def test_the_fast_gate_in_bfloat16_is_no_less_exact_than_the_reference(shape, re
         tensors = list(gate_inputs(shape, reads, seed))
         tensors[1] = tensors[1].bfloat16().double()  # an update comes in bfloat16
         exact = written(plain_write, tensors, torch.float64, reads, convex)
-        with backends.use(gate="fast"):
-            for i, write in enumerate((plain_write, gated_write)):
-                got = written(write, tensors, torch.bfloat16, reads, convex)
-                errors[i] += torch.stack(
-                    [(a.double() - b).norm() / b.norm() for a, b in zip(got, exact, strict=True)]
-                )
+        for i, write in enumerate((plain_write, gated_write)):
+            got = written(write, tensors, torch.bfloat16, reads, convex)
+            errors[i] += torch.stack(
+                [(a.double() - b).norm() / b.norm() for a, b in zip(got, exact, strict=True)]
+            )
     reference_, fast = errors / 8
     assert (fast <= 1.3 * reference_).all(), (fast, reference_)
     assert (fast < 0.02).all()
@@ -254,8 +256,7 @@ def test_the_fast_gate_in_bfloat16_is_no_less_exact_than_the_reference(shape, re
 
 def test_an_unread_gate_is_a_half_to_the_bit():
     h, u, weight, bias = (t.float() for t in gate_inputs((2, 9, 16)))
-    with backends.use(gate="fast"):
-        assert torch.equal(gated_write(h, u, 0 * weight, 0 * bias), h + 0.5 * u)
+    assert torch.equal(gated_write(h, u, 0 * weight, 0 * bias), h + 0.5 * u)
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -269,7 +270,7 @@ def test_the_fast_gate_keeps_only_what_it_must(half):
         kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
         return x
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x), backends.use(gate="fast"):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             gated_write(h, u, weight, bias)
     inputs_ = sum(x.numel() * 4 for x in (h, u, weight))
@@ -317,8 +318,8 @@ SLOW = [
 def test_rules_take_the_fast_gate(rule):
     model = gated_model(rule, torch.float64)
     expected = model_gradients(model)
-    with backends.use(gate="fast"):
-        got = model_gradients(model)
+    model.use(Kernels(gate="fast"))
+    got = model_gradients(model)
     assert not all(map(torch.equal, got, expected))  # another order of the same sums
     torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-12)
 
@@ -327,8 +328,8 @@ def test_rules_take_the_fast_gate(rule):
 def test_rules_without_a_fast_gate_stay_on_the_reference(rule):
     model = gated_model(rule)
     expected = model_gradients(model)
-    with backends.use(gate="fast"):
-        assert all(map(torch.equal, model_gradients(model), expected))
+    model.use(Kernels(gate="fast"))
+    assert all(map(torch.equal, model_gradients(model), expected))
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -341,24 +342,31 @@ def test_rules_without_a_fast_gate_stay_on_the_reference(rule):
 )
 def test_the_fast_gate_is_one_graph(rule, half):
     model = gated_model(rule)
-    with backends.use(gate="fast"):
-        expected = model_gradients(model, half)
-        torch._dynamo.reset()
-        counter = CompileCounterWithBackend("aot_eager")
-        for layer in model.layers:
-            layer.compile(backend=counter, fullgraph=True, dynamic=False)
-        for _ in range(3):
-            got = model_gradients(model, half)
+    model.use(Kernels(gate="fast"))
+    expected = model_gradients(model, half)
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compile_model(model, counter)
+    for _ in range(3):
+        got = model_gradients(model, half)
     assert counter.frame_count == 1
     torch.testing.assert_close(got, expected)
 
 
-def test_a_path_holds_within_its_block_alone():
-    with backends.use(gate="fast"):
-        with backends.use(loss="whole"):
-            assert (backends.chosen.gate, backends.chosen.loss) == ("fast", "whole")
-        assert (backends.chosen.gate, backends.chosen.loss) == ("fast", "chunked")
-    assert (backends.chosen.gate, backends.chosen.loss) == ("reference", "chunked")
-    for wrong in ({"gate": "fsat"}, {"loss": "hole"}):
-        with pytest.raises(RRError, match="did you mean"), backends.use(**wrong):
-            pass
+def test_a_model_keeps_the_implementations_that_it_is_given():
+    """From construction or `use`, in every sublayer, for it alone; a looped copy has the same."""
+    plain, fast = gated_model("review"), gated_model("review")
+    expected = model_gradients(plain)
+    fast.use(Kernels(gate="fast"))
+    assert not all(map(torch.equal, model_gradients(fast), expected))
+    assert all(map(torch.equal, model_gradients(plain), expected))
+    built = Model(fast.config, Kernels(gate="fast"))
+    built.load_state_dict(fast.state_dict())
+    assert all(map(torch.equal, model_gradients(built), model_gradients(fast)))
+    looped = [at_loops(model, 2) for model in (plain, fast)]
+    assert not all(map(torch.equal, *map(model_gradients, looped)))
+    fast.use(Kernels())
+    assert all(map(torch.equal, model_gradients(fast), expected))
+    for wrong in ({"gate": "fsat"}, {"loss": "hole"}, {"recompute": "layers"}):
+        with pytest.raises(RRError, match="did you mean"):
+            Kernels(**wrong)

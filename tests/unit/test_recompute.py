@@ -7,9 +7,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from rr.config import ModelConfig, Recipe, RRError
 from rr.model import Model, compile_model, initialise
-from rr.ops import backends
-from rr.training.backend import parse_path
-from rr.training.step import Step
+from rr.ops.backends import Kernels
+from rr.training.backend import parse_backend
+from rr.training.step import OptimizerStep
 
 V, B, T = 40, 4, 32
 
@@ -44,10 +44,10 @@ def kept(model, recompute, gate="fast"):
         return t
 
     model.zero_grad()
-    with backends.use(gate=gate, recompute=recompute):
-        with saved_tensors_hooks(pack, lambda t: t), torch.autocast("cpu", torch.bfloat16):
-            loss = model(*batch())
-        loss.backward()
+    model.use(Kernels(gate=gate, recompute=recompute))
+    with saved_tensors_hooks(pack, lambda t: t), torch.autocast("cpu", torch.bfloat16):
+        loss = model(*batch())
+    loss.backward()
     grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     return grads, sum(size for place, size in held.items() if place not in own)
 
@@ -97,8 +97,8 @@ def test_a_compiled_model_is_still_one_graph(rule):
 def test_steps_along_such_a_path_are_the_same_bits():
     found = []
     for path in ("fast", "fast:recompute=layer"):
-        step = Step(
-            model_of("review"), Recipe(4, B, 1e-3, 1), parse_path(path), torch.device("cpu"), 2
+        step = OptimizerStep(
+            model_of("review"), Recipe(4, B, 1e-3, 1), parse_backend(path), torch.device("cpu"), 2
         )
         found.append([step(*batch()).item() for _ in range(3)])
     assert found[0] == found[1] and found[0][2] < found[0][0]
@@ -106,4 +106,4 @@ def test_steps_along_such_a_path_are_the_same_bits():
 
 def test_another_word_is_refused():
     with pytest.raises(RRError, match="did you mean layer"):
-        parse_path("fast:recompute=layers")
+        parse_backend("fast:recompute=layers")

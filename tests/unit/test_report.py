@@ -100,8 +100,8 @@ def test_a_report_of_a_run(trained):
     assert ended.held_out[-1] == (6, ended.result["val_loss"])
     looked = report.look(ended, cache, "cpu")
     # the second computation, from the saved weights, of what the run itself measured
-    assert looked.again and looked.score.tokens == ended.result["eval_tokens"]
-    assert looked.score.loss == pytest.approx(ended.result["val_loss"], abs=1e-3)
+    assert looked.again and looked.score.eval_tokens == ended.result["eval_tokens"]
+    assert looked.score.val_loss == pytest.approx(ended.result["val_loss"], abs=1e-3)
     assert looked.score.ece == pytest.approx(ended.result["ece"], abs=1e-3)
     assert [row["name"] for row in looked.gates] == ["1 attn", "2 mlp"]
     for row in looked.gates:

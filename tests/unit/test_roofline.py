@@ -10,7 +10,7 @@ from rr.config import ModelConfig, Recipe, RRError
 from rr.model import Model, ladder
 from rr.perf import roofline, work
 from rr.perf.roofline import PARTS, Work
-from rr.training.backend import parse_path
+from rr.training.backend import parse_backend
 
 SHAPE = ModelConfig(vocab_size=6400, n_layer=2, n_head=2, d_model=64, d_ff=256, seq_len=64)
 BATCH = 8
@@ -18,7 +18,7 @@ TOKENS = BATCH * SHAPE.seq_len
 
 
 def counted(path, micro=BATCH, **shape):
-    return work(replace(SHAPE, **shape), parse_path(path), micro, Recipe(1, BATCH, 1e-3, 1))
+    return work(replace(SHAPE, **shape), parse_backend(path), micro, Recipe(1, BATCH, 1e-3, 1))
 
 
 def total(works, kind="flops"):
@@ -83,7 +83,7 @@ def test_the_heads_share_of_the_60m_rung():
     """By hand: 6·V·d for the head; a block's 12·d² weights and its gates' 4·d², 6 FLOPs each a
     token; attention, 6·d·(T + 1) a block."""
     recipe, config = ladder.recipe("60M"), ladder.arm("60M", "review", protocol="paper")
-    found = roofline.stacked(config, parse_path("reference"), 64, recipe)
+    found = roofline.stacked(config, parse_backend("reference"), 64, recipe)
     V, d, L, T = 50257, 512, 8, 256
     head, blocks = 6 * V * d, L * (6 * 16 * d**2 + 6 * d * (T + 1))
     assert found["head"].flops == head * 64 * T
@@ -95,11 +95,11 @@ def test_blocks_that_are_alike_are_counted_on_two_of_them():
     recipe = Recipe(1, BATCH, 1e-3, 1)
     for path in ("reference", "fast"):
         deep = replace(SHAPE, rule="review", n_layer=5)
-        whole = work(deep, parse_path(path), 4, recipe)
-        assert roofline.stacked(deep, parse_path(path), 4, recipe) == whole
+        whole = work(deep, parse_backend(path), 4, recipe)
+        assert roofline.stacked(deep, parse_backend(path), 4, recipe) == whole
     for options in ({"rule": "attnres"}, {"values": "learnable"}):
         with pytest.raises(RRError, match="blocks are not alike"):
-            roofline.stacked(replace(SHAPE, **options), parse_path("fast"), 4, recipe)
+            roofline.stacked(replace(SHAPE, **options), parse_backend("fast"), 4, recipe)
 
 
 def test_least_times_by_hand():
@@ -128,13 +128,13 @@ def test_a_count_asks_for_what_it_needs():
     with pytest.raises(RRError, match="micro-batch is 0"):
         counted("fast", 0)
     with pytest.raises(RRError, match="the recipe beside it"):
-        work(SHAPE, parse_path("fast"), 4)
+        work(SHAPE, parse_backend("fast"), 4)
 
 
 def test_a_count_needs_no_memory():
     """Three billion parameters, 13 GB, and as much again three times for gradients and moments."""
     config = replace(SHAPE, d_model=16384, d_ff=65536, n_layer=1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found = work(config, parse_path("fast"), BATCH, Recipe(1, BATCH, 1e-3, 1))
+    found = work(config, parse_backend("fast"), BATCH, Recipe(1, BATCH, 1e-3, 1))
     assert total(found) > 6 * 3e9 * TOKENS
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500e3  # kB

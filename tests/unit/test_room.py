@@ -12,7 +12,7 @@ from rr.config import RRError
 from rr.model import ladder
 from rr.residual import REGISTRY
 from rr.training import memory, memory_fit, run_folder, trainer
-from rr.training.backend import parse_path
+from rr.training.backend import parse_backend
 from rr.training.distributed import ALONE, World
 
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ def only(monkeypatch):
 
 def predicted(run, micro, spec):
     """Bytes of the peak, by the predictor alone, a fifth more, and 300 MiB of libraries."""
-    path = replace(parse_path(spec), precision="fp32")
+    path = replace(parse_backend(spec), precision="fp32")
     return 1.2 * memory.predict(run, path, micro)["total"] + 300 * 2**20
 
 
@@ -115,14 +115,14 @@ def test_no_rule_needs_more_than_the_estimate(rule):
     """Held against the predictor, along the path that holds the most."""
     shape = "nano:n_layer=4,d_model=32,n_head=2,seq_len=32"
     config, recipe = ladder.arm(shape, rule, 300), ladder.recipe(shape, batch=16)
-    held = memory.predict(config, parse_path("reference"), 16, recipe=recipe)["total"]
+    held = memory.predict(config, parse_backend("reference"), 16, recipe=recipe)["total"]
     assert held < memory_fit.estimate(config, 16)
 
 
 def test_not_even_one_whose_blocks_read_all_blocks_before():
     shape = "nano:n_layer=12,d_model=16,n_head=2,seq_len=16"
     config, recipe = ladder.arm(shape, "attnres", 300), ladder.recipe(shape, batch=8)
-    held = memory.predict(config, parse_path("reference"), 8, recipe=recipe)["total"]
+    held = memory.predict(config, parse_backend("reference"), 8, recipe=recipe)["total"]
     assert held < memory_fit.estimate(config, 8)
 
 
@@ -132,10 +132,10 @@ def test_the_margin_covers_what_was_measured(root):
     rows = [row for row in json.loads(record.read_text())["rows"] if row["malloc"] == "default"]
     assert len(rows) > 5
     for row in rows:
-        path = parse_path(row["path"])
+        path = parse_backend(row["path"])
         assert row["predicted_bytes"] * memory_fit.margin(path, "cpu") > row["measured_bytes"], row
     one = json.loads((record.parent / "one_billion.json").read_text())
-    most = one["predicted"]["total"] * memory_fit.margin(parse_path(one["path"]), "cpu")
+    most = one["predicted"]["total"] * memory_fit.margin(parse_backend(one["path"]), "cpu")
     assert most > one["peak_bytes"] - one["baseline_bytes"]
     assert most < 22 * GIB  # and a machine of 24 GiB still takes it
 

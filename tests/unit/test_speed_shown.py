@@ -13,8 +13,8 @@ from rr.config import ModelConfig, Recipe, RRError
 from rr.model import Model, initialise, ladder
 from rr.perf.roofline import Work, times
 from rr.training import memory
-from rr.training.backend import parse_path
-from rr.training.step import Step
+from rr.training.backend import parse_backend
+from rr.training.step import OptimizerStep
 from rrbook import figures
 from rrbook.explorables.roofline import (
     CARDS,
@@ -51,7 +51,7 @@ TOY = {
 @pytest.mark.parametrize("path", PATHS)
 def test_the_memory_on_the_page_is_the_whole_models(path):
     config, recipe = ladder.arm("60M"), ladder.recipe("60M")
-    found = memory.predict(config, parse_path(path), RUNGS["60M"], "cuda", recipe)["total"]
+    found = memory.predict(config, parse_backend(path), RUNGS["60M"], "cuda", recipe)["total"]
     assert step_data()["rungs"]["60M"]["paths"][path]["memory"] == found
 
 
@@ -148,7 +148,7 @@ def test_the_clock_follows_a_step_through_its_parts(speed_lab, monkeypatch, path
 
     ticks = itertools.count()
     monkeypatch.setattr(speed_lab.time, "perf_counter", lambda: next(ticks))
-    step = Step(initialise(Model(TINY), 0), Recipe(1, 2, 1e-3, 1), parse_path(path),
+    step = OptimizerStep(initialise(Model(TINY), 0), Recipe(1, 2, 1e-3, 1), parse_backend(path),
                 torch.device("cpu"), 2)  # fmt: skip
     ids = torch.arange(16).view(2, 8)
     before, clock = step.model(ids, ids).item(), Listening()

@@ -16,7 +16,7 @@ from rr.model import Model, initialise
 from rr.model.ladder import recipe
 from rr.training import checkpoint, evaluate, run_folder, trainer
 from rr.training.device import resolve_precision
-from rr.training.step import Step
+from rr.training.step import OptimizerStep
 
 TINY = "nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
 HELD_OUT = np.random.RandomState(3).randint(0, 50, 200)  # a stand-in for held-out tokens
@@ -266,19 +266,19 @@ def direct(model, tokens, span):
 def test_ordered_counts_each_target_once(n):
     model, tokens = model_of().double(), HELD_OUT[:n]
     score = evaluate.ordered(model, tokens, batch=3)
-    assert score.tokens == n - 1
+    assert score.eval_tokens == n - 1
     spans = [(a, min(a + 16, n - 1)) for a in range(0, n - 1, 16)]
     losses = torch.cat([direct(model, tokens, span)[0] for span in spans])
     assert len(losses) == n - 1
-    assert score.loss == pytest.approx(losses.mean().item(), rel=1e-12)
-    assert evaluate.ordered(model, tokens, batch=7).loss == pytest.approx(score.loss, rel=1e-12)
+    assert score.val_loss == pytest.approx(losses.mean().item(), rel=1e-12)
+    assert evaluate.ordered(model, tokens, batch=7).val_loss == pytest.approx(score.val_loss, rel=1e-12)
 
 
 def test_a_shortened_evaluation_takes_the_first_windows():
     model = model_of().double()
     score = evaluate.ordered(model, HELD_OUT, batch=3, batches=2)
     losses = torch.cat([direct(model, HELD_OUT, (a, a + 16))[0] for a in range(0, 96, 16)])
-    assert score.tokens == 96 and score.loss == pytest.approx(losses.mean().item(), rel=1e-12)
+    assert score.eval_tokens == 96 and score.val_loss == pytest.approx(losses.mean().item(), rel=1e-12)
 
 
 def test_calibration_error_by_its_definition():
@@ -324,8 +324,8 @@ def test_documents_are_read_one_by_one():
         row = np.concatenate([[eot], story, [eot]])
         losses.append(direct(model, row, (0, len(row) - 1))[0])
     losses = torch.cat(losses)
-    assert score.tokens == len(stream) == len(losses)
-    assert score.loss == pytest.approx(losses.mean().item(), rel=1e-12)
+    assert score.eval_tokens == len(stream) == len(losses)
+    assert score.val_loss == pytest.approx(losses.mean().item(), rel=1e-12)
     with pytest.raises(ValueError, match="exceeds"):
         evaluate.by_document(model, np.append(rng.randint(1, 50, 16), eot), eot)
 
@@ -449,13 +449,13 @@ def test_points_along_a_clean_run(planned, tmp_path):
 
 def test_the_recorded_loss_is_the_mean_since_the_last_line(planned, tmp_path, monkeypatch):
     run = planned(steps=401, batch=1)  # a line every two steps
-    gradients, losses = Step.gradients, []
+    gradients, losses = OptimizerStep.gradients, []
 
     def keep(self, x, y):
         losses.append(gradients(self, x, y).item())
         return torch.tensor(losses[-1], dtype=torch.float64)
 
-    monkeypatch.setattr(Step, "gradients", keep)
+    monkeypatch.setattr(OptimizerStep, "gradients", keep)
     folder = train(run, tmp_path)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in rows if "loss" in row]
@@ -589,14 +589,14 @@ def test_the_checkpoint_that_a_branch_left_from_is_kept_until_it_ends(tmp_path):
 def test_a_branch_that_diverges_is_marked_and_the_plateau_goes_on(
     planned, alone, tmp_path, monkeypatch
 ):
-    run, gradients, taken = branched(planned), Step.gradients, []
+    run, gradients, taken = branched(planned), OptimizerStep.gradients, []
     (branch,) = [segment for segment in run.recipe.segments if segment.budget == 8]
 
     def explode(self, x, y):
         taken.append(gradients(self, x, y))
         return taken[-1] * math.nan if len(taken) == branch.done + 1 else taken[-1]
 
-    monkeypatch.setattr(Step, "gradients", explode)
+    monkeypatch.setattr(OptimizerStep, "gradients", explode)
     folder = train(run, tmp_path)
     first, *others = result_of(folder)["budgets"]
     assert (first["status"], first["val_loss"]) == ("diverged", None)

@@ -35,7 +35,7 @@ def step_data() -> dict:
     from rr.perf import roofline
     from rr.perf.budget import SPARE
     from rr.perf.gpus import GPUS
-    from rr.training.backend import parse_path
+    from rr.training.backend import parse_backend
 
     rungs = {}
     for name, micro in RUNGS.items():
@@ -43,7 +43,7 @@ def step_data() -> dict:
         tokens = recipe.batch * config.seq_len
         paths = {}
         for path in PATHS:
-            found = roofline.stacked(config, parse_path(path), micro, recipe)
+            found = roofline.stacked(config, parse_backend(path), micro, recipe)
             paths[path] = {
                 "parts": {part: [one.flops, one.product_bytes, one.other_bytes]
                           for part, one in found.items()},
@@ -58,11 +58,11 @@ def step_data() -> dict:
 
 def _memory(config: ModelConfig, path: str, micro: int, recipe: Recipe) -> int:
     """`memory.predict` on a GPU, from one and two blocks: the peak rises evenly with depth."""
-    from rr.training.backend import parse_path
+    from rr.training.backend import parse_backend
     from rr.training.memory import predict
 
     one, two = (
-        predict(replace(config, n_layer=n), parse_path(path), micro, "cuda", recipe)["total"]
+        predict(replace(config, n_layer=n), parse_backend(path), micro, "cuda", recipe)["total"]
         for n in (1, 2)
     )
     return one + (config.n_layer - 1) * (two - one)

@@ -29,31 +29,22 @@ def updates_and_gradients(model: Model, seed: int = 0) -> tuple[list[float], lis
     norms: list[float] = []
     kept: list[torch.Tensor] = []
 
-    def reading(rule, read):
-        def measured(state):
-            norms.append(probes.rms(stream(rule, state)))
-            return read(state)
+    readers = iter([*model.rules, model.final_rule])
 
-        return measured
+    def embedded(stack, args):
+        kept.append(args[0])
 
-    def writing(rule, write):
-        def measured(state, u):
-            kept.append(u)
-            return write(state, u)
+    def opened(layer, args):
+        norms.append(probes.rms(stream(next(readers), args[0])))
 
-        return measured
-
-    def opening(rule, open_):
-        def measured(x0):
-            kept.append(x0)
-            return open_(x0)
-
-        return measured
+    def written(rule, args, out):
+        kept.append(args[1])
+        norms.append(probes.rms(stream(next(readers), out)))
 
     with (
-        probes.wrapped([*model.rules, model.final_rule], "read", reading),
-        probes.wrapped(model.rules, "write", writing),
-        probes.wrapped([model.final_rule], "open", opening),
+        probes.hooked([model.stack], embedded, before=True),
+        probes.hooked(model.layers[:1], opened, before=True),
+        probes.hooked(model.rules, written),
         torch.enable_grad(),
     ):
         loss = model(ids[:, :-1], ids[:, 1:])

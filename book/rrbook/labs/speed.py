@@ -12,8 +12,8 @@ from rr.model.init import initialise
 from rr.model.transformer import Model
 from rr.perf.roofline import PARTS
 from rr.residual import RULES
-from rr.training.backend import along, parse_path
-from rr.training.step import Step
+from rr.training.backend import parse_backend
+from rr.training.step import OptimizerStep
 
 from .. import figures
 from ..explorables.kit import number
@@ -139,10 +139,13 @@ def side_by_side(
     try:
         tried = []
         for path in paths:
-            way = replace(parse_path(path), allocator="system")
+            way = replace(parse_backend(path), allocator="system")
             model = initialise(Model(config), 0).train()
-            step, clock = Step(model, Recipe(1 + steps, BATCH, 1e-3, 1), way, CPU, micro), Clock()
-            with along(way, CPU, step.precision):
+            step, clock = (
+                OptimizerStep(model, Recipe(1 + steps, BATCH, 1e-3, 1), way, CPU, micro),
+                Clock(),
+            )
+            with way.forward(CPU, step.precision):
                 kept = saved_bytes(lambda: model(*batches[0, :, :micro]), model)  # noqa: B023
             clock.watch(model)
             tried.append((step, clock, kept))
@@ -156,7 +159,9 @@ def side_by_side(
     return found
 
 
-def _step(step: Step, clock: Clock, x: torch.Tensor, y: torch.Tensor) -> tuple[dict, float]:
+def _step(
+    step: OptimizerStep, clock: Clock, x: torch.Tensor, y: torch.Tensor
+) -> tuple[dict, float]:
     """One optimiser step: seconds of its parts, and the loss before it."""
     clock.switch("optimizer")  # which lets the last gradients go
     loss = step.gradients(x, y)
