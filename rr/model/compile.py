@@ -19,6 +19,12 @@ def compile_model(model: Model, backend: Any = "inductor") -> None:
 
     Where what flows between blocks grows, no two are alike, and the stack is one graph. What is
     compiled is the method, not the module: hooks that gather a shard's weights stay outside.
+
+    Example:
+        >>> import rr
+        >>> config = rr.ModelConfig(vocab_size=64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> model = rr.model.initialise(rr.Model(config), seed=0)
+        >>> rr.model.compile_model(model, backend="eager")  # in place
     """
     options = dict(backend=backend, fullgraph=True, dynamic=False)
     if grows(model.config):

@@ -25,6 +25,12 @@ class Cell:
 
     flops: of all its training, flops_per_token · tokens, those of decay branches included.
     name: what a person calls it, `60M review seed 0`: the options that are not those of all cells.
+
+    Example:
+        >>> from rr.sweep import cells
+        >>> (cell,) = cells({"rung": ["nano"], "seed": [3]}, say=print)
+        >>> cell.name, cell.words["seed"]
+        ('review seed 3', 3)
     """
 
     run: Run
@@ -66,6 +72,12 @@ def cells(
     seeds that the study gave the rung, tinystories. Two combinations that are one run are run once,
     which is said; so is a published rung's name on another size. RRError, before anything is made,
     for what `rr.plan` refuses.
+
+    Example:
+        >>> from rr.sweep import cells
+        >>> options = {"rung": ["nano"], "rule": ["review", "standard"], "seed": [0, 1]}
+        >>> [cell.name for cell in cells(options, say=print)]
+        ['standard seed 0', 'review seed 0', 'standard seed 1', 'review seed 1']
     """
     if order not in ORDERS:
         raise RRError(f"unknown order {order!r}: {nearest(order, ORDERS)}")
@@ -97,7 +109,14 @@ def cells(
 
 
 def place(run: Run, order: str) -> tuple:
-    """The run's place in an order, as a key to sort by."""
+    """The run's place in an order, as a key to sort by.
+
+    Example:
+        >>> import rr
+        >>> from rr.sweep import place
+        >>> place(rr.plan("nano"), "smallest") < place(rr.plan("mini"), "smallest")
+        True
+    """
     if order == "smallest":
         return *group(run), run.rule != "standard", run.rule, run.values
     return (-_flops(run) if order == "longest" else 0,)

@@ -14,7 +14,13 @@ from .grid import Cell
 
 
 class Hours:
-    """`hours` from now. expected: seconds of a run, or None where it cannot say; clock: seconds."""
+    """`hours` from now. expected: seconds of a run, or None where it cannot say; clock: seconds.
+
+    Example:
+        >>> from rr.sweep import Hours
+        >>> Hours(2.0).over
+        False
+    """
 
     def __init__(
         self,
