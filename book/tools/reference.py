@@ -55,7 +55,7 @@ def split(doc: str) -> tuple[str, str]:
 def label(name: str, value: Any) -> str:
     """The target of links to a name; Sphinx folds case, and `Fit` is not `fit`."""
     kind = "module" if isinstance(value, ModuleType) else type(value).__name__
-    return f"api-{kind}-{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}"
+    return "api-" + re.sub(r"[^a-z0-9]+", "-", f"{kind}-{name}".lower()).strip("-")
 
 
 def tree_of(value: Any) -> ast.AST:
