@@ -31,7 +31,16 @@ LATER = {
 
 
 class RRError(Exception):
-    """Bad input; the message is one line: what is wrong, what was expected, what to do. Exit 2."""
+    """Bad input; the message is one line: what is wrong, what was expected, what to do. Exit 2.
+
+    Example:
+        >>> import rr
+        >>> try:
+        ...     rr.plan("nano", seed=-1)
+        ... except rr.RRError as error:
+        ...     print("seed" in str(error))
+        True
+    """
 
 
 class RunFailed(RRError):
@@ -111,7 +120,14 @@ def _check_texts(spec: object, *names: str) -> None:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The decoder's shape. Widths in channels, lengths in tokens."""
+    """The decoder's shape. Widths in channels, lengths in tokens.
+
+    Example:
+        >>> import rr
+        >>> config = rr.ModelConfig(vocab_size=1000, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> config.head_dim, config.padded_vocab
+        (4, 1024)
+    """
 
     vocab_size: int  # tokens of the tokenizer
     n_layer: int  # unique blocks (attention + MLP); there are 2·n_layer sublayers per pass
@@ -188,7 +204,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained. Lengths in optimiser steps, batches in windows of seq_len tokens."""
+    """How a model is trained. Lengths in optimiser steps, batches in windows of seq_len tokens.
+
+    Example:
+        >>> import rr
+        >>> recipe = rr.Recipe(steps=100, batch=8, lr=1e-3, warmup=10)
+        >>> [round(recipe.lr_at(step), 6) for step in (0, 50, 90)]
+        [0.0001, 0.001, 0.0005]
+    """
 
     steps: int
     batch: int
@@ -278,7 +301,14 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Run:
-    """One training run: every option that changes its numbers."""
+    """One training run: every option that changes its numbers.
+
+    Example:
+        >>> import rr
+        >>> run = rr.plan("nano", "review", seed=0)
+        >>> run.with_seed(1).seed, len(run.id)
+        (1, 12)
+    """
 
     rung: str
     rule: str

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import bootstrap
 import home
+import reference
 import yaml
 from nbkit import BUILD, NOTEBOOKS, ROOT, environment, graft, read, sources, tags, write
 from vendor import fetch
@@ -39,6 +40,7 @@ def stage(folder: Path, executed: Path | None, picks: list[str]) -> None:
             target = folder / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
+    reference.write_pages(folder / "book" / "api")
     place = home.address()
     for path in sources(*picks):
         notebook = read(path)
@@ -136,7 +138,7 @@ def main() -> int:
     shutil.rmtree(site, ignore_errors=True)
     shutil.move(out / "_build" / "html", site)
     mark.write_text(made_of)
-    pages = len(list(site.glob("book/*.html")) + list(site.glob("notebooks/*.html")))
+    pages = len([*site.glob("book/**/*.html"), *site.glob("notebooks/*.html")])
     print(f"render: {pages} pages ({time.monotonic() - began:.0f} s)\n\nThe book: {index}")
     return 0
 

@@ -31,6 +31,12 @@ class Tokens:
     train, valid: token numbers, read-only memory maps (T,), uint16 (uint32 above 65,535 tokens);
     vocab_size: tokens; eot: the end-of-text mark's number; n_documents: those ended in each part,
     {"train", "valid"}; sha256: of each part's bytes, {"train", "valid"}, for provenance.
+
+    Example:
+        >>> import rr
+        >>> tokens = rr.open_corpus("fables", log=lambda line: None)
+        >>> tokens.name, tokens.tokenizer_name
+        ('fables', 'bpe:1024')
     """
 
     name: str
@@ -101,6 +107,12 @@ def open_corpus(
     log: called with each progress line.
 
     Raises RRError, one line, for whatever is wrong with the input or the cache folder.
+
+    Example:
+        >>> import rr
+        >>> tokens = rr.open_corpus("fables", log=lambda line: None)
+        >>> tokens.vocab_size, tokens.train.dtype
+        (1024, dtype('uint16'))
     """
     if split not in SPLITS:
         raise RRError(f"split {split!r}: {' or '.join(SPLITS)} is accepted")
@@ -233,6 +245,12 @@ def baselines(tokens: Tokens) -> dict[str, float | int]:
 
     Returns {"tokens", "valid_tokens", "unigram_nats", "bigram_nats", "bigram_lambda"}. Needs
     8 bytes a training token and a sort of them.
+
+    Example:
+        >>> from rr.data import baselines, open_corpus
+        >>> table = baselines(open_corpus("fables", log=lambda line: None))
+        >>> round(table["unigram_nats"], 2), round(table["bigram_nats"], 2)
+        (5.31, 1.75)
     """
     train = tokens.train
     if len(train) < 20 or len(tokens.valid) < 2:

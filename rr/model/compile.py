@@ -17,6 +17,12 @@ def compile_model(model: Model, compiler: Any = "inductor") -> None:
 
     Where what flows between blocks grows, no two are alike, and the stack is one graph. compiler:
     a backend of `torch.compile`.
+
+    Example:
+        >>> import rr
+        >>> config = rr.ModelConfig(vocab_size=64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> model = rr.model.initialise(rr.Model(config), seed=0)
+        >>> rr.model.compile_model(model, compiler="eager")  # in place
     """
     parts = [model.stack] if grows(model.config) else model.every_layer
     for part in parts:

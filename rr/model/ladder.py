@@ -395,7 +395,14 @@ def _start(name: str) -> float | None:
 
 
 def group(run: Run) -> tuple:
-    """What the arms that are compared with each other share; these are trained all or none."""
+    """What the arms that are compared with each other share; these are trained all or none.
+
+    Example:
+        >>> import rr
+        >>> from rr.sweep import group
+        >>> group(rr.plan("nano", "review")) == group(rr.plan("nano", "standard"))
+        True
+    """
     rung, _ = parse_rung(run.rung)  # not the arm's own width, which protocol `paper` widens
     size = rung.n_layer * rung.d_model**2
     text = run.source.get("corpus", run.corpus), run.source.get("tokenizer", run.tokenizer)

@@ -168,7 +168,15 @@ class Layer(nn.Module):
 
 
 def site_of(config: ModelConfig, kind: str, sublayer: int, pass_: int | None = None) -> Site:
-    """The site of one sublayer (1 … 2L, or 2L + 1 for "final") in a model of this shape."""
+    """The site of one sublayer (1 … 2L, or 2L + 1 for "final") in a model of this shape.
+
+    Example:
+        >>> import rr
+        >>> config = rr.ModelConfig(vocab_size=64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> site = rr.model.site_of(config, "mlp", sublayer=4)
+        >>> site.kind, site.block
+        ('mlp', 2)
+    """
     shape = config.n_layer, config.d_model, config.n_head, config.n_loops
     return Site(kind, sublayer, *shape, pass_)
 
@@ -200,6 +208,12 @@ class Model(nn.Module):
     """A decoder-only language model of the given shape; `initialise` gives it its weights.
 
     kernels: which implementations its layers compute with; see `use`.
+
+    Example:
+        >>> import rr
+        >>> config = rr.ModelConfig(vocab_size=64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> sum(p.numel() for p in rr.Model(config).parameters())
+        3736
     """
 
     def __init__(self, config: ModelConfig, kernels: Kernels = DEFAULT) -> None:
@@ -345,6 +359,12 @@ def at_loops(model: Model, loops: int, keep_scale: bool = False) -> Model:
     A rule whose scale depends on N (`scaled`, `deepnorm`) takes the scale of the new N; with
     keep_scale=True it keeps the one that it was trained at. Raises RRError where the parameters
     belong to one number of passes: rules that mix fixed depths, and per_pass=1.
+
+    Example:
+        >>> import rr
+        >>> config = rr.ModelConfig(vocab_size=64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> rr.model.at_loops(rr.Model(config), 3).config.n_loops
+        3
     """
     trained = model.config.n_loops
     if model.per_pass and loops != trained:

@@ -102,6 +102,13 @@ def linear_cross_entropy(
     by default 1024, and 2048 where the softmax is fused, which then takes as many bytes. fused:
     compile the softmax of a chunk. The loss is float32 (float64 for float64 inputs) whatever the
     dtype of `hidden`.
+
+    Example:
+        >>> import torch
+        >>> from rr.ops import linear_cross_entropy
+        >>> hidden, weight, targets = torch.zeros(3, 4), torch.zeros(8, 4), torch.tensor([0, 1, 2])
+        >>> round(linear_cross_entropy(hidden, weight, targets, vocab_size=8).item(), 4)  # log 8
+        2.0794
     """
     chunk = chunk or (2048 if fused else 1024)
     if torch.is_autocast_enabled(hidden.device.type):
@@ -123,6 +130,13 @@ def whole_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, vocab_s
     """The same mean loss from all (N, vocab_size) logits at once, by autograd. The reference path.
 
     Shapes as in `linear_cross_entropy`. Memory: the logits, their log-softmax and its gradient.
+
+    Example:
+        >>> import torch
+        >>> from rr.ops import whole_cross_entropy
+        >>> hidden, weight, targets = torch.zeros(3, 4), torch.zeros(8, 4), torch.tensor([0, 1, 2])
+        >>> round(whole_cross_entropy(hidden, weight, targets, vocab_size=8).item(), 4)  # log 8
+        2.0794
     """
     logits = F.linear(hidden, weight[:vocab_size])
     return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), targets)
@@ -134,6 +148,13 @@ def token_losses(
     """Each token's loss (nats), the model's top-1 confidence, and whether the top-1 was right.
 
     Shapes as in `linear_cross_entropy`; three tensors of (N,). For evaluation, in chunks.
+
+    Example:
+        >>> import torch
+        >>> from rr.ops import token_losses
+        >>> losses, _, right = token_losses(torch.eye(2), 9 * torch.eye(2), torch.tensor([0, 0]), 2)
+        >>> right.tolist(), losses.shape
+        ([True, False], torch.Size([2]))
     """
     logits = F.linear(hidden, weight.to(hidden.dtype))[:, :vocab_size]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))

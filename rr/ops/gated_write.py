@@ -11,6 +11,13 @@ def review_gate(h: Tensor, u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """`r = σ(W [rms(h) ; rms(u)] + b)`, (B, T, d). The reference path.
 
     weight: (d, 2d), state half first; bias: (d,). Source: arXiv 2606.31859, equation 3.
+
+    Example:
+        >>> import torch
+        >>> from rr.ops import review_gate
+        >>> h, u = torch.randn(1, 1, 2), torch.randn(1, 1, 2)
+        >>> review_gate(h, u, torch.zeros(2, 4), torch.zeros(2))
+        tensor([[[0.5000, 0.5000]]])
     """
     return torch.sigmoid(F.linear(torch.cat([rms_norm(h), rms_norm(u)], -1), weight, bias))
 

@@ -73,6 +73,14 @@ def work(
     FLOPs are those of the convention of MFU (`ladder.flops_per_token`), attention counted as
     causal, plus what the path recomputes and the head's padding. A compiled path counts as if it
     were not. what: a run, or a model's shape and the `recipe` it trains by. RRError on bad input.
+
+    Example:
+        >>> import rr
+        >>> from rr.perf import work
+        >>> from rr.training.backend import parse_path
+        >>> parts = work(rr.plan("nano"), parse_path("reference"), micro_batch=8)
+        >>> list(parts)
+        ['attention', 'mlp', 'rule', 'embedding', 'head', 'optimizer']
     """
     what, recipe = shape_and_recipe(what, recipe)
     positive("micro-batch", micro_batch)

@@ -33,7 +33,13 @@ ENDS = ("out", "down")  # the matrices that end a branch: attention's and the ML
 
 @dataclass(frozen=True)
 class Site:
-    """Where a rule sits: one sublayer of the stack, or the read before the head ("final")."""
+    """Where a rule sits: one sublayer of the stack, or the read before the head ("final").
+
+    Example:
+        >>> from rr.residual import Site
+        >>> Site("mlp", sublayer=4, n_layer=8, d_model=64, n_head=2).block
+        2
+    """
 
     kind: str  # "attn", "mlp" or "final"
     sublayer: int  # 1 … 2L; 2L + 1 for the final read
@@ -50,7 +56,13 @@ class Site:
 
 
 class Option(NamedTuple):
-    """An option of a rule, as users write it after the colon: `constant:c=0.5`."""
+    """An option of a rule, as users write it after the colon: `constant:c=0.5`.
+
+    Example:
+        >>> from rr.residual import Option
+        >>> Option(0.5, "the constant").accepts
+        'a finite number'
+    """
 
     default: Any
     meaning: str
@@ -76,6 +88,11 @@ class Described(nn.Module):
     source          where it was published
     options         name -> Option; the values are found in `self.opt`
     matrix_names    own parameters that are matrices and so subject to weight decay
+
+    Example:
+        >>> from rr.residual import RULES
+        >>> RULES["standard"].equation
+        'h_l = h_{l-1} + u_l'
     """
 
     kind: ClassVar[str]
@@ -125,6 +142,15 @@ class Rule(Described):
 
     `state` says what flows between layers: a "tensor" (B, T, d), several "streams" (B, T, n, d), or
     a "list" of tensors that grows with depth.
+
+    Example:
+        >>> import rr
+        >>> config = rr.ModelConfig(vocab_size=64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> class Half(rr.Rule):
+        ...     def write(self, state, u):
+        ...         return state + u / 2
+        >>> Half(rr.residual.Site("mlp", 2, 2, 8, 2), config).write(1.0, 1.0)
+        1.5
     """
 
     kind = "residual"
@@ -227,7 +253,20 @@ RULES = REGISTRY["residual"]
 
 
 def register(name: str) -> Callable[[type[Described]], type[Described]]:
-    """Class decorator: `@register("review")` puts a rule into the registry under its kind."""
+    """Class decorator: `@register("review")` puts a rule into the registry under its kind.
+
+    Example:
+        >>> import rr
+        >>> @rr.register("third")
+        ... class Third(rr.Rule):
+        ...     equation = "h + u / 3"
+        ...     source = "an example"
+        ...
+        ...     def write(self, state, u):
+        ...         return state + u / 3
+        >>> rr.plan("nano", "third").rule
+        'third'
+    """
 
     def add(cls: type[Described]) -> type[Described]:
         if not cls.equation or not cls.source:
@@ -246,6 +285,11 @@ def resolve(spec: str, kind: str = "residual") -> tuple[type[Described], dict[st
     """Rule class and typed options of `name:key=value,…` or `path.py:Class:key=value,…`.
 
     Raises RRError for a file that was not allowed (`rr.allow_rule`): nothing of it is run.
+
+    Example:
+        >>> from rr.residual import resolve
+        >>> resolve("constant:c=0.25")[1]["c"]
+        0.25
     """
     name, given = parse_spec(spec)
     known = REGISTRY[kind]
@@ -266,7 +310,13 @@ def resolve(spec: str, kind: str = "residual") -> tuple[type[Described], dict[st
 
 
 def canonical(spec: str, kind: str = "residual") -> str:
-    """One text for one rule: defaults left out, options sorted; what a run's id is made from."""
+    """One text for one rule: defaults left out, options sorted; what a run's id is made from.
+
+    Example:
+        >>> from rr.residual import canonical
+        >>> canonical("constant:c=0.5"), canonical("constant:c=0.25")
+        ('constant', 'constant:c=0.25')
+    """
     cls, given = resolve(spec, kind)
     path = parse_spec(spec)[0]
     kept = {k: v for k, v in sorted(given.items()) if v != cls.options[k].default}
@@ -274,11 +324,25 @@ def canonical(spec: str, kind: str = "residual") -> str:
 
 
 def content(spec: str, kind: str = "residual") -> str:
-    """What a run's id holds of a rule beside its name: "" for one that ships with `rr`."""
+    """What a run's id holds of a rule beside its name: "" for one that ships with `rr`.
+
+    Example:
+        >>> from rr.residual import content
+        >>> content("review")
+        ''
+    """
     return own.content(spec, resolve(spec, kind)[0])
 
 
 def make(spec: str, site: Site, config: ModelConfig) -> Rule:
-    """The residual rule that `spec` names, at one site of a model."""
+    """The residual rule that `spec` names, at one site of a model.
+
+    Example:
+        >>> import rr
+        >>> config = rr.ModelConfig(vocab_size=64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> site = rr.residual.Site("mlp", 2, n_layer=2, d_model=8, n_head=2)
+        >>> rr.residual.make("constant:c=0.25", site, config).write(1.0, 1.0)
+        1.25
+    """
     cls, options = resolve(spec)
     return cls(site, config, **options)

@@ -62,6 +62,15 @@ def allow(*specs: str) -> None:
 
     For names that the caller gives, and never for one that was read from a file. A name without a
     file needs no leave. Raises RRError where there is no such file.
+
+    Example:
+        >>> import rr
+        >>> rr.allow_rule("review:rank=8")  # ships with rr: no file to allow
+        >>> try:
+        ...     rr.allow_rule("no_such_file.py:Mine")
+        ... except rr.RRError:
+        ...     print("there is no such file")
+        there is no such file
     """
     for spec in specs:
         name, _ = parse_spec(spec)
@@ -80,6 +89,11 @@ def as_allowed(
     a file needs one of the same class, whose file has that content; without one, a file of that
     content which was allowed before. The path that was read is opened only to tell its SHA-256.
     Raises RRError, one line, for any other rule in a file, and for one that is given in vain.
+
+    Example:
+        >>> from rr.residual import as_allowed
+        >>> as_allowed([("review", "")], (), "run.json")
+        ['review']
     """
     given = [given] if isinstance(given, str) else list(given)
     for theirs in given:

@@ -22,6 +22,17 @@ def best_rate_shares(
 
     Raises RRError for a rate and seed run twice, fewer than two whole seeds, or a loss that is not
     finite.
+
+    Example:
+        >>> from rr.stats import best_rate_shares
+        >>> losses = {1e-3: [4.0, 4.2], 2e-3: [4.1, 4.1]}
+        >>> rows = [
+        ...     {"lr": lr, "seed": seed, "val_loss": loss}
+        ...     for lr in losses
+        ...     for seed, loss in enumerate(losses[lr])
+        ... ]
+        >>> best_rate_shares(rows)
+        {0.001: 0.75, 0.002: 0.25}
     """
     losses: dict[int, dict[float, float]] = {}
     for row in records:

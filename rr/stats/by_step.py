@@ -20,6 +20,13 @@ def read_curves(folder: str | Path) -> list[dict]:
     A record keeps at most 200 lines of a run, chosen and never averaged, so some steps are absent;
     decay branches are left out. Raises RRError where there is no folder, no run, or a result or
     curve that is damaged.
+
+    Example:
+        >>> import rr
+        >>> from rr.stats import read_curves
+        >>> rows = read_curves(rr.DATA / "measured" / "mini_arms")
+        >>> max(len(row["curve"]) for row in rows) <= 200
+        True
     """
     rows = []
     for record in read_records(folder):
@@ -70,6 +77,17 @@ def gap_by_step(
 
     Raises RRError for an unknown arm, a seed run twice, fewer than two shared seeds, a band
     without a shared step, or a loss that is not finite.
+
+    Example:
+        >>> from rr.stats import gap_by_step
+        >>> curves = {"review": [5.0, 4.0, 3.0], "standard": [5.0, 4.1, 3.2]}
+        >>> rows = [
+        ...     {"rule": arm, "values": "own", "seed": seed, "curve": dict(enumerate(curve))}
+        ...     for arm, curve in curves.items()
+        ...     for seed in (0, 1)
+        ... ]
+        >>> round(gap_by_step(rows, "review", "standard", [(1, 2)])[0]["mean"], 2)
+        -0.15
     """
     known = {arm_of(row) for row in records}
     for name in (arm, baseline):

@@ -17,7 +17,13 @@ from ..config import RRError, nearest
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean with its t interval, in the unit of the values."""
+    """A mean with its t interval, in the unit of the values.
+
+    Example:
+        >>> from rr.stats import interval
+        >>> round(interval([1.0, 2.0, 3.0]).lo, 2)
+        -0.48
+    """
 
     n: int
     mean: float
@@ -29,7 +35,14 @@ class Interval:
 
 @dataclass(frozen=True)
 class Paired:
-    """Mean of a − b over n pairs, its t interval, and the two-sided test of no difference."""
+    """Mean of a − b over n pairs, its t interval, and the two-sided test of no difference.
+
+    Example:
+        >>> from rr.stats import paired
+        >>> a, b = [4.00, 4.02, 3.99], [4.05, 4.06, 4.05]
+        >>> round(paired(a, b).p, 3)
+        0.013
+    """
 
     n: int
     mean: float
@@ -44,7 +57,14 @@ class Paired:
 
 @dataclass(frozen=True)
 class Welch:
-    """mean(a) − mean(b), its t interval, and the two-sided test that assumes no pairing."""
+    """mean(a) − mean(b), its t interval, and the two-sided test that assumes no pairing.
+
+    Example:
+        >>> from rr.stats import welch
+        >>> a, b = [4.00, 4.02, 3.99], [4.05, 4.06, 4.05]
+        >>> round(welch(a, b).df, 1)
+        2.6
+    """
 
     n_a: int
     n_b: int
@@ -63,6 +83,12 @@ class Ranks:
 
     `zeros` pairs were equal and carry no sign. `p_min` = 2^(1−n) is the smallest two-sided p that
     n pairs can give at all, when every difference has the same sign.
+
+    Example:
+        >>> from rr.stats import sign_test
+        >>> a, b = [4.00, 4.02, 3.99], [4.05, 4.06, 4.05]
+        >>> sign_test(a, b).p_min
+        0.25
     """
 
     test: str
@@ -85,6 +111,11 @@ class Bootstrap:
     No resample leaves the range of the n values, and for symmetric noise that whole range covers
     the true mean with probability 1 − 2^(1−n): `ceiling`, above which the coverage cannot be,
     whatever `level` says (n = 3: 0.75).
+
+    Example:
+        >>> from rr.stats import bootstrap
+        >>> bootstrap([0.1, 0.2, 0.3]).ceiling
+        0.75
     """
 
     n: int
@@ -135,6 +166,11 @@ def differences(a: Iterable[float], b: Iterable[float]) -> np.ndarray:
     Rounded to what float64 resolves at the size of a and b, so that 1.5 − 1.4 and 0.3 − 0.2 are
     equal: ties stay ties, and constant differences have a standard deviation of zero. Raises
     RRError for unequal lengths, fewer than two pairs or values that are not finite.
+
+    Example:
+        >>> from rr.stats import differences
+        >>> differences([1.5, 0.3], [1.4, 0.2])
+        array([0.1, 0.1])
     """
     a, b = _arms(a, b)
     resolution = 8 * np.finfo(float).eps * max(np.abs(a).max(), np.abs(b).max())
@@ -148,6 +184,12 @@ def interval(x: Iterable[float], level: float = 0.95) -> Interval:
 
     Exact for normal values, which two or three seeds cannot check. Raises RRError for fewer than
     two values or values that are not finite.
+
+    Example:
+        >>> from rr.stats import interval
+        >>> mean = interval([1.0, 2.0, 3.0])
+        >>> round(mean.lo, 2), round(mean.hi, 2)
+        (-0.48, 4.48)
     """
     x, level = numbers(x, "x"), fraction(level, "level")
     n = len(x)
@@ -166,6 +208,13 @@ def paired(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Paire
     The test assumes normal differences, which two or three seeds cannot check. Where all
     differences are equal, s_d = 0: t is infinite and p is 0, or both are NaN if that difference
     is 0. Raises RRError for unequal lengths, fewer than two pairs or values that are not finite.
+
+    Example:
+        >>> from rr.stats import paired
+        >>> a, b = [4.00, 4.02, 3.99], [4.05, 4.06, 4.05]
+        >>> result = paired(a, b)
+        >>> round(result.mean, 3), result.df
+        (-0.05, 2)
     """
     d = differences(a, b)
     over = interval(d, level)
@@ -184,6 +233,12 @@ def welch(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Welch:
     Assumes normal, *independent* arms: where seeds are shared it throws away what pairing knows.
     With no variance in either arm t is infinite and p 0 (both NaN for equal means), df is NaN.
     Raises RRError for fewer than two values in an arm or values that are not finite.
+
+    Example:
+        >>> from rr.stats import welch
+        >>> a, b = [4.00, 4.02, 3.99], [4.05, 4.06, 4.05]
+        >>> round(welch(a, b).p, 3)
+        0.019
     """
     a, b, level = numbers(a, "a"), numbers(b, "b"), fraction(level, "level")
     if min(len(a), len(b)) < 2:
@@ -211,6 +266,12 @@ def signed_rank(a: Iterable[float], b: Iterable[float]) -> Ranks:
     the null distribution without ties, over all 2^n sign patterns with ties up to n = 13, and by
     the normal approximation with ties above that; `method` says which. Equal pairs are left out
     of n and counted in `zeros`. Raises RRError as `differences` does.
+
+    Example:
+        >>> from rr.stats import signed_rank
+        >>> a, b = [4.00, 4.02, 3.99], [4.05, 4.06, 4.05]
+        >>> signed_rank(a, b).p
+        0.25
     """
     d = differences(a, b)
     moved = d[d != 0]
@@ -235,6 +296,12 @@ def sign_test(a: Iterable[float], b: Iterable[float]) -> Ranks:
 
     Assumes only that seeds are independent. Equal pairs are left out of n and counted in `zeros`.
     Raises RRError as `differences` does.
+
+    Example:
+        >>> from rr.stats import sign_test
+        >>> a, b = [4.00, 4.02, 3.99], [4.05, 4.06, 4.05]
+        >>> sign_test(a, b).p
+        0.25
     """
     d = differences(a, b)
     n, k = int((d != 0).sum()), int((d > 0).sum())
@@ -255,6 +322,12 @@ def bootstrap(
     the same interval. Values that are all equal give an interval of no width. Raises RRError for
     fewer than two values, values that are not finite, an unknown method or fewer than 100
     resamples.
+
+    Example:
+        >>> from rr.stats import bootstrap, differences
+        >>> a, b = [4.00, 4.02, 3.99], [4.05, 4.06, 4.05]
+        >>> round(bootstrap(differences(a, b), method="percentile").mean, 2)
+        -0.05
     """
     x, level = numbers(x, "x"), fraction(level, "level")
     if method not in ("BCa", "percentile", "basic"):

@@ -29,6 +29,18 @@ def contrasts(
     A pair with fewer than two shared seeds has None for all of these and counts in the family as
     p = 1. Raises RRError for an unknown arm, a pair given twice (either way round) or an arm with
     two runs of one seed.
+
+    Example:
+        >>> from rr.stats import contrasts
+        >>> losses = {"review": [3.95, 3.97, 3.96], "constant": [4.00, 4.01, 4.02]}
+        >>> rows = [
+        ...     {"rule": rule, "values": "own", "seed": seed, "val_loss": loss}
+        ...     for rule in losses
+        ...     for seed, loss in enumerate(losses[rule])
+        ... ]
+        >>> row = contrasts(rows, [("review", "constant")])[0]
+        >>> round(row["difference"], 3), row["n"]
+        (-0.05, 3)
     """
     runs: dict[str, list[Mapping]] = {}
     for row in rows:

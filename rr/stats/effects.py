@@ -20,7 +20,14 @@ DESIGNS = ("paired", "independent")
 
 @dataclass(frozen=True)
 class Effect:
-    """A difference in units of a standard deviation (no unit), with its interval."""
+    """A difference in units of a standard deviation (no unit), with its interval.
+
+    Example:
+        >>> from rr.stats import cohen_dz
+        >>> a, b = [4.00, 4.02, 3.99], [4.05, 4.06, 4.05]
+        >>> cohen_dz(a, b).df
+        2
+    """
 
     name: str
     value: float
@@ -54,6 +61,12 @@ def cohen_dz(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Eff
     and is not comparable with Hedges' g. Upwards biased at small n (the interval is not): at n = 2
     its mean is infinite. Interval: noncentral t. Raises RRError as `differences` does, and where
     all differences are equal (s_d = 0).
+
+    Example:
+        >>> from rr.stats import cohen_dz
+        >>> a, b = [4.00, 4.02, 3.99], [4.05, 4.06, 4.05]
+        >>> round(cohen_dz(a, b).value, 2)
+        -5.0
     """
     d, level = differences(a, b), fraction(level, "level")
     n = len(d)
@@ -70,6 +83,12 @@ def hedges_g(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Eff
     In units of the spread *between seeds* within an arm, taken as equal in both. J takes the
     small-sample bias out. Interval: noncentral t, times J. Raises RRError for fewer than two
     values an arm, values that are not finite, or no spread in either arm.
+
+    Example:
+        >>> from rr.stats import hedges_g
+        >>> a, b = [4.00, 4.02, 3.99], [4.05, 4.06, 4.05]
+        >>> round(hedges_g(a, b).value, 2)
+        -3.45
     """
     a, b, level = numbers(a, "a"), numbers(b, "b"), fraction(level, "level")
     n, m = len(a), len(b)
@@ -121,6 +140,11 @@ def power(gap: float, sd: float, n: int, alpha: float = 0.05, design: str = "pai
     freedom. "independent": sd is that of one arm over its seeds (equal in both), √(n/2)·gap/sd,
     2(n − 1). gap and sd in one unit; assumes normal noise and an sd that is *known*: see
     `sd_interval` for how little three seeds say about it. Raises RRError for bad numbers.
+
+    Example:
+        >>> from rr.stats import power
+        >>> round(power(gap=0.02, sd=0.01, n=5), 2)
+        0.91
     """
     gap, sd, alpha = _noise(gap, sd, alpha, design)
     return _power(gap, sd, _seeds(n), alpha, design)
@@ -138,6 +162,11 @@ def seeds_needed(
 
     Terms as in `power`. For m tests under Bonferroni give alpha/m. Raises RRError for a gap of 0,
     which no number of seeds settles, and where more than `most` seeds would be needed.
+
+    Example:
+        >>> from rr.stats import seeds_needed
+        >>> seeds_needed(gap=0.02, sd=0.01)
+        5
     """
     gap, sd, alpha = _noise(gap, sd, alpha, design)
     wanted = fraction(power, "power")
@@ -160,7 +189,13 @@ def seeds_needed(
 def detectable_gap(
     n: int, sd: float, power: float = 0.8, alpha: float = 0.05, design: str = "paired"
 ) -> float:
-    """The smallest true gap that n seeds an arm find with this power, in the unit of sd."""
+    """The smallest true gap that n seeds an arm find with this power, in the unit of sd.
+
+    Example:
+        >>> from rr.stats import detectable_gap
+        >>> round(detectable_gap(n=3, sd=0.01), 3)
+        0.033
+    """
     _, sd, alpha = _noise(0.0, sd, alpha, design)
     n, wanted = _seeds(n), fraction(power, "power")
     if wanted <= alpha:
@@ -176,6 +211,12 @@ def sd_interval(sd: float, df: int, level: float = 0.95) -> tuple[float, float]:
 
     Assumes normal noise. With df = 2 (three seeds) it spans a factor of twelve, so a number of
     seeds planned from it is a guess between both ends. Raises RRError for sd ≤ 0 or df < 1.
+
+    Example:
+        >>> from rr.stats import sd_interval
+        >>> lo, hi = sd_interval(0.01, df=2)
+        >>> round(lo, 4), round(hi, 4)
+        (0.0052, 0.0628)
     """
     _, sd, _ = _noise(0.0, sd, 0.05, "paired")
     if not df >= 1:

@@ -20,6 +20,12 @@ class Fit:
     chance of one as large if the line and the errors were right (None without errors). `errors`:
     "known" (se taken at its word, normal quantiles, df infinite) or "scaled" (only ratios of se
     used, the size read from the residuals, t with n − 2).
+
+    Example:
+        >>> from rr.stats import fit
+        >>> line = fit([0, 1, 2], [1.0, 3.1, 4.9])
+        >>> round(line.slope, 2), line.errors
+        (1.95, 'scaled')
     """
 
     n: int
@@ -61,6 +67,12 @@ def fit(
     error from two or three seeds is itself noise, and a seed with a lucky spread would rule the
     line: pool them (`pooled_sd`) first. Assumes a straight line and independent normal errors.
     Raises RRError for fewer than three points, unequal lengths, x that does not vary, or se ≤ 0.
+
+    Example:
+        >>> from rr.stats import fit
+        >>> line = fit([0, 1, 2], [1.0, 3.1, 4.9])
+        >>> round(line.intercept, 2), round(line.slope, 2)
+        (1.05, 1.95)
     """
     x, y, level = numbers(x, "x"), numbers(y, "y"), fraction(level, "level")
     errors = errors or ("scaled" if se is None else "known")
@@ -107,6 +119,11 @@ def pooled_sd(groups: Iterable[Iterable[float]]) -> tuple[float, int]:
     """(s, df): s² = Σ(n_i − 1)s_i²/Σ(n_i − 1), the spread within groups, taken as equal in all.
 
     Raises RRError where no group has two values.
+
+    Example:
+        >>> from rr.stats import pooled_sd
+        >>> pooled_sd([[1.0, 3.0], [2.0, 4.0]])
+        (1.4142135623730951, 2)
     """
     groups = [numbers(group, f"group {i + 1}") for i, group in enumerate(groups)]
     df = sum(len(group) - 1 for group in groups if len(group))

@@ -25,6 +25,11 @@ def bonferroni(p: Iterable[float]) -> list[float]:
     """Adjusted p-values min(1, m·p) of m tests: below α, the chance of any false one is ≤ α.
 
     Holds under any dependence among the tests. Raises RRError for what is no probability.
+
+    Example:
+        >>> from rr.stats import bonferroni
+        >>> bonferroni([0.01, 0.04])
+        [0.02, 0.08]
     """
     p = _chances(p)
     return [min(1.0, len(p) * value) for value in p]
@@ -36,6 +41,11 @@ def holm(p: Iterable[float]) -> list[float]:
     With p sorted ascending, q_(i) = max over j ≤ i of min(1, (m − j + 1)·p_(j)). The same
     guarantee as Bonferroni's under any dependence, and never less power. Raises RRError for what
     is no probability.
+
+    Example:
+        >>> from rr.stats import holm
+        >>> holm([0.01, 0.04])
+        [0.02, 0.04]
     """
     p = _chances(p)
     adjusted, floor = [0.0] * len(p), 0.0
@@ -79,6 +89,18 @@ def family(
     with p None; it counts in the family as p = 1, so that a failure never eases the correction of
     the others. Raises RRError where the arm or a baseline is in no group, or a seed is twice in
     one.
+
+    Example:
+        >>> from rr.stats import family
+        >>> losses = {"review": [3.95, 3.97, 3.96], "constant": [4.00, 4.01, 4.02]}
+        >>> rows = [
+        ...     {"arm": arm, "rung": "mini", "seed": seed, "val_loss": loss}
+        ...     for arm in losses
+        ...     for seed, loss in enumerate(losses[arm])
+        ... ]
+        >>> row = family(rows, "review", ["constant"])[0]
+        >>> row["pairs"], round(row["difference"], 3)
+        ([0, 1, 2], -0.05)
     """
     known = {row["arm"] for row in rows}
     for name in (arm, *baselines):

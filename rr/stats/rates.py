@@ -70,6 +70,15 @@ def rate_costs(rows: Iterable[Mapping]) -> list[dict]:
 
     A grid says nothing between its rates: the best one is the best of those tried. Raises RRError
     for fewer than two rates, or arms that were not run at the same rates and seeds.
+
+    Example:
+        >>> from rr.stats import rate_costs
+        >>> rows = [
+        ...     {"rule": "review", "values": "own", "seed": 0, "lr": lr, "val_loss": loss}
+        ...     for lr, loss in [(1e-3, 4.1), (2e-3, 4.0), (4e-3, 4.3)]
+        ... ]
+        >>> rate_costs(rows)[0]["best"]
+        0.002
     """
     runs: dict[str, dict[float, list[Mapping]]] = {}
     for row in rows:

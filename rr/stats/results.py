@@ -26,7 +26,15 @@ NEEDED = ("id", "rule", "values", "seed", "lr", "status", "val_loss", *GROUP)
 
 @dataclass
 class Found:
-    """What `scan` met below a folder."""
+    """What `scan` met below a folder.
+
+    Example:
+        >>> import tempfile
+        >>> from rr.stats import scan
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     print(scan(folder))
+        Found(rows=[], damaged=[], waiting=[])
+    """
 
     rows: list[dict] = field(default_factory=list)  # results; one with decay branches, a row each
     damaged: list[tuple[Path, str]] = field(default_factory=list)  # result.json, and what is wrong
@@ -91,7 +99,14 @@ def rows_of(record: Record) -> list[dict]:
 
 
 def scan(folder: str | Path) -> Found:
-    """Every run below `folder`, sorted by path. Raises RRError where there is no folder."""
+    """Every run below `folder`, sorted by path. Raises RRError where there is no folder.
+
+    Example:
+        >>> import rr
+        >>> from rr.stats import scan
+        >>> scan(rr.DATA / "measured" / "mini_arms").damaged
+        []
+    """
     found = Found()
     for record in read_records(folder):
         if "result.json" not in record:
@@ -109,6 +124,13 @@ def read_results(folder: str | Path) -> list[dict]:
 
     A file that cannot be believed is named on stderr and counted, never used; so are folders with
     a run.json and no result yet. Raises RRError where there is no folder or no result.
+
+    Example:
+        >>> import rr
+        >>> from rr.stats import read_results
+        >>> rows = read_results(rr.DATA / "measured" / "mini_arms")
+        >>> {row["rung"] for row in rows}
+        {'mini'}
     """
     found = scan(folder)
     rows, damaged, waiting = found.rows, len(found.damaged), len(found.waiting)

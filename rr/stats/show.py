@@ -92,6 +92,13 @@ def render(rows: Sequence[dict], more: bool = False) -> str:
     """The table of `table()` as text, one block a group. Diverged runs are marked with ✗.
 
     more: bootstrap intervals, Welch's test and Holm's correction beside the paired test.
+
+    Example:
+        >>> import rr
+        >>> from rr.stats import read_results, render, table
+        >>> rows = read_results(rr.DATA / "measured" / "mini_arms")
+        >>> "review" in render(table(rows))
+        True
     """
     blocks, head = [], MORE if more else HEAD
     for title, group in grouped(rows):
@@ -109,7 +116,15 @@ def render(rows: Sequence[dict], more: bool = False) -> str:
 
 
 def markdown(rows: Sequence[dict]) -> str:
-    """The same, in full, as GitHub's Markdown: a heading and a table for each group."""
+    """The same, in full, as GitHub's Markdown: a heading and a table for each group.
+
+    Example:
+        >>> import rr
+        >>> from rr.stats import markdown, read_results, table
+        >>> rows = read_results(rr.DATA / "measured" / "mini_arms")
+        >>> "| review " in markdown(table(rows))
+        True
+    """
 
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
@@ -124,7 +139,15 @@ def markdown(rows: Sequence[dict]) -> str:
 
 
 def csv_text(rows: Sequence[dict]) -> str:
-    """The same with all digits, a line a row: seeds parted by spaces, notes by semicolons."""
+    """The same with all digits, a line a row: seeds parted by spaces, notes by semicolons.
+
+    Example:
+        >>> import rr
+        >>> from rr.stats import csv_text, read_results, table
+        >>> rows = read_results(rr.DATA / "measured" / "mini_arms")
+        >>> csv_text(table(rows)).split(",")[:3]
+        ['rung', 'protocol', 'corpus']
+    """
     out = io.StringIO()
     writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
     writer.writeheader()

@@ -67,6 +67,13 @@ def table(rows: Sequence[dict], baseline: str = "standard") -> list[dict]:
     seed with two different runs is noted, and takes no part in a comparison. A baseline that was
     run at several learning rates is met at the arm's own, or, where the two share fewer than two
     seeds there, at the one with most shared seeds. Raises RRError where no group has the baseline.
+
+    Example:
+        >>> import rr
+        >>> from rr.stats import read_results, table
+        >>> rows = read_results(rr.DATA / "measured" / "mini_arms")
+        >>> table(rows)[0]["arm"]
+        'standard (lr 0.0005)'
     """
     unique, baseline = list({row["id"]: row for row in rows}.values()), _named(baseline)
     groups = defaultdict(lambda: defaultdict(list))

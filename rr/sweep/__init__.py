@@ -57,7 +57,15 @@ __all__ = [
 
 
 def commands(plan: Sequence[Cell], runner: Runner) -> list[list[str]]:
-    """The command of each cell, for another scheduler; nothing is created."""
+    """The command of each cell, for another scheduler; nothing is created.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from rr.sweep import Runner, cells, commands
+        >>> plan = cells({"rung": ["nano"], "rule": ["review", "standard"]}, say=print)
+        >>> len(commands(plan, Runner("direct", Path("runs"), {})))
+        2
+    """
     return [runner.command(cell) for cell in plan]
 
 
@@ -87,6 +95,17 @@ def sweep(
 
     Raises RRError before anything is started; RunFailed, when all cells have ended, naming those
     that failed or diverged; Interrupted when stopped or out of hours, the checkpoints saved.
+
+    Example:
+        >>> import tempfile
+        >>> from rr.sweep import cells, sweep
+        >>> tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
+        >>> short = {"steps": [2], "batch": [1], "eval_batches": [1]}
+        >>> plan = cells({"rung": [tiny], **short}, say=print)
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     done = sweep(plan, out, runner="direct", jobs=1, log=lambda line: None)
+        >>> len(done)
+        1
     """
     out = Path(out)
     machine = {name: value for name, value in (machine or {}).items() if value is not None}
@@ -144,6 +163,10 @@ def check(
 
     machine: as `Runner` holds it. ray: options of the engine ray alone. here: the cells run on this
     machine, whose device has to exist.
+
+    Example:
+        >>> from rr.sweep import check
+        >>> check({"threads": 1, "device": "cpu"}, "local", {}, here=True)  # nothing to object to
     """
     if engine not in ENGINES:
         raise RRError(f"unknown engine {engine!r}: {nearest(engine, ENGINES)}")

@@ -17,6 +17,13 @@ class Runner:
 
     machine: options of `rr train` that are not part of the id (threads, device, path, micro_batch,
     save_every, parallel, log), as far as given. processes: per cell, by torchrun.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from rr.sweep import Runner, cells
+        >>> plan = cells({"rung": ["nano"], "seed": [0]}, say=print)
+        >>> Runner("direct", Path("runs"), {"threads": 1}).command(plan[0])[:4]
+        ['rr', 'train', '--rung', 'nano']
     """
 
     def __init__(

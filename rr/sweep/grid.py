@@ -26,6 +26,12 @@ class Cell:
 
     flops: of all its training, flops_per_token · tokens, those of decay branches included.
     name: for people, `60M review seed 0`: the options in which the cells differ.
+
+    Example:
+        >>> from rr.sweep import cells
+        >>> (cell,) = cells({"rung": ["nano"], "seed": [3]}, say=print)
+        >>> cell.name, cell.words["seed"]
+        ('review seed 3', 3)
     """
 
     run: Run
@@ -67,6 +73,12 @@ def cells(
     seeds that the study gave the rung, tinystories. say: called with a line where two combinations
     are the same run, which is run once, and where a published rung's name is given another size.
     Raises RRError, before anything is created, for what `rr.plan` refuses.
+
+    Example:
+        >>> from rr.sweep import cells
+        >>> options = {"rung": ["nano"], "rule": ["review", "standard"], "seed": [0, 1]}
+        >>> [cell.name for cell in cells(options, say=print)]
+        ['standard seed 0', 'review seed 0', 'standard seed 1', 'review seed 1']
     """
     if order not in ORDERS:
         raise RRError(f"unknown order {order!r}: {nearest(order, ORDERS)}")
@@ -102,7 +114,14 @@ def cells(
 
 
 def place(run: Run, order: str) -> tuple:
-    """A sort key: the run's place in an order."""
+    """A sort key: the run's place in an order.
+
+    Example:
+        >>> import rr
+        >>> from rr.sweep import place
+        >>> place(rr.plan("nano"), "smallest") < place(rr.plan("mini"), "smallest")
+        True
+    """
     if order == "smallest":
         return *group(run), run.rule != "standard", run.rule, run.values
     return (-_flops(run) if order == "longest" else 0,)

@@ -14,7 +14,13 @@ from .grid import Cell
 
 
 class Hours:
-    """A limit `hours` from now. expected: seconds of a run, None if unknown; clock: seconds."""
+    """A limit `hours` from now. expected: seconds of a run, None if unknown; clock: seconds.
+
+    Example:
+        >>> from rr.sweep import Hours
+        >>> Hours(2.0).over
+        False
+    """
 
     def __init__(
         self,

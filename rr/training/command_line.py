@@ -48,6 +48,11 @@ def typed(options: Mapping[str, object]) -> list[str]:
     """Options as they are typed: `--seed 0 1 --budgets 10,20 30,60 --depth-lr`.
 
     A list is an option's values; a list within it is one value with commas. None, False: not given.
+
+    Example:
+        >>> from rr.sweep import typed
+        >>> typed({"seed": [0, 1], "depth_lr": True})
+        ['--seed', '0', '1', '--depth-lr']
     """
     words = []
     for name, value in options.items():

@@ -156,6 +156,16 @@ def save_pretrained(run: str | Path, to: str | Path) -> Path:
     """Write a run's newest weights, configuration, tokenizer and card into the folder `to`.
 
     Raises RRError where `run` is no run or its rule is a reader's own, which nobody else has.
+
+    Example:
+        >>> import tempfile
+        >>> import rr
+        >>> tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
+        >>> run = rr.plan(tiny, steps=2, batch=1, eval_batches=1)
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     folder = rr.train(run, out, log=lambda line: None)
+        ...     print((rr.save_pretrained(folder, f"{out}/model") / "config.json").exists())
+        True
     """
     _, told = read_specification(Path(run))
     own = [
@@ -192,5 +202,16 @@ def from_pretrained(
     tomorrow. allow_rule: a rule in a file, `path.py:Class`, that its configuration names and that
     may be imported; without it nothing is. Raises RRError where there is no such model, or it is
     damaged or another's: its weights are then neither read nor made room for.
+
+    Example:
+        >>> import tempfile
+        >>> import rr
+        >>> tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
+        >>> run = rr.plan(tiny, steps=2, batch=1, eval_batches=1)
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     folder = rr.train(run, out, log=lambda line: None)
+        ...     model = rr.save_pretrained(folder, f"{out}/model")
+        ...     print(rr.from_pretrained(model).config.d_model)
+        16
     """
     return Pretrained.from_pretrained(name, revision=revision, allow_rule=allow_rule)

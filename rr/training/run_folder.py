@@ -43,6 +43,12 @@ def plan(
     corpus, tokenizer: see `text_of`, which chooses where one is None.
     Options: values, loops, flavour, seed, protocol, steps, budgets, warmup, lr, batch,
     eval_batches, precision, depth_lr.
+
+    Example:
+        >>> import rr
+        >>> run = rr.plan("nano", "highway", steps=10)
+        >>> run.model.d_model, run.recipe.steps
+        (128, 10)
     """
     corpus, tokenizer = text_of(rung, corpus, tokenizer)
     return specify(
@@ -277,6 +283,16 @@ def load(
     loops: passes over the stack, where not those of the run; a rule whose scale depends on N takes
     that of the new N, unless keep_scale. See `rr.model.at_loops`. allow_rule: a rule in a file,
     `path.py:Class`, that the run was trained with and that may be imported: see `allowed`.
+
+    Example:
+        >>> import tempfile
+        >>> import rr
+        >>> tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
+        >>> run = rr.plan(tiny, steps=2, batch=1, eval_batches=1)
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     model, run, vocabulary = rr.load(rr.train(run, out, log=lambda line: None))
+        >>> model.config.seq_len, run.rule
+        (16, 'review')
     """
     folder = Path(folder)
     record, run = read_specification(folder)

@@ -71,6 +71,16 @@ def train(
 
     Raises RRError (bad input), RunFailed (the run cannot continue), Interrupted (SIGTERM or Ctrl-C:
     the step was finished and saved). A loss that is not finite ends the run as "diverged".
+
+    Example:
+        >>> import tempfile
+        >>> import rr
+        >>> tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
+        >>> run = rr.plan(tiny, steps=2, batch=1, eval_batches=1)
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     folder = rr.train(run, out, log=lambda line: None)
+        ...     print(folder.name == run.id, (folder / "result.json").exists())
+        True True
     """
     check_rules(run)
     folder = Path(out) / run.id

@@ -30,8 +30,9 @@ SITE = ROOT / "_build" / "test-site"
 def toc() -> list[str]:
     """The book's pages in order, as paths without suffix."""
     book = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text(encoding="utf-8"))
-    chapters = [chapter["file"] for part in book["parts"] for chapter in part["chapters"]]
-    return [book["root"], *chapters]
+    pages = [page for part in book["parts"] for page in part["chapters"]]
+    files = [one["file"] for page in pages for one in (page, *page.get("sections", ()))]
+    return [book["root"], *files]
 
 
 def is_chapter(page: str) -> bool:

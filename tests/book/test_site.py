@@ -7,6 +7,7 @@ from urllib.parse import unquote, urldefrag, urlparse
 
 import home
 import pytest
+import reference
 from bs4 import BeautifulSoup
 
 from .conftest import is_chapter, toc
@@ -27,6 +28,16 @@ def test_every_page_of_the_book_is_there(site):
     missing = [page for page in toc() if not (site / f"{page}.html").exists()]
     assert not missing
     assert (site / "index.html").exists()
+
+
+def test_every_public_name_is_in_the_reference(site, soups):
+    for package in reference.PACKAGES:
+        soup = soups[site / "book" / "api" / f"{package}.html"]
+        anchors = {tag["id"] for tag in soup.find_all(id=True)}
+        headings = {tag.get_text().removesuffix("#") for tag in soup.select("h1, h2, h3")}
+        for name, value in reference.public(package):
+            assert reference.label(name, value) in anchors, name
+            assert name in {words.removesuffix(" (module)") for words in headings}, name
 
 
 def test_internal_links_lead_somewhere(site, soups):

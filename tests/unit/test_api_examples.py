@@ -1,0 +1,60 @@
+"""Every public name has a docstring and an example, and the examples give what they show."""
+
+import doctest
+import inspect
+from importlib import import_module
+
+import pytest
+import reference
+
+from rr.residual import REGISTRY
+
+FACES = [package for package in reference.PACKAGES if hasattr(import_module(package), "__all__")]
+DESCRIBED = {
+    name: value
+    for package in FACES
+    for name, value in reference.public(package)
+    if reference.described(value)
+}
+# the same object under two names is run once
+ONCE = {value: name for name, value in reversed(DESCRIBED.items())}
+
+
+@pytest.fixture
+def registry():
+    """Rules that an example registers are gone after it."""
+    before = {kind: dict(rules) for kind, rules in REGISTRY.items()}
+    yield
+    for kind, rules in before.items():
+        REGISTRY[kind].clear()
+        REGISTRY[kind].update(rules)
+
+
+def test_every_package_with_public_names_has_a_page():
+    root = import_module("rr").__path__
+    packages = {f"rr.{info.name}" for info in reference.pkgutil.iter_modules(root) if info.ispkg}
+    assert {"rr", *packages} == set(reference.PACKAGES)
+
+
+@pytest.mark.parametrize("package", reference.PACKAGES)
+def test_every_public_name_has_a_docstring(package):
+    docs = {
+        name: vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
+        for name, value in reference.public(package)
+        if reference.described(value)
+    }
+    assert docs and all(docs.values()), [name for name, doc in docs.items() if not doc]
+
+
+@pytest.mark.parametrize("name", sorted(ONCE.values()))
+def test_example(name, registry, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, example = reference.split(inspect.getdoc(DESCRIBED[name]))
+    assert example, f"{name} has no example: end its docstring with one, below `Example:`"
+    test = doctest.DocTestParser().get_doctest(
+        example + "\n", {"__name__": "example"}, name, None, 0
+    )
+    said: list[str] = []
+    result = doctest.DocTestRunner().run(test, out=said.append)
+    assert result.attempted and not result.failed, "".join(said)
+    assert not list(tmp_path.iterdir()), "it leaves files behind"
