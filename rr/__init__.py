@@ -42,6 +42,7 @@ _WHERE = {
     "Model": "model",
     "ModelConfig": "config",
     "Recipe": "config",
+    "Residuals": "residual",
     "RRError": "config",
     "Rule": "residual",
     "Run": "config",

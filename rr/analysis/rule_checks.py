@@ -15,8 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from ..config import ModelConfig
 from ..model.compile import compile_model
 from ..model.init import initialise
-from ..model.transformer import Model, site_of
-from ..residual import Rule, Site, allow_rule, make
+from ..model.transformer import Model
+from ..residual import Rule, Site, allow_rule, make, site_of
 
 B, T, D = 2, 6, 16
 

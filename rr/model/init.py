@@ -1,10 +1,9 @@
 """Initial weights, drawn from the run's seed."""
 
-import hashlib
-
 import torch
 from torch import Tensor, nn
 
+from ..residual.stack import keyed
 from .transformer import Model
 
 
@@ -41,8 +40,7 @@ def initialise(model: Model, seed: int, shared: bool = True) -> Model:
     def normal(tensor: Tensor, std: float | Tensor, rows: int | None = None) -> None:
         source = stream
         if shared:
-            digest = hashlib.sha256(f"{seed}/{names[id(tensor)]}".encode()).digest()
-            source = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+            source = keyed(seed, names[id(tensor)])
         kept = tensor[:rows]
         kept.copy_(torch.randn(kept.shape, generator=source) * std)
 

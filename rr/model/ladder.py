@@ -12,7 +12,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from ..config import ModelConfig, Recipe, RRError, Run, nearest, parse_spec, positive
-from ..residual import REGISTRY, allow_rule, canonical, content, resolve
+from ..residual import REGISTRY, Residuals, allow_rule, canonical, content, resolve
 from .transformer import Layer, Model
 
 PAPER_ARMS = ("review", "highway", "standard")
@@ -386,7 +386,7 @@ def polynomial(costs: Sequence[int]) -> str:
 def _middle(config: ModelConfig) -> Layer:
     """The second block of a model, built alone."""
     with torch.device("meta"), _Uninitialised():
-        return Layer(config, 2)
+        return Layer(config, Residuals.of(config).pairs[1])
 
 
 def _start(name: str) -> float | None:

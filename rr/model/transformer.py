@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from ..config import ModelConfig, RRError
 from ..ops import cross_entropy
 from ..ops.backends import DEFAULT, Kernels
-from ..residual import Site, make, resolve
+from ..residual import Residuals, Rule, Site
 from ..residual.values import make_values
 
 
@@ -131,15 +131,12 @@ class Layer(nn.Module):
     def __init__(
         self,
         config: ModelConfig,
-        block: int,
-        pass_: int | None = None,
+        rules: tuple[Rule, Rule],
         body: "Layer | None" = None,
     ) -> None:
         super().__init__()
-        kinds = enumerate(("attn", "mlp"))
-        sites = [site_of(config, kind, 2 * block - 1 + i, pass_) for i, kind in kinds]
-        self.attn_rule, self.mlp_rule = (make(config.rule, site, config) for site in sites)
-        self.attn = Attention(config, sites[0]) if body is None else body.attn
+        self.attn_rule, self.mlp_rule = rules
+        self.attn = Attention(config, self.attn_rule.site) if body is None else body.attn
         self.mlp = MLP(config) if body is None else body.mlp
 
     def forward(self, state: Any, vstate: Any = None, cache: KVCache | None = None):
@@ -154,31 +151,13 @@ class Layer(nn.Module):
         return self._through(state, vstate, cache)
 
     def _through(self, state: Any, vstate: Any, cache: KVCache | None = None):
-        x, state = self.attn_rule.read(state)
-        u, vstate = self.attn(x, vstate, cache)
-        state = self.attn_rule(state, u)
-        x, state = self.mlp_rule.read(state)
-        state = self.mlp_rule(state, self.mlp(x))
-        return state, vstate
+        state, vstate = self.attn_rule.around(state, self.attn, vstate, cache)
+        return self.mlp_rule.around(state, self.mlp), vstate
 
     @property
     def rules(self) -> tuple:
         """The two residual rules, attention first."""
         return self.attn_rule, self.mlp_rule
-
-
-def site_of(config: ModelConfig, kind: str, sublayer: int, pass_: int | None = None) -> Site:
-    """The site of one sublayer (1 … 2L, or 2L + 1 for "final") in a model of this shape.
-
-    Example:
-        >>> import rr
-        >>> config = rr.ModelConfig(vocab_size=64, n_layer=2, n_head=2, d_model=8, d_ff=16)
-        >>> site = rr.model.site_of(config, "mlp", sublayer=4)
-        >>> site.kind, site.block
-        ('mlp', 2)
-    """
-    shape = config.n_layer, config.d_model, config.n_head, config.n_loops
-    return Site(kind, sublayer, *shape, pass_)
 
 
 class Stack(nn.Module):
@@ -224,26 +203,18 @@ class Model(nn.Module):
             self.position = nn.Embedding(config.seq_len, config.d_model)
         if not config.tied:
             self.head = nn.Linear(config.d_model, config.padded_vocab, bias=False)
-        self.per_pass = bool(resolve(config.rule)[1].get("per_pass"))
-        blocks = range(1, config.n_layer + 1)
-        pass_ = 1 if self.per_pass else None
-        self.layers = nn.ModuleList(Layer(config, block, pass_) for block in blocks)
-        self.final_rule = make(
-            config.rule, site_of(config, "final", 2 * config.n_layer + 1), config
-        )
-        later = range(2, config.n_loops + 1) if self.per_pass else ()
+        residuals, depth = Residuals.of(config), config.n_layer
+        self.per_pass, pairs = residuals.per_pass, residuals.pairs
+        self.layers = nn.ModuleList(Layer(config, rules) for rules in pairs[:depth])
+        self.final_rule = residuals.final
         # Plain lists: attention and MLP are registered once, in `layers`.
         self._later = [
-            [Layer(config, block, n, self.layers[block - 1]) for block in blocks] for n in later
+            [Layer(config, pairs[n + i], self.layers[i]) for i in range(depth)]
+            for n in range(depth, len(pairs), depth)
         ]
         self.later_rules = nn.ModuleList(
             rule for layers in self._later for layer in layers for rule in layer.rules
         )
-        if self.per_pass and not any(p.numel() for rule in self.rules for p in rule.parameters()):
-            raise RRError(
-                f"{config.rule}: per_pass=1 gives each pass parameters of its own, and "
-                "this rule has none: use per_pass=0"
-            )
         self.stack = Stack(self.passes, self.final_rule)
         self.use(kernels)
 

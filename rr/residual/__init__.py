@@ -19,12 +19,14 @@ from .base import (
 )
 from .own import allow as allow_rule
 from .own import as_allowed
+from .stack import Residuals, site_of
 
 __all__ = [
     "REGISTRY",
     "RULES",
     "Described",
     "Option",
+    "Residuals",
     "Rule",
     "Site",
     "additive",
@@ -37,5 +39,6 @@ __all__ = [
     "make",
     "register",
     "resolve",
+    "site_of",
     "streams",
 ]

@@ -142,7 +142,7 @@ class ReZero(OwnStart):
         self.alpha = nn.Parameter(torch.zeros(()))
 
     def norm_params(self, site: Site) -> int:
-        return site.d_model if self.opt.norm == "pre" else 0
+        return super().norm_params(site) if self.opt.norm == "pre" else 0
 
     def read(self, state: Tensor) -> tuple[Tensor, Tensor]:
         return super().read(state) if self.opt.norm == "pre" else (state, state)

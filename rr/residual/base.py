@@ -6,6 +6,8 @@ A rule stands between a sublayer (attention or MLP) and the residual stream:
     u        = sublayer(x)           # the update it proposes, (B, T, d)
     state    = rule.write(state, u)  # how the proposal is written back
 
+`state = rule(state, sublayer)` is these three lines.
+
 Everything that is known about a rule, its class says itself: equation, source, parameters, FLOPs,
 coefficient and gain at initialisation. Matching, cost tables, the command line, the book and the
 test suite all read it from there.
@@ -23,7 +25,7 @@ from torch import Tensor, nn
 
 from ..config import ModelConfig, RRError, nearest, parse_spec
 from ..ops.backends import DEFAULT, Kernels
-from ..ops.norm import rms_norm
+from ..ops.norm import EPS, rms_norm
 from . import own
 
 # Fills a tensor with N(0, std): the model's init table hands rules its own random stream.
@@ -48,6 +50,7 @@ class Site:
     n_head: int
     n_loops: int = 1  # N, passes
     pass_: int | None = None  # which pass, where a rule has one copy a pass; None: shared
+    norm: bool = True  # False: the branch normalises what it reads, and the rule does not
 
     @property
     def block(self) -> int:
@@ -181,9 +184,13 @@ class Rule(Described):
         """The stream at the bottom, from the embeddings x0 (B, T, d)."""
         return x0
 
+    def prenorm(self, x: Tensor, eps: float = EPS) -> Tensor:
+        """The pre-norm rms(x) ⊙ gain, (B, T, d); x itself where the branch has its own norm."""
+        return rms_norm(x, self.gain, eps) if self.site.norm else x
+
     def read(self, state: Any) -> tuple[Tensor, Any]:
-        """What the sublayer sees, (B, T, d): here the pre-norm rms(h) ⊙ gain."""
-        return rms_norm(state, self.gain), state
+        """What the sublayer sees, (B, T, d): here the pre-norm of h."""
+        return self.prenorm(state), state
 
     def write(self, state: Any, u: Tensor) -> Any:
         """The stream after the update u (B, T, d) was written."""
@@ -192,6 +199,23 @@ class Rule(Described):
     def forward(self, state: Any, u: Tensor) -> Any:
         """`write`, called as a module, so that forward hooks see and may replace every write."""
         return self.write(state, u)
+
+    def around(self, state: Any, branch: Callable, *args: Any, **kwargs: Any) -> Any:
+        """One sublayer: read, u = branch(x, *args, **kwargs), write. The stream's new state.
+
+        branch: any callable from x (B, T, d) to the update u (B, T, d). Where it returns a tuple,
+        (u, more …), so does the rule: (state, more …). RRError where u has another shape than x.
+        """
+        x, state = self.read(state)
+        made = branch(x, *args, **kwargs)
+        u, *more = made if isinstance(made, tuple) else (made,)
+        if u.shape != x.shape:
+            raise RRError(
+                f"sublayer {self.site.sublayer}: the branch returned {tuple(u.shape)}, "
+                f"expected {tuple(x.shape)}, the shape that it read"
+            )
+        state = self(state, u)
+        return (state, *more) if isinstance(made, tuple) else state
 
     def gate(self, h: Tensor, u: Tensor) -> Tensor | None:
         """The coefficient on u, broadcastable to (B, T, d), for analysis; None if there is none."""
@@ -214,7 +238,7 @@ class Rule(Described):
 
     def norm_params(self, site: Site) -> int:
         """Scalars of the norm's gain; 0 where the rule does not normalise."""
-        return site.d_model
+        return site.d_model if site.norm else 0
 
     def write_params(self, site: Site) -> int:
         """Trainable scalars of the write alone."""

@@ -58,7 +58,7 @@ class DenseFormer(Rule):
         return [x0, x0]
 
     def read(self, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        return rms_norm(state[0], self.gain), state
+        return self.prenorm(state[0]), state
 
     def write(self, state: list[Tensor], u: Tensor) -> list[Tensor]:
         h, *past = state
@@ -146,7 +146,7 @@ class AttnRes(Rule):
     def read(self, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         mixed = (self.weights(state) * torch.stack(state)).sum(0)
         eps = EPS / len(state) ** 2 if self.opt.neutral else EPS
-        return rms_norm(mixed, self.gain, eps), state
+        return self.prenorm(mixed, eps), state
 
     def write(self, state: list[Tensor], u: Tensor) -> list[Tensor]:
         u = u.to(state[0].dtype)  # the stream keeps its precision under autocast

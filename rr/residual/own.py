@@ -32,6 +32,7 @@ _NOT_CONTENT = {
 # Modules that have moved since the first run of a rule that names them: a name that is hashed stays
 # the one it had then, so that the ids of recorded runs stay.
 _FORMER = {
+    "rr.residual.stack": "rr.model",  # site_of
     "rr.residual.values": "rr.values",
     "rr.ops.backends": "rr.ops",
     "rr.ops.cross_entropy": "rr.ops",

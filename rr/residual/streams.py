@@ -102,13 +102,13 @@ class HyperConnections(Rule):
     def read(self, state: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | Tensor]:
         """The final site reads the streams' sum; elsewhere B goes along to the write."""
         if self.site.kind == "final":
-            return rms_norm(state.sum(-2), self.gain), state
+            return self.prenorm(state.sum(-2)), state
         read, mix, spread = self.coefficients(state)
         how = torch.cat([read, mix], -1).to(state.dtype).transpose(-1, -2)
         with torch.autocast(state.device.type, enabled=False):  # the streams keep their precision
             made = how @ state  # (B, T, 1 + n, d)
         x, streams = made[..., 0, :], made[..., 1:, :]
-        return rms_norm(x, self.gain), (streams, spread)
+        return self.prenorm(x), (streams, spread)
 
     def write(self, state: tuple[Tensor, Tensor], u: Tensor) -> Tensor:
         streams, spread = state

@@ -1,0 +1,205 @@
+"""The residual rules of a whole stack, around any branches: what `rr.Model` is built on."""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..config import ModelConfig, RRError, positive
+from . import own
+from .base import Described, Rule, Site, make, resolve
+
+
+def site_of(
+    config: ModelConfig, kind: str, sublayer: int, pass_: int | None = None, norm: bool = True
+) -> Site:
+    """The site of one sublayer (1 … 2L, or 2L + 1 for "final") in a model of this shape.
+
+    Example:
+        >>> import rr
+        >>> config = rr.ModelConfig(vocab_size=64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> site = rr.model.site_of(config, "mlp", sublayer=4)
+        >>> site.kind, site.block
+        ('mlp', 2)
+    """
+    shape = config.n_layer, config.d_model, config.n_head, config.n_loops
+    return Site(kind, sublayer, *shape, pass_, norm)
+
+
+def keyed(seed: int, name: str) -> torch.Generator:
+    """The random stream of one tensor, by the run's seed and the tensor's name."""
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+class Residuals(nn.Module):
+    """One residual rule at every sublayer of a stack, for branches of your own.
+
+        res = rr.Residuals("hyper-connections", dim=512, n_layer=12, n_head=8)
+        state = res.open(x)                             # embeddings (B, T, d)
+        for i, block in enumerate(blocks):
+            state = res[2 * i](state, block.attn)       # any callable (B, T, d) -> (B, T, d)
+            state = res[2 * i + 1](state, block.mlp)
+        x = res.close(state)                            # what the head reads, (B, T, d)
+
+    A branch may take more, `res[i](state, attn, mask, cache=cache)`, and may return more, (u, …):
+    then the call returns (state, …). Between two calls the state is one tensor (B, T, d), streams
+    (B, T, n, d) or a list of tensors (B, T, d), as `res.state` says.
+
+    rule     of the registry, with its options, or a file of your own: "my_rule.py:Class"
+    dim      d, channels of the stream
+    n_layer  L, blocks of two sublayers: attention, then MLP
+    n_head   H; rules with one gate a head need it
+    loops    N, passes over the same L blocks: `res[i]` for i = 0 … 2·L·N − 1. All passes share a
+             rule's parameters; with the option per_pass=1 each has its own
+    norm     whether the rule brings the pre-norm rms(x) ⊙ gain, and one before the head. False: the
+             branches have their own, and so has the head. Other norms, such as those inside a gate
+             or DeepNorm's after the write, are the rule's in any case
+    seed     of the initial values of the rules' own parameters, each drawn from a stream of its own
+
+    The branches' initial weights are yours. The law that a rule has for them is `init_std`:
+
+        nn.init.normal_(block.attn.out.weight, std=res.init_std(2 * i, "out", d, d))
+
+    or, with another law for all else, `branch_gain(i)` times it for the matrix that ends a branch.
+    Raises RRError, one line, for an unknown rule, one that cannot be looped, or a wrong size.
+    """
+
+    def __init__(
+        self,
+        rule: str,
+        dim: int,
+        n_layer: int,
+        n_head: int = 1,
+        loops: int = 1,
+        norm: bool = True,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        for name, value in (("dim", dim), ("n_layer", n_layer), ("n_head", n_head),
+                            ("loops", loops)):  # fmt: skip
+            positive(name, value)
+        if dim % n_head:
+            raise RRError(f"dim {dim} does not divide into {n_head} heads: a divisor is accepted")
+        own.allow(rule)
+        # no rule asks for what a stack does not know, such as the width of the MLP
+        self._build(ModelConfig(1, n_layer, n_head, dim, 4 * dim, rule=rule, n_loops=loops), norm)
+        self.reset(seed)
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> "Residuals":
+        """The rules of a model of this shape, before they have initial values."""
+        made = cls.__new__(cls)
+        nn.Module.__init__(made)
+        made._build(config, norm=True)
+        return made
+
+    def _build(self, config: ModelConfig, norm: bool) -> None:
+        self.dim, self.sublayers = config.d_model, 2 * config.n_layer * config.n_loops
+        self.per_pass = bool(resolve(config.rule)[1].get("per_pass"))
+        passes = range(1, config.n_loops + 1) if self.per_pass else (None,)
+        self.rules = nn.ModuleList(
+            make(config.rule, site_of(config, kind, 2 * block + i, pass_, norm), config)
+            for pass_ in passes
+            for block in range(config.n_layer)
+            for i, kind in enumerate(("attn", "mlp"), 1)
+        )
+        last = site_of(config, "final", 2 * config.n_layer + 1, norm=norm)
+        self.final = make(config.rule, last, config)
+        if self.per_pass and not any(p.numel() for p in self.rules.parameters()):
+            raise RRError(
+                f"{config.rule}: per_pass=1 gives each pass parameters of its own, and "
+                "this rule has none: per_pass=0 is accepted"
+            )
+
+    @torch.no_grad()
+    def reset(self, seed: int = 0) -> None:
+        """Give all rules their initial values of `seed`; drawn on the CPU, as a model's are."""
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise RRError(f"seed must be an integer ≥ 0, got {seed!r}")
+        names = {id(p): name for name, p in self.named_parameters()}
+
+        def normal(tensor: Tensor, std: float) -> None:
+            tensor.copy_(torch.randn(tensor.shape, generator=keyed(seed, names[id(tensor)])) * std)
+
+        for module in self.modules():
+            if isinstance(module, Described):
+                module.reset(normal)
+
+    def __len__(self) -> int:
+        """Sublayers of the unrolled stack, 2·L·N."""
+        return self.sublayers
+
+    def __getitem__(self, i: int) -> Callable:
+        """Sublayer i, 0 … 2·L·N − 1, as `Rule.around`: even ones are attention's, odd the MLP's."""
+        return self.rule(i).around
+
+    def rule(self, i: int) -> Rule:
+        """The rule at sublayer i."""
+        if not 0 <= i < len(self):
+            raise IndexError(f"sublayer {i}: this stack has 0 to {len(self) - 1}")
+        return self.rules[i % len(self.rules)]
+
+    @property
+    def pairs(self) -> list[tuple[Rule, Rule]]:
+        """The two rules of each block, bottom to top; pass by pass where each has its own."""
+        return list(zip(self.rules[0::2], self.rules[1::2], strict=True))
+
+    @property
+    def state(self) -> str:
+        """What flows between sublayers: "tensor", "streams" or "list"."""
+        return self.final.state
+
+    def open(self, x: Tensor) -> Any:
+        """The state at the bottom of the stack, from embeddings x (B, T, d)."""
+        if x.ndim != 3 or x.shape[-1] != self.dim:
+            raise RRError(
+                f"x is {tuple(x.shape)}: (windows, tokens, {self.dim}) is accepted, as dim is "
+                f"{self.dim}"
+            )
+        return self.final.open(x)
+
+    def close(self, state: Any) -> Tensor:
+        """What the head reads, (B, T, d), from the state after the last sublayer."""
+        return self.final.read(state)[0]
+
+    def branch_gain(self, i: int) -> float:
+        """The rule's factor on the initial weights of the matrix that ends branch i."""
+        return self.rule(i).branch_gain(self.rule(i).site)
+
+    def init_std(self, i: int, part: str, fan_out: int, fan_in: int) -> float:
+        """The rule's initial standard deviation of a matrix of branch i.
+
+        part: "q", "k", "v" or "out" of attention, "up" or "down" of the MLP.
+        """
+        return self.rule(i).init_std(self.rule(i).site, part, fan_out, fan_in)
+
+    def parameter_groups(self, weight_decay: float) -> list[dict]:
+        """The rules' parameters as an optimiser's groups: matrices decay, the rest does not."""
+        decays = {
+            id(p)
+            for module in self.modules()
+            for name, p in module.named_parameters(recurse=False)
+            if name in getattr(module, "matrix_names", ())
+        }
+        groups = [
+            {
+                "params": [p for p in self.parameters() if (id(p) in decays) == inside],
+                "weight_decay": weight_decay if inside else 0.0,
+            }
+            for inside in (True, False)
+        ]
+        return [group for group in groups if group["params"]]
+
+    def costs(self) -> dict[str, Any]:
+        """What the rules declare: trainable "params", forward "flops_per_token", and "state".
+
+        FLOPs are those of the rules' own matrix products, 2 per multiply-add, over all passes.
+        """
+        return {
+            "params": sum(rule.params(rule.site) for rule in (*self.rules, self.final)),
+            "flops_per_token": sum(rule.matmul_flops(rule.site) for rule in (*map(self.rule, range(len(self))), self.final)),
+            "state": self.state,
+        }

@@ -1,0 +1,209 @@
+"""`rr.Residuals`: any rule around any branches, and the same network as `rr.Model`."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+import rr
+from rr.analysis.rule_checks import model_of
+from rr.residual import RULES
+from rr.residual.base import ENDS
+
+IDX = torch.arange(12).reshape(2, 6)
+OWN = '''
+import torch
+import rr
+
+
+class Faded(rr.Rule):
+    """h + (1 - s) u, with s learned a channel."""
+
+    equation, source = "h + (1 - s) u", "a reader"
+
+    def build(self, site, config):
+        self.s = torch.nn.Parameter(torch.zeros(site.d_model))
+
+    def write(self, state, u):
+        return state + (1 - self.s) * u
+
+    def write_params(self, site):
+        return site.d_model
+'''
+
+
+@pytest.fixture
+def own(tmp_path) -> str:
+    path = tmp_path / "faded.py"
+    path.write_text(OWN)
+    return f"{path}:Faded"
+
+
+def stack_of(model: rr.Model, rule: str, **options) -> rr.Residuals:
+    """A stack of the model's shape, with the weights of its rules."""
+    c = model.config
+    stack = rr.Residuals(rule, c.d_model, c.n_layer, c.n_head, c.n_loops, **options)
+    for mine, theirs in zip([*stack.rules, stack.final], [*model.rules, model.final_rule],
+                            strict=True):  # fmt: skip
+        mine.load_state_dict(theirs.state_dict())
+    return stack
+
+
+def by_hand(stack: rr.Residuals, body: rr.Model, idx: torch.Tensor) -> torch.Tensor:
+    """Logits of the stack around the branches and the embedding of a model."""
+    x = body.token(idx) + body.position.weight[: idx.shape[1]]
+    state, blocks = stack.open(x), list(body.layers) * body.config.n_loops
+    for i, block in enumerate(blocks):
+        state = stack[2 * i](state, lambda x, block=block: block.attn(x)[0])
+        state = stack[2 * i + 1](state, block.mlp)
+    return F.linear(stack.close(state), body.token.weight)[..., : body.config.vocab_size]
+
+
+def held_equal(rule: str, **shape) -> None:
+    model = model_of(rule, scramble=True, n_layer=2, **shape)
+    body = copy.deepcopy(model)
+    stack = stack_of(model, rule)
+    expected, got = model(IDX), by_hand(stack, body, IDX)
+    assert torch.equal(got, expected)
+    for logits in (expected, got):
+        F.cross_entropy(logits.flatten(0, 1), IDX.roll(1).flatten()).backward()
+    theirs = [p.grad for r in (*model.rules, model.final_rule) for p in r.parameters()]
+    mine = [p.grad for r in (*stack.rules, stack.final) for p in r.parameters()]
+    own = ("token", "position", "layers.0.attn.", "layers.1.attn.", "layers.0.mlp.",
+           "layers.1.mlp.")  # fmt: skip
+    held = dict(body.named_parameters())
+    named = [(n, p) for n, p in model.named_parameters() if n.startswith(own)]
+    theirs += [p.grad for _, p in named]
+    mine += [held[name].grad for name, _ in named]
+    assert len(theirs) == len(mine)
+    for a, b in zip(mine, theirs, strict=True):
+        assert (a is None) == (b is None) and (a is None or torch.equal(a, b))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_stack_by_hand_is_the_model_to_the_bit(rule):
+    held_equal(rule)
+
+
+def test_a_rule_of_the_readers_own_is_too(own):
+    held_equal(own)
+
+
+@pytest.mark.parametrize("rule", ["review", "review:per_pass=1", "scaled", "hyper-connections",
+                                  "rezero:norm=pre,per_pass=1"])  # fmt: skip
+def test_so_are_passes_with_shared_rules_and_with_their_own(rule):
+    held_equal(rule, n_loops=3)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_without_the_pre_norm_the_branch_brings_it(rule):
+    """norm=False around branches that normalise by themselves is norm=True at a gain of 1."""
+    mine = rr.Residuals(rule, 8, 2, n_head=2)
+    bare = rr.Residuals(rule, 8, 2, n_head=2, norm=False)
+    if not mine.final.norm_params(mine.final.site):
+        pytest.skip("it brings no pre-norm in any case")
+    norm, mix = nn.RMSNorm(8, 1e-5), nn.Linear(8, 8)
+    x = torch.randn(2, 3, 8)
+
+    def through(stack, branch):
+        state = stack.open(x)
+        for i in range(len(stack)):
+            state = stack[i](state, branch)
+        return stack.close(state)
+
+    got = norm(through(bare, lambda x: mix(norm(x))))
+    torch.testing.assert_close(got, through(mine, mix))
+
+
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("rule", [*RULES, "review:per_pass=1"])
+def test_costs_are_those_declared_and_counted(rule, norm):
+    loops = 2 if "per_pass" in rule else 1
+    stack = rr.Residuals(rule, 16, 3, n_head=2, loops=loops, norm=norm)
+    costs = stack.costs()
+    assert costs["params"] == sum(p.numel() for p in stack.parameters())
+    with FlopCounterMode(display=False) as counter:
+        state = stack.open(torch.randn(2, 5, 16))
+        for built in stack:
+            state = built(state, torch.tanh)
+        stack.close(state)
+    assert 2 * 5 * costs["flops_per_token"] == counter.get_total_flops()
+    assert costs["state"] == RULES[rule.partition(":")[0]].state
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_new_stack_starts_as_the_rule_declares_and_by_its_seed(rule):
+    stack, again, other = (rr.Residuals(rule, 16, 2, n_head=2, seed=s) for s in (5, 5, 6))
+    assert all(p.isfinite().all() for p in stack.parameters())
+    for a, b in zip(stack.parameters(), again.parameters(), strict=True):
+        assert torch.equal(a, b)
+    drawn = any(not torch.equal(a, b)
+                for a, b in zip(stack.parameters(), other.parameters(), strict=True))  # fmt: skip
+    assert drawn == (rule in ("highway", "highway-carry", "gtrxl"))
+    h, u = torch.randn(2, 1, 3, 16)
+    for built in stack if stack.state == "tensor" else ():
+        coefficient, carry = built.coefficient(built.site), built.carry(built.site)
+        if coefficient is not None and carry is not None:
+            torch.testing.assert_close(built.write(h, u), carry * h + coefficient * u)
+
+
+def test_an_optimiser_decays_the_matrices_alone():
+    stack = rr.Residuals("review:gain=1", 8, 2)
+    decayed, kept = stack.parameter_groups(0.1)
+    assert decayed["weight_decay"] == 0.1 and kept["weight_decay"] == 0
+    assert {p.ndim for p in decayed["params"]} == {2} and len(decayed["params"]) == 4
+    shapes = sorted(tuple(p.shape) for p in kept["params"])
+    assert shapes == sorted([(8,), (8,), (2, 8)] * 4 + [(8,)])  # gains, biases, inner gains; final
+    assert rr.Residuals("standard", 8, 2, norm=False).parameter_groups(0.1) == []
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_initial_weights_of_branches_follow_the_rules_law(rule):
+    """As `rr.Model` draws them: 0.02, over √(2L) at a branch's end where the rule has no other."""
+    stack = rr.Residuals(rule, 8, 3, n_head=2)
+    model = model_of(rule, d_model=8, n_layer=3, d_ff=32)
+    for i, built in enumerate(model.rules):
+        assert stack.branch_gain(i) == built.branch_gain(built.site)
+        for part in ("q", "k", "v", "out") if i % 2 == 0 else ("up", "down"):
+            law = built.init_std(built.site, part, 8, 32)
+            assert stack.init_std(i, part, 8, 32) == law
+    if rule == "standard":
+        assert stack.init_std(0, ENDS[0], 8, 8) == pytest.approx(0.02 / 6**0.5)
+
+
+def test_a_branch_takes_and_returns_more():
+    stack = rr.Residuals("constant", 4, 1)
+    x = torch.randn(1, 2, 4)
+    state, cache, n = stack[0](stack.open(x), lambda x, a, b=0: (x * a, "cache", b), 2.0, b=3)
+    assert (cache, n) == ("cache", 3)
+    torch.testing.assert_close(state, x + F.rms_norm(x, (4,), eps=1e-5))
+    assert torch.is_tensor(stack[1](state, lambda x: x))
+
+
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda: rr.Residuals("standard", 0, 2), "dim is 0"),
+    (lambda: rr.Residuals("standard", 8, 2, n_head=3), "dim 8 does not divide into 3 heads"),
+    (lambda: rr.Residuals("reveiw", 8, 2), "did you mean review"),
+    (lambda: rr.Residuals("attnres", 8, 2, loops=2), "loops=1 is accepted, not 2"),
+    (lambda: rr.Residuals("standard:per_pass=1", 8, 2, loops=2, norm=False), "per_pass=0"),
+    (lambda: rr.Residuals("standard", 8, 2, seed=-1), "integer ≥ 0, got -1"),
+    (lambda: rr.Residuals("nowhere.py:Rule", 8, 2), "no file 'nowhere.py'"),
+    (lambda: rr.Residuals("standard", 8, 2).open(torch.zeros(1, 3, 6)), r"x is \(1, 3, 6\)"),
+    (lambda: rr.Residuals("standard", 8, 2).open(torch.zeros(3, 8)), r"\(windows, tokens, 8\)"),
+    (lambda: rr.Residuals("standard", 8, 2)[1](torch.zeros(1, 3, 8), nn.Linear(8, 6)),
+     r"sublayer 2: the branch returned \(1, 3, 6\): \(1, 3, 8\) is accepted"),
+])  # fmt: skip
+def test_bad_input_gets_one_line(call, words):
+    with pytest.raises(rr.RRError, match=words) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+def test_a_sublayer_that_is_not_there():
+    stack = rr.Residuals("standard", 8, 2, loops=2)
+    assert len(list(stack)) == len(stack) == 8 and stack[0] is stack[4]
+    with pytest.raises(IndexError, match="0 to 7"):
+        stack[8]
