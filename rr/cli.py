@@ -91,7 +91,10 @@ def _parser() -> Parser:
         "memory; without options of a run, of the study's own 42",
     )
     sample = verb("sample", _sample, "let a trained run write")
-    table = verb("table", _table, "paired differences between the arms in a folder of runs")
+    table = verb(
+        "table", _table, "differences between the arms in a folder of runs, or in anybody's logs"
+    )
+    _power_options(verb("power", _power, "how many seeds a difference needs, before training"))
     bench = verb("bench", _bench, "what a training step costs: tokens/s, MFU, peak memory")
 
     _text_options(prepare, "fables", default="fables")
@@ -203,7 +206,7 @@ def _parser() -> Parser:
     sample.add_argument("--top-k", type=int, default=40)
     sample.add_argument("--seed", type=int, default=0)
 
-    table.add_argument("dir", help="folder of runs")
+    _log_options(table)
     table.add_argument(
         "--baseline", default="standard", help="rule to compare with (default: standard)"
     )
@@ -643,17 +646,87 @@ def _sample(args) -> None:
     print(vocabulary.decode(i for i in made if i != vocabulary.eot).strip())
 
 
-def _table(args) -> None:
-    from .stats import csv_text, markdown, read_results, render, table
+def _log_options(sub: Parser) -> None:
+    """Which runs a table is of, and where other trainers' logs say what they are."""
+    sub.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="folder of runs; with --loss, logs: CSV, TSV, JSONL, W&B's or TensorBoard's export, "
+        "or a folder of event files",
+    )
+    sub.add_argument("--loss", metavar="COLUMN", help="logs: column or tag of the loss")
+    sub.add_argument("--arm", metavar="COLUMN", help="logs: column that names the arm")
+    sub.add_argument("--seed", metavar="COLUMN", help="logs: column of the seed")
+    sub.add_argument(
+        "--step", metavar="COLUMN", help="logs: column of the step; the last one of all is compared"
+    )
+    sub.add_argument(
+        "--run",
+        metavar="PATTERN",
+        help="logs whose runs' names hold arm and seed, as '{arm}-s{seed}', instead of columns",
+    )
+    sub.add_argument("--figure", metavar="FILE.svg", help="logs: draw the differences, too")
+    _design_options(sub, "logs: ")
 
-    if not Path(args.dir).is_dir():
-        raise RRError(f"{args.dir} is no folder: a folder of runs is accepted")
-    rows = table(read_results(args.dir), args.baseline)
+
+def _design_options(sub: Parser, of: str = "") -> None:
+    design = sub.add_mutually_exclusive_group()
+    for name, word, help in (
+        ("paired", "paired", "runs of one seed saw the same data in the same order"),
+        ("unpaired", "independent", "runs of one seed share nothing"),
+    ):
+        design.add_argument(
+            f"--{name}", dest="design", action="store_const", const=word, help=of + help
+        )
+
+
+def _power_options(sub: Parser) -> None:
+    sub.add_argument(
+        "--sd",
+        type=float,
+        required=True,
+        help="spread: of the differences (paired), of an arm's losses over seeds (unpaired)",
+    )
+    sub.add_argument("--effect", type=float, help="true difference to find, in the unit of --sd")
+    sub.add_argument("--seeds", type=int, metavar="N", help="seeds per arm that can be trained")
+    sub.add_argument(
+        "--comparisons", type=int, default=1, metavar="M", help="tests in the study (default: 1)"
+    )
+    sub.add_argument("--json", action="store_true", help="one JSON value on stdout")
+    _design_options(sub)
+
+
+def _power(args) -> None:
+    from .stats.command import power_in_words, power_of_plan
+
+    rows = power_of_plan(args.sd, args.effect, args.seeds, args.design, args.comparisons)
     if args.json:
         return _json(rows)
-    print(
-        csv_text(rows) if args.csv else markdown(rows) if args.markdown else render(rows, more=True)
-    )
+    print(power_in_words(rows))
+
+
+def _table(args) -> None:
+    from .stats import csv_text, markdown, read_results, render, render_against, table
+    from .stats.command import table_of_logs
+
+    columns = {name: getattr(args, name) for name in ("loss", "arm", "seed", "step", "run")}
+    if args.loss is not None:
+        rows = table_of_logs(args.paths, args.design, args.baseline, args.figure, **columns)
+        text = render_against(rows, pipes=args.markdown)
+    else:
+        if len(args.paths) > 1 or not Path(args.paths[0]).is_dir():
+            raise RRError(
+                f"{' '.join(args.paths)} is no folder: a folder of runs is accepted, or logs with "
+                "--loss COLUMN"
+            )
+        if any(columns.values()) or args.design or args.figure:
+            raise RRError("a folder of runs says what its arms are: --loss COLUMN begins with logs")
+        rows = table(read_results(args.paths[0]), args.baseline)
+        text = markdown(rows) if args.markdown else render(rows, more=True)
+    if args.json:
+        return _json(rows)
+    print(csv_text(rows) if args.csv else text)
 
 
 def _bench(args) -> None:
