@@ -28,7 +28,8 @@ VERBS = {
     "study's own 42 runs",
     "sample": "generate text with a trained run",
     "records": "move finished runs into a campaign's tables of records, or out of them",
-    "table": "compare the rules in a folder of runs: paired differences, intervals, tests",
+    "table": "compare the rules in a folder of runs, or the arms in anybody's logs",
+    "power": "how many seeds a difference needs, before training",
     "bench": "measure what a training step costs: tokens/s, MFU, peak memory",
 }
 
@@ -43,8 +44,8 @@ class Parser(argparse.ArgumentParser):
 def parser(verbs: Container[str] = frozenset(VERBS)) -> Parser:
     """The command line's parser. Only the named `verbs` get their arguments: others cost nothing.
 
-    >>> parser().parse_args(["table", "runs"]).dir
-    'runs'
+    >>> parser().parse_args(["table", "runs"]).paths
+    ['runs']
     """
     whole = Parser(
         prog="rr",

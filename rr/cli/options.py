@@ -153,3 +153,15 @@ def _budgets(words: str) -> list[int]:
         return [int(word) for word in words.split(",")]
     except ValueError:
         raise RRError(f"budgets must be integers, as in 2000,4000, got {words!r}") from None
+
+
+def add_design(parser, prefix: str = "") -> None:
+    """--paired or --unpaired: whether runs of one seed saw the same data."""
+    design = parser.add_mutually_exclusive_group()
+    for name, value, help in (
+        ("paired", "paired", "runs of one seed saw the same data in the same order"),
+        ("unpaired", "independent", "runs of one seed share nothing"),
+    ):
+        design.add_argument(
+            f"--{name}", dest="design", action="store_const", const=value, help=prefix + help
+        )

@@ -1,4 +1,4 @@
-"""The table of `tables.table` as text, Markdown or CSV."""
+"""The tables of `tables.table` and `against.against` as text, Markdown or CSV."""
 
 import csv
 import io
@@ -16,6 +16,21 @@ FOOT_MORE = (
     "p: paired t; Welch: unpaired t; both assume normal losses. Holm: corrected over this table's "
     "{}. Bootstrap: percentiles; over n pairs it covers at most 1 − 2^(1−n)."
 )
+
+
+# the table of anybody's runs
+AGAINST = ("arm", "seeds", "loss", "95 % interval", "arm − base", "95 % interval", "p", "p, Holm",
+           "found by 80 %", "seeds needed", "")  # fmt: skip
+FOOT_AGAINST = """\
+loss: mean over finished seeds. arm − base: from {base}; negative where the arm's loss is lower.
+{test} Holm: corrected over {tests}.
+found by 80 %: the smallest true difference that so many seeds find with 80 % power at p < 0.05.
+seeds needed: per arm, to find a true difference as large as this one with that power; in
+parentheses the range that the uncertainty of the spread leaves."""
+TESTS = {
+    "paired": "p: paired t over the seeds that both finished.",
+    "independent": "p: Welch's unpaired t over all finished seeds.",
+}
 
 
 def _signed(x: float) -> str:
@@ -88,6 +103,29 @@ def _foot(rows: Sequence[dict]) -> str:
     return FOOT_MORE.format("one comparison" if m == 1 else f"{m or 'no'} comparisons")
 
 
+def _aligned(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Rows as columns of text: the first and the last to the left, the others to the right."""
+    lines = [head, *lines]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    ends = (0, len(head) - 1)
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i in ends else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _piped(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Rows as a table of GitHub's Markdown; the last column holds notes."""
+    rule = ["---", *["---:"] * (len(head) - 2), "---"]
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |"
+        for line in ([*head[:-1], "notes"], rule, *lines)
+    )
+
+
 def render(rows: Sequence[dict], more: bool = False) -> str:
     """The table of `table()` as text, one block a group. Diverged runs are marked with ✗.
 
@@ -100,16 +138,11 @@ def render(rows: Sequence[dict], more: bool = False) -> str:
         >>> "review" in render(table(rows))
         True
     """
-    blocks, head = [], MORE if more else HEAD
-    for title, group in grouped(rows):
-        lines = [list(head), *(columns(row, more) for row in group)]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-        ends = (0, len(head) - 1)
-        text = [
-            "  ".join(c.ljust(w) if i in ends else c.rjust(w) for i, (c, w) in cells).rstrip()
-            for cells in (list(enumerate(zip(line, widths, strict=True))) for line in lines)
-        ]
-        blocks.append("\n".join([title, *text]))
+    head = MORE if more else HEAD
+    blocks = [
+        f"{title}\n{_aligned(head, [columns(row, more) for row in group])}"
+        for title, group in grouped(rows)
+    ]
     if more:
         return "\n\n".join([*blocks, f"{FOOT}\n{_foot(rows)}"])
     return "\n\n".join(blocks) + f"\n\n{FOOT} Paired t; normal differences are assumed."
@@ -125,17 +158,41 @@ def markdown(rows: Sequence[dict]) -> str:
         >>> "| review " in markdown(table(rows))
         True
     """
-
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
-
     blocks = []
-    head = [*MORE[:-1], "notes"]
-    rule = ["---", *["---:"] * (len(head) - 2), "---"]
     for title, group in grouped(rows):
-        lines = [line(head), line(rule), *(line(columns(row)) for row in group)]
-        blocks += [f"### {title}", "\n".join(lines)]
+        blocks += [f"### {title}", _piped(MORE, [columns(row) for row in group])]
     return "\n\n".join([*blocks, FOOT, _foot(rows)])
+
+
+def render_against(rows: Sequence[dict], pipes: bool = False) -> str:
+    """The table of `against()` as text, or as Markdown. Diverged runs are marked with ✗."""
+    lines = [_against(row) for row in rows]
+    tests = sum(row["baseline"] is not None for row in rows)
+    foot = FOOT_AGAINST.format(
+        base=rows[0]["arm"],
+        test=TESTS[rows[0]["design"]],
+        tests="one comparison" if tests == 1 else f"{tests} comparisons",
+    )
+    return f"{(_piped if pipes else _aligned)(AGAINST, lines)}\n\n{foot}"
+
+
+def _against(row: dict) -> list[str]:
+    seen = f"{row['n']}" + f" ✗{len(row['diverged'])}" * bool(row["diverged"])
+    cells = [row["arm"], seen, "–" if row["mean"] is None else f"{row['mean']:.4f}"]
+    cells.append("" if row["mean_lo"] is None else f"[{row['mean_lo']:.4f}, {row['mean_hi']:.4f}]")
+    notes = [
+        f"{what}: seed {', '.join(map(str, row[what]))}"
+        for what in ("diverged", "unfinished")
+        if row[what]
+    ]
+    if row["difference"] is None:
+        return [*cells, *[""] * 6, "; ".join(notes + row["notes"])]
+    cells += [_signed(row["difference"]), _span(row["lo"], row["hi"])]
+    cells += [_chance(row["p"]), _chance(row["holm"])]
+    found = "" if row["detectable"] is None else f"{row['detectable']:.4f}"
+    ends = "–".join(str(row[end] or "…") for end in ("needed_lo", "needed_hi"))
+    needed = "" if row["needed"] is None else f"{row['needed']} ({ends})"
+    return [*cells, found, needed, "; ".join(notes + row["notes"])]
 
 
 def csv_text(rows: Sequence[dict]) -> str:

@@ -27,7 +27,12 @@ def _named(rule: str) -> str:
 
 
 def arm_of(row: dict) -> str:
-    """The name of a run's arm: its rule, with its value rule where that is not the usual one."""
+    """The name of a run's arm: its rule, with its value rule where that is not the usual one.
+
+    A run of another trainer has its arm's name alone.
+    """
+    if "rule" not in row:
+        return row["arm"]
     rule, values = _named(row["rule"]), _named(row["values"])
     return rule if values == "own" else f"{rule} + {values}"
 
