@@ -411,14 +411,25 @@ def read(path: Path) -> nbformat.NotebookNode:
     return found
 
 
+# what a program folds in a notebook is folded on the page, too
+TEMPLATE = """{%- extends 'lab/index.html.j2' -%}
+{% block input_group %}{% if cell.metadata.get('jupyter', {}).get('source_hidden') -%}
+<details><summary>Code</summary>{{ super() }}</details>
+{%- else %}{{ super() }}{% endif %}{% endblock %}
+{% block output_group %}{% if cell.metadata.get('jupyter', {}).get('outputs_hidden') -%}
+<details><summary>Output</summary>{{ super() }}</details>
+{%- else %}{{ super() }}{% endif %}{% endblock %}
+"""
+
+
 def page(notebook: nbformat.NotebookNode) -> str:
-    """The notebook as one HTML page, by nbconvert."""
+    """The notebook as one HTML page, by nbconvert. Its mathematics is typeset by MathJax's CDN."""
     try:
         from nbconvert import HTMLExporter
     except ImportError:
         raise RRError("nbconvert is not installed: `pip install nbconvert`, or an OUT that ends "
                       "in .ipynb") from None  # fmt: skip
-    return HTMLExporter().from_notebook_node(notebook)[0]
+    return HTMLExporter(raw_template=TEMPLATE).from_notebook_node(notebook)[0]
 
 
 def write(given: Path, out: Path) -> None:
