@@ -8,6 +8,7 @@ import ast
 import importlib.util
 import json
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from ..config import MIB, RRError, file_bytes, nearest
@@ -109,7 +110,12 @@ def papermill(notebook: Path, report: Path, chosen: Mapping[str, object]) -> lis
             words += ["-y", f"{name}: {value}"]
         else:
             words += ["-p" if _guessed(str(value)) == value else "-r", name, str(value)]
-    return words
+    return [*words, "--engine", "plain"] if _readable() else words
+
+
+def _readable() -> bool:
+    """Whether the book's engine is installed, which leaves the report in standard Markdown."""
+    return bool(entry_points(group="papermill.engine", name="plain"))
 
 
 def _guessed(word: str) -> object:

@@ -1,0 +1,24 @@
+"""The papermill engine `plain`: `papermill --engine plain IN.ipynb OUT.ipynb -p ...`.
+
+It executes the notebook as papermill does without it, and leaves the plain edition: a report whose
+sentences hold the numbers of its own run.
+"""
+
+from pathlib import Path
+
+from papermill.engines import NBClientEngine
+
+from .plain import convert
+
+
+class PlainEngine(NBClientEngine):
+    """papermill's own engine, then the plain edition of what was executed."""
+
+    @classmethod
+    def execute_managed_notebook(cls, nb_man, kernel_name, **kwargs):
+        name = Path(kwargs.get("input_path") or "notebook").stem
+        convert(nb_man.nb, name)  # markup that is not known ends it now, not after the training
+        super().execute_managed_notebook(nb_man, kernel_name, **kwargs)
+        nb_man.nb = convert(nb_man.nb, name)
+        for cell in nb_man.nb.cells:  # papermill keeps a status of every cell
+            cell.metadata.setdefault("papermill", {"status": nb_man.COMPLETED, "exception": False})

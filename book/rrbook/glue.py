@@ -1,0 +1,88 @@
+"""Numbers that a cell computes for the text: stored as its outputs, in the form that MyST-NB reads.
+
+In the plain edition (`rrbook.plain`) a cell that glued numbers ends with a table of them, the
+recorded value beside this run's.
+"""
+
+import ast
+import html
+from collections.abc import Mapping
+
+import IPython.display
+from IPython import get_ipython
+from IPython.core.formatters import format_display_data
+
+PREFIX = "application/papermill.record/"
+TEXT = f"{PREFIX}text/plain"
+
+_recorded: dict[str, list[str]] = {}  # name -> value as text, format of the sentence
+_glued: dict[str, str] = {}  # by the cell that is running: name -> value as text
+
+
+def glue(name: str, value: object, display: bool = True) -> None:
+    """Store `value` under `name`, for the text to quote; `display` shows it below the cell too."""
+    data, metadata = format_display_data(value)
+    prefix = "" if display else PREFIX
+    _glued[name] = data["text/plain"]
+    metadata["scrapbook"] = {"name": name, "mime_prefix": prefix}
+    data = {prefix + kind: content for kind, content in data.items()}
+    IPython.display.display(data, raw=True, metadata=metadata)
+
+
+def formatted(value: str, spec: str = "") -> str:
+    """A stored value in a format specification, as MyST-NB writes it. ValueError: it has another.
+
+    `value` is text/plain as stored: the text of a number, or a quoted string.
+    """
+    try:
+        found = ast.literal_eval(value)
+    except (SyntaxError, ValueError):
+        found = value
+    if spec[-1:] and spec[-1] in "bcdoxX":
+        found = int(found)
+    elif spec[-1:] and spec[-1] in "eEfFgGn%":
+        found = float(found)
+    else:
+        found = str(found)
+    return format(found, spec)
+
+
+def recorded(values: Mapping[str, list[str]]) -> None:
+    """Take the book's values, name -> [text, format]; from here on cells end with their table."""
+    if not _recorded and (shell := get_ipython()) is not None:
+        shell.events.register("pre_run_cell", lambda *_: _glued.clear())
+        shell.events.register("post_run_cell", lambda *_: _show())
+    _recorded.update(values)
+
+
+def _show() -> None:
+    if _glued:
+        IPython.display.display(IPython.display.HTML(table(_glued, _recorded)))
+
+
+def table(now: Mapping[str, str], before: Mapping[str, list[str]]) -> str:
+    """HTML of glued values beside the recorded; open where one differs as the text writes it."""
+    rows, moved = [], 0
+    for name, value in now.items():
+        text, spec = before.get(name, (None, ".6g"))
+        new = _as_written(value, spec)
+        old = "" if text is None else _as_written(text, spec)
+        differs = bool(old) and old != new
+        moved += differs
+        cells = [f"<code>{html.escape(name)}</code>", html.escape(old), html.escape(new)]
+        if differs:
+            cells[2] = f"<b>{cells[2]}</b>"
+        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    count = f"{len(rows)} number" + "s" * (len(rows) != 1)
+    said = f"{moved} of {count} moved" if moved else f"{count} for the text"
+    head = "<tr><th>name</th><th>recorded</th><th>this run</th></tr>"
+    opened = " open" if moved else ""
+    return (f"<details{opened}><summary>{said}: recorded, and this run</summary>"
+            f"<table>{head}{''.join(rows)}</table></details>")  # fmt: skip
+
+
+def _as_written(value: str, spec: str) -> str:
+    try:
+        return formatted(value, spec)
+    except (TypeError, ValueError):  # another kind of value than the text expects
+        return formatted(value)

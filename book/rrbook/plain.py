@@ -1,0 +1,468 @@
+"""The plain edition: a notebook of the book in standard Markdown, for any program that shows one.
+
+    python -m rrbook.plain IN.ipynb OUT.ipynb
+    python -m rrbook.plain IN.ipynb OUT.html              # the same as a page, by nbconvert
+    papermill --engine plain IN.ipynb OUT.ipynb -p ...    # executes, then the same
+
+Sentences hold the numbers of the notebook's own outputs, those of an executed copy thus the numbers
+of that run. OUT is replaced where it exists. The notebook must be one of this checkout, or a copy.
+"""
+
+import argparse
+import ast
+import copy
+import json
+import re
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
+
+from rr.config import RRError, nearest
+from rr.io import write_atomic
+
+from . import glue
+from .markdown import Directive, Plain, escape, titled, walk
+from .references import Citations
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDED = {"hide-input", "remove-input", "remove-cell"}  # tags of cells whose code is plumbing
+CHECKS = {
+    "check-exact": "exactly",
+    "check-tolerance": "within a tolerance",
+    "check-ordering": "by its order",
+    "check-recorded": "against a record",
+}
+NOT_YET = "*(not yet run)*"
+CHAPTER = re.compile(r"(?P<number>\d\d)_\w+")
+
+
+# ---- what the book's labels name -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a label of the book names: where it is, and what a sentence calls it."""
+
+    kind: str  # figure, equation, exercise or section
+    number: str
+    title: str
+    page: str  # path below the site, without its suffix
+
+
+def numbered(chapter: str | None, count: int) -> str:
+    """`6.3`, the third of chapter 6; `3` in a notebook that is no chapter."""
+    match = CHAPTER.fullmatch(chapter or "")
+    return f"{int(match['number'])}.{count}" if match else str(count)
+
+
+def labels(notebook: nbformat.NotebookNode, chapter: str | None) -> dict[str, Label]:
+    """Every label of a notebook, its things counted in their order."""
+    found: dict[str, Label] = {}
+    counts = {"figure": 0, "equation": 0, "exercise": 0}
+    page = f"notebooks/{chapter}"
+
+    def add(kind: str, label: str, title: str = "") -> None:
+        counts[kind] += 1
+        found[label] = Label(kind, numbered(chapter, counts[kind]), title, page)
+
+    for cell in notebook.cells:
+        if figure := cell.metadata.get("mystnb", {}).get("figure"):
+            add("figure", figure["name"], figure["caption"])
+        waiting: list[str] = []
+        heading = False
+        for token in walk(cell.source) if cell.cell_type == "markdown" else ():
+            directive = Directive.of(token)
+            if token.type == "math_block_label":
+                add("equation", token.info)
+            elif directive and directive.name == "exercise":
+                add("exercise", directive.options.get("label", ""), directive.argument)
+            elif token.type == "myst_target":
+                waiting.append(token.content)
+            elif token.type == "heading_open":
+                heading = True
+            elif token.type == "inline" and heading:
+                found |= {label: Label("section", "", token.content, page) for label in waiting}
+                waiting, heading = [], False
+    return found
+
+
+@cache
+def _elsewhere() -> dict[str, Label]:
+    """The labels of every chapter as this checkout stores it."""
+    found: dict[str, Label] = {}
+    for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+        found |= labels(nbformat.read(path, as_version=4), path.stem)
+    return found
+
+
+# ---- where the notebook is from ------------------------------------------------------------------
+
+
+def chapter_of(notebook: nbformat.NotebookNode, name: str) -> str | None:
+    """Which chapter the notebook is, or was copied from by papermill; None where it is none."""
+    told = notebook.metadata.get("papermill", {}).get("input_path") or ""
+    for one in (name, told):
+        if CHAPTER.fullmatch(Path(one).stem):
+            return Path(one).stem
+    return None
+
+
+def home(notebook: nbformat.NotebookNode) -> tuple[str | None, str]:
+    """The repository's address and the version, as the notebook's first cell states them."""
+    said: dict[str, str] = {}
+    for cell in notebook.cells:
+        if "bootstrap" in tags(cell):
+            for node in ast.parse(cell.source).body:
+                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                    said[node.targets[0].id] = node.value.value
+    return said.get("home") or None, said.get("version", "")
+
+
+def site(address: str | None) -> str | None:
+    """Where GitHub or GitLab publishes the pages of a repository; None for any other place."""
+    parts = urlsplit(address or "")
+    owner, _, name = parts.path.strip("/").partition("/")
+    host = {"github.com": "github.io", "gitlab.com": "gitlab.io"}.get(parts.hostname or "")
+    return f"https://{owner.lower()}.{host}/{name}" if host and name else None
+
+
+# ---- one notebook --------------------------------------------------------------------------------
+
+
+class Edition:
+    """A notebook on its way to the plain edition: what its Markdown refers to."""
+
+    def __init__(self, notebook: nbformat.NotebookNode, name: str) -> None:
+        self.notebook, self.name = copy.deepcopy(notebook), name
+        self.chapter = chapter_of(notebook, name)
+        self.run = notebook.metadata.get("papermill")  # of a copy that papermill executed
+        self.labels = labels(notebook, self.chapter)
+        self.home, self.version = home(notebook)
+        self.site = site(self.home)
+        self.values = glued(notebook)
+        self.specs: dict[str, str] = {}  # of each glued name, how a sentence first writes it
+        self.missing: set[str] = set()
+        self.before: dict[str, list[str]] = {}  # recorded values, by name: text and format
+        self.citations = Citations()
+        cite = self.citations
+        roles = {
+            "cite": cite.parenthetical, "cite:p": cite.parenthetical, "cite:t": cite.textual,
+            "doc": self._doc, "download": self._download, "eq": self._eq, "glue": self._glue,
+            "glue:text": self._glue, "math": lambda text: f"${text}$", "numref": self._numref,
+            "quoted": self._quoted, "ref": self._ref, "term": self._term,
+        }  # fmt: skip
+        self.markdown = Plain(roles, self._number, self._follow)
+
+    # -- roles
+
+    def _glue(self, text: str) -> str:
+        name, _, spec = text.partition(":")
+        if name not in self.values:
+            self.missing.add(name)
+            return NOT_YET
+        try:
+            words = glue.formatted(self.values[name], spec)
+        except ValueError as error:
+            raise RRError(f"role {{glue:text}}: {text!r} does not fit the value "
+                          f"{self.values[name]}: {error}") from None  # fmt: skip
+        self.specs.setdefault(name, spec)
+        return escape(words)
+
+    def _quoted(self, text: str) -> str:
+        words, key = titled(text)
+        if words is None:
+            raise RRError(f"role {{quoted}} needs `words <key>`, got {text!r}")
+        return f"{escape(words)} {self.citations.parenthetical(key)}"
+
+    def _at(self, page: str, anchor: str = "") -> str | None:
+        return f"{self.site}/{page}.html" + (f"#{anchor}" if anchor else "") if self.site else None
+
+    def _linked(self, words: str, place: str | None) -> str:
+        return f"[{words}]({place})" if place else words
+
+    def _label(self, name: str) -> Label:
+        known = self.labels if name in self.labels else _elsewhere()
+        if name not in known:
+            raise RRError(f"no label {name!r}: {nearest(name, {**_elsewhere(), **self.labels})}")
+        return known[name]
+
+    def _to(self, words: str, name: str, anchor: str) -> str:
+        """Words that lead to the page of another chapter; within this one they stay words."""
+        label = self._label(name)
+        return words if name in self.labels else self._linked(words, self._at(label.page, anchor))
+
+    def _numref(self, text: str) -> str:
+        words, name = titled(text)
+        label = self._label(name)
+        if words is None:
+            words = f"{label.kind.capitalize()} {label.number}"
+        else:
+            words = escape(words.replace("%s", label.number).replace("{number}", label.number))
+        return self._to(words, name, name)
+
+    def _eq(self, name: str) -> str:
+        return self._to(f"({self._label(name).number})", name, f"equation-{name}")
+
+    def _ref(self, text: str) -> str:
+        words, name = titled(text)
+        return self._to(escape(words or self._label(name).title), name, name)
+
+    def _term(self, text: str) -> str:
+        words, term = titled(text)
+        anchor = f"term-{re.sub(r'[^A-Za-z0-9._]+', '-', term).strip('-')}"
+        return self._linked(escape(words or term), self._at("book/glossary", anchor))
+
+    def _doc(self, text: str) -> str:
+        words, path = titled(text)
+        return self._linked(escape(words or Path(path).name), self._follow(f"{path}.ipynb"))
+
+    def _download(self, text: str) -> str:
+        words, path = titled(text)
+        return self._linked(f"`{words or Path(path).name}`", self._file(path))
+
+    def _number(self, kind: str, name: str) -> str:
+        label = self._label(name)
+        if label.kind != kind:
+            raise RRError(f"label {name!r} names no {kind}, but a {label.kind}")
+        return label.number
+
+    def _follow(self, href: str) -> str | None:
+        """Where a link leads: to the published page, where there is one."""
+        path, _, anchor = href.partition("#")
+        target = Path("notebooks", path or f"{self.chapter}.ipynb")
+        if target.suffix not in (".ipynb", ".md"):
+            return self._file(path)
+        parts = [part for part in target.with_suffix("").parts if part != "notebooks"]
+        page = "/".join(parts[1:]) if parts[0] == ".." else f"notebooks/{'/'.join(parts)}"
+        return self._at(page, anchor)
+
+    def _file(self, path: str) -> str | None:
+        """A file of the repository that the page offers."""
+        return f"{self.home}/blob/{self.version}/{path.removeprefix('../')}" if self.home else None
+
+    # -- cells
+
+    def made(self) -> nbformat.NotebookNode:
+        """The notebook in the plain edition."""
+        cells: list[nbformat.NotebookNode] = []
+        for cell in self.notebook.cells:
+            if cell.cell_type == "markdown":
+                cells += self._prose(cell)
+            elif cell.cell_type == "code":
+                cells += self._code(cell)
+            else:
+                cells.append(cell)
+        cells = [cell for cell in cells if cell.source.strip() or cell.cell_type == "code"]
+        if self.citations.cited:
+            cells.append(_added("plain-references", f"## References\n\n{self.citations.list()}"))
+        self._tables(cells)
+        self._say_whose(cells)
+        self.notebook.cells = cells
+        self.notebook.metadata.setdefault("rr", {})["edition"] = "plain"
+        return self.notebook
+
+    def _prose(self, cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+        """A Markdown cell; a solution that goes on over several cells is a fold in each of them."""
+        begun = self.markdown.solution
+        try:
+            text = self.markdown.text(cell.source)
+        except RRError as error:
+            raise RRError(f"{self.name}, cell {cell.id!r}: {error}") from None
+        if begun and text == "</details>":
+            return []
+        if begun:
+            title = self.markdown.solved(begun)
+            text = f"<details>\n<summary>{title}, continued</summary>\n\n{text}"
+        if self.markdown.solution:
+            text += "\n\n</details>"
+        cell.source = text
+        return [cell]
+
+    def _code(self, cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+        """A code cell, folded where the book hides it; after it the caption of its figure."""
+        shown = cell.metadata.pop("mystnb", {})
+        if FOLDED & {*tags(cell)} or self.markdown.solution:
+            _fold(cell, outputs=bool(self.markdown.solution))
+        for output in cell.outputs:
+            if "image/png" in output.get("data", {}) and "alt" in shown.get("image", {}):
+                output.metadata["image/png"] = {"alt": shown["image"]["alt"]}
+        if "figure" not in shown:
+            return [cell]
+        figure = shown["figure"]
+        caption = self.markdown.line(figure["caption"])
+        checks = [words for tag, words in CHECKS.items() if tag in tags(cell)]
+        checked = f" *(Checked {checks[0]}.)*" if checks else ""
+        text = f"**Figure {self._label(figure['name']).number}.** {caption}{checked}"
+        return [cell, _added(f"{cell.id[:56]}-caption", text)]
+
+    def _tables(self, cells: list[nbformat.NotebookNode]) -> None:
+        """In place of what a cell glued, of a copy that was executed a table of it."""
+        stored, values = ROOT / "notebooks" / f"{self.chapter}.ipynb", self.values
+        if self.run:  # the recorded values are those of the chapter that it is a copy of
+            values = glued(nbformat.read(stored, as_version=4)) if stored.exists() else {}
+        self.before = {n: [value, self.specs.get(n, ".6g")] for n, value in values.items()}
+        for cell in cells:
+            outputs = cell.get("outputs", [])
+            now = {name: value for name, value in map(_value, outputs) if name}
+            if not now:
+                continue
+            cell.outputs = [output for output in outputs if not _value(output)[0]]
+            if self.run:
+                data = {"text/html": glue.table(now, self.before), "text/plain": "<numbers>"}
+                cell.outputs.append(new_output("display_data", data))
+
+    def _say_whose(self, cells: list[nbformat.NotebookNode]) -> None:
+        """At the top, whose numbers these are; and a cell of the recorded, for the tables."""
+        if not self.values and not self.missing:
+            return
+        if not self.values:
+            title = "Not yet run"
+            lines = [f"Numbers that stand as {NOT_YET} are computed by the cells below."]
+        elif self.run:
+            title = "Numbers of this run"
+            when = str(self.run.get("end_time") or self.run.get("start_time") or "")[:16]
+            chosen = (self.run.get("parameters") or {}).items()
+            said = ", ".join(f"`{name} = {value!r}`" for name, value in chosen)
+            lines = [
+                f"The sentences hold the numbers of this copy, executed {when.replace('T', ' ')}"
+                f" UTC with {said or 'the parameters as they stood'}.",
+                "A table below each cell that computed some holds the recorded ones beside them.",
+            ]
+        else:
+            title = "Recorded numbers"
+            lines = [
+                "The numbers in the sentences, the figures and the tables are recorded: they were"
+                f" computed when the book was built ({self.version or 'no version is stated'}).",
+                "Run a cell, and a table below it shows the recorded numbers beside yours.",
+            ]
+        if self.values and self.missing:
+            lines.append(f"Numbers that no cell has computed stand as {NOT_YET}.")
+        cells.insert(1, _added("plain-edition", f"> **{title}**\n>\n> " + "\n> ".join(lines)))
+        if not self.before:
+            return
+        rows = [
+            f"    {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)},\n"
+            for name, value in self.before.items()
+        ]
+        source = (
+            "# The book's recorded values, shown beside yours below the cells that compute them.\n"
+            f"from rrbook.glue import recorded\n\nrecorded({{\n{''.join(rows)}}})"
+        )
+        cell = new_code_cell(source, id="plain-recorded")
+        _fold(cell)
+        after = (i for i, one in enumerate(cells, 1) if "bootstrap" in tags(one))
+        cells.insert(next(after, 2), cell)
+
+
+def tags(cell: nbformat.NotebookNode) -> list[str]:
+    return list(cell.metadata.get("tags", []))
+
+
+def _added(name: str, text: str) -> nbformat.NotebookNode:
+    return new_markdown_cell(text, id=name)
+
+
+def _fold(cell: nbformat.NotebookNode, outputs: bool = False) -> None:
+    """Close a cell's code, in Colab and in Jupyter; `outputs` closes what it printed as well."""
+    cell.metadata["cellView"] = "form"
+    cell.metadata.setdefault("jupyter", {})["source_hidden"] = True
+    if outputs:
+        cell.metadata["jupyter"]["outputs_hidden"] = True
+
+
+def _value(output: nbformat.NotebookNode) -> tuple[str | None, str]:
+    """Name and text of a glued value; no name for any other output."""
+    text = output.get("data", {}).get(glue.TEXT)
+    return (None, "") if text is None else (output.metadata["scrapbook"]["name"], text)
+
+
+def glued(notebook: nbformat.NotebookNode) -> dict[str, str]:
+    """Every glued value that the notebook's outputs hold, as text."""
+    code = (cell for cell in notebook.cells if cell.cell_type == "code")
+    found = (_value(output) for cell in code for output in cell.outputs)
+    return {name: value for name, value in found if name}
+
+
+def convert(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
+    """The notebook called `name` in the plain edition; one that already is stays as it is."""
+    if notebook.metadata.get("rr", {}).get("edition") == "plain":
+        return notebook
+    return Edition(notebook, name).made()
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    """A notebook. RRError where there is none."""
+    try:
+        found = nbformat.read(path, as_version=4)
+        nbformat.validate(found)
+    except OSError as error:
+        raise RRError(f"{path} cannot be read: {error.strerror}") from None
+    except Exception as error:  # not JSON, or another shape; nbformat raises a dozen kinds
+        said = str(error).splitlines()[0][:100]
+        raise RRError(f"{path} is not a Jupyter notebook: {said}") from None
+    return found
+
+
+# what a program folds in a notebook is folded on the page, too
+TEMPLATE = """{%- extends 'lab/index.html.j2' -%}
+{% block input_group %}{% if cell.metadata.get('jupyter', {}).get('source_hidden') -%}
+<details><summary>Code</summary>{{ super() }}</details>
+{%- else %}{{ super() }}{% endif %}{% endblock %}
+{% block output_group %}{% if cell.metadata.get('jupyter', {}).get('outputs_hidden') -%}
+<details><summary>Output</summary>{{ super() }}</details>
+{%- else %}{{ super() }}{% endif %}{% endblock %}
+"""
+
+
+def page(notebook: nbformat.NotebookNode) -> str:
+    """The notebook as one HTML page, by nbconvert. Its mathematics is typeset by MathJax's CDN."""
+    try:
+        from nbconvert import HTMLExporter
+    except ImportError:
+        raise RRError("nbconvert is not installed: `pip install nbconvert`, or an OUT that ends "
+                      "in .ipynb") from None  # fmt: skip
+    return HTMLExporter(raw_template=TEMPLATE).from_notebook_node(notebook)[0]
+
+
+def write(given: Path, out: Path) -> None:
+    """Convert one file into another, which is replaced in one step."""
+    if out.suffix not in (".ipynb", ".html"):
+        raise RRError(f"OUT must end in .ipynb or .html, got {out.name!r}")
+    if out.exists() and given.exists() and out.samefile(given):
+        raise RRError(f"OUT is IN, {given}: name another file, or the source is lost")
+    made = convert(read(given), given.stem)
+    text = page(made) if out.suffix == ".html" else nbformat.writes(made).rstrip("\n") + "\n"
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(out, text.encode())
+    except OSError as error:
+        raise RRError(f"{out} cannot be written: {error.strerror}") from None
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m rrbook.plain",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("given", metavar="IN.ipynb", type=Path, help="executed or not")
+    parser.add_argument("out", metavar="OUT", type=Path, help="what to write: .ipynb or .html")
+    args = parser.parse_args(words)
+    try:
+        write(args.given, args.out)
+    except RRError as error:
+        print(f"rrbook.plain: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
