@@ -200,6 +200,9 @@ class Residuals(nn.Module):
         """
         return {
             "params": sum(rule.params(rule.site) for rule in (*self.rules, self.final)),
-            "flops_per_token": sum(rule.matmul_flops(rule.site) for rule in (*map(self.rule, range(len(self))), self.final)),
+            "flops_per_token": sum(
+                rule.matmul_flops(rule.site)
+                for rule in (*map(self.rule, range(len(self))), self.final)
+            ),
             "state": self.state,
         }

@@ -271,14 +271,18 @@ def test_ordered_counts_each_target_once(n):
     losses = torch.cat([direct(model, tokens, span)[0] for span in spans])
     assert len(losses) == n - 1
     assert score.val_loss == pytest.approx(losses.mean().item(), rel=1e-12)
-    assert evaluate.ordered(model, tokens, batch=7).val_loss == pytest.approx(score.val_loss, rel=1e-12)
+    assert evaluate.ordered(model, tokens, batch=7).val_loss == pytest.approx(
+        score.val_loss, rel=1e-12
+    )
 
 
 def test_a_shortened_evaluation_takes_the_first_windows():
     model = model_of().double()
     score = evaluate.ordered(model, HELD_OUT, batch=3, batches=2)
     losses = torch.cat([direct(model, HELD_OUT, (a, a + 16))[0] for a in range(0, 96, 16)])
-    assert score.eval_tokens == 96 and score.val_loss == pytest.approx(losses.mean().item(), rel=1e-12)
+    assert score.eval_tokens == 96 and score.val_loss == pytest.approx(
+        losses.mean().item(), rel=1e-12
+    )
 
 
 def test_calibration_error_by_its_definition():
