@@ -103,7 +103,7 @@ def test_bad_input_is_refused():
     with pytest.raises(RRError, match="recipe"):
         memory.predict(SHAPE, parse_path("fast"), 4)
     recipe = ladder.recipe("nano")
-    with pytest.raises(RRError, match="micro-batch is 0"):
+    with pytest.raises(RRError, match="micro-batch must be"):
         memory.predict(SHAPE, parse_path("fast"), 0, recipe=recipe)
     with pytest.raises(RRError, match="unknown device 'tpu'"):
         memory.predict(SHAPE, parse_path("fast"), 1, "tpu", recipe)
