@@ -1,4 +1,4 @@
-"""Text as tokens: corpora, tokenizers, and the windows that a step reads."""
+"""Data: corpora, tokenizers, and the windows of tokens that a step reads."""
 
 from .corpus import Tokens, baselines, open_corpus
 

@@ -1,4 +1,4 @@
-"""Windows of tokens: which of them a step reads, and how they are gathered."""
+"""Batches: which windows of the token stream a step reads, and how they are gathered."""
 
 import numpy as np
 import torch
@@ -8,15 +8,15 @@ from ..config import Run
 
 
 def windows(tokens: np.ndarray, start: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets (length,) from one place of a token stream, as int64."""
-    cut = np.asarray(tokens[start : start + length + 1], dtype=np.int64)
-    return cut[:-1], cut[1:]
+    """Inputs and targets (length,), int64, from one place of a token stream."""
+    window = np.asarray(tokens[start : start + length + 1], dtype=np.int64)
+    return window[:-1], window[1:]
 
 
 def gather(tokens: np.ndarray | Tensor, starts: np.ndarray, length: int) -> tuple[Tensor, Tensor]:
     """Inputs and targets (B, length), int64, of windows that start at `starts`.
 
-    Of a tensor of tokens (`beside` the model) they are gathered where it is.
+    From a tensor of tokens (`beside` the model) they are gathered on its device.
     """
     if isinstance(tokens, Tensor):
         first = torch.from_numpy(np.asarray(starts, dtype=np.int64)).to(tokens.device)
@@ -28,9 +28,9 @@ def gather(tokens: np.ndarray | Tensor, starts: np.ndarray, length: int) -> tupl
 
 
 def beside(tokens: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
-    """A token stream on the GPU, 4 bytes a token, where a quarter of what is free there holds it.
+    """The token stream on the GPU, 4 bytes per token, if it fits a quarter of the free memory.
 
-    Elsewhere as it came: windows are then cut on the host and copied.
+    Otherwise unchanged: windows are then cut on the host and copied.
     """
     if device.type != "cuda" or 4 * len(tokens) > torch.cuda.mem_get_info(device)[0] / 4:
         return tokens
@@ -38,10 +38,10 @@ def beside(tokens: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
 
 
 def batch_starts(run: Run, step: int, n_tokens: int, stream: np.random.RandomState) -> np.ndarray:
-    """Where the windows of one step begin, (batch,).
+    """Start positions of the windows of one step, (batch,).
 
     paper: `randint(0, n − T − 1, batch)` from NumPy's legacy stream, the study's own batches.
-    clean: a function of (seed, step) alone, from raw Philox words, so any step can be redrawn.
+    clean: a function of (seed, step) alone, from raw Philox words, so any step can be recomputed.
     """
     batch, last = run.recipe.batch, n_tokens - run.model.seq_len - 1
     if run.protocol == "paper":

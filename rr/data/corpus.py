@@ -1,4 +1,4 @@
-"""Corpora as token streams: tokenise once, memory-map, and know how predictable the tokens are.
+"""Corpora as token streams: tokenised once, memory-mapped; and unigram and bigram baselines.
 
 tokens = open_corpus("file:stories.txt.xz", "bpe:4096")
 tokens.train            # np.memmap, 1-D, uint16: document, end mark, document, end mark, ...
@@ -20,7 +20,7 @@ from .tokenizer import identity as tokenizer_identity
 
 SPLITS = ("documents", "tokens")
 TOKEN_SHARE = 0.97  # split="tokens": the training share of the stream, as the study cut it
-_FORMAT = 1  # of the cached files; a change makes them anew
+_FORMAT = 1  # of the cached files; raise it to have them made again
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,15 @@ def default_tokenizer(corpus: str) -> str:
 def identity(
     corpus: str, tokenizer: str | None = None, cache: str | Path | None = None
 ) -> dict[str, str]:
-    """What a corpus and a tokenizer are, for hashing: {"corpus": ..., "tokenizer": ...}.
+    """The content identity of a corpus and a tokenizer, for hashing: {"corpus", "tokenizer"}.
 
-    A file is its bytes, a folder its files' names and bytes, a hub name itself at its revision,
-    fables their grammar, seed and counts; `bpe:N` is N and its corpus. No path is in it, and
-    nothing is downloaded, trained or tokenised. Raises RRError for names that mean nothing.
+    Of a file its bytes, of a folder its files' names and bytes, of a hub name itself at its
+    revision, of fables their grammar, seed and counts; of `bpe:N` N and its corpus. It contains no
+    path, and nothing is downloaded, trained or tokenised. Raises RRError for an unknown name.
     """
-    told = source(corpus, cache).identity
-    named = tokenizer_identity(tokenizer or default_tokenizer(corpus), told)
-    return {"corpus": told, "tokenizer": named}
+    text = source(corpus, cache).identity
+    tokens = tokenizer_identity(tokenizer or default_tokenizer(corpus), text)
+    return {"corpus": text, "tokenizer": tokens}
 
 
 def open_corpus(
@@ -93,20 +93,20 @@ def open_corpus(
     cache: str | Path | None = None,
     log: Callable[[str], None] = print,
 ) -> Tokens:
-    """Tokenise once, then map: a later call, here or in another process, finds the cache.
+    """The tokens of a corpus: tokenised once, then memory-mapped from the cache.
 
     corpus: `fables`, `tinystories`, `file:PATH` (a text, .xz, .gz, Parquet or JSONL file, or a
         folder with train* and valid*), `org/name[@revision]` (the hub's train split).
     tokenizer: `gpt2`, a folder with vocab.json and merges.txt, `bpe:N`; None: `default_tokenizer`.
-    split: what is held out of a corpus that has no held-out part of its own: "documents", the
-        fewest last documents that make up 3 % of the text's bytes (`documents.hold_out`), or
-        "tokens", all after the first int(0.97·n) of the n tokens, which may cut a document (the
-        study's way). `bpe:N` is trained on the training documents of the former in both.
+    split: what is held out of a corpus that has no held-out part: "documents", the fewest last
+        documents that make up 3 % of the text's bytes (`documents.hold_out`), or "tokens", all
+        after the first int(0.97·n) of the n tokens, which may cut a document (as the study did).
+        `bpe:N` is trained on the training documents of the former in both cases.
     min_tokens: raise unless each part has so many (a window and its target: seq_len + 1).
     cache: folder; None: $RR_CACHE, else ~/.cache/review-residuals.
     log: called with each progress line.
 
-    Raises RRError, one line, for whatever is wrong with the input or the cache folder.
+    Raises RRError, one line, for any problem with the input or the cache folder.
 
     Example:
         >>> import rr
@@ -115,15 +115,15 @@ def open_corpus(
         (1024, dtype('uint16'))
     """
     if split not in SPLITS:
-        raise RRError(f"split {split!r}: {' or '.join(SPLITS)} is accepted")
+        raise RRError(f"split must be {' or '.join(SPLITS)}, got {split!r}")
     origin = source(corpus, cache)
     chosen = tokenizer or default_tokenizer(corpus)
-    told = {"corpus": origin.identity, "tokenizer": tokenizer_identity(chosen, origin.identity)}
+    known = {"corpus": origin.identity, "tokenizer": tokenizer_identity(chosen, origin.identity)}
     parts = _Parts(origin)
     own = "own" if origin.valid else split
-    key = {**told, "split": own, "format": _FORMAT, "order": sys.byteorder}
+    key = {**known, "split": own, "format": _FORMAT, "order": sys.byteorder}
     if not store.entry_path("tokens", key, cache).exists():
-        next(parts.documents("train"))  # what is wrong with the text is said before anything else
+        next(parts.documents("train"))  # a problem with the text is reported before anything else
     vocabulary = open_vocabulary(
         chosen, origin.identity, lambda: parts.documents("train"), cache, log
     )
@@ -136,14 +136,14 @@ def open_corpus(
     for part, ids in maps.items():
         if len(ids) < min_tokens:
             raise RRError(
-                f"corpus {corpus} has {len(ids)} tokens in its {part} part: "
-                f"at least {min_tokens} are needed (one window and its target)"
+                f"corpus {corpus} has {len(ids)} tokens in its {part} part, but a window and its "
+                f"target need at least {min_tokens}: add text, or choose a shorter seq_len"
             )
     sha256 = {part: card["files"][f"{part}.bin"]["sha256"] for part in maps}
     return Tokens(
         origin.name,
         vocabulary.name,
-        told,
+        known,
         maps["train"],
         maps["valid"],
         card["documents"],
@@ -153,7 +153,7 @@ def open_corpus(
 
 
 class _Parts:
-    """The training and held-out documents of a source; where to cut is found once, when needed."""
+    """The training and held-out documents of a source, split once, when first read."""
 
     def __init__(self, origin: Source):
         self._origin = origin
@@ -198,7 +198,7 @@ def _tokenise(
         }
     for part in ("train", "valid"):
         if not (folder / f"{part}.bin").stat().st_size:
-            raise RRError(f"corpus {origin.name} is too short: its {part} part has no tokens")
+            raise RRError(f"corpus {origin.name} is too short to split: its {part} part is empty")
     return {"documents": documents, "dtype": vocabulary.dtype.name}
 
 
@@ -210,7 +210,7 @@ def _write(
     log: Callable[[str], None],
 ) -> int:
     """Stream token numbers into `path`; returns the number of documents."""
-    start = said = time.perf_counter()
+    start = logged = time.perf_counter()
     count = ended = 0
 
     def line() -> str:
@@ -223,16 +223,17 @@ def _write(
     with open(path, "wb") as file:
         for ids, ends in vocabulary.stream(documents):
             ids.tofile(file)
-            count, ended = count + len(ids), ended + ends
-            if time.perf_counter() - said > 5:
-                said = time.perf_counter()
+            count += len(ids)
+            ended += ends
+            if time.perf_counter() - logged > 5:
+                logged = time.perf_counter()
                 log(line())
     log(line())
     return ended
 
 
 def baselines(tokens: Tokens) -> dict[str, float | int]:
-    """How well the held-out tokens are predicted by counting, in nats a token.
+    """Held-out loss of unigram and bigram models, in nats per token.
 
     unigram: p(b) = (c(b) + 1) / (n + V) with c over the n training tokens, V = vocab_size.
     bigram, interpolated: λ·p(b|a) + (1 − λ)·p(b) with p(b|a) = c(ab) / c(a·), pairs counted over
@@ -244,7 +245,7 @@ def baselines(tokens: Tokens) -> dict[str, float | int]:
     are means over the held-out tokens but the first, which has no token before it.
 
     Returns {"tokens", "valid_tokens", "unigram_nats", "bigram_nats", "bigram_lambda"}. Needs
-    8 bytes a training token and a sort of them.
+    8 bytes per training token and a sort of them.
 
     Example:
         >>> from rr.data import baselines, open_corpus
@@ -255,8 +256,8 @@ def baselines(tokens: Tokens) -> dict[str, float | int]:
     train = tokens.train
     if len(train) < 20 or len(tokens.valid) < 2:
         raise RRError(
-            f"corpus {tokens.name} is too short for baselines: 20 training tokens and "
-            "2 held-out tokens are needed"
+            f"corpus {tokens.name} is too short for baselines: expected at least 20 training "
+            "tokens and 2 held-out tokens"
         )
     at = len(train) * 9 // 10
     fit = _pair_terms(train[:at], train[at - 1 :], tokens.vocab_size)
@@ -279,17 +280,17 @@ def _mix(lam: float, bigram: np.ndarray, unigram: np.ndarray) -> np.ndarray:
 def _pair_terms(
     counted: np.ndarray, scored: np.ndarray, vocab_size: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each distinct pair ab of `scored`: how often it occurs, p(b|a) and p(b) by `counted`."""
+    """For each distinct pair ab of `scored`: its count there, and p(b|a), p(b) from `counted`."""
     unigrams = np.bincount(counted, minlength=vocab_size)
     contexts = unigrams.copy()
-    contexts[counted[-1]] -= 1  # the last token is nobody's context
+    contexts[counted[-1]] -= 1  # nothing follows the last token
     pairs = np.sort(_pair_keys(counted, vocab_size))
-    asked, weight = np.unique(_pair_keys(scored, vocab_size), return_counts=True)
-    found = np.searchsorted(pairs, asked, "right") - np.searchsorted(pairs, asked, "left")
-    a, b = np.divmod(asked, vocab_size)
+    distinct, weight = np.unique(_pair_keys(scored, vocab_size), return_counts=True)
+    count = np.searchsorted(pairs, distinct, "right") - np.searchsorted(pairs, distinct, "left")
+    a, b = np.divmod(distinct, vocab_size)
     unigram = (unigrams[b] + 1) / (len(counted) + vocab_size)
     seen = contexts[a] > 0
-    bigram = np.where(seen, found / np.maximum(contexts[a], 1), unigram)
+    bigram = np.where(seen, count / np.maximum(contexts[a], 1), unigram)
     return weight, bigram, unigram
 
 

@@ -1,7 +1,7 @@
-"""Where text comes from: a corpus's name -> its documents, in order, as many times as asked.
+"""Corpora as streams of documents: files, folders, datasets of the Hugging Face hub, fables.
 
-Nothing is kept in memory but the document at hand. Whatever is wrong with the input ends in one
-`RRError` line that says what, where and what is accepted.
+One document is in memory at a time, and a corpus can be read repeatedly. Bad input raises an
+`RRError` of one line: what is wrong, where, what was expected.
 """
 
 import codecs
@@ -27,14 +27,14 @@ from . import fables
 from .cache import cached_digest
 
 EOT = "<|endoftext|>"
-HELD_OUT = 0.03  # of a corpus that comes without a held-out part
+HELD_OUT = 0.03  # share of a corpus that comes without a held-out part
 TINYSTORIES = "roneneldan/TinyStories"
 TINYSTORIES_REVISION = "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64"
-TINYSTORIES_STORIES = 400_000  # what the study read
+TINYSTORIES_STORIES = 400_000  # as many as the study read
 WORKS_OFFLINE = "fables and file:PATH work without a network"
 _KINDS = "a text, .xz, .gz, .parquet or .jsonl file, or a folder with train* and valid* files"
 _SUFFIXES = (".txt", ".xz", ".gz", ".jsonl", ".parquet")
-_DAMAGE = (lzma.LZMAError, zlib.error, gzip.BadGzipFile, EOFError)
+_CORRUPT = (lzma.LZMAError, zlib.error, gzip.BadGzipFile, EOFError)
 
 Documents = Callable[[], Iterator[str]]
 
@@ -43,9 +43,8 @@ Documents = Callable[[], Iterator[str]]
 class Source:
     """A corpus before any tokenizer.
 
-    name: what it is called in tables; identity: what it is, for hashing (no path in it);
-    train, valid: each call reads the documents anew, in order. `valid` is None where the corpus
-    has no held-out part of its own.
+    name: for tables; identity: of its content, for hashing (no path in it); train, valid: each call
+    reads the documents again, in order. `valid` is None where the corpus has no held-out part.
     """
 
     name: str
@@ -55,7 +54,7 @@ class Source:
 
 
 def source(corpus: str, cache: str | Path | None = None) -> Source:
-    """`fables`, `tinystories`, `file:PATH` or `org/name[@revision]`; downloads and reads nothing.
+    """The source of `fables`, `tinystories`, `file:PATH` or `org/name[@revision]`; reads nothing.
 
     (The bytes of a file are hashed for its identity, once: `rr.data.cache.cached_digest`.)
     """
@@ -66,7 +65,7 @@ def source(corpus: str, cache: str | Path | None = None) -> Source:
     kind, colon, path = corpus.partition(":")
     if kind == "file" and colon:
         if not path:
-            raise RRError(f"corpus 'file:' names no path: file:PATH is accepted, {_KINDS}")
+            raise RRError(f"corpus 'file:' names no path: expected file:PATH, {_KINDS}")
         try:
             return _local(Path(path).expanduser(), cache)
         except OSError as error:
@@ -81,24 +80,24 @@ def source(corpus: str, cache: str | Path | None = None) -> Source:
 
 
 def hold_out(origin: Source, share: float = HELD_OUT) -> tuple[Documents, Documents]:
-    """Split its documents into (train, valid).
+    """Split a source's documents into (train, valid).
 
-    Held out are the fewest last documents that make up `share` of the text's bytes. At least
-    one document stays in the training part. A corpus of one document is cut inside it, after the
-    last blank or line end before the point where the held-out share begins.
+    The fewest last documents that make up `share` of the text's bytes are held out; at least one
+    document stays in the training part. A single document is cut inside, after the last blank or
+    line end before the point where the held-out share begins.
     """
     documents = origin.train
     sizes = array("q", (len(text.encode()) for text in documents()))
     total = sum(sizes)
     if not total:
-        raise RRError(f"corpus {origin.name} holds no text")
+        raise RRError(f"corpus {origin.name} contains no text: expected at least one document")
     if len(sizes) == 1:
         text = next(documents())
         cut = int(len(text) * (1 - share))
         at = max(text.rfind("\n", 0, cut), text.rfind(" ", 0, cut)) + 1
         if not text[:at].strip() or not text[at:].strip():
             raise RRError(
-                f"corpus {origin.name} is one short document: too little text to hold any out"
+                f"corpus {origin.name} is one short document, too short to split: add text"
             )
         return (lambda: iter([text[:at]])), (lambda: iter([text[at:]]))
     first, held = len(sizes), 0
@@ -118,27 +117,27 @@ def _local(path: Path, cache: str | Path | None) -> Source:
             parts[part] = sorted(p for p in path.glob(f"{part}*") if p.is_file())
             if not parts[part]:
                 names = sorted(p.name for p in path.iterdir())[:6]
-                held = f"it has {', '.join(names)}" if names else "it is empty"
+                content = f"it has {', '.join(names)}" if names else "it is empty"
                 raise RRError(
-                    f"the folder {path} has no {part}* file ({held}): "
-                    "train* and valid* files are accepted, several of each are read in sorted order"
+                    f"the folder {path} has no {part}* file ({content}): expected train* and "
+                    "valid* files, several of each are read in sorted order"
                 )
-        told = [[p.name, _told(p, cache)] for part in parts.values() for p in part]
-        sha = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+        files = [[p.name, _fingerprint(p, cache)] for part in parts.values() for p in part]
+        sha = hashlib.sha256(json.dumps(files).encode()).hexdigest()
         train, valid = (partial(_read_all, parts[part]) for part in ("train", "valid"))
         return Source(path.resolve().name, f"folder {sha}", train, valid)
     if not path.exists():
-        raise RRError(f"no file or folder {path}: file:PATH takes {_KINDS}")
-    return Source(path.name, f"file {_told(path, cache)}", partial(_read_all, [path]))
+        raise RRError(f"no file or folder {path}: expected {_KINDS}")
+    return Source(path.name, f"file {_fingerprint(path, cache)}", partial(_read_all, [path]))
 
 
-def _told(path: Path, cache: str | Path | None) -> str:
-    """How a file is read and the hash of its bytes: together, what the model will see."""
+def _fingerprint(path: Path, cache: str | Path | None) -> str:
+    """A file's format and the hash of its bytes, which together determine its documents."""
     return f"{'.'.join(_format(path))} {cached_digest(path, cache)}"
 
 
 def _format(path: Path) -> tuple[str, ...]:
-    """("text" | "jsonl" | "parquet"[, "xz" | "gz"]), by the name alone."""
+    """("text" | "jsonl" | "parquet"[, "xz" | "gz"]), from the file's name."""
     suffixes = [s.lower().lstrip(".") for s in path.suffixes]
     packed = suffixes.pop() if suffixes and suffixes[-1] in ("xz", "gz") else None
     last = suffixes[-1] if suffixes else ""
@@ -150,24 +149,24 @@ def _read_all(paths: list[Path]) -> Iterator[str]:
     readers = {"text": _read_text, "jsonl": _read_jsonl, "parquet": _read_parquet}
     for path in paths:
         kind, *packed = _format(path)
-        some = False
+        has_text = False
         try:
             if path.stat().st_size == 0:
-                raise RRError(f"{path} is empty: {_KINDS} is accepted")
+                raise RRError(f"{path} is empty: expected {_KINDS}")
             for text in readers[kind](path, *packed):
-                some = some or bool(text.strip())
+                has_text = has_text or bool(text.strip())
                 yield text
-        except _DAMAGE as error:
-            raise RRError(f"{path} is damaged or no .{packed[0]} file: {error}") from error
+        except _CORRUPT as error:
+            raise RRError(f"{path} is corrupt or not a .{packed[0]} file: {error}") from error
         except UnicodeDecodeError as error:
             raise RRError(
-                f"{path} is not UTF-8 text (a byte {error.object[error.start]:#04x} does not fit): "
-                f"{_KINDS} is accepted"
+                f"{path} is not UTF-8 text (invalid byte {error.object[error.start]:#04x}): "
+                f"expected {_KINDS}"
             ) from error
         except OSError as error:
             raise RRError(f"cannot read {path}: {error.strerror or error}") from error
-        if not some:
-            raise RRError(f"{path} holds no text: {_KINDS} is accepted")
+        if not has_text:
+            raise RRError(f"{path} contains no text: expected {_KINDS}")
 
 
 def _opened(path: Path, packed: str | None = None):
@@ -175,15 +174,15 @@ def _opened(path: Path, packed: str | None = None):
 
 
 def _read_text(path: Path, packed: str | None = None) -> Iterator[str]:
-    """Documents between EOT marks; the line ends that set a mark apart belong to neither."""
+    """Documents between EOT marks; line ends around a mark belong to neither document."""
     decode = codecs.getincrementaldecoder("utf-8-sig")().decode
     rest: list[str] = []  # of the document not yet ended
     with _opened(path, packed) as file:
         while block := file.read(1 << 20):
             text = decode(block)
             if "\0" in text:
-                raise RRError(f"{path} is not text (it holds zero bytes): {_KINDS} is accepted")
-            # The last characters of a block may be the beginning of a mark.
+                raise RRError(f"{path} is not text (it contains zero bytes): expected {_KINDS}")
+            # The last characters of a block may be the start of a mark.
             tail = rest.pop() if rest else ""
             *whole, last = (tail + text).split(EOT)
             for part in whole:
@@ -205,7 +204,7 @@ def _read_jsonl(path: Path, packed: str | None = None) -> Iterator[str]:
 
 
 def _jsonl_text(path: Path, number: int, line: bytes) -> str:
-    wants = 'each line is one object with a "text" string'
+    wants = 'expected one object with a "text" string per line'
     try:
         row = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -215,13 +214,13 @@ def _jsonl_text(path: Path, number: int, line: bytes) -> str:
     try:
         row["text"].encode()
     except UnicodeEncodeError as error:
-        raise RRError(f"{path} line {number} holds half a character (a lone surrogate)") from error
+        raise RRError(f"{path} line {number} has half a character (a lone surrogate)") from error
     return row["text"]
 
 
 def _read_parquet(path: Path, packed: str | None = None) -> Iterator[str]:
     if packed:
-        raise RRError(f"{path}: a Parquet file is packed inside already; unpack its .{packed}")
+        raise RRError(f"{path}: Parquet is compressed inside already: unpack its .{packed}")
     try:
         import pyarrow
         import pyarrow.parquet
@@ -233,19 +232,19 @@ def _read_parquet(path: Path, packed: str | None = None) -> Iterator[str]:
         with pyarrow.parquet.ParquetFile(path) as file:
             columns = file.schema_arrow.names
             if "text" not in columns:
-                raise RRError(f"{path} has no 'text' column: it has {', '.join(columns)}")
+                raise RRError(f"{path} has no 'text' column, but {', '.join(columns)}")
             for batch in file.iter_batches(batch_size=1024, columns=["text"]):
                 for row in batch.column(0).to_pylist():
                     if not isinstance(row, str):
-                        raise RRError(f"{path}: its 'text' column holds something that is no text")
+                        raise RRError(f"{path}: a value in its 'text' column is not a string")
                     yield from _parts(row)
     except pyarrow.ArrowException as error:
         line = str(error).splitlines()[0]
-        raise RRError(f"{path} is damaged or no Parquet file: {line}") from error
+        raise RRError(f"{path} is corrupt or not a Parquet file: {line}") from error
 
 
 def _parts(row: str) -> Iterator[str]:
-    """A row is a document as it stands; a mark inside it separates, as it does in a text file."""
+    """The documents of a row: itself, split where it contains a mark, as in a text file."""
     if EOT in row:
         yield from filter(None, (part.strip("\r\n") for part in row.split(EOT)))
     else:
@@ -256,18 +255,18 @@ def _parts(row: str) -> Iterator[str]:
 
 
 def _hub(repository: str, revision: str, limit: int | None, name: str) -> Source:
-    told = f"hub {repository}@{revision}" + (f"[:{limit}]" if limit else "")
-    return Source(name, told, partial(_read_hub, repository, revision, limit))
+    identity = f"hub {repository}@{revision}" + (f"[:{limit}]" if limit else "")
+    return Source(name, identity, partial(_read_hub, repository, revision, limit))
 
 
 def _read_hub(repository: str, revision: str, limit: int | None) -> Iterator[str]:
     rows = _hub_rows(repository, revision, limit)
     if "text" not in rows.column_names:
-        raise RRError(f"{repository} has no 'text' column: it has {', '.join(rows.column_names)}")
+        raise RRError(f"{repository} has no 'text' column, but {', '.join(rows.column_names)}")
     for batch in rows.select_columns(["text"]).iter(batch_size=1024):
         for row in batch["text"]:
             if not isinstance(row, str):
-                raise RRError(f"{repository}: its 'text' column holds something that is no text")
+                raise RRError(f"{repository}: a value in its 'text' column is not a string")
             yield from _parts(row)
 
 
@@ -293,32 +292,31 @@ def _hub_rows(repository: str, revision: str, limit: int | None):
 
 
 def require_hub(what: str, instead: str, patience: float = 5.0) -> None:
-    """Raise soon, in one line, where the hub cannot be reached; its own retries take 24 s.
+    """Raise RRError within `patience` seconds where the hub cannot be reached.
 
-    what: that needs the hub; instead: what works without it; patience: seconds.
-
-    With HF_HUB_OFFLINE set nothing is asked: the hub's own libraries then read what they hold.
+    (The hub's own libraries retry for 24 s.) what: what needs the hub; instead: what works without
+    it. With HF_HUB_OFFLINE set nothing is requested: the libraries then read their local cache.
     """
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return
     from huggingface_hub import constants
 
-    answers: list[str] = []
+    problems: list[str] = []  # one, "" where the hub answered
 
     def ask() -> None:
         try:
             request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
             urllib.request.urlopen(request, timeout=patience).close()
-            answers.append("")
+            problems.append("")
         except urllib.error.HTTPError as error:
-            answers.append("" if error.code < 500 and error.code != 407 else f"{error}")
+            problems.append("" if error.code < 500 and error.code != 407 else f"{error}")
         except OSError as error:
-            answers.append(str(getattr(error, "reason", error)))
+            problems.append(str(getattr(error, "reason", error)))
 
-    # In a thread, because looking up a name takes no time limit of ours.
+    # In a thread, because name resolution has no time limit.
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(patience)
-    problem = answers[0] if answers else f"no answer in {patience:.0f} s"
+    problem = problems[0] if problems else f"no answer in {patience:.0f} s"
     if problem:
         raise RRError(f"{what} comes from the hub, which cannot be reached ({problem}): {instead}")

@@ -30,20 +30,30 @@ SEED = 0
 STORIES = {"train": 20_000, "valid": 1_500}  # of the corpus `fables`
 
 
+class Part(NamedTuple):
+    """A piece of an option: fixed text, a variable, or a rule to expand."""
+
+    text: str = ""  # fixed text, or the rule's name
+    variable: str | None = None  # inserted; of a rule, the variable that completes its name
+    is_rule: bool = False
+    left_out: tuple[str, ...] = ()  # variables whose text the rule must not choose
+    bound: str | None = None  # variable that remembers the rule's text
+
+
 class Option(NamedTuple):
     """One alternative of a rule."""
 
     weight: int
-    text: str  # as written above
-    parts: tuple[tuple, ...]  # the same, taken apart (`_parts`)
+    text: str  # as the grammar has it
+    parts: tuple["Part", ...]  # the same, parsed
     features: tuple[tuple[str, str], ...]
 
 
 class Choices(NamedTuple):
-    """What there is to choose from at one point of a story."""
+    """The alternatives at one point of a story."""
 
     options: tuple[Option, ...]
-    picks: tuple[int, ...]  # each option's number, as often as it has weight
+    picks: tuple[int, ...]  # each option's index, as often as its weight
     log_probs: tuple[float, ...]  # log(weight / sum of weights) of each option, nats
 
 
@@ -64,9 +74,9 @@ def _parsed(grammar: str) -> dict[str, tuple[Option, ...]]:
         if head == "=":
             options = rules.setdefault(rest, [])
             continue
-        text, _, told = rest.partition(" | ")
+        text, _, assigned = rest.partition(" | ")
         features = []
-        for feature in filter(None, told.split("; ")):
+        for feature in filter(None, assigned.split("; ")):
             for pair in _PRONOUNS.get(feature, feature).split("; "):
                 name, _, value = pair.partition("=")
                 features.append((name, value))
@@ -74,20 +84,18 @@ def _parsed(grammar: str) -> dict[str, tuple[Option, ...]]:
     return {name: tuple(options) for name, options in rules.items()}
 
 
-def _parts(text: str) -> tuple[tuple, ...]:
-    """In order: (False, text, None, (), None) | (False, "", variable, (), None) |
-    (True, rule, variable that completes its name, variables left out, variable bound)."""
+def _parts(text: str) -> tuple[Part, ...]:
     parts, at = [], 0
     for match in _PART.finditer(text):
-        parts.append((False, text[at : match.start()], None, (), None))
+        parts.append(Part(text[at : match.start()]))
         at = match.end()
         if match[2]:
-            parts.append((False, "", match[2], (), None))
+            parts.append(Part(variable=match[2]))
         else:
             rule, completes, out, bound = _REFERENCE.fullmatch(match[1]).groups()
-            parts.append((True, rule, completes, tuple(out.split("-")[1:]), bound))
-    parts.append((False, text[at:], None, (), None))
-    return tuple(part for part in parts if part[1] or part[2])
+            parts.append(Part(rule, completes, True, tuple(out.split("-")[1:]), bound))
+    parts.append(Part(text[at:]))
+    return tuple(part for part in parts if part.text or part.variable)
 
 
 RULES = _parsed(GRAMMAR)
@@ -105,44 +113,44 @@ def _choices(rule: str, left_out: tuple[str, ...]) -> Choices:
 
 
 class Telling:
-    """One story being told. `choose(choices, telling) -> index` makes each decision.
+    """One derivation of the grammar. `choose(choices, telling) -> index` makes each decision.
 
-    told: the text so far, in pieces; known: what is remembered; log_prob: nats, so far.
+    text: so far, in pieces; known: the variables bound so far; log_prob: nats, so far.
     """
 
     def __init__(self, choose: Callable[[Choices, "Telling"], int]):
         self.choose = choose
-        self.told: list[str] = []
+        self.text: list[str] = []
         self.known: dict[str, str] = {}
         self.log_prob = 0.0
-        self._tell("story", (), None)
+        self._expand("story", (), None)
 
-    def _tell(self, rule: str, left_out: tuple[str, ...], bound: str | None) -> None:
-        known, told = self.known, self.told
+    def _expand(self, rule: str, left_out: tuple[str, ...], bound: str | None) -> None:
+        known, text = self.known, self.text
         choices = _choices(rule, left_out)
         index = self.choose(choices, self)
         self.log_prob += choices.log_probs[index]
         option = choices.options[index]
-        start = len(told)
-        for tells, text, variable, out, binds in option.parts:
-            if tells:
-                rule = text + known[variable] if variable else text
-                self._tell(rule, tuple([known[name] for name in out]) if out else (), binds)
+        start = len(text)
+        for part in option.parts:
+            piece = part.text + known[part.variable] if part.variable else part.text
+            if part.is_rule:
+                self._expand(piece, tuple([known[name] for name in part.left_out]), part.bound)
             else:
-                told.append(known[variable] if variable else text)
+                text.append(piece)
         if bound:
-            known[bound] = "".join(told[start:])
+            known[bound] = "".join(text[start:])
         for name, value in option.features:
             known[f"{bound}.{name}" if bound and "." not in name else name] = value
 
 
 def story(seed: int, index: int, split: str = "train") -> tuple[str, float]:
-    """Story number `index` of an endless row, and its exact log-probability in nats.
+    """Story number `index` of an endless sequence, and its exact log-probability in nats.
 
-    `split` ("train" or "valid") and `seed` each begin another row; rows are independent.
+    Each `split` ("train" or "valid") and `seed` has its own sequence; they are independent.
     """
     if split not in STORIES:
-        raise RRError(f"split {split!r}: train or valid is accepted")
+        raise RRError(f"split must be train or valid, got {split!r}")
     noise = hashlib.shake_128(f"fables {seed} {split} {index}".encode())
     words = iter(unpack(f"<{_CHOICES_AT_MOST}Q", noise.digest(8 * _CHOICES_AT_MOST)))
 
@@ -150,7 +158,7 @@ def story(seed: int, index: int, split: str = "train") -> tuple[str, float]:
         return choices.picks[next(words) * len(choices.picks) >> 64]
 
     telling = Telling(choose)
-    return "".join(telling.told), telling.log_prob
+    return "".join(telling.text), telling.log_prob
 
 
 def train() -> Iterator[str]:
@@ -159,42 +167,41 @@ def train() -> Iterator[str]:
 
 
 def valid() -> Iterator[str]:
-    """Its held-out stories: independent draws from the same distribution."""
+    """The held-out stories of `fables`: independent draws from the same distribution."""
     return (story(SEED, i, "valid")[0] for i in range(STORIES["valid"]))
 
 
 def parse(text: str) -> tuple[list[int], float]:
     """The one derivation of a story, as the index of each choice, and its log-probability, nats.
 
-    Raises RRError where the grammar cannot tell the text.
+    Raises RRError where the grammar cannot generate the text.
     """
     chosen: list[int] = []
 
     def choose(choices: Choices, telling: Telling) -> int:
-        at = sum(map(len, telling.told))
+        at = sum(map(len, telling.text))
         fits = [
             i
             for i, option in enumerate(choices.options)
-            if text.startswith("".join(telling.told)) and _begins(option, telling.known, text, at)
+            if text.startswith("".join(telling.text)) and _begins(option, telling.known, text, at)
         ]
         if len(fits) != 1:
-            raise RRError(f"no fable: {len(fits)} ways to go on after {text[:at][-40:]!r}")
+            raise RRError(f"not a fable: {len(fits)} ways to continue after {text[:at][-40:]!r}")
         chosen.append(fits[0])
         return fits[0]
 
     telling = Telling(choose)
-    if "".join(telling.told) != text:
-        raise RRError("no fable: the text goes on, or ends otherwise, than a fable does")
+    if "".join(telling.text) != text:
+        raise RRError("not a fable: the text does not end as a fable does")
     return chosen, telling.log_prob
 
 
 def _begins(option: Option, known: dict[str, str], text: str, at: int) -> bool:
-    """Whether `text` from `at` on can be the beginning of `option`, as far as that is fixed."""
-    for tells, fixed, variable, _, _ in option.parts:
-        if tells:
-            rule = fixed + known[variable] if variable else fixed
-            return any(_begins(nested, known, text, at) for nested in RULES[rule])
-        piece = known[variable] if variable else fixed
+    """Whether `text` from `at` on can begin with `option`, as far as its text is fixed."""
+    for part in option.parts:
+        piece = part.text + known[part.variable] if part.variable else part.text
+        if part.is_rule:
+            return any(_begins(nested, known, text, at) for nested in RULES[piece])
         if not text.startswith(piece, at):
             return False
         at += len(piece)
@@ -202,17 +209,17 @@ def _begins(option: Option, known: dict[str, str], text: str, at: int) -> bool:
 
 
 def entropy_floor(tokens) -> tuple[float, float]:
-    """(nats a token, its standard error) of the held-out stories of an open `fables` corpus.
+    """(nats per token, standard error) of the held-out stories of an open `fables` corpus.
 
     −Σᵢ sᵢ / Σᵢ tᵢ with sᵢ story i's log-probability and tᵢ its tokens, its end-of-text token
-    included (which is certain: a story's end follows from its text). To be compared with the loss
-    on each whole story after a leading end-of-text token, so that all tᵢ tokens are predicted.
+    included (which is certain: a story's end follows from its text). Compare it with the loss on
+    each whole story after a leading end-of-text token, so that all tᵢ tokens are predicted.
 
-    The quotient belongs to *these* stories; its standard error, for stories as independent draws,
-    says how far it may lie from the grammar's own entropy rate (linearised quotient).
+    The ratio is of *these* stories. Its standard error, for independent stories, is that of an
+    estimate of the grammar's entropy rate (delta method for a ratio).
     """
     if tokens.identity["corpus"] != IDENTITY:
-        raise RRError(f"corpus {tokens.name} has no known entropy: only fables have")
+        raise RRError(f"corpus {tokens.name} has no known entropy: only fables have one")
     logs = np.array([story(SEED, i, "valid")[1] for i in range(STORIES["valid"])])
     ends = np.flatnonzero(tokens.valid == tokens.eot)
     lengths = np.diff(ends, prepend=-1)

@@ -1,7 +1,7 @@
-"""The grammar that tells the fables: data for `rr.data.fables`, which says how it is read.
+"""The grammar of the fables: data for `rr.data.fables`, which parses it.
 
-A line is `weight text | feature=value; ...`. In a text, [rule] tells a rule here; [rule:x] also
-remembers its text as {x} and its features as {x.feature}; [rule-y] leaves out what {y} stands for;
+A line is `weight text | feature=value; ...`. In a text, [rule] expands a rule here; [rule:x] also
+remembers its text as {x} and its features as {x.feature}; [rule-y] leaves out the value of {y};
 a rule's name may end in {...}. A feature with a dot in its name is remembered as it is, and
 she, he, it stand for all their pronouns. Changing a character makes another corpus.
 """

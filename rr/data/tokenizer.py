@@ -1,7 +1,7 @@
-"""Tokenizers: text <-> token numbers, by byte-level BPE alone (Sennrich 2016; Radford 2019).
+"""Tokenizers: byte-level BPE (Sennrich 2016; Radford 2019), text to token numbers and back.
 
-Every tokenizer is a folder with vocab.json and merges.txt, wherever it came from, read by one
-piece of code. The end-of-text mark is never made from text: text that contains it is cut there.
+Every tokenizer is a folder with vocab.json and merges.txt, whether downloaded, trained or given.
+The end-of-text token is never made from text: a text that contains the mark is split there.
 """
 
 import hashlib
@@ -27,17 +27,17 @@ GPT2_SHA256 = (
     "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
 )
 GPT2_SIZE = 50_257
-SMALLEST = 257  # 256 bytes and the end-of-text mark
-LARGEST = 1_000_000  # the trainer sets memory aside for each token before it knows the text
+SMALLEST = 257  # 256 bytes and the end-of-text token
+LARGEST = 1_000_000  # the trainer allocates memory for each token before it reads the text
 LARGEST_FILE = 64 * MIB  # of vocab.json and of merges.txt; GPT-2's have one
 _PIECE = 1 << 18  # characters; a longer document is encoded in pieces
 _BATCH = 1 << 20  # characters handed to the encoder's threads at once
-# A single blank between two words always begins a new pre-token, so cutting before it is exact.
+# A single blank between two words always starts a new pre-token, so cutting before it is exact.
 _SEAM = re.compile(r"(?<=\S)[ \n](?=\S)")
 
 
 class Vocabulary:
-    """A byte-level BPE. name; identity (for hashing); size (tokens); eot (the mark's number)."""
+    """A byte-level BPE. name; identity (for hashing); size (tokens); eot (end-of-text token)."""
 
     def __init__(self, name: str, identity: str, folder: Path):
         self.name, self.identity, self.folder = name, identity, folder
@@ -56,34 +56,36 @@ class Vocabulary:
         if self.eot is None:
             raise RRError(f"tokenizer {name}: vocab.json has no {EOT} entry, which ends documents")
         table = self._bpe.get_vocab()
-        lacking = [c for c in pre_tokenizers.ByteLevel.alphabet() if c not in table]
-        if lacking:
+        missing = [c for c in pre_tokenizers.ByteLevel.alphabet() if c not in table]
+        if missing:
             raise RRError(
-                f"tokenizer {name} is no byte-level BPE: its vocab.json lacks "
-                f"{len(lacking)} of the 256 bytes"
+                f"tokenizer {name} is not a byte-level BPE: its vocab.json lacks "
+                f"{len(missing)} of the 256 bytes"
             )
         self.size = max(table.values()) + 1
 
     @cached_property
     def dtype(self) -> np.dtype:
-        """uint16 where every token number fits, else uint32."""
+        """The dtype of token numbers: uint16 where every one fits, else uint32."""
         return np.dtype(np.uint16 if self.size <= 65_535 else np.uint32)
 
     def encode(self, text: str) -> list[int]:
         """Token numbers of `text`; each end-of-text mark written in it becomes `eot`."""
         ids: list[int] = []
         for i, part in enumerate(text.split(EOT)):
-            ids += [self.eot] * (i > 0) + self._bpe.encode(part).ids
+            if i:
+                ids.append(self.eot)
+            ids += self._bpe.encode(part).ids
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of token numbers; the end-of-text mark is written out."""
+        """The text of token numbers; end-of-text is written as <|endoftext|>."""
         return self._bpe.decode([int(i) for i in ids], skip_special_tokens=False)
 
     def stream(self, documents: Iterable[str]) -> Iterator[tuple[np.ndarray, int]]:
-        """Encode documents, each followed by `eot`: yields (token numbers, documents ended).
+        """Encode documents, each followed by `eot`; yields (token numbers, documents ended).
 
-        Memory is that of one batch of about a million characters, whatever the corpus's size.
+        Holds one batch of about a million characters in memory, whatever the corpus's size.
         """
         batch: list[str] = []
         ends: list[bool] = []
@@ -108,7 +110,7 @@ class Vocabulary:
 
 
 def _pieces(text: str) -> Iterator[tuple[str, bool]]:
-    """(piece, whether it ends the document): their tokens in a row are the document's."""
+    """(piece, whether it ends the document); the pieces' tokens together are the document's."""
     start = 0
     while len(text) - start > _PIECE and (seam := _SEAM.search(text, start + _PIECE)):
         yield text[start : seam.start()], False
@@ -117,7 +119,7 @@ def _pieces(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def identity(tokenizer: str, corpus_identity: str) -> str:
-    """What a tokenizer is, for hashing, from its name alone; nothing is trained or downloaded.
+    """The identity of a tokenizer, for hashing, from its name; nothing is trained or downloaded.
 
     `gpt2` and a folder with the same two files are the same tokenizer and have one identity.
     """
@@ -130,7 +132,7 @@ def identity(tokenizer: str, corpus_identity: str) -> str:
 
 
 def planned_size(tokenizer: str) -> int:
-    """Tokens that `tokenizer` will have, from its name alone: what a plan needs of it."""
+    """The vocabulary size that `tokenizer` will have, from its name; nothing is trained."""
     size = _bpe_size(tokenizer)
     if size is not None:
         return size
@@ -140,7 +142,9 @@ def planned_size(tokenizer: str) -> int:
     try:
         return max(json.loads(vocab.read_bytes()).values()) + 1
     except (ValueError, TypeError, AttributeError) as error:
-        raise RRError(f"{vocab} is no vocabulary ({error}): token -> number is accepted") from None
+        raise RRError(
+            f"{vocab} is not a vocabulary ({error}): expected an object token -> number"
+        ) from None
 
 
 def open_vocabulary(
@@ -150,8 +154,8 @@ def open_vocabulary(
     cache: str | Path | None = None,
     log: Callable[[str], None] = print,
 ) -> Vocabulary:
-    """`gpt2` (hub, once), a folder with vocab.json and merges.txt, or `bpe:N` (trained, once)."""
-    told = identity(tokenizer, corpus_identity)
+    """Open `gpt2` (downloaded once), `bpe:N` (trained once), or a folder with the two files."""
+    known = identity(tokenizer, corpus_identity)
     size = _bpe_size(tokenizer)
     if size is not None:
 
@@ -161,10 +165,10 @@ def open_vocabulary(
         make = _fetch_gpt2
     else:
         return Vocabulary(
-            Path(tokenizer).expanduser().resolve().name, told, Path(tokenizer).expanduser()
+            Path(tokenizer).expanduser().resolve().name, known, Path(tokenizer).expanduser()
         )
-    folder, _ = store.get_or_create("tokenizers", {"tokenizer": told}, make, cache, log)
-    return Vocabulary(tokenizer, told, folder)
+    folder, _ = store.get_or_create("tokenizers", {"tokenizer": known}, make, cache, log)
+    return Vocabulary(tokenizer, known, folder)
 
 
 def _bpe_size(tokenizer: str) -> int | None:
@@ -173,8 +177,8 @@ def _bpe_size(tokenizer: str) -> int | None:
         return None
     if not re.fullmatch("[0-9]{1,9}", size) or not SMALLEST <= int(size) <= LARGEST:
         raise RRError(
-            f"tokenizer {tokenizer!r}: bpe:N is accepted, bpe:4096 say, with N from "
-            f"{SMALLEST} (256 bytes and the end-of-text mark) to {LARGEST:,}"
+            f"tokenizer must be bpe:N with N from {SMALLEST} (256 bytes and the end-of-text token) "
+            f"to {LARGEST:,}, as in bpe:4096, got {tokenizer!r}"
         )
     return int(size)
 
@@ -184,11 +188,11 @@ def _files(tokenizer: str) -> list[Path]:
     if not folder.is_dir():
         known = ["gpt2", "bpe:N", "a folder with vocab.json and merges.txt"]
         raise RRError(f"unknown tokenizer {tokenizer!r}: {nearest(tokenizer, known)}")
-    lacking = [name for name in FILES if not (folder / name).is_file()]
-    if lacking:
+    missing = [name for name in FILES if not (folder / name).is_file()]
+    if missing:
         raise RRError(
-            f"the tokenizer folder {folder} has no {' and no '.join(lacking)}: "
-            "a folder with vocab.json and merges.txt is accepted"
+            f"the tokenizer folder {folder} has no {' and no '.join(missing)}: "
+            "expected vocab.json and merges.txt"
         )
     return [folder / name for name in FILES]
 
@@ -198,9 +202,9 @@ def _files_identity(digests: Iterable[str]) -> str:
 
 
 def _train(documents: Iterator[str], size: int, folder: Path, log: Callable[[str], None]) -> dict:
-    """Train `size` tokens: the mark, the 256 bytes and the merges; the same text, the same files.
+    """Train a BPE of `size` tokens: end-of-text, the 256 bytes and the merges; deterministic.
 
-    Ties between pairs go to the lower token numbers, so neither threads nor time play a part.
+    Ties between pairs go to the lower token numbers, whatever the number of threads.
     """
     start = time.perf_counter()
     bpe = Tokenizer(models.BPE())
@@ -212,11 +216,11 @@ def _train(documents: Iterator[str], size: int, folder: Path, log: Callable[[str
         show_progress=False,
     )
     bpe.train_from_iterator((piece for text in documents for piece, _ in _pieces(text)), trainer)
-    found = bpe.get_vocab_size()
-    if found < size:
+    trained = bpe.get_vocab_size()
+    if trained < size:
         raise RRError(
-            f"tokenizer bpe:{size}: the training text has merges for {found} tokens "
-            f"only; bpe:N is accepted with N from {SMALLEST} to {found}"
+            f"tokenizer bpe:{size}: the training text has merges for {trained} tokens only: "
+            f"choose N from {SMALLEST} to {trained}"
         )
     bpe.model.save(str(folder))
     log(f"tokenizer bpe:{size} trained in {time.perf_counter() - start:.1f} s")
@@ -229,7 +233,7 @@ def _fetch_gpt2(folder: Path) -> dict:
     except ImportError as error:
         raise RRError(
             "tokenizer gpt2 needs huggingface_hub (pip install 'review-residuals[hub]'); "
-            "bpe:N and a folder with vocab.json and merges.txt need nothing"
+            "bpe:N and a folder with vocab.json and merges.txt work without it"
         ) from error
     without = "bpe:N and a folder with vocab.json and merges.txt work without a network"
     try:

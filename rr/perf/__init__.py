@@ -1,6 +1,6 @@
-"""What a step costs: its work and its time, predicted and measured, and what a budget buys.
+"""Performance: FLOPs, bytes, time and memory of a step, predicted and measured; run planning.
 
-What a step holds in memory is predicted by `rr.training.memory`, which the trainer asks itself.
+Memory is predicted by `rr.training.memory`, which the trainer itself uses.
 """
 
 from .roofline import work

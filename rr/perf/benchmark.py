@@ -1,14 +1,14 @@
-"""What a training step costs: time, model FLOP utilisation and peak memory, path beside path.
+"""Benchmark of a training step: time, model FLOP utilisation and peak memory of each path.
 
-Every case (a rung, a rule, a path) lives in a process of its own, so that its peak memory is its
-own. The cases take turns: in each repeat every case runs a few steps, and ratios are taken within a
-repeat, so that what slows the machine for a while slows all of them. Batches are the same random
-tokens for all: a step costs the same on any text.
+Every case (a rung, a rule, a path) has a process of its own, so that its peak memory is its own.
+The cases take turns: in each repeat every case runs a few steps, and ratios are taken within a
+repeat, so that whatever slows the machine for a while slows all of them. Batches are the same
+random tokens for all: a step costs the same on any text.
 
     MFU = counted matmul FLOPs of a step / (seconds · bf16 peak of the device)
 
 The FLOPs are `ladder.flops_per_token`: linear layers, gates and head, attention counted as causal,
-nothing recomputed counted. A device that is not in `PEAKS` has no MFU.
+recomputation not counted. A device that is not in `gpus.GPUS` has no MFU.
 """
 
 import contextlib
@@ -35,10 +35,12 @@ from .peers import installed
 
 
 class _Child:
-    """One case's process, seen from outside; `case.Bench` is the other end."""
+    """The parent's end of a case's process; `benchmark_case.Bench` is the other end."""
 
     def __init__(self, case: Case) -> None:
-        self.case, self.found, self.failed = case, {}, None
+        self.case = case
+        self.measured: dict = {}
+        self.failed: str | None = None
         self.times: list[float] = []
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
@@ -49,11 +51,11 @@ class _Child:
     def tell(self, command: str, *arguments: object) -> None:
         """Send a command, unless the case has failed."""
         if self.failed is None:
-            with contextlib.suppress(BrokenPipeError):  # `hear` says what became of it
+            with contextlib.suppress(BrokenPipeError):  # `hear` reports why it ended
                 print(json.dumps([command, *arguments]), file=self.process.stdin, flush=True)
 
     def hear(self) -> dict | None:
-        """The answer; None, and the case counts as failed, where there is none."""
+        """The answer; None where there is none: the case has then failed."""
         if self.failed is not None:
             return None
         line = self.process.stdout.readline()
@@ -75,8 +77,13 @@ class _Child:
         self.tell(command, *arguments)
         return self.hear()
 
+    @property
+    def row(self) -> dict:
+        """The case's row so far."""
+        return result_row(self.case, self.measured, self.times, self.failed)
+
     def end(self) -> None:
-        """Let the process go, and what it holds."""
+        """End the process, which frees its memory."""
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         self.process.wait()
@@ -94,13 +101,13 @@ def measure(
     keep: Callable[[list[dict]], None] = lambda rows: None,
     log: Callable[[str], None] = lambda line: None,
 ) -> list[dict]:
-    """One row a case; times in milliseconds a step, one a repeat. A case that fails says why.
+    """One row per case; times in milliseconds per step, one per repeat; why a case failed.
 
     warm_seconds: of the first two steps, which compile.
 
-    On a GPU all processes are built at once. together: how many of them compile and warm up at
-    once, which memory decides; timed steps are always taken one case at a time. keep: gets the rows
-    after every repeat, for whoever may be cut off.
+    On a GPU all models are built at once. together: how many of them compile and warm up at once,
+    limited by memory; timed steps are always taken one case at a time. keep: called with the rows
+    after every repeat, so that an interrupted benchmark keeps them.
     """
     children = []
     try:
@@ -110,51 +117,51 @@ def measure(
             for child in turn:
                 child.tell("build", asdict(child.case), device, threads)
             for child in turn:
-                child.found |= child.hear() or {}
+                child.measured |= child.hear() or {}
         for i in range(0, len(children), together):
             log(f"warming up: {', '.join(c.case.name for c in children[i : i + together])}")
             for child in children[i : i + together]:
                 child.tell("warm")
             for child in children[i : i + together]:
-                child.found |= child.hear() or {}
+                child.measured |= child.hear() or {}
         for repeat in range(repeats):
-            turned = repeat % max(1, len(children))  # nobody is always first
-            for child in children[turned:] + children[:turned]:
+            first = repeat % max(1, len(children))  # no case is always first
+            for child in children[first:] + children[:first]:
                 answer = child.ask("run", steps)
                 if answer is not None:
                     child.times.append(1000 * answer["seconds"] / steps)
-                    child.found["loss"] = answer["loss"]
-                    child.found["peak_bytes"] = child.ask("peak")["bytes"]
-                    log(f"{child.case.name}: {child.times[-1]:.1f} ms a step")
-            keep([_row(child) for child in children])
+                    child.measured["loss"] = answer["loss"]
+                    child.measured["peak_bytes"] = child.ask("peak")["bytes"]
+                    log(f"{child.case.name}: {child.times[-1]:.1f} ms per step")
+            keep([child.row for child in children])
     finally:
         for child in children:
             if child.failed is None:
                 child.end()
-    return [_row(child) for child in children]
+    return [child.row for child in children]
 
 
-def _row(child: _Child) -> dict:
-    case, found = child.case, child.found
+def result_row(case: Case, measured: dict, times: list[float], failed: str | None = None) -> dict:
+    """A case's row. measured: what its process reported; times: ms per step, one per repeat."""
     row = {"rung": case.rung, "rule": case.rule, "peer": case.peer, "path": case.path,
            "choices": asdict(parse_backend(case.path)), "batch": case.batch,
-           "micro_batch": case.micro_batch, "failed": child.failed}  # fmt: skip
-    if child.failed is not None:
+           "micro_batch": case.micro_batch, "failed": failed}  # fmt: skip
+    if failed is not None:
         return row
-    tokens, ms = case.batch * case.config.seq_len, median(child.times)
-    row |= {"tokens_per_step": tokens, **found, "step_ms": child.times, "step_ms_median": ms}
-    rate, gpu = 1000 * tokens / ms, find(found["device"])
-    mfu = None if gpu is None else rate * found["flops_per_token"] / gpu.flops
+    tokens, ms = case.batch * case.config.seq_len, median(times)
+    row |= {"tokens_per_step": tokens, **measured, "step_ms": times, "step_ms_median": ms}
+    rate, gpu = 1000 * tokens / ms, find(measured["device"])
+    mfu = None if gpu is None else rate * measured["flops_per_token"] / gpu.flops
     return row | {"tokens_per_second": rate, "mfu": mfu}
 
 
 def ratios(rows: list[dict], key: str, base: str) -> list[dict]:
-    """Each row over the row that differs in `key` alone, where that is `base`.
+    """Ratios of each row to the row that differs only in `key`, which there is `base`.
 
-    key "path": how many times the tokens a second, and the peak memory, of the base path; "rule":
-    the step's time over the base rule's. Median, least and most over the repeats, paired.
+    key "path": tokens per second, and peak memory, over those of the base path; "rule": the step's
+    time over the base rule's. Median, least and most over the repeats, paired.
     """
-    found = []
+    result = []
     same = [k for k in ("rung", "rule", "path", "batch", "micro_batch") if k != key]
     for row in rows:
         other = next((r for r in rows if r[key] == base and all(r[k] == row[k] for k in same)
@@ -163,12 +170,12 @@ def ratios(rows: list[dict], key: str, base: str) -> list[dict]:
             continue
         pairs = list(zip(row["step_ms"], other["step_ms"], strict=True))
         each = [b / a if key == "path" else a / b for a, b in pairs]
-        found.append({
+        result.append({
             **{k: row[k] for k in ("rung", "rule", "path")}, "over": base,
             "speed" if key == "path" else "time": median(each), "least": min(each),
             "most": max(each), "memory": row["peak_bytes"] / other["peak_bytes"],
         })  # fmt: skip
-    return found
+    return result
 
 
 def bench(
@@ -188,10 +195,11 @@ def bench(
 ) -> dict:
     """Measure rung × rule × path; see the module. Raises RRError before anything is started.
 
-    batch: windows a step (default: the rung's); micro_batch: at once (default: the batch on a GPU,
-    8 on a CPU), which divides it. ablate: the last path again, each of its choices undone alone.
-    peers: what is installed of other packages, at the size of the standard arm, with the precision,
-    optimiser and compilation of the last path. A case that runs out of memory is said to.
+    batch: windows per step (default: the rung's); micro_batch: windows at once, a divisor of it
+    (default: the batch on a GPU, 8 on a CPU). ablate: also the last path with each of its options
+    undone alone. peers: also the installed models of other packages, at the size of the standard
+    arm, with the precision, optimiser and compilation of the last path. A case that runs out of
+    memory is a row whose `failed` says so.
     """
     for name, value in (("steps", steps), ("repeats", repeats)):
         positive(name, value)
@@ -211,11 +219,11 @@ def bench(
             micro = min(of, 8) if where.type == "cpu" else of
         positive("micro-batch", micro)
         if of % micro:
-            raise RRError(f"micro-batch {micro} does not divide the batch {of}: a divisor does")
+            raise RRError(f"micro-batch must divide the batch: {micro} does not divide {of}")
         cases += [Case(rung, rule, path, of, micro) for rule in rules for path in paths]
         cases += [Case(rung, "standard", whole, of, micro, peer) for peer in here]
     for case in cases:
-        _ = case.config  # an unknown rule, or a shape that cannot be
+        _ = case.config  # raises for an unknown rule or an impossible shape
     rows = measure(cases, steps, repeats, device, threads, log=log)
     if all(row["failed"] for row in rows):
         raise RunFailed(f"no case could be measured: {rows[0]['failed']}")
@@ -232,7 +240,7 @@ def bench(
 
 
 def made_by(device: torch.device, threads: int) -> dict:
-    """What produced the figures."""
+    """What produced the measurements: code, packages, machine."""
     name = device_name(device)
     gpu = find(name)
     return {
@@ -247,13 +255,13 @@ def made_by(device: torch.device, threads: int) -> dict:
     }
 
 
-def table(found: dict) -> list[tuple]:
-    """The rows as text, a header first: medians, and in brackets the least and most."""
+def table(result: dict) -> list[tuple]:
+    """The rows of `bench` as text, a header first: medians, in brackets the least and most."""
     lines = [
-        ("rung", "rule", "path", "ms a step", "tokens/s", "MFU", "peak memory", "speed", "memory")
+        ("rung", "rule", "path", "ms per step", "tokens/s", "MFU", "peak memory", "speed", "memory")
     ]
-    over = {(r["rung"], r["rule"], r["path"]): r for r in found["over_the_reference"]}
-    for row in found["rows"]:
+    over = {(r["rung"], r["rule"], r["path"]): r for r in result["over_the_reference"]}
+    for row in result["rows"]:
         who = (row["rung"], row["peer"] or row["rule"], row["path"])
         if row["failed"]:
             lines.append((*who, row["failed"], *[""] * 5))

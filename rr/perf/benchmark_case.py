@@ -1,4 +1,4 @@
-"""One case of a benchmark, in a process of its own: what it holds, and the commands it obeys."""
+"""One case of a benchmark, in a process of its own, driven by commands on stdin."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ VOCAB = 50257  # GPT-2's
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to measure: a model along a path, or a peer's model of equal size."""
+    """What to measure: a model with a path, or a peer's model of equal size."""
 
     rung: str
     rule: str
@@ -37,18 +37,18 @@ class Case:
     @property
     def config(self) -> ModelConfig:
         """The model: the rule's arm in protocol `clean`; for a peer the standard arm."""
-        allow_rule(self.rule)  # named by whoever measures it
+        allow_rule(self.rule)  # the user named it
         flavour = "gpt2" if self.peer in (None, "gpt2") else "llama"
         return ladder.arm(self.rung, self.rule, VOCAB, flavour=flavour)
 
     @property
     def name(self) -> str:
-        """How messages and tables call it."""
+        """The case's name in messages and tables."""
         return f"{self.rung} {self.peer or self.rule} {self.path}"
 
 
 class Bench:
-    """What a case's process holds, and the commands it obeys."""
+    """A case's model and batches, with a method per command."""
 
     def __init__(self, case: Case, device: str | None, threads: int | None) -> None:
         self.device = pick_device(device)
@@ -69,7 +69,7 @@ class Bench:
         self.done = 0
 
     def describe(self) -> dict:
-        """What is known before a step was taken. Parameters without the padding of the head."""
+        """What is known before the first step. Parameters without the padding of the head."""
         params = sum(p.numel() for p in self.model.parameters())
         if self.case.peer is None:
             params = ladder.count(self.config)
@@ -96,36 +96,36 @@ class Bench:
         return loss.item()  # waits for the device
 
     def warm(self) -> dict:
-        """Two steps, which compile and allocate; from here on the peak is that of a steady step."""
+        """Take two steps, which compile and allocate; the peak counts from here on."""
         began = time.perf_counter()
         self._steps(2)
         seconds = time.perf_counter() - began
         if self.device.type == "cuda":
-            if self.step.graph is None:  # a graph allocates while it is recorded, and then no more
+            if self.step.graph is None:  # a graph allocates only while it is recorded
                 torch.cuda.reset_peak_memory_stats()
         else:
-            with contextlib.suppress(OSError):  # Linux: the high-water mark back to what is held
+            with contextlib.suppress(OSError):  # Linux: reset the high-water mark
                 Path("/proc/self/clear_refs").write_text("5")
         return {"warm_seconds": seconds}
 
     def peak(self) -> dict:
-        """Most bytes held at once since `warm`: of the GPU by torch, of memory by the process."""
+        """Peak bytes since `warm`: allocated by torch on a GPU, resident memory on a CPU."""
         if self.device.type == "cuda":
             return {"bytes": torch.cuda.max_memory_allocated()}
         with contextlib.suppress(OSError):
             for line in Path("/proc/self/status").read_text().splitlines():
                 if line.startswith("VmHWM:"):
                     return {"bytes": int(line.split()[1]) * 1024}
-        import resource  # where there is no /proc: the mark of the whole life of the process
+        import resource  # where there is no /proc: the peak since the process started
 
         unit = 1 if sys.platform == "darwin" else 1024
         return {"bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
 
 
 def serve() -> None:
-    """Answer commands, a line of JSON each, until there are no more."""
+    """Answer commands on stdin, a line of JSON each, until it closes."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # what a library prints must not mix with the answers
     bench = None
     for line in sys.stdin:
         command, *arguments = json.loads(line)
@@ -143,7 +143,7 @@ def serve() -> None:
         except RRError as error:
             answer = {"failed": str(error)}
         if bench is not None and bench.device.type == "cuda":
-            torch.cuda.empty_cache()  # the others need it
+            torch.cuda.empty_cache()  # for the other cases
         print(json.dumps(answer), file=answers, flush=True)
 
 

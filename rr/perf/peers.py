@@ -1,4 +1,4 @@
-"""Other packages' models at the size of ours, called as ours are: ids and targets -> mean loss."""
+"""Other packages' models at the size of ours, with our interface: ids and targets -> mean loss."""
 
 from importlib.util import find_spec
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ..config import ModelConfig
 
-PEERS = {  # model -> the module it needs, and the distribution that brings it
+PEERS = {  # model -> the module that it needs, and the distribution to install
     "gpt2": ("transformers", "transformers"),
     "llama": ("transformers", "transformers"),
     "x-transformers": ("x_transformers", "x-transformers"),
@@ -15,7 +15,7 @@ PEERS = {  # model -> the module it needs, and the distribution that brings it
 
 
 def installed() -> tuple[list[str], list[str]]:
-    """Names of the peers that can be built here, and the distributions that are absent."""
+    """Names of the peers that can be built here, and the distributions that are not installed."""
     here = [name for name, (module, _) in PEERS.items() if find_spec(module) is not None]
     absent = {brings for name, (_, brings) in PEERS.items() if name not in here}
     return here, sorted(absent)

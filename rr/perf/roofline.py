@@ -1,17 +1,17 @@
-"""What a training step computes and what it moves, part by part, and the least time that takes.
+"""Roofline of a training step: FLOPs and bytes of each part, and the least time they take.
 
     time of a part = max(FLOPs / P, B_products / β) + B_others / β
 
 P: FLOP/s of matrix products; β: bytes/s of memory; B_products: bytes that products and attention
-read and write, once each; B_others: bytes that everything else reads and writes, one kernel an
-operation. The roofline of Williams, Waterman and Patterson 2009, with a second roof for the work
-that is no product.
+read and write, once each; B_others: bytes that everything else reads and writes, one kernel per
+operation. The roofline of Williams, Waterman and Patterson 2009, with a second roof for all work
+but products.
 
 Nothing is derived by hand: a real `OptimizerStep` is run on tensors that have shapes and no
 bytes (torch's FakeTensorMode), and every operation is counted. So the count knows every rule, value
 rule, shape and eager path there is.
 
-What it cannot see: caches, launches, waiting, and what a compiler fuses. A compiled path's time
+Not counted: caches, kernel launches, waiting, and what a compiler fuses. A compiled path's time
 lies between everything fused (B_others = 0, but for the optimiser's) and nothing fused.
 """
 
@@ -53,12 +53,12 @@ ATTENTION = {  # forward passes: (scores and mix); the convention of FLOP counts
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: 2,
 }
 ROWS = {"embedding", "gather", "index_select", "scatter_add"}
-ALONE = ("embedding", "optimizer")  # no product is beside them for a compiler to fuse them into
+ALONE = ("embedding", "optimizer")  # parts without a product that a compiler could fuse them into
 
 
 @dataclass(frozen=True)
 class Work:
-    """One part of a step: FLOPs of products, bytes that products move, bytes that the rest does."""
+    """One part of a step: FLOPs of products, bytes that products move, bytes of all the rest."""
 
     flops: int = 0
     product_bytes: int = 0
@@ -99,7 +99,7 @@ def work(
 def stacked(
     what: Run | ModelConfig, path: Backend, micro_batch: int, recipe: Recipe | None = None
 ) -> dict[str, Work]:
-    """`work` of a deep model, counted on one and on two blocks of it: quicker by its depth.
+    """`work` of a deep model, extrapolated from one and two of its blocks: faster by its depth.
 
         work(L) = work(1) + (L − 1) · (work(2) − work(1))
 
@@ -109,7 +109,7 @@ def stacked(
     what, recipe = shape_and_recipe(what, recipe)
     if grows(what) or what.values != "own":
         raise RRError(
-            f"{what.rule} with values {what.values}: blocks are not alike; roofline.work counts it"
+            f"{what.rule} with values {what.values}: blocks are not alike, use roofline.work"
         )
     one, two = (work(replace(what, n_layer=n), path, micro_batch, recipe) for n in (1, 2))
     above = what.n_layer - 1
@@ -131,20 +131,20 @@ def times(
     """Least seconds of each part, by the formula above.
 
     flops_per_second: peak of products at the path's precision (TF32: half of the 16-bit peak,
-    `planning.SHARE`). share: of that peak, what products reach: an assumption. fused: nothing but
-    products moves bytes, except in `ALONE`. RRError on figures that no device has.
+    `rates.SHARE`). share: of that peak, assumed to be reached by products. fused: only products
+    move bytes, except in `ALONE`. Raises RRError on figures that no device has.
     """
     for name, value in (("FLOP/s", flops_per_second), ("bytes/s", bytes_per_second)):
         if not 0 < value < float("inf"):
-            raise RRError(f"{name} is {value}: a finite number above 0 is accepted")
+            raise RRError(f"{name} must be a finite number > 0, got {value}")
     if not 0 < share <= 1:
-        raise RRError(f"share of the peak is {share}: above 0 and at most 1 is accepted")
-    found = {}
+        raise RRError(f"share must be > 0 and ≤ 1, got {share}")
+    seconds = {}
     for part, one in works.items():
         products = max(one.flops / (flops_per_second * share), one.product_bytes / bytes_per_second)
-        beside = 0 if fused and part not in ALONE else one.other_bytes / bytes_per_second
-        found[part] = products + beside
-    return found
+        others = 0 if fused and part not in ALONE else one.other_bytes / bytes_per_second
+        seconds[part] = products + others
+    return seconds
 
 
 @lru_cache(maxsize=64)
@@ -174,7 +174,7 @@ def _counted(
 @contextmanager
 def _counting(part: Callable[[set[str]], str] | None = None) -> Iterator[Counter]:
     with ModuleTracker() as where, _Counter(lambda: (part or _part)(where.parents)) as counter:
-        yield counter.found
+        yield counter.counts
 
 
 def _part(modules: set[str]) -> str:
@@ -193,7 +193,7 @@ class _Counter(TorchDispatchMode):
 
     def __init__(self, part: Callable[[], str]) -> None:
         super().__init__()
-        self.part, self.found = part, Counter()
+        self.part, self.counts = part, Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -207,14 +207,14 @@ class _Counter(TorchDispatchMode):
         formula = flop_registry.get(getattr(aten, name, None))
         if func in ATTENTION:
             B, H, T, e = args[ATTENTION[func] - 1].shape
-            self.found[part, "flops"] += ATTENTION[func] * 2 * B * H * e * T * (T + 1)
-            self.found[part, "product_bytes"] += _bytes(read) + _bytes(wrote)
+            self.counts[part, "flops"] += ATTENTION[func] * 2 * B * H * e * T * (T + 1)
+            self.counts[part, "product_bytes"] += _bytes(read) + _bytes(wrote)
         elif formula:
-            self.found[part, "flops"] += formula(*args, **kwargs, out_val=made)
-            self.found[part, "product_bytes"] += _bytes(read) + _bytes(wrote)
+            self.counts[part, "flops"] += formula(*args, **kwargs, out_val=made)
+            self.counts[part, "product_bytes"] += _bytes(read) + _bytes(wrote)
         elif name in ROWS:  # of a table, only what is picked
             picked = args[-1:] if name == "scatter_add" else wrote
-            self.found[part, "other_bytes"] += 2 * _bytes(picked)
+            self.counts[part, "other_bytes"] += 2 * _bytes(picked)
         elif _moves(func, read, wrote):
             if not wrote:  # in place, and returns nothing: fused AdamW
                 # (its gradients are written where they are still to be unscaled: not here)
@@ -222,7 +222,7 @@ class _Counter(TorchDispatchMode):
                            for a in func._schema.arguments]  # fmt: skip
                 both = zip(args, mutable, strict=False)
                 wrote = [t for t in tree_leaves([x for x, yes in both if yes])]
-            self.found[part, "other_bytes"] += _bytes(read) + _bytes(wrote)
+            self.counts[part, "other_bytes"] += _bytes(read) + _bytes(wrote)
         return made
 
 

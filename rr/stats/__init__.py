@@ -1,4 +1,4 @@
-"""From finished runs to verdicts (no torch): tests, intervals, effects, power, fits and tables.
+"""Statistics of finished runs (no torch): tests, intervals, effects, power, fits and tables.
 
 `compare`: one comparison of two arms. `many`: many comparisons, and the corrections they need.
 `effects`: standardised effects, and how many seeds would settle a question. `fits`: a gap against
@@ -18,7 +18,7 @@ from ..config import RRError
 try:
     import scipy.stats  # noqa: F401
 except ImportError:
-    raise RRError("tables and tests need SciPy, which is not here: pip install scipy") from None
+    raise RRError("tables and tests need SciPy, which is missing: pip install scipy") from None
 
 from .against import against
 from .best_rate import best_rate_shares

@@ -1,4 +1,4 @@
-"""Which learning rate is best, and how sure the seeds are of it."""
+"""The best learning rate, and how sure it is: bootstrap over seeds."""
 
 import itertools
 from collections.abc import Iterable, Mapping
@@ -38,12 +38,12 @@ def best_rate_shares(
     for row in records:
         of_seed = losses.setdefault(row["seed"], {})
         if row["lr"] in of_seed:
-            raise RRError(f"seed {row['seed']} was run twice at lr {row['lr']:g}: give one of them")
+            raise RRError(f"seed {row['seed']} was run twice at lr {row['lr']:g}: give one run")
         of_seed[row["lr"]] = row["val_loss"]
     rates = sorted({rate for of_seed in losses.values() for rate in of_seed})
     whole = [of_seed for _, of_seed in sorted(losses.items()) if len(of_seed) == len(rates)]
     if len(whole) < 2:
-        raise RRError(f"{len(whole)} seeds have all {len(rates)} rates: at least two are needed")
+        raise RRError(f"at least two seeds must have all {len(rates)} rates, got {len(whole)}")
     table = np.stack([numbers([row[rate] for rate in rates], "val_loss") for row in whole])
     n = len(table)
     if n <= EXACT:

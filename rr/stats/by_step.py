@@ -1,7 +1,7 @@
-"""The gap of two arms along the run: training losses on identical batches, by bands of steps.
+"""The gap of two arms during training: losses on identical batches, by bands of steps.
 
-Arms of one seed read the same batches in the same order, so that at every step the difference of
-their training losses is paired, like that of their held-out losses at the end.
+Arms of one seed read the same batches in the same order, so that the difference of their training
+losses is paired at every step, like that of their held-out losses at the end.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

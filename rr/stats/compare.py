@@ -1,7 +1,7 @@
 """One comparison of two arms: Welch, paired t, signed ranks, signs, t and bootstrap intervals.
 
-Every function refuses values that are not finite in one line: a diverged run is never averaged
-away, it is the caller's to report.
+Every function raises RRError for values that are not finite: a diverged run is never averaged in;
+the caller reports it.
 """
 
 import math
@@ -81,8 +81,8 @@ class Welch:
 class Ranks:
     """A test on the signs, or the ranks and signs, of n differences that are not zero.
 
-    `zeros` pairs were equal and carry no sign. `p_min` = 2^(1−n) is the smallest two-sided p that
-    n pairs can give at all, when every difference has the same sign.
+    `zeros` pairs were equal and have no sign. `p_min` = 2^(1−n) is the smallest two-sided p that n
+    pairs can give, when every difference has the same sign.
 
     Example:
         >>> from rr.stats import sign_test
@@ -108,9 +108,9 @@ class Ranks:
 class Bootstrap:
     """A mean with a bootstrap interval, in the unit of the values.
 
-    No resample leaves the range of the n values, and for symmetric noise that whole range covers
-    the true mean with probability 1 − 2^(1−n): `ceiling`, above which the coverage cannot be,
-    whatever `level` says (n = 3: 0.75).
+    No resample leaves the range of the n values, and for symmetric noise that range covers the true
+    mean with probability 1 − 2^(1−n): `ceiling`, which bounds the coverage whatever `level` is
+    (n = 3: 0.75).
 
     Example:
         >>> from rr.stats import bootstrap
@@ -132,22 +132,22 @@ def numbers(values: Iterable[float], what: str) -> np.ndarray:
     """`values` as float64; RRError names `what` where some are missing or not finite."""
     values = list(values)
     try:
-        found = np.array([float("nan") if v is None else float(v) for v in values])
+        array = np.array([float("nan") if v is None else float(v) for v in values])
     except (TypeError, ValueError):
-        raise RRError(f"{what} holds something that is no number: numbers are accepted") from None
-    bad = int((~np.isfinite(found)).sum())
+        raise RRError(f"{what} must be numbers, got {values!r}") from None
+    bad = int((~np.isfinite(array)).sum())
     if bad:
         raise RRError(
-            f"{bad} of {len(found)} values in {what} are not finite: "
+            f"{bad} of {len(array)} values in {what} are not finite: "
             "take diverged runs out first and report their number"
         )
-    return found
+    return array
 
 
 def fraction(value: float, what: str) -> float:
     """`value`, strictly between 0 and 1, or RRError."""
     if not (isinstance(value, int | float) and 0 < value < 1):
-        raise RRError(f"{what} is {value!r}: a number between 0 and 1 is accepted, as 0.95")
+        raise RRError(f"{what} must be between 0 and 1, as in 0.95, got {value!r}")
     return float(value)
 
 
@@ -163,7 +163,7 @@ def _arms(a: Iterable[float], b: Iterable[float]) -> tuple[np.ndarray, np.ndarra
 def differences(a: Iterable[float], b: Iterable[float]) -> np.ndarray:
     """a_i − b_i, value i of both from the same seed, in the unit of the values.
 
-    Rounded to what float64 resolves at the size of a and b, so that 1.5 − 1.4 and 0.3 − 0.2 are
+    Rounded to the resolution of float64 at the size of a and b, so that 1.5 − 1.4 and 0.3 − 0.2 are
     equal: ties stay ties, and constant differences have a standard deviation of zero. Raises
     RRError for unequal lengths, fewer than two pairs or values that are not finite.
 
@@ -230,7 +230,7 @@ def welch(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Welch:
     """Unpaired comparison of a and b without assuming equal variances.
 
     t = (ā − b̄)/√(v_a + v_b), v = s²/n; df = (v_a + v_b)² / (v_a²/(n_a−1) + v_b²/(n_b−1)).
-    Assumes normal, *independent* arms: where seeds are shared it throws away what pairing knows.
+    Assumes normal, *independent* arms: where seeds are shared it ignores the pairing.
     With no variance in either arm t is infinite and p 0 (both NaN for equal means), df is NaN.
     Raises RRError for fewer than two values in an arm or values that are not finite.
 
@@ -243,7 +243,7 @@ def welch(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Welch:
     a, b, level = numbers(a, "a"), numbers(b, "b"), fraction(level, "level")
     if min(len(a), len(b)) < 2:
         raise RRError(
-            f"Welch's test needs at least two values an arm, got {len(a)} and {len(b)}: "
+            f"Welch's test needs at least two values per arm, got {len(a)} and {len(b)}: "
             "train more seeds"
         )
     mean = float(a.mean() - b.mean())
@@ -331,26 +331,25 @@ def bootstrap(
     """
     x, level = numbers(x, "x"), fraction(level, "level")
     if method not in ("BCa", "percentile", "basic"):
-        found = nearest(str(method), ["BCa", "percentile", "basic"])
-        raise RRError(f"no bootstrap method {method!r}: {found}")
+        known = nearest(str(method), ["BCa", "percentile", "basic"])
+        raise RRError(f"unknown bootstrap method {method!r}: {known}")
     if len(x) < 2:
         raise RRError(f"a bootstrap needs at least two values, got {len(x)}: train more seeds")
     if not isinstance(resamples, int) or resamples < 100:
-        raise RRError(f"{resamples!r} resamples: a whole number from 100 on is accepted")
+        raise RRError(f"resamples must be an integer ≥ 100, got {resamples!r}")
     mean = math.fsum(x) / len(x)
     lo = hi = mean
     if np.ptp(x):
         with warnings.catch_warnings():
-            # two values leave BCa no acceleration to estimate: the case is dealt with below
+            # BCa cannot estimate an acceleration from two values: that case is handled below
             warnings.simplefilter("ignore")
-            made = st.bootstrap(
+            ends = st.bootstrap(
                 (x,), np.mean, n_resamples=resamples, confidence_level=level, method=method,
                 random_state=np.random.default_rng(seed),
             ).confidence_interval  # fmt: skip
-        lo, hi = float(made.low), float(made.high)
+        lo, hi = float(ends.low), float(ends.high)
         if not (math.isfinite(lo) and math.isfinite(hi)):
             raise RRError(
-                f"{method} has no interval for these {len(x)} values: "
-                'method "percentile" is accepted'
+                f'{method} has no interval for these {len(x)} values: use method "percentile"'
             )
     return Bootstrap(len(x), mean, lo, hi, level, method, resamples, 1 - 2.0 ** (1 - len(x)))

@@ -1,4 +1,4 @@
-"""One family: every comparison that a chapter makes in one experiment, corrected together."""
+"""A family of comparisons in one experiment, corrected together."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,7 +58,7 @@ def contrasts(
             if name not in runs:
                 raise RRError(f"no arm {name!r} in these runs: {nearest(name, runs)}")
         if len(set(pair)) < 2 or frozenset(pair) in seen:
-            raise RRError(f"{' − '.join(pair)} is no new comparison: give each pair once")
+            raise RRError(f"the comparison {' − '.join(pair)} is given twice: give each pair once")
         seen.add(frozenset(pair))
     values = {name: losses_by_seed(mine, value, name) for name, mine in runs.items()}
     out = [_contrast(values, arm, base, level, design) for arm, base in pairs]

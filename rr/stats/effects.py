@@ -1,4 +1,4 @@
-"""Standardised effects with intervals, and power: how many seeds would settle a question?
+"""Standardised effects with intervals, and power: how many seeds does a question need?
 
 Everything here rests on the noncentral t: for normal differences √n·d̄/s_d ~ t'(n − 1, √n·δ/σ_d).
 """
@@ -38,7 +38,7 @@ class Effect:
 
 
 def _noncentrality(t: float, df: int, level: float) -> tuple[float, float]:
-    """The noncentralities under which t is at the (1±level)/2 points: the interval for √n·δ."""
+    """The interval for √n·δ: the noncentralities that put t at the (1±level)/2 quantiles."""
     size = abs(t)
     tails = ((1 + level) / 2, (1 - level) / 2)
     ends = []
@@ -57,9 +57,9 @@ def _noncentrality(t: float, df: int, level: float) -> tuple[float, float]:
 def cohen_dz(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Effect:
     """d_z = d̄/s_d of the pairs: the effect that power of the paired test depends on.
 
-    Divided by the noise that *remains* after pairing, so it is large where seeds share their noise
-    and is not comparable with Hedges' g. Upwards biased at small n (the interval is not): at n = 2
-    its mean is infinite. Interval: noncentral t. Raises RRError as `differences` does, and where
+    Divided by the noise that *remains* after pairing: large where seeds share their noise, and not
+    comparable with Hedges' g. Biased upwards at small n (the interval is not): at n = 2 its mean is
+    infinite. Interval: noncentral t. Raises RRError as `differences` does, and where
     all differences are equal (s_d = 0).
 
     Example:
@@ -80,9 +80,9 @@ def cohen_dz(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Eff
 def hedges_g(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Effect:
     """g = J(ν)·(ā − b̄)/s_pooled, ν = n_a + n_b − 2, J(ν) = Γ(ν/2)/(√(ν/2)·Γ((ν−1)/2)).
 
-    In units of the spread *between seeds* within an arm, taken as equal in both. J takes the
-    small-sample bias out. Interval: noncentral t, times J. Raises RRError for fewer than two
-    values an arm, values that are not finite, or no spread in either arm.
+    In units of the spread *between seeds* within an arm, taken as equal in both. J corrects the
+    small-sample bias. Interval: noncentral t, times J. Raises RRError for fewer than two values per
+    arm, values that are not finite, or no spread in either arm.
 
     Example:
         >>> from rr.stats import hedges_g
@@ -93,7 +93,7 @@ def hedges_g(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Eff
     a, b, level = numbers(a, "a"), numbers(b, "b"), fraction(level, "level")
     n, m = len(a), len(b)
     if min(n, m) < 2:
-        raise RRError(f"Hedges' g needs at least two values an arm, got {n} and {m}")
+        raise RRError(f"Hedges' g needs at least two values per arm, got {n} and {m}")
     df = n + m - 2
     pooled = math.sqrt(((n - 1) * a.var(ddof=1) + (m - 1) * b.var(ddof=1)) / df)
     if not (np.ptp(a) or np.ptp(b)):
@@ -111,9 +111,9 @@ def hedges_g(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Eff
 def _noise(gap: float, sd: float, alpha: float, design: str) -> tuple[float, float, float]:
     gap, sd = (float(v) for v in numbers([gap, sd], "gap and sd"))
     if sd <= 0:
-        raise RRError(f"sd is {sd:g}: a positive spread is accepted, in the unit of the gap")
+        raise RRError(f"sd must be > 0, in the unit of the gap, got {sd:g}")
     if design not in DESIGNS:
-        raise RRError(f"no design {design!r}: {nearest(str(design), DESIGNS)}")
+        raise RRError(f"unknown design {design!r}: {nearest(str(design), DESIGNS)}")
     return abs(gap), sd, fraction(alpha, "alpha")
 
 
@@ -121,25 +121,25 @@ def _power(gap: float, sd: float, n: int, alpha: float, design: str) -> float:
     df, shift = (n - 1, math.sqrt(n)) if design == "paired" else (2 * (n - 1), math.sqrt(n / 2))
     shift = min(shift * gap / sd, 1e8)  # SciPy's noncentral t gives NaN far beyond
     critical = float(st.t.ppf(1 - alpha / 2, df))
-    found = float(st.nct.sf(critical, df, shift))
-    if shift < 10:  # the far tail is below Φ(−shift); mirrored, for its cdf is NaN from shift 5 on
-        found += float(st.nct.sf(critical, df, -shift))
-    return found
+    chance = float(st.nct.sf(critical, df, shift))
+    if shift < 10:  # the far tail is below Φ(−shift); mirrored, as its cdf is NaN from shift 5 on
+        chance += float(st.nct.sf(critical, df, -shift))
+    return chance
 
 
 def _seeds(n: int) -> int:
     if not isinstance(n, int | np.integer) or n < 2:
-        raise RRError(f"n is {n!r}: a whole number of seeds from 2 on is accepted")
+        raise RRError(f"n must be an integer ≥ 2 (seeds), got {n!r}")
     return int(n)
 
 
 def power(gap: float, sd: float, n: int, alpha: float = 0.05, design: str = "paired") -> float:
-    """Probability that the two-sided t test at level alpha finds a true `gap` with n seeds an arm.
+    """Probability that the two-sided t test at level alpha finds a true `gap` with n seeds per arm.
 
     design "paired": sd is that of the differences, noncentrality √n·gap/sd, n − 1 degrees of
     freedom. "independent": sd is that of one arm over its seeds (equal in both), √(n/2)·gap/sd,
     2(n − 1). gap and sd in one unit; assumes normal noise and an sd that is *known*: see
-    `sd_interval` for how little three seeds say about it. Raises RRError for bad numbers.
+    `sd_interval` for how little three seeds tell about it. Raises RRError for bad numbers.
 
     Example:
         >>> from rr.stats import power
@@ -158,10 +158,10 @@ def seeds_needed(
     design: str = "paired",
     most: int = 100_000,
 ) -> int:
-    """The smallest number of seeds an arm that finds a true `gap` with at least this power.
+    """The smallest number of seeds per arm that finds a true `gap` with at least this power.
 
     Terms as in `power`. For m tests under Bonferroni give alpha/m. Raises RRError for a gap of 0,
-    which no number of seeds settles, and where more than `most` seeds would be needed.
+    which no number of seeds can detect, and where more than `most` seeds would be needed.
 
     Example:
         >>> from rr.stats import seeds_needed
@@ -171,7 +171,9 @@ def seeds_needed(
     gap, sd, alpha = _noise(gap, sd, alpha, design)
     wanted = fraction(power, "power")
     if not gap:
-        raise RRError("the gap is 0: no number of seeds tells it from nothing; name a gap")
+        raise RRError(
+            "gap must not be 0, which no number of seeds can detect: give the gap to find"
+        )
     if _power(gap, sd, _seeds(most), alpha, design) < wanted:
         raise RRError(f"more than {most} seeds: a gap of {gap:g} is too small against sd {sd:g}")
     low, high = 1, 2
@@ -189,7 +191,7 @@ def seeds_needed(
 def detectable_gap(
     n: int, sd: float, power: float = 0.8, alpha: float = 0.05, design: str = "paired"
 ) -> float:
-    """The smallest true gap that n seeds an arm find with this power, in the unit of sd.
+    """The smallest true gap that n seeds per arm find with this power, in the unit of sd.
 
     Example:
         >>> from rr.stats import detectable_gap
@@ -199,7 +201,7 @@ def detectable_gap(
     _, sd, alpha = _noise(0.0, sd, alpha, design)
     n, wanted = _seeds(n), fraction(power, "power")
     if wanted <= alpha:
-        raise RRError(f"power {wanted:g} is at most alpha {alpha:g}: a gap of 0 has that already")
+        raise RRError(f"power must be above alpha {alpha:g}, which a gap of 0 has, got {wanted:g}")
     high = 1.0
     while _power(high, 1.0, n, alpha, design) < wanted:
         high *= 2
@@ -207,10 +209,10 @@ def detectable_gap(
 
 
 def sd_interval(sd: float, df: int, level: float = 0.95) -> tuple[float, float]:
-    """Interval for the true σ behind an sd with df degrees of freedom: sd·√(df/χ²).
+    """Interval for the true σ of an sd with df degrees of freedom: sd·√(df/χ²).
 
-    Assumes normal noise. With df = 2 (three seeds) it spans a factor of twelve, so a number of
-    seeds planned from it is a guess between both ends. Raises RRError for sd ≤ 0 or df < 1.
+    Assumes normal noise. With df = 2 (three seeds) it spans a factor of twelve, so that a number of
+    seeds planned from it is uncertain by the same. Raises RRError for sd ≤ 0 or df < 1.
 
     Example:
         >>> from rr.stats import sd_interval
@@ -220,7 +222,7 @@ def sd_interval(sd: float, df: int, level: float = 0.95) -> tuple[float, float]:
     """
     _, sd, _ = _noise(0.0, sd, 0.05, "paired")
     if not df >= 1:
-        raise RRError(f"df is {df!r}: at least 1 is accepted")
+        raise RRError(f"df must be ≥ 1, got {df!r}")
     tail = (1 - fraction(level, "level")) / 2
     low, high = (sd * math.sqrt(df / float(st.chi2.ppf(q, df))) for q in (1 - tail, tail))
     return low, high

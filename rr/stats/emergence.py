@@ -1,11 +1,11 @@
-"""A gap by size and by training at once: what moves it, and what a folder of records holds of it.
+"""A gap as a function of model size and training length, from a folder of records.
 
-Along the published ladder tokens a parameter fall as size rises, so a gap that follows either is
-seen to follow both. Here size N (parameters) and tokens D are two axes,
+Along the published ladder tokens per parameter fall as size rises, so that a gap that depends on
+either seems to depend on both. Here size N (parameters) and tokens D are two axes,
 
     gap = a + b_N·log10 N + b_D·log10 D,
 
-and the effect of size at a fixed number of tokens for each parameter moves both: b_N + b_D.
+and the effect of size at a fixed number of tokens per parameter is b_N + b_D.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ from .results import rows_of
 
 ARMS = ("standard", "constant", "review")
 PAIRS = (("review", "standard"), ("review", "constant"), ("constant", "standard"))
-# Runs are compared where these agree; the learning rate may be an arm's own.
+# Runs are comparable where these agree; each arm may have its own learning rate.
 SAME = ("rung", "protocol", "tokenizer", "loops", "batch", "steps", "flavour", "precision",
         "values", "eval_shortened")  # fmt: skip
 
@@ -30,35 +30,37 @@ SAME = ("rung", "protocol", "tokenizer", "loops", "batch", "steps", "flavour", "
 def at_fixed_ratio(
     size: Iterable[float], tokens: Iterable[float], gap: Iterable[float]
 ) -> tuple[float, float]:
-    """(b_N + b_D, f): nats a tenfold of size at fixed tokens a parameter, by least squares.
+    """(b_N + b_D, f): nats per tenfold size at fixed tokens per parameter, by least squares.
 
-    One gap (nats) a cell; its error is f·sd where every gap has the error sd and cells are
-    independent: f² = c'(X'X)⁻¹c, X = [1, log10 N, log10 D], c = (0, 1, 1). RRError for fewer than
-    three cells, unequal numbers, sizes or tokens that are not positive, or cells on one line of
-    the plane, whose two slopes no data tell apart.
+    One gap (nats) per cell; the slope's error is f·sd where every gap has the error sd and cells
+    are independent: f² = c'(X'X)⁻¹c, X = [1, log10 N, log10 D], c = (0, 1, 1). Raises RRError for
+    fewer than three cells, unequal lengths, sizes or tokens that are not positive, or cells on one
+    line of the plane, where the two slopes are not identifiable.
     """
     n, d, y = (numbers(x, what) for x, what in
                ((size, "size"), (tokens, "tokens"), (gap, "gap")))  # fmt: skip
     if not len(n) == len(d) == len(y):
-        raise RRError(f"{len(n)} sizes, {len(d)} tokens, {len(y)} gaps: one of each is accepted")
+        raise RRError(
+            f"size, tokens and gap must be of equal length, got {len(n)}, {len(d)} and {len(y)}"
+        )
     if min(n.min(initial=1), d.min(initial=1)) <= 0:
-        raise RRError("a size or a number of tokens is not positive")
+        raise RRError("sizes and numbers of tokens must be > 0, got one that is not")
     x = np.stack([np.ones(len(n)), np.log10(n), np.log10(d)], axis=1)
     x[:, 1:] -= x[:, 1:].mean(0)
     if len(n) < 3 or np.linalg.matrix_rank(x, tol=1e-6) < 3:
         raise RRError(
-            f"{len(n)} cells on one line of sizes and tokens: cells that vary both are accepted"
+            f"{len(n)} cells on one line of sizes and tokens: give at least three that vary both"
         )
     inverse, c = np.linalg.inv(x.T @ x), np.array([0.0, 1.0, 1.0])
     return float(c @ inverse @ x.T @ y), float(np.sqrt(c @ inverse @ c))
 
 
-# ---- What the records hold ---------------------------------------------------------------------
+# ---- From records ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One size and budget at which standard, constant ½ and review were trained on equal seeds."""
+    """A size and budget at which standard, constant ½ and review were trained at equal seeds."""
 
     rung: str
     corpus: str
@@ -70,7 +72,7 @@ class Cell:
 
     @property
     def ratio(self) -> float:
-        """Tokens a parameter."""
+        """Tokens per parameter."""
         return self.tokens / self.size
 
 

@@ -18,8 +18,8 @@ class Fit:
 
     `lo, hi` bound the slope; `t, df, p` test slope 0; `chi2` is Σ((y − ŷ)/se)² with `chi2_p` the
     chance of one as large if the line and the errors were right (None without errors). `errors`:
-    "known" (se taken at its word, normal quantiles, df infinite) or "scaled" (only ratios of se
-    used, the size read from the residuals, t with n − 2).
+    "known" (se as given, normal quantiles, df infinite) or "scaled" (only ratios of se count, their
+    size is estimated from the residuals, t with n − 2).
 
     Example:
         >>> from rr.stats import fit
@@ -64,9 +64,10 @@ def fit(
 
     x: log size (nats or decades, as given); y: the gap; se: standard error of each y, in the unit
     of y (none: equal weights). errors defaults to "known" with se and "scaled" without. A standard
-    error from two or three seeds is itself noise, and a seed with a lucky spread would rule the
-    line: pool them (`pooled_sd`) first. Assumes a straight line and independent normal errors.
-    Raises RRError for fewer than three points, unequal lengths, x that does not vary, or se ≤ 0.
+    error from two or three seeds is itself noise, and a point with a small one by chance would
+    dominate the fit: pool them (`pooled_sd`) first. Assumes a straight line and independent normal
+    errors. Raises RRError for fewer than three points, unequal lengths, x that does not vary, or
+    se ≤ 0.
 
     Example:
         >>> from rr.stats import fit
@@ -77,19 +78,19 @@ def fit(
     x, y, level = numbers(x, "x"), numbers(y, "y"), fraction(level, "level")
     errors = errors or ("scaled" if se is None else "known")
     if errors not in ("known", "scaled"):
-        raise RRError(f'errors is {errors!r}: "known" and "scaled" are accepted')
+        raise RRError(f'errors must be "known" or "scaled", got {errors!r}')
     if errors == "known" and se is None:
         raise RRError("known errors need se: a standard error for each y")
     given = se is not None
     se = numbers(se, "se") if given else np.ones_like(y)
     if not len(x) == len(y) == len(se):
-        raise RRError(f"{len(x)} x, {len(y)} y and {len(se)} se: one of each a point is accepted")
+        raise RRError(f"x, y and se must be of equal length, got {len(x)}, {len(y)} and {len(se)}")
     if len(x) < 3:
         raise RRError(f"a line with an interval needs at least three points, got {len(x)}")
     if not np.ptp(x):
-        raise RRError(f"x is {x[0]:g} at every point: a slope needs at least two sizes")
+        raise RRError(f"x is {x[0]:g} at every point: a slope needs at least two values of x")
     if (se <= 0).any():
-        raise RRError(f"{int((se <= 0).sum())} of {len(se)} se are not positive")
+        raise RRError(f"se must be > 0, got {int((se <= 0).sum())} of {len(se)} that are not")
     # about the weighted centre, where slope and height are uncorrelated: well conditioned
     centre = float(np.average(x, weights=se**-2))
     design = np.column_stack([np.ones_like(x), x - centre]) / se[:, None]
@@ -128,6 +129,8 @@ def pooled_sd(groups: Iterable[Iterable[float]]) -> tuple[float, int]:
     groups = [numbers(group, f"group {i + 1}") for i, group in enumerate(groups)]
     df = sum(len(group) - 1 for group in groups if len(group))
     if df < 1:
-        raise RRError("no group has two values: a spread within groups needs at least one that has")
+        raise RRError(
+            "no group has two values: a spread within groups needs at least one such group"
+        )
     squares = sum(float(((g - g.mean()) ** 2).sum()) for g in groups if len(g) > 1)
     return math.sqrt(squares / df), df

@@ -1,4 +1,4 @@
-"""A family of comparisons: every test side by side, and corrections for their number."""
+"""Several comparisons together: every test of each, corrected for their number."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,12 +10,12 @@ from .effects import cohen_dz, hedges_g
 TESTS = ("paired", "welch", "signed_rank", "sign")
 
 
-def _chances(p: Iterable[float]) -> list[float]:
+def _probabilities(p: Iterable[float]) -> list[float]:
     p = list(p)
     for i, value in enumerate(p):
         if not (isinstance(value, int | float) and 0 <= value <= 1):
             raise RRError(
-                f"p-value {i + 1} of {len(p)} is {value!r}: numbers from 0 to 1 are accepted; "
+                f"p-values must be from 0 to 1, got {value!r} at place {i + 1} of {len(p)}: "
                 "a test that could not be made counts as 1"
             )
     return [float(value) for value in p]
@@ -24,14 +24,14 @@ def _chances(p: Iterable[float]) -> list[float]:
 def bonferroni(p: Iterable[float]) -> list[float]:
     """Adjusted p-values min(1, m·p) of m tests: below α, the chance of any false one is ≤ α.
 
-    Holds under any dependence among the tests. Raises RRError for what is no probability.
+    Holds under any dependence among the tests. Raises RRError for values outside [0, 1].
 
     Example:
         >>> from rr.stats import bonferroni
         >>> bonferroni([0.01, 0.04])
         [0.02, 0.08]
     """
-    p = _chances(p)
+    p = _probabilities(p)
     return [min(1.0, len(p) * value) for value in p]
 
 
@@ -39,15 +39,15 @@ def holm(p: Iterable[float]) -> list[float]:
     """Holm's step-down adjusted p-values, in the order given.
 
     With p sorted ascending, q_(i) = max over j ≤ i of min(1, (m − j + 1)·p_(j)). The same
-    guarantee as Bonferroni's under any dependence, and never less power. Raises RRError for what
-    is no probability.
+    guarantee as Bonferroni's under any dependence, and never less power. Raises RRError for values
+    outside [0, 1].
 
     Example:
         >>> from rr.stats import holm
         >>> holm([0.01, 0.04])
         [0.02, 0.04]
     """
-    p = _chances(p)
+    p = _probabilities(p)
     adjusted, floor = [0.0] * len(p), 0.0
     for place, i in enumerate(sorted(range(len(p)), key=p.__getitem__)):
         floor = max(floor, min(1.0, (len(p) - place) * p[i]))
@@ -57,14 +57,14 @@ def holm(p: Iterable[float]) -> list[float]:
 
 def losses_by_seed(rows: Iterable[Mapping], value: str, where: str) -> dict[int, float | None]:
     """Value by seed; None where the run diverged."""
-    found = {}
+    values = {}
     for row in rows:
-        if row["seed"] in found:
-            raise RRError(f"{where} has two runs of seed {row['seed']}: one a seed is accepted")
+        if row["seed"] in values:
+            raise RRError(f"{where} has two runs of seed {row['seed']}: give one per seed")
         number = row[value]
-        lost = number is None or not math.isfinite(number)
-        found[row["seed"]] = None if lost else float(number)
-    return found
+        diverged = number is None or not math.isfinite(number)
+        values[row["seed"]] = None if diverged else float(number)
+    return values
 
 
 def family(
@@ -77,8 +77,8 @@ def family(
 ) -> list[dict]:
     """`arm` against each baseline in each group, by every test, corrected over all of them.
 
-    rows: one a run, with `by`, "arm", "seed" and `value` (nats a token; None or NaN: diverged).
-    One row a comparison, groups in the order met: `by, arm, baseline`, `pairs` (seeds both
+    rows: one per run, with `by`, "arm", "seed" and `value` (nats per token; None or NaN: diverged).
+    One row per comparison, groups in the order met: `by, arm, baseline`, `pairs` (seeds both
     finished), `unpaired` (seeds that only one has), `diverged` (arm and seed), `difference, lo,
     hi, sd` (arm − baseline over the pairs, t interval), `bootstrap_lo, bootstrap_hi`
     (percentile), `dz, g`, and for each test of paired, welch (all finished seeds of both),

@@ -15,10 +15,10 @@ NEAREST = 5  # rates that the parabola is drawn through: the lowest loss and tho
 
 @dataclass(frozen=True)
 class Basin:
-    """The lowest point of a parabola in log learning rate, and where it is nearly as low.
+    """The minimum of a parabola in log learning rate, and the rates where it is nearly as low.
 
     `low`, `high` bound the rates whose fitted loss is within the tolerance of `loss`. `edge` is
-    True where the lowest rate tried is the smallest or the largest of them.
+    True where the best rate tried is the smallest or the largest of them.
     """
 
     lr: float
@@ -29,7 +29,7 @@ class Basin:
 
     @property
     def width(self) -> float:
-        """high/low: by which factor the rate may vary."""
+        """The factor by which the rate may vary, high/low."""
         return self.high / self.low
 
 
@@ -40,18 +40,18 @@ def basin(losses: Mapping[float, float], tolerance: float = 0.02) -> Basin:
     the best rate. Where it does not open upwards, the lowest rate tried is.
     Raises RRError for fewer than three finite losses.
     """
-    found = sorted((lr, loss) for lr, loss in losses.items() if math.isfinite(loss))
-    if len(found) < 3:
-        raise RRError(f"a parabola needs at least three finite losses, got {len(found)}")
-    lowest = min(range(len(found)), key=lambda i: found[i][1])
-    edge = lowest in (0, len(found) - 1)
-    first = min(max(lowest - NEAREST // 2, 0), max(len(found) - NEAREST, 0))
-    near = found[first : first + NEAREST]
+    points = sorted((lr, loss) for lr, loss in losses.items() if math.isfinite(loss))
+    if len(points) < 3:
+        raise RRError(f"a parabola needs at least three finite losses, got {len(points)}")
+    lowest = min(range(len(points)), key=lambda i: points[i][1])
+    edge = lowest in (0, len(points) - 1)
+    first = min(max(lowest - NEAREST // 2, 0), max(len(points) - NEAREST, 0))
+    near = points[first : first + NEAREST]
     x, y = np.log([lr for lr, _ in near]), np.array([loss for _, loss in near])
     centre = float(x.mean())
     c, b, a = np.polyfit(x - centre, y, 2)
     if c <= 0:
-        lr, loss = found[lowest]
+        lr, loss = points[lowest]
         return Basin(lr, loss, lr, lr, edge)
     at = float(np.clip(-b / (2 * c), x.min() - centre, x.max() - centre))
     loss = float(a + b * at + c * at**2)
@@ -61,14 +61,14 @@ def basin(losses: Mapping[float, float], tolerance: float = 0.02) -> Basin:
 
 
 def rate_costs(rows: Iterable[Mapping]) -> list[dict]:
-    """Loss at every rate of a grid above the loss at the arm's own best rate.
+    """Excess loss at every learning rate of a grid, over the arm's own best rate.
 
     rows: results of arms that were run at the same rates on the same seeds. One row per arm, in the
     order met: `arm`, `seeds` (their number), `best` (rate with the lowest mean loss), `loss`
     (there, nats per token), `inner` (whether the grid has a rate on either side of it) and `cost`,
     {rate: mean loss − `loss`} over all rates, ascending; infinite where a run diverged.
 
-    A grid says nothing between its rates: the best one is the best of those tried. Raises RRError
+    The best rate is the best of those tried; between them a grid is silent. Raises RRError
     for fewer than two rates, or arms that were not run at the same rates and seeds.
 
     Example:
@@ -93,7 +93,7 @@ def rate_costs(rows: Iterable[Mapping]) -> list[dict]:
         grid = mine if grid is None else grid
         if mine != grid or len({tuple(seeds) for seeds in mine.values()}) > 1:
             raise RRError(
-                f"{arm} has other rates or seeds than the arm before it: give each arm the same"
+                f"{arm} has other rates or seeds than the arm before it: run each arm at the same"
             )
         if len(mine) < 2:
             raise RRError(f"{arm} was run at one learning rate: give at least two")

@@ -11,10 +11,10 @@ HEAD = ("arm", "seeds", "val_loss", "arm − base", "95 % interval", "p", "")
 # what `rr table` adds to the short form
 MORE = ("arm", "seeds", "val_loss", "arm − base", "95 % interval", "bootstrap", "p",
         "p, Holm", "Welch p", "Welch, Holm", "")  # fmt: skip
-FOOT = "val_loss: nats a token, mean over seeds. Negative differences favour the arm."
+FOOT = "val_loss: nats per token, mean over seeds. A negative difference: the arm is better."
 FOOT_MORE = (
-    "p: paired t; Welch: unpaired t; both assume normal losses. Holm: corrected over this table's "
-    "{}. Bootstrap: percentiles; over n pairs it covers at most 1 − 2^(1−n)."
+    "p: paired t test; Welch: unpaired t test; both assume normal losses. Holm: corrected for this "
+    "table's {}. Bootstrap: percentile interval; with n pairs its coverage is at most 1 − 2^(1−n)."
 )
 
 
@@ -49,16 +49,19 @@ def _remarks(row: dict) -> str:
     """What a reader must know of a row: diverged and missing seeds, and its notes."""
     notes = []
     for what in ("diverged", "missing"):
-        notes += [f"{what}: seed {', '.join(map(str, row[what]))}"] * bool(row[what])
-    if row["difference"] is not None:
-        notes += [f"{len(row['pairs'])} pairs"] * (len(row["pairs"]) < row["n"])
+        if row[what]:
+            notes.append(f"{what}: seed {', '.join(map(str, row[what]))}")
+    if row["difference"] is not None and len(row["pairs"]) < row["n"]:
+        notes.append(f"{len(row['pairs'])} pairs")
     return "; ".join(notes + row["notes"])
 
 
 def columns(row: dict, more: bool = True) -> list[str]:
     """A row's columns as text, those of MORE or of HEAD."""
-    seen = f"{row['n']}" + f" ✗{len(row['diverged'])}" * bool(row["diverged"])
-    cells = [row["arm"], seen, "–" if row["mean"] is None else f"{row['mean']:.4f}"]
+    seeds = f"{row['n']}"
+    if row["diverged"]:
+        seeds += f" ✗{len(row['diverged'])}"
+    cells = [row["arm"], seeds, "–" if row["mean"] is None else f"{row['mean']:.4f}"]
     there = row["difference"] is not None
     cells += [_signed(row["difference"]) if there else "", _span(row["lo"], row["hi"])]
     if more:
@@ -72,7 +75,7 @@ def columns(row: dict, more: bool = True) -> list[str]:
 
 
 def grouped(rows: Sequence[dict]) -> Iterator[tuple[str, list[dict]]]:
-    """Title and rows of each group; a title holds all that tells its group from the others."""
+    """Title and rows of each group; a title names everything that distinguishes its group."""
     groups: dict[tuple, list[dict]] = {}
     for row in rows:
         groups.setdefault(group_key(row), []).append(row)
@@ -81,7 +84,7 @@ def grouped(rows: Sequence[dict]) -> Iterator[tuple[str, list[dict]]]:
     for (group, named), title in zip(zip(groups.values(), firsts, strict=True), titles,
                                      strict=True):  # fmt: skip
         alike = [f for f, t in zip(firsts, titles, strict=True) if t == title]
-        for name in GROUP + TOLD:  # what the title does not say, and groups differ in
+        for name in GROUP + TOLD:  # in which groups of one title differ
             if len({repr(f[name]) for f in alike}) > 1:
                 title += f" · {name.replace('_', ' ')} {named[name]}"
         yield title, group
@@ -90,8 +93,10 @@ def grouped(rows: Sequence[dict]) -> Iterator[tuple[str, list[dict]]]:
 def _title(named: dict, rows: Sequence[dict]) -> str:
     title = f"{named['rung']} · {named['protocol']} · {named['corpus']} · {named['tokenizer']}"
     title += f" · {named['steps']} steps of {named['batch']} · {named['precision']}"
-    title += f" · {named['loops']} loops" * (named["loops"] != 1)
-    title += " · shortened evaluation" * bool(named["eval_shortened"])
+    if named["loops"] != 1:
+        title += f" · {named['loops']} loops"
+    if named["eval_shortened"]:
+        title += " · shortened evaluation"
     same = [row for row in rows if row["corpus"] == named["corpus"] and row["corpus_id"]]
     if len({row["corpus_id"] for row in same}) > 1:
         title += f" · {(named['corpus_id'] or 'unknown')[-12:]}"
@@ -127,7 +132,7 @@ def _piped(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def render(rows: Sequence[dict], more: bool = False) -> str:
-    """The table of `table()` as text, one block a group. Diverged runs are marked with ✗.
+    """The table of `table()` as text, one block per group; ✗ counts diverged runs.
 
     more: bootstrap intervals, Welch's test and Holm's correction beside the paired test.
 
@@ -145,11 +150,11 @@ def render(rows: Sequence[dict], more: bool = False) -> str:
     ]
     if more:
         return "\n\n".join([*blocks, f"{FOOT}\n{_foot(rows)}"])
-    return "\n\n".join(blocks) + f"\n\n{FOOT} Paired t; normal differences are assumed."
+    return "\n\n".join(blocks) + f"\n\n{FOOT} p: paired t test, assumes normal differences."
 
 
 def markdown(rows: Sequence[dict]) -> str:
-    """The same, in full, as GitHub's Markdown: a heading and a table for each group.
+    """The table of `table()`, in full, as Markdown: a heading and a table per group.
 
     Example:
         >>> import rr
@@ -196,7 +201,7 @@ def _against(row: dict) -> list[str]:
 
 
 def csv_text(rows: Sequence[dict]) -> str:
-    """The same with all digits, a line a row: seeds parted by spaces, notes by semicolons.
+    """The table of `table()` as CSV, all digits: seeds separated by spaces, notes by semicolons.
 
     Example:
         >>> import rr

@@ -1,7 +1,7 @@
-"""One row an arm of each group of comparable runs, against its baseline.
+"""Tables: one row per arm of each group of comparable runs, compared with its baseline.
 
 A diverged run, a seed that one arm lacks, a seed that was run twice: each is marked, none is
-dropped without a word.
+dropped silently.
 """
 
 import itertools
@@ -21,15 +21,15 @@ FEW = "fewer than two pairs: no test"
 
 
 def _named(rule: str) -> str:
-    """A rule as a table names it: `folder/my_rule.py:Class`, from a file, without the folder."""
+    """A rule's name in tables: that of `folder/my_rule.py:Class` without its folder."""
     path, dot_py, rest = rule.partition(".py:")
     return f"{Path(path).name}{dot_py}{rest}"
 
 
 def arm_of(row: dict) -> str:
-    """The name of a run's arm: its rule, with its value rule where that is not the usual one.
+    """The name of a run's arm: its rule, with its value rule where that is not `own`.
 
-    A run of another trainer has its arm's name alone.
+    A row of another trainer's logs names its arm itself.
     """
     if "rule" not in row:
         return row["arm"]
@@ -38,12 +38,12 @@ def arm_of(row: dict) -> str:
 
 
 def _contents(row: dict) -> tuple[str, str]:
-    """What a reader's own rules were, "" where a rule ships with `rr`."""
+    """Hashes of the reader's own rules; "" where a rule ships with `rr`."""
     return row.get("rule_content", ""), row.get("values_content", "")
 
 
 def group_key(row: dict) -> tuple[str, ...]:
-    """What two runs must share to be comparable."""
+    """A key that is equal for two runs exactly where they are comparable."""
     return tuple(v if isinstance(v := row[name], str) else json.dumps(v) for name in GROUP) + tuple(
         json.dumps(row.get(name)) for name in TOLD
     )
@@ -53,12 +53,12 @@ def table(rows: Sequence[dict], baseline: str = "standard") -> list[dict]:
     """One tidy row per arm of each comparable group of runs, the baseline first.
 
     Runs are comparable where rung, protocol, corpus, tokenizer, loops, batch, steps, flavour,
-    precision, warm-up and evaluation agree; an arm is a rule with its values, and with its learning
-    rate where it was run at several, and a rule of a reader's own with its content where that
-    changed. Row: the group's fields, then `arm, rule, values, lr, seeds` (with a finite loss),
-    `n, mean` (val_loss over those seeds, nats a token), `diverged` (their seeds), `baseline` (arm
-    compared with), `pairs` (seeds that both finished), `missing` (seeds the baseline has and this
-    arm has not run), and
+    precision, warm-up and evaluation agree. An arm is a rule with its value rule, with its learning
+    rate where it was run at several, and with its content where a reader's own rule changed. Row:
+    the group's fields, then `arm, rule, values, lr, seeds` (with a finite loss), `n, mean`
+    (val_loss over those seeds, nats per token), `diverged` (their seeds), `baseline` (arm compared
+    with), `pairs` (seeds that both finished), `missing` (seeds the baseline has and this arm has
+    not run), and
 
     * `difference, lo, hi, sd, t, df, p`: arm − baseline over the pairs, paired t with its interval;
     * `bootstrap_lo, bootstrap_hi`: percentile interval of the same mean, which over n pairs covers
@@ -68,10 +68,10 @@ def table(rows: Sequence[dict], baseline: str = "standard") -> list[dict]:
       that has run two seeds of its baseline. One without a p, because runs diverged, counts as
       p = 1, so that a failure never eases the correction of the others.
 
-    What cannot be made is None, and `notes` says why. A run found twice (same id) counts once; one
-    seed with two different runs is noted, and takes no part in a comparison. A baseline that was
-    run at several learning rates is met at the arm's own, or, where the two share fewer than two
-    seeds there, at the one with most shared seeds. Raises RRError where no group has the baseline.
+    What cannot be computed is None, and `notes` says why. A run found twice (same id) counts once;
+    a seed with two different runs is noted and not compared. A baseline that was run at several
+    learning rates is compared at the arm's own, or, where the two share fewer than two seeds there,
+    at the one with most shared seeds. Raises RRError where no group has the baseline.
 
     Example:
         >>> import rr
@@ -144,7 +144,7 @@ def _twice(runs: list[dict]) -> list[int]:
 
 
 def _reference(row: dict, runs: list[dict], references: dict[str, list[dict]]) -> str | None:
-    """Which of the baseline's arms to compare with; None, and a note, where none can be chosen."""
+    """The baseline's arm to compare with; None, and a note, where none can be chosen."""
     if not references:
         row["notes"].append("no baseline to compare with")
         return None
@@ -159,7 +159,7 @@ def _reference(row: dict, runs: list[dict], references: dict[str, list[dict]]) -
         row["notes"].append("no baseline to compare with: none at this learning rate")
         return None
     if len(chosen) > 1:
-        row["notes"].append("the baseline's rule has changed: several to compare with")
+        row["notes"].append("the baseline's rule has changed: several candidates")
         return None
     return chosen[0]
 
@@ -174,17 +174,19 @@ def _against(row: dict, runs: list[dict], references: dict[str, list[dict]]) -> 
     run_by_me, run_by_them = {run["seed"] for run in runs}, {run["seed"] for run in others}
     row["pairs"] = sorted(mine.keys() & theirs.keys())
     row["missing"] = sorted(run_by_them - run_by_me)
-    lost = sorted(
+    diverged = sorted(
         run["seed"] for run in others if run["status"] == "diverged" and run["seed"] in run_by_me
     )
-    row["notes"] += [f"{name} diverged at seed {_told(lost)}"] * bool(lost)
+    if diverged:
+        row["notes"].append(f"{name} diverged at seed {_listed(diverged)}")
     alone = sorted(run_by_me - run_by_them)
-    row["notes"] += [f"seed {_told(alone)} not run by {name}"] * bool(alone)
+    if alone:
+        row["notes"].append(f"seed {_listed(alone)} not run by {name}")
     if len(run_by_me & run_by_them) >= 2:
         row["comparisons"] = 1  # counted over the table when all are there
     if min(len(mine), len(theirs)) >= 2:
         apart = welch(mine.values(), theirs.values())
-        # JSON has no infinity: where no arm has any spread, t is left out
+        # JSON has no infinity: t is None where no arm has any spread
         row |= {"welch_t": _finite(apart.t), "welch_df": _finite(apart.df),
                 "welch_p": _finite(apart.p)}  # fmt: skip
     if len(row["pairs"]) < 2:
@@ -199,7 +201,7 @@ def _against(row: dict, runs: list[dict], references: dict[str, list[dict]]) -> 
     }  # fmt: skip
 
 
-def _told(seeds: Sequence[int]) -> str:
+def _listed(seeds: Sequence[int]) -> str:
     return ", ".join(map(str, seeds))
 
 
@@ -208,7 +210,7 @@ def _finite(x: float) -> float | None:
 
 
 def _correct(rows: list[dict]) -> None:
-    """Holm over the table's comparisons, for each test; a comparison without a p counts as 1."""
+    """Apply Holm over the table's comparisons, per test; a comparison without a p counts as 1."""
     family = [row for row in rows if row["comparisons"]]
     for row in rows:
         row["comparisons"] = len(family) if row["comparisons"] else None
@@ -219,7 +221,7 @@ def _correct(rows: list[dict]) -> None:
 
 
 def _by_seed(runs: list[dict]) -> dict[int, float]:
-    """Losses of the seeds that have exactly one run, and that one finished."""
+    """Losses of the seeds that have exactly one run, which finished."""
     twice = _twice(runs)
     return {
         run["seed"]: run["val_loss"]

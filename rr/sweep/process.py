@@ -5,7 +5,8 @@ checkpoint and ends; a notebook's kernel ends with its papermill. Elsewhere it c
 both cases the lock on the run's folder keeps a successor waiting until it has ended.
 
 It imports the same `rr` as the sweep, and nothing from the working folder (PYTHONSAFEPATH): a
-file there that happens to be named like a module is never run.
+file there that happens to be named like a module is not run. (In a notebook's kernel IPython itself
+adds the working folder to the path, behind the standard library.)
 """
 
 import contextlib

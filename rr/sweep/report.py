@@ -1,7 +1,7 @@
-"""What the two report notebooks compute: one run's report (chapter 9) and a folder's (chapter 10).
+"""Reports: of one run (chapter 9) and of a folder of runs (chapter 10).
 
-`run`: the run that a notebook's parameters name, and what is known once it has ended. `folder`:
-what a folder of runs holds, what it lacks, and the command that fills it.
+`report_run`: the run that a notebook's parameters name, and its results. `report_folder`: the
+results in a folder, the missing runs, and the command that trains them.
 """
 
 from ..training.command_line import options, sample_command, words

@@ -1,4 +1,4 @@
-"""A folder's report: what its runs say together, what is missing, and the command that fills it."""
+"""The report of a folder of runs: results, missing runs, and the command that trains those."""
 
 import itertools
 import json
@@ -21,18 +21,18 @@ from ..training.command_line import options, words
 
 @dataclass
 class Survey:
-    """What is in a folder of runs. Lists of lines are for people: each names a run, and why."""
+    """The content of a folder of runs. Lists of lines are for people: each names a run and why."""
 
     folder: Path
     shown: str  # the folder as a command can name it
-    results: list[dict]  # of the runs in the plan; one with decay branches has a row a budget
+    results: list[dict]  # of the runs in the plan; with decay branches, a row per budget
     rows: list[dict]  # of `stats.table`
     runs: dict[str, dict]  # run.json by run id, of results and of runs that are waiting
     damaged: list[str] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)
     outside: list[str] = field(default_factory=list)  # not in the plan: not in the table
     missing: list[dict] = field(default_factory=list)  # `group, rung, arm, seeds, like, given`
-    notes: list[str] = field(default_factory=list)  # against a table, or a command
+    notes: list[str] = field(default_factory=list)  # why a table or a command is missing
 
 
 def survey(
@@ -42,18 +42,18 @@ def survey(
     seeds: Sequence[int] = (),
     baseline: str = "standard",
 ) -> Survey:
-    """Read every run below `folder`, complete or not; nothing is left out without being named.
+    """Read every run below `folder`, complete or not; whatever is left out is named.
 
     folder: a path, or the name of a record in data/measured. rungs, rules, seeds: the plan. Runs
-    outside it are named and take no part; what it holds and the folder does not is `missing`.
+    outside it are named and not compared; runs of the plan that the folder lacks are `missing`.
     Without a plan every group of comparable runs should have each of its arms at each of its seeds.
-    Raises RRError where there is no such folder, or nothing in it that can be read.
+    Raises RRError where there is no such folder, or no run in it.
     """
     path = Path(folder)
     if not path.is_dir():
         path = DATA / "measured" / folder
     if not str(folder) or not path.is_dir():
-        raise RRError(f"no folder {folder}: a folder of runs, or one of data/measured, is accepted")
+        raise RRError(f"no folder {folder}: expected a folder of runs, or a name in data/measured")
     rules = [_arm(words) for words in rules]
     rungs = [_rung(words) for words in rungs]
     recorded = path.resolve().is_relative_to(DATA.resolve())
@@ -68,10 +68,10 @@ def survey(
         else:
             here.results.append(row)
     if not (here.results or here.damaged or here.begun or here.outside):
-        raise RRError(f"no run below {path}: a folder that holds runs is accepted")
+        raise RRError(f"no run below {path}: expected a folder of runs")
     try:
         here.rows = table(here.results, baseline) if here.results else []
-    except RRError as error:  # the baseline itself is missing: that is a finding
+    except RRError as error:  # the baseline itself is missing
         here.notes.append(str(error))
     here.notes += _unread(here)
     here.missing = _missing(here, rungs, rules, seeds)
@@ -79,7 +79,7 @@ def survey(
 
 
 def _unread(here: Survey) -> list[str]:
-    """A line for each rule in a file that nobody allowed: a command that names it runs it."""
+    """A line for each rule in a file that is not allowed: a command that names it would run it."""
     read = {}
     for record in here.runs.values():
         run = _run(record)
@@ -97,15 +97,19 @@ def _unread(here: Survey) -> list[str]:
 def _rung(words: str) -> str:
     """A rung of the plan as runs name it, its options in one order; RRError if unknown."""
     _, shape = parse_rung(words)
-    told = ",".join(f"{key}={shape[key]}" for key in SHAPE if key in shape)
-    return words.partition(":")[0] + (told and f":{told}")
+    options = ",".join(f"{key}={shape[key]}" for key in SHAPE if key in shape)
+    name = words.partition(":")[0]
+    return f"{name}:{options}" if options else name
 
 
 def _arm(words: str) -> str:
     """An arm of the plan as tables name it, "constant" for "constant:c=0.5"; RRError if unknown."""
-    rule, plus, values = words.partition(" + ")
-    allow_rule(rule, *filter(None, [values]))
-    return canonical(rule) + (plus and f" + {canonical(values, 'values')}")
+    rule, _, values = words.partition(" + ")
+    if not values:
+        allow_rule(rule)
+        return canonical(rule)
+    allow_rule(rule, values)
+    return f"{canonical(rule)} + {canonical(values, 'values')}"
 
 
 def _specifications(path: Path) -> dict[str, dict]:
@@ -147,7 +151,7 @@ def _outside(row: dict, rungs: Sequence, rules: Sequence, seeds: Sequence) -> st
 
 
 def _missing(here: Survey, rungs: Sequence, rules: Sequence, seeds: Sequence) -> list[dict]:
-    """Arms and seeds that a group of comparable runs lacks; whole rungs of the plan, too.
+    """Arms and seeds that a group of comparable runs lacks, and missing rungs of the plan.
 
     An arm may have been run at several learning rates: at any of them a seed counts as run.
     """
@@ -162,7 +166,7 @@ def _missing(here: Survey, rungs: Sequence, rules: Sequence, seeds: Sequence) ->
             runs = arms.get(arm, [])
             lacking = sorted(wanted - {row["seed"] for row in runs})
             if lacking:
-                # the rate that the arm was mostly run at; a new arm is like the first
+                # the rate at which the arm has most runs; a new arm is like the first
                 rates = [row["lr"] for row in runs]
                 like = max(runs, key=lambda row: rates.count(row["lr"])) if runs else first[0]
                 out.append({"rung": like["rung"], "arm": arm, "seeds": lacking, "like": like,
@@ -179,21 +183,21 @@ def _missing(here: Survey, rungs: Sequence, rules: Sequence, seeds: Sequence) ->
 
 
 def shown(here: Survey) -> list[dict]:
-    """The table in words, a mapping a row, for people; `runs` says which group, if there are some.
+    """The table as text, one mapping per row; `runs` names the group where there are several.
 
     The same columns as `rr table`.
     """
-    found = []
+    shown = []
     groups = list(grouped(here.rows))
     for title, rows in groups:
         for row in rows:
-            told = dict(zip([*MORE[:-1], "notes"], columns(row), strict=True))
-            found.append({"runs": title, **told} if len(groups) > 1 else told)
-    return found
+            cells = dict(zip([*MORE[:-1], "notes"], columns(row), strict=True))
+            shown.append({"runs": title, **cells} if len(groups) > 1 else cells)
+    return shown
 
 
 def command(here: Survey) -> list[str]:
-    """The `rr sweep` commands that fill what is missing and go on with what was begun.
+    """The `rr sweep` commands that train what is missing and resume what was begun.
 
     A sweep skips what is finished, so that runs of equal options become one command.
     """
@@ -241,16 +245,16 @@ def _spec_options(record: Mapping) -> dict:
 
 
 def _options(here: Survey, gap: Mapping) -> dict:
-    """Options of a missing run, but for its seed: those of the run that it should be like."""
+    """Options of a missing run without its seed: those of the run that it should be like."""
     like = gap["like"]
     given = _spec_options(here.runs.get(like["id"].partition("/")[0], {})) if like else {}
-    if not given and like:  # a result without its run.json: what the result itself says
+    if not given and like:  # a result without its run.json: the options in the result
         names = ("rule", "values", "loops", "flavour", "corpus", "tokenizer", "protocol", "steps",
                  "lr", "batch", "precision")  # fmt: skip
         given = {name: like[name] for name in names}
     given |= {"rung": gap["rung"]}
     given.pop("seed", None)
-    if gap["rung"] != (like or {}).get("rung"):  # a rung of its own: its own steps, batch and rate
+    if gap["rung"] != (like or {}).get("rung"):  # another rung: its own steps, batch and rate
         for name in ("steps", "budgets", "warmup", "batch", "lr"):
             given.pop(name, None)
     if not gap["own"]:
@@ -262,9 +266,9 @@ def _options(here: Survey, gap: Mapping) -> dict:
 
 
 def points(here: Survey) -> tuple[list[dict], list[str]]:
-    """Gap of each arm against its baseline by size, for the emergence figure; what has no gap.
+    """Gap of each arm against its baseline by size, for the emergence figure; arms without a gap.
 
-    Points `arm, rule, series, rung, size` (parameters), `gap, lo, hi` (nats a token, t interval),
+    Points `arm, rule, series, rung, size` (parameters), `gap, lo, hi` (nats per token, t interval),
     `n` (pairs), `diverged`. A series is an arm at one budget, text and recipe over all rungs.
     """
     sizes = defaultdict(list)
@@ -293,15 +297,15 @@ def points(here: Survey) -> tuple[list[dict], list[str]]:
 
 
 def _recipe(row: dict) -> tuple:
-    """What tells two series apart: all of a group but its size."""
+    """A key of a series: all of a group's fields but its size."""
     return tuple(repr(row.get(name)) for name in GROUP + TOLD if name not in ("rung", "batch"))
 
 
 def cost_by_arm(here: Survey) -> list[dict]:
-    """What runs of each rung, arm and device took: runs, tokens, hours, tokens/s; then the sum.
+    """The cost of the runs of each rung, arm and device: runs, tokens, hours, tokens/s; then all.
 
-    A run with decay branches counts once, with its longest budget's tokens. seconds are those of
-    training; runs that were begun and not ended, or are damaged, are not in it.
+    A run with decay branches counts once, with its longest budget's tokens. Hours are those of
+    training; runs that are unfinished or corrupt are not counted.
     """
     whole = {}
     for row in here.results:  # rows of one run follow one another, the longest budget last
@@ -324,7 +328,7 @@ COST = ("rung", "arm", "device", "runs", "diverged", "tokens", "hours", "tokens/
 def _cost(rung: str, arm: str, device: str, runs: list[dict]) -> dict:
     seconds = sum(row["seconds"] for row in runs)
     tokens = sum(row["tokens"] for row in runs)
-    lost = sum(row["status"] == "diverged" for row in runs)
+    diverged = sum(row["status"] == "diverged" for row in runs)
     speed = tokens / seconds if seconds else None
-    told = (rung, arm, device, len(runs), lost, tokens, seconds / 3600, speed)
-    return dict(zip(COST, told, strict=True))
+    row = (rung, arm, device, len(runs), diverged, tokens, seconds / 3600, speed)
+    return dict(zip(COST, row, strict=True))

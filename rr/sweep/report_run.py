@@ -1,4 +1,4 @@
-"""One run's report: the run that a notebook's parameters name, and what it came to."""
+"""The report of one run: the run that a notebook's parameters name, and its results."""
 
 import hashlib
 import json
@@ -21,29 +21,29 @@ from ..training.device import autocast
 from ..training.provenance import curve_bytes
 from ..training.run_folder import allowed, finished, load, plan, specification, tokens_of
 
-# What is trained where no rung is named; the smoke tier's is short enough for a page of the book.
+# What is trained where no rung is named; the smoke tier is short enough for a page of the book.
 TIERS = {
     "smoke": ("nano:d_model=64,n_layer=4,n_head=2,seq_len=64", {"steps": 60, "eval_batches": 16}),
     "colab": ("mini", {}),
     "paper": ("60M", {"corpus": "tinystories"}),
 }
-BATCHES = 32  # of held-out text that a report scores again, for the reliability of its model
-LARGEST_CURVE = 64 * MIB  # bytes that are read of a metrics.jsonl
+BATCHES = 32  # of held-out text that a report scores again, for the reliability diagram
+LARGEST_CURVE = 64 * MIB  # bytes read of a metrics.jsonl at most
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # quantiles of a gate
 
 
 def chosen(tier: str, rung: str = "", rule: str = "", *, cache: str = "", **options) -> Run:
-    """The run that a notebook's parameters describe; "", 0 and [] leave a choice to `rr`.
+    """The run that a notebook's parameters describe; "", 0 and [] mean the default of `rr`.
 
-    A rung that is named is trained as `rr train` would, whatever the tier: the same options name
-    the same run. Raises RRError as `plan` does.
+    A rung that is named is trained as `rr train` would, whatever the tier: equal options name the
+    same run. Raises RRError as `plan` does.
     """
     if tier not in TIERS:
         raise RRError(f"unknown tier {tier!r}: {nearest(str(tier), TIERS)}")
     given = {name: value for name, value in options.items() if value}
     budgets = given.get("budgets", [])
     if not isinstance(budgets, list) or any(type(steps) is not int for steps in budgets):
-        raise RRError(f"budgets is {budgets!r}: a list of whole numbers, [2000, 4000], is accepted")
+        raise RRError(f"budgets must be a list of integers, as in [2000, 4000], got {budgets!r}")
     if not rung:
         rung, usual = TIERS[tier]
         given = {k: v for k, v in usual.items() if k != "steps" or not budgets} | given
@@ -51,9 +51,9 @@ def chosen(tier: str, rung: str = "", rule: str = "", *, cache: str = "", **opti
 
 
 def train(run: Run, out: str = "", tier: str = "paper", **how) -> Path:
-    """`rr.training.trainer.train` with a notebook's parameters: "" and 0 leave a choice to it.
+    """`rr.training.trainer.train` with a notebook's parameters: "" and 0 mean its defaults.
 
-    Without `out` the run lies in `runs`, at the smoke tier in a temporary folder.
+    Without `out` the run is in `runs`, at the smoke tier in a temporary folder.
     """
     out = out or (tempfile.mkdtemp(prefix="rr-") if tier == "smoke" else "runs")
     return trainer.train(run, out, **{name: value for name, value in how.items() if value})
@@ -61,7 +61,7 @@ def train(run: Run, out: str = "", tier: str = "paper", **how) -> Path:
 
 @dataclass(frozen=True)
 class Ended:
-    """A run that has ended, as its folder tells it."""
+    """A run that has ended, read from its folder."""
 
     folder: Path
     run: Run
@@ -71,16 +71,16 @@ class Ended:
 
     @property
     def diverged(self) -> bool:
-        """Whether its loss was no longer finite at the end."""
+        """Whether its loss was not finite at the end."""
         return self.result["status"] == "diverged"
 
     @property
     def curves(self) -> list[dict]:
-        """Training loss of the run, and of each decay branch that it left again.
+        """Training loss of the run, and of each of its decay branches but the last.
 
-        One mapping a curve for `figures.loss_curves`; NaN where the loss was not finite.
+        One mapping per curve for `figures.loss_curves`; NaN where the loss was not finite.
         """
-        found: dict[int | None, dict] = {}
+        curves: dict[int | None, dict] = {}
         for line in self.history:
             if "loss" in line:
                 budget = line.get("budget")
@@ -91,14 +91,14 @@ class Ended:
                     "loss": [],
                     "label": "training" if budget is None else f"to {budget}",
                 }
-                curve = found.setdefault(budget, empty)
+                curve = curves.setdefault(budget, empty)
                 curve["steps"].append(line["step"])
                 curve["loss"].append(math.nan if line["loss"] is None else line["loss"])
-        return list(found.values())
+        return list(curves.values())
 
     @property
     def held_out(self) -> list[tuple[int, float]]:
-        """(step, held-out loss): a sample of the text on the way, all of it where a budget ends."""
+        """(step, held-out loss): of a sample during training, of the whole text at each budget."""
         points = [(line["step"], line["valid"]) for line in self.history if "valid" in line]
         ends = self.result.get("budgets") or [self.result]
         points += [(end["steps"], end["val_loss"]) for end in ends]
@@ -107,77 +107,77 @@ class Ended:
 
     @property
     def story(self) -> tuple[int, float] | None:
-        """(step, loss) of the whole held-out stories that the floor is of; fables alone."""
+        """(step, loss) of the held-out stories, to compare with `floor`; fables only."""
         loss = self.result.get("story_loss")
         return None if loss is None else (self.result["steps"], loss)
 
     @property
     def floor(self) -> tuple[float, float] | None:
-        """The entropy floor of the held-out stories and its standard error; fables alone."""
-        told = self.result
-        return (told["floor"], told["floor_error"]) if "floor" in told else None
+        """The entropy floor of the held-out stories and its standard error; fables only."""
+        result = self.result
+        return (result["floor"], result["floor_error"]) if "floor" in result else None
 
 
 def read(folder: str | Path, allow_rule: str | Sequence[str] = ()) -> Ended:
-    """What a run's folder tells. RRError where it has not ended, RunFailed where it is damaged.
+    """The run in a folder. RRError where it has not ended, RunFailed where it is corrupt.
 
-    allow_rule: a rule in a file that may be imported, as `rr.load` takes it; one that was trained
-    in this process needs none.
+    allow_rule: a rule in a file that may be imported, as `rr.load` takes it; not needed for one
+    that was trained in this process.
     """
     folder = Path(folder)
     result = finished(folder)
     if result is None:
-        raise RRError(f"{folder} has no result.json: a run that has ended is accepted")
+        raise RRError(f"{folder} has no result.json: expected a run that has ended")
     record = io.read_json(folder / "run.json")
     path = folder / "metrics.jsonl"
     try:
         lines = file_bytes(path, LARGEST_CURVE).decode().splitlines()
         history = [json.loads(line) for line in lines]
-        drawn = hashlib.sha256(curve_bytes(history)).hexdigest()
-        if result.get("curve_sha256") not in (None, drawn):  # the first results did not say
-            raise ValueError("it is not the curve of this result")
+        checksum = hashlib.sha256(curve_bytes(history)).hexdigest()
+        if result.get("curve_sha256") not in (None, checksum):  # the first results have none
+            raise ValueError("checksum mismatch with result.json")
     except (OSError, ValueError) as error:
-        raise RunFailed(f"{path} is damaged and is not believed: {error}") from None
+        raise RunFailed(f"{path} is corrupt ({error})") from None
     run = allowed(specification(record, folder), folder, allow_rule)
     if run.id != result["id"]:
-        raise RunFailed(f"{folder / 'run.json'} is of run {run.id}, not of {result['id']}")
+        raise RunFailed(f"{folder / 'run.json'} belongs to run {run.id}, not to {result['id']}")
     return Ended(folder, run, result, record["provenance"], history)
 
 
 def outcome(ended: Ended) -> str:
-    """What became of the run, in one line."""
-    told, last = ended.result, ended.history[-1]["step"] if ended.history else 0
+    """How the run ended, in one line."""
+    result = ended.result
     if ended.diverged:
+        last = ended.history[-1]["step"] if ended.history else 0
         return (
-            f"DIVERGED at step {last} of {told['steps']}: the loss was no longer finite; "
+            f"DIVERGED at step {last} of {result['steps']}: the loss is not finite; "
             "the run is kept, and marked in every table"
         )
-    scored = f"{told['eval_tokens']:,} held-out tokens" + " (shortened)" * told["eval_shortened"]
+    shortened = " (shortened)" if result["eval_shortened"] else ""
     return (
-        f"finished {told['steps']} steps: held-out loss {told['val_loss']:.4f} nats a token, "
-        f"ECE {told['ece']:.4f}, over {scored}"
+        f"finished {result['steps']} steps: held-out loss {result['val_loss']:.4f} nats per token, "
+        f"ECE {result['ece']:.4f}, over {result['eval_tokens']:,} held-out tokens{shortened}"
     )
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a run's model does with held-out text."""
+    """Gates and calibration of a run's model on held-out text."""
 
-    gates: list[dict]  # a sublayer each: see `gates`
+    gates: list[dict]  # one per sublayer: see `gates`
     why: str  # why there are no gates to show, or ""
     bins: np.ndarray | None  # (15, 3): tokens, summed confidence, right answers
     score: evaluate.Score | None  # over the same tokens
-    again: bool  # whether these tokens are all that val_loss and ECE of the result are of
+    again: bool  # whether these are all the tokens of the result's val_loss and ECE
 
 
 def look(ended: Ended, cache: str = "", device: str = "") -> Look:
     """Gates and calibration of the run's model, on the start of the held-out text.
 
-    At most BATCHES batches, in order, in the run's precision. A diverged run has no model to look
-    at, and the answer says so.
+    At most BATCHES batches, in order, in the run's precision. For a diverged run only `why` is set.
     """
     if ended.diverged:
-        return Look([], "the run diverged: its weights are no model to look at", None, None, False)
+        return Look([], "the run diverged: its weights are not a trained model", None, None, False)
     model, run, _ = load(ended.folder, device or None)
     tokens = tokens_of(run, cache or None, lambda line: None)
     length, batch = run.model.seq_len, run.recipe.batch
@@ -196,11 +196,11 @@ def look(ended: Ended, cache: str = "", device: str = "") -> Look:
 
 
 def gates(model: Model, idx) -> tuple[list[dict], str]:
-    """How much of its update each sublayer writes, over all tokens and channels of idx (B, T).
+    """The share of its update that each sublayer writes, over tokens and channels of idx (B, T).
 
-    Rows `name, r, coefficient, mean`: r holds the quantiles LEVELS of a gate, or None under a rule
+    Rows `name, r, coefficient, mean`: r has the quantiles LEVELS of a gate, or is None under a rule
     without one; coefficient is then c of h' = kept ⊙ h + c·u, by least squares (exact where c is a
-    number), and `mean` is either's mean. No rows, and why, where no single stream is written to.
+    number), and `mean` is either's mean. No rows, and the reason, where there is no single stream.
     """
     try:
         steps = probes.trace(model, idx)
@@ -209,7 +209,8 @@ def gates(model: Model, idx) -> tuple[list[dict], str]:
     rows = []
     for step in steps:
         name = f"{step.sublayer} {step.kind}"
-        name += f", pass {step.pass_}" * (model.config.n_loops > 1)
+        if model.config.n_loops > 1:
+            name += f", pass {step.pass_}"
         row = {"name": name, "r": None, "coefficient": None}
         if step.r is not None:
             r = step.r.float().expand_as(step.u).cpu().numpy()
@@ -225,7 +226,7 @@ def gates(model: Model, idx) -> tuple[list[dict], str]:
 
 
 def cost(ended: Ended) -> list[tuple[str, str]]:
-    """What the run cost, each with its unit. Tokens and FLOPs count decay branches, too."""
+    """The cost of the run: (quantity with unit, value). Tokens and FLOPs include decay branches."""
     run, result = ended.run, ended.result
     window = run.recipe.batch * run.model.seq_len
     steps = run.recipe.segments[-1].end
@@ -234,33 +235,35 @@ def cost(ended: Ended) -> list[tuple[str, str]]:
     peak = result.get("peak_bytes")
     return [
         ("parameters", f"{result['params']:,}"),
-        ("of them in the rule's writes", f"{ladder.rule_params(run.model):,}"),
+        ("of them in the residual rule", f"{ladder.rule_params(run.model):,}"),
         ("tokens trained on", f"{tokens:,}"),
         ("seconds of training", f"{seconds:,.1f}"),
-        ("tokens a second", f"{tokens / seconds:,.0f}" if seconds else "unknown"),
-        ("matmul FLOPs a token", f"{flops:,}"),
-        ("matmul FLOPs in all", f"{flops * tokens:.3e}"),
-        ("FLOPs a second", f"{flops * tokens / seconds:.3e}" if seconds else "unknown"),
+        ("tokens per second", f"{tokens / seconds:,.0f}" if seconds else "unknown"),
+        ("matmul FLOPs per token", f"{flops:,}"),
+        ("matmul FLOPs in total", f"{flops * tokens:.3e}"),
+        ("FLOPs per second", f"{flops * tokens / seconds:.3e}" if seconds else "unknown"),
         ("peak memory", f"{peak / 2**30:.2f} GiB" if peak else "not recorded"),
     ]
 
 
 def provenance(ended: Ended) -> list[tuple[str, str]]:
     """What produced the numbers: code, packages, machine and text."""
-    told, result = ended.made_by, ended.result
-    packages = ", ".join(f"{name} {number}" for name, number in told["packages"].items())
+    made_by, result = ended.made_by, ended.result
+    packages = ", ".join(f"{name} {number}" for name, number in made_by["packages"].items())
     rows = [
         ("run", ended.run.id),
-        ("rr", f"{told['rr']}, commit {(told['git'] or 'unknown')[:12]}"),
-        ("python", told["python"]),
+        ("rr", f"{made_by['rr']}, commit {(made_by['git'] or 'unknown')[:12]}"),
+        ("python", made_by["python"]),
         ("packages", packages),
-        ("device", f"{told['device']}, {told['threads']} CPU threads, {told['platform']}"),
-        ("precision", told["precision"]),
-        ("code path", f"{told['code_path']}, micro-batch {told['micro_batch']}"),
+        ("device", f"{made_by['device']}, {made_by['threads']} CPU threads, {made_by['platform']}"),
+        ("precision", made_by["precision"]),
+        ("code path", f"{made_by['code_path']}, micro-batch {made_by['micro_batch']}"),
         ("corpus", f"{result['corpus']} ({result['corpus_id'][-16:]})"),
         ("tokenizer", result["tokenizer"]),
         ("weights", f"sha256 {result['weights_sha256'][:16]}"),
     ]
-    if told.get("bit_exact") is False:
-        rows.append(("bits", "another number of processes went on with it: not bit for bit"))
+    if made_by.get("bit_exact") is False:
+        rows.append(
+            ("bits", "resumed by another number of processes: not reproducible bit for bit")
+        )
     return rows

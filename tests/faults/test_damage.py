@@ -197,7 +197,7 @@ def test_a_damaged_result_is_named_not_overwritten(nursery, command, tmp_path, d
     else:
         damage(path)
     left = path.read_bytes()
-    refused(nursery.rr(*words), 3, "result.json", "not believed")
+    refused(nursery.rr(*words), 3, "result.json", "is corrupt")
     assert path.read_bytes() == left
     table = nursery.rr("table", tmp_path)
     assert table.code == 2 and "Traceback" not in table.err and str(path) in table.err

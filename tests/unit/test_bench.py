@@ -60,14 +60,11 @@ def test_mfu_is_counted_flops_over_the_peak(monkeypatch):
     case = Case("60M", "review", "fast", 2, 2)
     flops = ladder.flops_per_token(case.config) * 512
     monkeypatch.setattr(gpus, "GPUS", {"Thing": gpus.GPUSpec("Thing", flops * 10, 80e9)})
-    child = benchmark._Child.__new__(benchmark._Child)
-    child.case, child.failed, child.times = case, None, [1000.0]
-    child.found = {"device": "A Thing 80GB", "flops_per_token": flops / 512, "peak_bytes": 1}
-    found = benchmark._row(child)
+    measured = {"device": "A Thing 80GB", "flops_per_token": flops / 512, "peak_bytes": 1}
+    found = benchmark.result_row(case, measured, [1000.0])
     assert found["mfu"] == pytest.approx(0.1)
     assert found["tokens_per_second"] == 512
-    child.found["device"] = "cpu"
-    assert benchmark._row(child)["mfu"] is None
+    assert benchmark.result_row(case, measured | {"device": "cpu"}, [1000.0])["mfu"] is None
 
 
 def test_the_whole_bench_once(capsys):
@@ -155,13 +152,13 @@ def test_a_case_that_fails_says_why_and_the_others_go_on(monkeypatch, tmp_path):
 @pytest.mark.parametrize(("words", "why"), [
     (["--rung", "61M"], "unknown rung"), (["--rule", "reviw"], "unknown rule"),
     (["--paths", "fastt"], "unknown path"), (["--paths", "fast:gate=quick"], "not accepted"),
-    (["--paths", "fast:graph=step"], "needs a CUDA device"), (["--steps", "0"], "steps is 0"),
-    (["--repeats", "-1"], "repeats is -1"), (["--batch", "6", "--micro-batch", "4"], "divide"),
-    (["--micro-batch", "0"], "micro-batch is 0"), (["--threads", "0"], "threads is 0"),
+    (["--paths", "fast:graph=step"], "needs a CUDA device"), (["--steps", "0"], "steps must be"),
+    (["--repeats", "-1"], "repeats must be"), (["--batch", "6", "--micro-batch", "4"], "divide"),
+    (["--micro-batch", "0"], "micro-batch must be"), (["--threads", "0"], "threads is 0"),
     (["--device", "tpu"], "unknown device"),
 ])  # fmt: skip
 def test_bad_words_are_one_line_before_anything_starts(words, why, capsys, monkeypatch):
-    monkeypatch.setattr(benchmark, "_Child", None)  # nothing may be started
+    monkeypatch.setattr("subprocess.Popen", None)  # nothing may be started
     assert cli.main(["bench", *words, "--device", "cpu", *words[-2:]]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and why in err

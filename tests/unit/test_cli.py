@@ -79,7 +79,7 @@ def one_line(result, *words, code=2):
 
 BAD = [
     ("budgets", "2000,x", ["budgets must be", "'2000,x'"]),
-    ("warmup", "0", ["warmup is 0", "at least 1"]),
+    ("warmup", "0", ["warmup", "0"]),
     # option, value, what the line must say
     ("rule", "revue", ["unknown rule 'revue'", "did you mean review"]),
     ("rule", "standard:c=1", ["no option 'c'"]),
@@ -91,7 +91,7 @@ BAD = [
     ("values", "others", ["unknown value rule 'others'", "own"]),
     ("rung", "nanno", ["unknown rung 'nanno'", "did you mean nano"]),
     ("rung", "nano:depth=3", ["no option 'depth'", "n_layer"]),
-    ("rung", "nano:n_layer=0", ["n_layer is 0"]),
+    ("rung", "nano:n_layer=0", ["n_layer must be"]),
     ("rung", "nano:n_layer=-1", ["n_layer=-1"]),
     ("rung", "nano:d_model=15,n_head=2", ["15", "2 heads"]),
     ("corpus", "fabels", ["unknown corpus 'fabels'", "fables"]),
@@ -100,24 +100,24 @@ BAD = [
     ("tokenizer", "gpt3", ["unknown tokenizer 'gpt3'"]),
     ("tokenizer", "bpe:12", ["bpe:12", "257"]),
     ("tokenizer", "bpe:many", ["bpe:many"]),
-    ("tokenizer", "bpe:60000", ["bpe:60000", "is accepted with N from 257"]),
+    ("tokenizer", "bpe:60000", ["bpe:60000", "choose N from 257"]),
     ("protocol", "dirty", ["unknown protocol 'dirty'", "clean, paper"]),
     ("precision", "fp8", ["unknown precision 'fp8'", "bf16, fp16, fp32, tf32"]),
     ("device", "gpu", ["unknown device 'gpu'", "auto, cpu, cuda"]),
     ("flavour", "llama2", ["unknown flavour 'llama2'", "gpt2"]),
-    ("seed", "-1", ["seed is -1", "at least 0"]),
+    ("seed", "-1", ["seed must be an integer ≥ 0, got -1"]),
     ("seed", "abc", ["--seed", "'abc'"]),
     ("seed", str(2**32), ["below 2**32"]),
-    ("steps", "0", ["steps is 0", "at least 1"]),
+    ("steps", "0", ["steps must be an integer ≥ 1, got 0"]),
     ("steps", "1.5", ["--steps", "'1.5'"]),
-    ("batch", "0", ["batch is 0"]),
-    ("batch", "-3", ["batch is -3"]),
-    ("lr", "nan", ["lr is nan", "finite"]),
-    ("lr", "inf", ["lr is inf"]),
-    ("lr", "-1", ["lr is -1.0"]),
-    ("lr", "0", ["lr is 0.0", "above 0"]),
-    ("loops", "0", ["n_loops is 0"]),
-    ("eval-batches", "0", ["eval-batches is 0"]),
+    ("batch", "0", ["batch must be"]),
+    ("batch", "-3", ["batch must be"]),
+    ("lr", "nan", ["lr must be", "finite", "nan"]),
+    ("lr", "inf", ["lr must be"]),
+    ("lr", "-1", ["lr must be"]),
+    ("lr", "0", ["lr must be", "> 0"]),
+    ("loops", "0", ["n_loops must be"]),
+    ("eval-batches", "0", ["eval-batches must be"]),
     ("threads", "0", ["threads is 0"]),
     ("threads", "-2", ["threads is -2"]),
     ("threads", "99999", ["from 1 to 1024"]),
@@ -177,7 +177,7 @@ def test_a_corpus_one_token_too_short_for_a_window(rr, training, tiny_corpus, tm
     there = json.loads(told)["valid_tokens"]
     shape = "nano:n_layer=1,d_model=16,n_head=2,seq_len="
     out = tmp_path / "out"
-    one_line(rr(*training(out, rung=f"{shape}{there - 1}")), f"has {there} tokens", "needed")
+    one_line(rr(*training(out, rung=f"{shape}{there - 1}")), f"has {there} tokens", "at least")
     assert not out.exists()
     assert rr(*training(out, rung=f"{shape}{there - 2}", steps=1))[0] == 0
 

@@ -26,7 +26,7 @@ def _values() -> dict[str, set[str]]:
     for option in (option for options in fables.RULES.values() for option in options):
         for name, value in option.features:
             values.setdefault(name, set()).add(value)
-        for tells, rule, completes, _, bound in option.parts:
+        for rule, completes, tells, _, bound in option.parts:
             for full in _rules_named(rule, bool(completes)) if tells and bound else ():
                 for told in fables.RULES[full]:
                     values.setdefault(bound, set()).add(told.text)
@@ -40,7 +40,7 @@ VALUES = _values()
 
 def _steps(parts, known):
     """(literal, parts that follow, what is known) for each way to take the first step of parts."""
-    (tells, text, variable, _, bound), rest = parts[0], parts[1:]
+    (text, variable, tells, _, bound), rest = parts[0], parts[1:]
     if not tells and variable is None:
         yield text, rest, known
     elif not tells:
@@ -135,7 +135,7 @@ def test_probabilities_of_a_small_grammar_sum_to_one(monkeypatch):
 
             telling = fables.Telling(choose)
             total += share
-            texts.append("".join(telling.told))
+            texts.append("".join(telling.text))
             assert telling.log_prob == pytest.approx(math.log(share), abs=1e-12)
             for at in range(len(prefix), len(chosen)):
                 for index in range(1, chosen[at][1]):
@@ -161,12 +161,12 @@ def test_parse_refuses_what_is_no_fable():
     text, _ = fables.story(0, 0)
     name = text.split("named ")[1].split(".")[0]
     for wrong in (text[:-1], text + " ", "Once upon a time.", text.replace(name, "Zed", 1)):
-        with pytest.raises(RRError, match="no fable"):
+        with pytest.raises(RRError, match="not a fable"):
             fables.parse(wrong)
     # agreement across sentences is part of the grammar: another name in one place breaks it
     head, tail = text.split(name, 1)
     assert name in tail
-    with pytest.raises(RRError, match="no fable"):
+    with pytest.raises(RRError, match="not a fable"):
         fables.parse(head + name + tail.replace(name, "Wren" if name != "Wren" else "Mara", 1))
 
 

@@ -91,7 +91,7 @@ def test_loops_multiply_the_stack_and_not_the_head():
         ("nano:wide=3", "no option 'wide'"),
         ("nano:d_model=0", "d_model"),
         ("nano:d_model=-4", "whole number"),
-        ("nano:d_model=33", "does not divide"),
+        ("nano:d_model=33", "must be a multiple of n_head"),
         ("nano:d_model", "name:key=value"),
     ],
 )
@@ -109,7 +109,7 @@ def test_llama_heads_have_an_even_number_of_channels():
         assert ladder.count(arm) >= ladder.count(
             ladder.arm(rung, "review", protocol="paper", flavour="llama")
         )
-    with pytest.raises(RRError, match="is 3 channels a head: .* an even number is accepted"):
+    with pytest.raises(RRError, match="needs an even number per head: .* over 2 heads is 3"):
         ladder.arm("nano:d_model=6,n_head=2", "standard", flavour="llama")
 
 

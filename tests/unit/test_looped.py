@@ -77,7 +77,7 @@ def test_cached_generation_at_every_pass(loops):
 
 @pytest.mark.parametrize("loops", [0, -1, 1.5, True])
 def test_a_number_of_passes_that_is_none(loops):
-    with pytest.raises(RRError, match="^n_loops is .*: a whole number of at least 1 is accepted$"):
+    with pytest.raises(RRError, match="^n_loops must be an integer ≥ 1, got "):
         ModelConfig(70, 2, 2, 32, 64, n_loops=loops)
 
 
@@ -239,7 +239,7 @@ def test_what_belongs_to_one_number_of_passes_is_refused():
             at_loops(model_of(rule), 2)
     with pytest.raises(RRError, match="parameters for 3 passes: loops=3 is accepted, not 2"):
         at_loops(model_of("review:per_pass=1", 3), 2)
-    with pytest.raises(RRError, match="n_loops is 0"):
+    with pytest.raises(RRError, match="n_loops must be"):
         at_loops(model_of(), 0)
 
 
@@ -271,7 +271,7 @@ def test_a_run_is_loaded_at_another_number_of_passes(tmp_path, tiny_corpus, caps
 
     assert sample() == sample("--loops", "2") and sample("--loops", "3", "--keep-scale")[0] == 0
     code, out, err = sample("--loops", "0")
-    assert (code, out, err.count("\n")) == (2, "", 1) and "n_loops is 0" in err
+    assert (code, out, err.count("\n")) == (2, "", 1) and "n_loops must be" in err
 
 
 # -- the learning rate by depth ------------------------------------------------------------------
@@ -405,7 +405,7 @@ def test_cosines_of_increments_by_their_definition(each, n):
     got = increment_cosines(model, IDX, each)
     torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64))
     torch.testing.assert_close(got.diagonal(), torch.ones(n, dtype=torch.float64))
-    with pytest.raises(RRError, match="accepted: block, pass, sublayer"):
+    with pytest.raises(RRError, match="expected one of: block, pass, sublayer"):
         increment_cosines(model, IDX, "passes")
 
 

@@ -109,7 +109,7 @@ def test_bad_input_is_refused():
     with pytest.raises(RRError, match="recipe"):
         memory.predict(SHAPE, parse_backend("fast"), 4)
     recipe = ladder.recipe("nano")
-    with pytest.raises(RRError, match="micro-batch is 0"):
+    with pytest.raises(RRError, match="micro-batch must be"):
         memory.predict(SHAPE, parse_backend("fast"), 0, recipe=recipe)
     with pytest.raises(RRError, match="unknown device 'tpu'"):
         memory.predict(SHAPE, parse_backend("fast"), 1, "tpu", recipe)

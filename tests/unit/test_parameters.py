@@ -50,7 +50,7 @@ def test_a_notebook_as_it_is_stored_passes(shell):
 GOOD = ['tier = "colab"', "depths = [4]", "lr = 1", "seeds = [0, 1]", "steps = 12", "depths = []",
         'corpus = "file:my.txt"', "decay = True"]  # fmt: skip
 BAD = {
-    'tier = "smok"': "unknown tier 'smok': did you mean smoke? accepted: colab, smoke",
+    'tier = "smok"': "unknown tier 'smok': did you mean smoke? expected one of: colab, smoke",
     "tier = 3": 'parameter tier must be text, got 3; papermill takes text as it is by -r tier "3"',
     'depths = "[4, 16]"': "parameter depths must be a list of integers, got '[4, 16]'; papermill "
     'takes a list by -y "depths: [4, 16]"',
@@ -66,10 +66,10 @@ BAD = {
     'corpus "5"',
     'decay = "true"': "parameter decay must be True or False, got 'true'",
     "decay = 1": "parameter decay must be True or False, got 1",
-    "depth = [4]": "unknown parameter 'depth': did you mean depths? accepted: corpus, decay, "
-    "depths, lr, seeds, steps, tier",
-    "xyz = float('nan')": "unknown parameter 'xyz': accepted: corpus, decay, depths, lr, seeds, "
-    "steps, tier",
+    "depth = [4]": "unknown parameter 'depth': did you mean depths? expected one of: corpus, "
+    "decay, depths, lr, seeds, steps, tier",
+    "xyz = float('nan')": "unknown parameter 'xyz': expected one of: corpus, decay, depths, lr, "
+    "seeds, steps, tier",
 }  # fmt: skip
 
 

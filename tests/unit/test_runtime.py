@@ -58,7 +58,7 @@ def test_floats_keep_all_their_digits_and_nan_is_refused(tmp_path):
 def test_damaged_json_is_named(tmp_path, data):
     path = tmp_path / "a.json"
     path.write_bytes(data)
-    with pytest.raises(RunFailed, match="a.json is damaged"):
+    with pytest.raises(RunFailed, match="a.json is corrupt"):
         io.read_json(path)
 
 
@@ -236,7 +236,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path):
 def test_devices():
     assert device.pick_device("cpu") == torch.device("cpu")
     assert device.device_name(torch.device("cpu")) == "cpu"
-    with pytest.raises(RRError, match="accepted: auto, cpu, cuda, mps$"):
+    with pytest.raises(RRError, match="expected one of: auto, cpu, cuda, mps$"):
         device.pick_device("tpu")
     assert device.pick_device(None).type == ("cuda" if torch.cuda.is_available() else "cpu")
 

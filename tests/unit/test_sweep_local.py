@@ -1,0 +1,66 @@
+"""Cells on this machine: what their processes import, and the memory that each may take."""
+
+import os
+import sys
+
+import pytest
+import torch
+
+from rr.sweep.local import Local
+from rr.sweep.process import Process
+from rr.training import memory_fit
+
+GIB = 2**30
+
+
+def output(process, log) -> str:
+    assert process.process.wait(60) == 0, log.read_text()
+    return log.read_text()
+
+
+def test_a_cell_imports_nothing_from_the_working_folder(tmp_path, monkeypatch):
+    """Someone's argparse.py lies there; a checkout that is not installed is found all the same."""
+    (tmp_path / "argparse.py").write_text("raise SystemExit('somebody else was imported')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    log = tmp_path / "log"
+    said = output(Process(["-m", "rr.cli", "--help"], log, {}), log)
+    assert said.startswith("usage: rr")
+    # nor do the processes that it starts in turn, as torchrun and papermill do
+    code = f"import subprocess; subprocess.run([{sys.executable!r}, '-m', 'rr.cli', '--help'])"
+    log = tmp_path / "log of a child"
+    assert output(Process(["-c", code], log, {}), log) == said
+
+
+def test_jobs_share_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory_fit, "free_ram", lambda: 9 * GIB)
+    code = "from rr.training import memory_fit as m; print(m.free_ram())"
+    log = tmp_path / "log"
+    engine = Local(3, 1, 1, "cpu")
+    assert int(output(engine.start(["-c", code], log, {}), log)) <= 3 * GIB
+
+
+@pytest.mark.parametrize("jobs, gpus, share", [(4, 2, 0.5), (2, 2, 1), (5, 2, 1 / 3), (None, 2, 1)])
+def test_jobs_share_a_gpu(tmp_path, monkeypatch, jobs, gpus, share):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus))))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    log = tmp_path / "log"
+    code = f"import os; print(os.environ.get({memory_fit.GPU_SHARE!r}, 1))"
+    told = output(Local(jobs, 1, None, None).start(["-c", code], log, {}), log)
+    assert float(told) == pytest.approx(share)
+    monkeypatch.setenv(memory_fit.GPU_SHARE, told.strip())
+    for name, value in (
+        ("mem_get_info", (70, 90)),
+        ("memory_reserved", 0),
+        ("memory_allocated", 0),
+    ):
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    assert memory_fit.free(torch.device("cuda")) == min(70, int(90 * share))
+
+
+def test_one_job_may_take_all(tmp_path):
+    log = tmp_path / "log"
+    code = f"import os; print(os.environ.get({memory_fit.RAM_LIMIT!r}))"
+    assert output(Local(1, 1, 1, "cpu").start(["-c", code], log, {}), log) == "None\n"
+    assert memory_fit.RAM_LIMIT not in os.environ
