@@ -94,6 +94,7 @@ def _parser() -> Parser:
     records = verb(
         "records", _records, "put finished runs into tables of records, or take them out"
     )
+    verify = verb("verify", _verify, "run a record again, and say how far this machine agrees")
     table = verb("table", _table, "paired differences between the arms in a folder of runs")
     bench = verb("bench", _bench, "what a training step costs: tokens/s, MFU, peak memory")
 
@@ -207,6 +208,7 @@ def _parser() -> Parser:
     sample.add_argument("--seed", type=int, default=0)
 
     _records_arguments(records)
+    _verify_arguments(verify)
     table.add_argument("dir", help="folder of runs")
     table.add_argument(
         "--baseline", default="standard", help="rule to compare with (default: standard)"
@@ -673,6 +675,30 @@ def _records(args) -> int:
         _say(f"rr: {line}")
     _say(f"rr: {len(new)} new records in {args.to}, {len(refused)} runs refused")
     return 2 if refused else 0
+
+
+def _verify_arguments(parser: Parser) -> None:
+    parser.add_argument("record", help="an id or its first letters, or a finished run's folder")
+    parser.add_argument(
+        "--records", type=Path, help="where ids are looked up (default: data/measured)"
+    )
+    parser.add_argument("--corpus", help="where the text is, if not where the record says")
+    parser.add_argument("--tokenizer", help="where the tokenizer is, likewise")
+    parser.add_argument("--steps", type=int, help="only the first of them, by training loss")
+    parser.add_argument("--device", help="cpu, cuda or mps, if not that of the record")
+
+
+def _verify(args) -> int:
+    from . import DATA
+    from .training import verify
+
+    record = verify.find(args.record, args.records or DATA / "measured")
+    names = ("corpus", "tokenizer", "steps", "device")
+    found = verify.verify(record, **{name: getattr(args, name) for name in names})
+    for line in found.lines():
+        print(line)
+    print(found)
+    return 0 if found.agrees else 3
 
 
 def _table(args) -> None:

@@ -4,8 +4,7 @@
 `effects`: standardised effects, and how many seeds would settle a question. `fits`: a gap against
 size; `emergence`: size against training; `by_step`: the gap along the run; `contrasts`: one family
 of an experiment; `rates`, `best_rate`: what another rate costs, and how surely seeds choose one.
-`records`: runs in folders or in Parquet; `results`: their rows. `tables`, `show`: tidy tables and
-their text.
+`records`, `results`: reading runs. `tables`: tidy tables. `show`: their text.
 
 Arms of one (rung, seed) see the same batches in the same order, so the noise of a seed is shared
 and the unit of evidence is the *difference* at one seed. Losses are nats per token throughout; a
@@ -46,10 +45,11 @@ from .show import csv_text, markdown, render
 from .tables import table
 
 __all__ = [
-    "Bootstrap", "Effect", "Fit", "Found", "Interval", "Paired", "Ranks", "Record", "Welch",
+    "Bootstrap", "Effect", "Fit", "Found", "Interval", "Paired", "Ranks", "Welch",
     "best_rate_shares", "bonferroni", "bootstrap", "cohen_dz", "contrasts", "csv_text",
     "detectable_gap", "differences", "family", "fit", "gap_by_step", "hedges_g", "holm", "interval",
-    "markdown", "paired", "pooled_sd", "power", "rate_costs", "read_curves", "read_record",
-    "read_records", "read_results", "render", "scan", "sd_interval", "seeds_needed", "sign_test",
-    "signed_rank", "table", "welch",
+    "markdown", "paired", "pooled_sd", "power", "rate_costs", "read_curves", "read_results",
+    "render", "scan",
+    "sd_interval", "seeds_needed", "sign_test", "signed_rank", "table", "welch",
+    "Record", "read_record", "read_records",
 ]  # fmt: skip

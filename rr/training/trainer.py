@@ -45,6 +45,7 @@ def train(
     path: str | None = None,
     charts: Sequence[str] = (),
     log: Callable[[str], None] | None = None,
+    stop_after: int | None = None,
 ) -> Path:
     """Train `run` in `out/<id>`, going on where an earlier call was cut off; returns that folder.
 
@@ -57,7 +58,8 @@ def train(
     batch is taken along the device's default path where that fits the memory (`.memory_fit`), else
     what fits, which is logged. parallel: "ddp" (the default) or "fsdp", where torchrun started
     several processes. charts: "tensorboard", "wandb", where curves are drawn, too. log: gets every
-    line of progress; None prints, `lambda line: None` keeps quiet.
+    line of progress; None prints, `lambda line: None` keeps quiet. stop_after: steps after which
+    it stops, saved, as after SIGTERM; its schedule stays that of the whole run.
 
     Raises RRError (bad input), RunFailed (the run cannot go on), Interrupted (SIGTERM or Ctrl-C:
     the step was finished and saved). A loss that is not finite ends the run as "diverged".
@@ -96,7 +98,7 @@ def train(
                 training = _Training(run, folder, tokens, where, *kept, save_every, progress, world)
                 with loggers.Charts(charts if world.leads else (), run, folder, training.done,
                                     progress.say) as training.charts:  # fmt: skip
-                    training.go()
+                    training.go(stop_after)
             except OSError as error:
                 why, where = error.strerror or error, error.filename2 or error.filename or folder
                 raise RunFailed(f"cannot write in {where}: {why}; what was saved stands") from None
@@ -153,8 +155,9 @@ class _Training:
         """Steps behind the weights; `done` counts those of branches that were left, too."""
         return self.segment.start + self.done - self.segment.done
 
-    def go(self) -> None:
+    def go(self, stop_after: int | None = None) -> None:
         """Train segment by segment, measure where a budget ends, write the result."""
+        self.last = stop_after
         begun = self.segments.index(self.segment)
         with Stop() as stop:
             for segment in self.segments[begun:]:
@@ -194,6 +197,7 @@ class _Training:
                 self._record({"valid": loss if np.isfinite(loss) else None})
             spent = time.monotonic() - self.started
             self.progress.step(run, self.done, self.segments[-1].end, self.shown_loss, spent)
+            stop.requested |= self.done == self.last
             due = self.world.leads and time.monotonic() - saved > self.interval.seconds
             stop.requested, due = self.world.any(stop.requested, due)
             if stop.requested:
