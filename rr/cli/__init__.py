@@ -28,6 +28,7 @@ VERBS = {
     "study's own 42 runs",
     "sample": "generate text with a trained run",
     "records": "move finished runs into a campaign's tables of records, or out of them",
+    "verify": "run a record again, and say how far this machine agrees",
     "table": "compare the rules in a folder of runs, or the arms in anybody's logs",
     "power": "how many seeds a difference needs, before training",
     "bench": "measure what a training step costs: tokens/s, MFU, peak memory",

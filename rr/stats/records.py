@@ -66,7 +66,8 @@ class Record:
 
     def curve(self) -> list[dict]:
         """The lines of metrics.jsonl. RunFailed where they are not the curve of its result."""
-        drawn = self.object("result.json").get("curve_sha256")  # the first results did not say
+        told = self.object("result.json") if "result.json" in self else {}
+        drawn = told.get("curve_sha256")  # the first results did not say
 
         def lines(data: bytes) -> list[dict]:
             if drawn not in (None, hashlib.sha256(data).hexdigest()):

@@ -55,6 +55,7 @@ def train(
     path: str | None = None,
     charts: Sequence[str] = (),
     log: Callable[[str], None] | None = None,
+    stop_after: int | None = None,
 ) -> Path:
     """Train `run` in `out/<id>`, or resume it there after an interruption; returns that folder.
 
@@ -68,6 +69,8 @@ def train(
     otherwise settings that fit are selected automatically and logged. parallel: "ddp" (the default)
     or "fsdp", where torchrun started several processes. charts: "tensorboard", "wandb": where
     curves are drawn, too. log: receives every line of progress; None prints them.
+    stop_after: steps after which it stops, saved, as after SIGTERM; its schedule stays that of the
+    whole run.
 
     Raises RRError (bad input), RunFailed (the run cannot continue), Interrupted (SIGTERM or Ctrl-C:
     the step was finished and saved). A loss that is not finite ends the run as "diverged".
@@ -119,7 +122,7 @@ def train(
                 )
                 names = charts if world.leads else ()
                 with loggers.Charts(names, run, folder, training.done, say) as training.charts:
-                    training.go()
+                    training.go(stop_after)
             except OSError as error:
                 why, place = error.strerror or error, error.filename2 or error.filename or folder
                 raise RunFailed(
@@ -193,8 +196,9 @@ class _Training:
         """Steps that led to the current weights; `done` also counts those of finished branches."""
         return self.segment.start + self.done - self.segment.done
 
-    def go(self) -> None:
+    def go(self, stop_after: int | None = None) -> None:
         """Train segment by segment, evaluate at the end of each budget, write the result."""
+        self.last = stop_after
         begun = self.segments.index(self.segment)
         with Stop() as stop:
             for segment in self.segments[begun:]:
@@ -236,6 +240,7 @@ class _Training:
                 self._record({"valid": loss if np.isfinite(loss) else None})
             spent = time.monotonic() - self.started
             self.progress.step(run, self.done, self.segments[-1].end, self.shown_loss, spent)
+            stop.requested |= self.done == self.last
             due = self.world.leads and time.monotonic() - saved > self.interval.seconds
             stop.requested, due = self.world.any(stop.requested, due)
             if stop.requested:

@@ -25,8 +25,9 @@ NAMES = ("run.json", "result.json", "metrics.jsonl")
 # -- the campaigns ---------------------------------------------------------------------------------
 
 
-def test_every_record_is_byte_for_byte_what_its_folder_was(tmp_path):
+def test_every_record_is_byte_for_byte_what_its_folder_was(tmp_path, monkeypatch):
     """records.sha256 was written from the folders, before there were tables."""
+    monkeypatch.setattr("os.fsync", lambda handle: None)  # of 1,506 files: no power cut is tested
     was = {}
     for line in (Path(__file__).parents[1] / "records.sha256").read_text().splitlines():
         if not line.startswith("#"):
@@ -238,7 +239,7 @@ def test_a_damaged_table_is_refused(folder, tmp_path):
     recording.import_runs([folder], tmp_path)
     for name in ("runs.parquet", "curves.parquet"):
         whole = (tmp_path / name).read_bytes()
-        for at in range(0, len(whole), 37):
+        for at in range(0, len(whole), 211):
             (tmp_path / name).write_bytes(whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :])
             try:
                 (record,) = read_records(tmp_path)

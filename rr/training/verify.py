@@ -1,0 +1,199 @@
+"""A record run again: how far the numbers of this machine agree with those that were recorded.
+
+The run is trained by the record's own specification, with its threads, micro-batch and path. Equal
+weights (their SHA-256) are the whole answer. Where a torch, a CPU or a GPU adds in another order,
+losses differ, and the verdict says by how much: by `TOLERANCE` or less, they agree.
+"""
+
+import contextlib
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..config import Interrupted, RRError, Run, RunFailed, positive
+from ..data.corpus import identity
+from ..stats.records import Record, read_record, read_records
+from . import backend, memory_fit
+from .device import device_name, pick_device
+from .distributed import ALONE
+from .progress import Progress
+from .run_folder import allowed, specification
+from .trainer import train
+
+# nats per token. Chapter 16 measured it: rounding moves a held-out loss by up to 0.003 at an
+# ordinary learning rate, bf16 products included, and other batches move it by 0.05.
+TOLERANCE = 0.01
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a record that was run again. Differences are this run − the record, nats."""
+
+    id: str
+    steps: int  # run again, of those of the record
+    gaps: list[tuple[int, float]]  # (step, difference of training losses), every recorded line
+    recorded: float | None  # held-out loss; None where it diverged
+    repeated: float | None  # likewise; None, too, where not all steps were run
+    same_bits: bool | None  # of the last weights; None where not all steps were run
+    same_status: bool
+    differ: dict[str, tuple]  # of the provenance: what was, what is
+
+    @property
+    def gap(self) -> float:
+        """By which it is judged: held-out losses, else the mean of training losses, absolute."""
+        if self.recorded is not None and self.repeated is not None:
+            return abs(self.repeated - self.recorded)
+        return sum(abs(gap) for _, gap in self.gaps) / len(self.gaps)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it ended alike, and no further away than rounding takes a run."""
+        return bool(self.same_bits) or (self.same_status and self.gap <= TOLERANCE)
+
+    def lines(self) -> list[str]:
+        """What was compared, a line each; what of the provenance is not the same."""
+        first = next((f"step {step}, by {gap:+.2g}" for step, gap in self.gaps if gap), "none")
+        most = max(abs(gap) for _, gap in self.gaps)
+        lines = [f"training loss: first of {len(self.gaps)} that differs: {first}; most {most:.2g}"]
+        if self.repeated is not None and self.recorded is not None:
+            gap = self.repeated - self.recorded
+            lines.append(
+                f"held-out loss: {self.recorded:.6f}, now {self.repeated:.6f} ({gap:+.2g})"
+            )
+        return lines + [f"{name}: {was}, now {now}" for name, (was, now) in self.differ.items()]
+
+    def __str__(self) -> str:
+        """The verdict in one line."""
+        if self.same_bits:
+            return f"{self.id}: the same bits after {self.steps} steps"
+        if not self.same_status:
+            return f"{self.id}: disagrees: one of the two diverged"
+        measured = "mean training loss" if self.repeated is None else "held-out loss"
+        if self.same_bits is None and self.gap == 0:
+            return f"{self.id}: the same training losses over its first {self.steps} steps"
+        word = "agrees" if self.agrees else "disagrees"
+        return (
+            f"{self.id}: {word}: {measured} {self.gap:.2g} nats per token apart after "
+            f"{self.steps} steps (rounding: at most {TOLERANCE:g})"
+        )
+
+
+def find(name: str, records: str | Path) -> Record:
+    """The one finished run called `name`: its folder, or the beginning of its id in `records`."""
+    if name and Path(name).is_dir():
+        found = {name: read_record(name)}
+    else:
+        found = {record.place.name: record for record in read_records(records)
+                 if record.place.name.startswith(name)}  # fmt: skip
+    found = {key: record for key, record in found.items() if "result.json" in record}
+    if len(found) != 1 or not name:
+        names = f": {', '.join(sorted(found)[:4])} …" if found else ""
+        raise RRError(f"{len(found)} records in {records} are called {name!r}{names}: give an id, "
+                      "its first letters, or the folder of a finished run")  # fmt: skip
+    return next(iter(found.values()))
+
+
+def repeatable(record: Record, corpus: str | None = None, tokenizer: str | None = None) -> Run:
+    """The run of a record, with its text as it is here. Nothing of the record is imported.
+
+    corpus, tokenizer: where the text is, as `rr train` takes them (default: as recorded). RRError
+    where it is not the text that was recorded, RunFailed where the record is damaged or its rule is
+    not known here as it was.
+    """
+    told, place = record.object("run.json"), record.place
+    run = specification(told, place)
+    if run.id != record.object("result.json")["id"]:
+        raise RunFailed(f"{place}: run.json and result.json are of two runs")
+    source = {"corpus": corpus or run.source["corpus"],
+              "tokenizer": tokenizer or run.source["tokenizer"]}  # fmt: skip
+    for name, where in (("corpus", "file:PATH"), ("tokenizer", "a folder")):
+        try:
+            here = identity(source["corpus"], name == "tokenizer" and source[name] or None)[name]
+        except RRError as error:
+            here = str(error)
+        if here != (was := getattr(run, name)):
+            raise RRError(
+                f"{run.id} was trained with {name} {was}; here {source[name]} is another "
+                f"({here}): give --{name}, {where} that holds it"
+            )
+    return allowed(replace(run, source=source), place)
+
+
+def verify(
+    record: Record,
+    *,
+    corpus: str | None = None,
+    tokenizer: str | None = None,
+    steps: int | None = None,
+    device: str | None = None,
+    cache: str | Path | None = None,
+    log: Callable[[str], None] | None = None,
+) -> Verdict:
+    """Run a record again, in a folder that is removed, and compare.
+
+    steps: only the first of them, with the schedule of all; what is compared is the training loss.
+    device: where it is another than the record's; then threads, micro-batch and path are those of
+    this machine. Others as `train`. RRError as `repeatable`, where the record is of a device that
+    is not here and none was asked for, or where the run does not fit the memory.
+    """
+    run = repeatable(record, corpus, tokenizer)
+    told, made_by = record.object("result.json"), record.object("run.json")["provenance"]
+    lines = _losses(record)
+    if steps is not None:
+        positive("steps", steps)
+        lines = {at: loss for at, loss in lines.items() if at[0] <= steps and at[1] is None}
+        if run.recipe.budgets:
+            raise RRError(f"{run.id} has decay branches: without --steps all of it is run again")
+        if not lines:
+            raise RRError(f"{run.id} has no training loss in its first {steps} steps: give more")
+    whole = steps is None or steps >= run.recipe.steps
+    there = pick_device(device or ("cpu" if made_by["device"] == "cpu" else None))
+    if device is None and device_name(there) != made_by["device"]:
+        raise RRError(f"{run.id} was trained on {made_by['device']}, which is not here: "
+                      f"give --device {there.type} to run it there")  # fmt: skip
+    how = {}
+    if device_name(there) == made_by["device"]:
+        how = {"threads": made_by["threads"], "micro_batch": made_by["micro_batch"],
+               "path": made_by["code_path"]}  # fmt: skip
+        say = Progress(log).say
+        path = backend.of_run(how["path"], there, run.recipe.precision, run.model, ALONE)
+        try:
+            memory_fit.choose(run, there, how["micro_batch"], path, path, ALONE, say)
+        except RRError as error:
+            why = str(error).partition(";")[0]  # the rest is of options that would fit
+            raise RRError(f"{run.id} does not fit as it was trained: {why}") from None
+    with tempfile.TemporaryDirectory(prefix="rr-verify-") as out:
+        with contextlib.nullcontext() if whole else contextlib.suppress(Interrupted):
+            train(run, out, device=there.type, cache=cache, log=log,
+                  stop_after=None if whole else steps, **how)  # fmt: skip
+        again = read_record(Path(out) / run.id)
+        seen, now = _losses(again), again.object("result.json") if whole else {}
+        if not whole and max(seen)[0] < max(lines)[0] and None not in seen.values():
+            raise Interrupted("stopped before the steps that were asked for")
+        mine = again.object("run.json")["provenance"]
+    return Verdict(
+        id=run.id,
+        steps=run.recipe.steps if whole else steps,
+        gaps=[(at[0], _gap(was, seen.get(at))) for at, was in lines.items()],
+        recorded=told["val_loss"],
+        repeated=now.get("val_loss"),
+        same_bits=now["weights_sha256"] == told["weights_sha256"] if whole else None,
+        same_status=now.get("status", told["status"]) == told["status"],
+        differ={name: (was, mine.get(name)) for name, was in made_by.items()
+                if mine.get(name) != was},
+    )  # fmt: skip
+
+
+def _losses(record: Record) -> dict[tuple, float | None]:
+    """Training losses of a record's curve by step and decay branch; None where not finite."""
+    return {(line["step"], line.get("budget")): line["loss"]
+            for line in record.curve() if "loss" in line}  # fmt: skip
+
+
+def _gap(was: float | None, now: float | None) -> float:
+    """now − was; 0 where both are not finite, infinite where one is."""
+    if was is None or now is None:
+        return 0.0 if was is now else math.inf
+    return now - was
