@@ -81,9 +81,9 @@ def read_json(path: Path) -> dict:
             raise ValueError("not a JSON object")
         return unsealed(value)
     except (ValueError, RecursionError) as error:
-        raise RunFailed(f"{path} is damaged and is not believed: {error}") from None
+        raise RunFailed(f"{path} is corrupt ({error})") from None
     except OSError as error:
-        raise RunFailed(f"{path} is damaged and is not believed: {error.strerror}") from None
+        raise RunFailed(f"{path} is corrupt ({error.strerror})") from None
 
 
 @contextlib.contextmanager
