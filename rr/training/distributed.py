@@ -137,7 +137,7 @@ class World:
     # -- the model ------------------------------------------------------------------------------
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The module that a step calls: the model, its DDP wrapper, or the model sharded in place."""
+        """The module to train: the model, its DDP wrapper, or the model sharded in place."""
         if self.strategy == "fsdp":
             from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 

@@ -82,8 +82,8 @@ def test_a_damaged_checkpoint_is_passed_over(nursery, command, undisturbed, cut_
     damage(newest / name)
     child = nursery.rr(*command(cut_off))
     assert child.code == 0, child.err
-    assert f"{newest.name}" in child.err and "is not believed" in child.err
-    assert f"going on from step {int(before.name)}" in child.err
+    assert f"{newest.name}" in child.err and "is corrupt" in child.err
+    assert f"resuming from step {int(before.name)}" in child.err
     assert outcome(only(cut_off)) == undisturbed["clean"][0]
 
 
@@ -100,7 +100,7 @@ def test_any_flipped_bit_of_a_checkpoints_label_is_found(nursery, command, undis
         out = cut_off.with_name("copy")
         shutil.copytree(cut_off, out)
         child = nursery.rr(*command(out), at=("step", 1, 0.0))
-        assert "is not believed" in child.err, child.err
+        assert "is corrupt" in child.err, child.err
         shutil.rmtree(out)
 
 
@@ -119,7 +119,7 @@ def test_a_damaged_last_checkpoint_is_made_again(nursery, command, undisturbed, 
     newest = steps(tmp_path)[-1]
     flip_middle(newest / "state.pt")
     child = nursery.rr(*words)
-    assert child.code == 0 and "going on from step" in child.err
+    assert child.code == 0 and "resuming from step" in child.err
     assert outcome(only(tmp_path)) == undisturbed["clean"][0]
     assert nursery.rr("sample", only(tmp_path)).err == ""  # the newest is whole again
 
@@ -197,7 +197,7 @@ def test_a_damaged_result_is_named_not_overwritten(nursery, command, tmp_path, d
     else:
         damage(path)
     left = path.read_bytes()
-    refused(nursery.rr(*words), 3, "result.json", "not believed")
+    refused(nursery.rr(*words), 3, "result.json", "is corrupt")
     assert path.read_bytes() == left
     table = nursery.rr("table", tmp_path)
     assert table.code == 2 and "Traceback" not in table.err and str(path) in table.err
@@ -315,7 +315,7 @@ def test_a_signal_ends_the_step_saves_and_goes_on(
     if "result" not in dict(child.phases):
         assert saved == begun, "the step that had begun was finished, and no more"
     end = nursery.rr(*words)
-    assert end.code == 0 and f"going on from step {saved}" in end.err
+    assert end.code == 0 and f"resuming from step {saved}" in end.err
     assert outcome(only(tmp_path)) == undisturbed[protocol][0]
 
 

@@ -80,7 +80,7 @@ def test_another_runs_specification_is_refused(folder, tmp_path):
     with pytest.raises(record.RRError, match="is not run"):
         record.record(run, tmp_path / "records")
     (run / "result.json").write_text("{}")
-    with pytest.raises(RunFailed, match="damaged"):
+    with pytest.raises(RunFailed, match="corrupt"):
         record.record(run, tmp_path / "records")
 
 

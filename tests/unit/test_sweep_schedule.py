@@ -156,7 +156,7 @@ def test_a_damaged_result_is_named_and_left_alone(play, plan, tmp_path):
     (tmp_path / a / "result.json").write_text("{")
     _, states, started, said = play(plan, {i: [[ends()]] for i in others})
     assert states[a] == "failed" and a not in started
-    assert any("damaged and is not believed" in line for line in said)
+    assert any("is corrupt" in line for line in said)
 
 
 def test_a_run_that_another_process_writes_is_waited_for(play, plan, tmp_path):
