@@ -343,7 +343,7 @@ def known_windows(tokens: Tokens, length: int, count: int) -> Tensor:
 def _spread(text: np.ndarray, length: int, count: int) -> tuple[Tensor, Tensor]:
     room = (len(text) - 1) // length
     if room < count:
-        raise RRError(f"{count} windows of {length} tokens: the text has {room}")
+        raise RRError(f"expected room for {count} windows of {length} tokens, the text has {room}")
     return batches.gather(text, np.linspace(0, room - 1, count).astype(int) * length, length)
 
 

@@ -127,7 +127,7 @@ def nudge(model: Model, seed: int) -> None:
 def window_losses(
     model: Model, stream: np.ndarray, windows: int, change: Change = Change(), batch: int = 8
 ) -> np.ndarray:
-    """Mean loss (nats a token) of each of the first `windows` windows in order, (windows,).
+    """Mean loss (nats per token) of each of the first `windows` windows in order, (windows,).
 
     Computed with the change's backend; batch: windows per forward pass.
     """

@@ -103,7 +103,7 @@ class AttnRes(Rule):
     at_final = True
     options = {
         "size": Option(
-            1, "sublayers a block; 1 is the full form", "a divisor of 2L", lambda n: n > 0
+            1, "sublayers per block; 1 is the full form", "a divisor of 2L", lambda n: n > 0
         ),
         "query": one_of("learned", "learned, or zero for a uniform mean", "learned", "zero"),
         "neutral": Option(

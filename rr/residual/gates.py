@@ -142,7 +142,7 @@ class NormedGate(Gated):
 
     @property
     def plain(self) -> bool:
-        """Whether this is the study's own gate: both inputs, dense, one gate a channel."""
+        """Whether this is the study's own gate: both inputs, dense, one gate per channel."""
         return self.inputs_read == ("state", "update") and self.dense and not self.opt.gain
 
     def width(self, site: Site) -> int:

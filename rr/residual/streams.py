@@ -52,7 +52,7 @@ class HyperConnections(Rule):
 
     def build(self, site: Site, config: ModelConfig) -> None:
         n = self.opt.streams
-        # Columns: A_m (1), A_r (n), B (1), one row a stream.
+        # Columns: A_m (1), A_r (n), B (1), one row per stream.
         self.static = nn.Parameter(torch.empty(n, n + 2))
         if self.opt.dynamic:
             self.dynamic = nn.Parameter(torch.empty(*self._projection(site)))
@@ -100,7 +100,7 @@ class HyperConnections(Rule):
         return read, mix, spread
 
     def read(self, state: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | Tensor]:
-        """The final site reads the streams' sum; elsewhere B goes along to the write."""
+        """The final site reads the streams' sum; elsewhere B is passed to the write."""
         if self.site.kind == "final":
             return rms_norm(state.sum(-2), self.gain), state
         read, mix, spread = self.coefficients(state)

@@ -110,7 +110,7 @@ class World:
 
     # -- batches --------------------------------------------------------------------------------
 
-    def check(self, batch: int) -> None:
+    def check_batch(self, batch: int) -> None:
         """Raise RRError unless the batch divides among the processes."""
         if batch % self.size:
             raise RRError(

@@ -23,7 +23,7 @@ def named(words: str) -> list[str]:
     return [name for name in words.split(",") if name]
 
 
-def check(names: Sequence[str], here: bool = True) -> None:
+def check_loggers(names: Sequence[str], here: bool = True) -> None:
     """Raise RRError unless each name is known and, where `here`, its package installed."""
     for name in names:
         if name not in PACKAGES:

@@ -200,7 +200,7 @@ def choose(
     )
 
 
-def check(
+def check_resumed(
     run: Run, device: torch.device, micro: int, path: str, world: World, say: Callable[[str], None]
 ) -> None:
     """Check that a resumed run, with the settings it keeps, still fits; log where it may not.

@@ -33,7 +33,7 @@ class Interval:
     """
 
     def __init__(self, every: float | None, params: int, say: Callable[[str], None]) -> None:
-        check(every)
+        check_interval(every)
         expected = BYTES * params / RATE
         self.seconds = max(FIRST, expected / MOST - expected) if every is None else every
         self.every, self.say = every, say
@@ -55,7 +55,7 @@ class Interval:
             )
 
 
-def check(every: float | None) -> None:
+def check_interval(every: float | None) -> None:
     """Raise RRError unless `every` is None or a number of seconds above 0."""
     if every is not None and not every > 0:
         raise RRError(f"save-every must be a number of seconds above 0, or auto, got {every}")

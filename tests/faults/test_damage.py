@@ -128,9 +128,9 @@ def test_without_a_whole_checkpoint_the_run_stops(nursery, command, cut_off):
     for checkpoint in steps(cut_off):
         flip_middle(checkpoint / "state.pt")
     before = snapshot(only(cut_off))
-    refused(nursery.rr(*command(cut_off)), 3, "no checkpoint", "whole", "to start again")
+    refused(nursery.rr(*command(cut_off)), 3, "every checkpoint", "is corrupt", "to start again")
     assert snapshot(only(cut_off)) == before
-    refused(nursery.rr("sample", only(cut_off)), 3, "no checkpoint")
+    refused(nursery.rr("sample", only(cut_off)), 3, "every checkpoint")
 
 
 def test_a_checkpoint_of_another_specification_is_refused(nursery, command, cut_off, tmp_path):
@@ -176,7 +176,7 @@ def test_a_run_json_of_another_run_is_refused(nursery, command, cut_off, tmp_pat
     other = tmp_path / "other"
     assert nursery.rr(*command(other, seed=1), at=("save", 1, 0.0)).code == -signal.SIGKILL
     shutil.copy(only(other) / "run.json", only(cut_off) / "run.json")
-    refused(nursery.rr(*command(cut_off)), 2, "another specification")
+    refused(nursery.rr(*command(cut_off)), 2, "another run")
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def test_nothing_is_predicted_where_there_is_plenty(run, only, monkeypatch):
     for one in (run, nano):
         usual = one.recipe.batch, "eager"
         assert memory_fit.choose(one, CPU, None, None, "eager", ALONE, print) == usual
-        memory_fit.check(one, CPU, *usual, ALONE, print)
+        memory_fit.check_resumed(one, CPU, *usual, ALONE, print)
 
 
 def test_a_billion_parameters_are_not_taken_for_plenty(only):
@@ -303,5 +303,5 @@ def test_a_model_is_built_in_ram_before_it_goes_to_the_gpu(monkeypatch):
 def test_a_gpus_run_that_goes_on_is_only_warned(run, only):
     only(1e6)
     said = []
-    memory_fit.check(run, torch.device("cuda"), 16, "compiled", ALONE, said.append)
+    memory_fit.check_resumed(run, torch.device("cuda"), 16, "compiled", ALONE, said.append)
     assert len(said) == 1 and "may need" in said[0]
