@@ -97,8 +97,10 @@ def trace_gates(model: Model, idx: Tensor) -> GateTrace:
         for x in idx.split(BATCH):
             steps = probes.trace(model, x)
             r.append(torch.stack([step.r for step in steps]))
-            lengths = [torch.stack([(c * s.u).norm(dim=-1), s.u.norm(dim=-1)])
-                       for s, c in zip(steps, r[-1], strict=True)]  # fmt: skip
+            lengths = [
+                torch.stack([(c * s.u).norm(dim=-1), s.u.norm(dim=-1)])
+                for s, c in zip(steps, r[-1], strict=True)
+            ]
             held.append(torch.stack([1 - written / whole for written, whole in lengths]))
             sums = []
             for rule, step in zip(rules, steps, strict=True):
@@ -127,8 +129,10 @@ def two_way(r: Tensor) -> dict[str, float]:
     whole = (r - m).pow(2).mean().item()
     if whole < 1e-14:
         raise RRError("the gate is one constant: its variance is 0 and has no shares")
-    between = {"channel": (channel - m).pow(2).mean().item() / whole,
-               "token": (token - m).pow(2).mean().item() / whole}  # fmt: skip
+    between = {
+        "channel": (channel - m).pow(2).mean().item() / whole,
+        "token": (token - m).pow(2).mean().item() / whole,
+    }
     return between | {"both": 1 - sum(between.values())}
 
 
@@ -197,8 +201,11 @@ def partly(model: Model, known: GateTrace) -> dict[str, Alter]:
         _, c, b = parts(rule, h, u)
         return torch.sigmoid(c + b + known.means[at[id(rule)], 0]).to(h.dtype)
 
-    return {"a number a token": by_token, "the update at its mean": state_alone,
-            "the state at its mean": update_alone}  # fmt: skip
+    return {
+        "a number a token": by_token,
+        "the update at its mean": state_alone,
+        "the state at its mean": update_alone,
+    }
 
 
 def shuffled(seed: int = 0) -> dict[str, Alter]:
@@ -218,8 +225,10 @@ def shuffled(seed: int = 0) -> dict[str, Alter]:
         return alter
 
     cases = {"the state": (True, False), "the update": (False, True), "both": (True, True)}
-    return {f"{name} shuffled": mixed(torch.Generator().manual_seed(seed), *case)
-            for name, case in cases.items()}  # fmt: skip
+    return {
+        f"{name} shuffled": mixed(torch.Generator().manual_seed(seed), *case)
+        for name, case in cases.items()
+    }
 
 
 def costs(
@@ -367,27 +376,31 @@ def report(model: Model, tokens: Tokens, windows: int, seed: int = 0) -> dict:
     ends, rows = (common == 0) | (common == 4), []
     for i, kind in enumerate(seen.kinds):
         gate, held = seen.r[i].double().mean(-1).numpy(), seen.held[i].double().numpy()
-        rows.append({
-            "kind": kind, "sublayer": i + 1,
-            **distribution(seen.r[i].flatten(0, 1)),
-            "logit": logit_shares(seen.cov[i]),
-            "token_sd": float(gate.std()),
-            "by_fifth": [float(gate[common == k].mean()) for k in range(5)],
-            "rare": matched(gate[ends], common[ends] == 0, place[ends]),
-            "repeated": float(gate[~first].mean() - gate[first].mean()),
-            "repeated_matched": matched(gate, ~first, 5 * place + common),
-            "saved": [float(saved[i].mean()), _error(saved[i].mean(1))],
-            "choice": [float(choice[i].mean()), _error(choice[i].mean(1))],
-            "helped": float((saved[i] > 0).mean()),
-            "with_saved": correlations(1 - gate, saved[i], 5 * place + common, seed),
-            "with_offered": correlations(1 - gate, offered[i], 5 * place + common, seed),
-            "held_with_offered": correlations(held, offered[i], 5 * place + common, seed),
-        })  # fmt: skip
+        rows.append(
+            {
+                "kind": kind,
+                "sublayer": i + 1,
+                **distribution(seen.r[i].flatten(0, 1)),
+                "logit": logit_shares(seen.cov[i]),
+                "token_sd": float(gate.std()),
+                "by_fifth": [float(gate[common == k].mean()) for k in range(5)],
+                "rare": matched(gate[ends], common[ends] == 0, place[ends]),
+                "repeated": float(gate[~first].mean() - gate[first].mean()),
+                "repeated_matched": matched(gate, ~first, 5 * place + common),
+                "saved": [float(saved[i].mean()), _error(saved[i].mean(1))],
+                "choice": [float(choice[i].mean()), _error(choice[i].mean(1))],
+                "helped": float((saved[i] > 0).mean()),
+                "with_saved": correlations(1 - gate, saved[i], 5 * place + common, seed),
+                "with_offered": correlations(1 - gate, offered[i], 5 * place + common, seed),
+                "held_with_offered": correlations(held, offered[i], 5 * place + common, seed),
+            }
+        )
     return {
-        "windows": windows, "loss": float(base.mean()),
+        "windows": windows,
+        "loss": float(base.mean()),
         "costs": {name: [float(x.mean()), _error(x.numpy())] for name, x in cost.items()},
         "sublayers": rows,
-    }  # fmt: skip
+    }
 
 
 def _error(x: np.ndarray) -> float:

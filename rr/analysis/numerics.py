@@ -62,8 +62,13 @@ class Tf32Products(TorchDispatchMode):
     TF32's size, not the bits of any GPU. Fused attention is unchanged.
     """
 
-    PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.addmm,
-                torch.ops.aten.addmm_, torch.ops.aten.baddbmm)  # fmt: skip
+    PRODUCTS = (
+        torch.ops.aten.mm,
+        torch.ops.aten.bmm,
+        torch.ops.aten.addmm,
+        torch.ops.aten.addmm_,
+        torch.ops.aten.baddbmm,
+    )
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.overloadpacket in self.PRODUCTS:

@@ -82,10 +82,15 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
     _random(rule, source)
     h, u, other, *past = draw
     facts = {
-        "norm": "none", "gate": {}, "channels": "", "mixes": "", "streams": 1,
+        "norm": "none",
+        "gate": {},
+        "channels": "",
+        "mixes": "",
+        "streams": 1,
         "learned": rule.write_params(site) > 0,
-        "coefficient": rule.coefficient(deep), "carry": rule.carry(deep),
-    }  # fmt: skip
+        "coefficient": rule.coefficient(deep),
+        "carry": rule.carry(deep),
+    }
     if cls.state == "list":
         facts["mixes"] = _mixes(rule, [h, *past], u, other)
     elif cls.state == "streams":

@@ -95,9 +95,10 @@ class OwnStart(Rule):
     """
 
     options = {
-        "init": one_of("shared", "initial weights: shared by all rules, or the paper's own",
-                       "shared", "paper"),
-    }  # fmt: skip
+        "init": one_of(
+            "shared", "initial weights: shared by all rules, or the paper's own", "shared", "paper"
+        ),
+    }
 
     def open(self, x0: Tensor) -> Tensor:
         return x0 * self.site.d_model**0.5 if self.opt.init == "paper" else x0

@@ -77,9 +77,10 @@ def _group_room(proc: Path, groups: Path):
             continue
         top = groups / "memory" if kinds else groups
         most, used, cache = (
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_{}_file") if kinds
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_{}_file")
+            if kinds
             else ("memory.max", "memory.current", "{}_file")
-        )  # fmt: skip
+        )
         place = top / name.strip("/")
         for group in (place, *place.parents):
             try:
@@ -119,7 +120,9 @@ def needs(
     kind = "cuda" if device.type == "cuda" else "cpu"
     held = memory.predict(run, backend, micro, kind)["total"]
     if spare:
-        held = held * margin(backend, kind) + LIBRARIES * (kind == "cpu")
+        held *= margin(backend, kind)
+        if kind == "cpu":
+            held += LIBRARIES
     if world.strategy == "ddp":
         held += 4 * count(run.model)  # buckets of gradients
     return int(held) * (1 if kind == "cuda" else _local_processes())
