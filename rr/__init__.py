@@ -3,13 +3,13 @@
 Where to start, and in which order to read on. Each package imports only those above it:
 
     config.py   what a run is: ModelConfig, Recipe, Run, and the hash that names it
-    io.py       files that are whole or absent: atomic writes, seals, locks
+    io.py       atomic files, seals, locks
     stats/      paired tests, intervals, fits, tables (no torch)
-    ops/        RMS norm, gated write, cross-entropy, and which kernel computes them
+    ops/        RMS norm, gated write, cross-entropy, and which kernels compute them
     data/       corpora, tokenizers, windows
     residual/   base.py: what a rule is; additive.py and gates.py: most of them; values.py
     model/      transformer.py: the decoder; init.py: its weights; ladder.py: the published sizes
-    training/   trainer.py: the loop; step.py: one optimiser step; run_folder.py: where a run lives
+    training/   trainer.py: the loop; step.py: one optimiser step; run_folder.py: a run's files
     analysis/   what a trained model does: probes, gates, attention, numerics
     perf/       what a step costs: memory, roofline, benchmark, budget
     sweep/      many runs, and the reports of one and of a folder
@@ -18,15 +18,15 @@ Where to start, and in which order to read on. Each package imports only those a
 One training step, in eight lines:
 
     trainer._train_step             asks data.batches which windows step s reads, and gathers them
-    step.Step.gradients             splits the batch into micro-batches that fit the memory
-    transformer.Model.forward       embeds the tokens: state = rule.open(x0)
+    step.OptimizerStep              splits the batch into micro-batches that fit the memory
+    transformer.Model, Stack        embed the tokens: state = rule.open(x0)
     transformer.Layer.forward       for each sublayer: x, state = rule.read(state)
                                     u = attention(x) or mlp(x); state = rule.write(state, u)
     ops.cross_entropy               the head and the loss, in chunks; backward gives the gradients
-    step.Step.update                clips them, and AdamW (training.optimizer) moves the weights
+    step.OptimizerStep.update       clips them, and AdamW (training.optimizer) moves the weights
     trainer._record_losses, _save   a line of metrics.jsonl; now and then a checkpoint
 
-`rr train` comes to it by cli -> training.run_folder.plan (the run and its id) ->
+`rr train` calls it by cli -> training.run_folder.plan (the run and its id) ->
 training.trainer.train, which ends with training.result: the held-out loss and result.json.
 """
 

@@ -1,1 +1,1 @@
-"""What a model does: probes by depth, gates, attention, numerics, and checks of a rule."""
+"""Analysis of models and rules: probes by depth, gates, attention, numerics, rule checks."""

@@ -1,4 +1,4 @@
-"""Probes of attention: where it looks, which values it mixes, and what reaches its W_V.
+"""Probes of attention: its weights, the values it mixes, and the gradient of W_V.
 
 Shapes: B windows, T tokens, H heads, L blocks. Entropies are in nats.
 """
@@ -14,38 +14,38 @@ from ..model.transformer import Model
 from .probes import trace
 
 
-class Look(NamedTuple):
-    """One attention as it ran: weights A (B, H, T, T), rows sum to 1; values V' (B, H_kv, T, e)."""
+class AttentionTrace(NamedTuple):
+    """One attention, recorded: weights A (B, H, T, T), rows sum to 1; values V' (B, H_kv, T, e)."""
 
     weights: Tensor
     values: Tensor
 
 
 class _Spy(TorchFunctionMode):
-    """Asks every attention for its weights too, by handing it the unit matrix as values."""
+    """Records the weights of every attention, by calling it again with unit vectors as values."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.looks: list[Look] = []
+        self.traces: list[AttentionTrace] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.scaled_dot_product_attention:
             q, k, v = args
             unit = torch.eye(k.shape[2], dtype=v.dtype, device=v.device).expand(*k.shape[:3], -1)
-            self.looks.append(Look(func(q, k, unit, **kwargs), v))
+            self.traces.append(AttentionTrace(func(q, k, unit, **kwargs), v))
         return func(*args, **(kwargs or {}))
 
 
 @torch.no_grad()
-def looks(model: Model, idx: Tensor) -> list[Look]:
+def trace_attention(model: Model, idx: Tensor) -> list[AttentionTrace]:
     """Weights and values of every attention of the unrolled model, for token ids (B, T)."""
     with _Spy() as spy:
         model.hidden(idx)
-    return spy.looks
+    return spy.traces
 
 
 def importance(weights: Tensor) -> Tensor:
-    """How much each token is looked at: p_j = mean over heads of Σ_i A_ij, over T; (B, T).
+    """How much attention each token receives: p_j = mean over heads of Σ_i A_ij / T; (B, T).
 
     p sums to 1. A is (B, H, T, T). Source: ResFormer (2410.17897).
     """
@@ -58,10 +58,10 @@ def entropy(p: Tensor) -> Tensor:
 
 
 def causal_null(tokens: int) -> Tensor:
-    """The importance p (T,) that attention has when every token looks at its past evenly.
+    """The importance p (T,) of uniform causal attention, float64.
 
-    A_ij = 1/i for j ≤ i, so p_j = (1/T)·Σ_{i ≥ j} 1/i: early tokens are looked at more without any
-    preference. Float64.
+    A_ij = 1/i for j ≤ i, so p_j = (1/T)·Σ_{i ≥ j} 1/i: early tokens receive more attention without
+    any preference.
     """
     each = 1 / torch.arange(1, tokens + 1, dtype=torch.float64)
     return each.flip(0).cumsum(0).flip(0) / tokens
@@ -79,7 +79,8 @@ def similarity(h: Tensor) -> Tensor:
 def mixing(model: Model) -> Tensor:
     """Λ (L, L): block n attends over V'_n = Σ_i Λ_ni V_i. Measured by mixing unit vectors.
 
-    A block without values of its own has 0 in its own column. What `after` adds is not in it.
+    A block without values of its own has 0 in its own column. Terms that `after` adds are not
+    included.
     """
     rules = [layer.attn.rule for layer in model.layers]
     vstate, rows = None, []
@@ -90,7 +91,7 @@ def mixing(model: Model) -> Tensor:
 
 
 def value_gradients(model: Model, idx: Tensor, targets: Tensor) -> list[float | None]:
-    """‖∂loss/∂W_V‖ of block 1 … L; None where a block has no W_V. The model's .grad stays."""
+    """‖∂loss/∂W_V‖ of block 1 … L; None where a block has no W_V. Leaves .grad unchanged."""
     weights = [layer.attn.qkv.weight for layer in model.layers]
     gradients = torch.autograd.grad(model(idx, targets), weights)
     return [
@@ -102,17 +103,17 @@ def value_gradients(model: Model, idx: Tensor, targets: Tensor) -> list[float | 
 
 
 def by_block(model: Model, idx: Tensor) -> dict[str, list[float]]:
-    """What ResFormer (2410.17897) measures of its attention, block 1 … L, means over the windows.
+    """ResFormer's (2410.17897) measures of attention for block 1 … L, means over the windows.
 
     entropy          of the tokens' importance, nats
-    first_importance importance of the first token over the mean of all (a sink is large)
-    first_value      norm of the first token's V' over the mean of the others' (a drain is small)
+    first_importance importance of the first token over the mean of all (large: a sink)
+    first_value      norm of the first token's V' over the mean of the others' (small: a drain)
     similarity       token similarity of the stream after the block
-    first_state      norm of the first token's state after the block over the others' (a peak)
+    first_state      the same ratio for the states after the block (large: a peak)
     """
-    found: dict[str, list[float]] = {}
+    measures: dict[str, list[float]] = {}
     after = [step.out for step in trace(model, idx)[1::2]]
-    for (weights, values), h in zip(looks(model, idx), after, strict=True):
+    for (weights, values), h in zip(trace_attention(model, idx), after, strict=True):
         p = importance(weights)
         row = {
             "entropy": entropy(p).mean(),
@@ -122,8 +123,8 @@ def by_block(model: Model, idx: Tensor) -> dict[str, list[float]]:
             "first_state": _first_over_others(h),
         }
         for name, value in row.items():
-            found.setdefault(name, []).append(value.item())
-    return found
+            measures.setdefault(name, []).append(value.item())
+    return measures
 
 
 def _first_over_others(x: Tensor) -> Tensor:

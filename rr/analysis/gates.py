@@ -1,9 +1,9 @@
-"""Inside a trained gate: what r is, what it depends on, and what its choices are worth.
+"""Analysis of trained gates: the values of r, what it depends on, and its effect on the loss.
 
 For models whose rules are additive gates, h + r ⊙ u with r (B, T, d) in (0, 1), and one pass.
 S = 2L sublayers, B windows of T tokens, d channels; losses in nats, in float64. Everything is
-measured on a trained model by changing it afterwards: what a gate is worth to *this* network, not
-what a network trained without it would reach.
+measured by altering a trained model: the value of a gate to *this* network, not the loss of a
+network trained without it.
 """
 
 import contextlib
@@ -26,19 +26,19 @@ from ..residual.gates import Gated
 from ..training import evaluate
 from . import probes
 
-BATCH = 8  # windows that go through the model together, and among which inputs are shuffled
+BATCH = 8  # windows per forward pass, within which inputs are shuffled
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-# A coefficient in the gate's place: (rule, h, u) -> r, of a shape that multiplies u (B, T, d).
+# A replacement for the gate: (rule, h, u) -> r, of a shape that multiplies u (B, T, d).
 Alter = Callable[[Rule, Tensor, Tensor], Tensor | float]
 
 
 def gates_of(model: Model) -> list[Gated]:
-    """The rules, sublayer by sublayer; RRError unless they are additive gates passed once."""
+    """The model's gates, by sublayer; RRError unless they are additive and passed once."""
     rules = list(model.rules)
     if model.config.n_loops != 1:
-        raise RRError(f"{model.config.n_loops} passes share their gates: one pass is accepted")
+        raise RRError(f"gates can be analysed for one pass, got n_loops={model.config.n_loops}")
     if not all(isinstance(rule, Gated) and not rule.convex for rule in rules):
-        raise RRError(f"{rules[0].name} is no additive gate: review, state-gate … are accepted")
+        raise RRError(f"{rules[0].name} is no additive gate: use review, state-gate or the like")
     return rules
 
 
@@ -58,7 +58,7 @@ def parts(rule: Gated, h: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @contextlib.contextmanager
 def gates_as(model: Model, alter: Alter) -> Iterator[None]:
-    """Within the block every write is h + alter(rule, h, u) ⊙ u."""
+    """Within the context every write is h + alter(rule, h, u) ⊙ u."""
 
     def altered(rule: Rule, args: tuple[Tensor, Tensor], out: Tensor) -> Tensor:
         state, u = args
@@ -70,18 +70,18 @@ def gates_as(model: Model, alter: Alter) -> Iterator[None]:
 
 def losses(model: Model, idx: Tensor, targets: Tensor) -> Tensor:
     """Loss of every token: (B, T), float64, for idx and targets (B, T)."""
-    found = []
+    parts = []
     with evaluate.evaluating(model):
         for x, y in zip(idx.split(BATCH), targets.split(BATCH), strict=True):
             hidden = model.hidden(x).flatten(0, 1)
             loss = token_losses(hidden, model.head_weight, y.flatten(), model.config.vocab_size)[0]
-            found.append(loss.double().view(x.shape))
-    return torch.cat(found)
+            parts.append(loss.double().view(x.shape))
+    return torch.cat(parts)
 
 
 @dataclass(frozen=True)
-class Look:
-    """What the gates did: one entry a sublayer, first axis S."""
+class GateTrace:
+    """The gates of a forward pass, recorded: one entry per sublayer, first axis S."""
 
     r: Tensor  # (S, B, T, d)
     held: Tensor  # (S, B, T): 1 − ‖r ⊙ u‖/‖u‖, the share of the update's length held back
@@ -90,15 +90,17 @@ class Look:
     kinds: tuple[str, ...]
 
 
-def look(model: Model, idx: Tensor) -> Look:
-    """Run the windows idx (B, T) and keep what the gates said."""
+def trace_gates(model: Model, idx: Tensor) -> GateTrace:
+    """Run the windows idx (B, T) and record the gates."""
     rules, r, held, pairs = gates_of(model), [], [], []
     with evaluate.evaluating(model):
         for x in idx.split(BATCH):
             steps = probes.trace(model, x)
             r.append(torch.stack([step.r for step in steps]))
-            lengths = [torch.stack([(c * s.u).norm(dim=-1), s.u.norm(dim=-1)])
-                       for s, c in zip(steps, r[-1], strict=True)]  # fmt: skip
+            lengths = [
+                torch.stack([(c * s.u).norm(dim=-1), s.u.norm(dim=-1)])
+                for s, c in zip(steps, r[-1], strict=True)
+            ]
             held.append(torch.stack([1 - written / whole for written, whole in lengths]))
             sums = []
             for rule, step in zip(rules, steps, strict=True):
@@ -109,34 +111,36 @@ def look(model: Model, idx: Tensor) -> Look:
     total = sum(pairs) / idx.numel()
     means, products = total[:, 0], total[:, 1:]
     cov = products - means[:, :, None] * means[:, None]
-    return Look(torch.cat(r, 1), torch.cat(held, 1), means, cov, tuple(s.kind for s in steps))
+    return GateTrace(torch.cat(r, 1), torch.cat(held, 1), means, cov, tuple(s.kind for s in steps))
 
 
 # -- distribution -----------------------------------------------------------------------------
 
 
 def two_way(r: Tensor) -> dict[str, float]:
-    """Shares of the variance of r (n, d) between channels, between tokens, and what is left.
+    """Shares of the variance of r (n, d): between channels, between tokens, and the rest.
 
     r_tc = m + α_c + β_t + γ_tc with sums of zero; the three parts are orthogonal, so their mean
-    squares add up to the variance. A share of 1 between channels is a fixed scale a channel, as
-    LayerScale learns; 1 between tokens is one number a token. Raises RRError where r is constant.
+    squares add up to the variance. A share of 1 between channels is a fixed scale per channel, as
+    LayerScale learns; 1 between tokens is one number per token. Raises RRError where r is constant.
     """
     r = r.double()
     m, channel, token = r.mean(), r.mean(0), r.mean(1)
     whole = (r - m).pow(2).mean().item()
     if whole < 1e-14:
-        raise RRError("the gate is one constant: it has no variance to share out")
-    between = {"channel": (channel - m).pow(2).mean().item() / whole,
-               "token": (token - m).pow(2).mean().item() / whole}  # fmt: skip
+        raise RRError("the gate is one constant: its variance is 0 and has no shares")
+    between = {
+        "channel": (channel - m).pow(2).mean().item() / whole,
+        "token": (token - m).pow(2).mean().item() / whole,
+    }
     return between | {"both": 1 - sum(between.values())}
 
 
 def distribution(r: Tensor) -> dict:
-    """Of r (n, d): mean, spread, quantiles, those of the channels' means, and `two_way` shares."""
+    """Mean, spread and quantiles of r (n, d) and of its channel means, and `two_way` shares."""
     q = torch.tensor(QUANTILES, dtype=torch.float64)
     r = r.double()
-    few = r.flatten()[:: max(1, r.numel() // 2**20)]  # enough of them for a quantile
+    few = r.flatten()[:: max(1, r.numel() // 2**20)]  # enough for a quantile
     return {
         "mean": r.mean().item(),
         "sd": r.std(correction=0).item(),
@@ -151,21 +155,21 @@ def distribution(r: Tensor) -> dict:
 def logit_shares(cov: Tensor) -> dict[str, float]:
     """var(a) + var(c) + 2·cov(a, c) = var(z) over tokens: shares, of sums over channels.
 
-    cov: (2, 2, d). The covariance's share is below zero where the two parts work against each
-    other; a share says what moves the gate, not what the movement is worth.
+    cov: (2, 2, d). The covariance's share is negative where the two parts oppose each other.
+    A share measures what moves the gate, not the movement's effect on the loss.
     """
     over = cov.sum(-1)
     parts = {"state": over[0, 0], "update": over[1, 1], "together": 2 * over[0, 1]}
     return {name: (part / over.sum()).item() for name, part in parts.items()}
 
 
-# -- what the choices are worth ---------------------------------------------------------------
+# -- effect on the loss -----------------------------------------------------------------------
 
 
-def constants(model: Model, known: Look) -> dict[str, Alter]:
-    """Coefficients that do not see the token: ½, one number a sublayer, one a channel.
+def constants(model: Model, known: GateTrace) -> dict[str, Alter]:
+    """Coefficients that do not depend on the token: ½, one per sublayer, one per channel.
 
-    known: a look at *other* windows than those that are then scored, best of the training text.
+    known: gates of *other* windows than those that are then scored, best of the training text.
     """
     mean = known.r.double().mean((1, 2)).float()  # (S, d)
     at = {id(rule): i for i, rule in enumerate(gates_of(model))}
@@ -176,11 +180,11 @@ def constants(model: Model, known: Look) -> dict[str, Alter]:
     }
 
 
-def partly(model: Model, known: Look) -> dict[str, Alter]:
-    """Gates that still see the token, through less: one number a token, the state, the update.
+def partly(model: Model, known: GateTrace) -> dict[str, Alter]:
+    """Gates that depend on the token in part: one number per token, the state, the update.
 
     "a number a token" keeps each channel's mean and moves all channels of a token alike; the other
-    two hold one part of the logit at its mean.
+    two fix one part of the logit at its mean.
     """
     mean = known.r.double().mean((1, 2)).float()
     at = {id(rule): i for i, rule in enumerate(gates_of(model))}
@@ -197,15 +201,18 @@ def partly(model: Model, known: Look) -> dict[str, Alter]:
         _, c, b = parts(rule, h, u)
         return torch.sigmoid(c + b + known.means[at[id(rule)], 0]).to(h.dtype)
 
-    return {"a number a token": by_token, "the update at its mean": state_alone,
-            "the state at its mean": update_alone}  # fmt: skip
+    return {
+        "a number a token": by_token,
+        "the update at its mean": state_alone,
+        "the state at its mean": update_alone,
+    }
 
 
 def shuffled(seed: int = 0) -> dict[str, Alter]:
     """Gates that read another token's state, update or both (the same token's), drawn by `seed`.
 
-    The permutation is over all tokens that go through the model together, new at every sublayer.
-    What is read stays typical of its own input; the pair may not be.
+    The permutation is over all tokens of a forward pass, new at every sublayer. Each input keeps
+    its distribution; the pair may not.
     """
 
     def mixed(source: torch.Generator, h: bool, u: bool) -> Alter:
@@ -218,41 +225,43 @@ def shuffled(seed: int = 0) -> dict[str, Alter]:
         return alter
 
     cases = {"the state": (True, False), "the update": (False, True), "both": (True, True)}
-    return {f"{name} shuffled": mixed(torch.Generator().manual_seed(seed), *case)
-            for name, case in cases.items()}  # fmt: skip
+    return {
+        f"{name} shuffled": mixed(torch.Generator().manual_seed(seed), *case)
+        for name, case in cases.items()
+    }
 
 
 def costs(
     model: Model, idx: Tensor, targets: Tensor, alters: dict[str, Alter], base: Tensor
 ) -> dict[str, Tensor]:
-    """Loss with each alteration at all sublayers, less `base`, that as trained: (B,), by window."""
-    found = {}
+    """Loss with each alteration at all sublayers, minus `base`, the loss as trained: (B,)."""
+    cost = {}
     for name, alter in alters.items():
         with gates_as(model, alter):
-            found[name] = (losses(model, idx, targets) - base).mean(1)
-    return found
+            cost[name] = (losses(model, idx, targets) - base).mean(1)
+    return cost
 
 
 def one_by_one(model: Model, idx: Tensor, targets: Tensor, alter: Alter) -> Tensor:
-    """Loss of every token with `alter` at one sublayer after another, else as trained: (S, B, T).
+    """Loss of every token with `alter` at one sublayer at a time: (S, B, T).
 
-    The sublayer is altered at all tokens of a window at once, so that what a later attention loses
-    or gains with it counts, too. Three of them make what the chapter on the gate asks:
+    The sublayer is altered at all tokens of a window at once, so that the effect on later attention
+    is included. The chapter on the gate uses three of them:
 
-    saved    = loss with r = 0 there − loss as trained: what is lost with the update as written;
-    choice   = loss with the channels' mean gates there − loss as trained: what choosing is worth;
-    offered  = loss with r = 0 there − loss with the mean gates: what the update is worth when all
+    saved    = loss with r = 0 there − loss as trained: the value of the update as written;
+    choice   = loss with the channels' mean gates there − loss as trained: the value of choosing;
+    offered  = loss with r = 0 there − loss with the mean gates: the value of the update when all
                tokens write the same share of it. Unlike saved, it does not shrink where r is small.
     """
-    found = []
-    for chosen in gates_of(model):
+    altered = []
+    for target in gates_of(model):
 
-        def here(rule: Rule, h: Tensor, u: Tensor, chosen: Rule = chosen) -> Tensor | float:
-            return alter(rule, h, u) if rule is chosen else rule.gate(h, u)
+        def at_target(rule: Rule, h: Tensor, u: Tensor, target: Rule = target) -> Tensor | float:
+            return alter(rule, h, u) if rule is target else rule.gate(h, u)
 
-        with gates_as(model, here):
-            found.append(losses(model, idx, targets))
-    return torch.stack(found)
+        with gates_as(model, at_target):
+            altered.append(losses(model, idx, targets))
+    return torch.stack(altered)
 
 
 def nothing(rule: Rule, h: Tensor, u: Tensor) -> float:
@@ -270,10 +279,10 @@ def first_seen(idx: Tensor) -> np.ndarray:
 
 
 def fifths(tokens: Tokens, idx: Tensor, bins: int = 5) -> np.ndarray:
-    """How common each token is in the training text: 0 (the rarest fifth of idx) … 4; (B, T).
+    """The frequency of each token in the training text: 0 (the rarest fifth of idx) … 4; (B, T).
 
     Edges are quantiles over the tokens of idx; all occurrences of one token fall into one fifth, so
-    that they are fifths only about.
+    that the fifths are approximate.
     """
     counts = np.bincount(np.asarray(tokens.train), minlength=tokens.vocab_size)[idx.cpu().numpy()]
     edges = np.quantile(counts, np.arange(1, bins) / bins)
@@ -281,16 +290,17 @@ def fifths(tokens: Tokens, idx: Tensor, bins: int = 5) -> np.ndarray:
 
 
 def places(idx: Tensor, bins: int = 8) -> np.ndarray:
-    """Which of `bins` equal stretches of the window a token stands in: (B, T), from 0."""
+    """The position of each token in its window, in `bins` equal parts: (B, T), from 0."""
     t = idx.shape[1]
     return np.broadcast_to(np.arange(t) * bins // t, idx.shape)
 
 
 def matched(y: np.ndarray, group: np.ndarray, cells: np.ndarray) -> float:
-    """Mean of y in the group less that outside, within cells that hold both, averaged over them.
+    """Difference of the means of y inside and outside the group, within cells, averaged over cells.
 
-    Cells weigh n₁n₂/(n₁ + n₂), the inverse of the variance of their difference. All arguments of
-    one shape; group bool; cells of whole numbers. RRError where no cell holds both.
+    Cells that contain both are weighted by n₁n₂/(n₁ + n₂), the inverse of the variance of their
+    difference. All arguments of one shape; group bool; cells integers. RRError where no cell
+    contains both.
     """
     y, group, cells = (np.ravel(x) for x in (y, group, cells))
     n1, n0 = (np.bincount(cells[g], minlength=cells.max() + 1) for g in (group, ~group))
@@ -304,11 +314,11 @@ def matched(y: np.ndarray, group: np.ndarray, cells: np.ndarray) -> float:
 
 
 def correlations(x: np.ndarray, y: np.ndarray, cells: np.ndarray, seed: int = 0) -> dict:
-    """Of x with y, both (B, T): Pearson, Spearman, Spearman within cells, and two nulls.
+    """Correlations of x and y, (B, T): Pearson, Spearman, Spearman within cells, and two nulls.
 
-    "within" correlates ranks less their mean in each cell, so that what the cells explain is out.
+    "within" correlates ranks minus their mean in each cell, so that the effect of cells is removed.
     "null" is the 95 % point of |Spearman| with tokens permuted at random; "null_windows" with whole
-    windows permuted, which keeps what both owe to the place in the window. 200 permutations each.
+    windows permuted, which keeps the effect of the position in the window. 200 permutations each.
     """
     source = np.random.default_rng(seed)
     ranks = [rankdata(v).reshape(v.shape) for v in (x, y)]
@@ -342,19 +352,20 @@ def known_windows(tokens: Tokens, length: int, count: int) -> Tensor:
 def _spread(text: np.ndarray, length: int, count: int) -> tuple[Tensor, Tensor]:
     room = (len(text) - 1) // length
     if room < count:
-        raise RRError(f"{count} windows of {length} tokens: the text has {room}")
+        raise RRError(f"expected room for {count} windows of {length} tokens, the text has {room}")
     return batches.gather(text, np.linspace(0, room - 1, count).astype(int) * length, length)
 
 
 def report(model: Model, tokens: Tokens, windows: int, seed: int = 0) -> dict:
-    """All of the above for one model on `windows` held-out windows, as plain numbers for a record.
+    """All measures above for one model on `windows` held-out windows, as plain numbers.
 
-    Costs are in nats a token, [mean, standard error over windows]; frequency and repetition in
+    Costs are in nats per token, [mean, standard error over windows]; frequency and repetition in
     units of r, by sublayer, with the standard deviation of tokens' mean gates beside them.
     """
     t = model.config.seq_len
     idx, targets = held_windows(tokens, t, windows)
-    known, seen = look(model, known_windows(tokens, t, windows)), look(model, idx)
+    known = trace_gates(model, known_windows(tokens, t, windows))
+    seen = trace_gates(model, idx)
     alters = constants(model, known) | partly(model, known) | shuffled(seed)
     base = losses(model, idx, targets)
     cost = costs(model, idx, targets, alters, base)
@@ -365,27 +376,31 @@ def report(model: Model, tokens: Tokens, windows: int, seed: int = 0) -> dict:
     ends, rows = (common == 0) | (common == 4), []
     for i, kind in enumerate(seen.kinds):
         gate, held = seen.r[i].double().mean(-1).numpy(), seen.held[i].double().numpy()
-        rows.append({
-            "kind": kind, "sublayer": i + 1,
-            **distribution(seen.r[i].flatten(0, 1)),
-            "logit": logit_shares(seen.cov[i]),
-            "token_sd": float(gate.std()),
-            "by_fifth": [float(gate[common == k].mean()) for k in range(5)],
-            "rare": matched(gate[ends], common[ends] == 0, place[ends]),
-            "repeated": float(gate[~first].mean() - gate[first].mean()),
-            "repeated_matched": matched(gate, ~first, 5 * place + common),
-            "saved": [float(saved[i].mean()), _error(saved[i].mean(1))],
-            "choice": [float(choice[i].mean()), _error(choice[i].mean(1))],
-            "helped": float((saved[i] > 0).mean()),
-            "with_saved": correlations(1 - gate, saved[i], 5 * place + common, seed),
-            "with_offered": correlations(1 - gate, offered[i], 5 * place + common, seed),
-            "held_with_offered": correlations(held, offered[i], 5 * place + common, seed),
-        })  # fmt: skip
+        rows.append(
+            {
+                "kind": kind,
+                "sublayer": i + 1,
+                **distribution(seen.r[i].flatten(0, 1)),
+                "logit": logit_shares(seen.cov[i]),
+                "token_sd": float(gate.std()),
+                "by_fifth": [float(gate[common == k].mean()) for k in range(5)],
+                "rare": matched(gate[ends], common[ends] == 0, place[ends]),
+                "repeated": float(gate[~first].mean() - gate[first].mean()),
+                "repeated_matched": matched(gate, ~first, 5 * place + common),
+                "saved": [float(saved[i].mean()), _error(saved[i].mean(1))],
+                "choice": [float(choice[i].mean()), _error(choice[i].mean(1))],
+                "helped": float((saved[i] > 0).mean()),
+                "with_saved": correlations(1 - gate, saved[i], 5 * place + common, seed),
+                "with_offered": correlations(1 - gate, offered[i], 5 * place + common, seed),
+                "held_with_offered": correlations(held, offered[i], 5 * place + common, seed),
+            }
+        )
     return {
-        "windows": windows, "loss": float(base.mean()),
+        "windows": windows,
+        "loss": float(base.mean()),
         "costs": {name: [float(x.mean()), _error(x.numpy())] for name, x in cost.items()},
         "sublayers": rows,
-    }  # fmt: skip
+    }
 
 
 def _error(x: np.ndarray) -> float:

@@ -1,7 +1,7 @@
-"""The same training with one thing changed: what rounding, order and seeds do to a loss.
+"""Training with one numerical condition changed: effects of rounding, order and seeds on the loss.
 
-On one thread, one path and one machine a run is the same bits every time. Each field of `Change`
-undoes one of these conditions and leaves the others, so that its effect can be told from theirs.
+On one thread, one backend and one machine a run gives the same bits every time. Each field of
+`Change` changes one of these conditions, so that its effect is measured alone.
 """
 
 import contextlib
@@ -28,15 +28,16 @@ KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
 
 @dataclass(frozen=True)
 class Change:
-    """What differs from the plain run; the defaults change nothing.
+    """The differences from the plain run; the defaults change nothing.
 
-    path       as `rr.training.step` reads it; the default is what `rr train --precision fp32` goes
+    path       the backend, as `rr.training.backend` reads it; the default is that of
+               `rr train --precision fp32`
     threads    of torch's CPU kernels
-    micro      windows a micro-batch; None: the whole batch at once
+    micro      windows per micro-batch; None: the whole batch at once
     attention  "flash" or "math": the only kernel allowed; None: torch chooses
-    shuffle    seed of another order of the windows *within* each batch; their mean stays the mean
-    nudge      seed that picks one weight of the first block, moved to the next number of its format
-    tf32       inputs of every matrix product rounded as TF32 has them (`Tf32Products`)
+    shuffle    seed of another order of the windows *within* each batch
+    nudge      seed that picks one weight of the first block, moved to the next representable number
+    tf32       inputs of every matrix product rounded to TF32 (`Tf32Products`)
     double     everything in float64
     init       seed of the weights; None: the run's
     batches    seed of the batches; None: the run's
@@ -57,12 +58,17 @@ class Change:
 class Tf32Products(TorchDispatchMode):
     """Matrix products, forward and backward, with both inputs rounded to TF32's eleven bits.
 
-    Sums stay in float32, as a tensor core has them, but in the order of the CPU. That makes it the
-    size of TF32's rounding and not the bits of any GPU. Fused attention is left as it is.
+    Sums are in float32, as in a tensor core, but in the order of the CPU: the rounding errors have
+    TF32's size, not the bits of any GPU. Fused attention is unchanged.
     """
 
-    PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.addmm,
-                torch.ops.aten.addmm_, torch.ops.aten.baddbmm)  # fmt: skip
+    PRODUCTS = (
+        torch.ops.aten.mm,
+        torch.ops.aten.bmm,
+        torch.ops.aten.addmm,
+        torch.ops.aten.addmm_,
+        torch.ops.aten.baddbmm,
+    )
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.overloadpacket in self.PRODUCTS:
@@ -71,10 +77,10 @@ class Tf32Products(TorchDispatchMode):
 
 
 def tf32(x: Tensor) -> Tensor:
-    """float32 rounded to ten bits after the first, ties away from zero; the exponent stays.
+    """Round float32 to ten bits after the first, ties away from zero; the exponent stays.
 
     The rounding of NVIDIA's `cvt.rna.tf32.f32`: half of the lowest kept bit is added to the
-    magnitude, and the thirteen bits below are cut off. Other dtypes come back as they are.
+    magnitude, and the thirteen bits below are cut off. Other dtypes are returned unchanged.
     """
     if x.dtype != torch.float32:
         return x
@@ -83,13 +89,15 @@ def tf32(x: Tensor) -> Tensor:
 
 
 def trained(run: Run, stream: np.ndarray, change: Change = Change()) -> tuple[Model, list[float]]:
-    """Train `run` on the token stream, changed as told: (model, loss before each step in nats).
+    """Train `run` on the token stream with a change: (model, loss before each step in nats).
 
-    The plain run is `rr train` on one CPU thread at protocol `clean`, bit for bit. Nothing is
-    written. Raises RRError for an unknown path or kernel, and for another protocol.
+    Without a change it is `rr train` on one CPU thread at protocol `clean`, bit for bit. Writes no
+    files. Raises RRError for an unknown backend or kernel, and for another protocol.
     """
     if run.protocol != "clean":
-        raise RRError(f"protocol {run.protocol} draws its batches from one stream: clean is needed")
+        raise RRError(
+            f"protocol must be clean, got {run.protocol}, which draws batches from one stream"
+        )
     seed = run.seed if change.init is None else change.init
     drawn = run if change.batches is None else run.with_seed(change.batches)
     before = torch.get_num_threads()
@@ -124,13 +132,16 @@ def nudge(model: Model, seed: int) -> None:
 def window_losses(
     model: Model, stream: np.ndarray, windows: int, change: Change = Change(), batch: int = 8
 ) -> np.ndarray:
-    """Mean loss (nats a token) of each of the first `windows` windows in order, (windows,).
+    """Mean loss (nats per token) of each of the first `windows` windows in order, (windows,).
 
-    Computed along the change's path; batch: windows that go through the model at once.
+    Computed with the change's backend; batch: windows per forward pass.
     """
     t = model.config.seq_len
     if len(stream) < windows * t + 1:
-        raise RRError(f"{windows} windows of {t} need {windows * t + 1} tokens: {len(stream)} here")
+        raise RRError(
+            f"{windows} windows of {t} need {windows * t + 1} tokens, got {len(stream)}: use fewer "
+            "windows or a longer text"
+        )
     backend, kernels, losses = parse_backend(change.path), model.kernels, []
     model.use(backend.kernels)
     try:
@@ -148,7 +159,7 @@ def window_losses(
 
 @contextlib.contextmanager
 def _kernels(change: Change):
-    """The kernels of products and attention that the change asks for."""
+    """The context of the change's kernels for products and attention."""
     with contextlib.ExitStack() as stack:
         if change.attention is not None:
             if change.attention not in KERNELS:

@@ -102,10 +102,10 @@ def increment_cosines(model: Model, idx: Tensor, each: str = "sublayer") -> Tens
 
 
 def gradient_by_depth(model: Model, idx: Tensor, targets: Tensor) -> list[float]:
-    """‖∂loss/∂h_l‖ for l = 0 … S (S = 2L·N): how much of the loss's gradient reaches each depth.
+    """‖∂loss/∂h_l‖ for l = 0 … S (S = 2L·N): the gradient of the loss at each depth.
 
     Euclidean norm over all entries of the stream after sublayer l; entry 0 is the embedding's.
-    The gradients that the parameters hold stay as they are. For rules whose state is no list.
+    The parameters' .grad is unchanged. For rules whose state is no list.
     """
     if model.final_rule.state == "list":
         raise TypeError(f"{model.final_rule.name} keeps a list as its state: no single stream")
@@ -154,7 +154,7 @@ def jacobian_gain(model: Model, idx: Tensor, probes: int = 8, seed: int = 0) -> 
 
 
 def embedding_share(model: Model, idx: Tensor) -> float:
-    """‖(∏ kept_l) ⊙ h_0‖ / ‖h_S‖: what is left of the embedding itself in the last state.
+    """‖(∏ kept_l) ⊙ h_0‖ / ‖h_S‖: the share of the embedding in the last state.
 
     kept_l is the coefficient on h in write l; Euclidean norms over all entries. idx: (B, T).
     """
@@ -168,8 +168,8 @@ def embedding_share(model: Model, idx: Tensor) -> float:
 def updates_by_depth(model: Model, idx: Tensor, targets: Tensor) -> tuple[list[float], list[float]]:
     """rms of each update u_l, and ‖∂loss/∂u_l‖ over all its entries, for l = 1 … S.
 
-    Unlike the stream's, they exist under every rule. idx, targets: (B, T). The gradients that the
-    parameters hold stay as they are.
+    Unlike the stream's, they exist under every rule. idx, targets: (B, T). The parameters' .grad is
+    unchanged.
     """
     updates: list[Tensor] = []
 
@@ -184,10 +184,10 @@ def updates_by_depth(model: Model, idx: Tensor, targets: Tensor) -> tuple[list[f
 
 @torch.no_grad()
 def depth_attention(model: Model, idx: Tensor) -> Tensor:
-    """Where depth attention looks: the mean over tokens of α, (S + 1, sources), float64.
+    """Weights of depth attention: the mean over tokens of α, (S + 1, sources), float64.
 
     Row l − 1 is sublayer l, the last row the head. Column 0 is the embedding, column i block i of
-    sublayers (with size=1: sublayer i); what a sublayer does not see is 0. idx: (B, T).
+    sublayers (with size=1: sublayer i); sources that a sublayer does not read have 0. idx: (B, T).
     """
     if model.final_rule.name != "attnres":
         raise RRError(f"{model.final_rule.name} has no depth attention: use a model with attnres")

@@ -1,8 +1,8 @@
-"""What a rule does, found by pushing on it: what the field guide's pictures are drawn from.
+"""Measured properties of a rule, for the diagrams of the field guide.
 
-Nothing here is declared. A rule of the registry, or of a reader, is built at a small site, its own
-parameters are filled with random numbers, and what moves when h, u or an earlier depth is moved
-says what it reads and how it writes.
+Nothing is taken from declarations. A rule of the registry, or of a user, is built at a small site
+and its parameters are filled with random numbers; which outputs change when h, u or an earlier
+depth is changed shows what it reads and how it writes.
 """
 
 from typing import Any
@@ -26,8 +26,8 @@ FAMILIES = {
 
 
 def _config(spec: str, kind: str) -> ModelConfig:
-    chosen = {"rule": spec} if kind == "residual" else {"values": spec}
-    return ModelConfig(64, n_layer=BLOCKS, n_head=2, d_model=WIDTH, d_ff=4 * WIDTH, **chosen)
+    named = {"rule": spec} if kind == "residual" else {"values": spec}
+    return ModelConfig(64, n_layer=BLOCKS, n_head=2, d_model=WIDTH, d_ff=4 * WIDTH, **named)
 
 
 def _random(module: torch.nn.Module, source: torch.Generator) -> None:
@@ -41,15 +41,15 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def _sees(ask: Any, h: Tensor, u: Tensor, other: Tensor) -> dict[str, str]:
-    """Which of h and u the answer of ask(h, u) depends on: name -> "raw" or "normalised"."""
-    found, now = {}, ask(h, u)
+    """Which of h and u the output of ask(h, u) depends on: name -> "raw" or "normalised"."""
+    reads, now = {}, ask(h, u)
     for name, moved, scaled in (
         ("state", ask(other, u), ask(7 * h, u)),
         ("update", ask(h, other), ask(h, 7 * u)),
     ):
         if not _same(now, moved):
-            found[name] = "normalised" if _same(now, scaled) else "raw"
-    return found
+            reads[name] = "normalised" if _same(now, scaled) else "raw"
+    return reads
 
 
 @torch.no_grad()
@@ -58,13 +58,13 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
 
     family       a key of FAMILIES
     norm         where the stream is normalised: "read", "write" or "none"
-    gate         what the coefficient on u depends on: {"state" or "update": "raw" or "normalised"}
-    channels     how many different gates a token has, "one" or "each channel", "" without a gate
+    gate         inputs of the coefficient on u: {"state" or "update": "raw" or "normalised"}
+    channels     gates per token: "one" or "each channel", "" without a gate
     learned      whether the write has parameters of its own
     coefficient  on u at the start, at 12 blocks; None where it depends on the input
     carry        the same on h
-    mixes        where earlier depths come in: "read", "write" or ""
-    streams      how many
+    mixes        where earlier depths are read: "read", "write" or ""
+    streams      number of streams
 
     For a value rule: family, and `first`, `own`, `others` (the coefficients on V₁, V_n and on what
     lies between, at the start of block 4 of 4; None without a V_n of its own), `after` (whether it
@@ -82,10 +82,15 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
     _random(rule, source)
     h, u, other, *past = draw
     facts = {
-        "norm": "none", "gate": {}, "channels": "", "mixes": "", "streams": 1,
+        "norm": "none",
+        "gate": {},
+        "channels": "",
+        "mixes": "",
+        "streams": 1,
         "learned": rule.write_params(site) > 0,
-        "coefficient": rule.coefficient(deep), "carry": rule.carry(deep),
-    }  # fmt: skip
+        "coefficient": rule.coefficient(deep),
+        "carry": rule.carry(deep),
+    }
     if cls.state == "list":
         facts["mixes"] = _mixes(rule, [h, *past], u, other)
     elif cls.state == "streams":
@@ -101,7 +106,7 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
 
 
 def _writes(rule: Rule, facts: dict, h: Tensor, u: Tensor, other: Tensor) -> None:
-    """Fill in what the write of a single stream shows."""
+    """Add the facts that the write of a single stream shows."""
     if _same(rule.write(h, u), rule.write(7 * h, 7 * u)):
         facts["norm"] = "write"
         return
@@ -134,7 +139,7 @@ def _family(cls: type[Rule], facts: dict) -> str:
 
 
 def _values(cls: type[ValueRule], options: dict, config: ModelConfig, source: Any) -> dict:
-    """The coefficients of a value rule, from its answers to one set of values at a time."""
+    """The coefficients of a value rule, from its output for one set of values at a time."""
     rules = []
     for block in range(1, BLOCKS + 1):
         rule = cls(Site("attn", 2 * block - 1, BLOCKS, WIDTH, n_head=2), config, **options).double()

@@ -1,8 +1,8 @@
-"""What every residual rule must hold to, as functions that a notebook and the test suite share.
+"""Checks that every residual rule must pass, shared by notebooks and the test suite.
 
-Each takes a rule as `--rule` does and returns None where it holds, else one line that says what was
-declared and what was found. The test suite (`tests/unit/test_registry.py`) runs them on every rule
-in the registry and adds what needs a training run or a second machine format.
+Each takes a rule as `--rule` does and returns None if it passes, else one line with the declared
+and the measured value. The test suite (`tests/unit/test_registry.py`) runs them on every rule in
+the registry and adds checks that need a training run or another number format.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ B, T, D = 2, 6, 16
 
 
 def shape(rule: str = "standard", values: str = "own", **changes: int) -> ModelConfig:
-    """A body small enough to be checked in seconds: three blocks of width 16."""
+    """A configuration small enough to be checked in seconds: three blocks of width 16."""
     allow_rule(rule, values)
     kept = dict(vocab_size=50, n_layer=3, n_head=2, d_model=D, d_ff=40, seq_len=8)
     return ModelConfig(**(kept | changes), rule=rule, values=values)
@@ -35,7 +35,7 @@ def model_of(
     scramble: bool = False,
     **changes: int,
 ) -> Model:
-    """Such a model; with scramble=True its parameters are moved off their initial values."""
+    """A model of this shape; with scramble=True its parameters differ from their initial values."""
     model = initialise(Model(shape(rule, values, **changes)), seed=1).to(dtype)
     if scramble:
         source = torch.Generator().manual_seed(2)
@@ -46,7 +46,7 @@ def model_of(
 
 
 def stream(rule: Rule, dtype: torch.dtype = torch.float64, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """An opened stream and an update, the inputs of one write; each (B, T, d) for most rules."""
+    """A state and an update, the inputs of one write; each (B, T, d) for most rules."""
     source = torch.Generator().manual_seed(seed)
     x0, u = (torch.randn(B, T, D, generator=source, dtype=dtype) for _ in range(2))
     return rule.open(x0), u
@@ -63,7 +63,7 @@ def _where(site: Site) -> str:
 
 
 def parameters(rule: str) -> str | None:
-    """Declared parameters are the counted ones, at every site."""
+    """Check that the declared parameter counts are the actual ones, at every site."""
     config = shape(rule)
     for site in sites(config):
         built = make(rule, site, config)
@@ -74,7 +74,7 @@ def parameters(rule: str) -> str | None:
 
 
 def flops(rule: str) -> str | None:
-    """Declared matmul FLOPs are those that torch counts in a read and a write."""
+    """Check that the declared matmul FLOPs are those that torch counts in a read and a write."""
     config = shape(rule)
     built = [make(rule, site, config).double() for site in sites(config)]
     state, u = stream(built[0])
@@ -85,12 +85,12 @@ def flops(rule: str) -> str | None:
                 state = one.write(state, u)
         declared, counted = B * T * one.matmul_flops(one.site), counter.get_total_flops()
         if declared != counted:
-            return f"{_where(one.site)} declares {declared} matmul FLOPs and does {counted}"
+            return f"{_where(one.site)} declares {declared} matmul FLOPs and computes {counted}"
     return None
 
 
 def gradients(rule: str) -> str | None:
-    """The gradient of a small model's loss is its slope, in float64."""
+    """Check the gradients of a small model's loss against finite differences, in float64."""
     model = model_of(rule, dtype=torch.float64, scramble=True, n_layer=2)
     idx = torch.arange(5)[None] * 7 % 50
 
@@ -101,12 +101,12 @@ def gradients(rule: str) -> str | None:
 
     weights = tuple(p.detach().clone().requires_grad_() for p in model.parameters())
     if not torch.autograd.gradcheck(loss, weights, fast_mode=True, raise_exception=False):
-        return "autograd's gradient is not the slope of the loss"
+        return "autograd's gradient differs from finite differences of the loss"
     return None
 
 
 def coefficients(rule: str) -> str | None:
-    """A write starts as carry·h + coefficient·u, as declared, for arbitrary h and u."""
+    """Check that a write starts as carry·h + coefficient·u, as declared, for arbitrary h and u."""
     for built in model_of(rule, dtype=torch.float64).rules:
         coefficient, carry = built.coefficient(built.site), built.carry(built.site)
         state, u = stream(built)
@@ -120,7 +120,7 @@ def coefficients(rule: str) -> str | None:
 
 
 def gate(rule: str) -> str | None:
-    """Off the initial values too a write is kept·h + gate·u, with a gate between 0 and 1."""
+    """Check that a write is kept·h + gate·u after training, too, with a gate between 0 and 1."""
     for built in model_of(rule, dtype=torch.float64, scramble=True).rules:
         state, u = stream(built)
         if not isinstance(state, Tensor) or (r := built.gate(state, u)) is None:
@@ -133,13 +133,13 @@ def gate(rule: str) -> str | None:
 
 
 def compiled(model: Model, backend: str | Callable) -> None:
-    """`compile_model` with nothing compiled before; a break in a graph is an error."""
+    """`compile_model` after a reset of the compiler; a graph break is an error."""
     torch._dynamo.reset()
     compile_model(model, backend)
 
 
 def graphs(rule: str, values: str = "own") -> tuple[int, bool]:
-    """How many graphs three training steps compile, and whether gradients stay what they were."""
+    """The number of graphs in three training steps, and whether gradients equal the eager ones."""
     model = model_of(rule, values, scramble=True)
     idx = torch.arange(16).reshape(2, 8)
     weight = model.layers[0].mlp.up.weight
@@ -153,26 +153,26 @@ def graphs(rule: str, values: str = "own") -> tuple[int, bool]:
 
 
 def one_graph(rule: str) -> str | None:
-    """All layers share one compiled graph, which computes the same."""
+    """Check that all layers share one compiled graph with the gradients of the eager model."""
     try:
         count, same = graphs(rule)
     except torch._dynamo.exc.Unsupported as error:
         return f"the graph breaks: {str(error).splitlines()[0]}"
     if count != 1:
-        return f"{count} graphs for three blocks: something differs between them, or recompiles"
-    return None if same else "compiled, the gradients are others"
+        return f"{count} graphs for three blocks: the blocks differ, or one is recompiled"
+    return None if same else "the compiled gradients differ from the eager ones"
 
 
 CHECKS = (parameters, flops, gradients, coefficients, gate, one_graph)
 
 
 def check(rule: str) -> dict[str, str | None]:
-    """Every check by name: None where it holds, else what is wrong, in one line."""
-    found = {}
+    """Run every check: name -> None if it passes, else one line that says what is wrong."""
+    results = {}
     for one in CHECKS:
         try:
-            found[one.__name__] = one(rule)
-        except Exception as error:  # a rule that does not run at all fails each check in its words
-            said = str(error).strip().partition("\n")[0]
-            found[one.__name__] = f"{type(error).__name__}: {said}"
-    return found
+            results[one.__name__] = one(rule)
+        except Exception as error:  # a rule that does not run fails each check with its own error
+            line = str(error).strip().partition("\n")[0]
+            results[one.__name__] = f"{type(error).__name__}: {line}"
+    return results

@@ -1,4 +1,4 @@
-"""Compilation of a model by blocks or as one graph."""
+"""Compilation of a model: each block alone, or the whole stack."""
 
 from typing import Any
 
@@ -8,15 +8,15 @@ from .transformer import Model
 
 
 def grows(config: ModelConfig) -> bool:
-    """Whether what flows between blocks grows with depth: list streams, dense values."""
+    """Whether the state between blocks grows with depth: list states, dense values."""
     return resolve(config.rule)[0].state == "list" or config.values == "dense"
 
 
 def compile_model(model: Model, compiler: Any = "inductor") -> None:
     """Compile in place, without graph breaks: each block alone, so that all share one graph.
 
-    Where what flows between blocks grows, no two are alike, and the stack is one graph. compiler:
-    a backend of `torch.compile`.
+    Where the state between blocks grows, no two blocks are alike, and the stack is one graph.
+    compiler: a backend of `torch.compile`.
 
     Example:
         >>> import rr

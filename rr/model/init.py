@@ -9,7 +9,7 @@ from .transformer import Model
 
 @torch.no_grad()
 def initialise(model: Model, seed: int, shared: bool = True) -> Model:
-    """Give `model` the initial weights of `seed`: the one init table.
+    """Initialise the weights of `model` from `seed`.
 
     | tensor                                  | law                                |
     |-----------------------------------------|------------------------------------|
@@ -22,10 +22,10 @@ def initialise(model: Model, seed: int, shared: bool = True) -> Model:
     | norm gains                              | 1                                  |
     | the rule's own                          | its `reset`                        |
 
-    shared=True (protocol `clean`): each tensor is drawn from its own stream, keyed by (seed, its
-    name), so that arms of one seed share all the tensors that they have in common.
+    shared=True (protocol `clean`): each tensor is drawn from its own random stream, keyed by (seed,
+    name), so that arms of one seed start with identical common tensors.
     shared=False (protocol `paper`): one stream in the order of the modules.
-    Draws are made on the CPU in float32, so that every device starts from the same weights.
+    Numbers are drawn on the CPU in float32, so that every device starts from the same weights.
 
     Example:
         >>> import rr

@@ -1,6 +1,6 @@
-"""The ladder: five published sizes and two small ones, their arms, and what each arm costs.
+"""The ladder of model sizes: five published ones and two small ones, their arms and costs.
 
-Counts are exact: taken from modules built on the meta device, not from formulas.
+Parameter counts are exact: counted on modules on the meta device, not computed from formulas.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from ..residual import REGISTRY, Residuals, allow_rule, canonical, content, reso
 from .transformer import Layer, Model
 
 PAPER_ARMS = ("review", "highway", "standard")
-VOCABULARY = 50_257  # tokens, GPT-2's: with another one a published rung has another size
+VOCABULARY = 50_257  # tokens of GPT-2's vocabulary, with which a rung has its published size
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One size of the ladder, as the Review arm has it; other arms are widened to its count."""
+    """One size of the ladder: its Review arm; other arms are widened to its parameter count."""
 
     name: str
     d_model: int
@@ -54,9 +54,9 @@ SHAPE = ("d_model", "n_layer", "n_head", "d_ff", "seq_len", "n_kv_head")
 
 
 def parse_rung(spec: str) -> tuple[Rung, dict[str, int]]:
-    """`"nano:n_layer=16,d_model=64"` -> the rung with these shapes, and the options as given.
+    """`"nano:n_layer=16,d_model=64"` -> the rung with these sizes, and the options as given.
 
-    Any option among d_model, n_layer, n_head, d_ff, seq_len gives a body of the reader's own.
+    Options: d_model, n_layer, n_head, d_ff, seq_len, n_kv_head.
     """
     name, given = parse_spec(spec)
     if name not in RUNGS:
@@ -66,7 +66,7 @@ def parse_rung(spec: str) -> tuple[Rung, dict[str, int]]:
         if key not in SHAPE:
             raise RRError(f"rung {name!r} has no option {key!r}: {nearest(key, SHAPE)}")
         if not word.isdecimal():
-            raise RRError(f"{key}={word} is not accepted: a whole number of at least 1")
+            raise RRError(f"{key} must be an integer ≥ 1, got {word}")
         positive(key, int(word))
         shape[key] = int(word)
     kept = {key: value for key, value in shape.items() if key not in ("d_ff", "n_kv_head")}
@@ -82,13 +82,13 @@ def arm(
     loops: int = 1,
     flavour: str = "gpt2",
 ) -> ModelConfig:
-    """The model of one arm at one rung, widened to the parameters of the rung's Review arm.
+    """The model of one arm at one rung, widened to the parameter count of the rung's Review arm.
 
     paper: d grows in steps of n_head until the count is at least Review's, as the study did (of
     2·n_head for llama, whose heads need an even number of channels).
     clean: d_ff moves in steps of 64, d and head size stay, to the count nearest to Review's; a rule
-    that is larger than Review even at the rung's own d_ff stays at its own size. A rung given with
-    shape options is not matched: the body is exactly what was asked for.
+    that is larger than Review even at the rung's own d_ff stays at its own size. A rung with
+    options is not matched: its sizes are exactly those given.
     """
     rung, shape = parse_rung(spec)
     body = ModelConfig(
@@ -105,7 +105,7 @@ def arm(
         pad_vocab=protocol == "clean",
         n_kv_head=shape.get("n_kv_head"),
     )
-    resolve(rule)  # unknown names are refused before anything is counted
+    resolve(rule)  # raises on unknown names, before anything is counted
     if shape:
         return body
     target = count(replace(body, rule="review"))
@@ -130,7 +130,7 @@ def widened(body: ModelConfig, d: int) -> ModelConfig:
 
 
 class _Uninitialised(TorchFunctionMode):
-    """Skips torch's initial values, which cost half of the time to build modules of no bytes."""
+    """Skips torch's initialisation, half of the time of building modules on the meta device."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if getattr(func, "__module__", None) == "torch.nn.init":
@@ -148,7 +148,7 @@ def _kinds(config: ModelConfig) -> tuple[type, type]:
 
 @lru_cache(maxsize=256)
 def _built(config: ModelConfig, rule: type, values: type) -> Model:
-    # By the classes too: a name that a reader registers anew is another rule.
+    # Cached by the classes, too: a name that is registered again is another rule.
     with torch.device("meta"), _Uninitialised():
         return Model(config)
 
@@ -159,7 +159,7 @@ def _numbers(config: ModelConfig, rule: type, values: type) -> int:
 
 
 def count(config: ModelConfig) -> int:
-    """Trainable scalars, counted from the modules; padding rows of the embedding left out.
+    """The number of trainable scalars, without padding rows of the embedding.
 
     The tied head is counted once.
     """
@@ -169,9 +169,9 @@ def count(config: ModelConfig) -> int:
 
 
 def published_params(run: Run) -> int | None:
-    """Parameters of the run's published rung; None where the run is that size, or of no such rung.
+    """Published parameter count of the run's rung, where the run has another size; else None.
 
-    Of its Review arm with GPT-2's vocabulary, which with another one is another model.
+    That of its Review arm with GPT-2's vocabulary; another vocabulary makes another model.
     """
     rung, shape = parse_rung(run.rung)
     if not rung.published or shape or run.model.vocab_size == VOCABULARY:
@@ -180,7 +180,7 @@ def published_params(run: Run) -> int | None:
 
 
 def other_size(run: Run) -> str | None:
-    """One line where a run has a published rung's name and not its size; else None."""
+    """One line where a run has the name of a published rung but another size; else None."""
     published = published_params(run)
     return published and (
         f"rung {run.rung} with vocabulary {run.model.vocab_size:,}: {count(run.model):,} "
@@ -189,16 +189,16 @@ def other_size(run: Run) -> str | None:
 
 
 def rule_params(config: ModelConfig) -> int:
-    """Trainable scalars of the rules' writes alone: the gates. Norm gains are the body's."""
+    """Trainable scalars of the rules' writes (the gates), without norm gains."""
     return sum(rule.write_params(rule.site) for rule in _meta(config).rules)
 
 
 def flops_per_token(config: ModelConfig) -> int:
     """FLOPs of one training step per token: matrix products, forward and backward.
 
-    Three times the forward pass: 2 a multiply-add for each linear weight, the rules' own products,
-    the head over vocab_size, and attention counted as causal: a token attends to (T + 1)/2 others
-    on average, 4·d FLOPs each a layer (scores and mix).
+    Three times the forward pass: 2 per multiply-add for each linear weight, the rules' own
+    products, the head over vocab_size, and causal attention: a token attends to (T + 1)/2 tokens on
+    average, with 4·d FLOPs each per layer (scores and mix).
     """
     model = _meta(config)
     stack = sum(2 * m.weight.numel() for m in model.layers.modules() if isinstance(m, nn.Linear))
@@ -221,16 +221,18 @@ def recipe(
     warmup: int | None = None,
     depth_lr: bool = False,
 ) -> Recipe:
-    """The rung's recipe under a protocol, with what the caller overrides.
+    """The rung's recipe under a protocol, with the caller's overrides.
 
-    budgets: steps of each decay branch, instead of `steps`; one budget alone is `steps`.
+    budgets: steps of each decay branch, instead of `steps`; a single budget is `steps`.
     """
     rung, _ = parse_rung(spec)
     if budgets is not None:
         if steps is not None:
-            raise RRError(f"steps {steps} beside budgets: the longest budget is the steps")
+            raise RRError(
+                f"give steps or budgets, not both (steps={steps}): the longest budget is the steps"
+            )
         if not budgets:
-            raise RRError("no budget is given: numbers of steps are accepted")
+            raise RRError("budgets is empty: give at least one number of steps")
         steps = budgets[-1]
     steps = rung.steps if steps is None else steps
     positive("steps", steps)
@@ -279,7 +281,7 @@ def specify(
 ) -> Run:
     """The run of one arm; corpus and tokenizer are content identities. See `rr.plan`.
 
-    rule, values: named by the caller, so that a file of theirs is imported.
+    rule, values: named by the caller, so that their file may be imported.
     """
     allow_rule(rule, values)
     rule, values = canonical(rule), canonical(values, "values")
@@ -305,7 +307,7 @@ def specify(
 
 
 def table(protocol: str = "clean", rules: tuple[str, ...] | None = None) -> list[dict]:
-    """One row a rung and arm: shape, exact counts, cost and budget."""
+    """One row per rung and arm: shape, exact counts, cost and budget."""
     rows = []
     for name, rung in RUNGS.items():
         if protocol == "paper" and not rung.published:
@@ -331,7 +333,7 @@ def table(protocol: str = "clean", rules: tuple[str, ...] | None = None) -> list
 
 
 def describe() -> list[dict]:
-    """Every registered rule in plain types, from what its class says of itself."""
+    """Every registered rule in plain types, from its class's declarations."""
     rows = []
     for kind, names in REGISTRY.items():
         for name, cls in names.items():
@@ -354,12 +356,12 @@ def describe() -> list[dict]:
 
 
 def _cost(name: str, kind: str, d: int) -> tuple[int, int]:
-    """Parameters and forward FLOPs a token that one rule adds to a middle block of width d.
+    """Parameters and forward FLOPs per token that one rule adds to a middle block of width d.
 
-    Negative where a value rule takes the block's value projection away.
+    Negative where a value rule removes the block's value projection.
     """
-    chosen = {"rule": name} if kind == "residual" else {"values": name}
-    config = ModelConfig(64, n_layer=4, n_head=1, d_model=d, d_ff=4 * d, **chosen)
+    named = {"rule": name} if kind == "residual" else {"values": name}
+    config = ModelConfig(64, n_layer=4, n_head=1, d_model=d, d_ff=4 * d, **named)
     layer = _middle(config)
     if kind == "values":
         rule, site = layer.attn.rule, layer.attn_rule.site
@@ -378,8 +380,8 @@ def polynomial(costs: Sequence[int]) -> str:
     if costs[3] != a * last**2 + b * last + c:
         return ""
     parts = [(n, u) for n, u in ((a, "d²"), (b, "d"), (c, "")) if n]
-    one = {1: "", -1: "-"}
-    terms = [f"{one.get(n, n) if u else n}{u}" for n, u in parts]
+    unit = {1: "", -1: "-"}
+    terms = [f"{unit.get(n, n) if u else n}{u}" for n, u in parts]
     return " + ".join(terms).replace("+ -", "- ") or "0"
 
 
@@ -395,7 +397,7 @@ def _start(name: str) -> float | None:
 
 
 def group(run: Run) -> tuple:
-    """What the arms that are compared with each other share; these are trained all or none.
+    """The key of a comparison: arms with the same key are trained all or none.
 
     Example:
         >>> import rr
@@ -403,7 +405,7 @@ def group(run: Run) -> tuple:
         >>> group(rr.plan("nano", "review")) == group(rr.plan("nano", "standard"))
         True
     """
-    rung, _ = parse_rung(run.rung)  # not the arm's own width, which protocol `paper` widens
+    rung, _ = parse_rung(run.rung)  # not the arm's width, which protocol `paper` changes
     size = rung.n_layer * rung.d_model**2
     text = run.source.get("corpus", run.corpus), run.source.get("tokenizer", run.tokenizer)
     steps = run.recipe.steps, run.recipe.budgets or ()

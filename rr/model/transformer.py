@@ -1,4 +1,4 @@
-"""The decoder, blind to which residual rule it runs.
+"""The decoder-only transformer, independent of its residual rule.
 
     x0 = token + position → state = open(x0)
     for each pass, for each layer: state, vstate = layer(state, vstate)
@@ -23,9 +23,9 @@ from ..residual.values import make_values
 
 
 class KVCache:
-    """Keys and values of one (pass, layer) while generating, grown along the token axis.
+    """Keys and values of one (pass, layer) during generation.
 
-    `v_of` is the cache whose values this one uses instead of holding its own (SVFormer).
+    `v_of` is the cache whose values this one uses instead of its own (SVFormer).
     """
 
     def __init__(self, v_of: "KVCache | None" = None) -> None:
@@ -34,16 +34,16 @@ class KVCache:
         self.v_of = v_of
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add keys and values (B, H_kv, T, e); return all so far, (B, H_kv, past + T, e)."""
+        """Append keys and values (B, H_kv, T, e); returns all of them, (B, H_kv, past + T, e)."""
         self.k = k if self.k is None else torch.cat([self.k, k], 2)
-        if self.v_of is not None:  # the other cache has seen these tokens already
+        if self.v_of is not None:  # the other cache has these tokens already
             return self.k, self.v_of.v
         self.v = v if self.v is None else torch.cat([self.v, v], 2)
         return self.k, self.v
 
     @property
     def nbytes(self) -> int:
-        """Bytes that this cache itself holds."""
+        """Bytes of this cache, without those of `v_of`."""
         return sum(t.nbytes for t in (self.k, self.v) if t is not None)
 
 
@@ -54,9 +54,9 @@ def rotate(x: Tensor, past: int = 0) -> Tensor:
     """
     half = x.shape[-1] // 2
     exact = {"dtype": torch.float64, "device": "cpu" if x.device.type == "mps" else x.device}
-    speed = 1e4 ** (-torch.arange(half, **exact) / half)
-    where = torch.arange(past, past + x.shape[2], **exact)
-    angle = torch.outer(where, speed)
+    frequency = 1e4 ** (-torch.arange(half, **exact) / half)
+    position = torch.arange(past, past + x.shape[2], **exact)
+    angle = torch.outer(position, frequency)
     wide = torch.promote_types(x.dtype, torch.float32)
     cos, sin = (t.to(x.device, wide) for t in (angle.cos(), angle.sin()))
     a, b = x.to(wide).chunk(2, -1)
@@ -64,7 +64,7 @@ def rotate(x: Tensor, past: int = 0) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Causal multi-head attention; its values go through the value rule."""
+    """Causal multi-head attention with a value rule."""
 
     def __init__(self, config: ModelConfig, site: Site) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """d → d_ff → d: with the exact GELU (gpt2), or gated by SiLU, SwiGLU (llama)."""
+    """d → d_ff → d: with the exact GELU (gpt2) or SwiGLU (llama)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -122,8 +122,8 @@ class MLP(nn.Module):
 class Layer(nn.Module):
     """One block, attention and MLP, each with its rule.
 
-    The unit of compilation, sharding, recomputation and looping. `body` lends its attention and MLP
-    to a layer of a later pass that has rules of its own.
+    The unit of compilation, sharding, recomputation and looping. body: a layer whose attention and
+    MLP are shared by this one, which belongs to a later pass and has rules of its own.
     """
 
     kernels: Kernels = DEFAULT  # set by `Model.use`
@@ -140,14 +140,15 @@ class Layer(nn.Module):
         self.mlp = MLP(config) if body is None else body.mlp
 
     def forward(self, state: Any, vstate: Any = None, cache: KVCache | None = None):
-        """The stream's state and the value state, before -> after this block.
+        """Map the stream's state and the value state through this block.
 
         With recompute="layer" training keeps these two alone, and the backward pass computes the
         block once more.
         """
         if self.kernels.recompute == "layer" and cache is None and torch.is_grad_enabled():
-            again = {"use_reentrant": False, "preserve_rng_state": False}  # nothing here is random
-            return checkpoint(self._through, state, vstate, **again)
+            # nothing here is random
+            options = {"use_reentrant": False, "preserve_rng_state": False}
+            return checkpoint(self._through, state, vstate, **options)
         return self._through(state, vstate, cache)
 
     def _through(self, state: Any, vstate: Any, cache: KVCache | None = None):
@@ -161,10 +162,10 @@ class Layer(nn.Module):
 
 
 class Stack(nn.Module):
-    """All layers of all passes, from the embeddings to what the head reads.
+    """All layers of all passes, from the embeddings to the head's input.
 
-    The unit of compilation where what flows between blocks grows. It has no parameters of its own:
-    its layers are registered in the model.
+    The unit of compilation where the state between blocks grows with depth. It has no parameters of
+    its own: its layers are registered in the model.
     """
 
     def __init__(self, passes: list[list[Layer]], final_rule: nn.Module) -> None:
@@ -172,7 +173,7 @@ class Stack(nn.Module):
         self.members = passes, final_rule  # in a tuple, which torch does not search for modules
 
     def forward(self, x0: Tensor, caches: list[KVCache] | None = None) -> Tensor:
-        """Embeddings (B, T, d) -> what the head reads, (B, T, d)."""
+        """Embeddings (B, T, d) -> the head's input, (B, T, d)."""
         passes, final_rule = self.members
         state = final_rule.open(x0)
         for n, layers in enumerate(passes):
@@ -229,15 +230,15 @@ class Model(nn.Module):
 
     @property
     def head_weight(self) -> Tensor:
-        """What the head multiplies with, (padded_vocab, d): the embedding where it is tied."""
+        """The head's weight, (padded_vocab, d): the embedding where it is tied."""
         return self.token.weight if self.config.tied else self.head.weight
 
     @property
     def passes(self) -> list[list[Layer]]:
         """The layers of each pass, bottom to top: the same ones N times, or with their own rules.
 
-        What changes from pass to pass is which module is called, not what a module does: all
-        layers of all passes share one graph when they are compiled.
+        Passes differ in which module is called, not in what a module does: all layers of all
+        passes share one compiled graph.
         """
         first = list(self.layers)
         return [first, *self._later] if self.per_pass else [first] * self.config.n_loops
@@ -253,10 +254,11 @@ class Model(nn.Module):
         return [rule for layer in self.every_layer for rule in layer.rules]
 
     def hidden(self, idx: Tensor, caches: list[KVCache] | None = None, past: int = 0) -> Tensor:
-        """Token ids (B, T) -> what the head reads, (B, T, d)."""
+        """Token ids (B, T) -> the head's input, (B, T, d)."""
         if past + idx.shape[1] > self.config.seq_len:
             raise RRError(
-                f"{past + idx.shape[1]} tokens do not fit: at most {self.config.seq_len} (seq_len)"
+                f"expected at most seq_len = {self.config.seq_len} tokens, got "
+                f"{past + idx.shape[1]}"
             )
         x0 = self.token(idx)
         if self.config.flavour == "gpt2":
@@ -265,21 +267,21 @@ class Model(nn.Module):
         return self.stack(x0, caches)
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Ids (B, T) -> logits (B, T, vocab_size); with targets (B, T), the mean loss in nats."""
+        """Ids (B, T) -> logits (B, T, vocab_size); with targets (B, T), `loss`."""
         x = self.hidden(idx)
         if targets is None:
             return F.linear(x, self.head_weight)[..., : self.config.vocab_size]
         return self.loss(x, targets)
 
     def loss(self, x: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss in nats per token, for what `hidden` returned and targets (B, T)."""
+        """The mean loss in nats per token, from the output of `hidden` and targets (B, T)."""
         given = x.flatten(0, 1), self.head_weight, targets.flatten(), self.config.vocab_size
         if self.kernels.loss == "whole":
             return cross_entropy.whole_cross_entropy(*given)
         return cross_entropy.linear_cross_entropy(*given, fused=self.kernels.loss == "fused")
 
     def caches(self) -> list[KVCache]:
-        """Empty caches, one a (pass, layer); layers whose values are block 1's hold none."""
+        """Empty caches, one per (pass, layer); layers that use block 1's values store none."""
         made: list[KVCache] = []
         for _ in range(self.config.n_loops):
             first = KVCache()
@@ -303,7 +305,7 @@ class Model(nn.Module):
         """Continue ids (1, T) by up to n_tokens, up to seq_len in all; ends early at id `stop`.
 
         temperature 0 takes the most probable token. `cached=False` recomputes every step: slower,
-        the same tokens.
+        with the same tokens.
         """
         caches = self.caches()
         for _ in range(min(n_tokens, self.config.seq_len - idx.shape[1])):
@@ -325,7 +327,7 @@ class Model(nn.Module):
 
 
 def at_loops(model: Model, loops: int, keep_scale: bool = False) -> Model:
-    """A copy of `model` that passes its stack `loops` times, with the same weights.
+    """A copy of `model` with the same weights whose stack is passed `loops` times.
 
     A rule whose scale depends on N (`scaled`, `deepnorm`) takes the scale of the new N; with
     keep_scale=True it keeps the one that it was trained at. Raises RRError where the parameters
@@ -340,8 +342,8 @@ def at_loops(model: Model, loops: int, keep_scale: bool = False) -> Model:
     trained = model.config.n_loops
     if model.per_pass and loops != trained:
         raise RRError(
-            f"{model.config.rule} has parameters for {trained} passes: "
-            f"loops={trained} is accepted, not {loops}"
+            f"{model.config.rule} has parameters for {trained} passes: expected loops={trained}, "
+            f"got {loops}"
         )
     other = Model(replace(model.config, n_loops=loops), model.kernels).to(model.token.weight)
     other.load_state_dict(model.state_dict())

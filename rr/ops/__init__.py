@@ -1,4 +1,4 @@
-"""The few operations that the model needs beyond torch's own, each beside its plain reference.
+"""Operations that the model needs beyond torch's own, each with a plain reference implementation.
 
 Shapes: B windows, T tokens, d channels, N = B·T tokens in a row, V vocabulary rows.
 """

@@ -9,14 +9,14 @@ from torch.nn import functional as F
 
 
 def sums(device: torch.device) -> torch.dtype:
-    """In what losses are added up on a device: float64, or float32 on mps, which has no more."""
+    """The dtype in which losses are summed on a device: float64, or float32 on mps, its widest."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Head and loss, a chunk of tokens at a time; gradients are formed on the way forward.
+    """Head and loss, a chunk of tokens at a time; the forward pass computes the gradients, too.
 
-    The whole (N, V) logits never exist: memory is one chunk of them. Products run in the dtype of
+    The whole (N, V) logits are never stored, only one chunk of them. Products run in the dtype of
     `hidden`, the softmax and both sums in at least float32.
     """
 
@@ -27,13 +27,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden)
         grad_weight = None
         total = torch.zeros((), dtype=wide, device=hidden.device)
-        # float16 holds nothing below 6e-8: there the mean's 1/n waits until the loss is scaled.
+        # float16 has no numbers below 6e-8: there the mean's 1/n is applied after loss scaling.
         now, ctx.later = (1, n) if hidden.dtype == torch.float16 else (n, None)
         softmax = _fused_softmax() if fused else _softmax
         for start in range(0, n, chunk):
             part = slice(start, start + chunk)
             target = targets[part, None]
-            # No name here for the (chunk, V) logits: they go as soon as the softmax has read them.
+            # The (chunk, V) logits get no name here, so that they are freed after the softmax.
             loss, grad = softmax(F.linear(hidden[part], rows), target, vocab_size, now)
             total += loss
             torch.mm(grad, rows, out=grad_hidden[part])
@@ -69,7 +69,7 @@ def _softmax(logits: Tensor, target: Tensor, vocab_size: int, now: int) -> tuple
 def _softmax_at_once(
     logits: Tensor, target: Tensor, vocab_size: int, now: int
 ) -> tuple[Tensor, Tensor]:
-    """The same without writes in place, which a compiler turns into three passes over logits."""
+    """`_softmax` without in-place writes, which a compiler fuses into three passes over logits."""
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     columns = torch.arange(wide.shape[1], dtype=torch.int32, device=wide.device)
     wide = wide.masked_fill(columns >= vocab_size, -torch.inf)
@@ -83,7 +83,7 @@ def _softmax_at_once(
 
 @functools.cache
 def _fused_softmax() -> Callable:
-    """`_softmax_at_once` by Inductor; compiled at its first call, once a shape."""
+    """`_softmax_at_once` compiled by Inductor, on the first call with each shape."""
     return torch.compile(_softmax_at_once, dynamic=False)
 
 
@@ -127,7 +127,7 @@ def linear_cross_entropy(
 
 
 def whole_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
-    """The same mean loss from all (N, vocab_size) logits at once, by autograd. The reference path.
+    """The same mean loss from all (N, vocab_size) logits at once, by autograd: the reference.
 
     Shapes as in `linear_cross_entropy`. Memory: the logits, their log-softmax and its gradient.
 
@@ -145,7 +145,7 @@ def whole_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, vocab_s
 def token_losses(
     hidden: Tensor, weight: Tensor, targets: Tensor, vocab_size: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Each token's loss (nats), the model's top-1 confidence, and whether the top-1 was right.
+    """Each token's loss (nats), the model's top-1 confidence, and whether the top-1 is correct.
 
     Shapes as in `linear_cross_entropy`; three tensors of (N,). For evaluation, in chunks.
 

@@ -8,7 +8,7 @@ from .norm import EPS, rms_norm
 
 
 def review_gate(h: Tensor, u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """`r = σ(W [rms(h) ; rms(u)] + b)`, (B, T, d). The reference path.
+    """`r = σ(W [rms(h) ; rms(u)] + b)`, (B, T, d): the reference.
 
     weight: (d, 2d), state half first; bias: (d,). Source: arXiv 2606.31859, equation 3.
 
@@ -23,12 +23,12 @@ def review_gate(h: Tensor, u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 class _GatedWrite(torch.autograd.Function):
-    """The gated write with its algebra done by hand; see `gated_write`.
+    """The gated write with a hand-derived backward pass; see `gated_write`.
 
     With s(x) = 1 / sqrt(mean(x²) + eps), W rms(x) = s(x) · W x: raw rows, scaled after.
     The sum of both inputs is one accumulated product, s_u · (W_h (s_h/s_u · h) + W_u u), so that
-    neither normalised inputs nor their concatenation exist. Saved for backward: h and u as they
-    came, r in the dtype of the products, and one float a token for each norm.
+    neither normalised inputs nor their concatenation are stored. Saved for backward: h and u, r in
+    the dtype of the products, and one float per token for each norm.
     """
 
     @staticmethod

@@ -5,9 +5,9 @@ package. The algebra is that of `ops.gated_write`: with s(x) = 1 / sqrt(mean(x²
 
     r = σ(s_u · (W_h a + W_u u) + b),  a = (s_h / s_u) h,  h' = h + r ⊙ u
 
-so the product runs on raw rows and its accumulator, still in registers, is turned into h'. Forward
-reads h once more than the floor, to have a in the products' dtype. Backward leaves its products
-to the vendor's library, between two kernels that make one pass each.
+so the product runs on raw rows and its accumulator, still in registers, becomes h'. Forward reads h
+once more than the minimum, to convert a to the products' dtype. Backward uses the vendor's library
+for its products, between two kernels of one pass each.
 
 Shapes: N tokens in a row, d channels. Tiles are BM tokens by BN channels, BK deep.
 """
@@ -29,7 +29,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def _rows(h, u, a, scale_h, scale_u, d, eps, TWO: tl.constexpr, BLOCK: tl.constexpr):
     """One token: both row scales, and a = h · s_h / s_u in the dtype of the products.
 
-    With one input, TWO false, h is that input and a is h as it came.
+    With one input, TWO is false, h is that input and a is h unchanged.
     """
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
@@ -97,7 +97,7 @@ def _write(
     BK: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """One tile of h' and r. Programs go down GROUP tiles of tokens at a time, to share W's."""
+    """One tile of h' and r. Programs take GROUP tiles of tokens together, to share tiles of W."""
     wide = tl.cdiv(d, BN)
     group, within = tl.program_id(0) // (GROUP * wide), tl.program_id(0) % (GROUP * wide)
     tall = min(tl.cdiv(n, BM) - group * GROUP, GROUP)
@@ -367,7 +367,7 @@ def gated_write(
     tensors on the CPU unless TRITON_INTERPRET=1 was set before this module was imported.
     """
     if dtype not in DTYPES:
-        raise RRError(f"the Triton gate computes in float32, bfloat16 or float16, not in {dtype}")
+        raise RRError(f"gate=triton needs float32, bfloat16 or float16, got {dtype}")
     if not (h.is_cuda or INTERPRETED):
         raise RRError("gate=triton needs a GPU: use gate=fast or gate=reference on the CPU")
     state, update = "state" in reads, "update" in reads

@@ -1,6 +1,6 @@
-"""The residual rules: what a sublayer reads from the stream, and how its update is written back.
+"""Residual rules: what a sublayer reads from the stream, and how its update is written back.
 
-Importing this package registers every rule; `RULES` is the registry all else derives from.
+Importing this package registers every rule in `RULES`.
 """
 
 from . import additive, depth, gates, streams

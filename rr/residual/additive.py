@@ -1,4 +1,4 @@
-"""Rules that add the update to an untouched stream, with a coefficient that reads nothing."""
+"""Rules that add the update to the stream with a coefficient that does not depend on the input."""
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from .base import ENDS, Normal, Option, Rule, Site, one_of, register, whole
 
 @register("standard")
 class Standard(Rule):
-    """h ← h + u: the pre-norm residual that nearly every transformer since GPT-2 uses."""
+    """h ← h + u: the pre-norm residual of nearly every transformer since GPT-2."""
 
     equation = r"h_l = h_{l-1} + u_l"
     source = "He et al. 2015 (1512.03385); pre-norm: Xiong et al. 2020 (2002.04745)"
@@ -36,15 +36,16 @@ class Constant(Rule):
 
 @register("scaled")
 class Scaled(Rule):
-    """h ← h + ε·u with ε = λ / (N·√(L/L_ref)): the scale under which looped stacks stay tame.
+    """h ← h + ε·u with ε = λ / (N·√(L/L_ref)), a scale for looped stacks.
 
     N passes over L unique blocks. `law` chooses the exponent on N: the two competitors of the
     looped paper are ε = 1 ("none") and ε = 1/√N ("sqrt"), both at L = L_ref. ε multiplies what a
-    branch puts out, never the carry. A checkpoint run at another N takes the ε of that N, unless it
-    is told to keep its own (`rr.model.at_loops`).
+    branch puts out, never the carry. A checkpoint run at another N takes the ε of that N, unless
+    keep_scale is set (`rr.model.at_loops`).
 
-    init=flat leaves the initial weights as large at every L, as in the paper, where ε alone knows
-    the depth. The default divides the branches' last weights by √(2L) besides, as every rule here.
+    init=flat keeps the initial weights equally large at every L, as in the paper, where only ε
+    depends on the depth. The default also divides the branches' last weights
+    by √(2L), like every rule here.
     """
 
     equation = r"h_l = h_{l-1} + \varepsilon\,u_l,\quad \varepsilon = \lambda N^{-1} (L/12)^{-1/2}"
@@ -83,7 +84,7 @@ def xavier(fan_in: int, fan_out: int) -> float:
 
 
 class OwnStart(Rule):
-    """Rules whose authors have initial weights of their own: init=paper takes those.
+    """Base of rules whose papers define initial weights: init=paper uses those.
 
     init=shared, the default, keeps the embedding that all rules here share, N(0, 0.02²), so that
     the first sublayer of a rule without a pre-norm reads a stream of rms 0.028. With init=paper the
@@ -94,9 +95,10 @@ class OwnStart(Rule):
     """
 
     options = {
-        "init": one_of("shared", "initial weights: shared by all rules, or the paper's own",
-                       "shared", "paper"),
-    }  # fmt: skip
+        "init": one_of(
+            "shared", "initial weights: shared by all rules, or the paper's own", "shared", "paper"
+        ),
+    }
 
     def open(self, x0: Tensor) -> Tensor:
         return x0 * self.site.d_model**0.5 if self.opt.init == "paper" else x0
@@ -121,7 +123,7 @@ class OwnStart(Rule):
 
 @register("rezero")
 class ReZero(OwnStart):
-    """h ← h + α·f(h) with one α = 0 a branch and no normalisation: the identity at the start.
+    """h ← h + α·f(h) with one α = 0 per branch and no norm: the identity at the start.
 
     At the first step only α has a gradient. norm=pre keeps the pre-norm, as the Review study's own
     code does; the original removes all norms. (Its reference code shares one α over the two
@@ -167,7 +169,7 @@ class ReZero(OwnStart):
 
 @register("layerscale")
 class LayerScale(Rule):
-    """h ← h + λ ⊙ u, one learned λ a channel, small at the start; pre-norm kept.
+    """h ← h + λ ⊙ u with one learned λ per channel, small at the start; with pre-norm.
 
     init=0 takes the paper's value for the depth: 0.1 up to 18 blocks, 1e-5 up to 24, 1e-6 beyond.
     """
@@ -205,8 +207,8 @@ class Fixup(OwnStart):
     """h ← h + s·f(h) without norms: branches end in zero, their other matrices start smaller.
 
     Their standard deviation is a usual one times S^(−1/(2m−2)), for S = 2L branches of m layers.
-    Here the usual one is 0.02, and m = 2. Left out, and so said: Fixup's scalar biases before each
-    layer, and the zero classifier, which a tied head cannot have.
+    Here the usual one is 0.02, and m = 2. Not implemented: Fixup's scalar biases before each layer,
+    and the zero classifier, which a tied head cannot have.
 
     init=paper: Xavier is the usual one, q, k and v held as one matrix of 3d × d, and attention has
     m = 4, so S^(−1/6) for these and S^(−1/2) for the MLP's first, as in the authors' transformer
@@ -252,7 +254,7 @@ class Fixup(OwnStart):
 
 @register("deepnorm")
 class DeepNorm(OwnStart):
-    """h ← norm(α·h + u): post-norm with a heavier carry and lighter branches.
+    """h ← norm(α·h + u): post-norm with a larger carry and smaller branches.
 
     Decoder-only constants for M = L·N blocks: α = (2M)^¼ and β = (8M)^(−¼), where β multiplies the
     Xavier gain of the value, output and MLP matrices. Here norm is RMSNorm, as everywhere in `rr`;

@@ -1,4 +1,4 @@
-"""The residual rule: protocol, self-description and registry.
+"""The residual rule: interface, self-description and registry.
 
 A rule stands between a sublayer (attention or MLP) and the residual stream:
 
@@ -6,11 +6,11 @@ A rule stands between a sublayer (attention or MLP) and the residual stream:
     u        = sublayer(x)           # the update it proposes, (B, T, d)
     state    = rule.write(state, u)  # how the proposal is written back
 
-`state = rule(state, sublayer)` is these three lines.
+`state = rule.around(state, sublayer)` is these three lines.
 
-Everything that is known about a rule, its class says itself: equation, source, parameters, FLOPs,
-coefficient and gain at initialisation. Matching, cost tables, the command line, the book and the
-test suite all read it from there.
+A rule's class declares everything about it: equation, source, parameters, FLOPs, coefficient and
+gain at initialisation. Parameter matching, cost tables, the command line, the book and the test
+suite read these declarations.
 """
 
 import inspect
@@ -28,14 +28,14 @@ from ..ops.backends import DEFAULT, Kernels
 from ..ops.norm import EPS, rms_norm
 from . import own
 
-# Fills a tensor with N(0, std): the model's init table hands rules its own random stream.
+# Fills a tensor with N(0, std), from the random stream of the model's init table.
 Normal = Callable[[Tensor, float], None]
 ENDS = ("out", "down")  # the matrices that end a branch: attention's and the MLP's
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where a rule sits: one sublayer of the stack, or the read before the head ("final").
+    """The position of a rule: one sublayer of the stack, or the read before the head ("final").
 
     Example:
         >>> from rr.residual import Site
@@ -49,7 +49,7 @@ class Site:
     d_model: int
     n_head: int
     n_loops: int = 1  # N, passes
-    pass_: int | None = None  # which pass, where a rule has one copy a pass; None: shared
+    pass_: int | None = None  # the pass, where each pass has its own copy of the rule; None: shared
     norm: bool = True  # False: the branch normalises what it reads, and the rule does not
 
     @property
@@ -79,17 +79,17 @@ def one_of(default: str, meaning: str, *words: str) -> Option:
 
 
 def whole(default: int, meaning: str, least: int) -> Option:
-    """An option whose value is a whole number."""
-    accepts = f"a whole number of at least {least}"
+    """An option whose value is an integer."""
+    accepts = f"an integer ≥ {least}"
     return Option(default, meaning, accepts, lambda number: number >= least)
 
 
 class Described(nn.Module):
-    """What residual rules and value rules share: options and a description of themselves.
+    """Base of residual rules and value rules: options and self-description.
 
     equation        LaTeX
-    source          where it was published
-    options         name -> Option; the values are found in `self.opt`
+    source          the publication
+    options         name -> Option; their values are in `self.opt`
     matrix_names    own parameters that are matrices and so subject to weight decay
 
     Example:
@@ -111,15 +111,15 @@ class Described(nn.Module):
         self.opt = SimpleNamespace(**(defaults | given))
 
     def reset(self, normal: Normal) -> None:
-        """Initial values of the rule's own parameters; called once by the model's init table."""
+        """Set the rule's own parameters to their initial values; called by `initialise`."""
 
     @classmethod
     def parse(cls, given: dict[str, str]) -> dict[str, Any]:
-        """Typed option values from the words after the colon; RRError names what is accepted."""
+        """Typed option values from the words after the colon; RRError for unknown or bad ones."""
         values = {}
         for key, word in given.items():
             if key not in cls.options:
-                known = nearest(key, cls.options) if cls.options else "it has none"
+                known = nearest(key, cls.options) if cls.options else "it has no options"
                 raise RRError(f"rule {cls.name!r} has no option {key!r}: {known}")
             option = cls.options[key]
             try:
@@ -128,23 +128,23 @@ class Described(nn.Module):
             except (ValueError, TypeError):
                 ok = False
             if not ok:
-                raise RRError(f"{cls.name}: {key}={word} is not accepted: {option.accepts}")
+                raise RRError(f"{cls.name}: {key} must be {option.accepts}, got {word}")
             values[key] = value
         return values
 
 
-# In a looped model all passes share a rule's parameters, norm gains included, unless it is told to
-# have a copy for each: an option of every rule that can be looped.
+# In a looped model all passes share a rule's parameters, norm gains included, unless per_pass=1
+# gives each pass its own: an option of every rule that can be looped.
 PER_PASS = {
     "per_pass": Option(0, "1: parameters of its own in each pass", "0 or 1", lambda n: n in (0, 1))
 }
 
 
 class Rule(Described):
-    """Base of every residual rule; by itself it is the pre-norm read, and does not write.
+    """Base of every residual rule: reads with a pre-norm; subclasses define `write`.
 
-    `state` says what flows between layers: a "tensor" (B, T, d), several "streams" (B, T, n, d), or
-    a "list" of tensors that grows with depth.
+    `state` is the kind of state that flows between layers: a "tensor" (B, T, d), several "streams"
+    (B, T, n, d), or a "list" of tensors that grows with depth.
 
     Example:
         >>> import rr
@@ -175,10 +175,10 @@ class Rule(Described):
         if site.kind != "final" or self.at_final:
             self.build(site, config)
 
-    # -- what a rule does ---------------------------------------------------------------------
+    # -- computation --------------------------------------------------------------------------
 
     def build(self, site: Site, config: ModelConfig) -> None:
-        """Create the rule's own parameters; the final site reads only and mostly has none."""
+        """Create the rule's own parameters; at the final site, which only reads, mostly none."""
 
     def open(self, x0: Tensor) -> Any:
         """The stream at the bottom, from the embeddings x0 (B, T, d)."""
@@ -189,12 +189,12 @@ class Rule(Described):
         return rms_norm(x, self.gain, eps) if self.site.norm else x
 
     def read(self, state: Any) -> tuple[Tensor, Any]:
-        """What the sublayer sees, (B, T, d): here the pre-norm of h."""
+        """The sublayer's input (B, T, d), here the pre-norm of h, and the state."""
         return self.prenorm(state), state
 
     def write(self, state: Any, u: Tensor) -> Any:
-        """The stream after the update u (B, T, d) was written."""
-        raise TypeError(f"{type(self).__name__} does not say how it writes: define write(state, u)")
+        """The state after writing the update u (B, T, d)."""
+        raise TypeError(f"{type(self).__name__} has no write: define write(state, u)")
 
     def forward(self, state: Any, u: Tensor) -> Any:
         """`write`, called as a module, so that forward hooks see and may replace every write."""
@@ -229,7 +229,7 @@ class Rule(Described):
         if self.norm_params(self.site):
             nn.init.ones_(self.gain)
 
-    # -- what a rule says about itself ----------------------------------------------------------
+    # -- self-description -----------------------------------------------------------------------
 
     def params(self, site: Site) -> int:
         """Trainable scalars of this site: the norm's gain and the rule's own."""
@@ -245,7 +245,7 @@ class Rule(Described):
         return 0
 
     def matmul_flops(self, site: Site) -> int:
-        """FLOPs a token of the rule's own matrix products, forward (2 a multiply-add)."""
+        """Forward FLOPs per token of the rule's own matrix products (2 per multiply-add)."""
         return 0
 
     def coefficient(self, site: Site) -> float | None:
@@ -268,7 +268,7 @@ class Rule(Described):
         return 0.02 * (self.branch_gain(site) if part in ENDS else 1.0)
 
     def embedding_std(self) -> float:
-        """Initial standard deviation of the token embedding; asked of the final site's rule."""
+        """Initial standard deviation of the token embedding; read from the final site's rule."""
         return 0.02
 
 
@@ -297,7 +297,7 @@ def register(name: str) -> Callable[[type[Described]], type[Described]]:
             raise RRError(f"rule {name!r} must state its equation and source")
         there = REGISTRY[cls.kind].get(name)
         if there is not None and own.ships(there) and not own.ships(cls):
-            raise RRError(f"rule {name!r} ships with rr: any other name is accepted for your own")
+            raise RRError(f"rule {name!r} is part of rr: register yours under another name")
         cls.name = name
         REGISTRY[cls.kind][name] = cls
         return cls
@@ -321,20 +321,22 @@ def resolve(spec: str, kind: str = "residual") -> tuple[type[Described], dict[st
         cls, (path, _, class_name) = own.load(name), name.rpartition(":")
         if not (inspect.isclass(cls) and issubclass(cls, Described) and cls.kind == kind):
             base = "rr.Rule" if kind == "residual" else "rr.residual.values.ValueRule"
-            raise RRError(f"{path} has no {kind} rule named {class_name!r}: a subclass of {base}")
-        if "name" not in vars(cls):  # nor is it the one that it derives from
+            raise RRError(
+                f"{path} has no {kind} rule named {class_name!r}: expected a subclass of {base}"
+            )
+        if "name" not in vars(cls):  # it would inherit the name of its base class
             cls.name = class_name
     elif name in known:
         cls = known[name]
     else:
         what = "rule" if kind == "residual" else "value rule"
-        accepted = nearest(name, known)
-        raise RRError(f"unknown {what} {name!r}: {accepted}, or your own as my_rule.py:Class")
+        names = nearest(name, known)
+        raise RRError(f"unknown {what} {name!r}: {names}, or your own as my_rule.py:Class")
     return cls, cls.parse(given)
 
 
 def canonical(spec: str, kind: str = "residual") -> str:
-    """One text for one rule: defaults left out, options sorted; what a run's id is made from.
+    """The canonical text of a rule, for a run's id: sorted options, without defaults.
 
     Example:
         >>> from rr.residual import canonical
@@ -348,7 +350,7 @@ def canonical(spec: str, kind: str = "residual") -> str:
 
 
 def content(spec: str, kind: str = "residual") -> str:
-    """What a run's id holds of a rule beside its name: "" for one that ships with `rr`.
+    """The content hash of a rule in a run's id; "" for a rule that is part of `rr`.
 
     Example:
         >>> from rr.residual import content

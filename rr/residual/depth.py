@@ -1,6 +1,6 @@
-"""Rules that look back: a sublayer or block mixes what earlier depths wrote, not only the sum.
+"""Rules that look back: a sublayer or block reads earlier outputs, not only their sum.
 
-Their state is a list that grows with depth, so a model that runs them compiles as one graph.
+Their state is a list that grows with depth, so that the whole stack compiles as one graph.
 """
 
 import torch
@@ -12,9 +12,9 @@ from .base import Normal, Option, Rule, Site, one_of, register, whole
 
 
 def unlooped(rule: Rule, site: Site) -> None:
-    """Raise unless the stack is passed once: the weights of a look back belong to one depth."""
+    """Raise RRError unless the stack is passed once: each look-back weight belongs to one depth."""
     if site.n_loops != 1:
-        raise RRError(f"{rule.name} mixes fixed depths: loops=1 is accepted, not {site.n_loops}")
+        raise RRError(f"{rule.name} mixes fixed depths and needs loops=1, got {site.n_loops}")
 
 
 @register("denseformer")
@@ -25,7 +25,7 @@ class DenseFormer(Rule):
     at the start, so it begins as the standard residual. period=p mixes after every p-th block only;
     dilation=k reaches every k-th output back from the own one.
 
-    State: [Y or the stream inside a block, X_0, X_1, …].
+    State: [Y, or the stream inside a block; X_0, X_1, …].
     """
 
     equation = r"Y_i = \sum_{j=0}^{i} \alpha_{ij} X_j,\quad X_{i+1} = B_{i+1}(Y_i)"
@@ -43,7 +43,7 @@ class DenseFormer(Rule):
             self.alpha = nn.Parameter(torch.empty(len(self.reach)))
 
     def _reach(self, site: Site) -> list[int]:
-        """Indices j of the outputs that are mixed at this site, the own one last."""
+        """Indices j of the outputs that are mixed at this site, its own last."""
         if site.kind != "mlp" or site.block % self.opt.period:
             return []
         return list(range(site.block, -1, -self.opt.dilation))[::-1]
@@ -76,7 +76,7 @@ class DenseFormer(Rule):
 
 @register("attnres")
 class AttnRes(Rule):
-    """Each sublayer attends over what all earlier ones wrote: softmax over depth, token by token.
+    """Each sublayer attends over the updates of all earlier ones: softmax over depth per token.
 
     Sources v_0 (embedding), v_1, …: the *updates*, not their sums. Keys are normalised, values are
     raw; the query w_l is learned, the same for every token, and zero at the start, so that the
@@ -103,7 +103,7 @@ class AttnRes(Rule):
     at_final = True
     options = {
         "size": Option(
-            1, "sublayers a block; 1 is the full form", "a divisor of 2L", lambda n: n > 0
+            1, "sublayers per block; 1 is the full form", "a divisor of 2L", lambda n: n > 0
         ),
         "query": one_of("learned", "learned, or zero for a uniform mean", "learned", "zero"),
         "neutral": Option(
@@ -115,8 +115,7 @@ class AttnRes(Rule):
         unlooped(self, site)
         if 2 * site.n_layer % self.opt.size:
             raise RRError(
-                f"attnres: size={self.opt.size} does not divide the {2 * site.n_layer} sublayers: "
-                "a divisor is accepted"
+                f"attnres: size must divide the {2 * site.n_layer} sublayers, got {self.opt.size}"
             )
         if self.learned:
             self.query = nn.Parameter(torch.zeros(site.d_model))

@@ -1,4 +1,4 @@
-"""Rules whose coefficient is a gate: a number between 0 and 1 for each token and channel."""
+"""Rules whose coefficient is a gate: a number between 0 and 1 per token and channel."""
 
 import math
 
@@ -18,7 +18,7 @@ class Gated(Rule):
     """Base of the gates: one weight matrix (d, inputs·d) and a bias (d,)."""
 
     inputs = 1  # how many vectors of d channels the gate reads
-    convex = False  # whether what the gate lets in pushes out as much of the state
+    convex = False  # whether the state's coefficient is 1 minus the gate
     matrix_names = ("weight",)
     options = {"bias": Option(0.0, "initial gate bias; negative starts near carry")}
 
@@ -47,7 +47,7 @@ class Gated(Rule):
 
 
 class StateGated(Gated):
-    """A gate on the raw state, with weights that start at N(0, 0.02) as every linear layer's."""
+    """A gate on the raw state, with weights initialised N(0, 0.02²) like every linear layer."""
 
     def gate(self, h: Tensor, u: Tensor) -> Tensor:
         return torch.sigmoid(F.linear(h, self.weight, self.bias))
@@ -62,7 +62,7 @@ class StateGated(Gated):
 
 
 class Convex:
-    """The convex write: what the gate lets in pushes as much of the old state out."""
+    """The convex write (1 − r) ⊙ h + r ⊙ u."""
 
     convex = True
 
@@ -87,10 +87,10 @@ class Highway(StateGated):
 
 
 class NormedGate(Gated):
-    """σ(W[…] + b) on RMS-normalised inputs, W = 0 at the start, with the options its users ask for.
+    """Gates σ(W[…] + b) on RMS-normalised inputs, with W = 0 at the start.
 
     rank        W = P·Q of this rank, P = 0 at the start; 0: dense
-    granularity one gate a channel, a head (d/H channels share it) or a token ("scalar")
+    granularity one gate per channel, per head (d/H channels share it) or per token ("scalar")
     groups      G: group g reads the g-th part of the channels of each input and writes the g-th
                 part of r, so that W has 1/G of the dense weights
     gain        1: learned gains inside the gate's norms, 1 at the start
@@ -110,11 +110,13 @@ class NormedGate(Gated):
         d, wide, out = site.d_model, len(self.inputs_read) * site.d_model, self.width(site)
         rank, groups = self.opt.rank, self.opt.groups
         if rank > d:
-            raise RRError(f"{self.name}: rank={rank} is above the width: 0 to {d} is accepted")
+            raise RRError(
+                f"{self.name}: rank must be an integer from 0 to the width {d}, got {rank}"
+            )
         if d % groups or (groups > 1 and (rank or out != d)):
             raise RRError(
-                f"{self.name}: groups={groups} is not accepted: a divisor of the width {d}, "
-                "with granularity=channel and rank=0"
+                f"{self.name}: groups must divide the width {d}, with granularity=channel and "
+                f"rank=0, got groups={groups}"
             )
         if rank:
             self.weight = nn.Parameter(torch.zeros(out, rank))
@@ -129,22 +131,22 @@ class NormedGate(Gated):
 
     @property
     def inputs_read(self) -> tuple[str, ...]:
-        """Which of state and update the gate sees."""
+        """Which of state and update the gate reads."""
         return self.reads
 
     @property
     def dense(self) -> bool:
-        """Whether W is one dense matrix with a row for each channel: what the fast path knows."""
+        """Whether W is one dense matrix with a row per channel, as the fast kernels need."""
         o = self.opt
         return not o.rank and o.groups == 1 and o.granularity == "channel"
 
     @property
     def plain(self) -> bool:
-        """Whether this is the study's own gate: both inputs, dense, one gate a channel."""
+        """Whether this is the study's own gate: both inputs, dense, one gate per channel."""
         return self.inputs_read == ("state", "update") and self.dense and not self.opt.gain
 
     def width(self, site: Site) -> int:
-        """Gates a token: d, H or 1."""
+        """Gates per token: d, H or 1."""
         return {"channel": site.d_model, "head": site.n_head, "scalar": 1}[self.opt.granularity]
 
     def reset(self, normal: Normal) -> None:
@@ -200,7 +202,7 @@ class NormedGate(Gated):
 
 @register("state-gate")
 class StateGate(NormedGate):
-    """The Review gate that sees only the normalised state: half of what `review` reads."""
+    """The Review gate that reads only the normalised state."""
 
     equation = r"h_l = h_{l-1} + \sigma(W\,\mathrm{rms}(h_{l-1}) + b) \odot u_l"
     source = f"an ablation that {STUDY} lacks"
@@ -209,7 +211,7 @@ class StateGate(NormedGate):
 
 @register("update-gate")
 class UpdateGate(NormedGate):
-    """The Review gate that sees only the normalised update: the other half."""
+    """The Review gate that reads only the normalised update."""
 
     equation = r"h_l = h_{l-1} + \sigma(W\,\mathrm{rms}(u_l) + b) \odot u_l"
     source = f"an ablation that {STUDY} lacks"
@@ -230,7 +232,7 @@ class Review(NormedGate):
     source = STUDY
     options = {
         **NormedGate.options,
-        "inputs": one_of("both", "what the gate sees", "both", "state", "update"),
+        "inputs": one_of("both", "what the gate reads", "both", "state", "update"),
     }
 
     @property
@@ -240,7 +242,7 @@ class Review(NormedGate):
 
 @register("review-convex")
 class ReviewConvex(Convex, Review):
-    """The convex form of the Review gate, the one that the study reports as failing with depth."""
+    """The convex form of the Review gate, which the study reports to fail with depth."""
 
     equation = (
         r"h_l = (1 - r_l) \odot h_{l-1} + r_l \odot u_l,\quad "
@@ -251,7 +253,7 @@ class ReviewConvex(Convex, Review):
 
 @register("highway-carry")
 class HighwayCarry(Convex, StateGated):
-    """The Highway network of 2015, its transform the sublayer's update, biased towards carry."""
+    """The Highway network of 2015, with the sublayer's update as transform, biased to carry."""
 
     equation = r"h_l = (1 - r_l) \odot h_{l-1} + r_l \odot u_l,\quad r_l = \sigma(W h_{l-1} + b)"
     source = "Highway Networks (1505.00387)"
@@ -260,7 +262,7 @@ class HighwayCarry(Convex, StateGated):
 
 @register("gtrxl")
 class GTrXL(Rule):
-    """The GRU gate of GTrXL: the first gate on a residual that read the update it lets in.
+    """The GRU gate of GTrXL, the first gate on a residual that reads the update it gates.
 
     r = σ(W_r u + U_r h), z = σ(W_z u + U_z h − b), ĥ = tanh(W_g u + U_g(r ⊙ h)). The bias b > 0
     starts near carry; 2 is what implementations use. relu=1 passes the update through a ReLU

@@ -1,11 +1,11 @@
-"""A reader's own rules: loaded from a file, and named by their content in a run's id.
+"""Users' own rules: loaded from a file, and identified in a run's id by a hash of their content.
 
-A rule that ships with `rr` is known by its name: the version of the package says what it does. A
-rule from elsewhere can change under its name from one cell of a notebook to the next. So a run
-carries its content, as a SHA-256, and a changed rule is another run.
+A rule that is part of `rr` is identified by its name, because the version of the package determines
+what it does. A rule from elsewhere can change under its name from one cell of a notebook to the
+next. So a run's id contains the SHA-256 of its content, and a changed rule is another run.
 
-A file is code, and whoever shares a run or a model can name one in it. So a file is imported only
-when the caller has named it: `allow` notes what is in it, and all else is refused.
+A file is code, and a shared run or model can name any file. So a file is imported only after the
+caller has named it: `allow` records its content, and every other file is refused.
 """
 
 import dis
@@ -23,14 +23,13 @@ import torch
 
 from ..config import MIB, RRError, file_bytes, parse_spec
 
-# What Python, torch and the registry put into a class by themselves, and words for people.
+# Class attributes set by Python, torch and the registry, and documentation.
 _NOT_CONTENT = {
     "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__",
     "__dict__", "__doc__", "__firstlineno__", "__module__", "__qualname__",
     "__static_attributes__", "__weakref__", "name", "equation", "source",
 }  # fmt: skip
-# Modules that have moved since the first run of a rule that names them: a name that is hashed stays
-# the one it had then, so that the ids of recorded runs stay.
+# Former names of modules that have moved: hashes use these, so that ids of recorded runs stay.
 _FORMER = {
     "rr.residual.stack": "rr.model",  # site_of
     "rr.residual.values": "rr.values",
@@ -54,15 +53,15 @@ def ships(cls: type) -> bool:
     return cls.__module__.split(".")[0] == __name__.split(".")[0]
 
 
-# What may be imported: the content of a file when the caller named it, by its path as written.
+# Files that may be imported: path as written -> content when the caller named it.
 _ALLOWED: dict[str, bytes] = {}
 
 
 def allow(*specs: str) -> None:
-    """Let the files of these rules, `path.py:Class`, be imported as they are now.
+    """Allow the files of these rules, `path.py:Class`, to be imported with their current content.
 
-    For names that the caller gives, and never for one that was read from a file. A name without a
-    file needs no leave. Raises RRError where there is no such file.
+    Only for names that the caller gives, never for one that was read from a file. Rules without a
+    file are always allowed. Raises RRError where there is no such file.
 
     Example:
         >>> import rr
@@ -83,13 +82,13 @@ def allow(*specs: str) -> None:
 def as_allowed(
     read: Sequence[tuple[str, str | None]], given: str | Sequence[str], where: str
 ) -> list[str]:
-    """Rules that were read from `where`, in the form that can be resolved: files are the caller's.
+    """Rules that were read from `where`, with their files replaced by those the caller allows.
 
-    read: each rule with the SHA-256 that was recorded of its content, "" for none and None where
-    none is ever recorded. given: the rules that the caller allows, `path.py:Class` each. A rule in
-    a file needs one of the same class, whose file has that content; without one, a file of that
-    content which was allowed before. The path that was read is opened only to tell its SHA-256.
-    Raises RRError, one line, for any other rule in a file, and for one that is given in vain.
+    read: each rule with the recorded SHA-256 of its content, "" for none and None where none is
+    ever recorded. given: the rules that the caller allows, `path.py:Class` each. A rule in a file
+    needs one of the same class whose file has that content; without one, a file of that content
+    which was allowed before. The path that was read is opened only to report its SHA-256. Raises
+    RRError, one line, for any other rule in a file, and for an allowed rule that is not used.
 
     Example:
         >>> from rr.residual import as_allowed
@@ -100,20 +99,22 @@ def as_allowed(
     for theirs in given:
         name, options = parse_spec(theirs)
         if ".py:" not in name or options:
-            raise RRError(f"rule {theirs!r} cannot be allowed: path.py:Class alone is accepted")
+            raise RRError(
+                f"rule {theirs!r} cannot be allowed: expected path.py:Class without options"
+            )
     named: dict[str, bytes] = {}
     specs = [_as_allowed(spec, was, given, named, where) for spec, was in read]
     for theirs in given:
         if all(parse_spec(spec)[0] != theirs for spec in specs):
             raise RRError(f"{where} names no rule {theirs}: it names {' and '.join(specs)}")
-    _ALLOWED.update(named)  # all or none: what is refused leaves nothing that may be imported
+    _ALLOWED.update(named)  # all or none: after an error nothing more may be imported
     return specs
 
 
 def _as_allowed(
     spec: str, was: str | None, given: list[str], named: dict[str, bytes], where: str
 ) -> str:
-    """One rule of `as_allowed`; named: gets the content of the file that it needs."""
+    """One rule of `as_allowed`; adds the content of the file it needs to `named`."""
     name, _ = parse_spec(spec)
     if ".py:" not in name:
         return spec
@@ -124,11 +125,11 @@ def _as_allowed(
         path, other = _parts(theirs)
         if other == class_name:
             code = _bytes(path)
-            found = _sha256(code)
-            if was not in (None, found):
+            current = _sha256(code)
+            if was not in (None, current):
                 raise RRError(
-                    f"{theirs} is not the rule of {where}: its file has SHA-256 {found}, and "
-                    f"{was} was recorded: the file as it was is accepted"
+                    f"{theirs} is not the rule of {where}: its file has SHA-256 {current}, and "
+                    f"{was} was recorded: restore the file"
                 )
             named[path] = code
             return spec.replace(name, theirs, 1)
@@ -139,16 +140,19 @@ def _as_allowed(
 
 
 def _refusal(name: str, where: str, was: str | None, how: str) -> str:
-    """One line: which rule, which file and its SHA-256, and how it is allowed."""
+    """The message of a refused rule: the file, its SHA-256, and how to allow it."""
     path, _ = _parts(name)
-    if not name.isprintable():  # it would say something else on a terminal
-        return f"{where} names a rule in a file, {name!r}: a path that can be printed is accepted"
+    if not name.isprintable():  # a terminal would show something else
+        return f"{where} names a rule in a file, {name!r}: expected a path of printable characters"
+    current = ""
     try:
-        found = _sha256(_bytes(path))
-        here = f"{path} has SHA-256 {found}"
+        current = _sha256(_bytes(path))
+        here = f"{path} has SHA-256 {current}"
     except RRError as error:
-        found, here = "", str(error).partition(":")[0]
-    recorded = ", as recorded" if was == found else f"; recorded was {was}" if was else ""
+        here = str(error).partition(":")[0]
+    recorded = ""
+    if was:
+        recorded = ", as recorded" if was == current else f"; recorded was {was}"
     return (
         f"{where} names a rule in a file, {name}, and none of its code was run ({here}{recorded}): "
         f"read the file, then allow it: {how}"
@@ -156,22 +160,22 @@ def _refusal(name: str, where: str, was: str | None, how: str) -> str:
 
 
 def load(name: str) -> Any:
-    """What a reader's file defines under a name, `path.py:Name`; None where there is none.
+    """The object that `path.py:Name` names in a user's file; None where there is none.
 
-    What runs is the content that the file had when it was allowed. Raises RRError where it was not,
-    or cannot be imported.
+    The code that runs is the file's content when it was allowed. Raises RRError where it was not
+    allowed, or cannot be imported.
     """
     path, class_name = _parts(name)
     code = _allowed_bytes(name)
     try:
         module = _module(path, code)
-    except (Exception, SystemExit) as error:  # whatever the file raises is the reader's one line
+    except (Exception, SystemExit) as error:  # any error of the file becomes one line
         raise RRError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     return getattr(module, class_name, None)
 
 
 def content(spec: str, cls: type) -> str:
-    """SHA-256 of a rule's content, in hexadecimal; "" for one that ships with `rr`.
+    """SHA-256 of a rule's content, in hexadecimal; "" for a rule that is part of `rr`.
 
     Of a rule in a file: the file's bytes. Of a class that was registered from elsewhere, such as a
     notebook: its functions as Python compiled them, its attributes, and the functions, classes and
@@ -191,7 +195,7 @@ def content(spec: str, cls: type) -> str:
 
 
 def _dotted(made: Any) -> str:
-    """The name of something installed, as a run's id hashes it."""
+    """The name by which a run's id identifies an installed object."""
     return f"{_FORMER.get(made.__module__, made.__module__)}.{made.__qualname__}"
 
 
@@ -222,9 +226,9 @@ def _allowed_bytes(name: str) -> bytes:
 
 @lru_cache(maxsize=32)
 def _module(path: str, code: bytes) -> ModuleType:
-    """A reader's file as a module, run once for as long as its bytes stay.
+    """A user's file as a module, executed once per content.
 
-    So all sublayers share one class, and what runs is what the run's id has hashed.
+    So all sublayers share one class, and the code that runs is the code in the run's id.
     """
     module = ModuleType(Path(path).stem)
     module.__file__ = path
@@ -233,11 +237,11 @@ def _module(path: str, code: bytes) -> ModuleType:
 
 
 class _Walk:
-    """Words that say all that a rule computes, each function and class once."""
+    """Words that determine what a rule computes, each function and class once."""
 
     def __init__(self, name: str, cls: type) -> None:
         self.name, self.met = name, set()
-        # what stands where the rule stands is the reader's; the rest is installed, and has a name
+        # modules of the user's own classes; everything else is installed and identified by name
         self.home = {base.__module__ for base in cls.__mro__ if not _installed(base)}
 
     def rule(self, cls: type) -> Iterator[str]:
@@ -253,7 +257,7 @@ class _Walk:
         for key in sorted(vars(cls).keys() - _NOT_CONTENT):
             yield key
             value = vars(cls)[key]
-            if key == "options":  # their meaning is words, and what every rule has is not its own
+            if key == "options":  # only defaults, and only of options that rr's classes lack
                 there = {}
                 for base in filter(_installed, reversed(cls.__mro__)):
                     there |= getattr(base, key, {})
@@ -261,7 +265,7 @@ class _Walk:
             yield from self.value(value, key)
 
     def value(self, value: Any, where: str) -> Iterator[str]:
-        """`where`: its name, for the reader's line where it cannot be told."""
+        """The words of one value; where: its name, for the error message."""
         if isinstance(value, _PLAIN):
             yield f"{type(value).__name__} {value!r}"
         elif isinstance(value, torch.Tensor | np.ndarray):
@@ -289,7 +293,7 @@ class _Walk:
         else:
             raise RRError(
                 f"rule {self.name!r} uses {where!r}, a {type(value).__name__}, which a run's id "
-                "cannot name: numbers, words, tensors, functions and lists of them are accepted"
+                "cannot hash: use numbers, strings, tensors, functions and lists of them"
             )
 
     def function(self, made: FunctionType, where: str) -> Iterator[str]:
@@ -310,7 +314,7 @@ class _Walk:
             yield from self.value(made.__globals__[key], key)
 
     def code(self, code: CodeType, where: str) -> Iterator[str]:
-        """Instructions and what they refer to; not where they stand, and no documentation."""
+        """Instructions and their operands, without line numbers and documentation."""
         yield f"{code.co_argcount} {code.co_posonlyargcount} {code.co_kwonlyargcount}"
         yield f"{code.co_flags & 0x3FF} {code.co_exceptiontable.hex()}"
         for step in dis.get_instructions(code):
@@ -325,12 +329,12 @@ class _Walk:
 
 
 def _installed(cls: type) -> bool:
-    """Whether a class that a rule derives from is of this package, of Python or of torch."""
+    """Whether a base class of a rule is part of this package, of Python or of torch."""
     return ships(cls) or cls.__module__.split(".")[0] in ("builtins", "torch", "abc", "typing")
 
 
 def _globals(code: CodeType) -> set[str]:
-    """Names that a function, or one inside it, takes from its module."""
+    """The global names that a function and its inner functions use."""
     inner = (_globals(part) for part in code.co_consts if isinstance(part, CodeType))
     taken = ("LOAD_GLOBAL", "LOAD_NAME")
     return {i.argval for i in dis.get_instructions(code) if i.opname in taken}.union(*inner)

@@ -1,4 +1,4 @@
-"""Rules that carry several streams: what a sublayer reads and where it writes are both learned."""
+"""Rules with several streams, whose reads, mixes and writes are learned."""
 
 import torch
 from torch import Tensor, nn
@@ -29,11 +29,11 @@ class HyperConnections(Rule):
     ones: every stream holds the standard residual. The head reads the sum of the streams.
 
     dynamic=1 adds to each coefficient s·tanh(rms(H) W), with W (d, n + 2) = 0 and s = 0.01 at the
-    start: each stream speaks for its own coefficients (the paper's norm is LayerNorm).
+    start: each stream determines its own coefficients (the paper's norm is LayerNorm).
 
     sinkhorn=1 is mHC (2512.24880): the coefficients become logits of A_m = σ(·), B = 2σ(·) and of
     an A_r that 20 Sinkhorn steps make doubly stochastic (the paper's H_res is A_rᵀ). dynamic=1 then
-    adds s·(rms(vec H) W) without tanh, W (n·d, n(n + 2)): all streams together speak for each
+    adds s·(rms(vec H) W) without tanh, W (n·d, n(n + 2)): all streams together determine each
     coefficient, with one s each for A_m, A_r and B. The paper gives s = 0.01, n = 4 and 20 steps
     but, as far as we have read it, no initial logits: here ±3 (stream l mod n and the diagonal +3)
     and 0 for B, as PaddleFleet sets them. All streams are equal at the start and A_r's columns
@@ -52,7 +52,7 @@ class HyperConnections(Rule):
 
     def build(self, site: Site, config: ModelConfig) -> None:
         n = self.opt.streams
-        # Columns: A_m (1), A_r (n), B (1), one row a stream.
+        # Columns: A_m (1), A_r (n), B (1), one row per stream.
         self.static = nn.Parameter(torch.empty(n, n + 2))
         if self.opt.dynamic:
             self.dynamic = nn.Parameter(torch.empty(*self._projection(site)))
@@ -100,7 +100,7 @@ class HyperConnections(Rule):
         return read, mix, spread
 
     def read(self, state: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | Tensor]:
-        """The final site reads the streams' sum; elsewhere B goes along to the write."""
+        """The final site reads the streams' sum; elsewhere B is passed to the write."""
         if self.site.kind == "final":
             return self.prenorm(state.sum(-2)), state
         read, mix, spread = self.coefficients(state)
@@ -130,4 +130,4 @@ class HyperConnections(Rule):
         return 2 * (site.d_model * n * (n + 1) + project)
 
     def coefficient(self, site: Site) -> None:
-        return None  # one coefficient a stream
+        return None  # one coefficient per stream

@@ -1,9 +1,9 @@
-"""The value rules: what a block's attention mixes, its own values or also the first block's.
+"""Value rules: whether attention mixes a block's own values, or also those of earlier blocks.
 
     v', vstate = rule.values(v, vstate)     # before attention; v is None without own values
     y          = rule.after(y, v', vstate)  # after attention, before the output projection
 
-`vstate` is what a value rule carries from block to block of one pass.
+`vstate` is the state that a value rule passes from block to block within one pass.
 """
 
 import math
@@ -18,7 +18,7 @@ from .base import Normal, whole
 
 
 class ValueRule(Described):
-    """Base of the value rules: every block uses its own values, nothing is carried."""
+    """Base of the value rules: every block uses its own values and passes nothing on."""
 
     kind = "values"
 
@@ -49,11 +49,11 @@ class ValueRule(Described):
         return 0
 
     def matmul_flops(self, site: Site) -> int:
-        """FLOPs a token of the rule's own matrix products, forward."""
+        """Forward FLOPs per token of the rule's own matrix products."""
         return 0
 
     def saved(self, config: ModelConfig) -> tuple[int, int]:
-        """(parameters, forward FLOPs a token) of the value projection this block goes without."""
+        """(parameters, forward FLOPs per token) of a value projection that this block lacks."""
         if self.has_own_v(self.site.block):
             return 0, 0
         wide, bias = config.kv_heads * config.head_dim, config.flavour == "gpt2"
@@ -83,12 +83,12 @@ class Mixed(ValueRule):
 
     def lambdas(self) -> tuple[Any, Any]:
         """(λ₁, λ₂) of this block."""
-        raise TypeError(f"{type(self).__name__} does not say its λ: define lambdas()")
+        raise TypeError(f"{type(self).__name__} has no λ: define lambdas()")
 
 
 @register("identity")
 class Identity(Mixed):
-    """V' = ½V₁ + ½V_n: Identity-ResFormer, the form that the authors released."""
+    """V' = ½V₁ + ½V_n: Identity-ResFormer, as in the released code."""
 
     equation = r"V'_n = \tfrac12 V_1 + \tfrac12 V_n"
     source = "ResFormer (2410.17897), v1 and the released code"
@@ -136,7 +136,7 @@ class Sparse(Mixed):
 
 @register("learnable")
 class Learnable(Mixed):
-    """V' = λ₁V₁ + λ₂V_n, two learned scalars a block, both ½ at the start."""
+    """V' = λ₁V₁ + λ₂V_n, two learned scalars per block, both ½ at the start."""
 
     equation = r"V'_n = \lambda_{n,1} V_1 + \lambda_{n,2} V_n"
     source = "Learnable-ResFormer (2410.17897, v5)"
@@ -164,8 +164,8 @@ class LearnablePlus(ValueRule):
     The softmax runs over blocks 2 … L. s starts at L and each λ_{n,2} at ½. The initial λ' was not
     found in the sources; here it is 0, so that every λ_{n,1} starts at L/(L − 1), about 1.
 
-    Block 1 owns s and λ' and hands s·softmax(λ'), (L − 1,), on with V₁: vstate is both. So no block
-    reaches into another, and each can be compiled, sharded and recomputed on its own.
+    Block 1 owns s and λ' and passes s·softmax(λ'), (L − 1,), on with V₁: vstate is both. So each
+    block can be compiled, sharded and recomputed on its own.
     """
 
     equation = r"V'_n = s\,\mathrm{softmax}(\lambda')_n\, V_1 + \lambda_{n,2} V_n"
@@ -275,7 +275,7 @@ class NeuTRENO(Mixed):
         if config.kv_heads != config.n_head:
             raise RRError(
                 f"neutreno adds values to the output of {config.n_head} heads but there are "
-                f"{config.kv_heads} value heads: n_kv_head = n_head is accepted"
+                f"{config.kv_heads} value heads: set n_kv_head = n_head"
             )
 
     def lambdas(self) -> tuple[float, float]:

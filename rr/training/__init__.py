@@ -1,4 +1,4 @@
-"""One run: the loop, its steps, its folder on disk, and what came out.
+"""Training of one run: the loop, optimiser steps, checkpoints, the run's folder and result.
 
 The package is not called `train`, because `rr.train` is the function that trains a run.
 """

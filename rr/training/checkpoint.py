@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or absent, and the digest of a model's weights."""
+"""Atomic checkpoints, and the SHA-256 of a model's weights."""
 
 import hashlib
 import os
@@ -29,10 +29,11 @@ def weights_sha256(model: torch.nn.Module | dict[str, torch.Tensor]) -> str:
 class Checkpoints:
     """The checkpoints of one run: `checkpoint/<step>/` with state.pt and meta.json.
 
-    A checkpoint is written aside, synced and renamed into place. meta.json holds the run's id, the
-    step, and a SHA-256 over both and state.pt, so that a damaged one is told from a foreign one and
-    neither is believed. The last two stay, and the one at `leaves` for as long as one of them lies
-    on the branch from there to `end`: branches holds these pairs.
+    A checkpoint is written to a temporary folder, synced and renamed into place. meta.json holds
+    the run's id, the step, and a SHA-256 over both and state.pt, which tells a corrupt checkpoint
+    from one of another run; neither is loaded. The last two are kept. branches: pairs (leaves, end)
+    of steps; the checkpoint at `leaves` is kept while one of the last two lies on the branch from
+    there to `end`.
     """
 
     def __init__(self, folder: Path, run_id: str, branches: Sequence[tuple[int, int]] = ()) -> None:
@@ -45,7 +46,7 @@ class Checkpoints:
         return sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdecimal())
 
     def path(self, step: int) -> Path:
-        """Where the checkpoint of a step lives."""
+        """The folder of a step's checkpoint."""
         return self.folder / f"{step:08d}"
 
     def save(self, step: int, state: dict) -> None:
@@ -68,10 +69,10 @@ class Checkpoints:
         self._keep(self.steps()[-2:])
 
     def _keep(self, steps: list[int]) -> None:
-        left = {
+        needed = {
             leaves for leaves, end in self.branches if any(leaves < step <= end for step in steps)
         }
-        for step in set(self.steps()) - set(steps) - left:
+        for step in set(self.steps()) - set(steps) - needed:
             shutil.rmtree(self.path(step))
 
     @staticmethod
@@ -83,58 +84,70 @@ class Checkpoints:
         return digest.hexdigest()
 
     def read(self, step: int) -> dict:
-        """The state at `step`. RunFailed if it is damaged, RRError if it is another run's."""
+        """The state at `step`. RunFailed if it is corrupt, RRError if it is another run's."""
         where = self.path(step)
         meta = read_json(where / "meta.json")
         try:
             digest = self._digest(meta, where)
         except OSError as error:
-            raise RunFailed(f"{where} is damaged and is not believed: {error}") from None
+            raise RunFailed(f"checkpoint {where} is corrupt ({error})") from None
         if digest != meta.get("sha256"):
-            raise RunFailed(f"{where} is damaged and is not believed: its checksum does not match")
+            raise RunFailed(f"checkpoint {where} is corrupt (checksum mismatch)")
         if meta.get("run") != self.run_id:
             raise RRError(
-                f"{where} belongs to run {meta.get('run')}, not to {self.run_id}: "
-                "a checkpoint of the same specification is accepted"
+                f"{where} belongs to run {meta.get('run')}, expected run {self.run_id}: remove it, "
+                "or put the right checkpoint there"
             )
         if meta.get("step") != step:
-            of = meta.get("step")
-            raise RunFailed(f"{where} is not believed: it is the checkpoint of step {of}")
+            raise RunFailed(
+                f"checkpoint {where} is corrupt (it is that of step {meta.get('step')})"
+            )
         try:
             state = torch.load(where / "state.pt", map_location="cpu", mmap=True, weights_only=True)
-            held = [value for value in tree_leaves(state) if isinstance(value, torch.Tensor)]
+            tensors = [value for value in tree_leaves(state) if isinstance(value, torch.Tensor)]
             size = (where / "state.pt").stat().st_size
-            if not isinstance(state, dict) or sum(tensor.nbytes for tensor in held) > size:
-                raise ValueError  # one number shown as many (stride 0) would be copied as many
+            if not isinstance(state, dict) or sum(tensor.nbytes for tensor in tensors) > size:
+                raise ValueError  # a tensor of stride 0 would claim more memory than the file has
             return state
-        except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, LookupError, TypeError,
-                AttributeError):  # fmt: skip
-            # Whoever makes a file can make its checksum: one that would run code is never loaded.
-            raise RunFailed(f"{where} is not believed: state.pt is no file of tensors") from None
+        except (
+            pickle.UnpicklingError,
+            RuntimeError,
+            ValueError,
+            EOFError,
+            LookupError,
+            TypeError,
+            AttributeError,
+        ):
+            # Whoever makes a file can make its checksum, so a file that runs code is never loaded.
+            raise RunFailed(
+                f"checkpoint {where} is corrupt (state.pt is no file of tensors)"
+            ) from None
 
     def tidy(self, step: int | None) -> None:
-        """Remove what a killed writer left, and later checkpoints than `step`: damaged ones.
+        """Remove what a killed writer left, and the corrupt checkpoints after `step`.
 
-        step: of the checkpoint that `newest` found; None where it found none.
+        step: of the checkpoint that `newest` returned; None where it returned none.
         """
-        for left in self.folder.glob(".aside-*"):
-            shutil.rmtree(left)
+        for unfinished in self.folder.glob(".aside-*"):
+            shutil.rmtree(unfinished)
         if step is not None:
             self._keep([s for s in self.steps() if s <= step][-2:])
 
     def newest(self, log: Callable[[str], None]) -> dict | None:
-        """The newest whole checkpoint; damaged ones are named and passed over.
+        """The newest checkpoint that is not corrupt; corrupt ones are logged.
 
-        None where there is none yet. RunFailed where there are some and all are damaged.
+        None where there is none yet. RunFailed where all are corrupt.
         """
         steps = self.steps()
-        for step in reversed(steps):
+        for i, step in enumerate(reversed(steps), 1):
             try:
                 return self.read(step)
             except RunFailed as error:
-                log(f"{error}; trying the one before")
+                older = steps[:-i]
+                log(f"{error}; falling back to step {older[-1]}" if older else str(error))
         if steps:
             raise RunFailed(
-                f"no checkpoint in {self.folder} is whole: remove the run's folder to start again"
+                f"every checkpoint in {self.folder} is corrupt: remove the run's folder to start "
+                "again"
             )
         return None

@@ -1,4 +1,4 @@
-"""A run's specification as the options of `rr train`."""
+"""Command lines that reproduce a run: `rr train …`, `rr sample …`."""
 
 import shlex
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from ..model import ladder
 
 
 def options(run: Run) -> dict[str, object]:
-    """The options of `rr train` that name this run; those at their default are left out."""
+    """The options of `rr train` that describe this run, without those at their default."""
     recipe, given = run.recipe, {"rung": run.rung, "rule": run.rule}
     for name, default in (("values", "own"), ("loops", 1), ("flavour", "gpt2")):
         if getattr(run, name) != default:
@@ -29,11 +29,13 @@ def options(run: Run) -> dict[str, object]:
 
 
 def sample_command(run: Run, out: str, tokens: int = 80) -> str:
-    """`rr sample …` of a run in the folder `out`, with the reader's own rules that it needs."""
+    """`rr sample …` for a run in the folder `out`, with the rules in files that it needs."""
     line = ["rr", "sample", f"{out}/{run.id}", "--tokens", str(tokens)]
-    own = [name for name in (parse_spec(spec)[0] for spec in (run.rule, run.values))
-           if ".py:" in name]  # fmt: skip
-    return shlex.join([*line, *(["--rule", *own] if own else [])])
+    names = [parse_spec(spec)[0] for spec in (run.rule, run.values)]
+    own = [name for name in names if ".py:" in name]
+    if own:
+        line += ["--rule", *own]
+    return shlex.join(line)
 
 
 def words(given: Mapping[str, object], verb: str, out: str) -> str:
@@ -45,9 +47,10 @@ def words(given: Mapping[str, object], verb: str, out: str) -> str:
 
 
 def typed(options: Mapping[str, object]) -> list[str]:
-    """Options as they are typed: `--seed 0 1 --budgets 10,20 30,60 --depth-lr`.
+    """Options as command-line words: `--seed 0 1 --budgets 10,20 30,60 --depth-lr`.
 
-    A list is an option's values; a list within it is one value with commas. None, False: not given.
+    A list gives an option several values; a list within it is one value with commas. None and
+    False leave an option out.
 
     Example:
         >>> from rr.sweep import typed
@@ -59,6 +62,8 @@ def typed(options: Mapping[str, object]) -> list[str]:
         if value is None or value is False:
             continue
         words.append(f"--{name.replace('_', '-')}")
-        values = value if isinstance(value, list | tuple) else [] if value is True else [value]
-        words += [",".join(map(str, v)) if isinstance(v, list | tuple) else str(v) for v in values]
+        if value is True:
+            continue
+        for item in value if isinstance(value, list | tuple) else [value]:
+            words.append(",".join(map(str, item)) if isinstance(item, list | tuple) else str(item))
     return words

@@ -1,4 +1,4 @@
-"""The machine under a run: device, precision, threads, files that survive a crash, provenance."""
+"""Device, precision, threads and memory settings of a process."""
 
 import contextlib
 import ctypes
@@ -14,10 +14,9 @@ HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def pick_device(name: str | None = None) -> torch.device:
-    """The device a run uses: "auto" takes cuda, else cpu. RRError if it is not there.
+    """The device a run uses: "auto" takes cuda, else cpu. RRError if it is not available.
 
-    mps, a Mac's GPU, is used where it is asked for by name: nobody has measured or tested a run on
-    it yet.
+    mps, a Mac's GPU, is used only when named: no run on it has been measured or tested yet.
     """
     name = name or "auto"
     if name not in DEVICES:
@@ -27,37 +26,38 @@ def pick_device(name: str | None = None) -> torch.device:
         name = "cuda" if here["cuda"] else "cpu"
     elif not here.get(name, True):
         usable = " or ".join(["cpu", *(other for other, there in here.items() if there)])
-        raise RRError(f"device {name!r} is not available here: {usable} can be used")
+        raise RRError(f"device {name!r} is not available here: use {usable}")
     return torch.device(name)
 
 
 def device_name(device: torch.device) -> str:
-    """What the bits of a run depend on: a GPU's model, else the kind of device."""
+    """The name that runs record: a GPU's model, else the kind of device. Results depend on it."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def set_threads(n: int | None) -> int:
-    """Threads of torch's CPU kernels; sums depend on it, so a resumed run keeps its number.
+    """Set the threads of torch's CPU kernels. Sums depend on it, so a resumed run keeps its number.
 
-    n: None stands for OMP_NUM_THREADS, where that is set, else for every core this process may use.
+    n: None takes OMP_NUM_THREADS where that is set, else every core this process may use. Returns
+    the number.
     """
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # one entry a level
     if n is None and first.isdecimal() and int(first):
         n = int(first)
     elif n is None:
         n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    if not 1 <= n <= 1024:  # OpenMP aborts the process where it cannot have as many as it is told
-        raise RRError(f"threads is {n}: a whole number from 1 to 1024 is accepted")
+    if not 1 <= n <= 1024:  # OpenMP aborts the process where it cannot start as many
+        raise RRError(f"threads must be an integer from 1 to 1024, got {n}")
     torch.set_num_threads(n)
     return n
 
 
 def keep_freed() -> None:
-    """From here on this process keeps the memory that it frees, for its next step to use.
+    """Keep the memory that this process frees, for its next step to use; glibc only.
 
-    glibc gives large blocks back to the kernel at once, which hands them out again page by page,
-    each of them cleared. That costs a CPU's step more than some of its products; what it saves is
-    memory. For the rest of the process, and on glibc alone: elsewhere nothing changes.
+    glibc returns large blocks to the kernel at once, which hands them out again page by page, each
+    of them cleared. That costs a step on a CPU more time than some of its products. The setting
+    holds for the rest of the process; without glibc nothing changes.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
@@ -66,7 +66,7 @@ def keep_freed() -> None:
 
 
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager:
-    """The context in which the model runs.
+    """The autocast context of a precision; also sets that of float32 products.
 
     bf16, fp16: matrix products in 16 bits; master weights, stream, softmax and loss in float32.
     tf32: float32 with TF32 matrix products where the device has them. fp32: float32 throughout.
@@ -77,21 +77,22 @@ def autocast(device: torch.device, precision: str) -> contextlib.AbstractContext
     return contextlib.nullcontext()
 
 
-def resolve_precision(device: torch.device, asked: str) -> str:
-    """The precision a run has on a device: what was asked, or fp16 where a GPU lacks bf16."""
-    if asked == "bf16" and device.type == "cuda":
+def resolve_precision(device: torch.device, requested: str) -> str:
+    """The precision to use on a device: the requested one, or fp16 where a GPU lacks bf16."""
+    if requested == "bf16" and device.type == "cuda":
         if not torch.cuda.is_bf16_supported(including_emulation=False):
             return "fp16"
-    if asked == "bf16" and device.type == "mps" and not torch.backends.mps.is_macos_or_newer(14, 0):
-        return "fp16"
-    return asked
+    if requested == "bf16" and device.type == "mps":
+        if not torch.backends.mps.is_macos_or_newer(14, 0):
+            return "fp16"
+    return requested
 
 
 def prepare(device: torch.device, threads: int | None) -> int:
     """Set threads, cuBLAS's repeatable workspace, and denormals to zero (10x slower CPU steps).
 
-    Returns the number of threads. Kernels that add in no fixed order (the backward of attention on
-    a GPU) stay as they are: two runs are the same bits on a CPU alone.
+    Returns the number of threads. Kernels that add in no fixed order (the backward pass of
+    attention on a GPU) are unaffected: only on a CPU are two runs the same bits.
     """
     torch.set_flush_denormal(True)
     if device.type == "cuda":

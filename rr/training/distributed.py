@@ -1,8 +1,8 @@
-"""Several processes that train one run: who takes which windows, and how gradients meet.
+"""Data-parallel training of one run in several processes (DDP or FSDP2).
 
-Started by `torchrun … -m rr.cli train …`; alone, everything here does nothing. Every rank draws
-the same batch and takes its own slice of it, so the batches are the same at any world size. Rank 0
-alone writes; checkpoints hold whole tensors in one layout, so they load at any world size and
+Started by `torchrun … -m rr.cli train …`; in a single process everything here is a no-op. Every
+rank draws the same batch and takes its slice of it, so the batches are the same at any world size.
+Only rank 0 writes; checkpoints hold whole tensors in one layout, so they load at any world size and
 under either strategy:
 
     ddp    every rank holds the whole model; gradients are summed after the backward pass
@@ -25,23 +25,23 @@ T = TypeVar("T")
 
 
 class World:
-    """The processes of one run, seen from one of them."""
+    """The processes of one run, from the point of view of one of them."""
 
     def __init__(self, rank: int = 0, size: int = 1, strategy: str | None = None) -> None:
         self.rank, self.size, self.strategy = rank, size, strategy
 
     @classmethod
     def here(cls, strategy: str | None = None) -> "World":
-        """The processes that torchrun started, or this one alone; ddp unless told otherwise."""
+        """The processes that torchrun started, or this one alone; the default strategy is ddp."""
         strategy = strategy or "ddp"
         if strategy not in STRATEGIES:
             known = nearest(strategy, STRATEGIES)
-            raise RRError(f"unknown way to go parallel {strategy!r}: {known}")
+            raise RRError(f"unknown parallel strategy {strategy!r}: {known}")
         size = int(os.environ.get("WORLD_SIZE", 1))
         return cls(int(os.environ.get("RANK", 0)), size, strategy if size > 1 else None)
 
     def __enter__(self) -> "World":
-        """Join the other processes; nothing to do alone."""
+        """Join the process group, where there are several processes."""
         self.joined = self.strategy is not None and not dist.is_initialized()
         if self.joined:
             dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
@@ -68,14 +68,14 @@ class World:
         return own
 
     def agree(self, make: Callable[[], T]) -> T:
-        """What rank 0 makes, in every process."""
+        """The value that rank 0 makes, broadcast to every process."""
         made = [make() if self.leads else None]
         if self.strategy is not None:
             dist.broadcast_object_list(made)
         return made[0]
 
     def first(self, make: Callable[[], T]) -> T:
-        """Made by rank 0 first, then by the others, who find what it left on disk."""
+        """Call `make` in rank 0 first, then in the others, which find its files on disk."""
         if self.strategy is not None and not self.leads:
             dist.barrier()
         made = make()
@@ -84,7 +84,7 @@ class World:
         return made
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
-        """For each flag, whether it is set in any process: all do the same, or wait for ever."""
+        """For each flag, whether it is set in any process, so that all processes decide alike."""
         if self.strategy is None:
             return flags
         held = torch.tensor(flags, dtype=torch.int32, device=self._home)
@@ -110,12 +110,12 @@ class World:
 
     # -- batches --------------------------------------------------------------------------------
 
-    def check(self, batch: int) -> None:
-        """Raise unless the batch divides among the processes."""
+    def check_batch(self, batch: int) -> None:
+        """Raise RRError unless the batch divides among the processes."""
         if batch % self.size:
             raise RRError(
-                f"a batch of {batch} windows does not divide among {self.size} processes: "
-                "a divisor of the batch is accepted"
+                f"a batch of {batch} windows does not divide among {self.size} processes: use a "
+                "number of processes that divides the batch"
             )
 
     def slice(self, rows: T) -> T:
@@ -137,12 +137,12 @@ class World:
     # -- the model ------------------------------------------------------------------------------
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """What to call in training: the model, its DDP wrapper, or the model sharded in place."""
+        """The module to train: the model, its DDP wrapper, or the model sharded in place."""
         if self.strategy == "fsdp":
             from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-            if model.per_pass:  # later passes lend each other sublayers past the blocks' own doors
-                raise RRError("per_pass=1 cannot be sharded: --parallel ddp is accepted")
+            if model.per_pass:  # later passes use sublayers without calling their block
+                raise RRError("per_pass=1 cannot be sharded: use --parallel ddp")
             for layer in model.layers:
                 fully_shard(layer)
             fully_shard(model)
@@ -153,14 +153,14 @@ class World:
 
     @contextlib.contextmanager
     def adding(self, run: nn.Module, last: bool) -> Iterator[None]:
-        """Around the backward pass of one micro-batch: gradients meet after the last one alone."""
+        """The context of a micro-batch's backward pass; only the last one reduces the gradients."""
         if self.strategy == "fsdp":
             run.set_requires_gradient_sync(last)
         with run.no_sync() if self.strategy == "ddp" and not last else contextlib.nullcontext():
             yield
 
     def whole(self, value: Any) -> Any:
-        """The same nest of dicts and lists with every sharded tensor gathered, on the CPU."""
+        """The same nested dicts and lists, with every sharded tensor gathered on the CPU."""
         if isinstance(value, dict):
             return {key: self.whole(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -178,7 +178,7 @@ class World:
         model.load_state_dict({name: like(held[name], value) for name, value in state.items()})
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: dict) -> None:
-        """The same for an optimiser's state, whose parameters count in one order everywhere."""
+        """`load_state_dict` of whole tensors into an optimiser whose parameters may be sharded."""
         if self.strategy == "fsdp":
             params = [p for group in optimizer.param_groups for p in group["params"]]
             moments = {}

@@ -4,8 +4,8 @@
     model = rr.from_pretrained("somebody/review-60M")    # or the folder itself
 
 A shared model is a folder with config.json, model.safetensors, the tokenizer's vocab.json and
-merges.txt, and a model card. Nothing in it is code, and nothing in it is run: a rule in a file,
-which a changed configuration may name, is imported only where the caller names it, too.
+merges.txt, and a model card. It contains no code and none is run: a rule in a file, which a changed
+configuration may name, is imported only where the caller names it, too.
 """
 
 import json
@@ -49,13 +49,13 @@ ids = model.vocabulary.encode("Once upon a time")
 |---|---|
 {% for name, value in facts.items() %}| {{ name }} | {{ value }} |
 {% endfor %}
-The loss is in nats a token, on held-out text of the corpus above. One run of one seed: how far
-runs of other seeds scatter, this card does not know.
+The loss is in nats per token, on held-out text of the corpus above. It is one run of one seed: this
+card does not know how much other seeds differ.
 """
 
 
 def home() -> str | None:
-    """The project's address, as the installed package states it; None where it states none."""
+    """The project's address from the installed package's metadata, or None."""
     try:
         urls = metadata.metadata("review-residuals").get_all("Project-URL") or []
     except metadata.PackageNotFoundError:
@@ -109,23 +109,23 @@ class Pretrained(
         except (HfHubHTTPError, HFValidationError, OSError) as error:
             line = str(error).strip().partition("\n")[0]
             raise RRError(
-                f"no model {name!r} is found ({line}): a folder of rr.save_pretrained or a "
-                "repository of the hub is accepted"
+                f"no model {name!r} was found ({line}): give a folder written by "
+                "rr.save_pretrained, or a repository of the hub"
             ) from None
         except (SafetensorError, RuntimeError, TypeError, ValueError) as error:
             line = " ".join(str(error).split())[:200]
-            raise RRError(f"{name} is not a model of rr, or is damaged: {line}") from None
+            raise RRError(f"{name} is not a model of rr, or is corrupt ({line})") from None
         model.vocabulary = Vocabulary(name, name, folder)
         if model.vocabulary.size != config.vocab_size:
             raise RRError(
-                f"{name} is damaged: its tokenizer has {model.vocabulary.size} tokens, "
-                f"and its model {config.vocab_size}"
+                f"{name} is corrupt (its tokenizer has {model.vocabulary.size} tokens, its model "
+                f"{config.vocab_size})"
             )
         return model.eval()
 
 
 def _file(name: str, file: str, revision: str | None, where: Mapping[str, Any]) -> Path:
-    """A file of the model's folder, or of its repository, fetched; a regular one."""
+    """The path of a file in the model's folder, or downloaded from its repository."""
     if Path(name).is_dir():
         path = Path(name) / file
     else:
@@ -136,26 +136,26 @@ def _file(name: str, file: str, revision: str | None, where: Mapping[str, Any]) 
 def _check_sizes(config: ModelConfig, shapes: Mapping[str, Sequence[int]]) -> None:
     try:
         check_sizes(config, shapes)
-    except RRError as error:  # whose line does not know which model it is
+    except RRError as error:  # its message does not name the model; the caller's does
         raise ValueError(error) from None
 
 
 def _config(path: Path, name: str, allow_rule: str | Sequence[str]) -> ModelConfig:
-    """The model's shape, and rules that can be resolved; nothing of its size is made."""
+    """The model's configuration, with rules that can be resolved; allocates no weights."""
     try:
         given = json.loads(file_bytes(path))
         config = ModelConfig(**given)
     except (RRError, RecursionError) as error:
         raise ValueError(f"config.json: {error}") from None
-    read = [(config.rule, None), (config.values, None)]  # no content is recorded there
-    rule, values = as_allowed(read, allow_rule, name)
+    named = [(config.rule, None), (config.values, None)]  # no content is recorded there
+    rule, values = as_allowed(named, allow_rule, name)
     return replace(config, rule=rule, values=values)
 
 
 def save_pretrained(run: str | Path, to: str | Path) -> Path:
-    """Write a run's newest weights, configuration, tokenizer and card into the folder `to`.
+    """Write a run's newest weights, configuration, tokenizer and model card into the folder `to`.
 
-    Raises RRError where `run` is no run or its rule is a reader's own, which nobody else has.
+    Raises RRError where `run` is no run, or its rule is not part of rr, so that others lack it.
 
     Example:
         >>> import tempfile
@@ -167,27 +167,43 @@ def save_pretrained(run: str | Path, to: str | Path) -> Path:
         ...     print((rr.save_pretrained(folder, f"{out}/model") / "config.json").exists())
         True
     """
-    _, told = read_specification(Path(run))
-    own = [
-        spec
-        for spec, mine in ((told.rule, told.rule_content), (told.values, told.values_content))
-        if mine
-    ]
+    _, specification = read_specification(Path(run))
+    contents = (
+        (specification.rule, specification.rule_content),
+        (specification.values, specification.values_content),
+    )
+    own = [spec for spec, sha256 in contents if sha256]
     if own:
-        raise RRError(f"{' and '.join(own)} is not part of rr: runs of its own rules are accepted")
-    loaded, told, vocabulary = load(run, device="cpu")
+        raise RRError(
+            f"{' and '.join(own)} is not part of rr, so that others could not load the model: "
+            "only runs of rr's own rules can be shared"
+        )
+    loaded, specification, vocabulary = load(run, device="cpu")
     model = Pretrained(loaded.config)
     model.load_state_dict(loaded.state_dict())
     model.vocabulary = vocabulary
     result = finished(Path(run)) or {}
-    names = ("rung", "corpus", "tokenizer", "seed", "protocol", "precision", "steps", "tokens",
-             "val_loss", "ece", "status", "weights_sha256")  # fmt: skip
+    names = (
+        "rung",
+        "corpus",
+        "tokenizer",
+        "seed",
+        "protocol",
+        "precision",
+        "steps",
+        "tokens",
+        "val_loss",
+        "ece",
+        "status",
+        "weights_sha256",
+    )
     card = {
-        "title": f"{told.rung} · {told.rule}",
+        "title": f"{specification.rung} · {specification.rule}",
         "params": f"{result.get('params', sum(p.numel() for p in model.parameters())):,}",
-        "rule": told.rule,
-        "values": told.values,
-        "facts": {"run": told.id} | {name: result[name] for name in names if name in result},
+        "rule": specification.rule,
+        "values": specification.values,
+        "facts": {"run": specification.id}
+        | {name: result[name] for name in names if name in result},
     }
     model.save_pretrained(to, config=asdict(loaded.config), model_card_kwargs=card)
     return Path(to)
@@ -198,10 +214,10 @@ def from_pretrained(
 ) -> Pretrained:
     """The model in a folder that `save_pretrained` wrote, or in a repository of the hub.
 
-    revision: a branch, tag or commit of the repository; name a commit to get the same weights
-    tomorrow. allow_rule: a rule in a file, `path.py:Class`, that its configuration names and that
-    may be imported; without it nothing is. Raises RRError where there is no such model, or it is
-    damaged or another's: its weights are then neither read nor made room for.
+    revision: a branch, tag or commit of the repository; a commit always gives the same weights.
+    allow_rule: a rule in a file, `path.py:Class`, that its configuration names and that may be
+    imported; without it no file is imported. Raises RRError where there is no such model, it is
+    corrupt, or its sizes are not those of its configuration; no weights are then allocated.
 
     Example:
         >>> import tempfile

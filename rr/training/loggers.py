@@ -1,8 +1,9 @@
-"""A run's curves in TensorBoard or Weights & Biases, beside the metrics.jsonl that is always there.
+"""Logging of a run's curves to TensorBoard or Weights & Biases, in addition to metrics.jsonl.
 
-Scalars: loss, lr, valid, val_loss (losses in nats a token) and tokens_per_second. Their step counts
-all that the run has trained, left branches included, so that it never falls; what belongs to a
-branch carries its budget, "budget_2000/loss". Nothing here changes a run's numbers.
+Scalars: loss, lr, valid, val_loss (losses in nats per token) and tokens_per_second. Their step
+counts all steps of the run, those of finished branches included, so that it never decreases; the
+scalars of a branch are named by its budget, "budget_2000/loss". A run's numbers do not depend on
+it.
 """
 
 import importlib.util
@@ -18,31 +19,35 @@ PROJECT = "review-residuals"
 
 
 def named(words: str) -> list[str]:
-    """`tensorboard,wandb` as names."""
+    """The names in `tensorboard,wandb`."""
     return [name for name in words.split(",") if name]
 
 
-def check(names: Sequence[str], here: bool = True) -> None:
-    """RRError unless each name is known and, where curves are drawn here, its package installed."""
+def check_loggers(names: Sequence[str], here: bool = True) -> None:
+    """Raise RRError unless each name is known and, where `here`, its package installed."""
     for name in names:
         if name not in PACKAGES:
-            raise RRError(f"unknown log {name!r}: {nearest(name, PACKAGES)}")
+            raise RRError(f"unknown logger {name!r}: {nearest(name, PACKAGES)}")
         if here and importlib.util.find_spec(name) is None:
-            raise RRError(f"log {name} needs a package: pip install {name} brings it")
+            raise RRError(f"logger {name} is not installed: pip install {name}")
 
 
 class Charts:
-    """What a run's scalars are drawn in. One that fails is said once, and the run goes on.
+    """The loggers of a run. One that fails is reported once and dropped; the run continues.
 
-    done: steps that the run goes on from; what was logged after them, by a process that was cut
-    off, is drawn again and not twice. (Weights & Biases keeps what it has seen of a step; offline
-    it knows nothing of an earlier process, whose folder then holds those steps, too.)
+    done: the step from which the run resumes; what an interrupted process logged after it is
+    replaced. (Weights & Biases keeps the first value of a step; offline it does not know of an
+    earlier process, whose folder then also holds those steps.)
     """
 
     def __init__(
-        self, names: Sequence[str] = (), run: Run | None = None, folder: Path = Path(),
-        done: int = 0, say: Callable[[str], None] = lambda line: None,
-    ) -> None:  # fmt: skip
+        self,
+        names: Sequence[str] = (),
+        run: Run | None = None,
+        folder: Path = Path(),
+        done: int = 0,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
         self.say, self.open, self.before = say, {}, (done, 0.0)
         make = {"tensorboard": _tensorboard, "wandb": _wandb}
         for name in names:
@@ -58,31 +63,31 @@ class Charts:
             self._try(name, close)
 
     def add(self, done: int, line: dict) -> None:
-        """Draw a line of metrics.jsonl, written after `done` steps of all."""
+        """Log a line of metrics.jsonl, written after `done` steps."""
         if not self.open:
             return
-        found = {name: line[name] for name in SCALARS if line.get(name) is not None}
+        scalars = {name: line[name] for name in SCALARS if line.get(name) is not None}
         if "budget" in line:
-            found = {f"budget_{line['budget']}/{name}": value for name, value in found.items()}
+            scalars = {f"budget_{line['budget']}/{name}": value for name, value in scalars.items()}
         if "loss" in line:
             steps, seconds = done - self.before[0], line["seconds"] - self.before[1]
             if self.before[1] and seconds > 0:
-                found["tokens_per_second"] = steps * self.tokens / seconds
+                scalars["tokens_per_second"] = steps * self.tokens / seconds
             self.before = done, line["seconds"]
-        # A measure of the end is drawn a step later: whoever goes on from the end takes it again.
-        where = done + ("val_loss" in line)
+        # A final metric is logged one step later: a run resumed from its end logs it again.
+        step = done + 1 if "val_loss" in line else done
         for name, (write, _) in list(self.open.items()):
-            self._try(name, write, found, where)
+            self._try(name, write, scalars, step)
 
     def _try(self, name: str, act: Callable, *given: object) -> Any:
         try:
             return act(*given)
         except Interrupted:
             raise
-        except Exception as error:  # a network, a disk, a login: none is worth a run
+        except Exception as error:  # network, disk or login: no reason to end a run
             self.open.pop(name, None)
             why = " ".join(str(error).split())
-            self.say(f"{name} failed and gets no more of this run: {type(error).__name__}: {why}")
+            self.say(f"{name} failed and is no longer used: {type(error).__name__}: {why}")
         return None
 
 
@@ -91,8 +96,8 @@ def _tensorboard(run: Run, folder: Path, done: int) -> tuple[Callable, Callable]
 
     writer = SummaryWriter(folder / "tensorboard", purge_step=done + 1)
 
-    def write(found: dict, step: int) -> None:
-        for name, value in found.items():
+    def write(scalars: dict, step: int) -> None:
+        for name, value in scalars.items():
             writer.add_scalar(name, value, step)
         writer.flush()
 
@@ -102,8 +107,12 @@ def _tensorboard(run: Run, folder: Path, done: int) -> tuple[Callable, Callable]
 def _wandb(run: Run, folder: Path, done: int) -> tuple[Callable, Callable]:
     import wandb
 
-    there = wandb.init(
-        project=PROJECT, id=run.id, name=f"{run.rung} {run.rule} seed {run.seed}",
-        config=run.spec(), dir=folder, resume="allow",
-    )  # fmt: skip
-    return (lambda found, step: there.log(found, step=step)), there.finish
+    session = wandb.init(
+        project=PROJECT,
+        id=run.id,
+        name=f"{run.rung} {run.rule} seed {run.seed}",
+        config=run.spec(),
+        dir=folder,
+        resume="allow",
+    )
+    return (lambda scalars, step: session.log(scalars, step=step)), session.finish

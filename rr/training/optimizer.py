@@ -26,10 +26,12 @@ def decay_groups(model: nn.Module, weight_decay: float, everything: bool) -> lis
     named = dict(model.named_parameters())
     names = set(named) if everything else decayed(model)
     groups = [
-        {"params": [p for name, p in named.items() if (name in names) == inside],
-         "weight_decay": weight_decay if inside else 0.0}
+        {
+            "params": [p for name, p in named.items() if (name in names) == inside],
+            "weight_decay": weight_decay if inside else 0.0,
+        }
         for inside in (True, False)
-    ]  # fmt: skip
+    ]
     return [group for group in groups if group["params"]]
 
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run, and how a person stops it."""
+"""Progress reporting of a run."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ from ..config import Run
 
 
 class Progress:
-    """A moving line on a terminal, a plain flushed line every few seconds elsewhere."""
+    """Reports progress: one updating line on a terminal, a new line every few seconds elsewhere."""
 
     def __init__(self, log: Callable[[str], None] | None, plain: float = 5.0) -> None:
         self.log = log
@@ -17,7 +17,7 @@ class Progress:
         self.shown, self.width = -float("inf"), 0
 
     def say(self, line: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if self.log is not None:
             self.log(line)
             return
@@ -25,15 +25,15 @@ class Progress:
         self.width = 0
 
     def close(self) -> None:
-        """End the moving line, so that what comes next begins its own."""
+        """End the updating line, so that the next output starts on a new one."""
         if self.width:
             print(file=sys.stderr, flush=True)
             self.width = 0
 
     def step(self, run: Run, step: int, of: int, loss: float | None, spent: float) -> None:
-        """Loss (nats), speed and time left, not more often than a reader can use; spent in s.
+        """Show loss (nats per token), speed and time left, at most every few tenths of a second.
 
-        step: taken so far, `of` all that the run will take, those of its branches included.
+        step: steps so far; of: all steps of the run, those of its branches included; spent: s.
         """
         if not (self.due() or step == of):
             return
@@ -47,11 +47,11 @@ class Progress:
         )
 
     def due(self) -> bool:
-        """Whether the last moving line is old enough for a reader to want the next."""
+        """Whether the updating line is due again."""
         return time.monotonic() - self.shown >= self.every
 
     def move(self, text: str, last: bool = False) -> None:
-        """The moving line, as it is now; one that is `last` stays."""
+        """Show the updating line; a `last` one stays."""
         self.shown = time.monotonic()
         if self.tty:
             print(

@@ -1,4 +1,4 @@
-"""What produced a run's numbers: versions, device, git state."""
+"""Provenance of a run's numbers: versions, device, settings, git state."""
 
 import contextlib
 import json
@@ -24,19 +24,19 @@ def git_state() -> str | None:
     """Commit of the checkout that `rr` runs from, with "+" when it has changes; None outside."""
     here = Path(__file__).parent
     try:
-        ask = ["git", "-C", str(here), "status", "--porcelain", "--", "."]
-        changed = subprocess.run(ask, capture_output=True, text=True, check=True).stdout
-        ask = ["git", "-C", str(here), "rev-parse", "HEAD"]
-        head = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
+        status = ["git", "-C", str(here), "status", "--porcelain", "--", "."]
+        changed = subprocess.run(status, capture_output=True, text=True, check=True).stdout
+        revision = ["git", "-C", str(here), "rev-parse", "HEAD"]
+        head = subprocess.run(revision, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return head + ("+" if changed else "")
+    return f"{head}+" if changed else head
 
 
 def provenance(run: Run, device: torch.device, threads: int, path: str = "eager") -> dict:
-    """What produced a run's numbers, for run.json: never hashed, never a user's folder.
+    """The provenance for run.json; not part of the run's id, and without paths of the user.
 
-    path: how its steps are computed, as `rr.training.step` names it.
+    path: the backend, as `backend.parse_backend` reads it.
     """
     from .. import __version__
 

@@ -201,7 +201,7 @@ def resume_run(
     if parse_backend(request.path) != backend:
         log(f"the run keeps the backend {context.path} it was started with")
     backend.validate(device, run.model, world)
-    memory_fit.check(run, device, context.micro_batch, context.path, world, log)
+    memory_fit.check_resumed(run, device, context.micro_batch, context.path, world, log)
     if corpus_sha256 != tokens.sha256:
         raise RRError(
             f"run {folder.name} was started on other tokens: resume it with the same corpus"

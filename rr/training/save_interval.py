@@ -1,9 +1,9 @@
-"""How often a run saves: Young's interval, from what its own checkpoints take.
+"""The checkpoint interval: Young's, from the measured duration of a run's own saves.
 
     T = max(√(2·C·M), C/s − C)
 
 C: mean seconds of a save, measured in this process; M: mean seconds between failures, assumed;
-s: the most of the time that saving may take, so that C/(T + C) ≤ s (Young, 1974; chapter 17).
+s: the largest share of the time that saving may take: C/(T + C) ≤ s (Young, 1974; chapter 17).
 """
 
 import math
@@ -13,49 +13,49 @@ from ..config import RRError
 
 BETWEEN_FAILURES = 4 * 3600.0  # M: a spot machine's; wrong by a factor of 4, T is wrong by 2
 MOST = 0.05  # s
-FIRST = 60.0  # seconds to the first save, which measures C, of all but large models
-RATE = 200e6  # bytes a second that a disk is assumed to take until a save was measured
+FIRST = 60.0  # seconds to the first save, which measures C; longer for large models
+RATE = 200e6  # bytes per second that a disk is assumed to write until a save was measured
 BYTES = 12  # of a checkpoint per parameter: weights and AdamW's two moments, in float32
 NEWS = 1.25  # a change of the interval by this factor is logged
 
 
 def young(cost: float, between: float = BETWEEN_FAILURES) -> float:
-    """Seconds of work between two saves of `cost` seconds, so that saving takes `MOST` at most."""
+    """Seconds between two saves of `cost` seconds; saving takes a share of at most `MOST`."""
     return max(math.sqrt(2 * cost * between), cost / MOST - cost)
 
 
 class Interval:
     """Seconds of training between two checkpoints, `seconds`.
 
-    every: fixed; None: `young` of the mean save, and until one was measured the longer of `FIRST`
-    and what `MOST` allows to a disk of `RATE`. params: of the model. Nothing that is computed
-    depends on it. RRError unless a fixed one is above 0.
+    every: a fixed interval; None: `young` of the mean save, and until one was measured the longer
+    of `FIRST` and what `MOST` allows with a disk of `RATE`. params: of the model. No result depends
+    on it. Raises RRError unless a fixed interval is above 0.
     """
 
     def __init__(self, every: float | None, params: int, say: Callable[[str], None]) -> None:
-        check(every)
+        check_interval(every)
         expected = BYTES * params / RATE
         self.seconds = max(FIRST, expected / MOST - expected) if every is None else every
         self.every, self.say = every, say
-        self.saves, self.spent, self.told = 0, 0.0, 0.0
+        self.saves, self.spent, self.logged = 0, 0.0, 0.0
 
     def saved(self, cost: float) -> None:
-        """Take in that a save took `cost` seconds."""
+        """Record that a save took `cost` seconds."""
         if self.every is not None:
             return
         self.saves, self.spent = self.saves + 1, self.spent + cost
         mean = self.spent / self.saves
         self.seconds = young(mean)
-        if not self.told / NEWS <= self.seconds <= self.told * NEWS:
-            self.told = self.seconds
+        if not self.logged / NEWS <= self.seconds <= self.logged * NEWS:
+            self.logged = self.seconds
             self.say(
-                f"a save takes {mean:.2g} s: the next in {self.seconds:,.0f} s (chosen for a "
+                f"a save takes {mean:.2g} s: the next in {self.seconds:,.0f} s (selected for a "
                 f"failure every {BETWEEN_FAILURES / 3600:g} h and at most {MOST:.0%} of the time; "
-                "--save-every SECONDS fixes it)"
+                "--save-every SECONDS sets it)"
             )
 
 
-def check(every: float | None) -> None:
+def check_interval(every: float | None) -> None:
     """Raise RRError unless `every` is None or a number of seconds above 0."""
     if every is not None and not every > 0:
-        raise RRError(f"save-every is {every}: a number of seconds above 0, or auto, is accepted")
+        raise RRError(f"save-every must be a number of seconds above 0, or auto, got {every}")

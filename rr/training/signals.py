@@ -7,7 +7,7 @@ from ..config import Interrupted
 
 
 class Stop:
-    """Turns SIGTERM and Ctrl-C into a request that the loop meets at the end of a step.
+    """Turns SIGTERM and Ctrl-C into a request that the training loop honours after its step.
 
     With `at_once` set, the next signal raises Interrupted where it arrives.
     """
@@ -21,7 +21,7 @@ class Stop:
         self.requested = True
 
     def __enter__(self) -> "Stop":
-        # Handlers can only be set in the main thread; elsewhere the process's own stay.
+        # Handlers can only be set in the main thread; other threads keep the process's own.
         self.before = {}
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):

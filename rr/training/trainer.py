@@ -92,11 +92,11 @@ def train(
         set_threads(threads)  # bad input is refused before any file is written
     if micro_batch is not None:
         positive("micro-batch", micro_batch)
-    save_interval.check(save_every)
-    loggers.check(charts)
+    save_interval.check_interval(save_every)
+    loggers.check_loggers(charts)
     with World.here(parallel) as world:
         progress = Progress(log if world.leads else lambda line: None)
-        world.check(run.recipe.batch)
+        world.check_batch(run.recipe.batch)
         asked, path = path, backend.of_run(path, where, run.recipe.precision, run.model, world)
         say = progress.say
         if world.agree(lambda: finished(folder)) is not None:

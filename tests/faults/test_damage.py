@@ -82,8 +82,8 @@ def test_a_damaged_checkpoint_is_passed_over(nursery, command, undisturbed, cut_
     damage(newest / name)
     child = nursery.rr(*command(cut_off))
     assert child.code == 0, child.err
-    assert f"{newest.name}" in child.err and "is not believed" in child.err
-    assert f"going on from step {int(before.name)}" in child.err
+    assert f"{newest.name}" in child.err and "is corrupt" in child.err
+    assert f"resuming from step {int(before.name)}" in child.err
     assert outcome(only(cut_off)) == undisturbed["clean"][0]
 
 
@@ -100,7 +100,7 @@ def test_any_flipped_bit_of_a_checkpoints_label_is_found(nursery, command, undis
         out = cut_off.with_name("copy")
         shutil.copytree(cut_off, out)
         child = nursery.rr(*command(out), at=("step", 1, 0.0))
-        assert "is not believed" in child.err, child.err
+        assert "is corrupt" in child.err, child.err
         shutil.rmtree(out)
 
 
@@ -119,7 +119,7 @@ def test_a_damaged_last_checkpoint_is_made_again(nursery, command, undisturbed, 
     newest = steps(tmp_path)[-1]
     flip_middle(newest / "state.pt")
     child = nursery.rr(*words)
-    assert child.code == 0 and "going on from step" in child.err
+    assert child.code == 0 and "resuming from step" in child.err
     assert outcome(only(tmp_path)) == undisturbed["clean"][0]
     assert nursery.rr("sample", only(tmp_path)).err == ""  # the newest is whole again
 
@@ -128,9 +128,9 @@ def test_without_a_whole_checkpoint_the_run_stops(nursery, command, cut_off):
     for checkpoint in steps(cut_off):
         flip_middle(checkpoint / "state.pt")
     before = snapshot(only(cut_off))
-    refused(nursery.rr(*command(cut_off)), 3, "no checkpoint", "whole", "to start again")
+    refused(nursery.rr(*command(cut_off)), 3, "every checkpoint", "is corrupt", "to start again")
     assert snapshot(only(cut_off)) == before
-    refused(nursery.rr("sample", only(cut_off)), 3, "no checkpoint")
+    refused(nursery.rr("sample", only(cut_off)), 3, "every checkpoint")
 
 
 def test_a_checkpoint_of_another_specification_is_refused(nursery, command, cut_off, tmp_path):
@@ -176,7 +176,7 @@ def test_a_run_json_of_another_run_is_refused(nursery, command, cut_off, tmp_pat
     other = tmp_path / "other"
     assert nursery.rr(*command(other, seed=1), at=("save", 1, 0.0)).code == -signal.SIGKILL
     shutil.copy(only(other) / "run.json", only(cut_off) / "run.json")
-    refused(nursery.rr(*command(cut_off)), 2, "another specification")
+    refused(nursery.rr(*command(cut_off)), 2, "another run")
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_a_signal_ends_the_step_saves_and_goes_on(
     if "result" not in dict(child.phases):
         assert saved == begun, "the step that had begun was finished, and no more"
     end = nursery.rr(*words)
-    assert end.code == 0 and f"going on from step {saved}" in end.err
+    assert end.code == 0 and f"resuming from step {saved}" in end.err
     assert outcome(only(tmp_path)) == undisturbed[protocol][0]
 
 

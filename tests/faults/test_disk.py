@@ -46,7 +46,7 @@ def test_the_disk_is_full_at_a_write(nursery, command, undisturbed, disk, name, 
     (place / "filler").unlink()
     end = nursery.rr(*command(out))
     assert end.code == 0, end.err
-    assert ("going on from step" in end.err) == bool(stood)
+    assert ("resuming from step" in end.err) == bool(stood)
     assert outcome(only(out)) == undisturbed["clean"][0]
     counts["disks"][f"full at {name}"] += 1
     counts["runs"]["identical"] += 1

@@ -65,7 +65,7 @@ def test_a_lost_nodes_cell_goes_on_elsewhere(
         process.kill()
     assert not done  # both cells were still training
     logs = [path.read_text() for path in (tmp_path / "ray" / ".logs").iterdir()]
-    resumed = sum("going on from step" in log for log in logs)
+    resumed = sum("resuming from step" in log for log in logs)
     assert resumed >= 1, logs
     # the same runs, undisturbed, one after the other on this machine
     for rule in rules:

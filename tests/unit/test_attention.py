@@ -25,7 +25,7 @@ def model_of(values="own", grouped="", flavour="llama"):
 @pytest.mark.parametrize("grouped", ["", ",n_kv_head=2"])
 def test_weights_are_the_softmax_and_values_what_it_mixes(grouped):
     model = model_of("constant:lam=2", grouped)
-    first, second, _ = attention.looks(model, IDX)
+    first, second, _ = attention.trace_attention(model, IDX)
     attn, x = model.layers[0].attn, model.layers[0].attn_rule.read(model.token(IDX))[0]
     q, k, v = (
         t.unflatten(-1, (-1, 8)).transpose(1, 2)
@@ -41,7 +41,7 @@ def test_weights_are_the_softmax_and_values_what_it_mixes(grouped):
 
 
 def test_importance_entropy_and_similarity_by_loops():
-    weights = attention.looks(model_of(), IDX)[1].weights
+    weights = attention.trace_attention(model_of(), IDX)[1].weights
     p = attention.importance(weights)
     for b in range(3):
         for j in range(12):
@@ -85,7 +85,7 @@ def test_a_fresh_model_attends_as_evenly_as_the_null():
 def test_first_token_ratios():
     model = model_of()
     found = attention.by_block(model, IDX)
-    p = attention.importance(attention.looks(model, IDX)[2].weights)
+    p = attention.importance(attention.trace_attention(model, IDX)[2].weights)
     expected = (p[:, 0] / p.mean(1)).mean().item()
     assert found["first_importance"][2] == pytest.approx(expected)
     h = probes.trace(model, IDX)[-1].out.norm(dim=-1)

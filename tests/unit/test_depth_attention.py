@@ -62,7 +62,7 @@ def test_depth_attention_looks_where_its_weights_say(size):
 
 
 def test_only_depth_attention_has_weights_over_depth():
-    with pytest.raises(RRError, match="denseformer has no depth attention: attnres is accepted"):
+    with pytest.raises(RRError, match="denseformer has no depth attention"):
         probes.depth_attention(model_of("denseformer"), IDX)
 
 

@@ -85,7 +85,7 @@ def test_one_half_is_the_constant_rule_on_the_same_body():
     model, body = model_of(), model_of("constant:c=0.5", trained=False)
     body.load_state_dict(model.state_dict(), strict=False)
     base = gates.losses(model, IDX, TARGETS)
-    known = gates.look(model, IDX)
+    known = gates.trace_gates(model, IDX)
     cost = gates.costs(model, IDX, TARGETS, gates.constants(model, known), base)["one half"]
     expected = body(IDX, TARGETS).item()
     assert (base.mean() + cost.mean()).item() == pytest.approx(expected, rel=1e-5)
@@ -93,7 +93,7 @@ def test_one_half_is_the_constant_rule_on_the_same_body():
 
 def test_constants_are_the_means_of_the_gates():
     model = model_of()
-    known = gates.look(model, IDX)
+    known = gates.trace_gates(model, IDX)
     alters = gates.constants(model, known)
     for i, rule in enumerate(model.rules):
         channels = alters["a number a channel"](rule, None, None)
@@ -105,7 +105,7 @@ def test_constants_are_the_means_of_the_gates():
 
 def test_a_part_at_its_mean_is_a_gate_with_another_bias():
     model = model_of()
-    known = gates.look(model, IDX)
+    known = gates.trace_gates(model, IDX)
     h, u = torch.randn(2, 2, 5, 16, generator=torch.Generator().manual_seed(4))
     for i, rule in enumerate(model.rules):
         by_hand = rms_norm(h) @ rule.weight[:, :16].T + rule.bias + known.means[i, 1]
@@ -115,7 +115,7 @@ def test_a_part_at_its_mean_is_a_gate_with_another_bias():
 
 def test_moments_of_the_parts_are_those_over_all_tokens():
     model = model_of()
-    seen = gates.look(model, IDX)
+    seen = gates.trace_gates(model, IDX)
     from rr.analysis.probes import trace
 
     step = trace(model, IDX)[2]

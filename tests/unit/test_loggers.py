@@ -107,9 +107,8 @@ def test_a_failing_log_is_said_once_and_the_run_goes_on(run, tmp_path, monkeypat
     monkeypatch.setitem(sys.modules, "wandb", package)
     said = []
     folder = trainer.train(run, tmp_path, threads=1, charts=["wandb"], log=said.append)
-    assert [line for line in said if "wandb" in line] == [
-        "wandb failed and gets no more of this run: OSError: no network at all"
-    ]
+    (line,) = [line for line in said if "wandb" in line]
+    assert "failed" in line and line.endswith("OSError: no network at all")
     assert result_of(folder)["weights_sha256"] == plain["weights_sha256"]
 
 

@@ -184,7 +184,7 @@ def test_bad_input_is_refused_in_one_line(small):
     run, tokens = small
     with pytest.raises(RRError, match="unknown attention kernel 'flsh': did you mean flash"):
         trained(run, tokens.train, Change(attention="flsh"))
-    with pytest.raises(RRError, match="clean is needed"):
+    with pytest.raises(RRError, match="protocol must be clean"):
         trained(replace(run, protocol="paper"), tokens.train)
     with pytest.raises(RRError, match="9999 windows of 16 need"):
         window_losses(trained(run, tokens.train)[0], tokens.valid, 9999)

@@ -313,14 +313,14 @@ def test_options_of_a_rule_in_a_file_are_held_to_what_it_declares(tmp_path):
     assert plan(f"{path}:HalfStep:c=0.25").rule == f"{path}:HalfStep:c=0.25"
     assert plan(f"{path}:HalfStep:c=0.5").id == plan(f"{path}:HalfStep").id
     for given, words in (
-        ("c=often", "HalfStep: c=often is not accepted: a finite number"),
+        ("c=often", "HalfStep: c must be a finite number, got often"),
         ("k=1", "rule 'HalfStep' has no option 'k'"),
         ("c", "options are written name:key=value"),
     ):
         with pytest.raises(RRError, match=words):
             plan(f"{path}:HalfStep:{given}")
     with pytest.raises(
-        RRError, match="no values rule named 'HalfStep': a subclass of rr.residual.values"
+        RRError, match="no values rule named 'HalfStep': expected a subclass of rr.residual.values"
     ):
         plan("standard", values=f"{path}:HalfStep")
     # the same file elsewhere is the same run

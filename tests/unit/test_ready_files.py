@@ -131,7 +131,7 @@ def test_a_slurm_task_that_is_stopped_saves_asks_again_and_goes_on(tmp_path, und
     assert (tmp_path / "asked").read_text() == "requeue 17\n"
     assert not list(tmp_path.glob("work/runs/*/result.json"))
     again = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert again.returncode == 0 and "going on from step" in again.stderr
+    assert again.returncode == 0 and "resuming from step" in again.stderr
     assert fingerprint(tmp_path / "work" / "runs") == undisturbed
     assert (tmp_path / "asked").read_text() == "requeue 17\n"  # no more turns
 
@@ -209,7 +209,7 @@ def test_a_pod_makes_its_environment_once_and_goes_on(tmp_path, undisturbed):
     # pip may add, but not replace the image's torch
     assert (volume / "venv" / "image.txt").read_text() == "torch==2.8.0+cu128\n"
     again = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert again.returncode == 0 and "going on from step" in again.stderr
+    assert again.returncode == 0 and "resuming from step" in again.stderr
     assert fingerprint(volume / "runs") == undisturbed
     assert (tmp_path / "made").read_text() == made  # not a second time
     assert not (tmp_path / "home").exists()  # nothing on the container's own disk

@@ -168,8 +168,8 @@ def test_fewer_windows_then_recomputation_then_both(run, only):
         said: list[str] = []
         found = memory_fit.choose(run, CPU, None, None, "eager", ALONE, said.append)
         assert found == first
-        assert f"chosen {found[0]} windows at once along {found[1]}," in said[-1]
-        assert "16 windows at once along eager may need" in said[-1]
+        assert f"selected {found[0]} windows at once with backend {found[1]}," in said[-1]
+        assert "16 windows at once with backend eager may need" in said[-1]
         taken.append(found)
     fewer, again, both = taken
     assert fewer == (8, "eager") and again == (16, "eager:recompute=layer")
@@ -181,7 +181,7 @@ def test_where_nothing_fits_one_line_says_how_much_would(run, only):
     with pytest.raises(RRError) as refused:
         memory_fit.choose(run, CPU, None, None, "eager", ALONE, lambda line: None)
     line = str(refused.value)
-    assert "16 windows at once along eager may need" in line and "0.0 GiB are free" in line
+    assert "16 windows at once with backend eager may need" in line and "0.0 GiB are free" in line
     assert "use a machine with that much free" in line and "\n" not in line
 
 
@@ -197,7 +197,7 @@ def test_what_was_asked_for_is_refused_and_not_altered(run, only):
     assert chosen(None, "eager") == (8, "eager")  # the windows were not asked for
     assert chosen(16, None) == (16, "eager:recompute=layer")  # the path was not
     only(predicted(run, 16, "eager:recompute=layer") - 1)
-    with pytest.raises(RRError, match="16 windows at once along eager may need"):
+    with pytest.raises(RRError, match="16 windows at once with backend eager may need"):
         chosen(16, None)
 
 
@@ -208,7 +208,7 @@ def test_nothing_is_predicted_where_there_is_plenty(run, only, monkeypatch):
     for one in (run, nano):
         usual = one.recipe.batch, "eager"
         assert memory_fit.choose(one, CPU, None, None, "eager", ALONE, print) == usual
-        memory_fit.check(one, CPU, *usual, ALONE, print)
+        memory_fit.check_resumed(one, CPU, *usual, ALONE, print)
 
 
 def test_a_billion_parameters_are_not_taken_for_plenty(only):
@@ -240,7 +240,7 @@ def test_a_run_in_little_memory_is_the_same_run(run, only, tmp_path, capsys):
     only(predicted(run, 16, "eager:recompute=layer") + 1)
     assert cli.main(words(run, tmp_path / "little")) == 0
     err = capsys.readouterr().err
-    assert "chosen 16 windows at once along eager:recompute=layer" in err
+    assert "selected 16 windows at once with backend eager:recompute=layer" in err
     _, begun, result = made(tmp_path / "little")
     _, before, usual = made(tmp_path / "plenty")
     told, was = begun["provenance"], before["provenance"]
@@ -272,11 +272,11 @@ def test_a_run_that_goes_on_keeps_its_choices(run, only, tmp_path, monkeypatch):
             go()
     need = predicted(run, 16, "eager")
     only((need - 300 * 2**20) / 1.2 - 1)  # not even the prediction
-    with pytest.raises(RRError, match="as the run was begun, may need .* what was saved stands"):
+    with pytest.raises(RRError, match="may need .* checkpoints remain"):
         go()
     only(need - 1)  # the prediction, and a part of its margin
     folder = go()
-    assert [line for line in said if "as the run was begun, may need" in line]
+    assert [line for line in said if "as the run was started" in line]
     made_by = json.loads((folder / "run.json").read_text())["provenance"]
     assert (made_by["micro_batch"], made_by["code_path"]) == (16, "eager")
     said.clear()
@@ -291,17 +291,17 @@ def test_a_model_is_built_in_ram_before_it_goes_to_the_gpu(monkeypatch):
     run, gpu = run_folder.plan("1B", corpus="tinystories"), torch.device("cuda")
     monkeypatch.setattr(memory_fit, "free", lambda device: 10**15)
     monkeypatch.setattr(memory_fit, "free_ram", lambda: 3 * GIB)  # 984 M float32 are 3.7 GiB
-    with pytest.raises(RRError, match="RAM are needed beside the GPU"):
+    with pytest.raises(RRError, match="building the model needs .* RAM"):
         memory_fit.choose(run, gpu, None, None, "compiled", ALONE, print)
     monkeypatch.setattr(memory_fit, "free_ram", lambda: 5 * GIB)
     assert memory_fit.choose(run, gpu, None, None, "compiled", ALONE, print) == (64, "compiled")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    with pytest.raises(RRError, match="RAM are needed"):  # each process builds it
+    with pytest.raises(RRError, match="GiB of RAM"):  # each process builds it
         memory_fit.choose(run, gpu, None, None, "compiled", World(0, 2, "ddp"), print)
 
 
 def test_a_gpus_run_that_goes_on_is_only_warned(run, only):
     only(1e6)
     said = []
-    memory_fit.check(run, torch.device("cuda"), 16, "compiled", ALONE, said.append)
+    memory_fit.check_resumed(run, torch.device("cuda"), 16, "compiled", ALONE, said.append)
     assert len(said) == 1 and "may need" in said[0]

@@ -76,7 +76,7 @@ def test_a_fixed_interval_stays():
 
 @pytest.mark.parametrize("every", [0, -1, math.nan])
 def test_a_bad_interval_is_refused_before_anything_is_made(run, tmp_path, every):
-    with pytest.raises(RRError, match="save-every is"):
+    with pytest.raises(RRError, match="save-every must be"):
         trainer.train(run, tmp_path / "out", threads=1, save_every=every)
     assert not (tmp_path / "out").exists()
 

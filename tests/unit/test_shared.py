@@ -247,10 +247,10 @@ def test_a_given_rule_has_to_be_the_run_s(foreign, tmp_path):
     folder = foreign.run("rule", rule, sha256(path))
     other = foreign.code(tmp_path / "other.py", more="# longer\n")
     refused(lambda: rr.load(folder, allow_rule=other), other, sha256(tmp_path / "other.py"),
-            sha256(path), "the file as it was is accepted")  # fmt: skip
+            sha256(path), "restore the file")  # fmt: skip
     refused(lambda: rr.load(folder, allow_rule=f"{path}:Other"), "read the file, then allow it")
-    refused(lambda: rr.load(folder, allow_rule="evil"), "path.py:Class alone is accepted")
-    refused(lambda: rr.load(folder, allow_rule=f"{rule}:c=1"), "path.py:Class alone")
+    refused(lambda: rr.load(folder, allow_rule="evil"), "expected path.py:Class")
+    refused(lambda: rr.load(folder, allow_rule=f"{rule}:c=1"), "expected path.py:Class")
     refused(lambda: rr.load(folder, allow_rule="nowhere.py:Evil"), "no file 'nowhere.py'")
     refused(lambda: rr.load(foreign.genuine, allow_rule=rule), f"names no rule {rule}", "standard")
     assert foreign.held_back()

@@ -3,7 +3,7 @@
 import ipywidgets as widgets
 import torch
 
-from rr.analysis.gates import gates_of, look, losses, nothing, one_by_one
+from rr.analysis.gates import gates_of, losses, nothing, one_by_one, trace_gates
 from rr.config import RRError
 from rr.data.tokenizer import Vocabulary
 from rr.model.transformer import Model
@@ -45,7 +45,7 @@ def lab_inside(model: Model, vocabulary: Vocabulary) -> Lab:
             ax.set_axis_off()
             return figure, f"{error}."
         idx, targets = ids[:, :-1], ids[:, 1:]
-        gates = look(model, idx).r.double().mean(-1)[:, 0]
+        gates = trace_gates(model, idx).r.double().mean(-1)[:, 0]
         without = one_by_one(model, idx, targets, nothing)
         worth = (without - losses(model, idx, targets))[:, 0]
         shown = gates if show == "gate" else worth

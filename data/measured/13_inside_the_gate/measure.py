@@ -74,7 +74,7 @@ def story(runs: Path) -> None:
     tokens = rr.open_corpus("fables", log=lambda line: None)
     begins = int((tokens.valid == vocabulary.eot).argmax())  # the story after the first end-of-text
     idx, targets = batches.gather(tokens.valid, [begins], plan.model.seq_len)
-    seen, base = gates.look(model, idx), gates.losses(model, idx, targets)
+    seen, base = gates.trace_gates(model, idx), gates.losses(model, idx, targets)
     without = gates.one_by_one(model, idx, targets, gates.nothing)
     found = {name: finished(folder)[name] for name in KEPT}
     write("story.json", found | {
