@@ -205,11 +205,11 @@ def _largest(run: Run, path: str, least: int, card: Gpu) -> tuple[int | None, in
 
 
 def _predicted(run: Run, path: Choices, micro: int) -> int:
-    """Bytes at the peak of a run, remembered: counting a large model takes a second."""
+    """Bytes at the peak of a run, remembered: counting takes a moment, of some rules seconds."""
     key = [run.model, run.rule_content, run.values_content, path, micro, run.recipe.batch,
            run.recipe.decay_all]  # fmt: skip
     return cache.remembered(
-        "memory", repr(key), _code(), lambda: memory.predict(run, path, micro, "cuda")["total"]
+        "memory", repr(key), _code(), lambda: memory.stacked(run, path, micro, "cuda")
     )
 
 
@@ -217,7 +217,7 @@ def _predicted(run: Run, path: Choices, micro: int) -> int:
 def _code() -> str:
     """What decides a count beside its key: all code of `rr`, and torch's version."""
     here = hashlib.sha256(torch.__version__.encode())
-    for file in sorted(Path(__file__).parent.rglob("*.py")):
+    for file in sorted(Path(__file__).parents[1].rglob("*.py")):
         here.update(file.read_bytes())
     return here.hexdigest()
 
