@@ -44,21 +44,15 @@ def test_what_an_hour_costs():
     assert found["young"] == pytest.approx(60 * math.sqrt(2 * 0.01 * 1e6))
 
 
+@pytest.mark.slow  # in `make test` chapter 17 does both, and asserts as much
 def test_a_run_is_cut_off_and_its_loss_is_counted(tmp_path):
     pytest.importorskip("ipywidgets")
     from rrbook.explore import cut_off
 
-    torn = cut_off(TINY, tmp_path, 5, signal.SIGKILL)
-    assert torn.code == -9 and torn.saved == 0 and torn.lost == torn.reached >= 5
-
-
-@pytest.mark.slow  # in `make test`: chapter 17 does it
-def test_a_run_that_is_asked_to_stop_loses_nothing(tmp_path):
-    pytest.importorskip("ipywidgets")
-    from rrbook.explore import cut_off
-
-    asked = cut_off(TINY, tmp_path, 5, signal.SIGTERM)
+    asked = cut_off(TINY, tmp_path / "asked", 5, signal.SIGTERM)
     assert asked.code == 130 and asked.lost == 0 and 5 <= asked.reached < 80
+    torn = cut_off(TINY, tmp_path / "torn", 5, signal.SIGKILL)
+    assert torn.code == -9 and torn.saved == 0 and torn.lost == torn.reached >= 5
 
 
 def test_a_run_that_ends_before_it_is_cut_off_says_so(tmp_path):
