@@ -32,7 +32,7 @@ help:  ## list the targets
 	@printf 'make test    everything that guards the book and the package, about 12 minutes\n'
 	@printf 'make store   refresh the outputs stored in notebooks/\n'
 	@printf 'make faults  the full suite of kills and broken files, and every rule resumed (long)\n'
-	@printf 'make portable  unit tests and outputs as other machines would run them (hours)\n'
+	@printf 'make portable  unit tests and outputs as other machines would run them (an hour)\n'
 	@printf 'make lint    style of code, notebooks and prose\n'
 	@printf 'make home    set the project'"'"'s address to that of origin, or URL=...\n'
 	@printf 'make colab   try the labs and first cells with the versions that Colab has (installs 5 GB)\n'

@@ -1,18 +1,26 @@
-"""Run the unit tests and the notebooks' outputs as other machines would; end with one table.
+"""Run unit tests and notebooks' outputs as other machines would; end with one table.
 
-    python book/tools/portable.py                                   (or: make portable; hours)
+    python book/tools/portable.py                                   (or: make portable; an hour)
     python book/tools/portable.py --only plain                      # one column of the matrix
     python book/tools/portable.py --only plain --only mkl 06 13     # two, these notebooks alone
     python book/tools/portable.py tests/unit/test_ops.py            # these tests alone
 
 Each column is a Python, a number of threads and the kernels that an older CPU would choose. Every
-Python gets a virtual environment of its own under _build/portable/. PYTHONS="/a/python3.12 ..."
-names the interpreters; without it python3.11, 3.12 and 3.13 are looked for on PATH. One that is
-missing stands in the table as not here. PIP_TORCH chooses another build of torch, as in `make`.
+notebook and every module of unit tests runs once under each Python; where a Python has two columns,
+they take turns. What is named runs in every column instead.
+
+Results are kept in _build/portable/results.json as they come: what passed with the code as it is
+does not run again, so that the table can be filled in pieces. Naming something runs it again.
+
+The Python that runs this is used as it is; every other gets a virtual environment of its own under
+_build/portable/. PYTHONS="/a/python3.12 ..." names the interpreters; without it python3.11, 3.12
+and 3.13 are looked for on PATH. One that is missing stands in the table as not here. PIP_TORCH
+chooses another build of torch, as in `make`.
 """
 
 import argparse
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -20,13 +28,19 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 
 from nbkit import BUILD, ROOT, environment, sources
-from suite import NBVAL, TWO
+from suite import NBVAL
 
 PLACE = BUILD / "portable"
-PARTS = ("unit", "notebooks: outputs")
+RESULTS = PLACE / "results.json"
+UNIT, NOTEBOOKS = PARTS = "unit", "notebooks: outputs"
+TOGETHER = 8  # modules of unit tests in a process: each process imports torch once
 
 
 @dataclass(frozen=True)
@@ -57,7 +71,7 @@ def interpreters() -> dict[str, str]:
     wanted = sorted({column.python for column in MATRIX.values()})
     named = os.environ.get("PYTHONS", "").split() or [f"python{version}" for version in wanted]
     found = {}
-    for path in filter(None, map(shutil.which, named)):
+    for path in filter(None, map(shutil.which, [sys.executable, *named])):
         ask = [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
         done = subprocess.run(ask, capture_output=True, text=True)
         if done.returncode == 0:  # a pyenv shim is there even where its Python is not
@@ -66,7 +80,12 @@ def interpreters() -> dict[str, str]:
 
 
 def prepare(version: str, python: str) -> str:
-    """The interpreter of that version's virtual environment, made anew where it is out of date."""
+    """The interpreter of that version's virtual environment, made anew where it is out of date.
+
+    The one that runs this has what is needed.
+    """
+    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+        return sys.executable
     home = PLACE / f"py{version}"
     made_of = b"".join((ROOT / name).read_bytes() for name in ("constraints.txt", "pyproject.toml"))
     mark, wanted = home / ".ready", hashlib.sha256(made_of).hexdigest()
@@ -87,41 +106,92 @@ def prepare(version: str, python: str) -> str:
     return inside
 
 
-def commands(python: str, tests: list[str], notebooks: list[str]) -> dict[str, list[str]]:
-    """Part -> its command; picked tests or notebooks leave out the part that none was picked of."""
-    pytest, every = [python, "-m", "pytest", "-q"], not (tests or notebooks)
-    found = {}
-    if tests or every:
-        found[PARTS[0]] = [
-            *pytest,
-            *(tests or ["tests/unit"]),
-            "-m",
-            "not slow",
-            "-p",
-            "no:cacheprovider",
-            *TWO,
-            "loadfile",
-        ]
-    if notebooks or every:
-        paths = map(str, sources(*notebooks))
-        found[PARTS[1]] = [*pytest, *NBVAL, *TWO, "loadscope", *paths]
+def unit_modules() -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests/unit").glob("test_*.py"))
+
+
+def notebooks(*picks: str) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in sources(*picks)]
+
+
+def part_of(item: str) -> str:
+    return NOTEBOOKS if item.endswith(".ipynb") else UNIT
+
+
+def share(picked: Iterable[str]) -> dict[str, list[str]]:
+    """Column -> what it runs: every item once under each Python, whose columns take turns."""
+    shares: dict[str, list[str]] = {name: [] for name in picked}
+    for python in {column.python for column in MATRIX.values()}:
+        names = [name for name, column in MATRIX.items() if column.python == python]
+        for items in (unit_modules(), notebooks()):
+            for i, item in enumerate(items):
+                if (name := names[i % len(names)]) in shares:
+                    shares[name].append(item)
+    return shares
+
+
+def chunks(items: list[str]) -> list[list[str]]:
+    """What runs in one process: a notebook, or a few modules of unit tests."""
+    unit = [item for item in items if part_of(item) == UNIT]
+    return [unit[i : i + TOGETHER] for i in range(0, len(unit), TOGETHER)] + [
+        [item] for item in items if part_of(item) == NOTEBOOKS
+    ]
+
+
+def command(python: str, items: list[str]) -> list[str]:
+    """The items of one part, in one process."""
+    options = ["-m", "not slow", "-p", "no:cacheprovider"] if part_of(items[0]) == UNIT else NBVAL
+    return [python, "-m", "pytest", "-q", "-rfE", *options, *items]
+
+
+@lru_cache
+def code() -> bytes:
+    """What decides every result beside the item itself."""
+    places = [ROOT / "rr", ROOT / "book" / "rrbook", ROOT / "tests"]
+    files = [path for place in places for path in place.rglob("*") if path.suffix != ".pyc"]
+    found = hashlib.sha256((ROOT / "constraints.txt").read_bytes())
+    for file in sorted(path for path in files if path.is_file()):
+        found.update(file.read_bytes())
+    return found.digest()
+
+
+def key(item: str) -> str:
+    return hashlib.sha256(code() + (ROOT / item).read_bytes()).hexdigest()[:16]
+
+
+def kept() -> dict[str, dict]:
+    """`column item` -> its result; those of other code are left out."""
+    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    return {
+        cell: told
+        for cell, told in found.items()
+        if (ROOT / cell.split()[1]).exists() and told["key"] == key(cell.split()[1])
+    }
+
+
+def judge(code: int, text: str, items: list[str]) -> dict[str, list[str]]:
+    """Item -> why it failed, lines of pytest's exit code and output; none where it passed."""
+    said = re.findall(r"^(?:FAILED|ERROR) .*", text, re.M)
+    found = {item: [line for line in said if item in line] for item in items}
+    if code and (code != 1 or not any(found.values())):  # it ended before it could tell of each
+        return {item: lines or text.splitlines()[-15:] for item, lines in found.items()}
     return found
 
 
-def run(name: str, part: str, command: list[str], env: dict[str, str]) -> str:
-    """One cell of the table: what came of the command; its whole output is kept in a file."""
-    log = PLACE / f"{name}-{part.partition(':')[0]}.log"
-    print(f"portable: {name}, {part} (output: {log})", flush=True)
+def run(name: str, python: str, items: list[str]) -> dict[str, dict]:
+    """The results of a chunk of a column; its whole output is kept in a file."""
+    log = PLACE / "logs" / f"{name}-{Path(items[0]).stem}.log"
+    log.parent.mkdir(exist_ok=True)
     began = time.monotonic()
     with open(log, "w") as file:
-        code = subprocess.run(command, cwd=ROOT, env=env, stdout=file, stderr=file).returncode
-    text = log.read_text()
-    minutes = f"{(time.monotonic() - began) / 60:.0f} min"
-    if code == 0:
-        return f"passed, {minutes}"
-    lines = re.findall(r"^(?:FAILED|ERROR) .*", text, re.M) or text.splitlines()[-15:]
-    print("\n".join(f"  {line}" for line in lines), flush=True)
-    return f"FAILED, {len(lines)} lines, {minutes}"
+        done = subprocess.run(command(python, items), cwd=ROOT, env=MATRIX[name].environment(),
+                              stdout=file, stderr=file)  # fmt: skip
+    seconds, why = time.monotonic() - began, judge(done.returncode, log.read_text(), items)
+    verdict = "FAILED" if any(why.values()) else "passed"
+    print(f"portable: {verdict} {name} {' '.join(items)} ({seconds:.0f} s; {log})", flush=True)
+    for line in (line for lines in why.values() for line in lines):
+        print(f"  {line}", flush=True)
+    return {f"{name} {item}": {"key": key(item), "why": why[item]} for item in items}
 
 
 def table(rows: list[tuple[str, ...]]) -> str:
@@ -147,25 +217,47 @@ def main() -> int:
     args = parser.parse_args()
     picked = args.only or list(MATRIX)
     tests = [name for name in args.names if name.startswith("tests/")]
-    notebooks = [name for name in args.names if not name.startswith("tests/")]
+    named = [name for name in args.names if name not in tests]
+    items = tests + (notebooks(*named) if named else [])
 
     PLACE.mkdir(parents=True, exist_ok=True)
-    here, rows = interpreters(), [("column", "Python", "threads", "kernels", *PARTS)]
+    shares = dict.fromkeys(picked, items) if items else share(picked)
+    here, results = interpreters(), kept()
+    work = []
     for name in picked:
-        column, told = MATRIX[name], dict.fromkeys(PARTS, "not asked")
-        if column.python in here:
-            python = prepare(column.python, here[column.python])
-            for part, command in commands(python, tests, notebooks).items():
-                told[part] = run(name, part, command, column.environment())
-        else:
-            told = dict.fromkeys(PARTS, "not here")
+        if MATRIX[name].python in here:
+            python = prepare(MATRIX[name].python, here[MATRIX[name].python])
+            passed = {cell for cell, told in results.items() if not told["why"]}
+            left = [item for item in shares[name] if items or f"{name} {item}" not in passed]
+            work += [(name, python, chunk) for chunk in chunks(left)]
+    with ThreadPoolExecutor(2) as pool:
+        for future in as_completed([pool.submit(run, *one) for one in work]):
+            results |= future.result()
+            aside = RESULTS.with_suffix(".aside")
+            aside.write_text(json.dumps(results, indent=1, sort_keys=True))
+            aside.replace(RESULTS)
+
+    rows, verdict = [("column", "Python", "threads", "kernels", *PARTS)], "passed"
+    for name in picked:
+        column, cells = MATRIX[name], []
+        for part in PARTS:
+            wanted = [item for item in shares[name] if part_of(item) == part]
+            told = [results.get(f"{name} {item}") for item in wanted]
+            failed = sum(bool(one["why"]) for one in told if one)
+            if not wanted:
+                cells.append("not asked")
+            elif None in told:
+                cells.append("not here")
+                verdict = "FAILED"
+            else:
+                words = f"{len(told) - failed} passed"
+                cells.append(f"{words}, {failed} FAILED" if failed else words)
+                verdict = "FAILED" if failed else verdict
         kernels = " ".join(f"{key}={value}" for key, value in column.kernels.items())
-        rows.append((name, column.python, str(column.threads), kernels, *told.values()))
+        rows.append((name, column.python, str(column.threads), kernels, *cells))
     print(f"\n{table(rows)}")
-    cells = " ".join(" ".join(row[4:]) for row in rows)
     for version in sorted({MATRIX[name].python for name in picked} - here.keys()):
         print(f"Python {version} is not here: put python{version} on PATH, or name it in PYTHONS")
-    verdict = "FAILED" if "FAILED" in cells else "passed" if "passed" in cells else "nothing ran"
     print(f"make portable: {verdict}")
     return 0 if verdict == "passed" else 1
 

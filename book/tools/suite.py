@@ -1,8 +1,8 @@
 """Run everything that `make test` stands for, and end with one table and one verdict.
 
 Every step runs even if one before it failed. Kernels and tests that run side by side get one thread
-each: two cores are shared better that way than by threads that wait for each other. The last two
-steps, which often wait, run beside each other.
+each: two cores are shared better that way than by threads that wait for each other. The faults,
+which often wait, run beside all other steps.
 """
 
 import json
@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 from nbkit import EXECUTED, ROOT, environment, sources
@@ -44,7 +43,8 @@ def longest_first() -> list[str]:
 
 def steps() -> list[tuple[str, list[str], dict[str, str]]]:
     """Name, command and environment of each step."""
-    one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
+    one = dict.fromkeys(threads, "1")
     return [
         ("lint", [sys.executable, "book/tools/lint.py"], {}),
         (
@@ -55,7 +55,7 @@ def steps() -> list[tuple[str, list[str], dict[str, str]]]:
         ("notebooks: rules", [*PYTEST, "tests/notebooks", "-m", "not slow"], {}),
         ("notebooks: outputs", [*PYTEST, *NBVAL, *TWO, "loadscope", *longest_first()], one),
         ("book: the page", [*PYTEST, "tests/book", "-m", "not slow", *TWO, "loadgroup"], {}),
-        ("faults: random kills", [*PYTEST, "tests/faults", "-m", "not slow"], {}),
+        ("faults: random kills", [*PYTEST, "tests/faults", "-m", "not slow"], one),
     ]
 
 
@@ -74,10 +74,10 @@ def run(step: tuple[str, list[str], dict[str, str]], aside: bool = False) -> tup
 
 def main() -> int:
     began = time.monotonic()
-    *alone, page, faults = steps()
-    results = [run(step) for step in alone]
+    *others, faults = steps()
     with ThreadPoolExecutor() as pool:
-        results += pool.map(partial(run, aside=True), (page, faults))
+        beside = pool.submit(run, faults, aside=True)
+        results = [*map(run, others), beside.result()]
     failed = [name for name, code, _ in results if code]
     print("\n=== summary ===")
     for name, code, seconds in results:

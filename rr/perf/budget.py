@@ -209,11 +209,11 @@ def _largest(run: Run, path: str, least: int, card: GPUSpec) -> tuple[int | None
 
 
 def _predicted(run: Run, path: Backend, micro: int) -> int:
-    """Peak bytes of a run, cached: counting a large model takes a second."""
+    """Peak bytes of a run, cached: counting takes a moment, of some rules seconds."""
     key = [run.model, run.rule_content, run.values_content, path, micro, run.recipe.batch,
            run.recipe.decay_all]  # fmt: skip
     return cache.cached_value(
-        "memory", repr(key), _code(), lambda: memory.predict(run, path, micro, "cuda")["total"]
+        "memory", repr(key), _code(), lambda: memory.stacked(run, path, micro, "cuda")
     )
 
 

@@ -55,7 +55,7 @@ def free(device: torch.device) -> int | None:
 
 
 def free_ram(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Free bytes of RAM: the least of the machine's, each control group's of this process, RAM_LIMIT.
+    """Free bytes of RAM: the least of the machine's, of each control group's, and of RAM_LIMIT.
 
     Page cache counts as free, because the kernel gives it up on demand; swap does not.
     """

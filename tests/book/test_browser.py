@@ -14,6 +14,10 @@ SCREENS = ROOT / "_build" / "screens"
 NOT_OURS = [
     "Got invalid theme mode",  # the theme, before a reader has ever chosen a mode
 ]
+PATIENCE = 120_000  # milliseconds: ends what hangs, never what is slow
+ALL_WIDGETS = """() => [...document.querySelectorAll('main .cell_output')]
+    .filter(cell => cell.querySelector("script[type*='widget-view']"))
+    .every(cell => cell.querySelector('.jupyter-widgets'))"""
 SIZES = {"phone": (390, 844), "": (1280, 900)}
 PAGES = [pytest.param(page, marks=pytest.mark.xdist_group(page)) for page in toc()]
 
@@ -24,6 +28,7 @@ class Visit:
     def __init__(self, browser, server: str, page: str, theme: str = "light"):
         self.page, self.theme = page, theme
         self.context = browser.new_context(color_scheme=theme)
+        self.context.set_default_timeout(PATIENCE)
         self.context.add_init_script(
             f"localStorage.setItem('mode', '{theme}'); localStorage.setItem('theme', '{theme}')"
         )
@@ -34,7 +39,10 @@ class Visit:
         self.tab.on("console", self._console)
         self.tab.on("request", lambda request: self.requests.append(request.url))
         self.response = self.tab.goto(f"{server}/{page}.html", wait_until="load")
-        self.tab.evaluate("async () => { await window.MathJax?.startup?.promise }")
+        self.tab.evaluate("""async () => {
+            await window.MathJax?.startup?.promise; await document.fonts.ready }""")
+        if vendored():
+            self.tab.wait_for_function(ALL_WIDGETS)
         self.tab.wait_for_load_state("networkidle")
 
     def _console(self, message) -> None:
@@ -82,14 +90,8 @@ def _mathematics(tab) -> None:
 
 
 def _widgets(tab) -> None:
-    views = tab.locator("script[type*='widget-view']").count()
-    if views:
-        tab.wait_for_selector("main .jupyter-widgets", timeout=15_000)
-        shown = tab.evaluate("""() => [...document.querySelectorAll('main .cell_output')]
-            .filter(cell => cell.querySelector("script[type*='widget-view']"))
-            .every(cell => cell.querySelector('.jupyter-widgets'))""")
-        assert shown, "a cell's widgets are not shown"
-        assert tab.locator("main .jupyter-widgets-error-widget").count() == 0
+    assert tab.evaluate(ALL_WIDGETS), "a cell's widgets are not shown"
+    assert tab.locator("main .jupyter-widgets-error-widget").count() == 0
 
 
 def _images(tab, least: int) -> None:
@@ -124,8 +126,6 @@ def test_looks_dark(seen, browser, server):
 def _looks(seen: Visit) -> None:
     """In its theme's colours, no wider than the screen at any size; leaves screenshots."""
     assert seen.tab.evaluate("document.documentElement.dataset.theme") == seen.theme
-    if vendored() and seen.tab.locator("script[type*='widget-view']").count():
-        seen.tab.wait_for_selector("main .jupyter-widgets", timeout=15_000)
     filters = seen.tab.evaluate("""() => [...document.querySelectorAll('img.dark-light')]
         .map(image => getComputedStyle(image).filter)""")
     assert all(value == "none" for value in filters), "dark mode shifts a figure's colours"

@@ -1,11 +1,23 @@
-"""The matrix of `make portable` holds every setting, and its table hides nothing."""
+"""The matrix of `make portable` holds every setting, and nothing passes that did not run."""
 
+import json
 import subprocess
 import sys
+from itertools import repeat
 
+import portable
 import pytest
 from nbkit import ROOT, environment, sources
-from portable import MATRIX, Column, commands, interpreters
+from portable import (
+    MATRIX,
+    Column,
+    chunks,
+    interpreters,
+    judge,
+    notebooks,
+    share,
+    unit_modules,
+)
 
 SETTINGS = {("ATEN_CPU_CAPABILITY", "default"), ("ONEDNN_MAX_CPU_ISA", "AVX2"),
             ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE"), ("MKL_CBWR", "COMPATIBLE")}  # fmt: skip
@@ -34,21 +46,47 @@ def test_a_columns_settings_reach_what_it_runs():
     assert done.stdout.split() == ["3", "DEFAULT"]
 
 
+def test_everything_runs_once_under_each_python_and_every_column_has_a_part():
+    every = sorted([*unit_modules(), *notebooks()])
+    assert len(every) > 70 and len(notebooks()) == len(sources())
+    shares = share(MATRIX)
+    for python in ("3.11", "3.12", "3.13"):
+        columns = [name for name, column in MATRIX.items() if column.python == python]
+        assert sorted(item for name in columns for item in shares[name]) == every
+        for name in columns:
+            assert len(notebooks()) // 2 <= sum(map(str.endswith, shares[name], repeat(".ipynb")))
+    assert share(["mkl"]) == {"mkl": shares["mkl"]}  # one alone takes what it would take beside
+    for name in MATRIX:
+        assert [item for chunk in chunks(shares[name]) for item in chunk] == shares[name]
+
+
+ITEMS = ["tests/unit/test_a.py", "tests/unit/test_b.py"]
+
+
 @pytest.mark.parametrize(
-    ("tests", "notebooks", "parts"),
+    ("code", "text", "failed"),
     [
-        ([], [], ["unit", "notebooks: outputs"]),
-        ([], ["03"], ["notebooks: outputs"]),
-        (["tests/unit/test_ops.py"], [], ["unit"]),
+        (0, "2 passed", [[], []]),
+        (1, "FAILED tests/unit/test_b.py::test_x - why", [[], ["FAILED"]]),
+        (2, "no such file", [["no such file"], ["no such file"]]),
+        (-9, "FAILED tests/unit/test_b.py::test_x - why", [["FAILED"], ["FAILED"]]),
     ],
 )
-def test_parts_that_are_picked(tests, notebooks, parts):
-    made = commands("python", tests, notebooks)
-    assert list(made) == parts
-    words = [word for command in made.values() for word in command]
-    assert set(tests) <= set(words)
-    picked = [word for word in words if word.endswith(".ipynb")]
-    assert len(picked) == (0 if tests else len(sources(*notebooks)))
+def test_what_failed_is_told_from_what_passed(code, text, failed):
+    """A process that ended before its time has passed nothing."""
+    found = judge(code, text, ITEMS)
+    assert list(found) == ITEMS
+    for lines, words in zip(found.values(), failed, strict=True):
+        assert len(lines) == len(words) and all(map(str.startswith, lines, words))
+
+
+def test_a_result_of_other_code_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(portable, "RESULTS", tmp_path / "results.json")
+    told = {"key": portable.key("tests/unit/test_ops.py"), "why": []}
+    given = {"mkl tests/unit/test_ops.py": told, "mkl tests/unit/test_gone.py": told,
+             "aten tests/unit/test_ops.py": {"key": "0", "why": []}}  # fmt: skip
+    portable.RESULTS.write_text(json.dumps(given))
+    assert portable.kept() == {"mkl tests/unit/test_ops.py": told}
 
 
 def test_a_python_that_is_missing_is_said_and_nothing_passes_for_run(tmp_path, monkeypatch):
@@ -64,6 +102,6 @@ def test_a_python_that_is_missing_is_said_and_nothing_passes_for_run(tmp_path, m
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 1 and "nothing ran" in done.stdout
+    assert done.returncode == 1 and "make portable: FAILED" in done.stdout
     (row,) = [line for line in done.stdout.splitlines() if line.startswith("plain")]
-    assert row.count("not here") == 2 and "put python3.13 on PATH" in done.stdout
+    assert row.count("not here") == 1 and "put python3.13 on PATH" in done.stdout

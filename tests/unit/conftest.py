@@ -14,6 +14,10 @@ if not torch.cuda.is_available():  # read when Triton is first imported, by torc
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
+# Inductor compiles in the test's process: its pool of processes would import torch once each.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory):
     """Tests neither find nor leave anything in the user's cache, unless RR_CACHE names one.

@@ -7,7 +7,7 @@ import pytest
 from rr import cli
 from rr.config import RunFailed
 from rr.model import ladder
-from rr.perf import benchmark, gpus
+from rr.perf import benchmark, budget, gpus
 from rr.perf.benchmark_case import Case
 
 TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=8"
@@ -67,7 +67,7 @@ def test_mfu_is_counted_flops_over_the_peak(monkeypatch):
     assert benchmark.result_row(case, measured | {"device": "cpu"}, [1000.0])["mfu"] is None
 
 
-def test_the_whole_bench_once(capsys):
+def test_the_whole_bench_once(capsys, tmp_path):
     words = [
         "bench",
         "--rung",
@@ -108,6 +108,10 @@ def test_the_whole_bench_once(capsys):
         assert one["loss"] == pytest.approx(other["loss"], abs=0.1)
     assert [r["over"] for r in found["over_the_reference"]] == ["reference"] * 2
     assert len(found["over_the_standard"]) == 2
+    file = tmp_path / "bench.json"  # as `rr plan --measured` reads it
+    file.write_text(json.dumps(found))
+    assert all(len(row["step_ms"]) == 2 and row["warm_seconds"] > 0
+               for row in budget.read_bench(str(file)).rows)  # fmt: skip
     lines = benchmark.table(found)
     assert len(lines) == 5 and lines[1][5] == "–"
 

@@ -4,6 +4,7 @@ from functools import lru_cache
 
 import pytest
 import torch
+from kinds import one_of_a_kind
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from rr.config import ModelConfig, Recipe, RRError
@@ -56,7 +57,7 @@ EACH = [(rule, "own") for rule in RULES] + [
 ]
 
 
-@pytest.mark.parametrize(("rule", "values"), EACH)
+@pytest.mark.parametrize(("rule", "values"), one_of_a_kind(EACH, ["review"]))
 def test_losses_stay_with_the_reference_path(rule, values):
     reference = losses(rule, "reference", values=values)
     assert reference[0] > reference[-5:].mean() + 0.3  # the model learns
@@ -99,7 +100,10 @@ def test_each_choice_of_a_path_is_made(monkeypatch):
     assert set(seen) == {"gated_write"}
 
 
-COMPILED = ["standard", "review", "review-convex", "state-gate", "hyper-connections", "attnres"]
+# The slow ones are of a kind with those of the fifty steps above.
+COMPILED = ["hyper-connections", *(
+    pytest.param(rule, marks=pytest.mark.slow)
+    for rule in ("standard", "review", "review-convex", "state-gate", "attnres"))]  # fmt: skip
 
 
 @pytest.mark.parametrize("rule", COMPILED)

@@ -8,6 +8,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from rr.config import ModelConfig, RRError
 from rr.model import Model, initialise, ladder
+from rr.residual import REGISTRY
 from rr.training import memory
 from rr.training.backend import parse_backend
 from rr.training.step import OptimizerStep
@@ -103,6 +104,26 @@ def test_unfused_adamw_on_a_gpu_works_on_a_whole_group_at_once():
     matrices = config.n_layer * 12 * config.d_model**2 * 4
     assert plain["transient"] == matrices and fused["step"] < plain["step"]
     assert plain["context"] == memory.CONTEXT["cuda"]
+
+
+@pytest.mark.parametrize("rule", [
+    pytest.param(rule, marks=[] if rule in ("review", "hyper-connections") else pytest.mark.slow)
+    for rule in REGISTRY["residual"]])  # fmt: skip
+def test_a_deep_models_memory_is_counted_on_two_blocks(rule):
+    """To the byte what all of its blocks come to, wherever the peak is."""
+    config, recipe = replace(SHAPE, n_layer=4, rule=rule), ladder.recipe("nano", batch=8)
+    for path, micro, device in (
+        ("reference", 8, "cuda"), ("fast", 2, "cuda"), ("fast:recompute=layer", 1, "cpu"),
+    ):  # fmt: skip
+        given = config, parse_path(path), micro, device, recipe
+        assert memory.stacked(*given) == memory.predict(*given)["total"], path
+
+
+def test_blocks_that_are_not_alike_are_all_counted():
+    recipe = ladder.recipe("nano", batch=4)
+    for changes in ({"values": "svformer"}, {"values": "dense"}, {"n_loops": 2}):
+        given = replace(SHAPE, **changes), parse_path("fast"), 4, "cuda", recipe
+        assert memory.stacked(*given) == memory.predict(*given)["total"], changes
 
 
 def test_bad_input_is_refused():

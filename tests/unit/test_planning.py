@@ -8,7 +8,7 @@ import pytest
 from rr import cli
 from rr.config import RRError
 from rr.model import ladder
-from rr.perf import benchmark, budget, rates
+from rr.perf import budget, rates
 from rr.sweep import AXES, cells, place
 from rr.training import memory
 
@@ -200,17 +200,6 @@ def test_what_a_benchmark_expects_of_a_run(tmp_path):
     assert seconds(other) is None
 
 
-def test_a_real_benchmark_is_read(tmp_path):
-    found = benchmark.bench(
-        ["nano:n_layer=1,d_model=16,n_head=2,seq_len=16"], ["standard"], ["fast"],
-        steps=1, repeats=2, batch=2, threads=1, device="cpu",
-    )  # fmt: skip
-    file = tmp_path / "bench.json"
-    file.write_text(json.dumps(found))
-    (row,) = budget.read_bench(str(file)).rows
-    assert len(row["step_ms"]) == 2 and row["warm_seconds"] > 0
-
-
 @pytest.mark.parametrize(("content", "why"), [
     ("{", "is not the output of rr bench --json"),
     ("[1]", "is not the output"),
@@ -244,7 +233,7 @@ def test_a_file_of_another_card_is_refused(tmp_path):
 ])  # fmt: skip
 def test_plan_and_sweep_have_one_order(words, capsys, monkeypatch):
     """The command that plan prints, read by the real parser, is the plan: cell by cell."""
-    monkeypatch.setattr(budget.memory, "predict", lambda *a: {"total": 10**9})
+    monkeypatch.setattr(budget.memory, "stacked", lambda *a: 10**9)
     assert cli.main(["plan", "--gpu", "H100", "--hours", "8", "--json", *words]) == 0
     told = json.loads(capsys.readouterr().out)
     args = vars(cli.parser().parse_args(shlex.split(told["command"])[1:]))
@@ -266,12 +255,12 @@ def test_plan_and_sweep_have_one_order(words, capsys, monkeypatch):
 
 def test_memory_is_counted_once_and_again_for_other_code(monkeypatch):
     counted = []
-    real = memory.predict
-    monkeypatch.setattr(budget.memory, "predict", lambda *a: counted.append(a) or real(*a))
+    real = memory.stacked
+    monkeypatch.setattr(budget.memory, "stacked", lambda *a: counted.append(a) or real(*a))
     run = runs(rules=["review"], seeds=[0])[0]
     card = budget.GPUSpec("a card", 1e14, 1e11)
     first = budget.what_fits([run, run], card)[0]["memory_bytes"]
-    assert first == real(*counted[0])["total"] and len(counted) == 1
+    assert first == real(*counted[0]) and len(counted) == 1
     monkeypatch.setattr(budget, "_code", lambda: "other code")
     assert budget.what_fits([run], card)[0]["memory_bytes"] == first and len(counted) == 2
 

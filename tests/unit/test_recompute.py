@@ -79,7 +79,7 @@ def test_a_block_more_keeps_its_input_more():
     assert four - three == B * T * 32 * 4
 
 
-@pytest.mark.parametrize("rule", ["review", "attnres"])
+@pytest.mark.parametrize("rule", ["review", pytest.param("attnres", marks=pytest.mark.slow)])
 def test_a_compiled_model_is_still_one_graph(rule):
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")

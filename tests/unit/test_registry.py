@@ -12,6 +12,7 @@ import re
 
 import pytest
 import torch
+from kinds import one_of_a_kind
 
 from rr.analysis import rule_checks
 from rr.analysis.rule_checks import compiled, graphs, model_of, shape
@@ -27,20 +28,7 @@ allow_rule(*OWN)
 RESIDUAL = [*REGISTRY["residual"], *OWN]
 VALUES = list(REGISTRY["values"])
 ARMS = [(rule, "own") for rule in RESIDUAL] + [("standard", v) for v in VALUES]
-INDUCTOR = ["review", *(pytest.param(rule, marks=pytest.mark.slow)
-                        for rule in ("standard", "review-convex"))]  # fmt: skip
 PROBES = {int: (0, 1, 2, 4), float: (-4.0, -0.7, 0.3, 2.0)}  # values for an option of that type
-
-
-def one_of_a_kind() -> list:
-    """ARMS; the first of each kind of state, and the reader's own, are quick, the others slow."""
-    seen, params = set(), []
-    for rule, values in ARMS:
-        kind = resolve(rule, "residual")[0].state if values == "own" else "values"
-        quick = kind not in seen or rule in OWN
-        seen.add(kind)
-        params.append(pytest.param(rule, values, marks=[] if quick else pytest.mark.slow))
-    return params
 
 
 def with_options() -> list[str]:
@@ -114,7 +102,7 @@ def test_bfloat16_stays_near_float32(rule, values):
     assert (near.float() - exact).abs().max() < 0.03 * exact.std() * 4
 
 
-@pytest.mark.parametrize(("rule", "values"), one_of_a_kind())
+@pytest.mark.parametrize(("rule", "values"), one_of_a_kind(ARMS, OWN))
 def test_all_layers_share_one_graph_and_never_recompile(rule, values):
     count, same = graphs(rule, values)
     # vstate is None before the first block of a pass, so a value rule that carries has a second
@@ -123,7 +111,8 @@ def test_all_layers_share_one_graph_and_never_recompile(rule, values):
     assert same and count == (2 if carries else 1)
 
 
-@pytest.mark.parametrize("rule", INDUCTOR)
+@pytest.mark.slow  # in `make test`: test_fast_path.py
+@pytest.mark.parametrize("rule", ["review", "standard", "review-convex"])
 def test_inductor_computes_the_same(rule):
     model = model_of(rule, scramble=True, n_layer=2)
     idx = torch.arange(16).reshape(2, 8)
@@ -144,7 +133,7 @@ def test_state_dict_round_trip(rule, values, tmp_path):
     assert torch.equal(model(idx), other(idx))
 
 
-@pytest.mark.parametrize(("rule", "values"), one_of_a_kind())
+@pytest.mark.parametrize(("rule", "values"), one_of_a_kind(ARMS, OWN))
 def test_a_broken_off_run_ends_as_if_it_had_not(rule, values, tmp_path, tiny_corpus, cut_off):
     run = run_folder.plan(
         "nano:n_layer=2,d_model=32,n_head=2,seq_len=16",

@@ -44,6 +44,7 @@ def test_what_an_hour_costs():
     assert found["young"] == pytest.approx(60 * math.sqrt(2 * 0.01 * 1e6))
 
 
+@pytest.mark.slow  # in `make test` chapter 17 does both, and asserts as much
 def test_a_run_is_cut_off_and_its_loss_is_counted(tmp_path):
     pytest.importorskip("ipywidgets")
     from rrbook.explore import cut_off

@@ -48,6 +48,7 @@ TOY = {
 # ---- the roofline ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_the_memory_on_the_page_is_the_whole_models(path):
     config, recipe = ladder.arm("60M"), ladder.recipe("60M")

@@ -1,10 +1,7 @@
 """Chapter 08's explorable: where a step's time should go on a card that nobody has tried here."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
-
-from rr.config import ModelConfig, Recipe
 
 from . import kit
 
@@ -36,6 +33,7 @@ def step_data() -> dict:
     from rr.perf.budget import SPARE
     from rr.perf.gpus import GPUS
     from rr.training.backend import parse_backend
+    from rr.training.memory import stacked
 
     rungs = {}
     for name, micro in RUNGS.items():
@@ -47,25 +45,13 @@ def step_data() -> dict:
             paths[path] = {
                 "parts": {part: [one.flops, one.product_bytes, one.other_bytes]
                           for part, one in found.items()},
-                "memory": _memory(config, path, micro, recipe),
+                "memory": stacked(config, parse_backend(path), micro, "cuda", recipe),
             }  # fmt: skip
         flops = ladder.flops_per_token(config) * tokens
         rungs[name] = {"tokens": tokens, "flops": flops, "micro": micro, "paths": paths}
     specs = [GPUS[name] for name in CARDS]
     cards = {gpu.name: [gpu.flops, gpu.bandwidth, gpu.memory, int(gpu.bf16)] for gpu in specs}
     return {"rungs": rungs, "cards": cards, "spare": SPARE}
-
-
-def _memory(config: ModelConfig, path: str, micro: int, recipe: Recipe) -> int:
-    """`memory.predict` on a GPU, from one and two blocks: the peak rises evenly with depth."""
-    from rr.training.backend import parse_backend
-    from rr.training.memory import predict
-
-    one, two = (
-        predict(replace(config, n_layer=n), parse_backend(path), micro, "cuda", recipe)["total"]
-        for n in (1, 2)
-    )
-    return one + (config.n_layer - 1) * (two - one)
 
 
 def step_numbers(
