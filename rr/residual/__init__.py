@@ -3,7 +3,7 @@
 Importing this package registers every rule; `RULES` is the registry all else derives from.
 """
 
-from . import additive, depth, gates, streams
+from . import additive, depth, gates, orthogonal, parallel, skips, streams
 from .base import (
     REGISTRY,
     RULES,
@@ -35,7 +35,10 @@ __all__ = [
     "depth",
     "gates",
     "make",
+    "orthogonal",
+    "parallel",
     "register",
     "resolve",
+    "skips",
     "streams",
 ]

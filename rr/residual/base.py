@@ -122,8 +122,8 @@ PER_PASS = {
 class Rule(Described):
     """Base of every residual rule; by itself it is the pre-norm read, and does not write.
 
-    `state` says what flows between layers: a "tensor" (B, T, d), several "streams" (B, T, n, d), or
-    a "list" of tensors that grows with depth.
+    `state` says what flows between layers: a "tensor" (B, T, d), several "streams" (B, T, n, d), a
+    "pair" of tensors, the stream first, or a "list" of tensors that grows with depth.
     """
 
     kind = "residual"
