@@ -307,6 +307,7 @@ def _run_options(sub: Parser, many: bool = False) -> None:
     option("batch", None, "windows a step (default: the rung's)", type=int)
     option("eval-batches", None, "shorten the evaluation, and say so", type=int)
     option("precision", None, "fp32, tf32, bf16 or fp16 (default: the protocol's)")
+    option("optimizer", None, "adamw, or muon for the blocks' matrices (default: adamw)")
     sub.add_argument(
         "--depth-lr",
         action="store_true",
@@ -473,6 +474,7 @@ def _train(args) -> int:
         "eval_batches",
         "precision",
         "depth_lr",
+        "optimizer",
     )
     with _own_rules(args.rule, args.values):
         run = plan(

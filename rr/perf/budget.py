@@ -207,7 +207,7 @@ def _largest(run: Run, path: str, least: int, card: Gpu) -> tuple[int | None, in
 def _predicted(run: Run, path: Choices, micro: int) -> int:
     """Bytes at the peak of a run, remembered: counting a large model takes a second."""
     key = [run.model, run.rule_content, run.values_content, path, micro, run.recipe.batch,
-           run.recipe.decay_all]  # fmt: skip
+           run.recipe.decay_all, run.recipe.optimizer]  # fmt: skip
     return cache.remembered(
         "memory", repr(key), _code(), lambda: memory.predict(run, path, micro, "cuda")["total"]
     )

@@ -33,7 +33,7 @@ from .step import Step
 PARTS = {
     "weights": "parameters in float32, and the model's buffers",
     "gradients": "of every parameter, in float32",
-    "moments": "AdamW's two, in float32",
+    "moments": "the optimiser's: AdamW's two, Muon's one, in float32",
     "copies": "16-bit copies of weights that autocast keeps until the backward pass is done",
     "layers": "what the blocks' forward passes hold for the backward pass",
     "head": "embedding, final read, logits or a chunk of them, and the loss",
@@ -71,7 +71,8 @@ def predict(
         raise RRError(f"unknown device {device!r}: {nearest(device, CONTEXT)}")
     path, micro = plain(path), min(micro_batch, recipe.batch)
     kinds = resolve(what.rule)[0], resolve(what.values, "values")[0]
-    return dict(_counted(what, kinds, path, micro, recipe.batch, recipe.decay_all, device))
+    how = recipe.batch, recipe.decay_all, recipe.optimizer
+    return dict(_counted(what, kinds, path, micro, *how, device))
 
 
 def shape_and_recipe(what: Run | ModelConfig, recipe: Recipe | None) -> tuple[ModelConfig, Recipe]:
@@ -98,14 +99,15 @@ def plain(path: Path) -> Path:
 @lru_cache(maxsize=256)
 def _counted(
     config: ModelConfig, kinds: tuple, path: Path, micro: int, batch: int, decay_all: bool,
-    device: str,
+    optimizer: str, device: str,
 ) -> dict[str, int]:  # fmt: skip
     # By the classes too (kinds): a name that a reader registers anew is another rule.
     cpu = torch.device("cpu")
     with FakeTensorMode(), _Meter() as meter:
         model = Model(config).train()
         # Two micro-batches stand for all: from the second on gradients lie beside activations.
-        recipe = Recipe(1, min(batch, 2 * micro), 1e-3, 1, decay_all=decay_all)
+        how = {"decay_all": decay_all, "optimizer": optimizer}
+        recipe = Recipe(1, min(batch, 2 * micro), 1e-3, 1, **how)
         meter.label = "moments"
         step = Step(model, recipe, path, cpu, micro)
         for group in step.optimizer.param_groups:

@@ -14,6 +14,7 @@ from ..ops import cross_entropy
 from .backend import FP16_GRAPH, Path, check, choices
 from .device import autocast, device_name, keep_freed, resolve_precision
 from .distributed import ALONE, World
+from .optimizer import check as check_optimizer
 from .optimizer import optimizer
 
 
@@ -33,6 +34,7 @@ class Step:
         backend: object = "inductor",
     ) -> None:  # fmt: skip
         check(path, device, model.config if isinstance(model, Model) else None, world)
+        check_optimizer(recipe, path, world)
         self.model, self.recipe, self.path, self.device = model, recipe, path, device
         self.world, self.micro = world, micro or recipe.batch // world.size
         self.precision = precision or resolve_precision(device, path.precision)
@@ -103,7 +105,7 @@ class Step:
         return self.world.sum(total) / self.world.size
 
     def update(self) -> None:
-        """Clip the gradients that are there, and let AdamW take its step."""
+        """Clip the gradients that are there, and let the optimiser take its step."""
         self.scaler.unscale_(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
         self.scaler.step(self.optimizer)

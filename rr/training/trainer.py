@@ -19,7 +19,7 @@ from ..model.init import initialise
 from ..model.ladder import count
 from ..model.transformer import Model
 from ..ops import cross_entropy
-from . import backend, checkpoint, loggers, memory_fit, provenance, save_interval
+from . import backend, checkpoint, loggers, memory_fit, optimizer, provenance, save_interval
 from .device import out_of_memory, pick_device, prepare, set_threads
 from .distributed import World
 from .progress import Progress
@@ -75,6 +75,7 @@ def train(
         progress = Progress(log if world.leads else lambda line: None)
         world.check(run.recipe.batch)
         asked, path = path, backend.of_run(path, where, run.recipe.precision, run.model, world)
+        optimizer.check(run.recipe, backend.parse_path(path), world)
         if world.agree(lambda: finished(folder)) is not None:
             return folder
         with io.locked(folder) if world.leads else contextlib.nullcontext():
