@@ -55,10 +55,10 @@ def table(rows: Sequence[dict], baseline: str = "standard") -> list[dict]:
     Runs are comparable where rung, protocol, corpus, tokenizer, loops, batch, steps, flavour,
     precision, warm-up, optimiser and evaluation agree; an arm is a rule with its values, and with
     its learning rate where it was run at several, and a rule of a reader's own with its content
-    where that changed. Row: the group's fields, then `arm, rule, values, lr, seeds` (with a finite loss),
-    `n, mean` (val_loss over those seeds, nats a token), `diverged` (their seeds), `baseline` (arm
-    compared with), `pairs` (seeds that both finished), `missing` (seeds the baseline has and this
-    arm has not run), and
+    where that changed. Row: the group's fields, then `arm, rule, values, lr, seeds` (with a finite
+    loss), `n, mean` (val_loss over those seeds, nats a token), `diverged` (their seeds), `baseline`
+    (arm compared with), `pairs` (seeds that both finished), `missing` (seeds the baseline has and
+    this arm has not run), and
 
     * `difference, lo, hi, sd, t, df, p`: arm − baseline over the pairs, paired t with its interval;
     * `bootstrap_lo, bootstrap_hi`: percentile interval of the same mean, which over n pairs covers
