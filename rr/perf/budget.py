@@ -29,6 +29,7 @@ from ..training import memory
 from ..training.backend import Path as Choices
 from ..training.backend import parse_path
 from ..training.command_line import typed
+from ..training.optimizer import step_flops
 from ..training.result import PAPER_EVAL_BATCHES
 from ..training.trainer import POINTS, PREFIX
 from . import rates
@@ -147,7 +148,9 @@ def _row(
 def _seconds(run: Run, rate: rates.Rate) -> dict[str, tuple[float, float]]:
     """Where a run's time goes, least and most."""
     each = flops_per_token(run.model)
-    training, scoring = each * _trained(run), each * _scored(run) / 3  # the forward pass alone
+    steps = run.recipe.segments[-1].end
+    training = each * _trained(run) + steps * step_flops(run.model, run.recipe)
+    scoring = each * _scored(run) / 3  # the forward pass alone
     # One at the end of each segment; more on the way as time passes.
     written = len(run.recipe.segments) * SAVED * count(run.model)
     slow, fast = rate.low, rate.high

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import rr
 from rr.config import ModelConfig, Recipe, RRError, Run
@@ -12,7 +13,7 @@ from rr.stats import table
 from rr.training import memory, run_folder, trainer
 from rr.training.backend import parse_path
 from rr.training.distributed import World
-from rr.training.optimizer import check
+from rr.training.optimizer import check, step_flops
 from rr.training.step import Step
 
 SHAPE = {"vocab_size": 60, "n_layer": 2, "n_head": 2, "d_model": 32, "d_ff": 64, "seq_len": 8}
@@ -142,6 +143,16 @@ def test_the_command_line_names_it(capsys):
     assert "--optimizer adamw" in first and "--optimizer muon" in second
     assert cli.main(words) == 0 and "-p optimizer muon" in capsys.readouterr().out
     assert rr.plan("nano", optimizer="muon").recipe.optimizer == "muon"
+
+
+def test_its_matrix_products_are_those_that_torch_counts():
+    _, _, _, step = stepped("muon")
+    with FlopCounterMode(display=False) as counter:
+        step.optimizer.step()
+    config = ModelConfig(**SHAPE, rule="review")
+    recipe = Recipe(10, 4, 1e-2, 1, optimizer="muon")
+    assert step_flops(config, recipe) == counter.get_total_flops() > 0
+    assert step_flops(config, Recipe(10, 4, 1e-2, 1)) == 0
 
 
 def test_its_memory_is_counted():
