@@ -17,6 +17,7 @@ from typing import Any
 PROTOCOLS = ("clean", "paper")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 FLAVOURS = ("gpt2", "llama")
+OPTIMIZERS = ("adamw", "muon")
 REFERENCE_DEPTH = 12  # blocks at which the looped paper's scales are 1
 MIB = 1 << 20
 LARGEST_JSON = 4 * MIB  # bytes read of a JSON file at most; those that rr writes are a few KiB
@@ -26,7 +27,7 @@ LARGEST_JSON = 4 * MIB  # bytes read of a JSON file at most; those that rr write
 # earlier runs stay.
 LATER = {
     "model": {"n_kv_head": None, "tied": True},
-    "recipe": {"budgets": None, "depth_lr": False},
+    "recipe": {"budgets": None, "depth_lr": False, "optimizer": "adamw"},
 }
 
 
@@ -227,6 +228,7 @@ class Recipe:
     eval_batches: int | None = None  # shorten the evaluation to this many batches
     depth_lr: bool = False  # blocks learn at lr·(L/12)^(−1/2), with AdamW's eps likewise
     budgets: tuple[int, ...] | None = None  # steps of each decay branch, rising; the last is steps
+    optimizer: str = "adamw"  # "muon": for the blocks' matrices, AdamW for the rest
 
     def __post_init__(self) -> None:
         positive("steps", self.steps)
@@ -237,9 +239,9 @@ class Recipe:
             positive("eval-batches", self.eval_batches)
         if not 0 < self.lr < float("inf"):
             raise RRError(f"lr must be a finite number > 0, got {self.lr!r}")
-        if self.precision not in PRECISIONS:
-            known = nearest(self.precision, PRECISIONS)
-            raise RRError(f"unknown precision {self.precision!r}: {known}")
+        for name, known in (("precision", PRECISIONS), ("optimizer", OPTIMIZERS)):
+            if (given := getattr(self, name)) not in known:
+                raise RRError(f"unknown {name} {given!r}: {nearest(str(given), known)}")
 
     def _check_budgets(self) -> None:
         given = ", ".join(map(str, self.budgets))

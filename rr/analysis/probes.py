@@ -107,7 +107,7 @@ def gradient_by_depth(model: Model, idx: Tensor, targets: Tensor) -> list[float]
     Euclidean norm over all entries of the stream after sublayer l; entry 0 is the embedding's.
     The parameters' .grad is unchanged. For rules whose state is no list.
     """
-    if model.final_rule.state == "list":
+    if model.final_rule.state not in ("tensor", "streams"):
         raise TypeError(f"{model.final_rule.name} keeps a list as its state: no single stream")
     streams: list[Tensor] = []
 

@@ -15,6 +15,7 @@ from ..residual import Rule, Site, allow_rule, resolve
 from ..residual.values import ValueRule
 
 WIDTH, BLOCKS = 16, 4
+LISTS = ("list", "pair")  # kinds of state that are lists of tensors
 FAMILIES = {
     "scale": "additive, with a fixed or learned scale",
     "gate": "additive, with a gate",
@@ -64,6 +65,9 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
     coefficient  on u at the start, at 12 blocks; None where it depends on the input
     carry        the same on h
     mixes        where earlier depths are read: "read", "write" or ""
+    reads        what a sublayer reads: "stream", "earlier" depths instead of it, or "both"
+    adds         whether the update is added to the stream, and not kept apart
+    orthogonal   whether what is added is orthogonal to the stream
     streams      number of streams
 
     For a value rule: family, and `first`, `own`, `others` (the coefficients on V₁, V_n and on what
@@ -82,21 +86,27 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
     _random(rule, source)
     h, u, other, *past = draw
     facts = {
-        "norm": "none",
-        "gate": {},
-        "channels": "",
-        "mixes": "",
-        "streams": 1,
+        "norm": "none", "gate": {}, "channels": "", "mixes": "", "reads": "stream", "adds": True,
+        "orthogonal": False, "streams": 1,
         "learned": rule.write_params(site) > 0,
-        "coefficient": rule.coefficient(deep),
-        "carry": rule.carry(deep),
-    }
-    if cls.state == "list":
-        facts["mixes"] = _mixes(rule, [h, *past], u, other)
-    elif cls.state == "streams":
-        facts["streams"] = rule.open(h).shape[-2]
-    opened = [h, *past] if cls.state == "list" else rule.open(h)
-    louder = [7 * x for x in opened] if cls.state == "list" else 7 * opened
+        "coefficient": rule.coefficient(deep), "carry": rule.carry(deep),
+    }  # fmt: skip
+    if cls.state in LISTS:
+        opened = [h, *past] if cls.state == "list" else [h, past[0]]
+        # attention and MLP of block 3, where both have earlier depths to read
+        late = [
+            cls(Site(kind, place, BLOCKS, WIDTH, n_head=2), _config(spec, kind), **options).double()
+            for kind, place in (("attn", 5), ("mlp", 6))
+        ]
+        for one in late:
+            _random(one, source)
+            _looks_back(one, facts, opened, u, other)
+        rule, louder = late[0], [7 * x for x in opened]
+    else:
+        opened = rule.open(h)
+        louder = 7 * opened
+        if cls.state == "streams":
+            facts["streams"] = opened.shape[-2]
     if _same(rule.read(opened)[0], rule.read(louder)[0]):
         facts["norm"] = "read"
     if cls.state == "tensor":
@@ -110,6 +120,10 @@ def _writes(rule: Rule, facts: dict, h: Tensor, u: Tensor, other: Tensor) -> Non
     if _same(rule.write(h, u), rule.write(7 * h, 7 * u)):
         facts["norm"] = "write"
         return
+    moved = rule.write(h, u) - h
+    if (moved * h).sum().abs() < 1e-3 * moved.norm() * h.norm():
+        facts["orthogonal"] = True
+        return
     gate = rule.gate(h, u)
     kept = rule.kept(h, u)
     if gate is None and isinstance(kept, Tensor):  # a gate that does not multiply u itself
@@ -120,16 +134,24 @@ def _writes(rule: Rule, facts: dict, h: Tensor, u: Tensor, other: Tensor) -> Non
         facts["channels"] = "one" if gate.shape[-1] == 1 else "each channel"
 
 
-def _mixes(rule: Rule, state: list[Tensor], u: Tensor, other: Tensor) -> str:
-    """Whether an earlier entry of the list is read again before the sublayer or after it."""
-    moved = [*state[:1], other, *state[2:]]
-    if not _same(rule.read(state)[0], rule.read(moved)[0]):
-        return "read"
-    return "" if _same(rule.write(state, u)[0], rule.write(moved, u)[0]) else "write"
+def _looks_back(rule: Rule, facts: dict, state: list[Tensor], u: Tensor, other: Tensor) -> None:
+    """Fill in what one sublayer of a rule shows whose state is a list: the stream first, or none.
+
+    Whether its later entries come in before the sublayer or after it; without them, and without
+    the first one, whether what is read stays the same; whether the first one is added to.
+    """
+    facts["learned"] |= rule.write_params(rule.site) > 0
+    facts["adds"] &= not _same(rule.write(state, u)[0], rule.write(state, other)[0])
+    earlier, stream = [state[0], *(x + other for x in state[1:])], [other, *state[1:]]
+    if not _same(rule.read(state)[0], rule.read(earlier)[0]):
+        both = not _same(rule.read(state)[0], rule.read(stream)[0])
+        facts["mixes"], facts["reads"] = "read", "both" if both else "earlier"
+    elif not _same(rule.write(state, u)[0], rule.write(earlier, u)[0]):
+        facts["mixes"] = facts["mixes"] or "write"
 
 
 def _family(cls: type[Rule], facts: dict) -> str:
-    if cls.state == "list":
+    if cls.state in LISTS:
         return "look-back"
     if cls.state == "streams":
         return "streams"

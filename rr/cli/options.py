@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 from ..config import RRError
 
 RUN = ("protocol", "seed", "values", "loops", "flavour", "steps", "budgets", "warmup", "lr",
-       "batch", "eval_batches", "precision", "depth_lr")  # fmt: skip
+       "batch", "eval_batches", "precision", "optimizer", "depth_lr")  # fmt: skip
 MACHINE = ("threads", "device", "path", "micro_batch", "save_every", "parallel", "log")
 
 
@@ -81,6 +81,7 @@ def add_run(parser: ArgumentParser, many: bool = False) -> None:
         type=int,
     )
     option("precision", None, "fp32, tf32, bf16 or fp16 (default: the protocol's)")
+    option("optimizer", None, "adamw, or muon for the blocks' matrices (default: adamw)")
     group.add_argument(
         "--depth-lr",
         action="store_true",

@@ -220,6 +220,7 @@ def recipe(
     budgets: Sequence[int] | None = None,
     warmup: int | None = None,
     depth_lr: bool = False,
+    optimizer: str | None = None,
 ) -> Recipe:
     """The rung's recipe under a protocol, with the caller's overrides.
 
@@ -250,6 +251,7 @@ def recipe(
             precision=precision or "tf32",
             eval_batches=eval_batches,
             depth_lr=depth_lr,
+            optimizer=optimizer or "adamw",
             budgets=branches,
         )
     return Recipe(
@@ -260,6 +262,7 @@ def recipe(
         precision=precision or "bf16",
         eval_batches=eval_batches,
         depth_lr=depth_lr,
+        optimizer=optimizer or "adamw",
         budgets=branches,
     )
 

@@ -29,6 +29,7 @@ from ..model.ladder import count, flops_per_token, group
 from ..training import memory
 from ..training.backend import Backend, parse_backend
 from ..training.command_line import typed
+from ..training.optimizer import step_flops
 from ..training.result import PAPER_EVAL_BATCHES
 from ..training.trainer import POINTS, PREFIX
 from . import rates
@@ -151,7 +152,9 @@ def _row(
 def _seconds(run: Run, rate: rates.Rate) -> dict[str, tuple[float, float]]:
     """Seconds of each part of a run, least and most."""
     each = flops_per_token(run.model)
-    training, scoring = each * _trained(run), each * _scored(run) / 3  # the forward pass alone
+    steps = run.recipe.segments[-1].end
+    training = each * _trained(run) + steps * step_flops(run.model, run.recipe)
+    scoring = each * _scored(run) / 3  # the forward pass alone
     # One at the end of each segment; more on the way as time passes.
     written = len(run.recipe.segments) * SAVED * count(run.model)
     slow, fast = rate.low, rate.high
@@ -211,7 +214,7 @@ def _largest(run: Run, path: str, least: int, card: GPUSpec) -> tuple[int | None
 def _predicted(run: Run, path: Backend, micro: int) -> int:
     """Peak bytes of a run, cached: counting takes a moment, of some rules seconds."""
     key = [run.model, run.rule_content, run.values_content, path, micro, run.recipe.batch,
-           run.recipe.decay_all]  # fmt: skip
+           run.recipe.decay_all, run.recipe.optimizer]  # fmt: skip
     return cache.cached_value(
         "memory", repr(key), _code(), lambda: memory.stacked(run, path, micro, "cuda")
     )

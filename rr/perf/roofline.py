@@ -45,7 +45,7 @@ PARTS = {
     "rule": "norms that sublayers read through, the gate, and the write",
     "embedding": "rows of tokens and positions",
     "head": "the final read, the product with the vocabulary, softmax and loss",
-    "optimizer": "clipping and AdamW",
+    "optimizer": "clipping and the optimiser's step",
 }
 aten = torch.ops.aten
 ATTENTION = {  # forward passes: (scores and mix); the convention of FLOP counts takes 1 + 2
@@ -89,7 +89,8 @@ def work(
     if recipe.batch % micro:
         raise RRError(f"micro-batch {micro} does not divide the batch {recipe.batch}")
     several = recipe.batch > micro
-    once, again, update = _counted(what, kinds, plain(path), micro, recipe.decay_all, several)
+    how = recipe.decay_all, recipe.optimizer
+    once, again, update = _counted(what, kinds, plain(path), micro, *how, several)
     total = Counter(once) + Counter(update)
     for key, value in again.items():
         total[key] += value * (recipe.batch // micro - 1)
@@ -149,13 +150,19 @@ def times(
 
 @lru_cache(maxsize=64)
 def _counted(
-    config: ModelConfig, kinds: tuple, path: Backend, micro: int, decay_all: bool, several: bool
+    config: ModelConfig,
+    kinds: tuple,
+    path: Backend,
+    micro: int,
+    decay_all: bool,
+    optimizer: str,
+    several: bool,
 ) -> tuple[Counter, Counter, Counter]:
     # By the classes too (kinds): a name that a reader registers anew is another rule.
     with FakeTensorMode():
         model = Model(config).train()
-        step = OptimizerStep(model, Recipe(1, micro, 1e-3, 1, decay_all=decay_all), path,
-                    torch.device("cpu"), micro)  # fmt: skip
+        recipe = Recipe(1, micro, 1e-3, 1, decay_all=decay_all, optimizer=optimizer)
+        step = OptimizerStep(model, recipe, path, torch.device("cpu"), micro)
         for p in model.parameters():
             p.grad = torch.zeros_like(p)
         step.optimizer.step()  # makes the moments

@@ -3,7 +3,7 @@
 Importing this package registers every rule in `RULES`.
 """
 
-from . import additive, depth, gates, streams
+from . import additive, depth, gates, orthogonal, parallel, skips, streams
 from .base import (
     REGISTRY,
     RULES,
@@ -37,8 +37,11 @@ __all__ = [
     "depth",
     "gates",
     "make",
+    "orthogonal",
+    "parallel",
     "register",
     "resolve",
     "site_of",
+    "skips",
     "streams",
 ]

@@ -143,8 +143,8 @@ PER_PASS = {
 class Rule(Described):
     """Base of every residual rule: reads with a pre-norm; subclasses define `write`.
 
-    `state` is the kind of state that flows between layers: a "tensor" (B, T, d), several "streams"
-    (B, T, n, d), or a "list" of tensors that grows with depth.
+    `state` says what flows between layers: a "tensor" (B, T, d), several "streams" (B, T, n, d), a
+    "pair" of tensors, the stream first, or a "list" of tensors that grows with depth.
 
     Example:
         >>> import rr

@@ -20,7 +20,7 @@ GROUP = (
     "eval_shortened",
 )  # fmt: skip
 # The same, where a result says so (two files of one name are two corpora), or its run.json.
-TOLD = ("corpus_id", "tokenizer_id", "eval_batches", "depth_lr", "warmup")
+TOLD = ("corpus_id", "tokenizer_id", "eval_batches", "depth_lr", "warmup", "optimizer")
 NEEDED = ("id", "rule", "values", "seed", "lr", "status", "val_loss", *GROUP)
 
 

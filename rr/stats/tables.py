@@ -53,8 +53,8 @@ def table(rows: Sequence[dict], baseline: str = "standard") -> list[dict]:
     """One tidy row per arm of each comparable group of runs, the baseline first.
 
     Runs are comparable where rung, protocol, corpus, tokenizer, loops, batch, steps, flavour,
-    precision, warm-up and evaluation agree. An arm is a rule with its value rule, with its learning
-    rate where it was run at several, and with its content where a reader's own rule changed. Row:
+    precision, warm-up, optimiser and evaluation agree. An arm is a rule with its value rule, with
+    its learning rate where it was run at several, and with its content where a reader's own rule changed. Row:
     the group's fields, then `arm, rule, values, lr, seeds` (with a finite loss), `n, mean`
     (val_loss over those seeds, nats per token), `diverged` (their seeds), `baseline` (arm compared
     with), `pairs` (seeds that both finished), `missing` (seeds the baseline has and this arm has

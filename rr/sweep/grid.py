@@ -12,7 +12,8 @@ from ..training.run_folder import text_of
 
 # Options of `rr.plan`, in the order of the combinations: the last varies fastest.
 AXES = ("protocol", "corpus", "tokenizer", "rung", "seed", "flavour", "loops", "values", "rule",
-        "steps", "budgets", "warmup", "lr", "batch", "eval_batches", "precision")  # fmt: skip
+        "steps", "budgets", "warmup", "lr", "batch", "eval_batches", "precision",
+        "optimizer")  # fmt: skip
 
 # smallest: small models first, by seed, all arms of a seed together, so that an interrupted sweep
 # leaves complete comparisons. longest: fewest idle places at the end, where several run at once.

@@ -20,8 +20,8 @@ REPORT = "report.ipynb"  # the executed copy, in the run's folder
 # no choice, too.
 NEUTRAL = {"values": "own", "loops": 1, "flavour": "gpt2", "tokenizer": "", "steps": 0,
            "budgets": [], "warmup": 0, "lr": 0.0, "depth_lr": False, "batch": 0,
-           "eval_batches": 0, "precision": "", "threads": 0, "device": "", "micro_batch": 0,
-           "save_every": 0.0, "log": ""}  # fmt: skip
+           "eval_batches": 0, "precision": "", "optimizer": "", "threads": 0, "device": "",
+           "micro_batch": 0, "save_every": 0.0, "log": ""}  # fmt: skip
 ALWAYS = ("rung", "rule", "seed", "protocol", "corpus", "out")  # set even at their defaults
 
 

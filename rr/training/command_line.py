@@ -22,7 +22,7 @@ def options(run: Run) -> dict[str, object]:
     elif recipe.steps != ladder.recipe(run.rung, run.protocol).steps:
         given["steps"] = recipe.steps
     usual = ladder.recipe(run.rung, run.protocol, steps=recipe.steps)
-    for name in ("warmup", "lr", "batch", "eval_batches", "precision", "depth_lr"):
+    for name in ("warmup", "lr", "batch", "eval_batches", "precision", "depth_lr", "optimizer"):
         if getattr(recipe, name) != getattr(usual, name):
             given[name] = getattr(recipe, name)
     return given

@@ -34,7 +34,7 @@ from .step import OptimizerStep
 PARTS = {
     "weights": "parameters in float32, and the model's buffers",
     "gradients": "of every parameter, in float32",
-    "moments": "AdamW's two, in float32",
+    "moments": "the optimiser's: AdamW's two, Muon's one, in float32",
     "copies": "16-bit copies of weights that autocast keeps until the backward pass is done",
     "layers": "what the blocks' forward passes hold for the backward pass",
     "head": "embedding, final read, logits or a chunk of them, and the loss",
@@ -103,7 +103,8 @@ def _count(
         raise RRError(f"unknown device {device!r}: {nearest(device, CONTEXT)}")
     backend, micro = plain(backend), min(micro_batch, recipe.batch)
     kinds = resolve(what.rule)[0], resolve(what.values, "values")[0]
-    return _counted(what, kinds, backend, micro, recipe.batch, recipe.decay_all, device)
+    how = recipe.batch, recipe.decay_all, recipe.optimizer
+    return _counted(what, kinds, backend, micro, *how, device)
 
 
 def shape_and_recipe(what: Run | ModelConfig, recipe: Recipe | None) -> tuple[ModelConfig, Recipe]:
@@ -135,6 +136,7 @@ def _counted(
     micro: int,
     batch: int,
     decay_all: bool,
+    optimizer: str,
     device: str,
 ) -> tuple[dict[str, int], dict[tuple, int]]:
     """The parts at the fullest moment, and the most bytes held in each phase."""
@@ -143,7 +145,8 @@ def _counted(
     with FakeTensorMode(), _Meter() as meter:
         model = Model(config).train()
         # Two micro-batches stand for all: from the second on gradients lie beside activations.
-        recipe = Recipe(1, min(batch, 2 * micro), 1e-3, 1, decay_all=decay_all)
+        how = {"decay_all": decay_all, "optimizer": optimizer}
+        recipe = Recipe(1, min(batch, 2 * micro), 1e-3, 1, **how)
         meter.label = "moments"
         step = OptimizerStep(model, recipe, backend, cpu, micro)
         for group in step.optimizer.param_groups:

@@ -1,11 +1,14 @@
-"""AdamW, its parameter groups and their rates by depth."""
+"""AdamW, or Muon beside it, their parameter groups and rates by depth."""
 
 import torch
 from torch import nn
 
-from ..config import Recipe
+from ..config import ModelConfig, Recipe, RRError
 from ..model.transformer import Model
 from .backend import Backend
+from .distributed import ALONE, World
+
+STACK = ("layers.", "later_rules.")  # prefixes of the names of the blocks' parameters
 
 
 def decayed(model: Model) -> set[str]:
@@ -35,19 +38,38 @@ def decay_groups(model: nn.Module, weight_decay: float, everything: bool) -> lis
     return [group for group in groups if group["params"]]
 
 
+def check_optimizer(recipe: Recipe, backend: Backend, world: World = ALONE) -> None:
+    """Raise RRError where this torch lacks the recipe's optimiser, or this backend or world bars it."""
+    if recipe.optimizer == "adamw":
+        return
+    if not hasattr(torch.optim, "Muon"):
+        raise RRError(f"optimizer muon needs torch 2.9 or newer, this is {torch.__version__}")
+    if backend.graph == "step":
+        raise RRError("optimizer muon reads its learning rate on the host: use graph=none")
+    if world.strategy == "fsdp":
+        raise RRError("optimizer muon needs whole matrices: use --parallel ddp")
+
+
 def optimizer(
     model: nn.Module, recipe: Recipe, backend: Backend, device: torch.device
-) -> torch.optim.AdamW:
-    """The recipe's AdamW, fused or not; for a CUDA graph its learning rates are tensors."""
+) -> torch.optim.Optimizer:
+    """The recipe's optimiser, AdamW fused or not; for a CUDA graph its rates are tensors."""
     everything = recipe.decay_all or not isinstance(model, Model)
     groups = decay_groups(model, recipe.weight_decay, everything)
+    matrices = block_matrices(model) if recipe.optimizer == "muon" else []
+    taken = {id(p) for p in matrices}
+    groups = [
+        {**group, "params": rest}
+        for group in groups
+        if (rest := [p for p in group["params"] if id(p) not in taken])
+    ]
     if recipe.depth_lr:
         groups = [half for group in groups for half in by_depth(model, group, recipe)]
     graph = backend.graph == "step"
     if graph:
         for group in groups:
             group["lr"] = torch.tensor(recipe.lr, device=device)
-    return torch.optim.AdamW(
+    adamw = torch.optim.AdamW(
         groups,
         lr=recipe.lr,
         betas=recipe.betas,
@@ -55,6 +77,64 @@ def optimizer(
         fused=backend.optimizer == "fused" or None,
         capturable=graph,
     )
+    if not matrices:
+        return adamw
+    blocks = {"params": matrices, "factor": recipe.block_factor(model.config.n_layer)}
+    # The update's rms is set to that of AdamW (2502.16982), so that one rate serves both.
+    muon = torch.optim.Muon(
+        [blocks], lr=recipe.lr, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"
+    )
+    return Together(muon, adamw)
+
+
+def block_matrices(model: Model) -> list[nn.Parameter]:
+    """What Muon takes: the blocks' matrices, those of rules included, as they are held.
+
+    Attention's queries, keys and values are one matrix here, and are orthogonalised as one.
+    """
+    names = decayed(model)
+    return [
+        p
+        for name, p in model.named_parameters()
+        if name in names and name.startswith(STACK) and p.ndim == 2
+    ]
+
+
+def step_flops(config: ModelConfig, recipe: Recipe) -> int:
+    """Matmul FLOPs of one optimiser step: none of AdamW's, of Muon's five iterations for each
+    matrix of a × b, a ≤ b, 4a²b + 2a³ each. They do not depend on the batch.
+    """
+    if recipe.optimizer == "adamw":
+        return 0
+    with torch.device("meta"):
+        shapes = [sorted(p.shape) for p in block_matrices(Model(config))]
+    return sum(5 * (4 * a * a * b + 2 * a**3) for a, b in shapes)
+
+
+class Together(torch.optim.Optimizer):
+    """Several optimisers, each with its own parameters, as one: one step, one state, one list."""
+
+    def __init__(self, *parts: torch.optim.Optimizer) -> None:
+        self.parts = parts
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._share()
+
+    def _share(self) -> None:
+        """Let the parts work on the state and the groups that this one holds."""
+        groups = iter(self.param_groups)
+        for part in self.parts:
+            part.state = self.state
+            part.param_groups = [next(groups) for _ in part.param_groups]
+
+    def step(self, closure: None = None) -> None:
+        """A step of each."""
+        for part in self.parts:
+            part.step()
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """As torch's own, for all parts."""
+        super().load_state_dict(state_dict)
+        self._share()
 
 
 def by_depth(model: Model, group: dict, recipe: Recipe) -> list[dict]:
@@ -63,8 +143,7 @@ def by_depth(model: Model, group: dict, recipe: Recipe) -> list[dict]:
     `OptimizerStep.set_rate` multiplies the learning rate of each group by its "factor".
     """
     factor = recipe.block_factor(model.config.n_layer)
-    stack = ("layers.", "later_rules.")
-    inside = {id(p) for name, p in model.named_parameters() if name.startswith(stack)}
+    inside = {id(p) for name, p in model.named_parameters() if name.startswith(STACK)}
     blocks = [p for p in group["params"] if id(p) in inside]
     others = [p for p in group["params"] if id(p) not in inside]
     halves = [

@@ -84,6 +84,7 @@ def result(
         "precision": precision,
         "lr": run.recipe.lr,
         **({"depth_lr": True} if run.recipe.depth_lr else {}),
+        **({"optimizer": name} if (name := run.recipe.optimizer) != "adamw" else {}),
         "batch": run.recipe.batch,
         "steps": run.recipe.steps,
         **evaluation,

@@ -42,7 +42,7 @@ def plan(
 
     corpus, tokenizer: see `text_of`, which chooses where one is None.
     Options: values, loops, flavour, seed, protocol, steps, budgets, warmup, lr, batch,
-    eval_batches, precision, depth_lr.
+    eval_batches, precision, depth_lr, optimizer.
 
     Example:
         >>> import rr

@@ -12,7 +12,7 @@ from ..ops import cross_entropy
 from .backend import FP16_GRAPH, Backend
 from .device import autocast, device_name, keep_freed, out_of_memory, resolve_precision
 from .distributed import ALONE, World
-from .optimizer import optimizer
+from .optimizer import check_optimizer, optimizer
 
 
 class OptimizerStep:
@@ -41,6 +41,7 @@ class OptimizerStep:
         on_shrink: Callable[[int], None] | None = None,
     ) -> None:
         backend.validate(device, model.config if isinstance(model, Model) else None, world)
+        check_optimizer(recipe, backend, world)
         self.model, self.recipe, self.backend, self.device = model, recipe, backend, device
         self.world, self.micro = world, micro or recipe.batch // world.size
         self.on_shrink = on_shrink
@@ -132,7 +133,7 @@ class OptimizerStep:
         return self.world.sum(total) / self.world.size
 
     def update(self) -> None:
-        """Clip the gradients, then let AdamW update the weights."""
+        """Clip the gradients, then let the optimiser update the weights."""
         self.scaler.unscale_(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
         self.scaler.step(self.optimizer)

@@ -20,7 +20,16 @@ from ..model.init import initialise
 from ..model.ladder import count
 from ..model.transformer import Model
 from ..ops import cross_entropy
-from . import backend, checkpoint, evaluate, loggers, memory_fit, provenance, save_interval
+from . import (
+    backend,
+    checkpoint,
+    evaluate,
+    loggers,
+    memory_fit,
+    optimizer,
+    provenance,
+    save_interval,
+)
 from .device import out_of_memory, pick_device, prepare, set_threads
 from .distributed import World
 from .progress import Progress
@@ -98,6 +107,7 @@ def train(
         progress = Progress(log if world.leads else lambda line: None)
         world.check_batch(run.recipe.batch)
         asked, path = path, backend.of_run(path, where, run.recipe.precision, run.model, world)
+        optimizer.check_optimizer(run.recipe, backend.parse_backend(path), world)
         say = progress.say
         if world.agree(lambda: finished(folder)) is not None:
             return folder

@@ -115,14 +115,14 @@ def test_a_deep_models_memory_is_counted_on_two_blocks(rule):
     for path, micro, device in (
         ("reference", 8, "cuda"), ("fast", 2, "cuda"), ("fast:recompute=layer", 1, "cpu"),
     ):  # fmt: skip
-        given = config, parse_path(path), micro, device, recipe
+        given = config, parse_backend(path), micro, device, recipe
         assert memory.stacked(*given) == memory.predict(*given)["total"], path
 
 
 def test_blocks_that_are_not_alike_are_all_counted():
     recipe = ladder.recipe("nano", batch=4)
     for changes in ({"values": "svformer"}, {"values": "dense"}, {"n_loops": 2}):
-        given = replace(SHAPE, **changes), parse_path("fast"), 4, "cuda", recipe
+        given = replace(SHAPE, **changes), parse_backend("fast"), 4, "cuda", recipe
         assert memory.stacked(*given) == memory.predict(*given)["total"], changes
 
 

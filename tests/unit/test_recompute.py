@@ -55,6 +55,7 @@ def kept(model, recompute, gate="fast"):
 MODELS = {
     "tensor": ("review", "own", 1),
     "list": ("attnres", "own", 1),
+    "pair": ("x0-scales", "own", 1),
     "streams": ("hyper-connections", "own", 1),
     "values": ("standard", "learnable", 1),
     "all values": ("standard", "dense", 1),

@@ -27,7 +27,8 @@ BODY = "nano:d_model=16,n_head=1,n_layer=1,seq_len=16"
 def test_no_choice_names_the_run_that_rr_train_would():
     nothing = {"values": "", "loops": 1, "flavour": "", "corpus": "fables", "tokenizer": "",
                "protocol": "clean", "seed": 0, "steps": 0, "budgets": [], "warmup": 0, "lr": 0.0,
-               "depth_lr": False, "batch": 0, "eval_batches": 0, "precision": ""}  # fmt: skip
+               "depth_lr": False, "batch": 0, "eval_batches": 0, "precision": "",
+               "optimizer": ""}  # fmt: skip
     for tier in report.TIERS:  # the tier says nothing of a rung that is named
         assert report.chosen(tier, "nano", "", **nothing).id == rr.plan("nano", "review").id
     chosen = report.chosen("smoke", "nano", "highway", **nothing | {"seed": 3, "steps": 9})
@@ -56,7 +57,8 @@ def test_wrong_parameters_are_refused_in_one_line(words, options, told):
 @pytest.mark.parametrize("given", [
     {"rung": "nano", "rule": "review"},
     {"rung": BODY, "rule": "highway", "steps": 7, "lr": 0.01, "warmup": 2, "batch": 3, "seed": 4},
-    {"rung": "mini", "rule": "scaled", "loops": 2, "depth_lr": True, "precision": "fp32"},
+    {"rung": "mini", "rule": "scaled", "loops": 2, "depth_lr": True, "precision": "fp32",
+     "optimizer": "muon"},
     {"rung": "60M", "rule": "standard", "values": "identity", "protocol": "paper",
      "corpus": "tinystories"},
     {"rung": "nano", "rule": "constant:c=0.25", "budgets": [20, 40], "eval_batches": 2},
@@ -70,7 +72,7 @@ def test_the_command_of_a_run_names_the_same_run(given):
     args = vars(parser().parse_args(words[1:]))
     names = ("rung", "rule", "values", "loops", "flavour", "corpus", "tokenizer", "protocol",
              "seed", "steps", "budgets", "warmup", "lr", "batch", "eval_batches", "precision",
-             "depth_lr")  # fmt: skip
+             "depth_lr", "optimizer")  # fmt: skip
     assert rr.plan(**{name: args[name] for name in names}).id == run.id
 
 

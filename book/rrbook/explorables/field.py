@@ -79,7 +79,7 @@ def stream(rule, state) -> "torch.Tensor":
 
     if rule.state == "streams":
         return state.mean(-2)
-    if rule.state == "list":
+    if rule.state in ("list", "pair"):
         mixed = hasattr(rule, "weights")
         return (rule.weights(state) * torch.stack(state)).sum(0) if mixed else state[0]
     return state

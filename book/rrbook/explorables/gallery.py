@@ -81,7 +81,7 @@ def _stream_picture(facts: dict) -> tuple[int, int, list[str]]:
         out.append(_line(f"M6 {LINE}H328", "stream"))
         out.append(_line(f"M326 {LINE - 5}L335 {LINE}L326 {LINE + 5}", "stream"))
     out.append(_line(f"M{tap} {LINE}V{TOP}H{write}V{LINE - 8}", "flow"))
-    if facts["mixes"]:
+    if facts["mixes"] and not (facts["reads"] == "earlier" and facts["adds"]):
         at = tap if facts["mixes"] == "read" else 305
         out += [*_arcs(at, LINE), *_dots(LINE), _node(at, LINE, "Σ", "learned")]
     if facts["norm"] == "read":
@@ -103,6 +103,8 @@ def _stream_picture(facts: dict) -> tuple[int, int, list[str]]:
 def _coefficients(facts: dict, tap: float) -> list[str]:
     """The nodes on the update and on the stream, and what a gate sees."""
     on_u, on_h, out, at = facts["coefficient"], facts["carry"], [], 222
+    if facts["orthogonal"]:
+        return [_line(f"M100 {LINE}V70H{at}V{TOP + 13}", "seen"), _node(at, TOP, "⊥")]
     if facts["gate"]:
         if "state" in facts["gate"]:
             out.append(_line(f"M100 {LINE}V70H{at}V{TOP + 13}", "seen"))
@@ -170,7 +172,11 @@ def reads(facts: dict) -> str:
         return "its own values only" if not facts["blocks"] else _blocks(facts["blocks"])
     if facts["streams"] > 1:
         return f"a mix of {facts['streams']} streams, normalised"
-    what = "all earlier updates, mixed" if facts["mixes"] == "read" else "the stream"
+    what = "the stream"
+    if facts["reads"] == "both" and facts["adds"]:
+        what = "the stream with an earlier state added"
+    elif facts["reads"] != "stream":
+        what = "what the block began with" if facts["adds"] else "all earlier updates, mixed"
     return what + (", normalised" if facts["norm"] == "read" else ", as it is")
 
 
@@ -197,12 +203,14 @@ def writes(facts: dict) -> str:
         )
     if facts["streams"] > 1:
         return "spread over the streams, which are mixed"
+    if facts["orthogonal"]:
+        return "without its part along the stream"
     how = "added" if facts["family"] != "carry" else "added to the scaled stream, then normalised"
     if facts["mixes"] == "write":
         return "added; after each block, earlier blocks are mixed in"
-    if facts["mixes"] == "read":
+    if not facts["adds"]:
         return "kept apart, as one more thing to read"
-    return how + (", with a learned scale" if facts["learned"] else "")
+    return how + (", with a learned scale" if facts["learned"] and not facts["mixes"] else "")
 
 
 def card(row: dict, facts: dict) -> str:

@@ -1,0 +1,168 @@
+"""Muon for the blocks' matrices: what it does to which of them, resumed, recorded and refused."""
+
+import json
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import rr
+from rr.config import ModelConfig, Recipe, RRError, Run
+from rr.model import Model, initialise
+from rr.stats import table
+from rr.training import memory, run_folder, trainer
+from rr.training.backend import parse_path
+from rr.training.distributed import World
+from rr.training.optimizer import check, step_flops
+from rr.training.step import Step
+
+SHAPE = {"vocab_size": 60, "n_layer": 2, "n_head": 2, "d_model": 32, "d_ff": 64, "seq_len": 8}
+MATRICES = ("attn.qkv.weight", "attn.out.weight", "mlp.up.weight", "mlp.down.weight",
+            "attn_rule.weight", "mlp_rule.weight")  # fmt: skip
+
+
+def stepped(optimizer, **recipe):
+    """Weights before and after the first step of a Review model, and that step's gradients."""
+    model = initialise(Model(ModelConfig(**SHAPE, rule="review")), 0)
+    with torch.no_grad():  # off the zeros that gates start with
+        for p in model.parameters():
+            p += 0.02 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
+    settings = {"weight_decay": 0.0, "precision": "fp32", "optimizer": optimizer} | recipe
+    step = Step(model, Recipe(10, 4, 1e-2, 1, **settings), parse_path("reference:precision=fp32"),
+                torch.device("cpu"))  # fmt: skip
+    step.set_rate(1e-2)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    x = torch.randint(60, (4, 8), generator=torch.Generator().manual_seed(2))
+    step(x, x.roll(-1, 1))
+    grads = {name: p.grad for name, p in model.named_parameters()}
+    return before, {name: p.detach() for name, p in model.named_parameters()}, grads, step
+
+
+def test_the_blocks_matrices_move_by_their_gradients_orthogonal_factor():
+    """−0.2·η·√max(A, B)·UVᵀ (2502.16982), U and V the gradient's singular vectors, by an SVD."""
+    before, after, grads, _ = stepped("muon")
+    taken = [name for name in before if name.startswith("layers.") and name.endswith(MATRICES)]
+    assert len(taken) == 2 * len(MATRICES)
+    for name in taken:
+        moved = before[name] - after[name]
+        u, s, v = torch.linalg.svd(grads[name].double(), full_matrices=False)
+        size = 0.2 * 1e-2 * max(moved.shape) ** 0.5
+        strong = s > 0.1 * s[0]  # five iterations lift what is far smaller only part of the way
+        stretched = torch.einsum("ik,ij,kj->k", u, moved.double() / size, v)[strong]
+        assert 0.6 < stretched.min() and stretched.max() < 1.3, name
+
+
+def test_the_rest_moves_as_under_adamw():
+    before, after, _, _ = stepped("muon")
+    _, plain, _, _ = stepped("adamw")
+    rest = [name for name in before
+            if not (name.startswith("layers.") and name.endswith(MATRICES))]  # fmt: skip
+    assert {"token.weight", "position.weight", "layers.0.mlp_rule.gain"} <= set(rest)
+    for name in before:
+        assert torch.equal(after[name], plain[name]) == (name in rest), name
+        assert not torch.equal(after[name], before[name]), name
+
+
+def test_decay_and_rates_by_depth_reach_both_parts():
+    before, free, _, _ = stepped("muon")
+    _, held, _, _ = stepped("muon", weight_decay=0.5)
+    name = "layers.0.mlp.up.weight"
+    shrunk = held[name] - free[name]
+    torch.testing.assert_close(shrunk, -1e-2 * 0.5 * before[name], rtol=1e-3, atol=1e-7)
+    assert torch.equal(held["token.weight"], free["token.weight"])  # protocol clean
+    _, deep, _, step = stepped("muon", depth_lr=True)
+    rate = (2 / 12) ** -0.5  # two blocks
+    torch.testing.assert_close(
+        before[name] - deep[name], rate * (before[name] - free[name]), rtol=1e-3, atol=1e-7
+    )
+    assert torch.equal(deep["token.weight"], free["token.weight"])
+    step.set_rate(3e-3)
+    assert {round(g["lr"] / 3e-3, 6) for g in step.optimizer.param_groups} == {1.0, round(rate, 6)}
+
+
+@pytest.fixture
+def planned(tiny_corpus):
+    def plan(**options):
+        body = "nano:n_layer=2,d_model=32,n_head=2,seq_len=16"
+        given = dict(corpus=tiny_corpus, tokenizer="bpe:300", steps=6, batch=2)
+        return run_folder.plan(body, "review", **given, **options)
+
+    return plan
+
+
+def test_a_broken_off_run_ends_as_if_it_had_not(planned, tmp_path, cut_off):
+    run = planned(optimizer="muon")
+
+    def result(out):
+        folder = trainer.train(run, out, threads=1, save_every=1e-9, log=lambda line: None)
+        return run_folder.finished(folder)
+
+    whole = result(tmp_path / "whole")
+    with cut_off(4):
+        result(tmp_path / "broken")
+    assert result(tmp_path / "broken")["weights_sha256"] == whole["weights_sha256"]
+    assert whole["optimizer"] == "muon"
+    other = trainer.train(planned(), tmp_path, threads=1, log=lambda line: None)
+    plain = run_folder.finished(other)
+    assert "optimizer" not in plain and plain["weights_sha256"] != whole["weights_sha256"]
+    # two optimisers are two protocols: their runs are in no comparison
+    rows = table([whole, plain], "review")
+    assert {(row["optimizer"], row["n"]) for row in rows} == {(None, 1), ("muon", 1)}
+
+
+def test_the_id_knows_the_choice_alone(planned):
+    plain, muon = planned(), planned(optimizer="muon")
+    assert planned(optimizer="adamw").id == plain.id != muon.id
+    older = json.loads(json.dumps(plain.spec()))
+    del older["recipe"]["optimizer"]  # a run.json from before the option
+    assert Run.from_spec(older).id == plain.id
+    assert Run.from_spec(json.loads(json.dumps(muon.spec()))).id == muon.id
+
+
+def test_where_it_cannot_be_is_one_line(planned, monkeypatch, tmp_path):
+    recipe, path = Recipe(10, 4, 1e-2, 1, optimizer="muon"), parse_path("reference")
+    with pytest.raises(RRError, match="--parallel ddp"):
+        check(recipe, path, World(0, 2, "fsdp"))
+    check(recipe, path, World(0, 2, "ddp"))
+    with pytest.raises(RRError, match="graph=none"):
+        check(recipe, parse_path("reference:graph=step"))
+    with pytest.raises(RRError, match="did you mean muon"):
+        planned(optimizer="moun")
+    monkeypatch.delattr(torch.optim, "Muon")
+    with pytest.raises(RRError, match="torch 2.9"):
+        trainer.train(planned(optimizer="muon"), tmp_path, threads=1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_line_names_it(capsys):
+    from rr import cli
+
+    words = ["sweep", "--rung", "nano", "--optimizer", "adamw", "muon", "--dry-run", "--out", "x"]
+    assert cli.main([*words, "--runner", "direct"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert "--optimizer adamw" in first and "--optimizer muon" in second
+    assert cli.main(words) == 0 and "-p optimizer muon" in capsys.readouterr().out
+    assert rr.plan("nano", optimizer="muon").recipe.optimizer == "muon"
+
+
+def test_its_matrix_products_are_those_that_torch_counts():
+    _, _, _, step = stepped("muon")
+    with FlopCounterMode(display=False) as counter:
+        step.optimizer.step()
+    config = ModelConfig(**SHAPE, rule="review")
+    recipe = Recipe(10, 4, 1e-2, 1, optimizer="muon")
+    assert step_flops(config, recipe) == counter.get_total_flops() > 0
+    assert step_flops(config, Recipe(10, 4, 1e-2, 1)) == 0
+
+
+def test_its_memory_is_counted():
+    """One moment of the matrices instead of two: 4 bytes fewer for each of their entries."""
+    config, path = ModelConfig(**SHAPE, rule="review"), parse_path("eager")
+    of = {
+        name: memory.predict(config, path, 4, recipe=Recipe(10, 4, 1e-2, 1, optimizer=name))
+        for name in ("adamw", "muon")
+    }
+    held = sum(p.numel() for name, p in Model(config).named_parameters()
+               if name.startswith("layers.") and name.endswith(MATRICES))  # fmt: skip
+    # AdamW also counts the steps of each parameter, a float each
+    assert of["adamw"]["moments"] - of["muon"]["moments"] == 4 * held + 4 * 2 * len(MATRICES)
