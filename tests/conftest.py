@@ -1,21 +1,15 @@
 """Shared by all tests: where things are, and what a machine must have for a test to run on it."""
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
+from drawings import chromium
 
 ROOT = Path(__file__).resolve().parents[1]
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that reaches for the hub fails at once
 os.environ.setdefault("MPLBACKEND", "agg")
-
-
-def chromium() -> str | None:
-    """The browser that is installed, under any of its names."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    return next((path for path in map(shutil.which, names) if path), None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

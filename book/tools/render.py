@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import bootstrap
+import drawings
 import home
 import reference
 import yaml
@@ -45,7 +46,12 @@ def stage(folder: Path, executed: Path | None, picks: list[str]) -> None:
     for path in sources(*picks):
         notebook = read(path)
         if executed is not None:
-            notebook = graft(notebook, read(executed / path.name))
+            stored, notebook = notebook, graft(notebook, read(executed / path.name))
+            for html in drawings.keep(notebook, stored):
+                print(
+                    f"render: {path.stem}: {drawings.name(html)} has changed since it was drawn; "
+                    "without scripts the page shows its sentence alone"
+                )
         if place is not None:  # what the page offers for download installs this very version
             for cell in notebook.cells:
                 if "bootstrap" in tags(cell):

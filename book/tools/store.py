@@ -4,6 +4,7 @@
 
 What changes with every run and says nothing goes: papermill's timestamps and paths, execution
 times, the Python version, random widget ids. The state of widgets stays, because the page shows it.
+An explorable that has changed is drawn by Chromium: see drawings.py.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ import json
 import re
 import sys
 
+import drawings
 import nbformat
 from execute import current
 from nbkit import EXECUTED, code_cells, graft, read, sources, write
@@ -98,7 +100,9 @@ def main() -> None:
     for path in sources(*sys.argv[1:]):
         if not current(path):
             raise SystemExit(f"store: {path.name} is not executed as it stands; execute it first")
-        stored = clean(graft(read(path), read(EXECUTED / path.name)), path.stem)
+        before = read(path)
+        stored = clean(graft(before, read(EXECUTED / path.name)), path.stem)
+        drawings.add(stored, drawings.keep(stored, before))
         changed = write(stored, path)
         print(f"store: {path.name} {'refreshed' if changed else 'unchanged'}")
 

@@ -12,18 +12,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from drawings import FLAGS, chromium
 
-from tests.conftest import ROOT, chromium
+from tests.conftest import ROOT
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 SITE = ROOT / "_build" / "test-site"
 
 

@@ -17,9 +17,7 @@ from rr.model import Model, initialise, ladder
 from rr.ops import rms_norm
 from rrbook import figures
 from rrbook.explorables.strip import (
-    held_back,
     strip_data,
-    strip_layout,
     strip_numbers,
     strip_sentence,
 )
@@ -297,31 +295,23 @@ def test_strip_numbers_against_scipy():
         assert data["held"][sublayer - 1][found["at_high"]] == found["high"]
 
 
-def test_strip_words_stay_in_order_and_within_the_width():
-    words = strip_data(STORY)["words"]
-    for width in (260, 682):
-        places = strip_layout(words, width)
+def test_strip_words_stay_in_order_and_within_the_width(in_node):
+    words, widths = strip_data(STORY)["words"], (260, 682)
+    drawn = in_node("strip.js", "given[1].map(w => stripLayout(given[0], w))", [words, widths])
+    for width, places in zip(widths, drawn, strict=True):
         assert all(x + wide <= width for x, _, wide in places)
         ends = [(row, x, x + wide) for x, row, wide in places]
+        assert len(places) == len(words)
         for before, after in zip(ends, ends[1:], strict=False):
             assert after[:2] >= (before[0], before[2]) or after[0] == before[0] + 1
 
 
-def test_the_static_strip_needs_no_script():
-    html = held_back(STORY).html
-    still = html.partition("<noscript>")[2].partition("</noscript>")[0]
-    assert still.count("<path") == 2 * len(STORY["words"])
-    assert strip_sentence(strip_data(STORY), 1, "saved") in html
-
-
 def test_the_script_and_python_agree(in_node):
     data = strip_data(STORY)
-    cases = [[s, below, width] for s in range(1, len(data["kinds"]) + 1)
-             for below, width in (("saved", 682), ("loss", 300))]  # fmt: skip
-    asked = in_node("strip.js", "given[1].map(([s, below, width]) => "
-                    "[stripNumbers(given[0], s, below), stripSentence(given[0], s, below), "
-                    "stripLayout(given[0].words, width)])", [data, cases])  # fmt: skip
-    for (numbers, said, places), case in zip(asked, cases, strict=True):
-        assert numbers == pytest.approx(strip_numbers(data, *case[:2]))
-        assert said == strip_sentence(data, *case[:2])
-        assert places == [pytest.approx(list(p)) for p in strip_layout(data["words"], case[2])]
+    cases = [[s, below] for s in range(1, len(data["kinds"]) + 1) for below in ("saved", "loss")]
+    asked = in_node("strip.js", "given[1].map(([s, below]) => "
+                    "[stripNumbers(given[0], s, below), stripSentence(given[0], s, below)])",
+                    [data, cases])  # fmt: skip
+    for (numbers, said), case in zip(asked, cases, strict=True):
+        assert numbers == pytest.approx(strip_numbers(data, *case))
+        assert said == strip_sentence(data, *case)

@@ -19,7 +19,6 @@ PAPERS = {
 LOOK = dict(zip(VERDICTS, ("green", "blue", "red", "amber"), strict=True))
 FIELDS = ("id", "paper", "where", "claim", "words", "read", "short", "section", "parts", "main",
           "needs", "changes")  # fmt: skip
-WIDE = 682
 CSS = """
 .rr-audit.rr-explorable { max-width: none; padding: 0; border: 0; background: none; }
 .rr-audit table { display: block; width: 100%; border: 0; margin: 0; font-size: 14px; }
@@ -176,21 +175,6 @@ def audit_sentence(rows: Sequence[Mapping[str, Any]], values: Mapping[str, str])
     return f"{len(shown)} of {len(rows)} claims, {whose}: {words}."
 
 
-def _static(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int, list[str]]:
-    """The picture for a page without scripts."""
-    out = []
-    for place, row in enumerate(rows):
-        y = 18 + 24 * place
-        look = f"is-{LOOK[row['verdict']]} b"
-        out.append(kit.tag("path", d=f"M0 {y + 7}H{WIDE}", class_="grid"))
-        out.append(kit.tag("text", row["short"], x=0, y=y))
-        out.append(kit.tag("text", PAPERS[row["paper"]], x=330, y=y, class_="soft"))
-        out.append(
-            kit.tag("text", row["verdict"], x=WIDE, y=y, text_anchor="end", class_=look)
-        )  # fmt: skip
-    return WIDE, 24 * len(rows) + 4, out
-
-
 def claim_map(rows: Sequence[Mapping[str, Any]]) -> kit.Explorable:
     """Explorable: the claims by paper and verdict; on a page it filters the table below, too.
 
@@ -213,8 +197,6 @@ def claim_map(rows: Sequence[Mapping[str, Any]]) -> kit.Explorable:
             kit.choice("order", "order", {"paper": "by paper", "verdict": "by verdict"}, "paper"),
         ],
         picture="A row for each claim with its verdict; the table below holds the same in full",
-        static=_static(rows),
-        alt=f"A row for each claim with its paper and its verdict. {said}",
         said=said,
         note="A verdict follows from the parts of a claim: all hold, some do, none does, or none "
         "can be told.",

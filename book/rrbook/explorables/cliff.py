@@ -99,38 +99,6 @@ def _checked(data: Sequence[dict]) -> list[dict]:
     return rows
 
 
-def _static(sublayers: int, bias: float) -> tuple[int, int, list[str]]:
-    """The formula's picture for a page without scripts."""
-    left, right, top, bottom = 52, 560, 28, 232
-
-    def at(depth: float, value: float) -> tuple[float, float]:
-        level = max(-20.4, math.log10(value))
-        return left + (right - left) * depth / 64, top - (bottom - top) * level / 20
-
-    out = [
-        kit.tag("text", "the embedding’s part of the state, by formula", x=0, y=12, class_="soft")
-    ]
-    for power in (0, -5, -10, -15, -20):
-        y = at(0, 10.0**power)[1]
-        words = kit.number(10.0**power).split("\u00a0")[-1]
-        out.append(kit.tag("path", d=f"M{left} {y:.1f}H{right}", class_="grid"))
-        out.append(kit.tag("text", words, x=left - 8, y=y + 4, text_anchor="end", class_="soft"))
-    for depth in (0, 16, 32, 48, 64):
-        x = at(depth, 1)[0]
-        words = f"{depth} sublayers" if depth == 64 else str(depth)
-        out.append(kit.tag("text", words, x=x, y=bottom + 19, text_anchor="middle", class_="soft"))
-    for form, colour, nudge in (("convex", "red", 0), ("additive", "blue", 16)):
-        curve = [cliff_numbers(depth, bias)[form] for depth in range(65)]
-        for what, look in (("direct", "thin dash"), ("share", "line")):
-            line = kit.path(at(depth, point[what]) for depth, point in enumerate(curve))
-            out.append(kit.tag("path", d=line, class_=f"{colour} {look}"))
-        x, y = at(sublayers, curve[sublayers]["share"])
-        out.append(kit.tag("circle", cx=x, cy=y, r=4.5, class_=f"is-{colour}"))
-        words = f"{form} {kit.number(curve[sublayers]['share'])}"
-        out.append(kit.tag("text", words, x=x + 10, y=y + nudge, class_=f"is-{colour} b halo"))
-    return 682, 262, out
-
-
 def depth_cliff(
     data: Sequence[dict] | None = None, sublayers: int = 32, bias: float = 0.0
 ) -> kit.Explorable:
@@ -155,8 +123,6 @@ def depth_cliff(
         ],
         picture="Logarithmic curves over depth: the embedding’s part of the last state, convex "
         "and additive" + ("; beside them, recorded loss curves" if rows else ""),
-        static=_static(sublayers, bias),
-        alt=f"The embedding’s part of the last state falls with depth, convex and additive. {said}",
         said=said,
         note="Formula: independent embedding and updates with variance 1 in every channel. Solid: "
         "length of what is left of h₀ over the length of h<sub>l</sub>; dashed: the direct path, "

@@ -12,7 +12,6 @@ DESIGNS = {
     "ratio": "equal tokens a parameter",
 }
 FALLS = {"ratio": "tokens a parameter", "tokens": "tokens alone"}
-LEFT, RIGHT, TOP, BOTTOM = 60, 560, 34, 210
 
 
 def toy_gap(x: float, tenfolds: float, speed: float, size: float, alpha: float) -> float:
@@ -67,34 +66,6 @@ def toy_sentence(
     )
 
 
-def _static(rungs: Sequence[Sequence], *toy) -> tuple[int, int, list[str]]:
-    """The picture for a page without scripts."""
-    *values, design, falls = toy
-    curves = {name: toy_numbers(rungs, *values, name, falls)["gaps"] for name in DESIGNS}
-    high = max(0.02, *(max(gaps) for gaps in curves.values()))
-    low = min(0.0, *(min(gaps) for gaps in curves.values()))
-    start, end = (math.log10(rungs[i][1]) for i in (0, -1))
-
-    def at(count: float, gap: float) -> tuple[float, float]:
-        x = LEFT + (RIGHT - LEFT) * (math.log10(count) - start) / (end - start)
-        return x, BOTTOM - (BOTTOM - TOP) * (gap - low) / (high - low)
-
-    out = [kit.tag("text", "gap, baseline − arm (nats a token)", x=0, y=12, class_="soft")]
-    for gap in {0.0, high, low}:
-        y = at(rungs[0][1], gap)[1]
-        out.append(kit.tag("path", d=f"M{LEFT} {y:.1f}H{RIGHT}", class_="grid"))
-        out.append(kit.tag("text", kit.number(gap), x=LEFT - 8, y=y + 4, text_anchor="end",
-                           class_="soft"))  # fmt: skip
-    for name, count, _ in rungs:
-        out.append(kit.tag("text", name, x=at(count, low)[0], y=BOTTOM + 19, text_anchor="middle",
-                           class_="soft"))  # fmt: skip
-    for name, gaps in curves.items():
-        points = [at(rung[1], gap) for rung, gap in zip(rungs, gaps, strict=True)]
-        look = "blue line" if name == design else "ink thin"
-        out.append(kit.tag("path", d=kit.path(points), class_=look))
-    return 600, 240, out
-
-
 def size_or_training(
     runs: Sequence[dict], speed: float = 1.1, size: float = 0.0, alpha: float = 0.3,
     design: str = "steps", falls: str = "ratio",
@@ -122,8 +93,6 @@ def size_or_training(
             kit.choice("falls", "what is left to learn falls with", FALLS, falls),
         ],
         picture="The gap against model size: the chosen comparison thick, the two others thin",
-        static=_static(*toy),
-        alt=f"The gap against model size under three designs. {said}",
         said=said,
         note="Toy: gap = x^(−α)·(1 − s^(−α)) + κ·log₁₀(size / smallest size), x the amount of "
         "training, 1 nat left to learn at x = 1. Thin: the two other comparisons. Above 0 the arm "

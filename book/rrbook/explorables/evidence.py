@@ -119,43 +119,6 @@ def verdict_sentence(data: dict, values: dict[str, Any]) -> str:
     )
 
 
-def _static(data: dict, values: dict[str, Any]) -> tuple[int, int, list[str]]:
-    """The picture for a page without scripts."""
-    rows, top, step, left, right = verdict_numbers(data, values), 26, 25, 216, 554
-    bottom = top + step * len(rows)
-
-    def at(p: float) -> float:
-        return left - (right - left) * max(-6.0, math.log10(p)) / 6
-
-    def text(words: str, x: float, y: float, look: str = "", anchor: str = "end") -> None:
-        out.append(kit.tag("text", words, x=x, y=y, text_anchor=anchor, class_=look))
-
-    out: list[str] = []
-    text("size, baseline", 0, 12, "soft", "start")
-    text("gap (nats)", 194, 12, "soft")
-    text("p → adjusted p", (left + right) / 2, 12, "soft", "middle")
-    text("lower loss", 682, 12, "soft")
-    for power in range(0, -7, -1):
-        x, p = at(10.0**power), 10.0**power
-        out.append(kit.tag("path", d=f"M{x:.1f} {top - 6}V{bottom}", class_="grid"))
-        words = f"{p:g}" if power > -3 else kit.number(p).split("\u00a0")[-1]
-        text(words, x, bottom + 17, "soft", "middle")
-    x = at(values["alpha"])
-    out.append(kit.tag("path", d=f"M{x:.1f} {top - 6}V{bottom}", class_="ink thin dash"))
-    text(f"α = {kit.number(values['alpha'])}", x, bottom + 36, anchor="middle")
-    for place, row in enumerate(rows):
-        y = top + step * place + 14
-        colour = {"undecided": "ink", "review": "blue"}.get(row["verdict"], "red")
-        text(f"{row['rung']}, {row['base']}", 0, y, anchor="start")
-        text(f"{row['gap']:+.4f}".replace("-", "−"), 194, y)
-        words = "Review" if row["verdict"] == "review" else row["verdict"]
-        text(words, 682, y, "soft" if colour == "ink" else f"is-{colour} b")
-        line = kit.path([(at(row["p"]), y - 4), (at(row["q"]), y - 4)])
-        out.append(kit.tag("path", d=line, class_=f"{colour} line"))
-        out.append(kit.tag("circle", cx=at(row["q"]), cy=y - 4, r=5, class_=f"is-{colour}"))
-    return 682, bottom + 42, out
-
-
 def verdict_table(runs: Sequence[dict]) -> kit.Explorable:
     """Explorable: which comparisons of a study hold, by test, correction, sizes and baselines.
 
@@ -189,8 +152,6 @@ def verdict_table(runs: Sequence[dict]) -> kit.Explorable:
         ],
         picture="A row for each comparison: its gap, its p value before and after correction on a "
         "logarithmic axis, and which arm has the lower loss",
-        static=_static(data, start),
-        alt=f"A row for each comparison with its gap, p value and verdict. {said}",
         said=said,
         note="Hollow: p as the test gives it; filled: corrected for the comparisons picked. Values "
         "below a millionth stand at the right edge. “One spread” pools the "

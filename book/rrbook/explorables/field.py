@@ -150,43 +150,6 @@ def field_sentence(rule: str, sublayers: int, start: str = "unit", bias: float =
     )
 
 
-def _static(rule: str, sublayers: int, start: str, bias: float):
-    """The picture without scripts: rule and standard, norm left and gradient right."""
-    out, top, bottom = [], 34, 214
-    found = {
-        name: field_numbers(name, sublayers, start, bias) for name in ("standard", rule)
-    }  # fmt: skip
-    high = 1.05 * max(max(f["norms"]) for f in found.values())
-    positive = [g for f in found.values() for g in f["gradients"] if g > 0]
-    low, most = np.floor(np.log10(min(positive))), np.ceil(np.log10(max(positive)))
-    panels = (
-        ("norms", "rms of the stream", 40, 306, 0.0, high, lambda v: v),
-        ("gradients", "gradient at each update", 388, 642, low, most, np.log10),
-    )
-    for key, words, left, right, least, top_value, level in panels:
-        out.append(kit.tag("text", words, x=left - 36, y=16, class_="b"))
-        for share in (0, 0.5, 1):
-            y = bottom - (bottom - top) * share
-            value = least + (top_value - least) * share
-            shown = kit.number(10.0**value if key == "gradients" else value)
-            out.append(kit.tag("path", d=f"M{left} {y:g}H{right}", class_="grid"))
-            out.append(kit.tag("text", shown, x=left - 6, y=y + 4, text_anchor="end",
-                               class_="soft"))  # fmt: skip
-        for name, look in (("standard", "ink thin dash"), (rule, "blue line")):
-            points = [
-                (left + (right - left) * depth / sublayers,
-                 bottom - (bottom - top) * (level(v) - least) / (top_value - least))
-                for depth, v in enumerate(found[name][key]) if key == "norms" or v > 0
-            ]  # fmt: skip
-            out.append(kit.tag("path", d=kit.path((float(x), float(y)) for x, y in points),
-                               class_=look))  # fmt: skip
-        out.append(kit.tag("text", f"{sublayers} sublayers", x=right, y=bottom + 18,
-                           text_anchor="end", class_="soft"))  # fmt: skip
-    out.append(kit.tag("text", rule, x=40, y=252, class_="is-blue b"))
-    out.append(kit.tag("text", "dashed: standard", x=388, y=252, class_="soft"))
-    return 682, 260, out
-
-
 def rule_field(
     rule: str = "review-convex",
     sublayers: int = 32,
@@ -213,8 +176,6 @@ def rule_field(
         ],
         picture="Two curves over depth, for the chosen rule and the standard one: rms of the "
         "stream, and gradient at each update on a logarithmic scale",
-        static=_static(rule, sublayers, start, bias),
-        alt=f"rms of the stream and gradient by depth, beside the standard rule. {said}",
         said=said,
         note="Toy: u = W₂ tanh(W₁ x) with random W₁ and W₂, 32 channels, one token, no attention; "
         "all derivatives are exact. The gradient is that of a fixed random read-out by each "

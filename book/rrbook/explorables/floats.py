@@ -9,10 +9,6 @@ FORMATS = {"fp32": (23, -126, 127), "tf32": (10, -126, 127), "bf16": (7, -126, 1
            "fp16": (10, -14, 15)}  # fmt: skip
 NAMES = {"fp32": "fp32", "tf32": "TF32", "bf16": "bf16", "fp16": "fp16"}
 ORDERS = {"down": "largest first", "up": "smallest first", "pairs": "in pairs"}
-AROUND = 0.02  # of the number, both ways, on the picture
-TICKS = 90  # more numbers than this are drawn as a band
-FLOOR, TOP = -9, 0  # powers of ten of the errors on the picture
-LEFT, RIGHT, WIDTH = 118, 640, 682
 
 
 def spacing(x: float, name: str) -> float:
@@ -76,67 +72,6 @@ def float_sentence(power: float, format: str, terms: int) -> str:
     return f"{told} 1 + 1/2 + … + 1/{2**terms}, rounded after every addition, is off by {errors}."
 
 
-def neighbours(x: float, name: str) -> list[float] | None:
-    """The format's numbers within 2 % of x, rising; None where there are too many to draw."""
-    y = rounded(x, name)
-    if y == 0 or math.isinf(y):
-        return []
-    found = [y] if abs(y - x) <= AROUND * x else []
-    for way in (1, -1):
-        at = y
-        while len(found) <= TICKS:
-            # just below a power of two the numbers are twice as dense as above it
-            at += way * spacing(at if way > 0 else at * (1 - 2.0**-30), name)
-            if abs(at - x) > AROUND * x:
-                break
-            found.append(at)
-    return sorted(found) if len(found) <= TICKS else None
-
-
-def _static(power: float, format: str, terms: int) -> tuple[int, int, list[str]]:
-    """The picture for a page without scripts."""
-    found, x = float_numbers(power, format, terms), 10**power
-
-    def at(value: float) -> float:
-        return 20 + (WIDTH - 40) * ((value / x - 1) / AROUND + 1) / 2
-
-    def across(error: float) -> float:
-        place = FLOOR if error == 0 else max(FLOOR, math.log10(error))
-        return LEFT + (RIGHT - LEFT) * (place - FLOOR) / (TOP - FLOOR)
-
-    out = [
-        kit.tag(
-            "text",
-            f"numbers of {NAMES[format]} within 2 % of {kit.number(x)}",
-            x=0,
-            y=12,
-            class_="soft",
-        ),
-        kit.tag("path", d=f"M20 60H{WIDTH - 20}", class_="grid"),
-    ]
-    marks = neighbours(x, format)
-    if marks is None:
-        out.append(kit.tag("path", d=f"M20 46H{WIDTH - 20}V60H20z", class_="is-mid"))
-    for value in marks or []:
-        out.append(kit.tag("path", d=f"M{at(value):.1f} 44V60", class_="blue thin"))
-    out.append(kit.tag("path", d=f"M{at(x):.1f} 30V68", class_="red line"))
-    out.append(kit.tag("text", "error of the sum", x=0, y=104, class_="soft"))
-    for i, (order, words) in enumerate(ORDERS.items()):
-        y = 132 + 28 * i
-        out.append(kit.tag("path", d=f"M{LEFT} {y}H{RIGHT}", class_="grid"))
-        out.append(kit.tag("text", words, x=LEFT - 12, y=y + 4, text_anchor="end"))
-        for name in FORMATS:
-            error = found["errors"][order] if name == format else harmonic(2**terms, name)[order]
-            here = name == format
-            out.append(kit.tag("circle", cx=across(error), cy=y, r=6 if here else 3.5,
-                               class_="is-blue" if here else "soft"))  # fmt: skip
-    for tick in (-9, -6, -3, 0):
-        words = "1" if tick == 0 else "10" + str(tick).translate(kit.SUPERSCRIPT)
-        out.append(kit.tag("text", words, x=across(10.0**tick), y=218, text_anchor="middle",
-                           class_="soft"))  # fmt: skip
-    return WIDTH, 226, out
-
-
 def float_formats(power: float = 0.4, format: str = "bf16", terms: int = 10) -> kit.Explorable:
     """Explorable: what four float formats make of a number and of a sum.
 
@@ -156,8 +91,6 @@ def float_formats(power: float = 0.4, format: str = "bf16", terms: int = 10) -> 
         ],
         picture="Above, the numbers of the format within two per cent of the chosen one; below, "
         "the relative error of the sum in three orders, for all four formats",
-        static=_static(power, format, terms),
-        alt=f"Numbers of a format around one, and errors of a sum in three orders. {said}",
         said=said,
         note="Red: the number itself. Large dots: the chosen format; small ones: the other three, "
         "on a scale of powers of ten. Rounding is to nearest, ties to even. Hardware keeps the "

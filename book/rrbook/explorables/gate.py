@@ -58,55 +58,6 @@ def gate_sentence(**values: float | str) -> str:
     )
 
 
-def _arrow(start: tuple[float, float], end: tuple[float, float], look: str) -> list[str]:
-    dx, dy = end[0] - start[0], end[1] - start[1]
-    length = math.hypot(dx, dy)
-    ux, uy = dx / length, dy / length
-    back, side = (end[0] - 11 * ux, end[1] - 11 * uy), 4.6
-    neck = end[0] - 9 * ux, end[1] - 9 * uy
-    wings = [
-        (back[0] - uy * side, back[1] + ux * side),
-        (back[0] + uy * side, back[1] - ux * side),
-    ]
-    head = kit.path([end, *wings]) + "z"
-    return [
-        kit.tag("path", d=kit.path([start, neck]), class_=look),
-        kit.tag("path", d=head, class_=f"is-{look.split()[0]}"),
-    ]
-
-
-def _static(values: dict) -> tuple[int, int, list[str]]:
-    """The picture for a page without scripts."""
-    found = gate_numbers(**values)
-    unit = 102
-
-    def to(x: float, y: float) -> tuple[float, float]:
-        return 111 + unit * (x + 1.6), 8 + unit * (2.5 - y)
-
-    zero, h = to(0, 0), to(*STATE)
-    opened = to(STATE[0] + found["u"][0], STATE[1] + found["u"][1])
-    following, convex = to(*found["next"]), to(*found["convex"])
-    out = [
-        kit.tag("path", d=kit.path([to(-1.6, 0), to(2.9, 0)]), class_="grid"),
-        kit.tag("path", d=kit.path([to(0, -0.4), to(0, 2.5)]), class_="grid"),
-        *_arrow(zero, convex, "red thin dash"),
-        *_arrow(h, opened, "amber thin dash"),
-        *_arrow(h, following, "amber line"),
-        *_arrow(zero, h, "ink line"),
-        *_arrow(zero, following, "blue line"),
-    ]
-    for (x, y), words, kind in (
-        ((h[0] + 10, h[1] - 2), "h", "is-ink b"),
-        ((opened[0] - 52, opened[1]), "h + u", "is-amber"),
-        ((following[0] + 8, following[1] - 8), "h + r⊙u", "is-blue b"),
-        ((convex[0] + 6, convex[1] + 18), "convex", "is-red"),
-        (to(2.2, -0.2), "channel 1", "soft"),
-        (to(0.06, 2.4), "channel 2", "soft"),
-    ):
-        out.append(kit.tag("text", words, x=x, y=y, class_=f"{kind} halo"))
-    return 682, 340, out
-
-
 def gate_playground() -> kit.Explorable:
     """Explorable: one gated write as arrows, against the same gate in convex form."""
     said = gate_sentence(**START)
@@ -130,8 +81,6 @@ def gate_playground() -> kit.Explorable:
         ],
         picture="Arrows from the origin: h, the gated result h + r⊙u, and the convex form; "
         "from the tip of h: u and r⊙u. Two meters show r in each channel",
-        static=_static(START),
-        alt=f"Arrows h, h + u, h + r⊙u and the convex form in the plane. {said}",
         said=said,
         note="r<sub>i</sub> = σ(w<sub>h</sub>·rms(h)<sub>i</sub> + w<sub>u</sub>·rms(u)<sub>i"
         "</sub> + b). In this toy the gate’s matrix is diagonal with the same weights in both "

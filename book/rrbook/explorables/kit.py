@@ -1,14 +1,15 @@
 """What the explorables share: the HTML frame, its controls, static SVG, numbers in words.
 
 An explorable is one self-contained `<figure>`: own style, inline SVG and a small script. It needs
-no kernel, no network and no module loader, and its HTML is the same on every run. Its mathematics
-exists twice, in Python for the `<noscript>` picture and in JavaScript for the live one; the tests
-hold the two equal.
+no kernel, no network and no module loader, and its HTML is the same on every run. The script draws;
+a page without scripts shows what it drew when the notebook was stored (`book/tools/drawings.py`).
+Only the numbers and the sentence exist twice, in Python for such a page and in JavaScript for the
+live one; the tests hold the two equal.
 """
 
 import json
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from html import escape
@@ -117,11 +118,6 @@ def _short(value: object) -> str:
     return f"{round(value, 1):g}" if isinstance(value, float) else escape(str(value))
 
 
-def path(points: Iterable[tuple[float, float]]) -> str:
-    """The `d` of a line through points."""
-    return "M" + "L".join(f"{round(x, 1):g} {round(y, 1):g}" for x, y in points)
-
-
 # ---- the frame ---------------------------------------------------------------------------------
 
 
@@ -145,8 +141,6 @@ def explorable(
     lead: str,
     controls: Sequence[str],
     picture: str,
-    static: tuple[int, int, Sequence[str]],
-    alt: str,
     said: str,
     note: str,
     data: object = None,
@@ -154,11 +148,9 @@ def explorable(
     """Assemble an explorable.
 
     script: its file in this folder. title, lead, note: HTML. picture: what the live SVG is, in
-    words, for a reader who cannot see it (its numbers are in the sentence below it). static:
-    width, height and elements of the picture without scripts; alt and said: its description and
-    its sentence. data: JSON for the script.
+    words, for a reader who cannot see it (its numbers are in the sentence below it). said: the
+    sentence at the start, for a page without scripts. data: JSON for the script.
     """
-    width, height, elements = static
     values = ""
     if data is not None:
         text = json.dumps(data, separators=(",", ":"), allow_nan=False)
@@ -173,8 +165,7 @@ def explorable(
             f'<div><svg class="rr-picture" role="img" aria-label="{escape(picture)}"></svg></div>',
             '<p class="rr-said" aria-live="polite"></p>',
             "</div>",
-            f'<noscript><svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(alt)}">'
-            f"{''.join(elements)}</svg><p>{escape(said)}</p></noscript>",
+            f"<noscript><p>{escape(said)}</p></noscript>",
             f'<p class="rr-note">{note}</p>',
             f"<script>\n{_script('kit.js', script)}\n</script>",
             "</figure>",

@@ -4,8 +4,6 @@ import math
 
 from . import kit
 
-LEFT, TOP, FLOOR, WIDTH, SIDE = 62, 24, 262, 682, 138
-
 
 def sources(sublayers: int, size: int, seeded: bool) -> list[list[int]]:
     """How often each source at the head holds write 0 (the embedding), 1, …: one row a source.
@@ -63,38 +61,6 @@ def looking_sentence(sublayers: int, size: str, tilt: float, seeded: bool) -> st
     )
 
 
-def _static(sublayers: int, size: str, tilt: float, seeded: bool) -> tuple[int, int, list[str]]:
-    """The picture for a page without scripts."""
-    found = looking_numbers(sublayers, size, tilt, seeded)
-    right, step = WIDTH - SIDE, sublayers if size == "all" else int(size)
-    wide, high = (right - LEFT) / (sublayers + 1), (FLOOR - TOP) / (sublayers + 1)
-    out = [kit.tag("text", "read by", x=0, y=12, class_="soft")]
-    for row, shares in enumerate(found["shares"]):
-        y = FLOOR - high * (row + 1)
-        for j, part in enumerate(shares):
-            cell = f"M{LEFT + wide * j:.1f} {y:.1f}h{wide - 1:.1f}v{high - 1:.1f}h-{wide - 1:.1f}z"
-            colour = "is-blue" if j else "is-red"
-            out.append(kit.tag("path", d=cell, class_=colour, fill_opacity=f"{part**0.5:.2f}"))
-        name = "head" if row == sublayers else str(row + 1)
-        place = dict(x=LEFT - 8, y=y + high / 2 + 4, text_anchor="end", class_="soft")
-        out.append(kit.tag("text", name, **place))
-    for edge in range(1, sublayers + 1, step):
-        line = f"M{LEFT + wide * edge - 0.5:.1f} {TOP}V{FLOOR}"
-        out.append(kit.tag("path", d=line, class_="ink thin dash"))
-    for j in range(0, sublayers + 1):
-        where = dict(x=LEFT + wide * (j + 0.5), y=FLOOR + 18, text_anchor="middle", class_="soft")
-        out.append(kit.tag("text", str(j), **where))
-    out.append(kit.tag("text", "write (0: embedding)", x=LEFT, y=FLOOR + 36, class_="soft"))
-    for y, words, kind in (
-        (TOP + 12, "the head reads", "b"),
-        (TOP + 36, "embedding", "b is-red"), (TOP + 53, kit.share(found["shares"][-1][0]), ""),
-        (TOP + 77, "last write", "b is-blue"), (TOP + 94, kit.share(found["shares"][-1][-1]), ""),
-        (TOP + 118, "kept a token", "b"), (TOP + 135, f"{len(found['alpha'][-1])} vectors", ""),
-    ):  # fmt: skip
-        out.append(kit.tag("text", words, x=right + 12, y=y, class_=kind))
-    return WIDTH, FLOOR + 44, out
-
-
 def depth_attention(sublayers: int = 8, size: str = "2", tilt: float = 0.0) -> kit.Explorable:
     """Explorable: what each sublayer reads of all earlier writes under depth attention.
 
@@ -118,8 +84,6 @@ def depth_attention(sublayers: int = 8, size: str = "2", tilt: float = 0.0) -> k
             kit.checks("", {"seeded": "the bug: each block’s sum begins with the embedding"}, ()),
         ],
         picture="A triangle of cells: rows are readers, columns the writes that they read",
-        static=_static(*values),
-        alt=f"A triangle of cells, one row a reading sublayer, one column a write. {said}",
         said=said,
         note="Toy: embedding and updates are independent with variance 1 in every channel. Source "
         "i of k (from 0) has the logit tilt·i/(k − 1); a block’s writes are one source, so that "

@@ -6,7 +6,6 @@ from . import kit
 
 # ε of L blocks passed N times, by the scale's name
 SCALES = {"one": "1", "root": "1/√(NL)", "passes": "1/N", "both": "1/(N√L)"}
-LEFT, RIGHT, TOP, BOTTOM, ROOF = 46, 560, 28, 232, 300  # ROOF: the rms at the top edge
 
 
 def loop_numbers(blocks: int, passes: int, cosine: float, scale: str) -> dict:
@@ -57,37 +56,6 @@ def loop_sentence(blocks: int, passes: int, cosine: float, scale: str) -> str:
     )
 
 
-def _static(blocks: int, passes: int, cosine: float, scale: str) -> tuple[int, int, list[str]]:
-    """The picture for a page without scripts."""
-    depth = blocks * passes
-
-    def at(after: float, rms: float) -> tuple[float, float]:
-        level = math.log(rms) / math.log(ROOF)
-        return LEFT + (RIGHT - LEFT) * after / depth, BOTTOM - (BOTTOM - TOP) * level
-
-    out = [kit.tag("text", "rms of the stream, the embedding’s is 1", x=0, y=12, class_="soft")]
-    for value in (1, 10, 100):
-        y = at(0, value)[1]
-        out.append(kit.tag("path", d=f"M{LEFT} {y:.1f}H{RIGHT}", class_="grid"))
-        out.append(
-            kit.tag("text", str(value), x=LEFT - 8, y=y + 4, text_anchor="end", class_="soft")
-        )
-    for part in (0, 1):
-        words = f"{depth} blocks" if part else "0"
-        x = at(part * depth, 1)[0]
-        out.append(kit.tag("text", words, x=x, y=BOTTOM + 19, text_anchor="middle", class_="soft"))
-    for name in SCALES:
-        curve = loop_numbers(blocks, passes, cosine, name)["rms"]
-        points = kit.path(at(after, rms) for after, rms in enumerate(curve))
-        out.append(kit.tag("path", d=points, class_="blue line" if name == scale else "ink thin"))
-    last = loop_numbers(blocks, passes, cosine, scale)["last"][scale]
-    x, y = at(depth, last)
-    words = f"ε = {SCALES[scale]}: {kit.number(last)}"
-    out.append(kit.tag("circle", cx=x, cy=y, r=4, class_="is-blue"))
-    out.append(kit.tag("text", words, x=x - 8, y=y - 9, text_anchor="end", class_="is-blue b halo"))
-    return 600, 262, out
-
-
 def loop_growth(
     blocks: int = 4, passes: int = 16, cosine: float = 0.8, scale: str = "passes"
 ) -> kit.Explorable:
@@ -112,8 +80,6 @@ def loop_growth(
         ],
         picture="Logarithmic curves: the rms of the stream after each block, under four scales, "
         "the chosen one thick",
-        static=_static(blocks, passes, cosine, scale),
-        alt=f"The rms of a looped stream by depth, under four scales. {said}",
         said=said,
         note="Toy: embedding and updates have variance 1 in every channel; a block’s updates in "
         "two passes have the cosine c, all others are independent. After N passes "

@@ -6,7 +6,6 @@ from . import kit
 
 STEP = 0.01  # of the grid that integrals are summed over, in standard errors
 REACH = 9  # where it ends, both ways
-SEEN = (-0.08, 0.14)  # nats a token on the picture
 
 
 def grid() -> list[tuple[float, float]]:
@@ -64,33 +63,6 @@ def luck_sentence(rules: int, seeds: int, sd: float, lead: float) -> str:
     )
 
 
-def _static(rules: int, seeds: int, sd: float, lead: float) -> tuple[int, int, list[str]]:
-    """The picture for a page without scripts."""
-    left, right, top, bottom = 12, 560, 30, 190
-    found = luck_numbers(rules, seeds, sd, lead)
-
-    def x(nats: float) -> float:
-        return left + (right - left) * (nats - SEEN[0]) / (SEEN[1] - SEEN[0])
-
-    out = [kit.tag("path", d=f"M{left} {bottom}H{right}", class_="grid")]
-    for nats in (-0.05, 0, 0.05, 0.1):
-        words = "0 nats" if nats == 0 else kit.number(nats)
-        out.append(kit.tag("path", d=f"M{x(nats):.1f} {top}V{bottom}", class_="grid"))
-        out.append(kit.tag("text", words, x=x(nats), y=bottom + 18, text_anchor="middle",
-                           class_="soft"))  # fmt: skip
-    for at, look in ((0.0, "red"), (lead, "blue")):
-        curve = []
-        for i in range(221):
-            nats = SEEN[0] + i * 0.001
-            height = density((nats - at) / found["se"]) / density(0)
-            curve.append((x(nats), bottom - (bottom - top - 20) * height))
-        out.append(kit.tag("path", d=kit.path(curve), class_=f"{look} line"))
-    out.append(kit.tag("path", d=f"M{x(found['luck']):.1f} {top}V{bottom}", class_="red thin dash"))
-    out.append(kit.tag("text", "best of the equal ones, on average", x=x(found["luck"]) + 6,
-                       y=top + 4, class_="is-red b halo"))  # fmt: skip
-    return 682, 216, out
-
-
 def winners_luck(
     rules: int = 30, seeds: int = 3, sd: float = 0.02, lead: float = 0.01
 ) -> kit.Explorable:
@@ -113,8 +85,6 @@ def winners_luck(
         ],
         picture="Two bell curves over the measured lead: one of the equal rules, and the rule "
         "that truly leads; a line marks where the best of the equal ones is on average",
-        static=_static(rules, seeds, sd, lead),
-        alt=f"Two overlapping bell curves over the measured lead in nats a token. {said}",
         said=said,
         note="Model: each rule’s mean over the seeds is its true value plus normal noise, "
         "independent between rules. Right is better: a lower loss.",

@@ -10,14 +10,9 @@ CARDS = ("H100", "H200", "B200", "A100", "RTX 4090", "L4", "T4")
 PATHS = ("reference", "fast")
 PATH_WORDS = {"reference": "reference path in TF32", "fast": "fast path in 16 bits"}
 FUSION = {"none": "nothing fused", "all": "everything fused"}
-NAMES = {"attention": "attention", "mlp": "MLP", "rule": "rule", "embedding": "embedding",
-         "head": "head", "optimizer": "optimiser"}  # fmt: skip
 LONG = {"attention": "attention", "mlp": "the MLP", "rule": "the rule’s norms, gate and write",
         "embedding": "the embedding", "head": "the head", "optimizer": "the optimiser"}  # fmt: skip
-LOOKS = {"attention": "blue", "mlp": "mid", "rule": "red", "embedding": "ink", "head": "amber",
-         "optimizer": "green"}  # fmt: skip
 ALONE = ("embedding", "optimizer")  # as roofline.ALONE
-WIDTH, ROW = 682, 22
 
 
 @lru_cache(maxsize=1)
@@ -115,53 +110,6 @@ def step_sentence(data: Mapping, rung: str, path: str, card: str, share: float, 
     )
 
 
-def _static(data: Mapping, values: dict) -> tuple[int, int, list[str]]:
-    """The picture for a page without scripts."""
-    both = {path: step_numbers(data, **(values | {"path": path})) for path in PATHS}
-    chosen = values["path"]
-    other = PATHS[chosen == "reference"]
-    longest = max(found["step"] for found in both.values() if found)
-
-    def total(path: str) -> str:
-        found, words = both[path], path_words(data, path, values["card"])
-        return f"{words}: {time_words(found['step']) if found else 'not projected'}"
-
-    def bar(path: str, y: int, tall: int) -> list[str]:
-        x, made = 0.0, []
-        for part, ms in both[path]["ms"].items() if both[path] else ():
-            wide = WIDTH * ms / longest
-            made.append(kit.tag("path", d=f"M{x:.1f} {y}h{wide:.1f}v{tall}h-{wide:.1f}z",
-                                class_=f"is-{LOOKS[part]}"))  # fmt: skip
-            x += wide
-        return made
-
-    out = [kit.tag("text", total(chosen), x=0, y=13, class_="b"), *bar(chosen, 20, 30)]
-    out.append(kit.tag("text", total(other), x=0, y=72, class_="soft"))
-    out += ['<g opacity=".5">', *bar(other, 78, 12), "</g>"]
-    columns = (WIDTH / 2, WIDTH / 2 + 14, WIDTH)
-    out += _row(columns, 118, ("part", "time", "limited by", "other path"), "soft")
-    for i, (part, name) in enumerate(NAMES.items()):
-        y = 118 + ROW * (i + 1)
-        here, there = both[chosen], both[other]
-        swatch = f"M0 {y - 10}h11v11h-11z"
-        out.append(kit.tag("path", d=swatch, class_=f"is-{LOOKS[part]}"))
-        words = (
-            name, time_words(here["ms"][part]) if here else "–", here["bound"][part] if here
-            else "–", time_words(there["ms"][part]) if there else "–",
-        )  # fmt: skip
-        out += _row(columns, y, words, "")
-    return WIDTH, 118 + ROW * 6 + 8, out
-
-
-def _row(columns: tuple, y: int, words: tuple, look: str) -> list[str]:
-    first, middle, last = columns
-    places = ((17 if not look else 0, "start"), (first, "end"), (middle, "start"), (last, "end"))
-    return [
-        kit.tag("text", text, x=x, y=y, text_anchor=anchor, class_="soft" if x == last else look)
-        for text, (x, anchor) in zip(words, places, strict=True)
-    ]
-
-
 def step_roofline(
     rung: str = "320M",
     path: str = "reference",
@@ -191,8 +139,6 @@ def step_roofline(
         ],
         picture="A bar of one step’s time in six parts, a fainter one of the other path below it, "
         "and a table of the parts with what limits each",
-        static=_static(data, values),
-        alt=f"The time of one step in six parts, on two paths. {said}",
         said=said,
         note="A projection: this project has measured it on no GPU. It knows no caches, launches "
         "or waiting, and the share of the peak is an assumption. FLOPs over what products reach, "

@@ -4,9 +4,6 @@ import math
 
 from . import kit
 
-SEEN = (0.25, 240.0)  # minutes between checkpoints on the picture
-LOSS = (0.003, 3.0)  # time lost, as a share of the work, on the picture
-
 
 def overhead(every: float, save: float, between: float, back: float) -> float:
     """Time lost for each unit of work, M e^{R/M} (e^{(T+C)/M} − 1)/T − 1.
@@ -49,38 +46,6 @@ def lost_sentence(price: float, between: float, save: float, every: float, back:
     )
 
 
-def _static(price: float, between: float, save: float, every: float, back: float):
-    """The picture for a page without scripts."""
-    left, right, top, bottom = 60, 640, 20, 200
-
-    def x(minutes: float) -> float:
-        return left + (right - left) * math.log(minutes / SEEN[0]) / math.log(SEEN[1] / SEEN[0])
-
-    def y(lost: float) -> float:
-        shown = min(max(lost, LOSS[0]), LOSS[1])
-        return bottom - (bottom - top) * math.log(shown / LOSS[0]) / math.log(LOSS[1] / LOSS[0])
-
-    out = []
-    for lost, words in ((0.01, "1 %"), (0.1, "10 %"), (1.0, "100 %")):
-        out.append(kit.tag("path", d=f"M{left} {y(lost):.1f}H{right}", class_="grid"))
-        out.append(kit.tag("text", words, x=left - 6, y=y(lost) + 4, text_anchor="end",
-                           class_="soft"))  # fmt: skip
-    for minutes in (0.5, 2, 10, 60, 240):
-        out.append(kit.tag("text", f"{minutes:g} min", x=x(minutes), y=bottom + 18,
-                           text_anchor="middle", class_="soft"))  # fmt: skip
-    curve = []
-    for i in range(121):
-        minutes = SEEN[0] * (SEEN[1] / SEEN[0]) ** (i / 120)
-        lost = overhead(minutes / 60, save / 3600, between, back / 60)
-        if lost < LOSS[1]:
-            curve.append((x(minutes), y(lost)))
-    out.append(kit.tag("path", d=kit.path(curve), class_="blue line"))
-    found = lost_numbers(price, between, save, every, back)
-    out.append(kit.tag("path", d=f"M{x(found['young']):.1f} {top}V{bottom}", class_="grid dash"))
-    out.append(kit.tag("circle", cx=x(every), cy=y(found["lost"]), r=6, class_="is-red"))
-    return 682, 226, out
-
-
 def lost_work(
     price: float = 2.5, between: float = 8, save: float = 10, every: float = 30, back: float = 5
 ) -> kit.Explorable:
@@ -105,8 +70,6 @@ def lost_work(
         ],
         picture="Time lost against minutes between checkpoints, both logarithmic: a valley, with "
         "a dot at your interval and a dashed line at Young’s",
-        static=_static(price, between, save, every, back),
-        alt=f"A valley: time lost against minutes between checkpoints. {said}",
         said=said,
         note="Model: interruptions without memory, at any moment, also while coming back; all work "
         "since the last checkpoint is lost. Both axes are logarithmic; lower is better.",

@@ -10,7 +10,6 @@ RULES = {
     "half": (1.0, 0.5, "h + u/2"),
     "convex": (0.5, 0.5, "(h + u)/2"),
 }
-LEFT, RIGHT, TOP, BOTTOM, ROOF, FLOOR, WIDTH = 46, 578, 22, 222, 254, 318, 682
 
 
 def stream_numbers(sublayers: int, rule: str) -> dict[str, list[float]]:
@@ -49,61 +48,6 @@ def stream_sentence(sublayers: int, rule: str) -> str:
     return f"After {sublayers} sublayers under {RULES[rule][2]} the embedding holds {held}{rest}"
 
 
-def _static(sublayers: int, rule: str) -> tuple[int, int, list[str]]:
-    """The picture for a page without scripts."""
-    final = stream_numbers(sublayers, rule)
-    gap = (RIGHT - LEFT) / (sublayers + 1)
-    bar = 0.8 * gap
-    bands = [""] * (sublayers + 1)
-    for depth in range(sublayers + 1):
-        at = BOTTOM
-        for k, part in enumerate(stream_numbers(depth, rule)["shares"]):
-            height = part * (BOTTOM - TOP)
-            if height > 0.04:
-                left = f"{LEFT + gap * depth:.1f}"
-                bands[k] += f"M{left} {at:.1f}h{bar:.1f}v-{height:.1f}h-{bar:.1f}z"
-            at -= height
-    out = [kit.tag("text", "share of the state’s variance", x=0, y=12, class_="soft")]
-    for k, d in enumerate(bands):
-        if k == 0:
-            out.append(kit.tag("path", d=d, class_="is-red"))
-        elif d:
-            shade = f"{1 - 0.75 * k / sublayers:.2f}"
-            out.append(kit.tag("path", d=d, class_="band", stroke_width=0.6, fill_opacity=shade))
-    for value in (0, 50, 100):
-        y = BOTTOM - value / 100 * (BOTTOM - TOP) + 4
-        words = f"{value}\u00a0%"
-        out.append(kit.tag("text", words, x=LEFT - 8, y=y, text_anchor="end", class_="soft"))
-    for y, words, kind in (
-        (TOP + 11, "last write", "b"),
-        (TOP + 28, kit.share(final["shares"][-1]), ""),
-        (BOTTOM - 17, "embedding", "b is-red"),
-        (BOTTOM, kit.share(final["shares"][0]), ""),
-        (FLOOR + 18, "sublayer", "soft"),
-    ):
-        out.append(kit.tag("text", words, x=RIGHT + 6, y=y, class_=kind))
-    points = [
-        (LEFT + gap * depth + bar / 2, FLOOR - rms / 8.1 * (FLOOR - ROOF))
-        for depth, rms in enumerate(final["rms"])
-    ]
-    out.append(kit.tag("text", "rms of the state", x=0, y=ROOF - 10, class_="soft"))
-    for value in (0, 4, 8):
-        y = FLOOR - value / 8.1 * (FLOOR - ROOF)
-        out.append(kit.tag("path", d=f"M{LEFT} {y:.1f}H{RIGHT}", class_="grid"))
-        out.append(
-            kit.tag("text", str(value), x=LEFT - 8, y=y + 4, text_anchor="end", class_="soft")
-        )
-    out.append(kit.tag("path", d=kit.path(points), class_="blue line"))
-    size = f"× {kit.number(final['rms'][-1])}"
-    out.append(kit.tag("text", size, x=RIGHT + 6, y=points[-1][1] + 4, class_="b"))
-    for depth in range(0, sublayers + 1, 2):
-        x = points[depth][0]
-        out.append(
-            kit.tag("text", str(depth), x=x, y=FLOOR + 18, text_anchor="middle", class_="soft")
-        )
-    return WIDTH, 352, out
-
-
 def stream_share(sublayers: int = 16, rule: str = "sum") -> kit.Explorable:
     """Explorable: each write's share of the stream's variance, by depth and write rule.
 
@@ -124,8 +68,6 @@ def stream_share(sublayers: int = 16, rule: str = "sum") -> kit.Explorable:
             }, rule),
         ],
         picture="Stacked columns: share of the variance by sublayer; below, the rms of the stream",
-        static=_static(sublayers, rule),
-        alt=f"Stacked columns of variance shares by sublayer, and the stream’s rms below. {said}",
         said=said,
         note="Toy: embedding and updates are independent with variance 1 in every channel, as "
         "pre-norm roughly makes them. With h<sub>l</sub> = c·h<sub>l−1</sub> + w·u<sub>l</sub>, "

@@ -5,9 +5,7 @@ from collections.abc import Mapping
 
 from . import kit
 
-WIDTH, ROW, LETTER, GAP, BAR = 682, 76, 7.8, 7, 20
 NAMES = {"attn": "attention", "mlp": "MLP"}
-FULL = {"saved": 2, "loss": 8}  # nats at which a lower bar has its whole length
 BELOW = {
     "saved": "loss saved by this update",
     "loss": "loss of the next word",
@@ -70,40 +68,6 @@ def strip_sentence(data: Mapping, sublayer: int, below: str) -> str:
     )
 
 
-def strip_layout(words: list[str], width: float) -> list[tuple[float, int, float]]:
-    """Left edge, row and width of each word, broken into rows no wider than `width`."""
-    found, x, row = [], 0.0, 0
-    for word in words:
-        wide = LETTER * len(word.strip())
-        if word[:1] == " ":
-            x += GAP
-        if x + wide > width and x > 0:
-            x, row = 0.0, row + 1
-        found.append((x, row, wide))
-        x += wide + 2
-    return found
-
-
-def _static(data: Mapping, sublayer: int, below: str) -> tuple[int, int, list[str]]:
-    """The picture for a page without scripts."""
-    above, words, under = [], [], []
-    held = data["held"][sublayer - 1]
-    other = data["loss"] if below == "loss" else data["saved"][sublayer - 1]
-    places = strip_layout(data["words"], WIDTH)
-    for (x, row, wide), word, back, value in zip(places, data["words"], held, other, strict=True):
-        y = ROW * row
-        tall = BAR * math.sqrt(min(1, abs(value) / FULL[below]))
-        high = BAR * back
-        above.append(kit.tag("path", d=f"M{x:.1f} {y + BAR:g}h{wide:.1f}v-{high:.1f}h-{wide:.1f}z"))
-        words.append(kit.tag("text", word.strip(), x=x, y=y + BAR + 14, textLength=wide))
-        kind = "is-green" if value > 0 else "hollow amber"
-        bar = f"M{x:.1f} {y + BAR + 19:g}h{wide:.1f}v{tall:.1f}h-{wide:.1f}z"
-        under.append(kit.tag("path", d=bar, class_=kind))
-    out = ['<g class="is-red">', *above, '</g><g style="font-family:monospace">', *words, "</g>"]
-    out += under
-    return WIDTH, ROW * (places[-1][1] + 1), out
-
-
 def held_back(story: Mapping, sublayer: int = 1, below: str = "saved") -> kit.Explorable:
     """Explorable: 1 − r̄ above each word of a recorded story, what the update is worth below it.
 
@@ -123,8 +87,6 @@ def held_back(story: Mapping, sublayer: int = 1, below: str = "saved") -> kit.Ex
             kit.choice("below", "below the words", BELOW, below),
         ],
         picture="A story, a bar above each word for what the gate holds back, a bar below it",
-        static=_static(data, sublayer, below),
-        alt=f"The words of a story with a bar above and a bar below each. {said}",
         said=said,
         note="Recorded: a Review net of width 64, eight sublayers, on a held-out fable. Above: "
         "1 − r, mean over channels, full at 1. Below: nats for predicting the <em>next</em> word, "

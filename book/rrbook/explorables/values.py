@@ -12,8 +12,6 @@ RULES = {
     "neutreno": "neutreno: AVₙ + λ(V₁ − Vₙ)",
 }
 TOKENS = 16
-START = {"rule": "constant", "lam": 2.0, "even": 1.0, "blocks": 8}
-LEFT, RIGHT, TOP, BOTTOM = 46, 500, 28, 232
 
 
 def value_numbers(rule: str, lam: float, even: float, blocks: int) -> dict[str, list[float]]:
@@ -77,32 +75,6 @@ def value_sentence(**values: float | str) -> str:
     )
 
 
-def _static(values: dict) -> tuple[int, int, list[str]]:
-    """The picture for a page without scripts."""
-    blocks = values["blocks"]
-
-    def at(block: float, cosine: float) -> tuple[float, float]:
-        return LEFT + (RIGHT - LEFT) * block / blocks, BOTTOM - (BOTTOM - TOP) * cosine
-
-    out = [kit.tag("text", "mean cosine of two tokens’ states", x=0, y=12, class_="soft")]
-    for value in (0, 0.5, 1):
-        y = at(0, value)[1]
-        out.append(kit.tag("path", d=f"M{LEFT} {y:.1f}H{RIGHT}", class_="grid"))
-        out.append(
-            kit.tag("text", f"{value:g}", x=LEFT - 8, y=y + 4, text_anchor="end", class_="soft")
-        )
-    chosen = (values["rule"], "blue line", "is-blue b")
-    for rule, line, words in (("own", "ink thin", "soft"), chosen):
-        curve = value_numbers(**(values | {"rule": rule}))["similarity"]
-        points = [at(block, cosine) for block, cosine in enumerate(curve)]
-        out.append(kit.tag("path", d=kit.path(points), class_=line))
-        x, y = points[-1]
-        out.append(kit.tag("text", rule, x=x + 8, y=y + 4, class_=words))
-    words = f"{blocks} blocks"
-    out.append(kit.tag("text", words, x=RIGHT, y=BOTTOM + 19, text_anchor="end", class_="soft"))
-    return 600, 262, out
-
-
 def value_dilution(
     rule: str = "constant", lam: float = 2.0, even: float = 1.0, blocks: int = 8
 ) -> kit.Explorable:
@@ -127,8 +99,6 @@ def value_dilution(
         ],
         picture="Curves of the mean cosine of two tokens’ states after each block: the chosen rule "
         "thick, own values thin",
-        static=_static(values),
-        alt=f"Token similarity by depth for the chosen rule and for own values. {said}",
         said=said,
         note="Toy: sixteen orthogonal tokens, projections of 1, no MLP, pre-norm. Each token gives "
         "a share to itself and spreads the rest evenly over its past. NeuTRENO’s λ and the "
