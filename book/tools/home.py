@@ -21,6 +21,8 @@ import rr
 
 SCP_FORM = re.compile(r"(?:[^@/\s]+@)?([^:/\s]+):([^/\s].*)")  # git@host:owner/name.git
 HOST = re.compile(r"(?:[a-z0-9-]+\.)+[a-z]{2,}")  # a public name: no localhost, number or alias
+PAGES = "gh-pages"  # the branch that the built site is published on
+PLAIN = "colab"  # folder of the site with the notebooks' plain editions
 PART = re.compile(r"[A-Za-z0-9_.~-]+")
 
 

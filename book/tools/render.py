@@ -4,6 +4,8 @@
     python book/tools/render.py --site _build/test-site                 # from the stored outputs
     python book/tools/render.py --only 03                               # a look at one chapter
 
+The notebooks' plain editions (rrbook.plain) lie beside the pages, in colab/.
+
 The site is replaced only by a build that succeeded, and is left alone when nothing it is made of
 has changed. `--only` renders the prose and the picked chapters into _build/preview and reports
 warnings without stopping, because links to the other chapters cannot be right there.
@@ -25,6 +27,8 @@ import reference
 import yaml
 from nbkit import BUILD, NOTEBOOKS, ROOT, environment, graft, read, sources, tags, write
 from vendor import fetch
+
+from rrbook import plain
 
 TOOLS = ROOT / "book" / "tools"
 READY = ROOT / "book" / "ready"  # files that a page offers for download
@@ -57,6 +61,7 @@ def stage(folder: Path, executed: Path | None, picks: list[str]) -> None:
                 if "bootstrap" in tags(cell):
                     cell.source = bootstrap.source(place, home.version())
         write(notebook, folder / "notebooks" / path.name)
+        write(plain.convert(notebook, path.stem), folder / home.PLAIN / path.name)
     toc = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text(encoding="utf-8"))
     if picks:
         for part in toc["parts"]:
@@ -143,6 +148,7 @@ def main() -> int:
         return 1
     shutil.rmtree(site, ignore_errors=True)
     shutil.move(out / "_build" / "html", site)
+    shutil.copytree(folder / home.PLAIN, site / home.PLAIN)
     mark.write_text(made_of)
     pages = len([*site.glob("book/**/*.html"), *site.glob("notebooks/*.html")])
     print(f"render: {pages} pages ({time.monotonic() - began:.0f} s)\n\nThe book: {index}")

@@ -1,5 +1,5 @@
-"""The book's Sphinx extension: the home address, offline scripts, quoted and computed figures,
-check badges."""
+"""The book's Sphinx extension: the home address, the plain edition's buttons, offline scripts,
+quoted and computed figures, check badges."""
 
 import re
 from pathlib import Path
@@ -44,6 +44,24 @@ def configure(app: Sphinx, config: Config) -> None:
         "../vendor/widget-shims.js": {},
         "../vendor/embed-amd.js": {"data-jupyter-widgets-cdn": "about:blank#"},
     }
+
+
+def plain_edition(
+    app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
+) -> None:
+    """Lead a chapter's download and Colab buttons to its plain edition, as published."""
+    folder, _, chapter = page.rpartition("/")
+    if folder != "notebooks":
+        return
+    path = f"{home.PLAIN}/{chapter}.ipynb"
+    for group in context["header_buttons"]:
+        for button in group.get("buttons", []):
+            if button.get("label") == "download-source-button":
+                button["url"] = context["pathto"](path, 1)
+            elif button.get("text") == "Colab":
+                place = home.address().removeprefix("https://github.com/")
+                colab = app.config.html_theme_options["launch_buttons"]["colab_url"]
+                button["url"] = f"{colab}/github/{place}/blob/{home.PAGES}/{path}"
 
 
 def without_thebe(app: Sphinx, config: Config) -> None:
@@ -119,6 +137,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("config-inited", configure)
     app.connect("config-inited", without_thebe)
     app.connect("doctree-read", badge)
+    app.connect("html-page-context", plain_edition, priority=502)  # the theme's buttons are there
     app.add_role("quoted", Quoted())
     app.add_role("known", Known())
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -75,16 +75,18 @@ def test_no_page_has_an_unresolved_reference(soups):
 
 
 def test_buttons_lead_to_home_or_are_not_there(soups, site):
-    place, version = home.address(), home.version() or "main"
+    place = home.address()
     opened = f"https://colab.research.google.com/{(place or '').removeprefix('https://')}"
     opened = opened.replace(".com/github.com/", ".com/github/")
     for page in filter(is_chapter, toc()):
         links = {link["href"] for link in soups[site / f"{page}.html"].find_all("a", href=True)}
         colab = {link for link in links if "colab.research.google.com/" in link}
+        plain = f"colab/{page.removeprefix('notebooks/')}.ipynb"
+        assert f"../{plain}" in links and (site / plain).exists(), page
         if place is None:
             assert not colab and not soups[site / f"{page}.html"].select(".dropdown-launch-buttons")
         elif place.startswith("https://github.com/"):
-            assert f"{opened}/blob/{version}/{page}.ipynb" in colab and place in links, page
+            assert f"{opened}/blob/{home.PAGES}/{plain}" in colab and place in links, page
 
 
 def test_figures_say_how_they_are_checked(soups, site):

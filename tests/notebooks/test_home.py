@@ -185,8 +185,9 @@ def rendered(checkout: Path) -> tuple[str, BeautifulSoup, Path]:
     shutil.copytree(ROOT / "book" / "tools", checkout / "book" / "tools",
                     ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
     shutil.copytree(ROOT / "book" / "_static", checkout / "book" / "_static")
-    (checkout / "rr").mkdir()
-    shutil.copy(ROOT / "rr" / "__init__.py", checkout / "rr")
+    for package in ("rr", "book/rrbook"):
+        shutil.copytree(ROOT / package, checkout / package,
+                        ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
     one = new_notebook(cells=[new_markdown_cell("# One"), new_code_cell("x = 1")])
     one.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     bootstrap.refresh(one)
@@ -214,11 +215,12 @@ def test_a_forks_page_leads_to_the_fork_at_its_version(checkout):
     git(checkout, "remote", "add", "origin", "git@github.com:somebody/fork.git")
     said, page, site = rendered(checkout)
     head = git(checkout, "rev-parse", "HEAD")
-    colab = f"https://colab.research.google.com/github/somebody/fork/blob/{head}/"
-    assert f"{colab}notebooks/01_one.ipynb" in links(page) and FORK in links(page)
+    colab = "https://colab.research.google.com/github/somebody/fork/blob/gh-pages/"
+    assert f"{colab}colab/01_one.ipynb" in links(page) and FORK in links(page)
     assert f"origin, {FORK}" in said and "is pushed" in said
     # what the page offers for download installs the fork at this commit
-    offered = read(site / "_sources" / "notebooks" / "01_one.ipynb")
+    assert "../colab/01_one.ipynb" in links(page)
+    offered = read(site / "colab" / "01_one.ipynb")
     assert offered.cells[1].source == bootstrap.source(FORK, head)
     stored = read(checkout / "notebooks" / "01_one.ipynb")
     assert stored.cells[1].source == bootstrap.source()  # the same on every machine
@@ -227,8 +229,9 @@ def test_a_forks_page_leads_to_the_fork_at_its_version(checkout):
 
 def test_a_page_without_an_address_has_no_dead_buttons(checkout):
     git(checkout, "remote", "add", "origin", "/srv/git/fork.git")
-    said, page, _ = rendered(checkout)
-    assert "no home address" in said
+    said, page, site = rendered(checkout)
+    assert "no home address" in said and (site / "colab" / "01_one.ipynb").exists()
+    assert "../colab/01_one.ipynb" in links(page)
     outside = [link for link in links(page) if link.startswith("http")]
     assert not [link for link in outside if "colab" in link or "/blob/" in link], outside
     assert not page.select(".dropdown-launch-buttons, .btn-source-repository-button")

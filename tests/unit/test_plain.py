@@ -1,0 +1,420 @@
+"""The plain edition: no MyST is left, and sentences hold the numbers of the notebook's outputs."""
+
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from markdown_it.renderer import RendererHTML
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from rr.config import RRError
+from rrbook import glue, plain
+from rrbook.markdown import parser
+
+ROOT = Path(__file__).resolve().parents[2]
+CHAPTERS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+MYST = re.compile(r"myst_|colon_fence|math_\w+_label|substitution|footnote|dl_open|span_open")
+HOME = 'home = "https://github.com/Someone/fork"\nversion = "v9"'
+
+
+def prose(notebook) -> str:
+    return "\n\n".join(c.source for c in notebook.cells if c.cell_type == "markdown")
+
+
+def cell(notebook, name: str):
+    return next(one for one in notebook.cells if one.id == name)
+
+
+def stored(name: str, text: str):
+    """What a cell stores that glued a value whose text/plain is `text`."""
+    metadata = {"scrapbook": {"name": name, "mime_prefix": glue.PREFIX}}
+    return new_output("display_data", {glue.TEXT: text}, metadata=metadata)
+
+
+def book(*cells, **metadata):
+    """A notebook of Markdown (text) and of code that glued values (a dictionary)."""
+    made = []
+    for one in cells:
+        if isinstance(one, str):
+            made.append(new_markdown_cell(one))
+        elif "cell_type" not in one:
+            outputs = [stored(name, text) for name, text in one.items()]
+            made.append(new_code_cell("1", outputs=outputs, execution_count=1))
+        else:
+            made.append(one)
+    return new_notebook(cells=made, metadata=metadata)
+
+
+def converted(text: str, home: str = 'home = ""', **values: str) -> str:
+    """A piece of Markdown in the plain edition of a chapter 6 that glued `values`."""
+    first = new_code_cell(home, metadata={"tags": ["bootstrap"]})
+    made = plain.convert(book("# T", first, values, text), "06_other")
+    return made.cells[-1 if "## References" not in made.cells[-1].source else -2].source
+
+
+# ---- the whole book ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def judge():
+    """MyST's own parser, with the extensions that the page is built with."""
+    config = pytest.importorskip("myst_parser.config.main")
+    create = pytest.importorskip("myst_parser.parsers.mdit").create_md_parser
+    extensions = {"amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath", "substitution"}
+    return create(config.MdParserConfig(enable_extensions=extensions), RendererHTML)
+
+
+def markup(tokens) -> list[str]:
+    """What is MyST's among the tokens of a text."""
+    found = []
+    for token in tokens:
+        directive = token.type == "fence" and token.info.startswith("{")
+        if MYST.match(token.type) or directive:
+            found.append(f"{token.type}: {token.info or token.content[:40]}")
+        found += markup(token.children or ())
+    return found
+
+
+@pytest.mark.parametrize("executed", [True, False], ids=["executed", "not executed"])
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_no_markup_of_myst_is_left_in_any_chapter(path, executed, judge):
+    notebook = nbformat.read(path, as_version=4)
+    if not executed:
+        for one in notebook.cells:
+            if one.cell_type == "code":
+                one.outputs, one.execution_count = [], None
+    made = plain.convert(notebook, path.stem)
+    nbformat.validate(made)
+    left = {
+        one.id: found
+        for one in made.cells
+        if one.cell_type == "markdown" and (found := markup(judge.parse(one.source)))
+    }
+    assert not left
+    assert ("not yet run" in prose(made)) == (not executed)
+    # the code is the same, but for one cell that brings the recorded values
+    code = [[one.source for one in some.cells if one.cell_type == "code"
+             and one.id != "plain-recorded"] for some in (notebook, made)]  # fmt: skip
+    assert code[0] == code[1]
+    assert not [text for text in code[0] if "myst_nb" in text]
+
+
+def test_every_glued_value_reads_as_on_the_page():
+    """MyST-NB's own function, over every number that a sentence of the book quotes."""
+    variables = pytest.importorskip("myst_nb.core.variables")
+    seen = 0
+    for path in CHAPTERS:
+        notebook = nbformat.read(path, as_version=4)
+        values = plain.glued(notebook)
+        for name, _, spec in (
+            text.partition(":")
+            for text in re.findall(r"\{glue:text\}`([^`]+)`", prose(notebook))
+            if "::" not in text
+        ):
+            seen += 1
+            shown = variables.format_plain_text(values[name], spec or "s")
+            assert glue.formatted(values[name], spec) == shown
+    assert seen > 500
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_a_number_never_makes_a_list_of_a_sentence(path):
+    """Paragraphs, lists and tables are those of the source where it has no box."""
+    notebook = nbformat.read(path, as_version=4)
+    made = {one.id: one.source for one in plain.convert(notebook, path.stem).cells}
+    md = parser()
+    for one in notebook.cells:
+        if one.cell_type == "markdown" and ":::" not in one.source:
+            kinds = [
+                [t.type.replace("_label", "") for t in md.parse(text) if t.type != "myst_target"]
+                for text in (one.source, made[one.id])
+            ]
+            assert kinds[0] == kinds[1], one.id
+
+
+# ---- one construct at a time ---------------------------------------------------------------------
+
+SITE = "https://someone.github.io/fork"
+PAPER = "https://arxiv.org/abs/2606.31859"
+
+
+@pytest.mark.parametrize(("myst", "standard"), [
+    ("It grew {glue:text}`a:.1f` times.", "It grew 1.2 times."),
+    ("It grew\n{glue:text}`a:.0f`. So.", "It grew 1. So."),  # never a list
+    ("`{glue:text}` is code", "`{glue:text}` is code"),
+    ("| a |\n|---|\n| {glue:text}`a:.2f` |", "| a |\n|---|\n| 1.23 |"),
+    ("- one\n- {glue:text}`a:+.1f`", "- one\n- +1.2"),
+    ("> a\n> {glue:text}`a:.1f` b", "> a 1.2 b"),
+    ("{glue:text}`word`", r"two \* three"),
+    ("{cite:t}`residual2026` and {cite:p}`residual2026`",
+     f"[Kramer (2026)]({PAPER}) and ([Kramer, 2026]({PAPER}))"),
+    ("{quoted}`about 7 % <residual2026>`", f"about 7 % ([Kramer, 2026]({PAPER}))"),
+    ("Some {term}`arms <arm>`, one {term}`block`", "Some arms, one block"),
+    ("(a-label)=\n## Title", "## Title"),
+    ("% a comment\n\nText", "Text"),
+    ("[words](01_residual_stream.ipynb), [more](../book/notation.md)", "words, more"),
+    ("[out](https://example.org)", "[out](https://example.org)"),
+    ("{download}`f.sh <../book/ready/f.sh>`", "`f.sh`"),
+    (":::{admonition} What *to* see\n:class: rr-see\nOne\n\ntwo.\n:::\nAfter.",
+     "> **What *to* see**\n>\n> One\n>\n> two.\n\nAfter."),
+    ("```{note}\nOne.\n```", "> **Note**\n>\n> One."),
+    (":::{note} One.\n:::", "> **Note**\n>\n> One."),
+    ("::::{tip}\n:::{warning}\nA\n:::\n::::", "> **Tip**\n>\n> > **Warning**\n> >\n> > A"),
+    (":::{dropdown} How `sure`?\nBody.\n:::",
+     "<details>\n<summary>How <code>sure</code>?</summary>\n\nBody.\n\n</details>"),
+    ("$$\nx\n$$ (eq-own)\n\nSee {eq}`eq-own`.", "$$\nx \\tag{6.1}\n$$\n\nSee (6.1)."),
+    (":::{note}\n$a\n\\cdot b$ and\n\n$$\nx\ny\n$$\n:::",
+     "> **Note**\n>\n> $a \\cdot b$ and\n>\n> $$x y$$"),
+    ("```python\n{glue:text}`a`\n:::\n```", "```python\n{glue:text}`a`\n:::\n```"),
+])  # fmt: skip
+def test_a_construct_becomes_standard_markdown(myst, standard):
+    assert converted(myst, a="1.234", word="'two * three'") == standard
+
+
+@pytest.mark.parametrize(("myst", "standard"), [
+    ("[w](03_depth_stability.ipynb)", f"[w]({SITE}/notebooks/03_depth_stability.html)"),
+    ("[w](../book/notation.md#x)", f"[w]({SITE}/book/notation.html#x)"),
+    ("{term}`residual stream`",
+     f"[residual stream]({SITE}/book/glossary.html#term-residual-stream)"),
+    ("{eq}`eq-looped`",
+     f"[(6.1)]({SITE}/notebooks/06_looped_transformers.html#equation-eq-looped)"),
+    ("{numref}`fig-loop-sizes`",
+     f"[Figure 6.1]({SITE}/notebooks/06_looped_transformers.html#fig-loop-sizes)"),
+    ("{download}`f.sh <../book/ready/f.sh>`",
+     "[`f.sh`](https://github.com/Someone/fork/blob/v9/book/ready/f.sh)"),
+])  # fmt: skip
+def test_with_a_home_references_lead_to_its_pages(myst, standard):
+    assert converted(myst, home=HOME) == standard
+
+
+@pytest.mark.parametrize(("address", "place"), [
+    ("https://github.com/Someone/fork", "https://someone.github.io/fork"),
+    ("https://gitlab.com/group/fork", "https://group.gitlab.io/fork"),
+    ("https://example.org/a/b", None),
+    (None, None),
+])  # fmt: skip
+def test_where_a_repositorys_pages_are(address, place):
+    assert plain.site(address) == place
+
+
+def test_a_figure_gets_its_number_its_caption_and_its_alternative_text():
+    shown = {"figure": {"name": "fig-a", "caption": "Ends at {glue:text}`a:.1f`."},
+             "image": {"alt": "A line."}}  # fmt: skip
+    image = new_output("display_data", {"image/png": "AAAA"})
+    code = new_code_cell("draw()", outputs=[image], metadata={
+        "mystnb": shown, "tags": ["hide-input", "check-recorded"]})  # fmt: skip
+    made = plain.convert(book("# T", {"a": "1.234"}, code, "See {numref}`fig-a`."), "06_other")
+    at = next(i for i, one in enumerate(made.cells) if one.source == "draw()")
+    figure, caption, text = made.cells[at : at + 3]
+    assert figure.metadata["jupyter"]["source_hidden"] and figure.metadata.cellView == "form"
+    assert figure.outputs[0].metadata["image/png"]["alt"] == "A line."
+    assert caption.source.startswith("**Figure 6.1.** Ends at 1.2.")
+    assert text.source == "See Figure 6.1."
+
+
+def test_a_solution_over_several_cells_is_a_fold_in_each_and_its_code_is_closed():
+    made = plain.convert(book(
+        "# T\n\n:::{exercise} Halve it (★, 5 minutes)\n:label: ex-a\nHow?\n:::",
+        "Before.\n\n:::{solution-start} ex-a\n:class: dropdown\n:::\nSo.", {}, "And so.", {},
+        ":::{solution-end}\n:::", {}), "06_other")  # fmt: skip
+    texts = [one.source for one in made.cells]
+    assert "> **Exercise 6.1.** Halve it (★, 5 minutes)\n>\n> How?" in texts[0]
+    summary = "<details>\n<summary>Solution of exercise 6.1"
+    assert texts[1] == f"Before.\n\n{summary}</summary>\n\nSo.\n\n</details>"
+    assert texts[3] == f"{summary}, continued</summary>\n\nAnd so.\n\n</details>"
+    code = [one for one in made.cells if one.cell_type == "code"]
+    assert len(made.cells) == 6
+    assert [one.metadata.get("jupyter", {}).get("outputs_hidden") for one in code] == [
+        True, True, None]  # fmt: skip
+
+
+def test_the_references_are_listed_once_each():
+    made = plain.convert(book("# T\n\n{cite:p}`residual2026,looped2026` {cite:t}`looped2026`"), "x")
+    listed = made.cells[-1].source.splitlines()[2:]
+    assert len(listed) == 2 and "Kramer" in listed[0] and "arXiv" in listed[1]
+
+
+# ---- whose numbers -------------------------------------------------------------------------------
+
+
+def test_an_executed_copy_reads_with_its_own_numbers_and_shows_what_moved():
+    path = ROOT / "notebooks" / "06_looped_transformers.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    output = next(o for o in cell(notebook, "by-hand-run").outputs
+                  if o.metadata["scrapbook"]["name"] == "toy_one")  # fmt: skip
+    before, output.data[glue.TEXT] = output.data[glue.TEXT], "31.4"
+    notebook.metadata["papermill"] = {"input_path": str(path), "parameters": {"width": 64},
+                                      "end_time": "2026-01-02T03:04:05"}  # fmt: skip
+    made = plain.convert(notebook, "report")
+    assert "grows to 31 times" in cell(made, "question").source
+    assert "`width = 64`" in cell(made, "plain-edition").source
+    assert "2026-01-02 03:04" in cell(made, "plain-edition").source
+    shown = cell(made, "by-hand-run").outputs[-1].data["text/html"]
+    assert f"<td>{float(before):.0f}</td><td><b>31</b></td>" in shown
+    assert shown.startswith("<details open><summary>1 of 6 numbers")
+    assert before in cell(made, "plain-recorded").source  # the record is the book's
+
+
+def test_the_recorded_values_travel_in_a_folded_cell_and_its_code_reads_them():
+    made = plain.convert(book("# T", {"a": "1.5", "b": "'x'"}, "{glue:text}`a:.2f`"), "06_other")
+    recorded = cell(made, "plain-recorded")
+    assert recorded.metadata["jupyter"]["source_hidden"]
+    values = json.loads(re.search(r"\((\{.*\})\)", recorded.source, re.S)[1].replace(",\n}", "\n}"))
+    assert values == {"a": ["1.5", ".2f"], "b": ["'x'", ".6g"]}
+    assert not any(glue.TEXT in o.get("data", {}) for c in made.cells for o in c.get("outputs", []))
+
+
+def test_what_is_plain_already_stays():
+    made = plain.convert(book("# T {term}`block`"), "06_other")
+    assert plain.convert(made, "06_other") == made
+
+
+def outputs_of(source: str) -> list:
+    """What a cell shows, in a shell of its own."""
+    shell = InteractiveShell.instance()
+    with capture_output() as seen:
+        shell.run_cell(source)
+    return [(output.data, output.metadata) for output in seen.outputs]
+
+
+@pytest.mark.parametrize("value", ["1.25", "'words'", "[1, 2]"])
+@pytest.mark.parametrize("shown", [True, False])
+def test_glue_stores_what_myst_nbs_stores(value, shown):
+    pytest.importorskip("myst_nb")
+    ours, theirs = (
+        outputs_of(f"from {module} import glue\nglue('a', {value}, display={shown})")
+        for module in ("rrbook.glue", "myst_nb")
+    )
+    assert ours == theirs and len(ours) == 1
+
+
+def test_a_cell_that_glued_ends_with_the_recorded_values_beside_its_own(tmp_path):
+    """In a real kernel: a table after the cells that glued, none after the others."""
+    nbclient = pytest.importorskip("nbclient")
+    cells = [new_code_cell(source) for source in (
+        'from rrbook.glue import glue, recorded\nrecorded({"a": ["1.251", ".2f"]})',
+        'glue("a", 1.3, display=False)', "print(1)",
+        'glue("a", 1.2509, display=False); glue("b", 2, display=False)',
+    )]  # fmt: skip
+    notebook = new_notebook(cells=cells)
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    first, moved, other, same = (
+        [o.data["text/html"] for o in one.outputs if "text/html" in o.get("data", {})]
+        for one in notebook.cells
+    )
+    assert not first and not other
+    assert "<td>1.25</td><td><b>1.30</b></td>" in moved[0] and "<details open>" in moved[0]
+    assert "<td>1.25</td><td>1.25</td>" in same[0] and "<details>" in same[0]
+    assert "<td></td><td>2</td>" in same[0]  # the book recorded no b
+
+
+# ---- papermill and files -------------------------------------------------------------------------
+
+
+def test_papermills_engine_leaves_a_report_that_reads(tmp_path):
+    papermill = pytest.importorskip("papermill")
+    from papermill.engines import papermill_engines
+
+    from rr.sweep.notebook import complete
+    from rrbook.engine import PlainEngine
+
+    papermill_engines.register("plain", PlainEngine)
+    cells = [new_markdown_cell("# T"), new_code_cell("n = 1", metadata={"tags": ["parameters"]}),
+             new_code_cell("from rrbook.glue import glue\nglue('twice', 2 * n, display=False)"),
+             new_markdown_cell("Twice is {glue:text}`twice`.")]  # fmt: skip
+    given, out = tmp_path / "given.ipynb", tmp_path / "out.ipynb"
+    kernel = {"name": "python3", "language": "python", "display_name": "Python 3"}
+    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), given)
+    papermill.execute_notebook(str(given), str(out), {"n": 21}, engine_name="plain",
+                               kernel_name="python3", progress_bar=False)  # fmt: skip
+    made = nbformat.read(out, as_version=4)
+    assert made.cells[-1].source == "Twice is 42." and complete(out)
+    assert "`n = 21`" in cell(made, "plain-edition").source
+
+
+def test_papermills_engine_refuses_unknown_markup_before_it_runs_anything(tmp_path):
+    papermill = pytest.importorskip("papermill")
+    from papermill.engines import papermill_engines
+
+    from rrbook.engine import PlainEngine
+
+    papermill_engines.register("plain", PlainEngine)
+    cells = [new_code_cell("open('ran', 'w')"), new_markdown_cell("{odd}`x`")]
+    nbformat.write(new_notebook(cells=cells), tmp_path / "given.ipynb")
+    with pytest.raises(RRError, match="odd"):
+        papermill.execute_notebook(str(tmp_path / "given.ipynb"), str(tmp_path / "out.ipynb"),
+                                   engine_name="plain", kernel_name="python3", cwd=str(tmp_path),
+                                   progress_bar=False)  # fmt: skip
+    assert not (tmp_path / "ran").exists()
+
+
+def test_one_html_page_folds_what_the_notebook_folds(tmp_path):
+    pytest.importorskip("nbconvert")
+    soup = pytest.importorskip("bs4").BeautifulSoup
+    hidden = new_code_cell("plumbing = 1", metadata={"tags": ["hide-input"]})
+    nbformat.write(
+        book("# T\n\n{term}`block`", hidden, new_code_cell("seen = 2")), tmp_path / "a.ipynb"
+    )
+    plain.write(tmp_path / "a.ipynb", tmp_path / "a.html")
+    page = soup((tmp_path / "a.html").read_text(), "html.parser")
+    assert "plumbing" in page.find("details").text and "seen" not in page.find("details").text
+    assert "{term}" not in page.text and "block" in page.text
+
+
+BAD = {
+    "missing": (None, "cannot be read: No such file"),
+    "text": ("no json", "is not a Jupyter notebook"),
+    "list": ("[]", "is not a Jupyter notebook"),
+    "cells": ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{}]}',
+              "is not a Jupyter notebook"),
+}  # fmt: skip
+
+
+def refused(capsys, *words: object) -> str:
+    assert plain.main([str(word) for word in words]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("rrbook.plain: ") and said.count("\n") == 1
+    return said
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_what_is_no_notebook_is_one_line(kind, tmp_path, capsys):
+    text, expected = BAD[kind]
+    if text is not None:
+        (tmp_path / "in.ipynb").write_text(text)
+    assert expected in refused(capsys, tmp_path / "in.ipynb", tmp_path / "out.ipynb")
+    assert not (tmp_path / "out.ipynb").exists()
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("{odd}`x`", "role {odd} is not known"),
+    (":::{odd}\n:::", "directive {odd} is not known"),
+    ("{cite:p}`nobody1900`", "no paper 'nobody1900'"),
+    ("{numref}`fig-none`", "no label 'fig-none'"),
+    ("{glue:text}`word:.2f`", "'word:.2f' does not fit"),
+    ("{quoted}`words`", "{quoted} needs"),
+    (":::{solution} eq-looped\n:::", "names no exercise"),
+])  # fmt: skip
+def test_markup_that_is_not_known_is_named_with_its_cell(text, expected, tmp_path, capsys):
+    notebook = book("# T", {"word": "'abc'"}, new_markdown_cell(text, id="the-cell"))
+    nbformat.write(notebook, tmp_path / "in.ipynb")
+    said = refused(capsys, tmp_path / "in.ipynb", tmp_path / "out.ipynb")
+    assert expected in said and "'the-cell'" in said
+
+
+def test_the_target_is_replaced_whole_and_never_the_source(tmp_path, capsys):
+    given, out = tmp_path / "in.ipynb", tmp_path / "out.ipynb"
+    nbformat.write(book("# T"), given)
+    out.write_text("old")
+    assert plain.main([str(given), str(out)]) == 0 and nbformat.read(out, 4).cells
+    nbformat.write(book("{odd}`x`"), given)
+    before = out.read_bytes()
+    refused(capsys, given, out)
+    assert out.read_bytes() == before
+    assert "OUT is IN" in refused(capsys, given, given)
+    assert "must end in .ipynb or .html" in refused(capsys, given, tmp_path / "out.md")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.ipynb", "out.ipynb"]
