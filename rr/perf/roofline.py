@@ -77,8 +77,8 @@ def work(
     Example:
         >>> import rr
         >>> from rr.perf import work
-        >>> from rr.training.backend import parse_path
-        >>> parts = work(rr.plan("nano"), parse_path("reference"), micro_batch=8)
+        >>> from rr.training.backend import parse_backend
+        >>> parts = work(rr.plan("nano"), parse_backend("reference"), micro_batch=8)
         >>> list(parts)
         ['attention', 'mlp', 'rule', 'embedding', 'head', 'optimizer']
     """

@@ -2,7 +2,6 @@
 
 from torch import Tensor
 
-from ..ops.norm import rms_norm
 from .base import Rule, Site, one_of, register
 
 
@@ -27,7 +26,7 @@ class Parallel(Rule):
                               "own")}  # fmt: skip
 
     def norm_params(self, site: Site) -> int:
-        return 0 if site.kind == "mlp" and self.opt.norm == "shared" else site.d_model
+        return 0 if site.kind == "mlp" and self.opt.norm == "shared" else super().norm_params(site)
 
     def open(self, x0: Tensor) -> list[Tensor]:
         return [x0, x0]
@@ -35,8 +34,8 @@ class Parallel(Rule):
     def read(self, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         h, begun = state
         if self.site.kind == "mlp":
-            return (begun if self.opt.norm == "shared" else rms_norm(begun, self.gain)), state
-        x = rms_norm(h, self.gain)
+            return (begun if self.opt.norm == "shared" else self.prenorm(begun)), state
+        x = self.prenorm(h)
         return x, [h, x if self.opt.norm == "shared" else h]
 
     def write(self, state: list[Tensor], u: Tensor) -> list[Tensor]:

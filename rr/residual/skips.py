@@ -51,7 +51,7 @@ class X0Scales(Rule):
         h, x0 = state
         if self.site.kind == "attn":
             h = self.scales[0] * h + self.scales[1] * x0
-        return rms_norm(h, self.gain), [h, x0]
+        return self.prenorm(h), [h, x0]
 
     def write(self, state: list[Tensor], u: Tensor) -> list[Tensor]:
         h, x0 = state
@@ -101,7 +101,7 @@ class UNet(Rule):
             h, *past, mirrored = state
             weight = self.weight.sigmoid() if self.opt.gate == "sigmoid" else self.weight
             state = [h + weight * mirrored, *past]
-        return rms_norm(state[0], self.gain), state
+        return self.prenorm(state[0]), state
 
     def write(self, state: list[Tensor], u: Tensor) -> list[Tensor]:
         h, *past = state

@@ -54,11 +54,11 @@ def table(rows: Sequence[dict], baseline: str = "standard") -> list[dict]:
 
     Runs are comparable where rung, protocol, corpus, tokenizer, loops, batch, steps, flavour,
     precision, warm-up, optimiser and evaluation agree. An arm is a rule with its value rule, with
-    its learning rate where it was run at several, and with its content where a reader's own rule changed. Row:
-    the group's fields, then `arm, rule, values, lr, seeds` (with a finite loss), `n, mean`
-    (val_loss over those seeds, nats per token), `diverged` (their seeds), `baseline` (arm compared
-    with), `pairs` (seeds that both finished), `missing` (seeds the baseline has and this arm has
-    not run), and
+    its learning rate where it was run at several, and with its content where a reader's own rule
+    changed. Row: the group's fields, then `arm, rule, values, lr, seeds` (with a finite loss),
+    `n, mean` (val_loss over those seeds, nats per token), `diverged` (their seeds), `baseline` (arm
+    compared with), `pairs` (seeds that both finished), `missing` (seeds the baseline has and this
+    arm has not run), and
 
     * `difference, lo, hi, sd, t, df, p`: arm − baseline over the pairs, paired t with its interval;
     * `bootstrap_lo, bootstrap_hi`: percentile interval of the same mean, which over n pairs covers

@@ -39,7 +39,7 @@ def decay_groups(model: nn.Module, weight_decay: float, everything: bool) -> lis
 
 
 def check_optimizer(recipe: Recipe, backend: Backend, world: World = ALONE) -> None:
-    """Raise RRError where this torch lacks the recipe's optimiser, or this backend or world bars it."""
+    """Raise RRError where torch lacks the recipe's optimiser, or backend or world bar it."""
     if recipe.optimizer == "adamw":
         return
     if not hasattr(torch.optim, "Muon"):

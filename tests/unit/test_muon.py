@@ -11,10 +11,10 @@ from rr.config import ModelConfig, Recipe, RRError, Run
 from rr.model import Model, initialise
 from rr.stats import table
 from rr.training import memory, run_folder, trainer
-from rr.training.backend import parse_path
+from rr.training.backend import parse_backend
 from rr.training.distributed import World
-from rr.training.optimizer import check, step_flops
-from rr.training.step import Step
+from rr.training.optimizer import check_optimizer, step_flops
+from rr.training.step import OptimizerStep
 
 SHAPE = {"vocab_size": 60, "n_layer": 2, "n_head": 2, "d_model": 32, "d_ff": 64, "seq_len": 8}
 MATRICES = ("attn.qkv.weight", "attn.out.weight", "mlp.up.weight", "mlp.down.weight",
@@ -28,7 +28,8 @@ def stepped(optimizer, **recipe):
         for p in model.parameters():
             p += 0.02 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
     settings = {"weight_decay": 0.0, "precision": "fp32", "optimizer": optimizer} | recipe
-    step = Step(model, Recipe(10, 4, 1e-2, 1, **settings), parse_path("reference:precision=fp32"),
+    step = OptimizerStep(model, Recipe(10, 4, 1e-2, 1, **settings),
+                         parse_backend("reference:precision=fp32"),
                 torch.device("cpu"))  # fmt: skip
     step.set_rate(1e-2)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -120,12 +121,12 @@ def test_the_id_knows_the_choice_alone(planned):
 
 
 def test_where_it_cannot_be_is_one_line(planned, monkeypatch, tmp_path):
-    recipe, path = Recipe(10, 4, 1e-2, 1, optimizer="muon"), parse_path("reference")
+    recipe, path = Recipe(10, 4, 1e-2, 1, optimizer="muon"), parse_backend("reference")
     with pytest.raises(RRError, match="--parallel ddp"):
-        check(recipe, path, World(0, 2, "fsdp"))
-    check(recipe, path, World(0, 2, "ddp"))
+        check_optimizer(recipe, path, World(0, 2, "fsdp"))
+    check_optimizer(recipe, path, World(0, 2, "ddp"))
     with pytest.raises(RRError, match="graph=none"):
-        check(recipe, parse_path("reference:graph=step"))
+        check_optimizer(recipe, parse_backend("reference:graph=step"))
     with pytest.raises(RRError, match="did you mean muon"):
         planned(optimizer="moun")
     monkeypatch.delattr(torch.optim, "Muon")
@@ -157,7 +158,7 @@ def test_its_matrix_products_are_those_that_torch_counts():
 
 def test_its_memory_is_counted():
     """One moment of the matrices instead of two: 4 bytes fewer for each of their entries."""
-    config, path = ModelConfig(**SHAPE, rule="review"), parse_path("eager")
+    config, path = ModelConfig(**SHAPE, rule="review"), parse_backend("eager")
     of = {
         name: memory.predict(config, path, 4, recipe=Recipe(10, 4, 1e-2, 1, optimizer=name))
         for name in ("adamw", "muon")
