@@ -39,8 +39,8 @@ def test_contrast_factor_is_what_a_simulation_finds():
         (([1, 2], [1, 2], [0, 0]), "on one line"),
         (([1, 2, 4], [8, 8, 8], [0, 0, 0]), "on one line"),
         (([1, 2, 4], [4, 2, 1], [0, 0, 0]), "on one line"),
-        (([1, 2, 4], [4, 2, 1], [0, 0]), "one of each"),
-        (([1, -2, 4], [4, 2, 1], [0, 0, 0]), "not positive"),
+        (([1, 2, 4], [4, 2, 1], [0, 0]), "equal length"),
+        (([1, -2, 4], [4, 2, 1], [0, 0, 0]), "must be > 0"),
     ],
 )
 def test_contrast_refuses_what_holds_no_answer(cells, words):

@@ -246,7 +246,7 @@ def test_plan_and_sweep_have_one_order(words, capsys, monkeypatch):
     typed = shlex.split(told["command"])[1:]
     assert cli.main([*typed, "--dry-run", "--runner", "direct"]) == 0
     out, err = capsys.readouterr()
-    assert len(out.splitlines()) == len(listed) and "rr plan says which fit" in err
+    assert len(out.splitlines()) == len(listed) and "rr plan estimates which" in err
     for line, row in zip(out.splitlines(), told["rows"], strict=True):
         given = shlex.split(line)
         named = {name: given[given.index(f"--{name}") + 1] for name in ("rung", "rule", "seed")}
