@@ -230,7 +230,7 @@ def recipe(
     if budgets is not None:
         if steps is not None:
             raise RRError(
-                f"give steps or budgets, not both (steps={steps}): the longest budget is the steps"
+                f"steps {steps} beside budgets: give one of them; the longest budget is the steps"
             )
         if not budgets:
             raise RRError("budgets is empty: give at least one number of steps")

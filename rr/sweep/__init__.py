@@ -26,9 +26,8 @@ from ..training.backend import parse_backend
 from ..training.command_line import typed
 from ..training.device import DEVICES, pick_device, set_threads
 from ..training.distributed import STRATEGIES
-from ..training.loggers import check as check_logs
-from ..training.loggers import named
-from ..training.save_interval import check as check_saving
+from ..training.loggers import check_loggers, named
+from ..training.save_interval import check_interval
 from .command import RUNNERS, Runner
 from .grid import AXES, ORDERS, Cell, cells, place
 from .hours import Hours
@@ -174,7 +173,7 @@ def check(
         if engine == "local" and value is not None:
             option = name.replace("_", "-")
             raise RRError(f"--{option} {value} needs --engine ray, got --engine local")
-    check_saving(machine.get("save_every"))
+    check_interval(machine.get("save_every"))
     device = machine.get("device")
     if device is not None and device not in DEVICES:
         raise RRError(f"unknown device {device!r}: {nearest(device, DEVICES)}")
@@ -187,7 +186,7 @@ def check(
         raise RRError(f"unknown parallel strategy {machine['parallel']!r}: {known}")
     if "path" in machine:
         parse_backend(machine["path"])
-    check_logs(named(machine.get("log", "")), here)
+    check_loggers(named(machine.get("log", "")), here)
     if "threads" in machine:
         before = torch.get_num_threads()
         set_threads(machine["threads"])

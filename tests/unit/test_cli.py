@@ -118,13 +118,13 @@ BAD = [
     ("lr", "0", ["lr must be", "> 0"]),
     ("loops", "0", ["n_loops must be"]),
     ("eval-batches", "0", ["eval-batches must be"]),
-    ("threads", "0", ["threads is 0"]),
-    ("threads", "-2", ["threads is -2"]),
+    ("threads", "0", ["threads must be"]),
+    ("threads", "-2", ["threads must be"]),
     ("threads", "99999", ["from 1 to 1024"]),
     ("batch", str(10**20), ["below 2**31"]),
     ("steps", str(10**30), ["below 2**31"]),
-    ("save-every", "0", ["save-every is 0"]),
-    ("save-every", "nan", ["save-every is nan"]),
+    ("save-every", "0", ["save-every must be"]),
+    ("save-every", "nan", ["save-every must be"]),
 ]
 
 

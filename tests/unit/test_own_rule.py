@@ -175,7 +175,7 @@ def test_what_an_id_cannot_name_is_refused():
 
 def test_rules_that_ship_keep_their_ids_and_their_names():
     assert all(content(name, kind) == "" for kind, names in REGISTRY.items() for name in names)
-    with pytest.raises(RRError, match="'review' ships with rr"):
+    with pytest.raises(RRError, match="'review' is part of rr"):
         rr.register("review")(define())
 
 
@@ -222,7 +222,7 @@ def test_a_changed_rule_is_another_run_and_the_old_one_says_so(tmp_path, tiny_co
     with pytest.raises(RRError, match="mine has changed since the run was planned"):
         trainer.train(stale, tmp_path)
     del REGISTRY["residual"]["mine"]
-    with pytest.raises(RunFailed, match="needs its rule as it was: unknown rule 'mine'") as error:
+    with pytest.raises(RunFailed, match="cannot be loaded: unknown rule 'mine'") as error:
         run_folder.load(old)
     assert "\n" not in str(error.value)
     # what the folder holds can still be read, and checked against its id

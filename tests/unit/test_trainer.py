@@ -629,7 +629,7 @@ def test_a_table_has_a_row_for_each_budget(planned, alone, tmp_path):
         ({"budgets": [8, 4]}, "rising"),
         ({"budgets": [4, 4]}, "rising"),
         ({"budgets": [0, 4]}, "at least 1"),
-        ({"budgets": []}, "no budget"),
+        ({"budgets": []}, "budgets is empty"),
         ({"budgets": [4, 8], "steps": 8}, "beside budgets"),
         ({"budgets": [4, 8], "protocol": "paper"}, "plateau"),
         ({"warmup": 0, "steps": 8}, "warmup"),
