@@ -179,7 +179,7 @@ def verify(
         gaps=[(at[0], _gap(was, seen.get(at))) for at, was in lines.items()],
         recorded=told["val_loss"],
         repeated=now.get("val_loss"),
-        same_bits=now["weights_sha256"] == told["weights_sha256"] if whole else None,
+        same_bits=_weights(now) == _weights(told) if whole else None,
         same_status=now.get("status", told["status"]) == told["status"],
         differ={name: (was, mine.get(name)) for name, was in made_by.items()
                 if mine.get(name) != was},
@@ -190,6 +190,12 @@ def _losses(record: Record) -> dict[tuple, float | None]:
     """Training losses of a record's curve by step and decay branch; None where not finite."""
     return {(line["step"], line.get("budget")): line["loss"]
             for line in record.curve() if "loss" in line}  # fmt: skip
+
+
+def _weights(result: dict) -> list[str]:
+    """SHA-256 of the weights at the end of the run, and of each of its budgets."""
+    ends = [result, *(result.get("budgets") or [])]
+    return [end["weights_sha256"] for end in ends]
 
 
 def _gap(was: float | None, now: float | None) -> float:

@@ -292,7 +292,17 @@ def test_a_printed_command_is_run(command, world, rows, monkeypatch):
 
 def test_every_place_that_prints_commands_is_read():
     found = {(c.where, c.program, next(iter(c.words))) for c in ALL}
-    for verb in ("rules", "prepare", "train", "sample", "plan", "sweep", "table"):
+    for verb in (
+        "rules",
+        "prepare",
+        "train",
+        "sample",
+        "plan",
+        "sweep",
+        "table",
+        "records",
+        "verify",
+    ):
         assert ("README.md", "rr", verb) in found
     for where, program, word in (
         ("README.md", "make", "book"), ("README.md", "torchrun", "--nproc-per-node"),

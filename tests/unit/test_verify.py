@@ -1,0 +1,204 @@
+"""`rr verify`: a record run again, what its verdict rests on, and what it refuses to run."""
+
+import json
+import math
+
+import pytest
+import torch
+
+import rr
+from rr import cli
+from rr.config import Interrupted, RRError, RunFailed
+from rr.io import read_json, write_record
+from rr.stats import read_record, recording
+from rr.training import memory_fit, verify
+from rr.training.verify import Verdict, find, repeatable
+
+BODY = "nano:n_layer=1,d_model=16,n_head=1,seq_len=16"
+NAMES = ("run.json", "result.json", "metrics.jsonl")
+
+
+def quiet(line):
+    pass
+
+
+@pytest.fixture(scope="module")
+def made(tiny_corpus, tmp_path_factory):
+    """(cache, a campaign's folder with two records) of runs that were trained here."""
+    out, cache = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("cache")
+    threads = torch.get_num_threads()
+    for rule, steps, budgets in (("review", 8, None), ("constant", None, [4, 8])):
+        run = rr.plan(BODY, rule, corpus=tiny_corpus, tokenizer="bpe:300", batch=2, eval_batches=2,
+                      steps=steps, budgets=budgets)  # fmt: skip
+        rr.train(run, out, threads=1, cache=cache, log=quiet)
+    to = tmp_path_factory.mktemp("measured") / "tiny"
+    recording.import_runs([out], to)
+    yield cache, to
+    torch.set_num_threads(threads)
+
+
+def record_of(campaign, rule):
+    return next(one for one in recording.read_table(campaign)
+                if one.object("result.json")["rule"] == rule)  # fmt: skip
+
+
+def changed(campaign, to, name, change, rule="review"):
+    """The record in a folder, with other content in one of its files."""
+    (home,) = recording.export(campaign, to, [record_of(campaign, rule).place.name])
+    told = read_json(home / name)
+    change(told)
+    write_record(home / name, told)
+    return read_record(home)
+
+
+@pytest.mark.parametrize("rule", ["review", "constant"])
+def test_a_record_of_this_machine_gives_the_same_bits(made, tiny_corpus, rule):
+    cache, campaign = made
+    found = verify.verify(record_of(campaign, rule), corpus=tiny_corpus, cache=cache, log=quiet)
+    assert found.same_bits and found.agrees and found.differ == {}
+    assert found.repeated == found.recorded and not any(gap for _, gap in found.gaps)
+    assert len(found.gaps) == {"review": 8, "constant": 9}[rule]  # step 4 on a branch, too
+
+
+def test_the_first_steps_have_the_schedule_of_all(made, tiny_corpus):
+    cache, campaign = made
+    record = record_of(campaign, "review")
+    found = verify.verify(record, corpus=tiny_corpus, steps=5, cache=cache, log=quiet)
+    assert [step for step, _ in found.gaps] == [1, 2, 3, 4, 5]
+    assert found.agrees and not any(gap for _, gap in found.gaps)
+    assert found.same_bits is None and found.repeated is None
+    assert verify.verify(record, corpus=tiny_corpus, steps=8, cache=cache, log=quiet).same_bits
+    with pytest.raises(RRError, match="decay branches"):
+        verify.verify(record_of(campaign, "constant"), corpus=tiny_corpus, steps=5, cache=cache)
+    with pytest.raises(RRError, match="steps is 0"):
+        verify.verify(record, corpus=tiny_corpus, steps=0, cache=cache)
+
+
+def test_a_run_that_was_stopped_after_steps_goes_on_to_the_same_weights(
+    made, tiny_corpus, tmp_path
+):
+    cache, campaign = made
+    run = repeatable(record_of(campaign, "review"), tiny_corpus)
+    with pytest.raises(Interrupted, match="stopped at step 3"):
+        rr.train(run, tmp_path, threads=1, cache=cache, log=quiet, stop_after=3)
+    assert read_record(tmp_path / run.id).curve()[-1]["step"] == 3
+    again = read_json(rr.train(run, tmp_path, threads=1, cache=cache, log=quiet) / "result.json")
+    was = record_of(campaign, "review").object("result.json")
+    assert again["weights_sha256"] == was["weights_sha256"]
+
+
+def other_weights(by):
+    def change(result):
+        result["weights_sha256"] = "0" * 64
+        result["val_loss"] += by
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("by", "code", "word"), [(0.001, 0, ": agrees"), (-0.2, 3, "disagrees"), (0.2, 3, "disagrees")]
+)
+def test_other_weights_are_judged_by_their_loss(
+    by, code, word, made, tiny_corpus, tmp_path, capsys, monkeypatch
+):
+    cache, campaign = made
+    monkeypatch.setenv("RR_CACHE", str(cache))
+    record = changed(campaign, tmp_path, "result.json", other_weights(by))
+    assert cli.main(["verify", str(record.place), "--corpus", tiny_corpus]) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert word in lines[-1] and f"{-by:+.2g}" in "".join(lines)
+
+
+def test_a_divergence_on_one_side_disagrees():
+    gaps = [(1, 0.0), (2, math.inf)]
+    assert not Verdict("x", 2, gaps, 3.0, None, False, False, {}).agrees
+    assert Verdict("x", 2, [(1, 0.0)], None, None, False, True, {}).agrees  # both, alike
+    assert not Verdict("x", 2, gaps, None, None, False, True, {}).agrees  # at other steps
+
+
+def test_what_is_not_the_same_is_named(made, tiny_corpus, tmp_path):
+    cache, campaign = made
+
+    def older(told):
+        told["provenance"]["packages"]["torch"] = "2.0.0"
+
+    record = changed(campaign, tmp_path, "run.json", older)
+    found = verify.verify(record, corpus=tiny_corpus, cache=cache, log=quiet)
+    assert found.same_bits and list(found.differ) == ["packages"]
+    assert "2.0.0" in "".join(found.lines())
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+def test_another_text_is_refused(made, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text("another text\n<|endoftext|>\n" * 300)
+    for corpus in (None, "fables", f"file:{other}"):
+        with pytest.raises(RRError, match=r"was trained with corpus .*give --corpus"):
+            repeatable(record_of(made[1], "review"), corpus)
+
+
+def test_another_tokenizer_is_refused(made, tiny_corpus):
+    with pytest.raises(RRError, match=r"was trained with tokenizer bpe:300 .*give --tokenizer"):
+        repeatable(record_of(made[1], "review"), tiny_corpus, "bpe:301")
+
+
+def test_an_unknown_rule_is_refused_and_a_file_is_not_run(made, tiny_corpus, tmp_path):
+    bait = tmp_path / "bait.py"
+    bait.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Rule: pass\n")
+    for rule in ("nonesuch", f"{bait}:Rule"):
+
+        def foreign(told, rule=rule):
+            told["run"]["rule"] = told["run"]["model"]["rule"] = rule
+            told["run"]["rule_content"] = "0" * 64
+            told["id"] = rr.Run.from_spec(told["run"], told["source"]).id
+
+        home = tmp_path / rule.rpartition("/")[2]
+        record = changed(made[1], home, "run.json", foreign)
+        told = record.object("run.json")
+        write_record(
+            record.place / "result.json", record.object("result.json") | {"id": told["id"]}
+        )
+        with pytest.raises(RRError):
+            verify.verify(record, corpus=tiny_corpus, log=quiet)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU of the record may be here")
+def test_a_record_of_a_gpu_is_run_elsewhere_where_asked(made, tiny_corpus, tmp_path):
+    def on_a_gpu(told):
+        told["provenance"]["device"] = "NVIDIA H100 80GB HBM3"
+
+    record = changed(made[1], tmp_path, "run.json", on_a_gpu)
+    with pytest.raises(RRError, match="trained on NVIDIA H100.*give --device cpu"):
+        verify.verify(record, corpus=tiny_corpus, cache=made[0], log=quiet)
+    found = verify.verify(record, corpus=tiny_corpus, cache=made[0], device="cpu", log=quiet)
+    assert found.agrees and found.differ["device"] == ("NVIDIA H100 80GB HBM3", "cpu")
+
+
+def test_what_does_not_fit_is_refused(made, tiny_corpus, monkeypatch):
+    monkeypatch.setattr(memory_fit, "free", lambda device: 2**20)
+    with pytest.raises(RRError, match="does not fit as it was trained") as error:
+        verify.verify(record_of(made[1], "review"), corpus=tiny_corpus, cache=made[0], log=quiet)
+    assert "--micro-batch" not in str(error.value)
+
+
+def test_a_damaged_record_is_refused(made, tmp_path):
+    record = changed(made[1], tmp_path, "run.json", lambda told: told["run"].update(seed=7))
+    with pytest.raises(RunFailed, match="ids differ"):
+        repeatable(record)
+    path = changed(made[1], tmp_path / "b", "result.json", lambda told: None).place / "result.json"
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
+    with pytest.raises(RunFailed, match="result.json is damaged"):
+        verify.verify(read_record(path.parent))
+
+
+def test_records_are_found_by_their_first_letters(made):
+    _, campaign = made
+    ids = [record.place.name for record in recording.read_table(campaign)]
+    assert find(ids[0], campaign).place.name == find(ids[0][:6], campaign.parent).place.name
+    for name, says in (("", "2 records"), ("nonesuch", "0 records")):
+        with pytest.raises(RRError, match=says):
+            find(name, campaign)
+    assert json.loads(find(ids[1], campaign).read("run.json"))["id"] == ids[1]
