@@ -279,7 +279,7 @@ def test_simulated_tests_count_the_four_corners(ax):
     assert sorted(words(ax)) == ["0 %", "25 %", "25 %", "50 %"]
     (dots,) = [one.get_xydata() for one in ax.get_lines() if one.get_marker() == "o"]
     assert dots.tolist() == [[0.5, 0.01], [0.4, 0.02], [0.3, 0.9], [0.01, 1e-6]]
-    with pytest.raises(RRError, match="4 values of p against 3"):
+    with pytest.raises(RRError, match="4 p-values against 3"):
         figures.simulated_tests(ax, welch, paired[:3], 0.05, ("a", "b"))
 
 

@@ -58,4 +58,4 @@ from .style import (
     style_of,
 )  # fmt: skip
 from .training import gap_bands, rate_costs
-from .values import by_block, cache_bars, lambda_sweep, value_look
+from .values import by_block, cache_bars, lambda_sweep, value_style

@@ -53,9 +53,7 @@ def parameter_bar(ax: Axes, parts: Mapping[str, int]) -> Axes:
     start = 0.0
     for name, count in parts.items():
         if name not in PARTS or count < 0:
-            raise RRError(
-                f"{name}: {count} is no count of a part; give counts ≥ 0 of {', '.join(PARTS)}"
-            )
+            raise RRError(f"{name} {count} is no part's size; give counts of {', '.join(PARTS)}")
         ax.barh(0, count / 1e6, left=start, color=PARTS[name], ec=CARD, height=0.6, label=name)
         start += count / 1e6
     ax.set_yticks([])

@@ -34,7 +34,7 @@ VALUES = {
 }
 
 
-def value_look(label: str) -> tuple[str, str]:
+def value_style(label: str) -> tuple[str, str]:
     """Colour and marker of a value rule; what follows ":" or a space is left out."""
     name = label.partition(":")[0].partition(" ")[0]
     shown = style_of(name)
@@ -60,7 +60,7 @@ def by_block(
         if rows.size == 0 or np.isinf(rows).any() or np.isnan(rows).all():
             raise RRError(f"{label} has no finite values by block")
         blocks, mean = np.arange(1, rows.shape[1] + 1), rows.mean(0)
-        colour, marker = value_look(label)
+        colour, marker = value_style(label)
         ax.plot(blocks, mean, color=colour, marker=marker, label=label)
         if len(rows) > 1:
             ax.fill_between(blocks, rows.min(0), rows.max(0), color=colour, alpha=0.15, lw=0)
