@@ -93,10 +93,10 @@ def terminated(rung: str, options: dict, home: Path) -> dict:
     sent = time.perf_counter()
     process.join()
     waited = time.perf_counter() - sent
-    told = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    steps = [b["seconds"] - a["seconds"] for a, b in zip(told, told[1:], strict=False)]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    steps = [b["seconds"] - a["seconds"] for a, b in zip(lines, lines[1:], strict=False)]
     whole = checkpoint.Checkpoints(folder, folder.name).newest(print)
-    assert process.exitcode == 130 and whole["step"] == told[-1]["step"]
+    assert process.exitcode == 130 and whole["step"] == lines[-1]["step"]
     return {
         "rung": rung,
         "batch": options.get("batch", "the rung's"),
@@ -123,7 +123,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     rng = random.Random(0)
-    found = {"machine": f"{platform.machine()}, {os.cpu_count()} shared cores, one a run",
+    found = {"machine": f"{platform.machine()}, {os.cpu_count()} shared cores, one per run",
              "torch": torch.__version__, "sigkill": [], "sigterm": [],
              "checkpoints": []}  # fmt: skip
     if args.to.exists():

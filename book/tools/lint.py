@@ -10,8 +10,10 @@ from pathlib import Path
 
 import picture
 from nbkit import ROOT, environment, sources
-from prose import reference_links, typed_results
+from prose import reference_links, typed_results, worded
 from rules import problems
+
+WORDED = ("book/*.md", "book/rrbook/**/*.py")  # files that are held to the wordings of prose.py
 
 
 def notebooks(*picks: str) -> int:
@@ -34,6 +36,10 @@ def pages() -> int:
             count += 1
         for line, kind, text in typed_results(prose):
             print(f"{path.relative_to(ROOT)}:{line}: {kind} is typed in prose ({text!r})")
+            count += 1
+    for path in sorted(path for pattern in WORDED for path in ROOT.glob(pattern)):
+        for place, text, advice in worded(path):
+            print(f"{path.relative_to(ROOT)}:{place}: {text!r}: {advice}")
             count += 1
     if picture.TARGET.read_text(encoding="utf-8") != picture.draw():
         print(f"{picture.TARGET.relative_to(ROOT)}: not what picture.py draws; run it")

@@ -46,17 +46,17 @@ def new_rule(name: str, folder: Path) -> Path:
     if not name:
         raise RRError("a name is needed: make new-rule NAME=damped")
     if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
-        raise RRError(f"{name!r} is no name of a rule: small letters, digits, - and _ are accepted")
+        raise RRError(f"a rule's name holds small letters, digits, - and _, got {name!r}")
     for kind, names in REGISTRY.items():
         if name in names:
-            raise RRError(f"{name!r} is a {kind} rule that ships with rr: another name is accepted")
+            raise RRError(f"{name!r} is a {kind} rule that ships with rr: choose another name")
     path = folder / f"{name.replace('-', '_')}.py"
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with open(path, "x", encoding="utf-8") as file:
             file.write(TEMPLATE.format(cls=class_of(name)))
     except FileExistsError:
-        raise RRError(f"{path} is there already: another name is accepted") from None
+        raise RRError(f"{path} exists already: choose another name") from None
     return path
 
 

@@ -1,12 +1,16 @@
-"""Find results that were typed into prose: decimals, percentages, powers of ten, factors.
+"""Find results that were typed into prose (decimals, percentages, powers of ten, factors), and
+wordings that the book does not use.
 
 Numbers on the page are computed: glued from a cell, or quoted from a paper with its key. What is
 looked at is the text a reader reads: code, mathematics, roles, links, addresses and comments are
 taken out first.
 """
 
+import ast
+import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 # what is not prose, in the order in which it is taken out
 NOT_PROSE = [
@@ -35,6 +39,16 @@ RESULTS = [
     ("a loss", re.compile(r"\b\d[\d.,]*\s(?:nats?|bits?)\b", re.I)),
 ]
 
+UNITS = "nats?|bits?|bytes|tokens|FLOPs?|sublayers|seeds|windows|gates"
+WHOLE = "token|byte|parameter|tenfold|step|sublayer|seed|arm|block|channel|pass|run|second|hour"
+WORDING = [  # what is not written, and what is written for it
+    (re.compile(rf"\b(?:{UNITS}) an? (?:{WHOLE})\b"), "say per: nats per token"),
+    (re.compile(r"\bquotients?\b", re.I), "say ratio"),
+    (re.compile(r"\bretellings?\b", re.I), "say update"),
+    (re.compile(r"\b(?:is|are) accepted\Z"), "say what is wrong, what was expected, what to do"),
+]
+MINUS = re.compile(r"(?<![^\s(\[])-\d")  # only in Markdown: Python writes -1 in code that it quotes
+
 
 def visible(text: str) -> str:
     """The markdown with everything that is not prose blanked out; line numbers stay."""
@@ -59,6 +73,31 @@ def typed_results(text: str) -> Iterator[tuple[int, str, str]]:
     for kind, pattern in RESULTS:
         for match in pattern.finditer(prose):
             yield prose.count("\n", 0, match.start()) + 1, kind, match.group().strip()
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """What a reader reads of a file, in pieces, each with its line or the number of its cell."""
+    source = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.lineno, node.value
+    elif path.suffix == ".ipynb":
+        for number, cell in enumerate(json.loads(source)["cells"]):
+            if cell["cell_type"] == "markdown":
+                yield number, visible("".join(cell["source"]))
+    else:
+        for number, line in enumerate(visible(source).splitlines(), 1):
+            yield number, line
+
+
+def worded(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Every wording of a file that the book does not use: where, its words, what to say."""
+    rules = WORDING if path.suffix == ".py" else [*WORDING, (MINUS, "write a minus: −")]
+    for place, text in texts(path):
+        for pattern, advice in rules:
+            for match in pattern.finditer(text):
+                yield place, match.group(), advice
 
 
 def reference_links(text: str) -> list[str]:

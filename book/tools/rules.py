@@ -201,7 +201,7 @@ def _figures(notebook: nbformat.NotebookNode) -> Iterator[str]:
         meta = cell.metadata.get("mystnb", {})
         image, figure = meta.get("image", {}), meta.get("figure", {})
         if drawn > 1:
-            yield f"{where}shows {drawn} figures; one a cell, because one alternative text a cell"
+            yield f"{where}shows {drawn} figures; one per cell: it has one alternative text"
         if (length := len(image.get("alt", ""))) < ALT:
             yield f"{where}mystnb.image.alt has {length} characters; at least {ALT}"
         if "dark-light" not in image.get("classes", ""):

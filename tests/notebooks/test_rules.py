@@ -3,9 +3,10 @@
 import json
 
 import bootstrap
+import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from prose import reference_links, typed_results, words
+from prose import reference_links, typed_results, worded, words
 from rules import problems
 
 ALT = "A line that falls from one to zero as depth grows."
@@ -243,3 +244,27 @@ def test_words_counts_what_is_read():
     text = "Two words $a b c$ `code here`\n\n```python\nnot this\n```\n"
     assert words(text) == 2
     assert words("One.\n:::{solution} ex\n:class: dropdown\nClosed words.\n:::\n") == 1
+
+
+@pytest.mark.parametrize(
+    "name, text, advice",
+    [
+        ("a.md", "It loses 3 nats a token.", "say per: nats per token"),
+        ("a.md", "From (-3 to 4).", "write a minus: −"),
+        ("a.md", "A quotient near one.", "say ratio"),
+        ("a.py", 'raise E(f"{x}: a number is accepted")\n', "say what is wrong"),
+        ("a.md", "Lower by −3 nats per token; 2-3 rules, `-1`, $-2$, and is accepted.", None),
+        ("a.py", 'AXIS = "loss (nats per token)"; at = "-1"\n', None),
+    ],
+)
+def test_wordings_that_the_book_does_not_use(tmp_path, name, text, advice):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    heard = [said for _, _, said in worded(tmp_path / name)]
+    assert len(heard) == (advice is not None) and all(said.startswith(advice) for said in heard)
+
+
+def test_wordings_of_a_notebook_are_those_of_its_markdown(tmp_path):
+    cells = [new_markdown_cell("Two nats a token."), new_code_cell("x = 'nats a token'")]
+    path = tmp_path / "a.ipynb"
+    nbformat.write(new_notebook(cells=cells), path)
+    assert [(place, said) for place, said, _ in worded(path)] == [(0, "nats a token")]

@@ -133,8 +133,8 @@ def test_the_explorables_shares_are_what_the_real_rule_reads(size, tilt, seeded)
 
 def test_the_explorables_words():
     assert looking_sentence(8, "2", 0.0, False) == (
-        "After 8 sublayers 5 vectors a token are kept (standard: 1). The head reads every write in "
-        "the same share, 1/9 of the variance: the standard stream, up to its length."
+        "After 8 sublayers 5 vectors per token are kept (standard: 1). The head reads every write "
+        "in the same share, 1/9 of the variance: the standard stream, up to its length."
     )
     said = looking_sentence(8, "all", 0.0, True)
     # the mean of e and e + u₁ + … + u₈ holds 2e: 4 parts of 12

@@ -163,7 +163,7 @@ def test_recorded_runs_nearest_to_depth_and_bias():
     assert recorded_near(RECORDED, 24, 0)["depth"] == 16  # a tie goes to the smaller depth
     said = cliff_sentence(24, 0.0, RECORDED).splitlines()[1]
     assert said == (
-        "Recorded at 16 sublayers: review 3.21, review-convex 3.21 nats a token after 100 steps, "
+        "Recorded at 16 sublayers: review 3.21, review-convex 3.21 nats per token after 100 steps, "
         "mean of 2 seeds."
     )
 

@@ -41,29 +41,29 @@ def words(ax):
     return [text.get_text() for text in ax.texts if text.get_text()]
 
 
-def test_looks_are_fixed_and_tell_rules_apart():
-    looks = [figures.look(rule) for rule in RULES]
+def test_styles_are_fixed_and_tell_rules_apart():
+    styles = [figures.style_of(rule) for rule in RULES]
     for key in ("color", "marker"):
-        assert len({look[key] for look in looks}) == len(RULES)
+        assert len({style[key] for style in styles}) == len(RULES)
     # Okabe and Ito's published palette, with a near-black in place of black
     palette = "#E69F00 #56B4E9 #009E73 #0072B2 #D55E00 #CC79A7".split()
-    assert {look["color"] for look in looks[1:]} <= set(palette)
-    assert figures.look("review") == {"color": "#0072B2", "marker": "D", "linestyle": "-"}
-    optioned = figures.look("review:rank=64")
+    assert {style["color"] for style in styles[1:]} <= set(palette)
+    assert figures.style_of("review") == {"color": "#0072B2", "marker": "D", "linestyle": "-"}
+    optioned = figures.style_of("review:rank=64")
     assert optioned["color"] == "#0072B2" and optioned["linestyle"] == ":"
-    # a name that is not known yet looks the same in another process with another hash seed
-    script = "from rrbook.figures import look; print(look('layerscale'))"
+    # a name that is not known yet has the same style in another process with another hash seed
+    script = "from rrbook.figures import style_of; print(style_of('layerscale'))"
     command = [sys.executable, "-c", script]
     again = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert again.stdout.strip() == str(figures.look("layerscale"))
-    assert figures.look("layerscale")["marker"] not in {look["marker"] for look in looks}
+    assert again.stdout.strip() == str(figures.style_of("layerscale"))
+    assert figures.style_of("layerscale")["marker"] not in {style["marker"] for style in styles}
 
 
 def test_letters_are_large_and_dark_enough(ax):
     sizes = [plt.rcParams[key] for key in ("font.size", "axes.labelsize", "xtick.labelsize")]
     assert min(sizes) >= 9 and ax.figure.get_size_inches()[0] == 7
     ax.plot([0, 1], [0, 1])
-    figures.label_ends(ax, [(1, 1, rule, figures.look(rule)["color"]) for rule in RULES])
+    figures.label_ends(ax, [(1, 1, rule, figures.style_of(rule)["color"]) for rule in RULES])
     for text in ax.texts:
         linear = [
             p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4
@@ -176,7 +176,7 @@ def test_paired_differences_draws_the_table(ax):
     assert any(span == pytest.approx([expected.lo, expected.hi]) for span in spans)
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["review", "highway"]
     assert any("fewer than two pairs" in text for text in words(ax))
-    assert ax.get_xlabel() == "loss − standard (nats a token)"
+    assert ax.get_xlabel() == "loss − standard (nats per token)"
 
 
 def test_bar_share_fills_each_bar(ax):
@@ -279,7 +279,7 @@ def test_simulated_tests_count_the_four_corners(ax):
     assert sorted(words(ax)) == ["0 %", "25 %", "25 %", "50 %"]
     (dots,) = [one.get_xydata() for one in ax.get_lines() if one.get_marker() == "o"]
     assert dots.tolist() == [[0.5, 0.01], [0.4, 0.02], [0.3, 0.9], [0.01, 1e-6]]
-    with pytest.raises(RRError, match="4 values of p against 3"):
+    with pytest.raises(RRError, match="4 p-values against 3"):
         figures.simulated_tests(ax, welch, paired[:3], 0.05, ("a", "b"))
 
 

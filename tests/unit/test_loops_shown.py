@@ -91,9 +91,9 @@ def test_best_rates_are_the_lowest_means_and_diverged_runs_are_marked():
 
 def test_figures_say_what_they_cannot_draw():
     _, ax = figures.canvas()
-    with pytest.raises(RRError, match="no look for the scale '2/N'"):
+    with pytest.raises(RRError, match="scale must be one of .*, got '2/N'"):
         figures.size_by_passes(ax, [1, 2], {"2/N": [1, 2]})
-    with pytest.raises(RRError, match=r"shape \(2, 3\)"):
+    with pytest.raises(RRError, match=r"shape \(n, n\), got \(2, 3\)"):
         figures.cosine_matrix(ax, np.zeros((2, 3)))
     with pytest.raises(RRError, match="for 2 blocks and 2 passes"):
         figures.size_grid(ax, np.ones((2, 3)), [1, 2], [1, 2], 10)

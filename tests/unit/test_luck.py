@@ -63,7 +63,7 @@ def test_lab_race_trains_both_rules_on_the_same_batches():
     from rrbook.labs.race import lab_race
 
     made = lab_race("standard")
-    assert "0 (seed 0) and 0 (seed 1) nats a byte; there is nothing" in made.picture.value
+    assert "0 (seed 0) and 0 (seed 1) nats per byte; there is nothing" in made.picture.value
     made.controls["steps"].value = 20
     made.controls["sublayers"].value = 4
     made.controls["rule"].value = "rezero"

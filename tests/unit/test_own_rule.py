@@ -285,7 +285,7 @@ def test_a_new_rule_holds_to_every_check_and_says_what_comes_next(tmp_path, caps
     assert torch.equal(made.write(h, u), constant.write(h, u))
     assert new_rule.main(words) == 2
     told, err = capsys.readouterr()
-    assert "is there already" in err and err.count("\n") == 1 and told == ""
+    assert "exists already" in err and err.count("\n") == 1 and told == ""
 
 
 @pytest.mark.parametrize(
@@ -294,8 +294,8 @@ def test_a_new_rule_holds_to_every_check_and_says_what_comes_next(tmp_path, caps
         ("", "a name is needed"),
         ("review", "'review' is a residual rule that ships with rr"),
         ("svformer", "'svformer' is a values rule that ships"),
-        ("2fast", "'2fast' is no name of a rule"),
-        ("-x", "'-x' is no name of a rule"),
+        ("2fast", "small letters, digits, - and _, got '2fast'"),
+        ("-x", "small letters, digits, - and _, got '-x'"),
         ("a/b", "'a/b' is no name"),
         ("Big", "small letters"),
         ("two words", "'two words' is no name"),

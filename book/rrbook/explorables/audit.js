@@ -1,7 +1,7 @@
 // The audit's claims: the reader picks paper, verdict and order; the page's table follows.
 
 var AUDIT_VERDICTS = ["holds", "holds in part", "contradicted", "cannot be told"];
-var AUDIT_LOOK = {"holds": "green", "holds in part": "blue", "contradicted": "red",
+var AUDIT_STYLE = {"holds": "green", "holds in part": "blue", "contradicted": "red",
   "cannot be told": "amber"};
 var AUDIT_PAPERS = {"2606.31859": "Review Residuals", "2606.18524": "Looped scaling",
   "2410.17897": "ResFormer", "2603.15031": "Attention Residuals"};
@@ -53,7 +53,7 @@ function drawClaims(svg, v, width, data) {
     add(svg, "text", {x: 0, y: y}, row.short);
     if (wide) add(svg, "text", {x: 0.48 * width, y: y, "class": "soft"}, AUDIT_PAPERS[row.paper]);
     add(svg, "text", {x: width, y: y, "text-anchor": "end",
-      "class": "is-" + AUDIT_LOOK[row.verdict] + " b"}, row.verdict);
+      "class": "is-" + AUDIT_STYLE[row.verdict] + " b"}, row.verdict);
   });
   auditTable(auditShown(data, v));
   return auditSentence(data, v);

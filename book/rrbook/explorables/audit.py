@@ -54,7 +54,7 @@ def verdict(parts: Sequence[bool | None]) -> str:
     Any other mixture: "holds in part". Raises RRError for no part, or for anything but these three.
     """
     if not parts or any(part is not None and type(part) is not bool for part in parts):
-        raise RRError(f"parts {list(parts)}: one or more of True, False and None are accepted")
+        raise RRError(f"parts must be one or more of True, False and None, got {list(parts)}")
     if all(parts):
         return "holds"
     if any(parts):
@@ -75,7 +75,7 @@ def audit_rows(
     """
     ids = [claim.get("id", "?") for claim in claims]
     if twice := sorted({name for name in ids if ids.count(name) > 1}):
-        raise RRError(f"claim {twice[0]!r} is given twice: one row a claim is accepted")
+        raise RRError(f"claim {twice[0]!r} is given twice: give one row per claim")
     for name in found:
         if name not in ids:
             raise RRError(f"no claim {name!r} is listed: {nearest(name, ids)}")
@@ -101,9 +101,7 @@ def audit_rows(
 def _main(name: str, text: str, parts: int) -> list[int]:
     numbers = [int(word) if word.isdecimal() else 0 for word in text.split()]
     if not all(1 <= number <= parts for number in numbers):
-        raise RRError(
-            f"claim {name!r} has main parts {text!r}: numbers from 1 to {parts} are accepted"
-        )
+        raise RRError(f"claim {name!r}: main parts must be numbers from 1 to {parts}, got {text!r}")
     return numbers
 
 
@@ -181,7 +179,7 @@ def claim_map(rows: Sequence[Mapping[str, Any]]) -> kit.Explorable:
     rows: from `audit_rows`. Raises RRError without a row.
     """
     if not rows:
-        raise RRError("no claim to show: rows from audit_rows are accepted")
+        raise RRError("no claim to show: give rows from audit_rows")
     start = {"paper": "all", "verdict": "all", "order": "paper"}
     said = audit_sentence(rows, start)
     data = [{key: row[key] for key in ("id", "paper", "short", "verdict")} for row in rows]

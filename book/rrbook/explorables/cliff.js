@@ -55,7 +55,7 @@ function cliffSentence(l, bias, data) {
   });
   var seeds = range(near.arms.map(function (arm) { return arm.runs.length; }));
   return text + "\nRecorded at " + near.depth + " sublayers: " + arms.join(", ") +
-    " nats a token after " + range(near.arms.map(function (arm) { return arm.steps; })) +
+    " nats per token after " + range(near.arms.map(function (arm) { return arm.steps; })) +
     " steps, mean of " + seeds + (seeds === "1" ? " seed." : " seeds.");
 }
 
@@ -78,9 +78,9 @@ function drawFormula(svg, l, bias, x0, x1, top, bottom) {
   add(svg, "path", {d: "M" + round(x(l)) + " " + top + "V" + bottom, "class": "ink thin dash"});
   names.forEach(function (form) {
     ["direct", "share"].forEach(function (what) {
-      var points = [], look = form === "convex" ? "red" : "blue";
+      var points = [], style = form === "convex" ? "red" : "blue";
       for (var d = 0; d <= 64; d++) points.push([x(d), level(cliffNumbers(d, bias)[form][what])]);
-      add(svg, "path", {d: path(points), "class": look + (what === "direct" ? " thin dash" : " line")});
+      add(svg, "path", {d: path(points), "class": style + (what === "direct" ? " thin dash" : " line")});
     });
     var dot = {cx: x(l), cy: level(cliffNumbers(l, bias)[form].share), r: 4.5};
     dot["class"] = form === "convex" ? "is-red" : "is-blue";

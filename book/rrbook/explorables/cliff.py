@@ -73,7 +73,7 @@ def cliff_sentence(sublayers: int, bias: float, data: Sequence[dict] | None = No
     steps = _range([arm["steps"] for arm in near["arms"]])
     seeds = _range([len(arm["runs"]) for arm in near["arms"]])
     return (
-        f"{text}\nRecorded at {near['depth']} sublayers: {', '.join(arms)} nats a token after "
+        f"{text}\nRecorded at {near['depth']} sublayers: {', '.join(arms)} nats per token after "
         f"{steps} steps, mean of {seeds} {'seed' if seeds == '1' else 'seeds'}."
     )
 
@@ -105,7 +105,7 @@ def depth_cliff(
     """Explorable: the embedding's part of the last state by depth and gate bias.
 
     `data`, if given, are recorded runs: dicts with `rule` (a name), `sublayers`, `bias` (the
-    gate's, at the start), `seed`, `steps` (list) and `loss` (list, nats a token); the curves
+    gate's, at the start), `seed`, `steps` (list) and `loss` (list, nats per token); the curves
     nearest to the chosen depth and bias are drawn beside the formula. `sublayers` (4 to 64) and
     `bias` (−4 to 0) are where it starts. Raises RRError where a recorded run is not whole.
     """

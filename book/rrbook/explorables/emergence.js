@@ -2,8 +2,8 @@
 
 var WINDOW = 64 * 256;
 var DESIGNS = {steps: "the study’s steps", tokens: "equal tokens",
-  ratio: "equal tokens a parameter"};
-var FALLS = {ratio: "tokens a parameter", tokens: "tokens alone"};
+  ratio: "equal tokens per parameter"};
+var FALLS = {ratio: "tokens per parameter", tokens: "tokens alone"};
 
 function toyGap(x, tenfolds, v) {
   return Math.pow(x, -v.alpha) * (1 - Math.pow(v.speed, -v.alpha)) + v.size * tenfolds;
@@ -28,7 +28,7 @@ function toySentence(rungs, v) {
   var found = toyNumbers(rungs, v), trained = found.change - found.own, end = rungs.length - 1;
   if (Math.abs(trained) < 1e-12) trained = 0;
   return "A speed-up of " + number(v.speed) + ", " + number(v.size) +
-    " nats a tenfold of size, exponent " + number(v.alpha) + ", " + DESIGNS[v.design] +
+    " nats per tenfold of size, exponent " + number(v.alpha) + ", " + DESIGNS[v.design] +
     "; what is left falls with " + FALLS[v.falls] + ": the gap goes from " +
     number(found.gaps[0]) + " nats at " + rungs[0][0] + " to " + number(found.gaps[end]) + " at " +
     rungs[end][0] + ". Of this change " + number(found.own) + " is size’s own and " +
@@ -46,7 +46,7 @@ function drawToy(svg, v, width, rungs) {
   var high = Math.max.apply(null, all.concat([0.02])), low = Math.min.apply(null, all.concat([0]));
   var x = scale(Math.log10(rungs[0][1]), Math.log10(rungs[rungs.length - 1][1]), left + 14, right - 14);
   var y = scale(low, high, bottom, top);
-  add(svg, "text", {x: 0, y: 12, "class": "soft"}, "gap, baseline − arm (nats a token)");
+  add(svg, "text", {x: 0, y: 12, "class": "soft"}, "gap, baseline − arm (nats per token)");
   [0, high, low].forEach(function (gap, i) {
     if (i === 2 && low === 0) return;
     add(svg, "path", {d: "M" + left + " " + round(y(gap)) + "H" + right, "class": "grid"});

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 from . import kit
 
-WINDOW = 64 * 256  # tokens a step of the study
+WINDOW = 64 * 256  # tokens per step of the study
 DESIGNS = {
     "steps": "the study’s steps",
     "tokens": "equal tokens",
-    "ratio": "equal tokens a parameter",
+    "ratio": "equal tokens per parameter",
 }
-FALLS = {"ratio": "tokens a parameter", "tokens": "tokens alone"}
+FALLS = {"ratio": "tokens per parameter", "tokens": "tokens alone"}
 
 
 def toy_gap(x: float, tenfolds: float, speed: float, size: float, alpha: float) -> float:
@@ -30,8 +30,8 @@ def toy_numbers(
     """The gap at each rung (name, parameters, steps of the study), by `toy_gap`.
 
     design: "steps" (the study's own), "tokens" (those of the first rung at all), "ratio" (its
-    tokens a parameter at all). falls: training is counted in tokens a parameter ("ratio"), or in
-    tokens over the first rung's parameters ("tokens"). Returns `ratios` (tokens a parameter),
+    tokens per parameter at all). falls: training is counted in tokens per parameter ("ratio"), or
+    in tokens over the first rung's parameters ("tokens"). Returns `ratios` (tokens per parameter),
     `gaps` (nats), `change` (last gap − first) and `own`, the part of it that is κ's.
     """
     first, steps = rungs[0][1], rungs[0][2]
@@ -58,7 +58,7 @@ def toy_sentence(
     trained = found["change"] - found["own"]
     trained = 0 if abs(trained) < 1e-12 else trained
     return (
-        f"A speed-up of {kit.number(speed)}, {kit.number(size)} nats a tenfold of size, exponent "
+        f"A speed-up of {kit.number(speed)}, {kit.number(size)} nats per tenfold of size, exponent "
         f"{kit.number(alpha)}, {DESIGNS[design]}; what is left falls with {FALLS[falls]}: the gap "
         f"goes from {kit.number(found['gaps'][0])} nats at {rungs[0][0]} to "
         f"{kit.number(found['gaps'][-1])} at {rungs[-1][0]}. Of this change "
@@ -73,7 +73,7 @@ def size_or_training(
     """Explorable: the gap against size that a speed-up and a true effect of size would each show.
 
     runs: rows of a ladder's runs with `rung`, `arm`, `params_M` and `steps`, by size; the review
-    arm's are taken. speed (1 to 1.5), size (−0.02 to 0.04 nats a tenfold), alpha (0.1 to 0.6),
+    arm's are taken. speed (1 to 1.5), size (−0.02 to 0.04 nats per tenfold), alpha (0.1 to 0.6),
     design and falls (`toy_numbers`) are where it starts.
     """
     rungs = {r["rung"]: [r["rung"], 1e6 * float(r["params_M"]), int(r["steps"])]
@@ -87,7 +87,7 @@ def size_or_training(
         lead="Set what is true, then choose how the sizes are compared.",
         controls=[
             kit.slider("speed", "speed-up in tokens s", 1, 1.5, 0.01, speed),
-            kit.slider("size", "size’s own effect κ (nats a tenfold)", -0.02, 0.04, 0.002, size),
+            kit.slider("size", "size’s own effect κ (nats per tenfold)", -0.02, 0.04, 0.002, size),
             kit.slider("alpha", "exponent α", 0.1, 0.6, 0.05, alpha),
             kit.choice("design", "sizes are compared at", DESIGNS, design),
             kit.choice("falls", "what is left to learn falls with", FALLS, falls),

@@ -156,10 +156,10 @@ function drawVerdicts(svg, v, width, data) {
     add(svg, "text", {x: wide ? 194 : width - 112, y: y, "text-anchor": "end"}, wide ?
       (row.gap < 0 ? "−" : "+") + Math.abs(row.gap).toFixed(4) : number(row.q));
     if (!wide) return;
-    var look = row.verdict === "undecided" ? "ink" : row.verdict === "review" ? "blue" : "red";
-    add(svg, "path", {d: path([[at(row.p), y - 4], [at(row.q), y - 4]]), "class": look + " line"});
-    add(svg, "circle", {cx: round(at(row.p)), cy: y - 4, r: 3.5, "class": look + " hollow thin"});
-    add(svg, "circle", {cx: round(at(row.q)), cy: y - 4, r: 5, "class": "is-" + look});
+    var style = row.verdict === "undecided" ? "ink" : row.verdict === "review" ? "blue" : "red";
+    add(svg, "path", {d: path([[at(row.p), y - 4], [at(row.q), y - 4]]), "class": style + " line"});
+    add(svg, "circle", {cx: round(at(row.p)), cy: y - 4, r: 3.5, "class": style + " hollow thin"});
+    add(svg, "circle", {cx: round(at(row.q)), cy: y - 4, r: 5, "class": "is-" + style});
   });
   return verdictSentence(data, v);
 }

@@ -19,7 +19,7 @@ FIELDS = ("rung", "arm", "seed", "val_loss")
 
 
 def verdict_data(runs: Sequence[dict]) -> dict[str, dict[str, list[float]]]:
-    """rung -> arm -> losses (nats a token) in the order of their seeds.
+    """rung -> arm -> losses (nats per token) in the order of their seeds.
 
     runs: dicts with `rung`, `arm`, `seed`, `val_loss`; one arm is "review". Raises RRError where a
     field or an arm is missing, a loss is not finite, or arms of a rung have other seeds.
@@ -34,7 +34,7 @@ def verdict_data(runs: Sequence[dict]) -> dict[str, dict[str, list[float]]]:
             raise RRError(f"{arm} at {rung}, seed {seed}: the loss is not finite")
         seeds = table.setdefault(str(rung), {}).setdefault(str(arm), {})
         if seed in seeds:
-            raise RRError(f"{arm} at {rung} has two runs of seed {seed}: one a seed is accepted")
+            raise RRError(f"{arm} at {rung} has two runs of seed {seed}: give one run per seed")
         seeds[seed] = float(loss)
     for rung, arms in table.items():
         if "review" not in arms or len(arms) < 2:
@@ -67,13 +67,13 @@ def _chance(data: dict, rung: str, base: str, test: str) -> float:
 
 
 def verdict_numbers(data: dict, values: dict[str, Any]) -> list[dict]:
-    """One row a comparison of Review with a baseline: `rung, base, gap, p, q, verdict`.
+    """One row per comparison of Review with a baseline: `rung, base, gap, p, q, verdict`.
 
     values: `test` ("welch", "paired", "pooled": paired, with the spread of differences pooled over
     all sizes of `data`, or "sign"), `correction` ("none", "bonferroni", "holm"), `alpha`,
     `baseline` (its name, or "both"), and for each rung whether it is picked. gap: baseline −
-    review (nats a token); p two-sided; q corrected for the comparisons picked; verdict: the arm of
-    lower loss where q ≤ alpha, else "undecided".
+    review (nats per token); p two-sided; q corrected for the comparisons picked; verdict: the arm
+    of lower loss where q ≤ alpha, else "undecided".
     """
     from rr import stats
 

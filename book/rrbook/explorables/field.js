@@ -195,7 +195,7 @@ function drawPanel(svg, box, words, lists, low, high, ticks, log) {
     list.values.forEach(function (t, l) {
       if (!log || t > 0) points.push([x(l), Math.min(box.bottom + 2, Math.max(box.top, y(level(t))))]);
     });
-    if (points.length > 1) add(svg, "path", {d: path(points), "class": list.look});
+    if (points.length > 1) add(svg, "path", {d: path(points), "class": list.style});
     else points.forEach(function (p) { add(svg, "circle", {cx: p[0], cy: p[1], r: 4, "class": "is-blue"}); });
   });
 }
@@ -216,7 +216,7 @@ function drawField(svg, v, width, data, form) {
   var two = width >= 560, half = two ? Math.round(width / 2) : width;
   svg.setAttribute("viewBox", "0 0 " + width + " " + (two ? 258 : 506));
   var lists = function (key) {
-    return [{values: plain[key], look: "ink thin dash"}, {values: mine[key], look: "blue line"}];
+    return [{values: plain[key], style: "ink thin dash"}, {values: mine[key], style: "blue line"}];
   };
   var high = Math.max.apply(null, plain.norms.concat(mine.norms)) * 1.05;
   drawPanel(svg, {left: 40, right: half - 34, top: 34, bottom: 214}, "rms of the stream",

@@ -60,16 +60,16 @@ def float_sentence(power: float, format: str, terms: int) -> str:
     found, name = float_numbers(power, format, terms), NAMES[format]
     x, y = found["x"], found["rounded"]
     if y == 0:
-        told = f"{kit.number(x)} is 0 in {name}: too small for it."
+        effect = f"{kit.number(x)} is 0 in {name}: too small for it."
     elif math.isinf(y):
-        told = f"{kit.number(x)} is infinite in {name}: too large for it."
+        effect = f"{kit.number(x)} is infinite in {name}: too large for it."
     else:
-        told = (
+        effect = (
             f"{kit.number(x)} in {name} is off by {kit.share(abs(y - x) / x)}; its neighbours "
             f"there are {kit.number(found['spacing'])} apart, and what is closer is the same."
         )
     errors = ", ".join(f"{kit.share(e)} {ORDERS[o]}" for o, e in found["errors"].items())
-    return f"{told} 1 + 1/2 + … + 1/{2**terms}, rounded after every addition, is off by {errors}."
+    return f"{effect} 1 + 1/2 + … + 1/{2**terms}, rounded after every addition, is off by {errors}."
 
 
 def float_formats(power: float = 0.4, format: str = "bf16", terms: int = 10) -> kit.Explorable:

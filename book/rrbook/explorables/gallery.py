@@ -34,20 +34,20 @@ def amount(x: float | None) -> str:
 # ---- the pictures ------------------------------------------------------------------------------
 
 
-def _node(x: float, y: float, words: str, look: str = "", r: float = 12) -> str:
-    return tag("circle", cx=x, cy=y, r=r, class_=f"box {look}".strip()) + tag(
+def _node(x: float, y: float, words: str, style: str = "", r: float = 12) -> str:
+    return tag("circle", cx=x, cy=y, r=r, class_=f"box {style}".strip()) + tag(
         "text", words, x=x, y=y + 4.5, class_="m"
     )
 
 
-def _box(x: float, y: float, wide: float, words: str, look: str = "") -> str:
+def _box(x: float, y: float, wide: float, words: str, style: str = "") -> str:
     shape = tag("rect", x=x - wide / 2, y=y - 11, width=wide, height=22, rx=5,
-                class_=f"box {look}".strip())  # fmt: skip
+                class_=f"box {style}".strip())  # fmt: skip
     return shape + tag("text", words, x=x, y=y + 4.5, class_="m")
 
 
-def _line(d: str, look: str) -> str:
-    return tag("path", d=d, class_=look)
+def _line(d: str, style: str) -> str:
+    return tag("path", d=d, class_=style)
 
 
 def _plus(x: float, y: float) -> str:
@@ -115,8 +115,8 @@ def _coefficients(facts: dict, tap: float) -> list[str]:
         out.append(_node(at, TOP, "σ" if on_u is None else amount(on_u), "gate learned"))
     elif facts["streams"] == 1 and (facts["learned"] or on_u != 1) and not facts["mixes"]:
         if on_u is not None:
-            look = "learned" if facts["learned"] else ""
-            out.append(_node(at, TOP, amount(on_u), look, r=15 if len(amount(on_u)) > 2 else 12))
+            style = "learned" if facts["learned"] else ""
+            out.append(_node(at, TOP, amount(on_u), style, r=15 if len(amount(on_u)) > 2 else 12))
     if facts["family"] == "carry":
         words = "α" if facts["norm"] == "write" else "1−σ" if on_h is None else amount(on_h)
         if facts["norm"] == "write":
@@ -134,7 +134,7 @@ def _seen(x: float, y: float, how: str) -> list[str]:
 
 def _value_picture(facts: dict) -> tuple[int, int, list[str]]:
     first, own, learned = facts["first"], facts["own"], facts["learned"]
-    out, add, look = [], 196, "learned" if learned else ""
+    out, add, style = [], 196, "learned" if learned else ""
     uses_first = bool(first or facts["others"] or facts["after"] or learned)
     if uses_first:
         out.append(_line(f"M6 {LINE}H328", "strand"))
@@ -147,11 +147,11 @@ def _value_picture(facts: dict) -> tuple[int, int, list[str]]:
         out.append(_box(66, TOP, 54, "project"))
         out.append(tag("text", "Vₙ", x=104, y=TOP - 7, class_="m"))
         if own != 1 or learned:
-            out.append(_node(142, TOP, amount(own), look, r=15 if len(amount(own)) > 2 else 12))
+            out.append(_node(142, TOP, amount(own), style, r=15 if len(amount(own)) > 2 else 12))
         if first or learned:
             out.append(_line(f"M{add} {LINE}V{TOP + 8}", "flow"))
             words = amount(first)
-            out.append(_node(add, 62, words, look, r=(12, 15, 18)[min(2, max(0, len(words) - 2))]))
+            out.append(_node(add, 62, words, style, r=(12, 15, 18)[min(2, max(0, len(words) - 2))]))
             out.append(_plus(add, TOP))
     if facts["others"]:
         out += [*_arcs(add, LINE, 0)[1:], *_dots(LINE)[1:]]
@@ -223,16 +223,16 @@ def card(row: dict, facts: dict) -> str:
     entries = {
         "reads": reads(facts),
         "writes": writes(facts),
-        "parameters": f"{cost['params_per_block']} a block".replace("-", "−"),
-        "matmul FLOP": f"{cost['matmul_flops_per_token_and_block']} a token and block".replace(
+        "parameters": f"{cost['params_per_block']} per block".replace("-", "−"),
+        "matmul FLOP": f"{cost['matmul_flops_per_token_and_block']} per token and block".replace(
             "-", "−"
         ),
     }
     if row["kind"] == "residual":
         start = {"u": facts["coefficient"], "h": facts["carry"]}
-        told = [f"{name} × {amount(x)}" for name, x in start.items() if x is not None]
+        known = [f"{name} × {amount(x)}" for name, x in start.items() if x is not None]
         mute = " and ".join(name for name, x in start.items() if x is None)
-        entries["at the start"] = ", ".join(told + [f"{mute}: no one number"] * bool(mute))
+        entries["at the start"] = ", ".join(known + [f"{mute}: no one number"] * bool(mute))
     own = [key for key in row["options"] if key != "per_pass"]  # which every rule has
     if own:
         entries["options"] = ", ".join(f"<code>{key}</code>" for key in own)

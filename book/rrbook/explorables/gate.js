@@ -35,14 +35,14 @@ function gateSentence(v) {
     "; the convex form would give " + number(Math.hypot(g.convex[0], g.convex[1])) + ".";
 }
 
-function arrow(svg, from, to, look) {
+function arrow(svg, from, to, style) {
   var dx = to[0] - from[0], dy = to[1] - from[1], length = Math.hypot(dx, dy);
   if (length < 2) return;
   var head = Math.min(11, length * 0.6), ux = dx / length, uy = dy / length;
   var neck = [to[0] - ux * head * 0.8, to[1] - uy * head * 0.8];
-  add(svg, "path", {d: path([from, neck]), "class": look});
+  add(svg, "path", {d: path([from, neck]), "class": style});
   var back = [to[0] - ux * head, to[1] - uy * head], side = head * 0.42;
-  add(svg, "path", {"class": "is-" + look.split(" ")[0], d: path([to,
+  add(svg, "path", {"class": "is-" + style.split(" ")[0], d: path([to,
     [back[0] - uy * side, back[1] + ux * side], [back[0] + uy * side, back[1] - ux * side]]) + "z"});
 }
 

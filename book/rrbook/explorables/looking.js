@@ -39,7 +39,7 @@ function lookingNumbers(n, size, tilt, seeded) {
 function lookingSentence(n, size, tilt, seeded) {
   var found = lookingNumbers(n, size, tilt, seeded), shares = found.shares[n];
   var count = "After " + n + " sublayers " + found.alpha[n].length +
-    " vectors a token are kept (standard: 1). ";
+    " vectors per token are kept (standard: 1). ";
   if (found.cosine[n] > 1 - 1e-9) {
     return count + "The head reads every write in the same share, 1/" + (n + 1) +
       " of the variance: the standard stream, up to its length.";
@@ -83,7 +83,7 @@ function drawLooking(svg, values, width) {
   add(svg, "text", {x: left, y: end, "class": "soft"}, "write (0: embedding)");
   var facts = [["embedding", share(found.shares[n][0]), "is-red"],
     ["last write", share(found.shares[n][n]), "is-blue"],
-    ["kept a token", found.alpha[n].length + " vectors", ""]];
+    ["kept per token", found.alpha[n].length + " vectors", ""]];
   if (!narrow) add(svg, "text", {x: right + 12, y: top + 12, "class": "b"}, "the head reads");
   facts.forEach(function (fact, i) {
     var at = narrow ? {x: 4 + (width - 8) / 3 * i, y: end + 30} :

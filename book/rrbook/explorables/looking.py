@@ -6,7 +6,7 @@ from . import kit
 
 
 def sources(sublayers: int, size: int, seeded: bool) -> list[list[int]]:
-    """How often each source at the head holds write 0 (the embedding), 1, …: one row a source.
+    """How often each source at the head holds write 0 (the embedding), 1, …: one row per source.
 
     Blocks of `size` sublayers; seeded is the bug: each block's sum begins with the embedding.
     """
@@ -23,9 +23,9 @@ def looking_numbers(sublayers: int, size: str, tilt: float, seeded: bool) -> dic
 
     Embedding and updates are independent with variance 1 in each channel. Source i of k has the
     logit tilt·i/(k − 1): 0 is the start of training, above 0 looks at recent writes, below at the
-    embedding. size: sublayers a block, or "all". Returns for every read the weights `alpha` of the
-    sources, the `shares` of the variance that each write so far holds, and `cosine`, that of what
-    is read with the plain sum of all writes, which the standard residual would read.
+    embedding. size: sublayers per block, or "all". Returns for every read the weights `alpha` of
+    the sources, the `shares` of the variance that each write so far holds, and `cosine`, that of
+    what is read with the plain sum of all writes, which the standard residual would read.
     """
     step = sublayers if size == "all" else int(size)
     found: dict[str, list] = {"alpha": [], "shares": [], "cosine": []}
@@ -47,7 +47,7 @@ def looking_sentence(sublayers: int, size: str, tilt: float, seeded: bool) -> st
     """The result in words; takes the arguments of `looking_numbers`."""
     found = looking_numbers(sublayers, size, tilt, seeded)
     kept, shares, cosine = (found[key][-1] for key in ("alpha", "shares", "cosine"))
-    count = f"After {sublayers} sublayers {len(kept)} vectors a token are kept (standard: 1). "
+    count = f"After {sublayers} sublayers {len(kept)} vectors per token are kept (standard: 1). "
     if cosine > 1 - 1e-9:
         return (
             f"{count}The head reads every write in the same share, 1/{sublayers + 1} of the "
@@ -78,7 +78,7 @@ def depth_attention(sublayers: int = 8, size: str = "2", tilt: float = 0.0) -> k
         controls=[
             kit.slider("tilt", "tilt: − embedding, + recent", -6, 6, 0.5, tilt),
             kit.slider("sublayers", "sublayers", 4, 24, 4, sublayers),
-            kit.choice("size", "sublayers a block", {
+            kit.choice("size", "sublayers per block", {
                 "1": "1 (full)", "2": "2", "4": "4", "all": "all (one block)",
             }, size),
             kit.checks("", {"seeded": "the bug: each block’s sum begins with the embedding"}, ()),

@@ -52,7 +52,7 @@ function drawLuck(svg, v, width) {
       number(nats));
   });
   add(svg, "text", {x: (left + right) / 2, y: bottom + 36, "text-anchor": "middle",
-    "class": "soft"}, "measured lead, nats a token");
+    "class": "soft"}, "measured lead, nats per token");
   [[0, "red"], [v.lead, "blue"]].forEach(function (one) {
     var curve = [];
     for (var i = 0; i <= 440; i++) {

@@ -29,9 +29,10 @@ def luck_numbers(rules: int, seeds: int, sd: float, lead: float) -> dict:
     """What a table of `rules` rules by their means over `seeds` seeds shows.
 
     Each rule's mean is its true value plus noise N(0, se²), se = sd/√seeds, independent between
-    rules; sd is in nats a token, as everything here. Returns `se`; `luck`, the expected lead of the
-    best of `rules` equal rules over their true value, se·E[max]; and `first`, the probability that
-    one rule truly `lead` ahead of n = rules − 1 equal ones comes first, ∫ φ(y) Φ(y + lead/se)ⁿ dy.
+    rules; sd is in nats per token, as everything here. Returns `se`; `luck`, the expected lead of
+    the best of `rules` equal rules over their true value, se·E[max]; and `first`, the
+    probability that one rule truly `lead` ahead of n = rules − 1 equal ones comes first,
+    ∫ φ(y) Φ(y + lead/se)ⁿ dy.
     """
     se, points = sd / math.sqrt(seeds), grid()
     luck = first = below = 0.0
@@ -69,7 +70,7 @@ def winners_luck(
     """Explorable: what first place in a table of many rules and few seeds is worth.
 
     rules (2 to 40), seeds (2 to 20), sd: noise of one run once what all rules share is taken out
-    (0.005 to 0.05 nats a token), lead: the true lead of one rule (0 to 0.1): where it starts.
+    (0.005 to 0.05 nats per token), lead: the true lead of one rule (0 to 0.1): where it starts.
     """
     said = luck_sentence(rules, seeds, sd, lead)
     return kit.explorable(

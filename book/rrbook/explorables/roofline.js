@@ -85,11 +85,11 @@ function drawSteps(svg, v, width, data) {
       x += wide;
     });
   }
-  function row(y, words, look) {
-    [[look ? 0 : 17, "start"], [width / 2, "end"], [width / 2 + 14, "start"],
+  function row(y, words, style) {
+    [[style ? 0 : 17, "start"], [width / 2, "end"], [width / 2 + 14, "start"],
       [width, "end"]].forEach(function (place, i) {
       add(svg, "text", {x: place[0], y: y, "text-anchor": place[1],
-        "class": i === 3 ? "soft" : look}, words[i]);
+        "class": i === 3 ? "soft" : style}, words[i]);
     });
   }
   add(svg, "text", {x: 0, y: 13, "class": "b"}, total(chosen));

@@ -16,7 +16,7 @@ function lostNumbers(v) {
 function lostSentence(v) {
   var found = lostNumbers(v);
   return "With a checkpoint of " + number(v.save) + " s every " + number(v.every) +
-    " minutes an hour of work loses " + share(found.lost) + " and costs " + number(found.costs) +
+    " minutes, an hour of work loses " + share(found.lost) + " and costs " + number(found.costs) +
     " instead of " + number(v.price) + ". Young’s interval, " + number(found.young) +
     " minutes, loses " + share(found.least) + ".";
 }

@@ -39,7 +39,7 @@ def lost_sentence(price: float, between: float, save: float, every: float, back:
     """The result in words."""
     found = lost_numbers(price, between, save, every, back)
     return (
-        f"With a checkpoint of {kit.number(save)} s every {kit.number(every)} minutes an hour of "
+        f"With a checkpoint of {kit.number(save)} s every {kit.number(every)} minutes, an hour of "
         f"work loses {kit.share(found['lost'])} and costs {kit.number(found['costs'])} instead of "
         f"{kit.number(price)}. Young’s interval, {kit.number(found['young'])} minutes, loses "
         f"{kit.share(found['least'])}."

@@ -1,7 +1,7 @@
 """One function a figure: data in, Axes out, one style (no torch).
 
 audit      shares of a model by size, what its parameters are spent on
-look       colours, letters, lines named at their ends
+style_of   colours, letters, lines named at their ends
 field      every rule against one baseline
 depth      where depth attention looks, loss against block size
 emergence  the plane of size and training, gaps along either, power by seeds
@@ -53,9 +53,9 @@ from .style import (
     VERMILLION,
     canvas,
     label_ends,
-    look,
     readable,
     style,
+    style_of,
 )  # fmt: skip
 from .training import gap_bands, rate_costs
-from .values import by_block, cache_bars, lambda_sweep, value_look
+from .values import by_block, cache_bars, lambda_sweep, value_style

@@ -28,7 +28,9 @@ def shares_by_size(
     for (colour, marker), (name, values) in looks:
         y = finite(values, name)
         if len(y) != len(sizes):
-            raise RRError(f"{name}: {len(y)} shares for {len(sizes)} sizes: one each is accepted")
+            raise RRError(
+                f"{name}: {len(y)} shares for {len(sizes)} sizes; give one share per size"
+            )
         ax.plot(range(len(y)), y, marker=marker, color=colour, ms=7, mec=CARD, label=name)
     ax.axhline(claimed, color=SOFT, lw=1.6, ls="--")
     ax.annotate(
@@ -51,7 +53,7 @@ def parameter_bar(ax: Axes, parts: Mapping[str, int]) -> Axes:
     start = 0.0
     for name, count in parts.items():
         if name not in PARTS or count < 0:
-            raise RRError(f"{count} {name}: counts of {', '.join(PARTS)} are accepted")
+            raise RRError(f"{name} {count} is no part's size; give counts of {', '.join(PARTS)}")
         ax.barh(0, count / 1e6, left=start, color=PARTS[name], ec=CARD, height=0.6, label=name)
         start += count / 1e6
     ax.set_yticks([])

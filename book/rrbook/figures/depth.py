@@ -9,7 +9,7 @@ from matplotlib.ticker import NullFormatter
 
 from rr.config import RRError
 
-from .style import BLUE, CARD, GRID, HALO, INK, SOFT, VERMILLION, finite, look, readable
+from .style import BLUE, CARD, GRID, HALO, INK, SOFT, VERMILLION, finite, readable, style_of
 
 LOOKED = LinearSegmentedColormap.from_list("looked", [CARD, "#9cc6e0", BLUE, "#003a5c"])
 SIGNED = LinearSegmentedColormap.from_list("signed", [VERMILLION, CARD, BLUE])
@@ -35,7 +35,7 @@ def depth_map(
         )
     top = np.nanmax(np.abs(grid))
     if not signed and np.nanmin(grid) < 0:
-        raise RRError("a weight is below 0: signed=True is accepted")
+        raise RRError("weights must be ≥ 0, and one is negative: give signed=True")
     low, colours = (-top, SIGNED) if signed else (0, LOOKED)
     ax.set_facecolor("#eef0f1")  # what is not seen is not a weight of 0
     drawn = ax.pcolormesh(grid, cmap=colours, vmin=low, vmax=top, edgecolors=CARD, lw=0.6)
@@ -68,19 +68,19 @@ def depth_map(
 def block_sizes(
     ax: Axes, points: Sequence[Mapping], rivals: Mapping[str, Mapping] | None = None
 ) -> Axes:
-    """Paired difference of loss against the sublayers a block, with intervals; zero the baseline.
+    """Paired difference of loss against the sublayers per block, with intervals; zero the baseline.
 
-    points: mappings with `size`, `difference` (nats a token), and maybe `lo` and `hi`, the ends of
-    its interval, or `each`, the pairs behind it, drawn as dots. rivals: name -> the same without
+    points: mappings with `size`, `difference` (nats per token), and maybe `lo` and `hi`, the ends
+    of its interval, or `each`, the pairs behind it, drawn as dots. rivals: name -> the same without
     `size` and `each`, drawn as a line with its band across all sizes.
     """
     sizes = finite([point["size"] for point in points], "sizes")
     order = np.argsort(sizes)
-    shown = look("attnres")
+    shown = style_of("attnres")
     ax.axhline(0, color=SOFT, lw=1.2)
     ax.set_xscale("log", base=2)
     for name, rival in (rivals or {}).items():
-        other = look(name)
+        other = style_of(name)
         if rival.get("lo") is not None:
             ax.axhspan(rival["lo"], rival["hi"], color=other["color"], alpha=0.12, lw=0)
         ax.axhline(rival["difference"], color=other["color"], ls=other["linestyle"], lw=1.6)
@@ -103,6 +103,6 @@ def block_sizes(
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.minorticks_off()
     ax.grid(axis="x", color=GRID)
-    ax.set_xlabel("sublayers a block")
-    ax.set_ylabel("loss − standard (nats a token)")
+    ax.set_xlabel("sublayers per block")
+    ax.set_ylabel("loss − standard (nats per token)")
     return ax

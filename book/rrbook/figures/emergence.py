@@ -31,7 +31,7 @@ def size_and_tokens(
 ) -> Axes:
     """Sets of runs in the plane of size and tokens, both logarithmic: {words: [(size, tokens), …]}.
 
-    The first group is joined by a line. ratios: tokens a parameter that are drawn as diagonals.
+    The first group is joined by a line. ratios: tokens per parameter that are drawn as diagonals.
     RRError for an empty group.
     """
     every = [point for points in groups.values() for point in points]

@@ -9,11 +9,11 @@ from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from rr.config import RRError
 
-from .style import CARD, GRID, HALO, SOFT, finite, label_ends, look, readable
+from .style import CARD, GRID, HALO, SOFT, finite, label_ends, readable, style_of
 
 
 def seed_deviations(ax: Axes, arms: Mapping[str, Mapping[int, float]]) -> Axes:
-    """Each arm's loss less its own mean over seeds: {arm: {seed: loss}} (nats a token).
+    """Each arm's loss less its own mean over seeds: {arm: {seed: loss}} (nats per token).
 
     Arms whose lines run together share what their seeds do to them. Raises RRError for an arm with
     fewer than two seeds.
@@ -22,7 +22,7 @@ def seed_deviations(ax: Axes, arms: Mapping[str, Mapping[int, float]]) -> Axes:
         seeds, values = sorted(losses), finite([losses[s] for s in sorted(losses)], arm)
         if len(seeds) < 2:
             raise RRError(f"{arm} has {len(seeds)} seeds: a deviation needs at least two")
-        ax.plot(seeds, values - values.mean(), label=arm, clip_on=False, **look(arm))
+        ax.plot(seeds, values - values.mean(), label=arm, clip_on=False, **style_of(arm))
         ax.set_xticks(seeds)
     ax.axhline(0, color=SOFT, lw=0.8, zorder=0)
     ax.margins(x=0.15)
@@ -43,7 +43,7 @@ def two_tests(
     """
     if not rows:
         raise RRError("no comparison to draw")
-    colour = look("review")["color"]
+    colour = style_of("review")["color"]
     for place, (label, first, second) in enumerate(rows):
         if not (0 < first <= 1 and 0 < second <= 1):
             raise RRError(f"{label}: p is {first} and {second}, and not in (0, 1]")
@@ -76,13 +76,13 @@ def gap_against_size(
 ) -> Axes:
     """A gap with two intervals at each size, and the line fitted through them.
 
-    points: `name`, `size` (parameters), `gap` (nats a token), `own` (lo, hi from its own seeds,
+    points: `name`, `size` (parameters), `gap` (nats per token), `own` (lo, hi from its own seeds,
     thin) and `pooled` (lo, hi with the spread of all sizes, thick). line: a fit on log10 size with
-    `at(x) -> (value, lo, hi)`, drawn with its band. colour_of: the arm whose look is used.
+    `at(x) -> (value, lo, hi)`, drawn with its band. colour_of: the arm whose style is used.
     """
     if not points:
         raise RRError("no size to draw")
-    shown = look(colour_of)
+    shown = style_of(colour_of)
     colour, sizes = shown["color"], [point["size"] for point in points]
     if line is not None:
         x = np.linspace(math.log10(min(sizes)) - 0.1, math.log10(max(sizes)) + 0.1, 60)
@@ -118,7 +118,7 @@ def values_by_size(
     """
     ends = []
     for place, (arm, found) in enumerate(arms.items()):
-        shown, beside = look(arm), 1.06 ** (place - (len(arms) - 1) / 2)
+        shown, beside = style_of(arm), 1.06 ** (place - (len(arms) - 1) / 2)
         means = []
         for name, values in found.items():
             y = finite(values, f"{arm} at {name}")
@@ -148,11 +148,11 @@ def simulated_tests(
         np.maximum(finite(p, name), 1e-6) for p, name in zip((first, second), names, strict=True)
     )
     if x.shape != y.shape:
-        raise RRError(f"{len(x)} values of p against {len(y)}: one of each a study is accepted")
+        raise RRError(f"{len(x)} p-values against {len(y)}: give one of each per study")
     ax.plot([1e-6, 1], [1e-6, 1], color=GRID, lw=1.4, ls=":", zorder=0)
     for draw in (ax.axvline, ax.axhline):
         draw(level, color=SOFT, lw=1.2, ls="--", zorder=0)
-    colour = look("review")["color"]
+    colour = style_of("review")["color"]
     ax.plot(x, y, "o", ms=4, color=colour, alpha=0.45, mec="none")
     for left, low in ((True, True), (True, False), (False, True), (False, False)):
         inside = ((x <= level) == left) & ((y <= level) == low)

@@ -40,7 +40,7 @@ def rule_ranking(
     by_arm = {row["arm"]: row for row in rows}
     missing = [arm for arm in order if arm not in by_arm]
     if missing:
-        raise RRError(f"no row for {', '.join(missing)}: the arms of `rows` are accepted")
+        raise RRError(f"no row for {', '.join(missing)}: `order` must name arms of `rows`")
     ax.axvline(0, color=SOFT, lw=1.2)
     ax.set_xlim(-limit, limit)
     for place, arm in enumerate(order):

@@ -28,7 +28,7 @@ KINDS = {"attn": ("attention", BLUE, "o"), "mlp": ("MLP", VERMILLION, "s")}
 
 def _kind(row: Mapping) -> tuple[str, str, str]:
     if row["kind"] not in KINDS:
-        raise RRError(f"unknown kind {row['kind']!r}: {' or '.join(KINDS)} is accepted")
+        raise RRError(f"kind must be {' or '.join(KINDS)}, got {row['kind']!r}")
     return KINDS[row["kind"]]
 
 
@@ -42,7 +42,7 @@ def kind_key(ax: Axes, rows: Sequence[Mapping]) -> None:
 def gate_bands(ax: Axes, rows: Sequence[Mapping]) -> Axes:
     """Where the gates are, by sublayer: thin line 5 to 95 per cent, thick the middle half.
 
-    rows: one a sublayer, with `kind`, `quantiles` (at 5, 25, 50, 75, 95 per cent) and `mean`, the
+    rows: one per sublayer, with `kind`, `quantiles` (at 5, 25, 50, 75, 95 per cent) and `mean`, the
     mark. The dashed line is one half, where every gate starts.
     """
     ax.axhline(0.5, color=SOFT, lw=1.2, ls="--")
@@ -60,9 +60,9 @@ def gate_bands(ax: Axes, rows: Sequence[Mapping]) -> Axes:
 
 
 def variance_shares(ax: Axes, rows: Sequence[Mapping], parts: Mapping[str, str]) -> Axes:
-    """A bar of 100 per cent a sublayer, split into parts; those of 8 per cent or more are numbered.
+    """One bar of 100 % per sublayer, split into parts; those of 8 % or more are numbered.
 
-    rows: one a sublayer, with `kind` and the share of each part (they add up to 1). parts: key of
+    rows: one per sublayer, with `kind` and the share of each part (they add up to 1). parts: key of
     a part -> its name above the bars.
     """
     tints = dict(zip(parts, (SKY, QUIET, ORANGE, GREEN), strict=False))
@@ -82,7 +82,7 @@ def variance_shares(ax: Axes, rows: Sequence[Mapping], parts: Mapping[str, str])
 def cost_of(ax: Axes, costs: Mapping[str, Sequence[float]]) -> Axes:
     """What an alteration costs: a dot for each seed, their mean a bar, logarithmic.
 
-    costs: name -> nats a token above the loss as trained, one a seed; all must be above zero.
+    costs: name -> nats per token above the loss as trained, one per seed; all must be above zero.
     """
     for place, (name, values) in enumerate(reversed(costs.items())):
         x = finite(values, name)
@@ -99,7 +99,7 @@ def cost_of(ax: Axes, costs: Mapping[str, Sequence[float]]) -> Axes:
     ax.set_ylim(-0.6, len(costs) - 0.4)
     ax.margins(x=0.15)
     ax.grid(axis="y", visible=False)
-    ax.set_xlabel("loss above that as trained (nats a token)")
+    ax.set_xlabel("loss above that as trained (nats per token)")
     return ax
 
 
@@ -108,8 +108,8 @@ def seeds_by_sublayer(
 ) -> Axes:
     """A quantity by sublayer: a small dot for each seed, a mark for their mean.
 
-    rows: one a sublayer, with `kind` and `values`, one a seed. null: half the height of a grey band
-    about zero for each sublayer, what chance gives.
+    rows: one per sublayer, with `kind` and `values`, one per seed. null: half the height of a grey
+    band about zero for each sublayer, what chance gives.
     """
     ax.axhline(0, color=SOFT, lw=1.2)
     for place, row in enumerate(rows, 1):
@@ -127,9 +127,9 @@ def seeds_by_sublayer(
 
 
 def by_fifth(ax: Axes, rows: Sequence[Mapping], names: Sequence[str]) -> Axes:
-    """The mean gate of rare and common tokens: a line a sublayer, less the sublayer's own mean.
+    """The mean gate of rare and common tokens: one line per sublayer, less the sublayer's own mean.
 
-    rows: one a sublayer, with `kind`, `mean` and `by_fifth`, mean gates in the order of `names`.
+    rows: one per sublayer, with `kind`, `mean` and `by_fifth`, mean gates in the order of `names`.
     """
     ax.axhline(0, color=SOFT, lw=1.2)
     for row in rows:

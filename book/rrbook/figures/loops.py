@@ -42,12 +42,12 @@ def size_by_passes(
     """rms of the last state against the number of passes, both logarithmic: {scale: values}.
 
     The names are those of `SCALES`; untied networks, whose blocks are not repeated, are hollow and
-    dotted. Raises RRError for a scale without a look.
+    dotted. Raises RRError for an unknown scale.
     """
     ends = []
     for scale, values in series.items():
         if scale not in SCALES:
-            raise RRError(f"no look for the scale {scale!r}: {', '.join(SCALES)} are accepted")
+            raise RRError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
         colour, marker = SCALES[scale]
         y = finite(values, scale)
         fill = colour if tied else CARD
@@ -72,7 +72,7 @@ def cosine_matrix(ax: Axes, cosines: np.ndarray, what: str = "block") -> AxesIma
     """
     cosines = np.asarray(cosines, dtype=float)
     if cosines.ndim != 2 or cosines.shape[0] != cosines.shape[1]:
-        raise RRError(f"cosines have the shape {cosines.shape}: (n, n) is accepted")
+        raise RRError(f"cosines must have the shape (n, n), got {cosines.shape}")
     image = ax.imshow(cosines, cmap="RdBu_r", vmin=-1, vmax=1)
     n = len(cosines)
     marks = sorted({0, n // 2, n - 1}) if n > 4 else range(n)
@@ -110,7 +110,7 @@ def size_grid(
 def rates_by_passes(ax: Axes, points: Sequence[Mapping], named: bool = True) -> dict[int, float]:
     """Held-out loss against the learning rate, a line for each number of passes.
 
-    points: mappings with `loops`, `lr`, `seed` and `value` (nats a token; None where a run
+    points: mappings with `loops`, `lr`, `seed` and `value` (nats per token; None where a run
     diverged). Small dots are seeds, lines their means, the large ring the lowest mean. A rate at
     which a run diverged has no mean; a cross at the top says so. Returns {loops: best rate}.
     """

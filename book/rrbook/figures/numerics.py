@@ -18,9 +18,9 @@ def spread_by_source(
     effects: Mapping[str, tuple[float, float, float]],
     zero: float = 1e-8,
 ) -> Axes:
-    """What each source moves, on a logarithmic scale: one row a source, from the top.
+    """What each source moves, on a logarithmic scale: one row per source, from the top.
 
-    rows: `source` (its words) and `marks`, [(label, sd, low, high), …] in nats a token, low and
+    rows: `source` (its words) and `marks`, [(label, sd, low, high), …] in nats per token, low and
     high the sd's interval; an sd of 0 stands at `zero` with an arrow. effects: words -> (size,
     low, high) of what is studied, as lines with bands. RRError where there is nothing to draw.
     """
@@ -50,7 +50,7 @@ def spread_by_source(
     ax.set_yticks(range(len(rows)), [row["source"] for row in rows])
     ax.set_ylim(len(rows) - 0.4, -0.7)
     ax.grid(axis="y", visible=False)
-    ax.set_xlabel("standard deviation (nats a token)")
+    ax.set_xlabel("standard deviation (nats per token)")
     for label, (colour, marker, full) in styles.items():
         ax.plot([], [], marker=marker, color=colour, mfc=colour if full else CARD, ls="none",
                 mew=1.6, label=label)  # fmt: skip

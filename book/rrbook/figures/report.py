@@ -9,7 +9,7 @@ from matplotlib.ticker import EngFormatter, NullLocator, PercentFormatter
 from rr.config import RRError
 
 from .results import loss_curves
-from .style import BLUE, CARD, SOFT, VERMILLION, finite, label_ends, look
+from .style import BLUE, CARD, SOFT, VERMILLION, finite, label_ends, style_of
 
 
 def run_curve(
@@ -21,12 +21,12 @@ def run_curve(
 ) -> Axes:
     """Training loss of one run, its branches dotted, and the held-out loss as rings.
 
-    curves: as `loss_curves` takes them. held_out: (step, nats a token). floor: entropy floor of
+    curves: as `loss_curves` takes them. held_out: (step, nats per token). floor: entropy floor of
     the held-out stories and its standard error; story: the step and loss of those very stories,
     each alone in its window, which alone may be held against the floor.
     """
     if not curves:
-        raise RRError("no training loss was recorded: a run of at least one step is accepted")
+        raise RRError("no training loss was recorded: give a run of at least one step")
     ends = [*zip(*held_out, strict=True)] if held_out else None
     if ends:
         ax.plot(*ends, "o", ms=7, mfc=CARD, mec=BLUE, mew=1.8, label="held-out", zorder=4)
@@ -47,7 +47,7 @@ def gates_by_sublayer(ax: Axes, rows: Sequence[Mapping], rule: str, why: str = "
     """
     if not rows:
         return says(ax, why or "no sublayer to show")
-    colour = look(rule)["color"]
+    colour = style_of(rule)["color"]
     for place, row in enumerate(rows):
         if row["r"] is None:
             ax.plot(row["mean"], place, "D", color=colour, ms=6)
@@ -77,7 +77,7 @@ def reliability(ax: Axes, bins: np.ndarray | None, why: str = "") -> Axes:
         return says(ax, why or "nothing was scored")
     bins = np.asarray(bins, dtype=float)
     if bins.ndim != 2 or bins.shape[1] != 3 or not bins[:, 0].sum() > 0:
-        raise RRError("bins hold no tokens: counts of tokens, confidence and hits are accepted")
+        raise RRError("bins hold no tokens: give rows of (tokens, sum of confidence, hits)")
     seen = bins[bins[:, 0] > 0]
     confidence, right = seen[:, 1] / seen[:, 0], seen[:, 2] / seen[:, 0]
     ax.plot([0, 1], [0, 1], color=SOFT, lw=1.2, ls=(0, (1, 1)))
@@ -108,7 +108,7 @@ def gaps_by_size(ax: Axes, points: Sequence[Mapping], why: str = "") -> Axes:
     ax.set_xscale("log")
     for place, name in enumerate(series):
         own = sorted((p for p in points if p["series"] == name), key=lambda p: p["size"])
-        shown, beside = look(own[0]["rule"]), step ** (place - (len(series) - 1) / 2)
+        shown, beside = style_of(own[0]["rule"]), step ** (place - (len(series) - 1) / 2)
         x, y = [p["size"] * beside for p in own], finite([p["gap"] for p in own], name)
         for at, point in zip(x, own, strict=True):
             ax.plot([at, at], [point["lo"], point["hi"]], color=shown["color"], lw=2)
@@ -122,7 +122,7 @@ def gaps_by_size(ax: Axes, points: Sequence[Mapping], why: str = "") -> Axes:
     ax.set_xticks(_apart(sizes))
     ax.xaxis.set_major_formatter(EngFormatter(places=1, sep=" "))
     ax.set_xlabel("parameters")
-    ax.set_ylabel("loss − baseline (nats a token)")
+    ax.set_ylabel("loss − baseline (nats per token)")
     label_ends(ax, ends)
     return ax
 

@@ -21,8 +21,8 @@ from .style import (
     SOFT,
     bars_of_shares,
     label_ends,
-    look,
     readable,
+    style_of,
 )
 
 
@@ -31,7 +31,7 @@ def loss_curves(
 ) -> Axes:
     """Loss against training step: a thin line per run, a thick one for a label's mean.
 
-    runs: mappings with `rule`, `steps`, `loss` (nats a token) and maybe `label` (else the rule).
+    runs: mappings with `rule`, `steps`, `loss` (nats per token) and maybe `label` (else the rule).
     The mean is drawn where a label has several runs that were recorded at the same steps. A loss
     that is not finite ends its line there, with a cross at the last finite value. floor: the
     entropy floor and its standard error, drawn as a line with a band of ± 2 standard errors. log:
@@ -44,7 +44,7 @@ def loss_curves(
         ax.set_xscale("log")
     drawn = []
     for label, members in groups.items():
-        shown = look(members[0]["rule"])
+        shown = style_of(members[0]["rule"])
         colour, line = shown["color"], shown["linestyle"]
         alone = len(members) == 1
         for run in members:
@@ -76,7 +76,7 @@ def loss_curves(
             textcoords="offset points", color=SOFT, fontsize=9.5,
         )  # fmt: skip
     ax.set_xlabel("training step")
-    ax.set_ylabel("loss (nats a token)")
+    ax.set_ylabel("loss (nats per token)")
     label_ends(ax, drawn)
     return ax
 
@@ -94,7 +94,7 @@ def paired_differences(ax: Axes, rows: Sequence[Mapping]) -> Axes:
     """Paired difference of each arm from its baseline with its interval, about a zero line.
 
     rows: from `rr.stats.table`; those without a difference are named, with the reason, rather than
-    left out. Differences in nats a token; left of zero favours the arm.
+    left out. Differences in nats per token; left of zero favours the arm.
     """
     rows = [row for row in rows if row["baseline"] or row["notes"]]
     if not rows:
@@ -102,7 +102,7 @@ def paired_differences(ax: Axes, rows: Sequence[Mapping]) -> Axes:
     ax.axvline(0, color=SOFT, lw=1.2)
     names = []
     for place, row in enumerate(reversed(rows)):
-        shown = look(row["rule"])
+        shown = style_of(row["rule"])
         names.append(row["arm"])
         if row["difference"] is None:
             ax.text(0, place, f"  {'; '.join(row['notes'])}", va="center", color=SOFT, fontsize=9.5)
@@ -120,7 +120,7 @@ def paired_differences(ax: Axes, rows: Sequence[Mapping]) -> Axes:
     ax.set_ylim(-0.6, len(names) - 0.3)
     ax.grid(axis="y", visible=False)
     baselines = {row["baseline"] for row in rows if row["baseline"]}
-    ax.set_xlabel(f"loss − {' or '.join(sorted(baselines)) or 'baseline'} (nats a token)")
+    ax.set_xlabel(f"loss − {' or '.join(sorted(baselines)) or 'baseline'} (nats per token)")
     return ax
 
 

@@ -55,7 +55,7 @@ def waterfall(ax: Axes, steps: Sequence[tuple[str, float]], form: str = "{:.2f}"
     them as the piece that it took off (or added, hatched). RRError for fewer than two.
     """
     if len(steps) < 2:
-        raise RRError(f"a waterfall of {len(steps)} value(s): two or more are accepted")
+        raise RRError(f"a waterfall needs at least two values, got {len(steps)}")
     values = [value for _, value in steps]
     names = [words for words, _ in steps]
     ax.barh(0, values[0], height=0.62, color=SOFT)

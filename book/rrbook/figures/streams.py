@@ -10,7 +10,7 @@ from matplotlib.ticker import NullFormatter, PercentFormatter
 
 from rr.config import RRError
 
-from .style import HALO, SOFT, finite, label_ends, lines_by_depth, look, readable
+from .style import HALO, SOFT, finite, label_ends, lines_by_depth, readable, style_of
 
 
 def stream_norms(
@@ -66,7 +66,7 @@ def gate_histogram(
         if gates.min() < 0 or gates.max() > 1:
             raise RRError(f"{label} has values outside 0 to 1: not a gate")
         shares = np.histogram(gates, edges)[0] / gates.size
-        colour = look(label)["color"]
+        colour = style_of(label)["color"]
         ax.stairs(shares, edges, fill=True, color=colour, alpha=0.3)
         ax.stairs(shares, edges, color=colour, lw=1.8, label=label)
         top = int(np.argmax(shares))
@@ -107,12 +107,12 @@ def depth_plot(
         rules[label] = point["rule"]
         value = point["value"]
         if value is None or not math.isfinite(value):
-            lost.append((point["sublayers"], look(point["rule"])["color"]))
+            lost.append((point["sublayers"], style_of(point["rule"])["color"]))
         else:
             groups[label][point["sublayers"]].append(float(value))
     ends, depths = [], sorted({point["sublayers"] for point in points})
     for label, by_depth in groups.items():
-        shown = look(rules[label])
+        shown = style_of(rules[label])
         every = [(depth, value) for depth in sorted(by_depth) for value in by_depth[depth]]
         dots = {key: shown[key] for key in ("color", "marker")}
         ax.plot(*zip(*every, strict=True), ls="none", alpha=0.55, ms=4.5, **dots)

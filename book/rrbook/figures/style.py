@@ -46,7 +46,7 @@ _OTHERS = (
 HALO = [patheffects.withStroke(linewidth=3, foreground=CARD)]
 
 
-def look(rule: str) -> dict:
+def style_of(rule: str) -> dict:
     """Colour, marker and line style of a rule, as keywords for `Axes.plot`.
 
     The same name looks the same in every figure, on every machine. A rule with options
@@ -68,7 +68,7 @@ def look(rule: str) -> dict:
 
 
 def style() -> None:
-    """Make the book's look matplotlib's default for this process."""
+    """Make the book's style matplotlib's default for this process."""
     plt.rcParams.update(
         {
             "figure.figsize": (7, 3.4),
@@ -186,7 +186,7 @@ def lines_by_depth(ax: Axes, depth: Sequence[float], series: Mapping[str, Sequen
         y = finite(values, label)
         if y.shape != x.shape:
             raise RRError(f"{label} has {len(y)} values for {len(x)} depths")
-        shown = look(label)
+        shown = style_of(label)
         ax.plot(x, y, label=label, markevery=max(1, len(x) // 12), **shown)
         ends.append((x[-1], y[-1], label, shown["color"]))
     ax.set_xlabel("sublayer")

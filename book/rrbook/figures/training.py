@@ -7,7 +7,7 @@ from matplotlib.ticker import FixedLocator, NullFormatter
 
 from rr.config import RRError
 
-from .style import CARD, SOFT, finite, label_ends, look
+from .style import CARD, SOFT, finite, label_ends, style_of
 
 
 def gap_bands(ax: Axes, gaps: Mapping[str, Sequence[Mapping]], baseline: str) -> Axes:
@@ -24,7 +24,7 @@ def gap_bands(ax: Axes, gaps: Mapping[str, Sequence[Mapping]], baseline: str) ->
         shift = 3 * (place - (len(gaps) - 1) / 2)  # steps: bars of several arms stay apart
         steps = [(row["first"] + row["last"]) / 2 + shift for row in rows]
         means = finite([row["mean"] for row in rows], arm)
-        shown = look(arm)
+        shown = style_of(arm)
         for x, row in zip(steps, rows, strict=True):
             ax.plot([x, x], [row["lo"], row["hi"]], color=shown["color"], lw=1.2)
         ax.plot(steps, means, label=arm, **shown)
@@ -47,7 +47,7 @@ def rate_costs(ax: Axes, rows: Sequence[Mapping]) -> Axes:
         (low, below), *_, (high, above) = row["cost"].items()
         if row["best"] in (low, high):
             raise RRError(f"{row['arm']} is best at an end of its rates: an inner one is expected")
-        shown = look(row["arm"])
+        shown = style_of(row["arm"])
         for cost, fill in ((below, CARD), (finite([above], row["arm"])[0], shown["color"])):
             ax.plot(cost, place, marker=shown["marker"], ls="none", ms=8, mew=1.5,
                     color=shown["color"], mfc=fill, label=row["arm"])  # fmt: skip

@@ -19,10 +19,10 @@ from .style import (
     SOFT,
     VERMILLION,
     label_ends,
-    look,
+    style_of,
 )
 
-# (colour, marker) of each value rule; others look as `look` has them
+# (colour, marker) of each value rule; others are as `style_of` has them
 VALUES = {
     "own": (INK, "o"),
     "identity": (SKY, "^"),
@@ -34,10 +34,10 @@ VALUES = {
 }
 
 
-def value_look(label: str) -> tuple[str, str]:
+def value_style(label: str) -> tuple[str, str]:
     """Colour and marker of a value rule; what follows ":" or a space is left out."""
     name = label.partition(":")[0].partition(" ")[0]
-    shown = look(name)
+    shown = style_of(name)
     return VALUES.get(name, (shown["color"], shown["marker"]))
 
 
@@ -48,7 +48,7 @@ def by_block(
     null: tuple[float, str] | None = None,
     zero: bool = False,
 ) -> Axes:
-    """A quantity against the block: {rule: values by block}, or a list of such lists, one a seed.
+    """A quantity against the block: {rule: values by block}, or a list of such lists, one per seed.
 
     Several seeds are drawn as their mean with a band from the lowest to the highest. A block
     without the quantity (None) leaves a gap. null: a level to compare with, and its name. zero: the
@@ -60,7 +60,7 @@ def by_block(
         if rows.size == 0 or np.isinf(rows).any() or np.isnan(rows).all():
             raise RRError(f"{label} has no finite values by block")
         blocks, mean = np.arange(1, rows.shape[1] + 1), rows.mean(0)
-        colour, marker = value_look(label)
+        colour, marker = value_style(label)
         ax.plot(blocks, mean, color=colour, marker=marker, label=label)
         if len(rows) > 1:
             ax.fill_between(blocks, rows.min(0), rows.max(0), color=colour, alpha=0.15, lw=0)
@@ -81,7 +81,7 @@ def by_block(
 
 
 def lambda_sweep(ax: Axes, sweep: Mapping[float, Sequence[float]]) -> Axes:
-    """Paired differences of loss from own values against λ: {λ: one a seed}, and their means."""
+    """Paired differences of loss from own values against λ: {λ: one per seed}, and their means."""
     lams = sorted(sweep)
     for lam in lams:
         ax.plot([lam] * len(sweep[lam]), sweep[lam], "o", color=SKY, mec="none", ms=5)
@@ -89,19 +89,19 @@ def lambda_sweep(ax: Axes, sweep: Mapping[float, Sequence[float]]) -> Axes:
     ax.axhline(0, color=SOFT, lw=1.2)
     ax.set_xticks(lams, [f"{lam:g}" for lam in lams])
     ax.set_xlabel("λ")
-    ax.set_ylabel("loss − that of own values\n(nats a token)")
+    ax.set_ylabel("loss − that of own values\n(nats per token)")
     return ax
 
 
 def cache_bars(ax: Axes, held: Sequence[tuple[float, float]]) -> Axes:
-    """What each block's cache holds, bytes a token: [(keys, values), …], stacked from below."""
+    """What each block's cache holds, bytes per token: [(keys, values), …], stacked from below."""
     blocks = np.arange(1, len(held) + 1)
     keys, values = np.array(held, dtype=float).T
     ax.bar(blocks, keys, color=QUIET, label="keys")
     ax.bar(blocks, values, bottom=keys, color=BLUE, label="values")
     ax.set_xticks(blocks if len(blocks) <= 12 else blocks[::2])
     ax.set_xlabel("block")
-    ax.set_ylabel("bytes a token")
+    ax.set_ylabel("bytes per token")
     ax.grid(axis="x", visible=False)
     top = float((keys + values).max())
     for height, words in ((keys[0] / 2, "keys"), (keys[0] + values[0] / 2, "values")):

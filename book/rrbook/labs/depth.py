@@ -31,7 +31,7 @@ def short_training(
 def trained_on_letters(
     rule: str, sublayers: int, steps: int, stream: torch.Tensor, seed: int = 0
 ) -> tuple[Model, list[float]]:
-    """A real model of width 32 and its losses (nats a byte) over its first `steps` steps.
+    """A real model of width 32 and its losses (nats per byte) over its first `steps` steps.
 
     AdamW, lr 0.01 after 5 steps of warm-up, 8 windows of 64 bytes, clipped at 1; the same batches
     for every rule.
@@ -83,7 +83,7 @@ def lab_depth() -> Lab:
             xycoords=("axes fraction", "data"), textcoords="offset points",
             color=figures.SOFT, fontsize=9.5,
         )  # fmt: skip
-        ax.set_ylabel("loss (nats a byte)")
+        ax.set_ylabel("loss (nats per byte)")
         ax.set_ylim(2.2, 6.2)  # one scale for all settings; spikes leave through the top
         before[:] = [run | {"rule": "before", "label": "before"}]
         last = sum(losses[-10:]) / len(losses[-10:])
@@ -94,7 +94,7 @@ def lab_depth() -> Lab:
             else "still on the plateau of letter frequencies, delayed beyond this budget"
         )
         return figure, (
-            f"{rule} with b = {number(bias)}, {sublayers} sublayers: {number(last)} nats a byte "
+            f"{rule} with b = {number(bias)}, {sublayers} sublayers: {number(last)} nats per byte "
             f"over the last ten of {steps} steps, {verdict}."
         )
 

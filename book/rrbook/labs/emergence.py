@@ -17,10 +17,10 @@ SEEDS = range(2, 21)
 
 
 def lab_power(sizes: dict[str, float], window: int = 64 * 256) -> Lab:
-    """Lab: the probability of seeing an effect of size at fixed tokens a parameter.
+    """Lab: the probability of seeing an effect of size at fixed tokens per parameter.
 
     sizes: parameters by name, from the smallest. The plan is a grid of the sizes up to the chosen
-    one and three budgets of `window` tokens a step; cells vary independently.
+    one and three budgets of `window` tokens per step; cells vary independently.
     """
     names = list(sizes)
 
@@ -36,7 +36,8 @@ def lab_power(sizes: dict[str, float], window: int = 64 * 256) -> Lab:
         need = math.inf if slope == 0 else stats.seeds_needed(slope / 1000, spread)
         words = "no number of seeds" if math.isinf(need) else f"{need} seeds"
         return figure, (
-            f"{taken[0]} to {top} at three budgets, {number(slope / 1000)} nats a tenfold of size, "
+            f"{taken[0]} to {top} at three budgets, {number(slope / 1000)} nats per tenfold of "
+            "size, "
             f"{number(sd / 1000)} nats of noise in a paired difference: one seed’s estimate varies "
             f"by {number(spread)}; {seeds} seeds see the effect with probability {number(now)}, "
             f"and four chances in five take {words}."

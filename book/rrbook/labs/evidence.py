@@ -20,13 +20,11 @@ def simulated_study(
 
     baseline_i = gap + sd·(√ρ·c_i + √(1 − ρ)·e_i), arm_i = sd·(√ρ·c_i + √(1 − ρ)·e'_i) with all of
     c, e, e' ~ N(0, 1): each arm varies by `sd` over seeds, and shares ρ = `correlation` of that
-    variance with the other. The sd of a paired difference is sd·√(2(1 − ρ)). Nats a token, up to
+    variance with the other. The sd of a paired difference is sd·√(2(1 − ρ)). Nats per token, up to
     a constant. Raises RRError for a negative sd or a correlation outside 0 to 1.
     """
     if not (sd >= 0 and 0 <= correlation <= 1):
-        raise RRError(
-            f"sd {sd:g} and correlation {correlation:g}: at least 0, and 0 to 1, are accepted"
-        )
+        raise RRError(f"sd must be ≥ 0 and correlation from 0 to 1, got {sd:g} and {correlation:g}")
     common, *own = rng.standard_normal((3, n))
     shared, rest = math.sqrt(correlation) * common, math.sqrt(1 - correlation)
     return gap + sd * (shared + rest * own[0]), sd * (shared + rest * own[1])
@@ -60,7 +58,7 @@ def lab_evidence(studies: int = 300) -> Lab:
         "correlation": widgets.SelectionSlider(
             options=[0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99], value=0.95, description="shared part"
         ),
-        "n": widgets.IntSlider(3, 2, 12, 1, description="seeds an arm"),
+        "n": widgets.IntSlider(3, 2, 12, 1, description="seeds per arm"),
     }
     lead = (
         "Each dot is a simulated study with a truth that you set. First set the gap to 0 and see "

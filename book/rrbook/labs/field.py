@@ -73,7 +73,7 @@ def lab_field() -> Lab:
         figures.gradient_by_depth(right, depth, alive)
         right.set_ylabel("gradient at each update")
         silent = sum(slope == 0 for slope in slopes[1:])
-        told = (
+        tied = (
             f"{silent} of {sublayers} updates get no gradient at this start"
             if silent
             else f"the first update gets {number(slopes[1] / slopes[-1])} times the gradient of "
@@ -81,7 +81,7 @@ def lab_field() -> Lab:
         )
         return figure, (
             f"{spec}, {sublayers} sublayers, at initialisation: the stream’s rms goes from "
-            f"{number(norms[0])} to {number(norms[-1])}; {told}."
+            f"{number(norms[0])} to {number(norms[-1])}; {tied}."
         )
 
     controls = {

@@ -18,8 +18,8 @@ def short_looking(
 ) -> tuple[torch.Tensor, float, float]:
     """Where a real model of width 32 looks after `steps` steps: mean α, loss, standard's loss.
 
-    8 sublayers in blocks of `size`, trained as `trained_on_letters` does. The losses (nats a byte)
-    are means of the last ten steps, over the same batches.
+    8 sublayers in blocks of `size`, trained as `trained_on_letters` does. The losses (nats per
+    byte) are means of the last ten steps, over the same batches.
     """
     options = f"size={size},neutral={int(neutral)}"
     losses = {}
@@ -57,12 +57,12 @@ def lab_depth_attention() -> Lab:
             f"Blocks of {size}, {steps} steps: the head gives {share(head[0].item())} of its "
             f"weight to the embedding and most, {share(head.max().item())}, to {favourite}; even "
             f"shares would be {share(1 / len(head))}. Loss over the last ten steps "
-            f"{number(loss)} nats a byte, the standard residual’s {number(standard)}."
+            f"{number(loss)} nats per byte, the standard residual’s {number(standard)}."
         )
 
     controls = {
         "size": widgets.SelectionSlider(
-            options=[1, 2, 4, 8], value=1, description="sublayers a block"
+            options=[1, 2, 4, 8], value=1, description="sublayers per block"
         ),
         "steps": widgets.IntSlider(60, 20, 100, 20, description="steps"),
         "neutral": widgets.Checkbox(True, description="ε₀ divided by k²", indent=False),

@@ -25,7 +25,7 @@ CHANGES = {
 
 
 def apart(rule: str, change: Change, steps: int, lr: float, stream: np.ndarray) -> list[float]:
-    """|loss − loss of the plain run| before each step, nats a byte: nets of width 32 on letters."""
+    """|loss − loss of the plain run| before each step, nats per byte; width 32, on letters."""
     run = plan("nano:d_model=32,n_layer=2,seq_len=32", rule, steps=steps, lr=lr, precision="fp32")
     plain, changed = (trained(run, stream, one)[1] for one in (Change(), change))
     return [abs(a - b) for a, b in zip(plain, changed, strict=True)]
@@ -46,8 +46,8 @@ def lab_apart() -> Lab:
         first, last = (sum(part) / len(part) for part in (gaps[: steps // 4], gaps[-steps // 4 :]))
         return figure, (
             f"{change}, {rule}, peak rate {number(lr)}: the losses are the same at {same} of "
-            f"{steps} steps; they are {number(first)} nats a byte apart on average over the first "
-            f"quarter of the steps and {number(last)} over the last."
+            f"{steps} steps; they are {number(first)} nats per byte apart on average over the "
+            f"first quarter of the steps and {number(last)} over the last."
         )
 
     controls = {

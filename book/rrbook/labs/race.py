@@ -31,7 +31,7 @@ def lab_race(rule: str = "review", against: str = "standard") -> Lab:
             {"rule": name, "steps": list(range(1, steps + 1)), "loss": curve}
             for (name, _), curve in losses.items()
         ])  # fmt: skip
-        ax.set_ylabel("loss (nats a byte)")
+        ax.set_ylabel("loss (nats per byte)")
         last = {at: sum(curve[-LAST:]) / LAST for at, curve in losses.items()}
         gaps = [last[rule, seed] - last[against, seed] for seed in (0, 1)]
         verdict = "the two seeds agree on the sign" if gaps[0] * gaps[1] > 0 else (
@@ -40,7 +40,7 @@ def lab_race(rule: str = "review", against: str = "standard") -> Lab:
         )  # fmt: skip
         return figure, (
             f"{rule} − {against}, {sublayers} sublayers, over the last {LAST} of {steps} steps: "
-            f"{number(gaps[0])} (seed 0) and {number(gaps[1])} (seed 1) nats a byte; {verdict}."
+            f"{number(gaps[0])} (seed 0) and {number(gaps[1])} (seed 1) nats per byte; {verdict}."
         )
 
     controls = {

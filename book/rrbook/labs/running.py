@@ -51,7 +51,7 @@ def cut_off(argv: list[str], out: str | Path, step: int, number: int) -> Cut:
     child = process(argv, out)
     while _recorded(Path(out)) < step:
         if child.poll() is not None:
-            raise RRError(f"the run ended before step {step}: an earlier step is accepted")
+            raise RRError(f"the run ended before step {step}: choose an earlier step")
         time.sleep(0.005)
     child.send_signal(number)
     child.wait()

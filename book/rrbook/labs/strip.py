@@ -23,7 +23,7 @@ def typed(model: Model, vocabulary: Vocabulary, text: str) -> tuple[torch.Tensor
     """
     ids = [vocabulary.eot, *vocabulary.encode(text.strip())][: min(SHOWN, model.config.seq_len) + 1]
     if len(ids) < 2:
-        raise RRError("the text is empty: at least one word is accepted")
+        raise RRError("the text is empty: type at least one word")
     words = ["▸", *(vocabulary.decode([i]).strip() or "⏎" for i in ids[1:])]
     return torch.tensor([ids]), words
 
@@ -31,7 +31,7 @@ def typed(model: Model, vocabulary: Vocabulary, text: str) -> tuple[torch.Tensor
 def lab_inside(model: Model, vocabulary: Vocabulary) -> Lab:
     """Lab: the mean gate, or the loss that an update saves, for each token typed and sublayer.
 
-    model: with additive gates; vocabulary: its own. Under a second a move for small models.
+    model: with additive gates; vocabulary: its own. Less than a second per move for small models.
     """
     rules = gates_of(model)
     names = [f"{'attention' if rule.site.kind == 'attn' else 'MLP'} {i}"

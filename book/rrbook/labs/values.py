@@ -24,7 +24,7 @@ def value_model(values: str, blocks: int, queries: int) -> Model:
 
 
 def cache_bytes(model: Model, ids: torch.Tensor) -> list[tuple[float, float]]:
-    """(keys, values) bytes a token that each cache holds after reading ids (1, T), measured."""
+    """(keys, values) bytes per token that each cache holds after reading ids (1, T), measured."""
     caches = model.caches()
     with torch.no_grad():
         model.hidden(ids, caches)
@@ -61,7 +61,7 @@ def lab_values() -> Lab:
         heads = f"{queries} query head{'s' * (queries > 1)} a value head"
         return figure, (
             f"{spec}, {blocks} blocks, {heads}, before training: {said}. "
-            f"The caches hold {number(total)} bytes a token, "
+            f"The caches hold {number(total)} bytes per token, "
             f"{number(total / standard_total)} of what own values with four value heads take."
         )
 
