@@ -40,14 +40,14 @@ class Runner:
         if processes > 1 or "parallel" in self.machine:
             raise RRError("a kernel is one process: several a cell need --runner direct")
         self.notebook = notebook.find(notebook_path)
-        self.known = notebook.parameters(self.notebook)
+        self.known, self.engine = notebook.parameters(self.notebook), notebook.engine()
 
     def command(self, cell: Cell) -> list[str]:
         """The command that a person would type, `papermill …`, `rr train …` or `torchrun …`."""
         if self.kind == "papermill":
             chosen = notebook.told(cell, self.out, self.machine, self._shown, self.known)
             report = self.out / cell.id / notebook.REPORT
-            return notebook.papermill(self._shown, report, chosen)
+            return notebook.papermill(self._shown, report, chosen, self.engine)
         told = {**cell.words, **self.machine, "out": self.out}
         words = typed({name: value if value is True else [value] for name, value in told.items()})
         start = ["rr"]
