@@ -25,7 +25,8 @@ SITE := _build/site
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help book store test faults portable lint home colab new-rule serve clean distclean
+.PHONY: help book store test faults portable lint home colab new-rule serve site-zip publish clean \
+  distclean
 
 help:  ## list the targets
 	@printf 'make book    install once, execute every notebook (smoke tier), render the book\n'
@@ -38,11 +39,13 @@ help:  ## list the targets
 	@printf 'make colab   try the labs and first cells with the versions that Colab has (installs 5 GB)\n'
 	@printf 'make new-rule NAME=damped   begin a residual rule of your own\n'
 	@printf 'make serve   show the built book on http://localhost:$(PORT)\n'
+	@printf 'make site-zip  the built book as one file that opens without a network\n'
+	@printf 'make publish   push the built book to gh-pages of origin\n'
 	@printf 'make clean   remove _build/ (and `make distclean`: the virtual environment as well)\n'
 	@printf '\n  PIP_TORCH=...  options for pip when it installs torch;  PYTHON=...  which Python to use\n'
 	@printf '  PY=...         an environment of your own, as it is: nothing is installed\n'
 
-$(READY): constraints.txt pyproject.toml
+$(READY): constraints.txt pyproject.toml book/pyproject.toml
 	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info[:2] <= (3, 13); sys.exit(0 if ok \
 	  else f"make: Python {sys.version.split()[0]} found; 3.11, 3.12 or 3.13 is needed (PYTHON=...)")'
 	@test ! -e $(VENV) || test -e $(MADE) || { echo "make: $(VENV) exists and make did not make it," \
@@ -95,6 +98,12 @@ serve: $(INSTALLED)
 	@test -f $(SITE)/index.html || { echo 'make: nothing built yet; run `make book` first'; exit 1; }
 	@echo "the book is at http://localhost:$(PORT)/ (Ctrl-C ends it)"
 	@$(PY) -m http.server --directory $(SITE) --bind 127.0.0.1 $(PORT)
+
+site-zip: $(INSTALLED)
+	@$(PY) book/tools/publish.py zip
+
+publish: $(INSTALLED)
+	@$(PY) book/tools/publish.py push
 
 clean:
 	rm -rf _build

@@ -141,6 +141,8 @@ class Edition:
         self.notebook, self.name = copy.deepcopy(notebook), name
         self.chapter = chapter_of(notebook, name)
         self.run = notebook.metadata.get("papermill")  # of a copy that papermill executed
+        # of a run of the reader's own: there is nothing recorded to compare it with
+        self.report = bool(self.run) and notebook.metadata.get("rr", {}).get("kind") == "report"
         self.labels = labels(notebook, self.chapter)
         self.home, self.version = home(notebook)
         self.site = site(self.home)
@@ -304,7 +306,8 @@ class Edition:
         """In place of what a cell glued, of a copy that was executed a table of it."""
         stored, values = ROOT / "notebooks" / f"{self.chapter}.ipynb", self.values
         if self.run:  # the recorded values are those of the chapter that it is a copy of
-            values = glued(nbformat.read(stored, as_version=4)) if stored.exists() else {}
+            known = stored.exists() and not self.report
+            values = glued(nbformat.read(stored, as_version=4)) if known else {}
         self.before = {n: [value, self.specs.get(n, ".6g")] for n, value in values.items()}
         for cell in cells:
             outputs = cell.get("outputs", [])
@@ -312,7 +315,7 @@ class Edition:
             if not now:
                 continue
             cell.outputs = [output for output in outputs if not _value(output)[0]]
-            if self.run:
+            if self.before and self.run:
                 data = {"text/html": glue.table(now, self.before), "text/plain": "<numbers>"}
                 cell.outputs.append(new_output("display_data", data))
 
@@ -331,8 +334,9 @@ class Edition:
             lines = [
                 f"The sentences hold the numbers of this copy, executed {when.replace('T', ' ')}"
                 f" UTC with {said or 'the parameters as they stood'}.",
-                "A table below each cell that computed some holds the recorded ones beside them.",
             ]
+            if self.before:
+                lines.append("A table below each cell that computed some shows the recorded too.")
         else:
             title = "Recorded numbers"
             lines = [

@@ -48,14 +48,14 @@ class Runner:
         if processes > 1 or "parallel" in self.machine:
             raise RRError("a notebook runs in one process: several per run need --runner direct")
         self.notebook = notebook.find(notebook_path)
-        self.known = notebook.parameters(self.notebook)
+        self.known, self.engine = notebook.parameters(self.notebook), notebook.engine()
 
     def command(self, cell: Cell) -> list[str]:
         """The command that a person would type, `papermill …`, `rr train …` or `torchrun …`."""
         if self.kind == "papermill":
             chosen = notebook.arguments(cell, self.out, self.machine, self._shown, self.known)
             report = self.out / cell.id / notebook.REPORT
-            return notebook.papermill(self._shown, report, chosen)
+            return notebook.papermill(self._shown, report, chosen, self.engine)
         options = {**cell.words, **self.machine, "out": self.out}
         words = typed({k: value if value is True else [value] for k, value in options.items()})
         start = ["rr"]

@@ -102,7 +102,14 @@ def _order(name: str) -> int:
     return ALWAYS.index(name) if name in ALWAYS else 50
 
 
-def papermill(notebook: Path, report: Path, chosen: Mapping[str, object]) -> list[str]:
+def engine() -> str | None:
+    """The book's engine for papermill, which leaves reports in standard Markdown, if installed."""
+    return "plain" if entry_points(group="papermill.engine", name="plain") else None
+
+
+def papermill(
+    notebook: Path, report: Path, chosen: Mapping[str, object], engine: str | None = None
+) -> list[str]:
     """The words of the papermill command."""
     words = ["papermill", str(notebook), str(report)]
     for name, value in chosen.items():
@@ -110,12 +117,7 @@ def papermill(notebook: Path, report: Path, chosen: Mapping[str, object]) -> lis
             words += ["-y", f"{name}: {value}"]
         else:
             words += ["-p" if _guessed(str(value)) == value else "-r", name, str(value)]
-    return [*words, "--engine", "plain"] if _readable() else words
-
-
-def _readable() -> bool:
-    """Whether the book's engine is installed, which leaves the report in standard Markdown."""
-    return bool(entry_points(group="papermill.engine", name="plain"))
+    return [*words, "--engine", engine] if engine else words
 
 
 def _guessed(word: str) -> object:

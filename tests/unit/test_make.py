@@ -21,7 +21,8 @@ def program(path: Path, text: str) -> Path:
 @pytest.fixture
 def checkout(tmp_path):
     """The Makefile with stand-ins: Pythons that write their words to a file named `said`."""
-    for name in ("Makefile", "constraints.txt", "pyproject.toml"):
+    (tmp_path / "book").mkdir()
+    for name in ("Makefile", "constraints.txt", "pyproject.toml", "book/pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
         os.utime(tmp_path / name, (1, 1))
     said = f'echo "$0 $*" >> {tmp_path}/said'

@@ -259,6 +259,16 @@ def test_an_executed_copy_reads_with_its_own_numbers_and_shows_what_moved():
     assert before in cell(made, "plain-recorded").source  # the record is the book's
 
 
+def test_a_report_of_a_run_is_not_compared_with_the_books_own_run():
+    path = ROOT / "notebooks" / "09_scaling_run.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    notebook.metadata["papermill"] = {"input_path": str(path), "parameters": {"seed": 3}}
+    made = plain.convert(notebook, "report")
+    assert "`seed = 3`" in cell(made, "plain-edition").source
+    assert "plain-recorded" not in [one.id for one in made.cells]
+    assert "this run</th>" not in json.dumps(made)
+
+
 def test_the_recorded_values_travel_in_a_folded_cell_and_its_code_reads_them():
     made = plain.convert(book("# T", {"a": "1.5", "b": "'x'"}, "{glue:text}`a:.2f`"), "06_other")
     recorded = cell(made, "plain-recorded")

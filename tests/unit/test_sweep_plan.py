@@ -38,12 +38,17 @@ def dry(capsys, tmp_path, monkeypatch):
     return call
 
 
+def told_words(words: list[str]) -> list[str]:
+    """A papermill command without the engine, which is named where the book is installed."""
+    return words[:-2] if words[-2:] == ["--engine", "plain"] else words
+
+
 def test_protocol_paper_alone_is_the_published_plan(dry, root, tmp_path):
     code, lines, _ = dry("--protocol", "paper")
     assert code == 0 and len(lines) == 42
     told = Counter()
     for line in lines:
-        words = shlex.split(line)
+        words = told_words(shlex.split(line))
         assert words[0] == "papermill" and words[1].endswith("notebooks/09_scaling_run.ipynb")
         given = dict(zip(words[4::3], words[5::3], strict=True))
         assert set(words[3::3]) == {"-p"}
@@ -180,6 +185,20 @@ def test_every_run_of_a_sweep_draws_its_curves(dry, runner):
     assert "log" not in " ".join(dry("--runner", runner)[1])
 
 
+def test_the_report_is_the_plain_edition_where_the_book_is_installed(tmp_path, monkeypatch):
+    made = notebook_with(tmp_path / "n.ipynb", SOURCE)
+    installed = tmp_path / "lib" / "a_book-0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Name: a-book\nVersion: 0\n")
+    (installed / "entry_points.txt").write_text("[papermill.engine]\nplain = a:B\n")
+    monkeypatch.setattr("sys.path", [str(installed.parent)])
+    runner = Runner("papermill", tmp_path, {}, 1, str(made))
+    assert commands(cells({}, **quiet), runner)[0][-2:] == ["--engine", "plain"]
+    monkeypatch.setattr("sys.path", [])
+    runner = Runner("papermill", tmp_path, {}, 1, str(made))
+    assert "--engine" not in commands(cells({}, **quiet), runner)[0]
+
+
 def test_papermill_reads_back_what_was_told(tmp_path):
     """Its own reading of the words is the value that was meant, with its type."""
     click_guess = pytest.importorskip("papermill.cli")._resolve_type
@@ -191,7 +210,7 @@ def test_papermill_reads_back_what_was_told(tmp_path):
     )
     found = cells({"lr": [1], "budgets": [[10, 20]], "depth_lr": True}, **quiet)
     words = commands(found, Runner("papermill", tmp_path / "x", {}, 1, str(made)))[0]
-    told, words = {}, iter(words[3:])
+    told, words = {}, iter(told_words(words)[3:])
     for flag in words:
         if flag == "-y":
             told |= yaml.safe_load(next(words))
@@ -237,7 +256,7 @@ def test_a_parameter_the_notebook_lacks_is_refused(tmp_path, source, options, li
 def test_the_notebooks_own_choice_is_overruled_where_none_was_made(tmp_path):
     made = notebook_with(tmp_path / "n.ipynb", SOURCE + "steps = 7\nflavour = 'llama'")
     runner = Runner("papermill", tmp_path, {}, 1, str(made))
-    words = commands(cells({}, **quiet), runner)[0]
+    words = told_words(commands(cells({}, **quiet), runner)[0])
     told = dict(zip(words[4::3], words[5::3], strict=True))
     assert (told["steps"], told["flavour"]) == ("0", "gpt2")
 
