@@ -47,6 +47,8 @@ _WHERE = {
     "Rule": "residual",
     "Run": "config",
     "allow_rule": "residual",
+    "attach": "model.attach",
+    "detach": "model.attach",
     "from_pretrained": "training.hub",
     "load": "training.run_folder",
     "open_corpus": "data",

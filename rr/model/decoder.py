@@ -1,0 +1,193 @@
+"""Find the blocks of a pre-norm decoder that another library made: by their shape and behaviour."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..config import RRError
+
+WANTED = {"norm": 2, "attention": 1, "MLP": 1}
+WORDS = {"norm": ("norm", "ln_"), "attention": ("attention", "attn"),
+         "MLP": ("mlp", "feedforward", "feed_forward", "ffn")}  # fmt: skip
+LOOKED_FOR = "looked for one list of blocks with two norms, attention and an MLP each (pre-norm)"
+WAY = "rr.Residuals puts a rule into your own code"
+
+
+@dataclass
+class Block:
+    """A block of a decoder and its parts, norms in the order in which they are called."""
+
+    whole: nn.Module
+    norms: tuple[nn.Module, nn.Module]
+    attention: nn.Module
+    mlp: nn.Module
+    width: int = 0  # d, channels of the stream
+
+
+def first_tensor(args: tuple, kwargs: dict) -> Tensor:
+    """What a module of a decoder works on: its first argument, or `hidden_states`."""
+    return args[0] if args else kwargs["hidden_states"]
+
+
+def first_output(out: Any) -> Tensor:
+    """What a module of a decoder has made: the first of a tuple, or all."""
+    return out[0] if isinstance(out, tuple) else out
+
+
+def find(model: nn.Module) -> tuple[list[Block], nn.Module]:
+    """The blocks of a pre-norm decoder, bottom to top, and the norm after the last.
+
+    Two tokens are sent through the model, in evaluation mode and without gradients, to see that
+    each block adds its attention's and its MLP's output to what it was given, and nothing else.
+    RRError, one line, where there are no such blocks.
+    """
+    lists = [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module)
+    ]
+    found = [(name, list(members)) for name, members in lists if all(map(_is_block, members))]
+    if len(found) != 1:
+        there = [f"{n}: {len(m)} × {_words(m[0])}" for n, m in found or lists[:1]]
+        raise RRError(
+            f"{type(model).__name__} is no decoder that is known: {LOOKED_FOR}, found "
+            f"{'; '.join(there) or 'no list of modules'}: {WAY}"
+        )
+    blocks = [_block(member) for member in found[0][1]]
+    inside = {id(module) for block in blocks for module in block.whole.modules()}
+    ends = [m for m in model.modules() if id(m) not in inside and _kind("", m) == "norm"]
+    seen = _Seen()
+    with _evaluated(model), seen.watching(blocks, ends):
+        _run(model)
+    for n, block in enumerate(blocks):
+        if wrong := seen.unlike(block):
+            raise RRError(
+                f"block {n} of {type(model).__name__} is not pre-norm as looked for: {wrong} "
+                f"(parallel residuals, scaled residuals or post-norm?): {WAY}"
+            )
+        block.width = seen.given[id(block.whole)].shape[-1]
+    top = seen.made[id(blocks[-1].whole)]
+    last = [m for m in ends if id(m) in seen.given and _same(seen.given[id(m)], top)]
+    if len(last) != 1:
+        raise RRError(
+            f"{type(model).__name__} has {len(last)} norms that read its last block: looked for "
+            f"one: {WAY}"
+        )
+    return blocks, last[0]
+
+
+def _kind(name: str, module: nn.Module) -> str:
+    """What a child of a block is, by the name of its class, else by its own."""
+    for text in (type(module).__name__.lower(), name.lower()):
+        for kind, words in WORDS.items():
+            if any(word in text for word in words):
+                return kind
+    if isinstance(module, nn.Identity) or (isinstance(module, nn.Dropout) and module.p == 0):
+        return "nothing"
+    return type(module).__name__
+
+
+def _counts(block: nn.Module) -> dict[str, int]:
+    kinds = [_kind(name, child) for name, child in block.named_children()]
+    return {kind: kinds.count(kind) for kind in dict.fromkeys(kinds) if kind != "nothing"}
+
+
+def _is_block(module: nn.Module) -> bool:
+    return _counts(module) == WANTED
+
+
+def _words(block: nn.Module) -> str:
+    parts = ", ".join(f"{n} {kind}" for kind, n in _counts(block).items())
+    return f"{type(block).__name__} ({parts or 'no children'})"
+
+
+def _block(whole: nn.Module) -> Block:
+    """Its parts in the order of registration; `unlike` sees whether it calls them so."""
+    held: dict[str, list[nn.Module]] = {kind: [] for kind in (*WANTED, "nothing")}
+    for name, child in whole.named_children():
+        held[_kind(name, child)].append(child)
+    first, second = held["norm"]
+    return Block(whole, (first, second), held["attention"][0], held["MLP"][0])
+
+
+class _Seen:
+    """What modules were given and what they made, by id, while watched."""
+
+    def __init__(self) -> None:
+        self.given: dict[int, Tensor] = {}
+        self.made: dict[int, Tensor] = {}
+
+    @contextmanager
+    def watching(self, blocks: list[Block], ends: list[nn.Module]) -> Iterator[None]:
+        modules = [m for b in blocks for m in (b.whole, *b.norms, b.attention, b.mlp)] + ends
+        handles = []
+        for module in modules:
+            enter, leave = partial(self._enter, id(module)), partial(self._leave, id(module))
+            handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+            handles.append(module.register_forward_hook(leave))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, key: int, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        self.given[key] = first_tensor(args, kwargs)
+
+    def _leave(self, key: int, module: nn.Module, args: tuple, out: Any) -> None:
+        self.made[key] = first_output(out)
+
+    def unlike(self, block: Block) -> str:
+        """How a block differs from a pre-norm one, in words; "" where it does not."""
+        parts = (block.whole, *block.norms, block.attention, block.mlp)
+        if any(id(part) not in self.made for part in parts):
+            return "one of its parts was not called"
+        given, made = ([held[id(part)] for part in parts] for held in (self.given, self.made))
+        h, x1, x2, into_attn, into_mlp = given
+        out, y1, y2, u1, u2 = made
+        if not _same(x1, h):  # whichever of the two was registered first
+            block.norms = block.norms[::-1]
+            x1, x2, y1, y2 = x2, x1, y2, y1
+        checks = (
+            ("no norm reads the stream first", x1, h),
+            ("its attention does not read the first norm", into_attn, y1),
+            ("its second norm does not read stream + attention", x2, h + u1),
+            ("its MLP does not read the second norm", into_mlp, y2),
+            ("it does not return stream + attention + MLP", out, h + u1 + u2),
+        )
+        return next((words for words, a, b in checks if not _same(a, b)), "")
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a, b)
+
+
+@contextmanager
+def _evaluated(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode; after it every module in the mode that it had."""
+    before = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in before.items():
+            module.training = training
+
+
+def _run(model: nn.Module) -> None:
+    where = next(model.parameters()).device
+    ids = torch.tensor([[0, 1]], device=where)
+    try:
+        model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+    except Exception as error:  # a foreign model's own words
+        line = str(error).strip().partition("\n")[0]
+        raise RRError(
+            f"{type(model).__name__} does not run on two tokens (input_ids, attention_mask, "
+            f"use_cache): {type(error).__name__}: {line}: {WAY}"
+        ) from error

@@ -1,0 +1,374 @@
+"""`rr.attach` and `rr.detach` on small random decoders of `transformers`; nothing is downloaded."""
+
+import copy
+import json
+import warnings
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import rr
+from rr.analysis.rule_checks import model_of
+from rr.residual import REGISTRY, RULES
+
+hf = pytest.importorskip("transformers")
+
+IDX = torch.randint(60, (2, 9), generator=torch.Generator().manual_seed(0))
+KINDS = ["review", "hyper-connections", "attnres"]  # one for each kind of state
+ARMS = [(rule, None) for rule in KINDS] + [("standard", "learnable-plus"), ("denseformer", "dense")]
+
+
+def tiny(family: str, **more):
+    """A decoder of two blocks with random weights, in evaluation mode."""
+    torch.manual_seed(1)
+    shape = dict(vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
+    ends = dict(bos_token_id=1, eos_token_id=2, pad_token_id=None)
+    if family != "GPT2":
+        shape |= dict(intermediate_size=48, max_position_embeddings=64, num_key_value_heads=2)
+    if family == "Qwen3":
+        shape |= dict(head_dim=16)  # not d / H
+    config = getattr(hf, f"{family}Config")(**(shape | ends | more))
+    return hf.AutoModelForCausalLM.from_config(config).eval()
+
+
+FAMILIES = ["GPT2", "Llama", "Mistral", "Qwen2", "Qwen3"]
+
+
+def scrambled(model, by: float = 0.2):
+    """The attached rules' parameters, moved off their initial values."""
+    source = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for p in model.rr_residuals.parameters():
+            p += by * torch.randn(p.shape, generator=source)
+    return model
+
+
+def quiet_attach(*args, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SVFormer's, about the cache
+        return rr.attach(*args, **options)
+
+
+def gradients(model) -> dict:
+    model.zero_grad()
+    model(IDX, labels=IDX).loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def same_gradients(mine: dict, theirs: dict, **how) -> None:
+    assert mine.keys() == theirs.keys()
+    for name in theirs:
+        torch.testing.assert_close(mine[name], theirs[name], msg=name, **how)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_standard_is_the_untouched_model_to_the_bit_and_so_is_a_detached_one(family):
+    model = tiny(family)
+    names, logits, slopes = list(model.state_dict()), model(IDX).logits, gradients(model)
+    config = model.config.to_dict()
+    assert rr.attach(model, "standard") is model
+    assert model.config.rr_residuals == {"rule": "standard", "values": "own"}
+    assert torch.equal(model(IDX).logits, logits)
+    same_gradients(gradients(model), slopes)
+    rr.detach(model)
+    scrambled(rr.attach(model, "review", values="identity"))
+    assert any(name.startswith("rr_residuals.") for name in model.state_dict())
+    assert not torch.allclose(model(IDX).logits, logits)
+    assert rr.detach(model) is model
+    assert torch.equal(model(IDX).logits, logits)
+    assert list(model.state_dict()) == names and model.config.to_dict() == config
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_rule_gives_a_loss_and_gradients(family, rule):
+    model = scrambled(rr.attach(tiny(family), rule))
+    loss = model(IDX, labels=IDX).loss
+    assert loss.isfinite()
+    assert all(g.isfinite().all() and g.any() for g in gradients(model).values())
+
+
+def as_llama(model: rr.Model, **more):
+    """The same weights in a Llama of `transformers`; its norms hold the gains of the rules."""
+    c = model.config
+    other = tiny("Llama", vocab_size=c.vocab_size, hidden_size=c.d_model, intermediate_size=c.d_ff,
+                 num_hidden_layers=c.n_layer, num_attention_heads=c.n_head,
+                 num_key_value_heads=c.kv_heads, rms_norm_eps=1e-5,
+                 tie_word_embeddings=True)  # fmt: skip
+    body = other.model
+    with torch.no_grad():
+        body.embed_tokens.weight.copy_(model.token.weight[: c.vocab_size])
+        body.norm.weight.copy_(model.final_rule.gain)
+        for mine, layer in zip(model.layers, body.layers, strict=True):
+            parts = mine.attn.qkv.weight.split(list(mine.attn.parts.values()))
+            for name, weight in zip(mine.attn.parts, parts, strict=True):
+                getattr(layer.self_attn, f"{name}_proj").weight.copy_(weight)
+            layer.self_attn.o_proj.weight.copy_(mine.attn.out.weight)
+            gate, up = mine.mlp.up.weight.chunk(2)
+            layer.mlp.gate_proj.weight.copy_(gate)
+            layer.mlp.up_proj.weight.copy_(up)
+            layer.mlp.down_proj.weight.copy_(mine.mlp.down.weight)
+            layer.input_layernorm.weight.copy_(mine.attn_rule.gain)
+            layer.post_attention_layernorm.weight.copy_(mine.mlp_rule.gain)
+    quiet_attach(other, c.rule, values=c.values)
+    attached = other.rr_residuals
+    for theirs, mine in [*zip(attached.rules, model.rules, strict=True),
+                         (attached.final, model.final_rule),
+                         *zip(attached.value_rules, (b.attn.rule for b in model.layers),
+                              strict=False)]:  # fmt: skip
+        held = {k: v for k, v in mine.state_dict().items() if k != "gain"}
+        theirs.load_state_dict(held)
+    return other
+
+
+NORMED = [rule for rule in RULES if rule not in ("rezero", "fixup", "deepnorm")]
+
+
+@pytest.mark.parametrize(("rule", "values"), [
+    *((rule, "own") for rule in [*NORMED, "rezero:norm=pre"]),
+    *(("standard", values) for values in REGISTRY["values"]), ("review", "identity"),
+    ("hyper-connections:sinkhorn=1", "svformer"), ("attnres", "learnable-plus"),
+    ("standard", "neutreno:residual=1"),
+])  # fmt: skip
+def test_an_attached_llama_is_the_model_of_the_same_weights(rule, values):
+    """`rr.Model` and `transformers` share no code: the same network, written twice."""
+    shape = {} if values.startswith("neutreno") else {"n_kv_head": 1}
+    model = model_of(rule, values, scramble=True, n_layer=3, flavour="llama", **shape)
+    other, idx = as_llama(model), IDX[:, :8] % 50
+    expected, got = model(idx), other(idx).logits
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    F.cross_entropy(expected.flatten(0, 1), idx.roll(1).flatten()).backward()
+    F.cross_entropy(got.flatten(0, 1), idx.roll(1).flatten()).backward()
+    how = {"rtol": 1e-3, "atol": 1e-5}
+    for theirs, mine in zip(other.rr_residuals.rules, model.rules, strict=True):
+        slopes = dict(mine.named_parameters())
+        for name, p in theirs.named_parameters():
+            torch.testing.assert_close(p.grad, slopes[name].grad, **how)
+    torch.testing.assert_close(other.model.embed_tokens.weight.grad, model.token.weight.grad[:50],
+                               **how)  # fmt: skip
+    for mine, layer in zip(model.layers, other.model.layers, strict=True):
+        torch.testing.assert_close(
+            layer.mlp.down_proj.weight.grad, mine.mlp.down.weight.grad, **how
+        )
+
+
+@pytest.mark.parametrize("rule", [*KINDS, "deepnorm"])
+def test_an_attached_gpt2_is_its_blocks_on_a_stack_by_hand(rule):
+    model = scrambled(rr.attach(tiny("GPT2"), rule))
+    body = tiny("GPT2").transformer
+    stack = rr.Residuals(rule, 32, 2, n_head=4, norm=False)
+    stack.load_state_dict(model.rr_residuals.state_dict())
+    state = stack.open(body.wte(IDX) + body.wpe(torch.arange(IDX.shape[1])))
+    for i, block in enumerate(body.h):
+        state = stack[2 * i](state, lambda x, block=block: block.attn(block.ln_1(x))[0])
+        state = stack[2 * i + 1](state, lambda x, block=block: block.mlp(block.ln_2(x)))
+    logits = F.linear(body.ln_f(stack.close(state)), body.wte.weight)
+    torch.testing.assert_close(model(IDX).logits, logits)
+    slopes = gradients(model)
+    F.cross_entropy(logits[:, :-1].flatten(0, 1), IDX[:, 1:].flatten()).backward()
+    for name, p in stack.named_parameters():
+        torch.testing.assert_close(slopes[f"rr_residuals.{name}"], p.grad)
+    torch.testing.assert_close(slopes["transformer.wte.weight"], body.wte.weight.grad)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_review_starts_within_the_stated_distance_of_standard(family):
+    """At bias B each write lacks 1 − σ(B) < e^(−B) of its update; at 20 that is 0 in float32."""
+    model = tiny(family)
+    expected, apart = model(IDX).logits, {}
+    for bias in (4, 8, 20):
+        rr.attach(model, f"review:bias={bias}")
+        apart[bias] = ((model(IDX).logits - expected).norm() / expected.norm()).item()
+        rr.detach(model)
+    sublayers = 4
+    for bias in (4, 8):
+        assert apart[bias] < sublayers * torch.tensor(-bias).float().exp()
+    assert 0 < apart[8] < apart[4] / 30 and apart[20] == 0  # e⁴ is about 55
+
+
+@pytest.mark.parametrize(("family", "rule"), [("GPT2", "review:bias=3"), ("Llama", "attnres"),
+                                              ("Qwen2", "hyper-connections")])  # fmt: skip
+def test_an_attached_model_trains_saves_loads_and_generates(family, rule, tmp_path):
+    model = rr.attach(tiny(family), rule, values="learnable")
+    own = {id(p) for p in model.rr_residuals.parameters()}
+    groups = [*model.rr_residuals.parameter_groups(0.1),
+              {"params": [p for p in model.parameters() if id(p) not in own]}]  # fmt: skip
+    optimizer, losses = torch.optim.AdamW(groups, lr=1e-2), []
+    before = copy.deepcopy(model.rr_residuals.state_dict())
+    for _ in range(20):
+        optimizer.zero_grad()
+        losses.append(model(IDX, labels=IDX).loss)
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1] < losses[0] - 1
+    assert any(not torch.equal(v, before[k]) for k, v in model.rr_residuals.state_dict().items())
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert (tmp_path / "model.safetensors.index.json").exists()
+    again = hf.AutoModelForCausalLM.from_pretrained(tmp_path)
+    with pytest.raises(rr.RRError, match="saved with .* attached: weights="):
+        rr.attach(again, rule, values="learnable")
+    rr.attach(again, rule, values="learnable", weights=tmp_path)
+    assert torch.equal(again(IDX).logits, model(IDX).logits)
+    how = dict(max_new_tokens=12, do_sample=False, attention_mask=torch.ones_like(IDX))
+    assert torch.equal(again.generate(IDX, **how), model.generate(IDX, use_cache=False, **how))
+    rr.detach(again)
+    bare = tiny(family)
+    bare.load_state_dict({k: v for k, v in model.state_dict().items() if "rr_residuals" not in k})
+    assert torch.equal(again(IDX).logits, bare(IDX).logits)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_generating_with_the_cache_is_generating_without(rule):
+    model = scrambled(rr.attach(tiny("Llama"), rule, values="identity"))
+    how = dict(max_new_tokens=8, do_sample=False, attention_mask=torch.ones_like(IDX))
+    assert torch.equal(model.generate(IDX, **how), model.generate(IDX, use_cache=False, **how))
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize(("rule", "values"), ARMS)
+@pytest.mark.parametrize("family", ["GPT2", "Llama"])
+def test_gradient_checkpointing_changes_nothing(family, rule, values, reentrant):
+    more = dict(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0) if family == "GPT2" else {}
+    model = scrambled(rr.attach(tiny(family, **more), rule, values=values)).train()
+    expected = gradients(model)
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    same_gradients(gradients(model), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("rule", "values"), ARMS)
+def test_a_compiled_model_computes_the_same(rule, values):
+    model = scrambled(rr.attach(tiny("Llama"), rule, values=values))
+    expected = gradients(model)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    model.zero_grad()
+    compiled(IDX, labels=IDX, use_cache=False).loss.backward()
+    same_gradients({name: p.grad for name, p in model.named_parameters()}, expected)
+
+
+def test_beside_a_model_in_bfloat16_the_rules_are_float32():
+    model = tiny("Qwen3", dtype=torch.bfloat16)
+    logits = model(IDX).logits
+    assert torch.equal(rr.attach(model, "standard")(IDX).logits, logits)
+    rr.detach(model)
+    for rule in ("review", "highway", "gtrxl", "hyper-connections", "attnres"):
+        scrambled(rr.attach(model, rule))
+        assert {p.dtype for p in model.rr_residuals.parameters()} == {torch.float32}
+        assert model(IDX).logits.dtype == torch.bfloat16
+        assert all(g.isfinite().all() for g in gradients(model).values())
+        rr.detach(model)
+
+
+def test_a_copy_has_rules_of_its_own():
+    model = scrambled(rr.attach(tiny("GPT2"), "review", values="identity"))
+    logits, other = model(IDX).logits, copy.deepcopy(model)
+    assert torch.equal(other(IDX).logits, logits)
+    scrambled(other)
+    assert not torch.allclose(other(IDX).logits, logits)
+    rr.detach(other)
+    assert torch.equal(model(IDX).logits, logits)
+    assert torch.equal(other(IDX).logits, tiny("GPT2")(IDX).logits)
+
+
+def test_svformer_says_that_the_cache_stays_as_large():
+    with pytest.warns(UserWarning, match="cache goes on holding the values of every block"):
+        model = rr.attach(tiny("Llama"), "standard", values="svformer")
+    values = model(IDX, use_cache=True).past_key_values
+    first, second = (values.layers[i].values for i in range(2))
+    assert torch.equal(first, second)  # V' = V₁, and held twice
+    with torch.no_grad():  # the projection of the second block is not asked
+        logits = model(IDX).logits
+        model.model.layers[1].self_attn.v_proj.weight.mul_(3)
+        assert torch.equal(model(IDX).logits, logits)
+
+
+REFUSED = {  # family: what it has instead of a pre-norm block, and a word of the refusal
+    "GPTNeoX": ({}, "parallel"),
+    "Gemma2": ({"head_dim": 8}, "4 norm"),
+    "Olmo2": ({}, "no norm reads the stream first"),
+    "Granite": ({"residual_multiplier": 0.5}, "second norm does not read stream"),
+    "Falcon": ({}, "found"),
+    "Bert": ({"is_decoder": True}, "found"),
+}
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_other_architectures_are_refused_in_one_line(family):
+    more, words = REFUSED[family]
+    if family in ("GPTNeoX", "Falcon", "Bert"):
+        config = getattr(hf, f"{family}Config")(
+            vocab_size=60,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=48,
+            **more,
+        )
+        model = hf.AutoModelForCausalLM.from_config(config)  # fmt: skip
+    else:
+        model = tiny(family, **more)
+    mode = [module.training for module in model.modules()]
+    with pytest.raises(rr.RRError, match=words) as error:
+        rr.attach(model, "review")
+    line = str(error.value)
+    assert "\n" not in line and "rr.Residuals" in line
+    assert [module.training for module in model.modules()] == mode
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def attached(**more):
+    return rr.attach(tiny("GPT2"), "review", **more)
+
+
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda to: rr.attach(attached(), "standard"), "attached already: rr.detach"),
+    (lambda to: rr.attach(attached().transformer.base_model, "nosuch"), "unknown rule 'nosuch'"),
+    (lambda to: rr.attach(tiny("GPT2"), "standard", values="nosuch"), "unknown value rule"),
+    (lambda to: rr.detach(tiny("GPT2")), "no residual rule is attached"),
+    (lambda to: rr.attach(tiny("Llama"), "standard", values="neutreno"), "n_kv_head = n_head"),
+    (lambda to: rr.attach(hf.AutoModelForCausalLM.from_config(hf.GPTNeoXConfig(
+        vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=48, use_parallel_residual=False)), "standard", values="identity"),
+     "needs a value projection .* query_key_value"),
+    (lambda to: rr.attach(tiny("GPT2"), "review", weights=to), "no folder of save_pretrained"),
+    (lambda to: tiny("GPT2").save_pretrained(to) or rr.attach(tiny("GPT2"), "review", weights=to),
+     "saved without a rule"),
+    (lambda to: attached().save_pretrained(to) or rr.attach(tiny("GPT2"), "constant", weights=to),
+     "saved with rule 'review', not 'constant'"),
+    (lambda to: attached().save_pretrained(to) or rr.attach(tiny("GPT2", num_hidden_layers=3),
+                                                            "review", weights=to),
+     "does not hold the rules' weights"),
+])  # fmt: skip
+def test_bad_input_gets_one_line(call, words, tmp_path):
+    with pytest.raises(rr.RRError, match=words) as error:
+        call(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_damaged_weights_are_refused(tmp_path):
+    attached().save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    model = tiny("GPT2")
+    with pytest.raises(rr.RRError, match="is damaged"):
+        rr.attach(model, "review", weights=tmp_path)
+    assert not hasattr(model, "rr_residuals")
+    rr.attach(model, "standard")  # nothing is left behind
+
+
+def test_a_rule_in_a_file_is_imported_only_where_it_was_allowed(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import rr\n\n\nclass Mine(rr.Rule):\n    equation, source = 'h + u / 4', 'a reader'\n\n"
+        "    def write(self, state, u):\n        return state + u / 4\n"
+    )
+    spec = f"{path}:Mine"
+    with pytest.raises(rr.RRError, match="none of its code was run"):
+        rr.attach(tiny("GPT2"), spec)
+    rr.allow_rule(spec)
+    model, other = rr.attach(tiny("GPT2"), spec), rr.attach(tiny("GPT2"), "constant:c=0.25")
+    torch.testing.assert_close(model(IDX).logits, other(IDX).logits)
+    model.save_pretrained(tmp_path / "saved")
+    recorded = json.loads((tmp_path / "saved" / "config.json").read_text())
+    assert recorded["rr_residuals"]["rule"] == spec
