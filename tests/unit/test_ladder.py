@@ -90,7 +90,7 @@ def test_loops_multiply_the_stack_and_not_the_head():
         ("60m", "did you mean"),
         ("nano:wide=3", "no option 'wide'"),
         ("nano:d_model=0", "d_model"),
-        ("nano:d_model=-4", "whole number"),
+        ("nano:d_model=-4", "d_model must be an integer"),
         ("nano:d_model=33", "must be a multiple of n_head"),
         ("nano:d_model", "name:key=value"),
     ],

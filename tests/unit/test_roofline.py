@@ -127,7 +127,7 @@ def test_a_count_asks_for_what_it_needs():
         counted("fast", 3)
     with pytest.raises(RRError, match="micro-batch must be"):
         counted("fast", 0)
-    with pytest.raises(RRError, match="the recipe beside it"):
+    with pytest.raises(RRError, match="give its recipe"):
         work(SHAPE, parse_backend("fast"), 4)
 
 
