@@ -58,7 +58,7 @@ def contrasts(
             if name not in runs:
                 raise RRError(f"no arm {name!r} in these runs: {nearest(name, runs)}")
         if len(set(pair)) < 2 or frozenset(pair) in seen:
-            raise RRError(f"the comparison {' − '.join(pair)} is given twice: give each pair once")
+            raise RRError(f"{' − '.join(pair)} is not a new comparison: give each pair once")
         seen.add(frozenset(pair))
     values = {name: losses_by_seed(mine, value, name) for name, mine in runs.items()}
     out = [_contrast(values, arm, base, level, design) for arm, base in pairs]
