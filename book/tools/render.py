@@ -41,7 +41,6 @@ def stage(folder: Path, executed: Path | None, picks: list[str]) -> None:
             target = folder / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
-    reference.write_pages(folder / "book" / "api")
     place = home.address()
     for path in sources(*picks):
         notebook = read(path)
@@ -57,7 +56,9 @@ def stage(folder: Path, executed: Path | None, picks: list[str]) -> None:
                 if "bootstrap" in tags(cell):
                     cell.source = bootstrap.source(place, home.version())
         write(notebook, folder / "notebooks" / path.name)
-    toc = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text(encoding="utf-8"))
+    listed = (ROOT / "book" / "_toc.yml").read_text(encoding="utf-8")
+    reference.write_pages(folder / "book" / "api", re.findall(r"file: book/api/(\S+)", listed))
+    toc = yaml.safe_load(listed)
     if picks:
         for part in toc["parts"]:
             part["chapters"] = [
