@@ -11,7 +11,7 @@ import math
 import pkgutil
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -243,11 +243,13 @@ def page(package: str, links: dict[str, str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def write_pages(folder: Path) -> None:
-    """Write the reference into `folder`, a file per package."""
+def write_pages(folder: Path, packages: Sequence[str] = PACKAGES) -> None:
+    """Write the reference into `folder`, a file for each of these packages."""
+    if not packages:
+        return
     folder.mkdir(parents=True, exist_ok=True)
     links = {package: label(package, import_module(package)) for package in PACKAGES[1:]}
     links |= {name: label(name, it) for package in PACKAGES for name, it in public(package)}
-    for package in PACKAGES:
+    for package in packages:
         text = page(package, links)
         (folder / f"{package}.md").write_text(text, encoding="utf-8")

@@ -45,7 +45,6 @@ def stage(folder: Path, executed: Path | None, picks: list[str]) -> None:
             target = folder / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
-    reference.write_pages(folder / "book" / "api")
     place = home.address()
     for path in sources(*picks):
         notebook = read(path)
@@ -62,7 +61,9 @@ def stage(folder: Path, executed: Path | None, picks: list[str]) -> None:
                     cell.source = bootstrap.source(place, home.version())
         write(notebook, folder / "notebooks" / path.name)
         write(plain.convert(notebook, path.stem), folder / home.PLAIN / path.name)
-    toc = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text(encoding="utf-8"))
+    listed = (ROOT / "book" / "_toc.yml").read_text(encoding="utf-8")
+    reference.write_pages(folder / "book" / "api", re.findall(r"file: book/api/(\S+)", listed))
+    toc = yaml.safe_load(listed)
     if picks:
         for part in toc["parts"]:
             part["chapters"] = [
