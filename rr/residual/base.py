@@ -6,7 +6,7 @@ A rule stands between a sublayer (attention or MLP) and the residual stream:
     u        = sublayer(x)           # the update it proposes, (B, T, d)
     state    = rule.write(state, u)  # how the proposal is written back
 
-`state = rule(state, sublayer)` is these three lines.
+`state = rule.sublayer(state, branch)` is these three lines.
 
 Everything that is known about a rule, its class says itself: equation, source, parameters, FLOPs,
 coefficient and gain at initialisation. Matching, cost tables, the command line, the book and the
@@ -168,7 +168,11 @@ class Rule(Described):
         """The stream after the update u (B, T, d) was written."""
         raise TypeError(f"{type(self).__name__} does not say how it writes: define write(state, u)")
 
-    def forward(self, state: Any, branch: Callable, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, state: Any, u: Tensor) -> Any:
+        """`write`, called as a module, so that forward hooks see and may replace every write."""
+        return self.write(state, u)
+
+    def sublayer(self, state: Any, branch: Callable, *args: Any, **kwargs: Any) -> Any:
         """One sublayer: read, u = branch(x, *args, **kwargs), write. The stream's new state.
 
         branch: any callable from x (B, T, d) to the update u (B, T, d). Where it returns a tuple,
@@ -182,7 +186,7 @@ class Rule(Described):
                 f"sublayer {self.site.sublayer}: the branch returned {tuple(u.shape)}: "
                 f"{tuple(x.shape)} is accepted, the shape that it read"
             )
-        state = self.write(state, u)
+        state = self(state, u)
         return (state, *more) if isinstance(made, tuple) else state
 
     def gate(self, h: Tensor, u: Tensor) -> Tensor | None:

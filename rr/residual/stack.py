@@ -1,6 +1,7 @@
 """The residual rules of a whole stack, around any branches: what `rr.Model` is built on."""
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -123,7 +124,11 @@ class Residuals(nn.Module):
         """Sublayers of the unrolled stack, 2·L·N."""
         return self.sublayers
 
-    def __getitem__(self, i: int) -> Rule:
+    def __getitem__(self, i: int) -> Callable:
+        """Sublayer i as a function, state = res[i](state, branch): `Rule.sublayer`."""
+        return self.rule(i).sublayer
+
+    def rule(self, i: int) -> Rule:
         """The rule at sublayer i, 0 … 2·L·N − 1: even ones are attention's, odd ones the MLP's."""
         if not 0 <= i < len(self):
             raise IndexError(f"sublayer {i}: this stack has 0 to {len(self) - 1}")
@@ -154,14 +159,14 @@ class Residuals(nn.Module):
 
     def branch_gain(self, i: int) -> float:
         """The rule's factor on the initial weights of the matrix that ends branch i."""
-        return self[i].branch_gain(self[i].site)
+        return self.rule(i).branch_gain(self.rule(i).site)
 
     def init_std(self, i: int, part: str, fan_out: int, fan_in: int) -> float:
         """The rule's initial standard deviation of a matrix of branch i.
 
         part: "q", "k", "v" or "out" of attention, "up" or "down" of the MLP.
         """
-        return self[i].init_std(self[i].site, part, fan_out, fan_in)
+        return self.rule(i).init_std(self.rule(i).site, part, fan_out, fan_in)
 
     def parameter_groups(self, weight_decay: float) -> list[dict]:
         """The rules' parameters as an optimiser's groups: matrices decay, the rest does not."""
@@ -185,8 +190,9 @@ class Residuals(nn.Module):
 
         FLOPs are those of the rules' own matrix products, 2 per multiply-add, over all passes.
         """
+        called = [*(self.rule(i) for i in range(len(self))), self.final]
         return {
             "params": sum(rule.params(rule.site) for rule in (*self.rules, self.final)),
-            "flops_per_token": sum(rule.matmul_flops(rule.site) for rule in (*self, self.final)),
+            "flops_per_token": sum(rule.matmul_flops(rule.site) for rule in called),
             "state": self.state,
         }
