@@ -178,7 +178,7 @@ class Attached(Residuals):
                 values = _Values(self.value_rules[n], block.attention, config)
                 vstate = values.after_one_token(vstate)
             for rule in rules:
-                state = rule(state, torch.zeros_like)
+                state = rule.sublayer(state, torch.zeros_like)
             leaving = _Layout(state, vstate)
             self.calls.append(_Calls(rules, values, entering, leaving))
             entering = leaving
@@ -292,7 +292,8 @@ class _Calls:
     def enter(self, block: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         hidden = first_tensor(args, kwargs)
         if self.opens is not None:
-            hidden = self.entering.pack(self.opens.open(hidden), None)
+            x0 = _as_computed(self.attn_rule, hidden)
+            hidden = self.entering.pack(self.opens.open(x0), None)
         hidden = F.pad(hidden, (self.leaving.width, 0))
         if args:
             return (hidden, *args[1:]), kwargs
@@ -307,7 +308,7 @@ class _Calls:
 
     def after_attention(self, attention: nn.Module, args: tuple, out: Any) -> Any:
         u = first_output(out)
-        self.state = self.attn_rule.write(self.state, _as_written(self.attn_rule, u))
+        self.state = self.attn_rule(self.state, _as_computed(self.attn_rule, u))
         nothing = u.new_zeros(1, 1, 1)
         return (nothing, *out[1:]) if isinstance(out, tuple) else nothing
 
@@ -317,7 +318,7 @@ class _Calls:
 
     def after_mlp(self, mlp: nn.Module, args: tuple, out: Any) -> Any:
         u = first_output(out)
-        state = self.mlp_rule.write(self.state, _as_written(self.mlp_rule, u))
+        state = self.mlp_rule(self.state, _as_computed(self.mlp_rule, u))
         packed = self.leaving.pack(state, self.values and self.values.take())
         packed, self.state = F.pad(packed, (0, self.entering.width)), None
         return (packed, *out[1:]) if isinstance(out, tuple) else packed
@@ -327,10 +328,17 @@ class _Calls:
         return (packed, *out[1:]) if isinstance(out, tuple) else packed
 
 
-def _as_written(rule: nn.Module, u: Tensor) -> Tensor:
-    """An update in the precision of a rule that has parameters, unless autocast sees to that."""
+def _as_computed(rule: nn.Module, x: Tensor) -> Tensor:
+    """x in the precision of a rule that has parameters, unless autocast sees to that."""
     weight = next(rule.parameters(), None)
-    return u if weight is None or torch.is_autocast_enabled(u.device.type) else u.to(weight.dtype)
+    if weight is None or torch.is_autocast_enabled(x.device.type):
+        return x
+    if weight.dtype in (torch.bfloat16, torch.float16):
+        raise RRError(
+            f"the parameters of the residual rule are {weight.dtype}: float32 is accepted beside "
+            f"a model of any precision, model.{NAME}.float()"
+        )
+    return x.to(weight.dtype)
 
 
 class _Values:

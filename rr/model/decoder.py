@@ -83,12 +83,12 @@ def find(model: nn.Module) -> tuple[list[Block], nn.Module]:
 
 def _kind(name: str, module: nn.Module) -> str:
     """What a child of a block is, by the name of its class, else by its own."""
+    if isinstance(module, nn.Identity) or (isinstance(module, nn.Dropout) and module.p == 0):
+        return "nothing"
     for text in (type(module).__name__.lower(), name.lower()):
         for kind, words in WORDS.items():
             if any(word in text for word in words):
                 return kind
-    if isinstance(module, nn.Identity) or (isinstance(module, nn.Dropout) and module.p == 0):
-        return "nothing"
     return type(module).__name__
 
 

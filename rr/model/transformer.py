@@ -152,8 +152,8 @@ class Layer(nn.Module):
         return self._through(state, vstate, cache)
 
     def _through(self, state: Any, vstate: Any, cache: KVCache | None = None):
-        state, vstate = self.attn_rule.around(state, self.attn, vstate, cache)
-        return self.mlp_rule.around(state, self.mlp), vstate
+        state, vstate = self.attn_rule.sublayer(state, self.attn, vstate, cache)
+        return self.mlp_rule.sublayer(state, self.mlp), vstate
 
     @property
     def rules(self) -> tuple:

@@ -6,7 +6,7 @@ A rule stands between a sublayer (attention or MLP) and the residual stream:
     u        = sublayer(x)           # the update it proposes, (B, T, d)
     state    = rule.write(state, u)  # how the proposal is written back
 
-`state = rule.around(state, sublayer)` is these three lines.
+`state = rule.sublayer(state, branch)` is these three lines.
 
 A rule's class declares everything about it: equation, source, parameters, FLOPs, coefficient and
 gain at initialisation. Parameter matching, cost tables, the command line, the book and the test
@@ -200,7 +200,7 @@ class Rule(Described):
         """`write`, called as a module, so that forward hooks see and may replace every write."""
         return self.write(state, u)
 
-    def around(self, state: Any, branch: Callable, *args: Any, **kwargs: Any) -> Any:
+    def sublayer(self, state: Any, branch: Callable, *args: Any, **kwargs: Any) -> Any:
         """One sublayer: read, u = branch(x, *args, **kwargs), write. The stream's new state.
 
         branch: any callable from x (B, T, d) to the update u (B, T, d). Where it returns a tuple,

@@ -133,11 +133,11 @@ class Residuals(nn.Module):
         return self.sublayers
 
     def __getitem__(self, i: int) -> Callable:
-        """Sublayer i, 0 … 2·L·N − 1, as `Rule.around`: even ones are attention's, odd the MLP's."""
-        return self.rule(i).around
+        """Sublayer i as a function, state = res[i](state, branch): `Rule.sublayer`."""
+        return self.rule(i).sublayer
 
     def rule(self, i: int) -> Rule:
-        """The rule at sublayer i."""
+        """The rule at sublayer i, 0 … 2·L·N − 1: even ones are attention's, odd ones the MLP's."""
         if not 0 <= i < len(self):
             raise IndexError(f"sublayer {i}: this stack has 0 to {len(self) - 1}")
         return self.rules[i % len(self.rules)]
@@ -198,11 +198,9 @@ class Residuals(nn.Module):
 
         FLOPs are those of the rules' own matrix products, 2 per multiply-add, over all passes.
         """
+        called = [*(self.rule(i) for i in range(len(self))), self.final]
         return {
             "params": sum(rule.params(rule.site) for rule in (*self.rules, self.final)),
-            "flops_per_token": sum(
-                rule.matmul_flops(rule.site)
-                for rule in (*map(self.rule, range(len(self))), self.final)
-            ),
+            "flops_per_token": sum(rule.matmul_flops(rule.site) for rule in called),
             "state": self.state,
         }

@@ -258,6 +258,11 @@ def test_beside_a_model_in_bfloat16_the_rules_are_float32():
         assert model(IDX).logits.dtype == torch.bfloat16
         assert all(g.isfinite().all() for g in gradients(model).values())
         rr.detach(model)
+    rr.attach(model, "review").to(torch.bfloat16)
+    with pytest.raises(rr.RRError, match="float32 is accepted"):
+        model(IDX)
+    model.rr_residuals.float()
+    assert model(IDX).logits.isfinite().all()
 
 
 def test_a_copy_has_rules_of_its_own():

@@ -127,8 +127,8 @@ def test_costs_are_those_declared_and_counted(rule, norm):
     assert costs["params"] == sum(p.numel() for p in stack.parameters())
     with FlopCounterMode(display=False) as counter:
         state = stack.open(torch.randn(2, 5, 16))
-        for built in stack:
-            state = built(state, torch.tanh)
+        for sublayer in stack:
+            state = sublayer(state, torch.tanh)
         stack.close(state)
     assert 2 * 5 * costs["flops_per_token"] == counter.get_total_flops()
     assert costs["state"] == RULES[rule.partition(":")[0]].state
@@ -144,7 +144,7 @@ def test_a_new_stack_starts_as_the_rule_declares_and_by_its_seed(rule):
                 for a, b in zip(stack.parameters(), other.parameters(), strict=True))  # fmt: skip
     assert drawn == (rule in ("highway", "highway-carry", "gtrxl"))
     h, u = torch.randn(2, 1, 3, 16)
-    for built in map(stack.rule, range(len(stack))) if stack.state == "tensor" else ():
+    for built in stack.rules if stack.state == "tensor" else ():
         coefficient, carry = built.coefficient(built.site), built.carry(built.site)
         if coefficient is not None and carry is not None:
             torch.testing.assert_close(built.write(h, u), carry * h + coefficient * u)
