@@ -269,8 +269,8 @@ def test_only_neutreno_needs_a_value_head_a_query_head():
     ("spec", "why"),
     [
         ("lerned", "did you mean learnable"),
-        ("learnable-plus:s=3", "no option 's': it has none"),
-        ("sparse:blocks=-1", "a whole number of at least 0"),
+        ("learnable-plus:s=3", "no option 's'"),
+        ("sparse:blocks=-1", "blocks must be an integer"),
         ("constant:lam=inf", "a finite number"),
         ("neutreno:residual=2", "0 or 1"),
     ],
