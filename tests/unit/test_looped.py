@@ -262,7 +262,7 @@ def test_a_run_is_loaded_at_another_number_of_passes(tmp_path, tiny_corpus, caps
     kept = run_folder.load(folder, loops=3, keep_scale=True)[0]
     assert torch.equal(at_loops(own, 3, keep_scale=True)(IDX), kept(IDX))
     assert not torch.equal(kept(IDX), other(IDX))
-    with pytest.raises(RRError, match="keep-scale without loops"):
+    with pytest.raises(RRError, match="keep-scale needs loops"):
         run_folder.load(folder, keep_scale=True)
 
     def sample(*more):
