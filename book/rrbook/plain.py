@@ -14,8 +14,6 @@ import copy
 import json
 import re
 import sys
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -26,10 +24,10 @@ from rr.config import RRError, nearest
 from rr.io import write_atomic
 
 from . import glue
-from .markdown import Directive, Plain, escape, titled, walk
+from .labels import CHAPTER, ROOT, Label, elsewhere, labels
+from .markdown import Plain, escape, titled
 from .references import Citations
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDED = {"hide-input", "remove-input", "remove-cell"}  # tags of cells whose code is plumbing
 CHECKS = {
     "check-exact": "exactly",
@@ -38,66 +36,6 @@ CHECKS = {
     "check-recorded": "against a record",
 }
 NOT_YET = "*(not yet run)*"
-CHAPTER = re.compile(r"(?P<number>\d\d)_\w+")
-
-
-# ---- what the book's labels name -----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Label:
-    """What a label of the book names: where it is, and what a sentence calls it."""
-
-    kind: str  # figure, equation, exercise or section
-    number: str
-    title: str
-    page: str  # path below the site, without its suffix
-
-
-def numbered(chapter: str | None, count: int) -> str:
-    """`6.3`, the third of chapter 6; `3` in a notebook that is no chapter."""
-    match = CHAPTER.fullmatch(chapter or "")
-    return f"{int(match['number'])}.{count}" if match else str(count)
-
-
-def labels(notebook: nbformat.NotebookNode, chapter: str | None) -> dict[str, Label]:
-    """Every label of a notebook, its things counted in their order."""
-    found: dict[str, Label] = {}
-    counts = {"figure": 0, "equation": 0, "exercise": 0}
-    page = f"notebooks/{chapter}"
-
-    def add(kind: str, label: str, title: str = "") -> None:
-        counts[kind] += 1
-        found[label] = Label(kind, numbered(chapter, counts[kind]), title, page)
-
-    for cell in notebook.cells:
-        if figure := cell.metadata.get("mystnb", {}).get("figure"):
-            add("figure", figure["name"], figure["caption"])
-        waiting: list[str] = []
-        heading = False
-        for token in walk(cell.source) if cell.cell_type == "markdown" else ():
-            directive = Directive.of(token)
-            if token.type == "math_block_label":
-                add("equation", token.info)
-            elif directive and directive.name == "exercise":
-                add("exercise", directive.options.get("label", ""), directive.argument)
-            elif token.type == "myst_target":
-                waiting.append(token.content)
-            elif token.type == "heading_open":
-                heading = True
-            elif token.type == "inline" and heading:
-                found |= {label: Label("section", "", token.content, page) for label in waiting}
-                waiting, heading = [], False
-    return found
-
-
-@cache
-def _elsewhere() -> dict[str, Label]:
-    """The labels of every chapter as this checkout stores it."""
-    found: dict[str, Label] = {}
-    for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
-        found |= labels(nbformat.read(path, as_version=4), path.stem)
-    return found
 
 
 # ---- where the notebook is from ------------------------------------------------------------------
@@ -188,9 +126,9 @@ class Edition:
         return f"[{words}]({place})" if place else words
 
     def _label(self, name: str) -> Label:
-        known = self.labels if name in self.labels else _elsewhere()
+        known = self.labels if name in self.labels else elsewhere()
         if name not in known:
-            raise RRError(f"no label {name!r}: {nearest(name, {**_elsewhere(), **self.labels})}")
+            raise RRError(f"no label {name!r}: {nearest(name, {**elsewhere(), **self.labels})}")
         return known[name]
 
     def _to(self, words: str, name: str, anchor: str) -> str:
