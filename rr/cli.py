@@ -723,7 +723,7 @@ def _table(args) -> None:
                 "--loss COLUMN"
             )
         if any(columns.values()) or args.design or args.figure:
-            raise RRError("a folder of runs says itself what its arms are: for logs, give --loss COLUMN")
+            raise RRError("a folder of runs names its own arms: for logs, give --loss COLUMN")
         rows = table(read_results(args.paths[0]), args.baseline)
         text = markdown(rows) if args.markdown else render(rows, more=True)
     if args.json:
