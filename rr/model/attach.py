@@ -60,7 +60,9 @@ def attach(
     The parameters are registered as `model.rr_residuals`, so that optimisers, `state_dict`,
     `save_pretrained` and `.to` find them; its `parameter_groups` sorts them for weight decay. They
     are float32 beside a model of lower precision. `model.config.rr_residuals` names the rules.
-    Compile the model after attaching. `output_hidden_states=True` shows the packed states.
+    Compile the model after attaching. Forward hooks on `model.rr_residuals.rules` see each write,
+    ((state, u), new state). `output_hidden_states=True` shows the packed states that blocks hand
+    on, and before them what the first block receives.
 
     Not offered: passing the blocks more than once, as looped models do, and SVFormer's smaller
     cache, as the model's own cache goes on holding the values of every block.
@@ -221,6 +223,9 @@ def _as_read(norm: nn.Module, x: Tensor) -> tuple[Tensor]:
 class _Layout:
     """How a stream's state, and a value state, lie in one tensor (B, T, channels)."""
 
+    def __deepcopy__(self, memo: dict) -> "_Layout":
+        return self  # nothing of it changes
+
     def __init__(self, state: Any, vstate: Any) -> None:
         """Of states of one token."""
         streams, of_values = tree_flatten(state)[0], tree_flatten(vstate)[0]
@@ -238,7 +243,7 @@ class _Layout:
 
     @staticmethod
     def _kind(leaf: Tensor | None) -> str:
-        """ "heads": values (B, heads, T, e); "shared": a tensor that is the same for all tokens."""
+        # values (B, heads, T, e), or a tensor that is the same for all tokens
         return "none" if leaf is None else "heads" if leaf.ndim == 4 else "shared"
 
     def pack(self, state: Any, vstate: Any) -> Tensor:

@@ -86,7 +86,22 @@ def test_every_rule_gives_a_loss_and_gradients(family, rule):
     model = scrambled(rr.attach(tiny(family), rule))
     loss = model(IDX, labels=IDX).loss
     assert loss.isfinite()
-    assert all(g.isfinite().all() and g.any() for g in gradients(model).values())
+    slopes = gradients(model)
+    alone = "rr_residuals.rules.0." if rule == "attnres" else "-"  # it has one source to attend to
+    assert all(g.isfinite().all() for g in slopes.values())
+    assert all(g.any() for name, g in slopes.items() if not name.startswith(alone))
+
+
+def test_hooks_on_the_rules_see_every_write():
+    model, seen = scrambled(rr.attach(tiny("Mistral"), "review")), []
+    for rule in model.rr_residuals.rules:
+        rule.register_forward_hook(lambda rule, args, out: seen.append((rule, *args, out)))
+    states = model(IDX, output_hidden_states=True).hidden_states
+    assert [rule.site.sublayer for rule, *_ in seen] == [1, 2, 3, 4]
+    assert torch.equal(states[0], F.pad(seen[0][1], (32, 0)))  # as the first block receives it
+    assert torch.equal(states[1], seen[1][-1]) and len(states) == 3
+    for rule, h, u, out in seen:
+        torch.testing.assert_close(out, h + rule.gate(h, u) * u)
 
 
 def as_llama(model: rr.Model, **more):
@@ -225,6 +240,7 @@ def test_generating_with_the_cache_is_generating_without(rule):
     assert torch.equal(model.generate(IDX, **how), model.generate(IDX, use_cache=False, **how))
 
 
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize(("rule", "values"), ARMS)
 @pytest.mark.parametrize("family", ["GPT2", "Llama"])
@@ -236,7 +252,7 @@ def test_gradient_checkpointing_changes_nothing(family, rule, values, reentrant)
     same_gradients(gradients(model), expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(("rule", "values"), ARMS)
+@pytest.mark.parametrize(("rule", "values"), ARMS[:4])
 def test_a_compiled_model_computes_the_same(rule, values):
     model = scrambled(rr.attach(tiny("Llama"), rule, values=values))
     expected = gradients(model)
