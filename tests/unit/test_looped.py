@@ -169,7 +169,7 @@ def test_copies_where_they_mean_nothing(tmp_path):
     rr.allow_rule(f"{mine}:Mine")
     config = ModelConfig(70, 2, 2, 32, 64, rule=f"{mine}:Mine", n_loops=2)
     assert Model(config).config.n_loops == 2
-    with pytest.raises(RRError, match="this rule has none: per_pass=0 is accepted"):
+    with pytest.raises(RRError, match="use per_pass=0"):
         Model(replace(config, rule=f"{mine}:Mine:per_pass=1"))
     with pytest.raises(RRError, match="per_pass=2 is not accepted: 0 or 1"):
         ladder.arm(BODY, "review:per_pass=2")
