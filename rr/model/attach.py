@@ -64,6 +64,9 @@ def attach(
     ((state, u), new state). `output_hidden_states=True` shows the packed states that blocks hand
     on, and before them what the first block receives.
 
+    With gradient checkpointing a block keeps twice the channels of its state. The initial law that
+    a rule has for the weights of branches is not applied: they are the model's.
+
     Not offered: passing the blocks more than once, as looped models do, and SVFormer's smaller
     cache, as the model's own cache goes on holding the values of every block.
 
@@ -75,11 +78,11 @@ def attach(
         raise RRError("this model has a residual rule attached already: rr.detach(model) first")
     specs = {"rule": canonical(rule), "values": canonical(values or "own", "values")}
     blocks, last = find(model)
-    recorded = getattr(model.config, NAME, None)
+    recorded = getattr(getattr(model, "config", None), NAME, None)
     if recorded and weights is None:
         raise RRError(
-            f"this model was saved with {recorded['rule']!r} attached: weights= and its folder "
-            f"are accepted, or `del model.config.{NAME}` to begin with initial values"
+            f"this model was saved with {recorded['rule']!r} attached: give its folder as weights="
+            f", or `del model.config.{NAME}` to begin with initial values"
         )
     attached = Attached(_config(model, blocks, specs), blocks, last)
     if weights is not None:
@@ -114,9 +117,9 @@ def detach(model: nn.Module) -> nn.Module:
 
 def _config(model: nn.Module, blocks: list[Block], specs: dict[str, str]) -> ModelConfig:
     """The decoder's shape, as rules are told it."""
-    heads = getattr(model.config, "num_attention_heads", None)
+    heads = getattr(getattr(model, "config", None), "num_attention_heads", None)
     if heads is None:
-        raise RRError(f"the config of {type(model).__name__} has no num_attention_heads")
+        raise RRError(f"{type(model).__name__} has no config with num_attention_heads")
     kv, d = getattr(model.config, "num_key_value_heads", None), blocks[0].width
     # no rule asks for what is not known here, such as the width of the MLP
     return ModelConfig(1, len(blocks), heads, d, 4 * d, n_kv_head=kv, **specs)
@@ -150,8 +153,8 @@ def _saved(folder: Path, specs: dict[str, str], wanted: dict[str, Tensor]) -> di
     if shapes != expected:
         apart = min(name for name, _ in shapes.items() ^ expected.items())
         raise RRError(
-            f"{folder} does not hold the rules' weights of this model: {apart} is "
-            f"{shapes.get(apart, 'missing')}, {expected.get(apart, 'no such weight')} is expected"
+            f"{folder} does not hold the rules' weights of this model: expected {apart} to be "
+            f"{expected.get(apart, 'absent')}, got {shapes.get(apart, 'none')}"
         )
     return held
 
@@ -340,8 +343,8 @@ def _as_computed(rule: nn.Module, x: Tensor) -> Tensor:
         return x
     if weight.dtype in (torch.bfloat16, torch.float16):
         raise RRError(
-            f"the parameters of the residual rule are {weight.dtype}: float32 is accepted beside "
-            f"a model of any precision, model.{NAME}.float()"
+            f"the residual rule's parameters must be float32 beside a model of any precision, got "
+            f"{weight.dtype}: model.{NAME}.float()"
         )
     return x.to(weight.dtype)
 

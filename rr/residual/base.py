@@ -211,8 +211,8 @@ class Rule(Described):
         u, *more = made if isinstance(made, tuple) else (made,)
         if u.shape != x.shape:
             raise RRError(
-                f"sublayer {self.site.sublayer}: the branch returned {tuple(u.shape)}, "
-                f"expected {tuple(x.shape)}, the shape that it read"
+                f"the branch of sublayer {self.site.sublayer} must return {tuple(x.shape)}, the "
+                f"shape that it reads, got {tuple(u.shape)}"
             )
         state = self(state, u)
         return (state, *more) if isinstance(made, tuple) else state

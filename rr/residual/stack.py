@@ -82,7 +82,7 @@ class Residuals(nn.Module):
                             ("loops", loops)):  # fmt: skip
             positive(name, value)
         if dim % n_head:
-            raise RRError(f"dim {dim} does not divide into {n_head} heads: a divisor is accepted")
+            raise RRError(f"n_head must divide dim = {dim}, got {n_head}")
         own.allow(rule)
         # no rule asks for what a stack does not know, such as the width of the MLP
         self._build(ModelConfig(1, n_layer, n_head, dim, 4 * dim, rule=rule, n_loops=loops), norm)
@@ -111,7 +111,7 @@ class Residuals(nn.Module):
         if self.per_pass and not any(p.numel() for p in self.rules.parameters()):
             raise RRError(
                 f"{config.rule}: per_pass=1 gives each pass parameters of its own, and "
-                "this rule has none: per_pass=0 is accepted"
+                "this rule has none: use per_pass=0"
             )
 
     @torch.no_grad()
@@ -156,8 +156,8 @@ class Residuals(nn.Module):
         """The state at the bottom of the stack, from embeddings x (B, T, d)."""
         if x.ndim != 3 or x.shape[-1] != self.dim:
             raise RRError(
-                f"x is {tuple(x.shape)}: (windows, tokens, {self.dim}) is accepted, as dim is "
-                f"{self.dim}"
+                f"x must be (windows, tokens, {self.dim}), as dim is {self.dim}, got "
+                f"{tuple(x.shape)}"
             )
         return self.final.open(x)
 

@@ -221,7 +221,7 @@ def test_an_attached_model_trains_saves_loads_and_generates(family, rule, tmp_pa
     model.save_pretrained(tmp_path, max_shard_size="20KB")
     assert (tmp_path / "model.safetensors.index.json").exists()
     again = hf.AutoModelForCausalLM.from_pretrained(tmp_path)
-    with pytest.raises(rr.RRError, match="saved with .* attached: weights="):
+    with pytest.raises(rr.RRError, match="saved with .* attached"):
         rr.attach(again, rule, values="learnable")
     rr.attach(again, rule, values="learnable", weights=tmp_path)
     assert torch.equal(again(IDX).logits, model(IDX).logits)
@@ -275,7 +275,7 @@ def test_beside_a_model_in_bfloat16_the_rules_are_float32():
         assert all(g.isfinite().all() for g in gradients(model).values())
         rr.detach(model)
     rr.attach(model, "review").to(torch.bfloat16)
-    with pytest.raises(rr.RRError, match="float32 is accepted"):
+    with pytest.raises(rr.RRError, match="must be float32"):
         model(IDX)
     model.rr_residuals.float()
     assert model(IDX).logits.isfinite().all()
