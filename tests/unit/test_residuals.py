@@ -185,14 +185,14 @@ def test_a_branch_takes_and_returns_more():
 
 @pytest.mark.parametrize(("call", "words"), [
     (lambda: rr.Residuals("standard", 0, 2), "dim is 0"),
-    (lambda: rr.Residuals("standard", 8, 2, n_head=3), "dim 8 does not divide into 3 heads"),
+    (lambda: rr.Residuals("standard", 8, 2, n_head=3), "multiple of n_head, got 8 and 3"),
     (lambda: rr.Residuals("reveiw", 8, 2), "did you mean review"),
-    (lambda: rr.Residuals("attnres", 8, 2, loops=2), "loops=1 is accepted, not 2"),
+    (lambda: rr.Residuals("attnres", 8, 2, loops=2), "needs loops=1, got 2"),
     (lambda: rr.Residuals("standard:per_pass=1", 8, 2, loops=2, norm=False), "per_pass=0"),
     (lambda: rr.Residuals("standard", 8, 2, seed=-1), "integer ≥ 0, got -1"),
     (lambda: rr.Residuals("nowhere.py:Rule", 8, 2), "no file 'nowhere.py'"),
-    (lambda: rr.Residuals("standard", 8, 2).open(torch.zeros(1, 3, 6)), r"x is \(1, 3, 6\)"),
-    (lambda: rr.Residuals("standard", 8, 2).open(torch.zeros(3, 8)), r"\(windows, tokens, 8\)"),
+    (lambda: rr.Residuals("standard", 8, 2).open(torch.zeros(1, 3, 6)), r"got \(1, 3, 6\)"),
+    (lambda: rr.Residuals("standard", 8, 2).open(torch.zeros(3, 8)), r"tokens, dim = 8\)"),
     (lambda: rr.Residuals("standard", 8, 2)[1](torch.zeros(1, 3, 8), nn.Linear(8, 6)),
      r"sublayer 2: the branch returned \(1, 3, 6\), expected \(1, 3, 8\)"),
 ])  # fmt: skip
