@@ -42,18 +42,18 @@ class Verdict:
 
     @property
     def gap(self) -> float:
-        """By which it is judged: held-out losses, else the mean of training losses, absolute."""
+        """The absolute gap that is judged: of held-out losses, else the mean over training's."""
         if self.recorded is not None and self.repeated is not None:
             return abs(self.repeated - self.recorded)
         return sum(abs(gap) for _, gap in self.gaps) / len(self.gaps)
 
     @property
     def agrees(self) -> bool:
-        """Whether it ended alike, and no further away than rounding takes a run."""
+        """Whether both ended alike, with losses no further apart than rounding takes them."""
         return bool(self.same_bits) or (self.same_status and self.gap <= TOLERANCE)
 
     def lines(self) -> list[str]:
-        """What was compared, a line each; what of the provenance is not the same."""
+        """The comparison, a line per quantity, and every difference of the metadata."""
         first = next((f"step {step}, by {gap:+.2g}" for step, gap in self.gaps if gap), "none")
         most = max(abs(gap) for _, gap in self.gaps)
         lines = [f"training loss: first of {len(self.gaps)} that differs: {first}; most {most:.2g}"]
