@@ -13,16 +13,27 @@ from nbkit import ROOT, environment, sources
 from prose import reference_links, typed_results, worded
 from rules import problems
 
-WORDED = ("book/*.md", "book/rrbook/**/*.py")  # files that are held to the wordings of prose.py
+# files that are held to the wordings of prose.py, as notebooks are
+WORDED = ("*.md", "book/*.md", "rr/**/*.py", "book/rrbook/**/*.py", "book/tools/*.py")
 
 
 def notebooks(*picks: str) -> int:
-    """Print what is wrong with the notebooks; how many problems there are."""
+    """Print the problems of the notebooks; how many there are."""
     count = 0
     for path in sources(*picks):
         for problem in problems(path):
             print(f"{path.relative_to(ROOT)}: {problem}")
             count += 1
+        count += wordings(path)
+    return count
+
+
+def wordings(path: Path) -> int:
+    """Print the wordings of a file that the book does not use; how many there are."""
+    count = 0
+    for place, text, advice in worded(path):
+        print(f"{path.relative_to(ROOT)}:{place}: {text!r}: {advice}")
+        count += 1
     return count
 
 
@@ -38,9 +49,7 @@ def pages() -> int:
             print(f"{path.relative_to(ROOT)}:{line}: {kind} is typed in prose ({text!r})")
             count += 1
     for path in sorted(path for pattern in WORDED for path in ROOT.glob(pattern)):
-        for place, text, advice in worded(path):
-            print(f"{path.relative_to(ROOT)}:{place}: {text!r}: {advice}")
-            count += 1
+        count += wordings(path)
     if picture.TARGET.read_text(encoding="utf-8") != picture.draw():
         print(f"{picture.TARGET.relative_to(ROOT)}: not what picture.py draws; run it")
         count += 1

@@ -1,5 +1,5 @@
 """Find results that were typed into prose (decimals, percentages, powers of ten, factors), and
-wordings that the book does not use.
+wordings that neither the book nor its code uses.
 
 Numbers on the page are computed: glued from a cell, or quoted from a paper with its key. What is
 looked at is the text a reader reads: code, mathematics, roles, links, addresses and comments are

@@ -63,7 +63,7 @@ def tree_of(value: Any) -> ast.AST:
 
 
 def signature(name: str, node: ast.FunctionDef, width: float = WIDTH) -> str:
-    """`name(parameters) -> result` as in the source, one parameter a line where it is long."""
+    """`name(parameters) -> result` as in the source, one parameter per line where it is long."""
     node = ast.parse(ast.unparse(node)).body[0]
     arguments = node.args
     for group in (arguments.posonlyargs, arguments.args):

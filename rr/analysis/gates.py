@@ -183,8 +183,8 @@ def constants(model: Model, known: GateTrace) -> dict[str, Alter]:
 def partly(model: Model, known: GateTrace) -> dict[str, Alter]:
     """Gates that depend on the token in part: one number per token, the state, the update.
 
-    "a number a token" keeps each channel's mean and moves all channels of a token alike; the other
-    two fix one part of the logit at its mean.
+    "a number a token" (one number per token) keeps each channel's mean and moves all channels of a
+    token alike; the other two fix one part of the logit at its mean.
     """
     mean = known.r.double().mean((1, 2)).float()
     at = {id(rule): i for i, rule in enumerate(gates_of(model))}

@@ -8,7 +8,7 @@
     rr.attach(again, "review:bias=7", weights="gpt2-review")
     rr.detach(again)                              # the model without the rule, to the bit
 
-All is done by hooks on the model's own blocks, which go on computing attention and MLP. What a
+All is done by hooks on the model's own blocks, which still compute attention and MLP. What a
 block hands on is the rule's state, packed into one tensor P (B, T, channels):
 
     the block receives    [0 | P], with as many zeros as P' has channels
@@ -43,7 +43,7 @@ NAME = "rr_residuals"  # under which the rules are registered on the model, and 
 def attach(
     model: nn.Module, rule: str, values: str | None = None, weights: str | Path | None = None
 ) -> nn.Module:
-    """Let a pre-norm decoder write to its residual stream by `rule`; in place, and returned.
+    """Attach a residual rule to a pre-norm decoder, in place; returns the model.
 
     model    a decoder that takes `input_ids`, such as those of the GPT-2, Llama, Mistral, Qwen2 and
              Qwen3 families. It is known by its shape: one list of blocks that each hold two norms,
@@ -68,7 +68,7 @@ def attach(
     a rule has for the weights of branches is not applied: they are the model's.
 
     Not offered: passing the blocks more than once, as looped models do, and SVFormer's smaller
-    cache, as the model's own cache goes on holding the values of every block.
+    cache, as the model's own cache still holds the values of every block.
 
     Raises RRError, one line: for another kind of model (`rr.Residuals` is the way into your own
     code), one that has a rule already, an unknown rule, a rule in a file that was not allowed
@@ -89,8 +89,8 @@ def attach(
         attached.load_state_dict(_saved(Path(weights), specs, attached.state_dict()))
     if not all(rule.caches_v(n) for n, rule in enumerate(attached.value_rules, 1)):
         warnings.warn(
-            f"values={values}: the model's cache goes on holding the values of every block, though "
-            "all are those of the first",
+            f"values={values}: the model's cache still holds the values of every block, though all "
+            "are those of the first",
             stacklevel=2,
         )
     attached.register(blocks, last)
@@ -100,7 +100,7 @@ def attach(
 
 
 def detach(model: nn.Module) -> nn.Module:
-    """Take out what `attach` put into a model, in place: hooks, parameters and the config's entry.
+    """Remove an attached rule from a model, in place: hooks, parameters and the config's entry.
 
     The model then computes what its own weights, as they are now, compute without a rule. Raises
     RRError where it has none.
@@ -116,7 +116,7 @@ def detach(model: nn.Module) -> nn.Module:
 
 
 def _config(model: nn.Module, blocks: list[Block], specs: dict[str, str]) -> ModelConfig:
-    """The decoder's shape, as rules are told it."""
+    """The decoder's shape, as a ModelConfig for the rules."""
     heads = getattr(getattr(model, "config", None), "num_attention_heads", None)
     if heads is None:
         raise RRError(f"{type(model).__name__} has no config with num_attention_heads")
@@ -148,7 +148,9 @@ def _saved(folder: Path, specs: dict[str, str], wanted: dict[str, Tensor]) -> di
                         held[key.removeprefix(f"{NAME}.")] = file.get_tensor(key)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         line = " ".join(str(error).split())[:200]
-        raise RRError(f"{folder} is no folder of save_pretrained, or is damaged: {line}") from None
+        raise RRError(
+            f"{folder} is not a folder of save_pretrained, or is corrupt: {line}"
+        ) from None
     shapes, expected = ({k: tuple(v.shape) for k, v in w.items()} for w in (held, wanted))
     if shapes != expected:
         apart = min(name for name, _ in shapes.items() ^ expected.items())
@@ -160,7 +162,7 @@ def _saved(folder: Path, specs: dict[str, str], wanted: dict[str, Tensor]) -> di
 
 
 class Attached(Residuals):
-    """The rules of a model of another library, at its sublayers, and the hooks that call them."""
+    """Residual rules at the sublayers of another library's model, and the hooks that call them."""
 
     @torch.no_grad()
     def __init__(self, config: ModelConfig, blocks: list[Block], last: nn.Module) -> None:
@@ -224,7 +226,7 @@ def _as_read(norm: nn.Module, x: Tensor) -> tuple[Tensor]:
 
 
 class _Layout:
-    """How a stream's state, and a value state, lie in one tensor (B, T, channels)."""
+    """Packs a residual state and a value state into one tensor (B, T, channels), and unpacks it."""
 
     def __deepcopy__(self, memo: dict) -> "_Layout":
         return self  # nothing of it changes
@@ -286,7 +288,7 @@ def _as_channels(x: Tensor) -> Tensor:
 
 
 class _Calls:
-    """The hooks of one block. What it keeps, it keeps from one of them to the next."""
+    """The hooks of one block; state is kept only from one hook to the next."""
 
     opens: Any = None  # the first block's: the rule that makes a state from the embeddings
 
@@ -344,7 +346,7 @@ def _as_computed(rule: nn.Module, x: Tensor) -> Tensor:
     if weight.dtype in (torch.bfloat16, torch.float16):
         raise RRError(
             f"the residual rule's parameters must be float32 beside a model of any precision, got "
-            f"{weight.dtype}: model.{NAME}.float()"
+            f"{weight.dtype}: call model.{NAME}.float()"
         )
     return x.to(weight.dtype)
 

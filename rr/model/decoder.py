@@ -51,14 +51,14 @@ def find(model: nn.Module) -> tuple[list[Block], nn.Module]:
         for name, module in model.named_modules()
         if isinstance(module, nn.ModuleList) and len(module)
     ]
-    found = [(name, list(members)) for name, members in lists if all(map(_is_block, members))]
-    if len(found) != 1:
-        there = [f"{n}: {len(m)} × {_words(m[0])}" for n, m in found or lists[:1]]
+    matches = [(name, list(members)) for name, members in lists if all(map(_is_block, members))]
+    if len(matches) != 1:
+        there = [f"{n}: {len(m)} × {_words(m[0])}" for n, m in matches or lists[:1]]
         raise RRError(
             f"{type(model).__name__} is no decoder that is known: {LOOKED_FOR}, found "
             f"{'; '.join(there) or 'no list of modules'}: {WAY}"
         )
-    blocks = [_block(member) for member in found[0][1]]
+    blocks = [_block(member) for member in matches[0][1]]
     inside = {id(module) for block in blocks for module in block.whole.modules()}
     ends = [m for m in model.modules() if id(m) not in inside and _kind("", m) == "norm"]
     seen = _Seen()

@@ -1,7 +1,7 @@
 """Loading weights from a file: sizes are compared before the model is built.
 
 A specification can claim any size, but weights have the size of their file. So a model is allocated
-only after the names and shapes of its weights were found to be those of the file.
+only after the names and shapes of its weights are those of the file.
 """
 
 from collections.abc import Mapping, Sequence

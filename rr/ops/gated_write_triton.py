@@ -69,7 +69,7 @@ def _product(
             mask=(rn[None, :] < d) & (rk[:, None] < d),
             other=0.0,
         )
-        if WIDE:  # the interpreter takes a bfloat16 operand of a dot for whole numbers
+        if WIDE:  # the interpreter takes a bfloat16 operand of a dot for integers
             left, right = left.to(tl.float32), right.to(tl.float32)
         acc = tl.dot(left, right, acc, input_precision=PRECISION)
     return acc

@@ -261,7 +261,7 @@ def span(pair: tuple[float, float] | None) -> str:
 
 
 def notes(rows: Sequence[dict], card: GPUSpec, hours: float | None, mfu: tuple) -> list[str]:
-    """What the table was computed from: measurements, assumptions, limits; one sentence a line."""
+    """The table's measurements, assumptions and limits, one sentence per line."""
     lines = []
     known = sorted({row["measured"] for row in rows if row["measured"]})
     if known:

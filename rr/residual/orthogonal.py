@@ -1,4 +1,4 @@
-"""Orthogonal updates: what the stream already points at is taken out of the update."""
+"""Orthogonal updates: only the part of an update that is orthogonal to the stream is written."""
 
 from torch import Tensor
 

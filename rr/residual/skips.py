@@ -17,7 +17,7 @@ class X0Scales(Rule):
 
     Two learned numbers per block: λ = 1 and μ = `x0` at the start. 0, modded-nanogpt's, begins as
     the standard network; nanochat starts at 0.1. In both the embedding is normalised before the
-    first block (embedding=rms); here it is x_0 as it stands unless told so.
+    first block (embedding=rms); here it is x_0 as it stands by default.
 
     State: [h, x_0].
     """

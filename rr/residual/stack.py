@@ -1,4 +1,4 @@
-"""The residual rules of a whole stack, around any branches: what `rr.Model` is built on."""
+"""Residuals: one rule at every sublayer of a stack, around any branches; `rr.Model` uses it."""
 
 import hashlib
 from collections.abc import Callable
@@ -82,7 +82,7 @@ class Residuals(nn.Module):
                             ("loops", loops)):  # fmt: skip
             positive(name, value)
         if dim % n_head:
-            raise RRError(f"n_head must divide dim = {dim}, got {n_head}")
+            raise RRError(f"dim must be a multiple of n_head, got {dim} and {n_head}")
         own.allow(rule)
         # no rule asks for what a stack does not know, such as the width of the MLP
         self._build(ModelConfig(1, n_layer, n_head, dim, 4 * dim, rule=rule, n_loops=loops), norm)
@@ -155,10 +155,7 @@ class Residuals(nn.Module):
     def open(self, x: Tensor) -> Any:
         """The state at the bottom of the stack, from embeddings x (B, T, d)."""
         if x.ndim != 3 or x.shape[-1] != self.dim:
-            raise RRError(
-                f"x must be (windows, tokens, {self.dim}), as dim is {self.dim}, got "
-                f"{tuple(x.shape)}"
-            )
+            raise RRError(f"x must be (windows, tokens, dim = {self.dim}), got {tuple(x.shape)}")
         return self.final.open(x)
 
     def close(self, state: Any) -> Tensor:
@@ -194,7 +191,7 @@ class Residuals(nn.Module):
         return [group for group in groups if group["params"]]
 
     def costs(self) -> dict[str, Any]:
-        """What the rules declare: trainable "params", forward "flops_per_token", and "state".
+        """Costs that the rules declare: trainable "params", forward "flops_per_token", and "state".
 
         FLOPs are those of the rules' own matrix products, 2 per multiply-add, over all passes.
         """

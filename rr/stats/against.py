@@ -26,7 +26,7 @@ def against(rows: Sequence[Mapping], baseline: str, design: str, level: float = 
     if baseline not in arms:
         raise RRError(f"no arm {baseline!r} in these runs: {nearest(baseline, arms)}")
     if len(arms) < 2:
-        raise RRError(f"{baseline!r} is the only arm in these runs: two arms or more are accepted")
+        raise RRError(f"{baseline!r} is the only arm in these runs: give at least two")
     others = [arm for arm in arms if arm != baseline]
     family = contrasts(rows, [(arm, baseline) for arm in others], level=level, design=design)
     if all(row["difference"] is None for row in family):
@@ -34,7 +34,7 @@ def against(rows: Sequence[Mapping], baseline: str, design: str, level: float = 
     by_arm = {row["arm"]: row for row in family}
     empty = {key: None for key in family[0]} | {"arm": baseline}
     out = [
-        _told(rows, by_arm.get(arm, empty), baseline, design, level, len(family))
+        _row(rows, by_arm.get(arm, empty), baseline, design, level, len(family))
         for arm in (baseline, *others)
     ]
     return out
@@ -43,20 +43,22 @@ def against(rows: Sequence[Mapping], baseline: str, design: str, level: float = 
 def _nothing(rows: Sequence[Mapping], arms: list[str], baseline: str, design: str) -> str:
     """Why no arm can be compared with the baseline."""
     seeds = {arm: _seeds(rows, arm, "finished") for arm in arms}
-    told = "; ".join(f"{arm}: {', '.join(map(str, mine)) or 'none'}" for arm, mine in seeds.items())
+    listed = "; ".join(
+        f"{arm}: {', '.join(map(str, mine)) or 'none'}" for arm, mine in seeds.items()
+    )
     if design == "paired":
         what, how = f"no arm shares two finished seeds with {baseline!r}", "train shared seeds, or "
         how += "give --unpaired if the order of data was not shared"
     else:
         what, how = "no two arms have two finished seeds each", "train more seeds"
-    return f"{what} (seeds of {told}): {how}"
+    return f"{what} (seeds of {listed}): {how}"
 
 
 def _seeds(rows: Sequence[Mapping], arm: str, status: str) -> list:
     return sorted(row["seed"] for row in rows if (row["arm"], row["status"]) == (arm, status))
 
 
-def _told(
+def _row(
     rows: Sequence[Mapping], contrast: Mapping, baseline: str, design: str, level: float, tests: int
 ) -> dict:
     """One row of `against`."""

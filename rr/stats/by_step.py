@@ -19,7 +19,7 @@ def read_curves(folder: str | Path) -> list[dict]:
 
     A record keeps at most 200 lines of a run, chosen and never averaged, so some steps are absent;
     decay branches are left out. Raises RRError where there is no folder, no run, or a result or
-    curve that is damaged.
+    curve that is corrupt.
 
     Example:
         >>> import rr
@@ -40,7 +40,7 @@ def read_curves(folder: str | Path) -> list[dict]:
             raise RRError(f"{error}; make the record again") from None
         except (ValueError, KeyError) as error:
             place = record.place / "result.json"
-            raise RRError(f"{place} is damaged: {error}; make the record again") from None
+            raise RRError(f"{place} is corrupt: {error}; make the record again") from None
         rows.append({**row, "id": row["id"].split("/")[0], "curve": curve})
     if not rows:
         raise RRError(f"no result.json below {folder}: a folder of finished runs is expected")

@@ -1,4 +1,4 @@
-"""What `rr table` does with other trainers' logs, and `rr power`."""
+"""`rr table` for the logs of other trainers, and `rr power`."""
 
 from pathlib import Path
 
@@ -19,13 +19,13 @@ def table_of_logs(
     """
     if design is None:
         raise RRError(
-            "did runs of one seed see the same data in the same order? --paired if so, else "
-            "--unpaired, is accepted"
+            "no design given: --paired if runs of one seed saw the same data in the same order, "
+            "else --unpaired"
         )
     rows = against(read_logs(paths, **columns), baseline, design)
     if figure:
         if Path(figure).suffix != ".svg":
-            raise RRError(f"--figure {figure}: a file that ends in .svg is accepted")
+            raise RRError(f"--figure must end in .svg, got {figure}")
         Path(figure).write_text(forest(rows, columns["loss"] or "loss"), encoding="utf-8")
     return rows
 
@@ -33,7 +33,7 @@ def table_of_logs(
 def power_of_plan(
     sd: float, effect: float | None, seeds: int | None, design: str | None, comparisons: int = 1
 ) -> list[dict]:
-    """What a study can find: one row per design, or that of `design` alone.
+    """Power of a planned study: one row per design, or that of `design` alone.
 
     sd: spread of the paired differences (design "paired") or of one arm over its seeds
     ("independent"); effect: true difference; both in one unit. Each row: `design, sd, effect,
@@ -43,7 +43,7 @@ def power_of_plan(
     RRError where neither effect nor seeds is given, and for bad numbers.
     """
     if effect is None and seeds is None:
-        raise RRError("neither an effect nor seeds: --effect, --seeds, or both are accepted")
+        raise RRError("nothing to compute: give --effect, --seeds, or both")
     positive("comparisons", comparisons)
     alpha = 0.05 / comparisons
     out = []

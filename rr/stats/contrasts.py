@@ -83,7 +83,7 @@ def _contrast(
     )
     if design == "paired":
         seeds = sorted(mine.keys() & theirs.keys())
-        mine, theirs = ({seed: told[seed] for seed in seeds} for told in (mine, theirs))
+        mine, theirs = ({seed: losses[seed] for seed in seeds} for losses in (mine, theirs))
     row = {"arm": arm, "baseline": base, "n": min(len(mine), len(theirs))}
     if row["n"] < 2:
         return row | dict.fromkeys(("difference", "lo", "hi", "sd", "p"))

@@ -82,7 +82,7 @@ def measured(root: str | Path, tuning: int = 100) -> tuple[list[Cell], list[str]
     A run that stands in two folders counts once; seed `tuning` chose learning rates and counts
     nowhere. An arm counts at the one learning rate at which it has most seeds. Left out, a line
     each with its reason: cells of review runs without two seeds that all three arms share, runs
-    that diverged, files that cannot be believed. RRError where there is no such folder.
+    that diverged, corrupt files. RRError where there is no such folder.
     """
     groups, left, seen = defaultdict(lambda: defaultdict(dict)), [], set()
     for record in read_records(root):
@@ -106,11 +106,11 @@ def measured(root: str | Path, tuning: int = 100) -> tuple[list[Cell], list[str]
             groups[key][row["rule"], row["lr"]][row["seed"]] = row
     cells = []
     for key, arms in groups.items():
-        told = _cell(dict(zip(SAME, key, strict=False)), key[-2], arms)
-        if isinstance(told, Cell):
-            cells.append(told)
-        elif told:
-            left.append(told)
+        cell = _cell(dict(zip(SAME, key, strict=False)), key[-2], arms)
+        if isinstance(cell, Cell):
+            cells.append(cell)
+        elif cell:
+            left.append(cell)
     return sorted(cells, key=lambda c: (c.size, c.tokens)), left
 
 

@@ -37,20 +37,18 @@ def read_logs(
     is "unfinished", its val_loss None. A loss that is not finite makes the run "diverged", its
     val_loss None; so does an empty one where there is no step. val_loss is in the unit of the
     column. Raises RRError for a missing column, a name that does not fit the pattern, a word that
-    is no number, a run with two losses at one step, or where nothing is found.
+    is no number, a run with two losses at one step, or where there is no loss.
     """
     names = _Names(run, arm, seed)
     curves: dict[tuple, dict] = {}
     for path in map(Path, paths):
-        for found, at, value, where in _measured(path, loss, step, names):
-            curve = curves.setdefault(found, {})
+        for key, at, value, where in _measured(path, loss, step, names):
+            curve = curves.setdefault(key, {})
             if at in curve:
-                raise RRError(_twice(where, found, at, step))
+                raise RRError(_twice(where, key, at, step))
             curve[at] = value
     if not curves:
-        raise RRError(
-            f"no {loss!r} in {', '.join(map(str, paths))}: a file with a loss is accepted"
-        )
+        raise RRError(f"no {loss!r} in {', '.join(map(str, paths))}: give a file with a loss")
     last = max(at for curve in curves.values() for at in curve)
     seeds = _seeds(seed for _, seed in curves)
     return [
@@ -67,15 +65,15 @@ def _end(curve: dict, last: float) -> dict:
     return {"val_loss": curve[at] if status == "finished" else None, "status": status, "step": at}
 
 
-def _twice(where: str, found: tuple, at: float, step: str | None) -> str:
-    of = f"{where}: arm {found[0]!r} with seed {found[1]}"
+def _twice(where: str, key: tuple, at: float, step: str | None) -> str:
+    of = f"{where}: arm {key[0]!r} with seed {key[1]}"
     if step is None:
-        return f"{of} has two losses: one line per run, or --step COLUMN, is accepted"
-    return f"{of} has two losses at step {at:g}: one per step is accepted"
+        return f"{of} has two losses: give one line per run, or --step COLUMN"
+    return f"{of} has two losses at step {at:g}: give one per step"
 
 
 def _seeds(words: Iterable[str]) -> dict[str, int | str]:
-    """Seeds as whole numbers where all of them are ("3" and "3.0" alike), else as they stand."""
+    """Seeds as integers where all of them are ("3" and "3.0" alike), else as they stand."""
     words = list(words)
     try:
         numbers = {word: float(word) for word in words}
@@ -94,13 +92,13 @@ class _Names:
         if pattern is not None:
             if arm or seed:
                 raise RRError(
-                    f"arm and seed stand in columns or in the run's name {pattern!r}: "
-                    "--run, or --arm and --seed, is accepted"
+                    f"arm and seed stand in columns or in the run's name, not in both: give --run "
+                    f"{pattern!r}, or --arm and --seed"
                 )
             if pattern.count("{arm}") != 1 or pattern.count("{seed}") != 1:
                 raise RRError(
-                    f"--run {pattern!r} does not hold both {{arm}} and {{seed}} once: "
-                    "'{arm}-s{seed}' is accepted"
+                    f"--run must hold {{arm}} and {{seed}} once each, as '{{arm}}-s{{seed}}' does, "
+                    f"got {pattern!r}"
                 )
             parts = re.escape(pattern).replace(r"\{arm\}", "(?P<arm>.+)")
             self.regex = re.compile(parts.replace(r"\{seed\}", r"(?P<seed>\w+)"))
@@ -110,12 +108,12 @@ class _Names:
         if self.pattern is None:
             raise RRError(
                 f"arm and seed of {name!r} are in no column: "
-                "--arm and --seed, or --run '{arm}-s{seed}', is accepted"
+                "give --arm and --seed, or --run '{arm}-s{seed}'"
             )
-        found = self.regex.fullmatch(name)
-        if found is None:
+        match = self.regex.fullmatch(name)
+        if match is None:
             raise RRError(f"run {name!r} does not fit --run {self.pattern!r}")
-        return found["arm"], found["seed"]
+        return match["arm"], match["seed"]
 
 
 def _measured(
@@ -143,9 +141,12 @@ def _measured(
             if value is None and step is not None:
                 continue  # this run logged nothing at this step
             if at is None or not math.isfinite(at):
-                raise RRError(f"{where}: no {step!r} beside its loss: a number is accepted")
-            found = runs.get(name) or whole or _cells(row, names.columns, where)
-            yield found, at, math.nan if value is None else value, where
+                raise RRError(
+                    f"{where}: {step!r} must be a finite number beside a loss, got "
+                    f"{row.get(step)!r}"
+                )
+            key = runs.get(name) or whole or _cells(row, names.columns, where)
+            yield key, at, math.nan if value is None else value, where
 
 
 def _missing(path: Path, name: str, columns: Sequence[str]) -> RRError:
@@ -169,7 +170,7 @@ def _number(cell: object, name: str, where: str) -> float | None:
             raise ValueError
         return float(cell)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise RRError(f"{where}: {name!r} is {cell!r}: a number is accepted") from None
+        raise RRError(f"{where}: {name!r} must be a number, got {cell!r}") from None
 
 
 def _table(path: Path) -> tuple[list[str], list[tuple[str, dict]]]:
@@ -177,7 +178,7 @@ def _table(path: Path) -> tuple[list[str], list[tuple[str, dict]]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise RRError(f"{path} is not UTF-8 text: CSV, TSV and JSONL are accepted") from None
+        raise RRError(f"{path} is not UTF-8 text: give CSV, TSV or JSONL") from None
     if path.suffix in (".jsonl", ".ndjson", ".json"):
         rows = [
             (f"{path}, line {i}", _object(line, f"{path}, line {i}"))
@@ -196,7 +197,7 @@ def _object(line: str, where: str) -> dict:
     except (ValueError, RecursionError):
         row = None
     if not isinstance(row, dict):
-        raise RRError(f"{where} is not a JSON object: one per line is accepted")
+        raise RRError(f"{where} is not a JSON object: give one per line")
     return row
 
 
@@ -207,16 +208,16 @@ def _events(
     files = sorted(folder.rglob("events.out.tfevents.*"))
     if not files:
         raise RRError(
-            f"no event files below {folder}: TensorBoard's folder, or a file of losses, is accepted"
+            f"no event files below {folder}: give TensorBoard's folder, or a file of losses"
         )
     # imported here: it is needed for these files alone
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     for where in dict.fromkeys(file.parent for file in files):
-        found = names.of_run(where.relative_to(folder).as_posix())
+        key = names.of_run(where.relative_to(folder).as_posix())
         events = EventAccumulator(str(where), size_guidance={"scalars": 0}).Reload()
         tags = events.Tags()["scalars"]
         if tag not in tags:
             raise RRError(f"{where} has no scalar {tag!r}: {nearest(tag, tags)}")
         for event in events.Scalars(tag):
-            yield found, float(event.step), float(event.value), str(where)
+            yield key, float(event.step), float(event.value), str(where)

@@ -1,4 +1,4 @@
-"""Finished runs into a campaign's tables, and out again: what `rr records` does.
+"""Import finished runs into a campaign's tables, and export them: `rr records`.
 
 A record is a run without its checkpoints and without the place where its text lay:
 
@@ -35,17 +35,17 @@ configs:
 
 
 def record(run: Record) -> Record:
-    """What is kept of one finished run. RRError (RunFailed where it is damaged) names the run."""
+    """The record of one finished run. RRError (RunFailed if corrupt) names the run."""
     name = run.place.name
     if "result.json" not in run:
         raise RRError(f"{run.place} has no result.json: a finished run is expected")
-    result, told = run.object("result.json"), run.object("run.json")
+    result, begun = run.object("result.json"), run.object("run.json")
     if wrong := problem(result):
-        raise RunFailed(f"{run.place / 'result.json'} is damaged: {wrong}")
+        raise RunFailed(f"{run.place / 'result.json'} is corrupt: {wrong}")
     try:
-        same = told["id"] == result["id"] == name == Run.from_spec(told["run"]).id
+        same = begun["id"] == result["id"] == name == Run.from_spec(begun["run"]).id
     except (RRError, KeyError, TypeError, ValueError) as error:
-        raise RunFailed(f"{run.place / 'run.json'} is damaged: {error}") from None
+        raise RunFailed(f"{run.place / 'run.json'} is corrupt: {error}") from None
     if not same:
         raise RRError(f"{run.place} is not run {name}: its run.json and result.json must be")
     run.curve()
@@ -55,9 +55,9 @@ def record(run: Record) -> Record:
     # specification and provenance the fingerprints, say which text it was.
     source = {"source": {name: result[name] for name in ("corpus", "tokenizer")}}
     drawn = {"curve_sha256": hashlib.sha256(kept).hexdigest()} if "curve_sha256" in result else {}
-    for value in (*_strings(told | source), *_strings(result)):
+    for value in (*_strings(begun | source), *_strings(result)):
         if _PATH.search(value):
-            raise RRError(f"{name} would record the path {value!r}: only names are accepted")
+            raise RRError(f"{name} would record the path {value!r}: give a name without a folder")
     data = {
         "run.json": _changed(run.read("run.json"), source),
         "result.json": _changed(run.read("result.json"), drawn),
@@ -68,19 +68,19 @@ def record(run: Record) -> Record:
 
 def _changed(data: bytes, new: dict) -> bytes:
     """The object with these values, sealed again if it was; its own bytes where it has them."""
-    told = json.loads(data)
-    if new.items() <= told.items():
+    content = json.loads(data)
+    if new.items() <= content.items():
         return data
-    seal = told.pop("seal", None)
-    told |= new
-    return (json.dumps(told if seal is None else sealed(told), indent=1) + "\n").encode()
+    seal = content.pop("seal", None)
+    content |= new
+    return (json.dumps(content if seal is None else sealed(content), indent=1) + "\n").encode()
 
 
 def thin(lines: list[str], limit: int = LIMIT) -> list[str]:
     """At most `limit` of the lines, in order, unchanged.
 
     Held-out losses and the last line always stay; of the others every k-th does, k the smallest
-    whole number that is enough. A kept training loss is still the mean since the line that stood
+    integer that is enough. A kept training loss is still the mean since the line that stood
     before it in the run, not since the one that stands before it in the record.
     """
     keep = {i for i, line in enumerate(lines) if "loss" not in json.loads(line)}
@@ -88,7 +88,9 @@ def thin(lines: list[str], limit: int = LIMIT) -> list[str]:
     others = [i for i in range(len(lines)) if i not in keep]
     room = limit - len(keep)
     if room < 0:
-        raise RRError(f"{len(keep)} lines of metrics must stay: at most {limit} are accepted")
+        raise RRError(
+            f"a record holds at most {limit} lines of metrics, got {len(keep)} that must stay"
+        )
     spread = others[:: max(1, -(-len(others) // room))] if room else []
     return [lines[i] for i in sorted(keep.union(spread))]
 
@@ -96,7 +98,7 @@ def thin(lines: list[str], limit: int = LIMIT) -> list[str]:
 def import_runs(places: Iterable[Path], to: Path) -> tuple[list[Record], list[str]]:
     """Add the runs at or below `places` to the tables in `to`, and make it a data set.
 
-    Returns the records that are new and a line for each run that is refused: not finished, damaged,
+    Returns the records that are new and a line for each run that is refused: not finished, corrupt,
     or recorded with other content. A run that is there as it is stays. RRError where no run is.
     """
     runs = [run for place in places for run in read_records(place)]

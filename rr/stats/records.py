@@ -1,4 +1,4 @@
-"""Records: what finished runs wrote, read from folders of runs or from a campaign's two tables.
+"""Records: the files of finished runs, read from folders of runs or a campaign's two tables.
 
     runs.parquet    one row per run: the columns RUNS, and the texts of run.json and result.json
     curves.parquet  one row per line of metrics.jsonl: `id`, `line` and the columns CURVES
@@ -61,28 +61,28 @@ class Record:
         return self.files[name]()
 
     def object(self, name: str) -> dict:
-        """The object in `run.json` or `result.json`, its seal off. RunFailed where damaged."""
+        """The object in `run.json` or `result.json`, its seal off. RunFailed where corrupt."""
         return self.parsed(name, lambda data: unsealed(_object(data)))
 
     def curve(self) -> list[dict]:
         """The lines of metrics.jsonl. RunFailed where they are not the curve of its result."""
-        told = self.object("result.json") if "result.json" in self else {}
-        drawn = told.get("curve_sha256")  # the first results did not say
+        result = self.object("result.json") if "result.json" in self else {}
+        digest = result.get("curve_sha256")  # the first results did not say
 
         def lines(data: bytes) -> list[dict]:
-            if drawn not in (None, hashlib.sha256(data).hexdigest()):
+            if digest not in (None, hashlib.sha256(data).hexdigest()):
                 raise ValueError("it is not the curve of this result")
             return [_object(line) for line in data.splitlines()]
 
         return self.parsed("metrics.jsonl", lines)
 
     def parsed(self, name: str, parse: Callable = bytes):
-        """What `parse` makes of a file. RunFailed where it is not there, or damaged."""
+        """A file, parsed by `parse`. RunFailed where it is missing or corrupt."""
         try:
             return parse(self.read(name))
         except (OSError, ValueError, RecursionError) as error:
             why = error.strerror if isinstance(error, OSError) else error
-            raise RunFailed(f"{self.place / name} is damaged: {why}") from None
+            raise RunFailed(f"{self.place / name} is corrupt: {why}") from None
 
 
 def _object(data: bytes) -> dict:
@@ -96,16 +96,16 @@ def read_records(folder: str | Path) -> list[Record]:
     """Every run at or below `folder`, by place: in folders of its own, finished or not, and tables.
 
     RRError where there is no folder, or where a table needs pyarrow that is not installed;
-    RunFailed where a table is damaged. A single run is read when it is asked for.
+    RunFailed where a table is corrupt. A single run is read when it is asked for.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise RRError(f"no folder {folder}: a folder of runs, or of records, is expected")
     places = {path.parent for name in ("result.json", "run.json") for path in folder.rglob(name)}
-    found = [read_record(place) for place in places]
+    records = [read_record(place) for place in places]
     for table in folder.rglob("runs.parquet"):
-        found += read_table(table.parent)
-    return sorted(found, key=lambda record: record.place)
+        records += read_table(table.parent)
+    return sorted(records, key=lambda record: record.place)
 
 
 def read_record(folder: str | Path) -> Record:
@@ -125,22 +125,22 @@ def read_table(folder: Path) -> list[Record]:
     if not path.exists():
         return []
     rows = _columns(path)
-    found = []
+    records = []
     for i, name in enumerate(rows["id"]):
         files = {file: functools.partial(rows[text][i].encode) for text, file in TEXTS.items()}
-        drawn = rows["curve_sha256"][i]
-        files["metrics.jsonl"] = functools.partial(_curve, folder / "curves.parquet", name, drawn)
-        found.append(Record(path / name, files))
-    return found
+        digest = rows["curve_sha256"][i]
+        files["metrics.jsonl"] = functools.partial(_curve, folder / "curves.parquet", name, digest)
+        records.append(Record(path / name, files))
+    return records
 
 
 def _columns(path: Path) -> dict[str, list]:
     try:
-        told = checked_file(path, LARGEST_TABLE).stat()
-        return _columns_of(path, told.st_mtime_ns, told.st_size)
+        stat = checked_file(path, LARGEST_TABLE).stat()
+        return _columns_of(path, stat.st_mtime_ns, stat.st_size)
     except (OSError, ValueError, KeyError, NotImplementedError) as error:  # pyarrow's are such
         why = getattr(error, "strerror", None) or (str(error).splitlines() or ["unreadable"])[0]
-        raise RunFailed(f"{path} is damaged: {why}") from None
+        raise RunFailed(f"{path} is corrupt: {why}") from None
 
 
 @functools.lru_cache(maxsize=64)  # a notebook reads the same records again and again
@@ -158,10 +158,10 @@ def _parquet(path: Path):
     return pyarrow.parquet
 
 
-def _curve(path: Path, name: str, drawn: str) -> bytes:
-    told = path.stat()
-    data = _curves(path, told.st_mtime_ns, told.st_size).get(name, b"")
-    if hashlib.sha256(data).hexdigest() != drawn:
+def _curve(path: Path, name: str, digest: str) -> bytes:
+    stat = path.stat()
+    data = _curves(path, stat.st_mtime_ns, stat.st_size).get(name, b"")
+    if hashlib.sha256(data).hexdigest() != digest:
         raise ValueError("it is not the curve of this record")
     return data
 
@@ -212,7 +212,8 @@ def write_table(folder: Path, records: Iterable[Record]) -> None:
 
 def _cells(line: str) -> dict:
     """A line of metrics.jsonl as columns; `text` where they alone do not give it back."""
-    told = json.loads(line)
-    cells = {name: told[name] for name, kind in CURVES.items() if type(told.get(name)) is kind}
+    values = json.loads(line)
+    cells = {name: values[name] for name, kind in CURVES.items()
+             if type(values.get(name)) is kind}  # fmt: skip
     same = _line(cells.get(name) for name in CURVES) == line
     return {**cells, "text": None if same else line}

@@ -1,6 +1,6 @@
-"""Result files to rows: what is in a folder of runs, and what cannot be believed.
+"""Results of a folder of runs as rows.
 
-A damaged file is named and never used; so is a run that was begun and has no result yet.
+A corrupt file is named and never used; so is a run that was begun and has no result yet.
 """
 
 import json
@@ -26,7 +26,7 @@ NEEDED = ("id", "rule", "values", "seed", "lr", "status", "val_loss", *GROUP)
 
 @dataclass
 class Found:
-    """What `scan` met below a folder.
+    """The content of a folder of runs, as `scan` returns it.
 
     Example:
         >>> import tempfile
@@ -36,13 +36,17 @@ class Found:
         Found(rows=[], damaged=[], waiting=[])
     """
 
-    rows: list[dict] = field(default_factory=list)  # results; one with decay branches, a row each
-    damaged: list[tuple[Path, str]] = field(default_factory=list)  # result.json, and what is wrong
+    rows: list[dict] = field(
+        default_factory=list
+    )  # results; one with decay branches, a row per budget
+    damaged: list[tuple[Path, str]] = field(
+        default_factory=list
+    )  # result.json, and why it is corrupt
     waiting: list[Path] = field(default_factory=list)  # folders of runs that have no result yet
 
 
 def problem(row: object) -> str | None:
-    """Why a parsed result.json is not to be believed, or None."""
+    """What is wrong with a parsed result.json, or None."""
     if not isinstance(row, dict):
         return "not a JSON object"
     missing = [name for name in NEEDED if name not in row]
@@ -83,7 +87,7 @@ def _warmup(record: Record) -> dict:
 
 
 def rows_of(record: Record) -> list[dict]:
-    """A run's result as a row, or one per budget. ValueError says why it is not to be believed."""
+    """A run's result as a row, or one per budget. ValueError says why it is corrupt."""
     try:
         row = json.loads(record.read("result.json"), parse_constant=_refuse_constant)
         if isinstance(row, dict):
@@ -91,7 +95,7 @@ def rows_of(record: Record) -> list[dict]:
         wrong = problem(row)
     except OSError as error:
         wrong = error.strerror or str(error)
-    except (ValueError, OverflowError, RecursionError) as error:  # JSON of any kind of damage
+    except (ValueError, OverflowError, RecursionError) as error:  # JSON that is corrupt in any way
         wrong = str(error)
     if wrong:
         raise ValueError(wrong)
@@ -107,22 +111,22 @@ def scan(folder: str | Path) -> Found:
         >>> scan(rr.DATA / "measured" / "mini_arms").damaged
         []
     """
-    found = Found()
+    runs = Found()
     for record in read_records(folder):
         if "result.json" not in record:
-            found.waiting.append(record.place)
+            runs.waiting.append(record.place)
             continue
         try:
-            found.rows += rows_of(record)
+            runs.rows += rows_of(record)
         except ValueError as error:
-            found.damaged.append((record.place / "result.json", str(error)))
-    return found
+            runs.damaged.append((record.place / "result.json", str(error)))
+    return runs
 
 
 def read_results(folder: str | Path) -> list[dict]:
-    """The result of every run below `folder`, sorted by path; with decay branches, a row a budget.
+    """Results of all runs below `folder`, sorted by path; with decay branches, a row per budget.
 
-    A file that cannot be believed is named on stderr and counted, never used; so are folders with
+    A corrupt file is named on stderr and counted, never used; so are folders with
     a run.json and no result yet. Raises RRError where there is no folder or no result.
 
     Example:
@@ -132,14 +136,14 @@ def read_results(folder: str | Path) -> list[dict]:
         >>> {row["rung"] for row in rows}
         {'mini'}
     """
-    found = scan(folder)
-    rows, damaged, waiting = found.rows, len(found.damaged), len(found.waiting)
-    for path, why in found.damaged:
+    runs = scan(folder)
+    rows, corrupt, waiting = runs.rows, len(runs.damaged), len(runs.waiting)
+    for path, why in runs.damaged:
         print(f"rr: left out {path}: {why}", file=sys.stderr)
-    if damaged:
-        print(f"rr: {damaged} damaged of {damaged + len(rows)} results", file=sys.stderr)
+    if corrupt:
+        print(f"rr: {corrupt} corrupt of {corrupt + len(rows)} results", file=sys.stderr)
     if waiting:
-        known = waiting + damaged + len(rows)
+        known = waiting + corrupt + len(rows)
         print(f"rr: {waiting} of {known} runs have no result yet", file=sys.stderr)
     if not rows:
         raise RRError(f"no readable result.json below {folder}: train some runs first")
@@ -147,7 +151,7 @@ def read_results(folder: str | Path) -> list[dict]:
 
 
 def _by_budget(row: dict) -> list[dict]:
-    """A run with decay branches as one row a budget, "<id>/<steps>"; any other as it is."""
+    """A run with decay branches as one row per budget, "<id>/<steps>"; any other as it is."""
     if not row.get("budgets"):
         return [row]
     rest = {name: value for name, value in row.items() if name != "budgets"}

@@ -194,10 +194,10 @@ def _against(row: dict) -> list[str]:
         return [*cells, *[""] * 6, "; ".join(notes + row["notes"])]
     cells += [_signed(row["difference"]), _span(row["lo"], row["hi"])]
     cells += [_chance(row["p"]), _chance(row["holm"])]
-    found = "" if row["detectable"] is None else f"{row['detectable']:.4f}"
+    detectable = "" if row["detectable"] is None else f"{row['detectable']:.4f}"
     ends = "–".join(str(row[end] or "…") for end in ("needed_lo", "needed_hi"))
     needed = "" if row["needed"] is None else f"{row['needed']} ({ends})"
-    return [*cells, found, needed, "; ".join(notes + row["notes"])]
+    return [*cells, detectable, needed, "; ".join(notes + row["notes"])]
 
 
 def csv_text(rows: Sequence[dict]) -> str:

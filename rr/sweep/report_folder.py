@@ -57,11 +57,11 @@ def survey(
     rules = [_arm(words) for words in rules]
     rungs = [_rung(words) for words in rungs]
     recorded = path.resolve().is_relative_to(DATA.resolve())
-    found = scan(path)
+    known = scan(path)
     here = Survey(path, "RUNS" if recorded else str(folder), [], [], _specifications(path))
-    here.damaged = [f"{place.relative_to(path)}: {why}" for place, why in found.damaged]
-    here.begun = [_begun(place, path) for place in found.waiting]
-    for row in found.rows:
+    here.damaged = [f"{place.relative_to(path)}: {why}" for place, why in known.damaged]
+    here.begun = [_begun(place, path) for place in known.waiting]
+    for row in known.rows:
         reason = _outside(row, rungs, rules, seeds)
         if reason:
             here.outside.append(f"{row['id']}: {arm_of(row)}, {reason}")
@@ -113,15 +113,15 @@ def _arm(words: str) -> str:
 
 
 def _specifications(path: Path) -> dict[str, dict]:
-    """run.json by the id that it says; what cannot be read is told of elsewhere."""
-    found = {}
+    """run.json by the id that it says; `scan` names what cannot be read."""
+    by_id = {}
     for record in read_records(path):
         try:
-            told = json.loads(record.read("run.json"))
-            found[told["id"]] = told
+            metadata = json.loads(record.read("run.json"))
+            by_id[metadata["id"]] = metadata
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
-    return found
+    return by_id
 
 
 def _begun(place: Path, folder: Path) -> str:
@@ -129,15 +129,15 @@ def _begun(place: Path, folder: Path) -> str:
     record = read_record(place)
     try:
         spec = json.loads(record.read("run.json"))["run"]
-        told = f"{spec['rung']}, {spec['rule']}, seed {spec['seed']}"
+        words = f"{spec['rung']}, {spec['rule']}, seed {spec['seed']}"
         steps = spec["recipe"]["steps"]
     except (OSError, ValueError, KeyError, TypeError):
-        return f"{place.relative_to(folder)}: its run.json is damaged"
+        return f"{place.relative_to(folder)}: its run.json is corrupt"
     try:
         last = json.loads(record.read("metrics.jsonl").splitlines()[-1])["step"]
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         last = 0
-    return f"{place.relative_to(folder)}: {told}, begun, at step {last} of {steps}"
+    return f"{place.relative_to(folder)}: {words}, begun, at step {last} of {steps}"
 
 
 def _outside(row: dict, rungs: Sequence, rules: Sequence, seeds: Sequence) -> str:

@@ -1,4 +1,4 @@
-"""A record run again: how far the numbers of this machine agree with those that were recorded.
+"""Run a record again and compare: how far this machine reproduces the recorded numbers.
 
 The run is trained by the record's own specification, with its threads, micro-batch and path. Equal
 weights (their SHA-256) are the whole answer. Where a torch, a CPU or a GPU adds in another order,
@@ -29,7 +29,7 @@ TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a record that was run again. Differences are this run − the record, nats."""
+    """The comparison of a record with its repetition: this run − the record, in nats per token."""
 
     id: str
     steps: int  # run again, of those of the record
@@ -38,22 +38,22 @@ class Verdict:
     repeated: float | None  # likewise; None, too, where not all steps were run
     same_bits: bool | None  # of the last weights; None where not all steps were run
     same_status: bool
-    differ: dict[str, tuple]  # of the provenance: what was, what is
+    differ: dict[str, tuple]  # of the metadata: recorded, here
 
     @property
     def gap(self) -> float:
-        """By which it is judged: held-out losses, else the mean of training losses, absolute."""
+        """The absolute gap that is judged: of held-out losses, else the mean over training's."""
         if self.recorded is not None and self.repeated is not None:
             return abs(self.repeated - self.recorded)
         return sum(abs(gap) for _, gap in self.gaps) / len(self.gaps)
 
     @property
     def agrees(self) -> bool:
-        """Whether it ended alike, and no further away than rounding takes a run."""
+        """Whether both ended alike, with losses no further apart than rounding takes them."""
         return bool(self.same_bits) or (self.same_status and self.gap <= TOLERANCE)
 
     def lines(self) -> list[str]:
-        """What was compared, a line each; what of the provenance is not the same."""
+        """The comparison, a line per quantity, and every difference of the metadata."""
         first = next((f"step {step}, by {gap:+.2g}" for step, gap in self.gaps if gap), "none")
         most = max(abs(gap) for _, gap in self.gaps)
         lines = [f"training loss: first of {len(self.gaps)} that differs: {first}; most {most:.2g}"]
@@ -83,27 +83,27 @@ class Verdict:
 def find(name: str, records: str | Path) -> Record:
     """The one finished run called `name`: its folder, or the beginning of its id in `records`."""
     if name and Path(name).is_dir():
-        found = {name: read_record(name)}
+        records_by_id = {name: read_record(name)}
     else:
-        found = {record.place.name: record for record in read_records(records)
-                 if record.place.name.startswith(name)}  # fmt: skip
-    found = {key: record for key, record in found.items() if "result.json" in record}
-    if len(found) != 1 or not name:
-        names = f": {', '.join(sorted(found)[:4])} …" if found else ""
-        raise RRError(f"{len(found)} records in {records} are called {name!r}{names}: give an id, "
+        records_by_id = {record.place.name: record for record in read_records(records)
+                         if record.place.name.startswith(name)}  # fmt: skip
+    ended = {key: record for key, record in records_by_id.items() if "result.json" in record}
+    if len(ended) != 1 or not name:
+        names = f": {', '.join(sorted(ended)[:4])} …" if ended else ""
+        raise RRError(f"{len(ended)} records in {records} are called {name!r}{names}: give an id, "
                       "its first letters, or the folder of a finished run")  # fmt: skip
-    return next(iter(found.values()))
+    return next(iter(ended.values()))
 
 
 def repeatable(record: Record, corpus: str | None = None, tokenizer: str | None = None) -> Run:
     """The run of a record, with its text as it is here. Nothing of the record is imported.
 
     corpus, tokenizer: where the text is, as `rr train` takes them (default: as recorded). RRError
-    where it is not the text that was recorded, RunFailed where the record is damaged or its rule is
+    where it is not the text that was recorded, RunFailed where the record is corrupt or its rule is
     not known here as it was.
     """
-    told, place = record.object("run.json"), record.place
-    run = specification(told, place)
+    metadata, place = record.object("run.json"), record.place
+    run = specification(metadata, place)
     if run.id != record.object("result.json")["id"]:
         raise RunFailed(f"{place}: run.json and result.json are of two runs")
     source = {"corpus": corpus or run.source["corpus"],
@@ -139,7 +139,7 @@ def verify(
     is not here and none was asked for, or where the run does not fit the memory.
     """
     run = repeatable(record, corpus, tokenizer)
-    told, made_by = record.object("result.json"), record.object("run.json")["provenance"]
+    result, made_by = record.object("result.json"), record.object("run.json")["provenance"]
     lines = _losses(record)
     if steps is not None:
         positive("steps", steps)
@@ -177,10 +177,10 @@ def verify(
         id=run.id,
         steps=run.recipe.steps if whole else steps,
         gaps=[(at[0], _gap(was, seen.get(at))) for at, was in lines.items()],
-        recorded=told["val_loss"],
+        recorded=result["val_loss"],
         repeated=now.get("val_loss"),
-        same_bits=_weights(now) == _weights(told) if whole else None,
-        same_status=now.get("status", told["status"]) == told["status"],
+        same_bits=_weights(now) == _weights(result) if whole else None,
+        same_status=now.get("status", result["status"]) == result["status"],
         differ={name: (was, mine.get(name)) for name, was in made_by.items()
                 if mine.get(name) != was},
     )  # fmt: skip

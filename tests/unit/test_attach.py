@@ -352,7 +352,7 @@ def attached(**more):
         vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
         intermediate_size=48, use_parallel_residual=False)), "standard", values="identity"),
      "needs a value projection .* query_key_value"),
-    (lambda to: rr.attach(tiny("GPT2"), "review", weights=to), "no folder of save_pretrained"),
+    (lambda to: rr.attach(tiny("GPT2"), "review", weights=to), "not a folder of save_pretrained"),
     (lambda to: tiny("GPT2").save_pretrained(to) or rr.attach(tiny("GPT2"), "review", weights=to),
      "saved without a rule"),
     (lambda to: attached().save_pretrained(to) or rr.attach(tiny("GPT2"), "constant", weights=to),
@@ -372,7 +372,7 @@ def test_damaged_weights_are_refused(tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_bytes(path.read_bytes()[:100])
     model = tiny("GPT2")
-    with pytest.raises(rr.RRError, match="is damaged"):
+    with pytest.raises(rr.RRError, match="is corrupt"):
         rr.attach(model, "review", weights=tmp_path)
     assert not hasattr(model, "rr_residuals")
     rr.attach(model, "standard")  # nothing is left behind

@@ -84,7 +84,7 @@ def test_a_damaged_curve_is_refused(tmp_path):
     lines = map(json.loads, (home / "metrics.jsonl").read_text().splitlines())
     assert row["curve"] == {line["step"]: line["loss"] for line in lines if "loss" in line}
     (home / "metrics.jsonl").write_text("{")
-    with pytest.raises(rr.RRError, match="metrics.jsonl is damaged"):
+    with pytest.raises(rr.RRError, match="metrics.jsonl is corrupt"):
         read_curves(tmp_path)
     with pytest.raises(rr.RRError, match="no result.json"):
         read_curves(rr.DATA / "published")

@@ -218,13 +218,13 @@ def test_bad_words_are_one_line(more, says, long_csv, capsys):
     ("lines", "says"),
     [
         (["a,0,3.0", "a,0,3.1", "b,0,2.9"], "two losses: .*--step"),
-        (["a,0,3.0", "a,1,oops", "b,0,2.9"], "line 3: 'loss' is 'oops'"),
+        (["a,0,3.0", "a,1,oops", "b,0,2.9"], "line 3: 'loss' .* got 'oops'"),
         (["a,0,3.0", ",1,3.0"], "line 3: 'arm' is empty"),
         (["a,0,3.0", "a,1,3.1", "b,5,3.0", "b,6,3.1"], "shares two finished seeds.*--unpaired"),
         (["a,0,3.0", "b,0,3.1"], "two finished seeds"),
         (["a,0,3.0", "a,1,3.1"], "only arm"),
         (["a,0,nan", "a,1,", "b,0,3.0", "b,1,3.0"], "two finished seeds"),
-        ([], "a file with a loss"),
+        ([], "with a loss"),
     ],
 )
 def test_tables_that_cannot_be_compared(lines, says, tmp_path):

@@ -179,9 +179,9 @@ def a_path(place):
 
 @pytest.mark.parametrize(
     ("damage", "says"),
-    [(unfinish, "no result.json"), (damage_result, "result.json is damaged"),
-     (damage_curve, "metrics.jsonl is damaged"), (other_seed, "is not run"),
-     *((a_path(place), "only names are accepted")
+    [(unfinish, "no result.json"), (damage_result, "result.json is corrupt"),
+     (damage_curve, "metrics.jsonl is corrupt"), (other_seed, "is not run"),
+     *((a_path(place), "would record the path")
        for place in ("/home/ada/rr", "built in ~/rr", "file:../text", "C:\\rr"))],
 )  # fmt: skip
 def test_a_run_that_is_refused_is_named_and_nothing_is_written(damage, says, folder, tmp_path):
@@ -250,11 +250,11 @@ def test_a_damaged_table_is_refused(folder, tmp_path):
                 assert told[2] == (folder / "metrics.jsonl").read_bytes()
                 assert told[1] == (folder / "result.json").read_bytes()
         (tmp_path / name).write_bytes(whole[:-9])
-        with pytest.raises(RunFailed, match="is damaged"):
+        with pytest.raises(RunFailed, match="is corrupt"):
             read_records(tmp_path)[0].curve()
         (tmp_path / name).write_bytes(whole)
     (tmp_path / "curves.parquet").unlink()
-    with pytest.raises(RunFailed, match="metrics.jsonl is damaged: No such file"):
+    with pytest.raises(RunFailed, match="metrics.jsonl is corrupt: No such file"):
         read_records(tmp_path)[0].curve()
 
 

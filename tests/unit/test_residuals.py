@@ -184,15 +184,15 @@ def test_a_branch_takes_and_returns_more():
 
 
 @pytest.mark.parametrize(("call", "words"), [
-    (lambda: rr.Residuals("standard", 0, 2), "dim"),
-    (lambda: rr.Residuals("standard", 8, 2, n_head=3), "must divide dim = 8, got 3"),
+    (lambda: rr.Residuals("standard", 0, 2), "dim must be"),
+    (lambda: rr.Residuals("standard", 8, 2, n_head=3), "multiple of n_head, got 8 and 3"),
     (lambda: rr.Residuals("reveiw", 8, 2), "did you mean review"),
-    (lambda: rr.Residuals("attnres", 8, 2, loops=2), "loops=1"),
+    (lambda: rr.Residuals("attnres", 8, 2, loops=2), "needs loops=1, got 2"),
     (lambda: rr.Residuals("standard:per_pass=1", 8, 2, loops=2, norm=False), "per_pass=0"),
     (lambda: rr.Residuals("standard", 8, 2, seed=-1), "integer ≥ 0, got -1"),
     (lambda: rr.Residuals("nowhere.py:Rule", 8, 2), "no file 'nowhere.py'"),
     (lambda: rr.Residuals("standard", 8, 2).open(torch.zeros(1, 3, 6)), r"got \(1, 3, 6\)"),
-    (lambda: rr.Residuals("standard", 8, 2).open(torch.zeros(3, 8)), r"must be \(windows"),
+    (lambda: rr.Residuals("standard", 8, 2).open(torch.zeros(3, 8)), r"tokens, dim = 8\)"),
     (lambda: rr.Residuals("standard", 8, 2)[1](torch.zeros(1, 3, 8), nn.Linear(8, 6)),
      r"sublayer 2 must return \(1, 3, 8\).* got \(1, 3, 6\)"),
 ])  # fmt: skip

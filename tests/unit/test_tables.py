@@ -136,7 +136,7 @@ def test_read_results_names_damaged_files(tmp_path, capsys):
     said = capsys.readouterr().err
     for name in ("truncated", "nan", "lossless", "list", "fieldless"):
         assert f"{name}/result.json" in said
-    assert "5 damaged of 15" in said and "1 of 16 runs have no result yet" in said
+    assert "5 corrupt of 15" in said and "1 of 16 runs have no result yet" in said
     assert "good" not in said
 
 
@@ -322,7 +322,7 @@ def test_every_kind_of_damage_is_named(tmp_path, capsys):
     assert [row["id"] for row in found.rows] == [RUNS[0]["id"]]
     assert read_results(tmp_path) == found.rows
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == len(broken) + 2 and "11 damaged of 12" in said[-1]
+    assert len(said) == len(broken) + 2 and "11 corrupt of 12" in said[-1]
 
 
 # ---- The forms -----------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ def test_a_damaged_record_is_refused(made, tmp_path):
         repeatable(record)
     path = changed(made[1], tmp_path / "b", "result.json", lambda told: None).place / "result.json"
     path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
-    with pytest.raises(RunFailed, match="result.json is damaged"):
+    with pytest.raises(RunFailed, match="result.json is corrupt"):
         verify.verify(read_record(path.parent))
 
 
