@@ -73,6 +73,17 @@ def attach(
     Raises RRError, one line: for another kind of model (`rr.Residuals` is the way into your own
     code), one that has a rule already, an unknown rule, a rule in a file that was not allowed
     (`rr.allow_rule`), or weights of other rules.
+
+    Example:
+        >>> import torch, transformers
+        >>> import rr
+        >>> shape = transformers.GPT2Config(vocab_size=60, n_embd=16, n_layer=2, n_head=2)
+        >>> model = transformers.GPT2LMHeadModel(shape).eval()
+        >>> ids = torch.arange(8)[None]
+        >>> before = model(ids).logits
+        >>> model = rr.attach(model, "standard")
+        >>> torch.equal(model(ids).logits, before), model.config.rr_residuals["rule"]
+        (True, 'standard')
     """
     if any(isinstance(module, Attached) for module in model.modules()):
         raise RRError("this model has a residual rule attached already: rr.detach(model) first")
@@ -104,6 +115,17 @@ def detach(model: nn.Module) -> nn.Module:
 
     The model then computes what its own weights, as they are now, compute without a rule. Raises
     RRError where it has none.
+
+    Example:
+        >>> import torch, transformers
+        >>> import rr
+        >>> shape = transformers.GPT2Config(vocab_size=60, n_embd=16, n_layer=2, n_head=2)
+        >>> model = transformers.GPT2LMHeadModel(shape).eval()
+        >>> ids = torch.arange(8)[None]
+        >>> before = model(ids).logits
+        >>> model = rr.detach(rr.attach(model, "review"))
+        >>> torch.equal(model(ids).logits, before)
+        True
     """
     attached = getattr(model, NAME, None)
     if not isinstance(attached, Attached):

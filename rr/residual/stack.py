@@ -65,6 +65,16 @@ class Residuals(nn.Module):
 
     or, with another law for all else, `branch_gain(i)` times it for the matrix that ends a branch.
     Raises RRError, one line, for an unknown rule, one that cannot be looped, or a wrong size.
+
+    Example:
+        >>> import torch
+        >>> import rr
+        >>> res = rr.Residuals("hyper-connections", dim=16, n_layer=1, n_head=2)
+        >>> state = res.open(torch.zeros(2, 5, 16))
+        >>> for sublayer in range(len(res)):
+        ...     state = res[sublayer](state, torch.tanh)
+        >>> tuple(state.shape), tuple(res.close(state).shape)
+        ((2, 5, 4, 16), (2, 5, 16))
     """
 
     def __init__(

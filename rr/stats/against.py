@@ -21,6 +21,17 @@ def against(rows: Sequence[Mapping], baseline: str, design: str, level: float = 
     `needed`: an sd of few seeds is hardly known. What cannot be made is None; `notes` say why.
 
     Raises RRError for an unknown baseline or design, a single arm, or where no arm can be compared.
+
+    Example:
+        >>> from rr.stats import against
+        >>> losses = {"a": [3.1, 3.2, 3.3], "b": [2.9, 3.1, 3.0]}
+        >>> rows = [
+        ...     {"arm": arm, "seed": seed, "val_loss": loss, "status": "finished", "step": None}
+        ...     for arm in losses
+        ...     for seed, loss in enumerate(losses[arm])
+        ... ]
+        >>> round(against(rows, baseline="a", design="paired")[1]["difference"], 3)
+        -0.2
     """
     arms = list(dict.fromkeys(row["arm"] for row in rows))
     if baseline not in arms:

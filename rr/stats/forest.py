@@ -20,6 +20,17 @@ def forest(rows: Sequence[dict], unit: str = "loss") -> str:
 
     A filled mark has a p below 0.05 after Holm's correction; a small dot is one pair. Arms that
     could not be compared say so in words. Raises RRError where there is no comparison.
+
+    Example:
+        >>> from rr.stats import against, forest
+        >>> losses = {"a": [3.1, 3.2, 3.3], "b": [2.9, 3.1, 3.0]}
+        >>> rows = [
+        ...     {"arm": arm, "seed": seed, "val_loss": loss, "status": "finished", "step": None}
+        ...     for arm in losses
+        ...     for seed, loss in enumerate(losses[arm])
+        ... ]
+        >>> forest(against(rows, baseline="a", design="paired"))[:4]
+        '<svg'
     """
     shown = [row for row in rows if row["baseline"]]
     ends = [

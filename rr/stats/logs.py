@@ -38,6 +38,17 @@ def read_logs(
     val_loss None; so does an empty one where there is no step. val_loss is in the unit of the
     column. Raises RRError for a missing column, a name that does not fit the pattern, a word that
     is no number, a run with two losses at one step, or where there is no loss.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from rr.stats import read_logs
+        >>> text = "arm,seed,loss\\na,0,3.1\\na,1,3.2\\nb,0,2.9\\nb,1,3.1"
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "runs.csv")
+        ...     _ = path.write_text(text)
+        ...     rows = read_logs([path], loss="loss", arm="arm", seed="seed")
+        >>> rows[0]["arm"], rows[0]["val_loss"], len(rows)
+        ('a', 3.1, 4)
     """
     names = _Names(run, arm, seed)
     curves: dict[tuple, dict] = {}

@@ -46,6 +46,13 @@ class Record:
     """A run's files, wherever they lie.
 
     place: its folder; a record in a table has `…/runs.parquet/ID`, which names it in messages.
+
+    Example:
+        >>> import rr
+        >>> from rr.stats import read_records
+        >>> record = read_records(rr.DATA / "measured" / "mini_arms")[0]
+        >>> "result.json" in record, record.curve()[0]["step"]
+        (True, 1)
     """
 
     place: Path
@@ -97,6 +104,13 @@ def read_records(folder: str | Path) -> list[Record]:
 
     RRError where there is no folder, or where a table needs pyarrow that is not installed;
     RunFailed where a table is corrupt. A single run is read when it is asked for.
+
+    Example:
+        >>> import rr
+        >>> from rr.stats import read_records
+        >>> records = read_records(rr.DATA / "measured" / "mini_arms")
+        >>> {record.object("result.json")["rung"] for record in records}
+        {'mini'}
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -109,7 +123,19 @@ def read_records(folder: str | Path) -> list[Record]:
 
 
 def read_record(folder: str | Path) -> Record:
-    """The run in a folder of its own, finished or not."""
+    """The run in a folder of its own, finished or not.
+
+    Example:
+        >>> import tempfile
+        >>> import rr
+        >>> from rr.stats import read_record
+        >>> tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
+        >>> run = rr.plan(tiny, steps=2, batch=1, eval_batches=1)
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     record = read_record(rr.train(run, out, log=lambda line: None))
+        ...     record.object("result.json")["steps"]
+        2
+    """
     place = Path(folder)
     files = {name: functools.partial(file_bytes, place / name, limit)
              for name, limit in LARGEST.items() if (place / name).exists()}  # fmt: skip

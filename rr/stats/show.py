@@ -170,7 +170,19 @@ def markdown(rows: Sequence[dict]) -> str:
 
 
 def render_against(rows: Sequence[dict], pipes: bool = False) -> str:
-    """The table of `against()` as text, or as Markdown. Diverged runs are marked with ✗."""
+    """The table of `against()` as text, or as Markdown. Diverged runs are marked with ✗.
+
+    Example:
+        >>> from rr.stats import against, render_against
+        >>> losses = {"a": [3.1, 3.2, 3.3], "b": [2.9, 3.1, 3.0]}
+        >>> rows = [
+        ...     {"arm": arm, "seed": seed, "val_loss": loss, "status": "finished", "step": None}
+        ...     for arm in losses
+        ...     for seed, loss in enumerate(losses[arm])
+        ... ]
+        >>> "−0.2" in render_against(against(rows, baseline="a", design="paired"))
+        True
+    """
     lines = [_against(row) for row in rows]
     tests = sum(row["baseline"] is not None for row in rows)
     foot = FOOT_AGAINST.format(

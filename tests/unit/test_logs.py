@@ -279,9 +279,9 @@ def test_power_beforehand(capsys):
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [("--sd 1", "--effect, --seeds"), ("--sd -1 --seeds 3", "sd is -1"), ("--seeds 3", "--sd"),
-     ("--sd 1 --seeds 1", "from 2 on"), ("--sd 1 --effect 0", "gap is 0"),
-     ("--sd 1 --seeds 3 --comparisons 0", "comparisons is 0")],
+    [("--sd 1", "--effect, --seeds"), ("--sd -1 --seeds 3", "sd must be"), ("--seeds 3", "--sd"),
+     ("--sd 1 --seeds 1", "integer ≥ 2"), ("--sd 1 --effect 0", "gap must not be 0"),
+     ("--sd 1 --seeds 3 --comparisons 0", "comparisons must be")],
 )  # fmt: skip
 def test_a_plan_without_sense_is_one_line(words, says, capsys):
     assert cli.main(["power", *words.split()]) == 2

@@ -265,7 +265,7 @@ def test_a_text_that_was_changed_within_a_table_does_not_count(folder, tmp_path,
     runs.to_parquet(tmp_path / "runs.parquet")
     with pytest.raises(RRError, match="no readable result"):
         stats.read_results(tmp_path)
-    assert f"runs.parquet/{folder.name}/result.json: its seal" in capsys.readouterr().err
+    assert f"runs.parquet/{folder.name}/result.json: checksum mismatch" in capsys.readouterr().err
 
 
 def test_without_pyarrow_folders_are_read_and_tables_named(folder, tmp_path, monkeypatch):

@@ -239,7 +239,7 @@ def test_a_specification_of_other_types_is_one_line(foreign, rule, where):
         record["run"][where] = rule
         record["run"]["model"]["rule"] = record["run"]["rule"]
     io.write_record(folder / "run.json", record)
-    refused(lambda: rr.load(folder), "is damaged", kind=RunFailed)
+    refused(lambda: rr.load(folder), "is corrupt", kind=RunFailed)
 
 
 def test_a_given_rule_has_to_be_the_run_s(foreign, tmp_path):

@@ -196,7 +196,7 @@ def test_a_waterfall_draws_each_difference():
     drawn = [(bar.get_x(), bar.get_width(), bool(bar.get_hatch())) for bar in ax.patches]
     assert drawn == [(0, 5, False), (3, 2, False), (3, 0.5, True), (0, 3.5, False)]
     assert [text.get_text().strip() for text in ax.texts] == ["5.00", "−2.00", "+0.50", "3.50"]
-    with pytest.raises(RRError, match="two or more"):
+    with pytest.raises(RRError, match="at least two"):
         figures.waterfall(ax, [("alone", 1.0)])
 
 

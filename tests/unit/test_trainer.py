@@ -626,9 +626,9 @@ def test_a_table_has_a_row_for_each_budget(planned, alone, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"budgets": [8, 4]}, "rising"),
-        ({"budgets": [4, 4]}, "rising"),
-        ({"budgets": [0, 4]}, "at least 1"),
+        ({"budgets": [8, 4]}, "increasing"),
+        ({"budgets": [4, 4]}, "increasing"),
+        ({"budgets": [0, 4]}, "integer ≥ 1"),
         ({"budgets": []}, "budgets is empty"),
         ({"budgets": [4, 8], "steps": 8}, "beside budgets"),
         ({"budgets": [4, 8], "protocol": "paper"}, "plateau"),
