@@ -137,11 +137,12 @@ def as_llama(model: rr.Model, **more):
     return other
 
 
-NORMED = [rule for rule in RULES if rule not in ("rezero", "fixup", "deepnorm")]
+# Each sublayer with a norm of its own, as a block of `transformers` has it.
+NORMED = [rule for rule in RULES if rule not in ("rezero", "fixup", "deepnorm", "parallel")]
 
 
 @pytest.mark.parametrize(("rule", "values"), [
-    *((rule, "own") for rule in [*NORMED, "rezero:norm=pre"]),
+    *((rule, "own") for rule in [*NORMED, "rezero:norm=pre", "parallel:norm=own"]),
     *(("standard", values) for values in REGISTRY["values"]), ("review", "identity"),
     ("hyper-connections:sinkhorn=1", "svformer"), ("attnres", "learnable-plus"),
     ("standard", "neutreno:residual=1"),
@@ -293,7 +294,7 @@ def test_a_copy_has_rules_of_its_own():
 
 
 def test_svformer_says_that_the_cache_stays_as_large():
-    with pytest.warns(UserWarning, match="cache goes on holding the values of every block"):
+    with pytest.warns(UserWarning, match="cache still holds the values of every block"):
         model = rr.attach(tiny("Llama"), "standard", values="svformer")
     values = model(IDX, use_cache=True).past_key_values
     first, second = (values.layers[i].values for i in range(2))

@@ -315,7 +315,7 @@ def test_options_of_a_rule_in_a_file_are_held_to_what_it_declares(tmp_path):
     for given, words in (
         ("c=often", "HalfStep: c must be a finite number, got often"),
         ("k=1", "rule 'HalfStep' has no option 'k'"),
-        ("c", "options are written name:key=value"),
+        ("c", "expected name:key=value"),
     ):
         with pytest.raises(RRError, match=words):
             plan(f"{path}:HalfStep:{given}")
