@@ -313,7 +313,7 @@ def test_every_place_that_prints_commands_is_read():
         assert ("README.md", "rr", verb) in found
     for where, program, word in (
         ("README.md", "make", "book"), ("README.md", "torchrun", "--nproc-per-node"),
-        ("README.md", "papermill", "notebooks/03_depth_stability.ipynb"),
+        ("README.md", "papermill", "--engine"),
         ("CONTRIBUTING.md", "make", "faults"), ("CONTRIBUTING.md", "rr", "train"),
         ("17_running_it.ipynb", "rr", "prepare"), ("17_running_it.ipynb", "rr", "plan"),
         ("slurm.sbatch", "rr", "sweep"), ("runpod_start.sh", "rr", "sweep"),
