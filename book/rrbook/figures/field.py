@@ -8,17 +8,7 @@ from matplotlib.lines import Line2D
 
 from rr.config import RRError
 
-from .style import BLUE, CARD, GREEN, HALO, INK, ORANGE, PURPLE, SOFT, VERMILLION
-
-# (colour, marker) of a family of rules
-FAMILIES = {
-    "scale": (INK, "o"),
-    "gate": (BLUE, "D"),
-    "carry": (VERMILLION, "v"),
-    "look-back": (GREEN, "^"),
-    "streams": (PURPLE, "s"),
-    "values": (ORANGE, "p"),  # a shape with room for a hole
-}
+from .style import CARD, FAMILIES, HALO, LOOKS, SOFT, style_of
 
 
 def rule_ranking(
@@ -46,6 +36,8 @@ def rule_ranking(
     for place, arm in enumerate(order):
         row = by_arm[arm]
         colour, marker = FAMILIES[families[arm]]
+        if families[arm] != "values" and arm.partition(":")[0] in LOOKS:
+            colour, marker = (style_of(arm)[key] for key in ("color", "marker"))
         if row["baseline"] is None:
             ax.text(0, place, " baseline ", va="center", ha="center", color=SOFT, fontsize=9,
                     path_effects=HALO)  # fmt: skip
