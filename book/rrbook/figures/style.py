@@ -192,10 +192,10 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
 
 def letters_on(colour: str) -> str:
     """The colour of letters that stand on a surface of this colour of the palette."""
-    if colour in (BLUE, VERMILLION, GREEN):
-        return ON_DARK
-    if colour in (INK, SOFT):
+    if colour in (INK, SOFT, BLUE):
         return CARD
+    if colour in (VERMILLION, GREEN):
+        return ON_DARK
     return ON_LIGHT if colour in (ORANGE, SKY, PURPLE) else INK
 
 

@@ -1,9 +1,9 @@
 """A figure as SVG that takes the colours of the page it stands on: light, dark or print.
 
-The neutral colours of `style.py` (letters, axes, grid, background) and the darkened ones of
-coloured words become CSS variables, each with its own value as the fallback; the hues of the
-palette are read on either ground and stay. Letters are text, in the reader's own sans-serif. Where
-a page sets no variable the figure is the near-white card of its PNG.
+The neutral colours of `style.py` (letters, axes, grid, background), its two blues and the darkened
+colours of words become CSS variables, each with its own value as the fallback; the other hues are
+read on either ground and stay. Letters are text, in the reader's own sans-serif. Where a page sets
+no variable the figure is the near-white card of its PNG.
 """
 
 import io
@@ -34,7 +34,8 @@ from .style import (
 FAMILY = "var(--rr-fig-font, system-ui, sans-serif)"
 DENSE = 3000  # vertices of one line or collection, above which it is drawn as a picture
 THEMED = {"ink": INK, "soft": SOFT, "grid": GRID, "card": CARD,
-          "quiet": QUIET, "empty": EMPTY}  # fmt: skip
+          "quiet": QUIET, "empty": EMPTY,
+          "blue": BLUE, "sky": SKY}  # fmt: skip
 HUES = {"blue": BLUE, "vermillion": VERMILLION, "green": GREEN,
         "orange": ORANGE, "sky": SKY, "purple": PURPLE}  # fmt: skip
 
