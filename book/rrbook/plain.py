@@ -229,6 +229,8 @@ class Edition:
         if FOLDED & {*tags(cell)} or self.markdown.solution:
             _fold(cell, outputs=bool(self.markdown.solution))
         for output in cell.outputs:
+            if "image/png" in output.get("data", {}):  # whose card is read on any ground
+                output.data.pop("image/svg+xml", None)
             if "image/png" in output.get("data", {}) and "alt" in shown.get("image", {}):
                 output.metadata["image/png"] = {"alt": shown["image"]["alt"]}
         if "figure" not in shown:

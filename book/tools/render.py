@@ -22,6 +22,7 @@ from pathlib import Path
 
 import bootstrap
 import drawings
+import folding
 import home
 import reference
 import yaml
@@ -59,8 +60,9 @@ def stage(folder: Path, executed: Path | None, picks: list[str]) -> None:
             for cell in notebook.cells:
                 if "bootstrap" in tags(cell):
                     cell.source = bootstrap.source(place, home.version())
-        write(notebook, folder / "notebooks" / path.name)
         write(plain.convert(notebook, path.stem), folder / home.PLAIN / path.name)
+        folding.fold(notebook)
+        write(notebook, folder / "notebooks" / path.name)
     listed = (ROOT / "book" / "_toc.yml").read_text(encoding="utf-8")
     reference.write_pages(folder / "book" / "api", re.findall(r"file: book/api/(\S+)", listed))
     toc = yaml.safe_load(listed)

@@ -1,6 +1,7 @@
 """The book's Sphinx extension: the home address, the plain edition's buttons, offline scripts,
-quoted and computed figures, check badges."""
+quoted and computed figures, figures in the page's colours, check badges."""
 
+import html
 import re
 from pathlib import Path
 
@@ -114,6 +115,36 @@ class Known(SphinxRole):
         return [nodes.inline(self.rawtext, words, classes=["rr-known"])], []
 
 
+def inline_figures(app: Sphinx, doctree: nodes.document) -> None:
+    """Put the cells' SVG into the page itself, where its colours follow the theme.
+
+    Names inside a figure get the figure's own in front, so that they are unique on the page. A
+    phone scrolls the box, because smaller letters could not be read.
+    """
+    for place, image in enumerate(list(doctree.findall(nodes.image))):
+        path = Path(app.srcdir, image["uri"].removeprefix("/"))
+        if "cell_output" not in _classes_above(image) or path.suffix != ".svg":
+            continue
+        text = path.read_text(encoding="utf-8")
+        names = re.findall(r'\bid="([^"]+)"', text)
+        for name in sorted(names, key=len, reverse=True):
+            text = re.sub(rf'(\bid="|#){re.escape(name)}(?=["\)])', rf"\1f{place}-{name}", text)
+        alt = html.escape(image.get("alt", ""))
+        text = text.replace("<svg ", f'<svg class="rr-figure" role="img" aria-label="{alt}" ', 1)
+        box = (
+            f'<div class="rr-figure-box" tabindex="0" role="group" aria-label="figure">{text}</div>'
+        )
+        image.replace_self(nodes.raw("", box, format="html"))
+
+
+def _classes_above(node: nodes.Node) -> set[str]:
+    found: set[str] = set()
+    while node is not None:
+        found |= {*node.get("classes", ())} if isinstance(node, nodes.Element) else set()
+        node = node.parent
+    return found
+
+
 def badge(app: Sphinx, doctree: nodes.document) -> None:
     """Under every figure, say on the page how it is checked, with a link to the kinds."""
     for cell in doctree.findall(nodes.container):
@@ -136,6 +167,8 @@ def badge(app: Sphinx, doctree: nodes.document) -> None:
 def setup(app: Sphinx) -> dict:
     app.connect("config-inited", configure)
     app.connect("config-inited", without_thebe)
+    # before Sphinx collects the images that are files
+    app.connect("doctree-read", inline_figures, priority=400)
     app.connect("doctree-read", badge)
     app.connect("html-page-context", plain_edition, priority=502)  # the theme's buttons are there
     app.add_role("quoted", Quoted())

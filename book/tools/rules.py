@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import bootstrap
+import folding
 import nbformat
 import papermill
 from IPython.core.inputtransformer2 import TransformerManager
@@ -219,7 +220,21 @@ def _figures(notebook: nbformat.NotebookNode) -> Iterator[str]:
         yield f"figure name {twice!r} is used twice"
 
 
+def _folded(notebook: nbformat.NotebookNode) -> Iterator[str]:
+    """The page folds what is long or plumbing; what stays open must be little, and the idea."""
+    shown = folding.open_cells(notebook)
+    if len(shown) > folding.CELLS:
+        yield f"the page shows {len(shown)} code cells; at most {folding.CELLS}: tag hide-input"
+    for cell in notebook.cells:
+        if cell.get("id") == "by-hand" and cell not in shown:
+            yield (
+                f"cell 'by-hand': the page folds it: at most {folding.LINES} lines of"
+                f" {folding.COLUMNS} characters"
+            )
+
+
 def _chapter(notebook: nbformat.NotebookNode) -> Iterator[str]:
+    yield from _folded(notebook)
     cells = [cell for cell in code_cells(notebook) if "bootstrap" not in tags(cell)]
     if len(cells) not in CELLS:
         yield f"has {len(cells)} code cells; {CELLS.start} to {CELLS.stop - 1}"

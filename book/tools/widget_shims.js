@@ -1,4 +1,4 @@
-// Three small bridges between the theme, MathJax 3 and the widget manager; loaded before it.
+// Four small bridges between the theme, MathJax 3 and the widget manager; loaded before it.
 (function () {
   // The widget manager finds its icon fonts beside where require.js thinks that it is: beside us.
   window.require.config({ baseUrl: new URL(".", document.currentScript.src).href });
@@ -24,4 +24,14 @@
     }
   }
   window.addEventListener("load", hub);
+
+  // The handle of a slider has no name for screen readers; the words beside it are its label.
+  function named() {
+    document.querySelectorAll("[role=slider]:not([aria-label])").forEach(function (handle) {
+      var box = handle.closest(".jupyter-widgets.widget-inline-hbox, .jupyter-widgets.widget-inline-vbox");
+      var label = box && box.querySelector(".widget-label");
+      if (label && label.textContent) handle.setAttribute("aria-label", label.textContent);
+    });
+  }
+  new MutationObserver(named).observe(document, { childList: true, subtree: true });
 })();

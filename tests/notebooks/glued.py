@@ -6,7 +6,8 @@ A value that a cell glues for the prose may be trained or measured, and such a n
 another CPU. Glued values are compared by name: a text's words to the letter, numbers within 5 %,
 and those that stand rounded in a text within one unit of their last decimal. A number that moves
 more than that belongs in a cell with the tag `nbval-ignore-output`. stderr (a library's warning
-under a newer Python) is left out. All other text and HTML stays as nbval has it, to the letter.
+under a newer Python) is left out, and so are figures. All other text and HTML stays as nbval has
+it, to the letter.
 """
 
 import math
@@ -22,7 +23,7 @@ RELATIVE, SMALLEST = 0.05, 1e-6
 
 def pytest_collectstart(collector) -> None:
     if isinstance(collector, IPyNbFile):
-        collector.skip_compare += ("stderr",)
+        collector.skip_compare += ("stderr", "image/svg+xml")
 
 
 def pytest_itemcollected(item) -> None:

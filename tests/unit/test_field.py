@@ -230,7 +230,9 @@ def test_ranking_fills_only_what_survives_the_correction():
     families = dict.fromkeys(order, "gate")
     _, ax = figures.canvas()
     figures.rule_ranking(ax, rows, order, families)
-    marks = [line for line in ax.lines if line.get_marker() == "D"]
+    key = [line for line in ax.lines if line.get_gid() == "key"]
+    assert [line.get_marker() for line in key[:4]] == ["o", "D", "^", "h"]  # as everywhere
+    marks = [line for line in ax.lines if line not in key and line.get_marker() in ("D", "^")]
     fills = [mark.get_markerfacecolor() for mark in marks]
     assert [mark.get_xdata()[0] for mark in marks] == [-0.1, 0.02]
     assert fills == [figures.BLUE, figures.CARD]

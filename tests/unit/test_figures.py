@@ -1,8 +1,10 @@
 """Figures show the data that they were given: tested on what is drawn, not on pixels."""
 
 import math
+import re
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -14,8 +16,11 @@ from matplotlib import colors  # noqa: E402
 from matplotlib import pyplot as plt  # noqa: E402
 
 from rr import stats  # noqa: E402
+from rr.analysis.rule_anatomy import anatomy  # noqa: E402
 from rr.config import RRError  # noqa: E402
+from rr.model.ladder import REGISTRY  # noqa: E402
 from rrbook import figures  # noqa: E402
+from rrbook.figures.svg import svg, variables  # noqa: E402
 
 RULES = ["standard", "constant", "highway", "review", "review-convex", "highway-carry"]
 
@@ -42,21 +47,53 @@ def words(ax):
 
 
 def test_styles_are_fixed_and_tell_rules_apart():
-    styles = [figures.style_of(rule) for rule in RULES]
-    for key in ("color", "marker"):
-        assert len({style[key] for style in styles}) == len(RULES)
-    # Okabe and Ito's published palette, with a near-black in place of black
-    palette = "#E69F00 #56B4E9 #009E73 #0072B2 #D55E00 #CC79A7".split()
-    assert {style["color"] for style in styles[1:]} <= set(palette)
-    assert figures.style_of("review") == {"color": "#0072B2", "marker": "D", "linestyle": "-"}
+    styles = {rule: figures.style_of(rule) for rule in REGISTRY["residual"]}
+    seen = [(look["color"], look["marker"]) for look in styles.values()]
+    assert len(set(seen)) == len(seen)
+    assert len({styles[rule]["marker"] for rule in RULES}) == len(RULES)
+    assert styles["review"] == {"color": "#0072B2", "marker": "D", "linestyle": "-"}
     optioned = figures.style_of("review:rank=64")
     assert optioned["color"] == "#0072B2" and optioned["linestyle"] == ":"
-    # a name that is not known yet has the same style in another process with another hash seed
-    script = "from rrbook.figures import style_of; print(style_of('layerscale'))"
+    # a reader's own rule has the same style in another process with another hash seed
+    script = "from rrbook.figures import style_of; print(style_of('damped'))"
     command = [sys.executable, "-c", script]
     again = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert again.stdout.strip() == str(figures.style_of("layerscale"))
-    assert figures.style_of("layerscale")["marker"] not in {style["marker"] for style in styles}
+    assert again.stdout.strip() == str(figures.style_of("damped"))
+
+
+@pytest.mark.parametrize("rule", sorted(REGISTRY["residual"]))
+def test_a_rule_has_the_hue_of_the_family_that_its_class_shows(rule):
+    # Okabe and Ito's published palette: sky is the gates' second blue, black the baseline's
+    hue, _ = figures.FAMILIES[anatomy(rule)["family"]]
+    also = {"#0072B2": "#56B4E9"}.get(hue, hue)
+    expected = {figures.INK} if rule == "standard" else {hue, also}
+    assert figures.style_of(rule)["color"] in expected
+
+
+def _drawn():
+    fig, ax = figures.canvas()
+    figures.stream_norms(ax, [0, 1, 2], {"standard": [1.0, 1.4, 1.7], "review": [1.0, 0.7, 0.6]})
+    text = svg(fig)
+    plt.close(fig)
+    return text
+
+
+def test_an_svg_has_letters_and_colours_that_a_page_can_set():
+    text = _drawn()
+    ElementTree.fromstring(text)
+    assert text == _drawn()  # ids and all: nothing random, no date
+    named = re.findall(r"<text[^>]*>([^<]+)</text>", text)
+    assert {"standard", "review", "sublayer", "rms of the stream"} <= set(named)
+    for colour in (figures.INK, figures.SOFT, figures.GRID, figures.CARD):
+        name = variables()[colour]
+        assert f"var({name}, {colour})" in text and f": {colour}" not in text
+    assert "<style" not in text and len(text) < 150_000
+
+
+def test_a_dense_line_is_a_picture_in_the_svg(ax):
+    ax.plot(np.arange(5000), np.random.default_rng(0).normal(size=5000))
+    assert "data:image/png" in svg(ax.figure) and "data:image/png" not in _drawn()
+    assert not ax.lines[0].get_rasterized()
 
 
 def test_letters_are_large_and_dark_enough(ax):

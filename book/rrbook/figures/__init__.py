@@ -14,6 +14,7 @@ running    what interruptions destroy, checkpoints against warnings, attempts at
 report     one run's curve, gates and calibration; a folder's gaps by size
 speed      a step's parts, what each change of path takes off
 results    what runs came to: curves, paired differences, shares
+svg        a figure in the colours of its page
 training   the gap of two arms along the run, what another learning rate costs
 values     a quantity by block, a sweep of λ, what caches hold
 """
@@ -41,6 +42,7 @@ from .streams import depth_plot, gate_histogram, gradient_by_depth, stream_norms
 from .style import (
     BLUE,
     CARD,
+    FAMILIES,
     GREEN,
     GRID,
     HALO,

@@ -9,10 +9,24 @@ from matplotlib.ticker import NullFormatter
 
 from rr.config import RRError
 
-from .style import BLUE, CARD, GRID, HALO, INK, SOFT, VERMILLION, finite, readable, style_of
+from .style import (
+    BLUE,
+    CARD,
+    EMPTY,
+    GRID,
+    HALO,
+    INK,
+    ON_DARK,
+    ON_LIGHT,
+    SOFT,
+    VERMILLION,
+    finite,
+    readable,
+    style_of,
+)
 
-LOOKED = LinearSegmentedColormap.from_list("looked", [CARD, "#9cc6e0", BLUE, "#003a5c"])
-SIGNED = LinearSegmentedColormap.from_list("signed", [VERMILLION, CARD, BLUE])
+LOOKED = LinearSegmentedColormap.from_list("looked", [ON_DARK, "#9cc6e0", BLUE, "#003a5c"])
+SIGNED = LinearSegmentedColormap.from_list("signed", [VERMILLION, ON_DARK, BLUE])
 
 
 def depth_map(
@@ -37,7 +51,7 @@ def depth_map(
     if not signed and np.nanmin(grid) < 0:
         raise RRError("weights must be ≥ 0, and one is negative: give signed=True")
     low, colours = (-top, SIGNED) if signed else (0, LOOKED)
-    ax.set_facecolor("#eef0f1")  # what is not seen is not a weight of 0
+    ax.set_facecolor(EMPTY)  # what is not seen is not a weight of 0
     drawn = ax.pcolormesh(grid, cmap=colours, vmin=low, vmax=top, edgecolors=CARD, lw=0.6)
     if digits is not None:
         for (row, column), value in np.ndenumerate(grid):
@@ -46,7 +60,7 @@ def depth_map(
                 words = f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
                 ax.text(
                     column + 0.5, row + 0.5, words, ha="center", va="center", fontsize=9,
-                    color=CARD if dark else INK,
+                    color=ON_DARK if dark else ON_LIGHT,
                 )  # fmt: skip
     else:
         bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.8, pad=0.02)

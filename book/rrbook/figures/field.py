@@ -8,17 +8,15 @@ from matplotlib.lines import Line2D
 
 from rr.config import RRError
 
-from .style import BLUE, CARD, GREEN, HALO, INK, ORANGE, PURPLE, SOFT, VERMILLION
+from .style import CARD, FAMILIES, HALO, LOOKS, SOFT, style_of
 
-# (colour, marker) of a family of rules
-FAMILIES = {
-    "scale": (INK, "o"),
-    "gate": (BLUE, "D"),
-    "carry": (VERMILLION, "v"),
-    "look-back": (GREEN, "^"),
-    "streams": (PURPLE, "s"),
-    "values": (ORANGE, "p"),  # a shape with room for a hole
-}
+
+def mark_of(arm: str, family: str) -> tuple[str, str]:
+    """Colour and marker of an arm: its rule's own, those of value rules their family's."""
+    if family == "values" or arm.partition(":")[0] not in LOOKS:
+        return FAMILIES[family]
+    look = style_of(arm)
+    return look["color"], look["marker"]
 
 
 def rule_ranking(
@@ -31,6 +29,8 @@ def rule_ranking(
 ) -> Axes:
     """Paired differences of many arms from one baseline, a line each, best on top.
 
+    In the first panel of a figure a mark stands beside each name, that of the rule in every figure.
+
     rows: from `rr.stats.table`, with `holm` added: the p-value corrected for all these tests. A
     filled mark is one whose corrected p is below 0.05. order: arms from top to bottom, the
     baseline maybe among them. families: arm -> family. labels: arm -> words to show in its stead.
@@ -41,11 +41,15 @@ def rule_ranking(
     missing = [arm for arm in order if arm not in by_arm]
     if missing:
         raise RRError(f"no row for {', '.join(missing)}: `order` must name arms of `rows`")
+    key = ax.get_subplotspec().is_first_col()
     ax.axvline(0, color=SOFT, lw=1.2)
     ax.set_xlim(-limit, limit)
     for place, arm in enumerate(order):
         row = by_arm[arm]
-        colour, marker = FAMILIES[families[arm]]
+        colour, marker = mark_of(arm, families[arm])
+        if key:
+            ax.plot(-0.035, place, marker, color=colour, ms=6, clip_on=False, gid="key",
+                    transform=ax.get_yaxis_transform())  # fmt: skip
         if row["baseline"] is None:
             ax.text(0, place, " baseline ", va="center", ha="center", color=SOFT, fontsize=9,
                     path_effects=HALO)  # fmt: skip
@@ -71,9 +75,9 @@ def rule_ranking(
     ax.set_ylim(len(order) - 0.4, -0.6)
     words = [(labels or {}).get(arm, arm) for arm in order]
     ax.set_yticks(range(len(order)), words, fontsize=9)
-    ax.tick_params(axis="y", length=0)
+    ax.tick_params(axis="y", length=0, pad=14 if key else 3)
     (base,) = {row["baseline"] for row in rows if row["baseline"]}
-    ax.set_xlabel(f"loss − {base} (nats per token)")
+    ax.set_xlabel(f"loss − {base}\n(nats per token)")
     return ax
 
 

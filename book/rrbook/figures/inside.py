@@ -20,6 +20,7 @@ from .style import (
     VERMILLION,
     bars_of_shares,
     finite,
+    letters_on,
 )
 
 # What a reader sees a sublayer by: colour and marker say the same.
@@ -73,7 +74,7 @@ def variance_shares(ax: Axes, rows: Sequence[Mapping], parts: Mapping[str, str])
             ax.barh(place, row[part], left=left, height=0.7, color=tint, edgecolor=CARD)
             if row[part] >= 0.08:
                 ax.text(left + row[part] / 2, place, f"{100 * row[part]:.0f} %", ha="center",
-                        va="center", fontsize=9.5, color=INK)  # fmt: skip
+                        va="center", fontsize=9.5, color=letters_on(tint))  # fmt: skip
             left += row[part]
         names.append(f"{_kind(row)[0]} {place + 1}")
     return bars_of_shares(ax, names, {parts[part]: tint for part, tint in tints.items()})

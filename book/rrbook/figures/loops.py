@@ -16,6 +16,8 @@ from .style import (
     CARD,
     GREEN,
     INK,
+    ON_DARK,
+    ON_LIGHT,
     ORANGE,
     PURPLE,
     SKY,
@@ -98,7 +100,7 @@ def size_grid(
     for i, j in np.ndindex(*sizes.shape):
         light = math.log(sizes[i, j]) > 0.55 * math.log(top)
         ax.text(j, i, f"{sizes[i, j]:.1f}", ha="center", va="center", fontsize=9,
-                color=INK if light else CARD)  # fmt: skip
+                color=ON_LIGHT if light else ON_DARK)  # fmt: skip
     ax.set_xticks(range(len(passes)), [str(n) for n in passes])
     ax.set_yticks(range(len(blocks)), [str(n) for n in blocks])
     ax.grid(visible=False)

@@ -13,7 +13,9 @@ from rr.config import RRError
 from .style import (
     CARD,
     GREEN,
+    GRID,
     HALO,
+    INK,
     ORANGE,
     PURPLE,
     QUIET,
@@ -21,6 +23,7 @@ from .style import (
     SOFT,
     bars_of_shares,
     label_ends,
+    letters_on,
     readable,
     style_of,
 )
@@ -134,7 +137,7 @@ def bar_share(
     it is grey and takes no colour from the others.
     """
     fills = {}
-    tints = itertools.cycle((SKY, "#dfe6ec", ORANGE, GREEN, PURPLE))
+    tints = itertools.cycle((SKY, GRID, ORANGE, GREEN, PURPLE))
     for place, (label, parts) in enumerate(rows):
         total = math.fsum(parts.values())
         if not total > 0 or min(parts.values()) < 0:
@@ -150,6 +153,7 @@ def bar_share(
             ax.text(
                 middle, place if inside else place - 0.32, f"{100 * width:.1f} %", ha="center",
                 va="center" if inside else "bottom", fontsize=9.5,
+                color=letters_on(fill) if inside else INK,
             )  # fmt: skip
             left += width
     return bars_of_shares(ax, [label for label, _ in rows], fills)

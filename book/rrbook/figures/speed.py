@@ -6,14 +6,26 @@ from matplotlib.axes import Axes
 
 from rr.config import RRError
 
-from .style import BLUE, CARD, GREEN, INK, ORANGE, PURPLE, QUIET, SKY, SOFT, VERMILLION, readable
+from .style import (
+    BLUE,
+    CARD,
+    GREEN,
+    INK,
+    ORANGE,
+    PURPLE,
+    QUIET,
+    SKY,
+    SOFT,
+    VERMILLION,
+    letters_on,
+    readable,
+)
 
 COLOURS = {"attention": BLUE, "mlp": SKY, "rule": VERMILLION, "embedding": PURPLE, "head": ORANGE,
            "optimizer": GREEN, "weights": INK, "gradients": SOFT, "moments": GREEN,
            "layers": SKY, "other": QUIET}  # fmt: skip
 WORDS = {"mlp": "MLP", "rule": "norms, gate, write", "optimizer": "optimiser",
          "layers": "kept by blocks", "other": "the rest"}  # fmt: skip
-DARK = (BLUE, INK, SOFT, GREEN, VERMILLION)  # white letters are read on these
 
 
 def stacked_parts(
@@ -38,7 +50,7 @@ def stacked_parts(
             named += [] if part in named else [part]
             if value >= least * longest:
                 ax.text(left + value / 2, place, form.format(value), ha="center", va="center",
-                        color=CARD if colour in DARK else INK, fontsize=9)  # fmt: skip
+                        color=letters_on(colour), fontsize=9)  # fmt: skip
             left += value
     ax.set_yticks(range(len(bars)), list(bars))
     ax.set_ylim(len(bars) - 0.45, -0.55)

@@ -1,16 +1,20 @@
 """What every figure shares: colours, letters, lines named at their ends (no torch).
 
-Figures are drawn 7 inches wide on an opaque near-white card, so that the smallest letters stay at
-9 pt when a page shows them 700 pixels wide, in light and dark themes alike. Colours are Okabe and
-Ito's, which readers with any colour vision can tell apart; marker and line style say the same
-again. There are no titles inside, and lines are named at their ends rather than in a legend.
+Figures are drawn 7 inches wide, so that the smallest letters stay at 9 pt when a page shows them
+700 pixels wide. A notebook stores each twice: as an SVG that takes the page's own colours
+(`svg.py`), and as a PNG on a near-white card for programs that show no other. Colours are Okabe and
+Ito's, which readers with any colour vision can tell apart: one hue for a family of rules, in every
+chapter; marker and line style tell its rules apart. There are no titles inside, and lines are named
+at their ends rather than in a legend.
 """
 
+import importlib
 import zlib
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
+from IPython import get_ipython
 from matplotlib import colors, patheffects
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -24,22 +28,47 @@ QUIET = "#c4c9ce"  # a part that is not the message
 BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"
 ORANGE, SKY, PURPLE = "#E69F00", "#56B4E9", "#CC79A7"
 
-# (colour, marker, line style): fixed for the rules that the book meets first
-LOOKS = {
-    "standard": (INK, "o", "-"),
-    "constant": (ORANGE, "s", "--"),
-    "highway": (SKY, "^", "-."),
-    "review": (BLUE, "D", "-"),
-    "review-convex": (VERMILLION, "v", "-"),
-    "highway-carry": (GREEN, "P", "--"),
-    "attnres": (PURPLE, "X", "-"),
-    "denseformer": (GREEN, "<", "-."),
+EMPTY = "#eef0f1"  # a cell without a value
+# letters and marks on a coloured ground, which is the same in every theme: an "ink" and a "white"
+# that no page exchanges
+ON_LIGHT, ON_DARK = "#1f2428", "#fcfcf9"
+
+# the hue of a family of rules, and the mark of a member that has none of its own
+FAMILIES = {
+    "scale": (ORANGE, "s"),
+    "gate": (BLUE, "D"),
+    "carry": (VERMILLION, "v"),
+    "look-back": (GREEN, "<"),
+    "streams": (PURPLE, "h"),
+    "values": (SOFT, "p"),
 }
-_OTHERS = (
-    (PURPLE, BLUE, VERMILLION, GREEN, ORANGE, SKY, SOFT),
-    ("X", "p", "h", "*", "<", ">", "d", "8"),
-    (":", "-.", "--"),
-)
+# (family, marker, line style) of every rule of `rr`
+LOOKS = {
+    "standard": ("scale", "o", "-"),
+    "constant": ("scale", "s", "--"),
+    "scaled": ("scale", "d", "-."),
+    "rezero": ("scale", "*", ":"),
+    "layerscale": ("scale", "8", "-."),
+    "fixup": ("scale", "X", ":"),
+    "review": ("gate", "D", "-"),
+    "highway": ("gate", "^", "-."),
+    "state-gate": ("gate", "p", "--"),
+    "update-gate": ("gate", "H", ":"),
+    "review-convex": ("carry", "v", "-"),
+    "highway-carry": ("carry", "P", "--"),
+    "gtrxl": ("carry", ">", "-."),
+    "deepnorm": ("carry", "h", ":"),
+    "orthogonal": ("carry", "d", "--"),
+    "attnres": ("look-back", "X", "-"),
+    "denseformer": ("look-back", "<", "-."),
+    "x0-scales": ("look-back", ">", "--"),
+    "unet": ("look-back", "*", ":"),
+    "parallel": ("look-back", "8", ":"),
+    "hyper-connections": ("streams", "h", "-"),
+}
+# the baseline of the book is black, and the gates that are not Review a lighter blue
+SHADES = {"standard": INK, "highway": SKY, "state-gate": SKY, "update-gate": SKY}
+_OTHERS = ((PURPLE, SKY, SOFT), ("X", "p", "h", "*", "<", ">", "d", "8"), (":", "-.", "--"))
 
 
 # keeps words readable where they cross a line
@@ -54,9 +83,10 @@ def style_of(rule: str) -> dict:
     """
     name, _, options = rule.partition(":")
     if name in LOOKS:
-        colour, marker, line = LOOKS[name]
+        family, marker, line = LOOKS[name]
+        colour = SHADES.get(name, FAMILIES[family][0])
     else:
-        # names still to come: chosen by their own letters, with markers no fixed rule has
+        # a reader's own rule: chosen by the letters of its name
         code, parts = zlib.crc32(name.encode()), []
         for choices in _OTHERS:
             code, index = divmod(code, len(choices))
@@ -104,6 +134,11 @@ def style() -> None:
             "lines.markersize": 5,
         }
     )
+    if (shell := get_ipython()) is not None:
+        from .svg import svg  # it reads the palette of this file
+
+        importlib.import_module("matplotlib_inline.backend_inline")  # it forgets what is registered
+        shell.display_formatter.formatters["image/svg+xml"].for_type(Figure, svg)
 
 
 def canvas(columns: int = 1, height: float = 3.4, **options: object) -> tuple[Figure, object]:
@@ -153,6 +188,15 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
                 words, (x, y), (8, bottom + rank * gap - heights[i]), textcoords="offset points",
                 color=readable(colour), va="center", annotation_clip=False, path_effects=HALO,
             )  # fmt: skip
+
+
+def letters_on(colour: str) -> str:
+    """The colour of letters that stand on a surface of this colour of the palette."""
+    if colour in (INK, SOFT, BLUE):
+        return CARD
+    if colour in (VERMILLION, GREEN):
+        return ON_DARK
+    return ON_LIGHT if colour in (ORANGE, SKY, PURPLE) else INK
 
 
 def bars_of_shares(ax: Axes, rows: Sequence[str], parts: Mapping[str, str]) -> Axes:

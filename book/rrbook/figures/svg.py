@@ -1,0 +1,108 @@
+"""A figure as SVG that takes the colours of the page it stands on: light, dark or print.
+
+The neutral colours of `style.py` (letters, axes, grid, background), its two blues and the darkened
+colours of words become CSS variables, each with its own value as the fallback; the other hues are
+read on either ground and stay. Letters are text, in the reader's own sans-serif. Where a page sets
+no variable the figure is the near-white card of its PNG.
+"""
+
+import io
+import re
+from functools import cache
+
+import matplotlib
+from matplotlib import colors
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from .style import (
+    BLUE,
+    CARD,
+    EMPTY,
+    GREEN,
+    GRID,
+    INK,
+    ORANGE,
+    PURPLE,
+    QUIET,
+    SKY,
+    SOFT,
+    VERMILLION,
+    readable,
+)
+
+FAMILY = "var(--rr-fig-font, system-ui, sans-serif)"
+DENSE = 3000  # vertices of one line or collection, above which it is drawn as a picture
+THEMED = {"ink": INK, "soft": SOFT, "grid": GRID, "card": CARD,
+          "quiet": QUIET, "empty": EMPTY,
+          "blue": BLUE, "sky": SKY}  # fmt: skip
+HUES = {"blue": BLUE, "vermillion": VERMILLION, "green": GREEN,
+        "orange": ORANGE, "sky": SKY, "purple": PURPLE}  # fmt: skip
+
+
+@cache
+def variables() -> dict[str, str]:
+    """Each colour that a page may set, as hex -> the name of its CSS variable."""
+    words = {f"word-{name}": colors.to_hex(readable(hue)) for name, hue in HUES.items()}
+    return {hex_.lower(): f"--rr-fig-{name}" for name, hex_ in {**words, **THEMED}.items()}
+
+
+def svg(fig: Figure) -> str:
+    """The figure as SVG text, the same to the letter for the same data."""
+    haloed = [text for text in fig.findobj(Text) if text.get_path_effects()]
+    before = [(text, text.get_path_effects(), text.get_gid()) for text in haloed]
+    dense = [one for ax in fig.axes for one in (*ax.lines, *ax.collections)
+             if not one.get_rasterized() and _vertices(one) > DENSE]  # fmt: skip
+    try:
+        for text in haloed:  # as a path effect matplotlib would draw the letters as curves
+            text.set_path_effects([])
+            text.set_gid("halo")
+        for one in dense:
+            one.set_rasterized(True)
+        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rr"}):
+            file = io.BytesIO()
+            nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+            fig.savefig(file, format="svg", bbox_inches="tight", dpi=150, metadata=nothing)
+    finally:
+        for text, effects, gid in before:
+            text.set_path_effects(effects)
+            text.set_gid(gid)
+        for one in dense:
+            one.set_rasterized(False)
+    return _themed(file.getvalue().decode())
+
+
+def _vertices(artist: object) -> int:
+    if hasattr(artist, "get_xdata"):
+        return len(artist.get_xdata())
+    return sum(len(path.vertices) for path in artist.get_paths()) * max(
+        1, len(artist.get_offsets()) if len(artist.get_paths()) == 1 else 1
+    )
+
+
+def _themed(text: str) -> str:
+    """matplotlib's SVG without prologue, group names and hundredths, in colours a page can set."""
+    text = text[text.index("<svg") :]
+    for needless in (r"<metadata>.*?</metadata>", r"<!--.*?-->", r"<defs>\s*<style.*?</defs>",
+                     r' transform="rotate\(-0 [^"]*"'):  # fmt: skip
+        text = re.sub(needless, "", text, flags=re.DOTALL)
+    view = re.search(r'viewBox="[^"]*"', text)[0]
+    head = (
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+        f' {view} style="stroke-linejoin: round; stroke-linecap: butt">'
+    )
+    text = head + text[text.index(">") + 1 :]
+    halo = f"paint-order: stroke; stroke: {CARD}; stroke-width: 3"
+    text = text.replace('<g id="halo">', f'<g style="{halo}">')
+    text = re.sub(r'<g id="[^"]*"', "<g", text)
+    text = re.sub(r"font-family: [^;\"]*", f"font-family: {FAMILY}", text)
+    text = re.sub(r"(font: (?:\w+ )*[\d.]+px) [^;\"]*", rf"\1 {FAMILY}", text)
+    text = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", text)
+    known = variables()
+
+    def variable(colour: re.Match) -> str:
+        name = known.get(colour[0].lower())
+        return f"var({name}, {colour[0]})" if name else colour[0]
+
+    text = re.sub(r"(?<=: )#[0-9a-fA-F]{6}\b", variable, text)
+    return re.sub(r"\s*\n\s*", "\n", text).replace('\n"', '"').strip() + "\n"

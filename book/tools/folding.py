@@ -1,0 +1,75 @@
+"""Which code cells a page folds, so that it shows the idea and one click shows the plumbing.
+
+A cell stays open that is short, narrow and about the subject. Folded are: parameters, the imports
+that begin a notebook, what only calls an explorable or a lab, the checks of exercises, cells that
+put numbers into the text, and every cell that is longer or wider than a page shows well. An author
+folds any other by the tag `hide-input`. What a cell shows stays in sight, and in the plain edition,
+where the code is there to be run and changed, these cells stay open.
+"""
+
+import re
+from collections.abc import Iterator
+
+from nbformat import NotebookNode
+from nbkit import tags
+
+# that an open cell has at most: lines that are not blank, and columns that do not scroll at 1280 px
+LINES, COLUMNS = 12, 82
+CELLS = 10  # that are open in a chapter at most
+CLOSED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
+IMPORT = re.compile(r"(import|from) \w")
+
+
+def kind(cell: NotebookNode, first: bool) -> str | None:
+    """What a folded cell holds, in the words of its button; None for a cell that stays open.
+
+    first: whether no cell of the notebook has shown anything but imports and parameters yet.
+    """
+    lines, given = [*filter(str.strip, cell.source.splitlines())], set(tags(cell))
+    if "parameters" in given:
+        return "parameters"
+    if given & {"explorable", "lab"}:
+        return f"code of the {'lab' if 'lab' in given else 'explorable'}"
+    if re.search(r"^(def|print\(|assert) ?\(?check_", cell.source, re.MULTILINE):
+        return "your answer, and its check"
+    if first and sum(bool(IMPORT.match(line)) for line in lines) >= 2:
+        return "imports and set-up"
+    if "mystnb" in cell.metadata and "figure" in cell.metadata["mystnb"]:
+        return "code of the figure"
+    if re.search(r"^\s*(_ = \[)?(glue|tell)\(", cell.source, re.MULTILINE):
+        return "code, with the numbers for the text"
+    if given & CLOSED or len(lines) > LINES or max(map(len, lines), default=0) > COLUMNS:
+        return "code"
+    return None
+
+
+def folds(notebook: NotebookNode) -> Iterator[tuple[NotebookNode, str | None]]:
+    """Each code cell that the page shows with the words of its button; None: it stays open.
+
+    Cells of a solution are left out: the solution is folded as a whole.
+    """
+    solution, first = False, True
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            for word in re.findall(r"\{solution-(start|end)\}", cell.source):
+                solution = word == "start"
+        elif cell.cell_type == "code" and not solution:
+            if not {"remove-cell", "remove-input"} & set(tags(cell)):
+                what = kind(cell, first)
+                first = first and what in ("parameters", "imports and set-up")
+                yield cell, what
+
+
+def fold(notebook: NotebookNode) -> None:
+    """Tag the cells that the page folds, each with the words of its button."""
+    for cell, what in folds(notebook):
+        if what is not None:
+            cell.metadata["tags"] = sorted({*tags(cell), "hide-input"} - {"hide-cell"})
+            shown = cell.metadata.setdefault("mystnb", {})
+            shown["code_prompt_show"] = f"Show {what}"
+            shown["code_prompt_hide"] = f"Hide {what}"
+
+
+def open_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    """The code cells that the page shows open."""
+    return [cell for cell, what in folds(notebook) if what is None]
