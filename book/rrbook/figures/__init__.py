@@ -13,7 +13,7 @@ streams    a stream, its gates and its gradients, by depth
 running    what interruptions destroy, checkpoints against warnings, attempts at a run
 report     one run's curve, gates and calibration; a folder's gaps by size
 speed      a step's parts, what each change of path takes off
-results    results of runs: curves, paired differences, shares
+results    what runs came to: curves, paired differences, shares
 training   the gap of two arms along the run, what another learning rate costs
 values     a quantity by block, a sweep of λ, what caches hold
 """
