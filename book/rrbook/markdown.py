@@ -34,7 +34,7 @@ TITLED = re.compile(r"(?P<text>.+?)\s*<(?P<target>[^<>]+)>", re.DOTALL)
 
 
 def _located(rule: Callable) -> Callable:
-    """The rule, its token told where in the paragraph it was found."""
+    """The rule, whose token records its position in the paragraph."""
 
     def run(state: StateInline, silent: bool) -> bool:
         start, count = state.pos, len(state.tokens)

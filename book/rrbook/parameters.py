@@ -26,7 +26,7 @@ class BadParameter(RRError):
 
 
 def check(tier: str, settings: Mapping[str, Any]) -> Any:
-    """What `settings` holds for the tier, once all of the notebook's parameters are accepted.
+    """What `settings` holds for the tier, once all of the notebook's parameters are valid.
 
     Raises BadParameter, in one line, for a name that the cell tagged `parameters` does not assign,
     a value of another type than the one it stores, and an unknown tier. Outside of a kernel there
@@ -81,7 +81,7 @@ def _fits(value: Any, default: Any) -> bool:
 
 
 def _refusal(name: str, value: Any, default: Any) -> str:
-    """What is wrong with a value, what is accepted, and how papermill is told it."""
+    """What is wrong with a value, what was expected, and how papermill takes it."""
     kind = KINDS[type(default)]
     if isinstance(default, list) and default:
         kind += f" of {EACH.get(type(default[0]), 'dictionaries')}"

@@ -43,8 +43,8 @@ NOT_YET = "*(not yet run)*"
 
 def chapter_of(notebook: nbformat.NotebookNode, name: str) -> str | None:
     """Which chapter the notebook is, or was copied from by papermill; None where it is none."""
-    told = notebook.metadata.get("papermill", {}).get("input_path") or ""
-    for one in (name, told):
+    source = notebook.metadata.get("papermill", {}).get("input_path") or ""
+    for one in (name, source):
         if CHAPTER.fullmatch(Path(one).stem):
             return Path(one).stem
     return None
@@ -207,7 +207,7 @@ class Edition:
         return self.notebook
 
     def _prose(self, cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
-        """A Markdown cell; a solution that goes on over several cells is a fold in each of them."""
+        """A Markdown cell; a solution that spans several cells is a fold in each of them."""
         begun = self.markdown.solution
         try:
             text = self.markdown.text(cell.source)

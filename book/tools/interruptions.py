@@ -5,7 +5,7 @@
 Three things, each on real files and processes: how long a checkpoint takes and how large it is; how
 long a run that is sent SIGTERM takes until it has saved and ended; how much work SIGKILL destroys,
 at random moments, for several intervals between checkpoints. Ten minutes on two cores; called
-again, it goes on with what is missing.
+again, it resumes with what is missing.
 """
 
 import argparse

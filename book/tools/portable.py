@@ -163,9 +163,9 @@ def kept() -> dict[str, dict]:
     """`column item` -> its result; those of other code are left out."""
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     return {
-        cell: told
-        for cell, told in found.items()
-        if (ROOT / cell.split()[1]).exists() and told["key"] == key(cell.split()[1])
+        cell: outcome
+        for cell, outcome in found.items()
+        if (ROOT / cell.split()[1]).exists() and outcome["key"] == key(cell.split()[1])
     }
 
 
@@ -227,7 +227,7 @@ def main() -> int:
     for name in picked:
         if MATRIX[name].python in here:
             python = prepare(MATRIX[name].python, here[MATRIX[name].python])
-            passed = {cell for cell, told in results.items() if not told["why"]}
+            passed = {cell for cell, outcome in results.items() if not outcome["why"]}
             left = [item for item in shares[name] if items or f"{name} {item}" not in passed]
             work += [(name, python, chunk) for chunk in chunks(left)]
     with ThreadPoolExecutor(2) as pool:
@@ -242,15 +242,15 @@ def main() -> int:
         column, cells = MATRIX[name], []
         for part in PARTS:
             wanted = [item for item in shares[name] if part_of(item) == part]
-            told = [results.get(f"{name} {item}") for item in wanted]
-            failed = sum(bool(one["why"]) for one in told if one)
+            outcomes = [results.get(f"{name} {item}") for item in wanted]
+            failed = sum(bool(one["why"]) for one in outcomes if one)
             if not wanted:
                 cells.append("not asked")
-            elif None in told:
+            elif None in outcomes:
                 cells.append("not here")
                 verdict = "FAILED"
             else:
-                words = f"{len(told) - failed} passed"
+                words = f"{len(outcomes) - failed} passed"
                 cells.append(f"{words}, {failed} FAILED" if failed else words)
                 verdict = "FAILED" if failed else verdict
         kernels = " ".join(f"{key}={value}" for key, value in column.kernels.items())

@@ -45,6 +45,7 @@ WORDING = [  # what is not written, and what is written for it
     (re.compile(rf"\b(?:{UNITS}) an? (?:{WHOLE})\b"), "say per: nats per token"),
     (re.compile(r"\bquotients?\b", re.I), "say ratio"),
     (re.compile(r"\bretellings?\b", re.I), "say update"),
+    (re.compile(r"\b(?:is|are) damaged\b"), "say is corrupt"),
     (re.compile(r"\b(?:is|are) accepted\Z"), "say what is wrong, what was expected, what to do"),
 ]
 MINUS = re.compile(r"(?<![^\s(\[])-\d")  # only in Markdown: Python writes -1 in code that it quotes

@@ -23,7 +23,7 @@ class GPUSpec:
 
 
 # Peaks and memory from NVIDIA's data sheets and architecture white papers; sheets that print a peak
-# "with sparsity" are halved. Bandwidths as NVIDIA gives them, not held against the sheets again.
+# "with sparsity" are halved. Bandwidths as NVIDIA gives them, not checked against the sheets again.
 # Where a GPU is sold with two sizes of memory, the smaller. The first name found in a device's own
 # name counts.
 _SPECS = (

@@ -43,7 +43,7 @@ def read_curves(folder: str | Path) -> list[dict]:
             raise RRError(f"{place} is corrupt: {error}; make the record again") from None
         rows.append({**row, "id": row["id"].split("/")[0], "curve": curve})
     if not rows:
-        raise RRError(f"no result.json below {folder}: a folder of finished runs is expected")
+        raise RRError(f"no result.json below {folder}: expected a folder of finished runs")
     return rows
 
 

@@ -38,7 +38,7 @@ def record(run: Record) -> Record:
     """The record of one finished run. RRError (RunFailed if corrupt) names the run."""
     name = run.place.name
     if "result.json" not in run:
-        raise RRError(f"{run.place} has no result.json: a finished run is expected")
+        raise RRError(f"{run.place} has no result.json: expected a finished run")
     result, begun = run.object("result.json"), run.object("run.json")
     if wrong := problem(result):
         raise RunFailed(f"{run.place / 'result.json'} is corrupt: {wrong}")
@@ -47,7 +47,9 @@ def record(run: Record) -> Record:
     except (RRError, KeyError, TypeError, ValueError) as error:
         raise RunFailed(f"{run.place / 'run.json'} is corrupt: {error}") from None
     if not same:
-        raise RRError(f"{run.place} is not run {name}: its run.json and result.json must be")
+        raise RRError(
+            f"{run.place} is not run {name}: its run.json and result.json must have that id"
+        )
     run.curve()
     lines = thin(run.read("metrics.jsonl").decode().splitlines())
     kept = "".join(f"{line}\n" for line in lines).encode()
@@ -103,7 +105,7 @@ def import_runs(places: Iterable[Path], to: Path) -> tuple[list[Record], list[st
     """
     runs = [run for place in places for run in read_records(place)]
     if not runs:
-        raise RRError("no run.json below what was given: folders of `rr train` are expected")
+        raise RRError("no run.json below the given folders: expected folders of `rr train`")
     known = {one.place.name: one for one in read_table(to)}
     new, refused = [], []
     for run in runs:
@@ -136,10 +138,10 @@ def export(folder: Path, to: Path, ids: Sequence[str] = ()) -> list[Path]:
     """
     known = {one.place.name: one for one in read_table(folder)}
     if not known:
-        raise RRError(f"no runs.parquet with records in {folder}: a campaign's folder is expected")
+        raise RRError(f"no runs.parquet with records in {folder}: expected a campaign's folder")
     for name in ids:
         if name not in known:
-            raise RRError(f"no record {name} in {folder}: one of its {len(known)} ids is expected")
+            raise RRError(f"no record {name} in {folder}: expected one of its {len(known)} ids")
     homes = []
     for name in ids or known:
         home = to / name

@@ -114,7 +114,7 @@ def read_records(folder: str | Path) -> list[Record]:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise RRError(f"no folder {folder}: a folder of runs, or of records, is expected")
+        raise RRError(f"no folder {folder}: expected a folder of runs or of records")
     places = {path.parent for name in ("result.json", "run.json") for path in folder.rglob(name)}
     records = [read_record(place) for place in places]
     for table in folder.rglob("runs.parquet"):

@@ -253,6 +253,7 @@ def test_words_counts_what_is_read():
         ("a.md", "From (-3 to 4).", "write a minus: −"),
         ("a.md", "A quotient near one.", "say ratio"),
         ("a.py", 'raise E(f"{x}: a number is accepted")\n', "say what is wrong"),
+        ("a.py", '"""RunFailed where it is damaged."""\n', "say is corrupt"),
         ("a.md", "Lower by −3 nats per token; 2-3 rules, `-1`, $-2$, and is accepted.", None),
         ("a.py", 'AXIS = "loss (nats per token)"; at = "-1"\n', None),
     ],

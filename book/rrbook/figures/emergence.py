@@ -63,7 +63,7 @@ def gaps_along(
 ) -> Axes:
     """Gaps against a logarithmic quantity: {label: [(x, gap, lo, hi), …]}, lo and hi may be None.
 
-    Series stand a little beside one another, so that intervals can be told apart. RRError where
+    Series stand a little beside one another, so that intervals can be distinguished. RRError where
     there is nothing to draw.
     """
     if not series or not all(len(points) for points in series.values()):

@@ -1,4 +1,4 @@
-"""Figures of what runs came to: curves, paired differences, shares."""
+"""Figures of the results of runs: curves, paired differences, shares."""
 
 import itertools
 import math
