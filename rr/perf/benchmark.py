@@ -255,9 +255,9 @@ def made_by(device: torch.device, threads: int) -> dict:
     }
 
 
-def table(result: dict) -> list[tuple]:
+def table(result: dict) -> list[tuple[str, ...]]:
     """The rows of `bench` as text, a header first: medians, in brackets the least and most."""
-    lines = [
+    lines: list[tuple[str, ...]] = [
         ("rung", "rule", "path", "ms per step", "tokens/s", "MFU", "peak memory", "speed", "memory")
     ]
     over = {(r["rung"], r["rule"], r["path"]): r for r in result["over_the_reference"]}

@@ -1,6 +1,7 @@
 """What `rr table` does with other trainers' logs, and `rr power`."""
 
 from pathlib import Path
+from typing import Any
 
 from ..config import RRError, positive
 from . import effects
@@ -22,7 +23,8 @@ def table_of_logs(
             "did runs of one seed see the same data in the same order? --paired if so, else "
             "--unpaired, is accepted"
         )
-    rows = against(read_logs(paths, **columns), baseline, design)
+    given: dict[str, Any] = columns
+    rows = against(read_logs(paths, **given), baseline, design)
     if figure:
         if Path(figure).suffix != ".svg":
             raise RRError(f"--figure {figure}: a file that ends in .svg is accepted")

@@ -11,7 +11,7 @@ from .distributed import ALONE, World
 STACK = ("layers.", "later_rules.")  # prefixes of the names of the blocks' parameters
 
 
-def decayed(model: Model) -> set[str]:
+def decayed(model: nn.Module) -> set[str]:
     """Names of the matrices that weight decay acts on in protocol `clean`.
 
     Weights of linear layers and of rules (`matrix_names`); not embeddings, gains or biases.

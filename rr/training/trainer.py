@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -374,13 +375,14 @@ class _Training:
         ended = {line["budget_ended"]: line for line in self.history if "budget_ended" in line}
         return [
             {"steps": budget, **{name: ended.get(budget, last)[name] for name in names}}
-            for budget in self.run.recipe.budgets
+            for budget in self.run.recipe.budgets or ()
         ]
 
     # -- saving and restoring -----------------------------------------------------------------
 
     def _save(self) -> None:
-        kind, keys, position, *_ = self.stream.get_state()
+        drawn: Any = self.stream.get_state()
+        _, keys, position, *_ = drawn
         state = {
             **self.optimizer_step.state(),
             "step": self.done,
