@@ -63,7 +63,7 @@ def parts(rule: Gated, h: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def gates_as(model: Model, alter: Alter) -> Iterator[None]:
     """Within the context every write is h + alter(rule, h, u) ⊙ u."""
 
-    def altered(rule: Rule, args: tuple[Tensor, Tensor], out: Tensor) -> Tensor:
+    def altered(rule: Gated, args: tuple[Tensor, Tensor], out: Tensor) -> Tensor:
         state, u = args
         return state + alter(rule, state, u) * u
 

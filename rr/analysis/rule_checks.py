@@ -27,7 +27,8 @@ def shape(rule: str = "standard", values: str = "own", **changes: int) -> ModelC
     """A configuration small enough to be checked in seconds: three blocks of width 16."""
     allow_rule(rule, values)
     given: dict[str, Any] = dict(vocab_size=50, n_layer=3, n_head=2, d_model=D, d_ff=40, seq_len=8)
-    return ModelConfig(**(given | changes), rule=rule, values=values)
+    given |= changes
+    return ModelConfig(**given, rule=rule, values=values)
 
 
 def model_of(
@@ -112,7 +113,7 @@ def coefficients(rule: str) -> str | None:
     for built in model_of(rule, dtype=torch.float64).rules:
         coefficient, carry = built.coefficient(built.site), built.carry(built.site)
         state, u = stream(built)
-        if coefficient is None or built.state != "tensor":
+        if coefficient is None or carry is None or built.state != "tensor":
             continue  # no one number: such a rule's identities are tested by name
         # 1e-7: a parameter such as 0.1 is rounded to float32 before the model turns float64.
         apart = (built.write(state, u) - (carry * state + coefficient * u)).abs().max()

@@ -279,6 +279,7 @@ def signed_rank(a: Iterable[float], b: Iterable[float]) -> Ranks:
     n = len(moved)
     if not n:
         return Ranks("signed rank", 0, len(d), 0.0, 1.0, 1.0, "exact")
+    method: Any
     if len(np.unique(np.abs(moved))) == n:
         method, name = "exact", "exact"
     elif n <= 13:
@@ -346,7 +347,7 @@ def bootstrap(
             warnings.simplefilter("ignore")
             ends = st.bootstrap(
                 (x,), np.mean, n_resamples=resamples, confidence_level=level, method=method,
-                random_state=np.random.default_rng(seed),
+                random_state=np.random.default_rng(seed),  # pyright: ignore[reportCallIssue]
             ).confidence_interval  # fmt: skip
         lo, hi = float(ends.low), float(ends.high)
         if not (math.isfinite(lo) and math.isfinite(hi)):

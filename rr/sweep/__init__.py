@@ -77,7 +77,7 @@ def sweep(
     engine: str = "local",
     jobs: int | None = None,
     processes: int = 1,
-    machine: Mapping[str, object] | None = None,
+    machine: Mapping[str, Any] | None = None,
     notebook: str | None = None,
     address: str | None = None,
     gpu_fraction: float | None = None,
