@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -276,7 +276,7 @@ class Rule(Described):
 
 
 REGISTRY: dict[str, dict[str, type[Described]]] = {"residual": {}, "values": {}}
-RULES = REGISTRY["residual"]
+RULES = cast(dict[str, type[Rule]], REGISTRY["residual"])
 
 
 Kind = TypeVar("Kind", bound=Described)

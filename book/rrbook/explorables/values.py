@@ -60,7 +60,8 @@ def value_numbers(rule: str, lam: float, even: float, blocks: int) -> dict[str, 
 
 def value_sentence(**values: Any) -> str:
     """The result in words; takes the arguments of `value_numbers`."""
-    found, plain = value_numbers(**values), value_numbers(**(values | {"rule": "own"}))
+    own: dict[str, Any] = values | {"rule": "own"}
+    found, plain = value_numbers(**values), value_numbers(**own)
     words = {"constant": " with λ = ", "neutreno": " with λ = "}.get(values["rule"], "")
     words += kit.number(values["lam"]) if words else ""
     said = (
