@@ -233,7 +233,7 @@ class Recipe:
     def __post_init__(self) -> None:
         positive("steps", self.steps)
         if self.budgets is not None:
-            self._check_budgets()
+            self._check_budgets(self.budgets)
         positive("batch", self.batch)
         if self.eval_batches is not None:
             positive("eval-batches", self.eval_batches)
@@ -243,11 +243,11 @@ class Recipe:
             if (given := getattr(self, name)) not in known:
                 raise RRError(f"unknown {name} {given!r}: {nearest(str(given), known)}")
 
-    def _check_budgets(self) -> None:
-        given = ", ".join(map(str, self.budgets))
-        for budget in self.budgets:
+    def _check_budgets(self, budgets: tuple[int, ...]) -> None:
+        given = ", ".join(map(str, budgets))
+        for budget in budgets:
             positive("budgets", budget)
-        if sorted(set(self.budgets)) != list(self.budgets) or self.budgets[-1:] != (self.steps,):
+        if sorted(set(budgets)) != list(budgets) or budgets[-1:] != (self.steps,):
             raise RRError(f"budgets must be increasing numbers of steps, got {given}")
         if self.schedule != "plateau":
             raise RRError(

@@ -177,17 +177,29 @@ def _quote(text: str) -> str:
     return "\n".join(f"> {line}".rstrip() for line in lines)
 
 
+def _lines(token: Token) -> tuple[int, int]:
+    """The lines of a block's token, the last exclusive."""
+    assert token.map is not None, token
+    first, last = token.map
+    return first, last
+
+
 class _Pass:
     """One reading of a text: what is to be replaced, by position."""
 
     def __init__(self, plain: Plain | None, source: str) -> None:
-        self.plain, self.source = plain, source
+        self._plain, self.source = plain, source
         self.lines = source.split("\n")
         self.starts = [0]
         for line in self.lines:
             self.starts.append(self.starts[-1] + len(line) + 1)
         self.cursor: dict[int, int] = {}  # of each line, how much was found in it
         self.edits: list[tuple[int, int, str]] = []
+
+    @property
+    def plain(self) -> Plain:
+        assert self._plain is not None  # only `on_one_line` does without
+        return self._plain
 
     def run(self) -> str:
         for token in PARSER.parse(self.source):
@@ -226,7 +238,7 @@ class _Pass:
 
     def _block(self, token: Token, new: str) -> None:
         """Replace the token's lines, within the list or quote that they stand in."""
-        first, last = token.map
+        first, last = _lines(token)
         line = self.lines[first]
         prefix = line[: line.index(token.markup)] if token.markup else ""
         rest = re.sub(r"[^>\s]", " ", prefix)
@@ -236,20 +248,23 @@ class _Pass:
 
     def _children(self, token: Token) -> Iterator[tuple[Token, int, int]]:
         """The markup within a paragraph, a heading or a table's cell, with its place."""
-        if not any("span" in child.meta for child in token.children):
-            if token.map[1] - token.map[0] == 1:
-                self._find(token.map[0], token.content)
+        first, last = _lines(token)
+        children = token.children or []
+        if not any("span" in child.meta for child in children):
+            if last - first == 1:
+                self._find(first, token.content)
             return
-        places = [self._find(token.map[0] + i, line)
+        places = [self._find(first + i, line)
                   for i, line in enumerate(token.content.split("\n"))]  # fmt: skip
 
         def place(position: int) -> int:
             before = token.content[:position]
             return places[before.count("\n")] + len(before) - (before.rfind("\n") + 1)
 
-        for child in token.children:
+        for child in children:
             if span := child.meta.get("span"):
-                yield child, *map(place, span)
+                start, end = span
+                yield child, place(start), place(end)
 
     def _find(self, number: int, content: str) -> int:
         """Where the content of a line begins in the source."""
@@ -264,7 +279,7 @@ class _Pass:
             if child.type == "math_inline":
                 self._joined(start, end)
             elif child.type == "link_open":
-                self._link(start, end, child.attrs["href"])
+                self._link(start, end, str(child.attrs["href"]))
             else:
                 name = child.meta["name"]
                 if name not in self.plain.roles:
@@ -272,7 +287,7 @@ class _Pass:
                     raise RRError(f"role {{{name}}} is not known: {known}")
                 new = self.plain.roles[name](child.content)
                 first = self.source.rfind("\n", 0, start) + 1
-                above = self.source[: first - 1] if first > self.starts[token.map[0]] else ""
+                above = self.source[: first - 1] if first > self.starts[_lines(token)[0]] else ""
                 if above and not self.source[first:start].strip("> \t") and above[-1] not in "\\ ":
                     start, new = first - 1, f" {new}"  # at a line's start "3." would be a list
                 self.edits.append((start, end, new))

@@ -63,10 +63,17 @@ def _assigned(source: str) -> dict[str, ast.expr]:
     """Name and value of each line of a cell of assignments alone; none for any other cell."""
     try:
         lines = ast.parse(source).body
-        targets = [x.target if isinstance(x, ast.AnnAssign) else x.targets[0] for x in lines]
-        return {target.id: x.value for target, x in zip(targets, lines, strict=True)}
-    except (SyntaxError, AttributeError):
+    except SyntaxError:
         return {}
+    found = {}
+    for line in lines:
+        if not isinstance(line, ast.Assign | ast.AnnAssign) or line.value is None:
+            return {}
+        target = line.target if isinstance(line, ast.AnnAssign) else line.targets[0]
+        if not isinstance(target, ast.Name):
+            return {}
+        found[target.id] = line.value
+    return found
 
 
 def _fits(value: Any, default: Any) -> bool:

@@ -57,7 +57,9 @@ def home(notebook: nbformat.NotebookNode) -> tuple[str | None, str]:
         if "bootstrap" in tags(cell):
             for node in ast.parse(cell.source).body:
                 if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-                    said[node.targets[0].id] = node.value.value
+                    target, value = node.targets[0], node.value.value
+                    if isinstance(target, ast.Name) and isinstance(value, str):
+                        said[target.id] = value
     return said.get("home") or None, said.get("version", "")
 
 

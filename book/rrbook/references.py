@@ -2,6 +2,7 @@
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from pybtex.database import Entry, Person, parse_file
 from pybtex.plugin import find_plugin
@@ -27,12 +28,14 @@ def entry(key: str) -> Entry:
 
 
 def _surname(person: Person) -> str:
-    return str(Text.from_latex(" ".join([*person.prelast_names, *person.last_names])))
+    names: Any = [person.prelast_names, person.last_names]  # pybtex has no types
+    return str(Text.from_latex(" ".join(name for part in names for name in part)))
 
 
 def authors(found: Entry) -> str:
     """`Li`, `Li and Vu`, or `Li et al.`"""
-    names = [_surname(person) for person in found.persons["author"]]
+    persons: Any = found.persons
+    names = [_surname(person) for person in persons["author"]]
     if len(names) > 2 or names[-1] == "others":
         return f"{names[0]} et al."
     return " and ".join(names)
@@ -40,7 +43,7 @@ def authors(found: Entry) -> str:
 
 def address(found: Entry) -> str | None:
     """Where the paper can be read; None where its entry names no place."""
-    fields = found.fields
+    fields: Any = found.fields
     if fields.get("archiveprefix", "").lower() == "arxiv":
         return f"https://arxiv.org/abs/{fields['eprint']}"
     if "doi" in fields:
@@ -56,8 +59,9 @@ class Citations:
 
     def _linked(self, key: str, form: str) -> str:
         found = entry(key)
+        fields: Any = found.fields
         self.cited.add(key)
-        words = escape(form.format(authors(found), found.fields["year"]))
+        words = escape(form.format(authors(found), fields["year"]))
         place = address(found)
         return f"[{words}]({place})" if place else words
 

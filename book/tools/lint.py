@@ -57,11 +57,12 @@ def pages() -> int:
 
 
 FORMATTED = ("rr", "book", "tests")
-# ruff: style and format; import-linter: the layers of rr, written in pyproject.toml
+# ruff: style and format; import-linter: the layers of rr; pyright: types. All as pyproject.toml says
 TOOLS = {
     "ruff": [sys.executable, "-m", "ruff", "check", "."],
     "ruff format": [sys.executable, "-m", "ruff", "format", "--check", *FORMATTED],
     "import-linter": [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"],
+    "pyright": [sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable],
 }
 
 

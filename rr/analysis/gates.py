@@ -10,6 +10,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,16 +30,18 @@ from . import probes
 BATCH = 8  # windows per forward pass, within which inputs are shuffled
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 # A replacement for the gate: (rule, h, u) -> r, of a shape that multiplies u (B, T, d).
-Alter = Callable[[Rule, Tensor, Tensor], Tensor | float]
+Alter = Callable[[Gated, Tensor, Tensor], Tensor | float]
 
 
 def gates_of(model: Model) -> list[Gated]:
     """The model's gates, by sublayer; RRError unless they are additive and passed once."""
-    rules = list(model.rules)
+    rules = [rule for rule in model.rules if isinstance(rule, Gated) and not rule.convex]
     if model.config.n_loops != 1:
         raise RRError(f"gates can be analysed for one pass, got n_loops={model.config.n_loops}")
-    if not all(isinstance(rule, Gated) and not rule.convex for rule in rules):
-        raise RRError(f"{rules[0].name} is no additive gate: use review, state-gate or the like")
+    if len(rules) < len(model.rules):
+        raise RRError(
+            f"{model.rules[0].name} is no additive gate: use review, state-gate or the like"
+        )
     return rules
 
 
@@ -60,7 +63,7 @@ def parts(rule: Gated, h: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def gates_as(model: Model, alter: Alter) -> Iterator[None]:
     """Within the context every write is h + alter(rule, h, u) ⊙ u."""
 
-    def altered(rule: Rule, args: tuple[Tensor, Tensor], out: Tensor) -> Tensor:
+    def altered(rule: Gated, args: tuple[Tensor, Tensor], out: Tensor) -> Tensor:
         state, u = args
         return state + alter(rule, state, u) * u
 
@@ -96,7 +99,7 @@ def trace_gates(model: Model, idx: Tensor) -> GateTrace:
     with evaluate.evaluating(model):
         for x in idx.split(BATCH):
             steps = probes.trace(model, x)
-            r.append(torch.stack([step.r for step in steps]))
+            r.append(torch.stack([step.r for step in steps if step.r is not None]))
             lengths = [
                 torch.stack([(c * s.u).norm(dim=-1), s.u.norm(dim=-1)])
                 for s, c in zip(steps, r[-1], strict=True)
@@ -108,7 +111,8 @@ def trace_gates(model: Model, idx: Tensor) -> GateTrace:
                 products = torch.einsum("atd,btd->abd", both, both)
                 sums.append(torch.cat([both.sum(1)[None], products]))
             pairs.append(torch.stack(sums))  # (S, 3, 2, d): sums, then sums of products
-    total = sum(pairs) / idx.numel()
+    summed: Any = sum(pairs)
+    total = summed / idx.numel()
     means, products = total[:, 0], total[:, 1:]
     cov = products - means[:, :, None] * means[:, None]
     return GateTrace(torch.cat(r, 1), torch.cat(held, 1), means, cov, tuple(s.kind for s in steps))
@@ -189,15 +193,15 @@ def partly(model: Model, known: GateTrace) -> dict[str, Alter]:
     mean = known.r.double().mean((1, 2)).float()
     at = {id(rule): i for i, rule in enumerate(gates_of(model))}
 
-    def by_token(rule: Rule, h: Tensor, u: Tensor) -> Tensor:
+    def by_token(rule: Gated, h: Tensor, u: Tensor) -> Tensor:
         own = mean[at[id(rule)]]
         return own + rule.gate(h, u).mean(-1, keepdim=True) - own.mean()
 
-    def state_alone(rule: Rule, h: Tensor, u: Tensor) -> Tensor:
+    def state_alone(rule: Gated, h: Tensor, u: Tensor) -> Tensor:
         a, _, b = parts(rule, h, u)
         return torch.sigmoid(a + b + known.means[at[id(rule)], 1]).to(h.dtype)
 
-    def update_alone(rule: Rule, h: Tensor, u: Tensor) -> Tensor:
+    def update_alone(rule: Gated, h: Tensor, u: Tensor) -> Tensor:
         _, c, b = parts(rule, h, u)
         return torch.sigmoid(c + b + known.means[at[id(rule)], 0]).to(h.dtype)
 
@@ -216,7 +220,7 @@ def shuffled(seed: int = 0) -> dict[str, Alter]:
     """
 
     def mixed(source: torch.Generator, h: bool, u: bool) -> Alter:
-        def alter(rule: Rule, state: Tensor, update: Tensor) -> Tensor:
+        def alter(rule: Gated, state: Tensor, update: Tensor) -> Tensor:
             flat = state.flatten(0, -2), update.flatten(0, -2)
             order = torch.randperm(len(flat[0]), generator=source).to(state.device)
             seen = (x[order] if mix else x for x, mix in zip(flat, (h, u), strict=True))
@@ -256,7 +260,7 @@ def one_by_one(model: Model, idx: Tensor, targets: Tensor, alter: Alter) -> Tens
     altered = []
     for target in gates_of(model):
 
-        def at_target(rule: Rule, h: Tensor, u: Tensor, target: Rule = target) -> Tensor | float:
+        def at_target(rule: Gated, h: Tensor, u: Tensor, target: Gated = target) -> Tensor | float:
             return alter(rule, h, u) if rule is target else rule.gate(h, u)
 
         with gates_as(model, at_target):
@@ -327,13 +331,15 @@ def correlations(x: np.ndarray, y: np.ndarray, cells: np.ndarray, seed: int = 0)
     for v in ranks:
         mean = np.bincount(cells.ravel(), v.ravel()) / np.maximum(1, np.bincount(cells.ravel()))
         inner.append((v - mean[cells]).ravel())
+    whole: Any = pearsonr(x.ravel(), y.ravel())  # scipy has no types
+    within: Any = pearsonr(*inner)
     grid = flat[0].reshape(x.shape)
     tokens = [flat[0][source.permutation(x.size)] @ flat[1] for _ in range(200)]
     windows = [grid[source.permutation(len(x))].ravel() @ flat[1] for _ in range(200)]
     return {
-        "pearson": float(pearsonr(x.ravel(), y.ravel()).statistic),
+        "pearson": float(whole.statistic),
         "spearman": float(flat[0] @ flat[1]),
-        "within": float(pearsonr(*inner).statistic),
+        "within": float(within.statistic),
         "null": float(np.quantile(np.abs(tokens), 0.95)),
         "null_windows": float(np.quantile(np.abs(windows), 0.95)),
     }

@@ -201,7 +201,7 @@ def depth_attention(model: Model, idx: Tensor) -> Tensor:
 
     with hooked(model.layers[:1], opened, before=True), hooked(model.rules, written):
         model.hidden(idx)
-    readers = [*model.rules, model.final_rule]
+    readers: list[Any] = [*model.rules, model.final_rule]
     rows = [
         rule.weights(state).double().mean((1, 2, 3))
         for rule, state in zip(readers, states, strict=True)

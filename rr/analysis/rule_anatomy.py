@@ -5,6 +5,7 @@ and its parameters are filled with random numbers; which outputs change when h, 
 depth is changed shows what it reads and how it writes.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -28,7 +29,8 @@ FAMILIES = {
 
 def _config(spec: str, kind: str) -> ModelConfig:
     named = {"rule": spec} if kind == "residual" else {"values": spec}
-    return ModelConfig(64, n_layer=BLOCKS, n_head=2, d_model=WIDTH, d_ff=4 * WIDTH, **named)
+    config = ModelConfig(64, n_layer=BLOCKS, n_head=2, d_model=WIDTH, d_ff=4 * WIDTH)
+    return replace(config, **named)
 
 
 def _random(module: torch.nn.Module, source: torch.Generator) -> None:
@@ -75,10 +77,11 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
     also adds to the output of attention), `learned` and `blocks` (the blocks it changes).
     """
     allow_rule(spec)
-    cls, options = resolve(spec, kind)
     source = torch.Generator().manual_seed(0)
     if kind == "values":
-        return _values(cls, options, _config(spec, kind), source)
+        of_values, options = resolve(spec, "values")
+        return _values(of_values, options, _config(spec, kind), source)
+    cls, options = resolve(spec)
     site = Site("mlp", 4, BLOCKS, WIDTH, n_head=2)  # the mlp of block 2
     rule = cls(site, _config(spec, kind), **options).double()
     deep = Site("attn", 3, 12, WIDTH, n_head=2)  # 12 blocks, as GPT-2

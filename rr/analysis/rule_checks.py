@@ -6,9 +6,11 @@ the registry and adds checks that need a training run or another number format.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dynamo.exc import Unsupported
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -24,8 +26,9 @@ B, T, D = 2, 6, 16
 def shape(rule: str = "standard", values: str = "own", **changes: int) -> ModelConfig:
     """A configuration small enough to be checked in seconds: three blocks of width 16."""
     allow_rule(rule, values)
-    kept = dict(vocab_size=50, n_layer=3, n_head=2, d_model=D, d_ff=40, seq_len=8)
-    return ModelConfig(**(kept | changes), rule=rule, values=values)
+    given: dict[str, Any] = dict(vocab_size=50, n_layer=3, n_head=2, d_model=D, d_ff=40, seq_len=8)
+    given |= changes
+    return ModelConfig(**given, rule=rule, values=values)
 
 
 def model_of(
@@ -110,7 +113,7 @@ def coefficients(rule: str) -> str | None:
     for built in model_of(rule, dtype=torch.float64).rules:
         coefficient, carry = built.coefficient(built.site), built.carry(built.site)
         state, u = stream(built)
-        if coefficient is None or built.state != "tensor":
+        if coefficient is None or carry is None or built.state != "tensor":
             continue  # no one number: such a rule's identities are tested by name
         # 1e-7: a parameter such as 0.1 is rounded to float32 before the model turns float64.
         apart = (built.write(state, u) - (carry * state + coefficient * u)).abs().max()
@@ -156,7 +159,7 @@ def one_graph(rule: str) -> str | None:
     """Check that all layers share one compiled graph with the gradients of the eager model."""
     try:
         count, same = graphs(rule)
-    except torch._dynamo.exc.Unsupported as error:
+    except Unsupported as error:
         return f"the graph breaks: {str(error).splitlines()[0]}"
     if count != 1:
         return f"{count} graphs for three blocks: the blocks differ, or one is recompiled"

@@ -1,6 +1,7 @@
 """Arguments that several verbs share: the text, the run, the order of runs, the machine."""
 
 from argparse import ArgumentParser
+from typing import Any
 
 from ..config import RRError
 
@@ -9,7 +10,7 @@ RUN = ("protocol", "seed", "values", "loops", "flavour", "steps", "budgets", "wa
 MACHINE = ("threads", "device", "path", "micro_batch", "save_every", "parallel", "log")
 
 
-def pick(args, names) -> dict[str, object]:
+def pick(args, names) -> dict[str, Any]:
     """The named attributes of the parsed arguments, as keyword arguments."""
     return {name: getattr(args, name) for name in names}
 

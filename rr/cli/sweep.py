@@ -82,7 +82,7 @@ def run(args) -> None:
     if args.measured and args.hours is None:
         raise RRError("--measured needs --hours: it estimates which runs finish in time")
     hours = None if args.hours is None else Hours(args.hours)
-    if args.measured:
+    if args.measured and hours is not None:
         from ..perf.budget import expected, read_bench
 
         hours.expected = expected(read_bench(args.measured))

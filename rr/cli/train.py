@@ -39,5 +39,6 @@ def run(args) -> None:
         )
     if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
         print(folder)
-    if finished(folder)["status"] == "diverged":
+    result = finished(folder)
+    if result is not None and result["status"] == "diverged":
         raise RunFailed(f"{folder} diverged: its loss is not finite; the run is kept and marked")

@@ -37,7 +37,9 @@ def beside(tokens: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
     return torch.from_numpy(np.asarray(tokens, dtype=np.int32)).to(device)
 
 
-def batch_starts(run: Run, step: int, n_tokens: int, stream: np.random.RandomState) -> np.ndarray:
+def batch_starts(
+    run: Run, step: int, n_tokens: int, stream: np.random.RandomState | None
+) -> np.ndarray:
     """Start positions of the windows of one step, (batch,).
 
     paper: `randint(0, n − T − 1, batch)` from NumPy's legacy stream, the study's own batches.
@@ -45,6 +47,7 @@ def batch_starts(run: Run, step: int, n_tokens: int, stream: np.random.RandomSta
     """
     batch, last = run.recipe.batch, n_tokens - run.model.seq_len - 1
     if run.protocol == "paper":
+        assert stream is not None  # the study draws from it
         return stream.randint(0, last, batch)
     words = np.random.Philox(key=np.array([run.seed, step], dtype=np.uint64)).random_raw(batch)
     return (words % np.uint64(last)).astype(np.int64)

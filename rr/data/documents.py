@@ -264,7 +264,8 @@ def _read_hub(repository: str, revision: str, limit: int | None) -> Iterator[str
     if "text" not in rows.column_names:
         raise RRError(f"{repository} has no 'text' column, but {', '.join(rows.column_names)}")
     for batch in rows.select_columns(["text"]).iter(batch_size=1024):
-        for row in batch["text"]:
+        column: list[object] = dict(batch)["text"]
+        for row in column:
             if not isinstance(row, str):
                 raise RRError(f"{repository}: a value in its 'text' column is not a string")
             yield from _parts(row)

@@ -92,7 +92,9 @@ def _parts(text: str) -> tuple[Part, ...]:
         if match[2]:
             parts.append(Part(variable=match[2]))
         else:
-            rule, completes, out, bound = _REFERENCE.fullmatch(match[1]).groups()
+            reference = _REFERENCE.fullmatch(match[1])
+            assert reference is not None, match[1]  # the grammar is part of rr
+            rule, completes, out, bound = reference.groups()
             parts.append(Part(rule, completes, True, tuple(out.split("-")[1:]), bound))
     parts.append(Part(text[at:]))
     return tuple(part for part in parts if part.text or part.variable)

@@ -52,9 +52,10 @@ class Vocabulary:
         self._bpe = Tokenizer(bpe)
         self._bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         self._bpe.decoder = decoders.ByteLevel()
-        self.eot = self._bpe.token_to_id(EOT)
-        if self.eot is None:
+        eot = self._bpe.token_to_id(EOT)
+        if eot is None:
             raise RRError(f"tokenizer {name}: vocab.json has no {EOT} entry, which ends documents")
+        self.eot: int = eot
         table = self._bpe.get_vocab()
         missing = [c for c in pre_tokenizers.ByteLevel.alphabet() if c not in table]
         if missing:

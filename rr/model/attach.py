@@ -24,6 +24,7 @@ tensor travels between blocks: gradient checkpointing and compilation find what 
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..config import ModelConfig, RRError, file_bytes
+from ..ops.module_list import ModuleList
 from ..residual import Residuals, canonical
 from ..residual.values import ValueRule, make_values
 from .decoder import Block, find, first_output, first_tensor
@@ -144,7 +146,7 @@ def _config(model: nn.Module, blocks: list[Block], specs: dict[str, str]) -> Mod
         raise RRError(f"{type(model).__name__} has no config with num_attention_heads")
     kv, d = getattr(model.config, "num_key_value_heads", None), blocks[0].width
     # no rule asks for what is not known here, such as the width of the MLP
-    return ModelConfig(1, len(blocks), heads, d, 4 * d, n_kv_head=kv, **specs)
+    return replace(ModelConfig(1, len(blocks), heads, d, 4 * d, n_kv_head=kv), **specs)
 
 
 def _saved(folder: Path, specs: dict[str, str], wanted: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -190,7 +192,7 @@ class Attached(Residuals):
     def __init__(self, config: ModelConfig, blocks: list[Block], last: nn.Module) -> None:
         nn.Module.__init__(self)
         self._build(config, norm=False)
-        self.value_rules = nn.ModuleList()
+        self.value_rules: ModuleList[ValueRule] = ModuleList()
         if config.values != "own":
             self.value_rules.extend(
                 make_values(config.values, attn_rule.site, config) for attn_rule, _ in self.pairs
@@ -258,7 +260,7 @@ class _Layout:
         streams, of_values = tree_flatten(state)[0], tree_flatten(vstate)[0]
         leaves, self.spec = tree_flatten((state, vstate))
         self.kinds = ["stream"] * len(streams) + [self._kind(leaf) for leaf in of_values]
-        self.shapes = [
+        self.shapes: list[tuple[int, ...]] = [
             () if kind == "none" else tuple(leaf.shape[2:] if kind == "stream" else leaf.shape)
             for leaf, kind in zip(leaves, self.kinds, strict=True)
         ]
@@ -379,13 +381,15 @@ class _Values:
     def __init__(self, rule: ValueRule, attention: nn.Module, config: ModelConfig) -> None:
         self.rule, self.kv_heads, self.heads = rule, config.kv_heads, config.n_head
         self.width = self.kv_heads * getattr(attention, "head_dim", config.head_dim)
-        self.v: Tensor | None = None
+        self.v: Any = None  # the values of this forward pass, (B, heads, T, e)
         self.vstate: Any = None
         children = dict(attention.named_children())
         fused = children.get("c_attn")
         if "v_proj" in children:
             self.projection = children["v_proj"]
-        elif getattr(fused, "nf", None) == 3 * config.d_model:  # GPT-2: q, k and v, side by side
+        elif (
+            fused is not None and getattr(fused, "nf", None) == 3 * config.d_model
+        ):  # GPT-2: q, k and v, side by side
             self.projection = fused
         else:
             raise RRError(
@@ -410,7 +414,7 @@ class _Values:
 
     def register(self) -> list[Any]:
         handles = [self.projection.register_forward_hook(self.mix)]
-        if self.adds:
+        if self.adds and self.out is not None:
             handles.append(self.out.register_forward_pre_hook(self.add))
         return handles
 

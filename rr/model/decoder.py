@@ -151,7 +151,8 @@ class _Seen:
         h, x1, x2, into_attn, into_mlp = given
         out, y1, y2, u1, u2 = made
         if not _same(x1, h):  # whichever of the two was registered first
-            block.norms = block.norms[::-1]
+            first, second = block.norms
+            block.norms = second, first
             x1, x2, y1, y2 = x2, x1, y2, y1
         checks = (
             ("no norm reads the stream first", x1, h),

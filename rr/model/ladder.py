@@ -182,7 +182,9 @@ def published_params(run: Run) -> int | None:
 def other_size(run: Run) -> str | None:
     """One line where a run has the name of a published rung but another size; else None."""
     published = published_params(run)
-    return published and (
+    if published is None:
+        return None
+    return (
         f"rung {run.rung} with vocabulary {run.model.vocab_size:,}: {count(run.model):,} "
         f"parameters, not the published {published:,}"
     )
@@ -364,7 +366,7 @@ def _cost(name: str, kind: str, d: int) -> tuple[int, int]:
     Negative where a value rule removes the block's value projection.
     """
     named = {"rule": name} if kind == "residual" else {"values": name}
-    config = ModelConfig(64, n_layer=4, n_head=1, d_model=d, d_ff=4 * d, **named)
+    config = replace(ModelConfig(64, n_layer=4, n_head=1, d_model=d, d_ff=4 * d), **named)
     layer = _middle(config)
     if kind == "values":
         rule, site = layer.attn.rule, layer.attn_rule.site

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from ..config import ModelConfig, RRError
 from ..ops import cross_entropy
 from ..ops.backends import DEFAULT, Kernels
+from ..ops.module_list import ModuleList
 from ..residual import Residuals, Rule, Site
 from ..residual.values import make_values
 
@@ -37,6 +38,7 @@ class KVCache:
         """Append keys and values (B, H_kv, T, e); returns all of them, (B, H_kv, past + T, e)."""
         self.k = k if self.k is None else torch.cat([self.k, k], 2)
         if self.v_of is not None:  # the other cache has these tokens already
+            assert self.v_of.v is not None
             return self.k, self.v_of.v
         self.v = v if self.v is None else torch.cat([self.v, v], 2)
         return self.k, self.v
@@ -147,8 +149,9 @@ class Layer(nn.Module):
         """
         if self.kernels.recompute == "layer" and cache is None and torch.is_grad_enabled():
             # nothing here is random
-            options = {"use_reentrant": False, "preserve_rng_state": False}
-            return checkpoint(self._through, state, vstate, **options)
+            return checkpoint(
+                self._through, state, vstate, use_reentrant=False, preserve_rng_state=False
+            )
         return self._through(state, vstate, cache)
 
     def _through(self, state: Any, vstate: Any, cache: KVCache | None = None):
@@ -156,7 +159,7 @@ class Layer(nn.Module):
         return self.mlp_rule.sublayer(state, self.mlp), vstate
 
     @property
-    def rules(self) -> tuple:
+    def rules(self) -> tuple[Rule, Rule]:
         """The two residual rules, attention first."""
         return self.attn_rule, self.mlp_rule
 
@@ -168,7 +171,7 @@ class Stack(nn.Module):
     its own: its layers are registered in the model.
     """
 
-    def __init__(self, passes: list[list[Layer]], final_rule: nn.Module) -> None:
+    def __init__(self, passes: list[list[Layer]], final_rule: Rule) -> None:
         super().__init__()
         self.members = passes, final_rule  # in a tuple, which torch does not search for modules
 
@@ -196,6 +199,8 @@ class Model(nn.Module):
         3736
     """
 
+    kernels: Kernels
+
     def __init__(self, config: ModelConfig, kernels: Kernels = DEFAULT) -> None:
         super().__init__()
         self.config = config
@@ -206,14 +211,14 @@ class Model(nn.Module):
             self.head = nn.Linear(config.d_model, config.padded_vocab, bias=False)
         residuals, depth = Residuals.of(config), config.n_layer
         self.per_pass, pairs = residuals.per_pass, residuals.pairs
-        self.layers = nn.ModuleList(Layer(config, rules) for rules in pairs[:depth])
+        self.layers = ModuleList(Layer(config, rules) for rules in pairs[:depth])
         self.final_rule = residuals.final
         # Plain lists: attention and MLP are registered once, in `layers`.
         self._later = [
             [Layer(config, pairs[n + i], self.layers[i]) for i in range(depth)]
             for n in range(depth, len(pairs), depth)
         ]
-        self.later_rules = nn.ModuleList(
+        self.later_rules = ModuleList(
             rule for layers in self._later for layer in layers for rule in layer.rules
         )
         self.stack = Stack(self.passes, self.final_rule)
@@ -249,7 +254,7 @@ class Model(nn.Module):
         return [*self.layers, *(layer for again in self._later for layer in again)]
 
     @property
-    def rules(self) -> list:
+    def rules(self) -> list[Rule]:
         """Every sublayer's residual rule, in the order of `every_layer`."""
         return [rule for layer in self.every_layer for rule in layer.rules]
 

@@ -61,7 +61,7 @@ def _shown(shape: tuple) -> str:
     return " × ".join(map(str, shape)) or "one number"
 
 
-def with_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Model:
+def with_weights(config: ModelConfig, weights: Mapping[str, Tensor] | None) -> Model:
     """The model of `config` with these weights; RRError, before it is built, if they differ."""
     if not isinstance(weights, Mapping) or not all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()

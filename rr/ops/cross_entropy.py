@@ -43,6 +43,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 grad_weight.addmm_(grad.t(), hidden[part])
             else:
                 grad_weight += grad.t() @ hidden[part]
+        assert grad_weight is not None  # targets are at least one
         ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype))
         return total / n
 

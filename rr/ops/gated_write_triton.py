@@ -13,6 +13,7 @@ Shapes: N tokens in a row, d channels. Tiles are BM tokens by BN channels, BK de
 """
 
 import os
+from typing import Any
 
 import torch
 import triton
@@ -21,11 +22,12 @@ from torch import Tensor
 
 from ..config import RRError
 
+jit: Any = triton.jit  # as typed, a launch would take no plain numbers for constexpr
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-@triton.jit
+@jit
 def _rows(h, u, a, scale_h, scale_u, d, eps, TWO: tl.constexpr, BLOCK: tl.constexpr):
     """One token: both row scales, and a = h · s_h / s_u in the dtype of the products.
 
@@ -44,7 +46,7 @@ def _rows(h, u, a, scale_h, scale_u, d, eps, TWO: tl.constexpr, BLOCK: tl.conste
     tl.store(a + row * d + at, x.to(a.dtype.element_ty), mask=at < d)
 
 
-@triton.jit
+@jit
 def _product(
     acc,
     x,
@@ -75,7 +77,7 @@ def _product(
     return acc
 
 
-@triton.jit
+@jit
 def _write(
     h,
     u,
@@ -120,7 +122,7 @@ def _write(
     tl.store(gate + at, r.to(gate.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@jit
 def _grad_gate(
     grad,
     h,
@@ -149,7 +151,7 @@ def _grad_gate(
     tl.store(sums + tl.program_id(0) * d + rn, tl.sum(gz, 0), mask=rn < d)
 
 
-@triton.jit
+@jit
 def _grad_inputs(
     grad,
     h,
@@ -286,7 +288,7 @@ def _backward(
     (n, d), dtype = h.shape, gate.dtype
     tm, tn = (16, 16) if INTERPRETED else (64, 128)
     grad_z = torch.empty(n, d, dtype=dtype, device=h.device)  # times the scale of the last input
-    sums = torch.empty(triton.cdiv(n, tm), d, dtype=torch.float32, device=h.device)
+    sums = torch.empty(-(-n // tm), d, dtype=torch.float32, device=h.device)
     _grad_gate[(triton.cdiv(n, tm), triton.cdiv(d, tn))](
         grad,
         h,

@@ -43,22 +43,24 @@ class _Child:
         self.failed: str | None = None
         self.times: list[float] = []
         self.errors = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "rr.perf.benchmark_case"], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=self.errors, text=True,
         )  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None  # pipes, as asked for
+        self.process, self.stdin, self.stdout = process, process.stdin, process.stdout
 
     def tell(self, command: str, *arguments: object) -> None:
         """Send a command, unless the case has failed."""
         if self.failed is None:
             with contextlib.suppress(BrokenPipeError):  # `hear` reports why it ended
-                print(json.dumps([command, *arguments]), file=self.process.stdin, flush=True)
+                print(json.dumps([command, *arguments]), file=self.stdin, flush=True)
 
     def hear(self) -> dict | None:
         """The answer; None where there is none: the case has then failed."""
         if self.failed is not None:
             return None
-        line = self.process.stdout.readline()
+        line = self.stdout.readline()
         if not line:
             self.process.wait()
             self.errors.seek(0)
@@ -85,9 +87,9 @@ class _Child:
     def end(self) -> None:
         """End the process, which frees its memory."""
         with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
+            self.stdin.close()
         self.process.wait()
-        self.process.stdout.close()
+        self.stdout.close()
         self.errors.close()
 
 
@@ -131,7 +133,8 @@ def measure(
                 if answer is not None:
                     child.times.append(1000 * answer["seconds"] / steps)
                     child.measured["loss"] = answer["loss"]
-                    child.measured["peak_bytes"] = child.ask("peak")["bytes"]
+                    peak = child.ask("peak") or {}
+                    child.measured["peak_bytes"] = peak["bytes"]
                     log(f"{child.case.name}: {child.times[-1]:.1f} ms per step")
             keep([child.row for child in children])
     finally:
@@ -255,9 +258,9 @@ def made_by(device: torch.device, threads: int) -> dict:
     }
 
 
-def table(result: dict) -> list[tuple]:
+def table(result: dict) -> list[tuple[str, ...]]:
     """The rows of `bench` as text, a header first: medians, in brackets the least and most."""
-    lines = [
+    lines: list[tuple[str, ...]] = [
         ("rung", "rule", "path", "ms per step", "tokens/s", "MFU", "peak memory", "speed", "memory")
     ]
     over = {(r["rung"], r["rule"], r["path"]): r for r in result["over_the_reference"]}

@@ -284,7 +284,8 @@ def notes(rows: Sequence[dict], card: GPUSpec, hours: float | None, mfu: tuple) 
     parts = {name: [sum(row["parts"][name][end] for row in rows) for end in (0, 1)]
              for name in rows[0]["parts"]}  # fmt: skip
     lines += [
-        "hours in total: " + ", ".join(f"{name} {span(both)}" for name, both in parts.items()),
+        "hours in total: "
+        + ", ".join(f"{name} {span((low, high))}" for name, (low, high) in parts.items()),
         f"assumed per run: {START[0]}–{START[1]} s of start-up; checkpoints of {SAVED} bytes per "
         f"parameter written at {DISK[0] / 1e9:g}–{DISK[1] / 1e9:g} GB/s, those during training at "
         f"most {SAVING:.0%} of its time; {COMPILE[0]}–{COMPILE[1]} s of compilation where not "

@@ -73,7 +73,7 @@ class Peer(nn.Module):
 
     @staticmethod
     def _litgpt(c: ModelConfig) -> nn.Module:
-        from litgpt import GPT, Config
+        from litgpt import GPT, Config  # pyright: ignore[reportMissingImports]  # optional
 
         model = GPT(Config(
             block_size=c.seq_len, vocab_size=c.vocab_size, padded_vocab_size=c.padded_vocab,

@@ -168,7 +168,8 @@ def measured(run: Run, card: GPUSpec, rows: Sequence[dict]) -> Rate | None:
              for row in best.values() for ms in row["step_ms"]]  # fmt: skip
     compiled = [row for row in best.values() if parse_backend(row["path"]).compile != "none"]
     warm = [row.get("warm_seconds") for row in compiled] or [0.0]
-    compiling = None if None in warm else (min(warm), max(warm))
+    known = [seconds for seconds in warm if seconds is not None]
+    compiling = None if len(known) < len(warm) else (min(known), max(known))
     files = ", ".join(sorted({row["record"] for row in best.values()}))
     return Rate(min(rates), max(rates), compiling, files)
 

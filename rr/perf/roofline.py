@@ -169,7 +169,8 @@ def _counted(
         x = torch.zeros(micro, config.seq_len, dtype=torch.int64)
         with _counting() as first:
             step.gradients(x, x)
-        step.optimizer.zero_grad = lambda **_: None  # so that gradients are added to
+        keep: Any = step.optimizer
+        keep.zero_grad = lambda **_: None  # so that gradients are added to
         with _counting() as second:
             if several:
                 step.gradients(x, x)

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,9 @@ from ..config import ModelConfig, RRError, nearest, parse_spec
 from ..ops.backends import DEFAULT, Kernels
 from ..ops.norm import EPS, rms_norm
 from . import own
+
+if TYPE_CHECKING:
+    from .values import ValueRule
 
 # Fills a tensor with N(0, std), from the random stream of the model's init table.
 Normal = Callable[[Tensor, float], None]
@@ -273,10 +276,13 @@ class Rule(Described):
 
 
 REGISTRY: dict[str, dict[str, type[Described]]] = {"residual": {}, "values": {}}
-RULES = REGISTRY["residual"]
+RULES = cast(dict[str, type[Rule]], REGISTRY["residual"])
 
 
-def register(name: str) -> Callable[[type[Described]], type[Described]]:
+Kind = TypeVar("Kind", bound=Described)
+
+
+def register(name: str) -> Callable[[type[Kind]], type[Kind]]:
     """Class decorator: `@register("review")` puts a rule into the registry under its kind.
 
     Example:
@@ -292,7 +298,7 @@ def register(name: str) -> Callable[[type[Described]], type[Described]]:
         'third'
     """
 
-    def add(cls: type[Described]) -> type[Described]:
+    def add(cls: type[Kind]) -> type[Kind]:
         if not cls.equation or not cls.source:
             raise RRError(f"rule {name!r} must state its equation and source")
         there = REGISTRY[cls.kind].get(name)
@@ -305,7 +311,15 @@ def register(name: str) -> Callable[[type[Described]], type[Described]]:
     return add
 
 
-def resolve(spec: str, kind: str = "residual") -> tuple[type[Described], dict[str, Any]]:
+@overload
+def resolve(
+    spec: str, kind: Literal["residual"] = "residual"
+) -> tuple[type[Rule], dict[str, Any]]: ...
+@overload
+def resolve(spec: str, kind: Literal["values"]) -> tuple[type["ValueRule"], dict[str, Any]]: ...
+@overload
+def resolve(spec: str, kind: str) -> tuple[type[Described], dict[str, Any]]: ...
+def resolve(spec: str, kind: str = "residual") -> tuple[type[Any], dict[str, Any]]:
     """Rule class and typed options of `name:key=value,…` or `path.py:Class:key=value,…`.
 
     Raises RRError for a file that was not allowed (`rr.allow_rule`): nothing of it is run.

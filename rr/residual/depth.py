@@ -3,6 +3,8 @@
 Their state is a list that grows with depth, so that the whole stack compiles as one graph.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -67,7 +69,8 @@ class DenseFormer(Rule):
             return [h, *past]
         past = [*past, h]
         if self.reach:
-            h = sum(a * past[j] for a, j in zip(self.alpha, self.reach, strict=True))
+            mix: Any = sum(a * past[j] for a, j in zip(self.alpha, self.reach, strict=True))
+            return [mix, *past]
         return [h, *past]
 
     def write_params(self, site: Site) -> int:

@@ -1,6 +1,7 @@
 """Rules whose coefficient is a gate: a number between 0 and 1 per token and channel."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,9 @@ class Gated(Rule):
         if self.site.kind != "final":
             nn.init.zeros_(self.weight)
             nn.init.constant_(self.bias, self.opt.bias)
+
+    def gate(self, h: Tensor, u: Tensor) -> Tensor:
+        raise TypeError(f"{type(self).__name__} has no gate: define gate(h, u)")
 
     def write(self, state: Tensor, u: Tensor) -> Tensor:
         return state + self.gate(state, u) * (u - state if self.convex else u)
@@ -65,6 +69,9 @@ class Convex:
     """The convex write (1 − r) ⊙ h + r ⊙ u."""
 
     convex = True
+    # of the gated rule that this is mixed into
+    gate: Callable[[Tensor, Tensor], Tensor]
+    coefficient: Callable[[Site], float | None]
 
     def kept(self, h: Tensor, u: Tensor) -> Tensor:
         return 1 - self.gate(h, u)

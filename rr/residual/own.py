@@ -320,7 +320,10 @@ class _Walk:
         for step in dis.get_instructions(code):
             # dis does not look up the names of keyword arguments (KW_NAMES) by itself
             constant = step.opcode in dis.hasconst or step.opname == "KW_NAMES"
-            operand = code.co_consts[step.arg] if constant else step.argval
+            if constant and step.arg is not None:
+                operand = code.co_consts[step.arg]
+            else:
+                operand = step.argval
             yield step.opname
             if isinstance(operand, CodeType):
                 yield from self.code(operand, where)

@@ -38,7 +38,7 @@ class ValueRule(Described):
 
     def values(self, v: Tensor | None, vstate: Any) -> tuple[Tensor, Any]:
         """Values to attend over, (B, heads, T, head_dim), and what is carried on."""
-        return v, vstate
+        return v, vstate  # pyright: ignore[reportReturnType]  # each block has values of its own
 
     def after(self, y: Tensor, v: Tensor, vstate: Any) -> Tensor:
         """The attention output y, (B, heads, T, head_dim), before the output projection."""
@@ -122,6 +122,8 @@ class Sparse(Mixed):
         "lam": Option(5.0, "λ"),
         "blocks": whole(0, "how many last blocks; 0: ⌈3L/8⌉", 0),
     }
+
+    lam: Tensor
 
     def __init__(self, site: Site, config: ModelConfig, **given: Any) -> None:
         super().__init__(site, config, **given)
@@ -225,7 +227,8 @@ class Dense(ValueRule):
         if vstate is None:
             return v, [v]
         every = [*vstate, v]
-        return sum(lam * value for lam, value in zip(self.lam, every, strict=True)), every
+        mixed: Any = sum(lam * value for lam, value in zip(self.lam, every, strict=True))
+        return mixed, every
 
     def params(self, site: Site) -> int:
         return site.block if site.block > 1 else 0
@@ -250,7 +253,8 @@ class SVFormer(ValueRule):
         return block == 1
 
     def values(self, v: Tensor | None, vstate: Any) -> tuple[Tensor, Any]:
-        return (v, v) if vstate is None else (vstate, vstate)
+        mine: Any = v if vstate is None else vstate  # block 1 has values, the others V₁
+        return mine, mine
 
 
 @register("neutreno")

@@ -1,6 +1,7 @@
 """`rr table` for the logs of other trainers, and `rr power`."""
 
 from pathlib import Path
+from typing import Any
 
 from ..config import RRError, positive
 from . import effects
@@ -22,7 +23,8 @@ def table_of_logs(
             "no design given: --paired if runs of one seed saw the same data in the same order, "
             "else --unpaired"
         )
-    rows = against(read_logs(paths, **columns), baseline, design)
+    given: dict[str, Any] = columns
+    rows = against(read_logs(paths, **given), baseline, design)
     if figure:
         if Path(figure).suffix != ".svg":
             raise RRError(f"--figure must end in .svg, got {figure}")

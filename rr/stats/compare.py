@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.stats as st
@@ -128,7 +129,7 @@ class Bootstrap:
     ceiling: float
 
 
-def numbers(values: Iterable[float], what: str) -> np.ndarray:
+def numbers(values: Iterable[float | None], what: str) -> np.ndarray:
     """`values` as float64; RRError names `what` where some are missing or not finite."""
     values = list(values)
     try:
@@ -219,7 +220,7 @@ def paired(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Paire
     d = differences(a, b)
     over = interval(d, level)
     if over.sd:
-        test = st.ttest_1samp(d, 0.0)
+        test: Any = st.ttest_1samp(d, 0.0)  # scipy has no types
         t, p = float(test.statistic), float(test.pvalue)
     else:
         t, p = (math.copysign(math.inf, over.mean), 0.0) if over.mean else (math.nan, math.nan)
@@ -248,7 +249,7 @@ def welch(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Welch:
         )
     mean = float(a.mean() - b.mean())
     if np.ptp(a) or np.ptp(b):
-        test = st.ttest_ind(a, b, equal_var=False)
+        test: Any = st.ttest_ind(a, b, equal_var=False)  # scipy has no types
         lo, hi = test.confidence_interval(level)
         t, df, p = test.statistic, test.df, test.pvalue
     else:
@@ -278,13 +279,14 @@ def signed_rank(a: Iterable[float], b: Iterable[float]) -> Ranks:
     n = len(moved)
     if not n:
         return Ranks("signed rank", 0, len(d), 0.0, 1.0, 1.0, "exact")
+    method: Any
     if len(np.unique(np.abs(moved))) == n:
         method, name = "exact", "exact"
     elif n <= 13:
         method, name = st.PermutationMethod(n_resamples=2**n), "exact, ties permuted"
     else:
         method, name = "approx", "normal approximation, ties"
-    test = st.wilcoxon(moved, method=method)
+    test: Any = st.wilcoxon(moved, method=method)  # scipy has no types
     statistic = min(test.statistic, n * (n + 1) / 2 - test.statistic)
     return Ranks(
         "signed rank", n, len(d) - n, float(statistic), float(test.pvalue), 2.0 ** (1 - n), name
@@ -345,7 +347,7 @@ def bootstrap(
             warnings.simplefilter("ignore")
             ends = st.bootstrap(
                 (x,), np.mean, n_resamples=resamples, confidence_level=level, method=method,
-                random_state=np.random.default_rng(seed),
+                random_state=np.random.default_rng(seed),  # pyright: ignore[reportCallIssue]
             ).confidence_interval  # fmt: skip
         lo, hi = float(ends.low), float(ends.high)
         if not (math.isfinite(lo) and math.isfinite(hi)):

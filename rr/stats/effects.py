@@ -6,6 +6,7 @@ Everything here rests on the noncentral t: for normal differences √n·d̄/s_d 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.stats as st
@@ -205,7 +206,8 @@ def detectable_gap(
     high = 1.0
     while _power(high, 1.0, n, alpha, design) < wanted:
         high *= 2
-    return sd * brentq(lambda gap: _power(gap, 1.0, n, alpha, design) - wanted, 0.0, high)
+    gap: Any = brentq(lambda gap: _power(gap, 1.0, n, alpha, design) - wanted, 0.0, high)
+    return sd * gap
 
 
 def sd_interval(sd: float, df: int, level: float = 0.95) -> tuple[float, float]:

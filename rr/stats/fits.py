@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -94,7 +95,8 @@ def fit(
     # about the weighted centre, where slope and height are uncorrelated: well conditioned
     centre = float(np.average(x, weights=se**-2))
     design = np.column_stack([np.ones_like(x), x - centre]) / se[:, None]
-    beta, *_ = scipy.linalg.lstsq(design, y / se)
+    solution: Any = scipy.linalg.lstsq(design, y / se)  # scipy has no types
+    beta = solution[0]
     chi2 = float(np.sum((y / se - design @ beta) ** 2))
     covariance = scipy.linalg.inv(design.T @ design)
     df = float(len(x) - 2)

@@ -164,7 +164,7 @@ def _missing(path: Path, name: str, columns: Sequence[str]) -> RRError:
     return RRError(f"{path} has no column {name!r}: {nearest(name, columns)}")
 
 
-def _cells(row: dict, columns: Sequence[str], where: str) -> tuple[str, str]:
+def _cells(row: dict, columns: Sequence[str | None], where: str) -> tuple[str, str]:
     arm, seed = (row.get(name) for name in columns)
     for name, value in zip(columns, (arm, seed), strict=True):
         if value is None or str(value).strip() in NOT_LOGGED:

@@ -61,9 +61,11 @@ def losses_by_seed(rows: Iterable[Mapping], value: str, where: str) -> dict[int,
     for row in rows:
         if row["seed"] in values:
             raise RRError(f"{where} has two runs of seed {row['seed']}: give one per seed")
-        number = row[value]
-        diverged = number is None or not math.isfinite(number)
-        values[row["seed"]] = None if diverged else float(number)
+        number: float | None = row[value]
+        if number is None or not math.isfinite(number):
+            values[row["seed"]] = None
+        else:
+            values[row["seed"]] = float(number)
     return values
 
 

@@ -1,7 +1,7 @@
 """Learning rates of an arm: the best one, and what another costs."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +33,12 @@ class Basin:
         return self.high / self.low
 
 
+def _mean(losses: Collection[float | None]) -> float:
+    """The mean; infinite where a run diverged."""
+    finite = [loss for loss in losses if loss is not None]
+    return math.inf if len(finite) < len(losses) else math.fsum(finite) / len(finite)
+
+
 def basin(losses: Mapping[float, float], tolerance: float = 0.02) -> Basin:
     """Least-squares parabola of the held-out loss (nats per token) in the log of the rate.
 
@@ -56,8 +62,8 @@ def basin(losses: Mapping[float, float], tolerance: float = 0.02) -> Basin:
     at = float(np.clip(-b / (2 * c), x.min() - centre, x.max() - centre))
     loss = float(a + b * at + c * at**2)
     vertex, half = -b / (2 * c), math.sqrt(max(loss - (a - b * b / (4 * c)), 0) / c + tolerance / c)
-    ends = (math.exp(centre + vertex + sign * half) for sign in (-1, 1))
-    return Basin(math.exp(centre + at), loss, *ends, edge)
+    low, high = (math.exp(centre + vertex + sign * half) for sign in (-1, 1))
+    return Basin(math.exp(centre + at), loss, low, high, edge)
 
 
 def rate_costs(rows: Iterable[Mapping]) -> list[dict]:
@@ -97,10 +103,7 @@ def rate_costs(rows: Iterable[Mapping]) -> list[dict]:
             )
         if len(mine) < 2:
             raise RRError(f"{arm} was run at one learning rate: give at least two")
-        means = {
-            lr: math.inf if None in values.values() else math.fsum(values.values()) / len(values)
-            for lr, values in losses.items()
-        }
+        means = {lr: _mean(values.values()) for lr, values in losses.items()}
         best = min(means, key=means.__getitem__)
         if math.isinf(means[best]):
             raise RRError(f"{arm} diverged at every learning rate: give at least one that finished")

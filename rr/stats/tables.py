@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..config import RRError, nearest
@@ -26,7 +26,7 @@ def _named(rule: str) -> str:
     return f"{Path(path).name}{dot_py}{rest}"
 
 
-def arm_of(row: dict) -> str:
+def arm_of(row: Mapping) -> str:
     """The name of a run's arm: its rule, with its value rule where that is not `own`.
 
     A row of another trainer's logs names its arm itself.

@@ -17,6 +17,7 @@ sweep that is killed, started twice, or started on another machine needs nothing
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -76,7 +77,7 @@ def sweep(
     engine: str = "local",
     jobs: int | None = None,
     processes: int = 1,
-    machine: Mapping[str, object] | None = None,
+    machine: Mapping[str, Any] | None = None,
     notebook: str | None = None,
     address: str | None = None,
     gpu_fraction: float | None = None,
@@ -155,9 +156,7 @@ def _stopped(schedule: Schedule, resume_command: str) -> str:
     return f"{words}; resume with: {resume_command}"
 
 
-def check(
-    machine: Mapping[str, object], engine: str, ray: Mapping[str, object], here: bool
-) -> None:
+def check(machine: Mapping[str, Any], engine: str, ray: Mapping[str, object], here: bool) -> None:
     """Raise RRError for options that the engine does not take, or that every cell would refuse.
 
     machine: as `Runner` holds it. ray: options of the engine ray alone. here: the cells run on this

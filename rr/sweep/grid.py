@@ -148,7 +148,7 @@ def _seeds(protocol: str, rung: str) -> Sequence[int]:
     return known.seeds if protocol == "paper" and known else [0]
 
 
-def _axis(name: str, values: Sequence | None) -> list | None:
+def _axis(name: str, values: Sequence | bool | None) -> list | None:
     if values is None:
         return None
     if isinstance(values, str) or not isinstance(values, Sequence):

@@ -8,6 +8,7 @@ import torch
 
 from ..config import RRError, positive
 from ..training import memory_fit
+from ..training.device import cores
 from .process import Process
 
 
@@ -30,10 +31,9 @@ class Local:
         self.jobs = jobs or max(1, len(self.groups))
         self.memory = self._memory_shares()
         self.slots: list[Process | None] = [None] * self.jobs
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         self.threads = threads
         if threads is None and not gpus and self.jobs * processes > 1:
-            self.threads = max(1, cores // (self.jobs * processes))
+            self.threads = max(1, cores() // (self.jobs * processes))
 
     def _memory_shares(self) -> dict[str, str]:
         """Variables that tell each job its part of the RAM that is free now, and of its GPU."""
@@ -58,8 +58,8 @@ class Local:
         if self.groups:
             group = self.groups[slot % len(self.groups)]
             env["CUDA_VISIBLE_DEVICES"] = ",".join(group)
-        self.slots[slot] = Process(argv, log, env)
-        return self.slots[slot]
+        started = self.slots[slot] = Process(argv, log, env)
+        return started
 
     def close(self) -> None:
         """Nothing is held."""

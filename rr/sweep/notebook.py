@@ -53,6 +53,8 @@ def parameters(path: Path) -> dict[str, object]:
         for line in tree.body:
             if isinstance(line, ast.Assign | ast.AnnAssign):
                 target = line.target if isinstance(line, ast.AnnAssign) else line.targets[0]
+                if not isinstance(target, ast.Name) or line.value is None:
+                    raise TypeError("a parameter is set as name = literal")
                 defaults[target.id] = ast.literal_eval(line.value)
         return defaults
     except StopIteration:

@@ -6,6 +6,7 @@ runs is on storage that every node shares, and `rr` is installed on every node.
 """
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +44,9 @@ class RayEngine:
         self.ray, self.limit, self.say = ray, jobs, say
         if not ray.is_initialized():
             try:
-                ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
+                ray.init(
+                    address=address or "auto", log_to_driver=False, logging_level=logging.ERROR
+                )
             except Exception as error:  # Ray has many, of its own, grpc's and Python's
                 raise RRError(
                     f"no Ray cluster at {address or 'auto'} ({error}): "

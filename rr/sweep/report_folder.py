@@ -317,7 +317,10 @@ def cost_by_arm(here: Survey) -> list[dict]:
         threads = row.get("threads")
         place = f"{device}, {threads} threads" if device == "cpu" else device
         found[row["rung"], arm_of(row), place].append(row)
-    lines = [_cost(*key, runs) for key, runs in sorted(found.items(), key=lambda item: item[0])]
+    lines = [
+        _cost(rung, arm, place, runs)
+        for (rung, arm, place), runs in sorted(found.items(), key=lambda item: item[0])
+    ]
     total = list(itertools.chain.from_iterable(found.values()))
     return [*lines, _cost("all", "", "", total)] if total else []
 

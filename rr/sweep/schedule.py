@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..config import RunFailed
 from ..model.ladder import group
@@ -66,7 +66,7 @@ class Schedule:
 
     def __init__(
         self, cells: Sequence[Cell], out: Path, runner: Runner, engine, view: View,
-        hours: Hours | None = None, **leases: float,
+        hours: Hours | None = None, **leases: Any,
     ) -> None:  # fmt: skip
         self.states = [State(cell) for cell in cells]
         self.out, self.runner, self.engine, self.view = out, runner, engine, view
@@ -182,7 +182,7 @@ class Schedule:
             self._settle(state)
             if room < 1 or self.late or state.status in SETTLED:
                 continue
-            if self.hours and not self._in_time(state, room):
+            if self.hours and not self._in_time(self.hours, state, room):
                 self.late = True
                 continue
             if state.lease is None:
@@ -207,13 +207,13 @@ class Schedule:
             state.status = "running"
             room -= 1
 
-    def _in_time(self, state: State, room: int) -> bool:
+    def _in_time(self, hours: Hours, state: State, room: int) -> bool:
         """Whether a cell ends within the hours, with all cells that it is to be compared with."""
         running = [s for s in self.states if s.attempt is not None]
         members = [s for s in self.states if s.attempt is None and s.status not in SETTLED
                    and group(s.cell.run) == group(state.cell.run)]  # fmt: skip
-        now = self.hours.clock()
-        return self.hours.admit(
+        now = hours.clock()
+        return hours.admit(
             [(s.cell, self._left(s)) for s in members],
             [(s.cell, s.left, now - s.began) for s in running],
             room + len(running),

@@ -9,7 +9,8 @@ from ..model import ladder
 
 def options(run: Run) -> dict[str, object]:
     """The options of `rr train` that describe this run, without those at their default."""
-    recipe, given = run.recipe, {"rung": run.rung, "rule": run.rule}
+    recipe = run.recipe
+    given: dict[str, object] = {"rung": run.rung, "rule": run.rule}
     for name, default in (("values", "own"), ("loops", 1), ("flavour", "gpt2")):
         if getattr(run, name) != default:
             given[name] = getattr(run, name)

@@ -35,6 +35,13 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
+def cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def set_threads(n: int | None) -> int:
     """Set the threads of torch's CPU kernels. Sums depend on it, so a resumed run keeps its number.
 
@@ -45,7 +52,7 @@ def set_threads(n: int | None) -> int:
     if n is None and first.isdecimal() and int(first):
         n = int(first)
     elif n is None:
-        n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        n = cores()
     if not 1 <= n <= 1024:  # OpenMP aborts the process where it cannot start as many
         raise RRError(f"threads must be an integer from 1 to 1024, got {n}")
     torch.set_num_threads(n)

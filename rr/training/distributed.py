@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
@@ -22,6 +23,7 @@ from ..config import RRError, nearest
 
 STRATEGIES = ("ddp", "fsdp")
 T = TypeVar("T")
+Rows = TypeVar("Rows", Tensor, np.ndarray)  # a batch
 
 
 class World:
@@ -69,7 +71,7 @@ class World:
 
     def agree(self, make: Callable[[], T]) -> T:
         """The value that rank 0 makes, broadcast to every process."""
-        made = [make() if self.leads else None]
+        made: list[Any] = [make() if self.leads else None]
         if self.strategy is not None:
             dist.broadcast_object_list(made)
         return made[0]
@@ -118,7 +120,7 @@ class World:
                 "number of processes that divides the batch"
             )
 
-    def slice(self, rows: T) -> T:
+    def slice(self, rows: Rows) -> Rows:
         """This process's part of a batch: rows of equal number, in the order of ranks."""
         own = len(rows) // self.size
         return rows[self.rank * own : (self.rank + 1) * own]
@@ -143,7 +145,7 @@ class World:
 
             if model.per_pass:  # later passes use sublayers without calling their block
                 raise RRError("per_pass=1 cannot be sharded: use --parallel ddp")
-            for layer in model.layers:
+            for layer in model.get_submodule("layers").children():
                 fully_shard(layer)
             fully_shard(model)
             register_fsdp_forward_method(model, "hidden")  # evaluation enters there
@@ -154,9 +156,11 @@ class World:
     @contextlib.contextmanager
     def adding(self, run: nn.Module, last: bool) -> Iterator[None]:
         """The context of a micro-batch's backward pass; only the last one reduces the gradients."""
+        wrapped: Any = run  # what `wrap` made, which has a method more
         if self.strategy == "fsdp":
-            run.set_requires_gradient_sync(last)
-        with run.no_sync() if self.strategy == "ddp" and not last else contextlib.nullcontext():
+            wrapped.set_requires_gradient_sync(last)
+        held_back = self.strategy == "ddp" and not last
+        with wrapped.no_sync() if held_back else contextlib.nullcontext():
             yield
 
     def whole(self, value: Any) -> Any:
@@ -165,8 +169,8 @@ class World:
             return {key: self.whole(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return type(value)(self.whole(item) for item in value)
-        if isinstance(value, Tensor) and hasattr(value, "full_tensor"):
-            return value.full_tensor().cpu()
+        if isinstance(value, Tensor) and (gather := getattr(value, "full_tensor", None)):
+            return gather().cpu()
         return value
 
     def load_model(self, model: nn.Module, state: dict[str, Tensor]) -> None:
@@ -196,8 +200,9 @@ def like(held: Tensor, value: Tensor) -> Tensor:
     """`value`, sharded as `held` is."""
     if not hasattr(held, "device_mesh"):
         return value
-    from torch.distributed.tensor import distribute_tensor
+    from torch.distributed.tensor import DTensor, distribute_tensor
 
+    assert isinstance(held, DTensor)
     return distribute_tensor(value.to(held.device), held.device_mesh, held.placements)
 
 

@@ -42,14 +42,14 @@ class Tally:
 
     def add(self, loss: Tensor, confidence: Tensor, hit: Tensor) -> None:
         """Add the tokens of one batch; each (n,)."""
-        loss, confidence, hit = (t.cpu().double().numpy() for t in (loss, confidence, hit))
-        self.means.append(loss.mean())
-        self.loss += loss.sum()
-        self.tokens += len(loss)
+        losses, sure, hits = (t.cpu().double().numpy() for t in (loss, confidence, hit))
+        self.means.append(losses.mean())
+        self.loss += losses.sum()
+        self.tokens += len(losses)
         # Bins are open below: confidence on an edge falls into the lower bin, as in the study.
         edges = np.linspace(0, 1, BINS + 1)
-        where = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, BINS - 1)
-        for column, weight in enumerate((None, confidence, hit)):
+        where = np.clip(np.searchsorted(edges, sure, side="left") - 1, 0, BINS - 1)
+        for column, weight in enumerate((None, sure, hits)):
             self.bins[:, column] += np.bincount(where, weight, minlength=BINS)
 
     def gather(self, world: World) -> "Tally":
@@ -57,7 +57,9 @@ class Tally:
         if world.size > 1:
             parts = world.gathered((self.means, self.loss, self.tokens, self.bins))
             self.means = [mean for means, *_ in parts for mean in means]
-            self.loss, self.tokens, self.bins = (sum(part[i] for part in parts) for i in (1, 2, 3))
+            self.loss = sum(loss for _, loss, _, _ in parts)
+            self.tokens = sum(tokens for _, _, tokens, _ in parts)
+            self.bins = sum((bins for *_, bins in parts), np.zeros((BINS, 3)))
         return self
 
     def score(self, mean_of_batches: bool = False) -> Score:
@@ -128,7 +130,7 @@ def ordered(
     with evaluating(model):
         whole = starts[starts + t < len(tokens)]
         parts = [(whole[i : i + batch], t) for i in range(0, len(whole), batch)]
-        parts += [([start], len(tokens) - 1 - start) for start in starts[len(whole) :]]
+        parts += [(np.array([start]), len(tokens) - 1 - start) for start in starts[len(whole) :]]
         for (where, length), counts in world.deal(parts):
             add_batch(model, tally, *gather(tokens, where, length), counts=counts)
     return tally.gather(world).score()

@@ -53,7 +53,7 @@ class Charts:
         for name in names:
             if chart := self._try(name, make[name], run, folder, done):
                 self.open[name] = chart
-        self.tokens = run and run.recipe.batch * run.model.seq_len
+        self.tokens = 0 if run is None else run.recipe.batch * run.model.seq_len
 
     def __enter__(self) -> "Charts":
         return self
@@ -105,7 +105,7 @@ def _tensorboard(run: Run, folder: Path, done: int) -> tuple[Callable, Callable]
 
 
 def _wandb(run: Run, folder: Path, done: int) -> tuple[Callable, Callable]:
-    import wandb
+    import wandb  # pyright: ignore[reportMissingImports]  # optional
 
     session = wandb.init(
         project=PROJECT,

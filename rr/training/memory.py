@@ -236,7 +236,7 @@ class _Meter(TorchDispatchMode):
 
     def _label(self, tensor: Tensor) -> str | None:
         entry = self.held.get(id(tensor.untyped_storage()))
-        return entry and entry[2]
+        return None if entry is None else entry[2]
 
     def _see(self, tensor: Tensor, label: str) -> None:
         storage = tensor.untyped_storage()

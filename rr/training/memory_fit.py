@@ -192,7 +192,7 @@ def choose(
     first = f"{_ways(most, usual)} may need {need((most, usual)) / GIB:.1f} GiB of memory"
     there = f"{have / GIB:.1f} GiB are free"
     if selected == (most, usual):
-        return selected
+        return most, usual
     if selected:
         say(
             f"{first}, {there}: selected {_ways(*selected)}, {need(selected) / GIB:.1f} GiB; "
@@ -205,7 +205,7 @@ def choose(
             f"{named}; {_ways(*other)} need {need(other) / GIB:.1f} GiB: give "
             f"--micro-batch {other[0]} --path {other[1]}"
         )
-    least = min(predicted, key=predicted.get)
+    least = min(predicted, key=predicted.__getitem__)
     machine = "a GPU" if device.type == "cuda" else "a machine"
     raise RRError(
         f"{named}; the least, {_ways(*least)}, is {predicted[least] / GIB:.1f} GiB: use {machine} "

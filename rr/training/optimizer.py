@@ -11,7 +11,7 @@ from .distributed import ALONE, World
 STACK = ("layers.", "later_rules.")  # prefixes of the names of the blocks' parameters
 
 
-def decayed(model: Model) -> set[str]:
+def decayed(model: nn.Module) -> set[str]:
     """Names of the matrices that weight decay acts on in protocol `clean`.
 
     Weights of linear layers and of rules (`matrix_names`); not embeddings, gains or biases.
@@ -64,6 +64,7 @@ def optimizer(
         if (rest := [p for p in group["params"] if id(p) not in taken])
     ]
     if recipe.depth_lr:
+        assert isinstance(model, Model)  # no peer of a benchmark has its own rates
         groups = [half for group in groups for half in by_depth(model, group, recipe)]
     graph = backend.graph == "step"
     if graph:
@@ -79,6 +80,7 @@ def optimizer(
     )
     if not matrices:
         return adamw
+    assert isinstance(model, Model)
     blocks = {"params": matrices, "factor": recipe.block_factor(model.config.n_layer)}
     # The update's rms is set to that of AdamW (2502.16982), so that one rate serves both.
     muon = torch.optim.Muon(
@@ -87,7 +89,7 @@ def optimizer(
     return Together(muon, adamw)
 
 
-def block_matrices(model: Model) -> list[nn.Parameter]:
+def block_matrices(model: nn.Module) -> list[nn.Parameter]:
     """What Muon takes: the blocks' matrices, those of rules included, as they are held.
 
     Attention's queries, keys and values are one matrix here, and are orthogonalised as one.

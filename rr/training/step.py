@@ -67,11 +67,10 @@ class OptimizerStep:
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         if self.backend.graph == "none":
             return self._step(x, y)
-        if self.graph is None:
-            self._capture(x, y)
+        graph = self._capture(x, y) if self.graph is None else self.graph
         self.x.copy_(x)
         self.y.copy_(y)
-        self.graph.replay()
+        graph.replay()
         return self.loss
 
     def set_rate(self, rate: float) -> None:
@@ -139,7 +138,7 @@ class OptimizerStep:
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
-    def _capture(self, x: Tensor, y: Tensor) -> None:
+    def _capture(self, x: Tensor, y: Tensor) -> torch.cuda.CUDAGraph:
         """Capture one step as a CUDA graph; undo the three warm-up steps that capturing needs."""
         self.x, self.y = x.clone(), y.clone()
         held = [p.detach() for p in self.model.parameters()]
@@ -160,9 +159,10 @@ class OptimizerStep:
             for name, value in state.items():  # none before the first step: then all is zero
                 value.copy_(before[p][name]) if p in before else value.zero_()
         self.optimizer.zero_grad(set_to_none=True)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        graph = self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
             self.loss = self._step(self.x, self.y)
+        return graph
 
     # -- checkpoints --------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,8 +107,8 @@ def train(
     with World.here(parallel) as world:
         progress = Progress(log if world.leads else lambda line: None)
         world.check_batch(run.recipe.batch)
-        asked, path = path, backend.of_run(path, where, run.recipe.precision, run.model, world)
-        optimizer.check_optimizer(run.recipe, backend.parse_backend(path), world)
+        selected = backend.of_run(path, where, run.recipe.precision, run.model, world)
+        optimizer.check_optimizer(run.recipe, backend.parse_backend(selected), world)
         say = progress.say
         if world.agree(lambda: finished(folder)) is not None:
             return folder
@@ -117,13 +118,13 @@ def train(
                 return folder
             new = world.agree(lambda: not (folder / "run.json").exists())
             if new:
-                micro_batch, path = world.agree(
-                    lambda: memory_fit.choose(run, where, micro_batch, asked, path, world, say)
+                micro_batch, selected = world.agree(
+                    lambda: memory_fit.choose(run, where, micro_batch, path, selected, world, say)
                 )
             tokens = world.first(lambda: tokens_of(run, cache, say))
             try:
                 prepare_run = start_run if new else resume_run
-                request = Request(path, micro_batch, threads)
+                request = Request(selected, micro_batch, threads)
                 context = world.agree(
                     lambda: prepare_run(run, folder, tokens, where, request, world, say)
                 )
@@ -374,13 +375,14 @@ class _Training:
         ended = {line["budget_ended"]: line for line in self.history if "budget_ended" in line}
         return [
             {"steps": budget, **{name: ended.get(budget, last)[name] for name in names}}
-            for budget in self.run.recipe.budgets
+            for budget in self.run.recipe.budgets or ()
         ]
 
     # -- saving and restoring -----------------------------------------------------------------
 
     def _save(self) -> None:
-        kind, keys, position, *_ = self.stream.get_state()
+        drawn: Any = self.stream.get_state()
+        _, keys, position, *_ = drawn
         state = {
             **self.optimizer_step.state(),
             "step": self.done,
@@ -441,7 +443,8 @@ class _Training:
         """Load a checkpoint's weights, optimiser and sums; the run's history stays."""
         self.optimizer_step.load(state)
         keys, position = state["stream"]
-        self.stream.set_state(("MT19937", keys.numpy().astype(np.uint32), position))
+        drawn: Any = "MT19937", keys.numpy().astype(np.uint32), position
+        self.stream.set_state(drawn)
         self.loss_sum.copy_(state["loss_sum"])
         self.summed = state["summed"]
 

@@ -175,7 +175,7 @@ def verify(
         mine = again.object("run.json")["provenance"]
     return Verdict(
         id=run.id,
-        steps=run.recipe.steps if whole else steps,
+        steps=run.recipe.steps if whole or steps is None else steps,
         gaps=[(at[0], _gap(was, seen.get(at))) for at, was in lines.items()],
         recorded=result["val_loss"],
         repeated=now.get("val_loss"),

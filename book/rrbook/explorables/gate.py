@@ -1,6 +1,7 @@
 """Chapter 02's explorable: the gate by hand, in two channels, so that vectors are arrows."""
 
 import math
+from typing import Any
 
 from . import kit
 
@@ -31,14 +32,15 @@ def gate_numbers(
         r = (1.0, 1.0) if rule == "standard" else (0.5, 0.5)
     else:
         weight = update if rule == "review" else 0.0
-        r = tuple(1 / (1 + math.exp(-(state * h + weight * v + bias))) for h, v in seen)
+        first, second = (1 / (1 + math.exp(-(state * h + weight * v + bias))) for h, v in seen)
+        r = first, second
     step = r[0] * u[0], r[1] * u[1]
     following = STATE[0] + step[0], STATE[1] + step[1]
     convex = (1 - r[0]) * STATE[0] + step[0], (1 - r[1]) * STATE[1] + step[1]
     return {"u": u, "r": r, "step": step, "next": following, "convex": convex}
 
 
-def gate_sentence(**values: float | str) -> str:
+def gate_sentence(**values: Any) -> str:
     """The result in words; takes the arguments of `gate_numbers`."""
     found = gate_numbers(**values)
     why = {

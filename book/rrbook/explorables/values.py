@@ -1,6 +1,7 @@
 """Chapter 05's explorable: how alike tokens become when attention averages their values."""
 
 import math
+from typing import Any
 
 from . import kit
 
@@ -57,9 +58,10 @@ def value_numbers(rule: str, lam: float, even: float, blocks: int) -> dict[str, 
     return found
 
 
-def value_sentence(**values: float | str) -> str:
+def value_sentence(**values: Any) -> str:
     """The result in words; takes the arguments of `value_numbers`."""
-    found, plain = value_numbers(**values), value_numbers(**(values | {"rule": "own"}))
+    own: dict[str, Any] = values | {"rule": "own"}
+    found, plain = value_numbers(**values), value_numbers(**own)
     words = {"constant": " with λ = ", "neutreno": " with λ = "}.get(values["rule"], "")
     words += kit.number(values["lam"]) if words else ""
     said = (

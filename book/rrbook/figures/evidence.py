@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -71,9 +72,7 @@ def two_tests(
     return ax
 
 
-def gap_against_size(
-    ax: Axes, points: Sequence[Mapping], colour_of: str, line: object | None = None
-) -> Axes:
+def gap_against_size(ax: Axes, points: Sequence[Mapping], colour_of: str, line: Any = None) -> Axes:
     """A gap with two intervals at each size, and the line fitted through them.
 
     points: `name`, `size` (parameters), `gap` (nats per token), `own` (lo, hi from its own seeds,

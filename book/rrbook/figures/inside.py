@@ -85,7 +85,7 @@ def cost_of(ax: Axes, costs: Mapping[str, Sequence[float]]) -> Axes:
 
     costs: name -> nats per token above the loss as trained, one per seed; all must be above zero.
     """
-    for place, (name, values) in enumerate(reversed(costs.items())):
+    for place, (name, values) in enumerate(reversed([*costs.items()])):
         x = finite(values, name)
         if x.min() <= 0:
             raise RRError(f"{name} costs {x.min():.4f}: a logarithmic axis needs costs above 0")

@@ -46,7 +46,7 @@ def gradient_by_depth(
             raise RRError(f"{label} has a gradient norm below 0, or none above: norms are positive")
         if x.shape == y.shape:
             x, y = x[y > 0], y[y > 0]
-        ends += lines_by_depth(ax, x, {label: y})
+        ends += lines_by_depth(ax, x.tolist(), {label: y.tolist()})
     low, high = ax.dataLim.y0, ax.dataLim.y1
     middle = math.sqrt(low * high)
     ax.set_yscale("log")
@@ -62,7 +62,7 @@ def gate_histogram(
     """Share of the gate's values in equal bins from 0 to 1: {label: values}; a line at `mark`."""
     edges = np.linspace(0, 1, bins + 1)
     for label, sample in values.items():
-        gates = finite(np.ravel(np.asarray(sample, dtype=float)), label)
+        gates = finite(np.ravel(np.asarray(sample, dtype=float)).tolist(), label)
         if gates.min() < 0 or gates.max() > 1:
             raise RRError(f"{label} has values outside 0 to 1: not a gate")
         shares = np.histogram(gates, edges)[0] / gates.size

@@ -11,9 +11,11 @@ at their ends rather than in a legend.
 import importlib
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from cycler import cycler
 from IPython import get_ipython
 from matplotlib import colors, patheffects
 from matplotlib.axes import Axes
@@ -115,7 +117,7 @@ def style() -> None:
             "axes.axisbelow": True,
             "axes.spines.top": False,
             "axes.spines.right": False,
-            "axes.prop_cycle": plt.cycler(color=[BLUE, VERMILLION, GREEN, ORANGE, SKY, PURPLE]),
+            "axes.prop_cycle": cycler(color=[BLUE, VERMILLION, GREEN, ORANGE, SKY, PURPLE]),
             "axes.formatter.useoffset": False,
             "grid.color": GRID,
             "grid.linewidth": 0.8,
@@ -141,7 +143,7 @@ def style() -> None:
         shell.display_formatter.formatters["image/svg+xml"].for_type(Figure, svg)
 
 
-def canvas(columns: int = 1, height: float = 3.4, **options: object) -> tuple[Figure, object]:
+def canvas(columns: int = 1, height: float = 3.4, **options: Any) -> tuple[Figure, Any]:
     """A figure in the book's style, 7 inches wide: (figure, axes), as `plt.subplots` gives them."""
     style()
     return plt.subplots(1, columns, figsize=(7, height), **options)
@@ -156,7 +158,8 @@ def readable(colour: str) -> tuple[float, float, float]:
 
     rgb, card = colors.to_rgb(colour), light(colors.to_rgb(CARD))
     while (card + 0.05) / (light(rgb) + 0.05) < 4.5:
-        rgb = tuple(0.95 * p for p in rgb)
+        red, green, blue = rgb
+        rgb = 0.95 * red, 0.95 * green, 0.95 * blue
     return rgb
 
 
@@ -166,7 +169,8 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
     Call it last: where the names go depends on the axis limits.
     """
     gap = 13.0  # points between two baselines
-    ax.figure.draw_without_rendering()
+    figure: Any = ax.figure  # a whole figure, as `canvas` makes
+    figure.draw_without_rendering()
     points = 72 / ax.figure.dpi
     heights = [ax.transData.transform((x, y))[1] * points for x, y, _, _ in ends]
     # piles of names, each centred on the lines that it names; piles that touch are merged

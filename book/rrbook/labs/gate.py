@@ -5,6 +5,7 @@ import torch
 
 from rr.config import ModelConfig
 from rr.residual import Site, make
+from rr.residual.gates import Gated
 
 from .. import figures
 from ..explorables.kit import number, share
@@ -20,6 +21,7 @@ def gate_values(bias: float, scale: float, size: float) -> torch.Tensor:
     width = 64
     config = ModelConfig(vocab_size=256, n_layer=1, n_head=1, d_model=width, d_ff=4 * width)
     rule = make("review", Site("attn", 1, n_layer=1, d_model=width, n_head=1), config)
+    assert isinstance(rule, Gated)
     source = torch.Generator().manual_seed(0)
     h, u, weight = (
         torch.randn(shape, generator=source)
@@ -37,7 +39,7 @@ def lab_gate() -> Lab:
     def draw(bias: float, scale: float, size: float) -> Drawn:
         r = gate_values(bias, scale, size).flatten()
         figure, ax = figures.canvas(height=3.0)
-        figures.gate_histogram(ax, {"review": r.numpy()})
+        figures.gate_histogram(ax, {"review": r.tolist()})
         low, high = (r < 0.1).float().mean().item(), (r > 0.9).float().mean().item()
         return figure, (
             f"bias {number(bias)}, weight scale {number(scale)}, updates of size {number(size)}: "

@@ -7,8 +7,9 @@ stored with the notebook, with an alternative text, and silent for nbval.
 
 import base64
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from html import escape
+from typing import Any
 
 import ipywidgets as widgets
 import matplotlib.pyplot as plt
@@ -29,7 +30,7 @@ class Lab(widgets.VBox):
     """Controls, and below them the figure that the real code gives for their values."""
 
     def __init__(
-        self, name: str, controls: dict[str, widgets.Widget], draw: Callable[..., Drawn], lead: str
+        self, name: str, controls: Mapping[str, Any], draw: Callable[..., Drawn], lead: str
     ) -> None:
         self.name, self.controls, self._draw = name, controls, draw
         self.picture = widgets.HTML()
@@ -65,9 +66,7 @@ class Lab(widgets.VBox):
         return f"<lab {self.name}: needs a notebook that shows widgets>"
 
 
-def lab(
-    name: str, controls: dict[str, widgets.Widget], draw: Callable[..., Drawn], lead: str
-) -> Lab:
+def lab(name: str, controls: Mapping[str, Any], draw: Callable[..., Drawn], lead: str) -> Lab:
     """A lab of your own.
 
     controls: name -> widget with a `value`. draw: called with those values by name, returns a

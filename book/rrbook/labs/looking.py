@@ -49,7 +49,7 @@ def lab_depth_attention() -> Lab:
         names = [str(block + 1) for block in range(SUBLAYERS // size)]
         readers = [*(str(i + 1) for i in range(SUBLAYERS)), "head"]
         shown = alpha.masked_fill(alpha == 0, torch.nan)
-        figures.depth_map(ax, shown, readers, ["embedding", *names], digits=2)
+        figures.depth_map(ax, shown.tolist(), readers, ["embedding", *names], digits=2)
         ax.set_xlabel("source: block of sublayers" if size > 1 else "source: sublayer")
         head = alpha[-1]
         favourite = ["the embedding", *(f"source {name}" for name in names)][int(head.argmax())]

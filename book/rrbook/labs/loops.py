@@ -52,7 +52,7 @@ def lab_loops() -> Lab:
         left.set_xlabel("blocks of the unrolled network")
         left.set_ylabel("rms of the stream")
         figures.label_ends(left, ends)
-        figure.colorbar(figures.cosine_matrix(right, cosines), ax=right, label="cosine")
+        figure.colorbar(figures.cosine_matrix(right, cosines.numpy()), ax=right, label="cosine")
         n = len(cosines)
         others = (cosines.sum() - cosines.trace()).item() / max(1, n * (n - 1))
         return figure, (

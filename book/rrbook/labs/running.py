@@ -39,8 +39,12 @@ class Cut:
 def process(argv: list[str], out: str | Path) -> subprocess.Popen:
     """`rr train argv --out out`, in a process of its own and on one thread."""
     command = [sys.executable, "-m", "rr.cli", "train", *argv, "--threads", "1", "--out", str(out)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen(command, env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}, **quiet)
+    return subprocess.Popen(
+        command,
+        env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def cut_off(argv: list[str], out: str | Path, step: int, number: int) -> Cut:

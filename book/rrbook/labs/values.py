@@ -23,15 +23,16 @@ def value_model(values: str, blocks: int, queries: int) -> Model:
     return initialise(Model(config), seed=0)
 
 
+def _per_token(held: torch.Tensor | None, ids: torch.Tensor) -> float:
+    return 0 if held is None else held.nbytes / ids.numel()
+
+
 def cache_bytes(model: Model, ids: torch.Tensor) -> list[tuple[float, float]]:
     """(keys, values) bytes per token that each cache holds after reading ids (1, T), measured."""
     caches = model.caches()
     with torch.no_grad():
         model.hidden(ids, caches)
-    return [
-        tuple(0 if t is None else t.nbytes / ids.numel() for t in (cache.k, cache.v))
-        for cache in caches
-    ]
+    return [(_per_token(cache.k, ids), _per_token(cache.v, ids)) for cache in caches]
 
 
 def lab_values() -> Lab:
@@ -55,7 +56,7 @@ def lab_values() -> Lab:
         total, standard_total = sum(map(sum, held)), sum(map(sum, full))
         others = [slope for slope in slopes[1:] if slope is not None]
         said = "there is one W_V alone"
-        if others:
+        if others and slopes[0] is not None:
             ratio = number(slopes[0] * len(others) / sum(others))
             said = f"the gradient of the first W_V is {ratio} times the mean of the others"
         heads = f"{queries} query head{'s' * (queries > 1)} a value head"
