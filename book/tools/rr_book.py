@@ -27,6 +27,9 @@ CHECKS = {
 def configure(app: Sphinx, config: Config) -> None:
     """Derive what depends on the project's home and on the scripts at hand."""
     options, place = config.html_theme_options, home.address() or ""
+    commit = (home.version() or "")[:10]
+    at = f", commit {commit}" if commit and commit != home.release() else ""
+    options["extra_footer"] = f"<p>Review Residuals {home.release()}{at}</p>"
     if any(f"//{known}" in place for known in ("github.", "gitlab.", "bitbucket.")):
         options["repository_url"] = place
         options["repository_branch"] = home.version() or "main"
