@@ -27,7 +27,7 @@ START = new_code_cell("import torch\nimport rr", metadata={"tags": []})
         ("\n".join(f"x{i} = {i}" for i in range(13)), [], "code"),
         ("\n\n".join(f"x{i} = {i}" for i in range(12)), [], None),
         ("x = " + " + ".join(["1"] * 30), [], "code"),
-        (IDEA, ["hide-input"], "code"),
+        (IDEA, ["hide-input"], "code of gate"),
     ],
 )
 def test_what_a_cell_is(source, given, button):
