@@ -39,7 +39,8 @@ def kind(cell: NotebookNode, first: bool) -> str | None:
     if re.search(r"^\s*(_ = \[)?(glue|tell)\(", cell.source, re.MULTILINE):
         return "code, with the numbers for the text"
     if given & CLOSED or len(lines) > LINES or max(map(len, lines), default=0) > COLUMNS:
-        return "code"
+        made = re.findall(r"^(?:def|class) (\w+)", cell.source, re.MULTILINE)
+        return f"code of {', '.join(made)}" if made else "code"
     return None
 
 

@@ -33,7 +33,7 @@ from rrbook import plain
 
 TOOLS = ROOT / "book" / "tools"
 READY = ROOT / "book" / "ready"  # files that a page offers for download
-WRITTEN = {".md", ".yml", ".bib", ".css", ".svg", ".png"}
+WRITTEN = {".md", ".yml", ".bib", ".css", ".js", ".svg", ".png"}
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 

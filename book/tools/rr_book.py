@@ -27,6 +27,9 @@ CHECKS = {
 def configure(app: Sphinx, config: Config) -> None:
     """Derive what depends on the project's home and on the scripts at hand."""
     options, place = config.html_theme_options, home.address() or ""
+    commit = (home.version() or "")[:10]
+    at = f", commit {commit}" if commit and commit != home.release() else ""
+    options["extra_footer"] = f"<p>Review Residuals {home.release()}{at}</p>"
     if any(f"//{known}" in place for known in ("github.", "gitlab.", "bitbucket.")):
         options["repository_url"] = place
         options["repository_branch"] = home.version() or "main"
@@ -118,8 +121,8 @@ class Known(SphinxRole):
 def inline_figures(app: Sphinx, doctree: nodes.document) -> None:
     """Put the cells' SVG into the page itself, where its colours follow the theme.
 
-    Names inside a figure get the figure's own in front, so that they are unique on the page. A
-    phone scrolls the box, because smaller letters could not be read.
+    Names inside a figure get its number in front, so that they are unique on the page. A phone
+    scrolls the box, because smaller letters could not be read.
     """
     for place, image in enumerate(list(doctree.findall(nodes.image))):
         path = Path(app.srcdir, image["uri"].removeprefix("/"))
@@ -131,9 +134,7 @@ def inline_figures(app: Sphinx, doctree: nodes.document) -> None:
             text = re.sub(rf'(\bid="|#){re.escape(name)}(?=["\)])', rf"\1f{place}-{name}", text)
         alt = html.escape(image.get("alt", ""))
         text = text.replace("<svg ", f'<svg class="rr-figure" role="img" aria-label="{alt}" ', 1)
-        box = (
-            f'<div class="rr-figure-box" tabindex="0" role="group" aria-label="figure">{text}</div>'
-        )
+        box = f'<div class="rr-figure-box">{text}</div>'
         image.replace_self(nodes.raw("", box, format="html"))
 
 

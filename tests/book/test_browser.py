@@ -102,6 +102,30 @@ def _images(tab, least: int) -> None:
     for source, alt, width in images:
         assert width > 0, f"{source} does not show"
         assert len(alt) >= least, f"{source}: its alternative text is {alt!r}"
+    words = tab.evaluate("""() => [...document.querySelectorAll('main svg.rr-figure')]
+        .map(figure => figure.getAttribute('aria-label'))""")
+    assert all(len(alt) >= least for alt in words), words
+    twice = tab.evaluate("""() => { const ids = [...document.querySelectorAll('svg.rr-figure [id]')]
+        .map(node => node.id); return ids.filter((id, i) => ids.indexOf(id) !== i) }""")
+    assert not twice, f"figures share the ids {twice}"
+
+
+def test_sliders_have_names(seen):
+    """For screen readers; ipywidgets gives a slider's handle none."""
+    names = seen.tab.evaluate("""() => [...document.querySelectorAll('main [role=slider]')]
+        .map(handle => handle.getAttribute('aria-label'))""")
+    assert all(names) or not vendored()
+
+
+def test_figures_are_read_on_a_phone(seen):
+    """Letters are 11 pixels high or more, in a box that scrolls; the page does not, at 360."""
+    seen.tab.set_viewport_size({"width": 360, "height": 800})
+    heights = seen.tab.evaluate("""() => [...document.querySelectorAll('svg.rr-figure')].map(svg =>
+        svg.getBoundingClientRect().width / svg.viewBox.baseVal.width * Math.min(
+            ...[...svg.querySelectorAll('text')].map(t => parseFloat(getComputedStyle(t).fontSize))
+        ))""")
+    assert all(height >= 11 for height in heights), heights
+    assert seen.tab.evaluate("document.documentElement.scrollWidth") <= 360, _wide(seen.tab)
 
 
 def test_asks_nobody_else(seen, server):

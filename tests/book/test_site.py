@@ -30,6 +30,17 @@ def test_every_page_of_the_book_is_there(site):
     assert (site / "index.html").exists()
 
 
+def test_chapters_have_the_numbers_of_their_files(site, soups):
+    """On the page and in the sidebar, and the book goes through them in order."""
+    chapters = [page.removeprefix("notebooks/") for page in toc() if is_chapter(page)]
+    assert chapters == sorted(chapters)
+    for chapter in chapters:
+        soup = soups[site / "notebooks" / f"{chapter}.html"]
+        number = f"{int(chapter[:2])}. "
+        assert soup.select_one("main h1").get_text().startswith(number)
+        assert soup.select_one("#site-navigation li.current").get_text().strip().startswith(number)
+
+
 def test_every_public_name_is_in_the_reference(site, soups):
     for package in reference.PACKAGES:
         soup = soups[site / "book" / "api" / f"{package}.html"]

@@ -204,7 +204,7 @@ def test_where_a_repositorys_pages_are(address, place):
 def test_a_figure_gets_its_number_its_caption_and_its_alternative_text():
     shown = {"figure": {"name": "fig-a", "caption": "Ends at {glue:text}`a:.1f`."},
              "image": {"alt": "A line."}}  # fmt: skip
-    image = new_output("display_data", {"image/png": "AAAA"})
+    image = new_output("display_data", {"image/png": "AAAA", "image/svg+xml": "<svg></svg>"})
     code = new_code_cell("draw()", outputs=[image], metadata={
         "mystnb": shown, "tags": ["hide-input", "check-recorded"]})  # fmt: skip
     made = plain.convert(book("# T", {"a": "1.234"}, code, "See {numref}`fig-a`."), "06_other")
@@ -212,6 +212,7 @@ def test_a_figure_gets_its_number_its_caption_and_its_alternative_text():
     figure, caption, text = made.cells[at : at + 3]
     assert figure.metadata["jupyter"]["source_hidden"] and figure.metadata.cellView == "form"
     assert figure.outputs[0].metadata["image/png"]["alt"] == "A line."
+    assert [*figure.outputs[0].data] == ["image/png"]  # on its card, on any ground
     assert caption.source.startswith("**Figure 6.1.** Ends at 1.2.")
     assert text.source == "See Figure 6.1."
 

@@ -96,7 +96,7 @@ def _stream_picture(facts: dict) -> tuple[int, int, list[str]]:
         out.append(_box(tap, LINE, 26, "Aₘ", "learned"))
         out.append(_box(168, LINE, 26, "Aᵣ", "learned"))
     if facts["norm"] == "write":
-        out.append(_box(301, LINE, 36, "norm"))
+        out.append(_box(307, LINE, 36, "norm"))
     return *SIZE, out
 
 

@@ -55,6 +55,7 @@ from .style import (
     VERMILLION,
     canvas,
     label_ends,
+    letters_on,
     readable,
     style,
     style_of,

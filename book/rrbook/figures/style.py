@@ -30,6 +30,7 @@ QUIET = "#c4c9ce"  # a part that is not the message
 BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"
 ORANGE, SKY, PURPLE = "#E69F00", "#56B4E9", "#CC79A7"
 
+GROUND = "#fcfcfb"  # behind everything: CARD for the eye, and transparent on a page
 EMPTY = "#eef0f1"  # a cell without a value
 # letters and marks on a coloured ground, which is the same in every theme: an "ink" and a "white"
 # that no page exchanges
@@ -105,12 +106,12 @@ def style() -> None:
         {
             "figure.figsize": (7, 3.4),
             "figure.dpi": 100,
-            "figure.facecolor": CARD,
+            "figure.facecolor": GROUND,
             "figure.constrained_layout.use": True,
-            "savefig.facecolor": CARD,
+            "savefig.facecolor": GROUND,
             "savefig.dpi": 150,
             "svg.hashsalt": "rr",
-            "axes.facecolor": CARD,
+            "axes.facecolor": GROUND,
             "axes.edgecolor": SOFT,
             "axes.labelcolor": INK,
             "axes.grid": True,

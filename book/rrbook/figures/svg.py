@@ -21,6 +21,7 @@ from .style import (
     EMPTY,
     GREEN,
     GRID,
+    GROUND,
     INK,
     ORANGE,
     PURPLE,
@@ -34,7 +35,7 @@ from .style import (
 FAMILY = "var(--rr-fig-font, system-ui, sans-serif)"
 DENSE = 3000  # vertices of one line or collection, above which it is drawn as a picture
 THEMED = {"ink": INK, "soft": SOFT, "grid": GRID, "card": CARD,
-          "quiet": QUIET, "empty": EMPTY,
+          "quiet": QUIET, "empty": EMPTY, "ground": GROUND,
           "blue": BLUE, "sky": SKY}  # fmt: skip
 HUES = {"blue": BLUE, "vermillion": VERMILLION, "green": GREEN,
         "orange": ORANGE, "sky": SKY, "purple": PURPLE}  # fmt: skip
