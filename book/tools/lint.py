@@ -13,7 +13,8 @@ from nbkit import ROOT, environment, sources
 from prose import reference_links, typed_results, worded
 from rules import problems
 
-WORDED = ("book/*.md", "book/rrbook/**/*.py")  # files that are held to the wordings of prose.py
+PAGES = ("book/*.md", "book/recipes/*.md")
+WORDED = (*PAGES, "book/rrbook/**/*.py")  # files that are held to the wordings of prose.py
 
 
 def notebooks(*picks: str) -> int:
@@ -29,7 +30,7 @@ def notebooks(*picks: str) -> int:
 def pages() -> int:
     """The same for the prose pages of the book."""
     count = 0
-    for path in sorted((ROOT / "book").glob("*.md")):
+    for path in sorted(path for pattern in PAGES for path in ROOT.glob(pattern)):
         prose = path.read_text(encoding="utf-8")
         for link in reference_links(prose):
             print(f"{path.relative_to(ROOT)}: write the link {link} with its target in ()")
