@@ -72,8 +72,11 @@ def number(text: str) -> str:
     if which not in moved:
         raise RRError(f"no trial {which!r} of {what}: {nearest(which, moved)}")
     units = _rows().query("trial == @which").groupby("metric").unit.first()
-    parts = [f"{change:+.3g} {units[metric]} ({metric})" for metric, change in moved[which].items()]
-    return "; ".join(parts).replace("-", "−").replace("nats a token", "nats per token")
+    parts = []
+    for metric, change in moved[which].items():
+        unit = "" if units[metric] in metric else f" {units[metric]}"
+        parts.append(f"{change:+.3g}".replace("-", "−") + f"{unit} ({metric})")
+    return "; ".join(parts).replace("nats a token", "nats per token")
 
 
 def _found(sd: float, seeds: int) -> float:

@@ -1,4 +1,4 @@
-"""A small model with the names and signatures of litgpt/model.py; ours. Places of the recipe: # < >."""
+"""A small model with the names and signatures of litgpt/model.py; ours. Places: # < >."""
 
 import torch
 from torch import nn
