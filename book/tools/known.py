@@ -1,4 +1,4 @@
-"""The numbers on the page *What we know*, computed from records when the page is built.
+"""Numbers of pages that are no notebooks, computed from records when the page is built.
 
 `number(text)` understands
 
@@ -8,6 +8,7 @@
     FOLDER: bigram                        the loss of a bigram table on the same held-out tokens
     FOLDER: lr 0.004 of RULE              how often resampled seeds choose this rate, over all N
     NAME                                  one of NAMED
+    threads: METHOD[, WHICH]              what public threads report: threads.py
 
 FOLDER is one of data/measured/; "FOLDER[lr=0.0015,steps=300]" takes the rows with these values
 alone. Seed 100 chose learning rates and counts nowhere. Losses are in nats per token.
@@ -18,6 +19,7 @@ import re
 
 import numpy as np
 import pandas as pd
+import threads
 import torch
 
 import rr
@@ -36,6 +38,8 @@ def number(text: str) -> str:
     """The text of one number. RRError names what is not understood or not there."""
     if text in NAMED:
         return NAMED[text]()
+    if text.startswith("threads: "):
+        return threads.number(text)
     match = FORM.fullmatch(text)
     if match is None:
         raise RRError(f"{text!r} is no number of this page: {nearest(text, NAMED)}")

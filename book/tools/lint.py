@@ -13,8 +13,9 @@ from nbkit import ROOT, environment, sources
 from prose import reference_links, typed_results, worded
 from rules import problems
 
+PAGES = ("book/*.md", "book/recipes/*.md")
 # files that are held to the wordings of prose.py, as notebooks are
-WORDED = ("*.md", "book/*.md", "rr/**/*.py", "book/rrbook/**/*.py", "book/tools/*.py")
+WORDED = ("*.md", *PAGES, "rr/**/*.py", "book/rrbook/**/*.py", "book/tools/*.py")
 
 
 def notebooks(*picks: str) -> int:
@@ -40,7 +41,7 @@ def wordings(path: Path) -> int:
 def pages() -> int:
     """The same for the prose pages of the book."""
     count = 0
-    for path in sorted((ROOT / "book").glob("*.md")):
+    for path in sorted(path for pattern in PAGES for path in ROOT.glob(pattern)):
         prose = path.read_text(encoding="utf-8")
         for link in reference_links(prose):
             print(f"{path.relative_to(ROOT)}: write the link {link} with its target in ()")

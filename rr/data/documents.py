@@ -79,6 +79,14 @@ def source(corpus: str, cache: str | Path | None = None) -> Source:
     raise RRError(f"unknown corpus {corpus!r}: {nearest(corpus, known)}")
 
 
+def hub_dataset(corpus: str) -> str | None:
+    """The data set of the hub that a corpus is, `org/name`; None for fables and files."""
+    if corpus == "tinystories":
+        return TINYSTORIES
+    name, local = corpus.partition("@")[0], corpus.startswith("file:")
+    return name if "/" in name and not local else None
+
+
 def hold_out(origin: Source, share: float = HELD_OUT) -> tuple[Documents, Documents]:
     """Split a source's documents into (train, valid).
 

@@ -32,6 +32,12 @@ configs:
   data_files: curves.parquet
 ---
 """
+EXPORT = """Records of `rr`: `runs` and `curves`. Each as the files of its run, byte for byte:
+
+```bash
+rr records export {} --out FOLDER
+```
+"""
 
 
 def record(run: Record) -> Record:
@@ -124,7 +130,7 @@ def import_runs(places: Iterable[Path], to: Path) -> tuple[list[Record], list[st
         to.mkdir(parents=True, exist_ok=True)
         write_table(to, known.values())
         card = to / "README.md"
-        text = card.read_text() if card.exists() else f"# {to.name}\n"
+        text = card.read_text() if card.exists() else f"# {to.name}\n\n{EXPORT.format(to.name)}"
         if not text.startswith("---\n"):
             write_atomic(card, f"{CARD}\n{text}".encode())
     return new, refused

@@ -16,16 +16,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
+from huggingface_hub import ModelCard, ModelCardData, PyTorchModelHubMixin, hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError, safe_open
 
 from .. import io
 from ..config import ModelConfig, RRError, checked_file, file_bytes
+from ..data.documents import hub_dataset
 from ..data.tokenizer import FILES, Vocabulary
 from ..model.transformer import Model
 from ..model.weights import check_sizes
 from ..residual import as_allowed
+from .command_line import options, words
 from .run_folder import finished, load, read_specification
 
 CARD = """---
@@ -36,7 +38,8 @@ CARD = """---
 
 A decoder-only language model of {{ params }} parameters, trained by
 {% if repo_url %}[`rr`]({{ repo_url }}){% else %}`rr`{% endif %}
-with the residual rule `{{ rule }}` and the value rule `{{ values }}`.
+with the residual rule `{{ rule }}` and the value rule `{{ values }}`,
+on {{ corpus }}.
 
 ```python
 import rr
@@ -50,7 +53,11 @@ ids = model.vocabulary.encode("Once upon a time")
 {% for name, value in facts.items() %}| {{ name }} | {{ value }} |
 {% endfor %}
 The loss is in nats per token, on held-out text of the corpus above. It is one run of one seed: this
-card does not know how much other seeds differ.
+card does not know how much other seeds differ. The command that trained it:
+
+```bash
+{{ command }}
+```
 """
 
 
@@ -69,7 +76,7 @@ class Pretrained(
     repo_url=home(),
     library_name="review-residuals",
     pipeline_tag="text-generation",
-    model_card_template=CARD,
+    tags=["residual-connections", "pytorch", "language-model"],
 ):
     """A model that can be saved, uploaded (`push_to_hub`) and loaded, with its tokenizer.
 
@@ -80,6 +87,15 @@ class Pretrained(
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
+
+    def generate_model_card(
+        self, license: str = "unknown", datasets: Sequence[str] = (), **facts: Any
+    ) -> ModelCard:
+        """The model's card: what the class knows of its models, with what is this run's alone."""
+        info = self._hub_mixin_info
+        data = ModelCardData(**info.model_card_data.to_dict())
+        data.license, data.datasets = license, list(datasets) or None
+        return ModelCard.from_template(data, template_str=CARD, repo_url=info.repo_url, **facts)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         super()._save_pretrained(save_directory)
@@ -152,10 +168,13 @@ def _config(path: Path, name: str, allow_rule: str | Sequence[str]) -> ModelConf
     return replace(config, rule=rule, values=values)
 
 
-def save_pretrained(run: str | Path, to: str | Path) -> Path:
+def save_pretrained(run: str | Path, to: str | Path, license: str | None = None) -> Path:
     """Write a run's newest weights, configuration, tokenizer and model card into the folder `to`.
 
-    Raises RRError where `run` is no run, or its rule is not part of rr, so that others lack it.
+    license: of the weights, as the hub names it ("apache-2.0", "cc-by-4.0"). Without it the card
+    says apache-2.0 for models of the built-in fables, and unknown for others: it is the corpus that
+    decides. A card that is there is written again. Raises RRError where `run` is no run, or its
+    rule is not part of rr, so that others lack it.
 
     Example:
         >>> import tempfile
@@ -197,15 +216,31 @@ def save_pretrained(run: str | Path, to: str | Path) -> Path:
         "status",
         "weights_sha256",
     )
+    corpus = specification.source.get("corpus", specification.corpus)
+    dataset = hub_dataset(corpus)
+    sizes = ("n_layer", "d_model", "n_head", "d_ff", "seq_len", "vocab_size", "n_loops")
+    given = options(specification)
+    # where files lay is nobody else's business
+    if str(given["corpus"]).startswith("file:"):
+        given["corpus"] = "file:PATH"
+    if Path(str(given.get("tokenizer", ""))).is_absolute():
+        given["tokenizer"] = "PATH"
     card = {
+        "license": license or ("apache-2.0" if corpus == "fables" else "unknown"),
+        "datasets": [dataset] if dataset else [],
         "title": f"{specification.rung} · {specification.rule}",
         "params": f"{result.get('params', sum(p.numel() for p in model.parameters())):,}",
         "rule": specification.rule,
         "values": specification.values,
+        "corpus": result.get("corpus", given["corpus"]),
+        "command": words(given, "train", "runs"),
         "facts": {"run": specification.id}
+        | {name: getattr(loaded.config, name) for name in sizes}
         | {name: result[name] for name in names if name in result},
     }
     model.save_pretrained(to, config=asdict(loaded.config), model_card_kwargs=card)
+    # the mixin leaves a card that is there, which would be that of other weights
+    model.generate_model_card(**card).save(Path(to) / "README.md")
     return Path(to)
 
 

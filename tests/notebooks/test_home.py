@@ -147,21 +147,72 @@ def test_the_citation_agrees_with_setting_version_and_changelog():
     assert released is None or re.fullmatch(r"\d{4}-\d\d-\d\d", released)
 
 
-def test_the_wheel_says_what_the_project_is(tmp_path):
-    """Built from a copy, because setuptools leaves its traces beside the sources."""
-    copy = tmp_path / "copy"
-    shutil.copytree(ROOT / "rr", copy / "rr", ignore=shutil.ignore_patterns("__pycache__"))
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """A folder with `sdist` and, built from it, `wheel`; both unpacked.
+
+    From a copy, because setuptools leaves its traces beside the sources.
+    """
+    out = tmp_path_factory.mktemp("built")
+    copy = out / "copy"
+    for name in ("rr", "book", "tests"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, copy)
-    code = "from setuptools import build_meta; print(build_meta.build_wheel('..'))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=copy, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    shutil.unpack_archive(tmp_path / done.stdout.split()[-1], tmp_path / "wheel", "zip")
-    assert (tmp_path / "wheel" / "rr" / "py.typed").exists()
-    (info,) = (tmp_path / "wheel").glob("*.dist-info")
-    told = importlib.metadata.PathDistribution(info).metadata
-    assert any(line.startswith("Paper, https://") for line in told.get_all("Project-URL"))
-    assert "residual connections" in told["Keywords"]
+    for kind, form, source in (("sdist", "gztar", copy), ("wheel", "zip", None)):
+        code = f"from setuptools import build_meta; print(build_meta.build_{kind}({str(out)!r}))"
+        (source,) = (out / "sdist").iterdir() if source is None else (source,)
+        done = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True,
+                              text=True)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        shutil.unpack_archive(out / done.stdout.split()[-1], out / kind, form)
+    return out
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(built):
+    names = {path.name for path in (built / "wheel").iterdir()}
+    assert names == {"rr", f"review_residuals-{rr.__version__}.dist-info"}
+    held = {
+        path.relative_to(built / "wheel").as_posix() for path in (built / "wheel").rglob("*.py")
+    }
+    git = subprocess.run(["git", "-C", str(ROOT), "ls-files", "rr/*.py"], capture_output=True,
+                         text=True)  # fmt: skip
+    if not git.returncode:
+        assert held == set(git.stdout.split())
+    assert (built / "wheel" / "rr" / "py.typed").exists()
+
+
+def test_the_source_distribution_holds_no_tests_and_no_book(built):
+    (folder,) = (built / "sdist").iterdir()
+    names = {path.name for path in folder.iterdir()}
+    assert {"rr", "pyproject.toml", "README.md", "LICENSE", "NOTICE", "PKG-INFO"} <= names
+    assert not names & {"tests", "book", "notebooks", "data"}
+
+
+def test_the_wheel_says_what_the_project_is(built):
+    (info,) = (built / "wheel").glob("*.dist-info")
+    wheel = importlib.metadata.PathDistribution(info)
+    told = wheel.metadata
+    assert (told["Name"], told["Version"]) == ("review-residuals", rr.__version__)
+    assert told["License-Expression"] == "Apache-2.0"
+    assert set(told.get_all("License-File")) == {"LICENSE", "NOTICE"}
+    for name in told.get_all("License-File"):
+        assert (info / "licenses" / name).read_bytes() == (ROOT / name).read_bytes()
+    assert told["Description-Content-Type"] == "text/markdown"
+    assert told.get_payload().strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()
+    assert told["Requires-Python"] == ">=3.11"
+    # the project's own address comes from `make home` alone
+    links = dict(line.split(", ", 1) for line in told.get_all("Project-URL"))
+    assert links["Paper"].startswith("https://") and links.get("Repository") == home.setting()
+    keywords = told["Keywords"].split(",")
+    assert "residual connections" in keywords and keywords == sorted(keywords, key=str.lower)
+    versions = [line.rpartition(" :: ")[2] for line in told.get_all("Classifier")
+                if line.startswith("Programming Language :: Python :: 3.")]  # fmt: skip
+    assert versions == ["3.11", "3.12", "3.13"]  # those that `make` takes
+    needed = [line for line in told.get_all("Requires-Dist") if "extra ==" not in line]
+    assert {re.match(r"[\w-]+", line)[0] for line in needed} == {"torch", "numpy", "tokenizers"}
+    (script,) = wheel.entry_points
+    assert (script.group, script.name, script.value) == ("console_scripts", "rr", "rr.cli:main")
 
 
 # ---- the page ----------------------------------------------------------------------------------

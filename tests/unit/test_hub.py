@@ -1,16 +1,18 @@
 """A trained run shared as a folder, and loaded from it."""
 
 import json
+import shlex
+from dataclasses import replace
 
 import pytest
 import torch
+import yaml
 
 import rr
+from rr import cli
 from rr.config import RRError
-from rr.training import run_folder, trainer
+from rr.training import hub, run_folder, trainer
 
-pytest.importorskip("huggingface_hub")
-pytest.importorskip("safetensors")
 TINY = "nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
 
 
@@ -52,6 +54,48 @@ def test_a_shared_folder_holds_no_code_and_says_what_it_is(run, shared):
     for fact in (result["id"], "review:rank=4", str(result["val_loss"]), f"{result['params']:,}"):
         assert fact in card
     assert "library_name: review-residuals" in card
+
+
+def front(shared) -> dict:
+    return yaml.safe_load((shared / "README.md").read_text().split("---\n")[1])
+
+
+def test_the_card_s_front_matter_is_what_the_hub_reads(run, shared, tmp_path):
+    told = front(shared)
+    assert told["library_name"] == "review-residuals"
+    assert told["license"] == "unknown"  # of somebody's text, nobody else knows it
+    assert "residual-connections" in told["tags"] and "datasets" not in told
+    again = rr.save_pretrained(run, shared, license="cc-by-4.0")
+    assert front(again)["license"] == "cc-by-4.0"  # the card of before does not stay
+
+
+@pytest.mark.parametrize(
+    ("corpus", "license", "datasets"),
+    [
+        ("tinystories", "unknown", ["roneneldan/TinyStories"]),
+        ("some/texts@v2", "unknown", ["some/texts"]),
+        ("fables", "apache-2.0", None),
+    ],
+)
+def test_a_card_names_the_data_set_of_the_hub(
+    run, tmp_path, monkeypatch, corpus, license, datasets
+):
+    """As if the text had come from there."""
+    model, specification, vocabulary = run_folder.load(run)
+    specification = replace(specification, source={"corpus": corpus})
+    monkeypatch.setattr(hub, "load", lambda *_, **__: (model, specification, vocabulary))
+    told = front(rr.save_pretrained(run, tmp_path / "shared"))
+    assert (told["license"], told.get("datasets")) == (license, datasets)
+
+
+def test_the_card_s_command_trains_the_same_run(run, shared, tiny_corpus, tmp_path):
+    card = (shared / "README.md").read_text()
+    (line,) = (line for line in card.splitlines() if line.startswith("rr train"))
+    assert str(run.parent) not in card and tiny_corpus.removeprefix("file:") not in card
+    words = shlex.split(line.replace("file:PATH", tiny_corpus))
+    words[words.index("--out") + 1] = str(tmp_path)
+    assert cli.main([*words[1:], "--threads", "1"]) in (0, None)
+    assert (tmp_path / run.name / "result.json").exists()
 
 
 @pytest.mark.parametrize("damage", ["weights", "config", "shape", "rule", "tokenizer"])

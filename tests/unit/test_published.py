@@ -13,6 +13,7 @@ RUNS = list(csv.DictReader((FOLDER / "review_residuals.csv").open()))
 COLUMNS = "paper where size arm setting metric value unit source evidence note".split()
 FILES = (
     "review_residuals_summary", "looped", "value_residual", "attention_residuals", "others",
+    "threads",
 )  # fmt: skip
 MARKS = {"primary", "secondary", "figure", "computed", "unverified"}
 SIZES = {"60M": (512, 8, 8), "150M": (768, 12, 12), "320M": (1024, 16, 16), "590M": (1280, 20, 20),

@@ -1,0 +1,314 @@
+"""The pages of *Take it home*: their code around stubs of the projects, and their numbers."""
+
+import inspect
+import re
+import shlex
+import sys
+import textwrap
+import types
+from pathlib import Path
+from types import SimpleNamespace as Config
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import rr
+from rr import cli
+from rr.residual import RULES
+
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "book" / "recipes"
+STUBS = Path(__file__).parent / "stubs"
+sys.path.insert(0, str(ROOT / "book" / "tools"))
+from known import number  # noqa: E402
+
+FENCE = re.compile(r"^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+PLACE = re.compile(r"^(?P<indent> *)# < (?P<place>[^\n]+)\n.*?^ *# >\n", re.MULTILINE | re.DOTALL)
+VOCAB, D, L, H = 11, 8, 3, 2
+IDS = torch.arange(10).reshape(2, 5)
+
+# project: how a model is made, the class of its blocks, the import name of the shared file
+PROJECTS = {
+    "litgpt": (
+        lambda p: p.GPT(Config(n_embd=D, n_layer=L, n_head=H, vocab=VOCAB)),
+        "Block",
+        "litgpt.residual_rule",
+    ),
+    "torchtitan": (
+        lambda p: p.Llama3Model(
+            Config(dim=D, vocab=VOCAB, layers=[Config(attention=Config(n_heads=H))] * L)
+        ),
+        "Llama3TransformerBlock",
+        "torchtitan.models.llama3.residual_rule",
+    ),
+    "olmo_core": (
+        lambda p: p.Transformer(d_model=D, vocab_size=VOCAB, n_layers=L, n_heads=H),
+        "TransformerBlock",
+        "olmo_core.nn.transformer.residual_rule",
+    ),
+    "nanochat": (
+        lambda p: p.GPT(Config(n_embd=D, n_layer=L, n_head=H, vocab=VOCAB)),
+        "Block",
+        None,
+    ),
+}
+SHARDED = [name for name, (_, _, file) in PROJECTS.items() if file]
+
+
+def pieces(page: str) -> dict[str, str]:
+    """The Python of a page by the place that its first line names, without the file."""
+    found = {}
+    for match in FENCE.finditer((PAGES / f"{page}.md").read_text(encoding="utf-8")):
+        if match["language"] == "python":
+            first, _, text = match["text"].partition("\n")
+            found[first.removeprefix("# ").rpartition(": ")[2]] = text
+    return found
+
+
+def module(name: str, text: str) -> types.ModuleType:
+    made = types.ModuleType(name)
+    exec(compile(text, name, "exec"), made.__dict__)
+    return made
+
+
+def stub(name: str, rule: str | None, monkeypatch) -> types.ModuleType:
+    """The stub of a project; with a rule, after the recipe was followed."""
+    text = (STUBS / f"{name}.py").read_text(encoding="utf-8")
+    if rule is None:
+        return module(name, text)
+    told = pieces(name)
+    if file := PROJECTS[name][2]:
+        shared = module(file, pieces("index")["residual_rule.py (new)"])
+        shared.RULE = rule
+        monkeypatch.setitem(sys.modules, file, shared)
+    else:
+        (place,) = (place for place, code in told.items() if "RULE = " in code)
+        told[place] = re.sub(r'RULE = ".*"', f'RULE = "{rule}"', told[place])
+    assert {match["place"] for match in PLACE.finditer(text)} == set(told)
+    return module(name, PLACE.sub(lambda m: textwrap.indent(told[m["place"]], m["indent"]), text))
+
+
+def made(name: str, project: types.ModuleType) -> nn.Module:
+    """A model with weights that are not the project's own start, so that every branch writes."""
+    model = PROJECTS[name][0](project)
+    if name == "nanochat":
+        model.init_weights()
+    rules = {id(p) for rule in model.modules() if isinstance(rule, rr.Rule)
+             for p in rule.parameters()}  # fmt: skip
+    named = [(key, p) for key, p in model.named_parameters()
+             if id(p) not in rules and "lambda" not in key]  # fmt: skip
+    with torch.no_grad():
+        for i, (_, parameter) in enumerate(sorted(named)):
+            generator = torch.Generator().manual_seed(i)
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
+    return model
+
+
+@pytest.mark.parametrize("name", PROJECTS)
+def test_a_neutral_rule_gives_the_project_s_own_output(name, monkeypatch):
+    """In nanochat the neutral rule is that of its own scales."""
+    neutral, outputs = "x0-scales:x0=0.1" if name == "nanochat" else "standard", []
+    for rule in (None, neutral, "constant:c=0.5"):
+        project = stub(name, rule, monkeypatch)
+        project.COMPUTE_DTYPE = torch.float32  # else nanochat's own stream is rounded
+        outputs.append(made(name, project)(IDS))
+    expected, got, other = outputs
+    torch.testing.assert_close(got, expected)
+    assert (other - expected).abs().max() > 0.3
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", PROJECTS)
+def test_every_rule_trains_there(name, rule, monkeypatch):
+    model = made(name, stub(name, rule, monkeypatch))
+    rules = [p for m in model.modules() if isinstance(m, rr.Rule) for p in m.parameters()]
+    assert (
+        sum(p.numel() for p in rules) == rr.Residuals(rule, D, L, H, norm=False).costs()["params"]
+    )
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-2)
+    losses = []
+    for _ in range(6):
+        loss = F.cross_entropy(model(IDS).flatten(0, 1), IDS.roll(1).flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 0.1
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in rules)
+
+
+@pytest.mark.parametrize("name", SHARDED)
+def test_a_changed_block_takes_what_the_project_s_takes(name, monkeypatch):
+    kind = PROJECTS[name][1]
+    mine, theirs = (getattr(stub(name, rule, monkeypatch), kind).forward
+                    for rule in ("review", None))  # fmt: skip
+    assert inspect.signature(mine) == inspect.signature(theirs)
+
+
+def test_nanochat_s_optimiser_holds_every_parameter_once(monkeypatch):
+    model = made("nanochat", stub("nanochat", "review", monkeypatch))
+    groups = model.setup_optimizer()
+    held = [id(p) for group in groups for p in group["params"]]
+    assert sorted(held) == sorted(id(p) for p in model.parameters())
+    keys = {frozenset(group) for group in groups if group["kind"] == "adamw"}
+    assert len(keys) == 1
+    muon = [p for group in groups if group["kind"] == "muon" for p in group["params"]]
+    assert all(p.ndim == 2 for p in muon)
+
+
+@pytest.fixture
+def process(tmp_path):
+    """One process of a group, so that modules can be sharded."""
+    from torch import distributed
+
+    distributed.init_process_group("gloo", f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("rule", ["review:bias=3", "highway", "x0-scales:x0=0.2", "attnres"])
+@pytest.mark.parametrize("name", ["torchtitan", "olmo_core"])
+def test_rules_made_on_meta_and_sharded_start_as_they_should(name, rule, process, monkeypatch):
+    from torch.distributed.fsdp import fully_shard
+
+    project = stub(name, rule, monkeypatch)
+    with torch.device("meta"):
+        model = PROJECTS[name][0](project)
+    blocks = model.layers if name == "torchtitan" else model.blocks
+    for block in blocks.values():
+        fully_shard(block)
+    fully_shard(model)
+    if name == "torchtitan":
+        model.verify_module_protocol()
+        model.to_empty(device="cpu")
+        model.init_states()
+    else:
+        model.init_weights()
+    expected = rr.Residuals(rule, D, L, H, norm=False)
+    for block, pair in zip(blocks.values(), expected.pairs, strict=True):
+        for got, wanted in zip(block.rules.parameters(), nn.ModuleList(pair).parameters(),
+                               strict=True):  # fmt: skip
+            assert type(got).__name__ == "DTensor"
+            assert torch.equal(got.full_tensor(), wanted)
+    for got, wanted in zip(model.final_rule.parameters(), expected.final.parameters(), strict=True):
+        assert torch.equal(got.full_tensor(), wanted)
+    model(IDS).sum().backward()
+
+
+@pytest.mark.parametrize("name", SHARDED)
+def test_in_bfloat16_gates_work_under_autocast_and_stop_without(name, monkeypatch):
+    model = made(name, stub(name, "review", monkeypatch)).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(IDS).isfinite().all()
+    with pytest.raises(RuntimeError, match="dtype"):
+        model(IDS)
+
+
+# ---- the index -----------------------------------------------------------------------------------
+
+
+def test_the_six_lines_are_a_network(monkeypatch):
+    (code,) = (text for place, text in pieces("index").items() if place.startswith("your model"))
+    d = 64
+    branches = [nn.Sequential(nn.RMSNorm(d), nn.Linear(d, d)) for _ in range(4)]
+    blocks = [Config(attn=branches[i], mlp=branches[i + 1]) for i in (0, 2)]
+    x = torch.randn(2, 3, d)
+    names = {"x": x, "blocks": blocks}
+    exec(code, names)
+    assert names["x"].shape == x.shape
+    standard = x
+    for block in blocks:
+        standard = standard + block.attn(standard)
+        standard = standard + block.mlp(standard)
+    exec(code.replace("hyper-connections", "standard"), names := {"x": x, "blocks": blocks})
+    torch.testing.assert_close(names["x"], standard)
+
+
+def test_the_lines_for_transformers_run(monkeypatch, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    (code,) = (text for place, text in pieces("index").items() if place.startswith("any script"))
+    shape = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 32, "n_positions": 16}
+    tiny = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape))
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained",
+                        lambda name: tiny if name == "gpt2" else load(name))  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    exec(code, names := {})
+    ids = torch.arange(6)[None]
+    with torch.no_grad():
+        first, second = (names[name].eval()(ids).logits for name in ("model", "again"))
+    assert torch.equal(first, second)
+
+
+def test_the_commands_run(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        f"{rule},{seed},{step},{4 - step / 10 + (seed + 1) * gain}"
+        for rule, gain in (("standard", 0.01), ("review", -0.02))
+        for seed in range(3)
+        for step in (1, 2)
+    ]
+    Path("logs.csv").write_text("\n".join(["rule,seed,step,val_loss", *lines]))
+    text = (PAGES / "index.md").read_text(encoding="utf-8")
+    lines = [line for match in FENCE.finditer(text) if match["language"] == "bash"
+             for line in match["text"].splitlines()]  # fmt: skip
+    assert {shlex.split(line)[1] for line in lines} == {"table", "power"}
+    for line in lines:
+        assert cli.main(shlex.split(line)[1:]) in (0, None), line
+        assert re.search(r"seeds|review", capsys.readouterr().out), line
+
+
+# ---- the threads ---------------------------------------------------------------------------------
+
+
+def test_every_number_of_the_threads_is_computed():
+    told = re.findall(r"\{known\}`([^`]+)`", (PAGES / "index.md").read_text(encoding="utf-8"))
+    assert len(told) > 12
+    for name in told:
+        assert re.search(r"\d", number(name)), name
+
+
+def test_the_threads_by_a_second_method():
+    """Signs counted by hand over the file, the binomial from its definition."""
+    folder = rr.DATA / "published"
+    rows = pd.concat([pd.read_csv(folder / "threads.csv"), pd.read_csv(folder / "others.csv")])
+    counts = {"attn_residuals": [6, 2, 1], "mhc": [2, 0, 1]}  # lower, higher, mixed
+    for method, expected in counts.items():
+        signs = {}
+        for row in rows[rows.arm == method].itertuples():
+            same = rows[(rows.arm == "baseline") & (rows.metric == row.metric)
+                        & (rows.paper == row.paper) & (rows["size"] == row.size)
+                        & (rows.setting == row.setting)]  # fmt: skip
+            if len(same):
+                key = (row.paper, row.size, row.setting)
+                signs.setdefault(key, set()).add(row.value < same.value.item())
+        got = [sum(s == one for s in signs.values()) for one in ({True}, {False}, {True, False})]
+        assert got == expected
+        total = number(f"threads: {method}")
+        assert [int(n) for n in re.findall(r"\d+", total)] == [sum(got), *got]
+        lower, higher, _ = got
+        n = lower + higher
+        tail = sum(np.prod([(n - j) / (j + 1) for j in range(k)]) for k in range(higher + 1))
+        assert float(number(f"threads: {method}, p")) == round(min(1, 2 * tail / 2**n), 2)
+
+
+def test_what_the_page_says_of_luck():
+    spread, found = (float(number(f"threads: {name}")) for name in ("spread", "found"))
+    seeds = [1.12196, 1.12107, 1.11967]
+    assert spread == pytest.approx(np.std(seeds, ddof=1), abs=5e-5)
+    assert number("threads: seeds") == "1"
+    told = re.findall(r"threads: attn_residuals, (?!p`)[^`]+", (PAGES / "index.md").read_text())
+    moved = [number(name) for name in told]
+    bits = [float(m.split()[0].replace("−", "-")) for m in moved if "bits per byte" in m]
+    assert len(bits) == 4 and all(abs(b) > found for b in bits)
+    assert min(bits) < 0 < max(bits)  # "in both directions"
+
+
+def test_what_is_not_in_the_threads_is_named():
+    for text in ("threads: attnresiduals", "threads: mhc, nanochat", "threads: "):
+        with pytest.raises(rr.RRError, match="threads|no trial"):
+            number(text)
