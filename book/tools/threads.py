@@ -76,7 +76,7 @@ def number(text: str) -> str:
     for metric, change in moved[which].items():
         unit = "" if units[metric] in metric else f" {units[metric]}"
         parts.append(f"{change:+.3g}".replace("-", "−") + f"{unit} ({metric})")
-    return "; ".join(parts).replace("nats a token", "nats per token")
+    return "; ".join(parts)
 
 
 def _found(sd: float, seeds: int) -> float:

@@ -347,7 +347,7 @@ def bootstrap(
             warnings.simplefilter("ignore")
             ends = st.bootstrap(
                 (x,), np.mean, n_resamples=resamples, confidence_level=level, method=method,
-                random_state=np.random.default_rng(seed),  # pyright: ignore[reportCallIssue]
+                random_state=np.random.default_rng(seed),  # pyright: ignore[reportCallIssue] scipy's stubs lack it
             ).confidence_interval  # fmt: skip
         lo, hi = float(ends.low), float(ends.high)
         if not (math.isfinite(lo) and math.isfinite(hi)):

@@ -243,7 +243,7 @@ def test_value_residual_figures():
         else:
             value, places = {
                 ("params", "parameters"): (params[size], 0),
-                ("gain in val_loss", "nats a token"): (
+                ("gain in val_loss", "nats per token"): (
                     loss.get((size, "Transformer"), 0) - loss.get((size, "ResFormer"), 0), 4),
                 ("params removed", "parameters"): (removed, 0),
                 ("params removed", "%"): (100 * removed / params[size], 2),

@@ -41,7 +41,8 @@ def rule_ranking(
     missing = [arm for arm in order if arm not in by_arm]
     if missing:
         raise RRError(f"no row for {', '.join(missing)}: `order` must name arms of `rows`")
-    key = ax.get_subplotspec().is_first_col()
+    place_of = ax.get_subplotspec()
+    key = place_of is None or place_of.is_first_col()
     ax.axvline(0, color=SOFT, lw=1.2)
     ax.set_xlim(-limit, limit)
     for place, arm in enumerate(order):

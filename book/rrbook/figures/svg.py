@@ -11,8 +11,11 @@ import re
 from functools import cache
 
 import matplotlib
+import numpy as np
 from matplotlib import colors
+from matplotlib.collections import Collection
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from .style import (
@@ -73,10 +76,10 @@ def svg(fig: Figure) -> str:
     return _themed(file.getvalue().decode())
 
 
-def _vertices(artist: object) -> int:
-    if hasattr(artist, "get_xdata"):
-        return len(artist.get_xdata())
-    return sum(len(path.vertices) for path in artist.get_paths()) * max(
+def _vertices(artist: Line2D | Collection) -> int:
+    if isinstance(artist, Line2D):
+        return np.size(artist.get_xdata())
+    return sum(np.size(path.vertices, 0) for path in artist.get_paths()) * max(
         1, len(artist.get_offsets()) if len(artist.get_paths()) == 1 else 1
     )
 
@@ -87,7 +90,7 @@ def _themed(text: str) -> str:
     for needless in (r"<metadata>.*?</metadata>", r"<!--.*?-->", r"<defs>\s*<style.*?</defs>",
                      r' transform="rotate\(-0 [^"]*"'):  # fmt: skip
         text = re.sub(needless, "", text, flags=re.DOTALL)
-    view = re.search(r'viewBox="[^"]*"', text)[0]
+    view = re.findall(r'viewBox="[^"]*"', text)[0]
     head = (
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
         f' {view} style="stroke-linejoin: round; stroke-linecap: butt">'
