@@ -80,7 +80,7 @@ def _vertices(artist: Line2D | Collection) -> int:
     if isinstance(artist, Line2D):
         return np.size(artist.get_xdata())
     return sum(np.size(path.vertices, 0) for path in artist.get_paths()) * max(
-        1, len(artist.get_offsets()) if len(artist.get_paths()) == 1 else 1
+        1, np.size(artist.get_offsets(), 0) if len(artist.get_paths()) == 1 else 1
     )
 
 
