@@ -37,8 +37,9 @@ def test_chapters_have_the_numbers_of_their_files(site, soups):
     for chapter in chapters:
         soup = soups[site / "notebooks" / f"{chapter}.html"]
         number = f"{int(chapter[:2])}. "
-        assert soup.select_one("main h1").get_text().startswith(number)
-        assert soup.select_one("#site-navigation li.current").get_text().strip().startswith(number)
+        assert soup.select_one("main article h1").get_text().startswith(number)
+        here = soup.select_one("nav.bd-links li.current")
+        assert here.get_text().strip().startswith(number)
 
 
 def test_every_public_name_is_in_the_reference(site, soups):
