@@ -28,8 +28,11 @@
   // The handle of a slider has no name for screen readers; the words beside it are its label.
   function named() {
     document.querySelectorAll("[role=slider]:not([aria-label])").forEach(function (handle) {
-      var box = handle.closest(".jupyter-widgets.widget-inline-hbox, .jupyter-widgets.widget-inline-vbox");
-      var label = box && box.querySelector(".widget-label");
+      var box = handle, label = null;
+      while (!label && box && !box.matches(".cell_output")) {
+        label = box.querySelector(".widget-label");
+        box = box.parentElement;
+      }
       if (label && label.textContent) handle.setAttribute("aria-label", label.textContent);
     });
   }
