@@ -19,7 +19,6 @@ WIDGETS = {
     "SelectionSlider": ("options", "value", "description"),
     "Text": ("value", "description"),
     "VBox": ("children",),
-    "Widget": (),
 }
 ATTRIBUTES = {"children", "continuous_update", "layout", "observe", "style", "value"}
 
