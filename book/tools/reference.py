@@ -1,14 +1,12 @@
 """The API reference: one page of Markdown for each package of rr, written from its docstrings.
 
-A package's page shows the names of its `__all__`; for one without, the public functions and classes
-of its modules. Docstrings are Markdown, so that Sphinx's autodoc, which reads reStructuredText,
-would show them wrongly.
+A package's page shows the names of its `__all__`. Docstrings are Markdown, so that Sphinx's
+autodoc, which reads reStructuredText, would show them wrongly.
 """
 
 import ast
 import inspect
 import math
-import pkgutil
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -29,16 +27,7 @@ CODE = re.compile(r"(`[^`]+`)")
 def public(package: str) -> list[tuple[str, Any]]:
     """The public names of a package as (dotted name, object)."""
     face = import_module(package)
-    if hasattr(face, "__all__"):
-        return [(f"{package}.{name}", getattr(face, name)) for name in face.__all__]
-    return [
-        (f"{module.__name__}.{name}", value)
-        for module in (
-            import_module(f"{package}.{info.name}") for info in pkgutil.iter_modules(face.__path__)
-        )
-        for name, value in vars(module).items()
-        if described(value) and value.__module__ == module.__name__ and name[0] != "_"
-    ]
+    return [(f"{package}.{name}", getattr(face, name)) for name in face.__all__]
 
 
 def described(value: Any) -> bool:
@@ -166,9 +155,9 @@ def _python(text: str) -> str:
     return f"```python\n{text}\n```"
 
 
-def entry(name: str, value: Any, links: dict[str, str], level: int) -> str:
+def entry(name: str, value: Any, links: dict[str, str]) -> str:
     """What a page says about one name."""
-    title = f"({label(name, value)})=\n{'#' * level} {_title(name, value)}"
+    title = f"({label(name, value)})=\n## {_title(name, value)}"
     if isinstance(value, ModuleType):
         return f"{title}\n\n{prose(value.__doc__, [], links)}"
     if not described(value):
@@ -230,16 +219,9 @@ def page(package: str, links: dict[str, str]) -> str:
     if package == "rr":
         parts.append("The names that `import rr` gives; each package of `rr` has its own page.")
     parts.append(prose(inspect.getdoc(face), [], links))
-    names, module = public(package), package
-    grouped = not hasattr(face, "__all__")
-    for name, value in names:
-        home = name.rpartition(".")[0]
-        if grouped and home != module:
-            module = home
-            parts.append(f"## `{module}`")
-            parts.append(prose(inspect.getdoc(import_module(module)), [], links))
-        short = {known.rpartition(".")[2]: label(known, it) for known, it in names}
-        parts.append(entry(name, value, links | short, 3 if grouped else 2))
+    names = public(package)
+    short = {known.rpartition(".")[2]: label(known, it) for known, it in names}
+    parts += [entry(name, value, links | short) for name, value in names]
     return "\n\n".join(parts) + "\n"
 
 

@@ -15,7 +15,16 @@ from .probes import trace
 
 
 class AttentionTrace(NamedTuple):
-    """One attention, recorded: weights A (B, H, T, T), rows sum to 1; values V' (B, H_kv, T, e)."""
+    """One attention, recorded: weights A (B, H, T, T), rows sum to 1; values V' (B, H_kv, T, e).
+
+    Example:
+        >>> import torch, rr
+        >>> from rr.analysis import trace_attention
+        >>> model = rr.Model(rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16))
+        >>> first, second = trace_attention(model, torch.arange(6)[None])
+        >>> tuple(first.weights.shape), tuple(first.values.shape)
+        ((1, 2, 6, 6), (1, 2, 6, 4))
+    """
 
     weights: Tensor
     values: Tensor
@@ -38,7 +47,16 @@ class _Spy(TorchFunctionMode):
 
 @torch.no_grad()
 def trace_attention(model: Model, idx: Tensor) -> list[AttentionTrace]:
-    """Weights and values of every attention of the unrolled model, for token ids (B, T)."""
+    """Weights and values of every attention of the unrolled model, for token ids (B, T).
+
+    Example:
+        >>> import torch, rr
+        >>> from rr.analysis import trace_attention
+        >>> model = rr.Model(rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16))
+        >>> first, second = trace_attention(model, torch.arange(3)[None])
+        >>> first.weights[0, 0, 0].tolist()  # the first token sees itself alone
+        [1.0, 0.0, 0.0]
+    """
     with _Spy() as spy:
         model.hidden(idx)
     return spy.traces
@@ -53,7 +71,14 @@ def importance(weights: Tensor) -> Tensor:
 
 
 def entropy(p: Tensor) -> Tensor:
-    """−Σ p ln p over the last axis, nats. Low means concentrated on few tokens."""
+    """−Σ p ln p over the last axis, nats. Low means concentrated on few tokens.
+
+    Example:
+        >>> import math, torch
+        >>> from rr.analysis import entropy
+        >>> round(math.exp(entropy(torch.full((8,), 1 / 8))), 4)
+        8.0
+    """
     return -torch.special.xlogy(p, p).sum(-1)
 
 
@@ -91,7 +116,16 @@ def mixing(model: Model) -> Tensor:
 
 
 def value_gradients(model: Model, idx: Tensor, targets: Tensor) -> list[float | None]:
-    """‖∂loss/∂W_V‖ of block 1 … L; None where a block has no W_V. Leaves .grad unchanged."""
+    """‖∂loss/∂W_V‖ of block 1 … L; None where a block has no W_V. Leaves .grad unchanged.
+
+    Example:
+        >>> import torch, rr
+        >>> from rr.analysis import value_gradients
+        >>> shape = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16, values="svformer")
+        >>> ids = torch.arange(8)[None]
+        >>> [norm is None for norm in value_gradients(rr.Model(shape), ids, ids + 1)]
+        [False, True]
+    """
     weights = [layer.attn.qkv.weight for layer in model.layers]
     gradients = torch.autograd.grad(model(idx, targets), weights)
     return [

@@ -84,7 +84,17 @@ def losses(model: Model, idx: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class GateTrace:
-    """The gates of a forward pass, recorded: one entry per sublayer, first axis S."""
+    """The gates of a forward pass, recorded: one entry per sublayer, first axis S.
+
+    Example:
+        >>> import torch, rr
+        >>> from rr.analysis import trace_gates
+        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="review")
+        >>> model = rr.model.initialise(rr.Model(shape), seed=0)
+        >>> gates = trace_gates(model, torch.arange(6)[None])
+        >>> gates.kinds, tuple(gates.r.shape), tuple(gates.cov.shape)
+        (('attn', 'mlp'), (2, 1, 6, 8), (2, 2, 2, 8))
+    """
 
     r: Tensor  # (S, B, T, d)
     held: Tensor  # (S, B, T): 1 − ‖r ⊙ u‖/‖u‖, the share of the update's length held back
@@ -94,7 +104,16 @@ class GateTrace:
 
 
 def trace_gates(model: Model, idx: Tensor) -> GateTrace:
-    """Run the windows idx (B, T) and record the gates."""
+    """Run the windows idx (B, T) and record the gates.
+
+    Example:
+        >>> import torch, rr
+        >>> from rr.analysis import trace_gates
+        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="review")
+        >>> model = rr.model.initialise(rr.Model(shape), seed=0)
+        >>> trace_gates(model, torch.arange(6)[None]).r.unique().tolist()
+        [0.5]
+    """
     rules, r, held, pairs = gates_of(model), [], [], []
     with evaluate.evaluating(model):
         for x in idx.split(BATCH):
@@ -141,7 +160,15 @@ def two_way(r: Tensor) -> dict[str, float]:
 
 
 def distribution(r: Tensor) -> dict:
-    """Mean, spread and quantiles of r (n, d) and of its channel means, and `two_way` shares."""
+    """Mean, spread and quantiles of r (n, d) and of its channel means, and `two_way` shares.
+
+    Example:
+        >>> import torch
+        >>> from rr.analysis import distribution
+        >>> facts = distribution(torch.tensor([[0.25, 0.75], [0.25, 0.75]]))
+        >>> facts["mean"], facts["shares"]
+        (0.5, {'channel': 1.0, 'token': 0.0, 'both': 0.0})
+    """
     q = torch.tensor(QUANTILES, dtype=torch.float64)
     r = r.double()
     few = r.flatten()[:: max(1, r.numel() // 2**20)]  # enough for a quantile

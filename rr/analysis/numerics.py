@@ -41,6 +41,15 @@ class Change:
     double     everything in float64
     init       seed of the weights; None: the run's
     batches    seed of the batches; None: the run's
+
+    Example:
+        >>> import numpy as np, rr
+        >>> from rr.analysis import Change, trained
+        >>> tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
+        >>> run = rr.plan(tiny, steps=2, batch=1)
+        >>> model, losses = trained(run, np.arange(100), Change(double=True))
+        >>> model.token.weight.dtype
+        torch.float64
     """
 
     path: str = "eager:precision=fp32"
@@ -93,6 +102,15 @@ def trained(run: Run, stream: np.ndarray, change: Change = Change()) -> tuple[Mo
 
     Without a change it is `rr train` on one CPU thread at protocol `clean`, bit for bit. Writes no
     files. Raises RRError for an unknown backend or kernel, and for another protocol.
+
+    Example:
+        >>> import numpy as np, rr
+        >>> from rr.analysis import trained
+        >>> tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
+        >>> run = rr.plan(tiny, steps=2, batch=1)
+        >>> model, losses = trained(run, np.arange(100))
+        >>> losses == trained(run, np.arange(100))[1]
+        True
     """
     if run.protocol != "clean":
         raise RRError(

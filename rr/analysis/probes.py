@@ -15,7 +15,16 @@ from ..model.transformer import Model
 
 @dataclass(frozen=True)
 class WriteTrace:
-    """One write of a sublayer's update, recorded: tensors (B, T, d); r is None without a gate."""
+    """One write of a sublayer's update, recorded: tensors (B, T, d); r is None without a gate.
+
+    Example:
+        >>> import torch, rr
+        >>> from rr.analysis import trace
+        >>> model = rr.Model(rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16))
+        >>> write = trace(model, torch.arange(8)[None])[0]
+        >>> write.kind, write.sublayer, torch.equal(write.out, write.h + write.u)
+        ('attn', 1, True)
+    """
 
     kind: str
     sublayer: int
@@ -33,6 +42,15 @@ def hooked(modules: Iterable[nn.Module], hook: Callable, before: bool = False) -
 
     hook(module, args, output) sees every call and may return another output; a pre-hook is
     hook(module, args). On a residual rule args are (state, u) and the output is the new state.
+
+    Example:
+        >>> import torch
+        >>> from rr.analysis import hooked
+        >>> layer, seen = torch.nn.Linear(2, 4), []
+        >>> with hooked([layer], lambda module, args, output: seen.append(tuple(output.shape))):
+        ...     output = layer(torch.ones(3, 2))
+        >>> seen
+        [(3, 4)]
     """
     handles = [
         module.register_forward_pre_hook(hook) if before else module.register_forward_hook(hook)
@@ -50,6 +68,13 @@ def trace(model: Model, idx: Tensor, grad: bool = False) -> list[WriteTrace]:
 
     Looped models give 2·L·N traces, pass by pass. With grad=True the tensors stay in the graph and
     each stream state keeps its gradient. For rules whose state is one tensor.
+
+    Example:
+        >>> import torch, rr
+        >>> from rr.analysis import trace
+        >>> model = rr.Model(rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16))
+        >>> [write.kind for write in trace(model, torch.arange(8)[None])]
+        ['attn', 'mlp', 'attn', 'mlp']
     """
     traces: list[WriteTrace] = []
 
@@ -71,7 +96,14 @@ def trace(model: Model, idx: Tensor, grad: bool = False) -> list[WriteTrace]:
 
 
 def rms(x: Tensor) -> float:
-    """Root of the mean square over all entries."""
+    """Root of the mean square over all entries.
+
+    Example:
+        >>> import torch
+        >>> from rr.analysis import rms
+        >>> rms(torch.tensor([1.0, -7.0]))
+        5.0
+    """
     return x.detach().double().pow(2).mean().sqrt().item()
 
 
@@ -79,6 +111,14 @@ def norms_by_depth(model: Model, idx: Tensor) -> list[float]:
     """Root mean square of the stream h_l, l = 0 … S, for S = 2·L·N sublayers (the unrolled net).
 
     idx: token ids (B, T); over all tokens and channels. For rules whose state is one tensor.
+
+    Example:
+        >>> import torch, rr
+        >>> from rr.analysis import norms_by_depth
+        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="constant:c=0")
+        >>> at_embedding, *after = norms_by_depth(rr.Model(shape), torch.arange(8)[None])
+        >>> [norm == at_embedding for norm in after]  # with c = 0 nothing is written
+        [True, True]
     """
     steps = trace(model, idx)
     return [rms(steps[0].h), *(rms(step.out) for step in steps)]
@@ -91,6 +131,14 @@ def increment_cosines(model: Model, idx: Tensor, each: str = "sublayer") -> Tens
     that n is 2·L·N, L·N or N; entry (i, j) is the mean over tokens of cos(Δh_i, Δh_j). Independent
     increments have cosines near 0, and their sum grows as √n; aligned ones have 1, and it grows as
     n. One that is zero has cosine 0 with all. idx: (B, T). For rules whose state is one tensor.
+
+    Example:
+        >>> import torch, rr
+        >>> from rr.analysis import increment_cosines
+        >>> model = rr.Model(rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16))
+        >>> cosines = increment_cosines(model, torch.arange(8)[None], "block")
+        >>> [round(one, 6) for one in cosines.diag().tolist()]
+        [1.0, 1.0]
     """
     sizes = {"sublayer": 1, "block": 2, "pass": 2 * model.config.n_layer}
     if each not in sizes:
@@ -106,6 +154,15 @@ def gradient_by_depth(model: Model, idx: Tensor, targets: Tensor) -> list[float]
 
     Euclidean norm over all entries of the stream after sublayer l; entry 0 is the embedding's.
     The parameters' .grad is unchanged. For rules whose state is no list.
+
+    Example:
+        >>> import torch, rr
+        >>> from rr.analysis import gradient_by_depth
+        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="constant:c=0")
+        >>> ids = torch.arange(8)[None]
+        >>> *before, last = gradient_by_depth(rr.Model(shape), ids, ids + 1)
+        >>> [norm == last for norm in before]  # with c = 0 nothing is written
+        [True, True]
     """
     if model.final_rule.state not in ("tensor", "streams"):
         raise TypeError(f"{model.final_rule.name} keeps a list as its state: no single stream")
@@ -132,6 +189,13 @@ def jacobian_gain(model: Model, idx: Tensor, probes: int = 8, seed: int = 0) -> 
 
     Estimated as sqrt(mean_v ‖Jᵀv‖² / ‖v‖²) over `probes` random v; 1 means that perturbations of
     the embedding reach the last state at their own size. idx: (B, T).
+
+    Example:
+        >>> import torch, rr
+        >>> from rr.analysis import jacobian_gain
+        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="constant:c=0")
+        >>> jacobian_gain(rr.Model(shape), torch.arange(8)[None])  # with c = 0 nothing is written
+        1.0
     """
     kept: list[Tensor] = []
 
@@ -157,6 +221,13 @@ def embedding_share(model: Model, idx: Tensor) -> float:
     """‖(∏ kept_l) ⊙ h_0‖ / ‖h_S‖: the share of the embedding in the last state.
 
     kept_l is the coefficient on h in write l; Euclidean norms over all entries. idx: (B, T).
+
+    Example:
+        >>> import torch, rr
+        >>> from rr.analysis import embedding_share
+        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="constant:c=0")
+        >>> embedding_share(rr.Model(shape), torch.arange(8)[None])  # with c = 0 nothing is written
+        1.0
     """
     steps = trace(model, idx)
     left = steps[0].h.double()
@@ -188,6 +259,15 @@ def depth_attention(model: Model, idx: Tensor) -> Tensor:
 
     Row l − 1 is sublayer l, the last row the head. Column 0 is the embedding, column i block i of
     sublayers (with size=1: sublayer i); sources that a sublayer does not read have 0. idx: (B, T).
+
+    Example:
+        >>> import torch, rr
+        >>> from rr.analysis import depth_attention
+        >>> each = "attnres:size=1"
+        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule=each)
+        >>> model = rr.model.initialise(rr.Model(shape), seed=0)
+        >>> depth_attention(model, torch.arange(8)[None])[1].tolist()  # of the MLP
+        [0.5, 0.5, 0.0]
     """
     if model.final_rule.name != "attnres":
         raise RRError(f"{model.final_rule.name} has no depth attention: use a model with attnres")

@@ -75,6 +75,12 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
     For a value rule: family, and `first`, `own`, `others` (the coefficients on V₁, V_n and on what
     lies between, at the start of block 4 of 4; None without a V_n of its own), `after` (whether it
     also adds to the output of attention), `learned` and `blocks` (the blocks it changes).
+
+    Example:
+        >>> from rr.analysis import anatomy
+        >>> facts = anatomy("review")
+        >>> facts["family"], facts["gate"]
+        ('gate', {'state': 'normalised', 'update': 'normalised'})
     """
     allow_rule(spec)
     source = torch.Generator().manual_seed(0)

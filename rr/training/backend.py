@@ -45,6 +45,12 @@ class Backend:
     graph       "step": the whole step captured once as a CUDA graph, and replayed; GPU only
     recompute   "layer": the backward pass computes each block again; only its inputs are kept
     allocator   "kept": freed memory stays with the process (`device.keep_freed`); CPU only
+
+    Example:
+        >>> from rr.training import Backend
+        >>> backend = Backend(precision="fp32", loss="chunked")
+        >>> backend.loss, backend.compile
+        ('chunked', 'none')
     """
 
     precision: str = "tf32"
@@ -132,6 +138,12 @@ def parse_backend(spec: str) -> Backend:
     """`"compiled:precision=tf32,graph=step"` -> the named backend with these choices changed.
 
     Raises RRError for unknown names and values, with those that exist.
+
+    Example:
+        >>> from rr.training import parse_backend
+        >>> backend = parse_backend("compiled:precision=tf32,graph=step")
+        >>> backend.precision, backend.compile, backend.graph
+        ('tf32', 'layer', 'step')
     """
     name, given = parse_spec(spec)
     if name not in BACKENDS:

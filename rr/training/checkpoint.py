@@ -17,7 +17,16 @@ from ..io import read_json, sync, write_json
 
 
 def weights_sha256(model: torch.nn.Module | dict[str, torch.Tensor]) -> str:
-    """SHA-256 over names, dtypes and bytes of all weights, in the order of their names."""
+    """SHA-256 over names, dtypes and bytes of all weights, in the order of their names.
+
+    Example:
+        >>> import rr
+        >>> from rr.training import weights_sha256
+        >>> model = rr.Model(rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16))
+        >>> before = weights_sha256(model)
+        >>> weights_sha256(rr.model.initialise(model, seed=0)) == before
+        False
+    """
     state = model if isinstance(model, dict) else model.state_dict()
     digest = hashlib.sha256()
     for name, tensor in sorted(state.items()):
@@ -36,6 +45,17 @@ class Checkpoints:
     from one of another run; neither is loaded. The last two are kept. branches: pairs (leaves, end)
     of steps; the checkpoint at `leaves` is kept while one of the last two lies on the branch from
     there to `end`.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from pathlib import Path
+        >>> from rr.training import Checkpoints
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     checkpoints = Checkpoints(Path(out), "a run")
+        ...     for step in (10, 20, 30):
+        ...         checkpoints.save(step, {"weight": torch.ones(2)})
+        ...     print(checkpoints.steps())
+        [20, 30]
     """
 
     def __init__(self, folder: Path, run_id: str, branches: Sequence[tuple[int, int]] = ()) -> None:

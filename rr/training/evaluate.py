@@ -25,6 +25,13 @@ class Score:
     """A held-out evaluation, under the names that result.json gives its numbers.
 
     A metric is added here and in `Tally`: records are written from these fields.
+
+    Example:
+        >>> import math
+        >>> from rr.training import Score
+        >>> score = Score(val_loss=math.log(50), ece=0.02, eval_tokens=1000)
+        >>> round(math.exp(score.val_loss), 3)  # perplexity
+        50.0
     """
 
     val_loss: float  # nats per token
@@ -121,6 +128,13 @@ def ordered(
 
     Windows of seq_len follow each other without overlap; the last, shorter one counts too. At
     most the first million tokens; `batches` shortens it further.
+
+    Example:
+        >>> import numpy as np, rr
+        >>> from rr.training import ordered
+        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, seq_len=8)
+        >>> ordered(rr.Model(shape), np.arange(21), batch=2).eval_tokens
+        20
     """
     tokens, t = tokens[: CLEAN_LIMIT + 1], model.config.seq_len
     starts = np.arange(0, len(tokens) - 1, t)

@@ -66,6 +66,14 @@ def predict(
     One process: DDP's buckets and FSDP's gathered blocks are not counted. A compiled backend is
     counted as if it were not compiled, an upper bound: fused kernels hold less. RRError on bad
     input.
+
+    Example:
+        >>> import rr
+        >>> from rr.training import parse_backend, predict
+        >>> tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
+        >>> bytes_of = predict(rr.plan(tiny, batch=1), parse_backend("eager"), micro_batch=1)
+        >>> bytes_of["total"] == max(bytes_of["step"], bytes_of["evaluation"])
+        True
     """
     return dict(_count(what, backend, micro_batch, device, recipe)[0])
 

@@ -261,7 +261,18 @@ def _tokenizer_sha256(folder: Path) -> str:
 
 
 def finished(folder: Path) -> dict | None:
-    """The result of a finished run, None before its end; RunFailed where result.json is corrupt."""
+    """The result of a finished run, None before its end; RunFailed where result.json is corrupt.
+
+    Example:
+        >>> import tempfile
+        >>> import rr
+        >>> from rr.training import finished
+        >>> tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
+        >>> run = rr.plan(tiny, steps=2, batch=1, eval_batches=1)
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     print(finished(rr.train(run, out, log=lambda line: None))["status"])
+        finished
+    """
     path = folder / "result.json"
     if not path.exists():
         return None

@@ -20,7 +20,13 @@ NEWS = 1.25  # a change of the interval by this factor is logged
 
 
 def young(cost: float, between: float = BETWEEN_FAILURES) -> float:
-    """Seconds between two saves of `cost` seconds; saving takes a share of at most `MOST`."""
+    """Seconds between two saves of `cost` seconds; saving takes a share of at most `MOST`.
+
+    Example:
+        >>> from rr.training import young
+        >>> young(2, between=14400)  # √(2·2·14400)
+        240.0
+    """
     return max(math.sqrt(2 * cost * between), cost / MOST - cost)
 
 

@@ -25,6 +25,18 @@ class OptimizerStep:
     precision: a run's own, where it is not the backend's. compiler: a backend of `torch.compile`.
     on_shrink: called with the new micro-batch after memory ran out and the micro-batch was halved;
     without it, an out-of-memory error is raised. Raises RRError as `Backend.validate` does.
+
+    Example:
+        >>> import torch, rr
+        >>> from rr.training import OptimizerStep, parse_backend
+        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16)
+        >>> model = rr.model.initialise(rr.Model(shape), seed=0)
+        >>> recipe = rr.Recipe(steps=3, batch=1, lr=0.01, warmup=1)
+        >>> step = OptimizerStep(model, recipe, parse_backend("reference"), torch.device("cpu"))
+        >>> ids = torch.arange(8)[None]
+        >>> first, *_, last = [step(ids, ids + 1).item() for _ in range(3)]
+        >>> last < first
+        True
     """
 
     def __init__(

@@ -29,7 +29,15 @@ TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class Verdict:
-    """The comparison of a record with its repetition: this run − the record, in nats per token."""
+    """The comparison of a record with its repetition: this run − the record, in nats per token.
+
+    Example:
+        >>> from rr.training import Verdict
+        >>> gaps = [(10, 0.0), (20, 0.001)]
+        >>> verdict = Verdict("0f", 20, gaps, 2.0, 2.001, False, same_status=True, differ={})
+        >>> verdict.agrees, round(verdict.gap, 6)
+        (True, 0.001)
+    """
 
     id: str
     steps: int  # run again, of those of the record
