@@ -264,8 +264,8 @@ class Campaign:
                 for rate in rates
                 for seed in study.rate_seeds
             ]
-            found = self.run(cells)
-            if None in found:
+            found = [loss for loss in self.run(cells) if loss is not None]
+            if len(found) < len(cells):
                 return None
             per = len(study.rate_seeds)
             losses |= {lr: sum(found[i * per : (i + 1) * per]) / per
@@ -282,7 +282,7 @@ class Campaign:
 
 def main() -> int:
     """The command line; 3 where a run is missing."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("name", choices=STUDIES)
     parser.add_argument("--corpus", required=True, help="as `rr train` takes it")
     parser.add_argument("--tokenizer", help="folder of GPT-2's vocab.json and merges.txt, for e6")

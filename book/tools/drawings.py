@@ -71,7 +71,7 @@ def keep(notebook: NotebookNode, stored: NotebookNode) -> list[str]:
 
 def name(html: str) -> str:
     """What an explorable is called."""
-    return NAME.search(html)[1]
+    return NAME.findall(html)[0]
 
 
 def drawn(page, html: str) -> str:
@@ -82,11 +82,11 @@ def drawn(page, html: str) -> str:
 
 def draw(htmls: Iterable[str]) -> list[str]:
     """The picture of each explorable, by a browser that is opened for it."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import ViewportSize, sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
-        page = browser.new_page(viewport=VIEW)
+        page = browser.new_page(viewport=ViewportSize(**VIEW))
         pictures = [drawn(page, html) for html in htmls]
         browser.close()
     return pictures

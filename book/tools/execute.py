@@ -118,7 +118,7 @@ def run(path: Path, label: str) -> float | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", help="a number or part of a name; all without it")
     parser.add_argument("--again", action="store_true", help="execute even what is current")
     args = parser.parse_args()

@@ -93,10 +93,10 @@ def terminated(rung: str, options: dict, home: Path) -> dict:
     sent = time.perf_counter()
     process.join()
     waited = time.perf_counter() - sent
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    steps = [b["seconds"] - a["seconds"] for a, b in zip(lines, lines[1:], strict=False)]
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    steps = [b["seconds"] - a["seconds"] for a, b in zip(records, records[1:], strict=False)]
     whole = checkpoint.Checkpoints(folder, folder.name).newest(print)
-    assert process.exitcode == 130 and whole["step"] == lines[-1]["step"]
+    assert process.exitcode == 130 and whole and whole["step"] == records[-1]["step"]
     return {
         "rung": rung,
         "batch": options.get("batch", "the rung's"),
@@ -117,7 +117,7 @@ def destroyed(every: float, home: Path, rng: random.Random) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--to", type=Path, required=True)
     parser.add_argument("--kills", type=int, default=12, help="for each interval (default: 12)")
     args = parser.parse_args()

@@ -60,7 +60,7 @@ def number(text: str) -> str:
             band = (int(match["first"]), int(match["last"]))
             (over,) = stats.gap_by_step(rows, match["arm"], match["base"], [band])
             return spread(over["mean"], over["lo"], over["hi"])
-        over = stats.paired(*(_by_seed(rows, match[name]) for name in ("arm", "base")))
+        over = stats.paired(_by_seed(rows, match["arm"]), _by_seed(rows, match["base"]))
         return spread(over.mean, over.lo, over.hi)
     raise RRError(f"{what!r} is not understood: `ARM - BASELINE`, `best` or `bigram` is expected")
 

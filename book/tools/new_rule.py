@@ -90,7 +90,7 @@ def next_commands(rule: str, name: str, rr: str, pytest: str) -> list[tuple[str,
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; 2 where the name is refused."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("name", help="what the rule is called, as damped or half-step")
     parser.add_argument("--to", type=Path, default=ROOT / "my_rules", help="folder of the file")
     given = parser.parse_args(arguments)

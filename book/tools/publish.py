@@ -29,7 +29,7 @@ def outside(site: Path) -> list[str]:
     for path in sorted(site.rglob("*.html")):
         soup = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
         for tag in soup.select(LOADED):
-            place = tag.get("src") or tag.get("href") or ""
+            place = str(tag.get("src") or tag.get("href") or "")
             if place.startswith(("http:", "https:", "//")):
                 found.append(f"{path.relative_to(site)} loads {place}")
     return found

@@ -5,6 +5,7 @@ autodoc, which reads reStructuredText, would show them wrongly.
 """
 
 import ast
+import copy
 import inspect
 import math
 import re
@@ -12,8 +13,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import FunctionType, ModuleType
+from typing import Any, TypeVar
 
 PACKAGES = (
     "rr", "rr.residual", "rr.model", "rr.training", "rr.analysis",
@@ -22,6 +23,7 @@ PACKAGES = (
 WIDTH = 84  # columns of a signature before it is broken into lines
 APART = r"Raises\b|Returns\b|Source:|RRError(?=,? (?:for|on|before|where))"  # begin a paragraph
 CODE = re.compile(r"(`[^`]+`)")
+Node = TypeVar("Node", bound=ast.AST)
 
 
 def public(package: str) -> list[tuple[str, Any]]:
@@ -47,14 +49,24 @@ def label(name: str, value: Any) -> str:
     return "api-" + re.sub(r"[^a-z0-9]+", "-", f"{kind}-{name}".lower()).strip("-")
 
 
-def tree_of(value: Any) -> ast.AST:
-    return ast.parse(textwrap.dedent(inspect.getsource(value))).body[0]
+def doc_of(value: object) -> str:
+    """A docstring without its indentation; ValueError where there is none."""
+    doc = inspect.getdoc(value)
+    if doc is None:
+        raise ValueError(f"{value!r} has no docstring: the reference shows one for every name")
+    return doc
+
+
+def tree_of(value: type | FunctionType, kind: type[Node]) -> Node:
+    """The syntax tree of a class's or function's source, which is of this kind."""
+    node = ast.parse(textwrap.dedent(inspect.getsource(value))).body[0]
+    assert isinstance(node, kind)
+    return node
 
 
 def signature(name: str, node: ast.FunctionDef, width: float = WIDTH) -> str:
     """`name(parameters) -> result` as in the source, one parameter per line where it is long."""
-    node = ast.parse(ast.unparse(node)).body[0]
-    arguments = node.args
+    arguments = copy.deepcopy(node.args)
     for group in (arguments.posonlyargs, arguments.args):
         if group and group[0].arg in ("self", "cls"):
             del group[0]
@@ -83,13 +95,13 @@ def _parameter(argument: ast.arg, default: ast.expr | None) -> str:
 def fields(cls: type) -> list[str]:
     """The source lines of a class's annotated fields, whose comments give meaning and unit."""
     lines = textwrap.dedent(inspect.getsource(cls)).splitlines()
-    nodes = [node for node in tree_of(cls).body if isinstance(node, ast.AnnAssign)]
+    nodes = [node for node in tree_of(cls, ast.ClassDef).body if isinstance(node, ast.AnnAssign)]
     return lines[nodes[0].lineno - 1 : nodes[-1].end_lineno] if nodes else []
 
 
 def methods(cls: type) -> Iterator[tuple[str, ast.FunctionDef, str]]:
     """Public methods and properties that a class defines itself, with their docstrings."""
-    for node in tree_of(cls).body:
+    for node in tree_of(cls, ast.ClassDef).body:
         if isinstance(node, ast.FunctionDef) and node.name[0] != "_":
             doc = ast.get_docstring(node)
             if doc:
@@ -159,19 +171,19 @@ def entry(name: str, value: Any, links: dict[str, str]) -> str:
     """What a page says about one name."""
     title = f"({label(name, value)})=\n## {_title(name, value)}"
     if isinstance(value, ModuleType):
-        return f"{title}\n\n{prose(value.__doc__, [], links)}"
+        return f"{title}\n\n{prose(doc_of(value), [], links)}"
     if not described(value):
         return f"{title}\n\n{_constant(value)}"
-    text, example = split(inspect.getdoc(value))
+    text, example = split(doc_of(value))
     short = name.rpartition(".")[2]
     if inspect.isclass(value):
         body = [_class(short, value)]
         parameters = list(vars(value).get("__annotations__", {}))
         init = vars(value).get("__init__")
         if inspect.isfunction(init) and not fields(value):
-            parameters = _names(tree_of(init))
+            parameters = _names(tree_of(init, ast.FunctionDef))
     else:
-        node = tree_of(value)
+        node = tree_of(value, ast.FunctionDef)
         body, parameters = [_python(signature(short, node))], _names(node)
     body.append(prose(text, parameters, links))
     if inspect.isclass(value):
@@ -196,7 +208,8 @@ def _class(short: str, cls: type) -> str:
     init = vars(cls).get("__init__")
     source = inspect.getsource(cls)
     if inspect.isfunction(init) and "def __init__" in source:
-        return _python("class " + signature(short, tree_of(init)).removesuffix(" -> None"))
+        node = tree_of(init, ast.FunctionDef)
+        return _python("class " + signature(short, node).removesuffix(" -> None"))
     bases = ", ".join(base.__name__ for base in cls.__bases__ if base is not object)
     head = f"class {short}({bases}):" if bases else f"class {short}:"
     return _python("\n".join([head, *(f"    {line.strip()}" for line in lines or ["..."])]))
@@ -218,7 +231,7 @@ def page(package: str, links: dict[str, str]) -> str:
     parts = [f"({label(package, face)})=\n# `{package}`"]
     if package == "rr":
         parts.append("The names that `import rr` gives; each package of `rr` has its own page.")
-    parts.append(prose(inspect.getdoc(face), [], links))
+    parts.append(prose(doc_of(face), [], links))
     names = public(package)
     short = {known.rpartition(".")[2]: label(known, it) for known, it in names}
     parts += [entry(name, value, links | short) for name, value in names]

@@ -126,7 +126,7 @@ def build(folder: Path, out: Path, strict: bool) -> tuple[bool, list[str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--site", type=Path, default=BUILD / "preview")
     parser.add_argument("--notebooks", type=Path, help="executed copies; else the stored")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="a look at these")

@@ -62,8 +62,8 @@ def plain_edition(
         for button in group.get("buttons", []):
             if button.get("label") == "download-source-button":
                 button["url"] = context["pathto"](path, 1)
-            elif button.get("text") == "Colab":
-                place = home.address().removeprefix("https://github.com/")
+            elif button.get("text") == "Colab" and (address := home.address()):
+                place = address.removeprefix("https://github.com/")
                 colab = app.config.html_theme_options["launch_buttons"]["colab_url"]
                 button["url"] = f"{colab}/github/{place}/blob/{home.PAGES}/{path}"
 
@@ -96,7 +96,7 @@ class Quoted(SphinxRole):
             )
             return [self.inliner.problematic(self.rawtext, self.rawtext, problem)], [problem]
         quoted = nodes.inline(self.rawtext, match["words"], classes=["rr-quoted"])
-        cite = self.env.get_domain("cite").role("p")
+        cite = self.env.get_domain("cite").roles["p"]
         found, messages = cite(
             "cite:p", self.rawtext, match["key"], self.lineno, self.inliner, {}, []
         )

@@ -110,8 +110,11 @@ def _parameters(notebook: nbformat.NotebookNode, path: Path) -> Iterator[str]:
             continue
         if not isinstance(value, PLAIN):
             yield f"parameters: line {node.lineno} is not of a plain type"
+        if not isinstance(target, ast.Name):
+            yield f"parameters: line {node.lineno} does not assign to a name"
+            continue
         names.append(target.id)
-        if "#" not in found[0].source.splitlines()[node.end_lineno - 1]:
+        if "#" not in found[0].source.splitlines()[: node.end_lineno][-1]:
             yield f"parameters: `{target.id}` has no comment that says its meaning and unit"
     if not found[0].source.startswith("tier = ") or not names or names[0] != "tier":
         yield 'parameters: the first line is not `tier = "smoke"`'

@@ -44,7 +44,7 @@ def longest_first() -> list[str]:
 def steps() -> list[tuple[str, list[str], dict[str, str]]]:
     """Name, command and environment of each step."""
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
-    one = dict.fromkeys(threads, "1")
+    one: dict[str, str] = dict.fromkeys(threads, "1")
     return [
         ("lint", [sys.executable, "book/tools/lint.py"], {}),
         (

@@ -22,7 +22,7 @@ def _rows() -> pd.DataFrame:
     """Rows of threads; of the other papers' figures, those of threads with these methods."""
     folder = rr.DATA / "published"
     rows = pd.concat(pd.read_csv(folder / name) for name in ("threads.csv", "others.csv"))
-    rows = rows[rows.arm.isin(["baseline", *METHODS])].astype({"value": float})
+    rows = rows.query("arm == 'baseline' or arm in @METHODS").astype({"value": float})
     settings = rows.setting.str.partition(",")[0]
     return rows.assign(trial=rows.paper + " " + rows["size"].fillna("") + " " + settings)
 
@@ -35,7 +35,7 @@ def trials(method: str) -> dict[str, pd.DataFrame]:
     out = {}
     for name, rows in _rows().groupby("trial", sort=False):
         if {"baseline", method} <= set(rows.arm):
-            rows = rows[rows.arm.isin(["baseline", method])]
+            rows = rows.query("arm == 'baseline' or arm == @method")
             if rows.duplicated(["metric", "arm"]).any():
                 raise RRError(f"{name} has several runs per arm: compare its seeds, not its trials")
             out[name] = rows.pivot(index="metric", columns="arm", values="value")

@@ -94,7 +94,9 @@ def _unpack(entry: dict, folder: Path) -> None:
         raise SystemExit(f"vendor: {name} is not what it was pinned to: {entry['integrity']}")
     with tarfile.open(folder / entry["filename"].replace("@", "").replace("/", "-")) as tar:
         for inside, names in files.items():
-            content = tar.extractfile(f"package/{inside}").read()
+            packed = tar.extractfile(f"package/{inside}")
+            assert packed is not None  # a file, as the hash of the content has shown
+            content = packed.read()
             for name in names:
                 (VENDOR / name).parent.mkdir(parents=True, exist_ok=True)
                 (VENDOR / name).write_bytes(content)
