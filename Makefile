@@ -30,7 +30,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help:  ## list the targets
 	@printf 'make book    install once, execute every notebook (smoke tier), render the book\n'
-	@printf 'make test    everything that guards the book and the package, about 12 minutes\n'
+	@printf 'make test    everything that guards the book and the package, 15 to 20 minutes\n'
 	@printf 'make store   refresh the outputs stored in notebooks/\n'
 	@printf 'make faults  the full suite of kills and broken files, and every rule resumed (long)\n'
 	@printf 'make portable  unit tests and outputs as other machines would run them (an hour)\n'
