@@ -1,7 +1,7 @@
 """`rr power`: how many seeds a difference needs, before anything is trained."""
 
 from .options import add_design
-from .output import print_json
+from .output import add_json, print_json
 
 
 def add_arguments(parser) -> None:
@@ -16,7 +16,7 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--comparisons", type=int, default=1, metavar="M", help="tests in the study (default: 1)"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON value")
+    add_json(parser)
     add_design(parser)
 
 

@@ -29,6 +29,14 @@ def own_cache(tmp_path_factory):
     os.environ.setdefault("RR_CACHE", str(base / "cache"))
 
 
+@pytest.fixture
+def kept_threads():
+    """Torch's number of threads after the test is what it was before."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def tiny_corpus(tmp_path_factory) -> str:
     """Four hundred short documents of a tiny language, as a --corpus name."""

@@ -19,12 +19,7 @@ CPU = torch.device("cpu")
 BODY = "nano:n_layer=8,d_model=32,n_head=2,seq_len=32"
 GIB = 2**30
 
-
-@pytest.fixture(autouse=True)
-def threads():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("kept_threads")
 
 
 @pytest.fixture

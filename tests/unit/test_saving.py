@@ -4,7 +4,6 @@ import json
 import math
 
 import pytest
-import torch
 
 from rr import cli
 from rr.config import RRError
@@ -12,12 +11,7 @@ from rr.training import checkpoint, run_folder, save_interval, trainer
 
 TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"
 
-
-@pytest.fixture(autouse=True)
-def threads():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("kept_threads")
 
 
 @pytest.fixture

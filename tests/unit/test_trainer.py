@@ -21,12 +21,7 @@ from rr.training.step import OptimizerStep
 TINY = "nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
 HELD_OUT = np.random.RandomState(3).randint(0, 50, 200)  # a stand-in for held-out tokens
 
-
-@pytest.fixture(autouse=True)
-def threads():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("kept_threads")
 
 
 @pytest.fixture
