@@ -124,3 +124,22 @@ def in_node(tmp_path):
         return json.loads(asked.stdout)
 
     return ask
+
+
+@pytest.fixture
+def planned(tiny_corpus):
+    """Plans a run of six steps on the tiny corpus; named settings are changed."""
+    from rr.training import run_folder
+
+    def make(**changes):
+        given = {
+            "rung": "nano:n_layer=2,d_model=16,n_head=2,seq_len=16",
+            "corpus": tiny_corpus,
+            "tokenizer": "bpe:300",
+            "batch": 4,
+            "steps": 6,
+            "precision": "fp32",
+        } | changes
+        return run_folder.plan(**given)
+
+    return make

@@ -5,12 +5,14 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from test_trainer import TINY, result_of, threads, train  # noqa: F401
+from test_trainer import TINY, result_of, train
 
 from rr.config import RRError
 from rr.training import checkpoint, loggers, run_folder, trainer
 
 BUDGETS = (8, 16)
+
+pytestmark = pytest.mark.usefixtures("kept_threads")
 
 
 @pytest.fixture

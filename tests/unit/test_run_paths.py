@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from test_trainer import planned, result_of, threads, train  # noqa: F401
+from test_trainer import result_of, train
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from rr import cli, io
@@ -19,8 +19,10 @@ from rr.training.distributed import ALONE, World
 
 CUDA = torch.device("cuda")
 
+pytestmark = pytest.mark.usefixtures("kept_threads")
 
-def test_a_run_keeps_its_path(planned, tmp_path, cut_off):  # noqa: F811
+
+def test_a_run_keeps_its_path(planned, tmp_path, cut_off):
     run = planned(precision="bf16")
     eager, fast = (train(run, tmp_path / name, path=name) for name in ("eager", "fast"))
     assert (
@@ -40,14 +42,14 @@ def test_a_run_keeps_its_path(planned, tmp_path, cut_off):  # noqa: F811
     assert (told["code_path"], told["precision"]) == ("fast", "bf16")
 
 
-def test_the_device_the_precision_and_the_path_are_said(planned, tmp_path):  # noqa: F811
+def test_the_device_the_precision_and_the_path_are_said(planned, tmp_path):
     said = []
     trainer.train(planned(), tmp_path, threads=1, device="cpu", log=said.append)
     (line,) = [line for line in said if "backend" in line]
     assert "fp32 on cpu" in line and "4 windows" in line and "backend eager" in line
 
 
-def test_blocks_computed_again_leave_every_bit(planned, tmp_path):  # noqa: F811
+def test_blocks_computed_again_leave_every_bit(planned, tmp_path):
     run = planned(rule="attnres", precision="bf16", steps=4)
     plain, again = (
         train(run, tmp_path / str(i), path=path, micro_batch=2)
@@ -56,7 +58,7 @@ def test_blocks_computed_again_leave_every_bit(planned, tmp_path):  # noqa: F811
     assert result_of(plain)["weights_sha256"] == result_of(again)["weights_sha256"]
 
 
-def test_freed_memory_is_kept_where_the_path_says_so(planned, tmp_path, monkeypatch):  # noqa: F811
+def test_freed_memory_is_kept_where_the_path_says_so(planned, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(step, "keep_freed", lambda: asked.append(True))
     run = planned(steps=1)
@@ -116,7 +118,7 @@ def test_a_freed_block_stays_or_goes_and_no_bit_changes():
 
 
 def test_a_compiled_run_trains_in_one_graph_and_measures_without(
-    planned,  # noqa: F811
+    planned,
     tmp_path,
     monkeypatch,
 ):
@@ -160,7 +162,7 @@ def test_a_path_that_cannot_be_gone_is_one_line(path, words, tiny_corpus, tmp_pa
     assert code == 2 and errors.count("\n") == 1 and words in errors and not out.exists()
 
 
-def test_a_run_begun_along_a_path_that_is_gone(planned, tmp_path, cut_off):  # noqa: F811
+def test_a_run_begun_along_a_path_that_is_gone(planned, tmp_path, cut_off):
     run = planned()
     with cut_off(2):
         train(run, tmp_path, save_every=1e-9)

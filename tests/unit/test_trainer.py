@@ -24,22 +24,6 @@ HELD_OUT = np.random.RandomState(3).randint(0, 50, 200)  # a stand-in for held-o
 pytestmark = pytest.mark.usefixtures("kept_threads")
 
 
-@pytest.fixture
-def planned(tiny_corpus):
-    def make(**changes):
-        given = {
-            "rung": TINY,
-            "corpus": tiny_corpus,
-            "tokenizer": "bpe:300",
-            "batch": 4,
-            "steps": 6,
-            "precision": "fp32",
-        } | changes
-        return run_folder.plan(**given)
-
-    return make
-
-
 def train(run, out, **options):
     return trainer.train(run, out, threads=1, log=lambda line: None, **options)
 
