@@ -330,8 +330,18 @@ class Run:
     source: dict = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        _check_texts(self, "rung", "rule", "values", "flavour", "protocol", "corpus", "tokenizer",
-                     "rule_content", "values_content")  # fmt: skip
+        _check_texts(
+            self,
+            "rung",
+            "rule",
+            "values",
+            "flavour",
+            "protocol",
+            "corpus",
+            "tokenizer",
+            "rule_content",
+            "values_content",
+        )
         if not all(isinstance(value, str) for value in self.source.values()):
             raise RRError(f"source must map names to strings, got {self.source!r}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:

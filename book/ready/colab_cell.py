@@ -24,8 +24,11 @@ def whole(runs: Path, newest: bool) -> set[Path]:
     """The whole checkpoints below `runs`, or each run's newest; paths relative to `runs`."""
     found: set[Path] = set()
     for home in runs.glob("*/checkpoint"):
-        steps = sorted(path.parent.relative_to(runs) for path in home.glob("*/meta.json")
-                       if path.parent.name.isdecimal())  # fmt: skip
+        steps = sorted(
+            path.parent.relative_to(runs)
+            for path in home.glob("*/meta.json")
+            if path.parent.name.isdecimal()
+        )
         found.update(steps[-1:] if newest else steps)
     return found
 
@@ -45,7 +48,9 @@ def mirror(source: Path, target: Path, newest: bool) -> None:
         try:
             new = path.stat()
             if not copy.exists() or (copy.stat().st_size, copy.stat().st_mtime) != (
-                    new.st_size, new.st_mtime):  # fmt: skip
+                new.st_size,
+                new.st_mtime,
+            ):
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, copy)
         except FileNotFoundError:
@@ -73,8 +78,10 @@ def attempt(work, *args) -> None:
         print(f"Drive: {error}; the next try is in {MINUTES:g} minutes", flush=True)
     total, taken, _ = shutil.disk_usage(KEPT)
     ours = sum(path.stat().st_size for path in KEPT.rglob("*") if path.is_file())
-    print(f"Drive: {taken / 1e9:.1f} of {total / 1e9:.1f} GB used, {ours / 1e9:.1f} GB by these "
-          "runs", flush=True)  # fmt: skip
+    print(
+        f"Drive: {taken / 1e9:.1f} of {total / 1e9:.1f} GB used, {ours / 1e9:.1f} GB by these runs",
+        flush=True,
+    )
 
 
 drive.mount("/content/drive")

@@ -77,8 +77,10 @@ def table(now: Mapping[str, str], before: Mapping[str, list[str]]) -> str:
     said = f"{moved} of {count} moved" if moved else f"{count} for the text"
     head = "<tr><th>name</th><th>recorded</th><th>this run</th></tr>"
     opened = " open" if moved else ""
-    return (f"<details{opened}><summary>{said}: recorded, and this run</summary>"
-            f"<table>{head}{''.join(rows)}</table></details>")  # fmt: skip
+    return (
+        f"<details{opened}><summary>{said}: recorded, and this run</summary>"
+        f"<table>{head}{''.join(rows)}</table></details>"
+    )
 
 
 def _as_written(value: str, spec: str) -> str:

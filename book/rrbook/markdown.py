@@ -242,8 +242,9 @@ class _Pass:
         line = self.lines[first]
         prefix = line[: line.index(token.markup)] if token.markup else ""
         rest = re.sub(r"[^>\s]", " ", prefix)
-        new = "\n".join((prefix if i == 0 else rest) + part
-                        for i, part in enumerate(new.split("\n")))  # fmt: skip
+        new = "\n".join(
+            (prefix if i == 0 else rest) + part for i, part in enumerate(new.split("\n"))
+        )
         self.edits.append((self.starts[first], self.starts[last] - 1, new))
 
     def _children(self, token: Token) -> Iterator[tuple[Token, int, int]]:
@@ -254,8 +255,7 @@ class _Pass:
             if last - first == 1:
                 self._find(first, token.content)
             return
-        places = [self._find(first + i, line)
-                  for i, line in enumerate(token.content.split("\n"))]  # fmt: skip
+        places = [self._find(first + i, line) for i, line in enumerate(token.content.split("\n"))]
 
         def place(position: int) -> int:
             before = token.content[:position]

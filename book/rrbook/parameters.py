@@ -12,8 +12,14 @@ from typing import Any
 
 from rr.config import RRError, nearest
 
-KINDS = {bool: "True or False", int: "an integer", float: "a number", str: "text", list: "a list",
-         dict: "a dictionary"}  # fmt: skip
+KINDS = {
+    bool: "True or False",
+    int: "an integer",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "a dictionary",
+}
 EACH = {int: "integers", float: "numbers", str: "texts", list: "lists"}
 INJECTED = "# Parameters\n"  # how the cell begins that papermill writes
 

@@ -93,11 +93,20 @@ class Edition:
         self.citations = Citations()
         cite = self.citations
         roles = {
-            "cite": cite.parenthetical, "cite:p": cite.parenthetical, "cite:t": cite.textual,
-            "doc": self._doc, "download": self._download, "eq": self._eq, "glue": self._glue,
-            "glue:text": self._glue, "math": lambda text: f"${text}$", "numref": self._numref,
-            "quoted": self._quoted, "ref": self._ref, "term": self._term,
-        }  # fmt: skip
+            "cite": cite.parenthetical,
+            "cite:p": cite.parenthetical,
+            "cite:t": cite.textual,
+            "doc": self._doc,
+            "download": self._download,
+            "eq": self._eq,
+            "glue": self._glue,
+            "glue:text": self._glue,
+            "math": lambda text: f"${text}$",
+            "numref": self._numref,
+            "quoted": self._quoted,
+            "ref": self._ref,
+            "term": self._term,
+        }
         self.markdown = Plain(roles, self._number, self._follow)
 
     # -- roles
@@ -110,8 +119,9 @@ class Edition:
         try:
             words = glue.formatted(self.values[name], spec)
         except ValueError as error:
-            raise RRError(f"role {{glue:text}}: {text!r} does not fit the value "
-                          f"{self.values[name]}: {error}") from None  # fmt: skip
+            raise RRError(
+                f"role {{glue:text}}: {text!r} does not fit the value {self.values[name]}: {error}"
+            ) from None
         self.specs.setdefault(name, spec)
         return escape(words)
 
@@ -373,8 +383,9 @@ def page(notebook: nbformat.NotebookNode) -> str:
     try:
         from nbconvert import HTMLExporter
     except ImportError:
-        raise RRError("nbconvert is not installed: `pip install nbconvert`, or an OUT that ends "
-                      "in .ipynb") from None  # fmt: skip
+        raise RRError(
+            "nbconvert is not installed: `pip install nbconvert`, or an OUT that ends in .ipynb"
+        ) from None
     return HTMLExporter(raw_template=TEMPLATE).from_notebook_node(notebook)[0]
 
 

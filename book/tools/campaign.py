@@ -81,23 +81,44 @@ def nano_rules() -> Study:
 def mini_arms() -> Study:
     """The first campaign at `mini`."""
     return Study(
-        rules("standard", "constant", "state-gate", "update-gate", "review:groups=2", "review",
-              "highway", "layerscale"),
+        rules(
+            "standard",
+            "constant",
+            "state-gate",
+            "update-gate",
+            "review:groups=2",
+            "review",
+            "highway",
+            "layerscale",
+        ),
         {"rung": "mini", "tokenizer": "bpe:4096"},
-        seeds=(0, 1, 2, 3, 4), rates=(5e-4, 1.5e-3, 4.5e-3), rate_seeds=(100,), vertex=False,
-    )  # fmt: skip
+        seeds=(0, 1, 2, 3, 4),
+        rates=(5e-4, 1.5e-3, 4.5e-3),
+        rate_seeds=(100,),
+        vertex=False,
+    )
 
 
 def e1() -> Study:
     """Rates resolved, controls complete."""
-    arms = rules("standard", "constant", "highway", "state-gate", "state-gate:groups=2",
-                 "update-gate", "review:groups=2", "review")  # fmt: skip
+    arms = rules(
+        "standard",
+        "constant",
+        "highway",
+        "state-gate",
+        "state-gate:groups=2",
+        "update-gate",
+        "review:groups=2",
+        "review",
+    )
     arms["constant, unwidened"] = {"rule": "constant", "rung": "mini:d_ff=768"}
     return Study(
-        arms, {"rung": "mini", "tokenizer": "bpe:4096", "steps": 300},
-        seeds=(10, 11, 12, 13, 14), rates=(0.75e-3, 1.06e-3, 1.5e-3, 2.1e-3, 3.0e-3),
+        arms,
+        {"rung": "mini", "tokenizer": "bpe:4096", "steps": 300},
+        seeds=(10, 11, 12, 13, 14),
+        rates=(0.75e-3, 1.06e-3, 1.5e-3, 2.1e-3, 3.0e-3),
         rate_seeds=(100, 101),
-    )  # fmt: skip
+    )
 
 
 def e2() -> Study:
@@ -105,9 +126,12 @@ def e2() -> Study:
     return Study(
         rules("standard", "constant", "state-gate", "review"),
         {"rung": "mini", "tokenizer": "bpe:4096"},
-        seeds=(0, 1, 2), rates=(0.75e-3, 1.06e-3, 1.5e-3, 2.1e-3), rate_seeds=(100,),
-        searching={"steps": 1200}, reporting={"budgets": "300,1200,4800"},
-    )  # fmt: skip
+        seeds=(0, 1, 2),
+        rates=(0.75e-3, 1.06e-3, 1.5e-3, 2.1e-3),
+        rate_seeds=(100,),
+        searching={"steps": 1200},
+        reporting={"budgets": "300,1200,4800"},
+    )
 
 
 def e3() -> Study:
@@ -120,10 +144,12 @@ def e3() -> Study:
             "review": {"rule": "review", "rung": f"{body}1280"},
         },
         {"tokenizer": "bpe:4096"},
-        seeds=(0, 1, 2), rates=(0.75e-3, 1.06e-3, 1.5e-3), rate_seeds=(100,),
+        seeds=(0, 1, 2),
+        rates=(0.75e-3, 1.06e-3, 1.5e-3),
+        rate_seeds=(100,),
         searching={"steps": 488},  # 1M tokens
         reporting={"steps": 3973},  # the tokens per parameter of 1,200 steps of `mini`
-    )  # fmt: skip
+    )
 
 
 def e4() -> Study:
@@ -143,10 +169,14 @@ def e4() -> Study:
         for name, rule in values.items():
             arms[f"{name}, {window}"] = {"rung": rung, "values": rule, "batch": 512 // window}
     return Study(
-        arms, {"rule": "standard", "flavour": "llama", "tokenizer": "bpe:1024"},
-        seeds=(0, 1, 2), rates=(1e-3, 1.73e-3, 3e-3), rate_seeds=(100,),
-        searching={"steps": 1200}, reporting={"budgets": "300,1200,4800"},
-    )  # fmt: skip
+        arms,
+        {"rule": "standard", "flavour": "llama", "tokenizer": "bpe:1024"},
+        seeds=(0, 1, 2),
+        rates=(1e-3, 1.73e-3, 3e-3),
+        rate_seeds=(100,),
+        searching={"steps": 1200},
+        reporting={"budgets": "300,1200,4800"},
+    )
 
 
 def e5() -> Study:
@@ -157,39 +187,60 @@ def e5() -> Study:
         for law in ("linear", "sqrt") if loops > 1 else ("linear",):  # one network at one pass
             rule = f"scaled:init=flat,law={law},reference=2"
             arms[f"L = 2, N = {loops}, {law}"] = {
-                "rung": rung.format(2), "rule": rule, "loops": loops,
-            }  # fmt: skip
+                "rung": rung.format(2),
+                "rule": rule,
+                "loops": loops,
+            }
     for loops in (1, 4):
         for flag in ({}, {"depth-lr": True}):
             arms[f"L = 8, N = {loops}, {'depth_lr' if flag else 'one rate'}"] = {
-                "rung": rung.format(8), "rule": "scaled:init=flat,law=linear,reference=2",
-                "loops": loops, **flag,
-            }  # fmt: skip
+                "rung": rung.format(8),
+                "rule": "scaled:init=flat,law=linear,reference=2",
+                "loops": loops,
+                **flag,
+            }
     return Study(
-        arms, {"flavour": "llama", "tokenizer": "bpe:1024", "batch": 8, "steps": 1200},
-        seeds=(), rates=(2e-3, 2.83e-3, 4e-3, 5.66e-3, 8e-3), rate_seeds=(0, 1, 2),
-    )  # fmt: skip
+        arms,
+        {"flavour": "llama", "tokenizer": "bpe:1024", "batch": 8, "steps": 1200},
+        seeds=(),
+        rates=(2e-3, 2.83e-3, 4e-3, 5.66e-3, 8e-3),
+        rate_seeds=(0, 1, 2),
+    )
 
 
 def e6() -> Study:
     """The published 60M rung for a tenth of its budget, one seed, the study's own rate."""
     return Study(
         rules("constant", "standard", "review"),
-        {"rung": "60M", "tokenizer": "gpt2", "steps": 800, "lr": 2e-4}, seeds=(0,),
-    )  # fmt: skip
+        {"rung": "60M", "tokenizer": "gpt2", "steps": 800, "lr": 2e-4},
+        seeds=(0,),
+    )
 
 
-STUDIES = {"nano-rules": nano_rules, "mini-arms": mini_arms,
-           "e1": e1, "e2": e2, "e3": e3, "e4": e4, "e5": e5, "e6": e6}  # fmt: skip
+STUDIES = {
+    "nano-rules": nano_rules,
+    "mini-arms": mini_arms,
+    "e1": e1,
+    "e2": e2,
+    "e3": e3,
+    "e4": e4,
+    "e5": e5,
+    "e6": e6,
+}
 
 
 class Campaign:
     """Runs cells and remembers their held-out losses."""
 
     def __init__(
-        self, corpus: str, out: Path, jobs: int = 1, threads: int = 1, dry: bool = False,
+        self,
+        corpus: str,
+        out: Path,
+        jobs: int = 1,
+        threads: int = 1,
+        dry: bool = False,
         tokenizer: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.corpus, self.out, self.jobs, self.threads, self.dry = corpus, out, jobs, threads, dry
         self.tokenizer = tokenizer  # where GPT-2's files are, for a study that names gpt2
         self.missing = 0
@@ -199,8 +250,9 @@ class Campaign:
         options = {**cell, "corpus": self.corpus, "threads": self.threads, "out": self.out}
         if options.get("tokenizer") == "gpt2" and self.tokenizer:
             options["tokenizer"] = self.tokenizer
-        words = [f"--{key}" if value is True else f"--{key}={value}"
-                 for key, value in options.items()]  # fmt: skip
+        words = [
+            f"--{key}" if value is True else f"--{key}={value}" for key, value in options.items()
+        ]
         return [sys.executable, "-m", "rr.cli", "train", *words]
 
     def run(self, cells: Iterable[Cell]) -> list[float | None]:
@@ -268,8 +320,7 @@ class Campaign:
             if len(found) < len(cells):
                 return None
             per = len(study.rate_seeds)
-            losses |= {lr: sum(found[i * per : (i + 1) * per]) / per
-                       for i, lr in enumerate(rates)}  # fmt: skip
+            losses |= {lr: sum(found[i * per : (i + 1) * per]) / per for i, lr in enumerate(rates)}
             best = min(losses, key=losses.__getitem__)
             if best == max(losses):
                 rates = (float(f"{best * step:.3g}"),)
@@ -291,8 +342,9 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1, help="of each run (default: 1)")
     parser.add_argument("--dry-run", action="store_true")
     given = parser.parse_args()
-    campaign = Campaign(given.corpus, given.out, given.jobs, given.threads, given.dry_run,
-                        given.tokenizer)  # fmt: skip
+    campaign = Campaign(
+        given.corpus, given.out, given.jobs, given.threads, given.dry_run, given.tokenizer
+    )
     campaign.study(STUDIES[given.name]())
     if not given.dry_run:
         print(f"campaign: {campaign.missing} runs missing")

@@ -26,15 +26,26 @@ from nbkit import BUILD, ROOT, code_cells, environment, read, sources, write
 # as of August 2026
 PYTHON = "3.13"
 VERSIONS = {
-    "torch": "2.11.0", "numpy": "2.1.3", "pandas": "2.2.3", "ipython": "7.34.0",
-    "ipykernel": "6.17.1", "ipywidgets": "7.7.1",
-}  # fmt: skip
+    "torch": "2.11.0",
+    "numpy": "2.1.3",
+    "pandas": "2.2.3",
+    "ipython": "7.34.0",
+    "ipykernel": "6.17.1",
+    "ipywidgets": "7.7.1",
+}
 CHAPTERS = ("02", "17")
 CELLS = 6  # the bootstrap cell, parameters, what is derived from them, and three more
 FOLDER = BUILD / "colab"
 FOREIGN = FOLDER / "venv" / "bin" / "python"
-TESTS = ["-m", "pytest", "-q", "-p", "no:cacheprovider",
-         "tests/colab", "tests/unit/test_widgets.py"]  # fmt: skip
+TESTS = [
+    "-m",
+    "pytest",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "tests/colab",
+    "tests/unit/test_widgets.py",
+]
 
 
 def alone() -> dict[str, str]:
@@ -44,9 +55,11 @@ def alone() -> dict[str, str]:
 
 def installed() -> dict[str, str]:
     """Name and version of every package of the environment."""
-    code = ("from importlib.metadata import distributions\n"
-            "for one in distributions():\n"
-            "    print(one.metadata['Name'].lower().replace('_', '-'), one.version)")  # fmt: skip
+    code = (
+        "from importlib.metadata import distributions\n"
+        "for one in distributions():\n"
+        "    print(one.metadata['Name'].lower().replace('_', '-'), one.version)"
+    )
     done = subprocess.run([FOREIGN, "-c", code], check=True, capture_output=True, text=True)
     return dict(line.split() for line in done.stdout.splitlines())
 
@@ -60,8 +73,12 @@ def make() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     python = os.environ.get("PYTHON") or f"python{PYTHON}"
     subprocess.run([python, "-m", "venv", FOLDER / "venv"], check=True)
-    found = subprocess.run([FOREIGN, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
-                           check=True, capture_output=True, text=True).stdout.strip()  # fmt: skip
+    found = subprocess.run(
+        [FOREIGN, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
     if found != PYTHON:
         print(f"colab: Python {found} instead of Colab's {PYTHON}", flush=True)
     pip = [FOREIGN, "-m", "pip", "install", "-q"]
@@ -79,14 +96,19 @@ def first_cell(content: Path) -> list[str]:
     (content / "cell.py").write_text(bootstrap.source(str(ROOT), home.version() or "HEAD"))
     subprocess.run([FOREIGN, "cell.py"], cwd=content, env=alone(), check=True)
     after = installed()
-    return [f"{name} {version} became {after.get(name, 'none')}"
-            for name, version in sorted(before.items()) if after.get(name) != version]  # fmt: skip
+    return [
+        f"{name} {version} became {after.get(name, 'none')}"
+        for name, version in sorted(before.items())
+        if after.get(name) != version
+    ]
 
 
 def first_cells(content: Path) -> None:
     """Run the first code cells of some notebooks in the environment's own kernel."""
-    code = ("import sys, nbformat, nbclient\nnotebook = nbformat.read(sys.argv[1], 4)\n"
-            "nbclient.NotebookClient(notebook, timeout=600).execute()")  # fmt: skip
+    code = (
+        "import sys, nbformat, nbclient\nnotebook = nbformat.read(sys.argv[1], 4)\n"
+        "nbclient.NotebookClient(notebook, timeout=600).execute()"
+    )
     for path in sources(*CHAPTERS):
         notebook = read(path)
         notebook.cells = code_cells(notebook)[:CELLS]
@@ -103,8 +125,10 @@ def main() -> int:
             print(f"colab: REPLACED by pip: {line}", flush=True)
         first_cells(Path(content))
     subprocess.run([FOREIGN, "-m", "pip", "install", "-q", "pytest"], check=True)
-    codes = [subprocess.run([python, *TESTS], cwd=ROOT, env=environment()).returncode
-             for python in (FOREIGN, sys.executable)]  # fmt: skip
+    codes = [
+        subprocess.run([python, *TESTS], cwd=ROOT, env=environment()).returncode
+        for python in (FOREIGN, sys.executable)
+    ]
     failed = bool(replaced or any(codes))
     print("colab: FAILED" if failed else "colab: nothing replaced, every lab built under both")
     return 1 if failed else 0

@@ -61,8 +61,9 @@ def setting(root: Path = ROOT) -> str | None:
 def _git(root: Path, *words: str) -> str | None:
     """What git answers in the checkout at `root`; None where `root` is none, or git refuses."""
     try:
-        top = subprocess.run(["git", "-C", str(root), "rev-parse", "--show-toplevel"],
-                             capture_output=True, text=True)  # fmt: skip
+        top = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "--show-toplevel"], capture_output=True, text=True
+        )
         if top.returncode or Path(top.stdout.strip()).resolve() != root.resolve():
             return None
         done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True)

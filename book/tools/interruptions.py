@@ -55,8 +55,12 @@ def checkpoint_cost(rung: str, home: Path, repeats: int = 3) -> dict:
         store.save(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
         times.append(time.perf_counter() - begun)
     size = sum(p.stat().st_size for p in store.path(repeats - 1).iterdir())
-    return {"rung": rung, "params": sum(p.numel() for p in model.parameters()), "bytes": size,
-            "seconds": times}  # fmt: skip
+    return {
+        "rung": rung,
+        "params": sum(p.numel() for p in model.parameters()),
+        "bytes": size,
+        "seconds": times,
+    }
 
 
 def child(rung: str, options: dict, out: str, save_every: float) -> None:
@@ -123,9 +127,13 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     rng = random.Random(0)
-    found = {"machine": f"{platform.machine()}, {os.cpu_count()} shared cores, one per run",
-             "torch": torch.__version__, "sigkill": [], "sigterm": [],
-             "checkpoints": []}  # fmt: skip
+    found = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} shared cores, one per run",
+        "torch": torch.__version__,
+        "sigkill": [],
+        "sigterm": [],
+        "checkpoints": [],
+    }
     if args.to.exists():
         found = io.read_json(args.to)
     args.to.parent.mkdir(parents=True, exist_ok=True)

@@ -77,8 +77,10 @@ def graft(source: nbformat.NotebookNode, executed: nbformat.NotebookNode) -> nbf
     result, donors = copy.deepcopy(source), code_cells(executed)
     takers = code_cells(result)
     # the bootstrap cell outputs nothing, and its address may change without a new execution
-    code = [[cell.source for cell in cells if "bootstrap" not in tags(cell)]
-            for cells in (takers, donors)]  # fmt: skip
+    code = [
+        [cell.source for cell in cells if "bootstrap" not in tags(cell)]
+        for cells in (takers, donors)
+    ]
     if code[0] != code[1]:
         raise SystemExit("the executed copy holds other code: run book/tools/execute.py first")
     for taker, donor in zip(takers, donors, strict=True):

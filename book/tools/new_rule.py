@@ -81,11 +81,15 @@ def next_commands(rule: str, name: str, rr: str, pytest: str) -> list[tuple[str,
     trained = f"{rr} train --rung nano --rule $rule --seed $seed --out {out}"
     return [
         ("test it", f"RR_RULE={rule} {pytest} tests/unit/test_registry.py -k {file}"),
-        ("train it at nano, three paired seeds, beside the standard rule and constant ½",
-         f"for seed in 0 1 2; do for rule in standard constant {rule}; do {trained}; done; done"),
-        ("see it ranked against each of the two",
-         f"for rule in standard constant; do {rr} table {out} --baseline $rule; done"),
-    ]  # fmt: skip
+        (
+            "train it at nano, three paired seeds, beside the standard rule and constant ½",
+            f"for seed in 0 1 2; do for rule in standard constant {rule}; do {trained}; done; done",
+        ),
+        (
+            "see it ranked against each of the two",
+            f"for rule in standard constant; do {rr} table {out} --baseline $rule; done",
+        ),
+    ]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -61,9 +61,12 @@ MATRIX = {
     "aten": Column("3.11", 3, {"ATEN_CPU_CAPABILITY": "default"}),
     "avx2": Column("3.12", 1, {"ONEDNN_MAX_CPU_ISA": "AVX2"}),
     "mkl": Column("3.12", 3, {"MKL_CBWR": "COMPATIBLE"}),
-    "plain": Column("3.13", 1, {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "AVX2",
-                                "MKL_CBWR": "COMPATIBLE"}),
-}  # fmt: skip
+    "plain": Column(
+        "3.13",
+        1,
+        {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "COMPATIBLE"},
+    ),
+}
 
 
 def interpreters() -> dict[str, str]:
@@ -184,8 +187,13 @@ def run(name: str, python: str, items: list[str]) -> dict[str, dict]:
     log.parent.mkdir(exist_ok=True)
     began = time.monotonic()
     with open(log, "w") as file:
-        done = subprocess.run(command(python, items), cwd=ROOT, env=MATRIX[name].environment(),
-                              stdout=file, stderr=file)  # fmt: skip
+        done = subprocess.run(
+            command(python, items),
+            cwd=ROOT,
+            env=MATRIX[name].environment(),
+            stdout=file,
+            stderr=file,
+        )
     seconds, why = time.monotonic() - began, judge(done.returncode, log.read_text(), items)
     verdict = "FAILED" if any(why.values()) else "passed"
     print(f"portable: {verdict} {name} {' '.join(items)} ({seconds:.0f} s; {log})", flush=True)

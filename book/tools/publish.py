@@ -51,18 +51,28 @@ def push(site: Path, root: Path = ROOT) -> str:
     (site / ".nojekyll").touch()  # else GitHub leaves out folders that begin with _
 
     def git(*words: str, **more: str) -> str:
-        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True,
-                              env={**os.environ, **more})  # fmt: skip
+        done = subprocess.run(
+            ["git", "-C", str(root), *words],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **more},
+        )
         if done.returncode:
             raise SystemExit(f"publish: git {words[0]}: {done.stderr.strip()}")
         return done.stdout.strip()
 
-    place = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(site),
-             "GIT_DIR": git("rev-parse", "--absolute-git-dir")}  # fmt: skip
+    place = {
+        "GIT_INDEX_FILE": str(index),
+        "GIT_WORK_TREE": str(site),
+        "GIT_DIR": git("rev-parse", "--absolute-git-dir"),
+    }
     git("add", "--all", "--force", ".", **place)
     name, mail, head = git("log", "-1", "--format=%an%n%ae%n%H").splitlines()
-    who = {f"GIT_{one}_{part}": value for one in ("AUTHOR", "COMMITTER")
-           for part, value in (("NAME", name), ("EMAIL", mail))}  # fmt: skip
+    who = {
+        f"GIT_{one}_{part}": value
+        for one in ("AUTHOR", "COMMITTER")
+        for part, value in (("NAME", name), ("EMAIL", mail))
+    }
     commit = git("commit-tree", git("write-tree", **place), "-m", f"The site of {head}", **who)
     git("push", "--force", "origin", f"{commit}:refs/heads/{home.PAGES}")
     index.unlink()
@@ -78,8 +88,10 @@ def main() -> int:
         return 0
     if found := outside(SITE):
         print("\n".join(found[:10]))
-        print(f"publish: {len(found)} things come from the network; with npm at hand `make clean "
-              "book` brings the page's own")  # fmt: skip
+        print(
+            f"publish: {len(found)} things come from the network; with npm at hand `make clean "
+            "book` brings the page's own"
+        )
         return 1
     out = BUILD / f"{NAME}.zip"
     zipped(SITE, out)

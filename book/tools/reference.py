@@ -188,8 +188,9 @@ def entry(name: str, value: Any, links: dict[str, str]) -> str:
     body.append(prose(text, parameters, links))
     if inspect.isclass(value):
         for method, node, doc in methods(value):
-            bare = any(isinstance(one, ast.Name) and one.id == "property"
-                       for one in node.decorator_list)  # fmt: skip
+            bare = any(
+                isinstance(one, ast.Name) and one.id == "property" for one in node.decorator_list
+            )
             shown = method if bare else signature(method, node, math.inf)
             first = " ".join(split(doc)[0].split("\n\n")[0].split())
             body.append(f"`.{shown}`\n: {escaped(first, links)}")

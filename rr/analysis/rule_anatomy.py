@@ -95,11 +95,18 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
     _random(rule, source)
     h, u, other, *past = draw
     facts = {
-        "norm": "none", "gate": {}, "channels": "", "mixes": "", "reads": "stream", "adds": True,
-        "orthogonal": False, "streams": 1,
+        "norm": "none",
+        "gate": {},
+        "channels": "",
+        "mixes": "",
+        "reads": "stream",
+        "adds": True,
+        "orthogonal": False,
+        "streams": 1,
         "learned": rule.write_params(site) > 0,
-        "coefficient": rule.coefficient(deep), "carry": rule.carry(deep),
-    }  # fmt: skip
+        "coefficient": rule.coefficient(deep),
+        "carry": rule.carry(deep),
+    }
     if cls.state in LISTS:
         opened = [h, *past] if cls.state == "list" else [h, past[0]]
         # attention and MLP of block 3, where both have earlier depths to read

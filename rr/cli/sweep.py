@@ -93,9 +93,20 @@ def run(args) -> None:
             machine=machine,
             hours=hours,
             resume_command=args.command,
-            **pick(args, ("runner", "engine", "jobs", "processes", "notebook", "address",
-                          "gpu_fraction", "cpus_per_cell")),
-        )  # fmt: skip
+            **pick(
+                args,
+                (
+                    "runner",
+                    "engine",
+                    "jobs",
+                    "processes",
+                    "notebook",
+                    "address",
+                    "gpu_fraction",
+                    "cpus_per_cell",
+                ),
+            ),
+        )
         print(args.out)
         return
     runner = Runner(args.runner, Path(args.out), machine, args.processes, args.notebook)

@@ -12,8 +12,11 @@ from torch import Tensor, nn
 from ..config import RRError
 
 WANTED = {"norm": 2, "attention": 1, "MLP": 1}
-WORDS = {"norm": ("norm", "ln_"), "attention": ("attention", "attn"),
-         "MLP": ("mlp", "feedforward", "feed_forward", "ffn")}  # fmt: skip
+WORDS = {
+    "norm": ("norm", "ln_"),
+    "attention": ("attention", "attn"),
+    "MLP": ("mlp", "feedforward", "feed_forward", "ffn"),
+}
 LOOKED_FOR = "looked for one list of blocks with two norms, attention and an MLP each (pre-norm)"
 WAY = "rr.Residuals puts a rule into your own code"
 

@@ -44,9 +44,12 @@ class _Child:
         self.times: list[float] = []
         self.errors = tempfile.TemporaryFile("w+")
         process = subprocess.Popen(
-            [sys.executable, "-m", "rr.perf.benchmark_case"], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=self.errors, text=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "rr.perf.benchmark_case"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+        )
         assert process.stdin is not None and process.stdout is not None  # pipes, as asked for
         self.process, self.stdin, self.stdout = process, process.stdin, process.stdout
 
@@ -146,9 +149,16 @@ def measure(
 
 def result_row(case: Case, measured: dict, times: list[float], failed: str | None = None) -> dict:
     """A case's row. measured: what its process reported; times: ms per step, one per repeat."""
-    row = {"rung": case.rung, "rule": case.rule, "peer": case.peer, "path": case.path,
-           "choices": asdict(parse_backend(case.path)), "batch": case.batch,
-           "micro_batch": case.micro_batch, "failed": failed}  # fmt: skip
+    row = {
+        "rung": case.rung,
+        "rule": case.rule,
+        "peer": case.peer,
+        "path": case.path,
+        "choices": asdict(parse_backend(case.path)),
+        "batch": case.batch,
+        "micro_batch": case.micro_batch,
+        "failed": failed,
+    }
     if failed is not None:
         return row
     tokens, ms = case.batch * case.config.seq_len, median(times)
@@ -167,17 +177,31 @@ def ratios(rows: list[dict], key: str, base: str) -> list[dict]:
     result = []
     same = [k for k in ("rung", "rule", "path", "batch", "micro_batch") if k != key]
     for row in rows:
-        other = next((r for r in rows if r[key] == base and all(r[k] == row[k] for k in same)
-                      and r["peer"] == row["peer"] and not r["failed"]), None)  # fmt: skip
+        other = next(
+            (
+                r
+                for r in rows
+                if r[key] == base
+                and all(r[k] == row[k] for k in same)
+                and r["peer"] == row["peer"]
+                and not r["failed"]
+            ),
+            None,
+        )
         if other is None or other is row or row["failed"]:
             continue
         pairs = list(zip(row["step_ms"], other["step_ms"], strict=True))
         each = [b / a if key == "path" else a / b for a, b in pairs]
-        result.append({
-            **{k: row[k] for k in ("rung", "rule", "path")}, "over": base,
-            "speed" if key == "path" else "time": median(each), "least": min(each),
-            "most": max(each), "memory": row["peak_bytes"] / other["peak_bytes"],
-        })  # fmt: skip
+        result.append(
+            {
+                **{k: row[k] for k in ("rung", "rule", "path")},
+                "over": base,
+                "speed" if key == "path" else "time": median(each),
+                "least": min(each),
+                "most": max(each),
+                "memory": row["peak_bytes"] / other["peak_bytes"],
+            }
+        )
     return result
 
 
@@ -271,14 +295,17 @@ def table(result: dict) -> list[tuple[str, ...]]:
             continue
         ratio = None if row["peer"] else over.get((row["rung"], row["rule"], row["path"]))
         times = row["step_ms"]
-        lines.append((
-            *who,
-            f"{row['step_ms_median']:.1f} ({min(times):.1f}–{max(times):.1f})",
-            f"{row['tokens_per_second']:,.0f}",
-            "–" if row["mfu"] is None else f"{100 * row['mfu']:.1f} %",
-            f"{row['peak_bytes'] / 2**30:.2f} GiB",
-            "" if ratio is None else
-            f"{ratio['speed']:.2f}× ({ratio['least']:.2f}–{ratio['most']:.2f})",
-            "" if ratio is None else f"{ratio['memory']:.2f}×",
-        ))  # fmt: skip
+        lines.append(
+            (
+                *who,
+                f"{row['step_ms_median']:.1f} ({min(times):.1f}–{max(times):.1f})",
+                f"{row['tokens_per_second']:,.0f}",
+                "–" if row["mfu"] is None else f"{100 * row['mfu']:.1f} %",
+                f"{row['peak_bytes'] / 2**30:.2f} GiB",
+                ""
+                if ratio is None
+                else f"{ratio['speed']:.2f}× ({ratio['least']:.2f}–{ratio['most']:.2f})",
+                "" if ratio is None else f"{ratio['memory']:.2f}×",
+            )
+        )
     return lines

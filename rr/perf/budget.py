@@ -140,13 +140,25 @@ def _row(
     spent = tuple(sum(ends) for ends in zip(*parts.values(), strict=True))
     micro, path, memory_bytes = _memory(run, card)
     return {
-        "rung": run.rung, "rule": run.rule, "values": run.values, "seed": run.seed, "id": run.id,
-        "params": count(run.model), "tokens": _trained(run), "scored_tokens": _scored(run),
-        "hours": spent, "parts": parts,
-        "until": None, "cost": None if price is None else tuple(price * h for h in spent),
-        "memory_bytes": memory_bytes, "path": path, "micro_batch": micro, "recompute": path != PATH,
-        "precision": precision(run, card), "measured": rate.source,
-    }  # fmt: skip
+        "rung": run.rung,
+        "rule": run.rule,
+        "values": run.values,
+        "seed": run.seed,
+        "id": run.id,
+        "params": count(run.model),
+        "tokens": _trained(run),
+        "scored_tokens": _scored(run),
+        "hours": spent,
+        "parts": parts,
+        "until": None,
+        "cost": None if price is None else tuple(price * h for h in spent),
+        "memory_bytes": memory_bytes,
+        "path": path,
+        "micro_batch": micro,
+        "recompute": path != PATH,
+        "precision": precision(run, card),
+        "measured": rate.source,
+    }
 
 
 def _seconds(run: Run, rate: rates.Rate) -> dict[str, tuple[float, float]]:
@@ -213,8 +225,16 @@ def _largest(run: Run, path: str, least: int, card: GPUSpec) -> tuple[int | None
 
 def _predicted(run: Run, path: Backend, micro: int) -> int:
     """Peak bytes of a run, cached: counting takes a moment, of some rules seconds."""
-    key = [run.model, run.rule_content, run.values_content, path, micro, run.recipe.batch,
-           run.recipe.decay_all, run.recipe.optimizer]  # fmt: skip
+    key = [
+        run.model,
+        run.rule_content,
+        run.values_content,
+        path,
+        micro,
+        run.recipe.batch,
+        run.recipe.decay_all,
+        run.recipe.optimizer,
+    ]
     return cache.cached_value(
         "memory", repr(key), _code(), lambda: memory.stacked(run, path, micro, "cuda")
     )
@@ -235,8 +255,20 @@ def _code() -> str:
 def table(rows: Sequence[dict]) -> list[tuple]:
     """The rows as text, a header first; a cost only where there was a price."""
     priced = any(row["cost"] for row in rows)
-    lines = [("run", "seed", "parameters", "tokens", "hours", "hours so far", "memory",
-              "micro-batch", "fits", *(["dollars"] if priced else []))]  # fmt: skip
+    lines = [
+        (
+            "run",
+            "seed",
+            "parameters",
+            "tokens",
+            "hours",
+            "hours so far",
+            "memory",
+            "micro-batch",
+            "fits",
+            *(["dollars"] if priced else []),
+        )
+    ]
     for row in rows:
         name = f"{row['rung']} {row['rule']}"
         if row["values"] != "own":
@@ -244,11 +276,20 @@ def table(rows: Sequence[dict]) -> list[tuple]:
         micro = "–" if row["micro_batch"] is None else str(row["micro_batch"])
         if row["recompute"]:
             micro += " + recompute"
-        lines.append((
-            name, row["seed"], f"{row['params']:,}", f"{row['tokens']:,}", span(row["hours"]),
-            span(row["until"]), f"{row['memory_bytes'] / 1e9:.1f} GB", micro, row["fits"],
-            *([span(row["cost"])] if priced else []),
-        ))  # fmt: skip
+        lines.append(
+            (
+                name,
+                row["seed"],
+                f"{row['params']:,}",
+                f"{row['tokens']:,}",
+                span(row["hours"]),
+                span(row["until"]),
+                f"{row['memory_bytes'] / 1e9:.1f} GB",
+                micro,
+                row["fits"],
+                *([span(row["cost"])] if priced else []),
+            )
+        )
     return lines
 
 
@@ -281,8 +322,10 @@ def notes(rows: Sequence[dict], card: GPUSpec, hours: float | None, mfu: tuple) 
                 f"{small} of these have fewer than {SMALL / 1e6:g} M parameters: so small a model "
                 "leaves a GPU idle between kernels, and takes longer than the hours say"
             )
-    parts = {name: [sum(row["parts"][name][end] for row in rows) for end in (0, 1)]
-             for name in rows[0]["parts"]}  # fmt: skip
+    parts = {
+        name: [sum(row["parts"][name][end] for row in rows) for end in (0, 1)]
+        for name in rows[0]["parts"]
+    }
     lines += [
         "hours in total: "
         + ", ".join(f"{name} {span((low, high))}" for name, (low, high) in parts.items()),

@@ -38,31 +38,55 @@ class Peer(nn.Module):
     def _gpt2(c: ModelConfig) -> nn.Module:
         from transformers import GPT2Config, GPT2LMHeadModel
 
-        return GPT2LMHeadModel(GPT2Config(
-            vocab_size=c.vocab_size, n_positions=c.seq_len, n_embd=c.d_model, n_layer=c.n_layer,
-            n_head=c.n_head, n_inner=c.d_ff, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-            use_cache=False,
-        ))  # fmt: skip
+        return GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=c.vocab_size,
+                n_positions=c.seq_len,
+                n_embd=c.d_model,
+                n_layer=c.n_layer,
+                n_head=c.n_head,
+                n_inner=c.d_ff,
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+                use_cache=False,
+            )
+        )
 
     @staticmethod
     def _llama(c: ModelConfig) -> nn.Module:
         from transformers import LlamaConfig, LlamaForCausalLM
 
-        return LlamaForCausalLM(LlamaConfig(
-            vocab_size=c.vocab_size, max_position_embeddings=c.seq_len, hidden_size=c.d_model,
-            intermediate_size=c.d_ff, num_hidden_layers=c.n_layer, num_attention_heads=c.n_head,
-            tie_word_embeddings=True, use_cache=False,
-        ))  # fmt: skip
+        return LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=c.vocab_size,
+                max_position_embeddings=c.seq_len,
+                hidden_size=c.d_model,
+                intermediate_size=c.d_ff,
+                num_hidden_layers=c.n_layer,
+                num_attention_heads=c.n_head,
+                tie_word_embeddings=True,
+                use_cache=False,
+            )
+        )
 
     @staticmethod
     def _x_transformers(c: ModelConfig) -> nn.Module:
         from x_transformers import Decoder, TransformerWrapper
 
         layers = Decoder(
-            dim=c.d_model, depth=c.n_layer, heads=c.n_head, attn_dim_head=c.head_dim,
-            attn_flash=True, rotary_pos_emb=True, use_rmsnorm=True, ff_swish=True, ff_glu=True,
-            ff_mult=c.d_ff / c.d_model, ff_no_bias=True,
-        )  # fmt: skip
+            dim=c.d_model,
+            depth=c.n_layer,
+            heads=c.n_head,
+            attn_dim_head=c.head_dim,
+            attn_flash=True,
+            rotary_pos_emb=True,
+            use_rmsnorm=True,
+            ff_swish=True,
+            ff_glu=True,
+            ff_mult=c.d_ff / c.d_model,
+            ff_no_bias=True,
+        )
         return TransformerWrapper(
             num_tokens=c.vocab_size,
             max_seq_len=c.seq_len,
@@ -75,12 +99,23 @@ class Peer(nn.Module):
     def _litgpt(c: ModelConfig) -> nn.Module:
         from litgpt import GPT, Config  # pyright: ignore[reportMissingImports]  # optional
 
-        model = GPT(Config(
-            block_size=c.seq_len, vocab_size=c.vocab_size, padded_vocab_size=c.padded_vocab,
-            n_layer=c.n_layer, n_head=c.n_head, n_embd=c.d_model, head_size=c.head_dim,
-            intermediate_size=c.d_ff, norm_class_name="RMSNorm", mlp_class_name="LLaMAMLP",
-            bias=False, parallel_residual=False, rotary_percentage=1.0,
-        ))  # fmt: skip
+        model = GPT(
+            Config(
+                block_size=c.seq_len,
+                vocab_size=c.vocab_size,
+                padded_vocab_size=c.padded_vocab,
+                n_layer=c.n_layer,
+                n_head=c.n_head,
+                n_embd=c.d_model,
+                head_size=c.head_dim,
+                intermediate_size=c.d_ff,
+                norm_class_name="RMSNorm",
+                mlp_class_name="LLaMAMLP",
+                bias=False,
+                parallel_residual=False,
+                rotary_percentage=1.0,
+            )
+        )
         model.apply(model._init_weights)
         model.lm_head.weight = model.transformer.wte.weight
         return model

@@ -153,9 +153,13 @@ def measured(run: Run, card: GPUSpec, rows: Sequence[dict]) -> Rate | None:
     Rows of its own rule, else of any: each path by the slowest and fastest of its repeats; the path
     with the best median counts.
     """
-    same_rung = [row for row in rows
-                 if row["rung"] == run.rung and not row.get("peer")
-                 and row["precision"] == precision(run, card)]  # fmt: skip
+    same_rung = [
+        row
+        for row in rows
+        if row["rung"] == run.rung
+        and not row.get("peer")
+        and row["precision"] == precision(run, card)
+    ]
     same_rule = [row for row in same_rung if row["rule"] == run.rule]
     best: dict[str, dict] = {}
     for row in same_rule or same_rung:
@@ -164,8 +168,11 @@ def measured(run: Run, card: GPUSpec, rows: Sequence[dict]) -> Rate | None:
             best[row["rule"]] = row
     if not best:
         return None
-    rates = [1000 * row["tokens_per_step"] * row["flops_per_token"] / ms
-             for row in best.values() for ms in row["step_ms"]]  # fmt: skip
+    rates = [
+        1000 * row["tokens_per_step"] * row["flops_per_token"] / ms
+        for row in best.values()
+        for ms in row["step_ms"]
+    ]
     compiled = [row for row in best.values() if parse_backend(row["path"]).compile != "none"]
     warm = [row.get("warm_seconds") for row in compiled] or [0.0]
     known = [seconds for seconds in warm if seconds is not None]

@@ -115,11 +115,15 @@ def stacked(
     one, two = (work(replace(what, n_layer=n), path, micro_batch, recipe) for n in (1, 2))
     above = what.n_layer - 1
     return {
-        part: Work(*(getattr(one[part], kind)
-                     + above * (getattr(two[part], kind) - getattr(one[part], kind))
-                     for kind in Work.__annotations__))
+        part: Work(
+            *(
+                getattr(one[part], kind)
+                + above * (getattr(two[part], kind) - getattr(one[part], kind))
+                for kind in Work.__annotations__
+            )
+        )
         for part in PARTS
-    }  # fmt: skip
+    }
 
 
 def times(
@@ -226,8 +230,9 @@ class _Counter(TorchDispatchMode):
         elif _moves(func, read, wrote):
             if not wrote:  # in place, and returns nothing: fused AdamW
                 # (its gradients are written where they are still to be unscaled: not here)
-                mutable = [a.alias_info is not None and a.name != "grads"
-                           for a in func._schema.arguments]  # fmt: skip
+                mutable = [
+                    a.alias_info is not None and a.name != "grads" for a in func._schema.arguments
+                ]
                 both = zip(args, mutable, strict=False)
                 wrote = [t for t in tree_leaves([x for x, yes in both if yes])]
             self.counts[part, "other_bytes"] += _bytes(read) + _bytes(wrote)

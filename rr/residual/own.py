@@ -43,9 +43,18 @@ _FORMER = {
     "rr.model.ladder": "rr.ladder",
 }
 _PLAIN = (
-    bool, int, float, complex, str, bytes, type(None), EllipsisType, np.generic, torch.dtype,
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    EllipsisType,
+    np.generic,
+    torch.dtype,
     torch.device,
-)  # fmt: skip
+)
 
 
 def ships(cls: type) -> bool:

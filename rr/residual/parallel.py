@@ -22,8 +22,9 @@ class Parallel(Rule):
     )
     source = "GPT-J (Wang & Komatsuzaki 2021); PaLM (2204.02311); GPT-NeoX (2204.06745)"
     state = "pair"
-    options = {"norm": one_of("shared", "one norm for both sublayers, or each its own", "shared",
-                              "own")}  # fmt: skip
+    options = {
+        "norm": one_of("shared", "one norm for both sublayers, or each its own", "shared", "own")
+    }
 
     def norm_params(self, site: Site) -> int:
         return 0 if site.kind == "mlp" and self.opt.norm == "shared" else super().norm_params(site)

@@ -89,8 +89,12 @@ class Residuals(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        for name, value in (("dim", dim), ("n_layer", n_layer), ("n_head", n_head),
-                            ("loops", loops)):  # fmt: skip
+        for name, value in (
+            ("dim", dim),
+            ("n_layer", n_layer),
+            ("n_head", n_head),
+            ("loops", loops),
+        ):
             positive(name, value)
         if dim % n_head:
             raise RRError(f"dim must be a multiple of n_head, got {dim} and {n_head}")

@@ -75,24 +75,45 @@ def _row(
     """One row of `against`."""
     arm = contrast["arm"]
     losses, theirs = (
-        {row["seed"]: row["val_loss"] for row in rows
-         if row["arm"] == name and row["status"] == "finished"}
+        {
+            row["seed"]: row["val_loss"]
+            for row in rows
+            if row["arm"] == name and row["status"] == "finished"
+        }
         for name in (arm, baseline)
-    )  # fmt: skip
+    )
     mean = interval(losses.values(), level) if len(losses) > 1 else None
     alone = next(iter(losses.values()), None)
     pairs = sorted(losses.keys() & theirs.keys()) if design == "paired" and arm != baseline else []
     row = {
-        "arm": arm, "baseline": contrast["baseline"], "design": design,
-        "seeds": sorted(losses), "n": len(losses),
+        "arm": arm,
+        "baseline": contrast["baseline"],
+        "design": design,
+        "seeds": sorted(losses),
+        "n": len(losses),
         "mean": mean.mean if mean else alone,
-        "mean_lo": mean and mean.lo, "mean_hi": mean and mean.hi,
-        "diverged": _seeds(rows, arm, "diverged"), "unfinished": _seeds(rows, arm, "unfinished"),
-        "pairs": pairs, "differences": [losses[seed] - theirs[seed] for seed in pairs],
-        **{key: contrast[key] for key in ("difference", "lo", "hi", "sd", "p", "holm", "detectable",
-                                          "detectable_corrected")},
-        **dict.fromkeys(("needed", "needed_lo", "needed_hi", "needed_corrected")), "notes": [],
-    }  # fmt: skip
+        "mean_lo": mean and mean.lo,
+        "mean_hi": mean and mean.hi,
+        "diverged": _seeds(rows, arm, "diverged"),
+        "unfinished": _seeds(rows, arm, "unfinished"),
+        "pairs": pairs,
+        "differences": [losses[seed] - theirs[seed] for seed in pairs],
+        **{
+            key: contrast[key]
+            for key in (
+                "difference",
+                "lo",
+                "hi",
+                "sd",
+                "p",
+                "holm",
+                "detectable",
+                "detectable_corrected",
+            )
+        },
+        **dict.fromkeys(("needed", "needed_lo", "needed_hi", "needed_corrected")),
+        "notes": [],
+    }
     if arm == baseline:
         return row
     if design == "paired" and len(pairs) < max(len(losses), len(theirs)):

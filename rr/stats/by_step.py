@@ -34,8 +34,11 @@ def read_curves(folder: str | Path) -> list[dict]:
             continue
         try:
             row = rows_of(record)[0]
-            curve = {line["step"]: line["loss"] for line in record.curve()
-                     if "loss" in line and "budget" not in line}  # fmt: skip
+            curve = {
+                line["step"]: line["loss"]
+                for line in record.curve()
+                if "loss" in line and "budget" not in line
+            }
         except RunFailed as error:
             raise RRError(f"{error}; make the record again") from None
         except (ValueError, KeyError) as error:
@@ -110,6 +113,15 @@ def gap_by_step(
             gaps.append(float((a - b).mean()))
             counts.append(len(steps))
         over = interval(gaps, level)
-        out.append({"first": first, "last": last, "steps": min(counts), "n": over.n,
-                    "mean": over.mean, "lo": over.lo, "hi": over.hi})  # fmt: skip
+        out.append(
+            {
+                "first": first,
+                "last": last,
+                "steps": min(counts),
+                "n": over.n,
+                "mean": over.mean,
+                "lo": over.lo,
+                "hi": over.hi,
+            }
+        )
     return out

@@ -50,8 +50,17 @@ def power_of_plan(
     alpha = 0.05 / comparisons
     out = []
     for kind in [design] if design else effects.DESIGNS:
-        row = dict(design=kind, sd=sd, effect=effect, seeds=seeds, comparisons=comparisons,
-                   alpha=alpha, needed=None, power=None, detectable=None)  # fmt: skip
+        row = dict(
+            design=kind,
+            sd=sd,
+            effect=effect,
+            seeds=seeds,
+            comparisons=comparisons,
+            alpha=alpha,
+            needed=None,
+            power=None,
+            detectable=None,
+        )
         if effect is not None:
             row["needed"] = effects.seeds_needed(effect, sd, 0.8, alpha, kind)
         if seeds is not None:

@@ -346,9 +346,13 @@ def bootstrap(
             # BCa cannot estimate an acceleration from two values: that case is handled below
             warnings.simplefilter("ignore")
             ends = st.bootstrap(
-                (x,), np.mean, n_resamples=resamples, confidence_level=level, method=method,
+                (x,),
+                np.mean,
+                n_resamples=resamples,
+                confidence_level=level,
+                method=method,
                 random_state=np.random.default_rng(seed),  # pyright: ignore[reportCallIssue] scipy's stubs lack it
-            ).confidence_interval  # fmt: skip
+            ).confidence_interval
         lo, hi = float(ends.low), float(ends.high)
         if not (math.isfinite(lo) and math.isfinite(hi)):
             raise RRError(

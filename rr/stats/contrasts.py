@@ -69,8 +69,9 @@ def contrasts(
         for key, tests in (("detectable", 1), ("detectable_corrected", len(out))):
             row[key] = (
                 detectable_gap(row["n"], row["sd"], power, (1 - level) / tests, design)
-                if measured and row["sd"] else None
-            )  # fmt: skip
+                if measured and row["sd"]
+                else None
+            )
     return out
 
 

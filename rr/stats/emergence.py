@@ -37,8 +37,7 @@ def at_fixed_ratio(
     fewer than three cells, unequal lengths, sizes or tokens that are not positive, or cells on one
     line of the plane, where the two slopes are not identifiable.
     """
-    n, d, y = (numbers(x, what) for x, what in
-               ((size, "size"), (tokens, "tokens"), (gap, "gap")))  # fmt: skip
+    n, d, y = (numbers(x, what) for x, what in ((size, "size"), (tokens, "tokens"), (gap, "gap")))
     if not len(n) == len(d) == len(y):
         raise RRError(
             f"size, tokens and gap must be of equal length, got {len(n)}, {len(d)} and {len(y)}"
@@ -132,7 +131,11 @@ def _cell(names: dict, corpus: str, arms: dict) -> Cell | str:
     loss = {arm: [chosen[arm][s]["val_loss"] for s in seeds] for arm in ARMS}
     row = chosen["review"][seeds[0]]
     return Cell(
-        names["rung"], corpus, names["tokenizer"], names["steps"], row["params"],
+        names["rung"],
+        corpus,
+        names["tokenizer"],
+        names["steps"],
+        row["params"],
         names["steps"] * names["batch"] * row["window"],
         {pair: interval(differences(loss[pair[0]], loss[pair[1]])) for pair in PAIRS},
-    )  # fmt: skip
+    )

@@ -110,12 +110,22 @@ def fit(
     else:
         t = math.copysign(math.inf, slope) if slope else math.nan
     return Fit(
-        n=len(x), intercept=float(beta[0]) - slope * centre, slope=slope,
+        n=len(x),
+        intercept=float(beta[0]) - slope * centre,
+        slope=slope,
         se_intercept=math.sqrt(max(height - 2 * centre * mixed + centre**2 * tilt, 0.0)),
-        se_slope=se_slope, covariance=mixed - centre * tilt, lo=slope - half, hi=slope + half,
-        t=t, df=quantiles, p=float(2 * st.t.sf(abs(t), quantiles)), chi2=chi2 if given else None,
-        chi2_p=float(st.chi2.sf(chi2, df)) if given else None, level=level, errors=errors,
-    )  # fmt: skip
+        se_slope=se_slope,
+        covariance=mixed - centre * tilt,
+        lo=slope - half,
+        hi=slope + half,
+        t=t,
+        df=quantiles,
+        p=float(2 * st.t.sf(abs(t), quantiles)),
+        chi2=chi2 if given else None,
+        chi2_p=float(st.chi2.sf(chi2, df)) if given else None,
+        level=level,
+        errors=errors,
+    )
 
 
 def pooled_sd(groups: Iterable[Iterable[float]]) -> tuple[float, int]:

@@ -164,10 +164,18 @@ def _compare(runs: dict[str, dict], arm: str, base: str, level: float) -> dict:
     test, ranks = paired(a, b, level), signed_rank(a, b)
     drawn = bootstrap(differences(a, b), level, "percentile")
     row |= {
-        "difference": test.mean, "lo": test.lo, "hi": test.hi, "sd": test.sd,
-        "bootstrap_lo": drawn.lo, "bootstrap_hi": drawn.hi,
+        "difference": test.mean,
+        "lo": test.lo,
+        "hi": test.hi,
+        "sd": test.sd,
+        "bootstrap_lo": drawn.lo,
+        "bootstrap_hi": drawn.hi,
         "dz": cohen_dz(a, b, level).value if test.sd else None,
-        "paired_t": _finite(test.t), "paired_df": test.df, "paired_p": _finite(test.p),
-        "signed_rank_p": ranks.p, "sign_p": sign_test(a, b).p, "p_min": ranks.p_min,
-    }  # fmt: skip
+        "paired_t": _finite(test.t),
+        "paired_df": test.df,
+        "paired_p": _finite(test.p),
+        "signed_rank_p": ranks.p,
+        "sign_p": sign_test(a, b).p,
+        "p_min": ranks.p_min,
+    }
     return row

@@ -108,9 +108,14 @@ def rate_costs(rows: Iterable[Mapping]) -> list[dict]:
         if math.isinf(means[best]):
             raise RRError(f"{arm} diverged at every learning rate: give at least one that finished")
         rates = list(means)
-        out.append({
-            "arm": arm, "seeds": len(next(iter(mine.values()))), "best": best, "loss": means[best],
-            "inner": best not in (rates[0], rates[-1]),
-            "cost": {lr: means[lr] - means[best] for lr in rates},
-        })  # fmt: skip
+        out.append(
+            {
+                "arm": arm,
+                "seeds": len(next(iter(mine.values()))),
+                "best": best,
+                "loss": means[best],
+                "inner": best not in (rates[0], rates[-1]),
+                "cost": {lr: means[lr] - means[best] for lr in rates},
+            }
+        )
     return out

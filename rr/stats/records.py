@@ -37,8 +37,15 @@ RUNS = {
 SEALS = ("result_seal", "run_seal", "curve_sha256")
 TEXTS = {"run": "run.json", "result": "result.json"}
 # columns of curves.parquet that are read off a line, in the order in which a line has them
-CURVES = {"step": int, "tokens": int, "seconds": float, "budget": int,
-          "loss": float, "lr": float, "valid": float}  # fmt: skip
+CURVES = {
+    "step": int,
+    "tokens": int,
+    "seconds": float,
+    "budget": int,
+    "loss": float,
+    "lr": float,
+    "valid": float,
+}
 
 
 @dataclass(frozen=True)
@@ -137,8 +144,11 @@ def read_record(folder: str | Path) -> Record:
         2
     """
     place = Path(folder)
-    files = {name: functools.partial(file_bytes, place / name, limit)
-             for name, limit in LARGEST.items() if (place / name).exists()}  # fmt: skip
+    files = {
+        name: functools.partial(file_bytes, place / name, limit)
+        for name, limit in LARGEST.items()
+        if (place / name).exists()
+    }
     return Record(place, files)
 
 
@@ -219,8 +229,13 @@ def write_table(folder: Path, records: Iterable[Record]) -> None:
         texts = {text: record.read(file).decode() for text, file in TEXTS.items()}
         run, result = (json.loads(text) for text in texts.values())
         seals = (result.get("seal"), run.get("seal"), hashlib.sha256(curve).hexdigest())
-        rows.append({**{name: result.get(name) for name in RUNS},
-                     **dict(zip(SEALS, seals, strict=True)), **texts})  # fmt: skip
+        rows.append(
+            {
+                **{name: result.get(name) for name in RUNS},
+                **dict(zip(SEALS, seals, strict=True)),
+                **texts,
+            }
+        )
         for i, line in enumerate(curve.decode().splitlines()):
             curves.append({"id": name, "line": i, **_cells(line)})
     of_runs = {**RUNS, **dict.fromkeys([*SEALS, *TEXTS], "string")}
@@ -239,7 +254,6 @@ def write_table(folder: Path, records: Iterable[Record]) -> None:
 def _cells(line: str) -> dict:
     """A line of metrics.jsonl as columns; `text` where they alone do not give it back."""
     values = json.loads(line)
-    cells = {name: values[name] for name, kind in CURVES.items()
-             if type(values.get(name)) is kind}  # fmt: skip
+    cells = {name: values[name] for name, kind in CURVES.items() if type(values.get(name)) is kind}
     same = _line(cells.get(name) for name in CURVES) == line
     return {**cells, "text": None if same else line}

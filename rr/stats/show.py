@@ -81,8 +81,9 @@ def grouped(rows: Sequence[dict]) -> Iterator[tuple[str, list[dict]]]:
         groups.setdefault(group_key(row), []).append(row)
     firsts = [group[0] for group in groups.values()]
     titles = [_title(named, rows) for named in firsts]
-    for (group, named), title in zip(zip(groups.values(), firsts, strict=True), titles,
-                                     strict=True):  # fmt: skip
+    for (group, named), title in zip(
+        zip(groups.values(), firsts, strict=True), titles, strict=True
+    ):
         alike = [f for f, t in zip(firsts, titles, strict=True) if t == title]
         for name in GROUP + TOLD:  # in which groups of one title differ
             if len({repr(f[name]) for f in alike}) > 1:

@@ -187,18 +187,27 @@ def _against(row: dict, runs: list[dict], references: dict[str, list[dict]]) -> 
     if min(len(mine), len(theirs)) >= 2:
         apart = welch(mine.values(), theirs.values())
         # JSON has no infinity: t is None where no arm has any spread
-        row |= {"welch_t": _finite(apart.t), "welch_df": _finite(apart.df),
-                "welch_p": _finite(apart.p)}  # fmt: skip
+        row |= {
+            "welch_t": _finite(apart.t),
+            "welch_df": _finite(apart.df),
+            "welch_p": _finite(apart.p),
+        }
     if len(row["pairs"]) < 2:
         row["notes"].append(FEW)
         return
     a, b = [mine[s] for s in row["pairs"]], [theirs[s] for s in row["pairs"]]
     test, drawn = paired(a, b), bootstrap(differences(a, b), method="percentile")
     row |= {
-        "difference": test.mean, "lo": test.lo, "hi": test.hi, "sd": test.sd,
-        "t": _finite(test.t), "df": test.df, "p": _finite(test.p),
-        "bootstrap_lo": drawn.lo, "bootstrap_hi": drawn.hi,
-    }  # fmt: skip
+        "difference": test.mean,
+        "lo": test.lo,
+        "hi": test.hi,
+        "sd": test.sd,
+        "t": _finite(test.t),
+        "df": test.df,
+        "p": _finite(test.p),
+        "bootstrap_lo": drawn.lo,
+        "bootstrap_hi": drawn.hi,
+    }
 
 
 def _listed(seeds: Sequence[int]) -> str:

@@ -60,8 +60,14 @@ class Runner:
         words = typed({k: value if value is True else [value] for k, value in options.items()})
         start = ["rr"]
         if self.processes > 1:
-            start = ["torchrun", "--standalone", "--nproc-per-node", str(self.processes),
-                     "-m", "rr.cli"]  # fmt: skip
+            start = [
+                "torchrun",
+                "--standalone",
+                "--nproc-per-node",
+                str(self.processes),
+                "-m",
+                "rr.cli",
+            ]
         return [*start, "train", *words]
 
     def argv(self, cell: Cell) -> list[str]:

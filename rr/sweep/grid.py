@@ -49,14 +49,20 @@ class Cell:
 def _named(plan: Sequence[Cell]) -> list[Cell]:
     """The cells with their names."""
     plain = ("rung", "rule")
-    differ = [key for key in ("rung", "rule", *AXES)
-              if len({str(cell.words.get(key)) for cell in plan}) > 1]  # fmt: skip
+    differ = [
+        key
+        for key in ("rung", "rule", *AXES)
+        if len({str(cell.words.get(key)) for cell in plan}) > 1
+    ]
     shown = dict.fromkeys([*differ, "rule", "seed"])
     named = []
     for cell in plan:
         words = [str(cell.words[key]) for key in plain if key in shown]
-        words += [f"{key}={cell.words[key]}" for key in shown
-                  if key in cell.words and key not in (*plain, "seed")]  # fmt: skip
+        words += [
+            f"{key}={cell.words[key]}"
+            for key in shown
+            if key in cell.words and key not in (*plain, "seed")
+        ]
         named.append(replace(cell, name=" ".join([*words, f"seed {cell.words['seed']}"])))
     return named
 
@@ -90,12 +96,21 @@ def cells(
         corpus, _ = text_of(rung, corpus, tokenizer)
         seeds = given["seed"] or _seeds(protocol, rung)
         rules = given["rule"] or (PAPER_ARMS if protocol == "paper" else ["review"])
-        rest = [[(key, value) for value in values] for key in AXES[5:]
-                if (values := rules if key == "rule" else given[key])]  # fmt: skip
+        rest = [
+            [(key, value) for value in values]
+            for key in AXES[5:]
+            if (values := rules if key == "rule" else given[key])
+        ]
         for seed, chosen in itertools.product(seeds, itertools.product(*rest)):
             more = dict(chosen)
-            words = {"rung": rung, "rule": more.pop("rule"), **more, "seed": seed,
-                     "protocol": protocol, "corpus": corpus}  # fmt: skip
+            words = {
+                "rung": rung,
+                "rule": more.pop("rule"),
+                **more,
+                "seed": seed,
+                "protocol": protocol,
+                "corpus": corpus,
+            }
             if tokenizer is not None:
                 words["tokenizer"] = tokenizer
             if options.get("depth_lr"):

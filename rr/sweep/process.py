@@ -39,9 +39,14 @@ class Process:
 
         with open(log, "ab") as file:
             self.process = subprocess.Popen(
-                [sys.executable, *argv], stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-                env=_variables(env), start_new_session=True, preexec_fn=end_with_parent,
-            )  # fmt: skip
+                [sys.executable, *argv],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env=_variables(env),
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
         self.asked: float | None = None  # when it was asked to stop
 
     def poll(self) -> int | None:

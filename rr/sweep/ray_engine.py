@@ -28,9 +28,14 @@ class RayEngine:
     """
 
     def __init__(
-        self, address: str | None, gpus: float | None, cpus: int | None, jobs: int | None,
-        processes: int, say: Callable[[str], None],
-    ) -> None:  # fmt: skip
+        self,
+        address: str | None,
+        gpus: float | None,
+        cpus: int | None,
+        jobs: int | None,
+        processes: int,
+        say: Callable[[str], None],
+    ) -> None:
         try:
             import ray
         except ModuleNotFoundError:

@@ -143,8 +143,10 @@ def _begun(place: Path, folder: Path) -> str:
 def _outside(row: dict, rungs: Sequence, rules: Sequence, seeds: Sequence) -> str:
     """Why a run is not in the plan, "" where it is."""
     for name, value, plan in (
-        ("rung", row["rung"], rungs), ("rule", arm_of(row), rules), ("seed", row["seed"], seeds)
-    ):  # fmt: skip
+        ("rung", row["rung"], rungs),
+        ("rule", arm_of(row), rules),
+        ("seed", row["seed"], seeds),
+    ):
         if plan and value not in plan:
             return f"{name} {value} is not in the plan"
     return ""
@@ -169,16 +171,24 @@ def _missing(here: Survey, rungs: Sequence, rules: Sequence, seeds: Sequence) ->
                 # the rate at which the arm has most runs; a new arm is like the first
                 rates = [row["lr"] for row in runs]
                 like = max(runs, key=lambda row: rates.count(row["lr"])) if runs else first[0]
-                out.append({"rung": like["rung"], "arm": arm, "seeds": lacking, "like": like,
-                            "own": bool(runs)})  # fmt: skip
+                out.append(
+                    {
+                        "rung": like["rung"],
+                        "arm": arm,
+                        "seeds": lacking,
+                        "like": like,
+                        "own": bool(runs),
+                    }
+                )
     for rung in rungs:
         if any(row["rung"] == rung for row in here.results):
             continue
         like = here.results[0] if here.results else None
         arms = rules or list(dict.fromkeys(arm_of(row) for row in here.results))
         wanted = sorted(set(seeds) or {row["seed"] for row in here.results})
-        out += [{"rung": rung, "arm": arm, "seeds": wanted, "like": like, "own": False}
-                for arm in arms]  # fmt: skip
+        out += [
+            {"rung": rung, "arm": arm, "seeds": wanted, "like": like, "own": False} for arm in arms
+        ]
     return out
 
 
@@ -220,9 +230,11 @@ def command(here: Survey) -> list[str]:
             continue
         given = _spec_options(record)
         planned = any(
-            gap["rung"] == given.get("rung") and given.get("seed") in gap["seeds"]
-            and gap["arm"] == arm_of({"values": "own", **given}) for gap in here.missing
-        )  # fmt: skip
+            gap["rung"] == given.get("rung")
+            and given.get("seed") in gap["seeds"]
+            and gap["arm"] == arm_of({"values": "own", **given})
+            for gap in here.missing
+        )
         if given and not planned:
             lines.append(words(given, "train", here.shown))
     return lines
@@ -249,8 +261,19 @@ def _options(here: Survey, gap: Mapping) -> dict:
     like = gap["like"]
     given = _spec_options(here.runs.get(like["id"].partition("/")[0], {})) if like else {}
     if not given and like:  # a result without its run.json: the options in the result
-        names = ("rule", "values", "loops", "flavour", "corpus", "tokenizer", "protocol", "steps",
-                 "lr", "batch", "precision")  # fmt: skip
+        names = (
+            "rule",
+            "values",
+            "loops",
+            "flavour",
+            "corpus",
+            "tokenizer",
+            "protocol",
+            "steps",
+            "lr",
+            "batch",
+            "precision",
+        )
         given = {name: like[name] for name in names}
     given |= {"rung": gap["rung"]}
     given.pop("seed", None)
@@ -288,11 +311,20 @@ def points(here: Survey) -> tuple[list[dict], list[str]]:
         series = arm_of(row)
         if len(recipes) > 1:
             series += f", {row['steps']} steps"
-        found.append({
-            "arm": row["arm"], "rule": row["rule"], "series": series, "rung": row["rung"],
-            "size": size, "gap": row["difference"], "lo": row["lo"], "hi": row["hi"],
-            "n": len(row["pairs"]), "diverged": len(row["diverged"]),
-        })  # fmt: skip
+        found.append(
+            {
+                "arm": row["arm"],
+                "rule": row["rule"],
+                "series": series,
+                "rung": row["rung"],
+                "size": size,
+                "gap": row["difference"],
+                "lo": row["lo"],
+                "hi": row["hi"],
+                "n": len(row["pairs"]),
+                "diverged": len(row["diverged"]),
+            }
+        )
     return found, without
 
 

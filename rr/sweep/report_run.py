@@ -102,8 +102,9 @@ class Ended:
         points = [(line["step"], line["valid"]) for line in self.history if "valid" in line]
         ends = self.result.get("budgets") or [self.result]
         points += [(end["steps"], end["val_loss"]) for end in ends]
-        return [(step, loss) for step, loss in sorted(points, key=lambda p: p[0])
-                if loss is not None]  # fmt: skip
+        return [
+            (step, loss) for step, loss in sorted(points, key=lambda p: p[0]) if loss is not None
+        ]
 
     @property
     def story(self) -> tuple[int, float] | None:

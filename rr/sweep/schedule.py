@@ -65,9 +65,15 @@ class Schedule:
     """
 
     def __init__(
-        self, cells: Sequence[Cell], out: Path, runner: Runner, engine, view: View,
-        hours: Hours | None = None, **leases: Any,
-    ) -> None:  # fmt: skip
+        self,
+        cells: Sequence[Cell],
+        out: Path,
+        runner: Runner,
+        engine,
+        view: View,
+        hours: Hours | None = None,
+        **leases: Any,
+    ) -> None:
         self.states = [State(cell) for cell in cells]
         self.out, self.runner, self.engine, self.view = out, runner, engine, view
         who = f"{socket.gethostname()} pid {os.getpid()}"
@@ -210,8 +216,13 @@ class Schedule:
     def _in_time(self, hours: Hours, state: State, room: int) -> bool:
         """Whether a cell ends within the hours, with all cells that it is to be compared with."""
         running = [s for s in self.states if s.attempt is not None]
-        members = [s for s in self.states if s.attempt is None and s.status not in SETTLED
-                   and group(s.cell.run) == group(state.cell.run)]  # fmt: skip
+        members = [
+            s
+            for s in self.states
+            if s.attempt is None
+            and s.status not in SETTLED
+            and group(s.cell.run) == group(state.cell.run)
+        ]
         now = hours.clock()
         return hours.admit(
             [(s.cell, self._left(s)) for s in members],

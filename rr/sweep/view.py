@@ -31,12 +31,17 @@ class View:
         self.begun = self.begun or (now, done)
         start, done_at_start = self.begun
         spent, gained = now - start, done - done_at_start
-        count = {word: sum(state.status == word for state in states)
-                 for word in ("running", "finished", "diverged", "failed")}  # fmt: skip
+        count = {
+            word: sum(state.status == word for state in states)
+            for word in ("running", "finished", "diverged", "failed")
+        }
         words = [f"{count['finished'] + count['diverged']} of {len(states)} done"]
         words += [f"{count[word]} {word}" for word in ("diverged", "failed") if count[word]]
-        running = [f"{state.cell.name} {100 * self._share(state):.0f} %"
-                   for state in states if state.status == "running"]  # fmt: skip
+        running = [
+            f"{state.cell.name} {100 * self._share(state):.0f} %"
+            for state in states
+            if state.status == "running"
+        ]
         names = f" ({'; '.join(running)})" if running else ""
         words.append(f"{len(running)} running{names}")
         elsewhere = sum(state.status == "elsewhere" for state in states)

@@ -93,13 +93,18 @@ def find(name: str, records: str | Path) -> Record:
     if name and Path(name).is_dir():
         records_by_id = {name: read_record(name)}
     else:
-        records_by_id = {record.place.name: record for record in read_records(records)
-                         if record.place.name.startswith(name)}  # fmt: skip
+        records_by_id = {
+            record.place.name: record
+            for record in read_records(records)
+            if record.place.name.startswith(name)
+        }
     ended = {key: record for key, record in records_by_id.items() if "result.json" in record}
     if len(ended) != 1 or not name:
         names = f": {', '.join(sorted(ended)[:4])} …" if ended else ""
-        raise RRError(f"{len(ended)} records in {records} are called {name!r}{names}: give an id, "
-                      "its first letters, or the folder of a finished run")  # fmt: skip
+        raise RRError(
+            f"{len(ended)} records in {records} are called {name!r}{names}: give an id, "
+            "its first letters, or the folder of a finished run"
+        )
     return next(iter(ended.values()))
 
 
@@ -114,8 +119,10 @@ def repeatable(record: Record, corpus: str | None = None, tokenizer: str | None 
     run = specification(metadata, place)
     if run.id != record.object("result.json")["id"]:
         raise RunFailed(f"{place}: run.json and result.json are of two runs")
-    source = {"corpus": corpus or run.source["corpus"],
-              "tokenizer": tokenizer or run.source["tokenizer"]}  # fmt: skip
+    source = {
+        "corpus": corpus or run.source["corpus"],
+        "tokenizer": tokenizer or run.source["tokenizer"],
+    }
     for name, where in (("corpus", "file:PATH"), ("tokenizer", "a folder")):
         try:
             here = identity(source["corpus"], name == "tokenizer" and source[name] or None)[name]
@@ -159,12 +166,17 @@ def verify(
     whole = steps is None or steps >= run.recipe.steps
     there = pick_device(device or ("cpu" if made_by["device"] == "cpu" else None))
     if device is None and device_name(there) != made_by["device"]:
-        raise RRError(f"{run.id} was trained on {made_by['device']}, which is not here: "
-                      f"give --device {there.type} to run it there")  # fmt: skip
+        raise RRError(
+            f"{run.id} was trained on {made_by['device']}, which is not here: "
+            f"give --device {there.type} to run it there"
+        )
     how = {}
     if device_name(there) == made_by["device"]:
-        how = {"threads": made_by["threads"], "micro_batch": made_by["micro_batch"],
-               "path": made_by["code_path"]}  # fmt: skip
+        how = {
+            "threads": made_by["threads"],
+            "micro_batch": made_by["micro_batch"],
+            "path": made_by["code_path"],
+        }
         say = Progress(log).say
         path = backend.of_run(how["path"], there, run.recipe.precision, run.model, ALONE)
         try:
@@ -174,8 +186,15 @@ def verify(
             raise RRError(f"{run.id} does not fit as it was trained: {why}") from None
     with tempfile.TemporaryDirectory(prefix="rr-verify-") as out:
         with contextlib.nullcontext() if whole else contextlib.suppress(Interrupted):
-            train(run, out, device=there.type, cache=cache, log=log,
-                  stop_after=None if whole else steps, **how)  # fmt: skip
+            train(
+                run,
+                out,
+                device=there.type,
+                cache=cache,
+                log=log,
+                stop_after=None if whole else steps,
+                **how,
+            )
         again = read_record(Path(out) / run.id)
         seen, now = _losses(again), again.object("result.json") if whole else {}
         if not whole and max(seen)[0] < max(lines)[0] and None not in seen.values():
@@ -189,15 +208,19 @@ def verify(
         repeated=now.get("val_loss"),
         same_bits=_weights(now) == _weights(result) if whole else None,
         same_status=now.get("status", result["status"]) == result["status"],
-        differ={name: (was, mine.get(name)) for name, was in made_by.items()
-                if mine.get(name) != was},
-    )  # fmt: skip
+        differ={
+            name: (was, mine.get(name)) for name, was in made_by.items() if mine.get(name) != was
+        },
+    )
 
 
 def _losses(record: Record) -> dict[tuple, float | None]:
     """Training losses of a record's curve by step and decay branch; None where not finite."""
-    return {(line["step"], line.get("budget")): line["loss"]
-            for line in record.curve() if "loss" in line}  # fmt: skip
+    return {
+        (line["step"], line.get("budget")): line["loss"]
+        for line in record.curve()
+        if "loss" in line
+    }
 
 
 def _weights(result: dict) -> list[str]:

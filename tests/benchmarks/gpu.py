@@ -67,13 +67,20 @@ def throughput(args, stage: str, rungs: list[Case], steps: int, together: int) -
     where = pick_device(args.device)
 
     def keep(rows: list[dict], done: bool = False) -> None:
-        write(args.out, stage, {
-            "made_by": made_by(where, torch.get_num_threads()), "steps": steps,
-            "repeats": args.repeats, "complete": done, "rows": rows,
-            "over_the_reference": ratios(rows, "path", "reference"),
-            "over_the_standard": ratios(rows, "rule", "standard"),
-            "over_the_fast_path": ratios(rows, "path", rungs[-1].path),
-        })  # fmt: skip
+        write(
+            args.out,
+            stage,
+            {
+                "made_by": made_by(where, torch.get_num_threads()),
+                "steps": steps,
+                "repeats": args.repeats,
+                "complete": done,
+                "rows": rows,
+                "over_the_reference": ratios(rows, "path", "reference"),
+                "over_the_standard": ratios(rows, "rule", "standard"),
+                "over_the_fast_path": ratios(rows, "path", rungs[-1].path),
+            },
+        )
 
     rows = measure(rungs, steps, args.repeats, args.device, None, together, keep, say)
     keep(rows, True)
@@ -183,13 +190,19 @@ def summary(args, stages: list[str]) -> None:
         ms = [row["step_ms_median"] for row in pair]
         steps = rung.steps + (62 + 3 * 16) / 2
         hours += len(rung.seeds) * steps * (sum(ms) + max(ms) * (ARMS - 2)) / 3.6e6
-    write(args.out, "summary", {
-        "mfu": [{k: row[k] for k in ("rung", "rule", "path", "mfu", "tokens_per_second")}
-                for row in best.values()],
-        "over_the_reference": speeds,
-        "hours_of_42_runs": None if missing else hours,
-        "rungs_missing": missing,
-    })  # fmt: skip
+    write(
+        args.out,
+        "summary",
+        {
+            "mfu": [
+                {k: row[k] for k in ("rung", "rule", "path", "mfu", "tokens_per_second")}
+                for row in best.values()
+            ],
+            "over_the_reference": speeds,
+            "hours_of_42_runs": None if missing else hours,
+            "rungs_missing": missing,
+        },
+    )
     say(f"42 runs: {'not all rungs measured' if missing else f'{hours:.2f} hours'}")
 
 
@@ -216,8 +229,9 @@ def main() -> int:
     for name in names:
         good = GOOD if cuda else "fast"
         paths = ["reference", good] + ([GRAPHED] if cuda and name in SMALL else [])
-        chosen = cases(name, paths, both, min(32, args.micro_batch) if name == "1B"
-                       else args.micro_batch)  # fmt: skip
+        chosen = cases(
+            name, paths, both, min(32, args.micro_batch) if name == "1B" else args.micro_batch
+        )
         if name == "60M" and cuda:
             undone = cases(name, ablations(GRAPHED, where), ("review",), args.micro_batch)
             chosen = [*undone, *chosen]

@@ -41,12 +41,16 @@ NO_SIZE = "nano:n_layer=1,d_model=16,n_head=2,seq_len=8"
 PATHS = ["reference", "fast:allocator=system", "fast:recompute=layer,allocator=system"]
 GRID = [
     (rung, rule, path, micro, malloc)
-    for rung, rules, micro in (("mini", ("review",), 8), ("60M", ("review", "standard"), 8),
-                               ("60M", ("review",), 32), ("mini", ("standard",), 8))
+    for rung, rules, micro in (
+        ("mini", ("review",), 8),
+        ("60M", ("review", "standard"), 8),
+        ("60M", ("review",), 32),
+        ("mini", ("standard",), 8),
+    )
     for rule in rules
     for path in PATHS
     for malloc in ("default", "mapped")
-]  # fmt: skip
+]
 MALLOC = {"default": {}, "mapped": {"MALLOC_MMAP_THRESHOLD_": str(2**20)}}
 
 
@@ -78,10 +82,20 @@ def measured(rung: str, rule: str, path: str, micro: int, malloc: str) -> dict:
     )
     # the benchmark holds four batches, not one
     predicted = parts["step"] + 4 * bench.tokens[0].nbytes - parts["tokens"]
-    return {"rung": rung, "rule": rule, "path": path, "batch": case.batch, "micro_batch": micro,
-            "malloc": malloc, "baseline_bytes": baseline, "between_steps_bytes": held,
-            "measured_bytes": peak, "predicted_bytes": predicted,
-            "predicted_over_measured": predicted / peak, "parts": parts}  # fmt: skip
+    return {
+        "rung": rung,
+        "rule": rule,
+        "path": path,
+        "batch": case.batch,
+        "micro_batch": micro,
+        "malloc": malloc,
+        "baseline_bytes": baseline,
+        "between_steps_bytes": held,
+        "measured_bytes": peak,
+        "predicted_bytes": predicted,
+        "predicted_over_measured": predicted / peak,
+        "parts": parts,
+    }
 
 
 def ladder_on_a_gpu() -> list[dict]:
@@ -126,17 +140,24 @@ def main() -> int:
             continue
         row = json.loads(found.stdout.splitlines()[-1])
         rows.append(row)
-        print(f"{' '.join(map(str, case))}: measured {row['measured_bytes'] / 2**20:.0f} MiB, "
-              f"predicted {row['predicted_bytes'] / 2**20:.0f} MiB, "
-              f"{row['predicted_over_measured']:.3f}", flush=True)  # fmt: skip
-        io.write_json(args.out, {
-            "made_by": made_by(torch.device("cpu"), 1),
-            "libc": " ".join(platform.libc_ver()),
-            "what": "peak resident memory of a steady step above the baseline, and the predicted",
-            "parts": memory.PARTS,
-            "rows": rows,
-            "ladder": told,
-        })  # fmt: skip
+        print(
+            f"{' '.join(map(str, case))}: measured {row['measured_bytes'] / 2**20:.0f} MiB, "
+            f"predicted {row['predicted_bytes'] / 2**20:.0f} MiB, "
+            f"{row['predicted_over_measured']:.3f}",
+            flush=True,
+        )
+        io.write_json(
+            args.out,
+            {
+                "made_by": made_by(torch.device("cpu"), 1),
+                "libc": " ".join(platform.libc_ver()),
+                "what": "peak resident memory of a steady step above the baseline, "
+                "and the predicted",
+                "parts": memory.PARTS,
+                "rows": rows,
+                "ladder": told,
+            },
+        )
     return 0
 
 

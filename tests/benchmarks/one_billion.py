@@ -120,8 +120,10 @@ def main() -> int:
         result = io.read_json(folder / "result.json")
         record = io.read_json(folder / "run.json")
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        saved = [(path.parent.name, path.stat().st_size)
-                 for path in sorted((folder / "checkpoint").glob("*/state.pt"))]  # fmt: skip
+        saved = [
+            (path.parent.name, path.stat().st_size)
+            for path in sorted((folder / "checkpoint").glob("*/state.pt"))
+        ]
     except RRError as error:
         print(f"one_billion.py: {error}", file=sys.stderr)
         return 2
@@ -131,29 +133,52 @@ def main() -> int:
     config, recipe = run.model, run.recipe
     parts = memory.predict(run, parse_backend(args.path), args.micro_batch, "cpu")
     found = {
-        "made_by": {**made_by(torch.device("cpu"), result["threads"]),
-                    "libc": " ".join(platform.libc_ver()), "cores": os.cpu_count()},
+        "made_by": {
+            **made_by(torch.device("cpu"), result["threads"]),
+            "libc": " ".join(platform.libc_ver()),
+            "cores": os.cpu_count(),
+        },
         "what": "peak resident memory of rr.train, two steps of the full recipe's batch",
-        "rung": args.rung, "rule": args.rule, "path": args.path, "precision": result["precision"],
-        "batch": recipe.batch, "micro_batch": record["provenance"]["micro_batch"],
-        "seq_len": config.seq_len, "params": ladder.count(config),
-        "vocab_size": config.vocab_size, "steps": 2, "tokens": result["tokens"],
-        "corpus": result["corpus"], "corpus_id": run.corpus, "tokenizer_id": run.tokenizer,
-        "status": result["status"], "val_loss": result["val_loss"],
-        "eval_tokens": result["eval_tokens"], "weights_sha256": result["weights_sha256"],
-        "metrics": lines, "checkpoints": saved, "seconds": seconds,
-        "limit_bytes": LIMIT, "peak_bytes": end["VmHWM"], "peak_gib": end["VmHWM"] / 2**30,
-        "within": end["VmHWM"] < LIMIT, "baseline_bytes": baseline,
-        "most": watch.most, "least_available_bytes": watch.least_available,
-        "cgroup_peak_bytes": cgroup_peak(), "predicted": parts,
+        "rung": args.rung,
+        "rule": args.rule,
+        "path": args.path,
+        "precision": result["precision"],
+        "batch": recipe.batch,
+        "micro_batch": record["provenance"]["micro_batch"],
+        "seq_len": config.seq_len,
+        "params": ladder.count(config),
+        "vocab_size": config.vocab_size,
+        "steps": 2,
+        "tokens": result["tokens"],
+        "corpus": result["corpus"],
+        "corpus_id": run.corpus,
+        "tokenizer_id": run.tokenizer,
+        "status": result["status"],
+        "val_loss": result["val_loss"],
+        "eval_tokens": result["eval_tokens"],
+        "weights_sha256": result["weights_sha256"],
+        "metrics": lines,
+        "checkpoints": saved,
+        "seconds": seconds,
+        "limit_bytes": LIMIT,
+        "peak_bytes": end["VmHWM"],
+        "peak_gib": end["VmHWM"] / 2**30,
+        "within": end["VmHWM"] < LIMIT,
+        "baseline_bytes": baseline,
+        "most": watch.most,
+        "least_available_bytes": watch.least_available,
+        "cgroup_peak_bytes": cgroup_peak(),
+        "predicted": parts,
         "predicted_over_measured": parts["total"] / (end["VmHWM"] - baseline),
-    }  # fmt: skip
+    }
     args.out.parent.mkdir(parents=True, exist_ok=True)
     io.write_json(args.out, found)
-    print(f"{found['params']:,} parameters, {result['status']}, held-out loss "
-          f"{result['val_loss']:.4f}; peak {found['peak_gib']:.2f} GiB, limit 22; predicted "
-          f"{parts['total'] / 2**30:.2f} above a baseline of {baseline / 2**30:.2f}; "
-          f"{seconds:.0f} s")  # fmt: skip
+    print(
+        f"{found['params']:,} parameters, {result['status']}, held-out loss "
+        f"{result['val_loss']:.4f}; peak {found['peak_gib']:.2f} GiB, limit 22; predicted "
+        f"{parts['total'] / 2**30:.2f} above a baseline of {baseline / 2**30:.2f}; "
+        f"{seconds:.0f} s"
+    )
     return 0 if found["within"] else 3
 
 

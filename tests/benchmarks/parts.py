@@ -140,8 +140,13 @@ def main() -> int:
     parser.add_argument("--threads", type=int)
     args = parser.parse_args()
     threads = device.prepare(CPU, args.threads)
-    found = {"made_by": made_by(CPU, threads), "micro_batch": args.micro_batch,
-             "repeats": args.repeats, "roofs": roofs(args.repeats), "rows": []}  # fmt: skip
+    found = {
+        "made_by": made_by(CPU, threads),
+        "micro_batch": args.micro_batch,
+        "repeats": args.repeats,
+        "roofs": roofs(args.repeats),
+        "rows": [],
+    }
     args.out.parent.mkdir(parents=True, exist_ok=True)
     for rung in args.rungs:
         for rule in args.rules:
@@ -157,10 +162,17 @@ def main() -> int:
                     for name, (work, _, _) in parts.items():
                         times[name].append(seconds(work))
                 found["rows"] += [
-                    {"rung": rung, "rule": rule, "path": path, "part": name, "times": count,
-                     "a": of, "seconds": times[name]}
+                    {
+                        "rung": rung,
+                        "rule": rule,
+                        "path": path,
+                        "part": name,
+                        "times": count,
+                        "a": of,
+                        "seconds": times[name],
+                    }
                     for name, (_, count, of) in parts.items()
-                ]  # fmt: skip
+                ]
                 io.write_json(args.out, found)
                 print(rung, rule, path, {n: round(min(t), 4) for n, t in times.items()}, flush=True)
     return 0

@@ -71,19 +71,29 @@ pytestmark = pytest.mark.browser
 
 RECORDED = [
     {
-        "rule": rule, "sublayers": n, "bias": bias, "seed": seed, "steps": [0, 50, 100],
+        "rule": rule,
+        "sublayers": n,
+        "bias": bias,
+        "seed": seed,
+        "steps": [0, 50, 100],
         "loss": [7.0, 6.0, 3.0 + n / 100 + seed / 10 - bias],
     }
     for rule, bias in (("review", 0), ("review-convex", 0), ("review-convex", -3))
     for n in (4, 16, 32)
     for seed in range(2 if n == 4 else 1)
-]  # fmt: skip
+]
 
 with (DATA / "published" / "review_residuals.csv").open() as file:
-    PUBLISHED = [r | {"seed": int(r["seed"]), "val_loss": float(r["val_loss"])}
-                 for r in csv.DictReader(file)]  # fmt: skip
-LADDER = list({r["rung"]: [r["rung"], 1e6 * float(r["params_M"]), int(r["steps"])]
-               for r in PUBLISHED if r["arm"] == "review"}.values())  # fmt: skip
+    PUBLISHED = [
+        r | {"seed": int(r["seed"]), "val_loss": float(r["val_loss"])} for r in csv.DictReader(file)
+    ]
+LADDER = list(
+    {
+        r["rung"]: [r["rung"], 1e6 * float(r["params_M"]), int(r["steps"])]
+        for r in PUBLISHED
+        if r["arm"] == "review"
+    }.values()
+)
 STORY = json.loads((DATA / "measured" / "13_inside_the_gate" / "story.json").read_text())
 
 
@@ -131,100 +141,157 @@ def pairs_of(**columns) -> list[list]:
 
 
 VERDICTS_OF, STEPS, STRIP = verdict_data(PUBLISHED), step_data(), strip_data(STORY)
-BASELINES = {"both": dict.fromkeys(VERDICTS_OF, True), "highway": dict.fromkeys(VERDICTS_OF, False),
-             "standard": {rung: rung == "1B" for rung in VERDICTS_OF}}  # fmt: skip
+BASELINES = {
+    "both": dict.fromkeys(VERDICTS_OF, True),
+    "highway": dict.fromkeys(VERDICTS_OF, False),
+    "standard": {rung: rung == "1B" for rung in VERDICTS_OF},
+}
 VALUES = [0, 1, -3, 0.5, 1 / 3, 0.03125, 12.345, 999.6, 1000, 9.96e-10, 2**-64, 0.00098, -2.5e-7]
 TWINS = {
     "kit": Twin(
         pairs_of(value=VALUES, share=[1 / 33, 1e-4, 9e-5]),
         {"number(x[0])": lambda x: number(x[0]), "share(x[1])": lambda x: share(x[1])},
     ),
-    "stream": Twin(pairs_of(sublayers=(2, 3, 9, 32, 64), rule=RULES), {
-        "streamNumbers(x[0], x[1])": lambda x: stream_numbers(*x),
-        "streamSentence(x[0], x[1])": lambda x: stream_sentence(*x),
-    }),
+    "stream": Twin(
+        pairs_of(sublayers=(2, 3, 9, 32, 64), rule=RULES),
+        {
+            "streamNumbers(x[0], x[1])": lambda x: stream_numbers(*x),
+            "streamSentence(x[0], x[1])": lambda x: stream_sentence(*x),
+        },
+    ),
     "gate": Twin(
-        [x | {"update": 1.5, "state": state, "bias": bias}
-         for x in dicts("angle size rule", (-180, -70, 0, 115), (0, 0.7, 1.5),
-                        ("standard", "constant", "state", "review"))
-         for state, bias in ((0, 0), (2.5, -4))],
-        {"gateNumbers(x)": lambda x: gate_numbers(**x),
-         "gateSentence(x)": lambda x: gate_sentence(**x)},
+        [
+            x | {"update": 1.5, "state": state, "bias": bias}
+            for x in dicts(
+                "angle size rule",
+                (-180, -70, 0, 115),
+                (0, 0.7, 1.5),
+                ("standard", "constant", "state", "review"),
+            )
+            for state, bias in ((0, 0), (2.5, -4))
+        ],
+        {
+            "gateNumbers(x)": lambda x: gate_numbers(**x),
+            "gateSentence(x)": lambda x: gate_sentence(**x),
+        },
         tiny=1e-15,  # the sine of 180° is not quite 0
     ),
     "cliff": Twin(
         pairs_of(sublayers=(4, 10, 24, 33, 64), bias=(0, -0.25, -1.5, -2, -4)),
-        {"cliffNumbers(x[0], x[1])": lambda x: cliff_numbers(*x),
-         "cliffSentence(x[0], x[1])": lambda x: cliff_sentence(*x),
-         "recordedNear(data, x[0], x[1])": lambda x: recorded_near(RECORDED, *x),
-         "cliffSentence(x[0], x[1], data)": lambda x: cliff_sentence(*x, RECORDED)},
+        {
+            "cliffNumbers(x[0], x[1])": lambda x: cliff_numbers(*x),
+            "cliffSentence(x[0], x[1])": lambda x: cliff_sentence(*x),
+            "recordedNear(data, x[0], x[1])": lambda x: recorded_near(RECORDED, *x),
+            "cliffSentence(x[0], x[1], data)": lambda x: cliff_sentence(*x, RECORDED),
+        },
         data=RECORDED,
     ),
     "loops": Twin(
-        [[blocks, passes, cosine, chosen]
-         for blocks, passes in ((1, 1), (1, 64), (4, 16), (16, 3), (7, 31))
-         for cosine in (0, 0.35, 1) for chosen in SCALES],
-        {"loopNumbers(x[0], x[1], x[2], x[3])": lambda x: loop_numbers(*x),
-         "loopSentence(x[0], x[1], x[2], x[3])": lambda x: loop_sentence(*x)},
+        [
+            [blocks, passes, cosine, chosen]
+            for blocks, passes in ((1, 1), (1, 64), (4, 16), (16, 3), (7, 31))
+            for cosine in (0, 0.35, 1)
+            for chosen in SCALES
+        ],
+        {
+            "loopNumbers(x[0], x[1], x[2], x[3])": lambda x: loop_numbers(*x),
+            "loopSentence(x[0], x[1], x[2], x[3])": lambda x: loop_sentence(*x),
+        },
     ),
     "values": Twin(
-        [{"rule": rule, "lam": lam, "even": even, "blocks": blocks} for rule in VALUE_RULES
-         for lam, even, blocks in ((0, 0, 2), (0.5, 1, 8), (2, 0.3, 16), (5, 1, 3))],
-        {"valueNumbers(x.rule, x.lam, x.even, x.blocks)": lambda x: value_numbers(**x),
-         "valueSentence(x)": lambda x: value_sentence(**x)},
+        [
+            {"rule": rule, "lam": lam, "even": even, "blocks": blocks}
+            for rule in VALUE_RULES
+            for lam, even, blocks in ((0, 0, 2), (0.5, 1, 8), (2, 0.3, 16), (5, 1, 3))
+        ],
+        {
+            "valueNumbers(x.rule, x.lam, x.even, x.blocks)": lambda x: value_numbers(**x),
+            "valueSentence(x)": lambda x: value_sentence(**x),
+        },
         tiny=1e-15,
     ),
     "evidence": Twin(
-        [x | {"alpha": 0.05, "baseline": base} | picked
-         for x in dicts("test correction", TESTS, CORRECTIONS)
-         for base, picked in BASELINES.items()],
-        {"verdictNumbers(data, x)": lambda x: verdict_numbers(VERDICTS_OF, x),
-         "verdictSentence(data, x)": lambda x: verdict_sentence(VERDICTS_OF, x)},
-        data=VERDICTS_OF, tiny=1e-12,
+        [
+            x | {"alpha": 0.05, "baseline": base} | picked
+            for x in dicts("test correction", TESTS, CORRECTIONS)
+            for base, picked in BASELINES.items()
+        ],
+        {
+            "verdictNumbers(data, x)": lambda x: verdict_numbers(VERDICTS_OF, x),
+            "verdictSentence(data, x)": lambda x: verdict_sentence(VERDICTS_OF, x),
+        },
+        data=VERDICTS_OF,
+        tiny=1e-12,
     ),
     "luck": Twin(
         dicts("rules seeds sd lead", (2, 30), (2, 20), (0.005, 0.05), (0, 0.035, 0.1)),
-        {"luckNumbers(x)": lambda x: luck_numbers(*x.values()),
-         "luckSentence(x)": lambda x: luck_sentence(*x.values())},
+        {
+            "luckNumbers(x)": lambda x: luck_numbers(*x.values()),
+            "luckSentence(x)": lambda x: luck_sentence(*x.values()),
+        },
     ),
     "floats": Twin(
         dicts("format power terms", FORMATS, (-8.5, 0.4, 4.5), (4, 9)),
-        {"floatNumbers(x)": lambda x: float_numbers(**x),
-         "floatSentence(x)": lambda x: float_sentence(**x)},
+        {
+            "floatNumbers(x)": lambda x: float_numbers(**x),
+            "floatSentence(x)": lambda x: float_sentence(**x),
+        },
         tiny=1e-300,
     ),
     "roofline": Twin(
         dicts("rung path card share fusion", RUNGS, PATHS, CARDS, (10, 60, 100), FUSION),
-        {"stepNumbers(data, x)": lambda x: step_numbers(STEPS, **x),
-         "stepSentence(data, x)": lambda x: step_sentence(STEPS, **x)},
+        {
+            "stepNumbers(data, x)": lambda x: step_numbers(STEPS, **x),
+            "stepSentence(data, x)": lambda x: step_sentence(STEPS, **x),
+        },
         data=STEPS,
     ),
     "running": Twin(
-        dicts("price between save every back", (0.1, 2.5), (0.5, 8, 48), (1, 120), (1, 30, 120),
-              (0, 60)),
-        {"lostNumbers(x)": lambda x: lost_numbers(*x.values()),
-         "lostSentence(x)": lambda x: lost_sentence(*x.values())},
+        dicts(
+            "price between save every back",
+            (0.1, 2.5),
+            (0.5, 8, 48),
+            (1, 120),
+            (1, 30, 120),
+            (0, 60),
+        ),
+        {
+            "lostNumbers(x)": lambda x: lost_numbers(*x.values()),
+            "lostSentence(x)": lambda x: lost_sentence(*x.values()),
+        },
     ),
     "looking": Twin(
-        pairs_of(sublayers=(4, 24), size=("1", "4", "all"), tilt=(0, 3.5, -6),
-                 seeded=(False, True)),
-        {"lookingNumbers(x[0], x[1], x[2], x[3])": lambda x: looking_numbers(*x),
-         "lookingSentence(x[0], x[1], x[2], x[3])": lambda x: looking_sentence(*x)},
+        pairs_of(
+            sublayers=(4, 24), size=("1", "4", "all"), tilt=(0, 3.5, -6), seeded=(False, True)
+        ),
+        {
+            "lookingNumbers(x[0], x[1], x[2], x[3])": lambda x: looking_numbers(*x),
+            "lookingSentence(x[0], x[1], x[2], x[3])": lambda x: looking_sentence(*x),
+        },
     ),
     "field": Twin(
-        [{"rule": rule, "sublayers": n, "start": start, "bias": bias} for rule in TOY
-         for n, start, bias in ((4, "unit", 0.5), (20, "own", -2.0))],
-        {"fieldNumbers(x)": lambda x: field_numbers(**x),
-         "fieldSentence(x)": lambda x: field_sentence(**x)},
-        tiny=1e-300, rel=1e-9,
+        [
+            {"rule": rule, "sublayers": n, "start": start, "bias": bias}
+            for rule in TOY
+            for n, start, bias in ((4, "unit", 0.5), (20, "own", -2.0))
+        ],
+        {
+            "fieldNumbers(x)": lambda x: field_numbers(**x),
+            "fieldSentence(x)": lambda x: field_sentence(**x),
+        },
+        tiny=1e-300,
+        rel=1e-9,
     ),
     "strip": Twin(
         pairs_of(sublayer=(1, 4, 8), below=("saved", "loss")),
-        {"stripNumbers(data, x[0], x[1])": lambda x: strip_numbers(STRIP, *x),
-         "stripSentence(data, x[0], x[1])": lambda x: strip_sentence(STRIP, *x)},
-        data=STRIP, rel=1e-6,
+        {
+            "stripNumbers(data, x[0], x[1])": lambda x: strip_numbers(STRIP, *x),
+            "stripSentence(data, x[0], x[1])": lambda x: strip_sentence(STRIP, *x),
+        },
+        data=STRIP,
+        rel=1e-6,
     ),
-}  # fmt: skip
+}
 
 
 def same(found, expected, twin: Twin, at: str) -> None:
@@ -258,47 +325,64 @@ def test_script_and_python_find_the_same_numbers_and_words(show, name):
 STEP = {"rung": "320M", "path": "reference", "card": "H100", "fusion": "none"}
 STARTS = {
     "held-back": (
-        held_back(STORY, 2), strip_sentence(strip_data(STORY), 2, "saved"),
+        held_back(STORY, 2),
+        strip_sentence(strip_data(STORY), 2, "saved"),
         strip_sentence(strip_data(STORY), 3, "saved"),
     ),
     "stream-share": (stream_share(), stream_sentence(16, "sum"), stream_sentence(17, "sum")),
     "gate-playground": (gate_playground(), None, None),
     "depth-cliff": (
-        depth_cliff(RECORDED), cliff_sentence(32, 0, RECORDED), cliff_sentence(34, 0, RECORDED),
+        depth_cliff(RECORDED),
+        cliff_sentence(32, 0, RECORDED),
+        cliff_sentence(34, 0, RECORDED),
     ),
     "verdict-table": (verdict_table(PUBLISHED), None, None),
     "depth-attention": (
-        depth_attention(), looking_sentence(8, "2", 0, False),
+        depth_attention(),
+        looking_sentence(8, "2", 0, False),
         looking_sentence(8, "2", 0.5, False),
     ),
     "loop-growth": (
-        loop_growth(), loop_sentence(4, 16, 0.8, "passes"), loop_sentence(4, 17, 0.8, "passes"),
+        loop_growth(),
+        loop_sentence(4, 16, 0.8, "passes"),
+        loop_sentence(4, 17, 0.8, "passes"),
     ),
     "rule-field": (
-        rule_field(), field_sentence("review-convex", 32), field_sentence("review-convex", 36),
+        rule_field(),
+        field_sentence("review-convex", 32),
+        field_sentence("review-convex", 36),
     ),
     "value-dilution": (
-        value_dilution(), value_sentence(rule="constant", lam=2, even=1, blocks=8),
+        value_dilution(),
+        value_sentence(rule="constant", lam=2, even=1, blocks=8),
         value_sentence(rule="constant", lam=2.5, even=1, blocks=8),
     ),
     "float-formats": (
-        float_formats(), float_sentence(0.4, "bf16", 10), float_sentence(0.5, "bf16", 10),
+        float_formats(),
+        float_sentence(0.4, "bf16", 10),
+        float_sentence(0.5, "bf16", 10),
     ),
     "lost-work": (
-        lost_work(), lost_sentence(2.5, 8, 10, 30, 5), lost_sentence(2.5, 8, 10, 31, 5),
+        lost_work(),
+        lost_sentence(2.5, 8, 10, 30, 5),
+        lost_sentence(2.5, 8, 10, 31, 5),
     ),
     "size-or-training": (
-        size_or_training(PUBLISHED), toy_sentence(LADDER, 1.1, 0.0, 0.3, "steps", "ratio"),
+        size_or_training(PUBLISHED),
+        toy_sentence(LADDER, 1.1, 0.0, 0.3, "steps", "ratio"),
         toy_sentence(LADDER, 1.11, 0.0, 0.3, "steps", "ratio"),
     ),
     "step-roofline": (
-        step_roofline(), step_sentence(step_data(), share=60, **STEP),
+        step_roofline(),
+        step_sentence(step_data(), share=60, **STEP),
         step_sentence(step_data(), share=65, **STEP),
     ),
     "winners-luck": (
-        winners_luck(), luck_sentence(30, 3, 0.02, 0.01), luck_sentence(31, 3, 0.02, 0.01),
+        winners_luck(),
+        luck_sentence(30, 3, 0.02, 0.01),
+        luck_sentence(31, 3, 0.02, 0.01),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", STARTS)
@@ -341,9 +425,11 @@ def test_gate_rules_by_keyboard_disable_what_they_do_not_read(show):
         chosen = page.locator("input[type=radio]:checked").input_value()
         disabled[chosen] = page.locator("input:disabled").evaluate_all("e => e.map(x => x.name)")
     assert disabled == {
-        "standard": ["state", "update", "bias"], "constant": ["state", "update", "bias"],
-        "state": ["update"], "review": [],
-    }  # fmt: skip
+        "standard": ["state", "update", "bias"],
+        "constant": ["state", "update", "bias"],
+        "state": ["update"],
+        "review": [],
+    }
 
 
 def test_two_copies_on_one_page_live_apart(show):
@@ -448,10 +534,13 @@ def claims():
         read = list(csv.DictReader(file))
     kinds = ([True] * 9, [True, False, None] * 3, [False] * 9, [None] * 9)
     parts = [claim["parts"].split(" | ") for claim in read]
-    return audit_rows(read, {
-        claim["id"]: ("shown", kinds[place % 4][: len(parts[place])])
-        for place, claim in enumerate(read)
-    })  # fmt: skip
+    return audit_rows(
+        read,
+        {
+            claim["id"]: ("shown", kinds[place % 4][: len(parts[place])])
+            for place, claim in enumerate(read)
+        },
+    )
 
 
 @pytest.mark.parametrize("table_first", [False, True])
@@ -467,8 +556,11 @@ def test_the_table_of_claims_follows_the_choice_by_keyboard(show, table_first):
         assert page.locator(".rr-said").inner_text() == audit_sentence(rows, values)
         assert page.locator("svg.rr-picture text.b").count() == len(ids)
 
-    for name, options in (("paper", ["all", *PAPERS]), ("verdict", ["all", *VERDICTS]),
-                          ("order", ["paper", "verdict"])):  # fmt: skip
+    for name, options in (
+        ("paper", ["all", *PAPERS]),
+        ("verdict", ["all", *VERDICTS]),
+        ("order", ["paper", "verdict"]),
+    ):
         values[name] = options[0]
         page.locator(f"select[name={name}]").focus()
         for option in options[1:]:

@@ -261,9 +261,12 @@ def serve(request: dict) -> dict:
     the wall clock jumps; beat: of the leases.
     """
     killer = Killer(
-        request.get("kills", 0), random.Random(request.get("seed", 0)), request.get("own", False),
-        request.get("span", 0.3), request.get("ration", float("inf")),
-    )  # fmt: skip
+        request.get("kills", 0),
+        random.Random(request.get("seed", 0)),
+        request.get("own", False),
+        request.get("span", 0.3),
+        request.get("ration", float("inf")),
+    )
     with contextlib.suppress(BlockingIOError):  # what orphans of the last one said
         while os.read(_read, 1 << 16):
             pass
@@ -288,5 +291,10 @@ def serve(request: dict) -> dict:
     for left in list(killer.living):
         killer._bury(left)
     del killer.starts[SWEEP]
-    return {"code": code, "out": texts[0], "err": texts[1], "kills": killer.died,
-            "starts": killer.starts}  # fmt: skip
+    return {
+        "code": code,
+        "out": texts[0],
+        "err": texts[1],
+        "kills": killer.died,
+        "starts": killer.starts,
+    }

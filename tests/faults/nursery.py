@@ -81,10 +81,19 @@ class Nursery:
         fill: (disk, name, n): the disk is filled when the n-th file called `name` on it is opened
         to be written.
         """
-        return Outcome(**self._ask({
-            "argv": list(map(str, argv)), "at": at, "number": int(number), "crash_at": crash_at,
-            "uid": uid, "file_limit": file_limit, "fill": fill and [str(fill[0]), *fill[1:]],
-        }))  # fmt: skip
+        return Outcome(
+            **self._ask(
+                {
+                    "argv": list(map(str, argv)),
+                    "at": at,
+                    "number": int(number),
+                    "crash_at": crash_at,
+                    "uid": uid,
+                    "file_limit": file_limit,
+                    "fill": fill and [str(fill[0]), *fill[1:]],
+                }
+            )
+        )
 
     def sweep(self, *argv: str, **asked: object) -> dict:
         """One sweep, as `brood.serve` tells of it: `asked` is what that reads."""

@@ -46,10 +46,27 @@ def test_a_lost_nodes_cell_goes_on_elsewhere(
 ):
     rules = ("standard", "review")
     options = command(tmp_path / "ray", steps=300, **{"save-every": 0.2})[1:]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "RR_CACHE": str(tmp_path / "cache"),
-           "OMP_NUM_THREADS": "1"}  # fmt: skip
-    words = [sys.executable, "-m", "rr.cli", "sweep", *options, "--rule", *rules,
-             "--runner", "direct", "--engine", "ray", "--address", cluster.address]  # fmt: skip
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "RR_CACHE": str(tmp_path / "cache"),
+        "OMP_NUM_THREADS": "1",
+    }
+    words = [
+        sys.executable,
+        "-m",
+        "rr.cli",
+        "sweep",
+        *options,
+        "--rule",
+        *rules,
+        "--runner",
+        "direct",
+        "--engine",
+        "ray",
+        "--address",
+        cluster.address,
+    ]
     said = tmp_path / "said"
     with open(said, "w") as file:
         process = subprocess.Popen(words, env=env, cwd=ROOT, stdout=file, stderr=file)

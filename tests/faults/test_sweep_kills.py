@@ -56,8 +56,13 @@ def cells_killed(
         here, code, rounds = out / str(sweeps), None, 0
         while code != 0:
             left = wanted - died.total()
-            end = nursery.sweep(*sweeping(here, steps), kills=left, span=span,
-                                ration=wanted // 9, seed=seed + sweeps + again)  # fmt: skip
+            end = nursery.sweep(
+                *sweeping(here, steps),
+                kills=left,
+                span=span,
+                ration=wanted // 9,
+                seed=seed + sweeps + again,
+            )
             died += Counter(end["kills"])
             code, rounds = end["code"], rounds + 1
             # 3: a cell was killed too often before it could save; the same command goes on
@@ -66,8 +71,10 @@ def cells_killed(
         compare(here, told, counts)
     for phase in PHASES:
         counts["kills"]["a sweep's runs", phase] += died[phase]
-    print(f"\n{died.total()} kills, {sweeps} sweeps, {again} of them started again: {dict(died)} "
-          f"(RR_FAULT_SEED={seed})")  # fmt: skip
+    print(
+        f"\n{died.total()} kills, {sweeps} sweeps, {again} of them started again: {dict(died)} "
+        f"(RR_FAULT_SEED={seed})"
+    )
     return died
 
 
@@ -91,8 +98,9 @@ def sweep_killed(nursery, sweeping, told, out: Path, wanted: int, seed: int, cou
         here, code = out / str(rounds), None
         while code != 0:
             kills = int(died.total() < wanted)
-            end = nursery.sweep(*sweeping(here, STEPS, seeds), own=True, kills=kills,
-                                seed=rng.random(), span=0.5)  # fmt: skip
+            end = nursery.sweep(
+                *sweeping(here, STEPS, seeds), own=True, kills=kills, seed=rng.random(), span=0.5
+            )
             died += Counter(end["kills"])
             code = end["code"]
             assert code in (0, -9), end["err"]
@@ -119,8 +127,9 @@ def both(first, second, words: list[str], **asked: object) -> list[dict]:
     def go(i: int, nursery, more: dict) -> None:
         ends[i] = nursery.sweep(*words, **more)
 
-    threads = [threading.Thread(target=go, args=given)
-               for given in ((0, first, asked), (1, second, beat))]  # fmt: skip
+    threads = [
+        threading.Thread(target=go, args=given) for given in ((0, first, asked), (1, second, beat))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -148,8 +157,9 @@ def test_of_two_sweeps_one_is_killed(nursery, second, sweeping, alone, tmp_path,
     told, died = alone(STEPS), Counter()
     for i in range(5):
         out = tmp_path / str(i)
-        first, other = both(nursery, second, sweeping(out, STEPS), own=True, kills=1,
-                            seed=seed + i, span=0.5)  # fmt: skip
+        first, other = both(
+            nursery, second, sweeping(out, STEPS), own=True, kills=1, seed=seed + i, span=0.5
+        )
         assert first["code"] in (0, -9) and other["code"] == 0, first["err"] + other["err"]
         died += Counter(first["kills"])
         starts = Counter(first["starts"]) + Counter(other["starts"])

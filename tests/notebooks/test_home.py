@@ -24,8 +24,9 @@ FORK = "https://github.com/somebody/fork"
 
 def git(folder: Path, *words: str) -> str:
     who = ["-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"]
-    done = subprocess.run(["git", "-C", str(folder), *who, *words], check=True,
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        ["git", "-C", str(folder), *who, *words], check=True, capture_output=True, text=True
+    )
     return done.stdout.strip()
 
 
@@ -52,25 +53,28 @@ def checkout(tmp_path):
 # ---- the address -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("remote", "address"), [
-    ("https://github.com/somebody/fork", FORK),
-    ("https://github.com/somebody/fork.git", FORK),
-    ("https://user:secret@github.com/somebody/fork.git", FORK),  # a token never reaches a page
-    ("git@github.com:somebody/fork.git", FORK),
-    ("ssh://git@github.com/somebody/fork.git", FORK),
-    ("ssh://git@ssh.github.com:443/somebody/fork.git", FORK),
-    ("git@gitlab.com:group/part/fork.git", "https://gitlab.com/group/part/fork"),
-    ("/srv/git/fork.git", None),
-    ("../fork", None),
-    ("C:/git/fork", None),
-    ("file:///srv/git/fork", None),
-    ("git@intranet:somebody/fork.git", None),
-    ("git@github.com-work:somebody/fork.git", None),  # an alias of ssh's own configuration
-    ("http://localhost:3000/somebody/fork", None),
-    ("http://192.168.0.7/somebody/fork", None),
-    ("https://github.com/somebody", None),
-    ("", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    [
+        ("https://github.com/somebody/fork", FORK),
+        ("https://github.com/somebody/fork.git", FORK),
+        ("https://user:secret@github.com/somebody/fork.git", FORK),  # a token never reaches a page
+        ("git@github.com:somebody/fork.git", FORK),
+        ("ssh://git@github.com/somebody/fork.git", FORK),
+        ("ssh://git@ssh.github.com:443/somebody/fork.git", FORK),
+        ("git@gitlab.com:group/part/fork.git", "https://gitlab.com/group/part/fork"),
+        ("/srv/git/fork.git", None),
+        ("../fork", None),
+        ("C:/git/fork", None),
+        ("file:///srv/git/fork", None),
+        ("git@intranet:somebody/fork.git", None),
+        ("git@github.com-work:somebody/fork.git", None),  # an alias of ssh's own configuration
+        ("http://localhost:3000/somebody/fork", None),
+        ("http://192.168.0.7/somebody/fork", None),
+        ("https://github.com/somebody", None),
+        ("", None),
+    ],
+)
 def test_the_address_of_a_remote(remote, address):
     assert home.web_address(remote) == address
 
@@ -162,8 +166,9 @@ def built(tmp_path_factory) -> Path:
     for kind, form, source in (("sdist", "gztar", copy), ("wheel", "zip", None)):
         code = f"from setuptools import build_meta; print(build_meta.build_{kind}({str(out)!r}))"
         (source,) = (out / "sdist").iterdir() if source is None else (source,)
-        done = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True,
-                              text=True)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=source, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
         shutil.unpack_archive(out / done.stdout.split()[-1], out / kind, form)
     return out
@@ -175,8 +180,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(built):
     held = {
         path.relative_to(built / "wheel").as_posix() for path in (built / "wheel").rglob("*.py")
     }
-    git = subprocess.run(["git", "-C", str(ROOT), "ls-files", "rr/*.py"], capture_output=True,
-                         text=True)  # fmt: skip
+    git = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "rr/*.py"], capture_output=True, text=True
+    )
     if not git.returncode:
         assert held == set(git.stdout.split())
     assert (built / "wheel" / "rr" / "py.typed").exists()
@@ -206,8 +212,11 @@ def test_the_wheel_says_what_the_project_is(built):
     assert links["Paper"].startswith("https://") and links.get("Repository") == home.setting()
     keywords = told["Keywords"].split(",")
     assert "residual connections" in keywords and keywords == sorted(keywords, key=str.lower)
-    versions = [line.rpartition(" :: ")[2] for line in told.get_all("Classifier")
-                if line.startswith("Programming Language :: Python :: 3.")]  # fmt: skip
+    versions = [
+        line.rpartition(" :: ")[2]
+        for line in told.get_all("Classifier")
+        if line.startswith("Programming Language :: Python :: 3.")
+    ]
     assert versions == ["3.11", "3.12", "3.13"]  # those that `make` takes
     needed = [line for line in told.get_all("Requires-Dist") if "extra ==" not in line]
     assert {re.match(r"[\w-]+", line)[0] for line in needed} == {"torch", "numpy", "tokenizers"}
@@ -219,12 +228,12 @@ def test_the_wheel_says_what_the_project_is(built):
 
 BOOK = {
     "book/_toc.yml": "format: jb-book\nroot: book/intro\nparts:\n- caption: P\n  chapters:\n"
-                     "  - file: notebooks/01_one\n",
+    "  - file: notebooks/01_one\n",
     "book/intro.md": "# Title\n",
     "book/references.bib": "",
     "constraints.txt": "",
     "LICENSE": "",
-}  # fmt: skip
+}
 
 
 def rendered(checkout: Path) -> tuple[str, BeautifulSoup, Path]:
@@ -233,12 +242,16 @@ def rendered(checkout: Path) -> tuple[str, BeautifulSoup, Path]:
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         (checkout / name).write_text(text)
     shutil.copy(ROOT / "_config.yml", checkout)
-    shutil.copytree(ROOT / "book" / "tools", checkout / "book" / "tools",
-                    ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
+    shutil.copytree(
+        ROOT / "book" / "tools",
+        checkout / "book" / "tools",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     shutil.copytree(ROOT / "book" / "_static", checkout / "book" / "_static")
     for package in ("rr", "book/rrbook"):
-        shutil.copytree(ROOT / package, checkout / package,
-                        ignore=shutil.ignore_patterns("__pycache__"))  # fmt: skip
+        shutil.copytree(
+            ROOT / package, checkout / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
     one = new_notebook(cells=[new_markdown_cell("# One"), new_code_cell("x = 1")])
     one.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     bootstrap.refresh(one)
@@ -250,8 +263,13 @@ def rendered(checkout: Path) -> tuple[str, BeautifulSoup, Path]:
     tools.mkdir()
     (tools / "git").symlink_to(shutil.which("git"))
     env = {**os.environ, "PATH": str(tools), "PYTHONPATH": ""}
-    done = subprocess.run([sys.executable, "book/tools/render.py", "--site", "_build/site"],
-                          cwd=checkout, env=env, capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "book/tools/render.py", "--site", "_build/site"],
+        cwd=checkout,
+        env=env,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     site = checkout / "_build" / "site"
     page = (site / "notebooks" / "01_one.html").read_text(encoding="utf-8")
@@ -337,8 +355,9 @@ def elsewhere(monkeypatch, tmp_path):
 
 def seen(monkeypatch, memory: float | None, name: str = "Tesla T4") -> None:
     card = types.SimpleNamespace(name=name, total_memory=memory)
-    cuda = types.SimpleNamespace(is_available=lambda: memory is not None,
-                                 get_device_properties=lambda index: card)  # fmt: skip
+    cuda = types.SimpleNamespace(
+        is_available=lambda: memory is not None, get_device_properties=lambda index: card
+    )
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
 
 
@@ -381,11 +400,17 @@ def test_a_first_cell_that_cannot_install_says_why(elsewhere, tmp_path):
         execute(bootstrap.source(str(tmp_path / "nowhere"), "v0"))
 
 
-@pytest.mark.parametrize(("memory", "words"), [
-    (15.8e9, 'Tesla T4, 16 GB: set tier = "colab"'), (8e9, '"smoke" runs here'), (None, ""),
-])  # fmt: skip
-def test_on_a_gpu_the_first_cell_proposes_the_tier(elsewhere, checkout, monkeypatch, capsys,
-                                                   memory, words):  # fmt: skip
+@pytest.mark.parametrize(
+    ("memory", "words"),
+    [
+        (15.8e9, 'Tesla T4, 16 GB: set tier = "colab"'),
+        (8e9, '"smoke" runs here'),
+        (None, ""),
+    ],
+)
+def test_on_a_gpu_the_first_cell_proposes_the_tier(
+    elsewhere, checkout, monkeypatch, capsys, memory, words
+):
     commit_id = git(checkout, "rev-parse", "HEAD")
     seen(monkeypatch, memory)
     execute(bootstrap.source(str(checkout), commit_id))

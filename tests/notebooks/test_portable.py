@@ -19,8 +19,12 @@ from portable import (
     unit_modules,
 )
 
-SETTINGS = {("ATEN_CPU_CAPABILITY", "default"), ("ONEDNN_MAX_CPU_ISA", "AVX2"),
-            ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE"), ("MKL_CBWR", "COMPATIBLE")}  # fmt: skip
+SETTINGS = {
+    ("ATEN_CPU_CAPABILITY", "default"),
+    ("ONEDNN_MAX_CPU_ISA", "AVX2"),
+    ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE"),
+    ("MKL_CBWR", "COMPATIBLE"),
+}
 
 
 def test_the_matrix_holds_every_setting():
@@ -83,8 +87,11 @@ def test_what_failed_is_told_from_what_passed(code, text, failed):
 def test_a_result_of_other_code_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(portable, "RESULTS", tmp_path / "results.json")
     told = {"key": portable.key("tests/unit/test_ops.py"), "why": []}
-    given = {"mkl tests/unit/test_ops.py": told, "mkl tests/unit/test_gone.py": told,
-             "aten tests/unit/test_ops.py": {"key": "0", "why": []}}  # fmt: skip
+    given = {
+        "mkl tests/unit/test_ops.py": told,
+        "mkl tests/unit/test_gone.py": told,
+        "aten tests/unit/test_ops.py": {"key": "0", "why": []},
+    }
     portable.RESULTS.write_text(json.dumps(given))
     assert portable.kept() == {"mkl tests/unit/test_ops.py": told}
 

@@ -34,14 +34,17 @@ def test_the_zip_holds_the_site_below_one_folder_and_is_the_same_again(site, tmp
     assert (opened / "_static" / "a.js").read_text() == "1" and (opened / "index.html").exists()
 
 
-@pytest.mark.parametrize(("tag", "loads"), [
-    ('<script src="https://cdn.org/a.js"></script>', True),
-    ('<link rel="stylesheet" href="//cdn.org/a.css">', True),
-    ('<img src="http://a.org/a.png">', True),
-    ('<a href="https://a.org">read</a>', False),  # a reader's click
-    ('<link rel="canonical" href="https://a.org">', False),
-    ('<img src="data:image/png;base64,AA">', False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tag", "loads"),
+    [
+        ('<script src="https://cdn.org/a.js"></script>', True),
+        ('<link rel="stylesheet" href="//cdn.org/a.css">', True),
+        ('<img src="http://a.org/a.png">', True),
+        ('<a href="https://a.org">read</a>', False),  # a reader's click
+        ('<link rel="canonical" href="https://a.org">', False),
+        ('<img src="data:image/png;base64,AA">', False),
+    ],
+)
 def test_what_a_page_loads_from_the_network_is_named(site, tag, loads):
     assert publish.outside(site) == []
     (site / "page.html").write_text(tag)
@@ -50,8 +53,9 @@ def test_what_a_page_loads_from_the_network_is_named(site, tag, loads):
 
 def git(folder: Path, *words: str) -> str:
     who = ["-c", "user.name=Tess", "-c", "user.email=t@example.org"]
-    done = subprocess.run(["git", "-C", str(folder), *who, *words], check=True,
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        ["git", "-C", str(folder), *who, *words], check=True, capture_output=True, text=True
+    )
     return done.stdout.strip()
 
 

@@ -117,10 +117,12 @@ def in_node(tmp_path):
         file.write_text(
             f"{kit}\n{own.partition('mount(')[0]}\n"
             "const given = JSON.parse(require('fs').readFileSync(0));\n"
-            f"console.log(JSON.stringify({expression}));\n", encoding="utf-8",
-        )  # fmt: skip
-        asked = subprocess.run([node, str(file)], input=json.dumps(given), capture_output=True,
-                               text=True, check=True)  # fmt: skip
+            f"console.log(JSON.stringify({expression}));\n",
+            encoding="utf-8",
+        )
+        asked = subprocess.run(
+            [node, str(file)], input=json.dumps(given), capture_output=True, text=True, check=True
+        )
         return json.loads(asked.stdout)
 
     return ask

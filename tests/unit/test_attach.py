@@ -107,10 +107,17 @@ def test_hooks_on_the_rules_see_every_write():
 def as_llama(model: rr.Model, **more):
     """The same weights in a Llama of `transformers`; its norms hold the gains of the rules."""
     c = model.config
-    other = tiny("Llama", vocab_size=c.vocab_size, hidden_size=c.d_model, intermediate_size=c.d_ff,
-                 num_hidden_layers=c.n_layer, num_attention_heads=c.n_head,
-                 num_key_value_heads=c.kv_heads, rms_norm_eps=1e-5,
-                 tie_word_embeddings=True)  # fmt: skip
+    other = tiny(
+        "Llama",
+        vocab_size=c.vocab_size,
+        hidden_size=c.d_model,
+        intermediate_size=c.d_ff,
+        num_hidden_layers=c.n_layer,
+        num_attention_heads=c.n_head,
+        num_key_value_heads=c.kv_heads,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
+    )
     body = other.model
     with torch.no_grad():
         body.embed_tokens.weight.copy_(model.token.weight[: c.vocab_size])
@@ -128,10 +135,11 @@ def as_llama(model: rr.Model, **more):
             layer.post_attention_layernorm.weight.copy_(mine.mlp_rule.gain)
     quiet_attach(other, c.rule, values=c.values)
     attached = other.rr_residuals
-    for theirs, mine in [*zip(attached.rules, model.rules, strict=True),
-                         (attached.final, model.final_rule),
-                         *zip(attached.value_rules, (b.attn.rule for b in model.layers),
-                              strict=False)]:  # fmt: skip
+    for theirs, mine in [
+        *zip(attached.rules, model.rules, strict=True),
+        (attached.final, model.final_rule),
+        *zip(attached.value_rules, (b.attn.rule for b in model.layers), strict=False),
+    ]:
         held = {k: v for k, v in mine.state_dict().items() if k != "gain"}
         theirs.load_state_dict(held)
     return other
@@ -141,12 +149,17 @@ def as_llama(model: rr.Model, **more):
 NORMED = [rule for rule in RULES if rule not in ("rezero", "fixup", "deepnorm", "parallel")]
 
 
-@pytest.mark.parametrize(("rule", "values"), [
-    *((rule, "own") for rule in [*NORMED, "rezero:norm=pre", "parallel:norm=own"]),
-    *(("standard", values) for values in REGISTRY["values"]), ("review", "identity"),
-    ("hyper-connections:sinkhorn=1", "svformer"), ("attnres", "learnable-plus"),
-    ("standard", "neutreno:residual=1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rule", "values"),
+    [
+        *((rule, "own") for rule in [*NORMED, "rezero:norm=pre", "parallel:norm=own"]),
+        *(("standard", values) for values in REGISTRY["values"]),
+        ("review", "identity"),
+        ("hyper-connections:sinkhorn=1", "svformer"),
+        ("attnres", "learnable-plus"),
+        ("standard", "neutreno:residual=1"),
+    ],
+)
 def test_an_attached_llama_is_the_model_of_the_same_weights(rule, values):
     """`rr.Model` and `transformers` share no code: the same network, written twice."""
     shape = {} if values.startswith("neutreno") else {"n_kv_head": 1}
@@ -161,8 +174,9 @@ def test_an_attached_llama_is_the_model_of_the_same_weights(rule, values):
         slopes = dict(mine.named_parameters())
         for name, p in theirs.named_parameters():
             torch.testing.assert_close(p.grad, slopes[name].grad, **how)
-    torch.testing.assert_close(other.model.embed_tokens.weight.grad, model.token.weight.grad[:50],
-                               **how)  # fmt: skip
+    torch.testing.assert_close(
+        other.model.embed_tokens.weight.grad, model.token.weight.grad[:50], **how
+    )
     for mine, layer in zip(model.layers, other.model.layers, strict=True):
         torch.testing.assert_close(
             layer.mlp.down_proj.weight.grad, mine.mlp.down.weight.grad, **how
@@ -203,13 +217,17 @@ def test_review_starts_within_the_stated_distance_of_standard(family):
     assert 0 < apart[8] < apart[4] / 30 and apart[20] == 0  # e⁴ is about 55
 
 
-@pytest.mark.parametrize(("family", "rule"), [("GPT2", "review:bias=3"), ("Llama", "attnres"),
-                                              ("Qwen2", "hyper-connections")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("family", "rule"),
+    [("GPT2", "review:bias=3"), ("Llama", "attnres"), ("Qwen2", "hyper-connections")],
+)
 def test_an_attached_model_trains_saves_loads_and_generates(family, rule, tmp_path):
     model = rr.attach(tiny(family), rule, values="learnable")
     own = {id(p) for p in model.rr_residuals.parameters()}
-    groups = [*model.rr_residuals.parameter_groups(0.1),
-              {"params": [p for p in model.parameters() if id(p) not in own]}]  # fmt: skip
+    groups = [
+        *model.rr_residuals.parameter_groups(0.1),
+        {"params": [p for p in model.parameters() if id(p) not in own]},
+    ]
     optimizer, losses = torch.optim.AdamW(groups, lr=1e-2), []
     before = copy.deepcopy(model.rr_residuals.state_dict())
     for _ in range(20):
@@ -327,7 +345,7 @@ def test_other_architectures_are_refused_in_one_line(family):
             intermediate_size=48,
             **more,
         )
-        model = hf.AutoModelForCausalLM.from_config(config)  # fmt: skip
+        model = hf.AutoModelForCausalLM.from_config(config)
     else:
         model = tiny(family, **more)
     mode = [module.training for module in model.modules()]
@@ -343,25 +361,59 @@ def attached(**more):
     return rr.attach(tiny("GPT2"), "review", **more)
 
 
-@pytest.mark.parametrize(("call", "words"), [
-    (lambda to: rr.attach(attached(), "standard"), "attached already: rr.detach"),
-    (lambda to: rr.attach(attached().transformer.base_model, "nosuch"), "unknown rule 'nosuch'"),
-    (lambda to: rr.attach(tiny("GPT2"), "standard", values="nosuch"), "unknown value rule"),
-    (lambda to: rr.detach(tiny("GPT2")), "no residual rule is attached"),
-    (lambda to: rr.attach(tiny("Llama"), "standard", values="neutreno"), "n_kv_head = n_head"),
-    (lambda to: rr.attach(hf.AutoModelForCausalLM.from_config(hf.GPTNeoXConfig(
-        vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=48, use_parallel_residual=False)), "standard", values="identity"),
-     "needs a value projection .* query_key_value"),
-    (lambda to: rr.attach(tiny("GPT2"), "review", weights=to), "not a folder of save_pretrained"),
-    (lambda to: tiny("GPT2").save_pretrained(to) or rr.attach(tiny("GPT2"), "review", weights=to),
-     "saved without a rule"),
-    (lambda to: attached().save_pretrained(to) or rr.attach(tiny("GPT2"), "constant", weights=to),
-     "saved with rule 'review', not 'constant'"),
-    (lambda to: attached().save_pretrained(to) or rr.attach(tiny("GPT2", num_hidden_layers=3),
-                                                            "review", weights=to),
-     "does not hold the rules' weights"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda to: rr.attach(attached(), "standard"), "attached already: rr.detach"),
+        (
+            lambda to: rr.attach(attached().transformer.base_model, "nosuch"),
+            "unknown rule 'nosuch'",
+        ),
+        (lambda to: rr.attach(tiny("GPT2"), "standard", values="nosuch"), "unknown value rule"),
+        (lambda to: rr.detach(tiny("GPT2")), "no residual rule is attached"),
+        (lambda to: rr.attach(tiny("Llama"), "standard", values="neutreno"), "n_kv_head = n_head"),
+        (
+            lambda to: rr.attach(
+                hf.AutoModelForCausalLM.from_config(
+                    hf.GPTNeoXConfig(
+                        vocab_size=60,
+                        hidden_size=32,
+                        num_hidden_layers=2,
+                        num_attention_heads=4,
+                        intermediate_size=48,
+                        use_parallel_residual=False,
+                    )
+                ),
+                "standard",
+                values="identity",
+            ),
+            "needs a value projection .* query_key_value",
+        ),
+        (
+            lambda to: rr.attach(tiny("GPT2"), "review", weights=to),
+            "not a folder of save_pretrained",
+        ),
+        (
+            lambda to: (
+                tiny("GPT2").save_pretrained(to) or rr.attach(tiny("GPT2"), "review", weights=to)
+            ),
+            "saved without a rule",
+        ),
+        (
+            lambda to: (
+                attached().save_pretrained(to) or rr.attach(tiny("GPT2"), "constant", weights=to)
+            ),
+            "saved with rule 'review', not 'constant'",
+        ),
+        (
+            lambda to: (
+                attached().save_pretrained(to)
+                or rr.attach(tiny("GPT2", num_hidden_layers=3), "review", weights=to)
+            ),
+            "does not hold the rules' weights",
+        ),
+    ],
+)
 def test_bad_input_gets_one_line(call, words, tmp_path):
     with pytest.raises(rr.RRError, match=words) as error:
         call(tmp_path)

@@ -64,10 +64,14 @@ def test_the_published_runs_say_what_the_quotations_are_about():
 
 def test_a_verdict_is_what_its_parts_say():
     said = {
-        (True,): "holds", (True, True): "holds", (False, False): "contradicted",
-        (False, None): "contradicted", (None, None): "cannot be told",
-        (True, None): "holds in part", (True, False): "holds in part",
-    }  # fmt: skip
+        (True,): "holds",
+        (True, True): "holds",
+        (False, False): "contradicted",
+        (False, None): "contradicted",
+        (None, None): "cannot be told",
+        (True, None): "holds in part",
+        (True, False): "holds in part",
+    }
     assert {parts: verdict(parts) for parts in said} == said
     for parts in itertools.product((True, False, None), repeat=3):
         assert verdict(parts) == verdict(parts[::-1])  # the order of parts says nothing
@@ -168,8 +172,11 @@ def test_choices_in_words():
     assert audit_shown(rows, everything) == [claim["id"] for claim in CLAIMS]
     for values in CHOICES:
         shown = audit_shown(rows, values)
-        kept = {r["id"] for r in rows if values["paper"] in ("all", r["paper"])
-                and values["verdict"] in ("all", r["verdict"])}  # fmt: skip
+        kept = {
+            r["id"]
+            for r in rows
+            if values["paper"] in ("all", r["paper"]) and values["verdict"] in ("all", r["verdict"])
+        }
         assert set(shown) == kept and len(shown) == len(kept)
         assert audit_sentence(rows, values).startswith(f"{len(kept)} of {len(rows)} claims, ")
     held = {r["id"]: r["verdict"] for r in rows}

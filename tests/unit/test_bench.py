@@ -110,8 +110,10 @@ def test_the_whole_bench_once(capsys, tmp_path):
     assert len(found["over_the_standard"]) == 2
     file = tmp_path / "bench.json"  # as `rr plan --measured` reads it
     file.write_text(json.dumps(found))
-    assert all(len(row["step_ms"]) == 2 and row["warm_seconds"] > 0
-               for row in budget.read_bench(str(file)).rows)  # fmt: skip
+    assert all(
+        len(row["step_ms"]) == 2 and row["warm_seconds"] > 0
+        for row in budget.read_bench(str(file)).rows
+    )
     lines = benchmark.table(found)
     assert len(lines) == 5 and lines[1][5] == "–"
 
@@ -177,8 +179,11 @@ def test_peers_that_are_absent_are_said_to_be(monkeypatch, capsys):
     assert here == ["gpt2", "llama", "x-transformers"] and absent == ["litgpt"]
     monkeypatch.setattr(benchmark, "installed", lambda: ([], ["litgpt", "transformers"]))
     measured = row("fast", "standard", [2.0], 1) | {
-        "threads": 1, "step_ms_median": 2.0, "tokens_per_second": 8000.0, "mfu": None,
-    }  # fmt: skip
+        "threads": 1,
+        "step_ms_median": 2.0,
+        "tokens_per_second": 8000.0,
+        "mfu": None,
+    }
     monkeypatch.setattr(benchmark, "measure", lambda *given, **options: [measured])
     assert cli.main(["bench", "--rung", TINY, "--peers", "--device", "cpu"]) == 0
     out = capsys.readouterr().out

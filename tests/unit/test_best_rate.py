@@ -9,8 +9,11 @@ from rr.stats import best_rate_shares, read_results
 
 def rows(table):
     """Rows of {seed: {rate: loss}}."""
-    return [{"seed": seed, "lr": lr, "val_loss": loss}
-            for seed, row in table.items() for lr, loss in row.items()]  # fmt: skip
+    return [
+        {"seed": seed, "lr": lr, "val_loss": loss}
+        for seed, row in table.items()
+        for lr, loss in row.items()
+    ]
 
 
 def test_two_seeds_by_hand():
@@ -32,8 +35,11 @@ def test_the_exact_shares_are_those_of_drawing():
 @pytest.mark.parametrize(("loops", "share"), [(1, 0.64), (2, 0.59), (4, 0.96), (8, 0.76)])
 def test_recorded_rates_agree_with_a_referee(loops, share):
     """P(best rate = 4e-3) under ε = 1/N, as a referee drew it from the same records."""
-    found = [row for row in read_results(rr.DATA / "measured" / "06_looped_transformers")
-             if row["rule"] == "scaled:reference=2" and row["loops"] == loops]  # fmt: skip
+    found = [
+        row
+        for row in read_results(rr.DATA / "measured" / "06_looped_transformers")
+        if row["rule"] == "scaled:reference=2" and row["loops"] == loops
+    ]
     assert best_rate_shares(found)[4e-3] == pytest.approx(share, abs=0.015)
 
 

@@ -22,13 +22,16 @@ def row(rule, seed, curve):
 
 def made(**curves):
     """Rows of two seeds, e.g. made(review=[{1: 3.0}, {1: 2.0}])."""
-    return [row(rule, seed, curve)
-            for rule, both in curves.items() for seed, curve in enumerate(both)]  # fmt: skip
+    return [
+        row(rule, seed, curve) for rule, both in curves.items() for seed, curve in enumerate(both)
+    ]
 
 
 def test_by_hand():
-    rows = made(review=[{1: 5.0, 2: 4.0, 9: 1.0}, {1: 6.0, 2: 4.0, 9: 1.0}],
-                constant=[{1: 4.0, 2: 4.0, 8: 7.0}, {1: 4.0, 2: 4.0, 8: 7.0}])  # fmt: skip
+    rows = made(
+        review=[{1: 5.0, 2: 4.0, 9: 1.0}, {1: 6.0, 2: 4.0, 9: 1.0}],
+        constant=[{1: 4.0, 2: 4.0, 8: 7.0}, {1: 4.0, 2: 4.0, 8: 7.0}],
+    )
     (band,) = gap_by_step(rows, "review", "constant", [(1, 10)])  # steps 8, 9: one arm alone
     half = 12.706204736174694 * 0.25  # t(0.975, 1) · s/√2, with gaps ½ and 1: s/√2 = ¼
     assert (band["first"], band["last"], band["steps"], band["n"]) == (1, 10, 2, 2)
@@ -52,8 +55,14 @@ def test_recorded_gap_by_a_second_method():
         assert band["mean"] == pytest.approx(per_seed.mean(), abs=1e-12)
         assert band["hi"] - band["mean"] == pytest.approx(T_4 * error, rel=1e-9)
     # a referee's own reading of these records, to the digits in which it was reported
-    assert [round(band["mean"], 3) for band in found] == [0.035, 0.020, -0.009, -0.034, -0.051,
-                                                          -0.057]  # fmt: skip
+    assert [round(band["mean"], 3) for band in found] == [
+        0.035,
+        0.020,
+        -0.009,
+        -0.034,
+        -0.051,
+        -0.057,
+    ]
 
 
 def test_the_order_of_arms_is_the_sign():
@@ -72,7 +81,7 @@ def test_the_order_of_arms_is_the_sign():
         (made(review=REVIEW, constant=REVIEW), "reviw", "review"),
         (2 * made(review=REVIEW, constant=REVIEW), "review", "two runs"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_compared_is_refused(rows, arm, says):
     with pytest.raises(rr.RRError, match=says):
         gap_by_step(rows, arm, "constant", [(1, 10)])

@@ -12,12 +12,26 @@ import rr
 from rr.stats import contrasts, rate_costs, read_results
 
 MINI = rr.DATA / "measured" / "mini_arms"
-GATES = [("update-gate", "state-gate"), ("update-gate", "review:groups=2"),
-         ("state-gate", "review:groups=2")]  # fmt: skip
-ARMS = ["constant", "state-gate", "update-gate", "review:groups=2", "review", "highway",
-        "layerscale"]  # fmt: skip
-PAIRS = [*((arm, "standard") for arm in ARMS), *((arm, "constant") for arm in ARMS[1:]), *GATES,
-         ("review", "state-gate")]  # fmt: skip
+GATES = [
+    ("update-gate", "state-gate"),
+    ("update-gate", "review:groups=2"),
+    ("state-gate", "review:groups=2"),
+]
+ARMS = [
+    "constant",
+    "state-gate",
+    "update-gate",
+    "review:groups=2",
+    "review",
+    "highway",
+    "layerscale",
+]
+PAIRS = [
+    *((arm, "standard") for arm in ARMS),
+    *((arm, "constant") for arm in ARMS[1:]),
+    *GATES,
+    ("review", "state-gate"),
+]
 
 
 def by_hand(value="val_loss"):
@@ -83,8 +97,14 @@ def result(rule, seed, loss, lr=1e-3):
 
 
 def test_a_pair_that_cannot_be_tested_counts_as_one():
-    rows = [result("a", 0, 1.0), result("a", 1, 2.0), result("b", 0, 1.5), result("b", 1, 2.7),
-            result("c", 0, 1.0), result("c", 1, None)]  # fmt: skip
+    rows = [
+        result("a", 0, 1.0),
+        result("a", 1, 2.0),
+        result("b", 0, 1.5),
+        result("b", 1, 2.7),
+        result("c", 0, 1.0),
+        result("c", 1, None),
+    ]
     first, lost = contrasts(rows, [("a", "b"), ("c", "b")])
     assert (lost["n"], lost["p"], lost["holm"], lost["detectable"]) == (1, None, None, None)
     assert first["holm"] == pytest.approx(2 * first["p"])
@@ -92,9 +112,12 @@ def test_a_pair_that_cannot_be_tested_counts_as_one():
 
 @pytest.mark.parametrize(
     ("pairs", "says"),
-    [([("a", "x")], "no arm 'x'"), ([("a", "b"), ("b", "a")], "give each pair once"),
-     ([("a", "a")], "give each pair once")],
-)  # fmt: skip
+    [
+        ([("a", "x")], "no arm 'x'"),
+        ([("a", "b"), ("b", "a")], "give each pair once"),
+        ([("a", "a")], "give each pair once"),
+    ],
+)
 def test_a_family_without_sense_is_refused(pairs, says):
     rows = [result(arm, seed, seed + 1.0) for arm in "ab" for seed in range(2)]
     with pytest.raises(rr.RRError, match=says):
@@ -116,8 +139,12 @@ def test_what_a_rate_costs_by_a_second_method():
 
 
 def test_rates_by_hand_and_what_is_refused():
-    rows = [result("a", 0, 3.0, 1e-3), result("a", 1, 4.0, 1e-3), result("a", 0, 5.0, 3e-3),
-            result("a", 1, None, 3e-3)]  # fmt: skip
+    rows = [
+        result("a", 0, 3.0, 1e-3),
+        result("a", 1, 4.0, 1e-3),
+        result("a", 0, 5.0, 3e-3),
+        result("a", 1, None, 3e-3),
+    ]
     (row,) = rate_costs(rows)
     assert row["cost"] == {1e-3: 0.0, 3e-3: math.inf}
     assert (row["loss"], row["seeds"], row["inner"]) == (3.5, 2, False)

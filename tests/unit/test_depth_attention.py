@@ -41,16 +41,21 @@ def model_of(rule, scramble=0.3, n_layer=2):
 def test_depth_attention_looks_where_its_weights_say(size):
     """α recomputed from the updates by the equation, block sums and all; each row sums to 1."""
     model, updates, x0 = model_of(f"attnres:size={size}"), [], []
-    hooks = [layer.get_submodule(name).register_forward_hook(
-        lambda module, given, out: updates.append(out[0] if isinstance(out, tuple) else out))
-        for layer in model.layers for name in ("attn", "mlp")]  # fmt: skip
+    hooks = [
+        layer.get_submodule(name).register_forward_hook(
+            lambda module, given, out: updates.append(out[0] if isinstance(out, tuple) else out)
+        )
+        for layer in model.layers
+        for name in ("attn", "mlp")
+    ]
     found = probes.depth_attention(model, IDX)
     for hook in hooks:
         hook.remove()
     x0 = model.token(IDX) + model.position(torch.arange(16))
     for reader, rule in enumerate([*model.rules, model.final_rule]):
-        done = [torch.stack(updates[i : min(i + size, reader)]).sum(0)
-                for i in range(0, reader, size)]  # fmt: skip
+        done = [
+            torch.stack(updates[i : min(i + size, reader)]).sum(0) for i in range(0, reader, size)
+        ]
         v = torch.stack([x0, *done])
         key = v / (v.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * rule.key_gain
         score = torch.exp(key @ rule.query)
@@ -142,8 +147,13 @@ def test_the_explorables_words():
 
 
 def test_the_script_and_python_agree(in_node):
-    cases = [[n, size, tilt, seeded] for n in (4, 8, 24) for size in ("1", "2", "4", "all")
-             for tilt in (0, 0.5, 6, -6) for seeded in (False, True)]  # fmt: skip
+    cases = [
+        [n, size, tilt, seeded]
+        for n in (4, 8, 24)
+        for size in ("1", "2", "4", "all")
+        for tilt in (0, 0.5, 6, -6)
+        for seeded in (False, True)
+    ]
     asked = in_node(
         "looking.js", "given.map(x => [lookingNumbers(...x), lookingSentence(...x)])", cases
     )
@@ -172,8 +182,10 @@ def test_a_map_of_weights_shows_them_where_they_are():
 
 def test_block_sizes_are_drawn_in_order_with_their_intervals():
     fig, ax = figures.canvas()
-    points = [{"size": 4, "difference": -0.1, "lo": -0.2, "hi": 0.0},
-              {"size": 1, "difference": -0.3, "lo": None, "hi": None}]  # fmt: skip
+    points = [
+        {"size": 4, "difference": -0.1, "lo": -0.2, "hi": 0.0},
+        {"size": 1, "difference": -0.3, "lo": None, "hi": None},
+    ]
     rival = {"difference": -0.05, "lo": None, "hi": None}
     figures.block_sizes(ax, points, {"denseformer": rival})
     lines = {line.get_label(): line.get_xydata().tolist() for line in ax.get_lines()}

@@ -41,9 +41,12 @@ def command(corpus, out, processes, **options):
 
 def start(*given, **options):
     return subprocess.Popen(
-        command(*given, **options), env={**os.environ, **ONE_THREAD}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        command(*given, **options),
+        env={**os.environ, **ONE_THREAD},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def run(*given, **options):
@@ -111,8 +114,12 @@ distributed.destroy_process_group()
 """
 # One graph for all blocks under DDP's and FSDP's hooks. Inductor itself, which takes two processes
 # most of a minute, and the loss's compilation know nothing of processes: tested in one.
-WAYS = ({"path": "eager"}, {"path": "eager", "micro_batch": 1}, {"path": "fast:recompute=layer"},
-        {"path": "compiled:loss=chunked"})  # fmt: skip
+WAYS = (
+    {"path": "eager"},
+    {"path": "eager", "micro_batch": 1},
+    {"path": "fast:recompute=layer"},
+    {"path": "compiled:loss=chunked"},
+)
 TURNS = [{"parallel": how, **way} for way in WAYS for how in STRATEGIES]
 
 
@@ -121,13 +128,25 @@ def pairs(tiny_corpus, tmp_path_factory):
     """The single run by two undisturbed processes, in every way: one pair, which joins once."""
     place = tmp_path_factory.mktemp("pairs")
     (place / "in_turn.py").write_text(IN_TURN)
-    given = {"rung": TINY, "rule": "review", "corpus": tiny_corpus, "tokenizer": "bpe:300",
-             "batch": 4, "steps": 12, "precision": "fp32"}  # fmt: skip
+    given = {
+        "rung": TINY,
+        "rule": "review",
+        "corpus": tiny_corpus,
+        "tokenizer": "bpe:300",
+        "batch": 4,
+        "steps": 12,
+        "precision": "fp32",
+    }
     turns = [(str(place / str(i)), options) for i, options in enumerate(TURNS)]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     words = [str(place / "in_turn.py"), *map(json.dumps, (given, turns))]
-    process = subprocess.run([sys.executable, *torchrun, *words], capture_output=True, text=True,
-                             env={**os.environ, **ONE_THREAD}, timeout=PATIENCE)  # fmt: skip
+    process = subprocess.run(
+        [sys.executable, *torchrun, *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **ONE_THREAD},
+        timeout=PATIENCE,
+    )
     assert process.returncode == 0, process.stderr
     return {tuple(options.values()): next(Path(out).iterdir()) for out, options in turns}
 
@@ -139,7 +158,10 @@ def test_two_processes_train_as_one(pairs, single, options):
     close(folder, single)
     told = json.loads((folder / "run.json").read_text())["provenance"]
     assert (told["processes"], told["parallel"], told["code_path"]) == (
-        2, options["parallel"], options["path"])  # fmt: skip
+        2,
+        options["parallel"],
+        options["path"],
+    )
     assert told["micro_batch"] == options.get("micro_batch", 2)
 
 
@@ -181,8 +203,11 @@ def test_one_process_deals_everything_to_itself():
 
 def test_every_process_is_dealt_equally_many():
     dealt = [list(World(rank, 3, "ddp").deal("abcd")) for rank in range(3)]
-    assert dealt == [[("a", True), ("d", True)], [("b", True), ("d", False)],
-                     [("c", True), ("d", False)]]  # fmt: skip
+    assert dealt == [
+        [("a", True), ("d", True)],
+        [("b", True), ("d", False)],
+        [("c", True), ("d", False)],
+    ]
     assert [World(rank, 2, "ddp").slice([1, 2, 3, 4]) for rank in range(2)] == [[1, 2], [3, 4]]
 
 

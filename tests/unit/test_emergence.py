@@ -55,14 +55,30 @@ def record(root, rule, seed, loss, lr=1e-3, budgets=None, **changes):
     folder = root / name
     folder.mkdir(parents=True)
     row = {
-        "id": name, "rung": "nano", "rule": rule, "values": "own", "loops": 1, "flavour": "gpt2",
-        "seed": seed, "protocol": "clean", "corpus": "fables", "tokenizer": "bpe:1024",
-        "precision": "fp32", "lr": lr, "batch": 8, "steps": 40, "status": "finished",
-        "val_loss": loss, "eval_shortened": False, "params": 1000, **changes,
-    }  # fmt: skip
+        "id": name,
+        "rung": "nano",
+        "rule": rule,
+        "values": "own",
+        "loops": 1,
+        "flavour": "gpt2",
+        "seed": seed,
+        "protocol": "clean",
+        "corpus": "fables",
+        "tokenizer": "bpe:1024",
+        "precision": "fp32",
+        "lr": lr,
+        "batch": 8,
+        "steps": 40,
+        "status": "finished",
+        "val_loss": loss,
+        "eval_shortened": False,
+        "params": 1000,
+        **changes,
+    }
     if budgets:
-        row["budgets"] = [{"steps": s, "val_loss": loss - s / 1e3, "status": "finished"}
-                          for s in budgets]  # fmt: skip
+        row["budgets"] = [
+            {"steps": s, "val_loss": loss - s / 1e3, "status": "finished"} for s in budgets
+        ]
     (folder / "result.json").write_text(json.dumps(row))
     run = {"corpus": "fables", "model": {"seq_len": 64}, "recipe": {"warmup": 2}}
     (folder / "run.json").write_text(json.dumps({"run": run}))
@@ -80,8 +96,9 @@ def test_measured_cells_by_hand(tmp_path):
         record(tmp_path / "c", "review", seed, 2.0, rung="mini")  # without its controls
     cells, left = measured(tmp_path)
     assert [(c.rung, c.steps, c.tokens) for c in cells] == [
-        ("nano", 20, 20 * 8 * 64), ("nano", 40, 40 * 8 * 64),
-    ]  # fmt: skip
+        ("nano", 20, 20 * 8 * 64),
+        ("nano", 40, 40 * 8 * 64),
+    ]
     assert cells[1].ratio == pytest.approx(40 * 8 * 64 / 1000)
     gap = cells[0].gaps["review", "standard"]
     d = np.array([-0.1, -0.1, -0.2])

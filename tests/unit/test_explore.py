@@ -44,20 +44,26 @@ from rrbook.explore import (
 
 RECORDED = [
     {
-        "rule": rule, "sublayers": n, "bias": bias, "seed": seed,
-        "steps": [0, 50, 100], "loss": [7.0, 6.0, 3.0 + n / 100 + seed / 10 - bias],
+        "rule": rule,
+        "sublayers": n,
+        "bias": bias,
+        "seed": seed,
+        "steps": [0, 50, 100],
+        "loss": [7.0, 6.0, 3.0 + n / 100 + seed / 10 - bias],
     }
     for rule, bias in (("review", 0), ("review-convex", 0), ("review-convex", -3))
     for n in (4, 16, 32)
     for seed in (0, 1)
-]  # fmt: skip
+]
 with (DATA / "published" / "review_residuals.csv").open() as file:
-    PUBLISHED = [r | {"seed": int(r["seed"]), "val_loss": float(r["val_loss"])}
-                 for r in csv.DictReader(file)]  # fmt: skip
+    PUBLISHED = [
+        r | {"seed": int(r["seed"]), "val_loss": float(r["val_loss"])} for r in csv.DictReader(file)
+    ]
 with (DATA / "published" / "claims.csv").open() as file:
     CLAIMS = list(csv.DictReader(file))
-JUDGED = {c["id"]: ("shown", [n % 2 == 0] * len(c["parts"].split(" | ")))
-          for n, c in enumerate(CLAIMS)}  # fmt: skip
+JUDGED = {
+    c["id"]: ("shown", [n % 2 == 0] * len(c["parts"].split(" | "))) for n, c in enumerate(CLAIMS)
+}
 STORY = json.loads((DATA / "measured" / "13_inside_the_gate" / "story.json").read_text())
 MADE = {
     "stream-share": stream_share,
@@ -189,9 +195,11 @@ def choices(data):
     """Every test with every correction, on some choices of sizes, baselines and levels."""
     for test, correction in itertools.product(TESTS, CORRECTIONS):
         for alpha, base, picked in (
-            (0.05, "both", list(data)), (0.1, "highway", ["60M", "590M"]),
-            (0.01, "standard", ["1B"]), (0.05, "both", []),
-        ):  # fmt: skip
+            (0.05, "both", list(data)),
+            (0.1, "highway", ["60M", "590M"]),
+            (0.01, "standard", ["1B"]),
+            (0.05, "both", []),
+        ):
             yield {"test": test, "correction": correction, "alpha": alpha, "baseline": base} | {
                 rung: rung in picked for rung in data
             }
@@ -208,8 +216,11 @@ def test_verdicts_are_what_scipy_finds():
         assert len(rows) == 10 and all(row["p"] == row["q"] for row in rows)
         return {(row["rung"], row["base"]): row["p"] for row in rows}
 
-    pairs = {(rung, base): (arms[base], arms["review"])
-             for rung, arms in data.items() for base in ("standard", "highway")}  # fmt: skip
+    pairs = {
+        (rung, base): (arms[base], arms["review"])
+        for rung, arms in data.items()
+        for base in ("standard", "highway")
+    }
     for key, (a, b) in pairs.items():
         assert p("welch")[key] == pytest.approx(st.ttest_ind(a, b, equal_var=False).pvalue)
         assert p("paired")[key] == pytest.approx(st.ttest_rel(a, b).pvalue)
@@ -249,8 +260,9 @@ def test_verdict_script_and_scipy_agree(in_node):
     found, tails = in_node(
         "evidence.js",
         "[given[1].map(v => [verdictNumbers(given[0], v), verdictSentence(given[0], v)]), "
-        "given[2].map(x => tTail(...x))]", [data, cases, points],
-    )  # fmt: skip
+        "given[2].map(x => tTail(...x))]",
+        [data, cases, points],
+    )
     for (rows, said), values in zip(found, cases, strict=True):
         assert said == verdict_sentence(data, values)
         for mine, expected in zip(rows, verdict_numbers(data, values), strict=True):
@@ -471,8 +483,9 @@ def test_lab_evidence_runs_the_real_tests(labs):
     from rrbook.explore import lab_evidence
 
     def shares(made):
-        found = re.search(r"in ([\d.]+) % of (\d+) studies.*?in ([\d.]+) %; .* in ([\d.]+) %",
-                          told(made))  # fmt: skip
+        found = re.search(
+            r"in ([\d.]+) % of (\d+) studies.*?in ([\d.]+) %; .* in ([\d.]+) %", told(made)
+        )
         return tuple(map(float, found.groups()))
 
     made = lab_evidence(400)

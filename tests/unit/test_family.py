@@ -30,10 +30,14 @@ def rms(x, gain=1.0):
 def branches(model):
     """(attention, its norm's gain, MLP, its norm's gain) of each block, as plain functions."""
     return [
-        (lambda x, layer=layer: layer.attn(x)[0], getattr(layer.attn_rule, "gain", 1.0),
-         layer.mlp, getattr(layer.mlp_rule, "gain", 1.0))
+        (
+            lambda x, layer=layer: layer.attn(x)[0],
+            getattr(layer.attn_rule, "gain", 1.0),
+            layer.mlp,
+            getattr(layer.mlp_rule, "gain", 1.0),
+        )
         for layer in model.layers
-    ]  # fmt: skip
+    ]
 
 
 def embedded(model):
@@ -133,8 +137,12 @@ def test_pushing_on_them_finds_what_their_sources_say(rule):
 
 
 def test_words_of_the_cards_differ_where_the_rules_do():
-    told = {(reads(f), writes(f)) for f in map(anatomy, ("standard", "parallel", "unet", "attnres",
-                                                       "orthogonal", "denseformer"))}  # fmt: skip
+    told = {
+        (reads(f), writes(f))
+        for f in map(
+            anatomy, ("standard", "parallel", "unet", "attnres", "orthogonal", "denseformer")
+        )
+    }
     assert len(told) == 6
 
 

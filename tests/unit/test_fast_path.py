@@ -101,9 +101,13 @@ def test_each_choice_of_a_path_is_made(monkeypatch):
 
 
 # The slow ones are of a kind with those of the fifty steps above.
-COMPILED = ["hyper-connections", *(
-    pytest.param(rule, marks=pytest.mark.slow)
-    for rule in ("standard", "review", "review-convex", "state-gate", "attnres"))]  # fmt: skip
+COMPILED = [
+    "hyper-connections",
+    *(
+        pytest.param(rule, marks=pytest.mark.slow)
+        for rule in ("standard", "review", "review-convex", "state-gate", "attnres")
+    ),
+]
 
 
 @pytest.mark.parametrize("rule", COMPILED)

@@ -34,8 +34,11 @@ KNOWN = {
     "state-gate": {"gate": {"state": "normalised"}, "coefficient": 0.5},
     "update-gate": {"gate": {"update": "normalised"}, "coefficient": 0.5},
     "review": {
-        "family": "gate", "gate": {"state": "normalised", "update": "normalised"},
-        "coefficient": 0.5, "carry": 1, "channels": "each channel",
+        "family": "gate",
+        "gate": {"state": "normalised", "update": "normalised"},
+        "coefficient": 0.5,
+        "carry": 1,
+        "channels": "each channel",
     },
     "review:granularity=scalar": {"channels": "one"},
     "review:inputs=update": {"gate": {"update": "normalised"}},
@@ -45,7 +48,7 @@ KNOWN = {
     "denseformer": {"family": "look-back", "mixes": "write", "norm": "read"},
     "attnres": {"family": "look-back", "mixes": "read", "norm": "read"},
     "hyper-connections": {"family": "streams", "streams": 4, "norm": "read"},
-}  # fmt: skip
+}
 KNOWN_VALUES = {
     "own": {"first": 0, "own": 1, "blocks": []},
     "identity": {"first": 0.5, "own": 0.5, "blocks": [2, 3, 4], "learned": False},
@@ -212,8 +215,16 @@ def test_the_explorable_begins_where_it_is_told():
 
 
 def _row(arm, gap, holm, baseline="standard", **more):
-    row = {"arm": arm, "baseline": baseline, "difference": gap, "holm": holm, "lo": None,
-           "hi": None, "diverged": [], "notes": []}  # fmt: skip
+    row = {
+        "arm": arm,
+        "baseline": baseline,
+        "difference": gap,
+        "holm": holm,
+        "lo": None,
+        "hi": None,
+        "diverged": [],
+        "notes": [],
+    }
     return row | ({} if gap is None else {"lo": gap - 0.05, "hi": gap + 0.05}) | more
 
 
@@ -222,10 +233,13 @@ def test_ranking_fills_only_what_survives_the_correction():
     from rrbook import figures
 
     rows = [
-        _row("standard", None, None, None), _row("review", -0.1, 0.01), _row("highway", 0.02, 0.6),
-        _row("deepnorm", 1.7, 0.01), _row("rezero", 0.7, 0.2),
+        _row("standard", None, None, None),
+        _row("review", -0.1, 0.01),
+        _row("highway", 0.02, 0.6),
+        _row("deepnorm", 1.7, 0.01),
+        _row("rezero", 0.7, 0.2),
         _row("gtrxl", None, None, diverged=[0, 1]),
-    ]  # fmt: skip
+    ]
     order = [row["arm"] for row in rows]
     families = dict.fromkeys(order, "gate")
     _, ax = figures.canvas()
@@ -255,7 +269,19 @@ def test_the_recorded_table_holds_every_registered_rule_at_three_paired_seeds():
     assert names - set(seeds) == {("residual", name) for name in later}
     assert all(found == {0, 1, 2} for found in seeds.values())
     # one protocol, one text, one budget, one learning rate: nothing but the arm differs
-    same = ("rung", "protocol", "corpus", "corpus_id", "tokenizer", "steps", "batch", "lr",
-            "precision", "tokens", "loops", "flavour")  # fmt: skip
+    same = (
+        "rung",
+        "protocol",
+        "corpus",
+        "corpus_id",
+        "tokenizer",
+        "steps",
+        "batch",
+        "lr",
+        "precision",
+        "tokens",
+        "loops",
+        "flavour",
+    )
     assert all(len({json.dumps(row.get(key)) for row in rows}) == 1 for key in same)
     assert {row["rule"] for row in rows if row["values"] != "own"} == {"standard"}

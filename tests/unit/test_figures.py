@@ -194,10 +194,20 @@ def row(rule, seed, loss):
     fields = dict.fromkeys(("protocol", "corpus", "tokenizer", "flavour", "precision"), "x")
     status = "diverged" if loss is None else "finished"
     return {
-        **fields, "id": f"{rule}{seed}", "rung": "nano", "rule": rule, "values": "own", "loops": 1,
-        "batch": 8, "steps": 10, "lr": 0.1, "seed": seed, "val_loss": loss, "status": status,
+        **fields,
+        "id": f"{rule}{seed}",
+        "rung": "nano",
+        "rule": rule,
+        "values": "own",
+        "loops": 1,
+        "batch": 8,
+        "steps": 10,
+        "lr": 0.1,
+        "seed": seed,
+        "val_loss": loss,
+        "status": status,
         "eval_shortened": False,
-    }  # fmt: skip
+    }
 
 
 def test_paired_differences_draws_the_table(ax):
@@ -305,8 +315,9 @@ def test_values_by_size_draw_every_run_and_the_means(ax):
     drawn = lines(ax)
     assert [y for _, y in drawn["review"]] == [2.0, 4.0]
     assert [y for _, y in drawn["standard"]] == [2.0, 0.5]
-    dots = sorted(y for one in ax.get_lines() if one.get_linestyle() == "None"
-                  for y in one.get_ydata())  # fmt: skip
+    dots = sorted(
+        y for one in ax.get_lines() if one.get_linestyle() == "None" for y in one.get_ydata()
+    )
     assert dots == [0.0, 1.0, 1.0, 2.0, 3.0, 4.0] and {"review", "standard"} <= set(words(ax))
 
 
@@ -324,8 +335,10 @@ def test_simulated_tests_count_the_four_corners(ax):
 
 
 def test_gap_bands_draw_every_mean_and_interval(ax):
-    rows = [{"first": 1, "last": 9, "mean": 0.2, "lo": 0.1, "hi": 0.3},
-            {"first": 11, "last": 19, "mean": -0.2, "lo": -0.4, "hi": 0.0}]  # fmt: skip
+    rows = [
+        {"first": 1, "last": 9, "mean": 0.2, "lo": 0.1, "hi": 0.3},
+        {"first": 11, "last": 19, "mean": -0.2, "lo": -0.4, "hi": 0.0},
+    ]
     figures.gap_bands(ax, {"review": rows}, "constant ½")
     assert lines(ax) == {"review": [[5, 0.2], [15, -0.2]]}
     bars = [line.get_ydata() for line in ax.get_lines() if len(set(line.get_xdata())) == 1]

@@ -44,8 +44,10 @@ def test_the_top_of_the_package_is_what_a_reader_sees():
     assert entries - {"py.typed"} == named | {"__init__.py", "stats"}
 
 
-@pytest.mark.parametrize("words", [["--help"], ["plan", "--help"], ["sweep", "--help"],
-                                   ["table", "."], ["train", "--rung"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["plan", "--help"], ["sweep", "--help"], ["table", "."], ["train", "--rung"]],
+)
 def test_small_verbs_load_no_torch(words, tmp_path):
     """Importing torch takes a second: help, a table and a mistyped word do without."""
     code = (

@@ -39,8 +39,9 @@ def model_of(rule="review", body="nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
     return model
 
 
-@pytest.mark.parametrize("rule", ["review", "review:groups=2", "review:rank=4", "state-gate",
-                                  "update-gate", "highway"])  # fmt: skip
+@pytest.mark.parametrize(
+    "rule", ["review", "review:groups=2", "review:rank=4", "state-gate", "update-gate", "highway"]
+)
 def test_the_two_parts_and_the_bias_are_the_logit(rule):
     gate = model_of(rule).rules[1]
     h, u = torch.randn(2, 3, 5, 16, generator=torch.Generator().manual_seed(2)).double() * 3
@@ -216,8 +217,9 @@ def test_correlations_against_scipy_and_their_nulls():
 
 def test_a_report_is_plain_and_adds_up():
     rng = np.random.default_rng(0)
-    tokens = SimpleNamespace(train=rng.integers(0, 70, 900), valid=rng.integers(0, 70, 400),
-                             vocab_size=70)  # fmt: skip
+    tokens = SimpleNamespace(
+        train=rng.integers(0, 70, 900), valid=rng.integers(0, 70, 400), vocab_size=70
+    )
     found = json.loads(json.dumps(gates.report(model_of(), tokens, 9)))
     assert len(found["sublayers"]) == 4 and len(found["costs"]) == 9
     for row in found["sublayers"]:
@@ -240,10 +242,18 @@ def test_loops_are_refused():
 
 
 ROWS = [
-    {"kind": kind, "mean": 0.4, "quantiles": [0.1, 0.2, 0.4, 0.5, 0.9], "values": [0.1, 0.3],
-     "by_fifth": [0.3, 0.4, 0.5], "channel": 0.25, "token": 0.05, "both": 0.7}
+    {
+        "kind": kind,
+        "mean": 0.4,
+        "quantiles": [0.1, 0.2, 0.4, 0.5, 0.9],
+        "values": [0.1, 0.3],
+        "by_fifth": [0.3, 0.4, 0.5],
+        "channel": 0.25,
+        "token": 0.05,
+        "both": 0.7,
+    }
     for kind in ("attn", "mlp", "attn")
-]  # fmt: skip
+]
 
 
 def test_figures_draw_what_they_are_given():
@@ -309,9 +319,12 @@ def test_strip_words_stay_in_order_and_within_the_width(in_node):
 def test_the_script_and_python_agree(in_node):
     data = strip_data(STORY)
     cases = [[s, below] for s in range(1, len(data["kinds"]) + 1) for below in ("saved", "loss")]
-    asked = in_node("strip.js", "given[1].map(([s, below]) => "
-                    "[stripNumbers(given[0], s, below), stripSentence(given[0], s, below)])",
-                    [data, cases])  # fmt: skip
+    asked = in_node(
+        "strip.js",
+        "given[1].map(([s, below]) => "
+        "[stripNumbers(given[0], s, below), stripSentence(given[0], s, below)])",
+        [data, cases],
+    )
     for (numbers, said), case in zip(asked, cases, strict=True):
         assert numbers == pytest.approx(strip_numbers(data, *case))
         assert said == strip_sentence(data, *case)

@@ -89,9 +89,16 @@ def model_gradients(model):
     return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
 
 
-@pytest.mark.parametrize("rule", ["review", *(
-    pytest.param(rule, marks=pytest.mark.slow)
-    for rule in ("review-convex", "state-gate", "update-gate:gain=1"))])  # fmt: skip
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "review",
+        *(
+            pytest.param(rule, marks=pytest.mark.slow)
+            for rule in ("review-convex", "state-gate", "update-gate:gain=1")
+        ),
+    ],
+)
 def test_models_take_the_kernel_and_compile_around_it(rule, monkeypatch):
     model = gated_model(rule)
     expected = model_gradients(model)

@@ -53,8 +53,11 @@ def test_the_verdicts_are_those_of_their_numbers():
     mean, low, high = values(number("mini_arms: review - constant"))
     assert high < 0  # "holds in small nets"
     assert values(number("mini_arms: review - constant, steps 1-30"))[1] > 0  # "behind at first"
-    for name in ("mini_arms: review - state-gate", "published size at equal training",
-                 "05_value_residual: standard + identity - standard"):  # fmt: skip
+    for name in (
+        "mini_arms: review - state-gate",
+        "published size at equal training",
+        "05_value_residual: standard + identity - standard",
+    ):
         mean, low, high = values(number(name))
         assert low < 0 < high  # "not shown", "cannot be told", "a direction"
     least, most = values(number("06_looped_transformers: lr 0.004 of scaled:reference=2"))

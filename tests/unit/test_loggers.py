@@ -114,9 +114,13 @@ def test_a_failing_log_is_said_once_and_the_run_goes_on(run, tmp_path, monkeypat
     assert result_of(folder)["weights_sha256"] == plain["weights_sha256"]
 
 
-@pytest.mark.parametrize(("name", "words"), [
-    ("tensorbord", "did you mean tensorboard"), ("wandb", "pip install wandb"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("tensorbord", "did you mean tensorboard"),
+        ("wandb", "pip install wandb"),
+    ],
+)
 def test_what_is_not_there_is_refused_before_anything_is_made(
     run, tmp_path, monkeypatch, name, words
 ):

@@ -177,8 +177,20 @@ def table(argv, capsys):
 
 
 def test_the_command_in_every_form(long_csv, tmp_path, capsys):
-    words = [long_csv, "--loss", "val/loss", "--arm", "model", "--seed", "seed", "--step", "step",
-             "--baseline", "base", "--paired"]  # fmt: skip
+    words = [
+        long_csv,
+        "--loss",
+        "val/loss",
+        "--arm",
+        "model",
+        "--seed",
+        "seed",
+        "--step",
+        "step",
+        "--baseline",
+        "base",
+        "--paired",
+    ]
     rows = json.loads(table([*words, "--json"], capsys))
     assert [row["arm"] for row in rows] == ["base", "gate", "wide"]
     lines = list(csv.DictReader(io.StringIO(table([*words, "--csv"], capsys))))
@@ -189,8 +201,9 @@ def test_the_command_in_every_form(long_csv, tmp_path, capsys):
     table([*words, "--figure", figure], capsys)
     drawn = ElementTree.fromstring(figure.read_text())
     marks = [e.get("class") for e in drawn.iter() if (e.get("class") or "").startswith("mark")]
-    assert len(marks) == 2 and [m == "mark sure" for m in marks] == [r["holm"] < 0.05
-                                                                    for r in rows[1:]]  # fmt: skip
+    assert len(marks) == 2 and [m == "mark sure" for m in marks] == [
+        r["holm"] < 0.05 for r in rows[1:]
+    ]
     dots = [e for e in drawn.iter() if e.get("class") == "seed"]
     assert len(dots) == sum(len(row["differences"]) for row in rows)
 
@@ -207,8 +220,19 @@ def test_the_command_in_every_form(long_csv, tmp_path, capsys):
     ],
 )
 def test_bad_words_are_one_line(more, says, long_csv, capsys):
-    words = ["--loss", "val/loss", "--arm", "model", "--seed", "seed", "--step", "step",
-             "--baseline", "base", *more]  # fmt: skip
+    words = [
+        "--loss",
+        "val/loss",
+        "--arm",
+        "model",
+        "--seed",
+        "seed",
+        "--step",
+        "step",
+        "--baseline",
+        "base",
+        *more,
+    ]
     assert cli.main(["table", str(long_csv), *words]) == 2
     told = capsys.readouterr().err
     assert told.count("\n") == 1 and re.search(says, told)
@@ -279,10 +303,15 @@ def test_power_beforehand(capsys):
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [("--sd 1", "--effect, --seeds"), ("--sd -1 --seeds 3", "sd must be"), ("--seeds 3", "--sd"),
-     ("--sd 1 --seeds 1", "integer ≥ 2"), ("--sd 1 --effect 0", "gap must not be 0"),
-     ("--sd 1 --seeds 3 --comparisons 0", "comparisons must be")],
-)  # fmt: skip
+    [
+        ("--sd 1", "--effect, --seeds"),
+        ("--sd -1 --seeds 3", "sd must be"),
+        ("--seeds 3", "--sd"),
+        ("--sd 1 --seeds 1", "integer ≥ 2"),
+        ("--sd 1 --effect 0", "gap must not be 0"),
+        ("--sd 1 --seeds 3 --comparisons 0", "comparisons must be"),
+    ],
+)
 def test_a_plan_without_sense_is_one_line(words, says, capsys):
     assert cli.main(["power", *words.split()]) == 2
     told = capsys.readouterr().err

@@ -335,9 +335,13 @@ def test_the_first_step_moves_the_blocks_by_their_own_rate(begun):
     moved = {}
     for depth_lr in (False, True):
         before, after = (
-            dict(begun(taken, rule="standard", depth_lr=depth_lr, lr=1e-3)[1].model
-                 .named_parameters()) for taken in (0, 1)
-        )  # fmt: skip
+            dict(
+                begun(taken, rule="standard", depth_lr=depth_lr, lr=1e-3)[
+                    1
+                ].model.named_parameters()
+            )
+            for taken in (0, 1)
+        )
         moved[depth_lr] = {name: after[name].detach() - p.detach() for name, p in before.items()}
     for name, step in moved[False].items():
         if name.endswith("gain"):  # starts at 1, is not decayed, and has a gradient of some size

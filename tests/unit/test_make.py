@@ -41,8 +41,13 @@ def make(checkout: Path, *words: str) -> tuple[int, str, list[str]]:
     """Exit code, output, and what each Python was called with."""
     said = checkout / "said"
     said.unlink(missing_ok=True)
-    done = subprocess.run(["make", *words, f"PYTHON={checkout}/python3"], cwd=checkout, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+    done = subprocess.run(
+        ["make", *words, f"PYTHON={checkout}/python3"],
+        cwd=checkout,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     calls = said.read_text().splitlines() if said.exists() else []
     return done.returncode, done.stdout, calls
 

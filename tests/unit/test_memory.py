@@ -37,11 +37,17 @@ def allocated(config, path, micro, batch):
     return held, most, step
 
 
-@pytest.mark.parametrize(("rule", "values", "path", "micro"), [
-    ("review", "own", "reference", 4), ("review", "own", "fast", 4),
-    ("review", "own", "fast:recompute=layer", 8), ("review:rank=8", "identity", "eager", 4),
-    ("attnres", "own", "eager:precision=fp32", 8), ("standard", "own", "fast:loss=whole", 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rule", "values", "path", "micro"),
+    [
+        ("review", "own", "reference", 4),
+        ("review", "own", "fast", 4),
+        ("review", "own", "fast:recompute=layer", 8),
+        ("review:rank=8", "identity", "eager", 4),
+        ("attnres", "own", "eager:precision=fp32", 8),
+        ("standard", "own", "fast:loss=whole", 2),
+    ],
+)
 def test_the_peak_is_the_allocators(rule, values, path, micro):
     """Within 3 %: a kernel's own temporaries are all that the count cannot see."""
     config = replace(SHAPE, rule=rule, values=values)
@@ -106,15 +112,23 @@ def test_unfused_adamw_on_a_gpu_works_on_a_whole_group_at_once():
     assert plain["context"] == memory.CONTEXT["cuda"]
 
 
-@pytest.mark.parametrize("rule", [
-    pytest.param(rule, marks=[] if rule in ("review", "hyper-connections") else pytest.mark.slow)
-    for rule in REGISTRY["residual"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pytest.param(
+            rule, marks=[] if rule in ("review", "hyper-connections") else pytest.mark.slow
+        )
+        for rule in REGISTRY["residual"]
+    ],
+)
 def test_a_deep_models_memory_is_counted_on_two_blocks(rule):
     """To the byte what all of its blocks come to, wherever the peak is."""
     config, recipe = replace(SHAPE, n_layer=4, rule=rule), ladder.recipe("nano", batch=8)
     for path, micro, device in (
-        ("reference", 8, "cuda"), ("fast", 2, "cuda"), ("fast:recompute=layer", 1, "cpu"),
-    ):  # fmt: skip
+        ("reference", 8, "cuda"),
+        ("fast", 2, "cuda"),
+        ("fast:recompute=layer", 1, "cpu"),
+    ):
         given = config, parse_backend(path), micro, device, recipe
         assert memory.stacked(*given) == memory.predict(*given)["total"], path
 

@@ -17,8 +17,14 @@ from rr.training.optimizer import check_optimizer, step_flops
 from rr.training.step import OptimizerStep
 
 SHAPE = {"vocab_size": 60, "n_layer": 2, "n_head": 2, "d_model": 32, "d_ff": 64, "seq_len": 8}
-MATRICES = ("attn.qkv.weight", "attn.out.weight", "mlp.up.weight", "mlp.down.weight",
-            "attn_rule.weight", "mlp_rule.weight")  # fmt: skip
+MATRICES = (
+    "attn.qkv.weight",
+    "attn.out.weight",
+    "mlp.up.weight",
+    "mlp.down.weight",
+    "attn_rule.weight",
+    "mlp_rule.weight",
+)
 
 
 def stepped(optimizer, **recipe):
@@ -28,9 +34,12 @@ def stepped(optimizer, **recipe):
         for p in model.parameters():
             p += 0.02 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
     settings = {"weight_decay": 0.0, "precision": "fp32", "optimizer": optimizer} | recipe
-    step = OptimizerStep(model, Recipe(10, 4, 1e-2, 1, **settings),
-                         parse_backend("reference:precision=fp32"),
-                torch.device("cpu"))  # fmt: skip
+    step = OptimizerStep(
+        model,
+        Recipe(10, 4, 1e-2, 1, **settings),
+        parse_backend("reference:precision=fp32"),
+        torch.device("cpu"),
+    )
     step.set_rate(1e-2)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     x = torch.randint(60, (4, 8), generator=torch.Generator().manual_seed(2))
@@ -56,8 +65,7 @@ def test_the_blocks_matrices_move_by_their_gradients_orthogonal_factor():
 def test_the_rest_moves_as_under_adamw():
     before, after, _, _ = stepped("muon")
     _, plain, _, _ = stepped("adamw")
-    rest = [name for name in before
-            if not (name.startswith("layers.") and name.endswith(MATRICES))]  # fmt: skip
+    rest = [name for name in before if not (name.startswith("layers.") and name.endswith(MATRICES))]
     assert {"token.weight", "position.weight", "layers.0.mlp_rule.gain"} <= set(rest)
     for name in before:
         assert torch.equal(after[name], plain[name]) == (name in rest), name
@@ -163,7 +171,10 @@ def test_its_memory_is_counted():
         name: memory.predict(config, path, 4, recipe=Recipe(10, 4, 1e-2, 1, optimizer=name))
         for name in ("adamw", "muon")
     }
-    held = sum(p.numel() for name, p in Model(config).named_parameters()
-               if name.startswith("layers.") and name.endswith(MATRICES))  # fmt: skip
+    held = sum(
+        p.numel()
+        for name, p in Model(config).named_parameters()
+        if name.startswith("layers.") and name.endswith(MATRICES)
+    )
     # AdamW also counts the steps of each parameter, a float each
     assert of["adamw"]["moments"] - of["muon"]["moments"] == 4 * held + 4 * 2 * len(MATRICES)

@@ -148,10 +148,16 @@ def test_each_change_is_made_and_threads_are_put_back(small):
     plain, losses = trained(run, tokens.train)
     bits = {"plain": weights_sha256(plain)}
     changes = {
-        "shuffle": Change(shuffle=1), "nudge": Change(nudge=1), "micro": Change(micro=1),
-        "tf32": Change(tf32=True), "bf16": Change(path="eager"), "double": Change(double=True),
-        "init": Change(init=1), "batches": Change(batches=1), "math": Change(attention="math"),
-    }  # fmt: skip
+        "shuffle": Change(shuffle=1),
+        "nudge": Change(nudge=1),
+        "micro": Change(micro=1),
+        "tf32": Change(tf32=True),
+        "bf16": Change(path="eager"),
+        "double": Change(double=True),
+        "init": Change(init=1),
+        "batches": Change(batches=1),
+        "math": Change(attention="math"),
+    }
     near = {"shuffle", "nudge", "micro", "double", "math"}
     for name, change in changes.items():
         model, changed = trained(run, tokens.train, change)

@@ -123,8 +123,9 @@ def test_whole_and_chunked_loss_are_the_same(dtype):
     )
 
 
-@pytest.mark.parametrize(("loss", "sizes"), [
-    ("chunked", [1024, 1024, 452]), ("fused", [2048, 452])])  # fmt: skip
+@pytest.mark.parametrize(
+    ("loss", "sizes"), [("chunked", [1024, 1024, 452]), ("fused", [2048, 452])]
+)
 def test_tokens_at_once_where_nobody_says_how_many(loss, sizes, monkeypatch):
     seen = []
     for name in ("_softmax", "_softmax_at_once"):

@@ -96,9 +96,12 @@ BESIDE = [
     ("k = 1\ndef f(u): return k * u", "k = 2\ndef f(u): return k * u", "return state + f(u)"),
     ("class A:\n    c = 1", "class A:\n    c = 2", "return state + A.c * u"),
     ("def f(u, c=1): return c * u", "def f(u, c=2): return c * u", "return state + f(u)"),
-    ("def f(c): return lambda u: c * u\ng = f(1)", "def f(c): return lambda u: c * u\ng = f(2)",
-     "return state + g(u)"),
-]  # fmt: skip
+    (
+        "def f(c): return lambda u: c * u\ng = f(1)",
+        "def f(c): return lambda u: c * u\ng = f(2)",
+        "return state + g(u)",
+    ),
+]
 
 
 @pytest.mark.parametrize(("before", "after", "write"), BESIDE)
@@ -117,8 +120,9 @@ def test_the_class_that_it_derives_from_is_in_the_id():
             "import rr\nclass Base(rr.Rule):\n    equation = source = 'x'\n"
             f"    def write(self, state, u):\n        return state + {c} * u\n"
             "@rr.register('mine')\nclass Mine(Base):\n"
-            "    def write(self, state, u):\n        return super().write(state, u)\n", space,
-        )  # fmt: skip
+            "    def write(self, state, u):\n        return super().write(state, u)\n",
+            space,
+        )
         ids.append(plan().id)
     shipped = type("Mine", (REGISTRY["residual"]["review"],), {"__module__": "__main__"})
     rr.register("mine")(shipped)
@@ -145,25 +149,30 @@ def test_options_count_by_their_defaults_and_not_by_their_words():
         space = {"__name__": "__main__", "Review": REGISTRY["residual"]["review"]}
         exec(
             "import rr\n@rr.register('mine')\nclass Mine(Review):\n    options = Review.options | "
-            f"{{'bias': rr.residual.Option({bias}, 'b')}}", space,
-        )  # fmt: skip
+            f"{{'bias': rr.residual.Option({bias}, 'b')}}",
+            space,
+        )
         ids[bias] = plan().id
     assert ids[0.0] != ids[-3.0]
 
 
 def test_an_id_does_not_depend_on_the_process():
     code = CLASS.format(
-        write="return state + (0.5 if 'a' in {'a', 'b', 'c'} else 1) * u", before="",
+        write="return state + (0.5 if 'a' in {'a', 'b', 'c'} else 1) * u",
+        before="",
         attributes="names = frozenset(['x', 'y', 'z'])",
-    )  # fmt: skip
+    )
     code += f"\nprint(rr.plan({BODY!r}, 'mine', steps=2, batch=2).id)"
     told = {
         subprocess.run(
-            [sys.executable, "-c", code], check=True, text=True, capture_output=True,
+            [sys.executable, "-c", code],
+            check=True,
+            text=True,
+            capture_output=True,
             env={"PYTHONHASHSEED": seed, "PATH": "", "HOME": "/"},
         ).stdout
         for seed in ("1", "2")
-    }  # fmt: skip
+    }
     assert len(told) == 1
 
 

@@ -47,8 +47,16 @@ def test_a_notebook_as_it_is_stored_passes(shell):
     assert shell(CHECK) is None  # the cell alone, again: steps is derived by now
 
 
-GOOD = ['tier = "colab"', "depths = [4]", "lr = 1", "seeds = [0, 1]", "steps = 12", "depths = []",
-        'corpus = "file:my.txt"', "decay = True"]  # fmt: skip
+GOOD = [
+    'tier = "colab"',
+    "depths = [4]",
+    "lr = 1",
+    "seeds = [0, 1]",
+    "steps = 12",
+    "depths = []",
+    'corpus = "file:my.txt"',
+    "decay = True",
+]
 BAD = {
     'tier = "smok"': "unknown tier 'smok': did you mean smoke? expected one of: colab, smoke",
     "tier = 3": 'parameter tier must be text, got 3; papermill takes text as it is by -r tier "3"',
@@ -70,7 +78,7 @@ BAD = {
     "decay, depths, lr, seeds, steps, tier",
     "xyz = float('nan')": "unknown parameter 'xyz': expected one of: corpus, decay, depths, lr, "
     "seeds, steps, tier",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("line", GOOD)
@@ -104,12 +112,18 @@ def test_without_a_kernel_the_tier_is_checked():
 # ---- papermill ---------------------------------------------------------------------------------
 
 PAPERMILL = [
-    ("03_depth_stability", ["-p", "seeds", "[0, 1, 2]"],
-     "BadParameter: parameter seeds must be a list of integers, got '[0, 1, 2]'; papermill takes a "
-     'list by -y "seeds: [0, 1, 2]"'),
-    ("09_scaling_run", ["-p", "step", "3"],
-     "BadParameter: unknown parameter 'step': did you mean steps"),
-]  # fmt: skip
+    (
+        "03_depth_stability",
+        ["-p", "seeds", "[0, 1, 2]"],
+        "BadParameter: parameter seeds must be a list of integers, got '[0, 1, 2]'; papermill "
+        'takes a list by -y "seeds: [0, 1, 2]"',
+    ),
+    (
+        "09_scaling_run",
+        ["-p", "step", "3"],
+        "BadParameter: unknown parameter 'step': did you mean steps",
+    ),
+]
 
 
 @pytest.mark.parametrize(("name", "words", "said"), PAPERMILL, ids=[p[0] for p in PAPERMILL])
@@ -122,7 +136,12 @@ def test_papermill_ends_with_that_line(tmp_path, name, words, said):
     notebook["cells"] = cells[: at + 1]
     (tmp_path / "in.ipynb").write_text(json.dumps(notebook))
     command = [sys.executable, "-m", "papermill", "--no-progress-bar", "in.ipynb", "out.ipynb"]
-    done = subprocess.run([*command, *words], cwd=tmp_path, capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'book'}"})  # fmt: skip
+    done = subprocess.run(
+        [*command, *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'book'}"},
+    )
     assert done.returncode != 0
     assert done.stderr.strip().splitlines()[-1].startswith(said)

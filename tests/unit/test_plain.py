@@ -97,8 +97,10 @@ def test_no_markup_of_myst_is_left_in_any_chapter(path, executed, judge):
     assert not left
     assert ("not yet run" in prose(made)) == (not executed)
     # the code is the same, but for one cell that brings the recorded values
-    code = [[one.source for one in some.cells if one.cell_type == "code"
-             and one.id != "plain-recorded"] for some in (notebook, made)]  # fmt: skip
+    code = [
+        [one.source for one in some.cells if one.cell_type == "code" and one.id != "plain-recorded"]
+        for some in (notebook, made)
+    ]
     assert code[0] == code[1]
     assert not [text for text in code[0] if "myst_nb" in text]
 
@@ -142,71 +144,101 @@ SITE = "https://someone.github.io/fork"
 PAPER = "https://arxiv.org/abs/2606.31859"
 
 
-@pytest.mark.parametrize(("myst", "standard"), [
-    ("It grew {glue:text}`a:.1f` times.", "It grew 1.2 times."),
-    ("It grew\n{glue:text}`a:.0f`. So.", "It grew 1. So."),  # never a list
-    ("`{glue:text}` is code", "`{glue:text}` is code"),
-    ("| a |\n|---|\n| {glue:text}`a:.2f` |", "| a |\n|---|\n| 1.23 |"),
-    ("- one\n- {glue:text}`a:+.1f`", "- one\n- +1.2"),
-    ("> a\n> {glue:text}`a:.1f` b", "> a 1.2 b"),
-    ("{glue:text}`word`", r"two \* three"),
-    ("{cite:t}`residual2026` and {cite:p}`residual2026`",
-     f"[Kramer (2026)]({PAPER}) and ([Kramer, 2026]({PAPER}))"),
-    ("{quoted}`about 7 % <residual2026>`", f"about 7 % ([Kramer, 2026]({PAPER}))"),
-    ("Some {term}`arms <arm>`, one {term}`block`", "Some arms, one block"),
-    ("(a-label)=\n## Title", "## Title"),
-    ("% a comment\n\nText", "Text"),
-    ("[words](01_residual_stream.ipynb), [more](../book/notation.md)", "words, more"),
-    ("[out](https://example.org)", "[out](https://example.org)"),
-    ("{download}`f.sh <../book/ready/f.sh>`", "`f.sh`"),
-    (":::{admonition} What *to* see\n:class: rr-see\nOne\n\ntwo.\n:::\nAfter.",
-     "> **What *to* see**\n>\n> One\n>\n> two.\n\nAfter."),
-    ("```{note}\nOne.\n```", "> **Note**\n>\n> One."),
-    (":::{note} One.\n:::", "> **Note**\n>\n> One."),
-    ("::::{tip}\n:::{warning}\nA\n:::\n::::", "> **Tip**\n>\n> > **Warning**\n> >\n> > A"),
-    (":::{dropdown} How `sure`?\nBody.\n:::",
-     "<details>\n<summary>How <code>sure</code>?</summary>\n\nBody.\n\n</details>"),
-    ("$$\nx\n$$ (eq-own)\n\nSee {eq}`eq-own`.", "$$\nx \\tag{6.1}\n$$\n\nSee (6.1)."),
-    (":::{note}\n$a\n\\cdot b$ and\n\n$$\nx\ny\n$$\n:::",
-     "> **Note**\n>\n> $a \\cdot b$ and\n>\n> $$x y$$"),
-    ("```python\n{glue:text}`a`\n:::\n```", "```python\n{glue:text}`a`\n:::\n```"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("myst", "standard"),
+    [
+        ("It grew {glue:text}`a:.1f` times.", "It grew 1.2 times."),
+        ("It grew\n{glue:text}`a:.0f`. So.", "It grew 1. So."),  # never a list
+        ("`{glue:text}` is code", "`{glue:text}` is code"),
+        ("| a |\n|---|\n| {glue:text}`a:.2f` |", "| a |\n|---|\n| 1.23 |"),
+        ("- one\n- {glue:text}`a:+.1f`", "- one\n- +1.2"),
+        ("> a\n> {glue:text}`a:.1f` b", "> a 1.2 b"),
+        ("{glue:text}`word`", r"two \* three"),
+        (
+            "{cite:t}`residual2026` and {cite:p}`residual2026`",
+            f"[Kramer (2026)]({PAPER}) and ([Kramer, 2026]({PAPER}))",
+        ),
+        ("{quoted}`about 7 % <residual2026>`", f"about 7 % ([Kramer, 2026]({PAPER}))"),
+        ("Some {term}`arms <arm>`, one {term}`block`", "Some arms, one block"),
+        ("(a-label)=\n## Title", "## Title"),
+        ("% a comment\n\nText", "Text"),
+        ("[words](01_residual_stream.ipynb), [more](../book/notation.md)", "words, more"),
+        ("[out](https://example.org)", "[out](https://example.org)"),
+        ("{download}`f.sh <../book/ready/f.sh>`", "`f.sh`"),
+        (
+            ":::{admonition} What *to* see\n:class: rr-see\nOne\n\ntwo.\n:::\nAfter.",
+            "> **What *to* see**\n>\n> One\n>\n> two.\n\nAfter.",
+        ),
+        ("```{note}\nOne.\n```", "> **Note**\n>\n> One."),
+        (":::{note} One.\n:::", "> **Note**\n>\n> One."),
+        ("::::{tip}\n:::{warning}\nA\n:::\n::::", "> **Tip**\n>\n> > **Warning**\n> >\n> > A"),
+        (
+            ":::{dropdown} How `sure`?\nBody.\n:::",
+            "<details>\n<summary>How <code>sure</code>?</summary>\n\nBody.\n\n</details>",
+        ),
+        ("$$\nx\n$$ (eq-own)\n\nSee {eq}`eq-own`.", "$$\nx \\tag{6.1}\n$$\n\nSee (6.1)."),
+        (
+            ":::{note}\n$a\n\\cdot b$ and\n\n$$\nx\ny\n$$\n:::",
+            "> **Note**\n>\n> $a \\cdot b$ and\n>\n> $$x y$$",
+        ),
+        ("```python\n{glue:text}`a`\n:::\n```", "```python\n{glue:text}`a`\n:::\n```"),
+    ],
+)
 def test_a_construct_becomes_standard_markdown(myst, standard):
     assert converted(myst, a="1.234", word="'two * three'") == standard
 
 
-@pytest.mark.parametrize(("myst", "standard"), [
-    ("[w](03_depth_stability.ipynb)", f"[w]({SITE}/notebooks/03_depth_stability.html)"),
-    ("[w](../book/notation.md#x)", f"[w]({SITE}/book/notation.html#x)"),
-    ("{term}`residual stream`",
-     f"[residual stream]({SITE}/book/glossary.html#term-residual-stream)"),
-    ("{eq}`eq-looped`",
-     f"[(6.1)]({SITE}/notebooks/06_looped_transformers.html#equation-eq-looped)"),
-    ("{numref}`fig-loop-sizes`",
-     f"[Figure 6.1]({SITE}/notebooks/06_looped_transformers.html#fig-loop-sizes)"),
-    ("{download}`f.sh <../book/ready/f.sh>`",
-     "[`f.sh`](https://github.com/Someone/fork/blob/v9/book/ready/f.sh)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("myst", "standard"),
+    [
+        ("[w](03_depth_stability.ipynb)", f"[w]({SITE}/notebooks/03_depth_stability.html)"),
+        ("[w](../book/notation.md#x)", f"[w]({SITE}/book/notation.html#x)"),
+        (
+            "{term}`residual stream`",
+            f"[residual stream]({SITE}/book/glossary.html#term-residual-stream)",
+        ),
+        (
+            "{eq}`eq-looped`",
+            f"[(6.1)]({SITE}/notebooks/06_looped_transformers.html#equation-eq-looped)",
+        ),
+        (
+            "{numref}`fig-loop-sizes`",
+            f"[Figure 6.1]({SITE}/notebooks/06_looped_transformers.html#fig-loop-sizes)",
+        ),
+        (
+            "{download}`f.sh <../book/ready/f.sh>`",
+            "[`f.sh`](https://github.com/Someone/fork/blob/v9/book/ready/f.sh)",
+        ),
+    ],
+)
 def test_with_a_home_references_lead_to_its_pages(myst, standard):
     assert converted(myst, home=HOME) == standard
 
 
-@pytest.mark.parametrize(("address", "place"), [
-    ("https://github.com/Someone/fork", "https://someone.github.io/fork"),
-    ("https://gitlab.com/group/fork", "https://group.gitlab.io/fork"),
-    ("https://example.org/a/b", None),
-    (None, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [
+        ("https://github.com/Someone/fork", "https://someone.github.io/fork"),
+        ("https://gitlab.com/group/fork", "https://group.gitlab.io/fork"),
+        ("https://example.org/a/b", None),
+        (None, None),
+    ],
+)
 def test_where_a_repositorys_pages_are(address, place):
     assert plain.site(address) == place
 
 
 def test_a_figure_gets_its_number_its_caption_and_its_alternative_text():
-    shown = {"figure": {"name": "fig-a", "caption": "Ends at {glue:text}`a:.1f`."},
-             "image": {"alt": "A line."}}  # fmt: skip
+    shown = {
+        "figure": {"name": "fig-a", "caption": "Ends at {glue:text}`a:.1f`."},
+        "image": {"alt": "A line."},
+    }
     image = new_output("display_data", {"image/png": "AAAA", "image/svg+xml": "<svg></svg>"})
-    code = new_code_cell("draw()", outputs=[image], metadata={
-        "mystnb": shown, "tags": ["hide-input", "check-recorded"]})  # fmt: skip
+    code = new_code_cell(
+        "draw()",
+        outputs=[image],
+        metadata={"mystnb": shown, "tags": ["hide-input", "check-recorded"]},
+    )
     made = plain.convert(book("# T", {"a": "1.234"}, code, "See {numref}`fig-a`."), "06_other")
     at = next(i for i, one in enumerate(made.cells) if one.source == "draw()")
     figure, caption, text = made.cells[at : at + 3]
@@ -218,10 +250,18 @@ def test_a_figure_gets_its_number_its_caption_and_its_alternative_text():
 
 
 def test_a_solution_over_several_cells_is_a_fold_in_each_and_its_code_is_closed():
-    made = plain.convert(book(
-        "# T\n\n:::{exercise} Halve it (★, 5 minutes)\n:label: ex-a\nHow?\n:::",
-        "Before.\n\n:::{solution-start} ex-a\n:class: dropdown\n:::\nSo.", {}, "And so.", {},
-        ":::{solution-end}\n:::", {}), "06_other")  # fmt: skip
+    made = plain.convert(
+        book(
+            "# T\n\n:::{exercise} Halve it (★, 5 minutes)\n:label: ex-a\nHow?\n:::",
+            "Before.\n\n:::{solution-start} ex-a\n:class: dropdown\n:::\nSo.",
+            {},
+            "And so.",
+            {},
+            ":::{solution-end}\n:::",
+            {},
+        ),
+        "06_other",
+    )
     texts = [one.source for one in made.cells]
     assert "> **Exercise 6.1.** Halve it (★, 5 minutes)\n>\n> How?" in texts[0]
     summary = "<details>\n<summary>Solution of exercise 6.1"
@@ -230,7 +270,10 @@ def test_a_solution_over_several_cells_is_a_fold_in_each_and_its_code_is_closed(
     code = [one for one in made.cells if one.cell_type == "code"]
     assert len(made.cells) == 6
     assert [one.metadata.get("jupyter", {}).get("outputs_hidden") for one in code] == [
-        True, True, None]  # fmt: skip
+        True,
+        True,
+        None,
+    ]
 
 
 def test_the_references_are_listed_once_each():
@@ -245,11 +288,17 @@ def test_the_references_are_listed_once_each():
 def test_an_executed_copy_reads_with_its_own_numbers_and_shows_what_moved():
     path = ROOT / "notebooks" / "06_looped_transformers.ipynb"
     notebook = nbformat.read(path, as_version=4)
-    output = next(o for o in cell(notebook, "by-hand-run").outputs
-                  if o.metadata["scrapbook"]["name"] == "toy_one")  # fmt: skip
+    output = next(
+        o
+        for o in cell(notebook, "by-hand-run").outputs
+        if o.metadata["scrapbook"]["name"] == "toy_one"
+    )
     before, output.data[glue.TEXT] = output.data[glue.TEXT], "31.4"
-    notebook.metadata["papermill"] = {"input_path": str(path), "parameters": {"width": 64},
-                                      "end_time": "2026-01-02T03:04:05"}  # fmt: skip
+    notebook.metadata["papermill"] = {
+        "input_path": str(path),
+        "parameters": {"width": 64},
+        "end_time": "2026-01-02T03:04:05",
+    }
     made = plain.convert(notebook, "report")
     assert "grows to 31 times" in cell(made, "question").source
     assert "`width = 64`" in cell(made, "plain-edition").source
@@ -306,11 +355,15 @@ def test_glue_stores_what_myst_nbs_stores(value, shown):
 def test_a_cell_that_glued_ends_with_the_recorded_values_beside_its_own(tmp_path):
     """In a real kernel: a table after the cells that glued, none after the others."""
     nbclient = pytest.importorskip("nbclient")
-    cells = [new_code_cell(source) for source in (
-        'from rrbook.glue import glue, recorded\nrecorded({"a": ["1.251", ".2f"]})',
-        'glue("a", 1.3, display=False)', "print(1)",
-        'glue("a", 1.2509, display=False); glue("b", 2, display=False)',
-    )]  # fmt: skip
+    cells = [
+        new_code_cell(source)
+        for source in (
+            'from rrbook.glue import glue, recorded\nrecorded({"a": ["1.251", ".2f"]})',
+            'glue("a", 1.3, display=False)',
+            "print(1)",
+            'glue("a", 1.2509, display=False); glue("b", 2, display=False)',
+        )
+    ]
     notebook = new_notebook(cells=cells)
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
     first, moved, other, same = (
@@ -334,14 +387,23 @@ def test_papermills_engine_leaves_a_report_that_reads(tmp_path):
     from rrbook.engine import PlainEngine
 
     papermill_engines.register("plain", PlainEngine)
-    cells = [new_markdown_cell("# T"), new_code_cell("n = 1", metadata={"tags": ["parameters"]}),
-             new_code_cell("from rrbook.glue import glue\nglue('twice', 2 * n, display=False)"),
-             new_markdown_cell("Twice is {glue:text}`twice`.")]  # fmt: skip
+    cells = [
+        new_markdown_cell("# T"),
+        new_code_cell("n = 1", metadata={"tags": ["parameters"]}),
+        new_code_cell("from rrbook.glue import glue\nglue('twice', 2 * n, display=False)"),
+        new_markdown_cell("Twice is {glue:text}`twice`."),
+    ]
     given, out = tmp_path / "given.ipynb", tmp_path / "out.ipynb"
     kernel = {"name": "python3", "language": "python", "display_name": "Python 3"}
     nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), given)
-    papermill.execute_notebook(str(given), str(out), {"n": 21}, engine_name="plain",
-                               kernel_name="python3", progress_bar=False)  # fmt: skip
+    papermill.execute_notebook(
+        str(given),
+        str(out),
+        {"n": 21},
+        engine_name="plain",
+        kernel_name="python3",
+        progress_bar=False,
+    )
     made = nbformat.read(out, as_version=4)
     assert made.cells[-1].source == "Twice is 42." and complete(out)
     assert "`n = 21`" in cell(made, "plain-edition").source
@@ -357,9 +419,14 @@ def test_papermills_engine_refuses_unknown_markup_before_it_runs_anything(tmp_pa
     cells = [new_code_cell("open('ran', 'w')"), new_markdown_cell("{odd}`x`")]
     nbformat.write(new_notebook(cells=cells), tmp_path / "given.ipynb")
     with pytest.raises(RRError, match="odd"):
-        papermill.execute_notebook(str(tmp_path / "given.ipynb"), str(tmp_path / "out.ipynb"),
-                                   engine_name="plain", kernel_name="python3", cwd=str(tmp_path),
-                                   progress_bar=False)  # fmt: skip
+        papermill.execute_notebook(
+            str(tmp_path / "given.ipynb"),
+            str(tmp_path / "out.ipynb"),
+            engine_name="plain",
+            kernel_name="python3",
+            cwd=str(tmp_path),
+            progress_bar=False,
+        )
     assert not (tmp_path / "ran").exists()
 
 
@@ -380,9 +447,11 @@ BAD = {
     "missing": (None, "cannot be read: No such file"),
     "text": ("no json", "is not a Jupyter notebook"),
     "list": ("[]", "is not a Jupyter notebook"),
-    "cells": ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{}]}',
-              "is not a Jupyter notebook"),
-}  # fmt: skip
+    "cells": (
+        '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{}]}',
+        "is not a Jupyter notebook",
+    ),
+}
 
 
 def refused(capsys, *words: object) -> str:
@@ -401,15 +470,18 @@ def test_what_is_no_notebook_is_one_line(kind, tmp_path, capsys):
     assert not (tmp_path / "out.ipynb").exists()
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("{odd}`x`", "role {odd} is not known"),
-    (":::{odd}\n:::", "directive {odd} is not known"),
-    ("{cite:p}`nobody1900`", "no paper 'nobody1900'"),
-    ("{numref}`fig-none`", "no label 'fig-none'"),
-    ("{glue:text}`word:.2f`", "'word:.2f' does not fit"),
-    ("{quoted}`words`", "{quoted} needs"),
-    (":::{solution} eq-looped\n:::", "names no exercise"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{odd}`x`", "role {odd} is not known"),
+        (":::{odd}\n:::", "directive {odd} is not known"),
+        ("{cite:p}`nobody1900`", "no paper 'nobody1900'"),
+        ("{numref}`fig-none`", "no label 'fig-none'"),
+        ("{glue:text}`word:.2f`", "'word:.2f' does not fit"),
+        ("{quoted}`words`", "{quoted} needs"),
+        (":::{solution} eq-looped\n:::", "names no exercise"),
+    ],
+)
 def test_markup_that_is_not_known_is_named_with_its_cell(text, expected, tmp_path, capsys):
     notebook = book("# T", {"word": "'abc'"}, new_markdown_cell(text, id="the-cell"))
     nbformat.write(notebook, tmp_path / "in.ipynb")

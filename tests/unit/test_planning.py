@@ -37,22 +37,36 @@ def bench_file(path, device, *rows):
 
 def bench_row(run, **more):
     """Steps of 1, 2 and 4 seconds, of 2,048 tokens each."""
-    return {"rung": run.rung, "rule": run.rule, "peer": None, "path": "compiled", "failed": None,
-            "precision": "bf16", "tokens_per_step": 2048, "step_ms": [1000, 2000, 4000],
-            "flops_per_token": ladder.flops_per_token(run.model),
-            "tokens_per_second": 1024} | more  # fmt: skip
+    return {
+        "rung": run.rung,
+        "rule": run.rule,
+        "peer": None,
+        "path": "compiled",
+        "failed": None,
+        "precision": "bf16",
+        "tokens_per_step": 2048,
+        "step_ms": [1000, 2000, 4000],
+        "flops_per_token": ladder.flops_per_token(run.model),
+        "tokens_per_second": 1024,
+    } | more
 
 
 def runs(rung="nano", rules=("review", "standard"), seeds=(0, 1), **more):
-    return [ladder.specify(rung, rule, seed=seed, **NAMES, **more)
-            for seed in seeds for rule in rules]  # fmt: skip
+    return [
+        ladder.specify(rung, rule, seed=seed, **NAMES, **more) for seed in seeds for rule in rules
+    ]
 
 
 def test_hours_by_hand(tmp_path):
     """tokens · FLOPs a token over peak · MFU; scoring costs a third of training; the rest apart."""
     card = budget.GPUSpec("a card", 1e14, 1e11)
-    (row,) = budget.what_fits(runs(rules=["review"], seeds=[0], eval_batches=2), card,
-                                mfu=(0.1, 0.4), price=3.0, records=tmp_path)  # fmt: skip
+    (row,) = budget.what_fits(
+        runs(rules=["review"], seeds=[0], eval_batches=2),
+        card,
+        mfu=(0.1, 0.4),
+        price=3.0,
+        records=tmp_path,
+    )
     each = ladder.flops_per_token(ladder.arm("nano", "review", 500))
     window = 8 * 256
     assert row["tokens"] == 150 * window
@@ -61,8 +75,11 @@ def test_hours_by_hand(tmp_path):
     assert trained(row) == pytest.approx((flops / 4e13 / 3600, flops / 1e13 / 3600))
     written = 12 * row["params"]  # once, at the end: weights and two moments in float32
     training = each * 150 * window / 1e13
-    rest = {"start-up": (20, 90), "compilation": (20, 120),
-            "checkpoints": (written / 1e9, written / 1e8 + 0.05 * training)}  # fmt: skip
+    rest = {
+        "start-up": (20, 90),
+        "compilation": (20, 120),
+        "checkpoints": (written / 1e9, written / 1e8 + 0.05 * training),
+    }
     for name, seconds in rest.items():
         assert row["parts"][name] == pytest.approx([s / 3600 for s in seconds]), name
     assert row["hours"] == pytest.approx([sum(p[i] for p in row["parts"].values()) for i in (0, 1)])
@@ -83,8 +100,12 @@ def test_pairs_are_complete_and_small_rungs_first(tmp_path):
     plan = by_size(runs("mini") + runs("nano"))
     whole = budget.what_fits(plan, card, mfu=(0.5, 0.5), records=tmp_path)
     order = [(row["rung"], row["seed"], row["rule"]) for row in whole]
-    assert order == [(rung, seed, rule) for rung in ("nano", "mini") for seed in (0, 1)
-                     for rule in ("standard", "review")]  # fmt: skip
+    assert order == [
+        (rung, seed, rule)
+        for rung in ("nano", "mini")
+        for seed in (0, 1)
+        for rule in ("standard", "review")
+    ]
     until = whole[2]["until"][1]  # in the midst of the second pair, by the slower estimate
     assert whole[3]["until"][0] < until
     short = budget.what_fits(plan, card, until, (0.5, 0.5), records=tmp_path)
@@ -100,7 +121,8 @@ def test_the_studys_arms_are_a_pair_though_they_are_of_other_widths(tmp_path):
     assert plan[-2].model.d_model > plan[-1].model.d_model
     rows = budget.what_fits(plan, card, mfu=(0.5, 0.5), records=tmp_path)
     assert [(row["rung"], row["seed"], row["rule"]) for row in rows[4:]] == [
-        ("nano", seed, rule) for seed in (0, 1) for rule in ("standard", "review")]  # fmt: skip
+        ("nano", seed, rule) for seed in (0, 1) for rule in ("standard", "review")
+    ]
     half = budget.what_fits(plan, card, mfu=(0.25, 0.25), records=tmp_path)
     assert trained(half[0])[0] == pytest.approx(2 * trained(rows[0])[0])
     flops = ladder.flops_per_token(plan[-2].model) * 64 * 256 * (150 + 80 / 3)
@@ -186,8 +208,20 @@ def test_a_file_of_this_machine_is_believed_first(tmp_path, capsys):
     assert [r["measured"] for r in told["rows"]] == [str(mine), None]
     assert told["rows"][0]["path"] == "compiled"
     assert told["command"] == shlex.join(
-        ["rr", "sweep", "--rung", "nano", "mini", "--order", "smallest", "--hours", "3",
-         "--measured", str(mine)])  # fmt: skip
+        [
+            "rr",
+            "sweep",
+            "--rung",
+            "nano",
+            "mini",
+            "--order",
+            "smallest",
+            "--hours",
+            "3",
+            "--measured",
+            str(mine),
+        ]
+    )
 
 
 def test_what_a_benchmark_expects_of_a_run(tmp_path):
@@ -200,15 +234,25 @@ def test_what_a_benchmark_expects_of_a_run(tmp_path):
     assert seconds(other) is None
 
 
-@pytest.mark.parametrize(("content", "why"), [
-    ("{", "is not the output of rr bench --json"),
-    ("[1]", "is not the output"),
-    (json.dumps({"made_by": {"device": "NVIDIA L4"}, "rows": [{"failed": None}]}), "is not the"),
-    (json.dumps({"made_by": {"device": "NVIDIA L4"}, "rows": [{"failed": "x"}]}), "no case"),
-    (json.dumps({"made_by": {"device": "cpu"}, "rows": [bench_row(runs()[0])]}), "add --gpu"),
-    (json.dumps({"made_by": {"device": "NVIDIA L4"}, "rows": [
-        bench_row(runs()[0], step_ms=[0])]}), "is not the output"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("{", "is not the output of rr bench --json"),
+        ("[1]", "is not the output"),
+        (
+            json.dumps({"made_by": {"device": "NVIDIA L4"}, "rows": [{"failed": None}]}),
+            "is not the",
+        ),
+        (json.dumps({"made_by": {"device": "NVIDIA L4"}, "rows": [{"failed": "x"}]}), "no case"),
+        (json.dumps({"made_by": {"device": "cpu"}, "rows": [bench_row(runs()[0])]}), "add --gpu"),
+        (
+            json.dumps(
+                {"made_by": {"device": "NVIDIA L4"}, "rows": [bench_row(runs()[0], step_ms=[0])]}
+            ),
+            "is not the output",
+        ),
+    ],
+)
 def test_a_wrong_file_is_one_line(content, why, tmp_path, capsys):
     file = tmp_path / "file.json"
     file.write_text(content)
@@ -226,11 +270,15 @@ def test_a_file_of_another_card_is_refused(tmp_path):
         budget.chosen_gpu("H100", None, None, budget.read_bench(str(file)))
 
 
-@pytest.mark.parametrize("words", [
-    [], ["--rung", "mini", "nano", "--rule", "review", "standard", "--seed", "1", "0"],
-    ["--budgets", "50,100", "20", "--lr", "3e-4", "--depth-lr", "--order", "longest"],
-    ["--rung", "mini", "nano", "--seed", "1", "0", "--order", "given"],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--rung", "mini", "nano", "--rule", "review", "standard", "--seed", "1", "0"],
+        ["--budgets", "50,100", "20", "--lr", "3e-4", "--depth-lr", "--order", "longest"],
+        ["--rung", "mini", "nano", "--seed", "1", "0", "--order", "given"],
+    ],
+)
 def test_plan_and_sweep_have_one_order(words, capsys, monkeypatch):
     """The command that plan prints, read by the real parser, is the plan: cell by cell."""
     monkeypatch.setattr(budget.memory, "stacked", lambda *a: 10**9)
@@ -288,7 +336,10 @@ def test_the_largest_micro_batch_is_found(monkeypatch):
 def test_rates_come_from_the_path_with_the_best_median():
     run = runs(rules=["review"], seeds=[0])[0]
     slow = bench_row(run, path="fast", step_ms=[9000], tokens_per_second=200, warm_seconds=1.0)
-    rate = rates.measured(run, budget.gpu("L4"), [
-        {**row, "record": "here"} for row in (slow, bench_row(run, warm_seconds=7.0))])  # fmt: skip
+    rate = rates.measured(
+        run,
+        budget.gpu("L4"),
+        [{**row, "record": "here"} for row in (slow, bench_row(run, warm_seconds=7.0))],
+    )
     work = 2048 * ladder.flops_per_token(run.model)
     assert (rate.low, rate.high, rate.compile) == (work / 4, work, (7.0, 7.0))

@@ -49,8 +49,13 @@ SMALL = {
     "in.ipynb": "notebooks/03_depth_stability.ipynb",
     "runs/ID/report.ipynb": "report.ipynb",
 }
-TINY = {"--corpus": CORPUS, "--tokenizer": "bpe:300", "--steps": "2", "--batch": "2",
-        "--eval-batches": "2"}  # fmt: skip
+TINY = {
+    "--corpus": CORPUS,
+    "--tokenizer": "bpe:300",
+    "--steps": "2",
+    "--batch": "2",
+    "--eval-batches": "2",
+}
 # options that a verb is given beside the printed ones
 MORE = {
     "prepare": {"--corpus": CORPUS, "--tokenizer": "bpe:300"},
@@ -312,15 +317,21 @@ def test_every_place_that_prints_commands_is_read():
     ):
         assert ("README.md", "rr", verb) in found
     for where, program, word in (
-        ("README.md", "make", "book"), ("README.md", "torchrun", "--nproc-per-node"),
+        ("README.md", "make", "book"),
+        ("README.md", "torchrun", "--nproc-per-node"),
         ("README.md", "papermill", "--engine"),
-        ("CONTRIBUTING.md", "make", "faults"), ("CONTRIBUTING.md", "rr", "train"),
-        ("17_running_it.ipynb", "rr", "prepare"), ("17_running_it.ipynb", "rr", "plan"),
-        ("slurm.sbatch", "rr", "sweep"), ("runpod_start.sh", "rr", "sweep"),
-        ("sky.yaml", "rr", "sweep"), ("ray_job.sh", "rr", "sweep"),
-        ("colab_cell.py", "rr", "train"), ("new_rule.py", "rr", "train"),
+        ("CONTRIBUTING.md", "make", "faults"),
+        ("CONTRIBUTING.md", "rr", "train"),
+        ("17_running_it.ipynb", "rr", "prepare"),
+        ("17_running_it.ipynb", "rr", "plan"),
+        ("slurm.sbatch", "rr", "sweep"),
+        ("runpod_start.sh", "rr", "sweep"),
+        ("sky.yaml", "rr", "sweep"),
+        ("ray_job.sh", "rr", "sweep"),
+        ("colab_cell.py", "rr", "train"),
+        ("new_rule.py", "rr", "train"),
         ("15_your_own_rule.ipynb", "make", "new-rule"),
-    ):  # fmt: skip
+    ):
         assert (where, program, word) in found
     for path in (ROOT / "book" / "ready").iterdir():
         assert any(c.where == path.name for c in ALL), path.name

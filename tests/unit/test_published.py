@@ -12,9 +12,13 @@ FOLDER = Path(__file__).parents[2] / "data" / "published"
 RUNS = list(csv.DictReader((FOLDER / "review_residuals.csv").open()))
 COLUMNS = "paper where size arm setting metric value unit source evidence note".split()
 FILES = (
-    "review_residuals_summary", "looped", "value_residual", "attention_residuals", "others",
+    "review_residuals_summary",
+    "looped",
+    "value_residual",
+    "attention_residuals",
+    "others",
     "threads",
-)  # fmt: skip
+)
 MARKS = {"primary", "secondary", "figure", "computed", "unverified"}
 SIZES = {"60M": (512, 8, 8), "150M": (768, 12, 12), "320M": (1024, 16, 16), "590M": (1280, 20, 20),
          "1B": (1536, 24, 16)}  # fmt: skip
@@ -79,8 +83,10 @@ def test_the_design_is_42_runs_of_15_cells():
     assert all(n == (2 if size == "320M" else 3) for (size, _), n in cells.items())
     # arms of a rung have the same seeds and the same steps, so they pair
     for size in SIZES:
-        designs = {a: [(r["seed"], r["steps"]) for r in RUNS if (r["rung"], r["arm"]) == (size, a)]
-                   for a in ("review", "highway", "standard")}  # fmt: skip
+        designs = {
+            a: [(r["seed"], r["steps"]) for r in RUNS if (r["rung"], r["arm"]) == (size, a)]
+            for a in ("review", "highway", "standard")
+        }
         assert len({tuple(sorted(d)) for d in designs.values()}) == 1
 
 
@@ -102,8 +108,10 @@ def test_the_stated_welch_t_are_the_runs_own_and_the_stated_p_is_not():
         t = scipy_stats.ttest_ind(base, cell(r["size"], "review"), equal_var=False).statistic
         assert rounds_to(t, r["value"], 1), r
     p = only(rows, where="text", metric="Welch p")
-    ours = [only(rows, where="derived", size="1B", metric="Welch p", setting=f"vs {base}")
-            for base in ("highway", "standard")]  # fmt: skip
+    ours = [
+        only(rows, where="derived", size="1B", metric="Welch p", setting=f"vs {base}")
+        for base in ("highway", "standard")
+    ]
     assert min(ours) - p > 0.005  # "about 0.07" rounds neither of them
     assert only(rows, metric="gate share of total", where="Discussion") < min(
         float(r["value"]) for r in computed(rows) if r["metric"] == "gate share of total"
@@ -148,10 +156,13 @@ def _review_figures():
             gap = math.fsum(x - y for x, y in zip(a, b, strict=True)) / len(a)
             for metric, value, places in (
                 ("gap, baseline - review", gap, 4),
-                ("paired t", pair.statistic, 2), ("paired df", pair.df, 0),
-                ("paired p", pair.pvalue, 4), ("Welch t", apart.statistic, 2),
-                ("Welch df", apart.df, 2), ("Welch p", apart.pvalue, 4),
-            ):  # fmt: skip
+                ("paired t", pair.statistic, 2),
+                ("paired df", pair.df, 0),
+                ("paired p", pair.pvalue, 4),
+                ("Welch t", apart.statistic, 2),
+                ("Welch df", apart.df, 2),
+                ("Welch p", apart.pvalue, 4),
+            ):
                 out[size, "review", f"vs {base}", metric] = value, places
     return out
 
@@ -195,8 +206,10 @@ def test_looped_counts_and_rules():
         )
     # under 1/N the best rate stays, under 1/sqrt(N) it moves; all of them are on the grid
     grid = {float(r["value"]) for r in rows if r["metric"] == "learning rate tried"}
-    best = {a: [float(r["value"]) for r in rows if (r["arm"], r["metric"]) == (a, "best base LR")]
-            for a in ("eps=1/N", "eps=1/sqrt(N)")}  # fmt: skip
+    best = {
+        a: [float(r["value"]) for r in rows if (r["arm"], r["metric"]) == (a, "best base LR")]
+        for a in ("eps=1/N", "eps=1/sqrt(N)")
+    }
     assert set(best["eps=1/N"]) == {rate} and best["eps=1/sqrt(N)"][-1] > rate
     assert grid >= {x for rates in best.values() for x in rates}
 
@@ -212,22 +225,36 @@ def test_value_residual_means():
         assert len(means) == (6 if n == 7 else 4) and size_of in COLUMNS
         for mean in means:
             context = mean["setting"].partition(",")[0] if n == 6 else ""
-            parts = [float(r["value"]) for r in table if r is not mean and r["size"] == mean["size"]
-                     and r["arm"] == mean["arm"] and r["setting"].startswith(context)]  # fmt: skip
+            parts = [
+                float(r["value"])
+                for r in table
+                if r is not mean
+                and r["size"] == mean["size"]
+                and r["arm"] == mean["arm"]
+                and r["setting"].startswith(context)
+            ]
             assert len(parts) == n and f"mean of {n}" in mean["setting"]
             assert rounds_to(math.fsum(parts) / n, mean["value"], places), mean
 
 
 def test_value_residual_figures():
     rows = load("value_residual")
-    shape = {size: [int(only(rows, size=size, metric=m, where="v1 text/appendix"))
-                    for m in ("blocks L", "d_model", "MLP width")]
-             for size in ("2M", "82M", "180M", "468M")}  # fmt: skip
+    shape = {
+        size: [
+            int(only(rows, size=size, metric=m, where="v1 text/appendix"))
+            for m in ("blocks L", "d_model", "MLP width")
+        ]
+        for size in ("2M", "82M", "180M", "468M")
+    }
     vocab = int(only(rows, metric="vocabulary"))
-    params = {s: 2 * vocab * d + L * (4 * d * d + 3 * d * f + 2 * d) + d
-              for s, (L, d, f) in shape.items()}  # fmt: skip
-    loss = {(r["size"], r["arm"]): float(r["value"]) for r in rows
-            if r["where"] == "v1 Table 5" and "mean of" in r["setting"]}  # fmt: skip
+    params = {
+        s: 2 * vocab * d + L * (4 * d * d + 3 * d * f + 2 * d) + d for s, (L, d, f) in shape.items()
+    }
+    loss = {
+        (r["size"], r["arm"]): float(r["value"])
+        for r in rows
+        if r["where"] == "v1 Table 5" and "mean of" in r["setting"]
+    }
     seen = 0
     for row in computed(rows):
         size, unit = row["size"], row["unit"]
@@ -244,11 +271,13 @@ def test_value_residual_figures():
             value, places = {
                 ("params", "parameters"): (params[size], 0),
                 ("gain in val_loss", "nats per token"): (
-                    loss.get((size, "Transformer"), 0) - loss.get((size, "ResFormer"), 0), 4),
+                    loss.get((size, "Transformer"), 0) - loss.get((size, "ResFormer"), 0),
+                    4,
+                ),
                 ("params removed", "parameters"): (removed, 0),
                 ("params removed", "%"): (100 * removed / params[size], 2),
                 ("KV cache", "ratio"): ((layers + 1) / (2 * layers), 4),
-            }[row["metric"], unit]  # fmt: skip
+            }[row["metric"], unit]
         assert rounds_to(value, row["value"], places), row
         seen += 1
     assert seen == 4 + 3 * 4 + 2
@@ -273,8 +302,10 @@ def test_attention_residual_figures():
     tokens = {r["size"]: float(r["setting"].partition("B")[0]) * 1e9 for r in table}
     size = {s: float(s[:-1]) * 1e6 for s in tokens}
     loss = {(r["size"], r["arm"]): float(r["value"]) for r in table}
-    law = {arm: [only(rows, where="Fig. 4", arm=arm, metric=m) for m in ("A", "alpha")]
-           for arm in ("baseline", "block", "full")}  # fmt: skip
+    law = {
+        arm: [only(rows, where="Fig. 4", arm=arm, metric=m) for m in ("A", "alpha")]
+        for arm in ("baseline", "block", "full")
+    }
     fitted = {arm: a * 5.6**-alpha for arm, (a, alpha) in law.items()}
     for arm in ("baseline", "block"):
         stated = only(rows, where="Sec. 5.1", arm=arm, metric="val_loss")
@@ -300,17 +331,25 @@ def test_attention_residual_figures():
 
 def test_attention_residual_tables_agree_with_each_other():
     rows = load("attention_residuals")
-    value = {(r["where"], r["arm"], r["setting"]): float(r["value"]) for r in rows
-             if r["size"] in ("", "436M")}  # fmt: skip
-    pairs = [("baseline", "baseline", "87.9B tokens"), ("full", "full", "87.9B tokens"),
-             ("block, S=4", "block", "87.9B tokens, N=8")]  # fmt: skip
+    value = {
+        (r["where"], r["arm"], r["setting"]): float(r["value"])
+        for r in rows
+        if r["size"] in ("", "436M")
+    }
+    pairs = [
+        ("baseline", "baseline", "87.9B tokens"),
+        ("full", "full", "87.9B tokens"),
+        ("block, S=4", "block", "87.9B tokens, N=8"),
+    ]
     for ablation, arm, setting in pairs:
         assert value["Table 4", ablation, "16 layers"] == value["Table 2", arm, setting]
     assert value["Fig. 6", "block", "S=1"] == value["Table 4", "full", "16 layers"]
     assert value["Fig. 6", "block", "S=4"] == value["Table 4", "block, S=4", "16 layers"]
     # Fig. 7: the stated optima and the stated range of gains
-    grid = {arm: {s: v for (w, a, s), v in value.items() if w.startswith("Fig. 7") and a == arm}
-            for arm in ("baseline", "full")}  # fmt: skip
+    grid = {
+        arm: {s: v for (w, a, s), v in value.items() if w.startswith("Fig. 7") and a == arm}
+        for arm in ("baseline", "full")
+    }
     assert all(len(cells) == 25 for cells in grid.values())
     best = {arm: min(cells, key=cells.get) for arm, cells in grid.items()}
     assert best == {"baseline": "H/Lb=0.3, d/Lb=60", "full": "H/Lb=0.3, d/Lb=45"}
@@ -320,5 +359,7 @@ def test_attention_residual_tables_agree_with_each_other():
     scores = [r for r in rows if r["where"] == "Table 3"]
     tasks = {r["setting"] for r in scores}
     assert len(tasks) == 15 and len(scores) == 30
-    assert all(only(scores, setting=t, arm="block") >= only(scores, setting=t, arm="baseline")
-               for t in tasks)  # fmt: skip
+    assert all(
+        only(scores, setting=t, arm="block") >= only(scores, setting=t, arm="baseline")
+        for t in tasks
+    )

@@ -47,8 +47,11 @@ def test_fables_has_to_be_told_the_tokens(capsys, tmp_path):
 def test_other_text_is_read_with_gpt2s_tokens(root):
     """Then the size is the paper's, to the last parameter."""
     with open(root / "data" / "published" / "review_residuals.csv") as file:
-        published = {row["rung"]: float(row["params_M"]) for row in csv.DictReader(file)
-                     if row["arm"] == "review"}  # fmt: skip
+        published = {
+            row["rung"]: float(row["params_M"])
+            for row in csv.DictReader(file)
+            if row["arm"] == "review"
+        }
     for rung in PUBLISHED:
         run = run_folder.plan(rung, corpus="tinystories")
         assert run.source["tokenizer"] == "gpt2" and ladder.other_size(run) is None
@@ -82,8 +85,21 @@ def test_another_size_is_said_once_a_size_and_not_of_a_body_of_ones_own(tiny_cor
 def test_the_size_is_recorded_beside_the_name(tiny_corpus, tmp_path, monkeypatch, capsys):
     small = ladder.Rung("60M", 16, 1, 2, steps=2, batch=2, seq_len=16)
     monkeypatch.setitem(ladder.RUNGS, "60M", small)  # the name and all that hangs on it
-    words = ["train", "--rung", "60M", "--corpus", tiny_corpus, "--tokenizer", "bpe:300",
-             "--eval-batches", "1", "--threads", "1", "--out", str(tmp_path)]  # fmt: skip
+    words = [
+        "train",
+        "--rung",
+        "60M",
+        "--corpus",
+        tiny_corpus,
+        "--tokenizer",
+        "bpe:300",
+        "--eval-batches",
+        "1",
+        "--threads",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
     assert cli.main(words) == 0
     (folder,) = tmp_path.iterdir()
     params = ladder.count(ladder.arm("60M", vocab_size=300))

@@ -18,16 +18,29 @@ import rr
 
 READY = Path(rr.__file__).parents[1] / "book" / "ready"
 SCRIPTS = ["slurm.sbatch", "runpod_start.sh", "ray_job.sh"]
-TINY = ["--rung", "nano:n_layer=2,d_model=32,seq_len=64", "--batch", "2", "--steps", "60",
-        "--eval-batches", "2", "--threads", "1", "--rule", "review"]  # fmt: skip
+TINY = [
+    "--rung",
+    "nano:n_layer=2,d_model=32,seq_len=64",
+    "--batch",
+    "2",
+    "--steps",
+    "60",
+    "--eval-batches",
+    "2",
+    "--threads",
+    "1",
+    "--rule",
+    "review",
+]
 SKY = yaml.safe_load((READY / "sky.yaml").read_text())
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """The fingerprint of the tiny run's weights when nothing happens."""
-    run = rr.plan("nano:n_layer=2,d_model=32,seq_len=64", "review", batch=2, steps=60,
-                  eval_batches=2)  # fmt: skip
+    run = rr.plan(
+        "nano:n_layer=2,d_model=32,seq_len=64", "review", batch=2, steps=60, eval_batches=2
+    )
     folder = rr.train(run, tmp_path_factory.mktemp("runs"), threads=1, log=lambda line: None)
     return json.loads((folder / "result.json").read_text())["weights_sha256"]
 
@@ -49,8 +62,9 @@ def environment(bin: Path, **more) -> dict:
 
 def started(command: list, env: dict, out: Path, lines: int = 10) -> subprocess.Popen:
     """The process, once the run below `out` has recorded so many steps."""
-    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               text=True)  # fmt: skip
+    process = subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     since = time.monotonic()
     while sum(len(p.read_text().splitlines()) for p in out.glob("*/metrics.jsonl")) < lines:
         assert process.poll() is None and time.monotonic() - since < 120, process.communicate()[0]
@@ -99,8 +113,9 @@ def test_the_sweeps_they_name_are_sweeps(name, capsys):
 @pytest.mark.parametrize("name", [*SCRIPTS, "setup", "run"])
 def test_shellcheck_finds_nothing(name):
     text = SKY[name] if name in SKY else (READY / name).read_text()
-    done = subprocess.run(["shellcheck", "-s", "bash", "-"], input=text, text=True,
-                          capture_output=True)  # fmt: skip
+    done = subprocess.run(
+        ["shellcheck", "-s", "bash", "-"], input=text, text=True, capture_output=True
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -116,8 +131,13 @@ def slurm(tmp_path: Path, task: int) -> tuple[list, dict]:
     (tmp_path / "venv" / "bin").mkdir(parents=True, exist_ok=True)
     (tmp_path / "venv" / "bin" / "activate").touch()
     (work / "cells.txt").write_text(f"rr no-such-verb\nrr train {' '.join(TINY)} --out runs\n")
-    env = environment(bin, SLURM_SUBMIT_DIR=str(work), SLURM_JOB_ID="17",
-                      SLURM_ARRAY_TASK_ID=str(task), VENV=str(tmp_path / "venv"))  # fmt: skip
+    env = environment(
+        bin,
+        SLURM_SUBMIT_DIR=str(work),
+        SLURM_JOB_ID="17",
+        SLURM_ARRAY_TASK_ID=str(task),
+        VENV=str(tmp_path / "venv"),
+    )
     env.setdefault("RR_CACHE", str(tmp_path / "cache"))
     return ["bash", str(READY / "slurm.sbatch")], env
 
@@ -156,8 +176,9 @@ def pod(tmp_path, torch: str = "2.8.0+cu128", gpu: str = "NVIDIA A40") -> dict:
     """A pod's environment: the image's Python with that torch and GPU, and its own /start.sh."""
     bin, volume = tmp_path / "bin", tmp_path / "workspace"
     volume.mkdir()
-    env = environment(bin, WORKSPACE=str(volume), HOME=str(tmp_path / "home"),
-                      SERVICES=str(tmp_path / "start.sh"))  # fmt: skip
+    env = environment(
+        bin, WORKSPACE=str(volume), HOME=str(tmp_path / "home"), SERVICES=str(tmp_path / "start.sh")
+    )
     tool(
         bin,
         "python3",
@@ -194,8 +215,15 @@ def test_a_pod_makes_its_environment_once_and_goes_on(tmp_path, undisturbed):
     env = pod(tmp_path)
     services(tmp_path)
     volume = tmp_path / "workspace"
-    command = ["bash", str(READY / "runpod_start.sh"), "rr", "train", *TINY, "--out",
-               str(volume / "runs")]  # fmt: skip
+    command = [
+        "bash",
+        str(READY / "runpod_start.sh"),
+        "rr",
+        "train",
+        *TINY,
+        "--out",
+        str(volume / "runs"),
+    ]
     process = started(command, env, volume / "runs")
     process.send_signal(signal.SIGTERM)
     said = process.communicate()[0]
@@ -221,8 +249,12 @@ def test_a_pod_makes_its_environment_once_and_goes_on(tmp_path, undisturbed):
 def test_a_pod_whose_command_has_ended_can_still_be_looked_at(tmp_path):
     env = pod(tmp_path) | {"RUNPOD_POD_ID": "abc"}
     services(tmp_path)
-    process = subprocess.Popen(["bash", str(READY / "runpod_start.sh"), "false"], env=env,
-                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    process = subprocess.Popen(
+        ["bash", str(READY / "runpod_start.sh"), "false"],
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     lines = [process.stderr.readline() for _ in range(2)]
     assert "ended with code 1" in lines[0] and "runpodctl stop pod abc" in lines[1]
     assert process.poll() is None and (tmp_path / "services").read_text() == "started\n"
@@ -231,14 +263,21 @@ def test_a_pod_whose_command_has_ended_can_still_be_looked_at(tmp_path):
     assert process.returncode == 1 and "ended" in (tmp_path / "services").read_text()
 
 
-@pytest.mark.parametrize(("image", "words"), [
-    ({"torch": ""}, "no torch for its python3"),
-    ({"torch": "2.7.1+cu128"}, "has torch 2.7.1+cu128, expected >= 2.8"),
-    ({"torch": "2.10.0+cu130", "gpu": ""}, "finds no GPU (driver: 535.104.05)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        ({"torch": ""}, "no torch for its python3"),
+        ({"torch": "2.7.1+cu128"}, "has torch 2.7.1+cu128, expected >= 2.8"),
+        ({"torch": "2.10.0+cu130", "gpu": ""}, "finds no GPU (driver: 535.104.05)"),
+    ],
+)
 def test_an_image_that_does_not_fit_is_named_before_anything_is_installed(tmp_path, image, words):
-    done = subprocess.run(["bash", str(READY / "runpod_start.sh"), "true"],
-                          env=pod(tmp_path, **image), capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        ["bash", str(READY / "runpod_start.sh"), "true"],
+        env=pod(tmp_path, **image),
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 2 and words in done.stderr and "image" in done.stderr
     assert not (tmp_path / "made").exists()
 
@@ -289,18 +328,35 @@ def test_skypilot_itself_reads_the_task(monkeypatch):
 
 def test_the_ray_job_submits_the_sweep_with_its_code_and_time_to_save(tmp_path):
     tool(tmp_path, "ray", 'printf "%s\\n" "$PWD" "$@"')
-    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "RR_CACHE": "/shared/rr",
-           "RAY_ADDRESS": "http://head:8265"}  # fmt: skip
+    env = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "RR_CACHE": "/shared/rr",
+        "RAY_ADDRESS": "http://head:8265",
+    }
     command = ["bash", str(READY / "ray_job.sh"), "--rung", "60M", "--out", "/shared/runs"]
-    where, *said = subprocess.run(command, env=env, capture_output=True, text=True,
-                                  check=True).stdout.splitlines()  # fmt: skip
+    where, *said = subprocess.run(
+        command, env=env, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     assert (Path(where) / "rr" / "cli" / "__main__.py").exists()  # what travels is the project
     options, entry = said[: said.index("--")], said[said.index("--") + 1 :]
     given = json.loads(options[options.index("--runtime-env-json") + 1])
     assert given == {"env_vars": {"RR_CACHE": "/shared/rr", "RAY_JOB_STOP_WAIT_TIME_S": "120"}}
     assert options[:2] == ["job", "submit"] and "--working-dir" in options
-    assert entry == ["python", "-m", "rr.cli", "sweep", "--engine", "ray", "--address", "auto",
-                     "--rung", "60M", "--out", "/shared/runs"]  # fmt: skip
+    assert entry == [
+        "python",
+        "-m",
+        "rr.cli",
+        "sweep",
+        "--engine",
+        "ray",
+        "--address",
+        "auto",
+        "--rung",
+        "60M",
+        "--out",
+        "/shared/runs",
+    ]
     del env["RAY_ADDRESS"]
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode != 0 and "RAY_ADDRESS" in done.stderr
@@ -338,8 +394,11 @@ def test_a_colab_machine_that_is_lost_costs_what_was_not_copied(
         "drive = types.SimpleNamespace(mount=lambda where: None)\n"
         "sys.modules['google.colab'] = types.SimpleNamespace(drive=drive)\n" + text
     )
-    cell = subprocess.Popen([sys.executable, tmp_path / "cell.py"], start_new_session=True,
-                            env={**os.environ, "PYTHONPATH": str(READY.parents[1])})  # fmt: skip
+    cell = subprocess.Popen(
+        [sys.executable, tmp_path / "cell.py"],
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(READY.parents[1])},
+    )
     since = time.monotonic()
     while not list(kept.glob("*/checkpoint/*/meta.json")):
         assert time.monotonic() - since < 120 and cell.poll() is None
@@ -461,8 +520,9 @@ def test_papermill_uploads_the_whole_notebook_around_every_cell(tmp_path):
     before = papermill_io._handlers[:]
     papermill_io.register("counted://", Store())
     try:
-        papermill.execute_notebook(tmp_path / "in.ipynb", "counted://bucket/out.ipynb",
-                                   progress_bar=False)  # fmt: skip
+        papermill.execute_notebook(
+            tmp_path / "in.ipynb", "counted://bucket/out.ipynb", progress_bar=False
+        )
     finally:
         papermill_io._handlers[:] = before
     # whole notebooks: at the start, and before and after each cell; after cell n it holds n outputs

@@ -97,10 +97,14 @@ def made(name: str, project: types.ModuleType) -> nn.Module:
     model = PROJECTS[name][0](project)
     if name == "nanochat":
         model.init_weights()
-    rules = {id(p) for rule in model.modules() if isinstance(rule, rr.Rule)
-             for p in rule.parameters()}  # fmt: skip
-    named = [(key, p) for key, p in model.named_parameters()
-             if id(p) not in rules and "lambda" not in key]  # fmt: skip
+    rules = {
+        id(p) for rule in model.modules() if isinstance(rule, rr.Rule) for p in rule.parameters()
+    }
+    named = [
+        (key, p)
+        for key, p in model.named_parameters()
+        if id(p) not in rules and "lambda" not in key
+    ]
     with torch.no_grad():
         for i, (_, parameter) in enumerate(sorted(named)):
             generator = torch.Generator().manual_seed(i)
@@ -144,8 +148,9 @@ def test_every_rule_trains_there(name, rule, monkeypatch):
 @pytest.mark.parametrize("name", SHARDED)
 def test_a_changed_block_takes_what_the_project_s_takes(name, monkeypatch):
     kind = PROJECTS[name][1]
-    mine, theirs = (getattr(stub(name, rule, monkeypatch), kind).forward
-                    for rule in ("review", None))  # fmt: skip
+    mine, theirs = (
+        getattr(stub(name, rule, monkeypatch), kind).forward for rule in ("review", None)
+    )
     assert inspect.signature(mine) == inspect.signature(theirs)
 
 
@@ -190,8 +195,9 @@ def test_rules_made_on_meta_and_sharded_start_as_they_should(name, rule, process
         model.init_weights()
     expected = rr.Residuals(rule, D, L, H, norm=False)
     for block, pair in zip(blocks.values(), expected.pairs, strict=True):
-        for got, wanted in zip(block.rules.parameters(), nn.ModuleList(pair).parameters(),
-                               strict=True):  # fmt: skip
+        for got, wanted in zip(
+            block.rules.parameters(), nn.ModuleList(pair).parameters(), strict=True
+        ):
             assert type(got).__name__ == "DTensor"
             assert torch.equal(got.full_tensor(), wanted)
     for got, wanted in zip(model.final_rule.parameters(), expected.final.parameters(), strict=True):
@@ -234,8 +240,11 @@ def test_the_lines_for_transformers_run(monkeypatch, tmp_path):
     shape = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 32, "n_positions": 16}
     tiny = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape))
     load = transformers.AutoModelForCausalLM.from_pretrained
-    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained",
-                        lambda name: tiny if name == "gpt2" else load(name))  # fmt: skip
+    monkeypatch.setattr(
+        transformers.AutoModelForCausalLM,
+        "from_pretrained",
+        lambda name: tiny if name == "gpt2" else load(name),
+    )
     monkeypatch.chdir(tmp_path)
     exec(code, names := {})
     ids = torch.arange(6)[None]
@@ -254,8 +263,12 @@ def test_the_commands_run(monkeypatch, tmp_path, capsys):
     ]
     Path("logs.csv").write_text("\n".join(["rule,seed,step,val_loss", *lines]))
     text = (PAGES / "index.md").read_text(encoding="utf-8")
-    lines = [line for match in FENCE.finditer(text) if match["language"] == "bash"
-             for line in match["text"].splitlines()]  # fmt: skip
+    lines = [
+        line
+        for match in FENCE.finditer(text)
+        if match["language"] == "bash"
+        for line in match["text"].splitlines()
+    ]
     assert {shlex.split(line)[1] for line in lines} == {"table", "power"}
     for line in lines:
         assert cli.main(shlex.split(line)[1:]) in (0, None), line
@@ -280,9 +293,13 @@ def test_the_threads_by_a_second_method():
     for method, expected in counts.items():
         signs = {}
         for row in rows[rows.arm == method].itertuples():
-            same = rows[(rows.arm == "baseline") & (rows.metric == row.metric)
-                        & (rows.paper == row.paper) & (rows["size"] == row.size)
-                        & (rows.setting == row.setting)]  # fmt: skip
+            same = rows[
+                (rows.arm == "baseline")
+                & (rows.metric == row.metric)
+                & (rows.paper == row.paper)
+                & (rows["size"] == row.size)
+                & (rows.setting == row.setting)
+            ]
             if len(same):
                 key = (row.paper, row.size, row.setting)
                 signs.setdefault(key, set()).add(row.value < same.value.item())

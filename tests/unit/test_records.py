@@ -87,9 +87,13 @@ def test_a_folder_of_folders_says_the_same(tmp_path):
 def folder(tiny_corpus, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("runs")
     run = rr.plan(
-        "nano:n_layer=1,d_model=16,n_head=1,seq_len=16", corpus=tiny_corpus, tokenizer="bpe:300",
-        steps=8, batch=2, eval_batches=2,
-    )  # fmt: skip
+        "nano:n_layer=1,d_model=16,n_head=1,seq_len=16",
+        corpus=tiny_corpus,
+        tokenizer="bpe:300",
+        steps=8,
+        batch=2,
+        eval_batches=2,
+    )
     cache = tmp_path_factory.mktemp("cache")
     return rr.train(run, out, threads=1, cache=cache, log=lambda line: None)
 
@@ -179,11 +183,17 @@ def a_path(place):
 
 @pytest.mark.parametrize(
     ("damage", "says"),
-    [(unfinish, "no result.json"), (damage_result, "result.json is corrupt"),
-     (damage_curve, "metrics.jsonl is corrupt"), (other_seed, "is not run"),
-     *((a_path(place), "would record the path")
-       for place in ("/home/ada/rr", "built in ~/rr", "file:../text", "C:\\rr"))],
-)  # fmt: skip
+    [
+        (unfinish, "no result.json"),
+        (damage_result, "result.json is corrupt"),
+        (damage_curve, "metrics.jsonl is corrupt"),
+        (other_seed, "is not run"),
+        *(
+            (a_path(place), "would record the path")
+            for place in ("/home/ada/rr", "built in ~/rr", "file:../text", "C:\\rr")
+        ),
+    ],
+)
 def test_a_run_that_is_refused_is_named_and_nothing_is_written(damage, says, folder, tmp_path):
     run, to = copied(folder, tmp_path), tmp_path / "to"
     damage(run)

@@ -38,31 +38,56 @@ def test_no_choice_names_the_run_that_rr_train_would():
     assert report.chosen("smoke", budgets=[5, 10]).recipe.budgets == (5, 10)
 
 
-@pytest.mark.parametrize(("words", "options", "told"), [
-    (("smok", "nano"), {}, "did you mean smoke"),
-    (("smoke", "nanoo"), {}, "unknown rung"),
-    (("smoke", "nano", "revue"), {}, "unknown rule"),
-    (("smoke", "nano"), {"budgets": "50,100"}, r"budgets must be .*\[2000, 4000\]"),
-    (("smoke", "nano"), {"budgets": [5, 2.5]}, "budgets must be"),
-    (("smoke", "nano"), {"lr": -1.0}, "lr must be"),
-    (("smoke", "nano"), {"steps": -3}, "steps must be"),
-    (("smoke", "nano"), {"protocol": "papr"}, "unknown protocol"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "options", "told"),
+    [
+        (("smok", "nano"), {}, "did you mean smoke"),
+        (("smoke", "nanoo"), {}, "unknown rung"),
+        (("smoke", "nano", "revue"), {}, "unknown rule"),
+        (("smoke", "nano"), {"budgets": "50,100"}, r"budgets must be .*\[2000, 4000\]"),
+        (("smoke", "nano"), {"budgets": [5, 2.5]}, "budgets must be"),
+        (("smoke", "nano"), {"lr": -1.0}, "lr must be"),
+        (("smoke", "nano"), {"steps": -3}, "steps must be"),
+        (("smoke", "nano"), {"protocol": "papr"}, "unknown protocol"),
+    ],
+)
 def test_wrong_parameters_are_refused_in_one_line(words, options, told):
     with pytest.raises(RRError, match=told) as refused:
         report.chosen(*words, **options)
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("given", [
-    {"rung": "nano", "rule": "review"},
-    {"rung": BODY, "rule": "highway", "steps": 7, "lr": 0.01, "warmup": 2, "batch": 3, "seed": 4},
-    {"rung": "mini", "rule": "scaled", "loops": 2, "depth_lr": True, "precision": "fp32",
-     "optimizer": "muon"},
-    {"rung": "60M", "rule": "standard", "values": "identity", "protocol": "paper",
-     "corpus": "tinystories"},
-    {"rung": "nano", "rule": "constant:c=0.25", "budgets": [20, 40], "eval_batches": 2},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"rung": "nano", "rule": "review"},
+        {
+            "rung": BODY,
+            "rule": "highway",
+            "steps": 7,
+            "lr": 0.01,
+            "warmup": 2,
+            "batch": 3,
+            "seed": 4,
+        },
+        {
+            "rung": "mini",
+            "rule": "scaled",
+            "loops": 2,
+            "depth_lr": True,
+            "precision": "fp32",
+            "optimizer": "muon",
+        },
+        {
+            "rung": "60M",
+            "rule": "standard",
+            "values": "identity",
+            "protocol": "paper",
+            "corpus": "tinystories",
+        },
+        {"rung": "nano", "rule": "constant:c=0.25", "budgets": [20, 40], "eval_batches": 2},
+    ],
+)
 def test_the_command_of_a_run_names_the_same_run(given):
     """The words go through the command line's own parser."""
     from rr.cli import parser
@@ -86,10 +111,25 @@ def trained(tiny_corpus, tmp_path_factory):
     made = {}
     for rule in ("standard", "review"):
         for seed in (0, 1):
-            run = rr.plan(BODY, rule, corpus=tiny_corpus, tokenizer="bpe:300", steps=6, batch=2,
-                          eval_batches=2, seed=seed)  # fmt: skip
-            made[rule, seed] = report.train(run, str(out), threads=1, cache=str(cache), path="",
-                                            micro_batch=0, log=lambda line: None)  # fmt: skip
+            run = rr.plan(
+                BODY,
+                rule,
+                corpus=tiny_corpus,
+                tokenizer="bpe:300",
+                steps=6,
+                batch=2,
+                eval_batches=2,
+                seed=seed,
+            )
+            made[rule, seed] = report.train(
+                run,
+                str(out),
+                threads=1,
+                cache=str(cache),
+                path="",
+                micro_batch=0,
+                log=lambda line: None,
+            )
     return out, str(cache), made
 
 
@@ -117,9 +157,15 @@ def test_a_report_of_a_run(trained):
     assert "finished 6 steps" in report.outcome(ended)
 
 
-@pytest.mark.parametrize(("rule", "expected"), [
-    ("standard", 1.0), ("constant:c=0.5", 0.5), ("layerscale", 0.1), ("review", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("standard", 1.0),
+        ("constant:c=0.5", 0.5),
+        ("layerscale", 0.1),
+        ("review", None),
+    ],
+)
 def test_what_a_sublayer_writes(rule, expected):
     model = rr.Model(rr.plan(BODY, rule).model)
     from rr.model import initialise
@@ -164,8 +210,10 @@ def test_a_diverged_run_is_shown_as_one(trained, tmp_path):
     _, ax = figures.canvas()
     figures.run_curve(ax, ended.curves, ended.held_out)
     assert any(line.get_marker() == "x" for line in ax.lines)  # the cross at its end
-    for draw, given in ((figures.gates_by_sublayer, ([], "review", looked.why)),
-                        (figures.reliability, (None, looked.why))):  # fmt: skip
+    for draw, given in (
+        (figures.gates_by_sublayer, ([], "review", looked.why)),
+        (figures.reliability, (None, looked.why)),
+    ):
         _, ax = figures.canvas()
         draw(ax, *given)
         assert looked.why in [text.get_text() for text in ax.texts]
@@ -190,8 +238,10 @@ def copied(folder, to):
 def test_a_whole_folder(trained):
     out, _, made = trained
     here = report.survey(out)
-    losses = {key: json.loads((path / "result.json").read_text())["val_loss"]
-              for key, path in made.items()}  # fmt: skip
+    losses = {
+        key: json.loads((path / "result.json").read_text())["val_loss"]
+        for key, path in made.items()
+    }
     gaps = [losses["review", seed] - losses["standard", seed] for seed in (0, 1)]
     (point,), without = report.points(here)
     assert point["gap"] == pytest.approx(np.mean(gaps)) and without == []
@@ -236,7 +286,9 @@ def test_a_plan_is_a_frame(trained):
     assert any("seed 0 is not in the plan" in line for line in here.outside)
     assert any("rule review is not in the plan" in line for line in here.outside)
     assert {(gap["arm"], *gap["seeds"]) for gap in here.missing} == {
-        ("standard", 2), ("constant", 1, 2)}  # fmt: skip
+        ("standard", 2),
+        ("constant", 1, 2),
+    }
     rung = report.survey(out, rungs=[BODY, "mini"])
     assert {gap["rung"] for gap in rung.missing} >= {"mini"}
     for wrong in ({"rungs": ["nanoo"]}, {"rules": ["revue"]}):
@@ -270,9 +322,16 @@ def test_a_record_is_found_by_its_name():
 
 def test_gaps_stand_at_their_sizes_with_their_intervals():
     points = [
-        {"series": "review", "rule": "review", "size": size, "gap": gap, "lo": gap - 0.02,
-         "hi": gap + 0.01} for size, gap in ((1e6, -0.01), (1e8, -0.05))
-    ]  # fmt: skip
+        {
+            "series": "review",
+            "rule": "review",
+            "size": size,
+            "gap": gap,
+            "lo": gap - 0.02,
+            "hi": gap + 0.01,
+        }
+        for size, gap in ((1e6, -0.01), (1e8, -0.05))
+    ]
     _, ax = figures.canvas()
     figures.gaps_by_size(ax, points)
     whole = next(line for line in ax.lines if line.get_label() == "review")

@@ -46,8 +46,9 @@ def stack_of(model: rr.Model, rule: str, **options) -> rr.Residuals:
     """A stack of the model's shape, with the weights of its rules."""
     c = model.config
     stack = rr.Residuals(rule, c.d_model, c.n_layer, c.n_head, c.n_loops, **options)
-    for mine, theirs in zip([*stack.rules, stack.final], [*model.rules, model.final_rule],
-                            strict=True):  # fmt: skip
+    for mine, theirs in zip(
+        [*stack.rules, stack.final], [*model.rules, model.final_rule], strict=True
+    ):
         mine.load_state_dict(theirs.state_dict())
     return stack
 
@@ -72,8 +73,14 @@ def held_equal(rule: str, **shape) -> None:
         F.cross_entropy(logits.flatten(0, 1), IDX.roll(1).flatten()).backward()
     theirs = [p.grad for r in (*model.rules, model.final_rule) for p in r.parameters()]
     mine = [p.grad for r in (*stack.rules, stack.final) for p in r.parameters()]
-    own = ("token", "position", "layers.0.attn.", "layers.1.attn.", "layers.0.mlp.",
-           "layers.1.mlp.")  # fmt: skip
+    own = (
+        "token",
+        "position",
+        "layers.0.attn.",
+        "layers.1.attn.",
+        "layers.0.mlp.",
+        "layers.1.mlp.",
+    )
     held = dict(body.named_parameters())
     named = [(n, p) for n, p in model.named_parameters() if n.startswith(own)]
     theirs += [p.grad for _, p in named]
@@ -92,8 +99,10 @@ def test_a_rule_of_the_readers_own_is_too(own):
     held_equal(own)
 
 
-@pytest.mark.parametrize("rule", ["review", "review:per_pass=1", "scaled", "hyper-connections",
-                                  "rezero:norm=pre,per_pass=1"])  # fmt: skip
+@pytest.mark.parametrize(
+    "rule",
+    ["review", "review:per_pass=1", "scaled", "hyper-connections", "rezero:norm=pre,per_pass=1"],
+)
 def test_so_are_passes_with_shared_rules_and_with_their_own(rule):
     held_equal(rule, n_loops=3)
 
@@ -140,8 +149,9 @@ def test_a_new_stack_starts_as_the_rule_declares_and_by_its_seed(rule):
     assert all(p.isfinite().all() for p in stack.parameters())
     for a, b in zip(stack.parameters(), again.parameters(), strict=True):
         assert torch.equal(a, b)
-    drawn = any(not torch.equal(a, b)
-                for a, b in zip(stack.parameters(), other.parameters(), strict=True))  # fmt: skip
+    drawn = any(
+        not torch.equal(a, b) for a, b in zip(stack.parameters(), other.parameters(), strict=True)
+    )
     assert drawn == (rule in ("highway", "highway-carry", "gtrxl"))
     h, u = torch.randn(2, 1, 3, 16)
     for built in stack.rules if stack.state == "tensor" else ():
@@ -183,19 +193,24 @@ def test_a_branch_takes_and_returns_more():
     assert torch.is_tensor(stack[1](state, lambda x: x))
 
 
-@pytest.mark.parametrize(("call", "words"), [
-    (lambda: rr.Residuals("standard", 0, 2), "dim must be"),
-    (lambda: rr.Residuals("standard", 8, 2, n_head=3), "multiple of n_head, got 8 and 3"),
-    (lambda: rr.Residuals("reveiw", 8, 2), "did you mean review"),
-    (lambda: rr.Residuals("attnres", 8, 2, loops=2), "needs loops=1, got 2"),
-    (lambda: rr.Residuals("standard:per_pass=1", 8, 2, loops=2, norm=False), "per_pass=0"),
-    (lambda: rr.Residuals("standard", 8, 2, seed=-1), "integer ≥ 0, got -1"),
-    (lambda: rr.Residuals("nowhere.py:Rule", 8, 2), "no file 'nowhere.py'"),
-    (lambda: rr.Residuals("standard", 8, 2).open(torch.zeros(1, 3, 6)), r"got \(1, 3, 6\)"),
-    (lambda: rr.Residuals("standard", 8, 2).open(torch.zeros(3, 8)), r"tokens, dim = 8\)"),
-    (lambda: rr.Residuals("standard", 8, 2)[1](torch.zeros(1, 3, 8), nn.Linear(8, 6)),
-     r"sublayer 2 must return \(1, 3, 8\).* got \(1, 3, 6\)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: rr.Residuals("standard", 0, 2), "dim must be"),
+        (lambda: rr.Residuals("standard", 8, 2, n_head=3), "multiple of n_head, got 8 and 3"),
+        (lambda: rr.Residuals("reveiw", 8, 2), "did you mean review"),
+        (lambda: rr.Residuals("attnres", 8, 2, loops=2), "needs loops=1, got 2"),
+        (lambda: rr.Residuals("standard:per_pass=1", 8, 2, loops=2, norm=False), "per_pass=0"),
+        (lambda: rr.Residuals("standard", 8, 2, seed=-1), "integer ≥ 0, got -1"),
+        (lambda: rr.Residuals("nowhere.py:Rule", 8, 2), "no file 'nowhere.py'"),
+        (lambda: rr.Residuals("standard", 8, 2).open(torch.zeros(1, 3, 6)), r"got \(1, 3, 6\)"),
+        (lambda: rr.Residuals("standard", 8, 2).open(torch.zeros(3, 8)), r"tokens, dim = 8\)"),
+        (
+            lambda: rr.Residuals("standard", 8, 2)[1](torch.zeros(1, 3, 8), nn.Linear(8, 6)),
+            r"sublayer 2 must return \(1, 3, 8\).* got \(1, 3, 6\)",
+        ),
+    ],
+)
 def test_bad_input_gets_one_line(call, words):
     with pytest.raises(rr.RRError, match=words) as error:
         call()

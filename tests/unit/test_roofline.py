@@ -25,12 +25,23 @@ def total(works, kind="flops"):
     return sum(getattr(one, kind) for one in works.values())
 
 
-@pytest.mark.parametrize("shape", [
-    {"rule": "standard"}, {"rule": "review"}, {"rule": "review:rank=8"}, {"rule": "gtrxl"},
-    {"rule": "hyper-connections"}, {"rule": "attnres"}, {"values": "learnable"},
-    {"values": "svformer"}, {"rule": "review", "n_loops": 2}, {"flavour": "llama"},
-    {"tied": False},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"rule": "standard"},
+        {"rule": "review"},
+        {"rule": "review:rank=8"},
+        {"rule": "gtrxl"},
+        {"rule": "hyper-connections"},
+        {"rule": "attnres"},
+        {"values": "learnable"},
+        {"values": "svformer"},
+        {"rule": "review", "n_loops": 2},
+        {"flavour": "llama"},
+        {"tied": False},
+    ],
+    ids=str,
+)
 def test_flops_are_the_ladders(shape):
     """The ladder adds up what modules declare; the operations of a step are counted here."""
     expected = ladder.flops_per_token(replace(SHAPE, **shape)) * TOKENS

@@ -24,8 +24,15 @@ pytestmark = pytest.mark.usefixtures("kept_threads")
 
 @pytest.fixture
 def run(tiny_corpus):
-    return run_folder.plan(BODY, corpus=tiny_corpus, tokenizer="bpe:300", batch=16, steps=2,
-                     eval_batches=1, precision="fp32")  # fmt: skip
+    return run_folder.plan(
+        BODY,
+        corpus=tiny_corpus,
+        tokenizer="bpe:300",
+        batch=16,
+        steps=2,
+        eval_batches=1,
+        precision="fp32",
+    )
 
 
 @pytest.fixture
@@ -72,17 +79,20 @@ def v2(limit, used, cache=0):
     }
 
 
-@pytest.mark.parametrize(("available", "groups", "name", "gib"), [
-    (20, {}, "0::/", 20),  # no group has a limit
-    (20, {"a/b": v2(8, 3)}, "0::/a/b", 5),
-    (20, {"a/b": v2("max", 3), "a": v2(6, 5, 2)}, "0::/a/b", 3),  # a parent's; cache is free
-    (20, {".": v2(4, 1)}, "0::/../outside/name", 3),  # a container's own is the root it sees
-    (20, {"memory/job": v1(8, 6)}, "4:memory:/job", 2),
-    (20, {"memory": v1(10, 6, 1)}, "4:memory:/docker/123", 5),
-    (1, {"memory/job": v1(8, 6)}, "4:memory:/job", 1),  # the machine has less
-    (20, {"memory/job": v1(8, 9)}, "4:memory:/job", 0),
-    (20, {"a": v2(8, 3)}, "0::/b", 20),  # somebody else's
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("available", "groups", "name", "gib"),
+    [
+        (20, {}, "0::/", 20),  # no group has a limit
+        (20, {"a/b": v2(8, 3)}, "0::/a/b", 5),
+        (20, {"a/b": v2("max", 3), "a": v2(6, 5, 2)}, "0::/a/b", 3),  # a parent's; cache is free
+        (20, {".": v2(4, 1)}, "0::/../outside/name", 3),  # a container's own is the root it sees
+        (20, {"memory/job": v1(8, 6)}, "4:memory:/job", 2),
+        (20, {"memory": v1(10, 6, 1)}, "4:memory:/docker/123", 5),
+        (1, {"memory/job": v1(8, 6)}, "4:memory:/job", 1),  # the machine has less
+        (20, {"memory/job": v1(8, 9)}, "4:memory:/job", 0),
+        (20, {"a": v2(8, 3)}, "0::/b", 20),  # somebody else's
+    ],
+)
 def test_free_memory_is_the_machines_or_the_groups(tmp_path, available, groups, name, gib):
     assert memory_fit.free_ram(*machine(tmp_path, available, groups, name)) == gib * GIB
 
@@ -153,8 +163,12 @@ def test_what_fits_is_left_as_it_was(run, only):
 
 def test_fewer_windows_then_recomputation_then_both(run, only):
     """Each time one byte less than a way needs: the next that fits is taken, and said."""
-    ways = [(n, spec) for spec in ("eager", "eager:recompute=layer") for n in (16, 8, 4, 2, 1)
-            if spec != "eager" or n >= 8]  # fmt: skip
+    ways = [
+        (n, spec)
+        for spec in ("eager", "eager:recompute=layer")
+        for n in (16, 8, 4, 2, 1)
+        if spec != "eager" or n >= 8
+    ]
     need = {way: predicted(run, *way) for way in ways}
     taken = []
     for way in ways[:3]:
@@ -217,16 +231,26 @@ def test_a_billion_parameters_are_not_taken_for_plenty(only):
 
 
 def words(run, out, *more):
-    given = {"rung": BODY, "corpus": run.source["corpus"], "tokenizer": "bpe:300", "batch": 16,
-             "steps": 2, "eval-batches": 1, "precision": "fp32", "threads": 1, "device": "cpu",
-             "out": out}  # fmt: skip
+    given = {
+        "rung": BODY,
+        "corpus": run.source["corpus"],
+        "tokenizer": "bpe:300",
+        "batch": 16,
+        "steps": 2,
+        "eval-batches": 1,
+        "precision": "fp32",
+        "threads": 1,
+        "device": "cpu",
+        "out": out,
+    }
     return ["train", *(str(w) for key, value in given.items() for w in (f"--{key}", value)), *more]
 
 
 def made(out):
     (folder,) = out.iterdir()
-    return folder, *(json.loads((folder / f"{name}.json").read_text())
-                     for name in ("run", "result"))  # fmt: skip
+    return folder, *(
+        json.loads((folder / f"{name}.json").read_text()) for name in ("run", "result")
+    )
 
 
 def test_a_run_in_little_memory_is_the_same_run(run, only, tmp_path, capsys):

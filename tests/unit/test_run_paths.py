@@ -110,8 +110,13 @@ for path in ("fast:allocator=system", "fast"):
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's malloc alone is told")
 def test_a_freed_block_stays_or_goes_and_no_bit_changes():
     """In a process of its own: what is kept is kept for the rest of it. 200 MB, told in kB."""
-    asked = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True,
-                           env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)  # fmt: skip
+    asked = subprocess.run(
+        [sys.executable, "-c", FREED],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=True,
+    )
     system, kept = (line.split() for line in asked.stdout.splitlines())
     assert int(system[0]) < 20e3 and int(kept[0]) > 180e3
     assert system[1:] == kept[1:] and len(set(system[1:6])) == 5
@@ -134,13 +139,17 @@ def test_a_compiled_run_trains_in_one_graph_and_measures_without(
         assert result_of(folder)[name] == pytest.approx(result_of(fast)[name], abs=1e-5)
 
 
-@pytest.mark.parametrize(("path", "words"), [
-    ("fast:precision=tf32", "use --precision"), ("fsat", "did you mean fast"),
-    ("fast:graph=step", "graph=step needs a CUDA device"),
-    ("compiled:attention=cudnn", "attention=cudnn needs a CUDA device"),
-    ("fast:recompute=block", "unknown recompute 'block': expected"),
-    ("fast:allocator=keep", "unknown allocator 'keep': did you mean kept"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("fast:precision=tf32", "use --precision"),
+        ("fsat", "did you mean fast"),
+        ("fast:graph=step", "graph=step needs a CUDA device"),
+        ("compiled:attention=cudnn", "attention=cudnn needs a CUDA device"),
+        ("fast:recompute=block", "unknown recompute 'block': expected"),
+        ("fast:allocator=keep", "unknown allocator 'keep': did you mean kept"),
+    ],
+)
 def test_a_path_that_cannot_be_gone_is_one_line(path, words, tiny_corpus, tmp_path, capsys):
     out = tmp_path / "out"
     code = cli.main(

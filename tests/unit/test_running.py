@@ -9,8 +9,16 @@ import pytest
 from rr.config import RRError
 from rrbook.explorables.running import lost_numbers, overhead, young
 
-TINY = ["--rung", "nano:n_layer=1,d_model=16,n_head=2,seq_len=16", "--batch", "1", "--steps", "80",
-        "--eval-batches", "1"]  # fmt: skip
+TINY = [
+    "--rung",
+    "nano:n_layer=1,d_model=16,n_head=2,seq_len=16",
+    "--batch",
+    "1",
+    "--steps",
+    "80",
+    "--eval-batches",
+    "1",
+]
 
 
 @pytest.mark.parametrize("every, save, between, back", [(0.5, 0.01, 2, 0.1), (1, 0.02, 1, 0.3)])

@@ -16,8 +16,15 @@ pytestmark = pytest.mark.usefixtures("kept_threads")
 
 @pytest.fixture
 def run(tiny_corpus):
-    return run_folder.plan(TINY, corpus=tiny_corpus, tokenizer="bpe:300", batch=2, steps=16,
-                     eval_batches=1, precision="fp32")  # fmt: skip
+    return run_folder.plan(
+        TINY,
+        corpus=tiny_corpus,
+        tokenizer="bpe:300",
+        batch=2,
+        steps=16,
+        eval_batches=1,
+        precision="fp32",
+    )
 
 
 def cost_per_hour(interval, save, between):
@@ -52,7 +59,8 @@ def test_what_was_measured_decides_and_a_change_is_said():
     assert len(said) == 1 and interval.seconds > 240
     interval.saved(60.0)
     assert len(said) == 2 and interval.seconds == pytest.approx(
-        math.sqrt(2 * (64.2 / 3) * 4 * 3600))  # fmt: skip
+        math.sqrt(2 * (64.2 / 3) * 4 * 3600)
+    )
 
 
 def test_a_large_model_is_not_saved_in_its_first_minute():

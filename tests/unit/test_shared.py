@@ -216,8 +216,11 @@ def test_a_model_whose_rule_is_not_its_run_s_is_refused(foreign, verb, capsys):
 
 def test_a_path_without_its_content_is_refused(foreign):
     rule, _ = placed(foreign, "inside")
-    refused(lambda: rr.load(foreign.run("rule", rule, "")), repr(rule.rpartition(":options")[2]),
-            "without the file's SHA-256")  # fmt: skip
+    refused(
+        lambda: rr.load(foreign.run("rule", rule, "")),
+        repr(rule.rpartition(":options")[2]),
+        "without the file's SHA-256",
+    )
     assert foreign.held_back()
 
 
@@ -246,8 +249,13 @@ def test_a_given_rule_has_to_be_the_run_s(foreign, tmp_path):
     rule, path = placed(foreign, "inside")
     folder = foreign.run("rule", rule, sha256(path))
     other = foreign.code(tmp_path / "other.py", more="# longer\n")
-    refused(lambda: rr.load(folder, allow_rule=other), other, sha256(tmp_path / "other.py"),
-            sha256(path), "restore the file")  # fmt: skip
+    refused(
+        lambda: rr.load(folder, allow_rule=other),
+        other,
+        sha256(tmp_path / "other.py"),
+        sha256(path),
+        "restore the file",
+    )
     refused(lambda: rr.load(folder, allow_rule=f"{path}:Other"), "read the file, then allow it")
     refused(lambda: rr.load(folder, allow_rule="evil"), "expected path.py:Class")
     refused(lambda: rr.load(folder, allow_rule=f"{rule}:c=1"), "expected path.py:Class")
@@ -302,8 +310,16 @@ def test_a_shape_that_names_a_file_is_not_resolved_until_it_is_allowed(foreign):
 
 
 def words(out, rule, tiny_corpus, verb="train"):
-    given = {"rung": TINY, "rule": rule, "corpus": tiny_corpus, "tokenizer": "bpe:300",
-             "batch": 4, "steps": 3, "threads": 1, "out": out}  # fmt: skip
+    given = {
+        "rung": TINY,
+        "rule": rule,
+        "corpus": tiny_corpus,
+        "tokenizer": "bpe:300",
+        "batch": 4,
+        "steps": 3,
+        "threads": 1,
+        "out": out,
+    }
     return [verb, *(str(w) for name, value in given.items() for w in (f"--{name}", value))]
 
 
@@ -375,8 +391,10 @@ def test_a_shared_model_imports_nothing(foreign, model, monkeypatch, way, kind, 
     if place == "hub":
         name = "somebody/model"
         monkeypatch.setattr(hub, "hf_hub_download", lambda name, file, **_: str(model / file))
-        monkeypatch.setattr("huggingface_hub.hub_mixin.hf_hub_download",
-                            lambda repo_id, filename, **_: str(model / filename))  # fmt: skip
+        monkeypatch.setattr(
+            "huggingface_hub.hub_mixin.hf_hub_download",
+            lambda repo_id, filename, **_: str(model / filename),
+        )
     there = [] if way == "gone" else [found]
     refused(lambda: rr.from_pretrained(name), str(name), rule, *there, f"allow_rule={rule!r}")
     refused(lambda: hub.Pretrained.from_pretrained(name), rule)
@@ -433,7 +451,7 @@ def test_a_shared_model_s_sizes_are_its_weights(model, no_room, claim):
 def test_a_run_s_sizes_are_its_weights(foreign, no_room, claim):
     claim = dict(claim)
     rules = {kind: claim.pop(kind) for kind in ("rule", "values") if kind in claim}
-    (kind, rule), = rules.items() or [("rule", None)]  # fmt: skip
+    ((kind, rule),) = rules.items() or [("rule", None)]
     folder = foreign.run(kind, rule, "", **claim)
     refused(lambda: rr.load(folder), str(folder), "cannot be loaded", kind=RunFailed)
 

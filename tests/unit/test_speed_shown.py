@@ -28,7 +28,7 @@ from rrbook.explorables.roofline import (
 
 TINY = ModelConfig(
     vocab_size=64, n_layer=1, n_head=1, d_model=16, d_ff=32, seq_len=8, rule="review"
-)  # fmt: skip
+)
 # 10¹⁴ FLOP/s, 10¹² bytes/s; by hand below
 TOY = {
     "rungs": {"60M": {"tokens": 1000, "flops": 6e12, "micro": 64, "paths": {
@@ -59,10 +59,16 @@ def test_the_memory_on_the_page_is_the_whole_models(path):
 def test_a_step_by_hand():
     """TF32 has half of the peak; what is fused keeps the bytes of embedding and optimiser."""
     found = step_numbers(TOY, "60M", "reference", "new", 50, "none")
-    assert found["ms"] == pytest.approx({
-        "attention": 60 + 10, "mlp": 80, "rule": 50, "embedding": 1, "head": 120 + 100,
-        "optimizer": 4,
-    })  # fmt: skip
+    assert found["ms"] == pytest.approx(
+        {
+            "attention": 60 + 10,
+            "mlp": 80,
+            "rule": 50,
+            "embedding": 1,
+            "head": 120 + 100,
+            "optimizer": 4,
+        }
+    )
     assert found["bound"] == {
         "attention": "memory",
         "mlp": "arithmetic",
@@ -110,10 +116,15 @@ def test_the_page_shows_what_the_package_counts():
 
 def test_the_script_and_python_agree(in_node):
     data, keys = step_data(), ("rung", "path", "card", "share", "fusion")
-    cases = [dict(zip(keys, x, strict=True))
-             for x in itertools.product(RUNGS, PATHS, CARDS, (10, 60, 100), FUSION)]  # fmt: skip
-    asked = in_node("roofline.js", "given[1].map(v => [stepNumbers(given[0], v), "
-                    "stepSentence(given[0], v)])", [data, cases])  # fmt: skip
+    cases = [
+        dict(zip(keys, x, strict=True))
+        for x in itertools.product(RUNGS, PATHS, CARDS, (10, 60, 100), FUSION)
+    ]
+    asked = in_node(
+        "roofline.js",
+        "given[1].map(v => [stepNumbers(given[0], v), stepSentence(given[0], v)])",
+        [data, cases],
+    )
     for (found, said), case in zip(asked, cases, strict=True):
         expected = step_numbers(data, **case)
         assert said == step_sentence(data, **case)
@@ -149,8 +160,13 @@ def test_the_clock_follows_a_step_through_its_parts(speed_lab, monkeypatch, path
 
     ticks = itertools.count()
     monkeypatch.setattr(speed_lab.time, "perf_counter", lambda: next(ticks))
-    step = OptimizerStep(initialise(Model(TINY), 0), Recipe(1, 2, 1e-3, 1), parse_backend(path),
-                torch.device("cpu"), 2)  # fmt: skip
+    step = OptimizerStep(
+        initialise(Model(TINY), 0),
+        Recipe(1, 2, 1e-3, 1),
+        parse_backend(path),
+        torch.device("cpu"),
+        2,
+    )
     ids = torch.arange(16).view(2, 8)
     before, clock = step.model(ids, ids).item(), Listening()
     clock.watch(step.model)

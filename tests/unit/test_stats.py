@@ -39,8 +39,10 @@ RECOMPUTED = [
 
 def published():
     with RUNS.open() as file:
-        return [r | {"seed": int(r["seed"]), "val_loss": float(r["val_loss"])}
-                for r in csv.DictReader(file)]  # fmt: skip
+        return [
+            r | {"seed": int(r["seed"]), "val_loss": float(r["val_loss"])}
+            for r in csv.DictReader(file)
+        ]
 
 
 def arm(rung, name):
@@ -153,8 +155,9 @@ def test_equal_differences_and_equal_values():
 # ---- Signs, ranks, bootstrap -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("d", [[1, 2, 3], [0.5, -1.5, 2.5, 3.5, 4.5], [1, 1, -2, 3, 3, 3, -1],
-                               [2, 0, 1, -1, 4, 0]])  # fmt: skip
+@pytest.mark.parametrize(
+    "d", [[1, 2, 3], [0.5, -1.5, 2.5, 3.5, 4.5], [1, 1, -2, 3, 3, 3, -1], [2, 0, 1, -1, 4, 0]]
+)
 def test_signs_and_ranks_against_every_sign_pattern(d):
     zeros = [0.0] * len(d)
     moved = [x for x in d if x]
@@ -302,17 +305,23 @@ def test_a_family_marks_what_it_cannot_compare_and_still_counts_it():
     def run(rung, name, seed, loss):
         return {"rung": rung, "arm": name, "seed": seed, "val_loss": loss}
 
-    whole = [run("a", name, s, base + s / 10 + (s == 2) * extra)
-             for name, base, extra in (("review", 2.0, 0.01), ("standard", 2.2, 0.0))
-             for s in range(3)]  # fmt: skip
+    whole = [
+        run("a", name, s, base + s / 10 + (s == 2) * extra)
+        for name, base, extra in (("review", 2.0, 0.01), ("standard", 2.2, 0.0))
+        for s in range(3)
+    ]
     rows = [
         *whole,
-        run("b", "review", 0, 2.0), run("b", "review", 1, math.nan), run("b", "standard", 0, 2.1),
-        run("b", "standard", 1, 2.2), run("c", "review", 0, 2.0), run("c", "review", 1, 2.1),
+        run("b", "review", 0, 2.0),
+        run("b", "review", 1, math.nan),
+        run("b", "standard", 0, 2.1),
+        run("b", "standard", 1, 2.2),
+        run("c", "review", 0, 2.0),
+        run("c", "review", 1, 2.1),
         *(run("d", "review", s, 2.0 + s) for s in (0, 1)),
         *(run("d", "standard", s, 2.5 + s) for s in (1, 2)),
         *(run("e", name, s, 2.0) for name in ("review", "standard") for s in (0, 1)),
-    ]  # fmt: skip
+    ]
     a, b, c, d, e = stats.family(rows, "review", ["standard"])
     assert a["notes"] == [] and a["pairs"] == [0, 1, 2]
     assert b["diverged"] == [("review", 1)] and "review: seed 1 diverged" in b["notes"]

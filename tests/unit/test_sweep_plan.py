@@ -63,19 +63,29 @@ def test_protocol_paper_alone_is_the_published_plan(dry, root, tmp_path):
 
 
 def test_small_models_come_first_and_all_arms_of_a_seed_together():
-    found = cells({"rung": ["mini", "nano"], "rule": ["review", "standard"], "seed": [1, 0]},
-                  **quiet)  # fmt: skip
+    found = cells(
+        {"rung": ["mini", "nano"], "rule": ["review", "standard"], "seed": [1, 0]}, **quiet
+    )
     assert [(c.run.rung, c.run.seed, c.run.rule) for c in found] == [
-        (rung, seed, rule) for rung in ("nano", "mini") for seed in (0, 1)
-        for rule in ("standard", "review")]  # fmt: skip
+        (rung, seed, rule)
+        for rung in ("nano", "mini")
+        for seed in (0, 1)
+        for rule in ("standard", "review")
+    ]
 
 
 def test_the_given_order_is_that_of_the_options():
-    found = cells({"rung": ["mini", "nano"], "rule": ["review", "standard"], "seed": [1, 0]},
-                  **quiet, order="given")  # fmt: skip
+    found = cells(
+        {"rung": ["mini", "nano"], "rule": ["review", "standard"], "seed": [1, 0]},
+        **quiet,
+        order="given",
+    )
     assert [(c.run.rung, c.run.seed, c.run.rule) for c in found] == [
-        (rung, seed, rule) for rung in ("mini", "nano") for seed in (1, 0)
-        for rule in ("review", "standard")]  # fmt: skip
+        (rung, seed, rule)
+        for rung in ("mini", "nano")
+        for seed in (1, 0)
+        for rule in ("review", "standard")
+    ]
 
 
 def test_the_longest_run_comes_first_where_asked():
@@ -138,9 +148,19 @@ def test_the_direct_command_plans_the_same_run(dry, tiny_corpus):
         "--seed",
         "3",
     ]
-    (cell,) = cells({"rung": [TINY], "rule": ["review:groups=2"], "budgets": [[4, 8]],
-                     "lr": [3e-4], "depth_lr": True, "corpus": [tiny_corpus],
-                     "tokenizer": ["bpe:300"], "seed": [3]}, **quiet)  # fmt: skip
+    (cell,) = cells(
+        {
+            "rung": [TINY],
+            "rule": ["review:groups=2"],
+            "budgets": [[4, 8]],
+            "lr": [3e-4],
+            "depth_lr": True,
+            "corpus": [tiny_corpus],
+            "tokenizer": ["bpe:300"],
+            "seed": [3],
+        },
+        **quiet,
+    )
     code, lines, err = dry(*options, "--runner", "direct", "--out", "a b", "--threads", 2)
     assert code == 0 and len(lines) == 1 and err == ""
     words = shlex.split(lines[0])

@@ -116,12 +116,15 @@ def test_each_cell_runs_once_in_the_order_of_the_plan(play, plan):
 
 def test_a_crashed_cell_is_tried_again_and_a_diverged_one_is_not(play, plan):
     a, b, c, d = (cell.id for cell in plan)
-    settled, states, started, said = play(plan, {
-        a: [[crashes()], [crashes()], [ends()]],
-        b: [[ends("diverged", code=3)]],
-        c: [[ends()]],
-        d: [[ends()]],
-    })  # fmt: skip
+    settled, states, started, said = play(
+        plan,
+        {
+            a: [[crashes()], [crashes()], [ends()]],
+            b: [[ends("diverged", code=3)]],
+            c: [[ends()]],
+            d: [[ends()]],
+        },
+    )
     assert states == {a: "finished", b: "diverged", c: "finished", d: "finished"}
     assert sorted(started) == sorted([a, a, a, b, c, d])
 

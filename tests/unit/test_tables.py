@@ -15,12 +15,24 @@ from rr.stats import csv_text, markdown, paired, read_results, render, scan, tab
 
 def run(rule, seed, loss, **other):
     fields = {
-        "id": f"{rule}-{seed}-{len(other)}-{other.get('lr', 1)}", "rule": rule, "seed": seed,
-        "val_loss": loss, "values": "own", "lr": 1e-3, "rung": "nano", "protocol": "clean",
-        "corpus": "fables", "tokenizer": "bpe:1024", "loops": 1, "steps": 300, "flavour": "gpt2",
-        "precision": "fp32", "batch": 8, "eval_shortened": False,
+        "id": f"{rule}-{seed}-{len(other)}-{other.get('lr', 1)}",
+        "rule": rule,
+        "seed": seed,
+        "val_loss": loss,
+        "values": "own",
+        "lr": 1e-3,
+        "rung": "nano",
+        "protocol": "clean",
+        "corpus": "fables",
+        "tokenizer": "bpe:1024",
+        "loops": 1,
+        "steps": 300,
+        "flavour": "gpt2",
+        "precision": "fp32",
+        "batch": 8,
+        "eval_shortened": False,
         "status": "diverged" if loss is None else "finished",
-    }  # fmt: skip
+    }
     return fields | other
 
 
@@ -46,8 +58,13 @@ def test_table_pairs_by_seed_and_drops_nothing():
     review = arms["review"]
     assert (review["n"], review["pairs"], review["missing"]) == (3, [0, 1, 2], [])
     assert [review[k] for k in ("difference", "lo", "hi", "t", "df", "p")] == [
-        expected.mean, expected.lo, expected.hi, expected.t, expected.df, expected.p,
-    ]  # fmt: skip
+        expected.mean,
+        expected.lo,
+        expected.hi,
+        expected.t,
+        expected.df,
+        expected.p,
+    ]
     assert review["mean"] == pytest.approx(3.0) and arms["standard"]["mean"] == pytest.approx(3.2)
     highway = arms["highway"]
     assert (highway["n"], highway["diverged"], highway["pairs"]) == (2, [1], [0, 2])
@@ -178,8 +195,11 @@ LOSSES = {
 
 
 def all_runs(losses=None):
-    return [run(rule, seed, loss) for rule, found in (losses or LOSSES).items()
-            for seed, loss in enumerate(found)]  # fmt: skip
+    return [
+        run(rule, seed, loss)
+        for rule, found in (losses or LOSSES).items()
+        for seed, loss in enumerate(found)
+    ]
 
 
 def by_hand_holm(p):
@@ -190,8 +210,9 @@ def by_hand_holm(p):
         return all(q <= alpha / (len(p) - k) for k, q in enumerate(smaller))
 
     levels = [k / 20000 for k in range(20001)]
-    return [next(alpha for alpha in levels if alpha == 1 or rejects(i, alpha))
-            for i in range(len(p))]  # fmt: skip
+    return [
+        next(alpha for alpha in levels if alpha == 1 or rejects(i, alpha)) for i in range(len(p))
+    ]
 
 
 def test_a_row_holds_both_tests_both_intervals_and_their_corrections():
@@ -280,9 +301,11 @@ def test_a_tuned_arm_meets_the_baseline_at_the_baselines_own_rate():
 
 def test_runs_of_another_warm_up_are_another_group(tmp_path):
     for i, (rule, seed, warmup) in enumerate(
-        (rule, seed, warmup) for rule in ("standard", "review") for seed in (0, 1)
+        (rule, seed, warmup)
+        for rule in ("standard", "review")
+        for seed in (0, 1)
         for warmup in (7, 30)
-    ):  # fmt: skip
+    ):
         folder = tmp_path / str(i)
         folder.mkdir()
         row = run(rule, seed, 3.0 + seed * warmup, id=f"{rule}{seed}{warmup}")
@@ -294,8 +317,11 @@ def test_runs_of_another_warm_up_are_another_group(tmp_path):
 
 
 def test_titles_tell_groups_apart_by_what_differs():
-    other = [run(rule, s, 2.0, flavour="llama", id=f"l{rule}{s}") for rule in ("standard", "review")
-             for s in (0, 1)]  # fmt: skip
+    other = [
+        run(rule, s, 2.0, flavour="llama", id=f"l{rule}{s}")
+        for rule in ("standard", "review")
+        for s in (0, 1)
+    ]
     text = render(table(RUNS + other))
     assert "fp32 · flavour gpt2\n" in text and "fp32 · flavour llama\n" in text
     assert "flavour" not in render(table(RUNS))
@@ -304,13 +330,17 @@ def test_titles_tell_groups_apart_by_what_differs():
 def test_every_kind_of_damage_is_named(tmp_path, capsys):
     good = json.dumps(RUNS[0])
     broken = {
-        "empty": b"", "zeroed": bytes(len(good)), "cut": good[:-9].encode(), "bits": b"\xff{" * 9,
-        "deep": b"[" * 100_000, "huge": good.replace("3.0", "1" + "0" * 400).encode(),
+        "empty": b"",
+        "zeroed": bytes(len(good)),
+        "cut": good[:-9].encode(),
+        "bits": b"\xff{" * 9,
+        "deep": b"[" * 100_000,
+        "huge": good.replace("3.0", "1" + "0" * 400).encode(),
         "infinite": good.replace("3.0", "Infinity").encode(),
         "status": good.replace("finished", "running").encode(),
         "budgets": json.dumps(RUNS[0] | {"budgets": 7}).encode(),
         "budget": json.dumps(RUNS[0] | {"budgets": [{"steps": 9, "val_loss": None}]}).encode(),
-    }  # fmt: skip
+    }
     for name, data in broken.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "result.json").write_bytes(data)

@@ -490,9 +490,12 @@ BUDGETS = (8, 16, 24)
 def test_segments_are_the_plateau_and_its_branches():
     plan = recipe("nano", budgets=[2000, 4000, 8000])
     assert [(s.start, s.stop, s.budget) for s in plan.segments] == [
-        (0, 1600, None), (1600, 2000, 2000), (1600, 3200, None), (3200, 4000, 4000),
+        (0, 1600, None),
+        (1600, 2000, 2000),
+        (1600, 3200, None),
+        (3200, 4000, 4000),
         (3200, 8000, 8000),
-    ]  # fmt: skip
+    ]
     assert [s.end for s in plan.segments] == [1600, 2000, 3600, 4400, 9200]
     alone = recipe("nano", steps=2000, warmup=plan.warmup)
     assert plan.warmup == 400  # 5 % of the longest
@@ -540,9 +543,10 @@ def test_each_branch_is_the_budget_trained_alone(planned, alone, tmp_path):
     result = result_of(folder)
     same_as_alone(result, alone)
     assert {name: result[name] for name in ("steps", "val_loss", "weights_sha256")} == {
-        "steps": 24, "val_loss": alone[24]["val_loss"],
+        "steps": 24,
+        "val_loss": alone[24]["val_loss"],
         "weights_sha256": alone[24]["weights_sha256"],
-    }  # fmt: skip
+    }
     assert len(list((folder / "checkpoint").iterdir())) == 2  # no branch is left to go back to
 
 

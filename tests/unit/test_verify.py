@@ -28,8 +28,16 @@ def made(tiny_corpus, tmp_path_factory):
     out, cache = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("cache")
     threads = torch.get_num_threads()
     for rule, steps, budgets in (("review", 8, None), ("constant", None, [4, 8])):
-        run = rr.plan(BODY, rule, corpus=tiny_corpus, tokenizer="bpe:300", batch=2, eval_batches=2,
-                      steps=steps, budgets=budgets)  # fmt: skip
+        run = rr.plan(
+            BODY,
+            rule,
+            corpus=tiny_corpus,
+            tokenizer="bpe:300",
+            batch=2,
+            eval_batches=2,
+            steps=steps,
+            budgets=budgets,
+        )
         rr.train(run, out, threads=1, cache=cache, log=quiet)
     to = tmp_path_factory.mktemp("measured") / "tiny"
     recording.import_runs([out], to)
@@ -38,8 +46,9 @@ def made(tiny_corpus, tmp_path_factory):
 
 
 def record_of(campaign, rule):
-    return next(one for one in recording.read_table(campaign)
-                if one.object("result.json")["rule"] == rule)  # fmt: skip
+    return next(
+        one for one in recording.read_table(campaign) if one.object("result.json")["rule"] == rule
+    )
 
 
 def changed(campaign, to, name, change, rule="review"):

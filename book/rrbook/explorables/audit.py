@@ -154,9 +154,10 @@ def audit_shown(rows: Sequence[Mapping[str, Any]], values: Mapping[str, str]) ->
     "paper" (as given) or "verdict" (by VERDICTS, within one as given).
     """
     kept = [
-        row for row in rows
+        row
+        for row in rows
         if values["paper"] in ("all", row["paper"]) and values["verdict"] in ("all", row["verdict"])
-    ]  # fmt: skip
+    ]
     if values["order"] == "verdict":
         kept = sorted(kept, key=lambda row: VERDICTS.index(row["verdict"]))
     return [row["id"] for row in kept]
@@ -190,8 +191,9 @@ def claim_map(rows: Sequence[Mapping[str, Any]]) -> kit.Explorable:
         lead="Choose a paper or a verdict. On the page of the book, the table below follows.",
         controls=[
             kit.choice("paper", "paper", {"all": "all four"} | PAPERS, "all"),
-            kit.choice("verdict", "verdict", {"all": "every verdict"}
-                       | {v: v for v in VERDICTS}, "all"),
+            kit.choice(
+                "verdict", "verdict", {"all": "every verdict"} | {v: v for v in VERDICTS}, "all"
+            ),
             kit.choice("order", "order", {"paper": "by paper", "verdict": "by verdict"}, "paper"),
         ],
         picture="A row for each claim with its verdict; the table below holds the same in full",
@@ -199,4 +201,4 @@ def claim_map(rows: Sequence[Mapping[str, Any]]) -> kit.Explorable:
         note="A verdict follows from the parts of a claim: all hold, some do, none does, or none "
         "can be told.",
         data=data,
-    )  # fmt: skip
+    )

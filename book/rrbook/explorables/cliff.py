@@ -130,4 +130,4 @@ def depth_cliff(
         "through the updates."
         + (" Recorded: losses of real training runs, not the formula." if rows else ""),
         data=rows,
-    )  # fmt: skip
+    )

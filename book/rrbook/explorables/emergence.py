@@ -38,9 +38,11 @@ def toy_numbers(
     start = steps * WINDOW / first
     ratios, gaps = [], []
     for _, count, own_steps in rungs:
-        ratio = start if design == "ratio" else (
-            (own_steps if design == "steps" else steps) * WINDOW / count
-        )  # fmt: skip
+        ratio = (
+            start
+            if design == "ratio"
+            else ((own_steps if design == "steps" else steps) * WINDOW / count)
+        )
         grown = count / first
         more = own_steps / steps if design == "steps" else 1.0 if design == "tokens" else grown
         x = ratio if falls == "ratio" else start * more
@@ -67,17 +69,24 @@ def toy_sentence(
 
 
 def size_or_training(
-    runs: Sequence[dict], speed: float = 1.1, size: float = 0.0, alpha: float = 0.3,
-    design: str = "steps", falls: str = "ratio",
-) -> kit.Explorable:  # fmt: skip
+    runs: Sequence[dict],
+    speed: float = 1.1,
+    size: float = 0.0,
+    alpha: float = 0.3,
+    design: str = "steps",
+    falls: str = "ratio",
+) -> kit.Explorable:
     """Explorable: the gap against size that a speed-up and a true effect of size would each show.
 
     runs: rows of a ladder's runs with `rung`, `arm`, `params_M` and `steps`, by size; the review
     arm's are taken. speed (1 to 1.5), size (−0.02 to 0.04 nats per tenfold), alpha (0.1 to 0.6),
     design and falls (`toy_numbers`) are where it starts.
     """
-    rungs = {r["rung"]: [r["rung"], 1e6 * float(r["params_M"]), int(r["steps"])]
-             for r in runs if r["arm"] == "review"}  # fmt: skip
+    rungs = {
+        r["rung"]: [r["rung"], 1e6 * float(r["params_M"]), int(r["steps"])]
+        for r in runs
+        if r["arm"] == "review"
+    }
     toy = list(rungs.values()), speed, size, alpha, design, falls
     said = toy_sentence(*toy)
     return kit.explorable(

@@ -138,15 +138,27 @@ def verdict_table(runs: Sequence[dict]) -> kit.Explorable:
         "uncorrected. Gap: baseline − review, so that positive favours Review.",
         controls=[
             kit.slider("alpha", "level α", 0.01, 0.1, 0.01, start["alpha"]),
-            kit.choice("test", "test", {
-                "welch": "Welch’s t",
-                "paired": "paired t",
-                "pooled": "paired t, one spread",
-                "sign": "sign test",
-            }, start["test"]),
-            kit.choice("correction", "correction", {
-                "none": "none", "bonferroni": "Bonferroni", "holm": "Holm",
-            }, start["correction"]),
+            kit.choice(
+                "test",
+                "test",
+                {
+                    "welch": "Welch’s t",
+                    "paired": "paired t",
+                    "pooled": "paired t, one spread",
+                    "sign": "sign test",
+                },
+                start["test"],
+            ),
+            kit.choice(
+                "correction",
+                "correction",
+                {
+                    "none": "none",
+                    "bonferroni": "Bonferroni",
+                    "holm": "Holm",
+                },
+                start["correction"],
+            ),
             kit.choice("baseline", "baseline", {"both": "both"} | bases, start["baseline"]),
             kit.checks("sizes", {rung: rung for rung in data}, list(data)),
         ],
@@ -158,4 +170,4 @@ def verdict_table(runs: Sequence[dict]) -> kit.Explorable:
         "variance of the paired differences over every size, picked or not: more degrees of "
         "freedom, bought with the assumption that the spread is the same.",
         data=data,
-    )  # fmt: skip
+    )

@@ -22,8 +22,16 @@ D, GAIN = 32, 1.6
 TOY = ("standard", "constant", "scaled", "rezero", "layerscale", "fixup", "highway", "state-gate",
        "update-gate", "review", "deepnorm", "review-convex", "highway-carry", "gtrxl",
        "denseformer", "attnres", "hyper-connections")  # fmt: skip
-BIASED = ("constant", "state-gate", "update-gate", "review", "highway", "review-convex",
-          "highway-carry", "gtrxl")  # fmt: skip
+BIASED = (
+    "constant",
+    "state-gate",
+    "update-gate",
+    "review",
+    "highway",
+    "review-convex",
+    "highway-carry",
+    "gtrxl",
+)
 WORDS = {"unit": "as large as the embedding", "own": "as each rule begins"}
 
 

@@ -51,8 +51,12 @@ def harmonic(terms: int, name: str) -> dict[str, float]:
 def float_numbers(power: float, format: str, terms: int) -> dict:
     """10^power as the format has it, and a sum of 2^terms parts in three orders."""
     x = 10**power
-    return {"x": x, "rounded": rounded(x, format), "spacing": spacing(x, format),
-            "errors": harmonic(2**terms, format)}  # fmt: skip
+    return {
+        "x": x,
+        "rounded": rounded(x, format),
+        "spacing": spacing(x, format),
+        "errors": harmonic(2**terms, format),
+    }
 
 
 def float_sentence(power: float, format: str, terms: int) -> str:

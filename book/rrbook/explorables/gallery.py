@@ -41,8 +41,9 @@ def _node(x: float, y: float, words: str, style: str = "", r: float = 12) -> str
 
 
 def _box(x: float, y: float, wide: float, words: str, style: str = "") -> str:
-    shape = tag("rect", x=x - wide / 2, y=y - 11, width=wide, height=22, rx=5,
-                class_=f"box {style}".strip())  # fmt: skip
+    shape = tag(
+        "rect", x=x - wide / 2, y=y - 11, width=wide, height=22, rx=5, class_=f"box {style}".strip()
+    )
     return shape + tag("text", words, x=x, y=y + 4.5, class_="m")
 
 
@@ -181,9 +182,11 @@ def reads(facts: dict) -> str:
 
 
 def _blocks(blocks: Sequence[int]) -> str:
-    return f"the first block’s values, in block{'s' * (len(blocks) > 1)} " + (
-        f"{blocks[0]} to {blocks[-1]}" if len(blocks) > 1 else str(blocks[0])
-    ) + " of 4"  # fmt: skip
+    return (
+        f"the first block’s values, in block{'s' * (len(blocks) > 1)} "
+        + (f"{blocks[0]} to {blocks[-1]}" if len(blocks) > 1 else str(blocks[0]))
+        + " of 4"
+    )
 
 
 def writes(facts: dict) -> str:

@@ -71,12 +71,17 @@ def gate_playground() -> kit.Explorable:
         controls=[
             kit.slider("angle", "angle of u against h", -180, 180, 5, START["angle"], "°"),
             kit.slider("size", "size of u", 0, 1.5, 0.1, START["size"]),
-            kit.radios("rule", "gate", {
-                "standard": "none, r = 1",
-                "constant": "constant, r = ½",
-                "state": "reads the state",
-                "review": "reads state and update (review)",
-            }, START["rule"]),
+            kit.radios(
+                "rule",
+                "gate",
+                {
+                    "standard": "none, r = 1",
+                    "constant": "constant, r = ½",
+                    "state": "reads the state",
+                    "review": "reads state and update (review)",
+                },
+                START["rule"],
+            ),
             kit.slider("state", "state weight", -4, 4, 0.5, START["state"]),
             kit.slider("update", "update weight", -4, 4, 0.5, START["update"]),
             kit.slider("bias", "bias", -4, 4, 0.5, START["bias"]),
@@ -88,4 +93,4 @@ def gate_playground() -> kit.Explorable:
         "</sub> + b). In this toy the gate’s matrix is diagonal with the same weights in both "
         "channels; the real one, d × 2d, lets every channel listen to every other. Dashed: u "
         "before the gate, and (1 − r)⊙h + r⊙u.",
-    )  # fmt: skip
+    )

@@ -34,8 +34,9 @@ def looking_numbers(sublayers: int, size: str, tilt: float, seeded: bool) -> dic
         last = max(1, len(held) - 1)
         parts = [math.exp(tilt * i / last) for i in range(len(held))]
         alpha = [part / sum(parts) for part in parts]
-        mixed = [sum(a * row[j] for a, row in zip(alpha, held, strict=True))
-                 for j in range(before + 1)]  # fmt: skip
+        mixed = [
+            sum(a * row[j] for a, row in zip(alpha, held, strict=True)) for j in range(before + 1)
+        ]
         power = sum(c * c for c in mixed)
         found["alpha"].append(alpha)
         found["shares"].append([c * c / power for c in mixed])
@@ -78,9 +79,17 @@ def depth_attention(sublayers: int = 8, size: str = "2", tilt: float = 0.0) -> k
         controls=[
             kit.slider("tilt", "tilt: − embedding, + recent", -6, 6, 0.5, tilt),
             kit.slider("sublayers", "sublayers", 4, 24, 4, sublayers),
-            kit.choice("size", "sublayers per block", {
-                "1": "1 (full)", "2": "2", "4": "4", "all": "all (one block)",
-            }, size),
+            kit.choice(
+                "size",
+                "sublayers per block",
+                {
+                    "1": "1 (full)",
+                    "2": "2",
+                    "4": "4",
+                    "all": "all (one block)",
+                },
+                size,
+            ),
             kit.checks("", {"seeded": "the bug: each block’s sum begins with the embedding"}, ()),
         ],
         picture="A triangle of cells: rows are readers, columns the writes that they read",
@@ -88,4 +97,4 @@ def depth_attention(sublayers: int = 8, size: str = "2", tilt: float = 0.0) -> k
         note="Toy: embedding and updates are independent with variance 1 in every channel. Source "
         "i of k (from 0) has the logit tilt·i/(k − 1); a block’s writes are one source, so that "
         "one weight holds for them all. Dashed lines: where a block begins.",
-    )  # fmt: skip
+    )

@@ -74,9 +74,12 @@ def loop_growth(
             kit.slider("passes", "passes N", 1, 64, 1, passes),
             kit.slider("blocks", "unique blocks L", 1, 16, 1, blocks),
             kit.slider("cosine", "cosine of a block’s updates in two passes", 0, 1, 0.05, cosine),
-            kit.choice("scale", "scale ε on every update", {
-                name: f"ε = {words}" for name, words in SCALES.items()
-            }, scale),
+            kit.choice(
+                "scale",
+                "scale ε on every update",
+                {name: f"ε = {words}" for name, words in SCALES.items()},
+                scale,
+            ),
         ],
         picture="Logarithmic curves: the rms of the stream after each block, under four scales, "
         "the chosen one thick",
@@ -85,4 +88,4 @@ def loop_growth(
         "two passes have the cosine c, all others are independent. After N passes "
         "rms² = 1 + ε²·L·(N + N(N − 1)c). Cosine 0 is an untied network of L·N blocks. Thin: the "
         "three other scales.",
-    )  # fmt: skip
+    )

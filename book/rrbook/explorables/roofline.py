@@ -10,8 +10,14 @@ CARDS = ("H100", "H200", "B200", "A100", "RTX 4090", "L4", "T4")
 PATHS = ("reference", "fast")
 PATH_WORDS = {"reference": "reference path in TF32", "fast": "fast path in 16 bits"}
 FUSION = {"none": "nothing fused", "all": "everything fused"}
-LONG = {"attention": "attention", "mlp": "the MLP", "rule": "the rule’s norms, gate and write",
-        "embedding": "the embedding", "head": "the head", "optimizer": "the optimiser"}  # fmt: skip
+LONG = {
+    "attention": "attention",
+    "mlp": "the MLP",
+    "rule": "the rule’s norms, gate and write",
+    "embedding": "the embedding",
+    "head": "the head",
+    "optimizer": "the optimiser",
+}
 ALONE = ("embedding", "optimizer")  # as roofline.ALONE
 
 
@@ -38,10 +44,12 @@ def step_data() -> dict:
         for path in PATHS:
             found = roofline.stacked(config, parse_backend(path), micro, recipe)
             paths[path] = {
-                "parts": {part: [one.flops, one.product_bytes, one.other_bytes]
-                          for part, one in found.items()},
+                "parts": {
+                    part: [one.flops, one.product_bytes, one.other_bytes]
+                    for part, one in found.items()
+                },
                 "memory": stacked(config, parse_backend(path), micro, "cuda", recipe),
-            }  # fmt: skip
+            }
         flops = ladder.flops_per_token(config) * tokens
         rungs[name] = {"tokens": tokens, "flops": flops, "micro": micro, "paths": paths}
     specs = [GPUS[name] for name in CARDS]
@@ -72,10 +80,14 @@ def step_numbers(
         bound[part] = "arithmetic" if think >= max(move, beside) else "memory"
     step = sum(ms.values())
     return {
-        "ms": ms, "bound": bound, "step": step, "tokens": 1000 * of["tokens"] / step,
-        "mfu": 1000 * of["flops"] / (step * peak), "largest": max(ms, key=lambda part: ms[part]),
+        "ms": ms,
+        "bound": bound,
+        "step": step,
+        "tokens": 1000 * of["tokens"] / step,
+        "mfu": 1000 * of["flops"] / (step * peak),
+        "largest": max(ms, key=lambda part: ms[part]),
         "fits": one["memory"] <= (1 - data["spare"]) * held,
-    }  # fmt: skip
+    }
 
 
 def time_words(ms: float) -> str:

@@ -31,8 +31,12 @@ def lost_numbers(price: float, between: float, save: float, every: float, back: 
     """
     hours = save / 3600, between, back / 60
     lost, best = overhead(every / 60, *hours), young(save / 3600, between)
-    return {"lost": lost, "costs": price * (1 + lost), "young": 60 * best,
-            "least": overhead(best, *hours)}  # fmt: skip
+    return {
+        "lost": lost,
+        "costs": price * (1 + lost),
+        "young": 60 * best,
+        "least": overhead(best, *hours),
+    }
 
 
 def lost_sentence(price: float, between: float, save: float, every: float, back: float) -> str:

@@ -61,11 +61,16 @@ def stream_share(sublayers: int = 16, rule: str = "sum") -> kit.Explorable:
         lead="Each column is the state after one more sublayer, split into what put it there.",
         controls=[
             kit.slider("sublayers", "sublayers", 2, 64, 1, sublayers),
-            kit.choice("rule", "how an update u is written", {
-                "sum": "h + u (standard)",
-                "half": "h + u/2 (constant ½)",
-                "convex": "(h + u)/2 (convex)",
-            }, rule),
+            kit.choice(
+                "rule",
+                "how an update u is written",
+                {
+                    "sum": "h + u (standard)",
+                    "half": "h + u/2 (constant ½)",
+                    "convex": "(h + u)/2 (convex)",
+                },
+                rule,
+            ),
         ],
         picture="Stacked columns: share of the variance by sublayer; below, the rms of the stream",
         said=said,
@@ -74,4 +79,4 @@ def stream_share(sublayers: int = 16, rule: str = "sum") -> kit.Explorable:
         "write k holds w²c<sup>2(S−k)</sup> of the variance "
         "c<sup>2S</sup> + w²(1 + c² + … + c<sup>2(S−1)</sup>) after S sublayers. The older a "
         "write, the darker its band.",
-    )  # fmt: skip
+    )

@@ -46,11 +46,14 @@ def strip_numbers(data: Mapping, sublayer: int, below: str) -> dict[str, float]:
     size = math.sqrt(sum((p - mid) ** 2 for p in a) * sum((q - mid) ** 2 for q in b))
     return {
         "mean": sum(held) / len(held),
-        "low": min(held), "at_low": held.index(min(held)),
-        "high": max(held), "at_high": held.index(max(held)),
+        "low": min(held),
+        "at_low": held.index(min(held)),
+        "high": max(held),
+        "at_high": held.index(max(held)),
         "helped": sum(x > 0 for x in data["saved"][sublayer - 1]),
-        "rank": over / size, "luck": 1.96 / math.sqrt(len(held) - 1),
-    }  # fmt: skip
+        "rank": over / size,
+        "luck": 1.96 / math.sqrt(len(held) - 1),
+    }
 
 
 def strip_sentence(data: Mapping, sublayer: int, below: str) -> str:

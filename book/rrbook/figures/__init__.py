@@ -59,6 +59,6 @@ from .style import (
     readable,
     style,
     style_of,
-)  # fmt: skip
+)
 from .training import gap_bands, rate_costs
 from .values import by_block, cache_bars, lambda_sweep, value_style

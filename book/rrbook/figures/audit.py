@@ -34,9 +34,14 @@ def shares_by_size(
         ax.plot(range(len(y)), y, marker=marker, color=colour, ms=7, mec=CARD, label=name)
     ax.axhline(claimed, color=SOFT, lw=1.6, ls="--")
     ax.annotate(
-        words, (len(sizes) - 1, claimed), (0, -4), textcoords="offset points", ha="right",
-        va="top", color=readable(SOFT),
-    )  # fmt: skip
+        words,
+        (len(sizes) - 1, claimed),
+        (0, -4),
+        textcoords="offset points",
+        ha="right",
+        va="top",
+        color=readable(SOFT),
+    )
     ax.set_xticks(range(len(sizes)), list(sizes))
     ax.set_ylim(0, None)
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))

@@ -59,9 +59,14 @@ def depth_map(
                 dark = np.dot(colours((value - low) / (top - low))[:3], [0.3, 0.6, 0.1]) < 0.5
                 words = f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
                 ax.text(
-                    column + 0.5, row + 0.5, words, ha="center", va="center", fontsize=9,
+                    column + 0.5,
+                    row + 0.5,
+                    words,
+                    ha="center",
+                    va="center",
+                    fontsize=9,
                     color=ON_DARK if dark else ON_LIGHT,
-                )  # fmt: skip
+                )
     else:
         bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.8, pad=0.02)
         bar.outline.set_visible(False)
@@ -99,20 +104,34 @@ def block_sizes(
             ax.axhspan(rival["lo"], rival["hi"], color=other["color"], alpha=0.12, lw=0)
         ax.axhline(rival["difference"], color=other["color"], ls=other["linestyle"], lw=1.6)
         ax.annotate(
-            name, (1, rival["difference"]), (6, 0), xycoords=("axes fraction", "data"),
-            textcoords="offset points", va="center", color=readable(other["color"]),
-            path_effects=HALO, annotation_clip=False,
-        )  # fmt: skip
+            name,
+            (1, rival["difference"]),
+            (6, 0),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            va="center",
+            color=readable(other["color"]),
+            path_effects=HALO,
+            annotation_clip=False,
+        )
     middle = [points[i]["difference"] for i in order]
-    ax.plot(sizes[order], middle, color=shown["color"], marker=shown["marker"], ms=8,
-            label="attnres")  # fmt: skip
+    ax.plot(
+        sizes[order], middle, color=shown["color"], marker=shown["marker"], ms=8, label="attnres"
+    )
     for i in order:
         if points[i].get("lo") is not None:
             ends = [points[i]["lo"], points[i]["hi"]]
             ax.plot([sizes[i]] * 2, ends, color=shown["color"], lw=2.2)
         each = list(points[i].get("each", ()))
-        ax.plot([sizes[i]] * len(each), each, ls="none", marker="o", ms=5, alpha=0.6,
-                color=shown["color"])  # fmt: skip
+        ax.plot(
+            [sizes[i]] * len(each),
+            each,
+            ls="none",
+            marker="o",
+            ms=5,
+            alpha=0.6,
+            color=shown["color"],
+        )
     ax.set_xticks(sizes[order], [f"{size:g}" for size in sizes[order]])
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.minorticks_off()

@@ -44,11 +44,26 @@ def size_and_tokens(
         ax.plot(x, ratio * x, color=GRID, lw=1.4, ls=":", zorder=0)
         at = min(x[1], 0.9 * high / ratio)
         if at > x[0] and ratio * at > low:
-            ax.text(at, ratio * at, f"{ratio:g} ", ha="right", va="bottom", color=SOFT, fontsize=9,
-                    path_effects=HALO)  # fmt: skip
+            ax.text(
+                at,
+                ratio * at,
+                f"{ratio:g} ",
+                ha="right",
+                va="bottom",
+                color=SOFT,
+                fontsize=9,
+                path_effects=HALO,
+            )
     for (words, points), (colour, marker, line) in zip(groups.items(), LOOKS, strict=False):
-        ax.plot(*zip(*points, strict=True), color=colour, marker=marker, ls=line or "none", ms=8,
-                mec=CARD, label=words)  # fmt: skip
+        ax.plot(
+            *zip(*points, strict=True),
+            color=colour,
+            marker=marker,
+            ls=line or "none",
+            ms=8,
+            mec=CARD,
+            label=words,
+        )
     ax.set(xscale="log", yscale="log", xlim=x, ylim=(low, high))
     for axis, words in ((ax.xaxis, "parameters"), (ax.yaxis, "training tokens")):
         axis.set_major_formatter(EngFormatter(sep=" "))

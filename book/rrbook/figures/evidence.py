@@ -52,15 +52,27 @@ def two_tests(
         kinds = ((names[0], first, CARD, "o"), (names[1], second, colour, "D"))
         for name, p, fill, marker in kinds:
             ax.plot(
-                p, place, marker, ms=7, mfc=fill, mec=colour, mew=1.5, ls="none",
+                p,
+                place,
+                marker,
+                ms=7,
+                mfc=fill,
+                mec=colour,
+                mew=1.5,
+                ls="none",
                 label=name if place == 0 else None,
-            )  # fmt: skip
+            )
     for words, level in levels.items():
         ax.axvline(level, color=SOFT, lw=1.2, ls="--", zorder=0)
         ax.annotate(
-            words, (level, 1), (3, 3), xycoords=("data", "axes fraction"),
-            textcoords="offset points", color=SOFT, fontsize=9.5,
-        )  # fmt: skip
+            words,
+            (level, 1),
+            (3, 3),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            color=SOFT,
+            fontsize=9.5,
+        )
     ax.set_xscale("log")
     ax.set_xlim(1.3, min(min(row[1:]) for row in rows) / 1.6)
     ax.xaxis.set_minor_locator(NullLocator())
@@ -124,9 +136,14 @@ def values_by_size(
             x = sizes[name] * beside
             means.append((x, y.mean()))
             ax.plot(
-                [x] * len(y), y, ls="none", color=shown["color"], marker=shown["marker"], ms=4,
+                [x] * len(y),
+                y,
+                ls="none",
+                color=shown["color"],
+                marker=shown["marker"],
+                ms=4,
                 alpha=0.55,
-            )  # fmt: skip
+            )
         ax.plot(*zip(*means, strict=True), color=shown["color"], ls=shown["linestyle"], label=arm)
         ends.append((*means[-1], arm, shown["color"]))
     _sizes(ax, sizes)
@@ -157,10 +174,13 @@ def simulated_tests(
         inside = ((x <= level) == left) & ((y <= level) == low)
         ax.annotate(
             f"{100 * inside.mean():.0f} %",
-            (0.04 if left else 0.985, 0.04 if low else 0.985), xycoords="axes fraction",
-            ha="left" if left else "right", va="bottom" if low else "top",
-            color=readable(SOFT), path_effects=HALO,
-        )  # fmt: skip
+            (0.04 if left else 0.985, 0.04 if low else 0.985),
+            xycoords="axes fraction",
+            ha="left" if left else "right",
+            va="bottom" if low else "top",
+            color=readable(SOFT),
+            path_effects=HALO,
+        )
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlim(min(1e-3, x.min() / 1.5), 1.3)

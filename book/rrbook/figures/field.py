@@ -49,30 +49,59 @@ def rule_ranking(
         row = by_arm[arm]
         colour, marker = mark_of(arm, families[arm])
         if key:
-            ax.plot(-0.035, place, marker, color=colour, ms=6, clip_on=False, gid="key",
-                    transform=ax.get_yaxis_transform())  # fmt: skip
+            ax.plot(
+                -0.035,
+                place,
+                marker,
+                color=colour,
+                ms=6,
+                clip_on=False,
+                gid="key",
+                transform=ax.get_yaxis_transform(),
+            )
         if row["baseline"] is None:
-            ax.text(0, place, " baseline ", va="center", ha="center", color=SOFT, fontsize=9,
-                    path_effects=HALO)  # fmt: skip
+            ax.text(
+                0,
+                place,
+                " baseline ",
+                va="center",
+                ha="center",
+                color=SOFT,
+                fontsize=9,
+                path_effects=HALO,
+            )
             continue
         gap = row["difference"]
         sure = row["holm"] is not None and row["holm"] < 0.05
         lost = f"{len(row['diverged'])} diverged" if row["diverged"] else ""
         if gap is None:
-            ax.text(limit, place, lost or "; ".join(row["notes"]), va="center", ha="right",
-                    color=SOFT, fontsize=9)  # fmt: skip
+            ax.text(
+                limit,
+                place,
+                lost or "; ".join(row["notes"]),
+                va="center",
+                ha="right",
+                color=SOFT,
+                fontsize=9,
+            )
             continue
         if abs(gap) > limit:
             edge = limit if gap > 0 else -limit
             ax.plot(edge * 0.97, place, ">" if gap > 0 else "<", color=colour, ms=6)
             words = f"{gap:+.2f}{' *' * sure} {lost}".strip().replace("-", "−")
-            ax.text(edge * 0.92, place, words, va="center", ha="right" if gap > 0 else "left",
-                    color=SOFT, fontsize=9)  # fmt: skip
+            ax.text(
+                edge * 0.92,
+                place,
+                words,
+                va="center",
+                ha="right" if gap > 0 else "left",
+                color=SOFT,
+                fontsize=9,
+            )
             continue
         low, high = max(row["lo"], -limit), min(row["hi"], limit)
         ax.plot([low, high], [place, place], color=colour, lw=1.6)
-        ax.plot(gap, place, marker, color=colour, ms=6, mew=1.5,
-                mfc=colour if sure else CARD)  # fmt: skip
+        ax.plot(gap, place, marker, color=colour, ms=6, mew=1.5, mfc=colour if sure else CARD)
     ax.set_ylim(len(order) - 0.4, -0.6)
     words = [(labels or {}).get(arm, arm) for arm in order]
     ax.set_yticks(range(len(order)), words, fontsize=9)
@@ -88,5 +117,10 @@ def family_key(fig: Figure, families: Sequence[str]) -> None:
         Line2D([], [], color=FAMILIES[name][0], marker=FAMILIES[name][1], ls="-", label=name)
         for name in families
     ]
-    fig.legend(handles=handles, loc="outside upper center", ncols=len(handles), handlelength=1.4,
-               columnspacing=1.3)  # fmt: skip
+    fig.legend(
+        handles=handles,
+        loc="outside upper center",
+        ncols=len(handles),
+        handlelength=1.4,
+        columnspacing=1.3,
+    )

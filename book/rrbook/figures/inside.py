@@ -51,8 +51,9 @@ def gate_bands(ax: Axes, rows: Sequence[Mapping]) -> Axes:
         _, colour, marker = _kind(row)
         low, first, _, third, high = finite(row["quantiles"], "quantiles")
         ax.plot([place, place], [low, high], color=colour, lw=1.4)
-        ax.plot([place, place], [first, third], color=colour, lw=6, alpha=0.45,
-                solid_capstyle="butt")  # fmt: skip
+        ax.plot(
+            [place, place], [first, third], color=colour, lw=6, alpha=0.45, solid_capstyle="butt"
+        )
         ax.plot(place, row["mean"], marker, color=colour, ms=7, mec=INK, mew=0.6)
     ax.set(ylim=(0, 1), xlabel="sublayer", ylabel="gate r")
     ax.set_xticks(range(1, len(rows) + 1))
@@ -73,8 +74,15 @@ def variance_shares(ax: Axes, rows: Sequence[Mapping], parts: Mapping[str, str])
         for part, tint in tints.items():
             ax.barh(place, row[part], left=left, height=0.7, color=tint, edgecolor=CARD)
             if row[part] >= 0.08:
-                ax.text(left + row[part] / 2, place, f"{100 * row[part]:.0f} %", ha="center",
-                        va="center", fontsize=9.5, color=letters_on(tint))  # fmt: skip
+                ax.text(
+                    left + row[part] / 2,
+                    place,
+                    f"{100 * row[part]:.0f} %",
+                    ha="center",
+                    va="center",
+                    fontsize=9.5,
+                    color=letters_on(tint),
+                )
             left += row[part]
         names.append(f"{_kind(row)[0]} {place + 1}")
     return bars_of_shares(ax, names, {parts[part]: tint for part, tint in tints.items()})
@@ -92,8 +100,16 @@ def cost_of(ax: Axes, costs: Mapping[str, Sequence[float]]) -> Axes:
         mean = float(x.mean())
         ax.plot([mean, mean], [place - 0.3, place + 0.3], color=INK, lw=2.4)
         ax.plot(x, [place] * len(x), "o", color=BLUE, ms=6, alpha=0.6, mew=0)
-        ax.annotate(f"{mean:.3f}", (x.max(), place), (8, 0), textcoords="offset points",
-                    va="center", color=INK, fontsize=9.5, path_effects=HALO)  # fmt: skip
+        ax.annotate(
+            f"{mean:.3f}",
+            (x.max(), place),
+            (8, 0),
+            textcoords="offset points",
+            va="center",
+            color=INK,
+            fontsize=9.5,
+            path_effects=HALO,
+        )
     ax.set_xscale("log")
     ax.xaxis.set_major_formatter("{x:g}")
     ax.set_yticks(range(len(costs)), list(costs)[::-1])
@@ -117,8 +133,14 @@ def seeds_by_sublayer(
         _, colour, marker = _kind(row)
         y = finite(row["values"], "values")
         if null is not None:
-            ax.fill_between([place - 0.42, place + 0.42], -null[place - 1], null[place - 1],
-                            color=QUIET, alpha=0.6, lw=0)  # fmt: skip
+            ax.fill_between(
+                [place - 0.42, place + 0.42],
+                -null[place - 1],
+                null[place - 1],
+                color=QUIET,
+                alpha=0.6,
+                lw=0,
+            )
         ax.plot([place] * len(y), y, "o", color=colour, ms=4, alpha=0.5, mew=0)
         ax.plot(place, y.mean(), marker, color=colour, ms=8, mec=INK, mew=0.6)
     ax.set_xlabel("sublayer")

@@ -53,8 +53,15 @@ def size_by_passes(
         colour, marker = SCALES[scale]
         y = finite(values, scale)
         fill = colour if tied else CARD
-        ax.plot(passes, y, color=colour, marker=marker, ls="-" if tied else ":",
-                markerfacecolor=fill, label=scale)  # fmt: skip
+        ax.plot(
+            passes,
+            y,
+            color=colour,
+            marker=marker,
+            ls="-" if tied else ":",
+            markerfacecolor=fill,
+            label=scale,
+        )
         ends.append((passes[-1], y[-1], f"ε = {scale}", colour))
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
@@ -99,8 +106,15 @@ def size_grid(
     image = ax.imshow(np.log(sizes), cmap="cividis", vmin=0, vmax=math.log(top), aspect="auto")
     for i, j in np.ndindex(*sizes.shape):
         light = math.log(sizes[i, j]) > 0.55 * math.log(top)
-        ax.text(j, i, f"{sizes[i, j]:.1f}", ha="center", va="center", fontsize=9,
-                color=ON_LIGHT if light else ON_DARK)  # fmt: skip
+        ax.text(
+            j,
+            i,
+            f"{sizes[i, j]:.1f}",
+            ha="center",
+            va="center",
+            fontsize=9,
+            color=ON_LIGHT if light else ON_DARK,
+        )
     ax.set_xticks(range(len(passes)), [str(n) for n in passes])
     ax.set_yticks(range(len(blocks)), [str(n) for n in blocks])
     ax.grid(visible=False)
@@ -125,12 +139,21 @@ def rates_by_passes(ax: Axes, points: Sequence[Mapping], named: bool = True) -> 
         means = []
         for lr, values in sorted(by[loops].items()):
             if any(value is None or not math.isfinite(value) for value in values):
-                ax.plot(lr, 1, "x", color=colour, ms=9, mew=2.5, clip_on=False,
-                        transform=ax.get_xaxis_transform())  # fmt: skip
+                ax.plot(
+                    lr,
+                    1,
+                    "x",
+                    color=colour,
+                    ms=9,
+                    mew=2.5,
+                    clip_on=False,
+                    transform=ax.get_xaxis_transform(),
+                )
                 continue
             means.append((lr, float(np.mean(values))))
-            ax.plot([lr] * len(values), values, ls="none", marker=".", ms=5, color=colour,
-                    alpha=0.5)  # fmt: skip
+            ax.plot(
+                [lr] * len(values), values, ls="none", marker=".", ms=5, color=colour, alpha=0.5
+            )
         if not means:
             continue
         ax.plot(*zip(*means, strict=True), color=colour, marker=marker, ms=4, label=f"N = {loops}")

@@ -37,23 +37,41 @@ def spread_by_source(
     for place, row in enumerate(rows):
         for i, (label, sd, low, high) in enumerate(row["marks"]):
             y = place + 0.22 * (i - (len(row["marks"]) - 1) / 2)
-            styles.setdefault(label, ((BLUE, "D", True), (VERMILLION, "o", False),
-                                      (SOFT, "s", False))[len(styles)])  # fmt: skip
+            styles.setdefault(
+                label,
+                ((BLUE, "D", True), (VERMILLION, "o", False), (SOFT, "s", False))[len(styles)],
+            )
             colour, marker, full = styles[label]
             if sd == 0:
                 ax.plot(zero, y, marker="<", color=colour, ms=7)
                 continue
             ax.plot([low, high], [y, y], color=colour, lw=1.6)
-            ax.plot(sd, y, marker=marker, color=colour, ms=6.5, mfc=colour if full else CARD,
-                    mew=1.6, ls="none")  # fmt: skip
+            ax.plot(
+                sd,
+                y,
+                marker=marker,
+                color=colour,
+                ms=6.5,
+                mfc=colour if full else CARD,
+                mew=1.6,
+                ls="none",
+            )
     ax.set_xscale("log")
     ax.set_yticks(range(len(rows)), [row["source"] for row in rows])
     ax.set_ylim(len(rows) - 0.4, -0.7)
     ax.grid(axis="y", visible=False)
     ax.set_xlabel("standard deviation (nats per token)")
     for label, (colour, marker, full) in styles.items():
-        ax.plot([], [], marker=marker, color=colour, mfc=colour if full else CARD, ls="none",
-                mew=1.6, label=label)  # fmt: skip
+        ax.plot(
+            [],
+            [],
+            marker=marker,
+            color=colour,
+            mfc=colour if full else CARD,
+            ls="none",
+            mew=1.6,
+            label=label,
+        )
     for words, colour in looks.items():
         ax.plot([], [], color=colour, lw=1.6, ls="--" if colour == ORANGE else "-", label=words)
     ax.legend(loc="lower left", bbox_to_anchor=(-0.32, 1), ncols=2)
@@ -89,6 +107,13 @@ def losses_apart(
     if len(groups) > 1:
         label_ends(ax, ends)
     elif not ends:
-        ax.text(0.5, 0.5, "the same bits at every step", transform=ax.transAxes, ha="center",
-                color=readable(SOFT), path_effects=HALO)  # fmt: skip
+        ax.text(
+            0.5,
+            0.5,
+            "the same bits at every step",
+            transform=ax.transAxes,
+            ha="center",
+            color=readable(SOFT),
+            path_effects=HALO,
+        )
     return ax

@@ -82,8 +82,15 @@ def reliability(ax: Axes, bins: np.ndarray | None, why: str = "") -> Axes:
     confidence, right = seen[:, 1] / seen[:, 0], seen[:, 2] / seen[:, 0]
     ax.plot([0, 1], [0, 1], color=SOFT, lw=1.2, ls=(0, (1, 1)))
     ax.vlines(confidence, confidence, right, color=VERMILLION, lw=1.4)
-    ax.scatter(confidence, right, s=20 + 380 * seen[:, 0] / bins[:, 0].sum(), color=BLUE,
-               edgecolor=CARD, alpha=0.85, zorder=3)  # fmt: skip
+    ax.scatter(
+        confidence,
+        right,
+        s=20 + 380 * seen[:, 0] / bins[:, 0].sum(),
+        color=BLUE,
+        edgecolor=CARD,
+        alpha=0.85,
+        zorder=3,
+    )
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
     ax.set_xlim(0, 1)
@@ -112,8 +119,14 @@ def gaps_by_size(ax: Axes, points: Sequence[Mapping], why: str = "") -> Axes:
         x, y = [p["size"] * beside for p in own], finite([p["gap"] for p in own], name)
         for at, point in zip(x, own, strict=True):
             ax.plot([at, at], [point["lo"], point["hi"]], color=shown["color"], lw=2)
-        ax.plot(x, y, label=name, ms=8, mec=shown["color"], **{"markerfacecolor": shown["color"],
-                **shown})  # fmt: skip
+        ax.plot(
+            x,
+            y,
+            label=name,
+            ms=8,
+            mec=shown["color"],
+            **{"markerfacecolor": shown["color"], **shown},
+        )
         ends.append((x[-1], y[-1], name, shown["color"]))
     ax.axhline(0, color=SOFT, lw=1.2)
     if alone:

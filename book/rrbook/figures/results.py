@@ -75,9 +75,14 @@ def loss_curves(
         ax.axhline(value, color=SOFT, lw=1.2, ls=(0, (1, 1)))
         words = f"entropy floor {value:.3f} ± {2 * error:.3f}"
         ax.annotate(
-            words, (0, value), (4, 4), xycoords=("axes fraction", "data"),
-            textcoords="offset points", color=SOFT, fontsize=9.5,
-        )  # fmt: skip
+            words,
+            (0, value),
+            (4, 4),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            color=SOFT,
+            fontsize=9.5,
+        )
     ax.set_xlabel("training step")
     ax.set_ylabel("loss (nats per token)")
     label_ends(ax, drawn)
@@ -116,9 +121,15 @@ def paired_differences(ax: Axes, rows: Sequence[Mapping]) -> Axes:
         lost = f", {len(row['diverged'])} diverged" if row["diverged"] else ""
         words = f"{gap:+.4f}, n = {len(row['pairs'])}{lost}".replace("-", "−")
         ax.annotate(
-            words, (gap, place), (0, 9), textcoords="offset points", ha="center",
-            color=readable(shown["color"]), fontsize=9.5, path_effects=HALO,
-        )  # fmt: skip
+            words,
+            (gap, place),
+            (0, 9),
+            textcoords="offset points",
+            ha="center",
+            color=readable(shown["color"]),
+            fontsize=9.5,
+            path_effects=HALO,
+        )
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(-0.6, len(names) - 0.3)
     ax.grid(axis="y", visible=False)
@@ -151,9 +162,13 @@ def bar_share(
             ax.barh(place, width, left=left, height=0.6, color=fill, edgecolor=CARD)
             inside = width >= 0.06  # else the percentage stands above its part
             ax.text(
-                middle, place if inside else place - 0.32, f"{100 * width:.1f} %", ha="center",
-                va="center" if inside else "bottom", fontsize=9.5,
+                middle,
+                place if inside else place - 0.32,
+                f"{100 * width:.1f} %",
+                ha="center",
+                va="center" if inside else "bottom",
+                fontsize=9.5,
                 color=letters_on(fill) if inside else INK,
-            )  # fmt: skip
+            )
             left += width
     return bars_of_shares(ax, [label for label, _ in rows], fills)

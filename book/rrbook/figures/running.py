@@ -43,10 +43,23 @@ def notices(ax: Axes, sizes: Sequence[Mapping], warnings: Mapping[str, float]) -
     warnings: {service: seconds between SIGTERM and SIGKILL}, one line each.
     """
     for row in sizes:
-        ax.plot(row["params"], row["seconds"], "o", ms=7, color=BLUE,
-                mfc=BLUE if row["measured"] else CARD)  # fmt: skip
-        ax.annotate(row["rung"], (row["params"], row["seconds"]), (0, 8), ha="center",
-                    textcoords="offset points", fontsize=9, color=INK)  # fmt: skip
+        ax.plot(
+            row["params"],
+            row["seconds"],
+            "o",
+            ms=7,
+            color=BLUE,
+            mfc=BLUE if row["measured"] else CARD,
+        )
+        ax.annotate(
+            row["rung"],
+            (row["params"], row["seconds"]),
+            (0, 8),
+            ha="center",
+            textcoords="offset points",
+            fontsize=9,
+            color=INK,
+        )
     left, right = min(row["params"] for row in sizes) / 2, max(row["params"] for row in sizes) * 2
     for (name, seconds), colour in zip(warnings.items(), COLOURS[1:], strict=False):
         ax.axhline(seconds, color=colour, ls=":", lw=1.6)
@@ -65,8 +78,9 @@ def attempts(ax: Axes, reached: int, saved: int, steps: int) -> Axes:
     What had to be done twice is hatched.
     """
     ax.barh(1, reached, height=0.5, color=BLUE)
-    ax.barh(1, reached - saved, left=saved, height=0.5, color=VERMILLION, hatch="///",
-            edgecolor=CARD)  # fmt: skip
+    ax.barh(
+        1, reached - saved, left=saved, height=0.5, color=VERMILLION, hatch="///", edgecolor=CARD
+    )
     ax.barh(0, steps - saved, left=saved, height=0.5, color=BLUE)
     ax.axvline(saved, color=SOFT, ls=":", lw=1.4)
     ax.set_yticks([1, 0], ["first", "second"])

@@ -21,11 +21,26 @@ from .style import (
     readable,
 )
 
-COLOURS = {"attention": BLUE, "mlp": SKY, "rule": VERMILLION, "embedding": PURPLE, "head": ORANGE,
-           "optimizer": GREEN, "weights": INK, "gradients": SOFT, "moments": GREEN,
-           "layers": SKY, "other": QUIET}  # fmt: skip
-WORDS = {"mlp": "MLP", "rule": "norms, gate, write", "optimizer": "optimiser",
-         "layers": "kept by blocks", "other": "the rest"}  # fmt: skip
+COLOURS = {
+    "attention": BLUE,
+    "mlp": SKY,
+    "rule": VERMILLION,
+    "embedding": PURPLE,
+    "head": ORANGE,
+    "optimizer": GREEN,
+    "weights": INK,
+    "gradients": SOFT,
+    "moments": GREEN,
+    "layers": SKY,
+    "other": QUIET,
+}
+WORDS = {
+    "mlp": "MLP",
+    "rule": "norms, gate, write",
+    "optimizer": "optimiser",
+    "layers": "kept by blocks",
+    "other": "the rest",
+}
 
 
 def stacked_parts(
@@ -45,12 +60,27 @@ def stacked_parts(
         for part, value in parts.items():
             colour = COLOURS.get(part, QUIET)
             words = WORDS.get(part, part)
-            ax.barh(place, value, left=left, height=0.62, color=colour, edgecolor=CARD, lw=1,
-                    label=None if part in named else words)  # fmt: skip
+            ax.barh(
+                place,
+                value,
+                left=left,
+                height=0.62,
+                color=colour,
+                edgecolor=CARD,
+                lw=1,
+                label=None if part in named else words,
+            )
             named += [] if part in named else [part]
             if value >= least * longest:
-                ax.text(left + value / 2, place, form.format(value), ha="center", va="center",
-                        color=letters_on(colour), fontsize=9)  # fmt: skip
+                ax.text(
+                    left + value / 2,
+                    place,
+                    form.format(value),
+                    ha="center",
+                    va="center",
+                    color=letters_on(colour),
+                    fontsize=9,
+                )
             left += value
     ax.set_yticks(range(len(bars)), list(bars))
     ax.set_ylim(len(bars) - 0.45, -0.55)
@@ -74,13 +104,25 @@ def waterfall(ax: Axes, steps: Sequence[tuple[str, float]], form: str = "{:.2f}"
     ax.text(values[0], 0, " " + form.format(values[0]), va="center", color=INK, fontsize=9.5)
     for place, (before, after) in enumerate(zip(values, values[1:], strict=False), 1):
         worse = after > before
-        ax.barh(place, abs(before - after), left=min(before, after), height=0.62, lw=1,
-                color=VERMILLION if worse else BLUE, edgecolor=CARD,
-                hatch="///" if worse else None)  # fmt: skip
+        ax.barh(
+            place,
+            abs(before - after),
+            left=min(before, after),
+            height=0.62,
+            lw=1,
+            color=VERMILLION if worse else BLUE,
+            edgecolor=CARD,
+            hatch="///" if worse else None,
+        )
         sign = "+" if worse else "−"
-        ax.text(max(before, after), place, f" {sign}{form.format(abs(before - after))}",
-                va="center", fontsize=9.5,
-                color=readable(VERMILLION if worse else BLUE))  # fmt: skip
+        ax.text(
+            max(before, after),
+            place,
+            f" {sign}{form.format(abs(before - after))}",
+            va="center",
+            fontsize=9.5,
+            color=readable(VERMILLION if worse else BLUE),
+        )
         ax.plot([before] * 2, [place - 0.69, place + 0.31], color=SOFT, lw=0.8)
     last = len(values)
     ax.barh(last, values[-1], height=0.62, color=INK)

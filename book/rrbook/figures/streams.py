@@ -71,9 +71,14 @@ def gate_histogram(
         ax.stairs(shares, edges, color=colour, lw=1.8, label=label)
         top = int(np.argmax(shares))
         ax.annotate(
-            label, ((edges[top] + edges[top + 1]) / 2, shares[top]), (0, 5),
-            textcoords="offset points", ha="center", color=readable(colour), path_effects=HALO,
-        )  # fmt: skip
+            label,
+            ((edges[top] + edges[top + 1]) / 2, shares[top]),
+            (0, 5),
+            textcoords="offset points",
+            ha="center",
+            color=readable(colour),
+            path_effects=HALO,
+        )
     if mark is not None:
         ax.axvline(mark, color=SOFT, lw=1.2, ls=(0, (1, 1)))
     ax.set_xlim(0, 1)
@@ -120,8 +125,16 @@ def depth_plot(
         ax.plot(*zip(*means, strict=True), label=label, color=shown["color"], ls=shown["linestyle"])
         ends.append((*means[-1], label, shown["color"]))
     for depth, colour in lost:
-        ax.plot(depth, 1, "x", color=colour, ms=9, mew=2.5, clip_on=False,
-                transform=ax.get_xaxis_transform())  # fmt: skip
+        ax.plot(
+            depth,
+            1,
+            "x",
+            color=colour,
+            ms=9,
+            mew=2.5,
+            clip_on=False,
+            transform=ax.get_xaxis_transform(),
+        )
     ax.set_xticks(depths, [str(depth) for depth in depths])
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.minorticks_off()

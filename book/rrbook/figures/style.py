@@ -190,9 +190,15 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
         for rank, i in enumerate(pile):
             x, y, words, colour = ends[i]
             ax.annotate(
-                words, (x, y), (8, bottom + rank * gap - heights[i]), textcoords="offset points",
-                color=readable(colour), va="center", annotation_clip=False, path_effects=HALO,
-            )  # fmt: skip
+                words,
+                (x, y),
+                (8, bottom + rank * gap - heights[i]),
+                textcoords="offset points",
+                color=readable(colour),
+                va="center",
+                annotation_clip=False,
+                path_effects=HALO,
+            )
 
 
 def letters_on(colour: str) -> str:

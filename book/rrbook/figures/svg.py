@@ -37,11 +37,25 @@ from .style import (
 
 FAMILY = "var(--rr-fig-font, system-ui, sans-serif)"
 DENSE = 3000  # vertices of one line or collection, above which it is drawn as a picture
-THEMED = {"ink": INK, "soft": SOFT, "grid": GRID, "card": CARD,
-          "quiet": QUIET, "empty": EMPTY, "ground": GROUND,
-          "blue": BLUE, "sky": SKY}  # fmt: skip
-HUES = {"blue": BLUE, "vermillion": VERMILLION, "green": GREEN,
-        "orange": ORANGE, "sky": SKY, "purple": PURPLE}  # fmt: skip
+THEMED = {
+    "ink": INK,
+    "soft": SOFT,
+    "grid": GRID,
+    "card": CARD,
+    "quiet": QUIET,
+    "empty": EMPTY,
+    "ground": GROUND,
+    "blue": BLUE,
+    "sky": SKY,
+}
+HUES = {
+    "blue": BLUE,
+    "vermillion": VERMILLION,
+    "green": GREEN,
+    "orange": ORANGE,
+    "sky": SKY,
+    "purple": PURPLE,
+}
 
 
 @cache
@@ -55,8 +69,12 @@ def svg(fig: Figure) -> str:
     """The figure as SVG text, the same to the letter for the same data."""
     haloed = [text for text in fig.findobj(Text) if text.get_path_effects()]
     before = [(text, text.get_path_effects(), text.get_gid()) for text in haloed]
-    dense = [one for ax in fig.axes for one in (*ax.lines, *ax.collections)
-             if not one.get_rasterized() and _vertices(one) > DENSE]  # fmt: skip
+    dense = [
+        one
+        for ax in fig.axes
+        for one in (*ax.lines, *ax.collections)
+        if not one.get_rasterized() and _vertices(one) > DENSE
+    ]
     try:
         for text in haloed:  # as a path effect matplotlib would draw the letters as curves
             text.set_path_effects([])
@@ -87,8 +105,12 @@ def _vertices(artist: Line2D | Collection) -> int:
 def _themed(text: str) -> str:
     """matplotlib's SVG without prologue, group names and hundredths, in colours a page can set."""
     text = text[text.index("<svg") :]
-    for needless in (r"<metadata>.*?</metadata>", r"<!--.*?-->", r"<defs>\s*<style.*?</defs>",
-                     r' transform="rotate\(-0 [^"]*"'):  # fmt: skip
+    for needless in (
+        r"<metadata>.*?</metadata>",
+        r"<!--.*?-->",
+        r"<defs>\s*<style.*?</defs>",
+        r' transform="rotate\(-0 [^"]*"',
+    ):
         text = re.sub(needless, "", text, flags=re.DOTALL)
     view = re.findall(r'viewBox="[^"]*"', text)[0]
     head = (

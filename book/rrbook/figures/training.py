@@ -49,8 +49,17 @@ def rate_costs(ax: Axes, rows: Sequence[Mapping]) -> Axes:
             raise RRError(f"{row['arm']} is best at an end of its rates: an inner one is expected")
         shown = style_of(row["arm"])
         for cost, fill in ((below, CARD), (finite([above], row["arm"])[0], shown["color"])):
-            ax.plot(cost, place, marker=shown["marker"], ls="none", ms=8, mew=1.5,
-                    color=shown["color"], mfc=fill, label=row["arm"])  # fmt: skip
+            ax.plot(
+                cost,
+                place,
+                marker=shown["marker"],
+                ls="none",
+                ms=8,
+                mew=1.5,
+                color=shown["color"],
+                mfc=fill,
+                label=row["arm"],
+            )
     ax.set_xscale("log")
     marks = [0.05, 0.1, 0.2, 0.5, 1]
     ax.xaxis.set_major_locator(FixedLocator(marks))

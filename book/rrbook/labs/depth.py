@@ -37,9 +37,14 @@ def trained_on_letters(
     for every rule.
     """
     config = ModelConfig(
-        vocab_size=256, n_layer=sublayers // 2, n_head=2, d_model=32, d_ff=128, seq_len=64,
+        vocab_size=256,
+        n_layer=sublayers // 2,
+        n_head=2,
+        d_model=32,
+        d_ff=128,
+        seq_len=64,
         rule=rule,
-    )  # fmt: skip
+    )
     model = initialise(Model(config), seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.9, 0.95))
     source, losses = torch.Generator().manual_seed(seed), []
@@ -79,10 +84,14 @@ def lab_depth() -> Lab:
         figures.loss_curves(ax, [*before, run])
         ax.axhline(unigram, color=figures.SOFT, lw=1.2, ls=":")
         ax.annotate(
-            "knowing only how frequent each letter is", (0, unigram), (4, -13),
-            xycoords=("axes fraction", "data"), textcoords="offset points",
-            color=figures.SOFT, fontsize=9.5,
-        )  # fmt: skip
+            "knowing only how frequent each letter is",
+            (0, unigram),
+            (4, -13),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            color=figures.SOFT,
+            fontsize=9.5,
+        )
         ax.set_ylabel("loss (nats per byte)")
         ax.set_ylim(2.2, 6.2)  # one scale for all settings; spikes leave through the top
         before[:] = [run | {"rule": "before", "label": "before"}]

@@ -58,9 +58,14 @@ def lab_field() -> Lab:
     def draw(rule: str, sublayers: int, bias: float) -> Drawn:
         spec = f"{rule}:bias={bias:g}" if "bias" in RULES[rule].options else rule
         config = ModelConfig(
-            vocab_size=256, n_layer=sublayers // 2, n_head=2, d_model=64, d_ff=256, seq_len=33,
+            vocab_size=256,
+            n_layer=sublayers // 2,
+            n_head=2,
+            d_model=64,
+            d_ff=256,
+            seq_len=33,
             rule=spec,
-        )  # fmt: skip
+        )
         found = {
             name: updates_and_gradients(initialise(Model(replace(config, rule=name)), seed=0))
             for name in dict.fromkeys(("standard", spec))

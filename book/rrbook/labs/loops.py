@@ -21,14 +21,23 @@ def looped_model(blocks: int, passes: int, scale: str, tied: bool = True, seed: 
     weights do not know the depth. Untied: blocks·passes blocks of their own, passed once, at the
     same ε.
     """
-    epsilon = {"one": 1.0, "root": (blocks * passes) ** -0.5, "passes": 1 / passes,
-               "both": 1 / (passes * blocks**0.5)}[scale]  # fmt: skip
+    epsilon = {
+        "one": 1.0,
+        "root": (blocks * passes) ** -0.5,
+        "passes": 1 / passes,
+        "both": 1 / (passes * blocks**0.5),
+    }[scale]
     layers = blocks if tied else blocks * passes
     config = ModelConfig(
-        vocab_size=256, n_layer=layers, n_head=2, d_model=64, d_ff=256, seq_len=16,
+        vocab_size=256,
+        n_layer=layers,
+        n_head=2,
+        d_model=64,
+        d_ff=256,
+        seq_len=16,
         n_loops=passes if tied else 1,
         rule=f"scaled:law=none,init=flat,reference={layers},lam={epsilon!r}",
-    )  # fmt: skip
+    )
     return initialise(Model(config), seed)
 
 
@@ -38,8 +47,9 @@ def lab_loops() -> Lab:
     ids = torch.randint(256, (4, 16), generator=source)
 
     def draw(passes: int, blocks: int, scale: str, tied: str) -> Drawn:
-        made = {word: looped_model(blocks, passes, scale, word == "tied")
-                for word in ("tied", "untied")}  # fmt: skip
+        made = {
+            word: looped_model(blocks, passes, scale, word == "tied") for word in ("tied", "untied")
+        }
         norms = {word: probes.norms_by_depth(model, ids)[::2] for word, model in made.items()}
         cosines = probes.increment_cosines(made[tied], ids, "block")
         figure, (left, right) = figures.canvas(2, height=3.2)
@@ -67,9 +77,10 @@ def lab_loops() -> Lab:
         "blocks": widgets.IntSlider(2, 1, 4, 1, description="unique blocks L"),
         "scale": widgets.Dropdown(
             options=[(f"ε = {words}", name) for name, words in SCALES.items()],
-            value="passes", description="scale",
+            value="passes",
+            description="scale",
         ),
         "tied": widgets.Dropdown(options=["tied", "untied"], value="tied", description="cosines"),
-    }  # fmt: skip
+    }
     lead = "At each move a real model of width 64 is built, tied and untied, and measured."
     return lab("loops", controls, draw, lead)

@@ -53,10 +53,11 @@ def lab_apart() -> Lab:
     controls = {
         "change": widgets.Dropdown(options=list(CHANGES), description="changed"),
         "rule": widgets.Dropdown(options=list(RULES), value="review", description="rule"),
-        "lr": widgets.Dropdown(options=[1e-3, 3e-3, 1e-2, 3e-2], value=1e-2,
-                               description="peak rate"),
+        "lr": widgets.Dropdown(
+            options=[1e-3, 3e-3, 1e-2, 3e-2], value=1e-2, description="peak rate"
+        ),
         "steps": widgets.IntSlider(80, 20, 120, 20, description="steps"),
-    }  # fmt: skip
+    }
     lead = (
         "Each move trains two real nets of width 32 on the same letters, with one thing changed. "
         "Find a change that a larger learning rate makes larger."

@@ -101,9 +101,10 @@ def lab_cut(argv: list[str], steps: int, undisturbed: str) -> Lab:
     controls = {
         "signal": widgets.Dropdown(options=list(SIGNALS), value="SIGKILL", description="signal"),
         "step": widgets.IntSlider(steps // 2, 5, steps - 20, 5, description="sent at step"),
-        "every": widgets.FloatSlider(value=0.5, min=0.1, max=5, step=0.1,
-                                     description="seconds between checkpoints"),
-    }  # fmt: skip
+        "every": widgets.FloatSlider(
+            value=0.5, min=0.1, max=5, step=0.1, description="seconds between checkpoints"
+        ),
+    }
     lead = (
         "Each move starts a real run in a process of its own, sends it the signal, and takes it up "
         "again. Find a kill that destroys nothing, and one that destroys all."

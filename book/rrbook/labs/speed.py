@@ -128,9 +128,14 @@ def side_by_side(
     choice, so the others would have it too.
     """
     config = ModelConfig(
-        vocab_size=vocabulary, n_layer=BLOCKS, n_head=width // 32, d_model=width,
-        d_ff=4 * width, seq_len=LENGTH, rule=rule,
-    )  # fmt: skip
+        vocab_size=vocabulary,
+        n_layer=BLOCKS,
+        n_head=width // 32,
+        d_model=width,
+        d_ff=4 * width,
+        seq_len=LENGTH,
+        rule=rule,
+    )
     source = torch.Generator().manual_seed(0)
     shape = (1 + steps, 2, BATCH, LENGTH)
     batches = torch.randint(vocabulary, shape, generator=source)
@@ -182,9 +187,10 @@ def lab_speed(steps: int = 5) -> Lab:
         figure, ax = figures.canvas(height=2.4)
         bars = {"reference": plain, path.partition(":")[0]: other}
         figures.stacked_parts(
-            ax, {name: {part: 1000 * s for part, s in one.parts.items()}
-                 for name, one in bars.items()}, "{:.1f}",
-        )  # fmt: skip
+            ax,
+            {name: {part: 1000 * s for part, s in one.parts.items()} for name, one in bars.items()},
+            "{:.1f}",
+        )
         ax.set_xlabel("milliseconds of a step, forward and backward")
         saved = {part: plain.parts[part] - other.parts[part] for part in PARTS}
         most = max(saved, key=lambda part: abs(saved[part]))
@@ -207,7 +213,7 @@ def lab_speed(steps: int = 5) -> Lab:
         "width": widgets.Dropdown(options=[64, 128, 256], value=128, description="width"),
         "micro": widgets.Dropdown(options=[2, 4, 8], value=8, description="windows at once"),
         "vocabulary": widgets.Dropdown(options=[256, 4096], value=4096, description="vocabulary"),
-    }  # fmt: skip
+    }
     lead = (
         "Each move takes real steps of a net of four blocks along the reference path and another, "
         "by turns, on one core of the machine that runs the notebook; freed memory goes back to "

@@ -37,9 +37,14 @@ def lab_stream(model: Model | None = None) -> Lab:
 
     def draw(sublayers: int, rule: str) -> Drawn:
         config = ModelConfig(
-            vocab_size=256, n_layer=sublayers // 2, n_head=2, d_model=64, d_ff=256, seq_len=33,
+            vocab_size=256,
+            n_layer=sublayers // 2,
+            n_head=2,
+            d_model=64,
+            d_ff=256,
+            seq_len=33,
             rule=rule,
-        )  # fmt: skip
+        )
         norms, slopes = stream_and_gradient(initialise(Model(config), seed=0))
         figure, (left, right) = figures.canvas(2, height=3.2)
         # the standard rule stays in the picture, so that there is something to compare with

@@ -34,8 +34,10 @@ def lab_inside(model: Model, vocabulary: Vocabulary) -> Lab:
     model: with additive gates; vocabulary: its own. Less than a second per move for small models.
     """
     rules = gates_of(model)
-    names = [f"{'attention' if rule.site.kind == 'attn' else 'MLP'} {i}"
-             for i, rule in enumerate(rules, 1)]  # fmt: skip
+    names = [
+        f"{'attention' if rule.site.kind == 'attn' else 'MLP'} {i}"
+        for i, rule in enumerate(rules, 1)
+    ]
 
     def draw(text: str, show: str) -> Drawn:
         figure, ax = figures.canvas(height=3.8)

@@ -17,9 +17,16 @@ from .lab import Drawn, Lab, lab
 def value_model(values: str, blocks: int, queries: int) -> Model:
     """A real Llama model of width 64 and four heads at its start, `queries` heads a value head."""
     config = ModelConfig(
-        vocab_size=256, n_layer=blocks, n_head=4, d_model=64, d_ff=224, seq_len=32,
-        n_kv_head=4 // queries, values=values, flavour="llama",
-    )  # fmt: skip
+        vocab_size=256,
+        n_layer=blocks,
+        n_head=4,
+        d_model=64,
+        d_ff=224,
+        seq_len=32,
+        n_kv_head=4 // queries,
+        values=values,
+        flavour="llama",
+    )
     return initialise(Model(config), seed=0)
 
 
@@ -75,7 +82,7 @@ def lab_values() -> Lab:
         "queries": widgets.Dropdown(
             options=[1, 2, 4], value=1, description="query heads a value head"
         ),
-    }  # fmt: skip
+    }
     lead = (
         "At each move a real model of width 64 is built. Left, what reaches each W_V before "
         "training; right, what each block’s cache holds after 32 tokens, measured. (NeuTRENO "
