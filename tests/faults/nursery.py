@@ -117,8 +117,8 @@ def moment(rng: random.Random, phase: str, longest: dict[str, float]) -> tuple[s
         "step": rng.randint(1, 15),
         "save": rng.randint(1, 2),
         "evaluation": rng.randint(1, 2),
-        "result": 2,
-    }  # "result" stands around an evaluation
+        "result": 1,
+    }
     return phase, n[phase], rng.random() * longest[phase]
 
 
@@ -152,7 +152,7 @@ class Announcer:
         self.now = phase
         self.tell(phase)
 
-    def wrap(self, owner: type, name: str, phase: str, stays: bool = False) -> None:
+    def wrap(self, owner: object, name: str, phase: str, stays: bool = False) -> None:
         """`owner.name` is the phase, until it returns, or, if it `stays`, until the next."""
         real = getattr(owner, name)
 
@@ -174,9 +174,9 @@ def announce(tell: Callable[[str], None]) -> None:
     from rr.training.result import Examiner
 
     phases = Announcer(tell, "start-up")
-    phases.wrap(trainer._Training, "_train_step", "step", stays=True)
+    phases.wrap(trainer, "batch_starts", "step", stays=True)
     phases.wrap(Examiner, "held_out", "evaluation")
-    phases.wrap(trainer._Training, "_finish", "result", stays=True)
+    phases.wrap(trainer, "result", "result", stays=True)
     phases.wrap(checkpoint.Checkpoints, "save", "save")
 
 

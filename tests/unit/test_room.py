@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rr import cli
-from rr.config import RRError
+from rr.config import Interrupted, RRError
 from rr.model import ladder
 from rr.residual import REGISTRY
 from rr.training import memory, memory_fit, run_folder, trainer
@@ -279,16 +279,14 @@ def test_a_run_that_cannot_fit_ends_before_anything_is_made(run, only, tmp_path,
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_that_goes_on_keeps_its_choices(run, only, tmp_path, monkeypatch):
+def test_a_run_that_goes_on_keeps_its_choices(run, only, tmp_path):
     said = []
 
-    def go():
-        return trainer.train(run, tmp_path, threads=1, save_every=1e-9, log=said.append)
+    def go(stop_after=None):
+        return trainer.train(run, tmp_path, threads=1, log=said.append, stop_after=stop_after)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer._Training, "_finish", lambda self, status: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            go()
+    with pytest.raises(Interrupted):
+        go(stop_after=1)
     need = predicted(run, 16, "eager")
     only((need - 300 * 2**20) / 1.2 - 1)  # not even the prediction
     with pytest.raises(RRError, match="may need .* checkpoints remain"):

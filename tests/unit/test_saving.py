@@ -8,6 +8,7 @@ import pytest
 from rr import cli
 from rr.config import RRError
 from rr.training import checkpoint, run_folder, save_interval, trainer
+from rr.training.step import OptimizerStep
 
 TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"
 
@@ -88,18 +89,18 @@ class Clock:
 
     def __init__(self, step, save, monkeypatch):
         self.now, self.saves = 0.0, []
-        update, write = trainer._Training._train_step, checkpoint.Checkpoints.save
+        update, write = OptimizerStep.__call__, checkpoint.Checkpoints.save
 
-        def a_step(training):
-            update(training)
+        def a_step(optimizer_step, x, y):
             self.now += step
+            return update(optimizer_step, x, y)
 
         def a_save(checkpoints, number, state):
             self.saves.append((number, self.now))
             self.now += save
             write(checkpoints, number, state)
 
-        monkeypatch.setattr(trainer._Training, "_train_step", a_step)
+        monkeypatch.setattr(OptimizerStep, "__call__", a_step)
         monkeypatch.setattr(checkpoint.Checkpoints, "save", a_save)
         monkeypatch.setattr(trainer.time, "monotonic", lambda: self.now)
 
