@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +18,17 @@ if not torch.cuda.is_available():  # read when Triton is first imported, by torc
 
 # Inductor compiles in the test's process: its pool of processes would import torch once each.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hypothesis draws the same cases everywhere, and keeps none."""
+    if config.pluginmanager.hasplugin("hypothesispytest"):  # Colab's packages do without it
+        from hypothesis import settings
+        from hypothesis.configuration import set_hypothesis_home_dir
+
+        set_hypothesis_home_dir(Path(tempfile.gettempdir(), "hypothesis"))
+        settings.register_profile("same", derandomize=True, deadline=None, database=None)
+        settings.load_profile("same")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,7 +5,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from test_trainer import TINY, result_of, train
+from tiny import TINY, result_of, train
 
 from rr.config import RRError
 from rr.training import checkpoint, loggers, run_folder, trainer

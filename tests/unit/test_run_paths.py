@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from test_trainer import result_of, train
+from tiny import result_of, train
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from rr import cli, io

@@ -7,10 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tiny import TINY, result_of, train
 from torch.nn import functional as F
 
 from rr import io
-from rr.config import ModelConfig, RRError, RunFailed
+from rr.config import Interrupted, ModelConfig, Recipe, RRError, RunFailed
 from rr.data import batches, fables, open_corpus
 from rr.model import Model, initialise
 from rr.model.ladder import recipe
@@ -18,18 +21,9 @@ from rr.training import checkpoint, evaluate, run_folder, trainer
 from rr.training.device import resolve_precision
 from rr.training.step import OptimizerStep
 
-TINY = "nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
 HELD_OUT = np.random.RandomState(3).randint(0, 50, 200)  # a stand-in for held-out tokens
 
 pytestmark = pytest.mark.usefixtures("kept_threads")
-
-
-def train(run, out, **options):
-    return trainer.train(run, out, threads=1, log=lambda line: None, **options)
-
-
-def result_of(folder):
-    return json.loads((folder / "result.json").read_text())
 
 
 def tokens_of(run):
@@ -75,6 +69,52 @@ def test_the_clean_schedule_by_hand():
     assert recipe("60M", steps=20_000).warmup == 500  # never more
     assert recipe("60M", steps=3).warmup == 1 and recipe("60M", steps=1).lr_at(0) > 0
     assert clean.precision == "bf16" and clean.weight_decay == 0.1 and clean.clip == 1.0
+
+
+@st.composite
+def recipes(draw, schedule="plateau"):
+    """A recipe whose warm-up ends before the first learning rate falls."""
+    steps = draw(st.integers(2, 400))
+    budgets = None
+    if schedule == "plateau":
+        shorter = draw(st.sets(st.integers(2, steps), max_size=3))
+        budgets = draw(st.sampled_from([None, (*sorted(shorter - {steps}), steps)]))
+    first = budgets[0] if budgets else steps
+    warmup = draw(st.integers(0, first * 4 // 5))
+    return Recipe(steps, 1, 1.0, warmup, schedule=schedule, budgets=budgets)
+
+
+@given(st.sampled_from(["plateau", "cosine"]).flatmap(recipes))
+def test_every_schedule_is_bounded_and_without_jumps(plan):
+    """Up by 1/W a step, then down by no more than its steepest slope, to one step above its end."""
+    cosine = plan.schedule == "cosine"
+    for end in plan.budgets or (plan.steps,):
+        rates = np.array([plan.lr_at(step, end) for step in range(end)])
+        assert (rates > 0).all() and rates.max() <= 1
+        rising, falling = np.split(rates, [plan.warmup])
+        assert rising == pytest.approx(np.arange(1, plan.warmup + 1) / max(1, plan.warmup))
+        assert falling[0] == 1  # the peak is reached, whatever the warm-up
+        decay = end - plan.warmup if cosine else end - end * 4 // 5
+        slope = (0.45 * math.pi if cosine else 1) / decay
+        falls = -np.diff(falling)
+        assert (falls >= 0).all() and (falls <= slope + 1e-9).all()
+        floor = 0.1 if cosine else 0.0
+        assert floor < rates[-1] <= floor + slope + 1e-9
+
+
+@given(recipes())
+def test_the_segments_lead_to_every_budget(plan):
+    """Plateaus so far and a branch are the steps of its budget, at the budget's own rates."""
+    parts, ends = plan.segments, []
+    for i, part in enumerate(parts):
+        assert part.done == (parts[i - 1].end if i else 0) and part.end > part.done
+        if part.budget is None:
+            continue
+        ends.append(part.budget)
+        way = [p for p in parts[:i] if p.budget is None] + [part]
+        taken = [(step, plan.lr_at(step, p.budget)) for p in way for step in range(p.start, p.stop)]
+        assert taken == [(step, plan.lr_at(step, part.budget)) for step in range(part.budget)]
+    assert ends == list(plan.budgets or (plan.steps,))
 
 
 # -- batches ------------------------------------------------------------------------------------
@@ -560,6 +600,18 @@ def test_a_branching_run_goes_on_from_anywhere(planned, alone, tmp_path, cut_off
     folder = trainer.train(run, tmp_path, threads=1, log=lines.append)
     assert any("resuming from step" in line for line in lines)
     same_as_alone(result_of(folder), alone)
+
+
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(stops=st.sets(st.integers(1, 30), min_size=1, max_size=3))
+def test_a_run_stopped_and_resumed_at_random_steps_is_the_uninterrupted_one(
+    planned, alone, tmp_path_factory, stops
+):
+    run, out = branched(planned), tmp_path_factory.mktemp("stopped")
+    for step in sorted(stops):
+        with pytest.raises(Interrupted):
+            train(run, out, stop_after=step)
+    same_as_alone(result_of(train(run, out)), alone)
 
 
 def test_the_checkpoint_that_a_branch_left_from_is_kept_until_it_ends(tmp_path):
