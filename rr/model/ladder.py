@@ -65,8 +65,8 @@ def parse_rung(spec: str) -> tuple[Rung, dict[str, int]]:
     for key, word in given.items():
         if key not in SHAPE:
             raise RRError(f"rung {name!r} has no option {key!r}: {nearest(key, SHAPE)}")
-        if not word.isdecimal():
-            raise RRError(f"{key} must be an integer ≥ 1, got {word}")
+        if not word.isdecimal() or len(word) > 20:  # int() raises for thousands of digits
+            raise RRError(f"{key} must be an integer ≥ 1 and below 2**31, got {word}")
         positive(key, int(word))
         shape[key] = int(word)
     kept = {key: value for key, value in shape.items() if key not in ("d_ff", "n_kv_head")}

@@ -9,9 +9,12 @@ of that in `make test`, and for every rule in `make faults`.
 import contextlib
 import os
 import re
+from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from kinds import one_of_a_kind
 
 from rr.analysis import rule_checks
@@ -19,9 +22,10 @@ from rr.analysis.rule_checks import compiled, graphs, model_of, shape
 from rr.config import RRError, parse_spec
 from rr.model import Model
 from rr.model.compile import grows
-from rr.model.ladder import WIDTHS, polynomial
+from rr.model.ladder import RUNGS, SHAPE, WIDTHS, parse_rung, polynomial
 from rr.residual import REGISTRY, allow_rule, canonical, resolve
 from rr.training import run_folder, trainer
+from rr.training.backend import BACKENDS, CHOICES, parse_backend
 
 OWN = list(filter(None, [os.environ.get("RR_RULE")]))
 allow_rule(*OWN)
@@ -167,6 +171,76 @@ def test_a_rule_describes_itself(kind, name):
     assert canonical(name, kind) == name
     for key, option in cls.options.items():
         assert option.meaning and canonical(f"{name}:{key}={option.default}", kind) == name
+
+
+# -- texts of rules, rungs and backends -----------------------------------------------------------
+
+
+def written(name: str, options: dict) -> str:
+    return f"{name}:{','.join(f'{key}={value}' for key, value in options.items())}"
+
+
+@st.composite
+def rules_with_options(draw):
+    """A rule that ships with rr, and accepted values of some of its options, in any order."""
+    kind, name = draw(st.sampled_from([(k, n) for k, names in REGISTRY.items() for n in names]))
+    known, given = resolve(name, kind)[0].options, {}
+    for key in draw(st.lists(st.sampled_from(sorted(known)), unique=True)) if known else ():
+        values = {
+            int: st.integers(0, 2**40),
+            float: st.floats(allow_nan=False, allow_infinity=False),
+            str: st.sampled_from(re.findall(r"[\w-]+", known[key].accepts)),
+        }[type(known[key].default)]
+        given[key] = draw(values.filter(known[key].check))
+    return kind, name, given
+
+
+@given(rules_with_options())
+def test_what_is_written_of_a_rule_is_read_back(drawn):
+    kind, name, given = drawn
+    cls, read = resolve(written(name, given), kind)
+    assert (cls.name, read) == (name, given)
+    text = canonical(written(name, given), kind)
+    assert text == canonical(written(name, dict(reversed(given.items()))), kind)
+    assert text == canonical(text, kind)  # and a default is as good as nothing
+    defaults = {key: option.default for key, option in cls.options.items()}
+    assert defaults | resolve(text, kind)[1] == defaults | given
+
+
+@given(st.sampled_from(sorted(RUNGS)), st.dictionaries(st.sampled_from(SHAPE), st.integers(1, 999)))
+def test_what_is_written_of_a_rung_is_read_back(name, sizes):
+    rung, shape = parse_rung(written(name, sizes))
+    assert shape == sizes and rung.name == name
+    assert all(getattr(rung, key) == sizes[key] for key in ("n_layer", "d_model") if key in sizes)
+
+
+@given(st.sampled_from(sorted(BACKENDS)), st.data())
+def test_what_is_written_of_a_backend_is_read_back(name, data):
+    choices = {key: st.sampled_from(list(known)) for key, known in CHOICES.items()}
+    given = data.draw(st.fixed_dictionaries({}, optional=choices))
+    assert parse_backend(written(name, given)) == replace(BACKENDS[name], **given)
+
+
+WORDS = [
+    *(name for names in (*REGISTRY.values(), RUNGS, BACKENDS) for name in names),
+    *("c", "bias", "rank", "inputs", "d_model", "n_layer", "precision", "graph", "own.py", "Rule"),
+    *("0", "-1", "1e999", "nan", "٣", "²", "1_0", "9" * 5000, "\0", " ", "both", "tf32"),
+]
+TEXTS = st.text() | st.lists(st.sampled_from([*WORDS, *":=,:=,:=,"]), max_size=8).map("".join)
+
+
+@pytest.mark.parametrize(
+    "read", [canonical, lambda text: canonical(text, "values"), parse_rung, parse_backend]
+)
+@given(text=TEXTS)
+@example(text="nano:n_layer=" + "9" * 5000)
+@example(text="review:rank=" + "9" * 5000)
+@example(text="\0.py:Rule")
+def test_any_text_is_read_or_refused_in_one_line(read, text):
+    try:
+        read(text)
+    except RRError as refused:
+        assert str(refused)
 
 
 def test_costs_are_printed_as_polynomials():

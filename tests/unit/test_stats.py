@@ -13,6 +13,8 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.integrate import quad
 
 from rr import stats
@@ -230,22 +232,27 @@ def test_no_bootstrap_of_three_covers_more_than_three_quarters():
 # ---- Corrections -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_holm_is_the_closure_of_bonferroni(seed):
-    p = list(np.random.default_rng(seed).uniform(0, 0.2, 6)) + [0.2, 0.2]
-    # a hypothesis falls when every set of hypotheses that holds it falls to Bonferroni
-    closed = [
-        max(
-            min(1.0, (k + 1) * min(p[i], *(p[j] for j in rest)) if rest else p[i])
-            for k in range(len(p))
-            for rest in itertools.combinations([j for j in range(len(p)) if j != i], k)
-        )
-        for i in range(len(p))
-    ]
-    assert stats.holm(p) == pytest.approx(closed, rel=1e-12)
-    assert stats.bonferroni(p) == pytest.approx([min(1, 8 * x) for x in p])
-    assert all(h <= b for h, b in zip(stats.holm(p), stats.bonferroni(p), strict=True))
-    assert stats.holm([]) == []
+CHANCES = st.lists(st.floats(0, 1), max_size=7)
+
+
+@given(CHANCES)
+def test_holm_is_the_closure_of_bonferroni(p):
+    """Adjusted p of i: the largest of |S|·min p over every set S of hypotheses that i is in."""
+    sets = [s for n in range(1, len(p) + 1) for s in itertools.combinations(range(len(p)), n)]
+    local = {s: min(1.0, len(s) * min(p[j] for j in s)) for s in sets}
+    expected = [max(chance for s, chance in local.items() if i in s) for i in range(len(p))]
+    assert stats.holm(p) == expected
+    assert stats.bonferroni(p) == [min(1.0, len(p) * one) for one in p]
+    assert all(one <= q <= b for one, q, b in zip(p, expected, stats.bonferroni(p), strict=True))
+
+
+@given(CHANCES.flatmap(lambda p: st.tuples(st.just(p), st.permutations(range(len(p))))))
+def test_holm_keeps_the_order_of_the_comparisons(drawn):
+    p, order = drawn
+    q = stats.holm(p)
+    assert stats.holm([p[i] for i in order]) == [q[i] for i in order]
+    by_p = sorted(range(len(p)), key=p.__getitem__)
+    assert [q[i] for i in by_p] == sorted(q)
 
 
 # ---- statsmodels -------------------------------------------------------------------------------
