@@ -317,20 +317,19 @@ def test_the_largest_micro_batch_is_found(monkeypatch):
     """Against trying all: memory by the window, and more of it without recomputation."""
 
     def need(run, path, micro, device):
-        return {"total": micro * (10 if path.recompute == "none" else 4)}
+        return micro * (10 if path.recompute == "none" else 4)
 
-    monkeypatch.setattr(
-        budget, "_predicted", lambda run, path, micro: need(run, path, micro, "")["total"]
-    )
+    monkeypatch.setattr(budget.memory, "stacked", need)
     run = runs(rules=["review"], seeds=[0], batch=64)[0]
-    for room in range(1, 700, 7):
+    for room in range(1, 700, 19):
         card = budget.GPUSpec("a card", 1e12, room / (1 - budget.SPARE))
         plain = [m for m in (64, 32, 16, 8) if 10 * m <= room]
         again = [m for m in (64, 32, 16, 8, 4, 2, 1) if 4 * m <= room]
         expect = (
             (plain[0], "compiled") if plain else ((again or [None])[0], "compiled:recompute=layer")
         )
-        assert budget._memory(run, card)[:2] == expect, room
+        (row,) = budget.what_fits([run], card)
+        assert (row["micro_batch"], row["path"]) == expect, room
 
 
 def test_rates_come_from_the_path_with_the_best_median():

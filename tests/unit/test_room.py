@@ -220,11 +220,14 @@ def test_nothing_is_predicted_where_there_is_plenty(run, only, monkeypatch):
         memory_fit.check_resumed(one, CPU, *usual, ALONE, print)
 
 
-def test_a_billion_parameters_are_not_taken_for_plenty(only):
+def test_a_billion_parameters_are_not_taken_for_plenty(only, monkeypatch):
     """Twenty bytes a parameter at the very least: 64 windows ended in SIGKILL at 22.9 GiB."""
     run = run_folder.plan("1B", corpus="tinystories")
     assert memory_fit.estimate(run.model, 64) > 20 * ladder.count(run.model) > 18 * GIB
-    assert not memory_fit._surely_fits(run, 64, CPU, 24 * GIB, ALONE)
+    monkeypatch.setattr(memory, "predict", lambda *a: 1 / 0)
+    only(24 * GIB)
+    with pytest.raises(ZeroDivisionError):
+        memory_fit.choose(run, CPU, 64, "eager", "eager", ALONE, lambda line: None)
 
 
 # -- whole runs ---------------------------------------------------------------------------------
