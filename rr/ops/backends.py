@@ -23,7 +23,8 @@ class Kernels:
     fast implementation stay on the reference. loss: "chunked", "fused" (chunked, with the softmax
     of a chunk compiled) or "whole" (all logits at once, autograd). recompute: "layer" computes each
     block again in the backward pass, "none" keeps its activations. attention: in training, "auto"
-    (torch's kernel for the device) or "blocks" (`blocked_attention`). Raises RRError for other words.
+    (torch's kernel for the device) or "blocks" (`blocked_attention`). Raises RRError for other
+    words.
     """
 
     gate: str = "reference"

@@ -23,17 +23,31 @@ def blocked_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         >>> torch.allclose(blocked_attention(q, k, v), flash, atol=1e-6)
         True
     """
-    windows, heads, length, width = q.shape
+    heads, length, width = q.shape[1:]
     if k.shape[1] != heads:
         k, v = (t.repeat_interleave(heads // t.shape[1], 1) for t in (k, v))
-    rows = max(ROWS, -(-length // BLOCKS))
     wide = torch.promote_types(q.dtype, torch.float32)
     place = torch.arange(length, device=q.device)
     mixed = []
-    for start in range(0, length, rows):
-        end = min(start + rows, length)
+    for start, end in _blocks(length):
         scores = (q[:, :, start:end] @ k[:, :, :end].transpose(-1, -2)).to(wide) * width**-0.5
         future = place[:end] > place[start:end, None]
         weights = scores.masked_fill(future, -torch.inf).softmax(-1)
         mixed.append(weights.to(v.dtype) @ v[:, :, :end])
     return torch.cat(mixed, 2)
+
+
+def kept_pairs(length: int) -> int:
+    """Pairs of query and key whose scores `blocked_attention` computes, of one head and window.
+
+    Example:
+        >>> from rr.ops.blocked_attention import kept_pairs
+        >>> kept_pairs(256) / 256**2
+        0.75
+    """
+    return sum((end - start) * end for start, end in _blocks(length))
+
+
+def _blocks(length: int) -> list[tuple[int, int]]:
+    rows = max(ROWS, -(-length // BLOCKS))
+    return [(start, min(start + rows, length)) for start in range(0, length, rows)]

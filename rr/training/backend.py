@@ -41,8 +41,8 @@ class Backend:
     loss        "whole": all logits at once; "chunked"; "fused": chunked, its softmax compiled
     optimizer   "plain": torch's own AdamW; "fused": one kernel
     compile     "layer": each block by Inductor, one graph for all blocks
-    attention   "blocks": written out for the compiler (`ops.blocked_attention`); "cudnn": its kernel
-                before the others; GPU only
+    attention   "blocks": written out for a compiler (`ops.blocked_attention`); "cudnn": its
+                kernel before the others; GPU only
     graph       "step": the whole step captured once as a CUDA graph, and replayed; GPU only
     recompute   "layer": the backward pass computes each block again; only its inputs are kept
     allocator   "kept": freed memory stays with the process (`device.keep_freed`); CPU only
