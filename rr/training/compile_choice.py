@@ -10,7 +10,6 @@ keeps its graphs on disk, so a second run of a model that was compiled once star
 import os
 import shutil
 import sysconfig
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +19,7 @@ import torch
 from ..config import Run
 from ..data.cache import known_value, store_value
 from ..model.ladder import flops_per_token
-from .device import HALF
+from .device import product_rate, resolve_precision
 
 COMPILED = "compiled:attention=blocks"  # the backend that is chosen
 SHARE = 0.35  # of a large product's rate that an eager step reaches: 0.2 to 0.5 were measured
@@ -43,7 +42,8 @@ def choose(
     """
     tokens = run.recipe.segments[-1].end * run.recipe.batch * run.model.seq_len
     flops = flops_per_token(run.model) * tokens
-    predicted = flops / (SHARE * _product_rate(run.recipe.precision))
+    precision = resolve_precision(torch.device("cpu"), run.recipe.precision)
+    predicted = flops / (SHARE * product_rate(precision, size=512))
     known = known_value("compile-seconds", _key(run), torch.__version__, cache)
     compiling = COLD if known is None else known
     if GAIN * predicted <= compiling or not _has_compiler():
@@ -63,18 +63,6 @@ def remember(run: Run, seconds: float, cache: str | Path | None = None) -> None:
 
 def _key(run: Run) -> str:
     return str(asdict(run.model) | {"batch": run.recipe.batch, "precision": run.recipe.precision})
-
-
-def _product_rate(precision: str) -> float:
-    """FLOP/s of a matrix product in this precision, on the threads that torch has now."""
-    size = 512
-    a, b = (torch.ones(size, size, dtype=HALF.get(precision, torch.float32)) for _ in range(2))
-    seconds = []
-    for _ in range(4):  # the first prepares the kernel
-        began = time.perf_counter()
-        a @ b
-        seconds.append(time.perf_counter() - began)
-    return 2 * size**3 / min(seconds)
 
 
 def _has_compiler() -> bool:
