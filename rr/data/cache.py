@@ -54,15 +54,27 @@ def cached_value(
     Value and version are plain JSON values. There is one file for each kind and name; another
     version replaces it. A cache that cannot be read or written is not an error.
     """
-    file = hashlib.sha256(name.encode()).hexdigest()[:24]
-    path = root(cache) / kind / f"{file}.json"
+    value = known_value(kind, name, version, cache)
+    if value is None:
+        value = compute()
+        store_value(kind, name, version, value, cache)
+    return value
+
+
+def known_value(kind: str, name: str, version: object, cache: str | Path | None = None) -> Any:
+    """What `store_value` kept at this version, or None."""
     try:
-        known = json.loads(path.read_text())
-        if known["seen"] == version:
-            return known["value"]
+        known = json.loads(_value_path(kind, name, cache).read_text())
+        return known["value"] if known["seen"] == version else None
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # absent or corrupt: computed again
-    value = compute()
+        return None  # absent or corrupt
+
+
+def store_value(
+    kind: str, name: str, version: object, value: Any, cache: str | Path | None = None
+) -> None:
+    """Keep a plain value for `known_value`; a cache that cannot be written is not an error."""
+    path = _value_path(kind, name, cache)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}")
@@ -70,7 +82,11 @@ def cached_value(
         temporary.replace(path)
     except OSError:
         pass  # costs planning time, not correctness
-    return value
+
+
+def _value_path(kind: str, name: str, cache: str | Path | None) -> Path:
+    file = hashlib.sha256(name.encode()).hexdigest()[:24]
+    return root(cache) / kind / f"{file}.json"
 
 
 def entry_path(kind: str, key: dict, cache: str | Path | None = None) -> Path:

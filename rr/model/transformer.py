@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ..config import ModelConfig, RRError
-from ..ops import cross_entropy
+from ..ops import blocked_attention, cross_entropy
 from ..ops.backends import DEFAULT, Kernels
 from ..ops.module_list import ModuleList
 from ..residual import Residuals, Rule, Site
@@ -68,6 +68,8 @@ def rotate(x: Tensor, past: int = 0) -> Tensor:
 class Attention(nn.Module):
     """Causal multi-head attention with a value rule."""
 
+    kernels: Kernels = DEFAULT  # set by `Model.use`
+
     def __init__(self, config: ModelConfig, site: Site) -> None:
         super().__init__()
         d, kv = config.d_model, config.kv_heads * config.head_dim
@@ -96,9 +98,12 @@ class Attention(nn.Module):
             if not causal and q.shape[2] > 1:
                 mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=x.device)
                 mask = mask.tril(k.shape[2] - q.shape[2])
-        y = F.scaled_dot_product_attention(
-            q, k, mixed, attn_mask=mask, is_causal=causal, enable_gqa=self.grouped
-        )
+        if self.kernels.attention == "blocks" and cache is None and torch.is_grad_enabled():
+            y = blocked_attention(q, k, mixed)
+        else:
+            y = F.scaled_dot_product_attention(
+                q, k, mixed, attn_mask=mask, is_causal=causal, enable_gqa=self.grouped
+            )
         y = self.rule.after(y, v, vstate)
         return self.out(y.transpose(1, 2).flatten(2)), vstate
 
@@ -230,7 +235,8 @@ class Model(nn.Module):
         Before the model is compiled. Raises RRError where one needs a package that is missing.
         """
         kernels.validate()
-        for module in (self, *self.every_layer, *self.rules, self.final_rule):
+        attention = (layer.attn for layer in self.layers)
+        for module in (self, *self.every_layer, *attention, *self.rules, self.final_rule):
             module.kernels = kernels
 
     @property

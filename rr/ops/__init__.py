@@ -3,12 +3,14 @@
 Shapes: B windows, T tokens, d channels, N = B·T tokens in a row, V vocabulary rows.
 """
 
+from .blocked_attention import blocked_attention
 from .cross_entropy import linear_cross_entropy, token_losses, whole_cross_entropy
 from .gated_write import review_gate
 from .norm import EPS, rms_norm
 
 __all__ = [
     "EPS",
+    "blocked_attention",
     "linear_cross_entropy",
     "review_gate",
     "rms_norm",

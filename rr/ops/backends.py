@@ -11,6 +11,7 @@ from ..config import RRError, nearest
 GATES = ("reference", "fast", "triton")
 LOSSES = ("chunked", "fused", "whole")
 RECOMPUTED = ("none", "layer")
+ATTENTIONS = ("auto", "blocks")
 
 
 @dataclass(frozen=True)
@@ -21,15 +22,18 @@ class Kernels:
     "triton" (the same as one kernel; needs Triton and a GPU, or its interpreter). Gates without a
     fast implementation stay on the reference. loss: "chunked", "fused" (chunked, with the softmax
     of a chunk compiled) or "whole" (all logits at once, autograd). recompute: "layer" computes each
-    block again in the backward pass, "none" keeps its activations. Raises RRError for other words.
+    block again in the backward pass, "none" keeps its activations. attention: in training, "auto"
+    (torch's kernel for the device) or "blocks" (`blocked_attention`). Raises RRError for other
+    words.
     """
 
     gate: str = "reference"
     loss: str = "chunked"
     recompute: str = "none"
+    attention: str = "auto"
 
     def __post_init__(self) -> None:
-        known = {"gate": GATES, "loss": LOSSES, "recompute": RECOMPUTED}
+        known = {"gate": GATES, "loss": LOSSES, "recompute": RECOMPUTED, "attention": ATTENTIONS}
         for name, words in known.items():
             word = getattr(self, name)
             if word not in words:

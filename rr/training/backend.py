@@ -23,7 +23,7 @@ CHOICES = {
     "loss": backends.LOSSES,
     "optimizer": ("plain", "fused"),
     "compile": ("none", "layer"),
-    "attention": ("auto", "cudnn"),
+    "attention": ("auto", "blocks", "cudnn"),
     "graph": ("none", "step"),
     "recompute": backends.RECOMPUTED,
     "allocator": ("system", "kept"),
@@ -41,7 +41,8 @@ class Backend:
     loss        "whole": all logits at once; "chunked"; "fused": chunked, its softmax compiled
     optimizer   "plain": torch's own AdamW; "fused": one kernel
     compile     "layer": each block by Inductor, one graph for all blocks
-    attention   "cudnn": its kernel before the others; GPU only
+    attention   "blocks": written out for a compiler (`ops.blocked_attention`); "cudnn": its
+                kernel before the others; GPU only
     graph       "step": the whole step captured once as a CUDA graph, and replayed; GPU only
     recompute   "layer": the backward pass computes each block again; only its inputs are kept
     allocator   "kept": freed memory stays with the process (`device.keep_freed`); CPU only
@@ -66,7 +67,8 @@ class Backend:
     @property
     def kernels(self) -> backends.Kernels:
         """The part of the backend that the model's layers compute with."""
-        return backends.Kernels(self.gate, self.loss, self.recompute)
+        attention = "blocks" if self.attention == "blocks" else "auto"  # which kernel: a context
+        return backends.Kernels(self.gate, self.loss, self.recompute, attention)
 
     def validate(
         self, device: torch.device, config: ModelConfig | None = None, world: World = ALONE

@@ -17,6 +17,7 @@ import torch
 from ..config import ModelConfig, RRError, Run
 from ..model.ladder import count
 from .backend import Backend, parse_backend
+from .device import resolve_precision
 from .distributed import World
 
 EASY = 8  # windows at once below which recomputation is tried first: small products are slow
@@ -126,7 +127,8 @@ def needs(
     """Predicted bytes of a step of `micro` windows; with `spare`, including the safety margin."""
     from . import memory  # takes a second
 
-    backend = replace(parse_backend(spec), precision=run.recipe.precision)
+    precision = resolve_precision(device, run.recipe.precision)
+    backend = replace(parse_backend(spec), precision=precision)
     kind = "cuda" if device.type == "cuda" else "cpu"
     held = memory.predict(run, backend, micro, kind)["total"]
     if spare:

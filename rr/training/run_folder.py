@@ -148,7 +148,8 @@ def start_run(
     wanted = run.recipe.precision
     precision = resolve_precision(device, wanted)
     if precision != wanted:
-        log(f"{device_name(device)} has no {wanted}: using {precision} with loss scaling")
+        scaled = " with loss scaling" if precision == "fp16" else ""
+        log(f"{device_name(device)} has no {wanted}: using {precision}{scaled}")
     micro_batch = request.micro_batch or run.recipe.batch // world.size
     context = RunContext(request.path, precision, micro_batch, threads)
     record = provenance.provenance(run, device, threads, request.path)

@@ -24,6 +24,7 @@ from ..ops import cross_entropy
 from . import (
     backend,
     checkpoint,
+    compile_choice,
     evaluate,
     loggers,
     memory_fit,
@@ -118,6 +119,9 @@ def train(
                 return folder
             new = world.agree(lambda: not (folder / "run.json").exists())
             if new:
+                if path is None and where.type == "cpu" and world.size == 1:
+                    set_threads(threads)
+                    selected = compile_choice.choose(run, selected, cache, say)
                 micro_batch, selected = world.agree(
                     lambda: memory_fit.choose(run, where, micro_batch, path, selected, world, say)
                 )
@@ -129,7 +133,7 @@ def train(
                     lambda: prepare_run(run, folder, tokens, where, request, world, say)
                 )
                 training = _Training(
-                    run, folder, tokens, where, context, save_every, progress, world
+                    run, folder, tokens, where, context, save_every, progress, world, cache
                 )
                 names = charts if world.leads else ()
                 with loggers.Charts(names, run, folder, training.done, say) as training.charts:
@@ -164,9 +168,10 @@ class _Training:
         save_every: float | None,
         progress: Progress,
         world: World,
+        cache: str | Path | None,
     ) -> None:
         self.run, self.folder, self.tokens, self.progress = run, folder, tokens, progress
-        self.id, self.world = folder.name, world
+        self.id, self.world, self.cache = folder.name, world, cache
         self.interval = save_interval.Interval(save_every, count(run.model), progress.say)
         self.device = world.device(device)
         self.segments = run.recipe.segments
@@ -194,6 +199,7 @@ class _Training:
         self.stream = np.random.RandomState(run.seed)  # batches and evaluation of `paper`
         self.charts = loggers.Charts()
         self.done, self.seconds, self.history = 0, 0.0, []
+        self.first_steps: list[float] = []  # seconds of the first two in this process
         self.loss_sum = torch.zeros((), dtype=cross_entropy.sums(self.device), device=self.device)
         self.summed = 0  # steps in loss_sum
         self.shown_loss: float | None = None
@@ -238,7 +244,7 @@ class _Training:
         status = "running" if ended else line.get("status", "running")
         saved = time.monotonic()
         while self.done < segment.end and status == "running":
-            self._train_step()
+            self._timed_step()
             self.done += 1
             if self.done == 1:  # after a step, which shows that the settings work here
                 self.progress.say(
@@ -289,6 +295,16 @@ class _Training:
             f"{self.id}: {_in_words(evaluation)} at the end of budget {self.segment.budget}; "
             f"back on the plateau at step {self.segment.start}"
         )
+
+    def _timed_step(self) -> None:
+        """`_train_step`; the first two tell how long compilation took, for later runs."""
+        began = time.monotonic()
+        self._train_step()
+        if len(self.first_steps) < 2:
+            self.first_steps.append(time.monotonic() - began)
+            if len(self.first_steps) == 2 and self.optimizer_step.backend.compile == "layer":
+                first, second = self.first_steps
+                compile_choice.remember(self.run, first - second, self.cache)
 
     def _train_step(self) -> None:
         """One optimiser step over the whole batch, in micro-batches that fit the memory."""

@@ -2,6 +2,10 @@
 
 import json
 import math
+import os
+import platform
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -699,4 +703,16 @@ def test_a_gpu_without_bfloat16_gets_float16(monkeypatch):
     assert resolve_precision(device, "fp32") == "fp32"
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     assert resolve_precision(device, "bf16") == "bf16"
-    assert resolve_precision(torch.device("cpu"), "bf16") == "bf16"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the names of oneDNN's x86 kernels")
+def test_a_cpu_without_bfloat16_gets_float32():
+    code = (
+        "import torch; from rr.training.device import resolve_precision as resolve\n"
+        "print(*(resolve(torch.device('cpu'), name) for name in ('bf16', 'fp32', 'tf32')))"
+    )
+    env = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+    asked = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    assert asked.stdout.split() == ["fp32", "fp32", "tf32"]
