@@ -109,13 +109,13 @@ def get_or_create(
     written; whatever `create` raises passes through and leaves nothing behind.
     """
     folder = entry_path(kind, key, cache)
-    card, _ = _check(folder)
+    card, _ = check_entry(folder)
     if card is not None:
         return folder, card
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.with_name(f"{folder.name}.lock"), log):
-            card, problem = _check(folder)  # another process may have made it while we waited
+            card, problem = check_entry(folder)  # another process may have made it while we waited
             if card is not None:
                 return folder, card
             if problem:
@@ -149,7 +149,7 @@ def _create(folder: Path, key: dict, create: Callable[[Path], dict]) -> dict:
     return card
 
 
-def _check(folder: Path) -> tuple[dict | None, str]:
+def check_entry(folder: Path) -> tuple[dict | None, str]:
     """The metadata of a complete entry, or None and the problem ("" where there is no entry)."""
     try:
         card = json.loads((folder / CARD).read_text())

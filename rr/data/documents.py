@@ -132,11 +132,11 @@ def _local(path: Path, cache: str | Path | None) -> Source:
                 )
         files = [[p.name, _fingerprint(p, cache)] for part in parts.values() for p in part]
         sha = hashlib.sha256(json.dumps(files).encode()).hexdigest()
-        train, valid = (partial(_read_all, parts[part]) for part in ("train", "valid"))
+        train, valid = (partial(read_all, parts[part]) for part in ("train", "valid"))
         return Source(path.resolve().name, f"folder {sha}", train, valid)
     if not path.exists():
         raise RRError(f"no file or folder {path}: expected {_KINDS}")
-    return Source(path.name, f"file {_fingerprint(path, cache)}", partial(_read_all, [path]))
+    return Source(path.name, f"file {_fingerprint(path, cache)}", partial(read_all, [path]))
 
 
 def _fingerprint(path: Path, cache: str | Path | None) -> str:
@@ -153,8 +153,8 @@ def _format(path: Path) -> tuple[str, ...]:
     return (kind, packed) if packed else (kind,)
 
 
-def _read_all(paths: list[Path]) -> Iterator[str]:
-    readers = {"text": _read_text, "jsonl": _read_jsonl, "parquet": _read_parquet}
+def read_all(paths: list[Path]) -> Iterator[str]:
+    readers = {"text": read_text_file, "jsonl": _read_jsonl, "parquet": _read_parquet}
     for path in paths:
         kind, *packed = _format(path)
         has_text = False
@@ -181,7 +181,7 @@ def _opened(path: Path, packed: str | None = None):
     return {"xz": lzma.open, "gz": gzip.open, None: open}[packed](path, "rb")
 
 
-def _read_text(path: Path, packed: str | None = None) -> Iterator[str]:
+def read_text_file(path: Path, packed: str | None = None) -> Iterator[str]:
     """Documents between EOT marks; line ends around a mark belong to neither document."""
     decode = codecs.getincrementaldecoder("utf-8-sig")().decode
     rest: list[str] = []  # of the document not yet ended
@@ -268,7 +268,7 @@ def _hub(repository: str, revision: str, limit: int | None, name: str) -> Source
 
 
 def _read_hub(repository: str, revision: str, limit: int | None) -> Iterator[str]:
-    rows = _hub_rows(repository, revision, limit)
+    rows = hub_rows(repository, revision, limit)
     if "text" not in rows.column_names:
         raise RRError(f"{repository} has no 'text' column, but {', '.join(rows.column_names)}")
     for batch in rows.select_columns(["text"]).iter(batch_size=1024):
@@ -280,7 +280,7 @@ def _read_hub(repository: str, revision: str, limit: int | None) -> Iterator[str
 
 
 @cache
-def _hub_rows(repository: str, revision: str, limit: int | None):
+def hub_rows(repository: str, revision: str, limit: int | None):
     """The hub's train split, downloaded once; a corpus is read several times."""
     try:
         import datasets

@@ -64,10 +64,10 @@ _PRONOUNS = {
 }
 _PART = re.compile(r"\[([^]]+)\]|\{([^}]+)\}")
 _REFERENCE = re.compile(r"([^{:-]*)(?:\{(.+)\})?((?:-\w+)*)(?::(\w+))?")
-_CHOICES_AT_MOST = 128  # in one story; its random words are drawn at once
+CHOICES_AT_MOST = 128  # in one story; its random words are drawn at once
 
 
-def _parsed(grammar: str) -> dict[str, tuple[Option, ...]]:
+def parsed_grammar(grammar: str) -> dict[str, tuple[Option, ...]]:
     rules: dict[str, list[Option]] = {}
     for line in filter(None, grammar.splitlines()):
         head, _, rest = line.partition(" ")
@@ -100,14 +100,14 @@ def _parts(text: str) -> tuple[Part, ...]:
     return tuple(part for part in parts if part.text or part.variable)
 
 
-RULES = _parsed(GRAMMAR)
+RULES = parsed_grammar(GRAMMAR)
 IDENTITY = f"fables {hashlib.sha256(GRAMMAR.encode()).hexdigest()[:16]} seed={SEED} " + " ".join(
     f"{part}={count}" for part, count in STORIES.items()
 )
 
 
 @cache
-def _choices(rule: str, left_out: tuple[str, ...]) -> Choices:
+def drawn_choices(rule: str, left_out: tuple[str, ...]) -> Choices:
     options = tuple(option for option in RULES[rule] if option.text not in left_out)
     total = sum(option.weight for option in options)
     picks = tuple(i for i, option in enumerate(options) for _ in range(option.weight))
@@ -129,7 +129,7 @@ class Telling:
 
     def _expand(self, rule: str, left_out: tuple[str, ...], bound: str | None) -> None:
         known, text = self.known, self.text
-        choices = _choices(rule, left_out)
+        choices = drawn_choices(rule, left_out)
         index = self.choose(choices, self)
         self.log_prob += choices.log_probs[index]
         option = choices.options[index]
@@ -154,7 +154,7 @@ def story(seed: int, index: int, split: str = "train") -> tuple[str, float]:
     if split not in STORIES:
         raise RRError(f"split must be train or valid, got {split!r}")
     noise = hashlib.shake_128(f"fables {seed} {split} {index}".encode())
-    words = iter(unpack(f"<{_CHOICES_AT_MOST}Q", noise.digest(8 * _CHOICES_AT_MOST)))
+    words = iter(unpack(f"<{CHOICES_AT_MOST}Q", noise.digest(8 * CHOICES_AT_MOST)))
 
     def choose(choices: Choices, _: Telling) -> int:
         return choices.picks[next(words) * len(choices.picks) >> 64]

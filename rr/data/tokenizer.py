@@ -30,8 +30,8 @@ GPT2_SIZE = 50_257
 SMALLEST = 257  # 256 bytes and the end-of-text token
 LARGEST = 1_000_000  # the trainer allocates memory for each token before it reads the text
 LARGEST_FILE = 64 * MIB  # of vocab.json and of merges.txt; GPT-2's have one
-_PIECE = 1 << 18  # characters; a longer document is encoded in pieces
-_BATCH = 1 << 20  # characters handed to the encoder's threads at once
+PIECE = 1 << 18  # characters; a longer document is encoded in pieces
+BATCH = 1 << 20  # characters handed to the encoder's threads at once
 # A single blank between two words always starts a new pre-token, so cutting before it is exact.
 _SEAM = re.compile(r"(?<=\S)[ \n](?=\S)")
 
@@ -92,11 +92,11 @@ class Vocabulary:
         ends: list[bool] = []
         held = 0
         for text in documents:
-            for piece, last in _pieces(text):
+            for piece, last in text_pieces(text):
                 batch.append(piece)
                 ends.append(last)
                 held += len(piece)
-                if held >= _BATCH:
+                if held >= BATCH:
                     yield self._encoded(batch, ends)
                     batch, ends, held = [], [], 0
         if batch:
@@ -110,10 +110,10 @@ class Vocabulary:
         return np.concatenate(parts), sum(ends)
 
 
-def _pieces(text: str) -> Iterator[tuple[str, bool]]:
+def text_pieces(text: str) -> Iterator[tuple[str, bool]]:
     """(piece, whether it ends the document); the pieces' tokens together are the document's."""
     start = 0
-    while len(text) - start > _PIECE and (seam := _SEAM.search(text, start + _PIECE)):
+    while len(text) - start > PIECE and (seam := _SEAM.search(text, start + PIECE)):
         yield text[start : seam.start()], False
         start = seam.start()
     yield text[start:], True
@@ -216,7 +216,9 @@ def _train(documents: Iterator[str], size: int, folder: Path, log: Callable[[str
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    bpe.train_from_iterator((piece for text in documents for piece, _ in _pieces(text)), trainer)
+    bpe.train_from_iterator(
+        (piece for text in documents for piece, _ in text_pieces(text)), trainer
+    )
     trained = bpe.get_vocab_size()
     if trained < size:
         raise RRError(

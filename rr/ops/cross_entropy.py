@@ -29,7 +29,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         total = torch.zeros((), dtype=wide, device=hidden.device)
         # float16 has no numbers below 6e-8: there the mean's 1/n is applied after loss scaling.
         now, ctx.later = (1, n) if hidden.dtype == torch.float16 else (n, None)
-        softmax = _fused_softmax() if fused else _softmax
+        softmax = fused_softmax() if fused else _softmax
         for start in range(0, n, chunk):
             part = slice(start, start + chunk)
             target = targets[part, None]
@@ -67,7 +67,7 @@ def _softmax(logits: Tensor, target: Tensor, vocab_size: int, now: int) -> tuple
     return loss, grad.div_(now).to(dtype)
 
 
-def _softmax_at_once(
+def softmax_at_once(
     logits: Tensor, target: Tensor, vocab_size: int, now: int
 ) -> tuple[Tensor, Tensor]:
     """`_softmax` without in-place writes, which a compiler fuses into three passes over logits."""
@@ -83,9 +83,9 @@ def _softmax_at_once(
 
 
 @functools.cache
-def _fused_softmax() -> Callable:
-    """`_softmax_at_once` compiled by Inductor, on the first call with each shape."""
-    return torch.compile(_softmax_at_once, dynamic=False)
+def fused_softmax() -> Callable:
+    """`softmax_at_once` compiled by Inductor, on the first call with each shape."""
+    return torch.compile(softmax_at_once, dynamic=False)
 
 
 def linear_cross_entropy(

@@ -131,7 +131,7 @@ class Schedule:
     def _crashed(self, state: State, code: int) -> None:
         """The process ended and its cell has not: try again, unless that cannot help."""
         state.status = "waiting"
-        if state.lease is None or self._busy(state):
+        if state.lease is None or self.busy(state):
             return  # another process has the run, which is why this one ended
         reached = self._reached(state)
         state.crashes = 0 if reached > state.reached else state.crashes + 1
@@ -197,7 +197,7 @@ class Schedule:
                 if state.lease is None:
                     state.status = "elsewhere"
                     continue
-            if self._busy(state):
+            if self.busy(state):
                 state.status = "elsewhere"
                 continue
             self._settle(state)  # an owner or a writer may have ended since the check above
@@ -234,7 +234,7 @@ class Schedule:
         """The share of a cell's training that is left."""
         return 1 - taken(state.cell, self.out) / state.cell.run.recipe.segments[-1].end
 
-    def _busy(self, state: State) -> bool:
+    def busy(self, state: State) -> bool:
         """Whether a process that we did not start, or that outlived its parent, writes the run."""
         try:
             with open(self.out / state.cell.id / "lock", "r+") as file:

@@ -82,7 +82,7 @@ class Checkpoints:
                 file.flush()
                 os.fsync(file.fileno())
             meta = {"run": self.run_id, "step": step}
-            meta["sha256"] = self._digest(meta, aside)
+            meta["sha256"] = self.digest_of(meta, aside)
             write_json(aside / "meta.json", meta)
             os.replace(aside, self.path(step))
         finally:
@@ -98,7 +98,7 @@ class Checkpoints:
             shutil.rmtree(self.path(step))
 
     @staticmethod
-    def _digest(meta: dict, where: Path) -> str:
+    def digest_of(meta: dict, where: Path) -> str:
         digest = hashlib.sha256(f"{meta.get('run')} {meta.get('step')} ".encode())
         with open(checked_file(where / "state.pt", sys.maxsize), "rb") as file:
             while piece := file.read(1 << 20):
@@ -110,7 +110,7 @@ class Checkpoints:
         where = self.path(step)
         meta = read_json(where / "meta.json")
         try:
-            digest = self._digest(meta, where)
+            digest = self.digest_of(meta, where)
         except OSError as error:
             raise RunFailed(f"checkpoint {where} is corrupt ({error})") from None
         if digest != meta.get("sha256"):

@@ -254,7 +254,7 @@ def forge(checkpoint: Path) -> None:
     from rr.training.checkpoint import Checkpoints
 
     meta = json.loads((checkpoint / "meta.json").read_text())
-    meta["sha256"] = Checkpoints._digest(meta, checkpoint)
+    meta["sha256"] = Checkpoints.digest_of(meta, checkpoint)
     (checkpoint / "meta.json").write_text(json.dumps(meta))
 
 

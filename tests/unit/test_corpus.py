@@ -123,15 +123,15 @@ def test_marks_on_the_edges_of_blocks(tmp_path):
         first = "é" * ((2**20 + shift) // 2) + "x" * (shift % 2)
         path = tmp_path / f"{shift}.txt"
         path.write_text(first + MARK + "second", encoding="utf-8")
-        assert list(documents._read_text(path)) == [first, "second"]
+        assert list(documents.read_text_file(path)) == [first, "second"]
 
 
 def test_a_long_document_is_encoded_as_if_in_one_piece(monkeypatch, small):
-    monkeypatch.setattr(vocabularies, "_PIECE", 100)
-    monkeypatch.setattr(vocabularies, "_BATCH", 1000)
+    monkeypatch.setattr(vocabularies, "PIECE", 100)
+    monkeypatch.setattr(vocabularies, "BATCH", 1000)
     vocabulary = opened(small[0], "bpe:280").vocabulary
     text = ("The fox's 12 hens, don't ask;\n\n  ran!  \t\n" * 90 + "x" * 700 + " end\u00a0 ") * 2
-    pieces = list(vocabularies._pieces(text))
+    pieces = list(vocabularies.text_pieces(text))
     assert len(pieces) > 20 and "".join(p for p, _ in pieces) == text
     ids, ended = zip(*vocabulary.stream([text, "", "b"]), strict=True)
     assert np.concatenate(ids).tolist() == [
@@ -256,7 +256,7 @@ def test_a_second_call_makes_nothing(small, monkeypatch):
     corpus, home = small
     first = opened(corpus, cache=home)
     lines: list[str] = []
-    monkeypatch.setattr(documents, "_read_all", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(documents, "read_all", lambda *_: pytest.fail("read again"))
     second = opened(corpus, cache=home, log=lines.append)
     assert np.array_equal(first.train, second.train) and first.sha256 == second.sha256
     assert lines == []
@@ -316,7 +316,7 @@ def test_a_process_killed_while_writing_leaves_no_half(small):
         killed += done.returncode == -9
         for folder in there.glob("*/*"):  # whatever has its final name is whole
             if folder.is_dir() and ".aside-" not in folder.name:
-                assert cache._check(folder)[0] is not None
+                assert cache.check_entry(folder)[0] is not None
         assert np.array_equal(opened(corpus, "bpe:257", cache=there).train, whole)
         assert not list(there.glob("*/*.aside-*"))
     assert 5 <= killed < 10
@@ -536,7 +536,7 @@ def test_offline_by_choice_asks_nobody(monkeypatch, tmp_path):
         raise ConnectionError("Couldn't reach it\n(offline mode)")
 
     monkeypatch.setattr(datasets, "load_dataset", absent)
-    documents._hub_rows.cache_clear()
+    documents.hub_rows.cache_clear()
     with pytest.raises(RRError, match="cannot load org/other@main from the hub: Couldn't re"):
         opened("org/other", cache=tmp_path)
 
@@ -558,9 +558,9 @@ def test_the_hub_is_asked_once_and_for_the_pinned_revision(monkeypatch, tmp_path
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     monkeypatch.setattr(documents, "require_hub", lambda *_: None)
-    documents._hub_rows.cache_clear()
+    documents.hub_rows.cache_clear()
     tokens = opened("tinystories", cache=tmp_path)
-    documents._hub_rows.cache_clear()
+    documents.hub_rows.cache_clear()
     assert asked == [
         ("roneneldan/TinyStories", "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64", "train[:400000]")
     ]

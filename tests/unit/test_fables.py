@@ -84,7 +84,7 @@ def test_the_proof_can_fail(monkeypatch):
         "= story\n1 [x:v] {v}\n1 a a\n= x\n1 a\n1 b",
         "= story\n1 [x:v] {v.f}s\n1 a {v.f}\n= x\n1 a | f=c",
     ):
-        rules = fables._parsed(grammar)
+        rules = fables.parsed_grammar(grammar)
         monkeypatch.setattr(fables, "RULES", rules)
         monkeypatch.setitem(globals(), "VALUES", _values())
         one, other = rules["story"]
@@ -117,7 +117,7 @@ def test_probabilities_of_a_small_grammar_sum_to_one(monkeypatch):
         for name, options in fables.RULES.items()
     }
     monkeypatch.setattr(fables, "RULES", small)
-    fables._choices.cache_clear()
+    fables.drawn_choices.cache_clear()
     try:
         total, texts, pending = Fraction(0), [], [[]]
         while pending:
@@ -143,7 +143,7 @@ def test_probabilities_of_a_small_grammar_sum_to_one(monkeypatch):
         assert total == 1
         assert len(texts) == len(set(texts)) > 500
     finally:
-        fables._choices.cache_clear()
+        fables.drawn_choices.cache_clear()
 
 
 def test_parse_recovers_every_choice_from_the_text_alone():
@@ -153,7 +153,7 @@ def test_parse_recovers_every_choice_from_the_text_alone():
         chosen, parsed = fables.parse(text)
         vectors.add(tuple(chosen))
         assert parsed == pytest.approx(log_prob, abs=1e-9)
-        assert len(chosen) <= fables._CHOICES_AT_MOST // 2
+        assert len(chosen) <= fables.CHOICES_AT_MOST // 2
     assert len(vectors) == 400
 
 

@@ -128,13 +128,13 @@ def test_whole_and_chunked_loss_are_the_same(dtype):
 )
 def test_tokens_at_once_where_nobody_says_how_many(loss, sizes, monkeypatch):
     seen = []
-    for name in ("_softmax", "_softmax_at_once"):
+    for name in ("_softmax", "softmax_at_once"):
         one = getattr(cross_entropy, name)
         monkeypatch.setattr(
             cross_entropy, name, lambda z, *a, one=one: seen.append(len(z)) or one(z, *a)
         )
     monkeypatch.setattr(
-        cross_entropy, "_fused_softmax", lambda: cross_entropy._softmax_at_once
+        cross_entropy, "fused_softmax", lambda: cross_entropy.softmax_at_once
     )  # not compiled
     hidden, weight, source = inputs(2500, 8, 64, torch.float32)
     targets = torch.randint(50, (2500,), generator=source)

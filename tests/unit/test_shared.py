@@ -79,7 +79,7 @@ class Foreign:
             (where / "state.pt").unlink()  # its tensors are still read from there
             torch.save(state, where / "state.pt")
         meta = {"run": name, "step": step}
-        meta["sha256"] = Checkpoints._digest(meta, where)
+        meta["sha256"] = Checkpoints.digest_of(meta, where)
         io.write_json(where / "meta.json", meta)
 
     def held_back(self):

@@ -170,7 +170,7 @@ def test_the_clock_follows_a_step_through_its_parts(speed_lab, monkeypatch, path
     ids = torch.arange(16).view(2, 8)
     before, clock = step.model(ids, ids).item(), Listening()
     clock.watch(step.model)
-    taken, loss = speed_lab._step(step, clock, ids, ids)
+    taken, loss = speed_lab.timed_step(step, clock, ids, ids)
     up = ["embedding", "rule", "attention", "rule", "mlp", "rule", "head"]
     assert seen == ["optimizer", *up, *up[-2::-1], "optimizer", None]
     assert taken == {"optimizer": 2, "embedding": 2, "rule": 6, "attention": 2, "mlp": 2, "head": 1}

@@ -190,7 +190,7 @@ def test_a_writer_that_ends_between_two_looks_is_believed(play, plan, tmp_path, 
             ends()(tmp_path / a)
         return False
 
-    monkeypatch.setattr(schedule.Schedule, "_busy", busy)
+    monkeypatch.setattr(schedule.Schedule, "busy", busy)
     _, states, started, _ = play(plan, {i: [[ends()]] for i in others})
     assert a not in started and states[a] == "finished"
 

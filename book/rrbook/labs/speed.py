@@ -154,7 +154,7 @@ def side_by_side(
                 kept = saved_bytes(lambda: model(*batches[0, :, :micro]), model)  # noqa: B023
             clock.watch(model)
             tried.append((step, clock, kept))
-        taken = [[_step(step, clock, *batch) for step, clock, _ in tried] for batch in batches]
+        taken = [[timed_step(step, clock, *batch) for step, clock, _ in tried] for batch in batches]
     finally:
         torch.set_num_threads(threads)
     found = []
@@ -164,7 +164,7 @@ def side_by_side(
     return found
 
 
-def _step(
+def timed_step(
     step: OptimizerStep, clock: Clock, x: torch.Tensor, y: torch.Tensor
 ) -> tuple[dict, float]:
     """One optimiser step: seconds of its parts, and the loss before it."""
