@@ -30,11 +30,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help:  ## list the targets
 	@printf 'make book    install once, execute every notebook (smoke tier), render the book\n'
-	@printf 'make test    everything that guards the book and the package, 15 to 20 minutes\n'
+	@printf 'make test    everything that guards the book and the package, without the types\n'
 	@printf 'make store   refresh the outputs stored in notebooks/\n'
 	@printf 'make faults  the full suite of kills and broken files, and every rule resumed (long)\n'
-	@printf 'make portable  unit tests and outputs as other machines would run them (an hour)\n'
-	@printf 'make lint    style of code, notebooks and prose\n'
+	@printf 'make portable  unit tests and outputs as other machines would run them (long)\n'
+	@printf 'make lint    style of code, notebooks and prose; types\n'
 	@printf 'make home    set the project'"'"'s address to that of origin, or URL=...\n'
 	@printf 'make colab   try the labs and first cells with the versions that Colab has (installs 5 GB)\n'
 	@printf 'make new-rule NAME=damped   begin a residual rule of your own\n'
@@ -83,6 +83,7 @@ portable: $(INSTALLED)
 
 lint: $(INSTALLED)
 	@$(PY) book/tools/lint.py
+	@$(PY) -m basedpyright --pythonpath "$$(command -v $(PY))"
 
 new-rule: $(INSTALLED)
 	@$(PY) book/tools/new_rule.py -- "$${NAME-}"

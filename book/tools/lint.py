@@ -1,5 +1,7 @@
 """Check the style of code, notebooks and prose; name each breach with its place.
 
+`make lint` checks the types as well; `make test`, which runs this, does not.
+
 python book/tools/lint.py            everything
 python book/tools/lint.py 03         one notebook
 """
@@ -58,12 +60,11 @@ def pages() -> int:
 
 
 FORMATTED = ("rr", "book", "tests")
-# ruff: style and format; import-linter: the layers of rr; pyright: types. All as pyproject.toml says
+# ruff: style and format; import-linter: the layers of rr. As pyproject.toml says
 TOOLS = {
     "ruff": [sys.executable, "-m", "ruff", "check", "."],
     "ruff format": [sys.executable, "-m", "ruff", "format", "--check", *FORMATTED],
     "import-linter": [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"],
-    "pyright": [sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable],
 }
 
 

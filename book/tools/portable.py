@@ -1,13 +1,13 @@
 """Run unit tests and notebooks' outputs as other machines would; end with one table.
 
-    python book/tools/portable.py                                   (or: make portable; an hour)
+    python book/tools/portable.py                                   (or: make portable)
     python book/tools/portable.py --only plain                      # one column of the matrix
     python book/tools/portable.py --only plain --only mkl 06 13     # two, these notebooks alone
     python book/tools/portable.py tests/unit/test_ops.py            # these tests alone
 
 Each column is a Python, a number of threads and the kernels that an older CPU would choose. Every
-notebook and every module of unit tests runs once under each Python; where a Python has two columns,
-they take turns. What is named runs in every column instead.
+notebook and every module of unit tests runs twice: in `plain`, the newest Python with the oldest
+kernels, and in one of the other columns, which take turns. What is named runs in every column.
 
 Results are kept in _build/portable/results.json as they come: what passed with the code as it is
 does not run again, so that the table can be filled in pieces. Naming something runs it again.
@@ -28,6 +28,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -55,13 +56,14 @@ class Column:
         return {**environment(), **threads, **self.kernels, "OMP_WAIT_POLICY": "PASSIVE"}
 
 
+PLAIN = "plain"
 # between them every setting once
 MATRIX = {
     "avx512": Column("3.11", 1, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}),
     "aten": Column("3.11", 3, {"ATEN_CPU_CAPABILITY": "default"}),
     "avx2": Column("3.12", 1, {"ONEDNN_MAX_CPU_ISA": "AVX2"}),
     "mkl": Column("3.12", 3, {"MKL_CBWR": "COMPATIBLE"}),
-    "plain": Column(
+    PLAIN: Column(
         "3.13",
         1,
         {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "COMPATIBLE"},
@@ -90,8 +92,10 @@ def prepare(version: str, python: str) -> str:
     if version == f"{sys.version_info.major}.{sys.version_info.minor}":
         return sys.executable
     home = PLACE / f"py{version}"
-    made_of = b"".join((ROOT / name).read_bytes() for name in ("constraints.txt", "pyproject.toml"))
-    mark, wanted = home / ".ready", hashlib.sha256(made_of).hexdigest()
+    needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    made_of = [needs["dependencies"], needs["optional-dependencies"]]
+    made_of.append((ROOT / "constraints.txt").read_text())
+    mark, wanted = home / ".ready", hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
     inside = str(home / "bin" / "python")
     if mark.exists() and mark.read_text() == wanted:
         return inside
@@ -122,15 +126,14 @@ def part_of(item: str) -> str:
 
 
 def share(picked: Iterable[str]) -> dict[str, list[str]]:
-    """Column -> what it runs: every item once under each Python, whose columns take turns."""
-    shares: dict[str, list[str]] = {name: [] for name in picked}
-    for python in {column.python for column in MATRIX.values()}:
-        names = [name for name, column in MATRIX.items() if column.python == python]
-        for items in (unit_modules(), notebooks()):
-            for i, item in enumerate(items):
-                if (name := names[i % len(names)]) in shares:
-                    shares[name].append(item)
-    return shares
+    """Column -> what it runs: all in `plain`; of the other columns each item has one, in turn."""
+    shares: dict[str, list[str]] = {name: [] for name in MATRIX}
+    others = [name for name in MATRIX if name != PLAIN]
+    for items in (unit_modules(), notebooks()):
+        shares[PLAIN] += items
+        for i, item in enumerate(items):
+            shares[others[i % len(others)]].append(item)
+    return {name: shares[name] for name in picked}
 
 
 def chunks(items: list[str]) -> list[list[str]]:

@@ -136,20 +136,36 @@ def test_asks_nobody_else(seen, server):
     assert not asked, "\n".join(asked)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_looks(seen, theme):
-    """In its theme's colours, no wider than the screen at any size; leaves screenshots."""
-    seen.tab.emulate_media(color_scheme=theme)  # the page follows the system
-    seen.tab.wait_for_function("t => document.documentElement.dataset.theme === t", arg=theme)
+THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
+
+
+def switch(tab, theme: str) -> None:
+    tab.emulate_media(color_scheme=theme)  # the page follows the system
+    tab.wait_for_function("t => document.documentElement.dataset.theme === t", arg=theme)
+
+
+@THEMES
+def test_fits_the_screen_in_its_themes_colours(seen, theme):
+    switch(seen.tab, theme)
     filters = seen.tab.evaluate("""() => [...document.querySelectorAll('img.dark-light')]
         .map(image => getComputedStyle(image).filter)""")
     assert all(value == "none" for value in filters), "dark mode shifts a figure's colours"
+    for width, height in SIZES.values():
+        seen.tab.set_viewport_size({"width": width, "height": height})
+        assert seen.tab.evaluate("document.documentElement.scrollWidth") <= width, _wide(seen.tab)
+
+
+@pytest.mark.slow
+@THEMES
+def test_leaves_screenshots(seen, theme):
+    """One of each size, for somebody to look at."""
+    switch(seen.tab, theme)
     name = re.sub(r"\W+", "-", seen.page)
     for size, (width, height) in SIZES.items():
         seen.tab.set_viewport_size({"width": width, "height": height})
-        mode = "-".join(filter(None, [name, size, theme]))
-        seen.tab.screenshot(path=SCREENS / f"{mode}.jpg", full_page=True)
-        assert seen.tab.evaluate("document.documentElement.scrollWidth") <= width, _wide(seen.tab)
+        path = SCREENS / f"{'-'.join(filter(None, [name, size, theme]))}.jpg"
+        seen.tab.screenshot(path=path, full_page=True)
+        assert path.stat().st_size
 
 
 def test_explorables_answer_the_keyboard(seen):

@@ -9,7 +9,7 @@ import time
 import pytest
 from nursery import ROOT, outcome
 
-LIMIT = 300.0  # seconds that the sweep may take
+LIMIT = 1800.0  # seconds: ends what hangs, never what is slow
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from brood import OWN
-from conftest import RULES
+from conftest import RULES, SEEDS
 from nursery import PHASES, outcome
 
 STEPS = 60  # of a cell
@@ -137,15 +137,17 @@ def both(first, second, words: list[str], **asked: object) -> list[dict]:
     return [ends[0], ends[1]]
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("seeds", "rounds"), [((0, 1), 1), pytest.param(SEEDS, 6, marks=pytest.mark.slow)]
+)
 def test_two_sweeps_at_once_share_the_work(
-    nursery, second, sweeping, alone, tmp_path, rounds, counts
+    nursery, second, sweeping, alone, tmp_path, seeds, rounds, counts
 ):
-    told = alone(STEPS)
+    told = some(alone(STEPS), len(seeds))
     for i in range(rounds):
         out = tmp_path / str(i)
         # nobody dies here, and on a busy machine a living owner may be slow
-        ends = both(nursery, second, sweeping(out, STEPS), beat=2.0)
+        ends = both(nursery, second, sweeping(out, STEPS, seeds), beat=2.0)
         assert [end["code"] for end in ends] == [0, 0], [end["err"] for end in ends]
         starts = Counter(ends[0]["starts"]) + Counter(ends[1]["starts"])
         assert starts == dict.fromkeys(told, 1), "each cell was started once"

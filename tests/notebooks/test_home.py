@@ -185,7 +185,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(built):
     )
     if not git.returncode:
         assert held == set(git.stdout.split())
-    assert (built / "wheel" / "rr" / "py.typed").exists()
+    for name in ("py.typed", "perf/peaks.json"):
+        assert (built / "wheel" / "rr" / name).exists()
 
 
 def test_the_source_distribution_holds_no_tests_and_no_book(built):

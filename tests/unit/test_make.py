@@ -58,11 +58,11 @@ def installed(calls: list[str]) -> set[str]:
 
 
 def test_the_first_call_makes_an_environment_and_the_second_does_not(checkout):
-    code, text, calls = make(checkout, "lint")
+    code, text, calls = make(checkout, "test")
     assert code == 0, text
-    assert installed(calls) == {".venv/bin/python"} and calls[-1].endswith("book/tools/lint.py")
-    code, _, calls = make(checkout, "lint")
-    assert code == 0 and calls == [".venv/bin/python book/tools/lint.py"]
+    assert installed(calls) == {".venv/bin/python"} and calls[-1].endswith("book/tools/suite.py")
+    code, _, calls = make(checkout, "test")
+    assert code == 0 and calls == [".venv/bin/python book/tools/suite.py"]
     os.utime(checkout / "pyproject.toml")  # newer needs: its own environment may be made again
     (checkout / ".venv" / "old").touch()
     code, text, calls = make(checkout, "lint")

@@ -3,6 +3,7 @@
 import json
 import shlex
 
+import peaks
 import pytest
 
 from rr import cli
@@ -309,8 +310,32 @@ def test_memory_is_counted_once_and_again_for_other_code(monkeypatch):
     card = budget.GPUSpec("a card", 1e14, 1e11)
     first = budget.what_fits([run, run], card)[0]["memory_bytes"]
     assert first == real(*counted[0]) and len(counted) == 1
-    monkeypatch.setattr(budget, "_code", lambda: "other code")
+    monkeypatch.setattr(budget.cache, "code_version", lambda: "other code")
     assert budget.what_fits([run], card)[0]["memory_bytes"] == first and len(counted) == 2
+
+
+def test_the_studys_own_plan_counts_nothing(monkeypatch, capsys):
+    """It answers in the time that torch takes to start: all it needs is shipped."""
+    monkeypatch.setattr(memory, "stacked", None)
+    assert cli.main(["plan", "--gpu", "H100"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 42
+
+
+STUDY = peaks.study()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name.startswith("60M ") else pytest.param(name, marks=pytest.mark.slow)
+     for name in STUDY],
+)  # fmt: skip
+def test_what_is_shipped_is_what_is_counted(name):
+    key, counted = peaks.counted(STUDY[name])
+    assert json.loads(budget.PEAKS.read_text())[key] == counted, "run book/tools/peaks.py"
+
+
+def test_nothing_else_is_shipped():
+    assert len(json.loads(budget.PEAKS.read_text())) == len(STUDY)
 
 
 def test_the_largest_micro_batch_is_found(monkeypatch):

@@ -16,7 +16,7 @@ from rr.training.backend import parse_backend
 from rr.training.distributed import ALONE, World
 
 CPU = torch.device("cpu")
-BODY = "nano:n_layer=8,d_model=32,n_head=2,seq_len=32"
+BODY = "nano:n_layer=4,d_model=32,n_head=2,seq_len=32"
 GIB = 2**30
 
 pytestmark = pytest.mark.usefixtures("kept_threads")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 
 from . import kit
 
@@ -29,10 +30,21 @@ def step_data() -> dict:
     {parts: {part: [FLOPs, bytes of products, other bytes]}, memory (bytes)}}}}; cards: {name:
     [16-bit peak, bytes/s, bytes, 1 where it has TF32]}; spare: share of memory left to allocators.
     """
-    from rr.model import ladder
-    from rr.perf import roofline
+    from rr.data import cache
     from rr.perf.budget import SPARE
     from rr.perf.gpus import GPUS
+
+    made_by = Path(__file__).read_text(encoding="utf-8")
+    rungs = cache.cached_value("roofline", made_by, cache.code_version(), _rungs)
+    specs = [GPUS[name] for name in CARDS]
+    cards = {gpu.name: [gpu.flops, gpu.bandwidth, gpu.memory, int(gpu.bf16)] for gpu in specs}
+    return {"rungs": rungs, "cards": cards, "spare": SPARE}
+
+
+def _rungs() -> dict:
+    """Counting takes some fifteen seconds, so the caller caches it."""
+    from rr.model import ladder
+    from rr.perf import roofline
     from rr.training.backend import parse_backend
     from rr.training.memory import stacked
 
@@ -52,9 +64,7 @@ def step_data() -> dict:
             }
         flops = ladder.flops_per_token(config) * tokens
         rungs[name] = {"tokens": tokens, "flops": flops, "micro": micro, "paths": paths}
-    specs = [GPUS[name] for name in CARDS]
-    cards = {gpu.name: [gpu.flops, gpu.bandwidth, gpu.memory, int(gpu.bf16)] for gpu in specs}
-    return {"rungs": rungs, "cards": cards, "spare": SPARE}
+    return rungs
 
 
 def step_numbers(
