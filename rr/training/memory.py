@@ -26,10 +26,8 @@ from torch.utils._pytree import tree_leaves
 from ..config import ModelConfig, Recipe, RRError, Run, nearest, positive
 from ..model.compile import grows
 from ..model.transformer import Model
-from ..ops.blocked_attention import kept_pairs
 from ..residual import resolve
 from .backend import Backend
-from .device import HALF
 from .evaluate import Tally, add_batch, evaluating
 from .step import OptimizerStep
 
@@ -114,17 +112,7 @@ def _count(
     micro = min(micro_batch, recipe.batch)
     kinds = resolve(what.rule)[0], resolve(what.values, "values")[0]
     how = recipe.batch, recipe.decay_all, recipe.optimizer
-    parts, phases = _counted(what, kinds, plain(backend), micro, *how, device)
-    if backend.attention != "blocks":
-        return parts, phases
-    size = 2 if backend.precision in HALF else 4  # scores are kept as their product is made
-    pairs = kept_pairs(what.seq_len) * what.n_head * micro
-    kept = what.n_layer * what.n_loops * pairs * size
-    if backend.recompute == "layer":
-        kept //= what.n_layer * what.n_loops
-    parts = {name: held + kept * (name in ("layers", "step")) for name, held in parts.items()}
-    parts["total"] = max(parts["step"], parts["evaluation"])
-    return parts, {name: held + kept * (name != "evaluation") for name, held in phases.items()}
+    return _counted(what, kinds, plain(backend), micro, *how, device)
 
 
 def shape_and_recipe(what: Run | ModelConfig, recipe: Recipe | None) -> tuple[ModelConfig, Recipe]:
