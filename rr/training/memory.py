@@ -109,10 +109,10 @@ def _count(
     positive("micro-batch", micro_batch)
     if device not in CONTEXT:
         raise RRError(f"unknown device {device!r}: {nearest(device, CONTEXT)}")
-    micro = min(micro_batch, recipe.batch)
+    backend, micro = plain(backend), min(micro_batch, recipe.batch)
     kinds = resolve(what.rule)[0], resolve(what.values, "values")[0]
     how = recipe.batch, recipe.decay_all, recipe.optimizer
-    return _counted(what, kinds, plain(backend), micro, *how, device)
+    return _counted(what, kinds, backend, micro, *how, device)
 
 
 def shape_and_recipe(what: Run | ModelConfig, recipe: Recipe | None) -> tuple[ModelConfig, Recipe]:
