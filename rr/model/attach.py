@@ -229,7 +229,7 @@ class Attached(Residuals):
             add(block.whole.register_forward_hook(calls.leave))
             if calls.values:
                 self.handles += calls.values.register()
-        self.calls[0].opens = self.final
+        self.calls[0].opens = self
         add(last.register_forward_pre_hook(self._close))
 
     def _close(self, norm: nn.Module, args: tuple) -> tuple:
@@ -314,7 +314,7 @@ def _as_channels(x: Tensor) -> Tensor:
 class _Calls:
     """The hooks of one block; state is kept only from one hook to the next."""
 
-    opens: Any = None  # the first block's: the rule that makes a state from the embeddings
+    opens: Any = None  # the first block's: the stack, which makes a state from the embeddings
 
     def __init__(
         self, rules: tuple, values: "_Values | None", entering: _Layout, leaving: _Layout

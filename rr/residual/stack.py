@@ -167,6 +167,10 @@ class Residuals(nn.Module):
         """The state at the bottom of the stack, from embeddings x (B, T, d)."""
         if x.ndim != 3 or x.shape[-1] != self.dim:
             raise RRError(f"x must be (windows, tokens, dim = {self.dim}), got {tuple(x.shape)}")
+        return self(x)
+
+    def forward(self, x: Tensor) -> Any:
+        """`open`, called as a module, so that forward hooks see where a stack begins."""
         return self.final.open(x)
 
     def close(self, state: Any) -> Tensor:
