@@ -124,6 +124,22 @@ class Residuals(nn.Module):
                 f"{config.rule}: per_pass=1 gives each pass parameters of its own, and "
                 "this rule has none: use per_pass=0"
             )
+        if not norm:
+            self._check_without_norm(config.rule)
+
+    @torch.no_grad()
+    def _check_without_norm(self, name: str) -> None:
+        """Raise RRError where a rule, such as a reader's own, counts on the gain of its norm."""
+        x = torch.zeros(1, 1, self.dim)
+        try:
+            self.close(self[0](self.open(x), torch.zeros_like))
+        except AttributeError as error:
+            if error.name != "gain":
+                raise
+            raise RRError(
+                f"{name} reads self.gain, which a rule lacks where the branch has its own norm "
+                "(norm=False, rr.attach): use self.prenorm(x) instead of rms_norm(x, self.gain)"
+            ) from None
 
     @torch.no_grad()
     def reset(self, seed: int = 0) -> None:

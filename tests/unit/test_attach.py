@@ -394,3 +394,20 @@ def test_a_rule_in_a_file_is_imported_only_where_it_was_allowed(tmp_path):
     model.save_pretrained(tmp_path / "saved")
     recorded = json.loads((tmp_path / "saved" / "config.json").read_text())
     assert recorded["rr_residuals"]["rule"] == spec
+
+
+def test_a_rule_that_counts_on_its_own_gain_is_refused(tmp_path):
+    """The block has the norm, so that the rule has no gain."""
+    path = tmp_path / "normed.py"
+    path.write_text(
+        "import rr\nfrom rr.ops import rms_norm\n\n\nclass Normed(rr.Rule):\n"
+        "    equation, source = 'h + u', 'a reader'\n\n"
+        "    def read(self, state):\n        return rms_norm(state, self.gain), state\n\n"
+        "    def write(self, state, u):\n        return state + u\n"
+    )
+    rr.allow_rule(f"{path}:Normed")
+    model = tiny("GPT2")
+    logits = model(IDX).logits
+    with pytest.raises(rr.RRError, match="use self.prenorm"):
+        rr.attach(model, f"{path}:Normed")
+    assert torch.equal(model(IDX).logits, logits) and not hasattr(model, "rr_residuals")
