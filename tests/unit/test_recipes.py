@@ -228,20 +228,24 @@ def test_the_six_lines_are_a_network(monkeypatch):
     torch.testing.assert_close(names["x"], standard)
 
 
-def test_the_lines_for_transformers_run(monkeypatch, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    (code,) = (text for place, text in pieces("index").items() if place.startswith("any script"))
-    shape = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 32, "n_positions": 16}
-    tiny = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape))
-    load = transformers.AutoModelForCausalLM.from_pretrained
-    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained",
-                        lambda name: tiny if name == "gpt2" else load(name))  # fmt: skip
+def test_the_lines_for_transformers_run(tiny_gpt2, monkeypatch, tmp_path):
+    told = pieces("index")
+    attaching, looking = (
+        told[place] for place in ("any script with transformers", "the same script")
+    )
     monkeypatch.chdir(tmp_path)
-    exec(code, names := {})
-    ids = torch.arange(6)[None]
+    exec(attaching, names := {})
+    ids = torch.randint(32, (2, 16), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         first, second = (names[name].eval()(ids).logits for name in ("model", "again"))
     assert torch.equal(first, second)
+    names["ids"] = ids
+    exec(looking, names)
+    sublayers = 2 * 2
+    assert [len(names[name]) for name in ("norms", "slopes")] == [sublayers + 1] * 2
+    start = torch.sigmoid(torch.tensor(7.0))
+    torch.testing.assert_close(names["gates"].r, start.expand(sublayers, 2, 15, 16))
+    torch.testing.assert_close(names["written"], start.expand(sublayers))
 
 
 def test_the_commands_run(monkeypatch, tmp_path, capsys):
