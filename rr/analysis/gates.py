@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..config import RRError
 from ..data import batches
 from ..data.corpus import Tokens
+from ..model.transformer import Model
 from ..residual import Rule
 from ..residual.gates import Gated
 from ..training import evaluate
@@ -391,7 +392,7 @@ def _spread(text: np.ndarray, length: int, count: int) -> tuple[Tensor, Tensor]:
     return batches.gather(text, np.linspace(0, room - 1, count).astype(int) * length, length)
 
 
-def report(model: nn.Module, tokens: Tokens, windows: int, seed: int = 0) -> dict:
+def report(model: Model, tokens: Tokens, windows: int, seed: int = 0) -> dict:
     """All measures above for one model on `windows` held-out windows, as plain numbers.
 
     Costs are in nats per token, [mean, standard error over windows]; frequency and repetition in

@@ -68,10 +68,9 @@ class Network:
                 f"{type(model).__name__} holds {len(held)} rr.Residuals: give an rr.Model, a model "
                 "with a rule attached (rr.attach), or a module that holds one rr.Residuals"
             )
-        self.stack = held[0]
-        self.rules, self.final = list(self.stack.rules), self.stack.final
-        is_attached = isinstance(self.stack, Attached)
-        self.value_rules = list(self.stack.value_rules) if is_attached else []
+        self.stack = stack = held[0]
+        self.rules, self.final = list(stack.rules), stack.final
+        self.value_rules = list(stack.value_rules) if isinstance(stack, Attached) else []
 
     @property
     def depth(self) -> int:
