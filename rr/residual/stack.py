@@ -200,8 +200,11 @@ class Residuals(nn.Module):
     def init_std(self, i: int, part: str, fan_out: int, fan_in: int) -> float:
         """The rule's initial standard deviation of a matrix of branch i.
 
-        part: "q", "k", "v" or "out" of attention, "up" or "down" of the MLP.
+        part: "q", "k", "v" or "out" of attention, "up" or "down" of the MLP. RRError for others.
         """
+        parts = ("q", "k", "v", "out") if i % 2 == 0 else ("up", "down")
+        if part not in parts:
+            raise RRError(f"part of branch {i} must be one of {', '.join(parts)}, got {part!r}")
         return self.rule(i).init_std(self.rule(i).site, part, fan_out, fan_in)
 
     def parameter_groups(self, weight_decay: float) -> list[dict]:

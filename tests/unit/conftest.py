@@ -127,6 +127,16 @@ def in_node(tmp_path):
 
 
 @pytest.fixture
+def process(tmp_path):
+    """One process of a group, so that modules can be sharded."""
+    from torch import distributed
+
+    distributed.init_process_group("gloo", f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.fixture
 def tiny_gpt2(monkeypatch):
     """A tiny random GPT-2, which `from_pretrained("gpt2")` gives instead of the real one's weights.
 

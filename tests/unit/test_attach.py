@@ -212,7 +212,7 @@ def test_an_attached_model_trains_saves_loads_and_generates(family, rule, tmp_pa
               {"params": [p for p in model.parameters() if id(p) not in own]}]  # fmt: skip
     optimizer, losses = torch.optim.AdamW(groups, lr=1e-2), []
     before = copy.deepcopy(model.rr_residuals.state_dict())
-    for _ in range(20):
+    for _ in range(50):
         optimizer.zero_grad()
         losses.append(model(IDX, labels=IDX).loss)
         losses[-1].backward()
@@ -262,6 +262,26 @@ def test_a_compiled_model_computes_the_same(rule, values):
     model.zero_grad()
     compiled(IDX, labels=IDX, use_cache=False).loss.backward()
     same_gradients({name: p.grad for name, p in model.named_parameters()}, expected)
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+@pytest.mark.parametrize(("rule", "values"), ARMS[:4])
+def test_an_attached_model_can_be_sharded_and_a_sharded_one_is_refused(rule, values, process):
+    from torch.distributed.fsdp import fully_shard
+
+    def sharded(model):
+        for block in model.model.layers:
+            fully_shard(block)
+        return fully_shard(model)
+
+    model = scrambled(rr.attach(tiny("Llama"), rule, values=values))
+    logits, expected = model(IDX).logits, gradients(model)
+    sharded(model)
+    assert torch.equal(model(IDX).logits, logits)
+    whole = {name: g.full_tensor() for name, g in gradients(model).items()}
+    same_gradients(whole, expected)
+    with pytest.raises(rr.RRError, match="before fully_shard"):
+        rr.attach(sharded(tiny("Llama")), rule)
 
 
 def test_beside_a_model_in_bfloat16_the_rules_are_float32():
@@ -345,6 +365,7 @@ def attached(**more):
 
 @pytest.mark.parametrize(("call", "words"), [
     (lambda to: rr.attach(attached(), "standard"), "attached already: rr.detach"),
+    (lambda to: rr.attach("gpt2", "review"), "must be a module, got 'gpt2'"),
     (lambda to: rr.attach(attached().transformer.base_model, "nosuch"), "unknown rule 'nosuch'"),
     (lambda to: rr.attach(tiny("GPT2"), "standard", values="nosuch"), "unknown value rule"),
     (lambda to: rr.detach(tiny("GPT2")), "no residual rule is attached"),

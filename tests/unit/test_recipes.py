@@ -160,16 +160,6 @@ def test_nanochat_s_optimiser_holds_every_parameter_once(monkeypatch):
     assert all(p.ndim == 2 for p in muon)
 
 
-@pytest.fixture
-def process(tmp_path):
-    """One process of a group, so that modules can be sharded."""
-    from torch import distributed
-
-    distributed.init_process_group("gloo", f"file://{tmp_path}/group", rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
-
-
 @pytest.mark.parametrize("rule", ["review:bias=3", "highway", "x0-scales:x0=0.2", "attnres"])
 @pytest.mark.parametrize("name", ["torchtitan", "olmo_core"])
 def test_rules_made_on_meta_and_sharded_start_as_they_should(name, rule, process, monkeypatch):

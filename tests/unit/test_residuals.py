@@ -228,6 +228,9 @@ def test_a_branch_takes_and_returns_more():
     (lambda: rr.Residuals("standard", 8, 2).open(torch.zeros(3, 8)), r"tokens, dim = 8\)"),
     (lambda: rr.Residuals("standard", 8, 2)[1](torch.zeros(1, 3, 8), nn.Linear(8, 6)),
      r"sublayer 2 must return \(1, 3, 8\).* got \(1, 3, 6\)"),
+    (lambda: rr.Residuals("standard", 8, 2)[0](torch.zeros(1, 3, 8), lambda x: None),
+     r"must return \(1, 3, 8\).* got None"),
+    (lambda: rr.Residuals("standard", 8, 2).init_std(1, "out", 8, 8), "up, down, got 'out'"),
 ])  # fmt: skip
 def test_bad_input_gets_one_line(call, words):
     with pytest.raises(rr.RRError, match=words) as error:
