@@ -12,6 +12,7 @@ from types import SimpleNamespace as Config
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -249,11 +250,36 @@ def test_the_commands_run(monkeypatch, tmp_path, capsys):
     Path("logs.csv").write_text("\n".join(["rule,seed,step,val_loss", *lines]))
     text = (PAGES / "index.md").read_text(encoding="utf-8")
     lines = [line for match in FENCE.finditer(text) if match["language"] == "bash"
-             for line in match["text"].splitlines()]  # fmt: skip
+             for line in match["text"].replace("\\\n", " ").splitlines()]  # fmt: skip
+    Path("data").symlink_to(ROOT / "data")
     assert {shlex.split(line)[1] for line in lines} == {"table", "power"}
     for line in lines:
         assert cli.main(shlex.split(line)[1:]) in (0, None), line
         assert re.search(r"seeds|review", capsys.readouterr().out), line
+
+
+def test_the_two_houses_by_scipy_and_what_the_page_says_of_them():
+    folder = rr.DATA / "measured" / "attached_nano"
+    logged = pd.read_csv(folder / "attached.csv").dropna()
+    assert (logged.step == 150).all() and len(logged) == 6
+    gaps = {}
+    for house, rows in (("rr", pd.read_parquet(folder / "runs.parquet")), ("gpt2", logged)):
+        loss = rows.pivot(index="seed", columns="rule", values="val_loss")
+        gaps[house] = loss["review"] - loss["constant"]
+    told = {}
+    for name, gap in (
+        ("attached_nano: review - constant", gaps["rr"]),
+        ("attached_nano/attached.csv: review - constant", gaps["gpt2"]),
+        ("review - constant, attached less rr", gaps["gpt2"] - gaps["rr"]),
+    ):
+        test = scipy.stats.ttest_1samp(gap, 0)
+        expected = [gap.mean(), *test.confidence_interval(0.95)]
+        told[name] = [float(n.replace("−", "-")) for n in re.findall(r"[−+][\d.]+", number(name))]
+        assert told[name] == [round(x, 3) for x in expected]
+    rr_house, gpt2, apart = told.values()
+    assert (pd.concat(gaps) < 0).all()  # "lower in both, in every seed"
+    assert rr_house[2] < 0 < gpt2[2]  # "attached, the interval of its mean includes zero"
+    assert apart[1] < 0 < apart[2]  # "Its interval includes zero"
 
 
 # ---- the threads ---------------------------------------------------------------------------------

@@ -29,17 +29,16 @@ from rr.ops.cross_entropy import linear_cross_entropy
 from rr.training import evaluate, provenance
 from rr.training.device import autocast, prepare
 
-RULES, SEEDS = ("constant", "review", "standard"), (0, 1, 2)
+RULES, SEEDS = ("constant", "review"), (0, 1, 2)
 RUNG = "nano:d_ff=512"  # with an option, a rung's arms are not widened to one size
 CPU, THREADS = torch.device("cpu"), 1
 
 
 def plan(corpus: str) -> Iterator[Run]:
-    """One run of each house; first whole pairs of the primary comparison, seed by seed."""
-    for rules in (RULES[:2], RULES[2:]):
-        for seed in SEEDS:
-            for rule in rules:
-                yield rr.plan(RUNG, rule, corpus=corpus, tokenizer="bpe:1024", seed=seed)
+    """One run of each house: seed by seed, so that what is cut off leaves whole pairs."""
+    for seed in SEEDS:
+        for rule in RULES:
+            yield rr.plan(RUNG, rule, corpus=corpus, tokenizer="bpe:1024", seed=seed)
 
 
 def gpt2(run: Run) -> transformers.GPT2LMHeadModel:
