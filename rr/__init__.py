@@ -63,6 +63,7 @@ _WHERE = {
     "load": "training.run_folder",
     "open_corpus": "data",
     "plan": "training.run_folder",
+    "push_to_hub": "training.hub",
     "register": "residual",
     "save_pretrained": "training.hub",
     "train": "training.trainer",

@@ -7,6 +7,7 @@
     FOLDER: best                          the lowest held-out loss
     FOLDER: bigram                        the loss of a bigram table on the same held-out tokens
     FOLDER: lr 0.004 of RULE              how often resampled seeds choose this rate, over all N
+    FOLDER/LOG.csv: ARM - BASELINE        the same of runs that another trainer logged there
     NAME                                  one of NAMED
     threads: METHOD[, WHICH]              what public threads report: threads.py
 
@@ -16,6 +17,7 @@ alone. Seed 100 chose learning rates and counts nowhere. Losses are in nats per 
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -29,7 +31,7 @@ from rr.stats import emergence
 from rr.stats.tables import arm_of
 
 TUNING = 100  # the seed that chose learning rates
-FORM = re.compile(r"(?P<folder>[\w.-]+)(?:\[(?P<where>[^\]]+)\])?: (?P<what>.+)")
+FORM = re.compile(r"(?P<folder>[\w./-]+)(?:\[(?P<where>[^\]]+)\])?: (?P<what>.+)")
 GAP = re.compile(r"(?P<arm>\S.*?) - (?P<base>.*?\S)(?:, steps (?P<first>\d+)-(?P<last>\d+))?")
 RATE = re.compile(r"lr (?P<lr>\S+) of (?P<rule>\S+)")
 
@@ -46,7 +48,7 @@ def number(text: str) -> str:
     folder, what = rr.DATA / "measured" / match["folder"], match["what"]
     if what == "bigram":
         return f"{json.loads((folder / 'baselines.json').read_text())['bigram_nats']:.2f}"
-    rows = [row for row in stats.read_curves(folder) if row["seed"] != TUNING]
+    rows = _runs(folder)
     for name, value in (pair.split("=") for pair in (match["where"] or "").split(",") if pair):
         rows = [row for row in rows if str(row.get(name)) == value]
     if not rows:
@@ -63,6 +65,15 @@ def number(text: str) -> str:
         over = stats.paired(_by_seed(rows, match["arm"]), _by_seed(rows, match["base"]))
         return spread(over.mean, over.lo, over.hi)
     raise RRError(f"{what!r} is not understood: `ARM - BASELINE`, `best` or `bigram` is expected")
+
+
+def _runs(path: Path) -> list[dict]:
+    """Runs of a folder of records, or of a log that lies in one; none that chose a rate."""
+    if path.suffix == ".csv":
+        rows = stats.read_logs([path], "val_loss", arm="rule", seed="seed", step="step")
+    else:
+        rows = stats.read_curves(path)
+    return [row for row in rows if row["seed"] != TUNING]
 
 
 def spread(mean: float, lo: float, hi: float) -> str:
@@ -118,6 +129,17 @@ def _fixed_ratio() -> str:
     return spread(mean, mean - half, mean + half)
 
 
+def _houses() -> str:
+    """review − constant in an attached GPT-2, less the same in `rr.Model`, paired by seed."""
+    folder = rr.DATA / "measured" / "attached_nano"
+    gaps = []
+    for path in (folder / "attached.csv", folder):
+        rows = _runs(path)
+        gaps.append(stats.differences(_by_seed(rows, "review"), _by_seed(rows, "constant")))
+    over = stats.paired(*gaps)
+    return spread(over.mean, over.lo, over.hi)
+
+
 def _cache() -> str:
     """Bytes in SVFormer's caches over the plain model's, 8 blocks, counted in running models."""
     held = {}
@@ -135,4 +157,5 @@ NAMED = {
     "published comparisons that survive": _survivors,
     "published size at equal training": _fixed_ratio,
     "SVFormer's cache": _cache,
+    "review - constant, attached less rr": _houses,
 }

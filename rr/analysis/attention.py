@@ -6,11 +6,12 @@ Shapes: B windows, T tokens, H heads, L blocks. Entropies are in nats.
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ..model.transformer import Model
+from .network import Network
 from .probes import trace
 
 
@@ -101,13 +102,16 @@ def similarity(h: Tensor) -> Tensor:
     return ((unit.sum(1).pow(2).sum(-1) - t) / (t * (t - 1))).mean()
 
 
-def mixing(model: Model) -> Tensor:
+def mixing(model: nn.Module) -> Tensor:
     """Λ (L, L): block n attends over V'_n = Σ_i Λ_ni V_i. Measured by mixing unit vectors.
 
-    A block without values of its own has 0 in its own column. Terms that `after` adds are not
-    included.
+    model: as the probes take it; Λ is the identity where no value rule is attached. A block without
+    values of its own has 0 in its own column. Terms that `after` adds are not included.
     """
-    rules = [layer.attn.rule for layer in model.layers]
+    net = Network(model)
+    rules = net.value_rules
+    if not rules:
+        return torch.eye(net.depth)
     vstate, rows = None, []
     for n, (rule, unit) in enumerate(zip(rules, torch.eye(len(rules)), strict=True), 1):
         row, vstate = rule.values(unit if rule.has_own_v(n) else None, vstate)

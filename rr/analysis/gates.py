@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.stats import pearsonr, rankdata
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..config import RRError
 from ..data import batches
 from ..data.corpus import Tokens
 from ..model.transformer import Model
-from ..ops.cross_entropy import token_losses
 from ..residual import Rule
 from ..residual.gates import Gated
 from ..training import evaluate
 from . import probes
+from .network import Network
 
 BATCH = 8  # windows per forward pass, within which inputs are shuffled
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -33,15 +33,18 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 Alter = Callable[[Gated, Tensor, Tensor], Tensor | float]
 
 
-def gates_of(model: Model) -> list[Gated]:
-    """The model's gates, by sublayer; RRError unless they are additive and passed once."""
-    rules = [rule for rule in model.rules if isinstance(rule, Gated) and not rule.convex]
-    if model.config.n_loops != 1:
-        raise RRError(f"gates can be analysed for one pass, got n_loops={model.config.n_loops}")
-    if len(rules) < len(model.rules):
-        raise RRError(
-            f"{model.rules[0].name} is no additive gate: use review, state-gate or the like"
-        )
+def gates_of(model: nn.Module) -> list[Gated]:
+    """The model's gates, by sublayer; RRError unless they are additive and passed once.
+
+    model: here and below as the probes take it, an attached one too.
+    """
+    net = Network(model)
+    rules = [rule for rule in net.rules if isinstance(rule, Gated) and not rule.convex]
+    if net.final.site.n_loops != 1:
+        loops = net.final.site.n_loops
+        raise RRError(f"gates can be analysed for one pass, got n_loops={loops}")
+    if len(rules) < len(net.rules):
+        raise RRError(f"{net.final.name} is no additive gate: use review, state-gate or the like")
     return rules
 
 
@@ -60,7 +63,7 @@ def parts(rule: Gated, h: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @contextlib.contextmanager
-def gates_as(model: Model, alter: Alter) -> Iterator[None]:
+def gates_as(model: nn.Module, alter: Alter) -> Iterator[None]:
     """Within the context every write is h + alter(rule, h, u) ⊙ u."""
 
     def altered(rule: Gated, args: tuple[Tensor, Tensor], out: Tensor) -> Tensor:
@@ -71,14 +74,14 @@ def gates_as(model: Model, alter: Alter) -> Iterator[None]:
         yield
 
 
-def losses(model: Model, idx: Tensor, targets: Tensor) -> Tensor:
+def losses(model: nn.Module, idx: Tensor, targets: Tensor) -> Tensor:
     """Loss of every token: (B, T), float64, for idx and targets (B, T)."""
-    parts = []
+    net = Network(model)
     with evaluate.evaluating(model):
-        for x, y in zip(idx.split(BATCH), targets.split(BATCH), strict=True):
-            hidden = model.hidden(x).flatten(0, 1)
-            loss = token_losses(hidden, model.head_weight, y.flatten(), model.config.vocab_size)[0]
-            parts.append(loss.double().view(x.shape))
+        parts = [
+            net.token_losses(x, y).double()
+            for x, y in zip(idx.split(BATCH), targets.split(BATCH), strict=True)
+        ]
     return torch.cat(parts)
 
 
@@ -103,7 +106,7 @@ class GateTrace:
     kinds: tuple[str, ...]
 
 
-def trace_gates(model: Model, idx: Tensor) -> GateTrace:
+def trace_gates(model: nn.Module, idx: Tensor) -> GateTrace:
     """Run the windows idx (B, T) and record the gates.
 
     Example:
@@ -197,7 +200,7 @@ def logit_shares(cov: Tensor) -> dict[str, float]:
 # -- effect on the loss -----------------------------------------------------------------------
 
 
-def constants(model: Model, known: GateTrace) -> dict[str, Alter]:
+def constants(model: nn.Module, known: GateTrace) -> dict[str, Alter]:
     """Coefficients that do not depend on the token: ½, one per sublayer, one per channel.
 
     known: gates of *other* windows than those that are then scored, best of the training text.
@@ -211,7 +214,7 @@ def constants(model: Model, known: GateTrace) -> dict[str, Alter]:
     }
 
 
-def partly(model: Model, known: GateTrace) -> dict[str, Alter]:
+def partly(model: nn.Module, known: GateTrace) -> dict[str, Alter]:
     """Gates that depend on the token in part: one number per token, the state, the update.
 
     "a number a token" (one number per token) keeps each channel's mean and moves all channels of a
@@ -263,7 +266,7 @@ def shuffled(seed: int = 0) -> dict[str, Alter]:
 
 
 def costs(
-    model: Model, idx: Tensor, targets: Tensor, alters: dict[str, Alter], base: Tensor
+    model: nn.Module, idx: Tensor, targets: Tensor, alters: dict[str, Alter], base: Tensor
 ) -> dict[str, Tensor]:
     """Loss with each alteration at all sublayers, minus `base`, the loss as trained: (B,)."""
     cost = {}
@@ -273,7 +276,7 @@ def costs(
     return cost
 
 
-def one_by_one(model: Model, idx: Tensor, targets: Tensor, alter: Alter) -> Tensor:
+def one_by_one(model: nn.Module, idx: Tensor, targets: Tensor, alter: Alter) -> Tensor:
     """Loss of every token with `alter` at one sublayer at a time: (S, B, T).
 
     The sublayer is altered at all tokens of a window at once, so that the effect on later attention

@@ -1,16 +1,19 @@
-"""Measurements of a forward and backward pass by depth: norms, gradients, shares, cosines."""
+"""Measurements of a forward and backward pass by depth: norms, gradients, shares, mixing, cosines.
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator
+Each takes an `rr.Model`, a model that a rule is attached to (`rr.attach`), or any other module that
+holds one `rr.Residuals` and is called as model(idx); for losses it must return logits. The latter
+two are measured in the mode that they are in: where they have dropout, call model.eval() first.
+"""
+
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config import RRError, nearest
-from ..model.transformer import Model
+from .network import Network, hooked
 
 
 @dataclass(frozen=True)
@@ -36,34 +39,7 @@ class WriteTrace:
     pass_: int  # 1 … N
 
 
-@contextlib.contextmanager
-def hooked(modules: Iterable[nn.Module], hook: Callable, before: bool = False) -> Iterator[None]:
-    """Within the block each module has this forward hook; with `before`, a forward pre-hook.
-
-    hook(module, args, output) sees every call and may return another output; a pre-hook is
-    hook(module, args). On a residual rule args are (state, u) and the output is the new state.
-
-    Example:
-        >>> import torch
-        >>> from rr.analysis import hooked
-        >>> layer, seen = torch.nn.Linear(2, 4), []
-        >>> with hooked([layer], lambda module, args, output: seen.append(tuple(output.shape))):
-        ...     output = layer(torch.ones(3, 2))
-        >>> seen
-        [(3, 4)]
-    """
-    handles = [
-        module.register_forward_pre_hook(hook) if before else module.register_forward_hook(hook)
-        for module in modules
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def trace(model: Model, idx: Tensor, grad: bool = False) -> list[WriteTrace]:
+def trace(model: nn.Module, idx: Tensor, grad: bool = False) -> list[WriteTrace]:
     """Record every sublayer's state, update and write, for token ids (B, T).
 
     Looped models give 2·L·N traces, pass by pass. With grad=True the tensors stay in the graph and
@@ -86,12 +62,11 @@ def trace(model: Model, idx: Tensor, grad: bool = False) -> list[WriteTrace]:
         pass_ = 1 + len(traces) // (2 * site.n_layer)
         traces.append(WriteTrace(site.kind, site.sublayer, state, u, r, kept, out, pass_))
 
-    rules = model.rules
-    for rule in rules:
-        if rule.state != "tensor":
-            raise TypeError(f"{rule.name} keeps {rule.state} as its state: no single stream")
-    with hooked(rules, record), torch.enable_grad() if grad else torch.no_grad():
-        model.hidden(idx)
+    net = Network(model)
+    if net.final.state != "tensor":
+        raise TypeError(f"{net.final.name} keeps {net.final.state} as its state: no single stream")
+    with hooked(net.rules, record), torch.enable_grad() if grad else torch.no_grad():
+        net.run(idx)
     return traces
 
 
@@ -107,7 +82,7 @@ def rms(x: Tensor) -> float:
     return x.detach().double().pow(2).mean().sqrt().item()
 
 
-def norms_by_depth(model: Model, idx: Tensor) -> list[float]:
+def norms_by_depth(model: nn.Module, idx: Tensor) -> list[float]:
     """Root mean square of the stream h_l, l = 0 … S, for S = 2·L·N sublayers (the unrolled net).
 
     idx: token ids (B, T); over all tokens and channels. For rules whose state is one tensor.
@@ -124,7 +99,7 @@ def norms_by_depth(model: Model, idx: Tensor) -> list[float]:
     return [rms(steps[0].h), *(rms(step.out) for step in steps)]
 
 
-def increment_cosines(model: Model, idx: Tensor, each: str = "sublayer") -> Tensor:
+def increment_cosines(model: nn.Module, idx: Tensor, each: str = "sublayer") -> Tensor:
     """Cosines between the increments of the stream, pair by pair: (n, n), float64.
 
     An increment is what one "sublayer", "block" or "pass" has added to the stream at a token, so
@@ -140,16 +115,16 @@ def increment_cosines(model: Model, idx: Tensor, each: str = "sublayer") -> Tens
         >>> [round(one, 6) for one in cosines.diag().tolist()]
         [1.0, 1.0]
     """
-    sizes = {"sublayer": 1, "block": 2, "pass": 2 * model.config.n_layer}
+    sizes = {"sublayer": 1, "block": 2, "pass": 2 * Network(model).depth}
     if each not in sizes:
         raise RRError(f"unknown increment {each!r}: {nearest(each, sizes)}")
     steps = trace(model, idx)
     ends = torch.stack([steps[0].h, *(s.out for s in steps[sizes[each] - 1 :: sizes[each]])])
     moves = F.normalize(ends.double().diff(dim=0), dim=-1)
-    return torch.einsum("ibtd,jbtd->ij", moves, moves) / idx.numel()
+    return torch.einsum("ibtd,jbtd->ij", moves, moves) / moves[0, ..., 0].numel()
 
 
-def gradient_by_depth(model: Model, idx: Tensor, targets: Tensor) -> list[float]:
+def gradient_by_depth(model: nn.Module, idx: Tensor, targets: Tensor) -> list[float]:
     """‖∂loss/∂h_l‖ for l = 0 … S (S = 2L·N): the gradient of the loss at each depth.
 
     Euclidean norm over all entries of the stream after sublayer l; entry 0 is the embedding's.
@@ -164,27 +139,22 @@ def gradient_by_depth(model: Model, idx: Tensor, targets: Tensor) -> list[float]
         >>> [norm == last for norm in before]  # with c = 0 nothing is written
         [True, True]
     """
-    if model.final_rule.state not in ("tensor", "streams"):
-        raise TypeError(f"{model.final_rule.name} keeps a list as its state: no single stream")
+    net = Network(model)
+    if net.final.state not in ("tensor", "streams"):
+        raise TypeError(
+            f"{net.final.name} keeps a {net.final.state} as its state: no single stream"
+        )
     streams: list[Tensor] = []
-
-    def opened(layer: nn.Module, args: tuple) -> None:
-        if not streams:  # later passes begin with the state that the last write left
-            streams.append(args[0])
 
     def written(rule: nn.Module, args: tuple, out: Tensor) -> None:
         streams.append(out)
 
-    with (
-        hooked(model.layers[:1], opened, before=True),
-        hooked(model.rules, written),
-        torch.enable_grad(),
-    ):
-        loss = model(idx, targets)
+    with net.opened(streams.append), hooked(net.rules, written), torch.enable_grad():
+        loss = net.loss(idx, targets)
     return [g.double().norm().item() for g in torch.autograd.grad(loss, streams)]
 
 
-def jacobian_gain(model: Model, idx: Tensor, probes: int = 8, seed: int = 0) -> float:
+def jacobian_gain(model: nn.Module, idx: Tensor, probes: int = 8, seed: int = 0) -> float:
     """Root-mean-square singular value of ∂h_S/∂h_0, the *total* Jacobian of the stack.
 
     Estimated as sqrt(mean_v ‖Jᵀv‖² / ‖v‖²) over `probes` random v; 1 means that perturbations of
@@ -199,13 +169,11 @@ def jacobian_gain(model: Model, idx: Tensor, probes: int = 8, seed: int = 0) -> 
     """
     kept: list[Tensor] = []
 
-    def leaf(layer: nn.Module, args: tuple) -> tuple | None:
-        if kept:  # a later pass
-            return None
-        kept.append(args[0].detach().requires_grad_())
-        return kept[0], *args[1:]
+    def leaf(state: Tensor) -> Tensor:
+        kept.append(state.detach().requires_grad_())
+        return kept[0]
 
-    with hooked(model.layers[:1], leaf, before=True), torch.enable_grad():
+    with Network(model).opened(leaf), torch.enable_grad():
         steps = trace(model, idx, grad=True)
     last = steps[-1].out
     source = torch.Generator().manual_seed(seed)
@@ -217,7 +185,7 @@ def jacobian_gain(model: Model, idx: Tensor, probes: int = 8, seed: int = 0) -> 
     return (total / probes) ** 0.5
 
 
-def embedding_share(model: Model, idx: Tensor) -> float:
+def embedding_share(model: nn.Module, idx: Tensor) -> float:
     """‖(∏ kept_l) ⊙ h_0‖ / ‖h_S‖: the share of the embedding in the last state.
 
     kept_l is the coefficient on h in write l; Euclidean norms over all entries. idx: (B, T).
@@ -236,25 +204,27 @@ def embedding_share(model: Model, idx: Tensor) -> float:
     return (left.norm() / steps[-1].out.double().norm()).item()
 
 
-def updates_by_depth(model: Model, idx: Tensor, targets: Tensor) -> tuple[list[float], list[float]]:
+def updates_by_depth(
+    model: nn.Module, idx: Tensor, targets: Tensor
+) -> tuple[list[float], list[float]]:
     """rms of each update u_l, and ‖∂loss/∂u_l‖ over all its entries, for l = 1 … S.
 
     Unlike the stream's, they exist under every rule. idx, targets: (B, T). The parameters' .grad is
     unchanged.
     """
-    updates: list[Tensor] = []
+    net, updates = Network(model), []
 
     def record(rule: nn.Module, args: tuple, out: Any) -> None:
         updates.append(args[1])
 
-    with hooked(model.rules, record), torch.enable_grad():
-        loss = model(idx, targets)
+    with hooked(net.rules, record), torch.enable_grad():
+        loss = net.loss(idx, targets)
     slopes = torch.autograd.grad(loss, updates)
     return [rms(u) for u in updates], [g.double().norm().item() for g in slopes]
 
 
 @torch.no_grad()
-def depth_attention(model: Model, idx: Tensor) -> Tensor:
+def depth_attention(model: nn.Module, idx: Tensor) -> Tensor:
     """Weights of depth attention: the mean over tokens of α, (S + 1, sources), float64.
 
     Row l − 1 is sublayer l, the last row the head. Column 0 is the embedding, column i block i of
@@ -269,21 +239,75 @@ def depth_attention(model: Model, idx: Tensor) -> Tensor:
         >>> depth_attention(model, torch.arange(8)[None])[1].tolist()  # of the MLP
         [0.5, 0.5, 0.0]
     """
-    if model.final_rule.name != "attnres":
-        raise RRError(f"{model.final_rule.name} has no depth attention: use a model with attnres")
-    states: list[list[Tensor]] = []  # what each rule reads: the embedding, then every write
-
-    def opened(layer: nn.Module, args: tuple) -> None:
-        states.append(args[0])
-
-    def written(rule: nn.Module, args: tuple, out: list[Tensor]) -> None:
-        states.append(out)
-
-    with hooked(model.layers[:1], opened, before=True), hooked(model.rules, written):
-        model.hidden(idx)
-    readers: list[Any] = [*model.rules, model.final_rule]
+    net = Network(model)
+    if net.final.name != "attnres":
+        raise RRError(f"{net.final.name} has no depth attention: use a model with attnres")
+    readers: list[Any] = [*net.rules, net.final]
     rows = [
         rule.weights(state).double().mean((1, 2, 3))
-        for rule, state in zip(readers, states, strict=True)
+        for rule, state in zip(readers, _read(net, idx), strict=True)
     ]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).cpu()
+
+
+class StreamMixing(NamedTuple):
+    """Coefficients of hyper-connections by sublayer, means over tokens, float64.
+
+    Sublayer l reads A_mᵀH from the n streams H, mixes them to A_rᵀH and writes B uᵀ.
+
+    Example:
+        >>> import torch, rr
+        >>> from rr.analysis import stream_mixing
+        >>> rule = "hyper-connections:streams=2"
+        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule=rule)
+        >>> model = rr.model.initialise(rr.Model(shape), seed=0)
+        >>> stream_mixing(model, torch.arange(8)[None]).read.tolist()  # each sublayer its stream
+        [[1.0, 0.0], [0.0, 1.0]]
+    """
+
+    read: Tensor  # A_m (S, n)
+    mix: Tensor  # A_r (S, n, n)
+    spread: Tensor  # B (S, n)
+
+
+@torch.no_grad()
+def stream_mixing(model: nn.Module, idx: Tensor) -> StreamMixing:
+    """The learned mixing of streams by each of S = 2·L·N sublayers, for token ids (B, T).
+
+    Of hyper-connections and mHC, whose `mix` is doubly stochastic. RRError for other rules.
+
+    Example:
+        >>> import torch, rr
+        >>> from rr.analysis import stream_mixing
+        >>> rule = "hyper-connections:streams=2,sinkhorn=1"
+        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule=rule)
+        >>> model = rr.model.initialise(rr.Model(shape), seed=0)
+        >>> mix = stream_mixing(model, torch.arange(8)[None]).mix
+        >>> [[round(total, 3) for total in row] for row in mix.sum(-1).tolist()]
+        [[1.0, 1.0], [1.0, 1.0]]
+    """
+    net = Network(model)
+    if net.final.state != "streams":
+        raise RRError(f"{net.final.name} has no streams: use a model with hyper-connections")
+    called: list[Any] = [net.rules[i % len(net.rules)] for i in range(net.sublayers)]
+    parts = [
+        [
+            one.double().reshape(-1, *one.shape[-2:]).mean(0).cpu()
+            for one in rule.coefficients(state)
+        ]
+        for rule, state in zip(called, _read(net, idx), strict=False)  # the head reads, too
+    ]
+    read, mix, spread = (torch.stack(side) for side in zip(*parts, strict=True))
+    return StreamMixing(read.squeeze(-1), mix, spread.squeeze(-1))
+
+
+def _read(net: Network, idx: Tensor) -> list[Any]:
+    """What each sublayer reads, and at last the head: the opened state, then every write."""
+    states: list[Any] = []
+
+    def written(rule: nn.Module, args: tuple, out: Any) -> None:
+        states.append(out)
+
+    with net.opened(states.append), hooked(net.rules, written):
+        net.run(idx)
+    return states

@@ -62,9 +62,10 @@ def attach(
     The parameters are registered as `model.rr_residuals`, so that optimisers, `state_dict`,
     `save_pretrained` and `.to` find them; its `parameter_groups` sorts them for weight decay. They
     are float32 beside a model of lower precision. `model.config.rr_residuals` names the rules.
-    Compile the model after attaching. Forward hooks on `model.rr_residuals.rules` see each write,
-    ((state, u), new state). `output_hidden_states=True` shows the packed states that blocks hand
-    on, and before them what the first block receives.
+    Compile and shard (`fully_shard`) the model after attaching. Forward hooks on
+    `model.rr_residuals.rules` see each write, ((state, u), new state); the probes of `rr.analysis`
+    are made of such hooks. `output_hidden_states=True` shows the packed states that blocks hand on,
+    and before them what the first block receives.
 
     With gradient checkpointing a block keeps twice the channels of its state. The initial law that
     a rule has for the weights of branches is not applied: they are the model's.
@@ -73,8 +74,8 @@ def attach(
     cache, as the model's own cache still holds the values of every block.
 
     Raises RRError, one line: for another kind of model (`rr.Residuals` is the way into your own
-    code), one that has a rule already, an unknown rule, a rule in a file that was not allowed
-    (`rr.allow_rule`), or weights of other rules.
+    code), one that has a rule already or is sharded, an unknown rule, a rule in a file that was not
+    allowed (`rr.allow_rule`), or weights of other rules.
 
     Example:
         >>> import torch, transformers
@@ -87,8 +88,18 @@ def attach(
         >>> torch.equal(model(ids).logits, before), model.config.rr_residuals["rule"]
         (True, 'standard')
     """
+    if not isinstance(model, nn.Module):
+        raise RRError(
+            f"model must be a module, got {model!r}: load it first, with "
+            "transformers.AutoModelForCausalLM.from_pretrained"
+        )
     if any(isinstance(module, Attached) for module in model.modules()):
         raise RRError("this model has a residual rule attached already: rr.detach(model) first")
+    if any(hasattr(p, "full_tensor") for p in model.parameters()):
+        raise RRError(
+            "this model is sharded already, and the rule's parameters would not be: call rr.attach "
+            "before fully_shard"
+        )
     specs = {"rule": canonical(rule), "values": canonical(values or "own", "values")}
     blocks, last = find(model)
     recorded = getattr(getattr(model, "config", None), NAME, None)
@@ -229,7 +240,7 @@ class Attached(Residuals):
             add(block.whole.register_forward_hook(calls.leave))
             if calls.values:
                 self.handles += calls.values.register()
-        self.calls[0].opens = self.final
+        self.calls[0].opens = self
         add(last.register_forward_pre_hook(self._close))
 
     def _close(self, norm: nn.Module, args: tuple) -> tuple:
@@ -314,7 +325,7 @@ def _as_channels(x: Tensor) -> Tensor:
 class _Calls:
     """The hooks of one block; state is kept only from one hook to the next."""
 
-    opens: Any = None  # the first block's: the rule that makes a state from the embeddings
+    opens: Any = None  # the first block's: the stack, which makes a state from the embeddings
 
     def __init__(
         self, rules: tuple, values: "_Values | None", entering: _Layout, leaving: _Layout

@@ -212,10 +212,10 @@ class Rule(Described):
         x, state = self.read(state)
         made = branch(x, *args, **kwargs)
         u, *more = made if isinstance(made, tuple) else (made,)
-        if u.shape != x.shape:
+        if not isinstance(u, Tensor) or u.shape != x.shape:
             raise RRError(
                 f"the branch of sublayer {self.site.sublayer} must return {tuple(x.shape)}, the "
-                f"shape that it reads, got {tuple(u.shape)}"
+                f"shape that it reads, got {tuple(u.shape) if isinstance(u, Tensor) else u!r}"
             )
         state = self(state, u)
         return (state, *more) if isinstance(made, tuple) else state

@@ -128,6 +128,22 @@ class Residuals(nn.Module):
                 f"{config.rule}: per_pass=1 gives each pass parameters of its own, and "
                 "this rule has none: use per_pass=0"
             )
+        if not norm:
+            self._check_without_norm(config.rule)
+
+    @torch.no_grad()
+    def _check_without_norm(self, name: str) -> None:
+        """Raise RRError where a rule, such as a reader's own, counts on the gain of its norm."""
+        x = torch.zeros(1, 1, self.dim)
+        try:
+            self.close(self[0](self.open(x), torch.zeros_like))
+        except AttributeError as error:
+            if error.name != "gain":
+                raise
+            raise RRError(
+                f"{name} reads self.gain, which a rule lacks where the branch has its own norm "
+                "(norm=False, rr.attach): use self.prenorm(x) instead of rms_norm(x, self.gain)"
+            ) from None
 
     @torch.no_grad()
     def reset(self, seed: int = 0) -> None:
@@ -171,6 +187,10 @@ class Residuals(nn.Module):
         """The state at the bottom of the stack, from embeddings x (B, T, d)."""
         if x.ndim != 3 or x.shape[-1] != self.dim:
             raise RRError(f"x must be (windows, tokens, dim = {self.dim}), got {tuple(x.shape)}")
+        return self(x)
+
+    def forward(self, x: Tensor) -> Any:
+        """`open`, called as a module, so that forward hooks see where a stack begins."""
         return self.final.open(x)
 
     def close(self, state: Any) -> Tensor:
@@ -184,8 +204,11 @@ class Residuals(nn.Module):
     def init_std(self, i: int, part: str, fan_out: int, fan_in: int) -> float:
         """The rule's initial standard deviation of a matrix of branch i.
 
-        part: "q", "k", "v" or "out" of attention, "up" or "down" of the MLP.
+        part: "q", "k", "v" or "out" of attention, "up" or "down" of the MLP. RRError for others.
         """
+        parts = ("q", "k", "v", "out") if i % 2 == 0 else ("up", "down")
+        if part not in parts:
+            raise RRError(f"part of branch {i} must be one of {', '.join(parts)}, got {part!r}")
         return self.rule(i).init_std(self.rule(i).site, part, fan_out, fan_in)
 
     def parameter_groups(self, weight_decay: float) -> list[dict]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data.batches import gather
 from ..model.transformer import Model
@@ -78,7 +78,7 @@ class Tally:
 
 
 @contextlib.contextmanager
-def evaluating(model: Model) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """The context of evaluation mode without gradients; restores the model's mode."""
     mode = model.training
     model.eval()

@@ -1,6 +1,7 @@
-"""Share a trained run, and load one that was shared: two lines each.
+"""Share a trained run, and load one that was shared: a line each.
 
     rr.save_pretrained("runs/3f2a…", "review-60M")       # a folder that can be uploaded as it is
+    rr.push_to_hub("runs/3f2a…", "somebody/review-60M")  # the same, uploaded
     model = rr.from_pretrained("somebody/review-60M")    # or the folder itself
 
 A shared model is a folder with config.json, model.safetensors, the tokenizer's vocab.json and
@@ -10,18 +11,32 @@ configuration may name, is imported only where the caller names it, too.
 
 import json
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCard, ModelCardData, PyTorchModelHubMixin, hf_hub_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-from safetensors import SafetensorError, safe_open
-
 from .. import io
 from ..config import ModelConfig, RRError, checked_file, file_bytes
+
+try:
+    from huggingface_hub import (
+        HfApi,
+        ModelCard,
+        ModelCardData,
+        PyTorchModelHubMixin,
+        errors,
+        get_token,
+        hf_hub_download,
+    )
+    from safetensors import SafetensorError, safe_open
+except ModuleNotFoundError as error:
+    raise RRError(
+        f"sharing and loading models needs {error.name}: pip install 'review-residuals[hub]'"
+    ) from None
+
 from ..data.documents import hub_dataset
 from ..data.tokenizer import FILES, Vocabulary
 from ..model.transformer import Model
@@ -30,6 +45,13 @@ from ..residual import as_allowed
 from .command_line import options, words
 from .run_folder import finished, load, read_specification
 
+# What the hub's library raises for a bad name, a refusal, and a connection that fails.
+REFUSED = (
+    errors.HfHubHTTPError,
+    errors.HFValidationError,
+    OSError,
+    getattr(errors, "HTTPError", OSError),  # later versions do not derive it from OSError
+)
 CARD = """---
 {{ card_data }}
 ---
@@ -44,7 +66,7 @@ on {{ corpus }}.
 ```python
 import rr
 
-model = rr.from_pretrained("THIS-REPOSITORY")  # pip install 'review-residuals[hub]'
+model = rr.from_pretrained("{{ repository }}")  # pip install 'review-residuals[hub]'
 ids = model.vocabulary.encode("Once upon a time")
 ```
 
@@ -78,7 +100,7 @@ class Pretrained(
     pipeline_tag="text-generation",
     tags=["residual-connections", "pytorch", "language-model"],
 ):
-    """A model that can be saved, uploaded (`push_to_hub`) and loaded, with its tokenizer.
+    """A model that was shared, with its tokenizer.
 
     `vocabulary` turns text into token ids and back.
     """
@@ -122,7 +144,7 @@ class Pretrained(
                 model = cls(config)
                 model.load_state_dict({key: held.get_tensor(key) for key in names})
             folder = [_file(name, file, revision, where) for file in FILES][0].parent
-        except (HfHubHTTPError, HFValidationError, OSError) as error:
+        except REFUSED as error:
             line = str(error).strip().partition("\n")[0]
             raise RRError(
                 f"no model {name!r} was found ({line}): give a folder written by "
@@ -186,6 +208,48 @@ def save_pretrained(run: str | Path, to: str | Path, license: str | None = None)
         ...     print((rr.save_pretrained(folder, f"{out}/model") / "config.json").exists())
         True
     """
+    return _save(run, Path(to), license, "THIS-REPOSITORY")
+
+
+def push_to_hub(
+    run: str | Path, repository: str, license: str | None = None, private: bool = True
+) -> str:
+    """Upload what `save_pretrained` writes of a run to a model repository of the hub.
+
+    repository: "somebody/review-60M"; it is made if it is missing, for its owner alone to see
+    unless private=False. One that is there stays as visible as it is. license: as `save_pretrained`
+    takes it. Returns the address of the commit. Raises RRError without a token, where the hub
+    refuses, and where `save_pretrained` does.
+
+    Example:
+        >>> import rr
+        >>> try:
+        ...     rr.push_to_hub("no-such-run", "somebody/review-60M")
+        ... except rr.RRError as error:
+        ...     print(type(error).__name__)
+        RRError
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        saved = _save(run, Path(folder), license, repository)
+        if get_token() is None:
+            raise RRError(
+                "uploading needs a token of the hub with the right to write: `hf auth login`, or "
+                "set HF_TOKEN"
+            )
+        api = HfApi()
+        try:
+            api.create_repo(repository, private=private, exist_ok=True)
+            commit = api.upload_folder(
+                repo_id=repository, folder_path=saved, commit_message=f"Run {Path(run).name}"
+            )
+        except REFUSED as error:
+            line = str(error).strip().partition("\n")[0]
+            raise RRError(f"the hub did not take {repository!r}: {line}") from None
+    return str(commit.commit_url)
+
+
+def _save(run: str | Path, to: Path, license: str | None, repository: str) -> Path:
+    """`save_pretrained`, with a card that names this repository."""
     _, specification = read_specification(Path(run))
     contents = (
         (specification.rule, specification.rule_content),
@@ -228,6 +292,7 @@ def save_pretrained(run: str | Path, to: str | Path, license: str | None = None)
     card = {
         "license": license or ("apache-2.0" if corpus == "fables" else "unknown"),
         "datasets": [dataset] if dataset else [],
+        "repository": repository,
         "title": f"{specification.rung} · {specification.rule}",
         "params": f"{result.get('params', sum(p.numel() for p in model.parameters())):,}",
         "rule": specification.rule,
@@ -240,8 +305,8 @@ def save_pretrained(run: str | Path, to: str | Path, license: str | None = None)
     }
     model.save_pretrained(to, config=asdict(loaded.config), model_card_kwargs=card)
     # the mixin leaves a card that is there, which would be that of other weights
-    model.generate_model_card(**card).save(Path(to) / "README.md")
-    return Path(to)
+    model.generate_model_card(**card).save(to / "README.md")
+    return to
 
 
 def from_pretrained(

@@ -142,6 +142,33 @@ def in_node(tmp_path):
 
 
 @pytest.fixture
+def process(tmp_path):
+    """One process of a group, so that modules can be sharded."""
+    from torch import distributed
+
+    distributed.init_process_group("gloo", f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.fixture
+def tiny_gpt2(monkeypatch):
+    """A tiny random GPT-2, which `from_pretrained("gpt2")` gives instead of the real one's weights.
+
+    Folders are loaded as ever.
+    """
+    transformers = pytest.importorskip("transformers")
+    shape = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 32, "n_positions": 16}
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id"))
+    torch.manual_seed(0)
+    tiny = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape, **ends)).eval()
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained",
+                        lambda name: tiny if name == "gpt2" else load(name))  # fmt: skip
+    return tiny
+
+
+@pytest.fixture
 def planned(tiny_corpus):
     """Plans a run of six steps on the tiny corpus; named settings are changed."""
     from rr.training import run_folder

@@ -230,7 +230,7 @@ def test_an_attached_model_trains_saves_loads_and_generates(family, rule, tmp_pa
     ]
     optimizer, losses = torch.optim.AdamW(groups, lr=1e-2), []
     before = copy.deepcopy(model.rr_residuals.state_dict())
-    for _ in range(20):
+    for _ in range(50):
         optimizer.zero_grad()
         losses.append(model(IDX, labels=IDX).loss)
         losses[-1].backward()
@@ -280,6 +280,26 @@ def test_a_compiled_model_computes_the_same(rule, values):
     model.zero_grad()
     compiled(IDX, labels=IDX, use_cache=False).loss.backward()
     same_gradients({name: p.grad for name, p in model.named_parameters()}, expected)
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+@pytest.mark.parametrize(("rule", "values"), ARMS[:4])
+def test_an_attached_model_can_be_sharded_and_a_sharded_one_is_refused(rule, values, process):
+    from torch.distributed.fsdp import fully_shard
+
+    def sharded(model):
+        for block in model.model.layers:
+            fully_shard(block)
+        return fully_shard(model)
+
+    model = scrambled(rr.attach(tiny("Llama"), rule, values=values))
+    logits, expected = model(IDX).logits, gradients(model)
+    sharded(model)
+    assert torch.equal(model(IDX).logits, logits)
+    whole = {name: g.full_tensor() for name, g in gradients(model).items()}
+    same_gradients(whole, expected)
+    with pytest.raises(rr.RRError, match="before fully_shard"):
+        rr.attach(sharded(tiny("Llama")), rule)
 
 
 def test_beside_a_model_in_bfloat16_the_rules_are_float32():
@@ -365,6 +385,7 @@ def attached(**more):
     ("call", "words"),
     [
         (lambda to: rr.attach(attached(), "standard"), "attached already: rr.detach"),
+        (lambda to: rr.attach("gpt2", "review"), "must be a module, got 'gpt2'"),
         (
             lambda to: rr.attach(attached().transformer.base_model, "nosuch"),
             "unknown rule 'nosuch'",
@@ -446,3 +467,20 @@ def test_a_rule_in_a_file_is_imported_only_where_it_was_allowed(tmp_path):
     model.save_pretrained(tmp_path / "saved")
     recorded = json.loads((tmp_path / "saved" / "config.json").read_text())
     assert recorded["rr_residuals"]["rule"] == spec
+
+
+def test_a_rule_that_counts_on_its_own_gain_is_refused(tmp_path):
+    """The block has the norm, so that the rule has no gain."""
+    path = tmp_path / "normed.py"
+    path.write_text(
+        "import rr\nfrom rr.ops import rms_norm\n\n\nclass Normed(rr.Rule):\n"
+        "    equation, source = 'h + u', 'a reader'\n\n"
+        "    def read(self, state):\n        return rms_norm(state, self.gain), state\n\n"
+        "    def write(self, state, u):\n        return state + u\n"
+    )
+    rr.allow_rule(f"{path}:Normed")
+    model = tiny("GPT2")
+    logits = model(IDX).logits
+    with pytest.raises(rr.RRError, match="use self.prenorm"):
+        rr.attach(model, f"{path}:Normed")
+    assert torch.equal(model(IDX).logits, logits) and not hasattr(model, "rr_residuals")

@@ -2,7 +2,10 @@
 
 import json
 import shlex
+import subprocess
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -115,6 +118,77 @@ def test_a_damaged_shared_model_is_one_line(shared, damage):
     with pytest.raises(RRError) as refused:
         rr.from_pretrained(shared)
     assert "\n" not in str(refused.value)
+
+
+class Hub:
+    """Stands in for `HfApi`: keeps what would be sent."""
+
+    def __init__(self):
+        self.made, self.sent, self.refusal = [], {}, None
+
+    def create_repo(self, repo_id, **options):
+        if self.refusal:
+            raise self.refusal
+        self.made.append((repo_id, options))
+
+    def upload_folder(self, *, repo_id, folder_path, commit_message):
+        self.sent[repo_id] = {path.name: path.read_bytes() for path in folder_path.iterdir()}
+        return SimpleNamespace(commit_url=f"https://hub/{repo_id}/commit/1")
+
+
+@pytest.fixture
+def stubbed(monkeypatch):
+    api = Hub()
+    monkeypatch.setattr(hub, "HfApi", lambda: api)
+    monkeypatch.setattr(hub, "get_token", lambda: "a token")
+    return api
+
+
+def test_what_is_pushed_is_the_shared_folder(run, shared, stubbed, tmp_path):
+    assert not stubbed.made and not stubbed.sent  # to save is not to send
+    assert rr.push_to_hub(run, "ada/tiny", license="cc-by-4.0") == "https://hub/ada/tiny/commit/1"
+    assert stubbed.made == [("ada/tiny", {"private": True, "exist_ok": True})]
+    sent = stubbed.sent["ada/tiny"]
+    assert sent.keys() == {path.name for path in shared.iterdir()}
+    assert sent["model.safetensors"] == (shared / "model.safetensors").read_bytes()
+    card = sent["README.md"].decode()
+    assert 'rr.from_pretrained("ada/tiny")' in card and "license: cc-by-4.0" in card
+    (tmp_path / "again").mkdir()
+    for name, data in sent.items():
+        (tmp_path / "again" / name).write_bytes(data)
+    assert rr.from_pretrained(tmp_path / "again").config == rr.from_pretrained(shared).config
+
+
+@pytest.mark.parametrize("refusal", [
+    hub.errors.HFValidationError("Repo id must be\nof two parts"), OSError("no route to host"),
+    hub.REFUSED[-1]("no network"),
+])  # fmt: skip
+def test_a_hub_that_refuses_is_one_line(run, stubbed, refusal):
+    stubbed.refusal = refusal
+    with pytest.raises(RRError, match="did not take 'ada/tiny': (Repo id|no)") as refused:
+        rr.push_to_hub(run, "ada/tiny")
+    assert "\n" not in str(refused.value) and not stubbed.sent
+
+
+def test_without_a_token_nothing_is_sent(run, stubbed, monkeypatch):
+    monkeypatch.setattr(hub, "get_token", lambda: None)
+    with pytest.raises(RRError, match="hf auth login"):
+        rr.push_to_hub(run, "ada/tiny")
+    with pytest.raises(RRError, match="is no run"):
+        rr.push_to_hub(run.parent, "ada/tiny")
+    assert not stubbed.made and not stubbed.sent
+
+
+@pytest.mark.parametrize("package", ["huggingface_hub", "safetensors"])
+def test_without_the_extra_it_is_named(package, tmp_path):
+    code = (
+        f"import sys\nsys.modules['{package}'] = None\nimport rr\n"
+        "try:\n    rr.push_to_hub('runs/x', 'ada/tiny')\n"
+        "except rr.RRError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert f"needs {package}: pip install 'review-residuals[hub]'" in done.stdout, done.stderr
+    assert done.stdout.count("\n") == 1
 
 
 def test_what_is_no_model_is_refused(tmp_path):

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import new_rule
 import pytest
@@ -297,6 +298,37 @@ def test_a_printed_command_is_run(command, world, rows, monkeypatch):
         code, reason = code_of(tuple(words)), REASONS["ray"] if "ray" in words else None
     rows.append(f"{code}  {command.where}: {command}\n       {reason or shlex.join(words)}")
     assert code == 0, rows[-1]
+
+
+def test_the_readme_s_python_is_run(world, tiny_gpt2, monkeypatch, tmp_path):
+    """All of it, with a small run, a tiny GPT-2, and a hub that only counts what is sent."""
+    import transformers
+
+    import rr
+    from rr.training import hub
+
+    pushed = []
+    monkeypatch.setattr(hub, "get_token", lambda: "a token")
+    monkeypatch.setattr(hub, "HfApi", lambda: SimpleNamespace(
+        create_repo=lambda *given, **options: None,
+        upload_folder=lambda **given: pushed.append(given["repo_id"])
+        or SimpleNamespace(commit_url="address")))  # fmt: skip
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    names = {"rr": rr, "transformers": transformers, "x": torch.randn(1, 2, 512)}
+    block = SimpleNamespace(attn=torch.tanh, mlp=torch.sin)
+    ids = torch.arange(8)[None]
+    before = tiny_gpt2(ids).logits
+    run = Path(world[RUN]).resolve()
+    monkeypatch.chdir(tmp_path)
+    for code in blocks:
+        exec(code.replace("runs/ID", str(run)), names | {"blocks": [block] * 12})
+    assert len(blocks) == 3 and len(pushed) == 1
+    shared, again = rr.from_pretrained("my-60M"), tiny_gpt2.from_pretrained("gpt2-review")
+    assert shared.config.d_model == 16
+    del again.config.rr_residuals
+    assert torch.equal(again(ids).logits, before)  # "to the bit"
+    assert not torch.equal(tiny_gpt2(ids).logits, before)
 
 
 # -- what is found, and what is not passed over ----------------------------------------------------

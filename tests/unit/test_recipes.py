@@ -12,6 +12,7 @@ from types import SimpleNamespace as Config
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -165,16 +166,6 @@ def test_nanochat_s_optimiser_holds_every_parameter_once(monkeypatch):
     assert all(p.ndim == 2 for p in muon)
 
 
-@pytest.fixture
-def process(tmp_path):
-    """One process of a group, so that modules can be sharded."""
-    from torch import distributed
-
-    distributed.init_process_group("gloo", f"file://{tmp_path}/group", rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
-
-
 @pytest.mark.parametrize("rule", ["review:bias=3", "highway", "x0-scales:x0=0.2", "attnres"])
 @pytest.mark.parametrize("name", ["torchtitan", "olmo_core"])
 def test_rules_made_on_meta_and_sharded_start_as_they_should(name, rule, process, monkeypatch):
@@ -234,23 +225,24 @@ def test_the_six_lines_are_a_network(monkeypatch):
     torch.testing.assert_close(names["x"], standard)
 
 
-def test_the_lines_for_transformers_run(monkeypatch, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    (code,) = (text for place, text in pieces("index").items() if place.startswith("any script"))
-    shape = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": 32, "n_positions": 16}
-    tiny = transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape))
-    load = transformers.AutoModelForCausalLM.from_pretrained
-    monkeypatch.setattr(
-        transformers.AutoModelForCausalLM,
-        "from_pretrained",
-        lambda name: tiny if name == "gpt2" else load(name),
+def test_the_lines_for_transformers_run(tiny_gpt2, monkeypatch, tmp_path):
+    told = pieces("index")
+    attaching, looking = (
+        told[place] for place in ("any script with transformers", "the same script")
     )
     monkeypatch.chdir(tmp_path)
-    exec(code, names := {})
-    ids = torch.arange(6)[None]
+    exec(attaching, names := {})
+    ids = torch.randint(32, (2, 16), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         first, second = (names[name].eval()(ids).logits for name in ("model", "again"))
     assert torch.equal(first, second)
+    names["ids"] = ids
+    exec(looking, names)
+    sublayers = 2 * 2
+    assert [len(names[name]) for name in ("norms", "slopes")] == [sublayers + 1] * 2
+    start = torch.sigmoid(torch.tensor(7.0))
+    torch.testing.assert_close(names["gates"].r, start.expand(sublayers, 2, 15, 16))
+    torch.testing.assert_close(names["written"], start.expand(sublayers))
 
 
 def test_the_commands_run(monkeypatch, tmp_path, capsys):
@@ -267,12 +259,37 @@ def test_the_commands_run(monkeypatch, tmp_path, capsys):
         line
         for match in FENCE.finditer(text)
         if match["language"] == "bash"
-        for line in match["text"].splitlines()
+        for line in match["text"].replace("\\\n", " ").splitlines()
     ]
+    Path("data").symlink_to(ROOT / "data")
     assert {shlex.split(line)[1] for line in lines} == {"table", "power"}
     for line in lines:
         assert cli.main(shlex.split(line)[1:]) in (0, None), line
         assert re.search(r"seeds|review", capsys.readouterr().out), line
+
+
+def test_the_two_houses_by_scipy_and_what_the_page_says_of_them():
+    folder = rr.DATA / "measured" / "attached_nano"
+    logged = pd.read_csv(folder / "attached.csv").dropna()
+    assert (logged.step == 150).all() and len(logged) == 6
+    gaps = {}
+    for house, rows in (("rr", pd.read_parquet(folder / "runs.parquet")), ("gpt2", logged)):
+        loss = rows.pivot(index="seed", columns="rule", values="val_loss")
+        gaps[house] = loss["review"] - loss["constant"]
+    told = {}
+    for name, gap in (
+        ("attached_nano: review - constant", gaps["rr"]),
+        ("attached_nano/attached.csv: review - constant", gaps["gpt2"]),
+        ("review - constant, attached less rr", gaps["gpt2"] - gaps["rr"]),
+    ):
+        test = scipy.stats.ttest_1samp(gap, 0)
+        expected = [gap.mean(), *test.confidence_interval(0.95)]
+        told[name] = [float(n.replace("−", "-")) for n in re.findall(r"[−+][\d.]+", number(name))]
+        assert told[name] == [round(x, 3) for x in expected]
+    rr_house, gpt2, apart = told.values()
+    assert (pd.concat(gaps) < 0).all()  # "lower in both, in every seed"
+    assert rr_house[2] < 0 < gpt2[2]  # "attached, the interval of its mean includes zero"
+    assert apart[1] < 0 < apart[2]  # "Its interval includes zero"
 
 
 # ---- the threads ---------------------------------------------------------------------------------

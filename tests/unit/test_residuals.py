@@ -99,6 +99,39 @@ def test_a_rule_of_the_readers_own_is_too(own):
     held_equal(own)
 
 
+NORMED = """
+import torch
+import rr
+from rr.ops import rms_norm
+
+
+class Normed(rr.Rule):
+    equation, source = "h + u, with a read of its own", "a reader"
+
+    def read(self, state):
+        return NORM, state
+
+    def write(self, state, u):
+        return state + u
+"""
+
+
+def test_a_readers_own_read_asks_for_the_pre_norm(tmp_path):
+    """`self.prenorm` works with and without a norm; the gain itself is not there without one."""
+    (tmp_path / "direct.py").write_text(NORMED.replace("NORM", "rms_norm(state, self.gain)"))
+    (tmp_path / "asked.py").write_text(NORMED.replace("NORM", "self.prenorm(state)"))
+    direct, asked = (f"{tmp_path}/{name}.py:Normed" for name in ("direct", "asked"))
+    x = torch.randn(1, 3, 8)
+    expected = rr.Residuals("standard", 8, 1)[0](x, torch.tanh)
+    for rule in (direct, asked):
+        assert torch.equal(rr.Residuals(rule, 8, 1)[0](x, torch.tanh), expected)
+    bare = rr.Residuals(asked, 8, 1, norm=False)
+    assert torch.equal(bare[0](x, torch.tanh), x + x.tanh())
+    with pytest.raises(rr.RRError, match=r"reads self.gain.*use self.prenorm") as error:
+        rr.Residuals(direct, 8, 1, norm=False)
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     "rule",
     ["review", "review:per_pass=1", "scaled", "hyper-connections", "rezero:norm=pre,per_pass=1"],
@@ -209,6 +242,11 @@ def test_a_branch_takes_and_returns_more():
             lambda: rr.Residuals("standard", 8, 2)[1](torch.zeros(1, 3, 8), nn.Linear(8, 6)),
             r"sublayer 2 must return \(1, 3, 8\).* got \(1, 3, 6\)",
         ),
+        (
+            lambda: rr.Residuals("standard", 8, 2)[0](torch.zeros(1, 3, 8), lambda x: None),
+            r"must return \(1, 3, 8\).* got None",
+        ),
+        (lambda: rr.Residuals("standard", 8, 2).init_std(1, "out", 8, 8), "up, down, got 'out'"),
     ],
 )
 def test_bad_input_gets_one_line(call, words):
