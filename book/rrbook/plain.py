@@ -25,7 +25,7 @@ from rr.io import write_atomic
 
 from . import glue
 from .labels import CHAPTER, ROOT, Label, elsewhere, labels
-from .markdown import Plain, escape, titled
+from .markdown import Plain, escape, preset, titled, typeset
 from .references import Citations
 
 FOLDED = {"hide-input", "remove-input", "remove-cell"}  # tags of cells whose code is plumbing
@@ -96,7 +96,8 @@ class Edition:
             "cite": cite.parenthetical, "cite:p": cite.parenthetical, "cite:t": cite.textual,
             "doc": self._doc, "download": self._download, "eq": self._eq, "glue": self._glue,
             "glue:text": self._glue, "math": lambda text: f"${text}$", "numref": self._numref,
-            "quoted": self._quoted, "ref": self._ref, "term": self._term,
+            "preset": lambda text: escape(preset(text)[0]), "quoted": self._quoted,
+            "ref": self._ref, "term": self._term,
         }  # fmt: skip
         self.markdown = Plain(roles, self._number, self._follow)
 
@@ -113,7 +114,7 @@ class Edition:
             raise RRError(f"role {{glue:text}}: {text!r} does not fit the value "
                           f"{self.values[name]}: {error}") from None  # fmt: skip
         self.specs.setdefault(name, spec)
-        return escape(words)
+        return escape(typeset(words))
 
     def _quoted(self, text: str) -> str:
         words, key = titled(text)
