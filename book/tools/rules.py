@@ -38,7 +38,7 @@ KNOWN_TAGS = CHECKS | {
 }
 PLAIN = (int, float, str, bool, list, dict)
 LINES, HIDDEN_LINES = 15, 25
-CELLS = range(15, 29)
+CELLS = range(15, 31)
 WORDS = range(2000, 2801)
 BYTES = 2_000_000
 ALT = 40
