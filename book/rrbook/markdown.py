@@ -21,6 +21,8 @@ from mdit_py_plugins.myst_role.index import myst_role
 
 from rr.config import RRError, nearest
 
+from .explorables.kit import SUPERSCRIPT
+
 BOXES = (  # title where the directive is given none
     "admonition", "attention", "caution", "danger", "dropdown", "error", "exercise", "hint",
     "important", "margin", "note", "seealso", "tip", "warning",
@@ -72,10 +74,30 @@ def escape(text: str) -> str:
     return SPECIAL.sub(r"\\\1", text)
 
 
+def typeset(number: str) -> str:
+    """A formatted number as prose writes it: a minus sign, a power of ten."""
+
+    def power(match: re.Match) -> str:
+        exponent = str(int(match["exponent"])).translate(SUPERSCRIPT)
+        return f"{match['digits']}\u00a0×\u00a010{exponent}"
+
+    number = re.sub(r"(?P<digits>\d(?:\.\d+)?)e(?P<exponent>[-+]\d+)", power, number)
+    return re.sub(r"(?<![\w.])-(?=\d)", "−", number)
+
+
 def titled(text: str) -> tuple[str | None, str]:
     """`words <target>` -> (words, target); `target` -> (None, target)."""
     match = TITLED.fullmatch(text)
     return (match["text"], match["target"]) if match else (None, text)
+
+
+def preset(text: str) -> tuple[str, str, dict[str, str]]:
+    """`words <explorable name=value …>` of the role preset -> words, explorable, settings."""
+    words, target = titled(text)
+    name, *settings = target.split()
+    if words is None or not all("=" in one for one in settings):
+        raise RRError(f"role {{preset}} needs `words <explorable name=value …>`, got {text!r}")
+    return words, name, dict(one.split("=", 1) for one in settings)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from rr.io import write_atomic
 
 from . import glue
 from .labels import CHAPTER, ROOT, Label, elsewhere, labels
-from .markdown import Plain, escape, titled
+from .markdown import Plain, escape, preset, titled, typeset
 from .references import Citations
 
 FOLDED = {"hide-input", "remove-input", "remove-cell"}  # tags of cells whose code is plumbing
@@ -103,6 +103,7 @@ class Edition:
             "glue:text": self._glue,
             "math": lambda text: f"${text}$",
             "numref": self._numref,
+            "preset": lambda text: escape(preset(text)[0]),
             "quoted": self._quoted,
             "ref": self._ref,
             "term": self._term,
@@ -123,7 +124,7 @@ class Edition:
                 f"role {{glue:text}}: {text!r} does not fit the value {self.values[name]}: {error}"
             ) from None
         self.specs.setdefault(name, spec)
-        return escape(words)
+        return escape(typeset(words))
 
     def _quoted(self, text: str) -> str:
         words, key = titled(text)

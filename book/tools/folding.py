@@ -17,25 +17,27 @@ from nbkit import tags
 LINES, COLUMNS = 12, 82
 CELLS = 10  # that are open in a chapter at most
 CLOSED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
+ANSWER = "your answer, and its check"
+BEFORE = ("parameters", "imports and set-up", "code of the figure")  # what a notebook begins with
 IMPORT = re.compile(r"(import|from) \w")
 
 
 def kind(cell: NotebookNode, first: bool) -> str | None:
     """What a folded cell holds, in the words of its button; None for a cell that stays open.
 
-    first: whether no cell of the notebook has shown anything but imports and parameters yet.
+    first: whether the notebook has shown nothing but figures, imports and parameters so far.
     """
     lines, given = [*filter(str.strip, cell.source.splitlines())], set(tags(cell))
     if "parameters" in given:
         return "parameters"
     if given & {"explorable", "lab"}:
         return f"code of the {'lab' if 'lab' in given else 'explorable'}"
-    if re.search(r"^(def|print\(|assert) ?\(?check_", cell.source, re.MULTILINE):
-        return "your answer, and its check"
-    if first and sum(bool(IMPORT.match(line)) for line in lines) >= 2:
-        return "imports and set-up"
+    if re.search(r"^(def|print\(|assert) ?\(?check[_(]", cell.source, re.MULTILINE):
+        return ANSWER
     if "mystnb" in cell.metadata and "figure" in cell.metadata["mystnb"]:
         return "code of the figure"
+    if first and sum(bool(IMPORT.match(line)) for line in lines) >= 2:
+        return "imports and set-up"
     if re.search(r"^\s*(_ = \[)?(glue|tell)\(", cell.source, re.MULTILINE):
         return "code, with the numbers for the text"
     if given & CLOSED or len(lines) > LINES or max(map(len, lines), default=0) > COLUMNS:
@@ -57,15 +59,19 @@ def folds(notebook: NotebookNode) -> Iterator[tuple[NotebookNode, str | None]]:
         elif cell.cell_type == "code" and not solution:
             if not {"remove-cell", "remove-input"} & set(tags(cell)):
                 what = kind(cell, first)
-                first = first and what in ("parameters", "imports and set-up")
+                first = first and what in BEFORE
                 yield cell, what
 
 
 def fold(notebook: NotebookNode) -> None:
-    """Tag the cells that the page folds, each with the words of its button."""
+    """Tag the cells that the page folds, each with the words of its button.
+
+    What the check of an exercise says of no answer is for those who can give one: not for a page.
+    """
     for cell, what in folds(notebook):
         if what is not None:
-            cell.metadata["tags"] = sorted({*tags(cell), "hide-input"} - {"hide-cell"})
+            silent = {"remove-output"} if what == ANSWER else set()
+            cell.metadata["tags"] = sorted({*tags(cell), "hide-input"} - {"hide-cell"} | silent)
             shown = cell.metadata.setdefault("mystnb", {})
             shown["code_prompt_show"] = f"Show {what}"
             shown["code_prompt_hide"] = f"Hide {what}"

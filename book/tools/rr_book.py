@@ -1,9 +1,11 @@
 """The book's Sphinx extension: the home address, the plain edition's buttons, offline scripts,
-quoted and computed figures, figures in the page's colours, check badges."""
+quoted and computed figures, buttons that set an explorable, figures in the page's colours, check
+badges."""
 
 import html
 import re
 from pathlib import Path
+from urllib.parse import urlencode
 
 import home
 from docutils import nodes
@@ -13,6 +15,7 @@ from sphinx.config import Config
 from sphinx.util.docutils import SphinxRole
 
 from rr import RRError
+from rrbook.markdown import preset, typeset
 
 EXTRA = "_extra"  # render.py puts the page's own scripts there, where npm could fetch them
 
@@ -118,6 +121,21 @@ class Known(SphinxRole):
         return [nodes.inline(self.rawtext, words, classes=["rr-known"])], []
 
 
+class Preset(SphinxRole):
+    """``{preset}`64 sublayers <stream-share sublayers=64>` ``: a button that sets an explorable.
+
+    After its name come the controls that differ from the start (a checkbox is `on` or `off`).
+    """
+
+    def run(self):
+        words, name, settings = preset(self.text)
+        button = (
+            f'<button type="button" class="rr-preset" data-explorable="{html.escape(name)}" '
+            f'data-set="{html.escape(urlencode(settings))}">{html.escape(words)}</button>'
+        )
+        return [nodes.raw("", button, format="html")], []
+
+
 def inline_figures(app: Sphinx, doctree: nodes.document) -> None:
     """Put the cells' SVG into the page itself, where its colours follow the theme.
 
@@ -136,6 +154,13 @@ def inline_figures(app: Sphinx, doctree: nodes.document) -> None:
         text = text.replace("<svg ", f'<svg class="rr-figure" role="img" aria-label="{alt}" ', 1)
         box = f'<div class="rr-figure-box">{text}</div>'
         image.replace_self(nodes.raw("", box, format="html"))
+
+
+def numbers(app: Sphinx, doctree: nodes.document) -> None:
+    """Write the numbers that cells glued with a minus sign and powers of ten."""
+    for node in doctree.findall(nodes.inline):
+        if "pasted-text" in node["classes"]:
+            node.children = [nodes.Text(typeset(node.astext()))]
 
 
 def _classes_above(node: nodes.Node) -> set[str]:
@@ -171,7 +196,9 @@ def setup(app: Sphinx) -> dict:
     # before Sphinx collects the images that are files
     app.connect("doctree-read", inline_figures, priority=400)
     app.connect("doctree-read", badge)
+    app.connect("doctree-read", numbers)
     app.connect("html-page-context", plain_edition, priority=502)  # the theme's buttons are there
     app.add_role("quoted", Quoted())
     app.add_role("known", Known())
+    app.add_role("preset", Preset())
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

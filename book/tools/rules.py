@@ -20,6 +20,8 @@ from IPython.core.inputtransformer2 import TransformerManager
 from nbkit import code_cells, is_report, read, tags
 from prose import reference_links, typed_results, words
 
+from rrbook.markdown import preset
+
 CHECKS = {"check-exact", "check-tolerance", "check-ordering", "check-recorded"}
 KNOWN_TAGS = CHECKS | {
     "bootstrap",
@@ -36,7 +38,7 @@ KNOWN_TAGS = CHECKS | {
 }
 PLAIN = (int, float, str, bool, list, dict)
 LINES, HIDDEN_LINES = 15, 25
-CELLS = range(15, 29)
+CELLS = range(15, 31)
 WORDS = range(2000, 2801)
 BYTES = 2_000_000
 ALT = 40
@@ -71,6 +73,7 @@ def problems(path: Path) -> Iterator[str]:
         check = _code if cell.cell_type == "code" else _markdown
         yield from (where + problem for problem in check(cell))
     yield from _figures(notebook)
+    yield from _presets(notebook)
     if not is_report(notebook):
         yield from _chapter(notebook)
 
@@ -221,6 +224,35 @@ def _figures(notebook: nbformat.NotebookNode) -> Iterator[str]:
             yield f"{where}no assert in the code cell before it, in it, or after it"
     for twice in sorted({n for n in names if names.count(n) > 1}):
         yield f"figure name {twice!r} is used twice"
+
+
+def _presets(notebook: nbformat.NotebookNode) -> Iterator[str]:
+    """A button in the text sets controls that its explorable has, to values that they take."""
+    outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
+    shown = "".join(output.get("data", {}).get("text/html", "") for output in outputs)
+    for cell in notebook.cells:
+        where = f"cell {cell.get('id')!r}: preset: "
+        roles = re.findall(r"\{preset\}`([^`]+)`", cell.source)
+        for _, name, settings in map(preset, roles if cell.cell_type == "markdown" else []):
+            figure = re.search(rf'data-explorable="{name}".*?</form>', shown, re.DOTALL)
+            if figure is None:
+                yield f"{where}the notebook shows no explorable {name!r}"
+                continue
+            for key, value in settings.items():
+                if not _takes(figure.group(), key, value):
+                    yield f"{where}{name} has no control {key!r} that takes {value!r}"
+
+
+def _takes(form: str, name: str, value: str) -> bool:
+    """Whether a form's control takes the value: slider, checkbox, radio button or list."""
+    slider = rf'type="range" name="{name}" min="([^"]+)" max="([^"]+)"'
+    if found := re.search(slider, form):
+        return float(found[1]) <= float(value) <= float(found[2])
+    if f'type="checkbox" name="{name}"' in form:
+        return value in ("on", "off")
+    options = re.search(rf'<select name="{name}">.*?</select>', form, re.DOTALL)
+    return (f'name="{name}" value="{value}"' in form
+            or f'value="{value}"' in (options.group() if options else ""))  # fmt: skip
 
 
 def _folded(notebook: nbformat.NotebookNode) -> Iterator[str]:

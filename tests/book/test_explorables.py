@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import drawings
 import pytest
-from nbkit import read, sources
+from nbkit import ROOT, read, sources
 
 from rr import DATA
 from rrbook.explorables.audit import PAPERS, VERDICTS, audit_sentence, audit_shown
@@ -597,3 +597,23 @@ def test_the_table_of_claims_fits_and_stands_without_scripts(show, width):
     still = show(claim_map(rows), audit_table(rows), width=width, java_script_enabled=False)
     assert still.locator("tr[data-claim]:visible").count() == len(rows)
     assert still.locator("noscript p").is_visible() and not still.locator("form").is_visible()
+
+
+# -- buttons in the text --------------------------------------------------------------------------
+
+
+def test_a_button_in_the_text_sets_an_explorable_and_reset_sets_it_back(show):
+    settings = "sublayers=64&amp;rule=convex"
+    button = (
+        f'<button class="rr-preset" data-explorable="stream-share" data-set="{settings}">'
+        "64 sublayers</button>"
+    )
+    script = (ROOT / "book" / "_static" / "presets.js").read_text(encoding="utf-8")
+    parts = button, stream_share().html, f"<script>{script}</script>"
+    page = show(Explorable("page", "".join(parts)))
+    said = page.locator(".rr-said")
+    page.get_by_role("button", name="64 sublayers").click()
+    assert said.text_content() == stream_sentence(64, "convex")
+    page.get_by_role("button", name="reset").click()
+    says = "text => document.querySelector('.rr-said').textContent === text"
+    page.wait_for_function(says, arg=stream_sentence(16, "sum"))  # a form resets after the click

@@ -23,6 +23,7 @@ START = new_code_cell("import torch\nimport rr", metadata={"tags": []})
             [],
             "your answer, and its check",
         ),
+        ('answer = None\nprint(check("ex", answer))', [], "your answer, and its check"),
         ("x = 1\nglue('x', x)", [], "code, with the numbers for the text"),
         ("\n".join(f"x{i} = {i}" for i in range(13)), [], "code"),
         ("\n\n".join(f"x{i} = {i}" for i in range(12)), [], None),

@@ -244,6 +244,7 @@ def test_words_counts_what_is_read():
     text = "Two words $a b c$ `code here`\n\n```python\nnot this\n```\n"
     assert words(text) == 2
     assert words("One.\n:::{solution} ex\n:class: dropdown\nClosed words.\n:::\n") == 1
+    assert words(":::{dropdown} Open me\nClosed words.\n:::\nTwo words.\n::::\n") == 2
 
 
 @pytest.mark.parametrize(

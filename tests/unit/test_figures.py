@@ -90,6 +90,11 @@ def test_an_svg_has_letters_and_colours_that_a_page_can_set():
     assert "<style" not in text and len(text) < 150_000
 
 
+def test_a_label_in_the_svg_keeps_its_digits(ax):
+    ax.text(0.5, 0.5, "lr 0.0003")
+    assert ">lr 0.0003<" in svg(ax.figure)
+
+
 def test_a_dense_line_is_a_picture_in_the_svg(ax):
     ax.plot(np.arange(5000), np.random.default_rng(0).normal(size=5000))
     assert "data:image/png" in svg(ax.figure) and "data:image/png" not in _drawn()

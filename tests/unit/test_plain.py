@@ -152,6 +152,7 @@ PAPER = "https://arxiv.org/abs/2606.31859"
         ("`{glue:text}` is code", "`{glue:text}` is code"),
         ("| a |\n|---|\n| {glue:text}`a:.2f` |", "| a |\n|---|\n| 1.23 |"),
         ("- one\n- {glue:text}`a:+.1f`", "- one\n- +1.2"),
+        ("{glue:text}`down:.1f`, {glue:text}`tiny:.0e`", "−0.5, 2\u00a0×\u00a010⁻¹⁰"),
         ("> a\n> {glue:text}`a:.1f` b", "> a 1.2 b"),
         ("{glue:text}`word`", r"two \* three"),
         (
@@ -185,7 +186,7 @@ PAPER = "https://arxiv.org/abs/2606.31859"
     ],
 )
 def test_a_construct_becomes_standard_markdown(myst, standard):
-    assert converted(myst, a="1.234", word="'two * three'") == standard
+    assert converted(myst, a="1.234", word="'two * three'", down="-0.5", tiny="2e-10") == standard
 
 
 @pytest.mark.parametrize(

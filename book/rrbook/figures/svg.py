@@ -123,8 +123,12 @@ def _themed(text: str) -> str:
     text = re.sub(r'<g id="[^"]*"', "<g", text)
     text = re.sub(r"font-family: [^;\"]*", f"font-family: {FAMILY}", text)
     text = re.sub(r"(font: (?:\w+ )*[\d.]+px) [^;\"]*", rf"\1 {FAMILY}", text)
-    text = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", text)
     known = variables()
+
+    def hundredths(tag: re.Match) -> str:  # of coordinates; a label keeps its digits
+        return re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", tag[0])
+
+    text = re.sub(r"<[^>]*>", hundredths, text)
 
     def variable(colour: re.Match) -> str:
         name = known.get(colour[0].lower())

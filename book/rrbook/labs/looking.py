@@ -52,12 +52,15 @@ def lab_depth_attention() -> Lab:
         figures.depth_map(ax, shown.tolist(), readers, ["embedding", *names], digits=2)
         ax.set_xlabel("source: block of sublayers" if size > 1 else "source: sublayer")
         head = alpha[-1]
-        favourite = ["the embedding", *(f"source {name}" for name in names)][int(head.argmax())]
+        most = int(head.argmax())
+        rival = f" and most, {share(head[most].item())}, to source {names[most - 1]}"
+        if most == 0:
+            rival = ", more than to any other source"
         return figure, (
             f"Blocks of {size}, {steps} steps: the head gives {share(head[0].item())} of its "
-            f"weight to the embedding and most, {share(head.max().item())}, to {favourite}; even "
-            f"shares would be {share(1 / len(head))}. Loss over the last ten steps "
-            f"{number(loss)} nats per byte, the standard residual’s {number(standard)}."
+            f"weight to the embedding{rival}; even shares would be {share(1 / len(head))}. Loss "
+            f"over the last ten steps {number(loss)} nats per byte, the standard residual’s "
+            f"{number(standard)}."
         )
 
     controls = {

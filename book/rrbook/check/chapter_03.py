@@ -1,0 +1,51 @@
+"""Checks of chapter 3, depth and stability."""
+
+from collections.abc import Callable
+
+import torch
+
+from . import check, exercise
+
+__all__ = ["check"]
+
+
+def _gate(bias: float) -> float:
+    return torch.sigmoid(torch.tensor(bias, dtype=torch.float64)).item()
+
+
+@exercise(
+    "ex-03-half",
+    ask="set `answer` to the bias b",
+    nudge="32 sublayers must keep one half together: how much does one keep?",
+)
+def _half(answer: float) -> bool:
+    return abs(_gate(-float(answer)) ** 32 - 0.5) < 0.01
+
+
+@exercise(
+    "ex-03-memory",
+    ask="set `answer` to the pair of mean ages",
+    nudge="weigh each age k by r(1 − r)^k and add up",
+)
+def _memory(answer: tuple[float, float]) -> bool:
+    age = torch.arange(4000, dtype=torch.float64)
+    means = [(age * r * (1 - r) ** age).sum().item() for r in map(_gate, (0.0, -3.0))]
+    return all(abs(mean - float(given)) < 0.1 for mean, given in zip(means, answer, strict=True))
+
+
+@exercise(
+    "ex-03-louder",
+    ask="set `factor` to a number",
+    nudge="the Jacobian is still below a tenth",
+)
+def _louder(answer: float, louder: Callable[[float], tuple[float, float]]) -> bool:
+    return louder(answer)[0] > 0.1
+
+
+@exercise(
+    "ex-03-bias",
+    ask="set `answer` to one of the four biases",
+    nudge="either it stays on the plateau, or a bias nearer to zero is enough",
+)
+def _bias(answer: int, leaves_with: Callable[[int], bool]) -> bool:
+    return leaves_with(answer) and (answer == 0 or not leaves_with(answer + 1))
