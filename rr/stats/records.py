@@ -38,7 +38,7 @@ SEALS = ("result_seal", "run_seal", "curve_sha256")
 TEXTS = {"run": "run.json", "result": "result.json"}
 # columns of curves.parquet that are read off a line, in the order in which a line has them
 CURVES = {"step": int, "tokens": int, "seconds": float, "budget": int,
-          "loss": float, "lr": float, "valid": float}  # fmt: skip
+          "loss": float, "lr": float, "grad_norm": float, "valid": float}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,9 @@ def _columns(path: Path) -> dict[str, list]:
 def _columns_of(path: Path, changed: int, size: int) -> dict[str, list]:
     table = _parquet(path).read_table(path, page_checksum_verification=True)
     names = [*RUNS, *SEALS, *TEXTS] if path.name == "runs.parquet" else ["id", *CURVES, "text"]
-    return {name: table.column(name).to_pylist() for name in names}
+    absent = {"grad_norm"} - set(table.column_names)  # the first tables lack it
+    return {name: [None] * table.num_rows if name in absent else table.column(name).to_pylist()
+            for name in names}  # fmt: skip
 
 
 def _parquet(path: Path):
