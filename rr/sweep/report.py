@@ -4,7 +4,7 @@
 results in a folder, the missing runs, and the command that trains them.
 """
 
-from ..training.command_line import options, sample_command, words
+from ..training.command_line import options, sample_command, words, wrapped
 from .report_folder import COST, STUDY, Survey, command, cost_by_arm, points, shown, survey
 from .report_run import (
     TIERS,
@@ -26,5 +26,5 @@ from .report_run import (
 __all__ = [
     "COST", "STUDY", "TIERS", "Ended", "Look", "Survey", "bigram", "chosen", "command", "cost",
     "cost_by_arm", "gates", "look", "options", "outcome", "points", "provenance", "read",
-    "sample_command", "shown", "survey", "text", "train", "train_in_parts", "words",
+    "sample_command", "shown", "survey", "text", "train", "train_in_parts", "words", "wrapped",
 ]  # fmt: skip

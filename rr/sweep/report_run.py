@@ -4,9 +4,10 @@ import hashlib
 import json
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -62,30 +63,38 @@ def train(run: Run, out: str = "", tier: str = "paper", **how) -> Path:
 
     Without `out` the run is in `runs`, at the smoke tier in a temporary folder.
     """
-    out = out or (tempfile.mkdtemp(prefix="rr-") if tier == "smoke" else "runs")
-    return trainer.train(run, out, **{name: value for name, value in how.items() if value})
+    return _trained(run, _place(out, tier), how)
 
 
 def train_in_parts(
-    run: Run, out: str, stops: Sequence[int], words: int = 40, **how
-) -> list[tuple[int, str]]:
-    """Train `run`, stop after each of these steps and let it write; (step, text) of each stop.
+    run: Run, out: str, tier: str, stops: Sequence[int], words: int = 40, **how
+) -> tuple[Path, list[tuple[int, str]]]:
+    """`train`, stopped after each of these steps for a text; the folder, and (step, text) each.
 
     A stopped run is saved and resumes exactly: the weights it ends with are those of a run without
     stops. The last text is that of the whole run. Stops that the run has passed are left out.
-    words: tokens of each text at most. how: as `train` takes it, with `out` named.
+    words: tokens of each text at most.
     """
-    texts, folder = [], Path(out) / run.id
-    for step in [*stops, None]:
+    out, texts, device = _place(out, tier), [], how.get("device", "")
+    for step in stops:
         try:
-            train(run, out, **how, stop_after=step)
+            _trained(run, out, {**how, "stop_after": step})
+            break  # it ended: it had passed this step before
         except Interrupted:
-            reached = Checkpoints(folder, run.id).steps()[-1:]
-            if step is None or reached != [step]:  # a person stopped it
+            folder = Path(out) / run.id
+            if Checkpoints(folder, run.id).steps()[-1:] != [step]:  # a person stopped it
                 raise
-        if step is None or finished(folder) is None:
-            texts.append((step or run.recipe.steps, text(folder, words, how.get("device") or "")))
-    return texts
+        texts.append((step, text(folder, words, device)))
+    folder = _trained(run, out, how)
+    return folder, [*texts, (run.recipe.steps, text(folder, words, device))]
+
+
+def _place(out: str, tier: str) -> str:
+    return out or (tempfile.mkdtemp(prefix="rr-") if tier == "smoke" else "runs")
+
+
+def _trained(run: Run, out: str, how: Mapping[str, Any]) -> Path:
+    return trainer.train(run, out, **{name: value for name, value in how.items() if value})
 
 
 def text(folder: str | Path, tokens: int = 40, device: str = "") -> str:

@@ -70,6 +70,10 @@ def test_the_command_of_a_run_names_the_same_run(given):
 
     run = rr.plan(**given)
     words = shlex.split(command_line.words(command_line.options(run), "train", "runs"))
+    whole = command_line.words(command_line.options(run), "train", "runs")
+    lines = command_line.wrapped(whole)
+    assert shlex.split(lines.replace("\\\n", "")) == words
+    assert all(len(line) <= 80 for line in lines.splitlines())
     args = vars(parser().parse_args(words[1:]))
     names = ("rung", "rule", "values", "loops", "flavour", "corpus", "tokenizer", "protocol",
              "seed", "steps", "budgets", "warmup", "lr", "batch", "eval_batches", "precision",
@@ -130,10 +134,10 @@ def test_the_gradient_norms_of_a_report_are_those_of_the_curve(trained):
 def test_a_run_that_stops_to_write_ends_with_the_same_weights(trained, tmp_path, capsys):
     _, cache, made = trained
     ended = report.read(made["review", 0])
-    texts = report.train_in_parts(ended.run, str(tmp_path), [2, 4], words=5, threads=1,
-                                  cache=cache, log=lambda line: None)  # fmt: skip
+    how = {"words": 5, "threads": 1, "cache": cache, "log": lambda line: None}
+    folder, texts = report.train_in_parts(ended.run, str(tmp_path), "paper", [2, 4], **how)
     assert [step for step, _ in texts] == [2, 4, 6] and all(text for _, text in texts)
-    folder = tmp_path / ended.run.id
+    assert folder == tmp_path / ended.run.id
     result = io.read_json(folder / "result.json")
     assert result["weights_sha256"] == ended.result["weights_sha256"]
     from rr import cli
@@ -141,8 +145,8 @@ def test_a_run_that_stops_to_write_ends_with_the_same_weights(trained, tmp_path,
     capsys.readouterr()
     assert cli.main(["sample", str(folder), "--tokens", "5"]) == 0
     assert capsys.readouterr().out.strip() == texts[-1][1] == report.text(folder, 5)
-    again = report.train_in_parts(ended.run, str(tmp_path), [2, 4], words=5)
-    assert again == texts[-1:]  # a finished run has only its end to show
+    again = report.train_in_parts(ended.run, str(tmp_path), "paper", [2, 4], **how)
+    assert again == (folder, texts[-1:])  # a finished run has only its end to show
 
 
 def test_a_person_who_stops_a_run_in_parts_stops_it(trained, tmp_path, monkeypatch):
@@ -154,7 +158,7 @@ def test_a_person_who_stops_a_run_in_parts_stops_it(trained, tmp_path, monkeypat
 
     monkeypatch.setattr("rr.training.trainer.train", stopped)
     with pytest.raises(Interrupted):
-        report.train_in_parts(run, str(tmp_path), [2])
+        report.train_in_parts(run, str(tmp_path), "paper", [2])
 
 
 def test_the_bigram_line_is_what_rr_prepare_prints(trained, tiny_corpus, monkeypatch, capsys):
