@@ -108,7 +108,7 @@ def reference_links(text: str) -> list[str]:
 
 
 def words(text: str) -> int:
-    """How many words a reader reads, solutions left out: they are closed until asked for."""
-    text = re.sub(r"(?ms)^(:{3,}|`{3,})\{solution\}.*?^\1\s*$", " ", text)
+    """How many words a reader reads; folds and solutions, closed until asked for, are left out."""
+    text = re.sub(r"(?ms)^(:{3,}|`{3,})\{(?:solution|dropdown)\}.*?^\1\s*$", " ", text)
     text = re.sub(r"(?s):{3,}\{solution-start\}.*", " ", text)
     return len(re.findall(r"[^\W\d_][\w'’-]*", visible(text)))
