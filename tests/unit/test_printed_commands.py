@@ -41,6 +41,7 @@ SMALL = {
     "1500": "2",  # steps
     "2000,4000,8000": "2,3,4",
     "runs/ID": RUN,
+    "/workspace/runs/ID": RUN,
     "my_rule.py:Class": "my_rules/damped.py:Damped",
     "runs/damped": "runs",  # where the small runs of all rules lie
     "runs/limiter": "runs",
