@@ -33,9 +33,8 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> None:
-    import torch
-
     from ..training.run_folder import load
+    from ..training.sampling import sample
 
     for name, least in (("tokens", 1), ("top_k", 1), ("temperature", 0), ("seed", 0)):
         if not getattr(args, name) >= least:
@@ -51,15 +50,6 @@ def run(args) -> None:
         model, _, vocabulary = load(
             args.run, loops=args.loops, keep_scale=args.keep_scale, allow_rule=args.rule
         )
-        ids = [vocabulary.eot, *vocabulary.encode(args.prompt)]
-        if len(ids) >= model.config.seq_len:
-            raise RRError(
-                f"the prompt has {len(ids)} tokens with its start mark, but this model reads "
-                f"{model.config.seq_len} with at least one to generate: shorten it"
-            )
-        source = torch.Generator().manual_seed(args.seed)
-        start = torch.tensor([ids], device=model.token.weight.device)
-        generated = model.generate(
-            start, args.tokens, args.temperature, args.top_k, source, stop=vocabulary.eot
-        )[0, 1:].tolist()
-    print(vocabulary.decode(i for i in generated if i != vocabulary.eot).strip())
+        options = (args.tokens, args.temperature, args.top_k, args.seed)
+        text = sample(model, vocabulary, args.prompt, *options)
+    print(text)

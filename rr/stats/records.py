@@ -44,6 +44,7 @@ CURVES = {
     "budget": int,
     "loss": float,
     "lr": float,
+    "grad_norm": float,
     "valid": float,
 }
 
@@ -183,7 +184,9 @@ def _columns(path: Path) -> dict[str, list]:
 def _columns_of(path: Path, changed: int, size: int) -> dict[str, list]:
     table = _parquet(path).read_table(path, page_checksum_verification=True)
     names = [*RUNS, *SEALS, *TEXTS] if path.name == "runs.parquet" else ["id", *CURVES, "text"]
-    return {name: table.column(name).to_pylist() for name in names}
+    absent = {"grad_norm"} - set(table.column_names)  # the first tables lack it
+    return {name: [None] * table.num_rows if name in absent else table.column(name).to_pylist()
+            for name in names}  # fmt: skip
 
 
 def _parquet(path: Path):

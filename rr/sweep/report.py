@@ -4,12 +4,13 @@
 results in a folder, the missing runs, and the command that trains them.
 """
 
-from ..training.command_line import options, sample_command, words
-from .report_folder import COST, Survey, command, cost_by_arm, points, shown, survey
+from ..training.command_line import options, sample_command, words, wrapped
+from .report_folder import COST, STUDY, Survey, command, cost_by_arm, points, shown, survey
 from .report_run import (
     TIERS,
     Ended,
     Look,
+    bigram,
     chosen,
     cost,
     gates,
@@ -17,11 +18,13 @@ from .report_run import (
     outcome,
     provenance,
     read,
+    text,
     train,
+    train_in_parts,
 )
 
 __all__ = [
-    "COST", "TIERS", "Ended", "Look", "Survey", "chosen", "command", "cost", "cost_by_arm",
-    "gates", "look", "options", "outcome", "points", "provenance", "read", "sample_command",
-    "shown", "survey", "train", "words",
+    "COST", "STUDY", "TIERS", "Ended", "Look", "Survey", "bigram", "chosen", "command", "cost",
+    "cost_by_arm", "gates", "look", "options", "outcome", "points", "provenance", "read",
+    "sample_command", "shown", "survey", "text", "train", "train_in_parts", "words", "wrapped",
 ]  # fmt: skip

@@ -1,5 +1,6 @@
 """The report of a folder of runs: results, missing runs, and the command that trains those."""
 
+import csv
 import itertools
 import json
 from collections import defaultdict
@@ -13,10 +14,44 @@ from ..model.ladder import SHAPE, parse_rung
 from ..residual import allow_rule, as_allowed, canonical
 from ..stats import scan, table
 from ..stats.records import read_record, read_records
-from ..stats.results import GROUP, TOLD
+from ..stats.results import GROUP, TOLD, Found
 from ..stats.show import MORE, columns, grouped
 from ..stats.tables import arm_of, group_key
 from ..training.command_line import options, words
+from .grid import cells
+
+STUDY = DATA / "published" / "review_residuals.csv"
+
+
+def published() -> tuple[list[dict], dict[str, dict]]:
+    """The 42 runs of arXiv 2606.31859: rows as `read_results` has them, and run.json by id.
+
+    Each has the id of the run that `rr sweep --protocol paper` trains in its place. Losses, sizes
+    and minutes are the study's.
+    """
+    with open(STUDY, newline="") as file:
+        stated = {(row["rung"], row["arm"], int(row["seed"])): row for row in csv.DictReader(file)}
+    rows, runs = [], {}
+    for cell in cells({"protocol": ["paper"]}, say=lambda line: None):
+        run, recipe = cell.run, cell.run.recipe
+        told = stated.pop((run.rung, run.rule, run.seed))
+        steps = int(told["steps"])
+        rows.append({
+            "id": run.id, "rung": run.rung, "rule": run.rule, "values": run.values,
+            "loops": run.loops, "flavour": run.flavour, "seed": run.seed,
+            "protocol": run.protocol, "corpus": run.source["corpus"], "corpus_id": run.corpus,
+            "tokenizer": run.source["tokenizer"], "tokenizer_id": run.tokenizer,
+            "precision": recipe.precision, "lr": recipe.lr, "warmup": recipe.warmup,
+            "batch": recipe.batch, "steps": steps, "eval_shortened": False, "eval_batches": None,
+            "status": "finished", "val_loss": float(told["val_loss"]), "ece": float(told["ece"]),
+            "params": round(1e6 * float(told["params_M"])),
+            "tokens": steps * recipe.batch * run.model.seq_len,
+            "seconds": 60 * float(told["minutes"]),
+        })  # fmt: skip
+        runs[run.id] = {"id": run.id, "run": run.spec(), "source": run.source,
+                        "provenance": {"device": "the study's GPU"}}  # fmt: skip
+    assert not stated, f"{STUDY} holds runs that are not in the study's plan"
+    return rows, runs
 
 
 @dataclass
@@ -44,21 +79,32 @@ def survey(
 ) -> Survey:
     """Read every run below `folder`, complete or not; whatever is left out is named.
 
-    folder: a path, or the name of a record in data/measured. rungs, rules, seeds: the plan. Runs
+    folder: a path, the name of a record in data/measured, or "review_residuals": the published
+    runs of that study (`published`). rungs, rules, seeds: the plan. Runs
     outside it are named and not compared; runs of the plan that the folder lacks are `missing`.
     Without a plan every group of comparable runs should have each of its arms at each of its seeds.
     Raises RRError where there is no such folder, or no run in it.
     """
     path = Path(folder)
-    if not path.is_dir():
+    study = str(folder) == STUDY.stem and not path.is_dir()
+    if study:
+        path = STUDY
+    elif not path.is_dir():
         path = DATA / "measured" / folder
-    if not str(folder) or not path.is_dir():
-        raise RRError(f"no folder {folder}: expected a folder of runs, or a name in data/measured")
+    if not str(folder) or not path.exists():
+        raise RRError(
+            f"no folder {folder}: expected a folder of runs, {STUDY.stem} or a name in "
+            "data/measured"
+        )
     rules = [_arm(words) for words in rules]
     rungs = [_rung(words) for words in rungs]
     recorded = path.resolve().is_relative_to(DATA.resolve())
-    known = scan(path)
-    here = Survey(path, "RUNS" if recorded else str(folder), [], [], _specifications(path))
+    if study:
+        rows, runs = published()
+        known = Found(rows)
+    else:
+        known, runs = scan(path), _specifications(path)
+    here = Survey(path, "RUNS" if recorded else str(folder), [], [], runs)
     here.damaged = [f"{place.relative_to(path)}: {why}" for place, why in known.damaged]
     here.begun = [_begun(place, path) for place in known.waiting]
     for row in known.rows:
@@ -73,9 +119,19 @@ def survey(
         here.rows = table(here.results, baseline) if here.results else []
     except RRError as error:  # the baseline itself is missing
         here.notes.append(str(error))
+    by_size = _sizes(here.results)
+    here.rows.sort(key=lambda row: by_size[row["rung"]])
     here.notes += _unread(here)
     here.missing = _missing(here, rungs, rules, seeds)
     return here
+
+
+def _sizes(results: Sequence[dict]) -> dict[str, int]:
+    """Parameters of the smallest run of each rung, by which rungs are in order."""
+    sizes = defaultdict(list)
+    for row in results:
+        sizes[row["rung"]].append(row["params"])
+    return {rung: min(counted) for rung, counted in sizes.items()}
 
 
 def _unread(here: Survey) -> list[str]:
@@ -292,12 +348,14 @@ def points(here: Survey) -> tuple[list[dict], list[str]]:
     """Gap of each arm against its baseline by size, for the emergence figure; arms without a gap.
 
     Points `arm, rule, series, rung, size` (parameters), `gap, lo, hi` (nats per token, t interval),
-    `n` (pairs), `diverged`. A series is an arm at one budget, text and recipe over all rungs.
+    `n` (pairs), `diverged`. A series is an arm over all rungs, each at its own steps and batch;
+    where a rung was run at several, or on several texts or recipes, its steps are part of its name.
     """
     sizes = defaultdict(list)
     for row in here.results:
         sizes[group_key(row), arm_of(row), row["lr"]].append(row["params"])
-    recipes = {_recipe(row) for row in here.rows}
+    arms = [(row["rung"], row["arm"]) for row in here.rows]
+    several = len({*arms}) < len(arms) or len({_recipe(row) for row in here.rows}) > 1
     found, without = [], []
     for row in here.rows:
         if row["baseline"] is None:
@@ -309,7 +367,7 @@ def points(here: Survey) -> tuple[list[dict], list[str]]:
             continue
         size = max(sizes[group_key(row), arm_of(row), row["lr"]])
         series = arm_of(row)
-        if len(recipes) > 1:
+        if several:
             series += f", {row['steps']} steps"
         found.append(
             {
@@ -329,8 +387,9 @@ def points(here: Survey) -> tuple[list[dict], list[str]]:
 
 
 def _recipe(row: dict) -> tuple:
-    """A key of a series: all of a group's fields but its size."""
-    return tuple(repr(row.get(name)) for name in GROUP + TOLD if name not in ("rung", "batch"))
+    """A key of a series: all of a group's fields but its rung and what a rung has of its own."""
+    own = ("rung", "batch", "steps", "warmup")
+    return tuple(repr(row.get(name)) for name in GROUP + TOLD if name not in own)
 
 
 def cost_by_arm(here: Survey) -> list[dict]:
@@ -349,9 +408,12 @@ def cost_by_arm(here: Survey) -> list[dict]:
         threads = row.get("threads")
         place = f"{device}, {threads} threads" if device == "cpu" else device
         found[row["rung"], arm_of(row), place].append(row)
+    by_size = _sizes(here.results)
     lines = [
         _cost(rung, arm, place, runs)
-        for (rung, arm, place), runs in sorted(found.items(), key=lambda item: item[0])
+        for (rung, arm, place), runs in sorted(
+            found.items(), key=lambda item: (by_size[item[0][0]], *item[0])
+        )
     ]
     total = list(itertools.chain.from_iterable(found.values()))
     return [*lines, _cost("all", "", "", total)] if total else []

@@ -4,31 +4,39 @@ import hashlib
 import json
 import math
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from .. import io
 from ..analysis import probes
-from ..config import MIB, RRError, Run, RunFailed, file_bytes, nearest
+from ..config import MIB, Interrupted, RRError, Run, RunFailed, file_bytes, nearest
 from ..data import batches
+from ..data.corpus import baselines
 from ..model import ladder
 from ..model.transformer import Model
 from ..training import evaluate, trainer
+from ..training.checkpoint import Checkpoints
 from ..training.device import autocast
 from ..training.provenance import curve_bytes
 from ..training.run_folder import allowed, finished, load, plan, specification, tokens_of
+from ..training.sampling import sample
 
 # What is trained where no rung is named; the smoke tier is short enough for a page of the book.
 TIERS = {
-    "smoke": ("nano:d_model=64,n_layer=4,n_head=2,seq_len=64", {"steps": 60, "eval_batches": 16}),
+    "smoke": (
+        "nano:d_model=64,n_layer=4,n_head=2,seq_len=64",
+        {"steps": 200, "eval_batches": 16, "precision": "fp32"},
+    ),
     "colab": ("mini", {}),
     "paper": ("60M", {"corpus": "tinystories"}),
 }
 BATCHES = 32  # of held-out text that a report scores again, for the reliability diagram
 LARGEST_CURVE = 64 * MIB  # bytes read of a metrics.jsonl at most
+COUNTED = 2**24  # training tokens that a report's bigram table counts at most: 128 MiB of pairs
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # quantiles of a gate
 
 
@@ -55,8 +63,56 @@ def train(run: Run, out: str = "", tier: str = "paper", **how) -> Path:
 
     Without `out` the run is in `runs`, at the smoke tier in a temporary folder.
     """
-    out = out or (tempfile.mkdtemp(prefix="rr-") if tier == "smoke" else "runs")
+    return _trained(run, _place(out, tier), how)
+
+
+def train_in_parts(
+    run: Run, out: str, tier: str, stops: Sequence[int], words: int = 40, **how
+) -> tuple[Path, list[tuple[int, str]]]:
+    """`train`, stopped after each of these steps for a text; the folder, and (step, text) each.
+
+    A stopped run is saved and resumes exactly: the weights it ends with are those of a run without
+    stops. The last text is that of the whole run. Stops that the run has passed are left out.
+    words: tokens of each text at most.
+    """
+    out, texts, device = _place(out, tier), [], how.get("device", "")
+    for step in stops:
+        try:
+            _trained(run, out, {**how, "stop_after": step})
+            break  # it ended: it had passed this step before
+        except Interrupted:
+            folder = Path(out) / run.id
+            if Checkpoints(folder, run.id).steps()[-1:] != [step]:  # a person stopped it
+                raise
+        texts.append((step, text(folder, words, device)))
+    folder = _trained(run, out, how)
+    return folder, [*texts, (run.recipe.steps, text(folder, words, device))]
+
+
+def _place(out: str, tier: str) -> str:
+    return out or (tempfile.mkdtemp(prefix="rr-") if tier == "smoke" else "runs")
+
+
+def _trained(run: Run, out: str, how: Mapping[str, Any]) -> Path:
     return trainer.train(run, out, **{name: value for name, value in how.items() if value})
+
+
+def text(folder: str | Path, tokens: int = 40, device: str = "") -> str:
+    """What the model of a run's newest checkpoint writes; "" where the run diverged."""
+    result = finished(Path(folder))
+    if result is not None and result["status"] == "diverged":
+        return ""
+    model, _, vocabulary = load(folder, device or None)
+    return sample(model, vocabulary, tokens=tokens)
+
+
+def bigram(run: Run, cache: str = "") -> float:
+    """Held-out loss of a bigram table of the run's text, nats per token: see `rr.data.baselines`.
+
+    It counts at most the first COUNTED training tokens.
+    """
+    tokens = tokens_of(run, cache or None, lambda line: None)
+    return float(baselines(replace(tokens, train=tokens.train[:COUNTED]))["bigram_nats"])
 
 
 @dataclass(frozen=True)
@@ -95,6 +151,16 @@ class Ended:
                 curve["steps"].append(line["step"])
                 curve["loss"].append(math.nan if line["loss"] is None else line["loss"])
         return list(curves.values())
+
+    @property
+    def norms(self) -> list[dict]:
+        """Gradient norm before clipping, of the run and its decay branches, shaped as `curves`.
+
+        Empty for a run from before norms were recorded.
+        """
+        lines = [{**line, "loss": line["grad_norm"]} for line in self.history
+                 if line.get("grad_norm") is not None]  # fmt: skip
+        return replace(self, history=lines).curves
 
     @property
     def held_out(self) -> list[tuple[int, float]]:

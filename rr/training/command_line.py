@@ -68,3 +68,18 @@ def typed(options: Mapping[str, object]) -> list[str]:
         for item in value if isinstance(value, list | tuple) else [value]:
             words.append(",".join(map(str, item)) if isinstance(item, list | tuple) else str(item))
     return words
+
+
+def wrapped(command: str, width: int = 78) -> str:
+    """A command on several lines that a shell reads as one: each but the last ends in a backslash.
+
+    It breaks before options alone, so that a long value stays whole.
+    """
+    head, *options = command.split(" --")
+    lines = [head]
+    for option in options:
+        if len(lines[-1]) + len(option) + 5 <= width:
+            lines[-1] += f" --{option}"
+        else:
+            lines.append(f"    --{option}")
+    return " \\\n".join(lines)

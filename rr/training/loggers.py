@@ -1,9 +1,9 @@
 """Logging of a run's curves to TensorBoard or Weights & Biases, in addition to metrics.jsonl.
 
-Scalars: loss, lr, valid, val_loss (losses in nats per token) and tokens_per_second. Their step
-counts all steps of the run, those of finished branches included, so that it never decreases; the
-scalars of a branch are named by its budget, "budget_2000/loss". A run's numbers do not depend on
-it.
+Scalars: loss, lr, grad_norm, valid, val_loss (losses in nats per token) and tokens_per_second.
+Their step counts all steps of the run, those of finished branches included, so that it never
+decreases; the scalars of a branch are named by its budget, "budget_2000/loss". A run's numbers do
+not depend on it.
 """
 
 import importlib.util
@@ -14,7 +14,7 @@ from typing import Any
 from ..config import Interrupted, RRError, Run, nearest
 
 PACKAGES = ("tensorboard", "wandb")
-SCALARS = ("loss", "lr", "valid", "val_loss")
+SCALARS = ("loss", "lr", "grad_norm", "valid", "val_loss")
 PROJECT = "review-residuals"
 
 

@@ -20,7 +20,8 @@ class OptimizerStep:
 
     step(x, y), this process's ids and targets (B, T), takes one step over the batch, `micro`
     windows at a time, and returns the mean loss (nats per token) before it, over all processes.
-    `gradients` and `update` are its two halves, where the backend has no CUDA graph.
+    `gradients` and `update` are its two halves, where the backend has no CUDA graph. `grad_norm`:
+    the Euclidean norm of all gradients in the last step, before they were clipped.
 
     precision: a run's own, where it is not the backend's. compiler: a backend of `torch.compile`.
     on_shrink: called with the new micro-batch after memory ran out and the micro-batch was halved;
@@ -75,6 +76,7 @@ class OptimizerStep:
         self.run = world.wrap(model)  # what a step calls; evaluation calls the model
         self.optimizer = optimizer(model, recipe, backend, device)
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.grad_norm = torch.zeros(())
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         if self.backend.graph == "none":
@@ -146,7 +148,8 @@ class OptimizerStep:
     def update(self) -> None:
         """Clip the gradients, then let the optimiser update the weights."""
         self.scaler.unscale_(self.optimizer)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
+        parameters = self.model.parameters()
+        self.grad_norm = torch.nn.utils.clip_grad_norm_(parameters, self.recipe.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
 

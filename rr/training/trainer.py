@@ -329,14 +329,21 @@ class _Training:
     # -- evaluation ---------------------------------------------------------------------------
 
     def _record_losses(self) -> str:
-        """Append the mean training loss since the last line; "diverged" if it is not finite."""
+        """Append the mean training loss since the last line and the gradient norm of this step.
+
+        Returns "diverged" if the loss is not finite, else "running".
+        """
         loss = (self.loss_sum / self.summed).item()
         self.loss_sum.zero_()
         self.summed = 0
         self.shown_loss = loss
         if np.isfinite(loss):
             rate = self.run.recipe.lr_at(self.step - 1, self.segment.budget)
-            self._record({"loss": loss, "lr": rate})
+            norm = float(self.world.whole(self.optimizer_step.grad_norm))
+            # of one step, where float16 may have overflowed
+            self._record(
+                {"loss": loss, "lr": rate, "grad_norm": norm if np.isfinite(norm) else None}
+            )
             return "running"
         self._record({"loss": None, "status": "diverged"})
         return "diverged"

@@ -81,6 +81,11 @@ def losses(folder):
     return [(line["step"], line.get("loss", line.get("valid"))) for line in lines]
 
 
+def norms(folder):
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [line["grad_norm"] for line in lines if "loss" in line]
+
+
 def result(folder):
     return json.loads((folder / "result.json").read_text())
 
@@ -157,6 +162,7 @@ def test_two_processes_train_as_one(pairs, single, options):
     folder = pairs[tuple(options.values())]
     assert folder.name == single.name
     close(folder, single)
+    assert norms(folder) == pytest.approx(norms(single), rel=1e-4)
     told = json.loads((folder / "run.json").read_text())["provenance"]
     assert (told["processes"], told["parallel"], told["code_path"]) == (
         2,

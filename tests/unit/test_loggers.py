@@ -63,7 +63,7 @@ def test_tensorboard_reads_the_curve_that_metrics_holds(run, tmp_path, monkeypat
     branch = [line for line in lines if "loss" in line and line.get("budget") == 8]
     last = [line for line in lines if line.get("budget") == 16]
     assert len(plateau) + len(branch) + len(last) == len([x for x in lines if "loss" in x])
-    for name in ("loss", "lr"):
+    for name in ("loss", "lr", "grad_norm"):
         assert [v for _, v in found[name]] == pytest.approx([x[name] for x in plateau], rel=1e-6)
         assert [v for _, v in found[f"budget_8/{name}"]] == pytest.approx(
             [x[name] for x in branch], rel=1e-6

@@ -1,5 +1,6 @@
 """The reports: the run that parameters name, what a folder lacks, and the command that fills it."""
 
+import csv
 import json
 import math
 import shlex
@@ -11,7 +12,7 @@ import scipy.stats
 
 import rr
 from rr import io, stats
-from rr.config import RRError
+from rr.config import Interrupted, RRError
 from rr.sweep import report
 from rr.sweep.report_run import LEVELS
 from rr.training import command_line
@@ -94,6 +95,10 @@ def test_the_command_of_a_run_names_the_same_run(given):
 
     run = rr.plan(**given)
     words = shlex.split(command_line.words(command_line.options(run), "train", "runs"))
+    whole = command_line.words(command_line.options(run), "train", "runs")
+    lines = command_line.wrapped(whole)
+    assert shlex.split(lines.replace("\\\n", "")) == words
+    assert all(len(line) <= 80 for line in lines.splitlines())
     args = vars(parser().parse_args(words[1:]))
     names = ("rung", "rule", "values", "loops", "flavour", "corpus", "tokenizer", "protocol",
              "seed", "steps", "budgets", "warmup", "lr", "batch", "eval_batches", "precision",
@@ -155,6 +160,57 @@ def test_a_report_of_a_run(trained):
     assert float(told["matmul FLOPs in total"]) == pytest.approx(flops * 6 * 2 * 16, rel=1e-3)
     assert dict(report.provenance(ended))["run"] == ended.folder.name
     assert "finished 6 steps" in report.outcome(ended)
+
+
+def test_the_gradient_norms_of_a_report_are_those_of_the_curve(trained):
+    _, _, made = trained
+    ended = report.read(made["standard", 0])
+    lines = [json.loads(x) for x in (ended.folder / "metrics.jsonl").read_text().splitlines()]
+    (norms,) = ended.norms
+    assert norms["loss"] == [line["grad_norm"] for line in lines if "loss" in line]
+    assert min(norms["loss"]) > 0 and norms["steps"] == ended.curves[0]["steps"]
+
+
+def test_a_run_that_stops_to_write_ends_with_the_same_weights(trained, tmp_path, capsys):
+    _, cache, made = trained
+    ended = report.read(made["review", 0])
+    how = {"words": 5, "threads": 1, "cache": cache, "log": lambda line: None}
+    folder, texts = report.train_in_parts(ended.run, str(tmp_path), "paper", [2, 4], **how)
+    assert [step for step, _ in texts] == [2, 4, 6] and all(text for _, text in texts)
+    assert folder == tmp_path / ended.run.id
+    result = io.read_json(folder / "result.json")
+    assert result["weights_sha256"] == ended.result["weights_sha256"]
+    from rr import cli
+
+    capsys.readouterr()
+    assert cli.main(["sample", str(folder), "--tokens", "5"]) == 0
+    assert capsys.readouterr().out.strip() == texts[-1][1] == report.text(folder, 5)
+    again = report.train_in_parts(ended.run, str(tmp_path), "paper", [2, 4], **how)
+    assert again == (folder, texts[-1:])  # a finished run has only its end to show
+
+
+def test_a_person_who_stops_a_run_in_parts_stops_it(trained, tmp_path, monkeypatch):
+    _, cache, made = trained
+    run = report.read(made["review", 0]).run
+
+    def stopped(run, out, **how):
+        raise Interrupted("stopped at step 1")
+
+    monkeypatch.setattr("rr.training.trainer.train", stopped)
+    with pytest.raises(Interrupted):
+        report.train_in_parts(run, str(tmp_path), "paper", [2])
+
+
+def test_the_bigram_line_is_what_rr_prepare_prints(trained, tiny_corpus, monkeypatch, capsys):
+    from rr import cli
+
+    _, cache, made = trained
+    monkeypatch.setenv("RR_CACHE", cache)
+    words = ["prepare", "--corpus", tiny_corpus, "--tokenizer", "bpe:300", "--json"]
+    capsys.readouterr()
+    assert cli.main(words) == 0
+    told = json.loads(capsys.readouterr().out)["bigram_nats"]
+    assert report.bigram(report.read(made["review", 0]).run, cache) == told
 
 
 @pytest.mark.parametrize(
@@ -300,6 +356,39 @@ def test_a_folder_without_its_baseline_says_so(trained):
     here = report.survey(trained[0], baseline="highway")
     assert here.rows == [] and "no baseline 'highway'" in here.notes[0]
     assert len(here.results) == 4
+
+
+def test_the_published_study_is_read_as_the_folder_of_its_own_sweep():
+    from rr.cli import parser
+    from rr.sweep import AXES, cells
+
+    with report.STUDY.open() as file:
+        stated = {(r["rung"], r["arm"], int(r["seed"])): r for r in csv.DictReader(file)}
+    here = report.survey("review_residuals", seeds=[0, 1, 2])
+    assert len(here.results) == 42 and not (here.notes or here.damaged or here.begun)
+    for row in here.results:
+        told = stated.pop((row["rung"], row["rule"], row["seed"]))
+        assert (row["val_loss"], row["steps"]) == (float(told["val_loss"]), int(told["steps"]))
+    assert not stated
+    assert list(dict.fromkeys(row["rung"] for row in here.rows)) == [
+        "60M", "150M", "320M", "590M", "1B"]  # fmt: skip
+    # the intervals are SciPy's, and every arm is one series over the five sizes
+    points, without = report.points(here)
+    assert {p["series"] for p in points} == {"review", "highway"} and without == []
+    review = next(p for p in points if (p["rung"], p["rule"]) == ("1B", "review"))
+    pairs = [[r["val_loss"] for r in here.results if (r["rung"], r["rule"]) == ("1B", rule)]
+             for rule in ("review", "standard")]  # fmt: skip
+    interval = scipy.stats.ttest_rel(*pairs).confidence_interval()
+    assert (review["lo"], review["hi"]) == pytest.approx(tuple(interval))
+    # what the study lacks is named, and the command trains these very runs
+    assert {(g["rung"], *g["seeds"]) for g in here.missing} == {("320M", 2)}
+    (line,) = report.command(here)
+    args = vars(parser().parse_args(shlex.split(line)[1:]))
+    planned = cells({key: args[key] for key in AXES}, lambda line: None)
+    assert {(c.run.rung, c.run.rule, c.run.seed) for c in planned} == {
+        ("320M", rule, 2) for rule in ("standard", "highway", "review")}  # fmt: skip
+    known = {cell.id for cell in cells({"protocol": ["paper"]}, lambda line: None)}
+    assert {row["id"] for row in here.results} == known and len(known) == 42
 
 
 def test_no_folder_or_no_runs(tmp_path):

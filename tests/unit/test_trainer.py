@@ -166,7 +166,10 @@ def test_a_window_and_its_target_fit_the_shortest_corpus(planned):
 
 
 def plain_loop(run, tokens):
-    """The run as one would write it in thirty lines, with NumPy's global stream; -> model."""
+    """The run as one would write it in thirty lines, with NumPy's global stream.
+
+    Returns the model and the norm of the gradients of each step, before they are clipped.
+    """
     r, t = run.recipe, run.model.seq_len
     torch.set_num_threads(1)
     model = initialise(Model(run.model), run.seed, shared=run.protocol == "clean")
@@ -174,6 +177,7 @@ def plain_loop(run, tokens):
     m = {n: torch.zeros_like(p) for n, p in named.items()}
     v = {n: torch.zeros_like(p) for n, p in named.items()}
     np.random.seed(run.seed)
+    norms = []
     for step in range(r.steps):
         if run.protocol == "paper":
             starts = np.random.randint(0, len(tokens.train) - t - 1, r.batch)
@@ -193,6 +197,7 @@ def plain_loop(run, tokens):
         loss = F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
         grads = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
         norm = math.sqrt(sum(g.double().pow(2).sum().item() for g in grads.values()))
+        norms.append(norm)
         for name, p in named.items():
             g = grads[name] * min(1.0, 1.0 / (norm + 1e-6))
             m[name] = 0.9 * m[name] + 0.1 * g
@@ -202,7 +207,7 @@ def plain_loop(run, tokens):
             decay = 0.1 if run.protocol == "paper" or (p.ndim == 2 and not embedding) else 0.0
             with torch.no_grad():
                 p.mul_(1 - lr * decay).sub_(lr * m_hat / (v_hat.sqrt() + 1e-8))
-    return model
+    return model, norms
 
 
 @pytest.mark.parametrize("rule", ["review", "highway", "standard"])
@@ -212,7 +217,10 @@ def test_a_run_is_what_a_plain_loop_does(planned, tmp_path, protocol, rule):
     folder = train(run, tmp_path)
     trained, _, _ = run_folder.load(folder)
     tokens = tokens_of(run)
-    plain = plain_loop(run, tokens)
+    plain, norms = plain_loop(run, tokens)
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    recorded = [line["grad_norm"] for line in lines if "loss" in line]
+    assert recorded == pytest.approx(norms, rel=1e-3)
     for (name, p), q in zip(plain.named_parameters(), trained.parameters(), strict=True):
         # Adam's first steps are near ±lr whatever the gradient, so compare at that scale.
         assert (p - q).abs().max() < 2e-3 * run.recipe.lr * run.recipe.steps + 1e-7, name

@@ -11,7 +11,7 @@ loops      size against passes, cosines of increments, learning rates
 numerics   what each source of noise moves, how fast two trainings part
 streams    a stream, its gates and its gradients, by depth
 running    what interruptions destroy, checkpoints against warnings, attempts at a run
-report     one run's curve, gates and calibration; a folder's gaps by size
+report     one run's curve, gradients, gates and calibration; a folder's gaps by size
 speed      a step's parts, what each change of path takes off
 results    what runs came to: curves, paired differences, shares
 svg        a figure in the colours of its page
@@ -34,7 +34,7 @@ from .field import family_key, rule_ranking
 from .inside import by_fifth, cost_of, gate_bands, kind_key, seeds_by_sublayer, variance_shares
 from .loops import cosine_matrix, rates_by_passes, size_by_passes, size_grid
 from .numerics import losses_apart, spread_by_source
-from .report import gaps_by_size, gates_by_sublayer, reliability, run_curve
+from .report import gaps_by_size, gates_by_sublayer, norm_curve, reliability, run_curve
 from .results import bar_share, loss_curves, paired_differences
 from .running import attempts, destroyed_work, notices
 from .speed import stacked_parts, undone, waterfall

@@ -9,7 +9,18 @@ from matplotlib.ticker import EngFormatter, NullLocator, PercentFormatter
 from rr.config import RRError
 
 from .results import loss_curves
-from .style import BLUE, CARD, SOFT, VERMILLION, finite, label_ends, style_of
+from .style import (
+    BLUE,
+    CARD,
+    HALO,
+    ORANGE,
+    SOFT,
+    VERMILLION,
+    finite,
+    label_ends,
+    readable,
+    style_of,
+)
 
 
 def run_curve(
@@ -18,12 +29,14 @@ def run_curve(
     held_out: Sequence[tuple[int, float]],
     floor: tuple[float, float] | None = None,
     story: tuple[int, float] | None = None,
+    bigram: float | None = None,
 ) -> Axes:
     """Training loss of one run, its branches dotted, and the held-out loss as rings.
 
     curves: as `loss_curves` takes them. held_out: (step, nats per token). floor: entropy floor of
     the held-out stories and its standard error; story: the step and loss of those very stories,
-    each alone in its window, which alone may be held against the floor.
+    each alone in its window, which alone may be held against the floor. bigram: held-out loss of a
+    bigram table, a line that the net should cross.
     """
     if not curves:
         raise RRError("no training loss was recorded: give a run of at least one step")
@@ -32,10 +45,35 @@ def run_curve(
         ax.plot(*ends, "o", ms=7, mfc=CARD, mec=BLUE, mew=1.8, label="held-out", zorder=4)
     if story is not None:
         ax.plot(*story, "D", ms=6, color=VERMILLION, label="held-out, whole stories", zorder=4)
+    if bigram is not None:
+        ax.axhline(bigram, color=ORANGE, lw=1.6, ls="--", label=f"bigram table {bigram:.2f}")
     loss_curves(ax, curves, floor)
     handles, labels = ax.get_legend_handles_labels()
     known = dict(zip(labels, handles, strict=True))
     ax.legend(known.values(), known.keys(), loc="upper right")
+    return ax
+
+
+def norm_curve(ax: Axes, norms: Sequence[Mapping], clip: float) -> Axes:
+    """Norm of the gradients along a run, before clipping, and the norm that they are clipped to.
+
+    norms: curves of `rr.sweep.report.Ended.norms`; without one the axes say so.
+    """
+    if not norms:
+        return says(ax, "this run was recorded without gradient norms")
+    for curve in norms:
+        shown = style_of(curve["rule"])
+        x, y = curve["steps"], finite(curve["loss"], "the gradient norm")
+        ax.plot(x, y, color=shown["color"], ls=shown["linestyle"], lw=1.2)
+    ax.axhline(clip, color=VERMILLION, lw=1.2, ls="--")
+    ax.annotate(
+        f"clipped to {clip:g}", (1, clip), (-4, 4), xycoords=("axes fraction", "data"),
+        textcoords="offset points", ha="right", color=readable(VERMILLION), fontsize=9.5,
+        path_effects=HALO,
+    )  # fmt: skip
+    ax.set_ylim(0, 1.15 * max(clip, ax.dataLim.y1))
+    ax.set_xlabel("training step")
+    ax.set_ylabel("gradient norm")
     return ax
 
 
