@@ -91,8 +91,8 @@ def fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def build(folder: Path, out: Path, strict: bool) -> tuple[bool, list[str]]:
-    """Run Jupyter Book; whether it succeeded, and its warnings."""
+def build(folder: Path, out: Path, strict: bool, builder: str = "html") -> tuple[bool, list[str]]:
+    """Run Jupyter Book with a builder of Sphinx; whether it succeeded, and its warnings."""
     shutil.rmtree(out, ignore_errors=True)
     command = [
         str(Path(sys.executable).parent / "jupyter-book"),
@@ -105,6 +105,7 @@ def build(folder: Path, out: Path, strict: bool) -> tuple[bool, list[str]]:
         str(out),
         "-n",
         "--keep-going",
+        *(["--builder", "custom", "--custom-builder", builder] if builder != "html" else []),
         *(["-W"] if strict else []),
         str(folder),
     ]

@@ -4,8 +4,9 @@ import re
 
 import pytest
 from nbkit import is_report, read
+from pdf import contents
 
-from .conftest import ROOT, SITE, is_chapter, toc
+from .conftest import ROOT, SITE, is_chapter
 
 pytestmark = pytest.mark.browser
 SCREENS = ROOT / "_build" / "screens"
@@ -19,7 +20,7 @@ ALL_WIDGETS = """() => [...document.querySelectorAll('main .cell_output')]
     .filter(cell => cell.querySelector("script[type*='widget-view']"))
     .every(cell => cell.querySelector('.jupyter-widgets'))"""
 SIZES = {"phone": (390, 844), "": (1280, 900)}
-PAGES = [pytest.param(page, marks=pytest.mark.xdist_group(page)) for page in toc()]
+PAGES = [pytest.param(page, marks=pytest.mark.xdist_group(page)) for page in contents()]
 
 
 class Visit:

@@ -9,8 +9,9 @@ import home
 import pytest
 import reference
 from bs4 import BeautifulSoup
+from pdf import contents
 
-from .conftest import is_chapter, toc
+from .conftest import is_chapter
 
 pytestmark = pytest.mark.xdist_group("site")  # one process reads the pages
 BUILT_BY_SPHINX = {"genindex.html", "search.html"}
@@ -25,14 +26,14 @@ def soups(site: Path) -> dict[Path, BeautifulSoup]:
 
 
 def test_every_page_of_the_book_is_there(site):
-    missing = [page for page in toc() if not (site / f"{page}.html").exists()]
+    missing = [page for page in contents() if not (site / f"{page}.html").exists()]
     assert not missing
     assert (site / "index.html").exists()
 
 
 def test_chapters_have_the_numbers_of_their_files(site, soups):
     """On the page and in the sidebar, and the book goes through them in order."""
-    chapters = [page.removeprefix("notebooks/") for page in toc() if is_chapter(page)]
+    chapters = [page.removeprefix("notebooks/") for page in contents() if is_chapter(page)]
     assert chapters == sorted(chapters)
     for chapter in chapters:
         soup = soups[site / "notebooks" / f"{chapter}.html"]
@@ -90,7 +91,7 @@ def test_buttons_lead_to_home_or_are_not_there(soups, site):
     place = home.address()
     opened = f"https://colab.research.google.com/{(place or '').removeprefix('https://')}"
     opened = opened.replace(".com/github.com/", ".com/github/")
-    for page in filter(is_chapter, toc()):
+    for page in filter(is_chapter, contents()):
         links = {link["href"] for link in soups[site / f"{page}.html"].find_all("a", href=True)}
         colab = {link for link in links if "colab.research.google.com/" in link}
         plain = f"colab/{page.removeprefix('notebooks/')}.ipynb"
@@ -102,7 +103,7 @@ def test_buttons_lead_to_home_or_are_not_there(soups, site):
 
 
 def test_figures_say_how_they_are_checked(soups, site):
-    for page in filter(is_chapter, toc()):
+    for page in filter(is_chapter, contents()):
         soup = soups[site / f"{page}.html"]
         for cell in soup.select("div.cell"):
             kinds = [c for c in cell["class"] if c.startswith("tag_check-")]
