@@ -124,7 +124,8 @@ def document(page, site: Path) -> str:
         '<!doctype html><html lang="en" data-theme="light" data-mode="light"><head>'
         f'<meta charset="utf-8"><title>Review Residuals</title>{links}'
         f"<style>{' '.join(styles)}</style></head>"
-        f'<body class="bd-content"><article class="bd-article">{"".join(parts)}</article></body></html>'
+        '<body class="bd-content"><article class="bd-article">'
+        f"{''.join(parts)}</article></body></html>"
     )
 
 
