@@ -23,7 +23,7 @@ from rrbook import plain
 SITE = BUILD / "site"
 OUT = BUILD / "review-residuals.pdf"
 # A4 less its margins, in CSS pixels: how wide the text is
-MARGINS = {"top": "18mm", "bottom": "18mm", "left": "17mm", "right": "17mm"}
+UPRIGHT, SIDES = "18mm", "17mm"
 WIDTH = 665
 FOOTER = (
     '<div style="width: 100%; font: 8px sans-serif; text-align: center">'
@@ -131,8 +131,9 @@ def document(page, site: Path) -> str:
 
 def make(site: Path, out: Path) -> list[str]:
     """Print the site into `out`; what does not fit the paper, a line each."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import PdfMargins, sync_playwright
 
+    margins = PdfMargins(top=UPRIGHT, bottom=UPRIGHT, left=SIDES, right=SIDES)
     whole = out.with_suffix(".html")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
@@ -148,7 +149,7 @@ def make(site: Path, out: Path) -> list[str]:
         page.emulate_media(media="print", color_scheme="light")
         page.goto(whole.as_uri())
         cut = page.evaluate(FIT, WIDTH)
-        page.pdf(path=out, format="A4", margin=MARGINS, print_background=True, outline=True,
+        page.pdf(path=out, format="A4", margin=margins, print_background=True, outline=True,
                  tagged=True, display_header_footer=True, header_template="<span></span>",
                  footer_template=FOOTER.replace("VERSION", home.release()))  # fmt: skip
         browser.close()

@@ -5,6 +5,7 @@ import re
 import pytest
 from nbkit import is_report, read
 from pdf import contents
+from vendor import axe
 
 from .conftest import ROOT, SITE, is_chapter
 
@@ -151,6 +152,66 @@ def test_looks(seen, theme):
         mode = "-".join(filter(None, [name, size, theme]))
         seen.tab.screenshot(path=SCREENS / f"{mode}.jpg", full_page=True)
         assert seen.tab.evaluate("document.documentElement.scrollWidth") <= width, _wide(seen.tab)
+
+
+# What axe-core reads: not the inside of pictures that have a text of their own, and of code, whose
+# colours are those of one palette for high contrast, one block alone.
+BARRIERS = """async theme => {
+    const code = [...document.querySelectorAll("div.highlight")];
+    const shown = theme === "light" ? {} :
+        {runOnly: {type: "rule", values: ["color-contrast", "link-in-text-block"]}};
+    const found = await axe.run({
+        exclude: [["mjx-container"], ["svg.rr-figure > *"], ["svg.rr-picture > *"],
+                  ...code.slice(1).map(node => [node])],
+    }, {resultTypes: ["violations"], ...shown});
+    return found.violations.filter(one => ["serious", "critical"].includes(one.impact)).map(one =>
+        one.id + ": " + one.nodes.length + ", first " + one.nodes[0].html.slice(0, 160));
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_serious_barrier(seen, theme):
+    """By axe-core; in the dark only what depends on colours."""
+    script = axe()
+    if script is None:
+        pytest.skip("npm could not give axe-core")
+    seen.tab.emulate_media(color_scheme=theme)
+    seen.tab.wait_for_function("t => document.documentElement.dataset.theme === t", arg=theme)
+    seen.tab.set_viewport_size({"width": 1280, "height": 900})
+    seen.tab.evaluate("code => { window.axe ?? (0, eval)(code) }", script.read_text())
+    assert not (found := seen.tab.evaluate(BARRIERS, theme)), "\n".join(found)
+
+
+@pytest.mark.parametrize(("query", "title", "anchor"), [
+    ("Why addition", "Why addition", "01_residual_stream.html#why-addition"),
+    ("one half, exactly", "One half, exactly", "02_gate_equation.html#one-half-exactly"),
+    ("entropy floor", "Glossary", "book/glossary.html#term-entropy-floor"),
+])  # fmt: skip
+def test_search_finds_a_section_by_its_heading_and_a_term_at_its_home(
+    browser, server, query, title, anchor
+):
+    with browser.new_context() as context:
+        tab = context.new_page()
+        tab.goto(f"{server}/search.html?q={query}")
+        first = tab.locator("#search-results li a").first
+        first.wait_for(timeout=PATIENCE)
+        tab.wait_for_function(
+            "() => /found/.test(document.querySelector('#search-results').innerText)"
+        )
+        assert first.inner_text().endswith(title) and anchor in first.get_attribute("href")
+
+
+def test_a_reference_to_an_equation_shows_it(browser, server):
+    with browser.new_context() as context:
+        tab = context.new_page()
+        tab.goto(f"{server}/notebooks/01_residual_stream.html")
+        tab.evaluate("() => window.MathJax?.startup?.promise")
+        link = tab.locator('main a.reference[href^="#equation-"]').first
+        link.focus()
+        box = tab.get_by_role("tooltip")
+        assert box.locator("mjx-container svg").count() == 1
+        tab.keyboard.press("Escape")
+        assert box.count() == 0
 
 
 def test_explorables_answer_the_keyboard(seen):

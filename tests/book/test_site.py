@@ -9,9 +9,10 @@ import home
 import pytest
 import reference
 from bs4 import BeautifulSoup
+from nbkit import code_cells, read
 from pdf import contents
 
-from .conftest import is_chapter
+from .conftest import ROOT, is_chapter
 
 pytestmark = pytest.mark.xdist_group("site")  # one process reads the pages
 BUILT_BY_SPHINX = {"genindex.html", "search.html"}
@@ -100,6 +101,31 @@ def test_buttons_lead_to_home_or_are_not_there(soups, site):
             assert not colab and not soups[site / f"{page}.html"].select(".dropdown-launch-buttons")
         elif place.startswith("https://github.com/"):
             assert f"{opened}/blob/{home.PAGES}/{plain}" in colab and place in links, page
+
+
+def test_references_and_numbers_say_what_they_are(soups, site):
+    """A term its meaning, a citation its paper, a number the cell that computed it."""
+    seen = {"term": 0, "citation": 0, "number": 0}
+    for page in filter(is_chapter, contents()):
+        soup = soups[site / f"{page}.html"]
+        for kind, place in (("term", "glossary.html#term-"), ("citation", "bibliography.html#")):
+            links = soup.select(f'main article a.internal[href*="{place}"]')
+            assert all(len(link.get("title", "")) > 20 for link in links), page
+            seen[kind] += len(links)
+        cells = {cell.id for cell in code_cells(read(ROOT / f"{page}.ipynb"))}
+        for number in soup.select(".pasted-text"):
+            assert number.parent["title"].removeprefix("computed by cell ") in cells, page
+            seen["number"] += 1
+    assert all(seen.values()), seen
+
+
+def test_the_status_page_counts_what_the_notebooks_hold(soups, site):
+    rows = soups[site / "book" / "status.html"].select("main table tbody tr")
+    chapters = [page for page in contents() if is_chapter(page)]
+    assert [row.a["href"] for row in rows] == [f"../{page}.html" for page in chapters]
+    for row, page in zip(rows, chapters, strict=True):
+        told = [cell.get_text() for cell in row.find_all("td")]
+        assert told[4] == str(len(code_cells(read(ROOT / f"{page}.ipynb")))), page
 
 
 def test_figures_say_how_they_are_checked(soups, site):
