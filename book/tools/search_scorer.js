@@ -1,5 +1,5 @@
 // How Sphinx's search ranks what it finds: a section whose heading is the query comes first.
-const Scorer = {
+var Scorer = {  // var: the script that reads it declares the name again
   score: ([, title, anchor, , score]) => {
     const asked = new URLSearchParams(location.search).get("q") ?? "";
     const heading = title.split(" > ").pop().toLowerCase().trim();

@@ -157,6 +157,7 @@ def test_looks(seen, theme):
 # What axe-core reads: not the inside of pictures that have a text of their own, and of code, whose
 # colours are those of one palette for high contrast, one block alone.
 BARRIERS = """async theme => {
+    document.getAnimations().forEach(one => one.finish());  // colours on their way to a theme
     const code = [...document.querySelectorAll("div.highlight")];
     const shown = theme === "light" ? {} :
         {runOnly: {type: "rule", values: ["color-contrast", "link-in-text-block"]}};
