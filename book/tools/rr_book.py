@@ -169,6 +169,8 @@ class Known(SphinxRole):
 
 def define(app: Sphinx, doctree: nodes.document, page: str) -> None:
     """A link to a term of the glossary says on hover what the term means; citations do already."""
+    if "book/glossary" not in app.env.found_docs:
+        return
     meanings = {
         name: item[-1].astext()
         for item in app.env.get_doctree("book/glossary").findall(nodes.definition_list_item)
