@@ -5,6 +5,7 @@
 #   PY          an environment of your own, used as it is: nothing is installed
 #   PIP_TORCH   options for pip when it installs torch, to choose another build than pip's default
 #   PYTHONS     interpreters for `make portable`, else those on PATH
+#   CONSTRAINTS which versions pip installs (constraints.txt); empty: the newest
 #   PORT        the port of `make serve`
 
 SHELL := /bin/bash
@@ -15,6 +16,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 PIP_TORCH ?=
 PORT ?= 8000
+CONSTRAINTS ?= constraints.txt
 VENV := .venv
 PY := $(VENV)/bin/python
 MADE := $(VENV)/.made-by-make
@@ -25,8 +27,8 @@ SITE := _build/site
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help book store test faults portable lint home colab new-rule serve site-zip publish clean \
-  distclean
+.PHONY: help book store test faults portable lint home colab new-rule serve site-zip publish pdf \
+  release newest links colab-versions clean distclean
 
 help:  ## list the targets
 	@printf 'make book    install once, execute every notebook (smoke tier), render the book\n'
@@ -40,6 +42,11 @@ help:  ## list the targets
 	@printf 'make new-rule NAME=damped   begin a residual rule of your own\n'
 	@printf 'make serve   show the built book on http://localhost:$(PORT)\n'
 	@printf 'make site-zip  the built book as one file that opens without a network\n'
+	@printf 'make pdf     the built book as one PDF, by Chromium\n'
+	@printf 'make release   site, PDF, wheel, sdist, records and checksums in _build/release/\n'
+	@printf 'make newest  `make book test` with the newest versions of everything (network)\n'
+	@printf 'make links   follow every link that leads out of the book (network)\n'
+	@printf 'make colab-versions   has Colab moved on from the versions tried here? (network)\n'
 	@printf 'make publish   push the built book to gh-pages of origin\n'
 	@printf 'make clean   remove _build/ (and `make distclean`: the virtual environment as well)\n'
 	@printf '\n  PIP_TORCH=...  options for pip when it installs torch;  PYTHON=...  which Python to use\n'
@@ -51,14 +58,14 @@ $(READY): constraints.txt pyproject.toml book/pyproject.toml
 	@test ! -e $(VENV) || test -e $(MADE) || { echo "make: $(VENV) exists and make did not make it," \
 	  "so nothing is installed there. Choose another VENV=..., or use it as it is: PY=$(VENV)/bin/python"; \
 	  exit 1; }
-	@echo "install: a new virtual environment in $(VENV)/ from constraints.txt (once, a few minutes)"
+	@echo "install: a new virtual environment in $(VENV)/ from $(or $(CONSTRAINTS),the package index's newest) (once, a few minutes)"
 	@rm -rf $(VENV)
 	@mkdir -p $(VENV) && touch $(MADE)
 	@$(PYTHON) -m venv $(VENV) || { echo "make: no venv module (on Debian: apt install python3-venv)"; exit 1; }
 	@echo "install: torch first, so that the build chosen here is the one that stays"
-	@$(VENV)/bin/python -m pip install -q $(PIP_TORCH) -c constraints.txt torch setuptools
+	@$(VENV)/bin/python -m pip install -q $(PIP_TORCH) $(CONSTRAINTS:%=-c %) torch setuptools
 	@echo "install: the package and what the book and its tests need"
-	@$(VENV)/bin/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[book,test,hub]' -e book
+	@$(VENV)/bin/python -m pip install -q $(CONSTRAINTS:%=-c %) --no-build-isolation -e '.[book,test,hub]' -e book
 	@touch $@
 	@echo "install: done"
 
@@ -105,6 +112,21 @@ site-zip: $(INSTALLED)
 
 publish: $(INSTALLED)
 	@$(PY) book/tools/publish.py push
+
+pdf: $(INSTALLED)
+	@$(PY) book/tools/pdf.py
+
+release: book  ## what a tag publishes
+	@$(PY) book/tools/release.py
+
+newest:  ## in an environment of its own, with what the index has today
+	@$(MAKE) VENV=_build/newest CONSTRAINTS= book test
+
+links: $(INSTALLED)
+	@$(PY) book/tools/links.py
+
+colab-versions: $(INSTALLED)
+	@$(PY) book/tools/colab.py versions
 
 clean:
 	rm -rf _build

@@ -8,15 +8,19 @@ that pip replaced nothing; build and move every lab under Colab's ipywidgets and
 project's; run the first cells of two notebooks in Colab's kernel. Not seen: Colab itself, its
 front end, its other packages, its CUDA build of torch, a GPU.
 
+    python book/tools/colab.py versions     # `make colab-versions`: has Colab moved on?
+
 PIP_TORCH holds options for pip when it installs torch, as for `make`. PYTHON names a Python 3.13.
 """
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from pathlib import Path
 
 import bootstrap
@@ -33,6 +37,8 @@ VERSIONS = {
     "ipykernel": "6.17.1",
     "ipywidgets": "7.7.1",
 }
+# what Colab's runtime has, in the form of `pip freeze`
+LIST = "https://raw.githubusercontent.com/googlecolab/backend-info/main/pip-freeze.txt"
 CHAPTERS = ("02", "17")
 CELLS = 6  # the bootstrap cell, parameters, what is derived from them, and three more
 FOLDER = BUILD / "colab"
@@ -117,7 +123,31 @@ def first_cells(content: Path) -> None:
         print(f"colab: {path.stem}: its first {CELLS} code cells ran", flush=True)
 
 
+def listed(text: str) -> dict[str, str]:
+    """Name and version of each package in a list of `pip freeze`, without a build's suffix."""
+    pinned = re.findall(r"^([\w.-]+)==([^\s+;]+)", text, re.M)
+    built = re.findall(r"^([\w.-]+) @ \S+/[\w.]+-(\d[\w.]*?)(?:%2B[\w.]+)?-\S+\.whl", text, re.M)
+    return {name.lower().replace("_", "-"): version for name, version in pinned + built}
+
+
+def moved() -> int:
+    """Whether Colab has other versions now than those that are tried here; needs the network."""
+    try:
+        with urllib.request.urlopen(LIST, timeout=60) as answer:
+            now = listed(answer.read().decode())
+    except OSError as error:
+        print(f"colab: this needs the network: {LIST} does not answer ({error})")
+        return 1
+    other = {name: now.get(name) for name, ours in VERSIONS.items() if now.get(name) != ours}
+    for name, theirs in other.items():
+        print(f"colab: {name} is {theirs or 'gone'} on Colab, {VERSIONS[name]} in colab.py")
+    print(f"colab: {len(VERSIONS) - len(other)} of {len(VERSIONS)} versions are Colab's own")
+    return 1 if other else 0
+
+
 def main() -> int:
+    if sys.argv[1:] == ["versions"]:
+        return moved()
     make()
     with tempfile.TemporaryDirectory() as content:  # outside this checkout, as on Colab
         replaced = first_cell(Path(content))

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import papermill
+import psutil
 from dependencies import key
 from nbkit import BUILD, EXECUTED, code_cells, environment, read, sources
 from papermill.engines import NBClientEngine, papermill_engines
@@ -30,6 +31,7 @@ class ProgressEngine(NBClientEngine):
 
     label = ""
     started = 0.0
+    peak = 0.0  # MiB, the most that a process of the kernel has held
 
     @classmethod
     def execute_managed_notebook(cls, nb_man, kernel_name, **kwargs):
@@ -41,6 +43,7 @@ class ProgressEngine(NBClientEngine):
             finish(cell, *args, **more)
             if cell.cell_type != "code":
                 return
+            cls.peak = max(cls.peak, held())
             done += 1
             now = time.monotonic()
             line = f"{cls.label}  cell {done}/{total}  {now - cls.started:.0f} s"
@@ -52,6 +55,18 @@ class ProgressEngine(NBClientEngine):
 
         nb_man.cell_complete = cell_complete
         return super().execute_managed_notebook(nb_man, kernel_name, **kwargs)
+
+
+def held() -> float:
+    """The most memory that a process below this one has held, in MiB; 0 where /proc is absent."""
+    peaks = [0]
+    for child in psutil.Process().children(recursive=True):
+        try:
+            status = Path(f"/proc/{child.pid}/status").read_text()
+        except OSError:
+            continue
+        peaks += map(int, re.findall(r"VmHWM:\s*(\d+) kB", status))
+    return max(peaks) / 1024
 
 
 papermill_engines.register("progress", ProgressEngine)
@@ -90,6 +105,7 @@ def run(path: Path, label: str) -> float | None:
     work.parent.mkdir(parents=True, exist_ok=True)
     wanted = key(read(path))  # before it runs: an edit meanwhile must not pass for executed
     ProgressEngine.label, ProgressEngine.started = label, time.monotonic()
+    ProgressEngine.peak = 0.0
     try:
         papermill.execute_notebook(
             str(path),
@@ -111,7 +127,8 @@ def run(path: Path, label: str) -> float | None:
         return None
     seconds = time.monotonic() - ProgressEngine.started
     EXECUTED.mkdir(parents=True, exist_ok=True)
-    record = {"key": wanted, "seconds": round(seconds, 1)}
+    record = {"key": wanted, "seconds": round(seconds, 1),
+              "peak_mib": round(ProgressEngine.peak)}  # fmt: skip
     work.replace(EXECUTED / path.name)
     (EXECUTED / f"{path.stem}.json").write_text(json.dumps(record) + "\n")
     return seconds

@@ -93,6 +93,11 @@ def version(root: Path = ROOT) -> str | None:
     return release() if release() in tags else _git(root, "rev-parse", "HEAD")
 
 
+def committed(root: Path = ROOT) -> str | None:
+    """When HEAD was committed, in seconds since 1970; None without git."""
+    return _git(root, "log", "-1", "--format=%ct")
+
+
 def remarks(root: Path = ROOT) -> list[str]:
     """What the author of a page should know about its address, a line each."""
     said, own, here = [], setting(root), origin(root)

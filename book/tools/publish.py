@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import home
@@ -20,6 +21,7 @@ from nbkit import BUILD, ROOT
 
 SITE = BUILD / "site"
 NAME = "review-residuals-site"
+ZIP = BUILD / f"{NAME}.zip"
 LOADED = "script[src], link[rel~=stylesheet], link[rel~=icon], img[src], iframe[src], source[src]"
 
 
@@ -35,13 +37,20 @@ def outside(site: Path) -> list[str]:
     return found
 
 
-def zipped(site: Path, out: Path) -> None:
-    """Pack the site below one folder; equal sites make equal bytes."""
+def packed(files: Iterable[tuple[str, bytes]], out: Path) -> None:
+    """Pack named contents; equal contents make equal bytes."""
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as pack:
-        for path in sorted(path for path in site.rglob("*") if path.is_file()):
-            entry = zipfile.ZipInfo(f"{NAME}/{path.relative_to(site).as_posix()}")
+        for name, content in files:
+            entry = zipfile.ZipInfo(name)
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-            pack.writestr(entry, path.read_bytes())
+            pack.writestr(entry, content)
+
+
+def zipped(site: Path, out: Path) -> None:
+    """Pack the site below one folder."""
+    files = sorted(path for path in site.rglob("*") if path.is_file())
+    packed(((f"{NAME}/{path.relative_to(site).as_posix()}", path.read_bytes()) for path in files),
+           out)  # fmt: skip
 
 
 def push(site: Path, root: Path = ROOT) -> str:
@@ -79,11 +88,11 @@ def push(site: Path, root: Path = ROOT) -> str:
     return commit
 
 
-def main() -> int:
+def main(words: list[str]) -> int:
     if not (SITE / "index.html").exists():
         print("publish: nothing built yet; run `make book` first")
         return 1
-    if sys.argv[1:] == ["push"]:
+    if words == ["push"]:
         print(f"publish: {home.PAGES} of origin is {push(SITE)}")
         return 0
     if found := outside(SITE):
@@ -93,11 +102,10 @@ def main() -> int:
             "book` brings the page's own"
         )
         return 1
-    out = BUILD / f"{NAME}.zip"
-    zipped(SITE, out)
-    print(f"publish: {out} ({out.stat().st_size / 2**20:.0f} MiB)")
+    zipped(SITE, ZIP)
+    print(f"publish: {ZIP} ({ZIP.stat().st_size / 2**20:.0f} MiB)")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -25,6 +25,7 @@ import drawings
 import folding
 import home
 import reference
+import status
 import yaml
 from nbkit import BUILD, NOTEBOOKS, ROOT, environment, graft, read, sources, tags, write
 from vendor import fetch
@@ -46,7 +47,7 @@ def stage(folder: Path, executed: Path | None, picks: list[str]) -> None:
             target = folder / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
-    place = home.address()
+    place, shown = home.address(), {}
     for path in sources(*picks):
         notebook = read(path)
         if executed is not None:
@@ -61,8 +62,10 @@ def stage(folder: Path, executed: Path | None, picks: list[str]) -> None:
                 if "bootstrap" in tags(cell):
                     cell.source = bootstrap.source(place, home.version())
         write(plain.convert(notebook, path.stem), folder / home.PLAIN / path.name)
+        shown[path.stem] = notebook
         folding.fold(notebook)
         write(notebook, folder / "notebooks" / path.name)
+    (folder / "book" / "status.md").write_text(status.page(shown, executed), encoding="utf-8")
     listed = (ROOT / "book" / "_toc.yml").read_text(encoding="utf-8")
     reference.write_pages(folder / "book" / "api", re.findall(r"file: book/api/(\S+)", listed))
     toc = yaml.safe_load(listed)
@@ -91,8 +94,8 @@ def fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def build(folder: Path, out: Path, strict: bool) -> tuple[bool, list[str]]:
-    """Run Jupyter Book; whether it succeeded, and its warnings."""
+def build(folder: Path, out: Path, strict: bool, builder: str = "html") -> tuple[bool, list[str]]:
+    """Run Jupyter Book with a builder of Sphinx; whether it succeeded, and its warnings."""
     shutil.rmtree(out, ignore_errors=True)
     command = [
         str(Path(sys.executable).parent / "jupyter-book"),
@@ -105,6 +108,7 @@ def build(folder: Path, out: Path, strict: bool) -> tuple[bool, list[str]]:
         str(out),
         "-n",
         "--keep-going",
+        *(["--builder", "custom", "--custom-builder", builder] if builder != "html" else []),
         *(["-W"] if strict else []),
         str(folder),
     ]

@@ -1,14 +1,17 @@
 """The book's Sphinx extension: the home address, the plain edition's buttons, offline scripts,
-quoted and computed figures, buttons that set an explorable, figures in the page's colours, check
-badges."""
+quoted and computed figures, where a number is from, what a term means, buttons that set an
+explorable, figures in the page's colours, check badges, names for screen readers."""
 
 import html
+import json
 import re
+from functools import cache
 from pathlib import Path
 from urllib.parse import urlencode
 
 import home
 from docutils import nodes
+from myst_nb.ext.glue.roles import PasteTextRole
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
@@ -18,6 +21,18 @@ from rr import RRError
 from rrbook.markdown import preset, typeset
 
 EXTRA = "_extra"  # render.py puts the page's own scripts there, where npm could fetch them
+
+# what the theme and its extensions leave without a right name for screen readers
+NAMED = [
+    (re.compile(r'<summary aria-label="Toggle hidden content">'), "<summary>"),
+    (re.compile(r'<summary>(?=<span class="toctree-toggle")'),
+     '<summary aria-label="Show the pages below">'),
+    (re.compile(r'(<button class="btn search-button-field[^>]*?)\s*aria-label="Search"'), r"\1"),
+    (re.compile(r'<i class="(theme-switch[^"]*)"([^>]*?) title="[^"]*"'),
+     r'<i aria-hidden="true" class="\1"\2'),
+    (re.compile(r' role="(?:list" class="citation-list|doc-biblioentry)"'),
+     lambda match: ' class="citation-list"' if "citation" in match[0] else ""),
+]  # fmt: skip
 
 CHECKS = {
     "exact": "checked: exact",
@@ -30,6 +45,8 @@ CHECKS = {
 def configure(app: Sphinx, config: Config) -> None:
     """Derive what depends on the project's home and on the scripts at hand."""
     options, place = config.html_theme_options, home.address() or ""
+    # not below html_static_path: Jupyter Book loads every script there on every page
+    config.html_search_scorer = str(Path(__file__).with_name("search_scorer.js"))
     commit = (home.version() or "")[:10]
     at = f", commit {commit}" if commit and commit != home.release() else ""
     options["extra_footer"] = f"<p>Review Residuals {home.release()}{at}</p>"
@@ -38,6 +55,7 @@ def configure(app: Sphinx, config: Config) -> None:
         options["repository_branch"] = home.version() or "main"
         # here and not in _config.yml: Jupyter Book refuses the button where it knows no address
         options["use_repository_button"] = True
+        options["use_edit_page_button"] = options["use_issues_button"] = True
     if not place.startswith("https://github.com/"):
         options.pop("launch_buttons", None)  # Colab opens notebooks of GitHub alone
     vendor = Path(app.srcdir) / EXTRA / "vendor"
@@ -65,6 +83,8 @@ def plain_edition(
         for button in group.get("buttons", []):
             if button.get("label") == "download-source-button":
                 button["url"] = context["pathto"](path, 1)
+            elif "/edit/" in button.get("url", ""):  # an edit begins on a branch, not on a commit
+                button["url"] = re.sub(r"/edit/[^/]+/", "/edit/main/", button["url"])
             elif button.get("text") == "Colab" and (address := home.address()):
                 place = address.removeprefix("https://github.com/")
                 colab = app.config.html_theme_options["launch_buttons"]["colab_url"]
@@ -106,6 +126,33 @@ class Quoted(SphinxRole):
         return [quoted, nodes.Text(" "), *found], messages
 
 
+@cache
+def origins(notebook: Path) -> dict[str, str]:
+    """The cell that glued each name of a notebook, by its id."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return {
+        output["metadata"]["scrapbook"]["name"]: cell["id"]
+        for cell in cells
+        for output in cell.get("outputs", ())
+        if "scrapbook" in output.get("metadata", {})
+    }
+
+
+class Glued(PasteTextRole):
+    """``{glue:text}`name:.2f` ``, with the cell that computed the number as a hint."""
+
+    def run(self):
+        found, messages = super().run()
+        env = self.document.settings.env
+        cells = origins(Path(env.doc2path(env.docname)))
+        cell = cells.get(self.text.partition(":")[0])
+        if not cell:
+            return found, messages
+        return [
+            nodes.abbreviation("", "", *found, explanation=f"computed by cell {cell}")
+        ], messages
+
+
 class Known(SphinxRole):
     """``{known}`mini_arms: review - constant` ``: a number computed from records, see known.py."""
 
@@ -118,7 +165,24 @@ class Known(SphinxRole):
             problem = self.inliner.reporter.error(str(error), line=self.lineno)
             return [self.inliner.problematic(self.rawtext, self.rawtext, problem)], [problem]
         self.env.note_reread()  # the records may have changed though the page has not
-        return [nodes.inline(self.rawtext, words, classes=["rr-known"])], []
+        shown = nodes.inline(self.rawtext, words, classes=["rr-known"])
+        return [nodes.abbreviation("", "", shown, explanation=f"from records: {self.text}")], []
+
+
+def define(app: Sphinx, doctree: nodes.document, page: str) -> None:
+    """A link to a term of the glossary says on hover what the term means; citations do already."""
+    if "book/glossary" not in app.env.found_docs:
+        return
+    meanings = {
+        name: item[-1].astext()
+        for item in app.env.get_doctree("book/glossary").findall(nodes.definition_list_item)
+        for term in item.findall(nodes.term)
+        for name in term["ids"]
+    }
+    for link in doctree.findall(nodes.reference):
+        _, _, name = link.get("refuri", "").rpartition("glossary.html#")
+        if name in meanings:
+            link["reftitle"] = meanings[name]
 
 
 class Preset(SphinxRole):
@@ -190,7 +254,23 @@ def badge(app: Sphinx, doctree: nodes.document) -> None:
             cell += nodes.paragraph("", "", link, classes=["rr-check", f"rr-check-{kind}"])
 
 
+def name_controls(app: Sphinx, error: Exception | None) -> None:
+    """Give the pages' controls the names that NAMED says."""
+    if error is not None or app.builder.name != "html":
+        return
+    for path in Path(app.outdir).rglob("*.html"):
+        text = path.read_text(encoding="utf-8")
+        for pattern, put in NAMED:
+            text = pattern.sub(put, text)
+        path.write_text(text, encoding="utf-8")
+
+
 def setup(app: Sphinx) -> dict:
+    app.connect("build-finished", name_controls)
+    app.connect("doctree-resolved", define)
+    # myst_nb has made its domain by then
+    app.connect("config-inited", lambda app, config: app.add_role_to_domain(
+        "glue", "text", Glued(), override=True))  # fmt: skip
     app.connect("config-inited", configure)
     app.connect("config-inited", without_thebe)
     # before Sphinx collects the images that are files

@@ -1,4 +1,5 @@
-"""Fetch the page's own copies of MathJax and the widget manager, with npm, into _build/vendor/.
+"""Fetch the page's own copies of MathJax and the widget manager, with npm, into _build/vendor/, and
+what the tests read the page with into _build/vendor-tests/.
 
 A page built with them asks nobody for anything. The packages are pinned by version and by the
 hash of their content; npm's own configuration says where they come from. Without npm the page
@@ -15,6 +16,7 @@ from pathlib import Path
 from nbkit import BUILD, ROOT
 
 VENDOR = BUILD / "vendor"
+VENDOR_TESTS = BUILD / "vendor-tests"
 SHIMS = ROOT / "book" / "tools" / "widget_shims.js"
 
 # where the widget manager looks for its fonts: beside the module whose style sheet came last, which
@@ -50,46 +52,62 @@ PACKAGES = {
         },
     ),
 }
-NAMES = sorted(
-    name for _, _, files in PACKAGES.values() for names in files.values() for name in names
-)
+# of the tests alone: no page holds it
+TESTS = {
+    "axe-core@4.14.1": (
+        "sha512-FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ==",
+        "MPL-2.0",
+        {"axe.min.js": ("axe.min.js",)},
+    ),
+}
+Packages = dict[str, tuple[str, str, dict[str, tuple[str, ...]]]]
 
 
-def _complete() -> bool:
-    return all((VENDOR / name).exists() for name in [*NAMES, "NOTICE.txt"])
+def _complete(packages: Packages, folder: Path) -> bool:
+    return all(
+        (folder / name).exists()
+        for _, _, files in packages.values() for names in files.values() for name in names
+    )  # fmt: skip
 
 
 def fetch() -> Path | None:
     """The folder with the page's own scripts; None, and why, where npm cannot give them."""
-    if not _complete():
-        npm = shutil.which("npm")
-        if npm is None:
-            print("vendor: no npm here, so mathematics and widgets load from public addresses")
-            return None
-        with tempfile.TemporaryDirectory() as folder:
-            asked = subprocess.run(
-                [npm, "pack", "--json", "--ignore-scripts", *PACKAGES],
-                cwd=folder,
-                capture_output=True,
-                text=True,
-            )
-            if asked.returncode:
-                why = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
-                print(f"vendor: npm could not fetch ({why});")
-                print("vendor: so mathematics and widgets load from public addresses")
-                return None
-            shutil.rmtree(VENDOR, ignore_errors=True)
-            VENDOR.mkdir(parents=True)
-            for entry in json.loads(asked.stdout):
-                _unpack(entry, Path(folder))
-        shutil.copy(ROOT / "NOTICE", VENDOR / "NOTICE.txt")
+    if why := _fetched(PACKAGES, VENDOR):
+        print(f"vendor: {why}, so mathematics and widgets load from public addresses")
+        return None
+    shutil.copy(ROOT / "NOTICE", VENDOR / "NOTICE.txt")
     shutil.copy(SHIMS, VENDOR / "widget-shims.js")
     return VENDOR
 
 
-def _unpack(entry: dict, folder: Path) -> None:
+def axe() -> Path | None:
+    """The script of axe-core, which looks for barriers on a page; None where npm cannot give it."""
+    return None if _fetched(TESTS, VENDOR_TESTS) else VENDOR_TESTS / "axe.min.js"
+
+
+def _fetched(packages: Packages, out: Path) -> str:
+    """Fetch packages into a folder, unless they are there; why they could not be, or ""."""
+    if _complete(packages, out):
+        return ""
+    npm = shutil.which("npm")
+    if npm is None:
+        return "no npm here"
+    with tempfile.TemporaryDirectory() as folder:
+        command = [npm, "pack", "--json", "--ignore-scripts", *packages]
+        asked = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        if asked.returncode:
+            why = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
+            return f"npm could not fetch ({why})"
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True)
+        for entry in json.loads(asked.stdout):
+            _unpack(entry, packages, Path(folder), out)
+    return ""
+
+
+def _unpack(entry: dict, packages: Packages, folder: Path, out: Path) -> None:
     name = f"{entry['name']}@{entry['version']}"
-    integrity, _, files = PACKAGES[name]
+    integrity, _, files = packages[name]
     if entry["integrity"] != integrity:
         raise SystemExit(f"vendor: {name} is not what it was pinned to: {entry['integrity']}")
     with tarfile.open(folder / entry["filename"].replace("@", "").replace("/", "-")) as tar:
@@ -98,8 +116,8 @@ def _unpack(entry: dict, folder: Path) -> None:
             assert packed is not None  # a file, as the hash of the content has shown
             content = packed.read()
             for name in names:
-                (VENDOR / name).parent.mkdir(parents=True, exist_ok=True)
-                (VENDOR / name).write_bytes(content)
+                (out / name).parent.mkdir(parents=True, exist_ok=True)
+                (out / name).write_bytes(content)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ VERBS = {
     "plan": "estimate which runs a GPU, hours or dollars pay for; without options of a run, the "
     "study's own 42 runs",
     "sample": "generate text with a trained run",
+    "eval": "score a trained run on tasks of lm-evaluation-harness",
+    "report": "the report of a run, or of a folder of runs, as a notebook and as one HTML page",
     "records": "move finished runs into a campaign's tables of records, or out of them",
     "verify": "run a record again, and say how far this machine agrees",
     "table": "compare the rules in a folder of runs, or the arms in anybody's logs",

@@ -21,7 +21,7 @@ def add_text(parser, usual: str, default: str | None = None, **more) -> None:
         "--corpus",
         default=default,
         **more,
-        help=f"fables, tinystories, file:PATH, or a dataset of the Hugging Face hub "
+        help=f"fables, tinystories, fineweb-edu, file:PATH, or a dataset of the Hugging Face hub "
         f"(default: {usual})",
     )
     parser.add_argument(

@@ -95,8 +95,8 @@ def open_corpus(
 ) -> Tokens:
     """The tokens of a corpus: tokenised once, then memory-mapped from the cache.
 
-    corpus: `fables`, `tinystories`, `file:PATH` (a text, .xz, .gz, Parquet or JSONL file, or a
-        folder with train* and valid*), `org/name[@revision]` (the hub's train split).
+    corpus: `fables`, `tinystories`, `fineweb-edu`, `file:PATH` (a text, .xz, .gz, Parquet or JSONL
+        file, or a folder with train* and valid*), `org/name[@revision]` (the hub's train split).
     tokenizer: `gpt2`, a folder with vocab.json and merges.txt, `bpe:N`; None: `default_tokenizer`.
     split: what is held out of a corpus that has no held-out part: "documents", the fewest last
         documents that make up 3 % of the text's bytes (`documents.hold_out`), or "tokens", all

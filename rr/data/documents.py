@@ -31,6 +31,10 @@ HELD_OUT = 0.03  # share of a corpus that comes without a held-out part
 TINYSTORIES = "roneneldan/TinyStories"
 TINYSTORIES_REVISION = "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64"
 TINYSTORIES_STORIES = 400_000  # as many as the study read
+# the first file of the sample of ten billion tokens: enough for the rungs up to 60M, 2 GB
+FINEWEB_EDU = "HuggingFaceFW/fineweb-edu"
+FINEWEB_EDU_REVISION = "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9"
+FINEWEB_EDU_FILE = "sample/10BT/000_00000.parquet"
 WORKS_OFFLINE = "fables and file:PATH work without a network"
 _KINDS = "a text, .xz, .gz, .parquet or .jsonl file, or a folder with train* and valid* files"
 _SUFFIXES = (".txt", ".xz", ".gz", ".jsonl", ".parquet")
@@ -54,7 +58,9 @@ class Source:
 
 
 def source(corpus: str, cache: str | Path | None = None) -> Source:
-    """The source of `fables`, `tinystories`, `file:PATH` or `org/name[@revision]`; reads nothing.
+    """The source of `fables`, `tinystories`, `fineweb-edu`, `file:PATH` or `org/name[@revision]`.
+
+    Nothing is read.
 
     (The bytes of a file are hashed for its identity, once: `rr.data.cache.cached_digest`.)
     """
@@ -62,6 +68,8 @@ def source(corpus: str, cache: str | Path | None = None) -> Source:
         return Source("fables", fables.IDENTITY, fables.train, fables.valid)
     if corpus == "tinystories":
         return _hub(TINYSTORIES, TINYSTORIES_REVISION, TINYSTORIES_STORIES, name="tinystories")
+    if corpus == "fineweb-edu":
+        return _hub(FINEWEB_EDU, FINEWEB_EDU_REVISION, None, name=corpus, file=FINEWEB_EDU_FILE)
     kind, colon, path = corpus.partition(":")
     if kind == "file" and colon:
         if not path:
@@ -75,14 +83,15 @@ def source(corpus: str, cache: str | Path | None = None) -> Source:
     name, _, revision = corpus.partition("@")
     if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
         return _hub(name, revision or "main", None, name=name)
-    known = ["fables", "tinystories", "file:PATH", "org/name[@revision]"]
+    known = ["fables", "tinystories", "fineweb-edu", "file:PATH", "org/name[@revision]"]
     raise RRError(f"unknown corpus {corpus!r}: {nearest(corpus, known)}")
 
 
 def hub_dataset(corpus: str) -> str | None:
     """The data set of the hub that a corpus is, `org/name`; None for fables and files."""
-    if corpus == "tinystories":
-        return TINYSTORIES
+    named = {"tinystories": TINYSTORIES, "fineweb-edu": FINEWEB_EDU}
+    if corpus in named:
+        return named[corpus]
     name, local = corpus.partition("@")[0], corpus.startswith("file:")
     return name if "/" in name and not local else None
 
@@ -262,13 +271,17 @@ def _parts(row: str) -> Iterator[str]:
 # ---- the hub
 
 
-def _hub(repository: str, revision: str, limit: int | None, name: str) -> Source:
-    identity = f"hub {repository}@{revision}" + (f"[:{limit}]" if limit else "")
-    return Source(name, identity, partial(_read_hub, repository, revision, limit))
+def _hub(
+    repository: str, revision: str, limit: int | None, name: str, file: str | None = None
+) -> Source:
+    """A data set of the hub: its train split, or the one `file` of it, up to row `limit`."""
+    identity = f"hub {repository}@{revision}" + (f"/{file}" if file else "")
+    identity += f"[:{limit}]" if limit else ""
+    return Source(name, identity, partial(_read_hub, repository, revision, limit, file))
 
 
-def _read_hub(repository: str, revision: str, limit: int | None) -> Iterator[str]:
-    rows = hub_rows(repository, revision, limit)
+def _read_hub(repository: str, revision: str, limit: int | None, file: str | None) -> Iterator[str]:
+    rows = _hub_rows(repository, revision, limit, file)
     if "text" not in rows.column_names:
         raise RRError(f"{repository} has no 'text' column, but {', '.join(rows.column_names)}")
     for batch in rows.select_columns(["text"]).iter(batch_size=1024):
@@ -280,7 +293,7 @@ def _read_hub(repository: str, revision: str, limit: int | None) -> Iterator[str
 
 
 @cache
-def hub_rows(repository: str, revision: str, limit: int | None):
+def _hub_rows(repository: str, revision: str, limit: int | None, file: str | None):
     """The hub's train split, downloaded once; a corpus is read several times."""
     try:
         import datasets
@@ -292,7 +305,7 @@ def hub_rows(repository: str, revision: str, limit: int | None):
     require_hub(f"the corpus {repository}", WORKS_OFFLINE)
     split = f"train[:{limit}]" if limit else "train"
     try:
-        return datasets.load_dataset(repository, revision=revision, split=split)
+        return datasets.load_dataset(repository, revision=revision, split=split, data_files=file)
     except Exception as error:  # the library raises many kinds, for a name as for a network
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise RRError(

@@ -11,20 +11,11 @@ import threading
 from pathlib import Path
 
 import pytest
-import yaml
 from drawings import FLAGS, chromium
 
 from tests.conftest import ROOT
 
 SITE = ROOT / "_build" / "test-site"
-
-
-def toc() -> list[str]:
-    """The book's pages in order, as paths without suffix."""
-    book = yaml.safe_load((ROOT / "book" / "_toc.yml").read_text(encoding="utf-8"))
-    pages = [page for part in book["parts"] for page in part["chapters"]]
-    files = [one["file"] for page in pages for one in (page, *page.get("sections", ()))]
-    return [book["root"], *files]
 
 
 def is_chapter(page: str) -> bool:

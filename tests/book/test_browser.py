@@ -4,8 +4,10 @@ import re
 
 import pytest
 from nbkit import is_report, read
+from pdf import contents
+from vendor import axe
 
-from .conftest import ROOT, SITE, is_chapter, toc
+from .conftest import ROOT, SITE, is_chapter
 
 pytestmark = pytest.mark.browser
 SCREENS = ROOT / "_build" / "screens"
@@ -19,7 +21,7 @@ ALL_WIDGETS = """() => [...document.querySelectorAll('main .cell_output')]
     .filter(cell => cell.querySelector("script[type*='widget-view']"))
     .every(cell => cell.querySelector('.jupyter-widgets'))"""
 SIZES = {"phone": (390, 844), "": (1280, 900)}
-PAGES = [pytest.param(page, marks=pytest.mark.xdist_group(page)) for page in toc()]
+PAGES = [pytest.param(page, marks=pytest.mark.xdist_group(page)) for page in contents()]
 
 
 class Visit:
@@ -166,6 +168,67 @@ def test_leaves_screenshots(seen, theme):
         path = SCREENS / f"{'-'.join(filter(None, [name, size, theme]))}.jpg"
         seen.tab.screenshot(path=path, full_page=True)
         assert path.stat().st_size
+
+
+# What axe-core reads: not the inside of pictures that have a text of their own, and of code, whose
+# colours are those of one palette for high contrast, one block alone.
+BARRIERS = """async theme => {
+    document.getAnimations().forEach(one => one.finish());  // colours on their way to a theme
+    const code = [...document.querySelectorAll("div.highlight")];
+    const shown = theme === "light" ? {} :
+        {runOnly: {type: "rule", values: ["color-contrast", "link-in-text-block"]}};
+    const found = await axe.run({
+        exclude: [["mjx-container"], ["svg.rr-figure > *"], ["svg.rr-picture > *"],
+                  ...code.slice(1).map(node => [node])],
+    }, {resultTypes: ["violations"], ...shown});
+    return found.violations.filter(one => ["serious", "critical"].includes(one.impact)).map(one =>
+        one.id + ": " + one.nodes.length + ", first " + one.nodes[0].html.slice(0, 160));
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_serious_barrier(seen, theme):
+    """By axe-core; in the dark only what depends on colours."""
+    script = axe()
+    if script is None:
+        pytest.skip("npm could not give axe-core")
+    seen.tab.emulate_media(color_scheme=theme)
+    seen.tab.wait_for_function("t => document.documentElement.dataset.theme === t", arg=theme)
+    seen.tab.set_viewport_size({"width": 1280, "height": 900})
+    seen.tab.evaluate("code => { window.axe ?? (0, eval)(code) }", script.read_text())
+    assert not (found := seen.tab.evaluate(BARRIERS, theme)), "\n".join(found)
+
+
+@pytest.mark.parametrize(("query", "title", "anchor"), [
+    ("Why addition", "Why addition", "01_residual_stream.html#why-addition"),
+    ("one half, exactly", "One half, exactly", "02_gate_equation.html#one-half-exactly"),
+    ("entropy floor", "Glossary", "book/glossary.html#term-entropy-floor"),
+])  # fmt: skip
+def test_search_finds_a_section_by_its_heading_and_a_term_at_its_home(
+    browser, server, query, title, anchor
+):
+    with browser.new_context() as context:
+        tab = context.new_page()
+        tab.goto(f"{server}/search.html?q={query}")
+        first = tab.locator("#search-results li a").first
+        first.wait_for(timeout=PATIENCE)
+        tab.wait_for_function(
+            "() => /found/.test(document.querySelector('#search-results').innerText)"
+        )
+        assert first.inner_text().endswith(title) and anchor in first.get_attribute("href")
+
+
+def test_a_reference_to_an_equation_shows_it(browser, server):
+    with browser.new_context() as context:
+        tab = context.new_page()
+        tab.goto(f"{server}/notebooks/01_residual_stream.html")
+        tab.evaluate("() => window.MathJax?.startup?.promise")
+        link = tab.locator('main a.reference[href^="#equation-"]').first
+        link.focus()
+        box = tab.get_by_role("tooltip")
+        assert box.locator("mjx-container svg").count() == 1
+        tab.keyboard.press("Escape")
+        assert box.count() == 0
 
 
 def test_explorables_answer_the_keyboard(seen):

@@ -9,8 +9,10 @@ import home
 import pytest
 import reference
 from bs4 import BeautifulSoup
+from nbkit import code_cells, read
+from pdf import contents
 
-from .conftest import is_chapter, toc
+from .conftest import ROOT, is_chapter
 
 pytestmark = pytest.mark.xdist_group("site")  # one process reads the pages
 BUILT_BY_SPHINX = {"genindex.html", "search.html"}
@@ -25,14 +27,14 @@ def soups(site: Path) -> dict[Path, BeautifulSoup]:
 
 
 def test_every_page_of_the_book_is_there(site):
-    missing = [page for page in toc() if not (site / f"{page}.html").exists()]
+    missing = [page for page in contents() if not (site / f"{page}.html").exists()]
     assert not missing
     assert (site / "index.html").exists()
 
 
 def test_chapters_have_the_numbers_of_their_files(site, soups):
     """On the page and in the sidebar, and the book goes through them in order."""
-    chapters = [page.removeprefix("notebooks/") for page in toc() if is_chapter(page)]
+    chapters = [page.removeprefix("notebooks/") for page in contents() if is_chapter(page)]
     assert chapters == sorted(chapters)
     for chapter in chapters:
         soup = soups[site / "notebooks" / f"{chapter}.html"]
@@ -90,7 +92,7 @@ def test_buttons_lead_to_home_or_are_not_there(soups, site):
     place = home.address()
     opened = f"https://colab.research.google.com/{(place or '').removeprefix('https://')}"
     opened = opened.replace(".com/github.com/", ".com/github/")
-    for page in filter(is_chapter, toc()):
+    for page in filter(is_chapter, contents()):
         links = {link["href"] for link in soups[site / f"{page}.html"].find_all("a", href=True)}
         colab = {link for link in links if "colab.research.google.com/" in link}
         plain = f"colab/{page.removeprefix('notebooks/')}.ipynb"
@@ -101,8 +103,33 @@ def test_buttons_lead_to_home_or_are_not_there(soups, site):
             assert f"{opened}/blob/{home.PAGES}/{plain}" in colab and place in links, page
 
 
+def test_references_and_numbers_say_what_they_are(soups, site):
+    """A term its meaning, a citation its paper, a number the cell that computed it."""
+    seen = {"term": 0, "citation": 0, "number": 0}
+    for page in filter(is_chapter, contents()):
+        soup = soups[site / f"{page}.html"]
+        for kind, place in (("term", "glossary.html#term-"), ("citation", "bibliography.html#")):
+            links = soup.select(f'main article a.internal[href*="{place}"]')
+            assert all(len(link.get("title", "")) > 4 for link in links), page
+            seen[kind] += len(links)
+        cells = {cell.id for cell in code_cells(read(ROOT / f"{page}.ipynb"))}
+        for number in soup.select(".pasted-text"):
+            assert number.parent["title"].removeprefix("computed by cell ") in cells, page
+            seen["number"] += 1
+    assert all(seen.values()), seen
+
+
+def test_the_status_page_counts_what_the_notebooks_hold(soups, site):
+    rows = soups[site / "book" / "status.html"].select("main table tbody tr")
+    chapters = [page for page in contents() if is_chapter(page)]
+    assert [row.a["href"] for row in rows] == [f"../{page}.html" for page in chapters]
+    for row, page in zip(rows, chapters, strict=True):
+        told = [cell.get_text() for cell in row.find_all("td")]
+        assert told[4] == str(len(code_cells(read(ROOT / f"{page}.ipynb")))), page
+
+
 def test_figures_say_how_they_are_checked(soups, site):
-    for page in filter(is_chapter, toc()):
+    for page in filter(is_chapter, contents()):
         soup = soups[site / f"{page}.html"]
         for cell in soup.select("div.cell"):
             kinds = [c for c in cell["class"] if c.startswith("tag_check-")]

@@ -5,8 +5,11 @@ import subprocess
 import zipfile
 from pathlib import Path
 
+import colab
 import publish
+import pyarrow.parquet as parquet
 import pytest
+import release
 import yaml
 from nbkit import ROOT
 
@@ -78,11 +81,62 @@ def test_publishing_makes_the_site_the_only_commit_of_its_branch(site, tmp_path)
     assert not git(root, "status", "--porcelain") and git(root, "ls-files") == ".gitignore"
 
 
-def test_the_workflow_calls_nothing_but_targets_of_make():
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "book.yml").read_text())
+WORKFLOWS = {
+    "book": [["make", "test"], ["make", "publish"]],
+    "release": [["make", "release"]],
+    "weekly": [["make", "newest"], ["make", "links"], ["make", "colab-versions"]],
+}
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_a_workflow_calls_nothing_but_targets_of_make(name):
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text())
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([\w-]+):", makefile, re.M))
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
     called = [step["run"].split() for step in steps if "run" in step]
-    assert ["make", "test"] in called and ["make", "publish"] in called
+    assert all(words in called for words in WORKFLOWS[name])
     assert all(program == "make" and {*words} <= targets for program, *words in called)
+
+
+# ---- a release -----------------------------------------------------------------------------------
+
+
+def test_the_records_are_one_data_set_with_a_card(tmp_path, monkeypatch):
+    """Read from the zip by the library that readers use, one configuration for each table."""
+    import datasets
+
+    measured = ROOT / "data" / "measured"
+    publish.packed(release.records(measured), tmp_path / "records.zip")
+    with zipfile.ZipFile(tmp_path / "records.zip") as pack:
+        pack.extractall(tmp_path / "records")
+    front = yaml.safe_load((tmp_path / "records" / "README.md").read_text().split("---\n")[1])
+    tables = sorted(measured.glob("*/*.parquet"))
+    assert {one["data_files"] for one in front["configs"]} == {
+        path.relative_to(measured).as_posix() for path in tables
+    }
+    name = "02_gate_equation-runs"
+    read = datasets.load_dataset(str(tmp_path / "records"), name, cache_dir=str(tmp_path / "c"))
+    (record,) = [path for path in tables if "02_gate" in str(path) and path.stem == "runs"]
+    assert read["train"].num_rows == parquet.read_table(record).num_rows > 0
+
+
+def test_the_sums_are_those_that_sha256sum_checks(tmp_path):
+    (tmp_path / "a.whl").write_bytes(b"wheel")
+    (tmp_path / "b.pdf").write_bytes(b"paper")
+    (tmp_path / release.SUMS).write_text(release.sums(tmp_path))
+    check = ["sha256sum", "--check", "--strict", release.SUMS]
+    done = subprocess.run(check, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count(": OK") == 2
+    (tmp_path / "a.whl").write_bytes(b"other")
+    assert subprocess.run(check, cwd=tmp_path, capture_output=True).returncode == 1
+
+
+def test_colabs_list_is_read_in_both_of_its_forms():
+    listed = colab.listed(
+        "# comment\nipython==7.34.0\nJinja2==3.1.2\nodd @ file:///dist/odd-1.0.tar.gz\ntorch @ "
+        "https://download.org/whl/cu118/torch-2.1.0%2Bcu118-cp310-cp310-linux_x86_64.whl#sha256=a8\n"
+        "torchvision==0.26.0+cu128\n"
+    )
+    assert listed == {"ipython": "7.34.0", "jinja2": "3.1.2", "torch": "2.1.0",
+                      "torchvision": "0.26.0"}  # fmt: skip

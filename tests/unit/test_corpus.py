@@ -547,7 +547,8 @@ def test_the_hub_is_asked_once_and_for_the_pinned_revision(monkeypatch, tmp_path
     path, asked = written(tmp_path / "a.parquet"), []
     real = datasets.load_dataset
 
-    def load(name, *, revision, split):
+    def load(name, *, revision, split, data_files):
+        assert data_files is None
         asked.append((name, revision, split))
         return real(
             "parquet",
@@ -566,6 +567,37 @@ def test_the_hub_is_asked_once_and_for_the_pinned_revision(monkeypatch, tmp_path
     ]
     assert tokens.name == "tinystories" and sum(tokens.n_documents.values()) == 100
     assert tokens.decode(tokens.train).startswith(STORIES[0] + "<|endoftext|>")
+
+
+def test_fineweb_edu_is_one_file_of_a_pinned_revision(monkeypatch, tmp_path):
+    """The real library reads a local folder with the data set's layout in the hub's place."""
+    datasets = pytest.importorskip("datasets")
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    texts = [f"Lesson {i}. Water boils when it is heated." for i in range(100)]
+    columns = {"text": texts, "id": [f"<urn:uuid:{i}>" for i in range(100)],
+               "dump": ["CC-MAIN-2024-10"] * 100, "url": ["https://example.org"] * 100,
+               "file_path": ["s3://commoncrawl/x"] * 100, "language": ["en"] * 100,
+               "language_score": [0.9] * 100, "token_count": [9] * 100,
+               "score": [3.5] * 100, "int_score": [4] * 100}  # fmt: skip
+    for name, rows in (("000_00000", columns), ("001_00000", {**columns, "text": ["x"] * 100})):
+        path = tmp_path / "hub" / "sample" / "10BT" / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(pyarrow.table(rows), path)
+    real, asked = datasets.load_dataset, []
+
+    def load(name, *, revision, **given):
+        asked.append((name, revision))
+        return real(str(tmp_path / "hub"), cache_dir=str(tmp_path / "hf"), **given)
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.setattr(documents, "require_hub", lambda *_: None)
+    documents._hub_rows.cache_clear()
+    tokens = opened("fineweb-edu", tokenizer="bpe:300", cache=tmp_path)
+    documents._hub_rows.cache_clear()
+    assert asked == [("HuggingFaceFW/fineweb-edu", "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9")]
+    assert sum(tokens.n_documents.values()) == 100
+    assert tokens.decode(tokens.train).startswith(texts[0] + "<|endoftext|>" + texts[1])
+    assert "000_00000.parquet" in identity("fineweb-edu", "bpe:300", cache=tmp_path)["corpus"]
 
 
 # ---- baselines

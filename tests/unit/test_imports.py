@@ -14,6 +14,7 @@ ALLOWED = {"rr", "torch", "numpy", "tokenizers"}
 # modules that nothing imports until they are asked for, and the packages each needs beside
 ONLY_WHEN_ASKED = {
     "rr/ops/gated_write_triton.py": "triton",
+    "rr/training/harness.py": "lm_eval",
     "rr/training/hub.py": "safetensors huggingface_hub",
     "rr/analysis/gates.py": "scipy",
 }

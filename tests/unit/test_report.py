@@ -1,19 +1,22 @@
 """The reports: the run that parameters name, what a folder lacks, and the command that fills it."""
 
-import csv
+import importlib.util
 import json
 import math
 import shlex
+import shutil
 
 import matplotlib
+import nbformat
 import numpy as np
 import pytest
 import scipy.stats
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 import rr
-from rr import io, stats
-from rr.config import Interrupted, RRError
-from rr.sweep import report
+from rr import cli, io, stats
+from rr.config import RRError
+from rr.sweep import notebook, report
 from rr.sweep.report_run import LEVELS
 from rr.training import command_line
 from rrbook import figures
@@ -278,6 +281,81 @@ def test_a_diverged_run_is_shown_as_one(trained, tmp_path):
 def test_a_run_that_has_not_ended_is_refused(trained, tmp_path):
     with pytest.raises(RRError, match="no result.json"):
         report.read(tmp_path)
+
+
+# ---- `rr report` ---------------------------------------------------------------------------------
+
+
+def short_notebook(path, parameters: str) -> None:
+    """A notebook with parameters, and a sentence that holds one number of its own."""
+    cells = [new_markdown_cell("# T"),
+             new_code_cell(parameters, metadata={"tags": ["parameters"]}),
+             new_code_cell("from pathlib import Path\n"
+                           "from rrbook.glue import glue\n"
+                           "here = Path(out if 'out' in dir() else folder)\n"
+                           "glue('found', len(list(here.glob('*/result.json'))), display=False)"),
+             new_markdown_cell("{term}`run`: {glue:text}`found` ended.")]  # fmt: skip
+    kernel = {"name": "python3", "language": "python", "display_name": "Python 3"}
+    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
+
+
+@pytest.fixture
+def short_reports(tmp_path, monkeypatch):
+    """The two notebooks of reports, short."""
+    parameters = {name: type(value)() if not isinstance(value, int | float) else value
+                  for name, value in notebook.parameters(notebook.find(None)).items()}  # fmt: skip
+    text = "\n".join(f"{name} = {value!r}" for name, value in parameters.items())
+    short_notebook(tmp_path / "09.ipynb", text)
+    short_notebook(tmp_path / "10_scaling_report.ipynb", 'folder = ""')
+    monkeypatch.setattr(notebook, "NAME", tmp_path / "09.ipynb")
+
+
+def test_a_finished_run_and_a_folder_of_runs_become_pages(trained, short_reports, tmp_path, capsys):
+    """The second call of a run reads the report that the first one left."""
+    out, _, made = trained
+    shutil.copytree(out, tmp_path / "runs")
+    folder = tmp_path / "runs" / made["review", 0].name
+    for given, html in ((folder, "a.html"), (folder, "b.html"), (folder.parent, "c.html")):
+        assert cli.main(["report", str(given), "--html", str(tmp_path / html)]) == 0
+        assert capsys.readouterr().out == f"{tmp_path / html}\n"
+        page = (tmp_path / html).read_text()
+        assert "run: 4 ended" in page and "{term}" not in page
+        (tmp_path / "09.ipynb").write_text("read no more")
+    assert nbformat.read(folder / "report.ipynb", 4).metadata["papermill"]["end_time"]
+
+
+OWN = (
+    "from rr import Rule\n\n\nclass Mine(Rule):\n    equation, source = 'h + u', 'here'\n\n"
+    "    def write(self, state, u):\n        return state + u\n"
+)
+
+
+@pytest.mark.parametrize(("kind", "told"), [
+    ("absent", "no folder"), ("begun", "has not ended"), ("no book", "pip install -e book"),
+    ("own rule", "none of its code was run"),
+])  # fmt: skip
+def test_what_has_no_report_is_one_line(
+    trained, tiny_corpus, tmp_path, capsys, monkeypatch, kind, told
+):
+    folder = tmp_path / trained[2]["review", 0].name
+    if kind != "absent":
+        shutil.copytree(trained[2]["review", 0], folder)
+    if kind == "begun":
+        (folder / "result.json").unlink()
+    if kind == "own rule":
+        mine = tmp_path / "mine.py"
+        mine.write_text(OWN)
+        given = {"corpus": tiny_corpus, "tokenizer": "bpe:300", "steps": 1, "batch": 1}
+        ran = rr.plan(BODY, f"{mine}:Mine", **given, eval_batches=1)
+        folder = rr.train(ran, tmp_path, log=lambda line: None)
+        mine.write_text(f"{OWN}# changed\n")
+        rr.plan(BODY, f"{mine}:Mine", **given)  # what this process may import is another rule now
+    if kind == "no book":
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert cli.main(["report", str(folder)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and told in error
+    assert not (folder / "report.ipynb").exists()
 
 
 # ---- A folder ------------------------------------------------------------------------------------
