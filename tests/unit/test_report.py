@@ -1,5 +1,6 @@
 """The reports: the run that parameters name, what a folder lacks, and the command that fills it."""
 
+import csv
 import importlib.util
 import json
 import math
@@ -15,7 +16,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 import rr
 from rr import cli, io, stats
-from rr.config import RRError
+from rr.config import Interrupted, RRError
 from rr.sweep import notebook, report
 from rr.sweep.report_run import LEVELS
 from rr.training import command_line
