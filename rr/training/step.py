@@ -76,7 +76,7 @@ class OptimizerStep:
         self.run = world.wrap(model)  # what a step calls; evaluation calls the model
         self.optimizer = optimizer(model, recipe, backend, device)
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.grad_norm = torch.zeros(())
+        self.grad_norm: Tensor | None = None  # before the first step
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         if self.backend.graph == "none":

@@ -339,6 +339,7 @@ class _Training:
         self.shown_loss = loss
         if np.isfinite(loss):
             rate = self.run.recipe.lr_at(self.step - 1, self.segment.budget)
+            assert self.optimizer_step.grad_norm is not None  # a step was taken
             norm = float(self.world.whole(self.optimizer_step.grad_norm))
             # of one step, where float16 may have overflowed
             self._record(

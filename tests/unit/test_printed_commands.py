@@ -306,11 +306,11 @@ def test_a_printed_command_is_run(command, world, rows, monkeypatch):
         code = torchrun(words, world)
     elif command.program == "papermill":
         code = papermill(words, monkeypatch)
+    elif command.span and len(words) == 1:
+        code, reason = called([*words, "--help"])[0], REASONS["verb"]
     elif words[0] in ("report", "eval"):
         cli.parser().parse_args(words)
         code, reason = 0, REASONS[words[0]]
-    elif command.span and len(words) == 1:
-        code, reason = called([*words, "--help"])[0], REASONS["verb"]
     else:
         words = small(command, world)
         code, reason = code_of(tuple(words)), REASONS["ray"] if "ray" in words else None
