@@ -188,7 +188,7 @@ def rules_with_options(draw):
     for key in draw(st.lists(st.sampled_from(sorted(known)), unique=True)) if known else ():
         values = {
             int: st.integers(0, 2**40),
-            float: st.floats(allow_nan=False, allow_infinity=False),
+            float: st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False),
             str: st.sampled_from(re.findall(r"[\w-]+", known[key].accepts)),
         }[type(known[key].default)]
         given[key] = draw(values.filter(known[key].check))

@@ -232,7 +232,8 @@ def test_no_bootstrap_of_three_covers_more_than_three_quarters():
 # ---- Corrections -------------------------------------------------------------------------------
 
 
-CHANCES = st.lists(st.floats(0, 1), max_size=7)
+# a run sets denormal numbers to zero, for its whole process
+CHANCES = st.lists(st.floats(0, 1, allow_subnormal=False), max_size=7)
 
 
 @given(CHANCES)
