@@ -281,7 +281,7 @@ def _hub(
 
 
 def _read_hub(repository: str, revision: str, limit: int | None, file: str | None) -> Iterator[str]:
-    rows = _hub_rows(repository, revision, limit, file)
+    rows = hub_rows(repository, revision, limit, file)
     if "text" not in rows.column_names:
         raise RRError(f"{repository} has no 'text' column, but {', '.join(rows.column_names)}")
     for batch in rows.select_columns(["text"]).iter(batch_size=1024):
@@ -293,7 +293,7 @@ def _read_hub(repository: str, revision: str, limit: int | None, file: str | Non
 
 
 @cache
-def _hub_rows(repository: str, revision: str, limit: int | None, file: str | None):
+def hub_rows(repository: str, revision: str, limit: int | None, file: str | None):
     """The hub's train split, downloaded once; a corpus is read several times."""
     try:
         import datasets

@@ -536,7 +536,7 @@ def test_offline_by_choice_asks_nobody(monkeypatch, tmp_path):
         raise ConnectionError("Couldn't reach it\n(offline mode)")
 
     monkeypatch.setattr(datasets, "load_dataset", absent)
-    documents._hub_rows.cache_clear()
+    documents.hub_rows.cache_clear()
     with pytest.raises(RRError, match="cannot load org/other@main from the hub: Couldn't re"):
         opened("org/other", cache=tmp_path)
 
@@ -559,9 +559,9 @@ def test_the_hub_is_asked_once_and_for_the_pinned_revision(monkeypatch, tmp_path
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     monkeypatch.setattr(documents, "require_hub", lambda *_: None)
-    documents._hub_rows.cache_clear()
+    documents.hub_rows.cache_clear()
     tokens = opened("tinystories", cache=tmp_path)
-    documents._hub_rows.cache_clear()
+    documents.hub_rows.cache_clear()
     assert asked == [
         ("roneneldan/TinyStories", "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64", "train[:400000]")
     ]
@@ -591,9 +591,9 @@ def test_fineweb_edu_is_one_file_of_a_pinned_revision(monkeypatch, tmp_path):
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     monkeypatch.setattr(documents, "require_hub", lambda *_: None)
-    documents._hub_rows.cache_clear()
+    documents.hub_rows.cache_clear()
     tokens = opened("fineweb-edu", tokenizer="bpe:300", cache=tmp_path)
-    documents._hub_rows.cache_clear()
+    documents.hub_rows.cache_clear()
     assert asked == [("HuggingFaceFW/fineweb-edu", "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9")]
     assert sum(tokens.n_documents.values()) == 100
     assert tokens.decode(tokens.train).startswith(texts[0] + "<|endoftext|>" + texts[1])
