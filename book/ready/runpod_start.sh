@@ -42,10 +42,10 @@ trap stop TERM # a pod that is taken back sends SIGTERM to its first process alo
 # A start command that ends makes the pod start again from the beginning: with the services running,
 # stay, so that somebody can look. finish CODE WORDS
 finish() {
+    child= # from here on the trap ends the services
     echo "$2" >&2
     if [ -n "$services" ] && [ -z "$stopped" ]; then
         echo "ssh and Jupyter go on, and so does the bill: runpodctl stop pod ${RUNPOD_POD_ID:-ID}" >&2
-        child=
         wait "$services" || true
     elif [ -n "$services" ]; then
         kill -TERM "$services" 2> /dev/null || true

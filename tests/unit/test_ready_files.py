@@ -205,9 +205,10 @@ def services(tmp_path) -> None:
         tmp_path,
         "start.sh",
         f"""
-echo started >> {tmp_path}/services
+sleep 600 &
 trap 'echo ended >> {tmp_path}/services; kill $!; exit' TERM
-sleep 600 & wait""",
+echo started >> {tmp_path}/services
+wait""",
     )
 
 
