@@ -16,7 +16,9 @@ from pathlib import Path
 from nbkit import EXECUTED, ROOT, environment, sources
 
 PYTEST = [sys.executable, "-m", "pytest", "-q"]
-TWO = ["-n", "2", "--dist"]  # two processes, and what each of them gets at a time
+# processes, and what each of them gets at a time
+TWO = ["-n", "2", "--dist"]
+THREE = ["-n", "3", "--dist"]  # a process waits for its kernel, its browser, or the site
 NBVAL = [
     "--nbval",
     "--nbval-current-env",
@@ -53,8 +55,8 @@ def steps() -> list[tuple[str, list[str], dict[str, str]]]:
             one,
         ),
         ("notebooks: rules", [*PYTEST, "tests/notebooks", "-m", "not slow"], {}),
-        ("notebooks: outputs", [*PYTEST, *NBVAL, *TWO, "loadscope", *longest_first()], one),
-        ("book: the page", [*PYTEST, "tests/book", "-m", "not slow", *TWO, "loadgroup"], {}),
+        ("notebooks: outputs", [*PYTEST, *NBVAL, *THREE, "loadscope", *longest_first()], one),
+        ("book: the page", [*PYTEST, "tests/book", "-m", "not slow", *THREE, "loadgroup"], {}),
         ("faults: random kills", [*PYTEST, "tests/faults", "-m", "not slow"], one),
     ]
 

@@ -210,6 +210,11 @@ def _begins(option: Option, known: dict[str, str], text: str, at: int) -> bool:
     return True
 
 
+@cache  # half a second, and the same for every run
+def _valid_log_probs() -> tuple[float, ...]:
+    return tuple(story(SEED, i, "valid")[1] for i in range(STORIES["valid"]))
+
+
 def entropy_floor(tokens) -> tuple[float, float]:
     """(nats per token, standard error) of the held-out stories of an open `fables` corpus.
 
@@ -222,7 +227,7 @@ def entropy_floor(tokens) -> tuple[float, float]:
     """
     if tokens.identity["corpus"] != IDENTITY:
         raise RRError(f"corpus {tokens.name} has no known entropy: only fables have one")
-    logs = np.array([story(SEED, i, "valid")[1] for i in range(STORIES["valid"])])
+    logs = np.array(_valid_log_probs())
     ends = np.flatnonzero(tokens.valid == tokens.eot)
     lengths = np.diff(ends, prepend=-1)
     floor = -logs.sum() / lengths.sum()

@@ -18,6 +18,11 @@ from tests.conftest import ROOT
 SITE = ROOT / "_build" / "test-site"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs no site comes first, while one of pytest-xdist's processes renders it."""
+    items.sort(key=lambda item: "site" in getattr(item, "fixturenames", ()))
+
+
 def is_chapter(page: str) -> bool:
     return page.startswith("notebooks/")
 

@@ -146,15 +146,17 @@ def switch(tab, theme: str) -> None:
     tab.wait_for_function("t => document.documentElement.dataset.theme === t", arg=theme)
 
 
-@THEMES
-def test_fits_the_screen_in_its_themes_colours(seen, theme):
-    switch(seen.tab, theme)
-    filters = seen.tab.evaluate("""() => [...document.querySelectorAll('img.dark-light')]
-        .map(image => getComputedStyle(image).filter)""")
-    assert all(value == "none" for value in filters), "dark mode shifts a figure's colours"
+def test_fits_the_screen(seen):
     for width, height in SIZES.values():
         seen.tab.set_viewport_size({"width": width, "height": height})
         assert seen.tab.evaluate("document.documentElement.scrollWidth") <= width, _wide(seen.tab)
+
+
+def test_figures_keep_their_colours_in_the_dark(seen):
+    switch(seen.tab, "dark")
+    filters = seen.tab.evaluate("""() => [...document.querySelectorAll('img.dark-light')]
+        .map(image => getComputedStyle(image).filter)""")
+    assert all(value == "none" for value in filters), "dark mode shifts a figure's colours"
 
 
 @pytest.mark.slow
@@ -186,17 +188,31 @@ BARRIERS = """async theme => {
 }"""
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_no_serious_barrier(seen, theme):
+def barriers(tab, theme: str) -> list[str]:
     """By axe-core; in the dark only what depends on colours."""
     script = axe()
     if script is None:
         pytest.skip("npm could not give axe-core")
-    seen.tab.emulate_media(color_scheme=theme)
-    seen.tab.wait_for_function("t => document.documentElement.dataset.theme === t", arg=theme)
-    seen.tab.set_viewport_size({"width": 1280, "height": 900})
-    seen.tab.evaluate("code => { window.axe ?? (0, eval)(code) }", script.read_text())
-    assert not (found := seen.tab.evaluate(BARRIERS, theme)), "\n".join(found)
+    switch(tab, theme)
+    tab.set_viewport_size({"width": 1280, "height": 900})
+    tab.evaluate("code => { window.axe ?? (0, eval)(code) }", script.read_text())
+    return tab.evaluate(BARRIERS, theme)
+
+
+def test_no_serious_barrier(seen):
+    assert not (found := barriers(seen.tab, "light")), "\n".join(found)
+
+
+@pytest.mark.slow
+def test_no_serious_barrier_in_the_dark(seen):
+    assert not (found := barriers(seen.tab, "dark")), "\n".join(found)
+
+
+# of each kind of page one: their colours come from the same sheets
+@pytest.mark.parametrize("page", ["notebooks/03_depth_stability", "book/glossary"])
+def test_no_serious_barrier_in_the_dark_of_one_page(browser, server, page):
+    with Visit(browser, server, page) as seen:
+        assert not (found := barriers(seen.tab, "dark")), "\n".join(found)
 
 
 @pytest.mark.parametrize(("query", "title", "anchor"), [

@@ -17,6 +17,7 @@ def cluster(monkeypatch):
     """A head node and a second one, a core each, as processes of their own on this machine."""
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # 15 gets nothing beside the other tests
     from ray.cluster_utils import Cluster
 
     small = {"num_cpus": 1, "object_store_memory": 100 << 20}
@@ -45,7 +46,8 @@ def test_a_lost_nodes_cell_goes_on_elsewhere(
     nursery, command, cluster, tmp_path, monkeypatch, capsys
 ):
     rules = ("standard", "review")
-    options = command(tmp_path / "ray", steps=300, **{"save-every": 0.2})[1:]
+    steps = 600  # both workers must train at once, though one may start seconds later
+    options = command(tmp_path / "ray", steps=steps, **{"save-every": 0.2})[1:]
     env = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -86,7 +88,7 @@ def test_a_lost_nodes_cell_goes_on_elsewhere(
     assert resumed >= 1, logs
     # the same runs, undisturbed, one after the other on this machine
     for rule in rules:
-        alone = nursery.rr(*command(tmp_path / "alone", steps=300), "--rule", rule)
+        alone = nursery.rr(*command(tmp_path / "alone", steps=steps), "--rule", rule)
         assert alone.code == 0, alone.err
     results = {}
     for folder in sorted((tmp_path / "alone").iterdir()):

@@ -118,6 +118,7 @@ def test_the_whole_bench_once(capsys, tmp_path):
     assert len(lines) == 5 and lines[1][5] == "–"
 
 
+@pytest.mark.slow
 def test_memory_is_the_cases_own():
     """Whole logits of 512 tokens over 50257 words are 103 MB, of the 64 of one window an eighth."""
     rung, path = "nano:n_layer=1,d_model=16,n_head=2,seq_len=64", "fast:precision=tf32,loss=whole"

@@ -70,6 +70,7 @@ MORE = {
     "sweep": {
         **TINY,
         "--rung": f"nano:{SHAPE}",
+        "--rule": "review",
         "--seed": "0",
         "--threads": "1",
         "--runner": "direct",
@@ -85,7 +86,8 @@ MORE = {
     },
     "sample": {"--tokens": "5"},
 }
-FIRST = {"--rung": 1, "--rule": 1, "--seed": 1}  # values kept of a sweep that trains
+# values kept by a verb that makes a process for each combination
+FIRST = {"--rung": 1, "--rule": 1, "--seed": 1, "--paths": 1}
 REASONS = {
     "make": "make -n: the targets run this suite, or take minutes",
     "torchrun": "parsed by torchrun and by rr: needs eight GPUs; test_distributed.py runs two "
@@ -222,7 +224,7 @@ def small(command: Printed, names: dict[str, str]) -> list[str]:
     if "ray" in words:
         parts.append(["--dry-run"])
     given = {part[0] for part in parts}
-    if verb == "sweep" and "--dry-run" not in given:
+    if verb in ("sweep", "bench") and "--dry-run" not in given:
         parts = [part[: 1 + FIRST.get(part[0], len(part))] for part in parts]
     for option, value in MORE.get(verb, {}).items():
         if option not in given and not (option == "--steps" and "--budgets" in given):
