@@ -30,18 +30,7 @@ def built(name: str, request, tmp_path):
     if name == "lab_power":
         return make({"60M": 6e7, "150M": 1.5e8, "320M": 3.2e8})
     if name == "lab_cut":
-        words = [
-            "--rung",
-            RUNG,
-            "--batch",
-            "2",
-            "--steps",
-            "60",
-            "--eval-batches",
-            "2",
-            "--threads",
-            "1",
-        ]
+        words = f"--rung {RUNG} --batch 2 --steps 60 --eval-batches 2 --threads 1".split()
         return make(words, 60, explore.final_weights(words, tmp_path))
     return make()
 

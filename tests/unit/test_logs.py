@@ -176,21 +176,11 @@ def table(argv, capsys):
     return told.out
 
 
+OPTIONS = "--loss val/loss --arm model --seed seed --step step --baseline base".split()
+
+
 def test_the_command_in_every_form(long_csv, tmp_path, capsys):
-    words = [
-        long_csv,
-        "--loss",
-        "val/loss",
-        "--arm",
-        "model",
-        "--seed",
-        "seed",
-        "--step",
-        "step",
-        "--baseline",
-        "base",
-        "--paired",
-    ]
+    words = [long_csv, *OPTIONS, "--paired"]
     rows = json.loads(table([*words, "--json"], capsys))
     assert [row["arm"] for row in rows] == ["base", "gate", "wide"]
     lines = list(csv.DictReader(io.StringIO(table([*words, "--csv"], capsys))))
@@ -220,20 +210,7 @@ def test_the_command_in_every_form(long_csv, tmp_path, capsys):
     ],
 )
 def test_bad_words_are_one_line(more, says, long_csv, capsys):
-    words = [
-        "--loss",
-        "val/loss",
-        "--arm",
-        "model",
-        "--seed",
-        "seed",
-        "--step",
-        "step",
-        "--baseline",
-        "base",
-        *more,
-    ]
-    assert cli.main(["table", str(long_csv), *words]) == 2
+    assert cli.main(["table", str(long_csv), *OPTIONS, *more]) == 2
     told = capsys.readouterr().err
     assert told.count("\n") == 1 and re.search(says, told)
 

@@ -18,20 +18,10 @@ import rr
 
 READY = Path(rr.__file__).parents[1] / "book" / "ready"
 SCRIPTS = ["slurm.sbatch", "runpod_start.sh", "ray_job.sh"]
-TINY = [
-    "--rung",
-    "nano:n_layer=2,d_model=32,seq_len=64",
-    "--batch",
-    "2",
-    "--steps",
-    "60",
-    "--eval-batches",
-    "2",
-    "--threads",
-    "1",
-    "--rule",
-    "review",
-]
+TINY = (
+    "--rung nano:n_layer=2,d_model=32,seq_len=64 --batch 2 --steps 60 --eval-batches 2 "
+    "--threads 1 --rule review"
+).split()
 SKY = yaml.safe_load((READY / "sky.yaml").read_text())
 
 
