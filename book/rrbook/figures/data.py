@@ -257,12 +257,9 @@ class Panel:
     def table(self, title: str, over: str, what: str) -> Table | None:
         cells: dict[str, dict[str, list[str]]] = {}
         first: dict[str, float] = {}
-        seen = set()
-        for one in self.series():
-            said = one.name, one.kind, tuple(one.points)
-            if said in seen:  # an area and its edge
-                continue
-            seen.add(said)
+        # once what is drawn twice: an area and its edge, a line and its marks
+        drawn = {(one.name, tuple(one.points)): one for one in self.series()}
+        for one in drawn.values():
             texts = one.texts or [span(values) for _, values in one.points]
             for (place, _), text in zip(one.points, texts, strict=True):
                 row = self.rows.at(place)
