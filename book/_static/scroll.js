@@ -3,11 +3,15 @@
   var BOXES =
     "main :is(.rr-figure-box, .pst-scrollable-table-container, .output.text_html," +
     " mjx-container[display=true])";
+  var IN_A_LINE = "main span.math"; // whose page shows a scroll bar, and no words below it
   function mark() {
-    document.querySelectorAll(BOXES).forEach(function (box) {
+    document.querySelectorAll([BOXES, IN_A_LINE]).forEach(function (box) {
       var more = box.scrollWidth > box.clientWidth + 2;
-      box.classList.toggle("rr-more", more);
-      if (more) box.tabIndex = 0;
+      box.classList.toggle("rr-more", more && box.matches(BOXES));
+      if (!more) return;
+      box.tabIndex = 0;
+      if (!box.hasAttribute("role")) box.setAttribute("role", "group");
+      box.setAttribute("aria-label", "wider than the screen, scrolls sideways");
     });
   }
   window.addEventListener("load", function () {

@@ -36,6 +36,12 @@ CHECKS = {
     "check-recorded": "against a record",
 }
 NOT_YET = "*(not yet run)*"
+# in a stored explorable: shown by a program that takes scripts and styles away
+STILL = (
+    "<style>.rr-still { display: none }</style>"
+    '<p class="rr-still"><strong>Run this cell, or trust the notebook,</strong> to see the picture'
+    " and move the controls.</p>\n"
+)
 
 
 # ---- where the notebook is from ------------------------------------------------------------------
@@ -246,6 +252,8 @@ class Edition:
                 output.data.pop("image/svg+xml", None)
             if "image/png" in output.get("data", {}) and "alt" in shown.get("image", {}):
                 output.metadata["image/png"] = {"alt": shown["image"]["alt"]}
+            if 'class="rr-explorable"' in (html := output.get("data", {}).get("text/html", "")):
+                output.data["text/html"] = html.replace("</figure>", f"{STILL}</figure>")
         if "figure" not in shown:
             return [cell]
         figure = shown["figure"]

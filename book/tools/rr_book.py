@@ -9,13 +9,14 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import urlencode
 
+import figure_data
 import home
 from docutils import nodes
 from myst_nb.ext.glue.roles import PasteTextRole
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
-from sphinx.util.docutils import SphinxRole
+from sphinx.util.docutils import SphinxRole, SphinxTranslator
 
 from rr import RRError
 from rrbook.markdown import preset, typeset
@@ -201,7 +202,8 @@ class Preset(SphinxRole):
 
 
 def inline_figures(app: Sphinx, doctree: nodes.document) -> None:
-    """Put the cells' SVG into the page itself, where its colours follow the theme.
+    """Put the cells' SVG into the page itself, where its colours follow the theme, and its data
+    below it.
 
     Names inside a figure get its number in front, so that they are unique on the page. A phone
     scrolls the box, because smaller letters could not be read.
@@ -210,14 +212,27 @@ def inline_figures(app: Sphinx, doctree: nodes.document) -> None:
         path = Path(app.srcdir, image["uri"].removeprefix("/"))
         if "cell_output" not in _classes_above(image) or path.suffix != ".svg":
             continue
-        text = path.read_text(encoding="utf-8")
+        text, tables = figure_data.taken(path.read_text(encoding="utf-8"))
         names = re.findall(r'\bid="([^"]+)"', text)
         for name in sorted(names, key=len, reverse=True):
             text = re.sub(rf'(\bid="|#){re.escape(name)}(?=["\)])', rf"\1f{place}-{name}", text)
         alt = html.escape(image.get("alt", ""))
         text = text.replace("<svg ", f'<svg class="rr-figure" role="img" aria-label="{alt}" ', 1)
         box = f'<div class="rr-figure-box">{text}</div>'
+        figure = image.parent if isinstance(image.parent, nodes.figure) else image
+        name = next(iter(figure.get("names", ())), "figure")
+        at = figure.parent.index(figure) + 1
+        figure.parent.insert(at, Data("", html=figure_data.fold(tables, name)))
         image.replace_self(nodes.raw("", box, format="html"))
+
+
+class Data(nodes.Element):
+    """HTML that the search does not index, unlike that of a raw node."""
+
+    @staticmethod
+    def visit(translator: SphinxTranslator, node: "Data") -> None:
+        translator.body.append(node["html"])
+        raise nodes.SkipNode
 
 
 def numbers(app: Sphinx, doctree: nodes.document) -> None:
@@ -278,6 +293,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("doctree-read", badge)
     app.connect("doctree-read", numbers)
     app.connect("html-page-context", plain_edition, priority=502)  # the theme's buttons are there
+    app.add_node(Data, html=(Data.visit, None))
     app.add_role("quoted", Quoted())
     app.add_role("known", Known())
     app.add_role("preset", Preset())

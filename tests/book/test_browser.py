@@ -130,6 +130,93 @@ def test_figures_are_read_on_a_phone(seen):
     assert seen.tab.evaluate("document.documentElement.scrollWidth") <= 360, _wide(seen.tab)
 
 
+# What is cut off at the screen's edge, or scrolls there and cannot be scrolled by keyboard.
+OUT_OF_REACH = """() => {
+    const scrolls = node => ["auto", "scroll"].includes(getComputedStyle(node).overflowX)
+        && node.scrollWidth > node.clientWidth + 2;
+    const box = node => node && (scrolls(node) ? node : box(node.parentElement));
+    return [...document.querySelectorAll("main article *")]
+        .filter(node => node.getClientRects().length && !node.parentElement.closest("svg"))
+        .filter(node => scrolls(node) ? node.tabIndex < 0
+            : node.getBoundingClientRect().right > innerWidth + 2 && !box(node))
+        .map(node => node.outerHTML.slice(0, 120)) }"""
+
+
+def test_wide_text_equations_and_tables_scroll_by_keyboard_on_a_phone(seen):
+    seen.tab.set_viewport_size({"width": 360, "height": 800})
+    for fold in (False, True):  # and so does what a fold holds
+        seen.tab.evaluate(
+            """open => document.querySelectorAll("main details")
+            .forEach(one => one.open = open)""",
+            fold,
+        )
+        seen.tab.evaluate("() => new Promise(done => setTimeout(done, 50))")  # observers
+        assert not (found := seen.tab.evaluate(OUT_OF_REACH)), "\n".join(found)
+
+
+# Where Tab should stop in the article, and, in `stops`, where it did and whether that is seen.
+STOPS = """() => {
+    const article = document.querySelector("main article"), group = node =>
+        [...article.querySelectorAll("input[type=radio]")].filter(one => one.name === node.name
+            && one.form === node.form);
+    window.stops = [];
+    document.addEventListener("focusin", event => {
+        const look = getComputedStyle(event.target);
+        stops.push([event.target, look.outlineStyle !== "none" || look.boxShadow !== "none"]);
+    });
+    window.expected = [...article.querySelectorAll(
+        "a[href], button, input, select, textarea, summary, iframe, [tabindex], [contenteditable]"
+    )].filter(node => node.tabIndex >= 0 && !node.disabled && node.getClientRects().length
+        && node.checkVisibility({visibilityProperty: true})
+        && (node.type !== "radio" || node.checked
+            || group(node)[0] === node && !group(node).some(one => one.checked)));
+    article.tabIndex = -1;
+    article.focus();
+    stops.length = 0;
+    return expected.length }"""
+STOPPED = """() => {
+    const inside = stops.filter(([node]) => node.closest("main article"));
+    const text = node => node?.outerHTML.slice(0, 120), top = node =>
+        node.getBoundingClientRect().top, bottom = node => node.getBoundingClientRect().bottom;
+    return {
+        other: inside.map(([node], i) => [text(node), text(expected[i])])
+            .filter(([found, wanted]) => found !== wanted).slice(0, 3),
+        count: inside.length,
+        back: inside.slice(1).filter(([node], i) => bottom(node) < top(inside[i][0]))
+            .map(([node]) => text(node)),
+        unseen: inside.filter(([, shows]) => !shows).map(([node]) => text(node)),
+        left: !document.activeElement.closest("main article"),
+    } }"""
+
+
+def test_tab_goes_through_the_article_in_reading_order_and_is_seen(seen):
+    seen.tab.set_viewport_size({"width": 1280, "height": 900})
+    seen.tab.evaluate("document.querySelectorAll('main details').forEach(one => one.open = false)")
+    count = seen.tab.evaluate(STOPS)
+    for _ in range(count + 1):
+        seen.tab.keyboard.press("Tab")
+    found = seen.tab.evaluate(STOPPED)
+    assert found == {"other": [], "count": count, "back": [], "unseen": [], "left": True}
+
+
+def test_tab_begins_with_the_way_past_the_bars_and_is_seen_in_them(browser, server):
+    with browser.new_context() as context:
+        tab = context.new_page()
+        tab.goto(f"{server}/book/intro.html")
+        stops = []
+        while True:
+            tab.keyboard.press("Tab")
+            one = tab.evaluate("""() => { const node = document.activeElement;
+                const look = getComputedStyle(node);
+                return [node.getAttribute("href"), !!node.closest("main article"),
+                        look.outlineStyle !== "none" || look.boxShadow !== "none"] }""")
+            if one[1]:
+                break
+            stops.append(one)
+        assert stops[0][0] == "#main-content" and len(stops) > 10
+        assert all(shows for _, _, shows in stops), stops
+
+
 def test_asks_nobody_else(seen, server):
     if not vendored():
         pytest.skip("built without npm: mathematics and widgets come from public addresses")

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from bs4 import BeautifulSoup
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from markdown_it.renderer import RendererHTML
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from rr.config import RRError
-from rrbook import glue, plain
+from rrbook import explore, glue, plain
 from rrbook.markdown import parser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -248,6 +249,15 @@ def test_a_figure_gets_its_number_its_caption_and_its_alternative_text():
     assert [*figure.outputs[0].data] == ["image/png"]  # on its card, on any ground
     assert caption.source.startswith("**Figure 6.1.** Ends at 1.2.")
     assert text.source == "See Figure 6.1."
+
+
+def test_a_stored_explorable_says_what_to_do_where_its_script_and_style_are_taken_away():
+    data = {"text/html": explore.stream_share().html, "text/plain": "<stream-share>"}
+    code = new_code_cell("explore.stream_share()", outputs=[new_output("display_data", data)])
+    made = plain.convert(book("# T", {}, code), "06_other")
+    soup = BeautifulSoup(made.cells[-1].outputs[0].data["text/html"], "html.parser")
+    assert soup.select_one("figure > .rr-still").text.startswith("Run this cell")
+    assert ".rr-still { display: none }" in soup.select("figure > style")[-1].text
 
 
 def test_a_solution_over_several_cells_is_a_fold_in_each_and_its_code_is_closed():

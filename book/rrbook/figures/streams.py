@@ -120,7 +120,8 @@ def depth_plot(
         shown = style_of(rules[label])
         every = [(depth, value) for depth in sorted(by_depth) for value in by_depth[depth]]
         dots = {key: shown[key] for key in ("color", "marker")}
-        ax.plot(*zip(*every, strict=True), ls="none", alpha=0.55, ms=4.5, **dots)
+        each = {"ls": "none", "alpha": 0.55, "ms": 4.5, "label": f"{label}, each run"}
+        ax.plot(*zip(*every, strict=True), **each, **dots)
         means = [(depth, float(np.mean(by_depth[depth]))) for depth in sorted(by_depth)]
         ax.plot(*zip(*means, strict=True), label=label, color=shown["color"], ls=shown["linestyle"])
         ends.append((*means[-1], label, shown["color"]))

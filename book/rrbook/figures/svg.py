@@ -3,9 +3,11 @@
 The neutral colours of `style.py` (letters, axes, grid, background), its two blues and the darkened
 colours of words become CSS variables, each with its own value as the fallback; the other hues are
 read on either ground and stay. Letters are text, in the reader's own sans-serif. Where a page sets
-no variable the figure is the near-white card of its PNG.
+no variable the figure is the near-white card of its PNG. The element `metadata` holds what is drawn
+as tables (`data.py`).
 """
 
+import html
 import io
 import re
 from functools import cache
@@ -18,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
+from .data import as_json
 from .style import (
     BLUE,
     CARD,
@@ -66,7 +69,7 @@ def variables() -> dict[str, str]:
 
 
 def svg(fig: Figure) -> str:
-    """The figure as SVG text, the same to the letter for the same data."""
+    """The figure as SVG text with its data, the same to the letter for the same data."""
     haloed = [text for text in fig.findobj(Text) if text.get_path_effects()]
     before = [(text, text.get_path_effects(), text.get_gid()) for text in haloed]
     dense = [
@@ -91,7 +94,8 @@ def svg(fig: Figure) -> str:
             text.set_gid(gid)
         for one in dense:
             one.set_rasterized(False)
-    return _themed(file.getvalue().decode())
+    held = f"<metadata>{html.escape(as_json(fig), quote=False)}</metadata>\n"
+    return _themed(file.getvalue().decode()).replace("</svg>", f"{held}</svg>")
 
 
 def _vertices(artist: Line2D | Collection) -> int:
