@@ -3,6 +3,7 @@
 `number(text)` understands
 
     FOLDER: ARM - BASELINE                paired difference of held-out loss, 95 % t interval
+    FOLDER: ARM - BASELINE, mean          the same without its interval
     FOLDER: ARM - BASELINE, steps 1-30    the same of training loss over these steps
     FOLDER: best                          the lowest held-out loss
     FOLDER: bigram                        the loss of a bigram table on the same held-out tokens
@@ -27,12 +28,15 @@ import torch
 import rr
 from rr import stats
 from rr.config import RRError, nearest
+from rr.model import ladder
 from rr.stats import emergence
 from rr.stats.tables import arm_of
 
 TUNING = 100  # the seed that chose learning rates
 FORM = re.compile(r"(?P<folder>[\w./-]+)(?:\[(?P<where>[^\]]+)\])?: (?P<what>.+)")
-GAP = re.compile(r"(?P<arm>\S.*?) - (?P<base>.*?\S)(?:, steps (?P<first>\d+)-(?P<last>\d+))?")
+GAP = re.compile(
+    r"(?P<arm>\S.*?) - (?P<base>.*?\S)(?:, steps (?P<first>\d+)-(?P<last>\d+)|, (?P<alone>mean))?"
+)
 RATE = re.compile(r"lr (?P<lr>\S+) of (?P<rule>\S+)")
 
 
@@ -63,7 +67,7 @@ def number(text: str) -> str:
             (over,) = stats.gap_by_step(rows, match["arm"], match["base"], [band])
             return spread(over["mean"], over["lo"], over["hi"])
         over = stats.paired(_by_seed(rows, match["arm"]), _by_seed(rows, match["base"]))
-        return spread(over.mean, over.lo, over.hi)
+        return signed(over.mean) if match["alone"] else spread(over.mean, over.lo, over.hi)
     raise RRError(f"{what!r} is not understood: `ARM - BASELINE`, `best` or `bigram` is expected")
 
 
@@ -76,9 +80,14 @@ def _runs(path: Path) -> list[dict]:
     return [row for row in rows if row["seed"] != TUNING]
 
 
+def signed(difference: float) -> str:
+    """A difference, with a true minus sign."""
+    return f"{difference:+.3f}".replace("-", "−")
+
+
 def spread(mean: float, lo: float, hi: float) -> str:
-    """A difference and its interval, with a true minus sign."""
-    return f"{mean:+.3f} ({lo:+.3f} to {hi:+.3f})".replace("-", "−")
+    """A difference and its interval."""
+    return f"{signed(mean)} ({signed(lo)} to {signed(hi)})"
 
 
 def _by_seed(rows: list[dict], arm: str) -> list[float]:
@@ -112,6 +121,12 @@ def _survivors() -> str:
     """Published comparisons that survive Holm's correction, by the test for pairs."""
     rows = stats.family(_published().to_dict("records"), "review", ["standard", "highway"])
     return f"{sum(row['paired_holm'] <= 0.05 for row in rows)} of {len(rows)}"
+
+
+def _gates() -> str:
+    """Share of the gates in the parameters of the published 1B Review model."""
+    model = ladder.arm("1B", "review", 50257, protocol="paper")
+    return f"{100 * ladder.rule_params(model) / ladder.count(model):.0f}\u00a0%"
 
 
 def _fixed_ratio() -> str:
@@ -154,6 +169,7 @@ def _cache() -> str:
 
 
 NAMED = {
+    "gates of the 1B model": _gates,
     "published comparisons that survive": _survivors,
     "published size at equal training": _fixed_ratio,
     "SVFormer's cache": _cache,

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import figure_data
+import front
 import home
 from docutils import nodes
 from myst_nb.ext.glue.roles import PasteTextRole
@@ -87,9 +88,7 @@ def plain_edition(
             elif "/edit/" in button.get("url", ""):  # an edit begins on a branch, not on a commit
                 button["url"] = re.sub(r"/edit/[^/]+/", "/edit/main/", button["url"])
             elif button.get("text") == "Colab" and (address := home.address()):
-                place = address.removeprefix("https://github.com/")
-                colab = app.config.html_theme_options["launch_buttons"]["colab_url"]
-                button["url"] = f"{colab}/github/{place}/blob/{home.PAGES}/{path}"
+                button["url"] = front.colab(address, chapter, app.config)
 
 
 def without_thebe(app: Sphinx, config: Config) -> None:
@@ -297,4 +296,8 @@ def setup(app: Sphinx) -> dict:
     app.add_role("quoted", Quoted())
     app.add_role("known", Known())
     app.add_role("preset", Preset())
+    app.add_role("colab", front.Colab())
+    app.add_directive("explorable", front.Shown)
+    app.add_directive("chapter-map", front.ChapterMap)
+    app.add_directive("timeline", front.Timeline)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

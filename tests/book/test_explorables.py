@@ -46,6 +46,7 @@ from rrbook.explorables.stream import RULES, stream_numbers, stream_sentence
 from rrbook.explorables.strip import strip_data, strip_numbers, strip_sentence
 from rrbook.explorables.values import RULES as VALUE_RULES
 from rrbook.explorables.values import value_numbers, value_sentence
+from rrbook.explorables.write import START, write_numbers, write_sentence
 from rrbook.explore import (
     Explorable,
     audit_rows,
@@ -55,6 +56,7 @@ from rrbook.explore import (
     depth_cliff,
     float_formats,
     gate_playground,
+    gated_write,
     held_back,
     loop_growth,
     lost_work,
@@ -175,6 +177,14 @@ TWINS = {
             "gateSentence(x)": lambda x: gate_sentence(**x),
         },
         tiny=1e-15,  # the sine of 180° is not quite 0
+    ),
+    "write": Twin(
+        dicts("u1 u2 r1 r2", (-2, 0, 1.3), (0, 1.1), (0, 0.25, 1), (0, 0.25, 0.9)),
+        {
+            "writeNumbers(x)": lambda x: write_numbers(**x),
+            "writeSentence(x)": lambda x: write_sentence(**x),
+        },
+        tiny=1e-12,
     ),
     "cliff": Twin(
         pairs_of(sublayers=(4, 10, 24, 33, 64), bias=(0, -0.25, -1.5, -2, -4)),
@@ -331,6 +341,11 @@ STARTS = {
     ),
     "stream-share": (stream_share(), stream_sentence(16, "sum"), stream_sentence(17, "sum")),
     "gate-playground": (gate_playground(), None, None),
+    "gated-write": (
+        gated_write(),
+        write_sentence(**START),
+        write_sentence(**{**START, "r1": 0.95}),
+    ),
     "depth-cliff": (
         depth_cliff(RECORDED),
         cliff_sentence(32, 0, RECORDED),
@@ -414,6 +429,28 @@ def test_every_control_reached_by_tab_changes_the_words(show):
             ticked = inputs.nth(i).get_attribute("type") == "checkbox"
             page.keyboard.press("Space" if ticked else "ArrowLeft" if lowest else "ArrowDown")
             assert page.locator(".rr-said").inner_text() != words, (made, i)
+
+
+def test_a_dragged_vector_moves_its_sliders_and_a_gate_stays_within_its_box(show):
+    page = show(gated_write())
+
+    def at(name):
+        return float(page.locator(f"input[name={name}]").input_value())
+
+    def drag(ring, right, down):
+        box = page.locator("svg.rr-picture circle[style]").nth(ring).bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        page.mouse.move(x, y)
+        page.mouse.down()
+        page.mouse.move(x + right, y + down, steps=3)
+        page.mouse.up()
+
+    drag(0, -50, 60)  # the tip of u
+    moved = {"u1": at("u1"), "u2": at("u2")}
+    assert moved["u1"] < START["u1"] and moved["u2"] < START["u2"]
+    drag(1, 400, -300)  # the tip of r ⊙ u, far beyond that of u
+    assert (at("r1"), at("r2")) == (1, 1) and moved == {"u1": at("u1"), "u2": at("u2")}
+    assert page.locator(".rr-said").inner_text() == write_sentence(**moved, r1=1.0, r2=1.0)
 
 
 def test_gate_rules_by_keyboard_disable_what_they_do_not_read(show):

@@ -103,6 +103,24 @@ def test_buttons_lead_to_home_or_are_not_there(soups, site):
             assert f"{opened}/blob/{home.PAGES}/{plain}" in colab and place in links, page
 
 
+def test_the_front_page_leads_to_every_chapter(soups, site):
+    soup = soups[site / "book" / "intro.html"]
+    cards = soup.select(".rr-map .sd-card")
+    chapters = [page for page in contents() if is_chapter(page)]
+    assert len(cards) == len(chapters)
+    for card, page in zip(cards, chapters, strict=True):
+        number, _, title = card.strong.get_text().partition(". ")
+        heading = soups[site / f"{page}.html"].select_one("main article h1").get_text()
+        assert heading.startswith(f"{number}. {title}") and int(number) == int(page[10:12])
+        assert f"{page}.html" in card.select_one("a.sd-stretched-link")["href"]
+        told = soups[site / f"{page}.html"].select_one(".rr-card")
+        minutes, _, _ = card.select_one(".rr-soft").get_text().partition(" min")
+        assert told is None or f"{minutes} minutes to read" in told.get_text()
+    address = home.address() or ""
+    buttons = soup.select("a.rr-button")
+    assert len(buttons) == 1 + address.startswith("https://github.com/")
+
+
 def test_references_and_numbers_say_what_they_are(soups, site):
     """A term its meaning, a citation its paper, a number the cell that computed it."""
     seen = {"term": 0, "citation": 0, "number": 0}

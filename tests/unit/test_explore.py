@@ -23,6 +23,7 @@ from rrbook.explorables.evidence import (
 from rrbook.explorables.gate import STATE, gate_numbers, gate_sentence
 from rrbook.explorables.kit import HERE, number, share
 from rrbook.explorables.stream import stream_numbers, stream_sentence
+from rrbook.explorables.write import write_numbers
 from rrbook.explore import (
     audit_rows,
     claim_map,
@@ -30,6 +31,7 @@ from rrbook.explore import (
     depth_cliff,
     float_formats,
     gate_playground,
+    gated_write,
     held_back,
     loop_growth,
     lost_work,
@@ -68,6 +70,7 @@ STORY = json.loads((DATA / "measured" / "13_inside_the_gate" / "story.json").rea
 MADE = {
     "stream-share": stream_share,
     "gate-playground": gate_playground,
+    "gated-write": gated_write,
     "depth-attention": depth_attention,
     "depth-cliff": depth_cliff,
     "depth-cliff with runs": lambda: depth_cliff(RECORDED),
@@ -128,6 +131,14 @@ def test_gate_is_the_real_one_with_a_diagonal_matrix():
     assert found["r"] == pytest.approx(r.flatten().tolist(), rel=1e-12)
     assert found["next"] == pytest.approx((h + r * u).flatten().tolist(), rel=1e-12)
     assert found["convex"] == pytest.approx(((1 - r) * h + r * u).flatten().tolist(), rel=1e-12)
+
+
+def test_a_gated_write_turns_by_the_angle_of_complex_numbers():
+    found = write_numbers(1.5, 0.8, 0.9, 0.2)
+    u, step = complex(1.5, 0.8), complex(1.5 * 0.9, 0.8 * 0.2)
+    assert found["turn"] == pytest.approx(abs(np.angle(step / u, deg=True)))
+    assert found["kept"] == pytest.approx(abs(step / u))
+    assert write_numbers(1.5, 0.8, 0.5, 0.5)["turn"] == 0
 
 
 def test_gate_at_initialisation_is_one_half_and_blind_to_u_without_its_weight():

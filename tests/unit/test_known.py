@@ -14,7 +14,9 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "book" / "tools"))
 from known import number  # noqa: E402
 
-PAGE = (ROOT / "book" / "what_we_know.md").read_text(encoding="utf-8")
+PAGE = "".join(
+    (ROOT / "book" / page).read_text(encoding="utf-8") for page in ("what_we_know.md", "intro.md")
+)
 MINI = rr.DATA / "measured" / "mini_arms"
 
 
@@ -40,6 +42,17 @@ def test_a_difference_by_scipy():
     low, high = test.confidence_interval(0.95)
     expected = [(loss["review"] - loss["constant"]).mean(), low, high]
     assert values(number("mini_arms: review - constant")) == [round(x, 3) for x in expected]
+
+
+def test_a_mean_is_that_of_the_difference_with_its_interval():
+    alone, whole = (number(f"mini_arms: review - constant{end}") for end in (", mean", ""))
+    assert values(alone) == values(whole)[:1] and " " not in alone
+
+
+def test_the_gates_share_by_the_papers_sizes():
+    """A gate of d × 2d and d biases at each of 48 sublayers, in a model of 984,038,400."""
+    gates = 48 * (2 * 1536**2 + 1536)
+    assert number("gates of the 1B model") == f"{100 * gates / 984_038_400:.0f}\u00a0%"
 
 
 def test_the_best_net_is_worse_than_counting_pairs():

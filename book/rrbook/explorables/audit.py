@@ -132,7 +132,7 @@ def _row(row: Mapping[str, Any]) -> str:
 
 def audit_table(rows: Sequence[Mapping[str, Any]]) -> kit.Explorable:
     """The whole table, from `audit_rows`: plain HTML, an anchor `claim-<id>` at each row."""
-    style = " ".join((kit._style() + CSS).split())
+    style = " ".join((kit.style() + CSS).split())
     body = "\n".join(_row(row) for row in rows)
     return kit.Explorable(
         "audit-table",

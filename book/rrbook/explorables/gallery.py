@@ -268,7 +268,7 @@ def rule_gallery(family: str) -> kit.Explorable:
         facts = anatomy(row["name"], row["kind"])
         if facts["family"] == family:
             cards.append(card(row, facts))
-    style = re.sub(r"\s+", " ", kit._style() + CSS.read_text(encoding="utf-8")).strip()
+    style = re.sub(r"\s+", " ", kit.style() + CSS.read_text(encoding="utf-8")).strip()
     return kit.Explorable(
         f"rules-{family}",
         f'<div class="rr-gallery"><style>{style}</style>{"".join(cards)}</div>',

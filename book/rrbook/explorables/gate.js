@@ -35,17 +35,6 @@ function gateSentence(v) {
     "; the convex form would give " + number(Math.hypot(g.convex[0], g.convex[1])) + ".";
 }
 
-function arrow(svg, from, to, style) {
-  var dx = to[0] - from[0], dy = to[1] - from[1], length = Math.hypot(dx, dy);
-  if (length < 2) return;
-  var head = Math.min(11, length * 0.6), ux = dx / length, uy = dy / length;
-  var neck = [to[0] - ux * head * 0.8, to[1] - uy * head * 0.8];
-  add(svg, "path", {d: path([from, neck]), "class": style});
-  var back = [to[0] - ux * head, to[1] - uy * head], side = head * 0.42;
-  add(svg, "path", {"class": "is-" + style.split(" ")[0], d: path([to,
-    [back[0] - uy * side, back[1] + ux * side], [back[0] + uy * side, back[1] - ux * side]]) + "z"});
-}
-
 // Only what the rule reads can be moved.
 function enable(form, rule) {
   var used = {state: ["state", "bias"], review: ["state", "update", "bias"]}[rule] || [];
@@ -67,31 +56,6 @@ function meter(svg, x, y, across, up, value, name) {
   add(svg, "line", {x1: middle[0], y1: middle[1], x2: middle[2], y2: middle[3], "class": "ink"});
   var label = across > up ? {x: x + across + 8, y: y + up - 1} : {x: x - 14, y: y - 9};
   add(svg, "text", label, name + " = " + number(value));
-}
-
-// Puts each label beside its arrow's tip, on the side where it covers least.
-function place(svg, labels, lines) {
-  var taken = [];
-  lines.forEach(function (line) {
-    for (var i = 0; i <= 16; i++) {
-      taken.push([line[0][0] + (line[1][0] - line[0][0]) * i / 16,
-        line[0][1] + (line[1][1] - line[0][1]) * i / 16, 3, 3]);
-    }
-  });
-  labels.forEach(function (label) {
-    var wide = label[1].length * 3.9, best = null;
-    for (var turn = 0; turn < 16; turn++) {
-      var angle = turn * Math.PI / 8, x = label[0][0] + Math.cos(angle) * (wide + 10);
-      var y = label[0][1] - Math.sin(angle) * 17, cost = turn % 4 ? 0.2 : 0;
-      taken.forEach(function (t) {
-        if (Math.abs(t[0] - x) < wide + t[2] && Math.abs(t[1] - y) < 8 + t[3]) cost += t[2];
-      });
-      if (!best || cost < best.cost) best = {cost: cost, x: x, y: y};
-    }
-    taken.push([best.x, best.y, wide, 9]);
-    add(svg, "text", {x: round(best.x), y: round(best.y + 4), "text-anchor": "middle",
-      "class": label[2] + " halo"}, label[1]);
-  });
 }
 
 function drawGate(svg, v, width, data, form) {

@@ -66,6 +66,7 @@ def gate_playground() -> kit.Explorable:
     return kit.explorable(
         "gate-playground",
         script="gate.js",
+        shared=["arrows.js"],
         title="One gated write, in two channels",
         lead="The gate r scales the proposed update u channel by channel before it is added to h.",
         controls=[

@@ -121,7 +121,7 @@ def _short(value: object) -> str:
 # ---- the frame ---------------------------------------------------------------------------------
 
 
-def _script(*files: str) -> str:
+def script_of(*files: str) -> str:
     """The files as one function, without comment lines and indentation."""
     text = "\n".join((HERE / file).read_text(encoding="utf-8") for file in files)
     lines = (line.strip() for line in text.splitlines())
@@ -129,7 +129,7 @@ def _script(*files: str) -> str:
     return f'(function () {{\n"use strict";\n{body}\n}})();'
 
 
-def _style() -> str:
+def style() -> str:
     return re.sub(r"\s+", " ", (HERE / "kit.css").read_text(encoding="utf-8")).strip()
 
 
@@ -144,12 +144,14 @@ def explorable(
     said: str,
     note: str,
     data: object = None,
+    shared: Sequence[str] = (),
 ) -> Explorable:
     """Assemble an explorable.
 
-    script: its file in this folder. title, lead, note: HTML. picture: what the live SVG is, in
-    words, for a reader who cannot see it (its numbers are in the sentence below it). said: the
-    sentence at the start, for a page without scripts. data: JSON for the script.
+    script: its file in this folder; shared: files that it shares with others. title, lead, note:
+    HTML. picture: what the live SVG is, in words, for a reader who cannot see it (its numbers are
+    in the sentence below it). said: the sentence at the start, for a page without scripts. data:
+    JSON for the script.
     """
     values = ""
     if data is not None:
@@ -158,7 +160,7 @@ def explorable(
     html = "\n".join(
         [
             f'<figure class="rr-explorable" data-explorable="{name}"{values}>',
-            f"<style>{_style()}</style>",
+            f"<style>{style()}</style>",
             f"<figcaption><strong>{title}</strong>{lead}</figcaption>",
             '<div class="rr-live" hidden>',
             f'<form autocomplete="off">{"".join(controls)}</form>',
@@ -167,7 +169,7 @@ def explorable(
             "</div>",
             f"<noscript><p>{escape(said)}</p></noscript>",
             f'<p class="rr-note">{note}</p>',
-            f"<script>\n{_script('kit.js', script)}\n</script>",
+            f"<script>\n{script_of('kit.js', *shared, script)}\n</script>",
             "</figure>",
         ]
     )

@@ -1,0 +1,167 @@
+"""The front page: an explorable in a page of text, the map of chapters, the timeline of papers.
+
+What these show comes from the notebooks and the bibliography, so that it follows them.
+"""
+
+import base64
+import io
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import home
+import nbformat
+import yaml
+from docutils import nodes
+from nbkit import read
+from PIL import Image, ImageChops
+from sphinx.util.docutils import SphinxDirective, SphinxRole
+
+from rr.config import RRError
+from rrbook import explore, references
+
+WIDTH = 480  # of a thumbnail, in pixels: twice what the page shows
+MINUTES = re.compile(r"\*\*Time\*\* (\d+) minutes to read")
+LISTED = re.compile(r"(?P<chapter>\d\d_\w+) (?P<stars>★{1,3}|report)")
+PAPER = re.compile(r"(?P<key>\w+): (?P<words>.+)")
+
+
+class Shown(SphinxDirective):
+    """``{explorable} gated_write``: one of `rrbook.explore` that needs no data."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        return [nodes.raw("", getattr(explore, self.arguments[0])().html, format="html")]
+
+
+class Colab(SphinxRole):
+    """``{colab}`Open in Colab <01_residual_stream>` ``: a button; nothing without GitHub."""
+
+    FORM = re.compile(r"(?P<words>.+?)\s*<(?P<chapter>\w+)>")
+
+    def run(self):
+        match, place = self.FORM.fullmatch(self.text), home.address() or ""
+        if match is None:
+            said = f"{{colab}} needs `words <chapter>`, not {self.text!r}"
+            problem = self.inliner.reporter.error(said, line=self.lineno)
+            return [self.inliner.problematic(self.rawtext, self.rawtext, problem)], [problem]
+        if not place.startswith("https://github.com/"):
+            return [], []
+        words = match["words"]
+        return [nodes.reference("", words, refuri=colab(place, match["chapter"], self.config),
+                                classes=["rr-button"])], []  # fmt: skip
+
+
+def colab(place: str, chapter: str, config: Any) -> str:
+    """Where Colab opens the plain edition of a chapter, as published."""
+    opener = config.html_theme_options["launch_buttons"]["colab_url"]
+    path = quote(f"{home.PLAIN}/{chapter}.ipynb")
+    return f"{opener}/github/{place.removeprefix('https://github.com/')}/blob/{home.PAGES}/{path}"
+
+
+class ChapterMap(SphinxDirective):
+    """The chapters: number, title, first figure, minutes, difficulty.
+
+    The body names each chapter with one to three stars, or as a report: `01_residual_stream ★`.
+    """
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        lines = [LISTED.fullmatch(line.strip()) for line in self.content]
+        if not all(lines):
+            raise self.error("each line names a chapter and ★, ★★, ★★★ or report")
+        rating = {line["chapter"]: line["stars"] for line in lines if line}
+        toc = yaml.safe_load(Path(self.env.srcdir, "_toc.yml").read_text(encoding="utf-8"))
+        files = [Path(one["file"]) for part in toc["parts"] for one in part["chapters"]]
+        chapters = [path.name for path in files if path.parent.name == "notebooks"]
+        if unrated := set(chapters) - rating.keys():
+            raise self.error(f"the map does not say how difficult {min(unrated)} is")
+        text = ["::::{grid} 2 2 3 4", ":gutter: 2", ":class-container: rr-map", ""]
+        for chapter in chapters:
+            text += self._card(chapter, rating[chapter])
+        return self.parse_text_to_nodes("\n".join([*text, "::::"]))
+
+    def _card(self, chapter: str, stars: str) -> list[str]:
+        srcdir = Path(self.env.srcdir)
+        notebook = read(srcdir / "notebooks" / f"{chapter}.ipynb")
+        picture = thumbnail(notebook)
+        lines = [":::{grid-item-card}"]
+        if picture is not None:
+            path = srcdir / "book" / "_thumbnails" / f"{chapter}.png"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(picture[0])
+            lines += [f":img-top: /book/_thumbnails/{path.name}", f":img-alt: {picture[1]}"]
+        label, title = named(notebook)
+        lines += [f":link: {label}", ":link-type: ref", "", f"**{int(chapter[:2])}. {title}**", ""]
+        minutes = minutes_to_read(notebook)
+        about = [f"{minutes} min"] * bool(minutes) + [stars]
+        return [*lines, f"[{' · '.join(about)}]{{.rr-soft}}", ":::"]
+
+
+def named(notebook: nbformat.NotebookNode) -> tuple[str, str]:
+    """Label and title of a chapter."""
+    match = re.match(r"\((?P<label>[\w-]+)\)=\n# (?P<title>.+)", notebook.cells[0].source)
+    if match is None:
+        raise RRError(f"a chapter begins with `(label)=` and `# Title`, got {notebook.cells[0].id}")
+    return match["label"], match["title"]
+
+
+def minutes_to_read(notebook: nbformat.NotebookNode) -> int | None:
+    """What the chapter's card says; None for a report, which has no card."""
+    for cell in notebook.cells:
+        if match := MINUTES.search(cell.source):
+            return int(match[1])
+    return None
+
+
+def thumbnail(notebook: nbformat.NotebookNode) -> tuple[bytes, str] | None:
+    """The first figure of a chapter, small, as PNG, with its alternative text."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            if png := output.get("data", {}).get("image/png"):
+                picture = Image.open(io.BytesIO(base64.b64decode(png)))
+                picture = picture.convert("RGB")
+                ground = Image.new("RGB", picture.size, picture.getpixel((0, 0)))
+                picture = picture.crop(ImageChops.difference(picture, ground).getbbox())
+                picture.thumbnail((WIDTH, WIDTH), Image.Resampling.LANCZOS)
+                file = io.BytesIO()
+                picture.quantize(64).save(file, "png", optimize=True)
+                return file.getvalue(), cell.metadata["mystnb"]["image"]["alt"]
+    return None
+
+
+class Timeline(SphinxDirective):
+    """Papers by the year of their first version; a line is `key: what the paper added`.
+
+    The keys are those of references.bib, which gives year and authors.
+    """
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        found = []
+        for line in self.content:
+            match = PAPER.fullmatch(line.strip())
+            if match is None:
+                raise self.error(f"a line is `key: what the paper added`, not {line!r}")
+            try:
+                found.append((first_version(match["key"]), match["key"], match["words"]))
+            except RRError as error:
+                raise self.error(str(error)) from None
+        items = [
+            f"- [{year}]{{.rr-year}} {words} {{cite:p}}`{key}`"
+            for (year, _), key, words in sorted(found)
+        ]
+        return self.parse_text_to_nodes("\n".join([":::{div} rr-timeline", *items, ":::"]))
+
+
+def first_version(key: str) -> tuple[int, int]:
+    """Year and month in which arXiv has a paper's first version, by its number there."""
+    fields: Any = references.entry(key).fields
+    match = re.fullmatch(r"(\d\d)(\d\d)\.\d{4,5}", fields.get("eprint", ""))
+    if match is None:
+        raise RRError(f"{key} has no arXiv number in references.bib, so no date of first version")
+    return 2000 + int(match[1]), int(match[2])
