@@ -172,8 +172,10 @@ function fieldSentence(v) {
   if (g[1] === 0 && g[S] === 0) {
     return text + "No sublayer gets a gradient at this start; the embedding gets " + number(g[0]) + ".";
   }
-  return text + "The first sublayer’s update gets " + number(g[1] / g[S]) +
-    " times the gradient of the last one’s.";
+  var sum = function (part) { return part.reduce(function (a, b) { return a + b; }, 0); };
+  return text + "The first quarter of the updates gets " +
+    number(sum(g.slice(1, S / 4 + 1)) / sum(g.slice(-S / 4))) +
+    " times the gradient of the last quarter.";
 }
 
 function drawPanel(svg, box, words, lists, low, high, ticks, log) {

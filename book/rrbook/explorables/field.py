@@ -152,9 +152,11 @@ def field_sentence(rule: str, sublayers: int, start: str = "unit", bias: float =
             f"{text}No sublayer gets a gradient at this start; the embedding gets "
             f"{kit.number(g[0])}."
         )
+    quarter = sublayers // 4  # one update's gradient hangs on the one draw of its weights
+    ratio = math.fsum(g[1 : quarter + 1]) / math.fsum(g[-quarter:])
     return (
-        f"{text}The first sublayer’s update gets {kit.number(g[1] / g[-1])} times the gradient of "
-        "the last one’s."
+        f"{text}The first quarter of the updates gets {kit.number(ratio)} times the gradient of "
+        "the last quarter."
     )
 
 
