@@ -1,6 +1,6 @@
 // What a gate holds back, word by word, beside what the update is worth there.
 
-var STRIP = {row: 76, letter: 7.8, gap: 7, bar: 20, full: {saved: 2, loss: 8},
+var STRIP = {row: 76, letter: 7.8, gap: 7, bar: 20, thick: 14, full: {saved: 2, loss: 8},
   below: {saved: "loss saved by this update", loss: "loss of the next word"}};
 
 function stripRanks(x) {
@@ -43,7 +43,7 @@ function stripSentence(data, sublayer, below) {
 function stripLayout(words, width) {
   var x = 0, row = 0;
   return words.map(function (word) {
-    var wide = STRIP.letter * word.trim().length;
+    var wide = Math.max(STRIP.thick, STRIP.letter * word.trim().length);
     if (word[0] === " ") x += STRIP.gap;
     if (x + wide > width && x > 0) { x = 0; row += 1; }
     var place = [x, row, wide];
@@ -58,13 +58,14 @@ function drawStrip(svg, values, width, data) {
   var places = stripLayout(data.words, width), rows = places[places.length - 1][1] + 1;
   svg.setAttribute("viewBox", "0 0 " + width + " " + STRIP.row * rows);
   places.forEach(function (place, i) {
-    var y = STRIP.row * place[1], x = round(place[0]), wide = round(place[2]);
+    var y = STRIP.row * place[1], middle = place[0] + place[2] / 2, word = data.words[i].trim();
+    var x = round(middle - STRIP.thick / 2);  // bars of one width: a long word weighs no more
     var tall = bar * Math.sqrt(Math.min(1, Math.abs(other[i]) / STRIP.full[values.below]));
-    add(svg, "rect", {x: x, width: wide, y: round(y + bar * (1 - held[i])),
+    add(svg, "rect", {x: x, width: STRIP.thick, y: round(y + bar * (1 - held[i])),
       height: round(bar * held[i]), "class": "is-red"});
-    add(svg, "text", {x: x, y: y + bar + 14, textLength: wide, style: "font-family:monospace"},
-      data.words[i].trim());
-    add(svg, "rect", {x: x, width: wide, y: y + bar + 19, height: round(tall),
+    add(svg, "text", {x: round(middle - STRIP.letter * word.length / 2), y: y + bar + 14,
+      textLength: round(STRIP.letter * word.length), style: "font-family:monospace"}, word);
+    add(svg, "rect", {x: x, width: STRIP.thick, y: y + bar + 19, height: round(tall),
       "class": other[i] > 0 ? "is-green" : "hollow amber"});
   });
   return stripSentence(data, values.sublayer, values.below);
