@@ -1,4 +1,4 @@
-// Vectors as arrows, with their names beside them.
+// Vectors as arrows, with their names beside them, whose tips can be dragged.
 
 function arrow(svg, from, to, style) {
   var dx = to[0] - from[0], dy = to[1] - from[1], length = Math.hypot(dx, dy);
@@ -34,4 +34,28 @@ function place(svg, labels, lines) {
     add(svg, "text", {x: round(best.x), y: round(best.y + 4), "text-anchor": "middle",
       "class": label[2] + " halo"}, label[1]);
   });
+}
+
+// Sets sliders, as far as they go, and lets the form say so.
+function setSliders(form, values) {
+  for (var name in values) form.elements[name].value = values[name];
+  form.dispatchEvent(new Event("input"));
+}
+
+// A ring at a tip that a pointer drags: `to` is called with where it is, in the picture's units. The
+// sliders beside the picture serve the keyboard.
+function handle(svg, at, style, to) {
+  add(svg, "circle", {cx: round(at[0]), cy: round(at[1]), r: 7, "class": style + " line"});
+  var ring = add(svg, "circle", {cx: round(at[0]), cy: round(at[1]), r: 17,
+    style: "fill: transparent; cursor: grab; touch-action: none"});
+  ring.addEventListener("pointerdown", function (event) {
+    event.preventDefault();
+    svg.dragged = to;
+    svg.setPointerCapture(event.pointerId);
+  });
+  svg.onpointermove = function (event) {
+    if (!svg.hasPointerCapture(event.pointerId)) return;
+    var box = svg.getBoundingClientRect(), zoom = svg.viewBox.baseVal.width / box.width;
+    svg.dragged((event.clientX - box.left) * zoom, (event.clientY - box.top) * zoom);
+  };
 }

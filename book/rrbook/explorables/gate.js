@@ -58,25 +58,6 @@ function meter(svg, x, y, across, up, value, name) {
   add(svg, "text", label, name + " = " + number(value));
 }
 
-// A knob at u's tip that a pointer drags; the sliders beside it serve the keyboard.
-function knob(svg, tip, form, turned) {
-  add(svg, "circle", {cx: round(tip[0]), cy: round(tip[1]), r: 11, "class": "amber thin",
-    style: "pointer-events: all; touch-action: none; cursor: grab"});
-  svg.onpointerdown = function (event) {
-    if (event.target.tagName === "circle") svg.setPointerCapture(event.pointerId);
-  };
-  svg.onpointermove = function (event) {
-    if (!svg.hasPointerCapture(event.pointerId)) return;
-    var place = new DOMPoint(event.clientX, event.clientY);
-    place = place.matrixTransform(svg.getScreenCTM().inverse());
-    var u = turned(place.x, place.y), ahead = Math.atan2(STATE[1], STATE[0]);
-    var angle = (Math.atan2(u[1], u[0]) - ahead) * 180 / Math.PI;
-    form.elements.angle.value = angle - 360 * Math.round(angle / 360);
-    form.elements.size.value = Math.hypot(u[0], u[1]);
-    form.dispatchEvent(new Event("input"));
-  };
-}
-
 function drawGate(svg, v, width, data, form) {
   enable(form, v.rule);
   var g = gateNumbers(v), side = Math.min(width - 60, 460), unit = side / 4.5;
@@ -101,8 +82,10 @@ function drawGate(svg, v, width, data, form) {
   place(svg, [[next, "h + r⊙u", "is-blue b"], [h, "h", "is-ink b"], [open, "h + u", "is-amber"],
     [convex, "convex", "is-red"]],
     [[zero, convex], [h, open], [h, next], [zero, h], [zero, next]]);
-  knob(svg, open, form, function (x, y) {
-    return [(x - left) / unit - 1.6 - STATE[0], 2.5 - (y - top) / unit - STATE[1]];
+  handle(svg, open, "amber", function (x, y) {
+    var u = [(x - left) / unit - 1.6 - STATE[0], 2.5 - (y - top) / unit - STATE[1]];
+    var angle = (Math.atan2(u[1], u[0]) - Math.atan2(STATE[1], STATE[0])) * 180 / Math.PI;
+    setSliders(form, {angle: angle - 360 * Math.round(angle / 360), size: Math.hypot(u[0], u[1])});
   });
   meter(svg, left - 36, top + 24, 12, height - 24, g.r[1], "r₂");
   meter(svg, left, top + height + 24, side - 92, 12, g.r[0], "r₁");

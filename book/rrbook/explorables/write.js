@@ -24,37 +24,11 @@ function writeSentence(v) {
     "°. A constant never turns it.";
 }
 
-// Sets sliders, as far as they go, and lets the form say so.
-function setSliders(form, values) {
-  for (var name in values) form.elements[name].value = values[name];
-  form.dispatchEvent(new Event("input"));
-}
-
-// The ring at a tip that can be dragged; `to` turns its channels into settings of sliders.
-function handle(svg, at, style, to) {
-  add(svg, "circle", {cx: round(at[0]), cy: round(at[1]), r: 7, "class": style + " line"});
-  var ring = add(svg, "circle", {cx: round(at[0]), cy: round(at[1]), r: 17,
-    style: "fill: transparent; cursor: grab; touch-action: none"});
-  ring.addEventListener("pointerdown", function (event) {
-    event.preventDefault();
-    svg.dragged = to;
-    svg.setPointerCapture(event.pointerId);
-  });
-}
-
 function drawWrite(svg, v, width, data, form) {
   var unit = Math.min(112, width / 5.1), left = (width - 5.1 * unit) / 2 + 0.3 * unit;
   var top = 6, high = 1.95, height = 2.75 * unit;
   svg.setAttribute("viewBox", "0 0 " + width + " " + round(height + 12));
   var to = function (p) { return [left + p[0] * unit, top + (high - p[1]) * unit]; };
-  if (!svg.dragged) {
-    svg.addEventListener("pointermove", function (event) {
-      if (!event.buttons || typeof svg.dragged !== "function") return;
-      var box = svg.getBoundingClientRect(), zoom = svg.viewBox.baseVal.width / box.width;
-      svg.dragged((event.clientX - box.left) * zoom, (event.clientY - box.top) * zoom);
-    });
-    svg.dragged = true;
-  }
   var channels = function (x, y) {
     return [(x - left) / unit - HERE[0], high - (y - top) / unit - HERE[1]];
   };
