@@ -5,6 +5,7 @@ explorable, figures in the page's colours, check badges, names for screen reader
 import html
 import json
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlencode
@@ -209,7 +210,8 @@ def inline_figures(app: Sphinx, doctree: nodes.document) -> None:
     """
     for place, image in enumerate(list(doctree.findall(nodes.image))):
         path = Path(app.srcdir, image["uri"].removeprefix("/"))
-        if "cell_output" not in _classes_above(image) or path.suffix != ".svg":
+        of_cell = any("cell_output" in node.get("classes", ()) for node in _above(image))
+        if not of_cell or path.suffix != ".svg":
             continue
         text, tables = figure_data.taken(path.read_text(encoding="utf-8"))
         names = re.findall(r'\bid="([^"]+)"', text)
@@ -218,7 +220,7 @@ def inline_figures(app: Sphinx, doctree: nodes.document) -> None:
         alt = html.escape(image.get("alt", ""))
         text = text.replace("<svg ", f'<svg class="rr-figure" role="img" aria-label="{alt}" ', 1)
         box = f'<div class="rr-figure-box">{text}</div>'
-        figure = image.parent if isinstance(image.parent, nodes.figure) else image
+        figure = next(filter(lambda node: isinstance(node, nodes.figure), _above(image)), image)
         name = next(iter(figure.get("names", ())), "figure")
         at = figure.parent.index(figure) + 1
         figure.parent.insert(at, Data("", html=figure_data.fold(tables, name)))
@@ -241,12 +243,12 @@ def numbers(app: Sphinx, doctree: nodes.document) -> None:
             node.children = [nodes.Text(typeset(node.astext()))]
 
 
-def _classes_above(node: nodes.Node) -> set[str]:
-    found: set[str] = set()
+def _above(node: nodes.Node) -> Iterator[nodes.Element]:
+    """The node and what holds it, outwards."""
     while node is not None:
-        found |= {*node.get("classes", ())} if isinstance(node, nodes.Element) else set()
+        if isinstance(node, nodes.Element):
+            yield node
         node = node.parent
-    return found
 
 
 def badge(app: Sphinx, doctree: nodes.document) -> None:

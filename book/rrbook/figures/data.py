@@ -7,6 +7,7 @@ left out: they are no data, and the caption names them.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -34,7 +35,8 @@ from .style import readable
 
 ROWS = 1000  # that a table keeps at most; a longer one keeps every second, third, …
 PLACE, VALUE = "name", "value"  # heads of columns that no axis names
-STROKES = {"--": "dashed", ":": "dotted", "-.": "dash-dotted", "None": "marks"}
+MARKS = "marks"
+STROKES = {"--": "dashed", ":": "dotted", "-.": "dash-dotted", "None": MARKS}
 Place = float | tuple[float, float]  # on the axis of the rows: a point, or a bin
 
 
@@ -70,7 +72,7 @@ class Scale:
         if isinstance(axis.get_major_locator(), FixedLocator):
             places = [float(place) for place in axis.get_majorticklocs()]
             found = axis.get_major_formatter().format_ticks(places)
-            self.words = {p: w.replace("\n", " ") for p, w in zip(places, found, strict=True) if w}
+            self.words = {p: _words(w) for p, w in zip(places, found, strict=True) if w}
         places = sorted(self.words)
         lettered = any(c.isalpha() for word in self.words.values() for c in word)
         steps = {round(high - low, 9) for low, high in pairwise(places)}
@@ -112,7 +114,13 @@ def _hex(colour: object) -> str | None:
 
 
 def _colour(artist: object) -> str | None:
-    for name in ("get_color", "get_facecolor", "get_edgecolor"):
+    """The one colour that an artist is seen in; None where it has several."""
+    names = ["get_color", "get_facecolor", "get_edgecolor"]
+    if isinstance(artist, Line2D) and (
+        np.size(artist.get_xdata()) == 1 or artist.get_linestyle() == "None"
+    ):
+        names = ["get_markerfacecolor", "get_markeredgecolor"]
+    for name in names:
         found = getattr(artist, name, lambda: None)()
         if isinstance(found, np.ndarray) and found.ndim == 2:
             found = found[0] if len({tuple(one) for one in found}) == 1 else None
@@ -123,7 +131,12 @@ def _colour(artist: object) -> str | None:
 
 def _label(artist: object) -> str:
     label = str(getattr(artist, "get_label", str)())
-    return "" if label.startswith("_") else label
+    return "" if label.startswith("_") else _words(label)
+
+
+def _words(text: str) -> str:
+    """A label as one line, without the marks of mathematics."""
+    return " ".join(re.sub(r"[$\\{}]", "", text).split())
 
 
 def _named(words: str) -> bool:
@@ -154,7 +167,7 @@ class Panel:
         for legend in filter(None, legends):
             for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
                 if hue := _colour(handle):
-                    named.setdefault(hue, set()).add(text.get_text())
+                    named.setdefault(hue, set()).add(_words(text.get_text()))
         if not self.down:
             for artist in (*self.ax.lines, *self.ax.collections, *self.ax.patches):
                 if _label(artist) and (hue := _colour(artist)):
@@ -165,7 +178,7 @@ class Panel:
                     for artist in (*self.ax.lines, *self.ax.patches):
                         drawn = _colour(artist)
                         if drawn and hue in (drawn, _hex(readable(drawn))) and drawn not in named:
-                            named.setdefault(drawn, set()).add(text.get_text())
+                            named.setdefault(drawn, set()).add(_words(text.get_text()))
         return {hue: names.pop() for hue, names in named.items() if len(names) == 1}
 
     def _name(self, artist: object) -> str:
@@ -175,7 +188,7 @@ class Panel:
             end = np.asarray(artist.get_xydata())[-1]
             for text in self.ax.texts:
                 if _anchored(text) and _named(text.get_text()) and np.allclose(text.xy, end):
-                    return text.get_text()
+                    return _words(text.get_text())
         return self.hues.get(_colour(artist) or "", "")
 
     def _turned(self, points: np.ndarray) -> list[tuple[float, float]]:
@@ -190,12 +203,12 @@ class Panel:
         for line in ax.lines:
             if line.get_transform() == ax.transData:
                 # lines that one name stands for are told apart by their strokes, as in the figure
-                kind = "" if _label(line) else STROKES.get(line.get_linestyle(), "")
-                name = self._name(line)
-                yield self._run(name, line.get_xydata(), kind if name else "")
-            elif line.get_marker() not in ("None", None, "", " "):  # at the edge, for want of room
+                stroke, name = STROKES.get(line.get_linestyle(), ""), self._name(line)
+                kind = "" if _label(line) or not name else stroke
+                yield self._run(name, line.get_xydata(), kind, joined=stroke != MARKS)
+            elif line.get_marker() == "x":  # a cross at the edge: a run without a value
                 points = [(place, (value,)) for place, value in self._turned(line.get_xydata())]
-                yield Series(self._name(line), points, texts=["off the scale"] * len(points))
+                yield Series(self._name(line), points, texts=["diverged"] * len(points))
         for one in ax.collections:
             yield from self._collection(one)
         for container in ax.containers:
@@ -207,10 +220,10 @@ class Panel:
                 bins = [*zip(pairwise(map(float, edges)), shown, strict=True)]
                 yield Series(self._name(patch), [(place, (float(v),)) for place, v in bins])
 
-    def _run(self, name: str, xy: np.ndarray, kind: str = "") -> Series:
-        """A line: two points at one place are an interval."""
+    def _run(self, name: str, xy: np.ndarray, kind: str = "", joined: bool = True) -> Series:
+        """A line, or points: two that are joined at one place are an interval."""
         points = self._turned(xy)
-        if len(points) == 2 and points[0][0] == points[1][0]:
+        if joined and len(points) == 2 and points[0][0] == points[1][0]:
             return Series(name, [(points[0][0], (points[0][1], points[1][1]))], "interval")
         return Series(name, [(place, (value,)) for place, value in points], kind)
 
@@ -218,7 +231,7 @@ class Panel:
         name = self._name(one)
         if isinstance(one, PathCollection):
             if one.get_offset_transform() == self.ax.transData:
-                yield self._run(name, one.get_offsets())
+                yield self._run(name, one.get_offsets(), joined=False)
         elif isinstance(one, LineCollection) and one.get_transform() == self.ax.transData:
             for segment in one.get_segments():
                 yield self._run(name, segment)
@@ -246,32 +259,46 @@ class Panel:
         return float(x + width / 2), float(y), float(y + height)
 
     def notes(self) -> Iterator[tuple[float, str]]:
-        """Words that stand in a row of categories."""
+        """What is written in the figure, with its place."""
         for text in self.ax.texts:
             at = text.xy if isinstance(text, Annotation) else text.get_position()
             inside = _anchored(text) or text.get_transform() == self.ax.transData
-            words = " ".join(text.get_text().split())
-            if inside and any(c.isalpha() for c in words):
-                yield float(at[1] if self.down else at[0]), words
+            if inside and text.get_text().strip():
+                yield float(at[1] if self.down else at[0]), _words(text.get_text())
 
     def table(self, title: str, over: str, what: str) -> Table | None:
         cells: dict[str, dict[str, list[str]]] = {}
         first: dict[str, float] = {}
         # once what is drawn twice: an area and its edge, a line and its marks
         drawn = {(one.name, tuple(one.points)): one for one in self.series()}
+        known = {point for one in drawn.values() if len(one.points) > 1 for point in one.points}
+        drawn = {
+            key: one  # without rings and stars about a point
+            for key, one in drawn.items()
+            if len(one.points) > 1 or one.texts or not known.issuperset(one.points)
+        }
+        names: dict[str, set[str]] = {}  # in each row
         for one in drawn.values():
+            for place, _ in one.points:
+                names.setdefault(self.rows.at(place), set()).add(one.name)
+        # what a row of categories holds is named by the row, and by its colour only if it is parted
+        parted = not self.rows.categories or any(len(found - {""}) > 1 for found in names.values())
+        for one in drawn.values():
+            kind = one.kind if parted or one.kind not in STROKES.values() else ""
+            column = ", ".join(filter(None, (one.name if parted and one.name else what, kind)))
             texts = one.texts or [span(values) for _, values in one.points]
             for (place, _), text in zip(one.points, texts, strict=True):
                 row = self.rows.at(place)
                 first.setdefault(row, place[0] if isinstance(place, tuple) else place)
-                name = "" if self.rows.categories and one.name == row else one.name
-                column = ", ".join(filter(None, (name or what, one.kind)))
                 cells.setdefault(row, {}).setdefault(column, []).append(text)
         if self.rows.categories:
+            drawn_in = {*cells}
             for place, words in self.notes():
                 row = self.rows.at(place)
-                first.setdefault(row, place)
-                cells.setdefault(row, {}).setdefault("note", []).append(words)
+                # beside a bar or a mark a number says what the table says
+                if any(c.isalpha() for c in words) or row not in drawn_in:
+                    first.setdefault(row, place)
+                    cells.setdefault(row, {}).setdefault("note", []).append(words)
         sign = -1 if self.down and not self.ax.yaxis_inverted() else 1
         order = sorted(cells, key=lambda row: sign * first[row])
         rows = [(row, {c: "; ".join(v) for c, v in cells[row].items()}) for row in order]
@@ -317,7 +344,7 @@ def _axis_label(ax: Axes, side: str) -> str:
     shared = getattr(ax, f"get_shared_{side}_axes")().get_siblings(ax)
     found = [getattr(one, f"get_{side}label")() for one in (ax, *shared)]
     of_figure = getattr(ax.figure, f"get_sup{side}label", str)()
-    return " ".join(next(filter(None, [*found, of_figure]), "").split())
+    return _words(next(filter(None, [*found, of_figure]), ""))
 
 
 def tables(fig: Figure) -> list[Table]:
@@ -327,7 +354,7 @@ def tables(fig: Figure) -> list[Table]:
         if ax.get_label() == "<colorbar>" or not ax.get_visible():
             continue
         panel = Panel(ax)
-        title = " ".join((ax.get_title() or ax.get_title("left")).split())
+        title = _words(ax.get_title() or ax.get_title("left"))
         labels = _axis_label(ax, "x"), _axis_label(ax, "y")
         over, what = labels[::-1] if panel.down else labels
         if ax.images or panel.meshes():
@@ -363,11 +390,11 @@ def _joined(found: list[Table]) -> Table:
 
 
 def as_json(fig: Figure) -> str:
-    """The tables as JSON: a list of {title, head, rows, of}; `of` is the rows before thinning."""
+    """The tables as JSON: a list of {title, head, rows}."""
     made = []
     for table in tables(fig):
         columns, every = table.columns(), -(-len(table.rows) // ROWS)
         rows = [[row, *(cells.get(c, "") for c in columns)] for row, cells in table.rows[::every]]
         head = [table.over, *columns]
-        made.append({"title": table.title, "head": head, "rows": rows, "of": len(table.rows)})
+        made.append({"title": table.title, "head": head, "rows": rows})
     return json.dumps(made, ensure_ascii=False, separators=(",", ":"))

@@ -87,7 +87,8 @@ def rule_ranking(
             continue
         if abs(gap) > limit:
             edge = limit if gap > 0 else -limit
-            ax.plot(edge * 0.97, place, ">" if gap > 0 else "<", color=colour, ms=6)
+            at, arrow = (0.985, ">") if gap > 0 else (0.015, "<")
+            ax.plot(at, place, arrow, color=colour, ms=6, transform=ax.get_yaxis_transform())
             words = f"{gap:+.2f}{' *' * sure} {lost}".strip().replace("-", "−")
             ax.text(
                 edge * 0.92,
@@ -99,8 +100,7 @@ def rule_ranking(
                 fontsize=9,
             )
             continue
-        low, high = max(row["lo"], -limit), min(row["hi"], limit)
-        ax.plot([low, high], [place, place], color=colour, lw=1.6)
+        ax.plot([row["lo"], row["hi"]], [place, place], color=colour, lw=1.6)
         ax.plot(gap, place, marker, color=colour, ms=6, mew=1.5, mfc=colour if sure else CARD)
     ax.set_ylim(len(order) - 0.4, -0.6)
     words = [(labels or {}).get(arm, arm) for arm in order]
