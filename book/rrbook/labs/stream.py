@@ -69,4 +69,7 @@ def lab_stream(model: Model | None = None) -> Lab:
         "rule": widgets.Dropdown(options=traced, value="review", description="rule"),
     }
     lead = "A real model of width 64 is built, initialised and measured at each move."
-    return lab("stream", controls, draw, lead)
+    own = [name for name in traced if not RULES[name].__module__.startswith("rr.")]
+    shown = ["standard", "review", "review-convex", "rezero", *own]
+    grid = {"sublayers": [16, 32], "rule": shown}
+    return lab("stream", controls, draw, lead, grid)
