@@ -17,8 +17,8 @@ def show(notebook: nbformat.NotebookNode) -> None:
             if shown is None:
                 continue
             parts = state.get(shown["model_id"], {}).get("state", {}).get("children", ())
-            values = [state[REFERENCE.fullmatch(part)[1]]["state"].get("value") for part in parts]
-            grids = [text for text in values if str(text).startswith(FIGURE)]
+            models = [state[name]["state"] for name in REFERENCE.findall(" ".join(parts))]
+            grids = [one["value"] for one in models if str(one.get("value")).startswith(FIGURE)]
             if grids:
                 output.data = nbformat.from_dict({"text/html": grids[0]})
             else:

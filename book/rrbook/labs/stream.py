@@ -70,6 +70,6 @@ def lab_stream(model: Model | None = None) -> Lab:
     }
     lead = "A real model of width 64 is built, initialised and measured at each move."
     own = [name for name in traced if not RULES[name].__module__.startswith("rr.")]
-    shown = ["standard", "review", "review-convex", "rezero", *own]
-    grid = {"sublayers": [16, 32], "rule": shown}
+    shown = ["review", *own, "review-convex", "rezero", "standard"]
+    grid = {"sublayers": [16, 32], "rule": shown[:6]}  # more are too many bytes
     return lab("stream", controls, draw, lead, grid)
