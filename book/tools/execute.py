@@ -22,6 +22,8 @@ from nbkit import BUILD, EXECUTED, code_cells, environment, read, sources
 from papermill.engines import NBClientEngine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 
+from rrbook.labs.lab import RECORD
+
 CELL_SECONDS = 900  # a cell that takes longer hangs, or does not belong in the smoke tier
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -140,7 +142,7 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="execute even what is current")
     args = parser.parse_args()
 
-    os.environ.update(environment())  # kernels inherit it
+    os.environ.update(environment() | {RECORD: "1"})  # kernels inherit it
     paths = sources(*args.names)
     failed, began = [], time.monotonic()
     for i, path in enumerate(paths, 1):

@@ -24,6 +24,7 @@ import bootstrap
 import drawings
 import folding
 import home
+import labs
 import reference
 import status
 import yaml
@@ -64,6 +65,7 @@ def stage(folder: Path, executed: Path | None, picks: list[str]) -> None:
         write(plain.convert(notebook, path.stem), folder / home.PLAIN / path.name)
         shown[path.stem] = notebook
         folding.fold(notebook)
+        labs.show(notebook)
         write(notebook, folder / "notebooks" / path.name)
     (folder / "book" / "status.md").write_text(status.page(shown, executed), encoding="utf-8")
     listed = (ROOT / "book" / "_toc.yml").read_text(encoding="utf-8")

@@ -43,6 +43,8 @@ class Visit:
             await window.MathJax?.startup?.promise; await document.fonts.ready }""")
         if vendored():
             self.tab.wait_for_function(ALL_WIDGETS)
+        self.tab.wait_for_function("""() => !document.querySelector(
+            "figure.rr-lab:not([data-ready])")""")  # a recorded lab is unpacked first
         self.tab.wait_for_load_state("networkidle")
 
     def _console(self, message) -> None:

@@ -431,6 +431,36 @@ def test_every_control_reached_by_tab_changes_the_words(show):
             assert page.locator(".rr-said").inner_text() != words, (made, i)
 
 
+def test_a_recorded_lab_walks_through_its_settings(show):
+    import ipywidgets
+
+    from rrbook import figures
+    from rrbook.labs.recorded import record
+
+    def draw(k, law):
+        figure, ax = figures.canvas(height=2)
+        ax.plot([0, 1], [0, k])
+        ax.annotate(law, (0.5, 0.5))
+        return figure, f"{law} by {k}"
+
+    controls = {
+        "k": ipywidgets.IntSlider(4, description="factor"),
+        "law": ipywidgets.Dropdown(options=["up", "down"], description="law"),
+    }
+    html = record("mine", controls, draw, "Move it.", {"k": [1, 4, 9], "law": ["up", "down"]})
+    page = show(Explorable("mine", html))
+    said, picture = page.locator(".rr-said"), page.locator("svg.rr-picture")
+    said.get_by_text("up by 4").wait_for()
+    before, label = picture.inner_html(), page.locator("label b")
+    assert label.inner_text() == "4" and "up" in picture.text_content()
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    assert said.inner_text() == "up by 9" and label.inner_text() == "9"
+    assert picture.inner_html() != before
+    page.locator("select").select_option(label="down")
+    assert said.inner_text() == "down by 9" and "down" in picture.text_content()
+
+
 def test_a_dragged_vector_moves_its_sliders_and_a_gate_stays_within_its_box(show):
     page = show(gated_write())
 

@@ -51,4 +51,9 @@ def lab_audit() -> Lab:
         "Every count is taken from the modules. At which settings do Review’s gates come nearest "
         "to 7\u00a0% of the model? (Other arms are widened to Review’s count, as in the study.)"
     )
-    return lab("audit", controls, draw, lead)
+    grid = {
+        "rung": ["60M", "320M", "1B"],
+        "rule": ["review", "highway", "standard"],
+        "vocabulary": [1024, 50257, 256000],
+    }
+    return lab("audit", controls, draw, lead, grid)

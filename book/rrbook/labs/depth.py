@@ -76,6 +76,10 @@ def lab_depth() -> Lab:
     unigram = torch.special.entr(frequency).sum().item()
     before: list[dict] = []
 
+    def alone(rule: str, sublayers: int, bias: float, steps: int) -> Drawn:
+        before.clear()
+        return draw(rule, sublayers, bias, steps)
+
     def draw(rule: str, sublayers: int, bias: float, steps: int) -> Drawn:
         spec = f"{rule}:bias={bias:g}"
         losses = short_training(spec, sublayers, steps, stream)
@@ -118,4 +122,5 @@ def lab_depth() -> Lab:
         "Each move trains a real net of width 32 from scratch on the letters of fables (a second "
         "or a few). Which rules leave the plateau, and how deep may they be?"
     )
-    return lab("depth", controls, draw, lead)
+    grid = {"rule": ["review-convex", "review"], "sublayers": [4, 16], "bias": [-3, 0]}
+    return lab("depth", controls, draw, lead, grid, alone)

@@ -50,4 +50,5 @@ def lab_power(sizes: dict[str, float], window: int = 64 * 256) -> Lab:
         "seeds": widgets.IntSlider(3, 2, 20, 1, description="seeds"),
     }
     lead = "Which is cheaper: more seeds, or one more size? Find a plan with four chances in five."
-    return lab("power", controls, draw, lead)
+    grid = {"slope": [5, 15, 30], "sd": [5, 15], "top": [names[2], names[-1]]}
+    return lab("power", controls, draw, lead, grid)

@@ -64,4 +64,5 @@ def lab_evidence(studies: int = 300) -> Lab:
         "Each dot is a simulated study with a truth that you set. First set the gap to 0 and see "
         "how often each test is fooled; then make the arms share nothing."
     )
-    return lab("evidence", controls, draw, lead)
+    grid = {"gap": [0, 5], "correlation": [0.0, 0.95], "n": [3, 12]}
+    return lab("evidence", controls, draw, lead, grid)

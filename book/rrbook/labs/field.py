@@ -98,4 +98,6 @@ def lab_field() -> Lab:
         "A real model of width 64 is built, initialised and measured at each move. Which rules "
         "give their first and last updates equal gradients?"
     )
-    return lab("field", controls, draw, lead)
+    shown = ["attnres", "review", "review-convex", "rezero", "deepnorm"]
+    grid = {"rule": shown, "sublayers": [4, 16, 32]}
+    return lab("field", controls, draw, lead, grid)

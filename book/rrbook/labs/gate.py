@@ -56,4 +56,5 @@ def lab_gate() -> Lab:
         "The real Review rule gates 256 random tokens of 64 channels. Weight scale 0 is how it "
         "starts. Then find the control that changes nothing, and say why."
     )
-    return lab("gate", controls, draw, lead)
+    grid = {"bias": [-4, -2, 0, 2], "scale": [0, 1, 4], "size": [0.25, 1, 4]}
+    return lab("gate", controls, draw, lead, grid)

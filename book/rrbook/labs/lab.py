@@ -1,13 +1,15 @@
-"""Labs: ipywidgets that drive the real `rr` and show its last answer where there is no kernel.
+"""Labs: ipywidgets that drive the real `rr`, and a recorded grid where there is no kernel.
 
-A lab redraws from Python, so it needs a running kernel; a static page keeps the state that it had
-when the notebook was executed, and says so there. The picture is an `<img>` inside an HTML widget:
-stored with the notebook, with an alternative text, and silent for nbval.
+A lab redraws from Python, so it needs a running kernel. For the page, which has none, a lab that
+names a grid of settings computes them all when the book is executed (`book/tools/execute.py` sets
+RECORD); the grid lies in a hidden widget, so it is stored with the notebook, and silent for nbval.
+The picture is an `<img>` inside an HTML widget, with an alternative text.
 """
 
 import base64
 import io
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -15,6 +17,9 @@ import ipywidgets as widgets
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from .recorded import record
+
+RECORD = "RR_RECORD_LABS"  # in the environment where the book is executed for its pages
 TEXT = "font-size:15px;line-height:1.5;margin:6px 0"  # widgets' own is small and far apart
 # Only pages of the book have this class, so a live notebook never shows the sentence.
 STATIC = (
@@ -30,7 +35,13 @@ class Lab(widgets.VBox):
     """Controls, and below them the figure that the real code gives for their values."""
 
     def __init__(
-        self, name: str, controls: Mapping[str, Any], draw: Callable[..., Drawn], lead: str
+        self,
+        name: str,
+        controls: Mapping[str, Any],
+        draw: Callable[..., Drawn],
+        lead: str,
+        grid: Mapping[str, Sequence] | None = None,
+        alone: Callable[..., Drawn] | None = None,
     ) -> None:
         self.name, self.controls, self._draw = name, controls, draw
         self.picture = widgets.HTML()
@@ -45,7 +56,11 @@ class Lab(widgets.VBox):
             layout=widgets.Layout(flex_flow="row wrap", grid_gap="2px 16px"),
         )
         head = widgets.HTML(f'<p style="{TEXT}"><strong>Lab.</strong> {lead}</p>{STATIC}')
-        super().__init__([head, row, self.picture])
+        parts = [head, row, self.picture]
+        if grid and RECORD in os.environ:
+            html = record(name, controls, alone or draw, lead, grid)
+            parts.append(widgets.HTML(html, layout=widgets.Layout(display="none")))
+        super().__init__(parts)
         self.update()
 
     def update(self, change: object = None) -> None:
@@ -66,10 +81,20 @@ class Lab(widgets.VBox):
         return f"<lab {self.name}: needs a notebook that shows widgets>"
 
 
-def lab(name: str, controls: Mapping[str, Any], draw: Callable[..., Drawn], lead: str) -> Lab:
+def lab(
+    name: str,
+    controls: Mapping[str, Any],
+    draw: Callable[..., Drawn],
+    lead: str,
+    grid: Mapping[str, Sequence] | None = None,
+    alone: Callable[..., Drawn] | None = None,
+) -> Lab:
     """A lab of your own.
 
     controls: name -> widget with a `value`. draw: called with those values by name, returns a
     matplotlib figure and one sentence that says in words what it shows. lead: what to try (HTML).
+    grid: control -> values that a page without a kernel offers, the first value among them; all
+    combinations are computed when the book is executed. alone: draws for the grid, where `draw`
+    remembers earlier settings.
     """
-    return Lab(name, controls, draw, lead)
+    return Lab(name, controls, draw, lead, grid, alone)

@@ -74,4 +74,5 @@ def lab_depth_attention() -> Lab:
         "Each move trains two real nets of width 32 from scratch on the letters of fables. When do "
         "the sublayers stop looking at everything alike?"
     )
-    return lab("depth-attention", controls, draw, lead)
+    grid = {"size": [1, 4], "steps": [20, 60], "neutral": [True, False]}
+    return lab("depth-attention", controls, draw, lead, grid)

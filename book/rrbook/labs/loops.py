@@ -83,4 +83,5 @@ def lab_loops() -> Lab:
         "tied": widgets.Dropdown(options=["tied", "untied"], value="tied", description="cosines"),
     }
     lead = "At each move a real model of width 64 is built, tied and untied, and measured."
-    return lab("loops", controls, draw, lead)
+    grid = {"passes": [2, 8, 16], "scale": ["one", "root", "passes"]}
+    return lab("loops", controls, draw, lead, grid)

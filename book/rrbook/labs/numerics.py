@@ -62,4 +62,5 @@ def lab_apart() -> Lab:
         "Each move trains two real nets of width 32 on the same letters, with one thing changed. "
         "Find a change that a larger learning rate makes larger."
     )
-    return lab("apart", controls, draw, lead)
+    grid = {"change": [*list(CHANGES)[:2], "bf16"], "lr": [1e-3, 1e-2]}
+    return lab("apart", controls, draw, lead, grid)

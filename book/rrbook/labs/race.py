@@ -61,4 +61,5 @@ def lab_race(rule: str = "review", against: str = "standard") -> Lab:
         "Each move trains four real nets of width 32 from scratch on the letters of fables: two "
         "rules, two seeds, the same batches. Find a pair whose seeds disagree."
     )
-    return lab("race", controls, draw, lead)
+    grid = {"rule": list(dict.fromkeys([rule, "review", "constant"])), "steps": [20, 100]}
+    return lab("race", controls, draw, lead, grid)

@@ -109,4 +109,4 @@ def lab_cut(argv: list[str], steps: int, undisturbed: str) -> Lab:
         "Each move starts a real run in a process of its own, sends it the signal, and takes it up "
         "again. Find a kill that destroys nothing, and one that destroys all."
     )
-    return lab("cut", controls, draw, lead)
+    return lab("cut", controls, draw, lead, grid={"signal": list(SIGNALS)})

@@ -220,4 +220,5 @@ def lab_speed(steps: int = 5) -> Lab:
         "the system on both. Find a setting where the other path is slower, and the part that "
         "makes it so."
     )
-    return lab("speed", controls, draw, lead)
+    grid = {"path": list(OFFERED)[:3], "vocabulary": [256, 4096]}
+    return lab("speed", controls, draw, lead, grid)

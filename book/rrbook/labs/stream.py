@@ -69,4 +69,7 @@ def lab_stream(model: Model | None = None) -> Lab:
         "rule": widgets.Dropdown(options=traced, value="review", description="rule"),
     }
     lead = "A real model of width 64 is built, initialised and measured at each move."
-    return lab("stream", controls, draw, lead)
+    own = [name for name in traced if not RULES[name].__module__.startswith("rr.")]
+    shown = ["review", *own, "review-convex", "rezero", "standard"]
+    grid = {"sublayers": [16, 32], "rule": shown[:6]}  # more are too many bytes
+    return lab("stream", controls, draw, lead, grid)

@@ -13,6 +13,11 @@ from ..explorables.kit import number, share
 from .lab import Drawn, Lab, lab
 
 SHOWN = 18  # tokens: more have no room for their names
+TEXTS = [
+    "Once there was a small fox who wanted a boat.",
+    "Mila had a kite. Mila lost the kite. Mila was sad.",
+    "The quantum computer wanted a boat.",
+]
 SHOWS = {"the gate r, mean over channels": "gate", "loss saved by each update": "saved"}
 
 
@@ -65,11 +70,12 @@ def lab_inside(model: Model, vocabulary: Vocabulary) -> Lab:
         )
 
     controls = {
-        "text": widgets.Text("Once there was a small fox who wanted a boat.", description="text"),
+        "text": widgets.Text(TEXTS[0], description="text"),
         "show": widgets.Dropdown(options=SHOWS, value="gate", description="show"),
     }
     lead = (
         "The chapter’s own trained model reads what you type (at most "
         f"{SHOWN} tokens; press Enter). Try a name twice, or a word that no fable has."
     )
-    return lab("inside", controls, draw, lead)
+    grid = {"text": TEXTS, "show": list(SHOWS.values())}
+    return lab("inside", controls, draw, lead, grid)

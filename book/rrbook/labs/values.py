@@ -88,4 +88,5 @@ def lab_values() -> Lab:
         "training; right, what each block’s cache holds after 32 tokens, measured. (NeuTRENO "
         "always has a value head a query head.)"
     )
-    return lab("values", controls, draw, lead)
+    grid = {"values": list(REGISTRY["values"]), "queries": [1, 4]}
+    return lab("values", controls, draw, lead, grid)
