@@ -69,6 +69,7 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
     mixes        where earlier depths are read: "read", "write" or ""
     reads        what a sublayer reads: "stream", "earlier" depths instead of it, or "both"
     adds         whether the update is added to the stream, and not kept apart
+    remade       whether the gate lets in another function of h and u, in the place of u
     orthogonal   whether what is added is orthogonal to the stream
     streams      number of streams
 
@@ -101,6 +102,7 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
         "mixes": "",
         "reads": "stream",
         "adds": True,
+        "remade": False,
         "orthogonal": False,
         "streams": 1,
         "learned": rule.write_params(site) > 0,
@@ -143,7 +145,7 @@ def _writes(rule: Rule, facts: dict, h: Tensor, u: Tensor, other: Tensor) -> Non
     gate = rule.gate(h, u)
     kept = rule.kept(h, u)
     if gate is None and isinstance(kept, Tensor):  # a gate that does not multiply u itself
-        gate = kept
+        gate, facts["remade"] = kept, True
     if gate is not None:
         ask = rule.gate if rule.gate(h, u) is not None else rule.kept
         facts["gate"] = _sees(ask, h, u, other)

@@ -499,6 +499,28 @@ def test_gate_rules_by_keyboard_disable_what_they_do_not_read(show):
     }
 
 
+def test_the_tip_of_the_update_can_be_dragged(show):
+    """To the other side of h's tip, where u points the other way and is as long as before."""
+    page = show(gate_playground())
+    knob, size = page.locator(".rr-picture circle"), page.locator("input[name=size]")
+
+    def centre():
+        box = knob.bounding_box()
+        return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+    tip, length = centre(), size.input_value()
+    size.fill("0")
+    middle = centre()  # u = 0: the tip of h
+    size.fill(length)
+    page.mouse.move(*tip)
+    page.mouse.down()
+    page.mouse.move(2 * middle[0] - tip[0], 2 * middle[1] - tip[1], steps=5)
+    page.mouse.up()
+    assert (page.locator("input[name=angle]").input_value(), size.input_value()) == ("-70", length)
+    page.mouse.move(*tip)  # let go: it stays
+    assert page.locator("input[name=angle]").input_value() == "-70"
+
+
 def test_two_copies_on_one_page_live_apart(show):
     page = show(gate_playground(), stream_share(), gate_playground())
     said = page.locator(".rr-said")

@@ -113,6 +113,8 @@ def _coefficients(facts: dict, tap: float) -> list[str]:
         if "update" in facts["gate"]:
             out.append(_line(f"M180 {TOP}V9H{at}V{TOP - 13}", "seen"))
             out += _seen(199, 9, facts["gate"]["update"])
+        if facts["remade"]:
+            out += [_line(f"M193 70V{TOP + 11}", "seen"), _box(193, TOP, 20, "ĥ", "learned")]
         out.append(_node(at, TOP, "σ" if on_u is None else amount(on_u), "gate learned"))
     elif facts["streams"] == 1 and (facts["learned"] or on_u != 1) and not facts["mixes"]:
         if on_u is not None:
@@ -201,7 +203,8 @@ def writes(facts: dict) -> str:
         )
     if facts["gate"]:
         seen = " and ".join(f"the {how} {what}" for what, how in facts["gate"].items())
-        return f"through a gate for {facts['channels']}, which sees {seen}".replace(
+        remade = "a function ĥ of update and state, " if facts["remade"] else ""
+        return f"{remade}through a gate for {facts['channels']}, which sees {seen}".replace(
             "for one", "for the token"
         )
     if facts["streams"] > 1:
