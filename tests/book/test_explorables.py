@@ -89,9 +89,10 @@ with (DATA / "published" / "review_residuals.csv").open() as file:
     PUBLISHED = [
         r | {"seed": int(r["seed"]), "val_loss": float(r["val_loss"])} for r in csv.DictReader(file)
     ]
+GAPS = {"60M": -0.008633, "150M": -0.002833, "320M": 0.0036, "590M": 0.0106, "1B": 0.016433}
 LADDER = list(
     {
-        r["rung"]: [r["rung"], 1e6 * float(r["params_M"]), int(r["steps"])]
+        r["rung"]: [r["rung"], 1e6 * float(r["params_M"]), int(r["steps"]), GAPS[r["rung"]]]
         for r in PUBLISHED
         if r["arm"] == "review"
     }.values()
@@ -384,8 +385,8 @@ STARTS = {
     ),
     "size-or-training": (
         size_or_training(PUBLISHED),
-        toy_sentence(LADDER, 1.1, 0.0, 0.3, "steps", "ratio"),
-        toy_sentence(LADDER, 1.11, 0.0, 0.3, "steps", "ratio"),
+        toy_sentence(LADDER, 1.1, 0.0, 0.3, 0.0, "steps", "ratio"),
+        toy_sentence(LADDER, 1.11, 0.0, 0.3, 0.0, "steps", "ratio"),
     ),
     "step-roofline": (
         step_roofline(),

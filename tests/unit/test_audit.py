@@ -175,14 +175,15 @@ def test_choices_in_words():
         kept = {
             r["id"]
             for r in rows
-            if values["paper"] in ("all", r["paper"]) and values["verdict"] in ("all", r["verdict"])
+            if values["paper"] in ("all", r["paper"])
+            and values["verdict"] in ("all", r["main_verdict"])
         }
         assert set(shown) == kept and len(shown) == len(kept)
         assert audit_sentence(rows, values).startswith(f"{len(kept)} of {len(rows)} claims, ")
-    held = {r["id"]: r["verdict"] for r in rows}
+    held = {r["id"]: r["main_verdict"] for r in rows}
     order = [VERDICTS.index(held[i]) for i in audit_shown(rows, everything | {"order": "verdict"})]
     assert order == sorted(order) and len(set(order)) == 4
-    only = [row for row in rows if row["verdict"] == "holds"]
+    only = [row for row in rows if row["main_verdict"] == "holds"]
     nothing = audit_sentence(only, everything | {"verdict": "contradicted"})
     assert nothing.endswith("none has the verdict “contradicted”.")
 

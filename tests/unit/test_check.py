@@ -1,8 +1,12 @@
 """Checks of the exercises: a right answer is told from a wrong one, and none gives itself away."""
 
+import math
+
+import numpy as np
 import pytest
 
 from rr.config import RRError
+from rrbook.check import chapter_11, chapter_12, chapter_13, chapter_14  # noqa: F401
 from rrbook.check.chapter_01 import check
 
 
@@ -15,6 +19,12 @@ def test_no_answer_yet():
     [
         ("ex-01-share", lambda s: 1 / (s + 1), lambda s: 1 / s**2, {}),
         ("ex-01-lesion", [2, 4, 2, 2, 2, 2, 2, 2], [2] * 7, {"whole": 2.0, "unigram": 5.0}),
+        ("ex-11-signs", 9, 10, {}),
+        ("ex-12-seven", 167_500, 50_257, {}),
+        ("ex-12-about", "contradicted", "holds", {"p": [0.077, 0.083]}),
+        ("ex-13-mechanical", (-0.74, 0), (0.74, 0), {}),
+        ("ex-13-nearest", 2, 1, {"shares": [{"channel": 0.1}, {"channel": 0.2}]}),
+        ("ex-14-half", 1, 2, {}),
     ],
 )
 def test_right_and_wrong_answers(label, right, wrong, given):
@@ -25,3 +35,11 @@ def test_right_and_wrong_answers(label, right, wrong, given):
 def test_an_exercise_that_does_not_exist():
     with pytest.raises(RRError, match="no exercise 'ex-01-shore'.*ex-01-share"):
         check("ex-01-shore", 1)
+
+
+def test_the_factor_without_the_middle_budget():
+    sizes = np.array([60e6, 150e6, 320e6])
+    spread = np.log10(sizes).var() * 3, 2 * math.log10(2) ** 2  # of sizes; of budgets, 2 or 3
+    two, three = (1 / (k * spread[0]) + 1 / (3 * spread[1]) for k in (2, 3))
+    assert check("ex-14-budget", math.sqrt(two / three), sizes=sizes) == "right"
+    assert check("ex-14-budget", 1.0, sizes=sizes).startswith("not yet: ")

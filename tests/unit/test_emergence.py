@@ -12,7 +12,7 @@ from rr.stats.emergence import at_fixed_ratio, measured
 from rrbook.explorables.emergence import DESIGNS, FALLS, toy_gap, toy_numbers, toy_sentence
 
 SIZES = np.array([60e6, 150e6, 320e6])
-RUNGS = [["60M", 60e6, 8000], ["320M", 320e6, 8000], ["1B", 1e9, 6000]]
+RUNGS = [["60M", 60e6, 8000, -0.01], ["320M", 320e6, 8000, 0.0], ["1B", 1e9, 6000, 0.02]]
 N, D = np.repeat(SIZES, 3), np.tile([2000, 4000, 8000], 3) * 16384.0
 
 
@@ -131,11 +131,12 @@ def test_toy_gap_is_the_difference_of_two_loss_curves():
 
     assert toy_gap(0.5, 0, 1.2, 0, 0.3) == pytest.approx(loss(0.5) - loss(1.2 * 0.5))
     assert toy_gap(0.5, 2, 1.0, 0.01, 0.3) == pytest.approx(0.02)
+    assert toy_gap(0.5, 2, 1.0, 0.01, 0.3, cost=0.005) == pytest.approx(0.015)
 
 
 def test_each_design_shows_what_it_should():
     def change(speed, size, design, falls):
-        return toy_numbers(RUNGS, speed, size, 0.3, design, falls)["change"]
+        return toy_numbers(RUNGS, speed, size, 0.3, 0.025, design, falls)["change"]
 
     assert change(1.1, 0, "steps", "ratio") > 0.01  # training alone, and it looks like size
     assert change(1.1, 0, "ratio", "ratio") == 0
@@ -146,8 +147,9 @@ def test_each_design_shows_what_it_should():
 
 
 def test_emergence_script_and_python_agree(in_node):
-    keys = ("speed", "size", "alpha", "design", "falls")
-    cases = list(itertools.product((1, 1.13), (-0.02, 0, 0.014), (0.1, 0.6), DESIGNS, FALLS))
+    keys = ("speed", "size", "alpha", "cost", "design", "falls")
+    sizes = (-0.02, 0, 0.014)
+    cases = list(itertools.product((1, 1.13), sizes, (0.1, 0.6), (0, 0.025), DESIGNS, FALLS))
     given = [RUNGS, [dict(zip(keys, case, strict=True)) for case in cases]]
     asked = in_node(
         "emergence.js",

@@ -6,15 +6,15 @@ var AUDIT_STYLE = {"holds": "green", "holds in part": "blue", "contradicted": "r
 var AUDIT_PAPERS = {"2606.31859": "Review Residuals", "2606.18524": "Looped scaling",
   "2410.17897": "ResFormer", "2603.15031": "Attention Residuals"};
 
-// Rows that a choice leaves, in its order; v: paper, verdict, order.
+// Rows that a choice leaves, in its order; v: paper, verdict on the main parts, order.
 function auditRows(data, v) {
   var kept = data.filter(function (row) {
     return (v.paper === "all" || v.paper === row.paper) &&
-      (v.verdict === "all" || v.verdict === row.verdict);
+      (v.verdict === "all" || v.verdict === row.main_verdict);
   });
   if (v.order === "paper") return kept;
   return AUDIT_VERDICTS.reduce(function (list, verdict) {
-    return list.concat(kept.filter(function (row) { return row.verdict === verdict; }));
+    return list.concat(kept.filter(function (row) { return row.main_verdict === verdict; }));
   }, []);
 }
 
@@ -27,7 +27,7 @@ function auditSentence(data, v) {
     (v.paper === "all" ? "all four papers" : AUDIT_PAPERS[v.paper]) + ": ";
   if (!rows.length) return head + "none has the verdict “" + v.verdict + "”.";
   return head + AUDIT_VERDICTS.map(function (verdict) {
-    var n = rows.filter(function (row) { return row.verdict === verdict; }).length;
+    var n = rows.filter(function (row) { return row.main_verdict === verdict; }).length;
     return n ? n + " “" + verdict + "”" : "";
   }).filter(Boolean).join(", ") + ".";
 }
@@ -53,7 +53,7 @@ function drawClaims(svg, v, width, data) {
     add(svg, "text", {x: 0, y: y}, row.short);
     if (wide) add(svg, "text", {x: 0.48 * width, y: y, "class": "soft"}, AUDIT_PAPERS[row.paper]);
     add(svg, "text", {x: width, y: y, "text-anchor": "end",
-      "class": "is-" + AUDIT_STYLE[row.verdict] + " b"}, row.verdict);
+      "class": "is-" + AUDIT_STYLE[row.main_verdict] + " b"}, row.main_verdict);
   });
   auditTable(auditShown(data, v));
   return auditSentence(data, v);

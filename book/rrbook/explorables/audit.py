@@ -150,16 +150,17 @@ def audit_table(rows: Sequence[Mapping[str, Any]]) -> kit.Explorable:
 def audit_shown(rows: Sequence[Mapping[str, Any]], values: Mapping[str, str]) -> list[str]:
     """Ids of the claims that a choice leaves, in its order.
 
-    values: `paper` (its number, or "all"), `verdict` (one of VERDICTS, or "all") and `order`:
-    "paper" (as given) or "verdict" (by VERDICTS, within one as given).
+    values: `paper` (its number, or "all"), `verdict` on the main parts (one of VERDICTS, or "all")
+    and `order`: "paper" (as given) or "verdict" (by VERDICTS, within one as given).
     """
     kept = [
         row
         for row in rows
-        if values["paper"] in ("all", row["paper"]) and values["verdict"] in ("all", row["verdict"])
+        if values["paper"] in ("all", row["paper"])
+        and values["verdict"] in ("all", row["main_verdict"])
     ]
     if values["order"] == "verdict":
-        kept = sorted(kept, key=lambda row: VERDICTS.index(row["verdict"]))
+        kept = sorted(kept, key=lambda row: VERDICTS.index(row["main_verdict"]))
     return [row["id"] for row in kept]
 
 
@@ -169,13 +170,13 @@ def audit_sentence(rows: Sequence[Mapping[str, Any]], values: Mapping[str, str])
     whose = "all four papers" if values["paper"] == "all" else PAPERS[values["paper"]]
     if not shown:
         return f"0 of {len(rows)} claims, {whose}: none has the verdict “{values['verdict']}”."
-    counts = [(sum(r["id"] in shown and r["verdict"] == v for r in rows), v) for v in VERDICTS]
+    counts = [(sum(r["id"] in shown and r["main_verdict"] == v for r in rows), v) for v in VERDICTS]
     words = ", ".join(f"{n} “{v}”" for n, v in counts if n)
     return f"{len(shown)} of {len(rows)} claims, {whose}: {words}."
 
 
 def claim_map(rows: Sequence[Mapping[str, Any]]) -> kit.Explorable:
-    """Explorable: the claims by paper and verdict; on a page it filters the table below, too.
+    """Explorable: the claims by paper and main verdict; on a page it filters the table, too.
 
     rows: from `audit_rows`. Raises RRError without a row.
     """
@@ -183,11 +184,11 @@ def claim_map(rows: Sequence[Mapping[str, Any]]) -> kit.Explorable:
         raise RRError("no claim to show: give rows from audit_rows")
     start = {"paper": "all", "verdict": "all", "order": "paper"}
     said = audit_sentence(rows, start)
-    data = [{key: row[key] for key in ("id", "paper", "short", "verdict")} for row in rows]
+    data = [{key: row[key] for key in ("id", "paper", "short", "main_verdict")} for row in rows]
     return kit.explorable(
         "claim-map",
         script="audit.js",
-        title="Every claim and its verdict",
+        title="Every claim, and the verdict on what it asserts",
         lead="Choose a paper or a verdict. On the page of the book, the table below follows.",
         controls=[
             kit.choice("paper", "paper", {"all": "all four"} | PAPERS, "all"),
@@ -198,7 +199,7 @@ def claim_map(rows: Sequence[Mapping[str, Any]]) -> kit.Explorable:
         ],
         picture="A row for each claim with its verdict; the table below holds the same in full",
         said=said,
-        note="A verdict follows from the parts of a claim: all hold, some do, none does, or none "
-        "can be told.",
+        note="A verdict follows from the main parts of a claim: all hold, some do, none does, or "
+        "none can be told. The table has the verdict on all parts as well.",
         data=data,
     )

@@ -6,7 +6,7 @@ var DESIGNS = {steps: "the study’s steps", tokens: "equal tokens",
 var FALLS = {ratio: "tokens per parameter", tokens: "tokens alone"};
 
 function toyGap(x, tenfolds, v) {
-  return Math.pow(x, -v.alpha) * (1 - Math.pow(v.speed, -v.alpha)) + v.size * tenfolds;
+  return Math.pow(x, -v.alpha) * (1 - Math.pow(v.speed, -v.alpha)) + v.size * tenfolds - v.cost;
 }
 
 function toyNumbers(rungs, v) {
@@ -28,10 +28,11 @@ function toySentence(rungs, v) {
   var found = toyNumbers(rungs, v), trained = found.change - found.own, end = rungs.length - 1;
   if (Math.abs(trained) < 1e-12) trained = 0;
   return "A speed-up of " + number(v.speed) + ", " + number(v.size) +
-    " nats per tenfold of size, exponent " + number(v.alpha) + ", " + DESIGNS[v.design] +
-    "; what is left falls with " + FALLS[v.falls] + ": the gap goes from " +
-    number(found.gaps[0]) + " nats at " + rungs[0][0] + " to " + number(found.gaps[end]) + " at " +
-    rungs[end][0] + ". Of this change " + number(found.own) + " is size’s own and " +
+    " nats per tenfold of size, a cost of " + number(v.cost) + " nats, exponent " +
+    number(v.alpha) + ", " + DESIGNS[v.design] + "; what is left falls with " + FALLS[v.falls] +
+    ": the gap goes from " + number(found.gaps[0]) + " nats at " + rungs[0][0] + " to " +
+    number(found.gaps[end]) + " at " + rungs[end][0] + " (published: " + number(rungs[0][3]) +
+    " and " + number(rungs[end][3]) + "). Of this change " + number(found.own) + " is size’s own and " +
     number(trained) + " comes from training.";
 }
 
@@ -39,10 +40,11 @@ function drawToy(svg, v, width, rungs) {
   var left = 62, right = width - 16, top = 34, bottom = 222, curves = {}, all = [];
   svg.setAttribute("viewBox", "0 0 " + width + " 268");
   Object.keys(DESIGNS).forEach(function (name) {
-    curves[name] = toyNumbers(rungs, {speed: v.speed, size: v.size, alpha: v.alpha, design: name,
-      falls: v.falls}).gaps;
+    curves[name] = toyNumbers(rungs, {speed: v.speed, size: v.size, alpha: v.alpha, cost: v.cost,
+      design: name, falls: v.falls}).gaps;
     all = all.concat(curves[name]);
   });
+  all = all.concat(rungs.map(function (rung) { return rung[3]; }));
   var high = Math.max.apply(null, all.concat([0.02])), low = Math.min.apply(null, all.concat([0]));
   var x = scale(Math.log10(rungs[0][1]), Math.log10(rungs[rungs.length - 1][1]), left + 14, right - 14);
   var y = scale(low, high, bottom, top);
@@ -66,6 +68,9 @@ function drawToy(svg, v, width, rungs) {
     if (name === v.design) points.forEach(function (p) {
       add(svg, "circle", {cx: p[0], cy: p[1], r: 4, "class": "is-blue"});
     });
+  });
+  rungs.forEach(function (rung) {
+    add(svg, "circle", {cx: x(Math.log10(rung[1])), cy: y(rung[3]), r: 6, "class": "hollow amber"});
   });
   return toySentence(rungs, v);
 }

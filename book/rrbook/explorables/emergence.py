@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 
 from . import kit
 
@@ -14,20 +15,28 @@ DESIGNS = {
 FALLS = {"ratio": "tokens per parameter", "tokens": "tokens alone"}
 
 
-def toy_gap(x: float, tenfolds: float, speed: float, size: float, alpha: float) -> float:
-    """baseline − arm in nats: x^(−α)·(1 − s^(−α)) + κ·tenfolds, positive in favour of the arm.
+def toy_gap(
+    x: float, tenfolds: float, speed: float, size: float, alpha: float, cost: float = 0.0
+) -> float:
+    """baseline − arm in nats: x^(−α)·(1 − s^(−α)) + κ·tenfolds − c, positive favours the arm.
 
     The loss that is left to learn is x^(−α) nats after training of amount x (1 nat at x = 1); the
     arm learns as if it had s = `speed` times the tokens; κ = `size` nats is what every tenfold of
-    parameters adds by itself.
+    parameters adds by itself; c = `cost` nats is what the arm loses everywhere.
     """
-    return x**-alpha * (1 - speed**-alpha) + size * tenfolds
+    return x**-alpha * (1 - speed**-alpha) + size * tenfolds - cost
 
 
 def toy_numbers(
-    rungs: Sequence[Sequence], speed: float, size: float, alpha: float, design: str, falls: str
+    rungs: Sequence[Sequence],
+    speed: float,
+    size: float,
+    alpha: float,
+    cost: float,
+    design: str,
+    falls: str,
 ) -> dict:
-    """The gap at each rung (name, parameters, steps of the study), by `toy_gap`.
+    """The gap at each rung (name, parameters, steps and gap of the study), by `toy_gap`.
 
     design: "steps" (the study's own), "tokens" (those of the first rung at all), "ratio" (its
     tokens per parameter at all). falls: training is counted in tokens per parameter ("ratio"), or
@@ -37,7 +46,7 @@ def toy_numbers(
     first, steps = rungs[0][1], rungs[0][2]
     start = steps * WINDOW / first
     ratios, gaps = [], []
-    for _, count, own_steps in rungs:
+    for _, count, own_steps, _ in rungs:
         ratio = (
             start
             if design == "ratio"
@@ -47,23 +56,30 @@ def toy_numbers(
         more = own_steps / steps if design == "steps" else 1.0 if design == "tokens" else grown
         x = ratio if falls == "ratio" else start * more
         ratios.append(ratio)
-        gaps.append(toy_gap(x, math.log10(grown), speed, size, alpha))
+        gaps.append(toy_gap(x, math.log10(grown), speed, size, alpha, cost))
     own = size * math.log10(rungs[-1][1] / first)
     return {"ratios": ratios, "gaps": gaps, "change": gaps[-1] - gaps[0], "own": own}
 
 
 def toy_sentence(
-    rungs: Sequence[Sequence], speed: float, size: float, alpha: float, design: str, falls: str
+    rungs: Sequence[Sequence],
+    speed: float,
+    size: float,
+    alpha: float,
+    cost: float,
+    design: str,
+    falls: str,
 ) -> str:
-    """The result in words."""
-    found = toy_numbers(rungs, speed, size, alpha, design, falls)
+    """The result in words; arguments as in `toy_numbers`."""
+    found = toy_numbers(rungs, speed, size, alpha, cost, design, falls)
     trained = found["change"] - found["own"]
     trained = 0 if abs(trained) < 1e-12 else trained
     return (
-        f"A speed-up of {kit.number(speed)}, {kit.number(size)} nats per tenfold of size, exponent "
-        f"{kit.number(alpha)}, {DESIGNS[design]}; what is left falls with {FALLS[falls]}: the gap "
-        f"goes from {kit.number(found['gaps'][0])} nats at {rungs[0][0]} to "
-        f"{kit.number(found['gaps'][-1])} at {rungs[-1][0]}. Of this change "
+        f"A speed-up of {kit.number(speed)}, {kit.number(size)} nats per tenfold of size, a cost "
+        f"of {kit.number(cost)} nats, exponent {kit.number(alpha)}, {DESIGNS[design]}; what is "
+        f"left falls with {FALLS[falls]}: the gap goes from {kit.number(found['gaps'][0])} nats at "
+        f"{rungs[0][0]} to {kit.number(found['gaps'][-1])} at {rungs[-1][0]} (published: "
+        f"{kit.number(rungs[0][3])} and {kit.number(rungs[-1][3])}). Of this change "
         f"{kit.number(found['own'])} is size’s own and {kit.number(trained)} comes from training."
     )
 
@@ -73,21 +89,32 @@ def size_or_training(
     speed: float = 1.1,
     size: float = 0.0,
     alpha: float = 0.3,
+    cost: float = 0.0,
     design: str = "steps",
     falls: str = "ratio",
 ) -> kit.Explorable:
     """Explorable: the gap against size that a speed-up and a true effect of size would each show.
 
-    runs: rows of a ladder's runs with `rung`, `arm`, `params_M` and `steps`, by size; the review
-    arm's are taken. speed (1 to 1.5), size (−0.02 to 0.04 nats per tenfold), alpha (0.1 to 0.6),
-    design and falls (`toy_numbers`) are where it starts.
+    runs: rows of a ladder's runs with `rung`, `arm`, `params_M`, `steps` and `val_loss`, by size;
+    the review arm's shapes are taken, and the published gap is that of its mean to standard's.
+    speed (1 to 1.5), size (−0.02 to 0.04 nats per tenfold), alpha (0.1 to 0.6), cost (0 to 0.05
+    nats), design and falls (`toy_numbers`) are where it starts.
     """
+
+    def mean(rung: str, arm: str) -> float:
+        return fmean(float(r["val_loss"]) for r in runs if (r["rung"], r["arm"]) == (rung, arm))
+
     rungs = {
-        r["rung"]: [r["rung"], 1e6 * float(r["params_M"]), int(r["steps"])]
+        name: [
+            name,
+            1e6 * float(r["params_M"]),
+            int(r["steps"]),
+            round(mean(name, "standard") - mean(name, "review"), 6),
+        ]
         for r in runs
-        if r["arm"] == "review"
+        if r["arm"] == "review" and (name := r["rung"])
     }
-    toy = list(rungs.values()), speed, size, alpha, design, falls
+    toy = list(rungs.values()), speed, size, alpha, cost, design, falls
     said = toy_sentence(*toy)
     return kit.explorable(
         "size-or-training",
@@ -98,13 +125,15 @@ def size_or_training(
             kit.slider("speed", "speed-up in tokens s", 1, 1.5, 0.01, speed),
             kit.slider("size", "size’s own effect κ (nats per tenfold)", -0.02, 0.04, 0.002, size),
             kit.slider("alpha", "exponent α", 0.1, 0.6, 0.05, alpha),
+            kit.slider("cost", "constant cost c (nats)", 0, 0.05, 0.005, cost),
             kit.choice("design", "sizes are compared at", DESIGNS, design),
             kit.choice("falls", "what is left to learn falls with", FALLS, falls),
         ],
-        picture="The gap against model size: the chosen comparison thick, the two others thin",
+        picture="The gap against model size: the chosen comparison thick, the two others thin, the "
+        "published gaps as hollow circles",
         said=said,
-        note="Toy: gap = x^(−α)·(1 − s^(−α)) + κ·log₁₀(size / smallest size), x the amount of "
-        "training, 1 nat left to learn at x = 1. Thin: the two other comparisons. Above 0 the arm "
-        "is better.",
+        note="Toy: gap = x^(−α)·(1 − s^(−α)) + κ·log₁₀(size / smallest size) − c, x the amount of "
+        "training, 1 nat left to learn at x = 1. Thin: the two other comparisons. Hollow circles: "
+        "the published gaps to standard, at the study’s steps. Above 0 the arm is better.",
         data=list(rungs.values()),
     )
