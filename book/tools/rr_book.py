@@ -18,7 +18,8 @@ from myst_nb.ext.glue.roles import PasteTextRole
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
-from sphinx.util.docutils import SphinxRole, SphinxTranslator
+from sphinx.util.docutils import SphinxRole
+from sphinx.writers.html import HTMLTranslator
 
 from rr import RRError
 from rrbook.markdown import preset, typeset
@@ -231,7 +232,7 @@ class Data(nodes.Element):
     """HTML that the search does not index, unlike that of a raw node."""
 
     @staticmethod
-    def visit(translator: SphinxTranslator, node: "Data") -> None:
+    def visit(translator: HTMLTranslator, node: "Data") -> None:
         translator.body.append(node["html"])
         raise nodes.SkipNode
 

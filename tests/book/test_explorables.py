@@ -503,7 +503,7 @@ def test_gate_rules_by_keyboard_disable_what_they_do_not_read(show):
 def test_the_tip_of_the_update_can_be_dragged(show):
     """To the other side of h's tip, where u points the other way and is as long as before."""
     page = show(gate_playground())
-    knob, size = page.locator(".rr-picture circle"), page.locator("input[name=size]")
+    knob, size = page.locator(".rr-picture circle[style]"), page.locator("input[name=size]")
 
     def centre():
         box = knob.bounding_box()

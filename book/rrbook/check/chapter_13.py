@@ -45,7 +45,9 @@ def _mechanical(answer: tuple[float, float]) -> bool:
     drawn = pd.DataFrame({"held": 1 - r, "saved": r * w, "w": w}, dtype=float)
     exact = drawn.corr("spearman")["held"]
     near = 0.08  # above three standard errors of 2,000 draws
-    return abs(answer[0] - exact["saved"]) < near and abs(answer[1] - exact["w"]) < near
+    return all(
+        abs(mine - float(exact[of])) < near for mine, of in zip(answer, ("saved", "w"), strict=True)
+    )
 
 
 @exercise(
