@@ -121,15 +121,11 @@ def test_sliders_have_names(seen):
     assert all(names) or not vendored()
 
 
-# Where Tab should stop in the article, and, in `stops`, where it did and whether that is seen. Of
-# several links in a paragraph the first stands for all: the browser goes from one to the next.
+# Where Tab should stop in the article, and, in `stops`, where it did and whether that is seen.
 STOPS = """() => {
     const article = document.querySelector("main article"), group = node =>
         [...article.querySelectorAll("input[type=radio]")].filter(one => one.name === node.name
             && one.form === node.form);
-    window.more = [...article.querySelectorAll("p, li, dt, dd, tr")].flatMap(block =>
-        [...block.querySelectorAll("a[href]")].slice(1));
-    more.forEach(link => link.tabIndex = -1);
     window.stops = [];
     document.addEventListener("focusin", event => {
         const look = getComputedStyle(event.target);
@@ -146,7 +142,6 @@ STOPS = """() => {
     stops.length = 0;
     return expected.length }"""
 STOPPED = """() => {
-    more.forEach(link => link.removeAttribute("tabindex"));
     const inside = stops.filter(([node]) => node.closest("main article"));
     const text = node => node?.outerHTML.slice(0, 120), top = node =>
         node.getBoundingClientRect().top, bottom = node => node.getBoundingClientRect().bottom;

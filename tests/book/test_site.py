@@ -156,6 +156,20 @@ def test_figures_say_how_they_are_checked(soups, site):
             assert all("figure-checks" in badge["href"] for badge in badges)
 
 
+def test_the_data_that_a_figure_holds_are_a_table_below_it(soups, site):
+    for page in filter(is_chapter, contents()):
+        outputs = [out for cell in code_cells(read(ROOT / f"{page}.ipynb")) for out in cell.outputs]
+        drawn = [out.data.get("image/svg+xml", "") for out in outputs if "data" in out]
+        tables = soups[site / f"{page}.html"].select("details.rr-data")
+        assert len(tables) == sum("<metadata>" in svg for svg in drawn), page
+        for one in tables:
+            assert one.find_previous("svg", class_="rr-figure"), page
+            for table in one.select("table"):
+                width = len(table.select("thead th[scope=col]"))
+                assert width > 1 and table.select("tbody th[scope=row]"), page
+                assert all(len(row.select("td")) == width - 1 for row in table.select("tbody tr"))
+
+
 def test_explorables_have_a_picture_without_scripts(soups):
     for path, soup in soups.items():
         for figure in soup.select("figure.rr-explorable"):
