@@ -2,8 +2,8 @@
 
 Jupyter Book's own cache looks at the cells alone: a change in `rr/` or in `data/` would leave stale
 numbers on the page. The key here covers the code cells, every module of `rr` and `rrbook` that they
-import (followed through imports, those inside functions and lazy names of `rr` and labs too), the scripts
-and style sheets beside such a module, all files of `data/`, and the tested versions.
+import (followed through imports, those inside functions and lazy names of `rr` and labs too), the
+scripts and style sheets beside such a module, all files of `data/`, and the tested versions.
 """
 
 import ast

@@ -25,7 +25,8 @@ def project(tmp_path) -> Path:
         "rr/late.py": "y = 2\n",
         "rr/apart.py": "z = 3\n",
         "book/rrbook/__init__.py": "",
-        "book/rrbook/explore.py": "from .explorables.kit import draw\n_LABS = {'lab_late': 'late'}\n",
+        "book/rrbook/explore.py": "from .explorables.kit import draw\n"
+        "_LABS = {'lab_late': 'late'}\n",
         "book/rrbook/labs/__init__.py": "",
         "book/rrbook/labs/late.py": "def lab_late():\n    from rr.late import y\n",
         "book/rrbook/explorables/__init__.py": "",
