@@ -2,8 +2,8 @@
 
 Jupyter Book's own cache looks at the cells alone: a change in `rr/` or in `data/` would leave stale
 numbers on the page. The key here covers the code cells, every module of `rr` and `rrbook` that they
-import (followed through imports, those inside functions and lazy names of `rr` too), the scripts
-and style sheets beside such a module, all files of `data/`, and the tested versions.
+import (followed through imports, those inside functions and lazy names of `rr` and labs too), the
+scripts and style sheets beside such a module, all files of `data/`, and the tested versions.
 """
 
 import ast
@@ -43,17 +43,27 @@ def _lazy(init: Path) -> tuple[dict[str, str], set[str]]:
     return {name: f"rr.{module}" for name, module in lazy.items()}, constants
 
 
+def _labs(explore: Path) -> dict[str, str]:
+    """The lazy names of rrbook/explore.py with their modules."""
+    for node in ast.parse(explore.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "_LABS":
+            return {n: f"rrbook.labs.{file}" for n, file in ast.literal_eval(node.value).items()}
+    return {}
+
+
 class Followed:
     """Modules that a piece of Python imports, directly and through each other."""
 
     def __init__(self, root: Path) -> None:
         self.modules = modules(root)
         self.lazy, self.constants = _lazy(self.modules["rr"])
+        self.labs = _labs(self.modules["rrbook.explore"])
 
     def imported(self, tree: ast.AST, package: str = "") -> set[str]:
         """The modules that a tree names; `package` is what its relative imports are relative to."""
         found: set[str] = set()
         bare: set[str] = set()  # what `import rr` binds: the rest is read off its attributes
+        explore: set[str] = set()  # what `from rrbook import explore` binds, likewise for labs
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
@@ -70,16 +80,22 @@ class Followed:
                 if base.split(".")[0] in PACKAGES:
                     for alias in node.names:
                         found |= self._name(base, alias.name)
-        for node in ast.walk(tree) if bare else ():
+                        if (base, alias.name) == ("rrbook", "explore"):
+                            explore.add(alias.asname or alias.name)
+        for node in ast.walk(tree) if bare | explore else ():
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 if node.value.id in bare:
                     found |= self._name("rr", node.attr)
+                if node.value.id in explore:
+                    found |= self._name("rrbook.explore", node.attr)
         return found
 
     def _name(self, base: str, name: str) -> set[str]:
         """The modules behind `from base import name`."""
         if base == "rr" and name in self.lazy:
             return {self.lazy[name]}
+        if base == "rrbook.explore" and name in self.labs:
+            return {base, self.labs[name]}
         if f"{base}.{name}" in self.modules:
             return {f"{base}.{name}"}
         if name == "*" or (base == "rr" and name not in self.constants and name[:2] != "__"):

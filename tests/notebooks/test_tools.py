@@ -25,7 +25,10 @@ def project(tmp_path) -> Path:
         "rr/late.py": "y = 2\n",
         "rr/apart.py": "z = 3\n",
         "book/rrbook/__init__.py": "",
-        "book/rrbook/explore.py": "from .explorables.kit import draw\n",
+        "book/rrbook/explore.py": "from .explorables.kit import draw\n"
+        "_LABS = {'lab_late': 'late'}\n",
+        "book/rrbook/labs/__init__.py": "",
+        "book/rrbook/labs/late.py": "def lab_late():\n    from rr.late import y\n",
         "book/rrbook/explorables/__init__.py": "",
         "book/rrbook/explorables/kit.py": "from rr.config import x\ndraw = x\n",
         "book/rrbook/explorables/kit.js": "draw()\n",
@@ -44,6 +47,15 @@ def notebook(*sources):
 
 
 MODEL = {"rr", "rr.model", "rr.model.transformer", "rr.config"}
+EXPLORE = {
+    "rr",
+    "rr.config",
+    "rrbook",
+    "rrbook.explore",
+    "rrbook.explorables",
+    "rrbook.explorables.kit",
+}
+LATE = {"rrbook.labs", "rrbook.labs.late", "rr.late"}
 TRAINER = {"rr", "rr.training", "rr.training.trainer", "rr.late"}
 
 
@@ -61,17 +73,10 @@ TRAINER = {"rr", "rr.training", "rr.training.trainer", "rr.late"}
         ("import rr\nrr.train()", TRAINER),
         ("import rr as r\nr.train()", TRAINER),
         ("def later():\n    from rr import apart\n", {"rr", "rr.apart"}),
-        (
-            "from rrbook.explore import draw",
-            {
-                "rr",
-                "rr.config",
-                "rrbook",
-                "rrbook.explore",
-                "rrbook.explorables",
-                "rrbook.explorables.kit",
-            },
-        ),
+        ("from rrbook.explore import draw", EXPLORE),
+        ("from rrbook import explore\nexplore.draw()", EXPLORE),
+        ("from rrbook import explore as e\ne.lab_late()", EXPLORE | LATE),
+        ("from rrbook.explore import lab_late", EXPLORE | LATE),
         ("import rr\nrr.config.x", {"rr", "rr.config"}),
         ("import rr\nrr.DATA", {"rr"}),
     ],
