@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any, TypeGuard
 
 import numpy as np
 from matplotlib import colors
@@ -30,6 +31,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import StepPatch
 from matplotlib.text import Annotation, Text
 from matplotlib.ticker import FixedLocator
+from numpy.typing import ArrayLike
 
 from .style import readable
 
@@ -96,7 +98,7 @@ class Scale:
             reach = 0.45 if self.categories else 1e-6 * max(abs(near), 1e-300)
             if abs(near - place) <= reach:
                 return self.words[near]
-        return number(np.polyval(self.straight, place) if self.straight else place)
+        return number(float(np.polyval(self.straight, place)) if self.straight else place)
 
 
 @dataclass
@@ -109,7 +111,7 @@ class Series:
     texts: list[str] = field(default_factory=list)  # in place of the values
 
 
-def _hex(colour: object) -> str | None:
+def _hex(colour: Any) -> str | None:
     return colors.to_hex(colour) if colors.is_color_like(colour) else None
 
 
@@ -121,8 +123,8 @@ def _colour(artist: object) -> str | None:
     ):
         names = ["get_markerfacecolor", "get_markeredgecolor"]
     for name in names:
-        found = getattr(artist, name, lambda: None)()
-        if isinstance(found, np.ndarray) and found.ndim == 2:
+        found: Any = getattr(artist, name, lambda: None)()
+        if np.ndim(found) == 2:  # one for each of its parts
             found = found[0] if len({tuple(one) for one in found}) == 1 else None
         if found is not None and _hex(found) and colors.to_rgba(found)[3]:
             return _hex(found)
@@ -144,7 +146,7 @@ def _named(words: str) -> bool:
     return words[:1].isalpha()
 
 
-def _anchored(text: Text) -> bool:
+def _anchored(text: Text) -> TypeGuard[Annotation]:
     """Whether the text belongs to a point of the data."""
     return isinstance(text, Annotation) and text.xycoords == "data"
 
@@ -191,7 +193,7 @@ class Panel:
                     return _words(text.get_text())
         return self.hues.get(_colour(artist) or "", "")
 
-    def _turned(self, points: np.ndarray) -> list[tuple[float, float]]:
+    def _turned(self, points: ArrayLike) -> list[tuple[float, float]]:
         """Points as (place, value); what is not finite is not drawn."""
         order = (1, 0) if self.down else (0, 1)
         finite = np.asarray(points, float).reshape(-1, 2)
@@ -203,11 +205,12 @@ class Panel:
         for line in ax.lines:
             if line.get_transform() == ax.transData:
                 # lines that one name stands for are told apart by their strokes, as in the figure
-                stroke, name = STROKES.get(line.get_linestyle(), ""), self._name(line)
+                stroke, name = STROKES.get(str(line.get_linestyle()), ""), self._name(line)
                 kind = "" if _label(line) or not name else stroke
                 yield self._run(name, line.get_xydata(), kind, joined=stroke != MARKS)
             elif line.get_marker() == "x":  # a cross at the edge: a run without a value
-                points = [(place, (value,)) for place, value in self._turned(line.get_xydata())]
+                points: list[tuple[Place, tuple[float, ...]]] = []
+                points += [(place, (value,)) for place, value in self._turned(line.get_xydata())]
                 yield Series(self._name(line), points, texts=["diverged"] * len(points))
         for one in ax.collections:
             yield from self._collection(one)
@@ -220,7 +223,7 @@ class Panel:
                 bins = [*zip(pairwise(map(float, edges)), shown, strict=True)]
                 yield Series(self._name(patch), [(place, (float(v),)) for place, v in bins])
 
-    def _run(self, name: str, xy: np.ndarray, kind: str = "", joined: bool = True) -> Series:
+    def _run(self, name: str, xy: ArrayLike, kind: str = "", joined: bool = True) -> Series:
         """A line, or points: two that are joined at one place are an interval."""
         points = self._turned(xy)
         if joined and len(points) == 2 and points[0][0] == points[1][0]:
@@ -329,7 +332,7 @@ class Panel:
 def _centres(drawn: AxesImage | QuadMesh, shape: tuple[int, ...]) -> tuple[list, list]:
     """Where the cells of a map have their middles, on the x axis and on the y axis."""
     if isinstance(drawn, QuadMesh):
-        corners = drawn.get_coordinates()
+        corners = np.asarray(drawn.get_coordinates())
         x, y = corners[0, :, 0], corners[:, 0, 1]
     else:
         left, right, low, high = drawn.get_extent()
