@@ -143,13 +143,15 @@ STOPS = """() => {
     return expected.length }"""
 STOPPED = """() => {
     const inside = stops.filter(([node]) => node.closest("main article"));
-    const text = node => node?.outerHTML.slice(0, 120), top = node =>
-        node.getBoundingClientRect().top, bottom = node => node.getBoundingClientRect().bottom;
+    const text = node => node?.outerHTML.slice(0, 120);
+    const above = (one, other) => {  // and not in the next column
+        const [a, b] = [one.getBoundingClientRect(), other.getBoundingClientRect()];
+        return a.bottom < b.top && a.left < b.right };
     return {
         other: inside.map(([node], i) => [text(node), text(expected[i])])
             .filter(([found, wanted]) => found !== wanted).slice(0, 3),
         count: inside.length,
-        back: inside.slice(1).filter(([node], i) => bottom(node) < top(inside[i][0]))
+        back: inside.slice(1).filter(([node], i) => above(node, inside[i][0]))
             .map(([node]) => text(node)),
         unseen: inside.filter(([, shows]) => !shows).map(([node]) => text(node)),
         left: !document.activeElement.closest("main article"),
