@@ -68,8 +68,8 @@ def variables() -> dict[str, str]:
     return {hex_.lower(): f"--rr-fig-{name}" for name, hex_ in {**words, **THEMED}.items()}
 
 
-def svg(fig: Figure) -> str:
-    """The figure as SVG text with its data, the same to the letter for the same data."""
+def svg(fig: Figure, data: bool = True) -> str:
+    """The figure as SVG text, the same to the letter for the same data; with them, if `data`."""
     haloed = [text for text in fig.findobj(Text) if text.get_path_effects()]
     before = [(text, text.get_path_effects(), text.get_gid()) for text in haloed]
     dense = [
@@ -94,8 +94,11 @@ def svg(fig: Figure) -> str:
             text.set_gid(gid)
         for one in dense:
             one.set_rasterized(False)
+    text = _themed(file.getvalue().decode())
+    if not data:
+        return text
     held = f"<metadata>{html.escape(as_json(fig), quote=False)}</metadata>\n"
-    return _themed(file.getvalue().decode()).replace("</svg>", f"{held}</svg>")
+    return text.replace("</svg>", f"{held}</svg>")
 
 
 def _vertices(artist: Line2D | Collection) -> int:

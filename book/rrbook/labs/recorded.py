@@ -69,7 +69,7 @@ def packed(states: Iterable[tuple[str, str]]) -> str:
 
 def drawn(figure: Figure) -> str:
     """The figure as the page's SVG, in tenths of a point, and closed."""
-    text = svg(figure)
+    text = svg(figure, data=False)
     plt.close(figure)
     tenth = re.compile(r"-?\d+\.\d\d\b")
     return re.sub(
