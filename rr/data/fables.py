@@ -211,8 +211,8 @@ def _begins(option: Option, known: dict[str, str], text: str, at: int) -> bool:
 
 
 @cache  # half a second, and the same for every run
-def _valid_log_probs() -> tuple[float, ...]:
-    return tuple(story(SEED, i, "valid")[1] for i in range(STORIES["valid"]))
+def _valid_log_probs(seed: int, stories: int) -> tuple[float, ...]:
+    return tuple(story(seed, i, "valid")[1] for i in range(stories))
 
 
 def entropy_floor(tokens) -> tuple[float, float]:
@@ -227,7 +227,7 @@ def entropy_floor(tokens) -> tuple[float, float]:
     """
     if tokens.identity["corpus"] != IDENTITY:
         raise RRError(f"corpus {tokens.name} has no known entropy: only fables have one")
-    logs = np.array(_valid_log_probs())
+    logs = np.array(_valid_log_probs(SEED, STORIES["valid"]))
     ends = np.flatnonzero(tokens.valid == tokens.eot)
     lengths = np.diff(ends, prepend=-1)
     floor = -logs.sum() / lengths.sum()
