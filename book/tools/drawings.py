@@ -11,8 +11,12 @@ import shutil
 from collections.abc import Iterable, Iterator
 
 from nbformat import NotebookNode
-from nbkit import code_cells
+from nbkit import ROOT, code_cells
 
+from rrbook import explore
+
+PAGES = ("gated_write",)  # explorables of pages that are no notebooks: their pictures are files
+STATIC = ROOT / "book" / "_static"
 FIGURE = '<figure class="rr-explorable"'
 NAME = re.compile(r'data-explorable="([^"]+)"')
 PICTURE = re.compile(r"(?<=<noscript>)<svg.*?</svg>", re.DOTALL)
@@ -67,6 +71,18 @@ def keep(notebook: NotebookNode, stored: NotebookNode) -> list[str]:
             if not PICTURE.search(data["text/html"]):
                 missing.append(data["text/html"])
     return missing
+
+
+def on_page(made: str) -> str:
+    """The HTML of an explorable of PAGES, with its kept picture."""
+    picture = (STATIC / f"{made}.svg").read_text(encoding="utf-8")
+    return getattr(explore, made)().html.replace("<noscript>", f"<noscript>{picture}", 1)
+
+
+def store_pages() -> None:
+    """Draw the explorables of PAGES and keep their pictures."""
+    for made, picture in zip(PAGES, draw(getattr(explore, m)().html for m in PAGES), strict=True):
+        (STATIC / f"{made}.svg").write_text(picture, encoding="utf-8")
 
 
 def name(html: str) -> str:

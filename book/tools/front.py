@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import drawings
 import home
 import nbformat
 import yaml
@@ -19,7 +20,7 @@ from PIL import Image, ImageChops
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from rr.config import RRError
-from rrbook import explore, references
+from rrbook import references
 
 WIDTH = 480  # of a thumbnail, in pixels: twice what the page shows
 MINUTES = re.compile(r"\*\*Time\*\* (\d+) minutes to read")
@@ -28,12 +29,12 @@ PAPER = re.compile(r"(?P<key>\w+): (?P<words>.+)")
 
 
 class Shown(SphinxDirective):
-    """``{explorable} gated_write``: one of `rrbook.explore` that needs no data."""
+    """``{explorable} gated_write``: one of `drawings.PAGES`, which needs no data."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        return [nodes.raw("", getattr(explore, self.arguments[0])().html, format="html")]
+        return [nodes.raw("", drawings.on_page(self.arguments[0]), format="html")]
 
 
 class Colab(SphinxRole):

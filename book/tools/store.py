@@ -97,6 +97,8 @@ def _stable_widgets(notebook: nbformat.NotebookNode, name: str) -> nbformat.Note
 
 
 def main() -> None:
+    if drawings.chromium() and not sys.argv[1:]:
+        drawings.store_pages()
     for path in sources(*sys.argv[1:]):
         if not current(path):
             raise SystemExit(f"store: {path.name} is not executed as it stands; execute it first")
