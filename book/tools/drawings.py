@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator
 from nbformat import NotebookNode
 from nbkit import ROOT, code_cells
 
-from rrbook import explore
-
 PAGES = ("gated_write",)  # explorables of pages that are no notebooks: their pictures are files
 STATIC = ROOT / "book" / "_static"
 FIGURE = '<figure class="rr-explorable"'
@@ -73,15 +71,21 @@ def keep(notebook: NotebookNode, stored: NotebookNode) -> list[str]:
     return missing
 
 
+def _html(made: str) -> str:
+    from rrbook import explore  # not for the tests that only ask for the browser
+
+    return getattr(explore, made)().html
+
+
 def on_page(made: str) -> str:
     """The HTML of an explorable of PAGES, with its kept picture."""
     picture = (STATIC / f"{made}.svg").read_text(encoding="utf-8")
-    return getattr(explore, made)().html.replace("<noscript>", f"<noscript>{picture}", 1)
+    return _html(made).replace("<noscript>", f"<noscript>{picture}", 1)
 
 
 def store_pages() -> None:
     """Draw the explorables of PAGES and keep their pictures."""
-    for made, picture in zip(PAGES, draw(getattr(explore, m)().html for m in PAGES), strict=True):
+    for made, picture in zip(PAGES, draw(map(_html, PAGES)), strict=True):
         (STATIC / f"{made}.svg").write_text(picture, encoding="utf-8")
 
 
