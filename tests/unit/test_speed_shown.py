@@ -236,6 +236,19 @@ def test_a_change_undone_has_its_range():
         figures.undone(ax, [])
 
 
+def test_a_case_beside_the_base_has_median_and_range_at_each_size():
+    _, ax = figures.canvas()
+    figures.beside(ax, {"mini": {"a": [1, 2, 4], "b": [1, 1, 1]}, "60M": {"b": [3, 2]}})
+    lines = [list(line.get_xdata()) for line in ax.lines]
+    assert [1, 4] in lines and [2, 1] in lines and [2, 3] in lines and [2.5] in lines
+    b = [line.get_ydata()[0] for line in ax.lines if list(line.get_xdata()) in ([2, 3], [2.5])]
+    assert len(set(b)) == 1 and round(b[0]) == 1  # the second case's row
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["mini", "60M"]
+    for wrong in ({}, {"mini": {}}, dict.fromkeys("abcd", {"a": [1]})):
+        with pytest.raises(RRError, match="one to 3 sizes"):
+            figures.beside(ax, wrong)
+
+
 def test_the_front_page_says_what_was_measured():
     """Seconds and the share of memory in README.md, from the records it names."""
     records = Path(__file__).parents[2] / "data" / "measured" / "08_make_it_fast"

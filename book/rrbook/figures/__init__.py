@@ -37,7 +37,7 @@ from .numerics import losses_apart, spread_by_source
 from .report import gaps_by_size, gates_by_sublayer, norm_curve, reliability, run_curve
 from .results import bar_share, loss_curves, paired_differences
 from .running import attempts, destroyed_work, notices
-from .speed import stacked_parts, undone, waterfall
+from .speed import beside, stacked_parts, undone, waterfall
 from .streams import depth_plot, gate_histogram, gradient_by_depth, stream_norms
 from .style import (
     BLUE,

@@ -1,6 +1,7 @@
 """Figures of a training step's cost: its parts, what each change of path takes off, its memory."""
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 from matplotlib.axes import Axes
 
@@ -148,4 +149,33 @@ def undone(ax: Axes, rows: Sequence[tuple[str, float, float, float]]) -> Axes:
     ax.set_xlim(min(0.9, *(row[2] for row in rows)), 1.1 * max(row[3] for row in rows))
     ax.grid(axis="y", visible=False)
     ax.set_xlabel("time of a step with this change undone, in steps of the best path")
+    return ax
+
+
+SIZES = ((BLUE, "D"), (INK, "o"), (ORANGE, "s"))  # one look per size of model
+
+
+def beside(ax: Axes, ratios: Mapping[str, Mapping[str, Sequence[float]]]) -> Axes:
+    """How many steps of a case fit in the time of one step of the base: a dot and its range.
+
+    ratios: size of model -> words of a case -> the ratios of the paired repeats. The cases' order is
+    that of the first size; a size may lack some. RRError for no ratio, or more than three sizes.
+    """
+    if not ratios or not all(ratios.values()) or len(ratios) > len(SIZES):
+        raise RRError(f"one to {len(SIZES)} sizes with a case each can be drawn, got {len(ratios)}")
+    cases = list(dict.fromkeys(case for found in ratios.values() for case in found))
+    for i, ((size, found), (color, marker)) in enumerate(zip(ratios.items(), SIZES, strict=False)):
+        shift = 0.22 * (i - (len(ratios) - 1) / 2)
+        places = [cases.index(case) + shift for case in found]
+        for place, values in zip(places, found.values(), strict=True):
+            ax.plot([min(values), max(values)], [place] * 2, color=color, lw=1.6)
+        middles = [median(values) for values in found.values()]
+        ax.plot(middles, places, marker, color=color, ms=6, label=size)
+    ax.axvline(1, color=SOFT, lw=1.2, ls="--")
+    ax.set_yticks(range(len(cases)), cases)
+    ax.set_ylim(len(cases) - 0.5, -0.5)
+    ax.set_xlim(left=0)
+    ax.grid(axis="y", visible=False)
+    if len(ratios) > 1:
+        ax.legend(loc="upper left")
     return ax
