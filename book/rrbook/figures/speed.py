@@ -158,8 +158,8 @@ SIZES = ((BLUE, "D"), (INK, "o"), (ORANGE, "s"))  # one look per size of model
 def beside(ax: Axes, ratios: Mapping[str, Mapping[str, Sequence[float]]]) -> Axes:
     """How many steps of a case fit in the time of one step of the base: a dot and its range.
 
-    ratios: size of model -> words of a case -> the ratios of the paired repeats. The cases' order is
-    that of the first size; a size may lack some. RRError for no ratio, or more than three sizes.
+    ratios: size of model -> words of a case -> the ratios of the paired repeats. The cases' order
+    is that of the first size; a size may lack some. RRError for no ratio, or more than three sizes.
     """
     if not ratios or not all(ratios.values()) or len(ratios) > len(SIZES):
         raise RRError(f"one to {len(SIZES)} sizes with a case each can be drawn, got {len(ratios)}")
