@@ -114,8 +114,8 @@ def add_machine(parser: ArgumentParser, many: bool = False) -> None:
     group.add_argument(
         "--path",
         help="how a step is computed: reference, eager, fast, compiled or triton, with options: "
-        "fast:recompute=layer (default: compiled on a GPU, and on a CPU where the run is long enough "
-        "to win the compilation back; else eager)",
+        "fast:recompute=layer (default: compiled on a GPU, and on a CPU where the run is long "
+        "enough to win the compilation back; else eager)",
     )
     group.add_argument(
         "--micro-batch",
