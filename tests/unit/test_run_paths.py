@@ -38,8 +38,9 @@ def test_a_run_keeps_its_path(planned, tmp_path, cut_off):
     cut = trainer.train(run, tmp_path / "cut", path="eager", threads=1, log=said.append)
     assert any("keeps the backend fast" in line for line in said)
     assert result_of(cut)["weights_sha256"] == result_of(fast)["weights_sha256"]
-    told = json.loads((cut / "run.json").read_text())["provenance"]
-    assert (told["code_path"], told["precision"]) == ("fast", "bf16")
+    told, whole = (json.loads((at / "run.json").read_text())["provenance"] for at in (cut, fast))
+    assert told["code_path"] == "fast"
+    assert told["precision"] == whole["precision"]  # fp32 on a CPU without instructions for bf16
 
 
 def test_the_device_the_precision_and_the_path_are_said(planned, tmp_path):
