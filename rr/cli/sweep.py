@@ -4,6 +4,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
+from itertools import product
 from pathlib import Path
 
 from .. import DATA
@@ -149,7 +150,8 @@ def _listed_once(args) -> dict[str, list]:
     inputs = _inputs(args)
     if inputs is None:
         return _listed(args)
-    return cached_value("dry-runs", f"{args.command} in {Path.cwd()}", inputs, lambda: _listed(args))
+    name = f"{args.command} in {Path.cwd()}"
+    return cached_value("dry-runs", name, inputs, lambda: _listed(args))
 
 
 def _inputs(args) -> list | None:
@@ -164,9 +166,10 @@ def _inputs(args) -> list | None:
     if args.runner == "papermill":
         files.append(args.notebook or DATA.parent / "notebooks" / NOTEBOOK)
     try:
-        texts = [identity(c, t) for c in args.corpus or ["fables"] for t in args.tokenizer or [None]]
+        texts = product(args.corpus or ["fables"], args.tokenizer or [None])
+        named = [identity(*text) for text in texts]
         engines = sorted(point.name for point in entry_points(group="papermill.engine"))
-        return [code_version(), texts, engines, [digest(file) for file in files]]
+        return [code_version(), named, engines, [digest(file) for file in files]]
     except (RRError, OSError):  # reported in its place when the runs are planned
         return None
 

@@ -140,7 +140,7 @@ def test_a_compiled_run_trains_in_one_graph_and_measures_without(
 
 
 def test_a_compiled_run_is_measured_with_the_graph_of_its_steps(planned, tmp_path, monkeypatch):
-    """The same bits where the run was cut off before its evaluation, and has taken no step since."""
+    """The same bits where it was cut off before its evaluation, and has taken no step since."""
     calls = []
 
     def compiler(graph, inputs):
