@@ -17,10 +17,10 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--paths",
         nargs="+",
-        default=["reference", "fast"],
         metavar="PATH",
-        help="reference, eager (as rr train on a CPU), fast, compiled or triton, with options: "
-        "fast:precision=tf32 (default: reference fast)",
+        help="reference, eager (as a short rr train on a CPU), fast, compiled or triton, with "
+        "options: fast:precision=tf32 (default: reference fast; with --peers the one that a long "
+        "rr train takes here)",
     )
     parser.add_argument("--steps", type=int, default=5, help="timed steps per repeat (default: 5)")
     parser.add_argument(
@@ -41,7 +41,7 @@ def add_arguments(parser) -> None:
         "--peers",
         action="store_true",
         help="also measure models of equal size from transformers, x-transformers and litgpt, "
-        "where installed",
+        "where installed, compiled as the last path is",
     )
     add_json(parser)
 

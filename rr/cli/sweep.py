@@ -1,12 +1,19 @@
 """`rr sweep`: train every combination of the options, some runs at a time."""
 
 import shlex
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from itertools import product
 from pathlib import Path
 
+from .. import DATA
 from ..config import RRError
 from .options import MACHINE, add_machine, add_order, add_run, pick
 from .output import log
 from .own_rules import locate_errors
+
+NOTEBOOK = "09_scaling_run.ipynb"
 
 
 def add_arguments(parser) -> None:
@@ -33,7 +40,7 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--notebook",
         metavar="PATH",
-        help="for papermill (default: the checkout's notebooks/09_scaling_run.ipynb)",
+        help=f"for papermill (default: the checkout's notebooks/{NOTEBOOK})",
     )
     parser.add_argument(
         "--engine", default="local", help="local, or ray: a running cluster (default: local)"
@@ -74,47 +81,114 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> None:
-    from ..sweep import AXES, Hours, Runner, cells, check, commands, sweep
+    if args.dry_run:
+        listed = _listed_once(args)
+        for words in listed["commands"]:
+            print(shlex.join(words))
+        for line in listed["notes"]:
+            log(line)
+        return
+    from ..sweep import sweep
 
     machine = pick(args, MACHINE)
+    plan = _plan(args, log)
+    sweep(
+        plan,
+        args.out,
+        machine=machine,
+        hours=_hours(args),
+        resume_command=args.command,
+        **pick(
+            args,
+            (
+                "runner",
+                "engine",
+                "jobs",
+                "processes",
+                "notebook",
+                "address",
+                "gpu_fraction",
+                "cpus_per_cell",
+            ),
+        ),
+    )
+    print(args.out)
+
+
+def _plan(args, say: Callable[[str], None]) -> list:
+    """The cells of the sweep."""
+    from ..sweep import AXES, cells
+
     with locate_errors(*(args.rule or ()), *(args.values or ())):
-        plan = cells(pick(args, (*AXES, "depth_lr")), log, order=args.order)
-    if args.measured and args.hours is None:
-        raise RRError("--measured needs --hours: it estimates which runs finish in time")
-    hours = None if args.hours is None else Hours(args.hours)
-    if args.measured and hours is not None:
+        return cells(pick(args, (*AXES, "depth_lr")), say, order=args.order)
+
+
+def _hours(args):
+    """The time limit, None without one."""
+    if args.hours is None:
+        if args.measured:
+            raise RRError("--measured needs --hours: it estimates which runs finish in time")
+        return None
+    from ..sweep import Hours
+
+    hours = Hours(args.hours)
+    if args.measured:
         from ..perf.budget import expected, read_bench
 
         hours.expected = expected(read_bench(args.measured))
-    if not args.dry_run:
-        sweep(
-            plan,
-            args.out,
-            machine=machine,
-            hours=hours,
-            resume_command=args.command,
-            **pick(
-                args,
-                (
-                    "runner",
-                    "engine",
-                    "jobs",
-                    "processes",
-                    "notebook",
-                    "address",
-                    "gpu_fraction",
-                    "cpus_per_cell",
-                ),
-            ),
-        )
-        print(args.out)
-        return
-    runner = Runner(args.runner, Path(args.out), machine, args.processes, args.notebook)
+    return hours
+
+
+def _listed_once(args) -> dict[str, list]:
+    """What a dry run prints, from the cache where this command was listed before.
+
+    Planning counts parameters on models, which takes torch: without it a dry run is three times as
+    quick.
+    """
+    from ..data.cache import cached_value
+
+    inputs = _inputs(args)
+    if inputs is None:
+        return _listed(args)
+    name = f"{args.command} in {Path.cwd()}"
+    return cached_value("dry-runs", name, inputs, lambda: _listed(args))
+
+
+def _inputs(args) -> list | None:
+    """The content of all that a dry run depends on beside its words; None where that is unknown."""
+    if args.measured or "rr.residual" in sys.modules:  # this process may have registered rules
+        return None
+    from ..data.cache import code_version, digest
+    from ..data.corpus import identity
+
+    rules = (*(args.rule or ()), *(args.values or ()))
+    files = [spec.partition(".py:")[0] + ".py" for spec in rules if ".py:" in spec]
+    if args.runner == "papermill":
+        files.append(args.notebook or DATA.parent / "notebooks" / NOTEBOOK)
+    try:
+        texts = product(args.corpus or ["fables"], args.tokenizer or [None])
+        named = [identity(*text) for text in texts]
+        engines = sorted(point.name for point in entry_points(group="papermill.engine"))
+        return [code_version(), named, engines, [digest(file) for file in files]]
+    except (RRError, OSError):  # reported in its place when the runs are planned
+        return None
+
+
+def _listed(args) -> dict[str, list]:
+    """The command of each run, and what is said beside them."""
+    from ..sweep import Runner, check, commands
+
+    notes = []
+    plan = _plan(args, notes.append)
+    hours = _hours(args)
+    runner = Runner(args.runner, Path(args.out), pick(args, MACHINE), args.processes, args.notebook)
     ray = pick(args, ("address", "gpu_fraction", "cpus_per_cell"))
     check(runner.machine, args.engine, ray, here=False)  # the commands may run elsewhere
-    for words in commands(plan, runner):
-        print(shlex.join(words))
+    listed = commands(plan, runner)
     if args.runner == "papermill":
-        log(f"rr: papermill creates no folders: create {args.out}/<id> before each command")
+        notes.append(
+            f"rr: papermill creates no folders: create {args.out}/<id> before each command"
+        )
     if hours is not None:
-        log("rr: this lists all runs; rr plan estimates which of them fit the hours")
+        notes.append("rr: this lists all runs; rr plan estimates which of them fit the hours")
+    return {"commands": listed, "notes": notes}

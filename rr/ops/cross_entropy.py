@@ -159,7 +159,8 @@ def token_losses(
     """
     logits = F.linear(hidden, weight.to(hidden.dtype))[:, :vocab_size]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    log_z = logits.logsumexp(-1)
     best, choice = logits.max(-1)
-    loss = log_z - logits.gather(1, targets[:, None])[:, 0]
-    return loss, (best - log_z).exp(), choice == targets
+    target = logits.gather(1, targets[:, None])[:, 0]
+    # logsumexp would look for the largest once more, and hold a second copy
+    log_z = best + logits.sub_(best[:, None]).exp_().sum(-1).log()
+    return log_z - target, (best - log_z).exp(), choice == targets

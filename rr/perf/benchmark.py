@@ -27,7 +27,8 @@ from .. import __version__
 from ..config import RRError, RunFailed, positive
 from ..model import ladder
 from ..training import provenance
-from ..training.backend import ablations, parse_backend
+from ..training.backend import ablations, default, parse_backend
+from ..training.compile_choice import COMPILED
 from ..training.device import device_name, pick_device, set_threads
 from .benchmark_case import Case
 from .gpus import find
@@ -208,7 +209,7 @@ def ratios(rows: list[dict], key: str, base: str) -> list[dict]:
 def bench(
     rungs: list[str],
     rules: list[str],
-    paths: list[str],
+    paths: list[str] | None = None,
     *,
     steps: int = 5,
     repeats: int = 3,
@@ -222,6 +223,7 @@ def bench(
 ) -> dict:
     """Measure rung × rule × path; see the module. Raises RRError before anything is started.
 
+    paths: default: the reference and the fast one; with peers the one that a long run takes here.
     batch: windows per step (default: the rung's); micro_batch: windows at once, a divisor of it
     (default: the batch on a GPU, 8 on a CPU). ablate: also the last path with each of its options
     undone alone. peers: also the installed models of other packages, at the size of the standard
@@ -233,6 +235,10 @@ def bench(
     where = pick_device(device)
     if threads is not None:
         set_threads(threads)
+    if not paths:
+        shape = ladder.arm(rungs[0], "standard")
+        longest = COMPILED if where.type == "cpu" else default(where, shape)
+        paths = [longest] if peers else ["reference", "fast"]
     whole = paths[-1]
     paths = list(dict.fromkeys([*paths, *(ablations(whole, where) if ablate else [])]))
     for path in paths:

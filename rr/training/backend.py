@@ -118,7 +118,7 @@ class Backend:
 
     @contextlib.contextmanager
     def evaluation(self, device: torch.device, precision: str) -> Iterator[None]:
-        """`forward` for evaluation, never compiled: each length of window would be a new graph."""
+        """`forward` for evaluation, where nothing is compiled for a length that training lacks."""
         compiled = self.compile != "none"
         eager = torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
         with self.forward(device, precision), eager:

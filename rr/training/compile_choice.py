@@ -1,10 +1,11 @@
 """Whether compiling a run's model on a CPU saves more time than it takes.
 
     eager seconds ≈ FLOPs of the run / (rate of a matrix product here · SHARE)
-    compile where GAIN · eager seconds > seconds to compile
+    compile where GAIN · eager seconds > seconds to compile, (cold + (n − 1) · WARM) / n
 
-The seconds to compile are those last measured on this machine for this model, else `COLD`. Inductor
-keeps its graphs on disk, so a second run of a model that was compiled once starts within seconds.
+cold: the seconds last measured on this machine for this model, else `COLD`. Inductor keeps its
+graphs on disk, so of the n runs of this shape that a sweep trains, one compiles and the others load
+what it compiled: the sweep tells each of them n, and so they decide alike.
 """
 
 import os
@@ -25,6 +26,8 @@ COMPILED = "compiled:attention=blocks"  # the backend that is chosen
 SHARE = 0.35  # of a large product's rate that an eager step reaches: 0.2 to 0.5 were measured
 GAIN = 0.25  # least share of an eager step's time that a compiled one was measured to save
 COLD = 45.0  # seconds for a model that was never compiled here; 35 to 50 were measured
+WARM = 8.0  # seconds where its graphs are on disk
+RUNS = "RR_RUNS_OF_SHAPE"  # environment variable: the runs of this shape that a sweep trains
 
 
 def choose(
@@ -33,6 +36,7 @@ def choose(
     """The backend of a new run on a CPU, in one process: `eager`, or `COMPILED` where that pays.
 
     Logs one line where it compiles, with both times. It stays eager where no C++ compiler is found.
+    In a sweep (`RUNS`) the time to compile is shared by the runs of one shape.
 
     Example:
         >>> import rr
@@ -44,24 +48,28 @@ def choose(
     flops = flops_per_token(run.model) * tokens
     precision = resolve_precision(torch.device("cpu"), run.recipe.precision)
     predicted = flops / (SHARE * product_rate(precision, size=512))
-    known = known_value("compile-seconds", _key(run), torch.__version__, cache)
-    compiling = COLD if known is None else known
+    known = known_value("compile-seconds", shape(run), torch.__version__, cache)
+    cold = COLD if known is None else known
+    runs = int(os.environ.get(RUNS, 1))
+    compiling = (cold + (runs - 1) * min(cold, WARM)) / runs
     if GAIN * predicted <= compiling or not _has_compiler():
         return eager
     source = "assumed" if known is None else "measured here"
+    shared = "" if runs == 1 else f", mean of the {runs} runs of this shape"
     log(
-        f"about {predicted:.0f} s without compilation, {compiling:.0f} s to compile ({source}): "
-        f"selected backend {COMPILED}"
+        f"about {predicted:.0f} s without compilation, {compiling:.0f} s to compile "
+        f"({source}{shared}): selected backend {COMPILED}"
     )
     return COMPILED
 
 
 def remember(run: Run, seconds: float, cache: str | Path | None = None) -> None:
     """Keep the measured seconds that compiling this run's model took, for the next `choose`."""
-    store_value("compile-seconds", _key(run), torch.__version__, max(0.0, seconds), cache)
+    store_value("compile-seconds", shape(run), torch.__version__, max(0.0, seconds), cache)
 
 
-def _key(run: Run) -> str:
+def shape(run: Run) -> str:
+    """What a run's graphs are compiled for: equal texts, equal graphs."""
     return str(asdict(run.model) | {"batch": run.recipe.batch, "precision": run.recipe.precision})
 
 

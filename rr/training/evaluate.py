@@ -96,13 +96,15 @@ def add_batch(
     y: Tensor,
     keep: Tensor | None = None,
     counts: bool = True,
+    micro: int | None = None,
 ) -> None:
     """Score inputs x against targets y, both (B, T); `keep` masks targets out.
 
     counts=False runs the model and adds nothing: a sharded model runs in all processes or in none.
+    micro: windows at once of a compiled training step, whose graph is used where the shape is its.
     """
     device = model.token.weight.device
-    hidden = model.hidden(x.to(device)).flatten(0, 1)
+    hidden = _hidden(model, x.to(device), micro).flatten(0, 1)
     y = y.to(device).flatten()
     if keep is not None:
         keep = keep.to(device).flatten()
@@ -117,17 +119,36 @@ def add_batch(
         tally.add(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
+def _hidden(model: Model, x: Tensor, micro: int | None) -> Tensor:
+    """The head's input for ids x (B, T), without gradients.
+
+    The training step's graph computes it faster than layers one by one, and is compiled already. It
+    holds what a backward pass would need, so only as many windows as in training go at once.
+    """
+    if micro is None:
+        return model.hidden(x)
+    parts = []
+    for part in x.split(micro):
+        if part.shape == (micro, model.config.seq_len):
+            with torch.enable_grad(), torch.compiler.set_stance("default"):
+                parts.append(model.hidden(part).detach())
+        else:
+            parts.append(model.hidden(part))
+    return torch.cat(parts)
+
+
 def ordered(
     model: Model,
     tokens: np.ndarray,
     batch: int,
     batches: int | None = None,
     world: World = ALONE,
+    micro: int | None = None,
 ) -> Score:
     """Score the held-out stream in order, the same for every seed: protocol `clean`.
 
     Windows of seq_len follow each other without overlap; the last, shorter one counts too. At
-    most the first million tokens; `batches` shortens it further.
+    most the first million tokens; `batches` shortens it further. micro: as `add_batch` has it.
 
     Example:
         >>> import numpy as np, rr
@@ -146,7 +167,7 @@ def ordered(
         parts = [(whole[i : i + batch], t) for i in range(0, len(whole), batch)]
         parts += [(np.array([start]), len(tokens) - 1 - start) for start in starts[len(whole) :]]
         for (where, length), counts in world.deal(parts):
-            add_batch(model, tally, *gather(tokens, where, length), counts=counts)
+            add_batch(model, tally, *gather(tokens, where, length), counts=counts, micro=micro)
     return tally.gather(world).score()
 
 
@@ -157,13 +178,14 @@ def drawn(
     batches: int,
     stream: np.random.RandomState,
     world: World = ALONE,
+    micro: int | None = None,
 ) -> Score:
     """Score random windows of the run's own NumPy stream: protocol `paper`; mean of batch means."""
     t, tally = model.config.seq_len, Tally()
     parts = [stream.randint(0, len(tokens) - t - 1, batch) for _ in range(batches)]
     with evaluating(model):
         for starts, counts in world.deal(parts):
-            add_batch(model, tally, *gather(tokens, starts, t), counts=counts)
+            add_batch(model, tally, *gather(tokens, starts, t), counts=counts, micro=micro)
     return tally.gather(world).score(mean_of_batches=True)
 
 

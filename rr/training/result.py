@@ -31,19 +31,23 @@ class Examiner:
         self.run, self.model, self.tokens, self.world = run, model, tokens, world
         self.device, self.backend, self.precision = device, backend, precision
 
-    def held_out(self, stream: np.random.RandomState, prefix: int | None = None) -> evaluate.Score:
+    def held_out(
+        self, stream: np.random.RandomState, micro: int, prefix: int | None = None
+    ) -> evaluate.Score:
         """The held-out score; with `prefix`, of that many batches only.
 
-        stream: the source from which protocol `paper` draws its windows.
+        stream: the source from which protocol `paper` draws its windows. micro: windows that a
+        training step takes at once, with whose graph a compiled model is evaluated in one process.
         """
         run, valid = self.run, self.tokens.valid
         limits = [n for n in (prefix, run.recipe.eval_batches) if n is not None]
         limit, batch = min(limits) if limits else None, run.recipe.batch
+        graph = micro if self.backend.compile != "none" and self.world.size == 1 else None
         with self.backend.evaluation(self.device, self.precision):
             if run.protocol == "paper":
                 batches = limit or PAPER_EVAL_BATCHES
-                return evaluate.drawn(self.model, valid, batch, batches, stream, self.world)
-            return evaluate.ordered(self.model, valid, batch, limit, self.world)
+                return evaluate.drawn(self.model, valid, batch, batches, stream, self.world, graph)
+            return evaluate.ordered(self.model, valid, batch, limit, self.world, graph)
 
     def fables(self) -> dict:
         """The loss on whole held-out stories, and the entropy floor of the same stories.

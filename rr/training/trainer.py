@@ -253,7 +253,8 @@ class _Training:
             if self.step % every == 0 or self.done == segment.end:
                 status = self._record_losses()
             if self.step in points and status == "running":
-                loss = self.examiner.held_out(self.stream, PREFIX).val_loss
+                micro = self.optimizer_step.micro
+                loss = self.examiner.held_out(self.stream, micro, PREFIX).val_loss
                 self._record({"valid": loss if np.isfinite(loss) else None})
             spent = time.monotonic() - self.started
             self.progress.step(run, self.done, self.segments[-1].end, self.shown_loss, spent)
@@ -366,7 +367,7 @@ class _Training:
         score = None
         if status != "diverged":
             self.progress.say(f"{self.id}: measuring the held-out loss")
-            score = self.examiner.held_out(self.stream)
+            score = self.examiner.held_out(self.stream, self.optimizer_step.micro)
             if not np.isfinite(score.val_loss):
                 score = None
         return {

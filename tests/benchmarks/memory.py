@@ -38,7 +38,8 @@ from rr.training import memory
 from rr.training.backend import parse_backend
 
 NO_SIZE = "nano:n_layer=1,d_model=16,n_head=2,seq_len=8"
-PATHS = ["reference", "fast:allocator=system", "fast:recompute=layer,allocator=system"]
+CHOSEN = "compiled:attention=blocks,allocator=system"  # what a long run takes, as malloc comes
+PATHS = ["reference", "fast:allocator=system", "fast:recompute=layer,allocator=system", CHOSEN]
 GRID = [
     (rung, rule, path, micro, malloc)
     for rung, rules, micro in (

@@ -9,6 +9,7 @@ from rr.config import RunFailed
 from rr.model import ladder
 from rr.perf import benchmark, budget, gpus
 from rr.perf.benchmark_case import Case
+from rr.training import compile_choice
 
 TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=8"
 
@@ -189,6 +190,22 @@ def test_peers_that_are_absent_are_said_to_be(monkeypatch, capsys):
     assert cli.main(["bench", "--rung", TINY, "--peers", "--device", "cpu"]) == 0
     out = capsys.readouterr().out
     assert "litgpt is not installed and was not measured" in out
+
+
+def test_peers_stand_beside_the_path_that_a_long_run_takes(monkeypatch):
+    asked = []
+
+    def measure(cases, *given, **options):
+        asked.extend((case.peer, case.path) for case in cases)
+        return [row("fast", "standard", [2.0], 1) | {"threads": 1}]
+
+    monkeypatch.setattr(benchmark, "installed", lambda: (["gpt2"], []))
+    monkeypatch.setattr(benchmark, "measure", measure)
+    benchmark.bench([TINY], ["standard"], peers=True, device="cpu")
+    assert asked == [(None, compile_choice.COMPILED), ("gpt2", compile_choice.COMPILED)]
+    asked.clear()
+    benchmark.bench([TINY], ["standard"], ["eager"], peers=True, device="cpu")
+    assert asked == [(None, "eager"), ("gpt2", "eager")]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "x-transformers", "litgpt"])

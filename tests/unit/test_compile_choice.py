@@ -1,11 +1,16 @@
 """Runs on a CPU compile where that saves more time than it takes."""
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
 
 import rr
+from rr.model.ladder import flops_per_token
 from rr.training import compile_choice
 from rr.training.backend import parse_backend
 
@@ -53,6 +58,27 @@ def test_measured_seconds_replace_the_assumption(choose, tmp_path):
     assert choose(other)[0] == "eager"  # another model was never compiled here
 
 
+@needs_compiler
+def test_runs_of_one_shape_share_the_time_to_compile(choose, monkeypatch, tmp_path):
+    """One compiles, the others load its graphs: (cold + (n − 1) · warm) / n seconds for each."""
+    run = rr.plan(TINY, steps=1000)
+    flops = flops_per_token(run.model) * 1000 * run.recipe.batch * 16
+    # a machine on which the run takes 100 s, of which compilation saves 25
+    monkeypatch.setattr(compile_choice, "product_rate", lambda *given, **options: flops / 35)
+    assert choose(run) == ("eager", [])  # 45 s
+    monkeypatch.setenv(compile_choice.RUNS, "2")
+    assert choose(run) == ("eager", [])  # (45 + 8) / 2 = 26.5 s
+    monkeypatch.setenv(compile_choice.RUNS, "3")
+    backend, said = choose(run)  # (45 + 2 · 8) / 3 = 20.3 s
+    assert backend == compile_choice.COMPILED
+    assert "about 100 s without compilation, 20 s to compile" in said[0]
+    assert "mean of the 3 runs of this shape" in said[0]
+    compile_choice.remember(run, 65.0, tmp_path)
+    assert choose(run) == ("eager", [])  # (65 + 16) / 3 = 27 s
+    compile_choice.remember(run, 2.0, tmp_path)
+    assert "2 s to compile (measured here" in choose(run)[1][0]  # never more than was measured
+
+
 def test_without_a_compiler_a_run_stays_eager(choose, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
@@ -65,3 +91,26 @@ def test_a_run_records_the_seconds_that_compiling_took(planned, tmp_path, kept_t
     rr.train(run, tmp_path, path="compiled:attention=blocks", cache=tmp_path, log=lambda line: None)
     known = list((tmp_path / "compile-seconds").glob("*.json"))
     assert len(known) == 1 and torch.__version__ in known[0].read_text()
+
+
+@needs_compiler
+def test_a_second_process_loads_the_graphs_of_the_first(tmp_path):
+    """The runs of a sweep are processes: with another seed, the same graphs."""
+    code = f"""
+import json, sys
+import rr
+from torch._dynamo.utils import counters
+run = rr.plan({TINY!r}, batch=2, steps=1, eval_batches=1, seed=int(sys.argv[1]))
+rr.train(run, {str(tmp_path)!r}, path={compile_choice.COMPILED!r}, log=lambda line: None)
+found = counters["inductor"]
+print(json.dumps([found["fxgraph_cache_miss"], found["fxgraph_cache_hit"]]))
+"""
+    env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "graphs")}
+    seen = []
+    for seed in ("0", "1"):
+        words = [sys.executable, "-c", code, seed]
+        done = subprocess.run(words, capture_output=True, text=True, env=env)
+        assert done.returncode == 0, done.stderr
+        seen.append(json.loads(done.stdout))
+    (missed, _), (again, hit) = seen
+    assert missed > 0 and (again, hit) == (0, missed)

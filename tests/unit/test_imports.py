@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rr.cli import sweep
+from rr.sweep import notebook
+
 ROOT = Path(__file__).parents[2] / "rr"
 CORE = ("config", "io", "ops", "data", "residual", "model", "training", "analysis", "perf", "sweep",
         "cli")  # fmt: skip
@@ -45,12 +48,8 @@ def test_the_top_of_the_package_is_what_a_reader_sees():
     assert entries - {"py.typed"} == named | {"__init__.py", "stats"}
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["--help"], ["plan", "--help"], ["sweep", "--help"], ["table", "."], ["train", "--rung"]],
-)
-def test_small_verbs_load_no_torch(words, tmp_path):
-    """Importing torch takes a second: help, a table and a mistyped word do without."""
+def verb(words: list[str], folder: Path) -> tuple[str, bool]:
+    """What `rr WORDS` prints in a process of its own, and whether that has loaded torch."""
     code = (
         "import sys\nfrom rr import cli\n"
         f"try: cli.main({words})\nexcept SystemExit: pass\n"
@@ -60,7 +59,38 @@ def test_small_verbs_load_no_torch(words, tmp_path):
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT.parent), "PATH": ""},
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT.parent), "PATH": "", "RR_CACHE": str(folder / "cache")},
     )
-    assert done.stderr.splitlines()[-1] == "False", done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last in ("True", "False"), done.stderr
+    return done.stdout, last == "True"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["plan", "--help"], ["sweep", "--help"], ["table", "."], ["train", "--rung"]],
+)
+def test_small_verbs_load_no_torch(words, tmp_path):
+    """Importing torch takes a second: help, a table and a mistyped word do without."""
+    assert not verb(words, tmp_path)[1]
+
+
+def test_a_dry_run_loads_torch_once(tmp_path):
+    """Listed again it comes from the cache, until a text or a rule is another."""
+    (tmp_path / "mine.txt").write_text("one two three")
+    rule = "from rr import Rule\nclass Mine(Rule):\n    pass\n"
+    (tmp_path / "mine.py").write_text(rule)
+    words = ["sweep", "--dry-run", "--rung", "nano", "--seed", "0", "1", "--rule", "mine.py:Mine",
+             "--corpus", "file:mine.txt", "--tokenizer", "bpe:300"]  # fmt: skip
+    first, loaded = verb(words, tmp_path)
+    assert loaded and len(first.splitlines()) == 2
+    assert verb(words, tmp_path) == (first, False)
+    seen = {first}
+    for name, content in (("mine.txt", "four five six"), ("mine.py", rule + "# another\n")):
+        (tmp_path / name).write_text(content)
+        then, loaded = verb(words, tmp_path)
+        assert loaded and then not in seen  # other ids
+        assert verb(words, tmp_path) == (then, False)
+        seen.add(then)
+    assert notebook.NAME == sweep.NOTEBOOK  # which is part of what a dry run depends on

@@ -12,7 +12,7 @@ from tiny import result_of, train
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from rr import cli, io
-from rr.config import ModelConfig, RRError
+from rr.config import Interrupted, ModelConfig, RRError
 from rr.data import batches
 from rr.training import backend, step, trainer
 from rr.training.distributed import ALONE, World
@@ -138,6 +138,33 @@ def test_a_compiled_run_trains_in_one_graph_and_measures_without(
     fast = train(run, tmp_path / "fast", path="fast")
     for name in ("val_loss", "ece"):
         assert result_of(folder)[name] == pytest.approx(result_of(fast)[name], abs=1e-5)
+
+
+def test_a_compiled_run_is_measured_with_the_graph_of_its_steps(planned, tmp_path, monkeypatch):
+    """The same bits where it was cut off before its evaluation, and has taken no step since."""
+    calls = []
+
+    def compiler(graph, inputs):
+        def call(*given):
+            calls.append(graph)
+            return graph(*given)
+
+        return call
+
+    compiled = step.compile_model
+    monkeypatch.setattr(step, "compile_model", lambda model, _: compiled(model, compiler))
+    run = planned(steps=5, precision="bf16")
+    whole = result_of(train(run, tmp_path / "whole", path="compiled"))
+    layers, trained = run.model.n_layer, 5 * run.model.n_layer
+    windows = (whole["eval_tokens"] // run.model.seq_len) // run.recipe.batch
+    assert windows > 0 and len(calls) >= trained + windows * layers and len(set(calls)) == 1
+    with pytest.raises(Interrupted):
+        train(run, tmp_path / "cut", path="compiled", stop_after=5)
+    calls.clear()
+    again = result_of(train(run, tmp_path / "cut", path="compiled"))
+    assert calls and [again[name] for name in trainer.METRICS] == [
+        whole[name] for name in trainer.METRICS
+    ]
 
 
 @pytest.mark.parametrize(
