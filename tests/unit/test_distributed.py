@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from rr.config import ModelConfig, RRError
 from rr.model import Model
@@ -17,23 +18,20 @@ from rr.training import run_folder, trainer
 from rr.training.distributed import STRATEGIES, World
 
 TINY = "nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
+GIVEN = {
+    "rung": TINY,
+    "rule": "review",
+    "tokenizer": "bpe:300",
+    "batch": 4,
+    "steps": 12,
+    "precision": "fp32",
+}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 PATIENCE = 1800  # seconds: ends what hangs, never what is slow
 
 
 def command(corpus, out, processes, **options):
-    given = {
-        "rung": TINY,
-        "rule": "review",
-        "corpus": corpus,
-        "tokenizer": "bpe:300",
-        "batch": 4,
-        "steps": 12,
-        "precision": "fp32",
-        "threads": 1,
-        "out": out,
-        "save-every": 1e-9,
-    }
+    given = GIVEN | {"corpus": corpus, "threads": 1, "out": out, "save-every": 1e-9}
     words = [f"--{key}={value}" for key, value in (given | options).items()]
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     how = torchrun if processes > 1 else []
@@ -101,7 +99,12 @@ def close(folder, other, tolerance=1e-6):
 
 @pytest.fixture(scope="module")
 def single(tiny_corpus, tmp_path_factory):
-    return run(tiny_corpus, tmp_path_factory.mktemp("one"), 1)
+    """The run by one process, this one."""
+    threads = torch.get_num_threads()
+    run = run_folder.plan(**GIVEN, corpus=tiny_corpus)
+    folder = trainer.train(run, tmp_path_factory.mktemp("one"), threads=1, log=lambda line: None)
+    torch.set_num_threads(threads)
+    return folder
 
 
 IN_TURN = """
@@ -127,23 +130,25 @@ WAYS = (
     {"path": "compiled:loss=chunked"},
 )
 TURNS = [{"parallel": how, **way} for way in WAYS for how in STRATEGIES]
+QUICK = [*TURNS[:2], TURNS[2], TURNS[5], TURNS[7]]  # both strategies, and every way once
 
 
 @pytest.fixture(scope="module")
-def pairs(tiny_corpus, tmp_path_factory):
-    """The single run by two undisturbed processes, in every way: one pair, which joins once."""
+def pairs(tiny_corpus, tmp_path_factory, request):
+    """The single run by two undisturbed processes, in each way that the tests ask for.
+
+    One pair, which joins once.
+    """
+    items = [item for item in request.session.items if hasattr(item, "callspec")]
+    asked = [item.callspec.params.get("options") for item in items]
     place = tmp_path_factory.mktemp("pairs")
     (place / "in_turn.py").write_text(IN_TURN)
-    given = {
-        "rung": TINY,
-        "rule": "review",
-        "corpus": tiny_corpus,
-        "tokenizer": "bpe:300",
-        "batch": 4,
-        "steps": 12,
-        "precision": "fp32",
-    }
-    turns = [(str(place / str(i)), options) for i, options in enumerate(TURNS)]
+    given = GIVEN | {"corpus": tiny_corpus}
+    turns = [
+        (str(place / str(i)), options)
+        for i, options in enumerate(TURNS)
+        if options in asked or options in QUICK[:2]
+    ]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     words = [str(place / "in_turn.py"), *map(json.dumps, (given, turns))]
     process = subprocess.run(
@@ -157,7 +162,11 @@ def pairs(tiny_corpus, tmp_path_factory):
     return {tuple(options.values()): next(Path(out).iterdir()) for out, options in turns}
 
 
-@pytest.mark.parametrize("options", TURNS, ids=lambda options: " ".join(map(str, options.values())))
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(turn, marks=[] if turn in QUICK else pytest.mark.slow) for turn in TURNS],
+    ids=lambda options: " ".join(map(str, options.values())),
+)
 def test_two_processes_train_as_one(pairs, single, options):
     folder = pairs[tuple(options.values())]
     assert folder.name == single.name

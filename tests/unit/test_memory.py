@@ -115,9 +115,7 @@ def test_unfused_adamw_on_a_gpu_works_on_a_whole_group_at_once():
 @pytest.mark.parametrize(
     "rule",
     [
-        pytest.param(
-            rule, marks=[] if rule in ("review", "hyper-connections") else pytest.mark.slow
-        )
+        pytest.param(rule, marks=[] if rule == "review" else pytest.mark.slow)
         for rule in REGISTRY["residual"]
     ],
 )

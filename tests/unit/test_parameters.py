@@ -118,15 +118,16 @@ PAPERMILL = [
         "BadParameter: parameter seeds must be a list of integers, got '[0, 1, 2]'; papermill "
         'takes a list by -y "seeds: [0, 1, 2]"',
     ),
-    (
+    pytest.param(
         "09_scaling_run",
         ["-p", "step", "3"],
         "BadParameter: unknown parameter 'step': did you mean steps",
+        marks=pytest.mark.slow,  # the words themselves are tested above
     ),
 ]
 
 
-@pytest.mark.parametrize(("name", "words", "said"), PAPERMILL, ids=[p[0] for p in PAPERMILL])
+@pytest.mark.parametrize(("name", "words", "said"), PAPERMILL)
 def test_papermill_ends_with_that_line(tmp_path, name, words, said):
     """Of a copy without what follows the check, so that a notebook that goes on ends soon."""
     pytest.importorskip("papermill")

@@ -79,6 +79,7 @@ MORE = {
     "plan": {**TINY, "--rung": f"nano:{SHAPE}"},
     "bench": {
         "--rung": f"nano:{SHAPE}",
+        "--paths": "fast",  # a process of its own for each
         "--batch": "2",
         "--steps": "1",
         "--repeats": "1",
