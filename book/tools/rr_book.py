@@ -38,6 +38,7 @@ NAMED = [
      lambda match: ' class="citation-list"' if "citation" in match[0] else ""),
 ]  # fmt: skip
 
+PAGES: dict[str, str] = {}  # of each page that is written, its words
 CHECKS = {
     "exact": "checked: exact",
     "tolerance": "checked: within a tolerance",
@@ -271,6 +272,40 @@ def badge(app: Sphinx, doctree: nodes.document) -> None:
             cell += nodes.paragraph("", "", link, classes=["rr-check", f"rr-check-{kind}"])
 
 
+def worded(node: nodes.Node) -> str:
+    """The words of a page, in elements with the names that the search knows its parts by."""
+    if isinstance(node, nodes.Text):
+        return html.escape(node.astext())
+    if isinstance(node, (nodes.raw, nodes.Invisible, Data)):
+        return ""
+    between = "" if isinstance(node, nodes.TextElement) else " "
+    inside = between.join(map(worded, node.children))
+    names = node.get("ids") if isinstance(node, nodes.Element) else None
+    return f'<div id="{names[0]}">{inside}</div>' if names else inside
+
+
+def remember(app: Sphinx, doctree: nodes.document, page: str) -> None:
+    PAGES[page] = f'<main role="main">{worded(doctree)}</main>'
+
+
+def excerpts(
+    app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
+) -> None:
+    """Opened from a disk the search page may read no other page: it gets their words as a script.
+
+    Sphinx's search fetches each page that it found, for the lines below its title.
+    """
+    if page != "search":
+        return
+    put = """location.protocol === "file:" && document.write('<script src="words.js"><\\/script>')"""
+    app.add_js_file(None, body=put)
+    script = """
+window.fetch = async place => ({text: async () => words[place.replace(/^\\.\\/|\\.html$/g, "")]});
+"""
+    pages = json.dumps(PAGES, ensure_ascii=False)
+    Path(app.outdir, "words.js").write_text(f"const words = {pages};{script}", encoding="utf-8")
+
+
 def name_controls(app: Sphinx, error: Exception | None) -> None:
     """Give the pages' controls the names that NAMED says."""
     if error is not None or app.builder.name != "html":
@@ -285,6 +320,8 @@ def name_controls(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> dict:
     app.connect("build-finished", name_controls)
     app.connect("doctree-resolved", define)
+    app.connect("doctree-resolved", remember)
+    app.connect("html-page-context", excerpts)
     # myst_nb has made its domain by then
     app.connect("config-inited", lambda app, config: app.add_role_to_domain(
         "glue", "text", Glued(), override=True))  # fmt: skip
