@@ -297,8 +297,8 @@ def excerpts(
     """
     if page != "search":
         return
-    put = """location.protocol === "file:" && document.write('<script src="words.js"><\\/script>')"""
-    app.add_js_file(None, body=put)
+    put = """document.write('<script src="words.js"><\\/script>')"""
+    app.add_js_file(None, body=f'location.protocol === "file:" && {put}')
     script = """
 window.fetch = async place => ({text: async () => words[place.replace(/^\\.\\/|\\.html$/g, "")]});
 """
