@@ -238,6 +238,9 @@ class Data(nodes.Element):
         raise nodes.SkipNode
 
 
+UNREAD = (nodes.raw, nodes.Invisible, nodes.literal_block, Data)  # in what the search shows
+
+
 def numbers(app: Sphinx, doctree: nodes.document) -> None:
     """Write the numbers that cells glued with a minus sign and powers of ten."""
     for node in doctree.findall(nodes.inline):
@@ -273,15 +276,15 @@ def badge(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def worded(node: nodes.Node) -> str:
-    """The words of a page, in elements with the names that the search knows its parts by."""
+    """The prose of a page, in elements with the names that the search knows its parts by."""
     if isinstance(node, nodes.Text):
         return html.escape(node.astext())
-    if isinstance(node, (nodes.raw, nodes.Invisible, Data)):
+    if not isinstance(node, nodes.Element) or isinstance(node, UNREAD):
         return ""
-    between = "" if isinstance(node, nodes.TextElement) else " "
-    inside = between.join(map(worded, node.children))
-    names = node.get("ids") if isinstance(node, nodes.Element) else None
-    return f'<div id="{names[0]}">{inside}</div>' if names else inside
+    inside = ("" if isinstance(node, nodes.TextElement) else " ").join(map(worded, node.children))
+    # what a term means belongs to the term
+    named = node[0] if isinstance(node, nodes.definition_list_item) else node
+    return f'<div id="{named["ids"][0]}">{inside}</div>' if named["ids"] else inside
 
 
 def remember(app: Sphinx, doctree: nodes.document, page: str) -> None:
@@ -291,19 +294,18 @@ def remember(app: Sphinx, doctree: nodes.document, page: str) -> None:
 def excerpts(
     app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
 ) -> None:
-    """Opened from a disk the search page may read no other page: it gets their words as a script.
+    """Give the search page the prose of all pages, for the lines below each result.
 
-    Sphinx's search fetches each page that it found, for the lines below its title.
+    Sphinx's script fetches a page for them, which a browser refuses where the book is on a disk.
     """
     if page != "search":
         return
-    put = """document.write('<script src="words.js"><\\/script>')"""
-    app.add_js_file(None, body=f'location.protocol === "file:" && {put}')
-    script = """
-window.fetch = async place => ({text: async () => words[place.replace(/^\\.\\/|\\.html$/g, "")]});
+    words = json.dumps(PAGES, ensure_ascii=False)
+    script = f"""const words = {words};
+window.fetch = async page => ({{text: async () => words[page.replace(/^\\.\\/|\\.html$/g, "")]}});
 """
-    pages = json.dumps(PAGES, ensure_ascii=False)
-    Path(app.outdir, "words.js").write_text(f"const words = {pages};{script}", encoding="utf-8")
+    Path(app.outdir, "words.js").write_text(script, encoding="utf-8")
+    app.add_js_file("../words.js")
 
 
 def name_controls(app: Sphinx, error: Exception | None) -> None:
