@@ -283,7 +283,8 @@ def worded(node: nodes.Node) -> str:
         return ""
     inside = ("" if isinstance(node, nodes.TextElement) else " ").join(map(worded, node.children))
     # what a term means belongs to the term
-    named = node[0] if isinstance(node, nodes.definition_list_item) else node
+    item = isinstance(node, nodes.definition_list_item)
+    named = next(iter(node.findall(nodes.term)), node) if item else node
     return f'<div id="{named["ids"][0]}">{inside}</div>' if named["ids"] else inside
 
 
