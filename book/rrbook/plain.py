@@ -36,6 +36,8 @@ CHECKS = {
     "check-recorded": "against a record",
 }
 NOT_YET = "*(not yet run)*"
+# an explorable's picture without scripts: of one that is taken away its letters would stay
+PICTURE = re.compile(r"<noscript><svg.*?</svg>", re.DOTALL)
 # in a stored explorable: shown by a program that takes scripts and styles away
 STILL = (
     "<style>.rr-still { display: none }</style>"
@@ -253,6 +255,7 @@ class Edition:
             if "image/png" in output.get("data", {}) and "alt" in shown.get("image", {}):
                 output.metadata["image/png"] = {"alt": shown["image"]["alt"]}
             if 'class="rr-explorable"' in (html := output.get("data", {}).get("text/html", "")):
+                html = PICTURE.sub("<noscript>", html)
                 output.data["text/html"] = html.replace("</figure>", f"{STILL}</figure>")
         if "figure" not in shown:
             return [cell]

@@ -43,8 +43,8 @@ TAKE = """() => {
     for (const fold of article.querySelectorAll("details")) fold.open = true;
     for (const fold of article.querySelectorAll(".toggle-hidden"))
         fold.classList.remove("toggle-hidden");
-    for (const node of article.querySelectorAll("script, noscript, button, form, .headerlink"))
-        node.remove();
+    const gone = "script, noscript, button:not(.rr-preset), form, .headerlink";
+    for (const node of article.querySelectorAll(gone)) node.remove();
     const styles = [...document.querySelectorAll("head style, main style")];
     return {
         html: article.innerHTML,

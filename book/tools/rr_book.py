@@ -38,6 +38,7 @@ NAMED = [
      lambda match: ' class="citation-list"' if "citation" in match[0] else ""),
 ]  # fmt: skip
 
+PAGES: dict[str, str] = {}  # of each page that is written, its words
 CHECKS = {
     "exact": "checked: exact",
     "tolerance": "checked: within a tolerance",
@@ -237,6 +238,9 @@ class Data(nodes.Element):
         raise nodes.SkipNode
 
 
+UNREAD = (nodes.raw, nodes.Invisible, nodes.literal_block, Data)  # in what the search shows
+
+
 def numbers(app: Sphinx, doctree: nodes.document) -> None:
     """Write the numbers that cells glued with a minus sign and powers of ten."""
     for node in doctree.findall(nodes.inline):
@@ -271,6 +275,40 @@ def badge(app: Sphinx, doctree: nodes.document) -> None:
             cell += nodes.paragraph("", "", link, classes=["rr-check", f"rr-check-{kind}"])
 
 
+def worded(node: nodes.Node) -> str:
+    """The prose of a page, in elements with the names that the search knows its parts by."""
+    if isinstance(node, nodes.Text):
+        return html.escape(node.astext())
+    if not isinstance(node, nodes.Element) or isinstance(node, UNREAD):
+        return ""
+    inside = ("" if isinstance(node, nodes.TextElement) else " ").join(map(worded, node.children))
+    # what a term means belongs to the term
+    item = isinstance(node, nodes.definition_list_item)
+    named = next(iter(node.findall(nodes.term)), node) if item else node
+    return f'<div id="{named["ids"][0]}">{inside}</div>' if named["ids"] else inside
+
+
+def remember(app: Sphinx, doctree: nodes.document, page: str) -> None:
+    PAGES[page] = f'<main role="main">{worded(doctree)}</main>'
+
+
+def excerpts(
+    app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
+) -> None:
+    """Give the search page the prose of all pages, for the lines below each result.
+
+    Sphinx's script fetches a page for them, which a browser refuses where the book is on a disk.
+    """
+    if page != "search":
+        return
+    words = json.dumps(PAGES, ensure_ascii=False)
+    script = f"""const words = {words};
+window.fetch = async page => ({{text: async () => words[page.replace(/^\\.\\/|\\.html$/g, "")]}});
+"""
+    Path(app.outdir, "words.js").write_text(script, encoding="utf-8")
+    app.add_js_file("../words.js")
+
+
 def name_controls(app: Sphinx, error: Exception | None) -> None:
     """Give the pages' controls the names that NAMED says."""
     if error is not None or app.builder.name != "html":
@@ -285,6 +323,8 @@ def name_controls(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> dict:
     app.connect("build-finished", name_controls)
     app.connect("doctree-resolved", define)
+    app.connect("doctree-resolved", remember)
+    app.connect("html-page-context", excerpts)
     # myst_nb has made its domain by then
     app.connect("config-inited", lambda app, config: app.add_role_to_domain(
         "glue", "text", Glued(), override=True))  # fmt: skip

@@ -333,6 +333,20 @@ def test_search_finds_a_section_by_its_heading_and_a_term_at_its_home(
         assert first.inner_text().endswith(title) and anchor in first.get_attribute("href")
 
 
+def test_search_shows_prose_below_each_result_from_a_disk_with_the_network_off(browser, site):
+    with browser.new_context(offline=True) as context:
+        tab = context.new_page()
+        tab.goto(f"{(site / 'search.html').as_uri()}?q=entropy+floor")
+        tab.wait_for_function(
+            "() => /found/.test(document.querySelector('#search-results').innerText)",
+            timeout=PATIENCE,
+        )
+        excerpts = tab.locator("#search-results li p.context").all_inner_texts()
+        assert len(excerpts) > 3 and all(len(text) > 40 for text in excerpts), excerpts
+        assert "no model can do better" in excerpts[0], excerpts[0]  # what the term means
+        assert not [text for text in excerpts if "import " in text], excerpts
+
+
 def test_a_reference_to_an_equation_shows_it(browser, server):
     with browser.new_context() as context:
         tab = context.new_page()

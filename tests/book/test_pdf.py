@@ -11,6 +11,7 @@ FIRST = """<h1>One</h1><p><a href="sub/b.html#there">to b</a> <a href="b.html">g
 <a href="https://example.org/x">out</a></p><div class="highlight"><pre>LONG</pre></div>
 <table class="dataframe"><tr>WIDE</tr></table>
 <div class="solution dropdown admonition toggle-hidden"><p>hidden answer</p></div>
+<p>Set <button class="rr-preset">its_words</button>.</p><button>no_words</button>
 <figure class="rr-explorable"><form><input></form><script>document.title = 1</script></figure>"""
 SECOND = '<h1>Two <code>c</code></h1><h2 id="there">There</h2><p><a href="#there">up</a></p>'
 
@@ -60,8 +61,9 @@ def test_links_between_pages_lead_within_the_document(printed):
 
 def test_nothing_is_cut_off_and_answers_are_open(printed):
     words = printed[0].pages[0].extract_text().replace("\n", "").replace(" ", "")
-    for word in ("end_of_line", "column_39", "hiddenanswer"):
+    for word in ("end_of_line", "column_39", "hiddenanswer", "Setits_words."):
         assert word in words
+    assert "no_words" not in words
 
 
 def test_a_page_that_needs_the_network_is_refused(tmp_path, monkeypatch):

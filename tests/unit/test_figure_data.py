@@ -58,6 +58,23 @@ def test_categories_have_their_interval_value_and_note(ax):
     assert [*filter(None, told["highway"].values())] == ["not run"]
 
 
+def test_each_of_two_tests_is_one_column(ax):
+    figures.two_tests(ax, [("60M", 0.4, 0.02), ("1B", 0.08, 0.001)], ("Welch", "paired"), {})
+    [(_, head, rows)] = tables(ax)
+    assert head == ["name", "Welch", "paired"]
+    assert rows == [["60M", "0.4", "0.02"], ["1B", "0.08", "0.001"]]
+
+
+def test_hollow_marks_have_the_name_of_their_edge_and_a_zero_is_zero(ax):
+    rows = [{"source": "seed", "marks": [("loss", 0.1, 0.05, 0.2), ("pair", 0.02, 0.01, 0.03)]},
+            {"source": "threads", "marks": [("loss", 0, 0, 0), ("pair", 0, 0, 0)]}]  # fmt: skip
+    figures.spread_by_source(ax, rows, {"studied": (0.05, 0.02, 0.08)})
+    [(_, head, rows)] = tables(ax)
+    told = [dict(zip(head, cells, strict=True)) for cells in rows]
+    assert told[0]["pair"] == "0.02" and told[0]["pair, interval"] == "0.01 to 0.03"
+    assert [*filter(None, rows[1])] == ["threads", "0; 0"]
+
+
 def test_bars_are_their_lengths_and_floating_bars_their_ends(ax):
     ax.barh(0, 0.25, label="one")
     ax.barh(0, 0.75, left=0.25, label="two")

@@ -219,7 +219,9 @@ def test_figures_draw_what_they_are_given():
     rows = [{"source": "seed", "marks": [("loss", 0.1, 0.05, 0.2), ("pair", 0.0, 0.0, 0.0)]}]
     figures.spread_by_source(ax, rows, {"studied": (0.05, 0.02, 0.08), "weak": (0.01, -1, 1)})
     drawn = [(line.get_marker(), list(line.get_xdata())) for line in ax.lines]
-    assert ("D", [0.1]) in drawn and ("<", [1e-8]) in drawn
+    assert ("D", [0.1]) in drawn
+    assert [(text.get_text(), text.xy[0]) for text in ax.texts] == [("0", 1e-8)]
+    assert ax.get_xlim()[0] < 1e-8
     assert len(ax.patches) == 1  # an interval that holds zero has no band
     with pytest.raises(RRError, match="no source"):
         figures.spread_by_source(ax, [], {})

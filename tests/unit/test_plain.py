@@ -252,12 +252,14 @@ def test_a_figure_gets_its_number_its_caption_and_its_alternative_text():
 
 
 def test_a_stored_explorable_says_what_to_do_where_its_script_and_style_are_taken_away():
-    data = {"text/html": explore.stream_share().html, "text/plain": "<stream-share>"}
+    html = explore.stream_share().html.replace("<noscript>", "<noscript><svg>letters</svg>")
+    data = {"text/html": html, "text/plain": "<stream-share>"}
     code = new_code_cell("explore.stream_share()", outputs=[new_output("display_data", data)])
     made = plain.convert(book("# T", {}, code), "06_other")
     soup = BeautifulSoup(made.cells[-1].outputs[0].data["text/html"], "html.parser")
     assert soup.select_one("figure > .rr-still").text.startswith("Run this cell")
     assert ".rr-still { display: none }" in soup.select("figure > style")[-1].text
+    assert "letters" not in soup.text and soup.noscript.p.text
 
 
 def test_a_solution_over_several_cells_is_a_fold_in_each_and_its_code_is_closed():

@@ -33,7 +33,7 @@ from matplotlib.text import Annotation, Text
 from matplotlib.ticker import FixedLocator
 from numpy.typing import ArrayLike
 
-from .style import readable
+from .style import CARD, readable
 
 ROWS = 1000  # that a table keeps at most; a longer one keeps every second, third, …
 PLACE, VALUE = "name", "value"  # heads of columns that no axis names
@@ -126,7 +126,7 @@ def _colour(artist: object) -> str | None:
         found: Any = getattr(artist, name, lambda: None)()
         if np.ndim(found) == 2:  # one for each of its parts
             found = found[0] if len({tuple(one) for one in found}) == 1 else None
-        if found is not None and _hex(found) and colors.to_rgba(found)[3]:
+        if found is not None and _hex(found) not in (None, CARD) and colors.to_rgba(found)[3]:
             return _hex(found)
     return None
 

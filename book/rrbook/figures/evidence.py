@@ -45,23 +45,16 @@ def two_tests(
     if not rows:
         raise RRError("no comparison to draw")
     colour = style_of("review")["color"]
-    for place, (label, first, second) in enumerate(rows):
-        if not (0 < first <= 1 and 0 < second <= 1):
-            raise RRError(f"{label}: p is {first} and {second}, and not in (0, 1]")
-        ax.plot([first, second], [place, place], color=colour, lw=1.2, zorder=1)
-        kinds = ((names[0], first, CARD, "o"), (names[1], second, colour, "D"))
-        for name, p, fill, marker in kinds:
-            ax.plot(
-                p,
-                place,
-                marker,
-                ms=7,
-                mfc=fill,
-                mec=colour,
-                mew=1.5,
-                ls="none",
-                label=name if place == 0 else None,
-            )
+    for place, (label, *both) in enumerate(rows):
+        if not all(0 < p <= 1 for p in both):
+            raise RRError(f"{label}: p is {both[0]} and {both[1]}, and not in (0, 1]")
+        # an arrow without a head: what joins two values is no value of its own
+        join = {"arrowstyle": "-", "color": colour, "lw": 1.2, "shrinkA": 0, "shrinkB": 0}
+        ax.annotate("", (both[0], place), (both[1], place), arrowprops=join, zorder=1)
+    tests = zip(names, list(zip(*rows, strict=True))[1:], (CARD, colour), "oD", strict=True)
+    for name, values, fill, marker in tests:
+        shown = {"marker": marker, "ms": 7, "mfc": fill, "mec": colour, "mew": 1.5}
+        ax.plot(values, range(len(rows)), ls="none", label=name, **shown)
     for words, level in levels.items():
         ax.axvline(level, color=SOFT, lw=1.2, ls="--", zorder=0)
         ax.annotate(

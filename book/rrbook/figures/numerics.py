@@ -33,45 +33,29 @@ def spread_by_source(
         if low > 0:  # an interval that holds 0 has no end on this scale
             ax.axvspan(low, high, color=colour, alpha=0.12, lw=0)
         ax.axvline(size, color=colour, lw=1.6, ls="--" if colour == ORANGE else "-")
-    styles = {}
+    kinds = ((BLUE, "D", BLUE), (VERMILLION, "o", CARD), (SOFT, "s", CARD))
+    drawn: dict[str, list[tuple[float, float]]] = {}
     for place, row in enumerate(rows):
         for i, (label, sd, low, high) in enumerate(row["marks"]):
             y = place + 0.22 * (i - (len(row["marks"]) - 1) / 2)
-            styles.setdefault(
-                label,
-                ((BLUE, "D", True), (VERMILLION, "o", False), (SOFT, "s", False))[len(styles)],
-            )
-            colour, marker, full = styles[label]
+            marks = drawn.setdefault(label, [])
+            colour = kinds[[*drawn].index(label)][0]
             if sd == 0:
-                ax.plot(zero, y, marker="<", color=colour, ms=7)
-                continue
-            ax.plot([low, high], [y, y], color=colour, lw=1.6)
-            ax.plot(
-                sd,
-                y,
-                marker=marker,
-                color=colour,
-                ms=6.5,
-                mfc=colour if full else CARD,
-                mew=1.6,
-                ls="none",
-            )
+                arrow = {"arrowstyle": "-|>", "color": colour}
+                ax.annotate("0", (zero, y), (18, 0), textcoords="offset points", va="center",
+                            fontsize=9.5, color=readable(colour), arrowprops=arrow)  # fmt: skip
+                ax.update_datalim([(zero, y)])
+            else:
+                ax.plot([low, high], [y, y], color=colour, lw=1.6)
+                marks.append((sd, y))
+    for (label, marks), (colour, marker, fill) in zip(drawn.items(), kinds, strict=False):
+        shown = {"marker": marker, "color": colour, "mfc": fill, "ms": 6.5, "mew": 1.6}
+        ax.plot(*np.reshape(marks, (-1, 2)).T, ls="none", label=label, **shown)
     ax.set_xscale("log")
     ax.set_yticks(range(len(rows)), [row["source"] for row in rows])
     ax.set_ylim(len(rows) - 0.4, -0.7)
     ax.grid(axis="y", visible=False)
     ax.set_xlabel("standard deviation (nats per token)")
-    for label, (colour, marker, full) in styles.items():
-        ax.plot(
-            [],
-            [],
-            marker=marker,
-            color=colour,
-            mfc=colour if full else CARD,
-            ls="none",
-            mew=1.6,
-            label=label,
-        )
     for words, colour in looks.items():
         ax.plot([], [], color=colour, lw=1.6, ls="--" if colour == ORANGE else "-", label=words)
     ax.legend(loc="lower left", bbox_to_anchor=(-0.32, 1), ncols=2)
