@@ -24,11 +24,11 @@ KEEPS = {
     "apart": "every update apart",
 }
 WRITES = {
-    "whole": "the update as it is",
-    "number": "the update times a number",
-    "gate": "the update through a gate",
-    "part": "a part of the update",
-    "spread": "the update to every stream",
+    "whole": "the whole update",
+    "number": "a number times it",
+    "gate": "a gate times it",
+    "part": "a part of it",
+    "spread": "it to every stream",
 }
 
 
