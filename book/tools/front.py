@@ -37,6 +37,16 @@ class Shown(SphinxDirective):
         return [nodes.raw("", drawings.on_page(self.arguments[0]), format="html")]
 
 
+class Poster(SphinxDirective):
+    """``{rule-poster}``: every registered rule on a card, filtered by what it reads and writes."""
+
+    def run(self) -> list[nodes.Node]:
+        from rrbook.explorables.poster import rule_poster  # torch only where a page asks for it
+
+        self.env.note_reread()  # the registry may have changed though the page has not
+        return [nodes.raw("", rule_poster(), format="html")]
+
+
 class Colab(SphinxRole):
     """``{colab}`Open in Colab <01_residual_stream>` ``: a button; nothing without GitHub."""
 

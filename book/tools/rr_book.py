@@ -342,5 +342,6 @@ def setup(app: Sphinx) -> dict:
     app.add_role("colab", front.Colab())
     app.add_directive("explorable", front.Shown)
     app.add_directive("chapter-map", front.ChapterMap)
+    app.add_directive("rule-poster", front.Poster)
     app.add_directive("timeline", front.Timeline)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -52,7 +52,7 @@ class Residuals(nn.Module):
     rule     of the registry, with its options, or a file of your own: "my_rule.py:Class"
     dim      d, channels of the stream
     n_layer  L, blocks of two sublayers: attention, then MLP
-    n_head   H; rules with one gate a head need it
+    n_head   H; rules with one gate per head need it
     loops    N, passes over the same L blocks: `res[i]` for i = 0 … 2·L·N − 1. All passes share a
              rule's parameters; with the option per_pass=1 each has its own
     norm     whether the rule brings the pre-norm rms(x) ⊙ gain, and one before the head. False: the

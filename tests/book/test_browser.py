@@ -178,6 +178,42 @@ def test_figures_are_read_on_a_phone(seen):
     assert seen.tab.evaluate("document.documentElement.scrollWidth") <= 360, _wide(seen.tab)
 
 
+def test_panels_stand_below_each_other_on_a_phone_and_beside_each_other_again(browser, server):
+    with Visit(browser, server, "notebooks/01_residual_stream") as seen:
+        figures = """() => [...document.querySelectorAll(".rr-figure-box")].map(box =>
+            [...box.querySelectorAll("svg")].map(svg => svg.getAttribute("viewBox").split(" "))
+            .map(([x, , width]) => [+x, +width]))"""
+        before = seen.tab.evaluate(figures)
+        assert all(len(panels) == 1 for panels in before)
+        seen.tab.set_viewport_size({"width": 390, "height": 800})
+        seen.tab.wait_for_function("() => document.querySelector('svg.rr-panel')")
+        split = 0
+        for panels, [(left, width)] in zip(seen.tab.evaluate(figures), before, strict=True):
+            assert [x for x, _ in panels] == sorted(x for x, _ in panels)
+            assert abs(sum(wide for _, wide in panels) - width) < 1e-3 and panels[0][0] == left
+            split += len(panels) > 1
+        assert 2 <= split < len(before)  # panels that share an axis stay together
+        seen.tab.set_viewport_size({"width": 1280, "height": 800})
+        seen.tab.wait_for_function("() => !document.querySelector('svg.rr-panel')")
+        assert seen.tab.evaluate(figures) == before
+
+
+def test_the_poster_shows_the_rules_that_answer_its_questions(browser, server):
+    with Visit(browser, server, "book/rules") as seen:
+        shown = lambda: set(seen.tab.locator(".rr-rule:visible .rr-name").all_inner_texts())  # noqa: E731
+        every = shown()
+        seen.tab.get_by_label("it writes").select_option("gate")
+        assert {"review", "highway", "gtrxl"} < shown() < every - {"standard", "constant"}
+        seen.tab.get_by_label("it keeps").select_option("scaled")
+        assert shown() == {"review-convex", "highway-carry", "gtrxl"}
+        assert seen.tab.locator(".rr-poster [aria-live]").inner_text().startswith("3 of ")
+        seen.tab.get_by_role("button", name="all rules").click()
+        seen.tab.wait_for_function(
+            "n => document.querySelectorAll('.rr-rule:not([hidden])').length >= n", arg=30
+        )
+        assert shown() == every
+
+
 # What is cut off at the screen's edge, or scrolls there and cannot be scrolled by keyboard.
 OUT_OF_REACH = """async () => {
     const scrolls = node => ["auto", "scroll"].includes(getComputedStyle(node).overflowX)

@@ -14,6 +14,7 @@ from rr.config import ModelConfig, RRError
 from rr.residual import REGISTRY, RULES
 from rrbook.explorables.field import TOY, draw, field_numbers, field_sentence
 from rrbook.explorables.gallery import amount
+from rrbook.explorables.poster import rule_poster
 from rrbook.explore import rule_field, rule_gallery
 
 RECORDS = DATA / "measured" / "04_field_guide"
@@ -86,6 +87,25 @@ def test_every_registered_rule_has_one_card_with_a_picture():
     assert sorted(shown) == sorted((kind, name) for kind in REGISTRY for name in REGISTRY[kind])
     with pytest.raises(RRError, match="no family 'gates'"):
         rule_gallery("gates")
+
+
+def test_the_poster_has_a_card_for_every_rule_with_its_three_answers():
+    html = rule_poster()
+    cards = re.findall(
+        r'data-reads="(\w+)" data-keeps="(\w+)" data-writes="(\w+)">.*?rr-name">([\w-]+)<', html
+    )
+    assert sorted(name for *_, name in cards) == sorted(
+        n for kind in REGISTRY.values() for n in kind
+    )
+    found = {name: answers for *answers, name in cards}
+    assert found["standard"] == ["stream", "all", "whole"]
+    assert found["scaled"] == found["rezero"] == ["stream", "all", "number"]
+    assert found["review"] == ["stream", "all", "gate"]
+    assert found["gtrxl"] == ["stream", "scaled", "gate"]
+    assert found["attnres"] == ["earlier", "apart", "whole"]
+    assert found["hyper-connections"] == ["streams", "mixed", "spread"]
+    assert found["svformer"] == ["earlier", "all", "whole"]
+    assert html.count('class="rr-mark"') == len(cards)
 
 
 def test_a_readers_own_rule_gets_a_picture_without_a_word_of_its_own(monkeypatch):

@@ -20,6 +20,7 @@ from .kit import tag
 CSS = Path(__file__).with_name("gallery.css")
 SIZE = (340, 118)
 LINE, TOP = 88, 30  # heights of the stream and of the sublayer
+_STEPS = {1: "M", 2: "L", 3: "Q", 4: "C", 79: "Z"}  # matplotlib's codes of a path, in SVG's letters
 ARXIV = re.compile(r"\b(\d{4}\.\d{5})\b")
 
 
@@ -219,11 +220,48 @@ def writes(facts: dict) -> str:
     return how + (", with a learned scale" if facts["learned"] and not facts["mixes"] else "")
 
 
+def mark(row: dict, facts: dict) -> str:
+    """The rule's line and mark in the figures of the book, in its colour."""
+    from matplotlib.markers import MarkerStyle  # explorables need no matplotlib, but for this
+    from matplotlib.transforms import Affine2D
+
+    from ..figures.style import FAMILIES, style_of
+    from ..figures.svg import variables
+
+    style = style_of(row["name"])
+    if facts["family"] == "values":
+        style |= dict(zip(("color", "marker"), FAMILIES["values"], strict=True), linestyle="-")
+    shape = MarkerStyle(style["marker"])
+    place = shape.get_transform() + Affine2D().scale(9, -9).translate(17, 8)
+    outline = ""
+    for points, code in shape.get_path().transformed(place).iter_segments(simplify=False):
+        step = _STEPS[int(code)]
+        outline += step + (" ".join(f"{x:.1f}" for x in points) if step != "Z" else "")
+    dash = {"-": "none", "--": "5 3", "-.": "6 2 2 2", ":": "2 2"}[style["linestyle"]]
+    themed = variables().get(style["color"].lower())
+    colour = f"var({themed}, {style['color']})" if themed else style["color"]
+    return (
+        f'<svg class="rr-mark" viewBox="0 0 34 16" aria-hidden="true" style="stroke: {colour}; '
+        f'fill: {colour}"><path d="M1 8H33" stroke-width="2" stroke-dasharray="{dash}"/>'
+        f'<path d="{outline}"/></svg>'
+    )
+
+
+def name(row: dict, facts: dict) -> str:
+    """The head of a card: the rule's name, with its mark."""
+    return f'<p class="rr-name">{row["name"]}</p>{mark(row, facts)}'
+
+
+def equation(row: dict) -> str:
+    """A rule's equation, in lines that fit a narrow card."""
+    lines = "".join(f'<div class="math">\\({escape(e)}\\)</div>' for e in _split(row["equation"]))
+    return f'<div class="rr-eq">{lines}</div>'
+
+
 def card(row: dict, facts: dict) -> str:
     """HTML of one rule: a row of `rr.model.ladder.describe` and its `anatomy`."""
     said = f"{reads(facts)}; {writes(facts)}"
     width, height, elements = picture(facts)
-    lines = "".join(f'<div class="math">\\({escape(e)}\\)</div>' for e in _split(row["equation"]))
     where = ARXIV.sub(r'<a href="https://arxiv.org/abs/\1">\1</a>', escape(row["source"]))
     cost = row["cost"]
     entries = {
@@ -246,11 +284,11 @@ def card(row: dict, facts: dict) -> str:
     # the equation stands outside: its own SVG, once MathJax made it, is none of the kit's
     part = '<div class="rr-explorable rr-part">'
     return (
-        f'<div class="rr-rule">{part}<p class="rr-name">{row["name"]}</p>'
+        f'<div class="rr-rule">{part}{name(row, facts)}'
         f'<p class="rr-from">{where}</p>'
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(row["name"])}: '
         f'{escape(said)}">{"".join(elements)}</svg></div>'
-        f'<div class="rr-eq">{lines}</div>{part}<dl>{listed}</dl></div></div>'
+        f"{equation(row)}{part}<dl>{listed}</dl></div></div>"
     )
 
 

@@ -21,7 +21,7 @@ def shares_by_size(
 ) -> Axes:
     """Shares (of 1) against size, a marker shape each, and a claimed one as a dashed line.
 
-    shares: {what it is a share of: one value a size}. words: what the dashed line says. Raises
+    shares: {what it is a share of: one value per size}. words: what the dashed line says. Raises
     RRError where a list has another length than `sizes`.
     """
     looks = zip(((BLUE, "o"), (ORANGE, "s"), (VERMILLION, "D")), shares.items(), strict=False)

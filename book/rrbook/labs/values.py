@@ -15,7 +15,7 @@ from .lab import Drawn, Lab, lab
 
 
 def value_model(values: str, blocks: int, queries: int) -> Model:
-    """A real Llama model of width 64 and four heads at its start, `queries` heads a value head."""
+    """A real Llama model of width 64 at its start: four heads, `queries` of them per value head."""
     config = ModelConfig(
         vocab_size=256,
         n_layer=blocks,
@@ -50,7 +50,7 @@ def lab_values() -> Lab:
     def draw(values: str, lam: float, blocks: int, queries: int) -> Drawn:
         spec = f"{values}:lam={lam:g}" if "lam" in REGISTRY["values"][values].options else values
         if values == "neutreno" and queries > 1:
-            queries = 1  # it needs a value head a query head
+            queries = 1  # it needs a value head for each query head
         model, plain = value_model(spec, blocks, queries), value_model("own", blocks, queries)
         figure, (left, right) = figures.canvas(2, height=3.2)
         slopes = attention.value_gradients(model, ids, targets)
@@ -66,7 +66,7 @@ def lab_values() -> Lab:
         if others and slopes[0] is not None:
             ratio = number(slopes[0] * len(others) / sum(others))
             said = f"the gradient of the first W_V is {ratio} times the mean of the others"
-        heads = f"{queries} query head{'s' * (queries > 1)} a value head"
+        heads = f"{queries} query head{'s' * (queries > 1)} per value head"
         return figure, (
             f"{spec}, {blocks} blocks, {heads}, before training: {said}. "
             f"The caches hold {number(total)} bytes per token, "
@@ -80,13 +80,13 @@ def lab_values() -> Lab:
         "lam": widgets.FloatSlider(2, min=0, max=5, step=0.5, description="λ, where it has one"),
         "blocks": widgets.IntSlider(8, 2, 16, 2, description="blocks L"),
         "queries": widgets.Dropdown(
-            options=[1, 2, 4], value=1, description="query heads a value head"
+            options=[1, 2, 4], value=1, description="query heads per value head"
         ),
     }
     lead = (
         "At each move a real model of width 64 is built. Left, what reaches each W_V before "
         "training; right, what each block’s cache holds after 32 tokens, measured. (NeuTRENO "
-        "always has a value head a query head.)"
+        "always has a value head for each query head.)"
     )
     grid = {"values": list(REGISTRY["values"]), "queries": [1, 4]}
     return lab("values", controls, draw, lead, grid)

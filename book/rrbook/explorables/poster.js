@@ -1,0 +1,22 @@
+// Hides the cards of rules that answer one of the three questions otherwise.
+document.querySelectorAll(".rr-poster:not([data-ready])").forEach(function (poster) {
+  var form = poster.querySelector("form"), said = poster.querySelector("[aria-live]");
+  var cards = Array.from(poster.querySelectorAll(".rr-rule"));
+  poster.setAttribute("data-ready", "");
+  form.parentNode.hidden = false;
+  function show() {
+    var shown = 0;
+    cards.forEach(function (card) {
+      card.hidden = ["reads", "keeps", "writes"].some(function (name) {
+        var wanted = form.elements[name].value;
+        return wanted && card.dataset[name] !== wanted;
+      });
+      shown += !card.hidden;
+    });
+    said.textContent = shown + " of " + cards.length + " rules";
+  }
+  form.addEventListener("input", show);
+  form.addEventListener("submit", function (event) { event.preventDefault(); });
+  form.addEventListener("reset", function () { setTimeout(show, 0); });
+  show();
+});

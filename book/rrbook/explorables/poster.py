@@ -1,0 +1,97 @@
+"""All rules on one page: a small card for each, which three questions filter.
+
+What a rule reads, keeps and writes is measured (`rr.analysis.anatomy`), not declared. Without
+scripts the page shows every card.
+"""
+
+from html import escape
+from pathlib import Path
+
+from rr.analysis.rule_anatomy import FAMILIES, anatomy
+from rr.config import ModelConfig
+from rr.model.ladder import describe
+from rr.residual import Site, resolve
+
+from . import gallery, kit
+
+HERE = Path(__file__).parent
+ANY = {"": "anything"}
+READS = {"stream": "the stream", "earlier": "earlier depths, too", "streams": "several streams"}
+KEEPS = {
+    "all": "all of the stream",
+    "scaled": "a scaled part of it",
+    "mixed": "a mix of streams",
+    "apart": "every update apart",
+}
+WRITES = {
+    "whole": "the whole update",
+    "number": "a number times it",
+    "gate": "a gate times it",
+    "part": "a part of it",
+    "spread": "it to every stream",
+}
+
+
+def shrinks(row: dict) -> bool:
+    """Whether a residual rule's coefficient at the start is another one in a deeper network."""
+    if row["kind"] != "residual":
+        return False
+    cls, options = resolve(row["name"])
+    config = ModelConfig(64, n_layer=4, n_head=2, d_model=16, d_ff=64)
+    sites = [Site("attn", 3, blocks, config.d_model, n_head=2) for blocks in (12, 48)]
+    shallow, deep = [cls(site, config, **options).coefficient(site) for site in sites]
+    return shallow != deep
+
+
+def answers(row: dict, facts: dict) -> dict[str, str]:
+    """What a rule reads, keeps and writes, as keys of the tables above: its row, its `anatomy`."""
+    if facts["family"] == "values":
+        return {"reads": "earlier" if facts["blocks"] else "stream", "keeps": "all",
+                "writes": "whole"}  # fmt: skip
+    if facts["streams"] > 1:
+        return {"reads": "streams", "keeps": "mixed", "writes": "spread"}
+    looks_back = facts["mixes"] or facts["reads"] != "stream"
+    number = facts["coefficient"] != 1 or facts["learned"] and not facts["mixes"] or shrinks(row)
+    writes = "part" if facts["orthogonal"] else "gate" if facts["gate"] else "whole"
+    if writes == "whole" and number and facts["adds"] and facts["norm"] != "write":
+        writes = "number"
+    keeps = "apart" if not facts["adds"] else "scaled" if facts["family"] == "carry" else "all"
+    return {"reads": "earlier" if looks_back else "stream", "keeps": keeps, "writes": writes}
+
+
+def rule_poster() -> str:
+    """HTML of the poster: the three questions, and a card for each registered rule."""
+    rows = [(row, anatomy(row["name"], row["kind"])) for row in describe()]
+    order = list(FAMILIES)
+    rows.sort(key=lambda one: order.index(one[1]["family"]))
+    asked = {"reads": READS, "keeps": KEEPS, "writes": WRITES}
+    controls = [
+        kit.choice(name, f"it {name}", {**ANY, **words}, "") for name, words in asked.items()
+    ]
+    controls.append('<button type="reset">all rules</button>')
+    style = "".join([kit.style(), *((HERE / f"{name}.css").read_text(encoding="utf-8")
+                                    for name in ("gallery", "poster"))])  # fmt: skip
+    return "\n".join(
+        [
+            '<div class="rr-poster">',
+            f"<style>{' '.join(style.split())}</style>",
+            '<div class="rr-explorable rr-part" hidden>',
+            f'<form autocomplete="off">{"".join(controls)}</form>',
+            '<p aria-live="polite"></p></div>',
+            f'<div class="rr-gallery">{"".join(_card(*one) for one in rows)}</div>',
+            f"<script>\n{kit.script_of('poster.js')}\n</script>",
+            "</div>",
+        ]
+    )
+
+
+def _card(row: dict, facts: dict) -> str:
+    width, height, elements = gallery.picture(facts)
+    said = f"{row['name']}: {gallery.reads(facts)}; {gallery.writes(facts)}"
+    found = "".join(f' data-{name}="{key}"' for name, key in answers(row, facts).items())
+    return (
+        f'<div class="rr-rule"{found}><div class="rr-explorable rr-part">'
+        f"{gallery.name(row, facts)}"
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(said)}">'
+        f"{''.join(elements)}</svg></div>{gallery.equation(row)}</div>"
+    )
