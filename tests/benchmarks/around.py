@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    kept = {"made_by": made_by(torch.device("cpu"), 1)}
+    kept: dict = {"made_by": made_by(torch.device("cpu"), 1)}
     with tempfile.TemporaryDirectory() as cache:
         python = started(["-c", "pass"], cache)
         kept["verbs"] = {"python alone": python} | {n: started(w, cache) for n, w in VERBS.items()}
