@@ -49,8 +49,9 @@
     delete svg.dataset.whole;
   }
   function arrange() {
-    if (phone.matches) document.querySelectorAll("svg.rr-figure:not([data-whole])").forEach(split);
-    else {
+    if (phone.matches) { // a lab draws its own anew
+      document.querySelectorAll("svg.rr-figure:not(.rr-picture, [data-whole])").forEach(split);
+    } else {
       document.querySelectorAll("svg.rr-panel").forEach(function (panel) { panel.remove(); });
       document.querySelectorAll("svg.rr-figure[data-whole]").forEach(join);
     }
