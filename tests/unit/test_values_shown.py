@@ -53,7 +53,7 @@ def test_lab_measures_gradients_and_caches_of_a_real_model():
         assert made.picture.value != before
     assert "0.5 of what own values" in made.picture.value
     made.controls["values"].value = "neutreno"
-    assert "1 query head a value head" in made.picture.value
+    assert "1 query head per value head" in made.picture.value
     ids = torch.arange(8)[None]
     held = cache_bytes(value_model("svformer", 4, 1), ids)
     assert held == [(256.0, 256.0)] + [(256.0, 0)] * 3  # 64 channels of 4 bytes
