@@ -418,8 +418,13 @@ def _answers(figure) -> None:
         return [root.querySelector("svg").outerHTML,
                 ...[...root.querySelectorAll("[aria-live]")].map(node => node.innerText)] }"""
     tab, before = figure.page, figure.page.evaluate(shown, name)
+    value = "node => node.matches('select') ? node.selectedIndex : node.value"
+    was = control.evaluate(value)
     control.focus()
     control.press("ArrowLeft" if at_its_end else "ArrowRight")
+    if control.evaluate(value) == was:  # a key is lost where the page takes the focus meanwhile
+        control.press("ArrowLeft" if at_its_end else "ArrowRight")
+    assert control.evaluate(value) != was, f"{name}: the first control does not answer the keyboard"
     # the picture, and the sentence for screen readers
     tab.wait_for_function(
         f"""([name, before]) => {{ const now = ({shown})(name);
