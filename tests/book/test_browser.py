@@ -420,10 +420,11 @@ def _answers(figure) -> None:
     tab, before = figure.page, figure.page.evaluate(shown, name)
     value = "node => node.matches('select') ? node.selectedIndex : node.value"
     was = control.evaluate(value)
+    key = "ArrowLeft" if at_its_end else "ArrowRight"
     control.focus()
-    control.press("ArrowLeft" if at_its_end else "ArrowRight")
+    control.press(key)
     if control.evaluate(value) == was:  # a key is lost where the page takes the focus meanwhile
-        control.press("ArrowLeft" if at_its_end else "ArrowRight")
+        control.press(key)
     assert control.evaluate(value) != was, f"{name}: the first control does not answer the keyboard"
     # the picture, and the sentence for screen readers
     tab.wait_for_function(
