@@ -21,10 +21,10 @@ class Kernels:
     gate: of the gated write: "reference" (concatenated inputs, autograd), "fast" (`gated_write`) or
     "triton" (the same as one kernel; needs Triton and a GPU, or its interpreter). Gates without a
     fast implementation stay on the reference. loss: "chunked", "fused" (chunked, with the softmax
-    of a chunk compiled) or "whole" (all logits at once, autograd). recompute: "layer" computes each
-    block again in the backward pass, "none" keeps its activations. attention: in training, "auto"
-    (torch's kernel for the device) or "blocks" (`blocked_attention`). Raises RRError for other
-    words.
+    of a chunk compiled; on a CPU in rows) or "whole" (all logits at once, autograd). recompute:
+    "layer" computes each block again in the backward pass, "none" keeps its activations. attention:
+    in training, "auto" (torch's kernel for the device) or "blocks" (`blocked_attention`). Raises
+    RRError for other words.
     """
 
     gate: str = "reference"

@@ -29,7 +29,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         total = torch.zeros((), dtype=wide, device=hidden.device)
         # float16 has no numbers below 6e-8: there the mean's 1/n is applied after loss scaling.
         now, ctx.later = (1, n) if hidden.dtype == torch.float16 else (n, None)
-        softmax = fused_softmax() if fused else _softmax
+        in_rows = hidden.device.type == "cpu"  # a compiler's softmax takes twice as long there
+        softmax = _softmax if not fused else _in_rows if in_rows else fused_softmax()
         for start in range(0, n, chunk):
             part = slice(start, start + chunk)
             target = targets[part, None]
@@ -82,6 +83,42 @@ def softmax_at_once(
     return loss, grad.to(logits.dtype)
 
 
+CACHED = 2**18  # float32 numbers that a core's own cache holds beside their source: 1 MiB
+
+
+@torch.library.custom_op("rr::softmax_in_rows", mutates_args={"logits"})
+def softmax_in_rows(logits: Tensor, target: Tensor, vocab_size: int, now: int) -> Tensor:
+    """`_softmax` for a CPU: the gradient replaces the logits (N, V); returns the summed losses.
+
+    As many rows at a time as the cores' caches hold in float32, so that memory is read and written
+    once, with one exponential for each logit. One operation, so that its rows count as no memory.
+    """
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    rows = min(len(logits), max(1, CACHED * torch.get_num_threads() // vocab_size))
+    cached = torch.empty(rows, vocab_size, dtype=wide)
+    total = torch.zeros((), dtype=torch.float64)
+    logits[:, vocab_size:] = 0  # padding rows never get probability, and so no gradient
+    for start in range(0, len(logits), rows):
+        part, at = logits[start : start + rows, :vocab_size], target[start : start + rows]
+        x = cached[: len(part)].copy_(part)
+        x.sub_(x.amax(-1, keepdim=True))
+        of_target = x.gather(1, at)
+        z = x.exp_().sum(-1, keepdim=True)
+        total += (z.log() - of_target).sum()
+        x.mul_(1 / (z * now)).scatter_add_(1, at, torch.full_like(z, -1 / now))
+        part.copy_(x)
+    return total.to(wide)
+
+
+@softmax_in_rows.register_fake
+def _(logits: Tensor, target: Tensor, vocab_size: int, now: int) -> Tensor:
+    return logits.new_empty((), dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+def _in_rows(logits: Tensor, target: Tensor, vocab_size: int, now: int) -> tuple[Tensor, Tensor]:
+    return softmax_in_rows(logits, target, vocab_size, now), logits
+
+
 @functools.cache
 def fused_softmax() -> Callable:
     """`softmax_at_once` compiled by Inductor, on the first call with each shape."""
@@ -100,8 +137,9 @@ def linear_cross_entropy(
 
     hidden: (N, d); weight: (V, d) with V ≥ vocab_size; targets: (N,) below vocab_size. Rows of
     `weight` from vocab_size on are padding and are left out of the softmax. chunk: tokens at once;
-    by default 1024, and 2048 where the softmax is fused, which then takes as many bytes. fused:
-    compile the softmax of a chunk. The loss is float32 (float64 for float64 inputs) whatever the
+    by default 1024, and 2048 where the softmax is fused, which then takes no more bytes. fused:
+    compile the softmax of a chunk; on a CPU, take it in place, a few rows at a time, instead. The
+    loss is float32 (float64 for float64 inputs) whatever the
     dtype of `hidden`.
 
     Example:

@@ -38,7 +38,8 @@ class Backend:
 
     precision   of matrix products, as `device.autocast` has it
     gate        "reference": concatenated inputs, autograd; "fast"; "triton" (`ops.gated_write`)
-    loss        "whole": all logits at once; "chunked"; "fused": chunked, its softmax compiled
+    loss        "whole": all logits at once; "chunked"; "fused": chunked, its softmax compiled, or,
+                on a CPU, taken a few rows at a time
     optimizer   "plain": torch's own AdamW; "fused": one kernel
     compile     "layer": each block by Inductor, one graph for all blocks
     attention   "blocks": written out for a compiler (`ops.blocked_attention`); "cudnn": its

@@ -109,7 +109,7 @@ def _count(
     positive("micro-batch", micro_batch)
     if device not in CONTEXT:
         raise RRError(f"unknown device {device!r}: {nearest(device, CONTEXT)}")
-    backend, micro = plain(backend), min(micro_batch, recipe.batch)
+    backend, micro = plain(backend, device), min(micro_batch, recipe.batch)
     kinds = resolve(what.rule)[0], resolve(what.values, "values")[0]
     how = recipe.batch, recipe.decay_all, recipe.optimizer
     return _counted(what, kinds, backend, micro, *how, device)
@@ -124,12 +124,12 @@ def shape_and_recipe(what: Run | ModelConfig, recipe: Recipe | None) -> tuple[Mo
     return what, recipe
 
 
-def plain(backend: Backend) -> Backend:
-    """An eager backend that holds the same bytes and runs on tensors without bytes."""
+def plain(backend: Backend, device: str = "cuda") -> Backend:
+    """An eager backend that holds the same bytes there and runs on tensors without bytes."""
     choices = {"compile": "none", "attention": "auto", "graph": "none", "allocator": "system"}
     if backend.gate == "triton":  # holds what the fast one holds
         choices["gate"] = "fast"
-    if backend.loss == "fused":  # compiled, likewise
+    if backend.loss == "fused" and device != "cpu":  # compiled, likewise
         choices["loss"] = "chunked"
     if backend.precision == "fp16":  # its scaling looks at values; the bytes are bf16's
         choices["precision"] = "bf16"

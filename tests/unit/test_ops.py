@@ -128,14 +128,11 @@ def test_whole_and_chunked_loss_are_the_same(dtype):
 )
 def test_tokens_at_once_where_nobody_says_how_many(loss, sizes, monkeypatch):
     seen = []
-    for name in ("_softmax", "softmax_at_once"):
+    for name in ("_softmax", "_in_rows"):
         one = getattr(cross_entropy, name)
         monkeypatch.setattr(
             cross_entropy, name, lambda z, *a, one=one: seen.append(len(z)) or one(z, *a)
         )
-    monkeypatch.setattr(
-        cross_entropy, "fused_softmax", lambda: cross_entropy.softmax_at_once
-    )  # not compiled
     hidden, weight, source = inputs(2500, 8, 64, torch.float32)
     targets = torch.randint(50, (2500,), generator=source)
     expected, grad_hidden, grad_weight = reference(hidden, weight, targets, 50)
@@ -145,6 +142,26 @@ def test_tokens_at_once_where_nobody_says_how_many(loss, sizes, monkeypatch):
     assert value.item() == pytest.approx(expected.item(), rel=1e-6)
     torch.testing.assert_close(hidden.grad.double(), grad_hidden, rtol=1e-4, atol=1e-8)
     torch.testing.assert_close(weight.grad.double(), grad_weight, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("cached", [1, 150, 2**18])  # one row at a time, three, all
+def test_softmaxes_of_a_chunk_are_the_same(dtype, cached, monkeypatch):
+    """The one written for a compiler, which a GPU takes, and the one in rows, of a CPU."""
+    monkeypatch.setattr(cross_entropy, "CACHED", cached)
+    source = torch.Generator().manual_seed(1)
+    logits = (9 * torch.randn(7, 64, generator=source, dtype=torch.float64)).to(dtype)
+    target = torch.randint(50, (7, 1), generator=source)
+    expected = F.cross_entropy(logits[:, :50].double(), target[:, 0], reduction="sum")
+    p = torch.softmax(logits[:, :50].double(), -1).scatter_add(
+        1, target, torch.full((7, 1), -1.0, dtype=torch.float64)
+    )
+    rel = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 1e-2}[dtype]
+    for softmax in (cross_entropy._softmax, cross_entropy.softmax_at_once, cross_entropy._in_rows):
+        loss, grad = softmax(logits.clone(), target, 50, 13)
+        assert loss.item() == pytest.approx(expected.item(), rel=min(rel, 1e-6))
+        assert grad.dtype == dtype and (grad[:, 50:] == 0).all()
+        torch.testing.assert_close(13 * grad[:, :50].double(), p, rtol=rel, atol=rel / 10)
 
 
 def test_token_losses_and_confidence():
