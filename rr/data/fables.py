@@ -215,8 +215,10 @@ def _valid_log_probs(seed: int, stories: int) -> tuple[float, ...]:
     return tuple(story(seed, i, "valid")[1] for i in range(stories))
 
 
-def entropy_floor(tokens) -> tuple[float, float]:
+def entropy_floor(tokens, stories: int | None = None) -> tuple[float, float]:
     """(nats per token, standard error) of the held-out stories of an open `fables` corpus.
+
+    stories: of the first so many alone, two at least.
 
     −Σᵢ sᵢ / Σᵢ tᵢ with sᵢ story i's log-probability and tᵢ its tokens, its end-of-text token
     included (which is certain: a story's end follows from its text). Compare it with the loss on
@@ -227,8 +229,8 @@ def entropy_floor(tokens) -> tuple[float, float]:
     """
     if tokens.identity["corpus"] != IDENTITY:
         raise RRError(f"corpus {tokens.name} has no known entropy: only fables have one")
-    logs = np.array(_valid_log_probs(SEED, STORIES["valid"]))
-    ends = np.flatnonzero(tokens.valid == tokens.eot)
+    logs = np.array(_valid_log_probs(SEED, STORIES["valid"]))[:stories]
+    ends = np.flatnonzero(tokens.valid == tokens.eot)[:stories]
     lengths = np.diff(ends, prepend=-1)
     floor = -logs.sum() / lengths.sum()
     residuals = -logs - floor * lengths

@@ -235,10 +235,9 @@ def bench(
     where = pick_device(device)
     if threads is not None:
         set_threads(threads)
-    if not paths:
-        shape = ladder.arm(rungs[0], "standard")
-        longest = COMPILED if where.type == "cpu" else default(where, shape)
-        paths = [longest] if peers else ["reference", "fast"]
+    if not paths and peers:  # the path that a long run takes
+        paths = [COMPILED if where.type == "cpu" else default(where, ladder.arm(rungs[0]))]
+    paths = paths or ["reference", "fast"]
     whole = paths[-1]
     paths = list(dict.fromkeys([*paths, *(ablations(whole, where) if ablate else [])]))
     for path in paths:

@@ -190,15 +190,22 @@ def drawn(
 
 
 def by_document(
-    model: Model, tokens: np.ndarray, eot: int, batch: int = 32, world: World = ALONE
+    model: Model,
+    tokens: np.ndarray,
+    eot: int,
+    batch: int = 32,
+    world: World = ALONE,
+    documents: int | None = None,
 ) -> Score:
     """Score each held-out document alone in its window, after one end-of-text token.
+
+    documents: the first so many alone.
 
     The loss to compare with an entropy floor: every token of a document is predicted, its end
     included, and without any context before it. Documents must fit seq_len.
     """
     t = model.config.seq_len
-    ends = np.flatnonzero(np.asarray(tokens) == eot)
+    ends = np.flatnonzero(np.asarray(tokens) == eot)[:documents]
     starts = np.concatenate([[0], ends[:-1] + 1])
     if (ends - starts + 1).max() > t:
         raise ValueError(f"a document of {(ends - starts + 1).max()} tokens exceeds {t}")

@@ -52,18 +52,24 @@ class Examiner:
     def fables(self) -> dict:
         """The loss on whole held-out stories, and the entropy floor of the same stories.
 
+        All of them, or as many as the windows of a shortened evaluation, the first ones.
+
         The loss is None where a story does not fit the window, because it is then not comparable
         with the floor. Empty for another corpus, whose floor is unknown.
         """
         if self.run.source.get("corpus") != "fables":
             return {}
-        floor, error = fables.entropy_floor(self.tokens)
+        shortened, batch = self.run.recipe.eval_batches, self.run.recipe.batch
+        stories = None if shortened is None else max(2, shortened * batch)
+        floor, error = fables.entropy_floor(self.tokens, stories)
         scores = {"story_loss": None, "floor": floor, "floor_error": error}
         valid, eot = self.tokens.valid, self.tokens.eot
         if np.diff(np.flatnonzero(valid == eot), prepend=-1).max() > self.run.model.seq_len:
             return scores
         with self.backend.evaluation(self.device, self.precision):
-            score = evaluate.by_document(self.model, valid, eot, world=self.world)
+            score = evaluate.by_document(
+                self.model, valid, eot, world=self.world, documents=stories
+            )
         return {**scores, "story_loss": score.val_loss}
 
 

@@ -158,13 +158,26 @@ STOPPED = """() => {
     } }"""
 
 
-def test_tab_goes_through_the_article_in_reading_order_and_is_seen(seen):
-    seen.tab.evaluate("document.querySelectorAll('main details').forEach(one => one.open = false)")
-    count = seen.tab.evaluate(STOPS)
+def tab_through(tab):
+    """Tab stops at all that can be used, in reading order, is seen there, and leaves in the end."""
+    tab.evaluate("document.querySelectorAll('main details').forEach(one => one.open = false)")
+    count = tab.evaluate(STOPS)
     for _ in range(count + 1):
-        seen.tab.keyboard.press("Tab")
-    found = seen.tab.evaluate(STOPPED)
+        tab.keyboard.press("Tab")
+    found = tab.evaluate(STOPPED)
     assert found == {"other": [], "count": count, "back": [], "unseen": [], "left": True}
+
+
+@pytest.mark.slow
+def test_tab_goes_through_every_article_in_reading_order(seen):
+    tab_through(seen.tab)
+
+
+# of each kind of page one: a chapter with explorables and labs, the poster's filters, the map
+@pytest.mark.parametrize("page", ["notebooks/04_field_guide", "book/rules", "book/intro"])
+def test_tab_goes_through_the_article_in_reading_order(browser, server, page):
+    with Visit(browser, server, page) as seen:
+        tab_through(seen.tab)
 
 
 def test_figures_are_read_on_a_phone(seen):

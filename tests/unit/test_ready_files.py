@@ -132,6 +132,7 @@ def slurm(tmp_path: Path, task: int) -> tuple[list, dict]:
     return ["bash", str(READY / "slurm.sbatch")], env
 
 
+@pytest.mark.slow  # a whole run in processes of its own: `make faults`
 def test_a_slurm_task_that_is_stopped_saves_asks_again_and_goes_on(tmp_path, undisturbed):
     command, env = slurm(tmp_path, 2)
     process = started(command, env, tmp_path / "work" / "runs")
@@ -202,6 +203,7 @@ wait""",
     )
 
 
+@pytest.mark.slow  # a whole run in processes of its own: `make faults`
 def test_a_pod_makes_its_environment_once_and_goes_on(tmp_path, undisturbed):
     env = pod(tmp_path)
     services(tmp_path)
@@ -376,6 +378,7 @@ def colab(tmp_path, monkeypatch, machine: str) -> tuple[str, Path]:
     return text, kept
 
 
+@pytest.mark.slow  # a whole run in processes of its own: `make faults`
 def test_a_colab_machine_that_is_lost_costs_what_was_not_copied(
     tmp_path, monkeypatch, undisturbed, capsys
 ):

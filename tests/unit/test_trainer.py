@@ -361,6 +361,9 @@ def test_documents_are_read_one_by_one():
     losses = torch.cat(losses)
     assert score.eval_tokens == len(stream) == len(losses)
     assert score.val_loss == pytest.approx(losses.mean().item(), rel=1e-12)
+    first = evaluate.by_document(model, stream, eot, batch=4, documents=3)
+    assert first.eval_tokens == 3 + 15 + 1 + 3  # three stories and their ends
+    assert first.val_loss == pytest.approx(losses[: 3 + 15 + 1 + 3].mean().item(), rel=1e-12)
     with pytest.raises(ValueError, match="exceeds"):
         evaluate.by_document(model, np.append(rng.randint(1, 50, 16), eot), eot)
 
@@ -374,6 +377,11 @@ def test_the_entropy_floor_lies_below_the_loss_on_the_same_stories(tmp_path, mon
     result = result_of(train(run, tmp_path))
     assert 0 < result["floor_error"] < 0.1 * result["floor"]
     assert 0.2 < result["floor"] < result["story_loss"] < math.log(1024)
+    few = result_of(train(replace(run, recipe=replace(run.recipe, eval_batches=2)), tmp_path))
+    tokens = open_corpus("fables", "bpe:1024")  # of a shortened evaluation: 2 x 4 stories
+    assert (few["floor"], few["floor_error"]) == fables.entropy_floor(tokens, 8)
+    assert few["floor"] != result["floor"] and few["floor"] < few["story_loss"]
+    assert few["story_loss"] != result["story_loss"]
     short = run_folder.plan(shape + "16", steps=2, batch=4, tokenizer="bpe:1024")
     result = result_of(train(short, tmp_path))  # no story fits: said so, and no number made up
     assert result["story_loss"] is None and result["floor"] > 0.2
