@@ -93,7 +93,7 @@ class GPT(nn.Module):
     def forward(self, idx, kv_cache=None):
         cos_sin = None
         x = norm(self.transformer.wte(idx).to(COMPUTE_DTYPE))
-        # < GPT.forward, instead of the loop over the blocks and the backout after it
+        # < GPT.forward, instead of the loop and the backout after it
         x0, middle = x, len(self.transformer.h) // 2
         for i, block in enumerate(self.transformer.h):
             x = self.resid_lambdas[i] * x + self.x0_lambdas[i] * x0

@@ -30,7 +30,7 @@ class TransformerBlock(nn.Module):
         self.attention_residual_stream = ResidualStream()
         self.feed_forward_residual_stream = ResidualStream()
 
-    # < class TransformerBlock, instead of forward
+    # < TransformerBlock, instead of forward
     def forward(self, x, *, loss_div_factor=None, **kwargs):
         h = self.attention_residual_stream(x, self.attention(self.attention_norm(x), **kwargs))
         return self.feed_forward_residual_stream(h, self.feed_forward(self.feed_forward_norm(h)))
@@ -58,7 +58,7 @@ class Transformer(nn.Module):
 
     def forward(self, input_ids):
         h = self.embeddings(input_ids)
-        # < Transformer.forward, before the loop over the blocks
+        # < Transformer.forward, before the loop
         # >
         for block in self.blocks.values():
             h = block(h, loss_div_factor=1.0, scale=0.2)

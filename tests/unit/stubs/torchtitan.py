@@ -64,7 +64,7 @@ class Llama3TransformerBlock(Module):
         self.attention, self.feed_forward = Attention(config), FeedForward(config)
         self.attention_norm, self.ffn_norm = Norm(config.dim), Norm(config.dim)
 
-    # < class Llama3TransformerBlock, instead of forward
+    # < Llama3TransformerBlock, instead of forward
     def forward(self, x, attention_masks, positions=None):
         h = x + self.attention(self.attention_norm(x), attention_masks, positions)
         return h + self.feed_forward(self.ffn_norm(h))
@@ -85,7 +85,7 @@ class Decoder(Module):
 
     def forward(self, tokens, positions=None, attention_masks=None):
         h = self.tok_embeddings(tokens)
-        # < Decoder.forward, before the loop over the layers
+        # < Decoder.forward, before the loop
         # >
         for layer in self.layers.values():
             h = layer(h, attention_masks, positions)
