@@ -29,8 +29,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         total = torch.zeros((), dtype=wide, device=hidden.device)
         # float16 has no numbers below 6e-8: there the mean's 1/n is applied after loss scaling.
         now, ctx.later = (1, n) if hidden.dtype == torch.float16 else (n, None)
-        in_rows = hidden.device.type == "cpu"  # a compiler's softmax takes twice as long there
-        softmax = _softmax if not fused else _in_rows if in_rows else fused_softmax()
+        if not fused:
+            softmax = _softmax
+        elif hidden.device.type == "cpu":  # a compiler's softmax takes twice as long there
+            softmax = _in_rows
+        else:
+            softmax = fused_softmax()
         for start in range(0, n, chunk):
             part = slice(start, start + chunk)
             target = targets[part, None]
@@ -91,7 +95,8 @@ def softmax_in_rows(logits: Tensor, target: Tensor, vocab_size: int, now: int) -
     """`_softmax` for a CPU: the gradient replaces the logits (N, V); returns the summed losses.
 
     As many rows at a time as the cores' caches hold in float32, so that memory is read and written
-    once, with one exponential for each logit. One operation, so that its rows count as no memory.
+    once, with one exponential for each logit. One operation, so that a prediction of memory counts
+    it at once; its rows, 1 MiB per thread, are not counted.
     """
     wide = torch.promote_types(logits.dtype, torch.float32)
     rows = min(len(logits), max(1, CACHED * torch.get_num_threads() // vocab_size))
@@ -138,9 +143,8 @@ def linear_cross_entropy(
     hidden: (N, d); weight: (V, d) with V ≥ vocab_size; targets: (N,) below vocab_size. Rows of
     `weight` from vocab_size on are padding and are left out of the softmax. chunk: tokens at once;
     by default 1024, and 2048 where the softmax is fused, which then takes no more bytes. fused:
-    compile the softmax of a chunk; on a CPU, take it in place, a few rows at a time, instead. The
-    loss is float32 (float64 for float64 inputs) whatever the
-    dtype of `hidden`.
+    compile the softmax of a chunk, or, on a CPU, take it in place, a few rows at a time. The loss
+    is float32 (float64 for float64 inputs) whatever the dtype of `hidden`.
 
     Example:
         >>> import torch

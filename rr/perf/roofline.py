@@ -90,7 +90,7 @@ def work(
         raise RRError(f"micro-batch {micro} does not divide the batch {recipe.batch}")
     several = recipe.batch > micro
     how = recipe.decay_all, recipe.optimizer
-    once, again, update = _counted(what, kinds, plain(path), micro, *how, several)
+    once, again, update = _counted(what, kinds, plain(path, "cuda"), micro, *how, several)
     total = Counter(once) + Counter(update)
     for key, value in again.items():
         total[key] += value * (recipe.batch // micro - 1)

@@ -64,8 +64,8 @@ def predict(
     device: "cpu" or "cuda", where unfused AdamW works on all parameters at once.
 
     One process: DDP's buckets and FSDP's gathered blocks are not counted. A compiled backend is
-    counted as if it were not compiled, an upper bound: fused kernels hold less. RRError on bad
-    input.
+    counted as if it were not compiled: fused kernels hold less, but compiled code and the few rows
+    of a CPU's fused softmax (1 MiB per thread) come on top. RRError on bad input.
 
     Example:
         >>> import rr
@@ -124,8 +124,8 @@ def shape_and_recipe(what: Run | ModelConfig, recipe: Recipe | None) -> tuple[Mo
     return what, recipe
 
 
-def plain(backend: Backend, device: str = "cuda") -> Backend:
-    """An eager backend that holds the same bytes there and runs on tensors without bytes."""
+def plain(backend: Backend, device: str) -> Backend:
+    """An eager backend that holds the same bytes on `device` and runs on tensors without any."""
     choices = {"compile": "none", "attention": "auto", "graph": "none", "allocator": "system"}
     if backend.gate == "triton":  # holds what the fast one holds
         choices["gate"] = "fast"

@@ -52,7 +52,8 @@ class Examiner:
     def fables(self) -> dict:
         """The loss on whole held-out stories, and the entropy floor of the same stories.
 
-        All of them, or as many as the windows of a shortened evaluation, the first ones.
+        All of them, or as many as the windows of a shortened evaluation, the first ones; `stories`
+        says how many.
 
         The loss is None where a story does not fit the window, because it is then not comparable
         with the floor. Empty for another corpus, whose floor is unknown.
@@ -60,10 +61,12 @@ class Examiner:
         if self.run.source.get("corpus") != "fables":
             return {}
         shortened, batch = self.run.recipe.eval_batches, self.run.recipe.batch
-        stories = None if shortened is None else max(2, shortened * batch)
+        stories = None if shortened is None else max(2, shortened * batch)  # two have an error
         floor, error = fables.entropy_floor(self.tokens, stories)
-        scores = {"story_loss": None, "floor": floor, "floor_error": error}
         valid, eot = self.tokens.valid, self.tokens.eot
+        scored = int((valid == eot).sum())
+        scored = scored if stories is None else min(stories, scored)
+        scores = {"story_loss": None, "floor": floor, "floor_error": error, "stories": scored}
         if np.diff(np.flatnonzero(valid == eot), prepend=-1).max() > self.run.model.seq_len:
             return scores
         with self.backend.evaluation(self.device, self.precision):

@@ -58,7 +58,7 @@ def test_the_peak_is_the_allocators(rule, values, path, micro):
     assert found["step"] - found["tokens"] == pytest.approx(held + most, rel=0.03)
 
 
-@pytest.mark.parametrize("path", ["fast", "reference"])
+@pytest.mark.parametrize("path", ["fast", "reference", "fast:loss=fused"])
 def test_the_peak_of_a_wide_head_is_the_allocators(path):
     """Where logits, not blocks, take the memory: what their softmax holds inside is counted too."""
     config = replace(SHAPE, vocab_size=20000, n_layer=1, d_model=16, d_ff=64)

@@ -380,6 +380,7 @@ def test_the_entropy_floor_lies_below_the_loss_on_the_same_stories(tmp_path, mon
     few = result_of(train(replace(run, recipe=replace(run.recipe, eval_batches=2)), tmp_path))
     tokens = open_corpus("fables", "bpe:1024")  # of a shortened evaluation: 2 x 4 stories
     assert (few["floor"], few["floor_error"]) == fables.entropy_floor(tokens, 8)
+    assert (result["stories"], few["stories"]) == (40, 8)
     assert few["floor"] != result["floor"] and few["floor"] < few["story_loss"]
     assert few["story_loss"] != result["story_loss"]
     short = run_folder.plan(shape + "16", steps=2, batch=4, tokenizer="bpe:1024")
