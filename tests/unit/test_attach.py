@@ -166,7 +166,7 @@ def test_an_attached_llama_is_the_model_of_the_same_weights(rule, values):
     model = model_of(rule, values, scramble=True, n_layer=3, flavour="llama", **shape)
     other, idx = as_llama(model), IDX[:, :8] % 50
     expected, got = model(idx), other(idx).logits
-    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=5e-5)  # 1.4e-5 on a CPU with AMX
     F.cross_entropy(expected.flatten(0, 1), idx.roll(1).flatten()).backward()
     F.cross_entropy(got.flatten(0, 1), idx.roll(1).flatten()).backward()
     how = {"rtol": 1e-3, "atol": 1e-5}

@@ -118,6 +118,22 @@ def test_other_weights_are_judged_by_their_loss(
     assert word in lines[-1] and f"{-by:+.2g}" in "".join(lines)
 
 
+@pytest.mark.parametrize(
+    ("parts", "gap", "agrees"),
+    [
+        (1e-6, 0.02, True),  # an unstable run, which amplified what was rounding
+        (1e-6, 0.06, False),  # as much as other batches would
+        (1e-3, 0.02, False),  # no rounding, from the first difference on
+        (1e-3, 0.009, True),
+    ],
+)
+def test_a_run_that_amplifies_rounding_still_agrees(parts, gap, agrees):
+    gaps = [(1, 0.0), (5, -parts), (9, 0.1)]
+    found = Verdict("x", 9, gaps, 4.0, 4.0 - gap, False, True, {})
+    assert found.agrees == agrees
+    assert f"at most {0.05 if parts < 1e-4 else 0.01}" in str(found)
+
+
 def test_a_divergence_on_one_side_disagrees():
     gaps = [(1, 0.0), (2, math.inf)]
     assert not Verdict("x", 2, gaps, 3.0, None, False, False, {}).agrees
