@@ -13,6 +13,7 @@ from rr import stats
 from rr.analysis.numerics import Change, Tf32Products, nudge, tf32, trained, window_losses
 from rr.config import RRError
 from rr.training.checkpoint import weights_sha256
+from rr.training.device import resolve_precision
 from rrbook import figures
 from rrbook.explorables.floats import (
     FORMATS,
@@ -26,6 +27,8 @@ from rrbook.labs.depth import letters
 
 CASTS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DATA = rr.DATA / "measured" / "16_numerics"
+# a CPU that emulates bf16 computes in float32 instead: then nothing changes
+BF16 = resolve_precision(torch.device("cpu"), "bf16") == "bf16"
 
 
 # ---- formats -----------------------------------------------------------------------------------
@@ -158,6 +161,8 @@ def test_each_change_is_made_and_threads_are_put_back(small):
         "batches": Change(batches=1),
         "math": Change(attention="math"),
     }
+    if not BF16:
+        del changes["bf16"]
     near = {"shuffle", "nudge", "micro", "double", "math"}
     for name, change in changes.items():
         model, changed = trained(run, tokens.train, change)
@@ -206,7 +211,7 @@ def test_lab_trains_both_and_knows_when_nothing_differs():
     stream = letters(20).numpy()
     assert apart("review", CHANGES["nothing"], 6, 1e-2, stream) == [0] * 6
     gaps = apart("review", CHANGES["bf16"], 6, 1e-2, stream)
-    assert 0 < max(gaps) < 0.1
+    assert 0 < max(gaps) < 0.1 or not BF16 and max(gaps) == 0
     made = lab_apart()
     made.controls["steps"].value = 20
     assert "one weight moved to the next float, review" in made.picture.value
