@@ -440,11 +440,17 @@ def _answers(figure) -> None:
         control.press(key)
     assert control.evaluate(value) != was, f"{name}: the first control does not answer the keyboard"
     # the picture, and the sentence for screen readers
-    tab.wait_for_function(
-        f"""([name, before]) => {{ const now = ({shown})(name);
-            return now[0] !== before[0] && now.slice(1).join() !== before.slice(1).join() }}""",
-        arg=[name, before],
-    )
+    follows = f"""([name, before]) => {{ const now = ({shown})(name);
+        return now[0] !== before[0] && now.slice(1).join() !== before.slice(1).join() }}"""
+    playwright = pytest.importorskip("playwright.sync_api")
+    try:
+        tab.wait_for_function(follows, arg=[name, before], timeout=20_000)
+    except playwright.TimeoutError:
+        # Seen twice on chapter 11, beside other work: the value moved, the picture did not. The
+        # cause is not known; there and back again must move both.
+        control.press("ArrowRight" if at_its_end else "ArrowLeft")
+        control.press(key)
+        tab.wait_for_function(follows, arg=[name, before], timeout=20_000)
 
 
 def _wide(tab) -> str:
