@@ -90,16 +90,26 @@ def softmax_at_once(
 CACHED = 2**18  # float32 numbers that a core's own cache holds beside their source: 1 MiB
 
 
+def _rows(count: int, vocab_size: int) -> int:
+    return min(count, max(1, CACHED * torch.get_num_threads() // vocab_size))
+
+
+def row_bytes(logits: Tensor, target: Tensor, vocab_size: int, now: int) -> int:
+    """What `softmax_in_rows` holds beside its arguments while it runs."""
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    return _rows(len(logits), vocab_size) * vocab_size * wide.itemsize
+
+
 @torch.library.custom_op("rr::softmax_in_rows", mutates_args={"logits"})
 def softmax_in_rows(logits: Tensor, target: Tensor, vocab_size: int, now: int) -> Tensor:
     """`_softmax` for a CPU: the gradient replaces the logits (N, V); returns the summed losses.
 
     As many rows at a time as the cores' caches hold in float32, so that memory is read and written
     once, with one exponential for each logit. One operation, so that a prediction of memory counts
-    it at once; its rows, 1 MiB per thread, are not counted.
+    it at once.
     """
     wide = torch.promote_types(logits.dtype, torch.float32)
-    rows = min(len(logits), max(1, CACHED * torch.get_num_threads() // vocab_size))
+    rows = _rows(len(logits), vocab_size)
     cached = torch.empty(rows, vocab_size, dtype=wide)
     total = torch.zeros((), dtype=torch.float64)
     logits[:, vocab_size:] = 0  # padding rows never get probability, and so no gradient

@@ -26,8 +26,10 @@ from torch.utils._pytree import tree_leaves
 from ..config import ModelConfig, Recipe, RRError, Run, nearest, positive
 from ..model.compile import grows
 from ..model.transformer import Model
+from ..ops.cross_entropy import row_bytes
 from ..residual import resolve
 from .backend import Backend
+from .device import resolve_precision
 from .evaluate import Tally, add_batch, evaluating
 from .step import OptimizerStep
 
@@ -46,8 +48,13 @@ PARTS = {
 # cuBLAS's workspace of 32 MiB. Torch's own peak (`rr bench`) has the workspace alone in it.
 CONTEXT = {"cpu": 0, "cuda": 640 * 2**20}
 
-# Kernels that make a temporary of their input's size, which no dispatcher tells.
-INSIDE = {torch.ops.aten.logsumexp.default}
+CPU = torch.device("cpu")
+
+# Bytes that a kernel holds while it runs, which no dispatcher tells, by what it is given.
+INSIDE = {
+    torch.ops.aten.logsumexp.default: lambda x, *_: x.nbytes,
+    torch.ops.rr.softmax_in_rows.default: row_bytes,
+}
 
 
 def predict(
@@ -64,8 +71,8 @@ def predict(
     device: "cpu" or "cuda", where unfused AdamW works on all parameters at once.
 
     One process: DDP's buckets and FSDP's gathered blocks are not counted. A compiled backend is
-    counted as if it were not compiled: fused kernels hold less, but compiled code and the few rows
-    of a CPU's fused softmax (1 MiB per thread) come on top. RRError on bad input.
+    counted as if it were not compiled: fused kernels hold less, but compiled code comes on top.
+    RRError on bad input.
 
     Example:
         >>> import rr
@@ -85,21 +92,22 @@ def stacked(
     device: str = "cpu",
     recipe: Recipe | None = None,
 ) -> int:
-    """`predict`'s total, counted on one and on two blocks of a deep model: quicker by its depth.
+    """`predict`'s total, counted on two and on three blocks of a deep model: quicker by its depth.
 
-        bytes(L) = max over phases of bytes(1) + (L − 1) · (bytes(2) − bytes(1))
+        bytes(L) = max over phases of bytes(2) + (L − 2) · (bytes(3) − bytes(2))
 
     A phase (forward, head, backward, update, evaluation) is one of which the fullest moment stays
-    the same at any depth. Where what flows between blocks grows with depth, where blocks take
-    values from the first, or pass more than once, all of the model is counted.
+    the same at any depth from two blocks on: a single block has none before it. Where what flows
+    between blocks grows with depth, where blocks take values from the first, or pass more than
+    once, all of the model is counted.
     """
     shape, recipe = shape_and_recipe(what, recipe)
-    if grows(shape) or shape.values != "own" or shape.n_loops > 1:
+    if shape.n_layer < 3 or grows(shape) or shape.values != "own" or shape.n_loops > 1:
         return predict(what, backend, micro_batch, device, recipe)["total"]
-    one, two = (
-        _count(replace(shape, n_layer=n), backend, micro_batch, device, recipe)[1] for n in (1, 2)
+    two, three = (
+        _count(replace(shape, n_layer=n), backend, micro_batch, device, recipe)[1] for n in (2, 3)
     )
-    return max(one[phase] + (shape.n_layer - 1) * (two[phase] - one[phase]) for phase in two)
+    return max(two[phase] + (shape.n_layer - 2) * (three[phase] - two[phase]) for phase in three)
 
 
 def _count(
@@ -133,6 +141,8 @@ def plain(backend: Backend, device: str) -> Backend:
         choices["loss"] = "chunked"
     if backend.precision == "fp16":  # its scaling looks at values; the bytes are bf16's
         choices["precision"] = "bf16"
+    if device == "cpu":  # found out here: a tensor without bytes cannot tell which is quicker
+        choices["precision"] = resolve_precision(CPU, choices.get("precision", backend.precision))
     return replace(backend, **choices)
 
 
@@ -149,14 +159,13 @@ def _counted(
 ) -> tuple[dict[str, int], dict[tuple, int]]:
     """The parts at the fullest moment, and the most bytes held in each phase."""
     # By the classes too (kinds): a name that a reader registers anew is another rule.
-    cpu = torch.device("cpu")
     with FakeTensorMode(), _Meter() as meter:
         model = Model(config).train()
         # Two micro-batches stand for all: from the second on gradients lie beside activations.
         how = {"decay_all": decay_all, "optimizer": optimizer}
         recipe = Recipe(1, min(batch, 2 * micro), 1e-3, 1, **how)
         meter.label = "moments"
-        step = OptimizerStep(model, recipe, backend, cpu, micro)
+        step = OptimizerStep(model, recipe, backend, CPU, micro, precision=backend.precision)
         for group in step.optimizer.param_groups:
             group["foreach"] = device == "cuda" and backend.optimizer == "plain"
         for p in model.parameters():
@@ -172,7 +181,7 @@ def _counted(
         parts, phases = meter.peak, meter.phases
         meter.mark()
         x = torch.zeros(batch, config.seq_len, dtype=torch.int64)
-        with evaluating(model), backend.forward(cpu, step.precision):
+        with evaluating(model), backend.forward(CPU):
             add_batch(model, Tally(), x, x, counts=False)
         evaluation = sum(meter.peak.values())
         phases["evaluation"] = evaluation
@@ -235,11 +244,12 @@ class _Meter(TorchDispatchMode):
             if isinstance(value, Tensor):
                 self._see(value, label)
         if func in INSIDE:
-            self._within(label, self.total + args[0].nbytes)
-            if self.total + args[0].nbytes > self.most:
+            inside = INSIDE[func](*args)
+            self._within(label, self.total + inside)
+            if self.total + inside > self.most:
                 self._fullest()
-                self.most += args[0].nbytes
-                self.peak[label] += args[0].nbytes
+                self.most += inside
+                self.peak[label] += inside
         return made
 
     def _label(self, tensor: Tensor) -> str | None:

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch._subclasses import FakeTensor
 from torch.profiler import ProfilerActivity, profile
 
 from rr.config import ModelConfig, RRError
 from rr.model import Model, initialise, ladder
 from rr.residual import REGISTRY
-from rr.training import memory
+from rr.training import device, memory
 from rr.training.backend import parse_backend
 from rr.training.step import OptimizerStep
 
@@ -119,16 +120,34 @@ def test_unfused_adamw_on_a_gpu_works_on_a_whole_group_at_once():
         for rule in REGISTRY["residual"]
     ],
 )
-def test_a_deep_models_memory_is_counted_on_two_blocks(rule):
+def test_a_deep_models_memory_is_counted_on_three_blocks(rule):
     """To the byte what all of its blocks come to, wherever the peak is."""
     config, recipe = replace(SHAPE, n_layer=4, rule=rule), ladder.recipe("nano", batch=8)
     for path, micro, device in (
         ("reference", 8, "cuda"),
         ("fast", 2, "cuda"),
         ("fast:recompute=layer", 1, "cpu"),
+        ("fast:recompute=layer,precision=fp32", 1, "cpu"),
     ):
         given = config, parse_backend(path), micro, device, recipe
         assert memory.stacked(*given) == memory.predict(*given)["total"], path
+
+
+def test_a_cpu_that_emulates_bf16_is_counted_in_float32_and_a_gpu_by_its_own(monkeypatch):
+    """What the products of this machine take is measured, never on tensors without bytes."""
+
+    def total(path, where):
+        recipe = ladder.recipe("nano", batch=2)
+        return memory.predict(SHAPE, parse_backend(path), 2, where, recipe)["total"]
+
+    def emulates():
+        assert not isinstance(torch.empty(1), FakeTensor)
+        return True
+
+    gpu = total("fast:precision=bf16", "cuda")
+    monkeypatch.setattr(device, "_emulates_bf16", emulates)
+    assert total("fast:precision=bf16", "cpu") == total("fast:precision=fp32", "cpu")
+    assert total("fast:precision=bf16", "cuda") == gpu != total("fast:precision=fp32", "cuda")
 
 
 def test_blocks_that_are_not_alike_are_all_counted():
