@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 from rr.config import ModelConfig, RRError
 from rr.model import Model, initialise, ladder
 from rr.residual import REGISTRY
-from rr.training import device, memory
+from rr.training import memory
 from rr.training.backend import parse_backend
 from rr.training.step import OptimizerStep
 
@@ -145,7 +145,7 @@ def test_a_cpu_that_emulates_bf16_is_counted_in_float32_and_a_gpu_by_its_own(mon
         return True
 
     gpu = total("fast:precision=bf16", "cuda")
-    monkeypatch.setattr(device, "_emulates_bf16", emulates)
+    monkeypatch.setattr("rr.training.device._emulates_bf16", emulates)
     assert total("fast:precision=bf16", "cpu") == total("fast:precision=fp32", "cpu")
     assert total("fast:precision=bf16", "cuda") == gpu != total("fast:precision=fp32", "cuda")
 
