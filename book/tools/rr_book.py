@@ -22,6 +22,7 @@ from sphinx.util.docutils import SphinxRole
 from sphinx.writers.html import HTMLTranslator
 
 from rr import RRError
+from rrbook.figures.svg import DARK
 from rrbook.markdown import preset, typeset
 
 EXTRA = "_extra"  # render.py puts the page's own scripts there, where npm could fetch them
@@ -52,6 +53,8 @@ def configure(app: Sphinx, config: Config) -> None:
     options, place = config.html_theme_options, home.address() or ""
     # not below html_static_path: Jupyter Book loads every script there on every page
     config.html_search_scorer = str(Path(__file__).with_name("search_scorer.js"))
+    config.html_static_path.append(str(DARK))
+    config.html_css_files.append(DARK.name)
     commit = (home.version() or "")[:10]
     at = f", commit {commit}" if commit and commit != home.release() else ""
     options["extra_footer"] = f"<p>Review Residuals {home.release()}{at}</p>"

@@ -222,10 +222,10 @@ def test_the_lab_counts_the_real_modules():
     wide = ladder.arm("60M", "highway", protocol="paper")
     assert sum(budget("60M", "highway").values()) == ladder.count(wide)
     made = lab_audit()
-    said = re.search(r'alt="([^"]*)"', made.picture.value)[1]
+    said = re.search(r'aria-label="([^"]*)"', made.picture.value)[1]
     assert "984.0 million parameters, of which gates 23 %" in said
     made.controls["rung"].value = "60M"
-    assert "gates 14.1 %" in re.search(r'alt="([^"]*)"', made.picture.value)[1]
+    assert "gates 14.1 %" in re.search(r'aria-label="([^"]*)"', made.picture.value)[1]
 
 
 def test_figures_refuse_what_does_not_fit():

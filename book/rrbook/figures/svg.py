@@ -3,7 +3,8 @@
 The neutral colours of `style.py` (letters, axes, grid, background), its two blues and the darkened
 colours of words become CSS variables, each with its own value as the fallback; the other hues are
 read on either ground and stay. Letters are text, in the reader's own sans-serif. Where a page sets
-no variable the figure is the near-white card of its PNG. The element `metadata` holds what is drawn
+no variable the figure is the near-white card of its PNG; `DARK` sets them for a dark ground. The
+element `metadata` holds what is drawn
 as tables (`data.py`).
 """
 
@@ -11,6 +12,7 @@ import html
 import io
 import re
 from functools import cache
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -38,6 +40,7 @@ from .style import (
     readable,
 )
 
+DARK = Path(__file__).with_name("dark.css")
 FAMILY = "var(--rr-fig-font, system-ui, sans-serif)"
 DENSE = 3000  # vertices of one line or collection, above which it is drawn as a picture
 THEMED = {

@@ -3,11 +3,9 @@
 A lab redraws from Python, so it needs a running kernel. For the page, which has none, a lab that
 names a grid of settings computes them all when the book is executed (`book/tools/execute.py` sets
 RECORD); the grid lies in a hidden widget, so it is stored with the notebook, and silent for nbval.
-The picture is an `<img>` inside an HTML widget, with an alternative text.
+The picture is SVG inside an HTML widget, with an alternative text, in the colours of its ground.
 """
 
-import base64
-import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -17,6 +15,7 @@ import ipywidgets as widgets
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from ..figures.svg import DARK, svg
 from .recorded import record
 
 RECORD = "RR_RECORD_LABS"  # in the environment where the book is executed for its pages
@@ -66,15 +65,14 @@ class Lab(widgets.VBox):
     def update(self, change: object = None) -> None:
         """Ask the real code again and show what it says."""
         figure, said = self._draw(**{name: c.value for name, c in self.controls.items()})
-        png = io.BytesIO()
-        figure.savefig(png, format="png", dpi=110)
+        drawn = svg(figure, data=False)
         plt.close(figure)  # else the notebook would show it a second time
-        source = base64.b64encode(png.getvalue()).decode()
+        drawn = drawn.replace("<svg ", f'<svg role="img" aria-label="{escape(said)}" ', 1)
         # no width of its own: picture and words take that of the page
         self.picture.value = (
-            f'<div style="width:0;min-width:100%"><img class="dark-light" '
-            f'style="width:100%;max-width:700px" alt="{escape(said)}" '
-            f'src="data:image/png;base64,{source}"></div><p style="{TEXT}">{escape(said)}</p>'
+            f"<style>{DARK.read_text(encoding='utf-8')}</style>"
+            f'<div style="width:0;min-width:100%"><div style="max-width:700px">{drawn}</div></div>'
+            f'<p style="{TEXT}">{escape(said)}</p>'
         )
 
     def __repr__(self) -> str:
