@@ -1,9 +1,10 @@
 """Run everything that `make test` stands for, and end with one table and one verdict.
 
-Every step runs even if one before it failed. Two steps run at a time, so that the last test of one
-leaves no core idle; the faults, which often wait, run beside them. Kernels and tests that run side
-by side get one thread each: two cores are shared better that way than by threads that wait for each
-other. A step's output is printed whole, once it ends.
+Every step runs even if one before it failed. Steps that fill both cores follow each other, because
+two at a time take longer: they empty each other's caches. Those that often wait, or do one thing
+after another, run beside them and fill what is left idle. Kernels and tests that run side by side
+get one thread each: two cores are shared better that way than by threads that wait for each other.
+A step's output is printed whole, once it ends.
 """
 
 import json
@@ -19,6 +20,7 @@ from nbkit import BUILD, EXECUTED, ROOT, environment, sources
 
 CACHE = BUILD / "test-cache"  # of corpora and counts, for all steps; each run begins without one
 PYTEST = [sys.executable, "-m", "pytest", "-q"]
+BESIDE = ("lint", "faults: random kills", "notebooks: rules")  # the others take both cores
 # processes, and what each of them gets at a time
 TWO = ["-n", "2", "--dist"]
 THREE = ["-n", "3", "--dist"]  # a process waits for its browser, or the site
@@ -54,23 +56,20 @@ def longest_first() -> list[str]:
 
 
 def steps() -> list[tuple[str, list[str], dict[str, str]]]:
-    """Name, command and environment of each step, in the order in which they begin.
-
-    The page comes late: its tests are short, and fill both cores to the end.
-    """
+    """Name, command and environment of each step, in the order in which they begin."""
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
     one: dict[str, str] = dict.fromkeys(threads, "1")
     return [
         ("lint", [sys.executable, "book/tools/lint.py"], {}),
+        ("notebooks: outputs", [*PYTEST, *NBVAL, *TWO, "loadscope", *longest_first()], one),
         (
             "unit",
             [*PYTEST, "tests/unit", "-m", "not slow", "--durations=12", *TWO, "loadfile"],
             one,
         ),
-        ("notebooks: outputs", [*PYTEST, *NBVAL, *TWO, "loadscope", *longest_first()], one),
         ("book: the page", [*PYTEST, "tests/book", "-m", "not slow", *THREE, "loadgroup"], {}),
-        ("notebooks: rules", [*PYTEST, "tests/notebooks", "-m", "not slow"], {}),
         ("faults: random kills", [*PYTEST, "tests/faults", "-m", "not slow"], one),
+        ("notebooks: rules", [*PYTEST, "tests/notebooks", "-m", "not slow"], {}),
     ]
 
 
@@ -95,14 +94,13 @@ def run(step: tuple[str, list[str], dict[str, str]]) -> tuple[str, int, float]:
 def main() -> int:
     began = time.monotonic()
     shutil.rmtree(CACHE, ignore_errors=True)
-    *others, faults = steps()
-    with ThreadPoolExecutor(1) as beside, ThreadPoolExecutor(2) as two:
-        last = beside.submit(run, faults)
-        waiting = [two.submit(run, step) for step in others]
+    with ThreadPoolExecutor(1) as beside, ThreadPoolExecutor(1) as both:
+        waiting = [(beside if step[0] in BESIDE else both).submit(run, step) for step in steps()]
         try:
-            results = [*(one.result() for one in waiting), last.result()]
+            results = [one.result() for one in waiting]
         except KeyboardInterrupt:  # which ends the steps that run; no other begins
-            two.shutdown(cancel_futures=True)
+            beside.shutdown(cancel_futures=True)
+            both.shutdown(cancel_futures=True)
             raise
     failed = [name for name, code, _ in results if code]
     print("\n=== summary ===")
