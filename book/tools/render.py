@@ -143,7 +143,13 @@ def main() -> int:
     for line in home.remarks():
         print(f"render: {line}")
     folder, out = BUILD / "stage" / site.name, BUILD / "render" / site.name
-    stage(folder, args.notebooks and ROOT / args.notebooks, args.only)
+    executed = args.notebooks and ROOT / args.notebooks
+    if executed and not all((executed / f"{p.stem}.json").exists() for p in sources(*args.only)):
+        raise SystemExit(
+            f"render: {args.notebooks} lacks executed copies, with what `make book` records of each "
+            "(NAME.json): leave --notebooks out, and the stored outputs are shown"
+        )
+    stage(folder, executed, args.only)
     mark, made_of = site / ".made-of", fingerprint(folder)
     index = site / "index.html"
     if mark.exists() and mark.read_text() == made_of:

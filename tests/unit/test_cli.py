@@ -35,7 +35,9 @@ def rr(capsys):
 
 @pytest.fixture(scope="module")
 def training(tiny_corpus):
-    """training(out, **changes) -> the words of a run of a few steps."""
+    """training(out, **changes) -> the words of a run of a few steps, its text already tokenised."""
+    prepare = ["prepare", "--corpus", str(tiny_corpus), "--tokenizer", "bpe:300"]
+    assert cli.main(prepare) == 0
 
     def words(out, **changes):
         given = {

@@ -388,7 +388,8 @@ def told(lab):
     """The sentence under a lab's picture, after checking that the picture carries it too."""
     value = lab.picture.value
     assert value.count('<svg role="img"') == 1
-    alt, said = re.search(r'aria-label="([^"]*)"', value)[1], re.search(r"<p[^>]*>(.*)</p>", value)[1]
+    alt = re.search(r'aria-label="([^"]*)"', value)[1]
+    said = re.search(r"<p[^>]*>(.*)</p>", value)[1]
     assert alt == said
     return said
 
