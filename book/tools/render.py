@@ -146,8 +146,8 @@ def main() -> int:
     executed = args.notebooks and ROOT / args.notebooks
     if executed and not all((executed / f"{p.stem}.json").exists() for p in sources(*args.only)):
         raise SystemExit(
-            f"render: {args.notebooks} lacks executed copies, with what `make book` records of each "
-            "(NAME.json): leave --notebooks out, and the stored outputs are shown"
+            f"render: {args.notebooks} lacks NAME.json of some chapter, which `make book` writes: "
+            "without --notebooks the stored outputs are shown"
         )
     stage(folder, executed, args.only)
     mark, made_of = site / ".made-of", fingerprint(folder)

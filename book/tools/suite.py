@@ -56,7 +56,7 @@ def longest_first() -> list[str]:
 
 
 def steps() -> list[tuple[str, list[str], dict[str, str]]]:
-    """Name, command and environment of each step, in the order in which they begin."""
+    """Name, command and environment of each step, those of each queue in their order."""
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
     one: dict[str, str] = dict.fromkeys(threads, "1")
     return [
@@ -99,8 +99,8 @@ def main() -> int:
         try:
             results = [one.result() for one in waiting]
         except KeyboardInterrupt:  # which ends the steps that run; no other begins
-            beside.shutdown(cancel_futures=True)
-            both.shutdown(cancel_futures=True)
+            for pool in (beside, both):
+                pool.shutdown(wait=False, cancel_futures=True)
             raise
     failed = [name for name, code, _ in results if code]
     print("\n=== summary ===")

@@ -166,7 +166,9 @@ def _counted(
     with FakeTensorMode():
         model = Model(config).train()
         recipe = Recipe(1, micro, 1e-3, 1, decay_all=decay_all, optimizer=optimizer)
-        step = OptimizerStep(model, recipe, path, torch.device("cpu"), micro)
+        step = OptimizerStep(
+            model, recipe, path, torch.device("cpu"), micro, precision=path.precision
+        )
         for p in model.parameters():
             p.grad = torch.zeros_like(p)
         step.optimizer.step()  # makes the moments

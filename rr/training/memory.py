@@ -97,9 +97,9 @@ def stacked(
         bytes(L) = max over phases of bytes(2) + (L − 2) · (bytes(3) − bytes(2))
 
     A phase (forward, head, backward, update, evaluation) is one of which the fullest moment stays
-    the same at any depth from two blocks on: a single block has none before it. Where what flows
-    between blocks grows with depth, where blocks take values from the first, or pass more than
-    once, all of the model is counted.
+    the same at any depth from two blocks on; in float32 a single block's evaluation lacks the state
+    that the block before it leaves. Where what flows between blocks grows with depth, where
+    blocks take values from the first, or pass more than once, all of the model is counted.
     """
     shape, recipe = shape_and_recipe(what, recipe)
     if shape.n_layer < 3 or grows(shape) or shape.values != "own" or shape.n_loops > 1:
@@ -120,7 +120,7 @@ def _count(
     backend, micro = plain(backend, device), min(micro_batch, recipe.batch)
     kinds = resolve(what.rule)[0], resolve(what.values, "values")[0]
     how = recipe.batch, recipe.decay_all, recipe.optimizer
-    return _counted(what, kinds, backend, micro, *how, device)
+    return _counted(what, kinds, backend, micro, *how, device, torch.get_num_threads())
 
 
 def shape_and_recipe(what: Run | ModelConfig, recipe: Recipe | None) -> tuple[ModelConfig, Recipe]:
@@ -141,8 +141,8 @@ def plain(backend: Backend, device: str) -> Backend:
         choices["loss"] = "chunked"
     if backend.precision == "fp16":  # its scaling looks at values; the bytes are bf16's
         choices["precision"] = "bf16"
-    if device == "cpu":  # found out here: a tensor without bytes cannot tell which is quicker
-        choices["precision"] = resolve_precision(CPU, choices.get("precision", backend.precision))
+    elif device == "cpu":  # found out here: a tensor without bytes cannot tell which is quicker
+        choices["precision"] = resolve_precision(CPU, backend.precision)
     return replace(backend, **choices)
 
 
@@ -156,6 +156,7 @@ def _counted(
     decay_all: bool,
     optimizer: str,
     device: str,
+    threads: int,  # decide the rows of a CPU's fused softmax
 ) -> tuple[dict[str, int], dict[tuple, int]]:
     """The parts at the fullest moment, and the most bytes held in each phase."""
     # By the classes too (kinds): a name that a reader registers anew is another rule.

@@ -64,7 +64,9 @@ def seen(browser, server, request):
     """Each page once, in light; the tests of one page follow each other, in one process."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         grouped = os.environ["PYTEST_CURRENT_TEST"].split(" ")[0].endswith(f"@{request.param}")
-        assert grouped, "this pytest-xdist does not group tests: each page opens in each process"
+        assert grouped, (
+            "a page's tests are not grouped: give --dist=loadgroup, which pytest 9.2 undoes"
+        )
     with Visit(browser, server, request.param) as seen:
         yield seen
 
@@ -299,6 +301,8 @@ def test_fits_the_screen(seen):
 
 def test_figures_keep_their_colours_in_the_dark(seen):
     switch(seen.tab, "dark")
+    ink = "getComputedStyle(document.documentElement).getPropertyValue('--rr-fig-ink')"
+    assert seen.tab.evaluate(ink) == "#e4e7ea"  # rrbook/figures/dark.css is on the page
     filters = seen.tab.evaluate("""() => [...document.querySelectorAll('img.dark-light')]
         .map(image => getComputedStyle(image).filter)""")
     assert all(value == "none" for value in filters), "dark mode shifts a figure's colours"

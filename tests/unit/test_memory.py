@@ -9,6 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from rr.config import ModelConfig, RRError
 from rr.model import Model, initialise, ladder
+from rr.ops.cross_entropy import row_bytes, softmax_in_rows
 from rr.residual import REGISTRY
 from rr.training import memory
 from rr.training.backend import parse_backend
@@ -30,12 +31,17 @@ def allocated(config, path, micro, batch):
     held += sum(t.nbytes for s in step.optimizer.state.values() for t in s.values())
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         step(x, x)
+    return held, most_of(seen), step
+
+
+def most_of(seen):
+    """The most bytes held at once, of those taken while a profiler watched."""
     now = most = 0
     events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
     for event in sorted(events, key=lambda e: e.start_ns()):
         now += event.nbytes()
         most = max(most, now)
-    return held, most, step
+    return most
 
 
 @pytest.mark.parametrize(
@@ -66,6 +72,15 @@ def test_the_peak_of_a_wide_head_is_the_allocators(path):
     held, most, _ = allocated(config, path, 4, 8)
     found = memory.predict(config, parse_backend(path), 4, recipe=ladder.recipe("nano", batch=8))
     assert found["step"] - found["tokens"] == pytest.approx(held + most, rel=0.03)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_the_fused_softmax_holds_in_its_rows_is_the_allocators(threads, kept_threads):
+    torch.set_num_threads(threads)
+    given = torch.randn(600, 2000, dtype=torch.bfloat16), torch.zeros(600, 1, dtype=torch.int64)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        softmax_in_rows(*given, 2000, 600)
+    assert row_bytes(*given, 2000, 600) == pytest.approx(most_of(seen), rel=0.03)
 
 
 def test_parts_by_hand():
@@ -146,6 +161,7 @@ def test_a_cpu_that_emulates_bf16_is_counted_in_float32_and_a_gpu_by_its_own(mon
 
     gpu = total("fast:precision=bf16", "cuda")
     monkeypatch.setattr("rr.training.device._emulates_bf16", emulates)
+    memory._counted.cache_clear()
     assert total("fast:precision=bf16", "cpu") == total("fast:precision=fp32", "cpu")
     assert total("fast:precision=bf16", "cuda") == gpu != total("fast:precision=fp32", "cuda")
 

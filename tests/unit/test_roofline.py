@@ -25,6 +25,14 @@ def total(works, kind="flops"):
     return sum(getattr(one, kind) for one in works.values())
 
 
+def test_a_gpus_bytes_are_counted_in_its_own_precision(monkeypatch):
+    """Without asking tensors that have no bytes how quickly this CPU multiplies."""
+    monkeypatch.setattr("rr.training.device._emulates_bf16", lambda: pytest.fail("asked"))
+    roofline._counted.cache_clear()
+    bf16, fp32 = (total(counted(f"fast:precision={p}"), "other_bytes") for p in ("bf16", "fp32"))
+    assert 0 < bf16 != fp32
+
+
 @pytest.mark.parametrize(
     "shape",
     [

@@ -4,8 +4,7 @@ The neutral colours of `style.py` (letters, axes, grid, background), its two blu
 colours of words become CSS variables, each with its own value as the fallback; the other hues are
 read on either ground and stay. Letters are text, in the reader's own sans-serif. Where a page sets
 no variable the figure is the near-white card of its PNG; `DARK` sets them for a dark ground. The
-element `metadata` holds what is drawn
-as tables (`data.py`).
+element `metadata` holds what is drawn as tables (`data.py`).
 """
 
 import html
