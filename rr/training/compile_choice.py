@@ -1,7 +1,10 @@
 """Whether compiling a run's model on a CPU saves more time than it takes.
 
-    eager seconds ≈ FLOPs of the run / (rate of a matrix product here · SHARE)
+    eager seconds ≈ FLOPs of the run / (rate of a float32 product here · SHARE)
     compile where GAIN · eager seconds > seconds to compile, (cold + (n − 1) · WARM) / n
+
+The rate in float32 also where products are in bf16: most of an eager step is not products, and a
+matrix unit that makes those in bf16 seven times as fast leaves the rest as it is.
 
 cold: the seconds last measured on this machine for this model, else `COLD`. Inductor keeps its
 graphs on disk, so of the n runs of this shape that a sweep trains, one compiles and the others load
@@ -23,8 +26,8 @@ from ..model.ladder import flops_per_token
 from .device import product_rate, resolve_precision
 
 COMPILED = "compiled:attention=blocks"  # the backend that is chosen
-SHARE = 0.35  # of a large product's rate that an eager step reaches: 0.2 to 0.5 were measured
-GAIN = 0.25  # least share of an eager step's time that a compiled one was measured to save
+SHARE = {"bf16": 0.7, "fp32": 0.45}  # that an eager step reaches: in bf16 0.4 to 1.2 were measured
+GAIN = 0.4  # share of an eager step's time that is saved: 0.44 to 0.67 at nano and mini, 0.27 least
 COLD = 45.0  # seconds for a model that was never compiled here; 35 to 50 were measured
 WARM = 8.0  # seconds where its graphs are on disk
 RUNS = "RR_RUNS_OF_SHAPE"  # environment variable: the runs of this shape that a sweep trains
@@ -47,7 +50,7 @@ def choose(
     tokens = run.recipe.segments[-1].end * run.recipe.batch * run.model.seq_len
     flops = flops_per_token(run.model) * tokens
     precision = resolve_precision(torch.device("cpu"), run.recipe.precision)
-    predicted = flops / (SHARE * product_rate(precision, size=512))
+    predicted = flops / (SHARE.get(precision, SHARE["fp32"]) * product_rate("fp32", size=512))
     known = known_value("compile-seconds", shape(run), torch.__version__, cache)
     cold = COLD if known is None else known
     runs = int(os.environ.get(RUNS, 1))

@@ -64,7 +64,9 @@ def test_runs_of_one_shape_share_the_time_to_compile(choose, monkeypatch, tmp_pa
     run = rr.plan(TINY, steps=1000)
     flops = flops_per_token(run.model) * 1000 * run.recipe.batch * 16
     # a machine on which the run takes 100 s, of which compilation saves 25
-    monkeypatch.setattr(compile_choice, "product_rate", lambda *given, **options: flops / 35)
+    monkeypatch.setattr(compile_choice, "SHARE", {"bf16": 0.5, "fp32": 0.5})
+    monkeypatch.setattr(compile_choice, "GAIN", 0.25)
+    monkeypatch.setattr(compile_choice, "product_rate", lambda *given, **options: flops / 50)
     assert choose(run) == ("eager", [])  # 45 s
     monkeypatch.setenv(compile_choice.RUNS, "2")
     assert choose(run) == ("eager", [])  # (45 + 8) / 2 = 26.5 s
