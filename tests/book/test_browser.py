@@ -223,7 +223,8 @@ def test_one_panel_is_drawn_narrower_on_a_phone_and_as_before_again(browser, ser
     """Where no word then lies on another; what a word names stays where it was."""
     with Visit(browser, server, page) as seen:
         drawn = """() => [...document.querySelectorAll("svg.rr-figure:not(.rr-picture)")]
-            .map(svg => svg.outerHTML)"""
+            .map(svg => [svg.getAttribute("viewBox"), svg.style.width,
+                         svg.innerHTML.replace(/ id="rr-panels-\\d+"/g, "")])"""
         before = seen.tab.evaluate(drawn)
         seen.tab.set_viewport_size({"width": 390, "height": 800})
         seen.tab.wait_for_function("() => document.querySelector('svg[data-whole]')")
