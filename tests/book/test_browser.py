@@ -21,16 +21,8 @@ PATIENCE = 120_000  # milliseconds: ends what hangs, never what is slow
 ALL_WIDGETS = """() => [...document.querySelectorAll('main .cell_output')]
     .filter(cell => cell.querySelector("script[type*='widget-view']"))
     .every(cell => cell.querySelector('.jupyter-widgets'))"""
-API = ("book/api/rr", "book/api/rr.stats")
 SIZES = {"phone": (390, 844), "": (1280, 900)}
-# of pages that one template makes two stand for all in `make test`
-ALIKE = [page for page in contents() if "/api/" in page and page not in API]
-PAGES = [
-    pytest.param(
-        page, marks=[pytest.mark.xdist_group(page), *([pytest.mark.slow] * (page in ALIKE))]
-    )
-    for page in contents()
-]
+PAGES = [pytest.param(page, marks=pytest.mark.xdist_group(page)) for page in contents()]
 
 
 class Visit:
