@@ -3,17 +3,21 @@
 // lie on each other. Any other figure stays as it is, and its box scrolls.
 (function () {
   var SVG = "http://www.w3.org/2000/svg", phone = window.matchMedia("(max-width: 600px)");
+  var kept = new Map(); // of a narrowed figure, what it held
   function ownAxis(panel) { // words to the left of the frame
     var frame = panel.querySelector("path").getBoundingClientRect();
     return Array.from(panel.querySelectorAll("text")).some(function (text) {
       return text.getBoundingClientRect().right <= frame.left;
     });
   }
-  function edges(svg) { // where to cut, from the left edge to the right one; null: nowhere
-    var whole = svg.viewBox.baseVal, cuts = [whole.x];
-    var panels = Array.from(svg.querySelectorAll(":scope > g > g")).filter(function (group) {
+  function panelsOf(svg) {
+    return Array.from(svg.querySelectorAll(":scope > g > g")).filter(function (group) {
       return group.querySelector("text");
     });
+  }
+  function edges(svg) { // where to cut, from the left edge to the right one; null: nowhere
+    var whole = svg.viewBox.baseVal, cuts = [whole.x];
+    var panels = panelsOf(svg);
     var boxes = panels.map(function (panel) { return panel.getBBox(); });
     for (var i = 1; i < panels.length; i++) {
       var end = boxes[i - 1].x + boxes[i - 1].width;
@@ -52,13 +56,9 @@
     delete svg.dataset.whole;
   }
 
-  var kept = new Map(); // of a narrowed figure, what it held
   // Moves everything in x: left of the frame it stays, in the frame it draws together, right of it
   // it follows. Letters and marks keep their shape.
   function move(root, x) {
-    function number(node, name) {
-      if (node.hasAttribute(name)) node.setAttribute(name, x(parseFloat(node.getAttribute(name))));
-    }
     function drawn(path) {
       path.setAttribute("d", path.getAttribute("d").replace(
         /(-?[\d.]+)([\s,]+)(-?[\d.]+)/g, function (all, at, between, y) {
@@ -69,12 +69,13 @@
       if (!path.closest("defs")) drawn(path); // a mark's own shape is in defs
     });
     root.querySelectorAll("use").forEach(function (use) {
-      var shape = root.querySelector((use.getAttribute("href") || use.getAttribute("xlink:href")));
-      if (parseFloat(use.getAttribute("x")) === 0 && shape) { // an area, where it is drawn
+      var shape = root.querySelector(use.getAttribute("href") || use.getAttribute("xlink:href"));
+      var at = parseFloat(use.getAttribute("x"));
+      if (at === 0 && shape) { // an area, where it is drawn
         if (!shape.dataset.moved) drawn(shape);
         shape.dataset.moved = "";
-      } else {
-        number(use, "x");
+      } else if (use.hasAttribute("x")) {
+        use.setAttribute("x", x(at));
       }
     });
     root.querySelectorAll("text").forEach(function (text) {
@@ -88,11 +89,10 @@
           return head + (/-90/.test(way) ? x : to)(parseFloat(at));
         }));
     });
-    root.querySelectorAll("clipPath rect, image").forEach(function (box) {
+    root.querySelectorAll("clipPath rect").forEach(function (box) {
       var left = parseFloat(box.getAttribute("x")), wide = parseFloat(box.getAttribute("width"));
       box.setAttribute("x", x(left));
       box.setAttribute("width", x(left + wide) - x(left));
-      box.setAttribute("preserveAspectRatio", "none");
     });
   }
   function crossings(svg) { // words that lie on words or on marks, or that a curve runs through
@@ -151,9 +151,7 @@
     return more;
   }
   function narrow(svg, room) {
-    var panels = Array.from(svg.querySelectorAll(":scope > g > g")).filter(function (group) {
-      return group.querySelector("text");
-    });
+    var panels = panelsOf(svg);
     if (panels.length !== 1 || svg.querySelector("image")) return;
     var view = svg.viewBox.baseVal, frame = panels[0].querySelector("path").getBBox();
     var whole = {x: view.x, y: view.y, width: view.width, height: view.height};

@@ -474,9 +474,11 @@ def _answers(figure) -> None:
     control.press(key)
     assert control.evaluate(value) != was, f"{name}: the first control does not answer the keyboard"
     # the picture, and the sentence for screen readers
-    follows = f"""([name, before]) => {{ const now = ({shown})(name);
-        return now[0] !== before[0] && now.slice(1).join() !== before.slice(1).join() }}"""
-    tab.wait_for_function(follows, arg=[name, before])
+    tab.wait_for_function(
+        f"""([name, before]) => {{ const now = ({shown})(name);
+            return now[0] !== before[0] && now.slice(1).join() !== before.slice(1).join() }}""",
+        arg=[name, before],
+    )
 
 
 def _wide(tab) -> str:
