@@ -121,11 +121,22 @@ def e1() -> Study:
     )
 
 
+def e1_starts() -> Study:
+    """Beside E1: three rules with the start of their own papers, and with the one all share."""
+    names = ("deepnorm", "fixup", "rezero")
+    return Study(
+        rules(*(name + start for name in names for start in ("", ":init=paper"))),
+        {"rung": "nano", "tokenizer": "bpe:1024"},
+        seeds=(0, 1, 2),
+    )
+
+
+# From here on one path is named, so that all arms of an experiment are computed alike.
 def e2() -> Study:
     """Head start or lasting gain: three budgets as branches of one run."""
     return Study(
         rules("standard", "constant", "state-gate", "review"),
-        {"rung": "mini", "tokenizer": "bpe:4096"},
+        {"rung": "mini", "tokenizer": "bpe:4096", "path": "compiled"},
         seeds=(0, 1, 2),
         rates=(0.75e-3, 1.06e-3, 1.5e-3, 2.1e-3),
         rate_seeds=(100,),
@@ -143,7 +154,7 @@ def e3() -> Study:
             "state-gate": {"rule": "state-gate", "rung": f"{body}1600"},
             "review": {"rule": "review", "rung": f"{body}1280"},
         },
-        {"tokenizer": "bpe:4096"},
+        {"tokenizer": "bpe:4096", "path": "compiled"},
         seeds=(0, 1, 2),
         rates=(0.75e-3, 1.06e-3, 1.5e-3),
         rate_seeds=(100,),
@@ -170,7 +181,7 @@ def e4() -> Study:
             arms[f"{name}, {window}"] = {"rung": rung, "values": rule, "batch": 512 // window}
     return Study(
         arms,
-        {"rule": "standard", "flavour": "llama", "tokenizer": "bpe:1024"},
+        {"rule": "standard", "flavour": "llama", "tokenizer": "bpe:1024", "path": "compiled"},
         seeds=(0, 1, 2),
         rates=(1e-3, 1.73e-3, 3e-3),
         rate_seeds=(100,),
@@ -201,7 +212,13 @@ def e5() -> Study:
             }
     return Study(
         arms,
-        {"flavour": "llama", "tokenizer": "bpe:1024", "batch": 8, "steps": 1200},
+        {
+            "flavour": "llama",
+            "tokenizer": "bpe:1024",
+            "batch": 8,
+            "steps": 1200,
+            "path": "compiled",
+        },
         seeds=(),
         rates=(2e-3, 2.83e-3, 4e-3, 5.66e-3, 8e-3),
         rate_seeds=(0, 1, 2),
@@ -212,7 +229,7 @@ def e6() -> Study:
     """The published 60M rung for a tenth of its budget, one seed, the study's own rate."""
     return Study(
         rules("constant", "standard", "review"),
-        {"rung": "60M", "tokenizer": "gpt2", "steps": 800, "lr": 2e-4},
+        {"rung": "60M", "tokenizer": "gpt2", "steps": 800, "lr": 2e-4, "path": "compiled"},
         seeds=(0,),
     )
 
@@ -221,6 +238,7 @@ STUDIES = {
     "nano-rules": nano_rules,
     "mini-arms": mini_arms,
     "e1": e1,
+    "e1-starts": e1_starts,
     "e2": e2,
     "e3": e3,
     "e4": e4,

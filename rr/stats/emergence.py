@@ -10,14 +10,14 @@ and the effect of size at a fixed number of tokens per parameter is b_N + b_D.
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from ..config import RRError
 from .compare import Interval, differences, interval, numbers
-from .records import read_records
+from .records import TABLES, read_records
 from .results import rows_of
 
 ARMS = ("standard", "constant", "review")
@@ -68,6 +68,8 @@ class Cell:
     size: int  # parameters of the review arm
     tokens: int  # trained on
     gaps: dict[tuple[str, str], Interval]  # (arm, baseline) -> loss of arm − baseline, nats
+    campaign: str = ""  # the folder of its records, below the one that was read
+    rates: dict[str, float] = field(default_factory=dict)  # arm -> learning rate
 
     @property
     def ratio(self) -> float:
@@ -78,10 +80,11 @@ class Cell:
 def measured(root: str | Path, tuning: int = 100) -> tuple[list[Cell], list[str]]:
     """Every cell below `root` with all three arms, by size and tokens, and what was left out.
 
-    A run that stands in two folders counts once; seed `tuning` chose learning rates and counts
-    nowhere. An arm counts at the one learning rate at which it has most seeds. Left out, a line
-    each with its reason: cells of review runs without two seeds that all three arms share, runs
-    that diverged, corrupt files. RRError where there is no such folder.
+    Each folder of runs is a campaign, and arms are compared within one: campaigns choose learning
+    rates in different ways. A run that stands in two folders counts once; seeds from `tuning` on
+    chose learning rates and count nowhere. An arm counts at the one learning rate at which it has
+    most seeds. Left out, a line each with its reason: cells of review runs without two seeds that
+    all three arms share, runs that diverged, corrupt files. RRError where there is no such folder.
     """
     groups, left, seen = defaultdict(lambda: defaultdict(dict)), [], set()
     for record in read_records(root):
@@ -93,27 +96,30 @@ def measured(root: str | Path, tuning: int = 100) -> tuple[list[Cell], list[str]
             left.append(f"{record.place.name}: {error}")
             continue
         for row in rows:
-            if row["id"] in seen or row["seed"] == tuning or row["rule"] not in ARMS:
+            if row["id"] in seen or row["seed"] >= tuning or row["rule"] not in ARMS:
                 continue
             seen.add(row["id"])
             if row["status"] != "finished":
                 left.append(f"{row['id']}: {row['status']}")
                 continue
             spec = record.object("run.json")["run"]
-            key = (*(row[name] for name in SAME), row["corpus"], spec["corpus"])
+            place = record.place.parent
+            place = place.parent if place.name in TABLES else place
+            campaign = place.relative_to(root).as_posix()
+            key = (*(row[name] for name in SAME), row["corpus"], spec["corpus"], campaign)
             row = {**row, "window": spec["model"]["seq_len"]}
             groups[key][row["rule"], row["lr"]][row["seed"]] = row
     cells = []
     for key, arms in groups.items():
-        cell = _cell(dict(zip(SAME, key, strict=False)), key[-2], arms)
+        cell = _cell(dict(zip(SAME, key, strict=False)), key[-3], key[-1], arms)
         if isinstance(cell, Cell):
             cells.append(cell)
         elif cell:
             left.append(cell)
-    return sorted(cells, key=lambda c: (c.size, c.tokens)), left
+    return sorted(cells, key=lambda c: (c.size, c.tokens, c.campaign)), left
 
 
-def _cell(names: dict, corpus: str, arms: dict) -> Cell | str:
+def _cell(names: dict, corpus: str, campaign: str, arms: dict) -> Cell | str:
     """The cell, or why there is none; "" where review is not among its runs."""
     chosen = {}
     for arm in ARMS:
@@ -138,4 +144,6 @@ def _cell(names: dict, corpus: str, arms: dict) -> Cell | str:
         row["params"],
         names["steps"] * names["batch"] * row["window"],
         {pair: interval(differences(loss[pair[0]], loss[pair[1]])) for pair in PAIRS},
+        campaign,
+        {arm: chosen[arm][seeds[0]]["lr"] for arm in ARMS},
     )
