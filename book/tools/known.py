@@ -13,7 +13,7 @@
     threads: METHOD[, WHICH]              what public threads report: threads.py
 
 FOLDER is one of data/measured/; "FOLDER[lr=0.0015,steps=300]" takes the rows with these values
-alone. Seed 100 chose learning rates and counts nowhere. Losses are in nats per token.
+alone. Seeds from 100 on chose learning rates and count nowhere. Losses are in nats per token.
 """
 
 import json
@@ -32,7 +32,7 @@ from rr.model import ladder
 from rr.stats import emergence
 from rr.stats.tables import arm_of
 
-TUNING = 100  # the seed that chose learning rates
+TUNING = 100  # seeds from here on chose learning rates
 FORM = re.compile(r"(?P<folder>[\w./-]+)(?:\[(?P<where>[^\]]+)\])?: (?P<what>.+)")
 GAP = re.compile(
     r"(?P<arm>\S.*?) - (?P<base>.*?\S)(?:, steps (?P<first>\d+)-(?P<last>\d+)|, (?P<alone>mean))?"
@@ -77,7 +77,7 @@ def _runs(path: Path) -> list[dict]:
         rows = stats.read_logs([path], "val_loss", arm="rule", seed="seed", step="step")
     else:
         rows = stats.read_curves(path)
-    return [row for row in rows if row["seed"] != TUNING]
+    return [row for row in rows if row["seed"] < TUNING]
 
 
 def signed(difference: float) -> str:

@@ -3,7 +3,7 @@
 `compare`: one comparison of two arms. `many`: many comparisons, and the corrections they need.
 `effects`: standardised effects, and how many seeds would settle a question. `fits`: a gap against
 size; `emergence`: size against training; `by_step`: the gap along the run; `contrasts`: one family
-of an experiment; `rates`, `best_rate`: what another rate costs, and how surely seeds choose one.
+of an experiment; `rates`, `best_rate`: an arm's best rate, and how surely seeds choose one.
 `records`: runs in folders or in Parquet; `results`: their rows. `tables`: tidy tables. `show`:
 their text. `logs`: the runs of other trainers; `against`: their arms against one baseline;
 `forest`: that as a figure.
@@ -43,17 +43,18 @@ from .fits import Fit, fit, pooled_sd
 from .forest import forest
 from .logs import read_logs
 from .many import bonferroni, family, holm
-from .rates import rate_costs
+from .rates import Basin, basin
 from .records import Record, read_record, read_records
 from .results import Found, read_results, scan
 from .show import csv_text, markdown, render, render_against
 from .tables import table
 
 __all__ = [
-    "Bootstrap", "Effect", "Fit", "Found", "Interval", "Paired", "Ranks", "Record", "Welch",
-    "against", "best_rate_shares", "bonferroni", "bootstrap", "cohen_dz", "contrasts", "csv_text",
-    "detectable_gap", "differences", "family", "fit", "forest", "gap_by_step", "hedges_g", "holm",
-    "interval", "markdown", "paired", "pooled_sd", "power", "rate_costs", "read_curves",
-    "read_logs", "read_record", "read_records", "read_results", "render", "render_against", "scan",
-    "sd_interval", "seeds_needed", "sign_test", "signed_rank", "table", "welch",
+    "Basin", "Bootstrap", "Effect", "Fit", "Found", "Interval", "Paired", "Ranks", "Record",
+    "Welch", "against", "basin", "best_rate_shares", "bonferroni", "bootstrap", "cohen_dz",
+    "contrasts", "csv_text", "detectable_gap", "differences", "family", "fit", "forest",
+    "gap_by_step", "hedges_g", "holm", "interval", "markdown", "paired", "pooled_sd", "power",
+    "read_curves", "read_logs", "read_record", "read_records", "read_results", "render",
+    "render_against", "scan", "sd_interval", "seeds_needed", "sign_test", "signed_rank", "table",
+    "welch",
 ]  # fmt: skip

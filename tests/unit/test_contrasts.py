@@ -9,7 +9,7 @@ import pytest
 import scipy.stats as scipy_stats
 
 import rr
-from rr.stats import contrasts, rate_costs, read_results
+from rr.stats import contrasts, read_results
 
 MINI = rr.DATA / "measured" / "mini_arms"
 GATES = [
@@ -34,31 +34,53 @@ PAIRS = [
 ]
 
 
-def by_hand(value="val_loss"):
-    """(arm, seed) -> value and (arm, rate) -> loss on seed 100, from the JSON itself."""
+# E1: the same and the controls that its plan adds, the gates compared among themselves
+E1 = rr.DATA / "measured" / "e1_rates"
+HALF = "constant:unwidened"
+E1_ARMS = ["standard", "constant", HALF, "highway", "state-gate", "state-gate:groups=2",
+           "update-gate", "review:groups=2", "review"]  # fmt: skip
+E1_PAIRS = [
+    *((arm, "standard") for arm in E1_ARMS[1:]),
+    *((arm, "constant") for arm in E1_ARMS[2:]),
+    *(("state-gate", arm) for arm in E1_ARMS[5:]),
+    ("review:groups=2", "update-gate"),
+    ("review:groups=2", "state-gate:groups=2"),
+]
+
+
+def results(folder):
+    """Results at `mini` from the JSON itself, the unwidened constant under a name of its own."""
+    told = [json.loads(text) for text in pd.read_parquet(folder / "runs.parquet").result]
+    for row in told:
+        if row["rung"] == "mini:d_ff=768":
+            row |= {"rule": HALF, "rung": "mini"}
+    return [row for row in told if row["rung"] == "mini"]
+
+
+def by_hand(folder=MINI, value="val_loss"):
+    """(arm, seed) -> value and (arm, rate) -> mean loss on the seeds that chose the rates."""
     final, rates = {}, {}
-    for text in pd.read_parquet(MINI / "runs.parquet").result:
-        told = json.loads(text)
-        if told["seed"] == 100:
-            rates[told["rule"], told["lr"]] = told["val_loss"]
+    for row in results(folder):
+        if row["seed"] >= 100:
+            rates.setdefault((row["rule"], row["lr"]), []).append(row["val_loss"])
         else:
-            final.setdefault(told["rule"], {})[told["seed"]] = told[value]
-    return final, rates
+            final.setdefault(row["rule"], {})[row["seed"]] = row[value]
+    return final, {key: sum(losses) / len(losses) for key, losses in rates.items()}
 
 
+@pytest.mark.parametrize("folder, pairs", [(MINI, PAIRS), (E1, E1_PAIRS)], ids=["first", "e1"])
 @pytest.mark.parametrize("value", ["val_loss", "ece"])
-def test_the_family_of_chapter_4_by_a_second_method(value):
-    final, _ = by_hand(value)
+def test_the_family_of_a_campaign_by_a_second_method(value, folder, pairs):
+    final, _ = by_hand(folder, value)
     wide = {arm: np.array([seeds[s] for s in sorted(seeds)]) for arm, seeds in final.items()}
-    p = np.array([scipy_stats.ttest_rel(wide[a], wide[b]).pvalue for a, b in PAIRS])
+    p = np.array([scipy_stats.ttest_rel(wide[a], wide[b]).pvalue for a, b in pairs])
     order = np.argsort(p)
     stepped = np.maximum.accumulate(np.minimum(1, p[order] * np.arange(len(p), 0, -1)))
     holm = np.empty_like(p)
     holm[order] = stepped
-    rows = [row for row in read_results(MINI) if row["seed"] < 100]
-    found = contrasts(rows, PAIRS, value=value)
-    assert len(found) == 17 and [(r["arm"], r["baseline"]) for r in found] == PAIRS
-    for row, (a, b), chance, corrected in zip(found, PAIRS, p, holm, strict=True):
+    found = contrasts([row for row in results(folder) if row["seed"] < 100], pairs, value=value)
+    assert len(found) in (17, 21) and [(r["arm"], r["baseline"]) for r in found] == pairs
+    for row, (a, b), chance, corrected in zip(found, pairs, p, holm, strict=True):
         gap = wide[a] - wide[b]
         assert row["n"] == 5 and row["difference"] == pytest.approx(gap.mean(), abs=1e-12)
         assert row["sd"] == pytest.approx(gap.std(ddof=1), rel=1e-6)
@@ -126,33 +148,21 @@ def test_a_family_without_sense_is_refused(pairs, says):
         contrasts(rows * 2, [("a", "b")])
 
 
-def test_what_a_rate_costs_by_a_second_method():
-    _, rates = by_hand()
-    found = rate_costs([row for row in read_results(MINI) if row["seed"] == 100])
-    assert {row["arm"] for row in found} == {arm for arm, _ in rates}
-    for row in found:
-        losses = {lr: loss for (arm, lr), loss in rates.items() if arm == row["arm"]}
-        best = min(losses.values())
-        assert row["loss"] == best and losses[row["best"]] == best
-        assert row["cost"] == {lr: losses[lr] - best for lr in sorted(losses)}
-        assert row["inner"] and row["seeds"] == 1
-
-
-def test_rates_by_hand_and_what_is_refused():
-    rows = [
-        result("a", 0, 3.0, 1e-3),
-        result("a", 1, 4.0, 1e-3),
-        result("a", 0, 5.0, 3e-3),
-        result("a", 1, None, 3e-3),
-    ]
-    (row,) = rate_costs(rows)
-    assert row["cost"] == {1e-3: 0.0, 3e-3: math.inf}
-    assert (row["loss"], row["seeds"], row["inner"]) == (3.5, 2, False)
-    for wrong, says in (
-        (rows[:2], "one learning rate"),
-        ([*rows, result("b", 0, 1.0, 1e-3), result("b", 0, 1.0, 9e-3)], "b has other rates"),
-        (rows[:3], "other rates or seeds"),
-        ([result("a", 0, None, 1e-3), result("a", 0, None, 3e-3)], "diverged at every"),
-    ):
-        with pytest.raises(rr.RRError, match=says):
-            rate_costs(wrong)
+def test_each_arm_of_e1_was_run_at_the_vertex_of_its_own_parabola():
+    """Cramer's rule on the normal equations, against the rates in the records of seeds 10 to 14."""
+    _, rates = by_hand(E1)
+    reported = {}
+    for row in results(E1):
+        if row["seed"] < 100:
+            reported.setdefault(row["rule"], set()).add(row["lr"])
+    assert set(reported) == set(E1_ARMS)
+    for arm in E1_ARMS:
+        mine = sorted((lr, loss) for (name, lr), loss in rates.items() if name == arm)
+        lowest = min(range(len(mine)), key=lambda i: mine[i][1])
+        start = min(max(lowest - 2, 0), len(mine) - 5)
+        x = np.log([lr for lr, _ in mine[start : start + 5]])
+        y = np.array([loss for _, loss in mine[start : start + 5]])
+        design = np.stack([np.ones(5), x, x * x], axis=1)
+        normal, right = design.T @ design, design.T @ y
+        b, c = (np.linalg.det(np.where(np.arange(3) == k, right[:, None], normal)) for k in (1, 2))
+        assert reported[arm] == {float(f"{math.exp(-b / (2 * c)):.3g}")}

@@ -353,22 +353,15 @@ def test_gap_bands_draw_every_mean_and_interval(ax):
     assert "constant ½" in ax.get_ylabel() and "review" in words(ax)
 
 
-def test_rate_costs_put_the_dearest_arm_on_top(ax):
-    rows = [
-        {"arm": "review", "best": 2e-3, "cost": {1e-3: 0.1, 2e-3: 0.0, 6e-3: 0.2}},
-        {"arm": "standard", "best": 2e-3, "cost": {1e-3: 0.3, 2e-3: 0.0, 6e-3: 0.9}},
-    ]
-    figures.rate_costs(ax, rows)
-    names = [label.get_text() for label in ax.get_yticklabels()]
-    drawn = {(line.get_label(), *line.get_xydata()[0]) for line in ax.get_lines()}
-    assert names == ["standard", "review"]
-    assert drawn == {
-        ("standard", 0.3, 0),
-        ("standard", 0.9, 0),
-        ("review", 0.1, 1),
-        ("review", 0.2, 1),
-    }
-    with pytest.raises(RRError, match="best at an end"):
-        figures.rate_costs(ax, [{**rows[0], "best": 6e-3}])
+def test_rate_basins_mark_the_chosen_rate_on_the_line(ax):
+    tried = {"review": {1e-3: 4.1, 4e-3: 3.9}, "standard": {1e-3: 4.2, 2e-3: 4.0}}
+    figures.rate_basins(ax, tried, {"review": 2e-3, "standard": 2e-3})
+    named = {line.get_label(): line.get_xydata().tolist() for line in ax.get_lines()}
+    assert named["review"] == [[1e-3, 4.1], [4e-3, 3.9]]
+    strokes = [line.get_xydata()[0] for line in ax.get_lines() if line.get_marker() == "|"]
+    assert [list(at) for at in strokes] == [[2e-3, pytest.approx(4.0)], [2e-3, 4.0]]
+    assert {"review", "standard"} <= set(words(ax))
+    with pytest.raises(RRError, match="no rates"):
+        figures.rate_basins(ax, {}, {})
     with pytest.raises(RRError, match="not finite"):
-        figures.rate_costs(ax, [{**rows[0], "cost": {1e-3: 0.1, 2e-3: 0.0, 6e-3: math.inf}}])
+        figures.rate_basins(ax, {"review": {1e-3: math.inf, 2e-3: 1.0}}, {"review": 1e-3})

@@ -60,5 +60,5 @@ from .style import (
     style,
     style_of,
 )
-from .training import gap_bands, rate_costs
+from .training import gap_bands, rate_basins
 from .values import by_block, cache_bars, lambda_sweep, value_style

@@ -1,13 +1,14 @@
-"""Figures of how training went: the gap of two arms along the run, what another rate costs."""
+"""Figures of how training went: the gap of two arms along the run, the loss by learning rate."""
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullFormatter
 
 from rr.config import RRError
 
-from .style import CARD, SOFT, finite, label_ends, style_of
+from .style import SOFT, finite, label_ends, style_of
 
 
 def gap_bands(ax: Axes, gaps: Mapping[str, Sequence[Mapping]], baseline: str) -> Axes:
@@ -36,37 +37,33 @@ def gap_bands(ax: Axes, gaps: Mapping[str, Sequence[Mapping]], baseline: str) ->
     return ax
 
 
-def rate_costs(ax: Axes, rows: Sequence[Mapping]) -> Axes:
-    """What the highest and the lowest rate of a grid cost each arm, the dearest arm on top.
+def rate_basins(
+    ax: Axes, tried: Mapping[str, Mapping[float, float]], best: Mapping[str, float]
+) -> Axes:
+    """Held-out loss by learning rate, a line an arm, a vertical stroke at the arm's best rate.
 
-    rows: from `rr.stats.rate_costs`. Filled marks: the highest rate; hollow ones: the lowest. The
-    axis is logarithmic, in nats per token above the arm's own best.
+    tried: arm -> {rate: mean loss, nats per token}. best: arm -> the rate that was chosen for it,
+    on that line by linear interpolation in the log of the rate.
     """
-    rows = sorted(rows, key=lambda row: -list(row["cost"].values())[-1])
-    for place, row in enumerate(rows):
-        (low, below), *_, (high, above) = row["cost"].items()
-        if row["best"] in (low, high):
-            raise RRError(f"{row['arm']} is best at an end of its rates: an inner one is expected")
-        shown = style_of(row["arm"])
-        for cost, fill in ((below, CARD), (finite([above], row["arm"])[0], shown["color"])):
-            ax.plot(
-                cost,
-                place,
-                marker=shown["marker"],
-                ls="none",
-                ms=8,
-                mew=1.5,
-                color=shown["color"],
-                mfc=fill,
-                label=row["arm"],
-            )
+    if not tried:
+        raise RRError("no rates to draw: at least one arm is expected")
+    ends = []
+    for arm, losses in tried.items():
+        rates = sorted(losses)
+        values = finite([losses[rate] for rate in rates], arm)
+        shown = style_of(arm)
+        ax.plot(rates, values, label=arm, **shown)
+        at = np.interp(np.log(best[arm]), np.log(rates), values)
+        ax.plot(best[arm], at, "|", ms=16, mew=2, color=shown["color"])
+        ends.append((rates[-1], values[-1], arm, shown["color"]))
     ax.set_xscale("log")
-    marks = [0.05, 0.1, 0.2, 0.5, 1]
+    low, high = min(min(losses) for losses in tried.values()), max(x for x, *_ in ends)
+    ax.set_xlim(low / 1.1, high * (high / low) ** 0.45)  # room for the names
+    marks = sorted({rate for losses in tried.values() for rate in losses})
     ax.xaxis.set_major_locator(FixedLocator(marks))
-    ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    ax.xaxis.set_major_formatter(lambda x, _: f"{1000 * x:.3g}")
     ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.set_yticks(range(len(rows)), [row["arm"] for row in rows])
-    ax.set_ylim(len(rows) - 0.4, -0.6)
-    ax.tick_params(axis="y", length=0)
-    ax.set_xlabel("nats per token above its best")
+    ax.set_xlabel("learning rate (10⁻³)")
+    ax.set_ylabel("held-out loss (nats per token)")
+    label_ends(ax, ends)
     return ax
