@@ -68,7 +68,39 @@ def test_mfu_is_counted_flops_over_the_peak(monkeypatch):
     assert benchmark.result_row(case, measured | {"device": "cpu"}, [1000.0])["mfu"] is None
 
 
-def test_the_whole_bench_once(capsys, tmp_path):
+OWN = """
+import rr
+class Hungry(rr.Rule):
+    equation, source = 'h', 'here'
+    def write(self, state, u):
+        raise MemoryError('no more')
+class Wrong(Hungry):
+    def write(self, state, u):
+        raise ValueError('that is wrong')
+"""
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """The cases, each in a process of its own, of which two fail; and their rows."""
+    own = tmp_path_factory.mktemp("own") / "own.py"
+    own.write_text(OWN)
+    arms = [
+        ("review", "reference"),
+        (f"{own}:Hungry", "fast"),
+        ("review", "fast"),
+        (f"{own}:Wrong", "fast"),
+    ]
+    cases = [Case(TINY, rule, path, 4, 2) for rule, path in arms]
+    return cases, benchmark.measure(cases, 1, 2, "cpu", 1)
+
+
+def test_the_whole_bench_once(capsys, tmp_path, measured, monkeypatch):
+    def measure(*given, log):
+        assert given == (measured[0][::2], 1, 2, "cpu", 1)
+        return measured[1][::2]
+
+    monkeypatch.setattr(benchmark, "measure", measure)
     words = [
         "bench",
         "--rung",
@@ -128,30 +160,17 @@ def test_memory_is_the_cases_own():
     assert together["peak_bytes"] - singly["peak_bytes"] > logits
 
 
-def test_a_case_that_fails_says_why_and_the_others_go_on(monkeypatch, tmp_path):
-    own = tmp_path / "own.py"
-    own.write_text(
-        "import rr\n"
-        "class Hungry(rr.Rule):\n"
-        "    equation, source = 'h', 'here'\n"
-        "    def write(self, state, u):\n"
-        "        raise MemoryError('no more')\n"
-        "class Wrong(Hungry):\n"
-        "    def write(self, state, u):\n"
-        "        raise ValueError('that is wrong')\n"
-    )
-    cases = [
-        Case(TINY, rule, "fast", 2, 2) for rule in (f"{own}:Hungry", "standard", f"{own}:Wrong")
-    ]
-    hungry, fine, wrong = benchmark.measure(cases, 1, 1, "cpu", 1)
+def test_a_case_that_fails_says_why_and_the_others_go_on(monkeypatch, measured):
+    _, (before, hungry, fine, wrong) = measured
     assert hungry["failed"] == "out of memory"
     assert wrong["failed"] == "ValueError: that is wrong"
-    assert fine["failed"] is None and len(fine["step_ms"]) == 1
+    for one in (before, fine):
+        assert one["failed"] is None and len(one["step_ms"]) == 2
     found = {"rows": [hungry, fine], "over_the_reference": []}
     assert "out of memory" in benchmark.table(found)[1]
     monkeypatch.setattr(benchmark, "measure", lambda *given, **options: [hungry])
     with pytest.raises(RunFailed, match="out of memory"):
-        benchmark.bench([TINY], [f"{own}:Hungry"], ["fast"], batch=2, device="cpu")
+        benchmark.bench([TINY], [hungry["rule"]], ["fast"], batch=2, device="cpu")
 
 
 @pytest.mark.parametrize(("words", "why"), [

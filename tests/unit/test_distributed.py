@@ -197,12 +197,16 @@ def test_killed_processes_go_on_bit_for_bit(tiny_corpus, tmp_path, pairs, how):
     ("before", "after"),
     [((2, "fsdp"), 1), pytest.param((1, "ddp"), 2, marks=pytest.mark.slow)],
 )
-def test_a_run_goes_on_in_another_world(tiny_corpus, tmp_path, single, before, after):
+def test_a_run_goes_on_in_another_world(tiny_corpus, tmp_path, single, kept_threads, before, after):
     """Checkpoints load at any world size; the batches stay, and the record says what changed."""
     size, how = before
     process = start(tiny_corpus, tmp_path, size, parallel=how, steps=12)
     kill_after(process, tmp_path, checkpoints=2)
-    folder = run(tiny_corpus, tmp_path, after, parallel="fsdp")
+    if after == 1:  # this process
+        planned = run_folder.plan(**GIVEN, corpus=tiny_corpus)
+        folder = trainer.train(planned, tmp_path, parallel="fsdp", log=lambda line: None)
+    else:
+        folder = run(tiny_corpus, tmp_path, after, parallel="fsdp")
     close(folder, single)
     assert json.loads((folder / "run.json").read_text())["provenance"]["bit_exact"] is False
 

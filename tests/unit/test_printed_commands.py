@@ -25,7 +25,9 @@ import pytest
 import torch
 
 from rr import cli
+from rr.perf import benchmark, benchmark_case
 from rr.residual import REGISTRY
+from rr.sweep import local
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = "n_layer=1,d_model=16,n_head=2,seq_len=32"
@@ -79,7 +81,7 @@ MORE = {
     "plan": {**TINY, "--rung": f"nano:{SHAPE}"},
     "bench": {
         "--rung": f"nano:{SHAPE}",
-        "--paths": "fast",  # a process of its own for each
+        "--paths": "fast",
         "--batch": "2",
         "--steps": "1",
         "--repeats": "1",
@@ -181,6 +183,40 @@ ALL = printed()
 # -- made small ------------------------------------------------------------------------------------
 
 
+class Cell:
+    """What `rr.sweep.process.Process` is, in this process: its cell has ended when it is made.
+
+    Of real processes test_sweep_local.py and test_shared.py tell.
+    """
+
+    def __init__(self, argv, log, env) -> None:
+        assert argv[:2] == ["-m", "rr.cli"]
+        self.code = called(argv[2:])[0]
+
+    def poll(self) -> int:
+        return self.code
+
+
+class Child(benchmark._Child):
+    """A benchmark's case in this process; test_bench.py has those in processes of their own."""
+
+    def __init__(self, case) -> None:
+        self.case, self.measured, self.failed, self.times = case, {}, None, []
+
+    def tell(self, command, *arguments) -> None:
+        if command == "build":
+            _, *where = arguments
+            self.bench = benchmark_case.Bench(self.case, *where)
+            command, arguments = "describe", ()
+        self.answer = getattr(self.bench, command)(*arguments)
+
+    def hear(self) -> dict:
+        return self.answer
+
+    def end(self) -> None:
+        pass
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, tiny_corpus):
     """A folder with small runs and rules; what the table's names stand for there."""
@@ -189,7 +225,9 @@ def world(tmp_path_factory, tiny_corpus):
     (home / "notebooks").symlink_to(ROOT / "notebooks")
     for name in ("damped", "limiter"):
         new_rule.new_rule(name, home / "my_rules")
-    with contextlib.chdir(home):
+    with contextlib.chdir(home), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(local, "Process", Cell)
+        patched.setattr(benchmark, "_Child", Child)
         names = {CORPUS: tiny_corpus}
         own = SMALL["my_rule.py:Class"]
         for rule in (own, "standard", "constant", "review"):
