@@ -24,6 +24,7 @@ BESIDE = ("lint", "faults: random kills", "notebooks: rules")  # the others take
 # processes, and what each of them gets at a time
 TWO = ["-n", "2", "--dist"]
 THREE = ["-n", "3", "--dist"]  # a process waits for its browser, or the site
+IN_TURN = "--no-loadscope-reorder"  # in the order of collection, not what has most tests first
 NBVAL = [
     "--nbval",
     "--nbval-current-env",
@@ -34,7 +35,7 @@ NBVAL = [
     "tests.notebooks.glued",
     "-p",
     "no:cacheprovider",
-    "--no-loadscope-reorder",
+    IN_TURN,
 ]
 
 
@@ -67,7 +68,11 @@ def steps() -> list[tuple[str, list[str], dict[str, str]]]:
             [*PYTEST, "tests/unit", "-m", "not slow", "--durations=12", *TWO, "loadfile"],
             one,
         ),
-        ("book: the page", [*PYTEST, "tests/book", "-m", "not slow", *THREE, "loadgroup"], {}),
+        (
+            "book: the page",
+            [*PYTEST, "tests/book", "-m", "not slow", IN_TURN, *THREE, "loadgroup"],
+            {},
+        ),
         ("faults: random kills", [*PYTEST, "tests/faults", "-m", "not slow"], one),
         ("notebooks: rules", [*PYTEST, "tests/notebooks", "-m", "not slow"], {}),
     ]
