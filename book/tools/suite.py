@@ -65,7 +65,7 @@ def steps() -> list[tuple[str, list[str], dict[str, str]]]:
         ("notebooks: outputs", [*PYTEST, *NBVAL, *TWO, "loadscope", *longest_first()], one),
         (
             "unit",
-            [*PYTEST, "tests/unit", "-m", "not slow", "--durations=12", *TWO, "loadfile"],
+            [*PYTEST, "tests/unit", "-m", "not slow", "--durations=12", IN_TURN, *TWO, "loadfile"],
             one,
         ),
         (

@@ -17,6 +17,11 @@ class Basin:
 
     `low`, `high` bound the rates whose fitted loss is within the tolerance of `loss`. `edge` is
     True where the best rate tried is the smallest or the largest of them.
+
+    Example:
+        >>> from rr.stats import Basin
+        >>> Basin(lr=2e-3, loss=4.0, low=1e-3, high=4e-3, edge=False).width
+        4.0
     """
 
     lr: float

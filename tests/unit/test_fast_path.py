@@ -6,7 +6,6 @@ import pytest
 import torch
 from kinds import one_of_a_kind
 from torch._dynamo.testing import CompileCounterWithBackend
-from torch._inductor import config as inductor
 
 from rr.config import ModelConfig, Recipe, RRError
 from rr.model import Model, initialise
@@ -143,9 +142,7 @@ def test_a_compiled_path_is_one_graph(rule):
     assert counter.frame_count == 1
 
 
-def test_inductor_follows_the_fast_path(monkeypatch):
-    # that g++ knows this CPU's instructions is believed: trying takes it ten compilations
-    monkeypatch.setattr(inductor.cpp, "vec_isa_ok", True)
+def test_inductor_follows_the_fast_path():
     torch._dynamo.reset()
     step, plain = (step_of("review", f"{name}:precision=tf32") for name in ("compiled", "fast"))
     for x, y in batches()[:3]:
