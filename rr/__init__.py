@@ -10,9 +10,10 @@ Where to start, and in which order to read on. Each imports only those above it:
     residual/   base.py: what a rule is; additive.py and gates.py: most of them; values.py;
                 stack.py: `Residuals`, one rule at every sublayer
     model/      transformer.py: the decoder; init.py: its weights; ladder.py: the published sizes;
-                attach.py: rules in another library's decoder
-    training/   trainer.py: the loop; step.py: one optimiser step; run_folder.py: a run's files;
-                verify.py: a record run again
+                shapes.py: models counted without torch; attach.py: rules in another library's
+                decoder
+    training/   planning.py: the run that options describe; trainer.py: the loop; step.py: one
+                optimiser step; run_folder.py: a run's files; verify.py: a record run again
     analysis/   what a trained model does: probes, gates, attention, numerics
     perf/       what a step costs: memory, roofline, benchmark, budget
     sweep/      many runs, and the reports of one and of a folder
@@ -32,7 +33,7 @@ One training step, in eight lines:
 From `rr train` to result.json:
 
     cli.train.run                   the verb: calls the next two with its arguments
-    training.run_folder.plan        the run, by model.ladder.specify, and its id; nothing is trained
+    training.planning.plan          the run, by model.ladder.specify, and its id; nothing is trained
     training.trainer.train          backend, lock, settings that fit the memory (memory_fit), tokens
     run_folder.start_run            writes run.json; resume_run checks the one that is there
     trainer._Training               builds the model, restores the newest checkpoint
@@ -62,7 +63,7 @@ _WHERE = {
     "from_pretrained": "training.hub",
     "load": "training.run_folder",
     "open_corpus": "data",
-    "plan": "training.run_folder",
+    "plan": "training.planning",
     "push_to_hub": "training.hub",
     "register": "residual",
     "save_pretrained": "training.hub",

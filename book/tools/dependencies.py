@@ -9,6 +9,7 @@ scripts and style sheets beside such a module, all files of `data/`, and the tes
 import ast
 import hashlib
 import sys
+from importlib.util import resolve_name
 from pathlib import Path
 
 import nbformat
@@ -30,8 +31,8 @@ def modules(root: Path) -> dict[str, Path]:
     return found
 
 
-def _lazy(init: Path) -> tuple[dict[str, str], set[str]]:
-    """The lazy names of rr/__init__.py with their modules, and the names it assigns itself."""
+def _lazy(package: str, init: Path) -> tuple[dict[str, str], set[str]]:
+    """The lazy names of a package, dotted, with their modules, and the names it assigns itself."""
     lazy: dict[str, str] = {}
     constants: set[str] = set()
     for node in ast.parse(init.read_text(encoding="utf-8")).body:
@@ -40,7 +41,8 @@ def _lazy(init: Path) -> tuple[dict[str, str], set[str]]:
             constants |= names
             if "_WHERE" in names:
                 lazy = ast.literal_eval(node.value)
-    return {name: f"rr.{module}" for name, module in lazy.items()}, constants
+    found = {f"{package}.{name}": resolve_name(f".{at}", package) for name, at in lazy.items()}
+    return found, constants
 
 
 def _labs(explore: Path) -> dict[str, str]:
@@ -56,7 +58,10 @@ class Followed:
 
     def __init__(self, root: Path) -> None:
         self.modules = modules(root)
-        self.lazy, self.constants = _lazy(self.modules["rr"])
+        self.lazy, self.constants = _lazy("rr", self.modules["rr"])
+        for package, init in self.modules.items():
+            if package.startswith("rr.") and init.name == "__init__.py":
+                self.lazy |= _lazy(package, init)[0]
         self.labs = _labs(self.modules["rrbook.explore"])
 
     def imported(self, tree: ast.AST, package: str = "") -> set[str]:
@@ -92,8 +97,8 @@ class Followed:
 
     def _name(self, base: str, name: str) -> set[str]:
         """The modules behind `from base import name`."""
-        if base == "rr" and name in self.lazy:
-            return {self.lazy[name]}
+        if f"{base}.{name}" in self.lazy:
+            return {self.lazy[f"{base}.{name}"]}
         if base == "rrbook.explore" and name in self.labs:
             return {base, self.labs[name]}
         if f"{base}.{name}" in self.modules:

@@ -8,10 +8,9 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> None:
-    from ..data.cache import cached_value, code_version
+    from ..model.ladder import describe
 
-    # counted on small models, which takes torch; the same until the code is another
-    rows = cached_value("rules", "registered", code_version(), _described)
+    rows = describe()
     if args.json:
         return print_json(rows)
     table = [("name", "kind", "params per block", "at the start", "source")]
@@ -20,9 +19,3 @@ def run(args) -> None:
         cost = row["cost"]["params_per_block"]
         table.append((row["name"], row["kind"], cost, start, row["source"]))
     print_columns(table)
-
-
-def _described() -> list[dict]:
-    from ..model.ladder import describe
-
-    return describe()

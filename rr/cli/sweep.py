@@ -142,8 +142,8 @@ def _hours(args):
 def _listed_once(args) -> dict[str, list]:
     """What a dry run prints, from the cache where this command was listed before.
 
-    Planning counts parameters on models, which takes torch: without it a dry run is three times as
-    quick.
+    A rule in a reader's file takes torch, and so does the check of a path: without it a dry run is
+    several times as quick.
     """
     from ..data.cache import cached_value
 

@@ -1,19 +1,18 @@
 """The ladder of model sizes: five published ones and two small ones, their arms and costs.
 
-Parameter counts are exact: counted on modules on the meta device, not computed from formulas.
+Parameter counts are exact: counted on modules without numbers, not computed from formulas.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-
-import torch
-from torch import nn
-from torch.overrides import TorchFunctionMode
+from typing import TYPE_CHECKING, Any
 
 from ..config import ModelConfig, Recipe, RRError, Run, nearest, parse_spec, positive
-from ..residual import REGISTRY, Residuals, allow_rule, canonical, content, resolve
-from .transformer import Layer, Model
+from . import shapes
+
+if TYPE_CHECKING:
+    from .transformer import Layer, Model
 
 PAPER_ARMS = ("review", "highway", "standard")
 VOCABULARY = 50_257  # tokens of GPT-2's vocabulary, with which a rung has its published size
@@ -73,6 +72,7 @@ def parse_rung(spec: str) -> tuple[Rung, dict[str, int]]:
     return replace(RUNGS[name], **kept), shape
 
 
+@shapes.without_torch
 def arm(
     spec: str,
     rule: str = "review",
@@ -105,7 +105,7 @@ def arm(
         pad_vocab=protocol == "clean",
         n_kv_head=shape.get("n_kv_head"),
     )
-    resolve(rule)  # raises on unknown names, before anything is counted
+    shapes.code(rule).residual.resolve(rule)  # raises on unknown names, before anything is counted
     if shape:
         return body
     target = count(replace(body, rule="review"))
@@ -129,28 +129,21 @@ def widened(body: ModelConfig, d: int) -> ModelConfig:
     return replace(body, d_model=d, d_ff=4 * d)
 
 
-class _Uninitialised(TorchFunctionMode):
-    """Skips torch's initialisation, half of the time of building modules on the meta device."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if getattr(func, "__module__", None) == "torch.nn.init":
-            return kwargs["tensor"] if kwargs and "tensor" in kwargs else args[0]
-        return func(*args, **(kwargs or {}))
-
-
-def _meta(config: ModelConfig) -> Model:
+def _meta(config: ModelConfig) -> "Model":
     return _built(config, *_kinds(config))
 
 
 def _kinds(config: ModelConfig) -> tuple[type, type]:
+    resolve = shapes.code(config.rule, config.values).residual.resolve
     return resolve(config.rule)[0], resolve(config.values, "values")[0]
 
 
 @lru_cache(maxsize=256)
-def _built(config: ModelConfig, rule: type, values: type) -> Model:
+def _built(config: ModelConfig, rule: type, values: type) -> "Model":
     # Cached by the classes, too: a name that is registered again is another rule.
-    with torch.device("meta"), _Uninitialised():
-        return Model(config)
+    code = shapes.code(config.rule, config.values)
+    with code.building():
+        return code.transformer.Model(config)
 
 
 @lru_cache(maxsize=1024)
@@ -158,6 +151,7 @@ def _numbers(config: ModelConfig, rule: type, values: type) -> int:
     return sum(p.numel() for p in _built(config, rule, values).parameters())
 
 
+@shapes.without_torch
 def count(config: ModelConfig) -> int:
     """The number of trainable scalars, without padding rows of the embedding.
 
@@ -190,11 +184,13 @@ def other_size(run: Run) -> str | None:
     )
 
 
+@shapes.without_torch
 def rule_params(config: ModelConfig) -> int:
     """Trainable scalars of the rules' writes (the gates), without norm gains."""
     return sum(rule.write_params(rule.site) for rule in _meta(config).rules)
 
 
+@shapes.without_torch
 def flops_per_token(config: ModelConfig) -> int:
     """FLOPs of one training step per token: matrix products, forward and backward.
 
@@ -203,7 +199,9 @@ def flops_per_token(config: ModelConfig) -> int:
     average, with 4·d FLOPs each per layer (scores and mix).
     """
     model = _meta(config)
-    stack = sum(2 * m.weight.numel() for m in model.layers.modules() if isinstance(m, nn.Linear))
+    linear = shapes.code(config.rule, config.values).linear
+    products: list[Any] = [m for m in model.layers.modules() if isinstance(m, linear)]
+    stack = sum(2 * m.weight.numel() for m in products)
     stack += sum(rule.matmul_flops(rule.site) for layer in model.layers for rule in layer.rules)
     stack += sum(layer.attn.rule.matmul_flops(layer.attn_rule.site) for layer in model.layers)
     stack += config.n_layer * 2 * config.d_model * (config.seq_len + 1)
@@ -269,6 +267,7 @@ def recipe(
     )
 
 
+@shapes.without_torch
 def specify(
     rung: str = "nano",
     rule: str = "review",
@@ -288,8 +287,9 @@ def specify(
 
     rule, values: named by the caller, so that their file may be imported.
     """
-    allow_rule(rule, values)
-    rule, values = canonical(rule), canonical(values, "values")
+    residual = shapes.code(rule, values).residual
+    residual.allow_rule(rule, values)
+    rule, values = residual.canonical(rule), residual.canonical(values, "values")
     name, _ = parse_spec(rung)
     _, shape = parse_rung(rung)
     options = ",".join(f"{key}={shape[key]}" for key in SHAPE if key in shape)
@@ -305,8 +305,8 @@ def specify(
         tokenizer=tokenizer,
         model=arm(rung, rule, vocab_size, protocol, values, loops, flavour),
         recipe=recipe(rung, protocol, **overrides),
-        rule_content=content(rule),
-        values_content=content(values, "values"),
+        rule_content=residual.content(rule),
+        values_content=residual.content(values, "values"),
         source=source or {},
     )
 
@@ -340,7 +340,7 @@ def table(protocol: str = "clean", rules: tuple[str, ...] | None = None) -> list
 def describe() -> list[dict]:
     """Every registered rule in plain types, from its class's declarations."""
     rows = []
-    for kind, names in REGISTRY.items():
+    for kind, names in shapes.code().residual.REGISTRY.items():
         for name, cls in names.items():
             params, flops = zip(*(_cost(name, kind, d) for d in WIDTHS), strict=True)
             rows.append(
@@ -390,10 +390,11 @@ def polynomial(costs: Sequence[int]) -> str:
     return " + ".join(terms).replace("+ -", "- ") or "0"
 
 
-def _middle(config: ModelConfig) -> Layer:
+def _middle(config: ModelConfig) -> "Layer":
     """The second block of a model, built alone."""
-    with torch.device("meta"), _Uninitialised():
-        return Layer(config, Residuals.of(config).pairs[1])
+    code = shapes.code(config.rule, config.values)
+    with code.building():
+        return code.transformer.Layer(config, code.residual.Residuals.of(config).pairs[1])
 
 
 def _start(name: str) -> float | None:

@@ -1,11 +1,10 @@
 """The command that runs a cell: papermill on a notebook, or `rr train` directly."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..config import RRError, RunFailed, nearest, positive
 from ..training.command_line import typed
-from ..training.run_folder import finished
 from . import notebook
 from .grid import Cell
 
@@ -84,6 +83,8 @@ class Runner:
         A finished run whose report was not executed completely is not done; a diverged one is never
         tried again. Raises RunFailed where its result is corrupt.
         """
+        from ..training.run_folder import finished  # which takes torch, and a dry run does without
+
         result = finished(self.out / cell.id)
         if result is None:
             return None
@@ -101,3 +102,16 @@ class Runner:
         here = Path.cwd()
         inside = self.notebook.is_relative_to(here)
         return self.notebook.relative_to(here) if inside else self.notebook
+
+
+def commands(plan: Sequence[Cell], runner: Runner) -> list[list[str]]:
+    """The command of each cell, for another scheduler; nothing is created.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from rr.sweep import Runner, cells, commands
+        >>> plan = cells({"rung": ["nano"], "rule": ["review", "standard"]}, say=print)
+        >>> len(commands(plan, Runner("direct", Path("runs"), {})))
+        2
+    """
+    return [runner.command(cell) for cell in plan]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ..config import RRError, Run, nearest
 from ..model.ladder import PAPER_ARMS, RUNGS, flops_per_token, group, other_size
-from ..training.run_folder import plan as plan_run
-from ..training.run_folder import text_of
+from ..training.planning import plan as plan_run
+from ..training.planning import text_of
 
 # Options of `rr.plan`, in the order of the combinations: the last varies fastest.
 AXES = ("protocol", "corpus", "tokenizer", "rung", "seed", "flavour", "loops", "values", "rule",

@@ -9,9 +9,9 @@ import time
 
 import torch
 
-from ..config import RRError, nearest
+from ..config import RRError
+from .machine import check_device, check_threads
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -21,8 +21,7 @@ def pick_device(name: str | None = None) -> torch.device:
     mps, a Mac's GPU, is used only when named: no run on it has been measured or tested yet.
     """
     name = name or "auto"
-    if name not in DEVICES:
-        raise RRError(f"unknown device {name!r}: {nearest(name, DEVICES)}")
+    check_device(name)
     here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
         name = "cuda" if here["cuda"] else "cpu"
@@ -55,8 +54,7 @@ def set_threads(n: int | None) -> int:
         n = int(first)
     elif n is None:
         n = cores()
-    if not 1 <= n <= 1024:  # OpenMP aborts the process where it cannot start as many
-        raise RRError(f"threads must be an integer from 1 to 1024, got {n}")
+    check_threads(n)
     torch.set_num_threads(n)
     return n
 

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from ..config import RRError, nearest
+from ..config import RRError
+from .machine import check_strategy
 
-STRATEGIES = ("ddp", "fsdp")
 T = TypeVar("T")
 Rows = TypeVar("Rows", Tensor, np.ndarray)  # a batch
 
@@ -36,9 +36,7 @@ class World:
     def here(cls, strategy: str | None = None) -> "World":
         """The processes that torchrun started, or this one alone; the default strategy is ddp."""
         strategy = strategy or "ddp"
-        if strategy not in STRATEGIES:
-            known = nearest(strategy, STRATEGIES)
-            raise RRError(f"unknown parallel strategy {strategy!r}: {known}")
+        check_strategy(strategy)
         size = int(os.environ.get("WORLD_SIZE", 1))
         return cls(int(os.environ.get("RANK", 0)), size, strategy if size > 1 else None)
 

@@ -1,4 +1,4 @@
-"""The folder of a run: planning its id, starting, resuming and loading it.
+"""The folder of a run: starting, resuming and loading it.
 
 runs/<id>/run.json        the specification, and what produced the numbers
           metrics.jsonl   the curve, a line every few steps
@@ -16,9 +16,9 @@ import torch
 
 from .. import io
 from ..config import PRECISIONS, RRError, Run, RunFailed, file_bytes, positive
-from ..data.corpus import Tokens, default_tokenizer, identity, open_corpus
-from ..data.tokenizer import FILES, LARGEST_FILE, Vocabulary, planned_size
-from ..model.ladder import count, other_size, parse_rung, published_params, specify
+from ..data.corpus import Tokens, open_corpus
+from ..data.tokenizer import FILES, LARGEST_FILE, Vocabulary
+from ..model.ladder import count, other_size, published_params
 from ..model.transformer import Model, at_loops
 from ..model.weights import with_weights
 from ..residual import as_allowed, content
@@ -26,61 +26,8 @@ from . import checkpoint, memory_fit, provenance
 from .backend import parse_backend
 from .device import device_name, pick_device, prepare, resolve_precision
 from .distributed import World
+from .planning import plan as plan  # a run's folder begins with its plan
 from .progress import Progress
-
-
-def plan(
-    rung: str = "nano",
-    rule: str = "review",
-    *,
-    corpus: str | None = None,
-    tokenizer: str | None = None,
-    cache: str | Path | None = None,
-    **options,
-) -> Run:
-    """The run that these options describe; nothing is downloaded, tokenised or trained.
-
-    corpus, tokenizer: see `text_of`, which chooses where one is None.
-    Options: values, loops, flavour, seed, protocol, steps, budgets, warmup, lr, batch,
-    eval_batches, precision, depth_lr, optimizer.
-
-    Example:
-        >>> import rr
-        >>> run = rr.plan("nano", "highway", steps=10)
-        >>> run.model.d_model, run.recipe.steps
-        (128, 10)
-    """
-    corpus, tokenizer = text_of(rung, corpus, tokenizer)
-    return specify(
-        rung,
-        rule,
-        **identity(corpus, tokenizer, cache),
-        vocab_size=planned_size(tokenizer),
-        source={"corpus": corpus, "tokenizer": tokenizer},
-        **options,
-    )
-
-
-def text_of(rung: str, corpus: str | None, tokenizer: str | None) -> tuple[str, str]:
-    """The corpus and tokenizer of a run, with defaults where one of them is None.
-
-    `fables` with bpe:1024 for nano, mini and their variants; GPT-2's tokenizer for other text. A
-    published rung on fables' 1,024 tokens would be another model under the same name, so RRError
-    asks for its text, and on fables for the tokenizer.
-    """
-    published = parse_rung(rung)[0].published
-    if published and corpus is None:
-        raise RRError(
-            f"rung {rung} needs a text: give --corpus tinystories (GPT-2's tokenizer, the "
-            "published size), or another --corpus with its --tokenizer"
-        )
-    if published and corpus == "fables" and not tokenizer:
-        raise RRError(
-            f"rung {rung} on fables needs a tokenizer: give --tokenizer gpt2 (the published "
-            "size) or bpe:N (another size)"
-        )
-    corpus = "fables" if corpus is None else corpus
-    return corpus, tokenizer or default_tokenizer(corpus)
 
 
 def tokens_of(run: Run, cache: str | Path | None, say: Callable[[str], None]) -> Tokens:

@@ -1,6 +1,7 @@
 """What the package needs: its core torch, numpy and tokenizers alone. (Layers: import-linter.)"""
 
 import ast
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,10 +49,10 @@ def test_the_top_of_the_package_is_what_a_reader_sees():
     assert entries - {"py.typed"} == named | {"__init__.py", "stats"}
 
 
-def verb(words: list[str], folder: Path) -> tuple[str, bool]:
+def verb(words: list[str], folder: Path, first: str = "") -> tuple[str, bool]:
     """What `rr WORDS` prints in a process of its own, and whether that has loaded torch."""
     code = (
-        "import sys\nfrom rr import cli\n"
+        f"{first}import sys\nfrom rr import cli\n"
         f"try: cli.main({words})\nexcept SystemExit: pass\n"
         "print('torch' in sys.modules, file=sys.stderr)"
     )
@@ -67,6 +68,29 @@ def verb(words: list[str], folder: Path) -> tuple[str, bool]:
     return done.stdout, last == "True"
 
 
+DRY = ["sweep", "--dry-run", "--rung", "nano", "mini", "--seed", "0", "1", "--threads", "1",
+       "--device", "cpu"]  # fmt: skip
+RULES = ["--rule", "standard", "constant:c=0.3", "review", "hyper-connections:streams=2"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [*DRY, *RULES, "--values", "own", "svformer", "--flavour", "gpt2", "llama"],
+        [*DRY, "--loops", "1", "2", "--runner", "direct", "--order", "longest"],
+        ["sweep", "--dry-run", "--protocol", "paper"],
+        ["rules"],
+        ["rules", "--json"],
+    ],
+)
+def test_a_first_dry_run_loads_no_torch(words, tmp_path):
+    """With an empty cache; what is printed is what a process with torch prints."""
+    printed, loaded = verb(words, tmp_path)
+    assert printed and not loaded
+    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+    assert verb(words, tmp_path, first="import torch\n") == (printed, True)
+
+
 @pytest.mark.parametrize(
     "words",
     [["--help"], ["plan", "--help"], ["sweep", "--help"], ["table", "."], ["train", "--rung"]],
@@ -76,7 +100,7 @@ def test_small_verbs_load_no_torch(words, tmp_path):
     assert not verb(words, tmp_path)[1]
 
 
-def test_a_dry_run_loads_torch_once(tmp_path):
+def test_a_dry_run_of_a_rule_in_a_file_loads_torch_once(tmp_path):
     """Listed again it comes from the cache, until a text or a rule is another."""
     (tmp_path / "mine.txt").write_text("one two three")
     rule = "from rr import Rule\nclass Mine(Rule):\n    pass\n"

@@ -1,0 +1,47 @@
+"""What a sweep refuses before it starts anything."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..config import RRError, nearest, positive
+from ..training.loggers import check_loggers, named
+from ..training.machine import check_device, check_strategy, check_threads
+from ..training.save_interval import check_interval
+
+ENGINES = ("local", "ray")
+
+
+def check(machine: Mapping[str, Any], engine: str, ray: Mapping[str, object], here: bool) -> None:
+    """Raise RRError for options that the engine does not take, or that every cell would refuse.
+
+    machine: as `Runner` holds it. ray: options of the engine ray alone. here: the cells run on this
+    machine, whose device has to exist.
+
+    Example:
+        >>> from rr.sweep import check
+        >>> check({"threads": 1, "device": "cpu"}, "local", {}, here=True)  # nothing to object to
+    """
+    if engine not in ENGINES:
+        raise RRError(f"unknown engine {engine!r}: {nearest(engine, ENGINES)}")
+    for name, value in ray.items():
+        if engine == "local" and value is not None:
+            option = name.replace("_", "-")
+            raise RRError(f"--{option} {value} needs --engine ray, got --engine local")
+    check_interval(machine.get("save_every"))
+    device = machine.get("device")
+    if device is not None:
+        check_device(device)
+    if here:
+        from ..training.device import pick_device  # asks torch what is here
+
+        pick_device(device)
+    if "micro_batch" in machine:
+        positive("micro-batch", machine["micro_batch"])
+    check_strategy(machine.get("parallel", "ddp"))
+    if "path" in machine:
+        from ..training.backend import parse_backend  # whose kernels take torch
+
+        parse_backend(machine["path"])
+    check_loggers(named(machine.get("log", "")), here)
+    if "threads" in machine:
+        check_threads(machine["threads"])

@@ -1,0 +1,101 @@
+"""A sweep from its plan to its last cell."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..config import Interrupted, RunFailed
+from .checks import check
+from .command import Runner, commands
+from .grid import Cell
+from .hours import Hours
+from .notebook import check_installed
+from .schedule import SETTLED, Schedule
+from .view import View
+
+
+def sweep(
+    plan: Sequence[Cell],
+    out: str | Path,
+    *,
+    runner: str = "papermill",
+    engine: str = "local",
+    jobs: int | None = None,
+    processes: int = 1,
+    machine: Mapping[str, Any] | None = None,
+    notebook: str | None = None,
+    address: str | None = None,
+    gpu_fraction: float | None = None,
+    cpus_per_cell: int | None = None,
+    hours: Hours | None = None,
+    resume_command: str = "the same command",
+    log: Callable[[str], None] | None = None,
+) -> list[Cell]:
+    """Run every cell of `plan` in `out/<id>` that is not done, in order; returns the plan.
+
+    runner: "papermill" or "direct". engine: "local" or "ray". jobs: cells at a time. processes: per
+    cell, by torchrun, one GPU each where there are any. machine: threads, device, path,
+    micro_batch, save_every, parallel and log, as `rr train` takes them. hours: cells that would not
+    end within them are not started. resume_command: of this sweep, for messages.
+
+    Raises RRError before anything is started; RunFailed, when all cells have ended, naming those
+    that failed or diverged; Interrupted when stopped or out of hours, the checkpoints saved.
+
+    Example:
+        >>> import tempfile
+        >>> from rr.sweep import cells, sweep
+        >>> tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
+        >>> short = {"steps": [2], "batch": [1], "eval_batches": [1]}
+        >>> plan = cells({"rung": [tiny], **short}, say=print)
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     done = sweep(plan, out, runner="direct", jobs=1, log=lambda line: None)
+        >>> len(done)
+        1
+    """
+    out = Path(out)
+    machine = {name: value for name, value in (machine or {}).items() if value is not None}
+    launcher = Runner(runner, out, machine, processes, notebook)
+    if runner == "papermill":
+        check_installed()
+    commands(plan, launcher)  # raises for what the notebook does not take
+    ray = {"address": address, "gpu_fraction": gpu_fraction, "cpus_per_cell": cpus_per_cell}
+    check(machine, engine, ray, here=engine == "local")
+    view = View(out, log)
+    if engine == "local":
+        from .local import Local
+
+        workers = Local(jobs, processes, machine.get("threads"), machine.get("device"))
+    else:
+        from .ray_engine import RayEngine
+
+        workers = RayEngine(address, gpu_fraction, cpus_per_cell, jobs, processes, view.say)
+        # Ray's nodes see the folder by its full path.
+        out = launcher.out = view.out = out.resolve()
+    if workers.threads is not None:
+        launcher.machine.setdefault("threads", workers.threads)
+    try:
+        schedule = Schedule(plan, out, launcher, workers, view, hours)
+        if not schedule.run():
+            raise Interrupted(_stopped(schedule, resume_command))
+    finally:
+        workers.close()
+    unfinished = [state for state in schedule.states if state.status != "finished"]
+    if unfinished:
+        names = "; ".join(
+            f"{state.cell.id} ({state.cell.name}) {state.status}"
+            + (f": {state.why}" if state.why else "")
+            for state in unfinished
+        )
+        raise RunFailed(f"{len(unfinished)} of {len(plan)} cells did not finish: {names}")
+    return list(plan)
+
+
+def _stopped(schedule: Schedule, resume_command: str) -> str:
+    """What is done, what is not, and how to resume."""
+    states = schedule.states
+    done = sum(state.status in ("finished", "diverged") for state in states)
+    words = f"{done} of {len(states)} cells done; checkpoints are saved in {schedule.out}"
+    if schedule.hours is not None:
+        left = "; ".join(state.cell.name for state in states if state.status not in SETTLED)
+        words += f"; not done within the hours: {left}"
+    return f"{words}; resume with: {resume_command}"
