@@ -12,12 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from ..data.batches import gather
+from ..model.compile import grows
+from ..model.ladder import flops_per_token
 from ..model.transformer import Model
 from ..ops.cross_entropy import token_losses
 from .distributed import ALONE, World
 
 CLEAN_LIMIT = 1_000_000  # held-out tokens that protocol `clean` evaluates at most
 BINS = 15  # of the calibration error
+# Forward FLOPs from which an evaluation on a CPU compiles a graph of its own: `nano` saves 6 s over
+# so many, and compiling takes 6 s where it was never done before, half a second elsewhere.
+OWN_GRAPH = 2e12
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,31 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(mode)
 
 
+@dataclass(frozen=True)
+class Graph:
+    """The compiled graph that an evaluation goes through, where the shape of a batch is its own.
+
+    micro: windows at once. own: without what a backward pass would need, and compiled for the
+    evaluation; else that of the training steps, which is compiled already.
+    """
+
+    micro: int
+    own: bool = False
+
+
+def _graph(model: Model, micro: int | None, windows: int) -> Graph | None:
+    """The graph for so many windows; micro: those at once of a compiled training step, if any.
+
+    It follows from the run alone, so that a resumed run scores along the same path.
+    """
+    if micro is None:
+        return None
+    flops = flops_per_token(model.config) / 3 * windows * model.config.seq_len
+    blocks = model.config.depth if grows(model.config) else 1  # in the graph
+    on_cpu = model.token.weight.device.type == "cpu"  # nothing was measured elsewhere
+    return Graph(micro, own=on_cpu and flops >= OWN_GRAPH * blocks)
+
+
 def add_batch(
     model: Model,
     tally: Tally,
@@ -96,15 +126,14 @@ def add_batch(
     y: Tensor,
     keep: Tensor | None = None,
     counts: bool = True,
-    micro: int | None = None,
+    graph: Graph | None = None,
 ) -> None:
     """Score inputs x against targets y, both (B, T); `keep` masks targets out.
 
     counts=False runs the model and adds nothing: a sharded model runs in all processes or in none.
-    micro: windows at once of a compiled training step, whose graph is used where the shape is its.
     """
     device = model.token.weight.device
-    hidden = _hidden(model, x.to(device), micro).flatten(0, 1)
+    hidden = _hidden(model, x.to(device), graph).flatten(0, 1)
     y = y.to(device).flatten()
     if keep is not None:
         keep = keep.to(device).flatten()
@@ -119,18 +148,18 @@ def add_batch(
         tally.add(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
-def _hidden(model: Model, x: Tensor, micro: int | None) -> Tensor:
+def _hidden(model: Model, x: Tensor, graph: Graph | None) -> Tensor:
     """The head's input for ids x (B, T), without gradients.
 
-    The training step's graph computes it faster than layers one by one, and is compiled already. It
-    holds what a backward pass would need, so only as many windows as in training go at once.
+    The training step's graph is compiled already. It holds what a backward pass would need, so only
+    as many windows as in training go at once.
     """
-    if micro is None:
+    if graph is None:
         return model.hidden(x)
     parts = []
-    for part in x.split(micro):
-        if part.shape == (micro, model.config.seq_len):
-            with torch.enable_grad(), torch.compiler.set_stance("default"):
+    for part in x.split(graph.micro):
+        if part.shape == (graph.micro, model.config.seq_len):
+            with torch.set_grad_enabled(not graph.own), torch.compiler.set_stance("default"):
                 parts.append(model.hidden(part).detach())
         else:
             parts.append(model.hidden(part))
@@ -148,7 +177,8 @@ def ordered(
     """Score the held-out stream in order, the same for every seed: protocol `clean`.
 
     Windows of seq_len follow each other without overlap; the last, shorter one counts too. At
-    most the first million tokens; `batches` shortens it further. micro: as `add_batch` has it.
+    most the first million tokens; `batches` shortens it further. micro: windows at once of a
+    compiled training step, through whose graph they go, or through one of their own (`Graph`).
 
     Example:
         >>> import numpy as np, rr
@@ -161,13 +191,13 @@ def ordered(
     starts = np.arange(0, len(tokens) - 1, t)
     if batches is not None:
         starts = starts[: batches * batch]
-    tally = Tally()
+    tally, graph = Tally(), _graph(model, micro, len(starts))
     with evaluating(model):
         whole = starts[starts + t < len(tokens)]
         parts = [(whole[i : i + batch], t) for i in range(0, len(whole), batch)]
         parts += [(np.array([start]), len(tokens) - 1 - start) for start in starts[len(whole) :]]
         for (where, length), counts in world.deal(parts):
-            add_batch(model, tally, *gather(tokens, where, length), counts=counts, micro=micro)
+            add_batch(model, tally, *gather(tokens, where, length), counts=counts, graph=graph)
     return tally.gather(world).score()
 
 
@@ -180,12 +210,16 @@ def drawn(
     world: World = ALONE,
     micro: int | None = None,
 ) -> Score:
-    """Score random windows of the run's own NumPy stream: protocol `paper`; mean of batch means."""
+    """Score random windows of the run's own NumPy stream: protocol `paper`; mean of batch means.
+
+    micro: as `ordered` has it.
+    """
     t, tally = model.config.seq_len, Tally()
+    graph = _graph(model, micro, batches * batch)
     parts = [stream.randint(0, len(tokens) - t - 1, batch) for _ in range(batches)]
     with evaluating(model):
         for starts, counts in world.deal(parts):
-            add_batch(model, tally, *gather(tokens, starts, t), counts=counts, micro=micro)
+            add_batch(model, tally, *gather(tokens, starts, t), counts=counts, graph=graph)
     return tally.gather(world).score(mean_of_batches=True)
 
 

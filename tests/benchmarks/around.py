@@ -3,8 +3,8 @@
     python tests/benchmarks/around.py --out data/measured/08_make_it_fast/around.json
 
 All in seconds of the processor on one thread, so that a machine that does other work may be used.
-Evaluation is compared with training along the path that a long run takes, in turns; every repeat is
-kept. The text that is tokenised is in memory. Each verb is a process of its own, started twice: the
+Evaluation of as many tokens as protocol `clean` scores at most is compared with training along the
+path that a long run takes, in turns; every repeat is kept. The text that is tokenised is in memory. Each verb is a process of its own, started twice: the
 first time with an empty cache.
 """
 
@@ -31,6 +31,7 @@ from rr.perf.benchmark import made_by
 from rr.training import OptimizerStep, ordered, parse_backend
 from rr.training.compile_choice import COMPILED
 from rr.training.device import prepare
+from rr.training.evaluate import CLEAN_LIMIT
 
 VERBS = {
     "import rr": ["-c", "import rr"],
@@ -42,37 +43,38 @@ VERBS = {
 }  # fmt: skip
 
 
-def evaluation(rung: str, batches: int, repeats: int) -> dict:
+def evaluation(rung: str, steps: int, repeats: int) -> dict:
     """Seconds of a training step and of the evaluation of as many windows."""
     run, cpu = rr.plan(rung, "review"), torch.device("cpu")
     prepare(cpu, 1)
     backend, micro = parse_backend(COMPILED), run.recipe.batch
     model = rr.model.initialise(rr.Model(run.model), 0).train()
     step = OptimizerStep(model, run.recipe, backend, cpu, precision="bf16")
-    source_of_ids, shape = torch.Generator().manual_seed(0), (micro, run.model.seq_len + 1)
-    ids = torch.randint(run.model.vocab_size, shape, generator=source_of_ids)
-    held_out = torch.randint(
-        run.model.vocab_size, (batches * micro * run.model.seq_len + 1,), generator=source_of_ids
+    source_of_ids, window = torch.Generator().manual_seed(0), run.model.seq_len
+    ids = torch.randint(run.model.vocab_size, (micro, window + 1), generator=source_of_ids)
+    batches = CLEAN_LIMIT // (micro * window)
+    scored = torch.randint(
+        run.model.vocab_size, (batches * micro * window + 1,), generator=source_of_ids
     )
 
     def train() -> None:
-        for _ in range(batches):
+        for _ in range(steps):
             step(ids[:, :-1], ids[:, 1:])
 
     def evaluate() -> None:
         with backend.evaluation(cpu, "bf16"):
-            ordered(model, held_out.numpy(), micro, micro=micro)
+            ordered(model, scored.numpy(), micro, micro=micro)
 
     seconds: dict[str, list[float]] = {"train": [], "evaluate": []}
     for work in (train, evaluate):  # compiles
         work()
     for _ in range(repeats):
-        for work in (train, evaluate):
+        for work, each in ((train, steps), (evaluate, batches)):
             began = time.process_time()
             work()
-            seconds[work.__name__].append((time.process_time() - began) / batches)
+            seconds[work.__name__].append((time.process_time() - began) / each)
     ratios = [t / e for t, e in zip(seconds["train"], seconds["evaluate"], strict=True)]
-    return {"rung": rung, "path": COMPILED, "tokens": micro * run.model.seq_len,
+    return {"rung": rung, "path": COMPILED, "tokens": micro * window, "scored": batches,
             "seconds": seconds, "evaluation_over_training": ratios}  # fmt: skip
 
 
@@ -125,7 +127,7 @@ def main() -> None:
     kept["tokenising"] = tokenising(args.corpus, args.tokenizer, 2_000_000, args.repeats)
     kept["evaluation"] = []
     for rung in args.rungs:
-        kept["evaluation"].append(evaluation(rung, 5, args.repeats))
+        kept["evaluation"].append(evaluation(rung, 20, args.repeats))
         io.write_json(args.out, kept)
     io.write_json(args.out, kept)
     for name, took in kept["verbs"].items():
