@@ -20,9 +20,10 @@ from .distributed import ALONE, World
 
 CLEAN_LIMIT = 1_000_000  # held-out tokens that protocol `clean` evaluates at most
 BINS = 15  # of the calibration error
-# Forward FLOPs from which an evaluation on a CPU compiles a graph of its own: `nano` saves 6 s over
-# so many, and compiling takes 6 s where it was never done before, half a second elsewhere.
-OWN_GRAPH = 2e12
+# Forward FLOPs from which an evaluation on a CPU compiles a graph of its own: `nano` saves 2 s over
+# so many. Compiling takes half a second, and 7 s where the shape is new to the machine: the third
+# run of a shape has saved more than that.
+OWN_GRAPH = 5e11
 
 
 @dataclass(frozen=True)

@@ -147,12 +147,12 @@ def test_a_compiled_run_trains_in_one_graph_and_measures_without(
 
 
 def test_what_an_evaluation_goes_through():
-    """A graph of its own from 2e12 forward FLOPs on, for each block that is in it; on a CPU."""
+    """A graph of its own from 5e11 forward FLOPs on, for each block that is in it; on a CPU."""
     nano, few = rr.plan("nano").model, Graph(8)
     for rule, n in (("review", 1), ("attnres", nano.n_layer)):
         model = Model(replace(nano, rule=rule))
         flops = flops_per_token(model.config) / 3 * nano.seq_len
-        enough = math.ceil(n * 2e12 / flops)
+        enough = math.ceil(n * 5e11 / flops)
         assert evaluate._graph(model, 8, enough) == Graph(8, own=True)
         assert evaluate._graph(model, 8, enough - 1) == few
         assert evaluate._graph(model, None, enough) is None
