@@ -4,8 +4,8 @@
 
 All in seconds of the processor on one thread, so that a machine that does other work may be used.
 Evaluation of as many tokens as protocol `clean` scores at most is compared with training along the
-path that a long run takes, in turns; every repeat is kept. The text that is tokenised is in memory. Each verb is a process of its own, started twice: the
-first time with an empty cache.
+path that a long run takes, in turns; every repeat is kept. The text that is tokenised is in memory.
+Each verb is a process of its own, started twice: the first time with an empty cache.
 """
 
 import argparse
