@@ -35,7 +35,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
             softmax = _in_rows
         else:
             softmax = fused_softmax()
-        product = turned_product if fused and turns(hidden) else plain_product
         for start in range(0, n, chunk):
             part = slice(start, start + chunk)
             target = targets[part, None]
@@ -44,12 +43,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
             total += loss
             torch.mm(grad, rows, out=grad_hidden[part])
             if grad_weight is None:
-                made = product(grad, hidden[part])
-                grad_weight = made.to(wide, memory_format=torch.contiguous_format)
+                grad_weight = (grad.t() @ hidden[part]).to(wide)
             elif wide == hidden.dtype:
                 grad_weight.addmm_(grad.t(), hidden[part])
             else:
-                grad_weight += product(grad, hidden[part])
+                grad_weight += grad.t() @ hidden[part]
         assert grad_weight is not None  # targets are at least one
         ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype))
         return total / n
@@ -60,26 +58,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if ctx.later is not None:
             grad_loss = grad_loss / ctx.later
         return grad_hidden * grad_loss, grad_weight * grad_loss, None, None, None, None
-
-
-def turns(hidden: Tensor) -> bool:
-    """Whether the weight's gradient is `turned_product`: in bf16 on a CPU with a matrix unit."""
-    if hidden.device.type != "cpu" or hidden.dtype != torch.bfloat16:
-        return False
-    return getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
-
-
-def plain_product(grad: Tensor, hidden: Tensor) -> Tensor:
-    """The gradient of the head's weight, gradᵀ · hidden (V, d)."""
-    return grad.t() @ hidden
-
-
-def turned_product(grad: Tensor, hidden: Tensor) -> Tensor:
-    """The same as (hiddenᵀ · grad)ᵀ, with hiddenᵀ written out: the smaller factor by far.
-
-    A matrix unit takes twice as long over a factor that is stored transposed.
-    """
-    return (hidden.t().contiguous() @ grad).t()
 
 
 def _softmax(logits: Tensor, target: Tensor, vocab_size: int, now: int) -> tuple[Tensor, Tensor]:

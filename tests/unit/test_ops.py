@@ -16,7 +16,6 @@ from rr.ops import (
     whole_cross_entropy,
 )
 from rr.ops.backends import LOSSES, Kernels
-from rr.ops.cross_entropy import plain_product, turned_product
 from rr.ops.gated_write import gated_write
 
 
@@ -393,32 +392,3 @@ def test_a_model_keeps_the_implementations_that_it_is_given():
     for wrong in ({"gate": "fsat"}, {"loss": "hole"}, {"recompute": "layers"}):
         with pytest.raises(RRError, match="did you mean"):
             Kernels(**wrong)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_turned_product_is_the_plain_one(dtype):
-    """Rounded once, to the product's dtype: a number apart in its last digit at most."""
-    source = torch.Generator().manual_seed(0)
-    grad, hidden = (torch.randn(300, n, generator=source).to(dtype) for n in (96, 32))
-    plain, turned = (f(grad, hidden).double() for f in (plain_product, turned_product))
-    torch.testing.assert_close(turned, plain, rtol=8 * torch.finfo(dtype).eps, atol=1e-4)
-
-
-@pytest.mark.parametrize("turned", [True, False])
-def test_the_fused_loss_has_either_product(turned, monkeypatch):
-    """Over two chunks, the last shorter: the gradient of the whole loss, contiguous in float32."""
-    monkeypatch.setattr(cross_entropy, "turns", lambda hidden: turned)
-    source = torch.Generator().manual_seed(0)
-    hidden, weight = torch.randn(50, 16, generator=source), torch.randn(64, 16, generator=source)
-    targets = torch.randint(60, (50,), generator=source)
-    found = []
-    for loss, given in (
-        (linear_cross_entropy, {"chunk": 32, "fused": True}),
-        (whole_cross_entropy, {}),
-    ):
-        leaf = weight.clone().requires_grad_()
-        with torch.autocast("cpu", torch.bfloat16, enabled=bool(given)):
-            loss(hidden, leaf, targets, 60, **given).backward()
-        found.append(leaf.grad)
-    assert found[0].is_contiguous() and found[0].dtype == torch.float32
-    assert (found[0] - found[1]).norm() < 0.02 * found[1].norm()
