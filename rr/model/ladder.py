@@ -129,26 +129,25 @@ def widened(body: ModelConfig, d: int) -> ModelConfig:
     return replace(body, d_model=d, d_ff=4 * d)
 
 
-def _meta(config: ModelConfig) -> "Model":
-    return _built(config, *_kinds(config))
+def _meta(config: ModelConfig, code: shapes.Code) -> "Model":
+    return _built(config, code, *_kinds(config, code))
 
 
-def _kinds(config: ModelConfig) -> tuple[type, type]:
-    resolve = shapes.code(config.rule, config.values).residual.resolve
+def _kinds(config: ModelConfig, code: shapes.Code) -> tuple[type, type]:
+    resolve = code.residual.resolve
     return resolve(config.rule)[0], resolve(config.values, "values")[0]
 
 
 @lru_cache(maxsize=256)
-def _built(config: ModelConfig, rule: type, values: type) -> "Model":
+def _built(config: ModelConfig, code: shapes.Code, rule: type, values: type) -> "Model":
     # Cached by the classes, too: a name that is registered again is another rule.
-    code = shapes.code(config.rule, config.values)
     with code.building():
         return code.transformer.Model(config)
 
 
 @lru_cache(maxsize=1024)
-def _numbers(config: ModelConfig, rule: type, values: type) -> int:
-    return sum(p.numel() for p in _built(config, rule, values).parameters())
+def _numbers(config: ModelConfig, code: shapes.Code, rule: type, values: type) -> int:
+    return sum(p.numel() for p in _built(config, code, rule, values).parameters())
 
 
 @shapes.without_torch
@@ -159,7 +158,8 @@ def count(config: ModelConfig) -> int:
     """
     padding = (config.padded_vocab - config.vocab_size) * config.d_model
     padding *= 1 if config.tied else 2
-    return _numbers(config, *_kinds(config)) - padding
+    code = shapes.code(config.rule, config.values)
+    return _numbers(config, code, *_kinds(config, code)) - padding
 
 
 def published_params(run: Run) -> int | None:
@@ -187,7 +187,8 @@ def other_size(run: Run) -> str | None:
 @shapes.without_torch
 def rule_params(config: ModelConfig) -> int:
     """Trainable scalars of the rules' writes (the gates), without norm gains."""
-    return sum(rule.write_params(rule.site) for rule in _meta(config).rules)
+    model = _meta(config, shapes.code(config.rule, config.values))
+    return sum(rule.write_params(rule.site) for rule in model.rules)
 
 
 @shapes.without_torch
@@ -198,9 +199,9 @@ def flops_per_token(config: ModelConfig) -> int:
     products, the head over vocab_size, and causal attention: a token attends to (T + 1)/2 tokens on
     average, with 4·d FLOPs each per layer (scores and mix).
     """
-    model = _meta(config)
-    linear = shapes.code(config.rule, config.values).linear
-    products: list[Any] = [m for m in model.layers.modules() if isinstance(m, linear)]
+    code = shapes.code(config.rule, config.values)  # once: an import of torch may end in between
+    model = _meta(config, code)
+    products: list[Any] = [m for m in model.layers.modules() if isinstance(m, code.linear)]
     stack = sum(2 * m.weight.numel() for m in products)
     stack += sum(rule.matmul_flops(rule.site) for layer in model.layers for rule in layer.rules)
     stack += sum(layer.attn.rule.matmul_flops(layer.attn_rule.site) for layer in model.layers)
@@ -337,6 +338,7 @@ def table(protocol: str = "clean", rules: tuple[str, ...] | None = None) -> list
     return rows
 
 
+@shapes.without_torch
 def describe() -> list[dict]:
     """Every registered rule in plain types, from its class's declarations."""
     rows = []

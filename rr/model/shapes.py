@@ -233,7 +233,7 @@ def without_torch(plans: Callable[P, T]) -> Callable[P, T]:
         except Exception:
             if "torch" in sys.modules:
                 raise
-            _with_torch()  # imports torch, which all that follows uses then
-            return plans(*args, **kwargs)
+        _with_torch()  # imports torch, which all that follows uses; a mistake of the caller returns
+        return plans(*args, **kwargs)
 
     return planned

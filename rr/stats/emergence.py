@@ -70,6 +70,7 @@ class Cell:
     gaps: dict[tuple[str, str], Interval]  # (arm, baseline) -> loss of arm − baseline, nats
     campaign: str = ""  # the folder of its records, below the one that was read
     rates: dict[str, float] = field(default_factory=dict)  # arm -> learning rate
+    runs: frozenset[str] = frozenset()  # their ids
 
     @property
     def ratio(self) -> float:
@@ -81,12 +82,13 @@ def measured(root: str | Path, tuning: int = 100) -> tuple[list[Cell], list[str]
     """Every cell below `root` with all three arms, by size and tokens, and what was left out.
 
     Each folder of runs is a campaign, and arms are compared within one: campaigns choose learning
-    rates in different ways. A run that stands in two folders counts once; seeds from `tuning` on
-    chose learning rates and count nowhere. An arm counts at the one learning rate at which it has
-    most seeds. Left out, a line each with its reason: cells of review runs without two seeds that
-    all three arms share, runs that diverged, corrupt files. RRError where there is no such folder.
+    rates in different ways. A cell whose runs stand in two of them counts once. Seeds from `tuning`
+    on chose learning rates and count nowhere. An arm counts at the one learning rate at which it
+    has most seeds. Left out, a line each with its reason: cells of review runs without two seeds
+    that all three arms share, runs that diverged, corrupt files. RRError where there is no such
+    folder.
     """
-    groups, left, seen = defaultdict(lambda: defaultdict(dict)), [], set()
+    groups, left = defaultdict(lambda: defaultdict(dict)), []
     for record in read_records(root):
         if "result.json" not in record:
             continue
@@ -95,28 +97,27 @@ def measured(root: str | Path, tuning: int = 100) -> tuple[list[Cell], list[str]
         except ValueError as error:
             left.append(f"{record.place.name}: {error}")
             continue
+        place = record.place.parent
+        place = place.parent if place.name in TABLES else place
+        campaign = place.relative_to(root).as_posix()
         for row in rows:
-            if row["id"] in seen or row["seed"] >= tuning or row["rule"] not in ARMS:
+            if row["seed"] >= tuning or row["rule"] not in ARMS:
                 continue
-            seen.add(row["id"])
             if row["status"] != "finished":
                 left.append(f"{row['id']}: {row['status']}")
                 continue
             spec = record.object("run.json")["run"]
-            place = record.place.parent
-            place = place.parent if place.name in TABLES else place
-            campaign = place.relative_to(root).as_posix()
             key = (*(row[name] for name in SAME), row["corpus"], spec["corpus"], campaign)
             row = {**row, "window": spec["model"]["seq_len"]}
             groups[key][row["rule"], row["lr"]][row["seed"]] = row
-    cells = []
+    cells = {}
     for key, arms in groups.items():
         cell = _cell(dict(zip(SAME, key, strict=False)), key[-3], key[-1], arms)
         if isinstance(cell, Cell):
-            cells.append(cell)
+            cells.setdefault((cell.runs, cell.steps), cell)
         elif cell:
             left.append(cell)
-    return sorted(cells, key=lambda c: (c.size, c.tokens, c.campaign)), left
+    return sorted(cells.values(), key=lambda c: (c.size, c.tokens, c.campaign)), left
 
 
 def _cell(names: dict, corpus: str, campaign: str, arms: dict) -> Cell | str:
@@ -146,4 +147,5 @@ def _cell(names: dict, corpus: str, campaign: str, arms: dict) -> Cell | str:
         {pair: interval(differences(loss[pair[0]], loss[pair[1]])) for pair in PAIRS},
         campaign,
         {arm: chosen[arm][seeds[0]]["lr"] for arm in ARMS},
+        frozenset(chosen[arm][s]["id"] for arm in ARMS for s in seeds),
     )

@@ -110,7 +110,8 @@ class Graph:
 def _graph(model: Model, micro: int | None, windows: int) -> Graph | None:
     """The graph for so many windows; micro: those at once of a compiled training step, if any.
 
-    It follows from the run alone, so that a resumed run scores along the same path.
+    It follows from the run, its micro-batch and its device, so a resumed run scores along the same
+    path.
     """
     if micro is None:
         return None
@@ -152,8 +153,8 @@ def add_batch(
 def _hidden(model: Model, x: Tensor, graph: Graph | None) -> Tensor:
     """The head's input for ids x (B, T), without gradients.
 
-    The training step's graph is compiled already. It holds what a backward pass would need, so only
-    as many windows as in training go at once.
+    A graph of its own keeps nothing for a backward pass. That of the training step does, so as many
+    windows go at once as in training.
     """
     if graph is None:
         return model.hidden(x)

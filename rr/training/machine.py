@@ -20,5 +20,6 @@ def check_strategy(name: str) -> None:
 
 def check_threads(n: int) -> None:
     """Raise RRError unless torch can start as many threads."""
-    if not 1 <= n <= 1024:  # OpenMP aborts the process where it cannot start as many
-        raise RRError(f"threads must be an integer from 1 to 1024, got {n}")
+    # OpenMP aborts the process where it cannot start as many
+    if type(n) is not int or not 1 <= n <= 1024:
+        raise RRError(f"threads must be an integer from 1 to 1024, got {n!r}")

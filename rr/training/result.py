@@ -37,7 +37,7 @@ class Examiner:
         """The held-out score; with `prefix`, of that many batches only.
 
         stream: the source from which protocol `paper` draws its windows. micro: windows that a
-        training step takes at once: in one process a compiled model is evaluated by graphs, too.
+        training step takes at once; in one process a compiled model is evaluated as compiled.
         """
         run, valid = self.run, self.tokens.valid
         limits = [n for n in (prefix, run.recipe.eval_batches) if n is not None]

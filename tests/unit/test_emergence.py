@@ -105,7 +105,9 @@ def test_measured_cells_by_hand(tmp_path):
     half = 4.302653 * d.std(ddof=1) / np.sqrt(3)  # t of 2 degrees of freedom
     assert (gap.n, gap.mean, gap.hi) == (3, pytest.approx(d.mean()), pytest.approx(d.mean() + half))
     assert cells[0].gaps["review", "constant"].mean == pytest.approx(np.mean([-0.1, 0, -0.1]))
-    assert left == ["mini, fables, 40 steps: no standard, constant at one learning rate"]
+    alone = [f"nano, fables, {steps} steps: no standard, constant" for steps in (20, 40)]
+    words = [*alone, "mini, fables, 40 steps: no standard, constant"]
+    assert left == [f"{where} at one learning rate" for where in words]
 
 
 def test_cells_of_two_campaigns_stay_apart_and_no_tuning_seed_counts(tmp_path):
@@ -118,6 +120,10 @@ def test_cells_of_two_campaigns_stay_apart_and_no_tuning_seed_counts(tmp_path):
     assert [c.gaps["review", "constant"].n for c in cells] == [2, 2] and left == []
     (alone,), _ = measured(tmp_path / "two")
     assert alone.campaign == "." and alone.gaps == cells[1].gaps
+    for rule in ("standard", "constant", "review"):  # the second campaign once more
+        for seed in (10, 11):
+            record(tmp_path / "three", rule, seed, 3.0 + seed / 1e3, lr=2e-3)
+    assert len(measured(tmp_path)[0]) == 2
 
 
 def test_measured_names_what_it_leaves_out(tmp_path):
