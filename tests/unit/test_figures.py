@@ -18,7 +18,7 @@ from matplotlib import pyplot as plt  # noqa: E402
 from rr import stats  # noqa: E402
 from rr.analysis.rule_anatomy import anatomy  # noqa: E402
 from rr.config import RRError  # noqa: E402
-from rr.model.ladder import REGISTRY  # noqa: E402
+from rr.residual import REGISTRY  # noqa: E402
 from rrbook import figures  # noqa: E402
 from rrbook.figures.svg import svg, variables  # noqa: E402
 
