@@ -82,7 +82,7 @@ def measured(root: str | Path, tuning: int = 100) -> tuple[list[Cell], list[str]
     """Every cell below `root` with all three arms, by size and tokens, and what was left out.
 
     Each folder of runs is a campaign, and arms are compared within one: campaigns choose learning
-    rates in different ways. A cell whose runs stand in two of them counts once. Seeds from `tuning`
+    rates in different ways. A cell whose runs all stand in another counts once. Seeds from `tuning`
     on chose learning rates and count nowhere. An arm counts at the one learning rate at which it
     has most seeds. Left out, a line each with its reason: cells of review runs without two seeds
     that all three arms share, runs that diverged, corrupt files. RRError where there is no such
@@ -110,14 +110,16 @@ def measured(root: str | Path, tuning: int = 100) -> tuple[list[Cell], list[str]
             key = (*(row[name] for name in SAME), row["corpus"], spec["corpus"], campaign)
             row = {**row, "window": spec["model"]["seq_len"]}
             groups[key][row["rule"], row["lr"]][row["seed"]] = row
-    cells = {}
+    cells = []
     for key, arms in groups.items():
         cell = _cell(dict(zip(SAME, key, strict=False)), key[-3], key[-1], arms)
         if isinstance(cell, Cell):
-            cells.setdefault((cell.runs, cell.steps), cell)
+            cells.append(cell)
         elif cell:
             left.append(cell)
-    return sorted(cells.values(), key=lambda c: (c.size, c.tokens, c.campaign)), left
+    cells.sort(key=lambda c: (c.size, c.tokens, -len(c.runs), c.campaign))
+    own = [c for i, c in enumerate(cells) if not any(c.runs <= other.runs for other in cells[:i])]
+    return own, left
 
 
 def _cell(names: dict, corpus: str, campaign: str, arms: dict) -> Cell | str:

@@ -120,10 +120,11 @@ def test_cells_of_two_campaigns_stay_apart_and_no_tuning_seed_counts(tmp_path):
     assert [c.gaps["review", "constant"].n for c in cells] == [2, 2] and left == []
     (alone,), _ = measured(tmp_path / "two")
     assert alone.campaign == "." and alone.gaps == cells[1].gaps
-    for rule in ("standard", "constant", "review"):  # the second campaign once more
-        for seed in (10, 11):
+    for rule in ("standard", "constant", "review"):  # the second once more, and one seed beyond it
+        for seed in (10, 11, 12):
             record(tmp_path / "three", rule, seed, 3.0 + seed / 1e3, lr=2e-3)
-    assert len(measured(tmp_path)[0]) == 2
+    cells, _ = measured(tmp_path)
+    assert [(c.campaign, len(c.runs)) for c in cells] == [("three", 9), ("one", 6)]
 
 
 def test_measured_names_what_it_leaves_out(tmp_path):
