@@ -41,13 +41,34 @@ From `rr train` to result.json:
     trainer._Training._finish       result.Examiner takes the held-out loss; writes result.json
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 __version__ = "0.1.0"
 
 # Published and measured figures. They belong to the repository, not to an installed wheel.
 DATA = Path(__file__).resolve().parents[1] / "data"
+
+
+def lazy_names(
+    package: str, where: Mapping[str, str], names: Sequence[str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package whose names are imported when they are asked for.
+
+    So a package costs nothing to import, and no module needs all the others: plans and figures do
+    without torch. package: its `__name__`. where: name -> module that has it, relative to the
+    package, with a dot more for each package above. names: its `__all__`.
+    """
+
+    def __getattr__(name: str) -> Any:
+        if name in where:
+            return getattr(import_module(f".{where[name]}", package), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return __getattr__, lambda: list(names)
+
 
 _WHERE = {
     "Model": "model",
@@ -70,10 +91,4 @@ _WHERE = {
     "train": "training.trainer",
 }
 __all__ = ["DATA", "__version__", *_WHERE]
-
-
-def __getattr__(name: str):
-    # Lazy, so that `import rr` costs nothing and a reader without torch can still draw figures.
-    if name in _WHERE:
-        return getattr(import_module(f"rr.{_WHERE[name]}"), name)
-    raise AttributeError(f"module 'rr' has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, _WHERE, __all__)

@@ -1,6 +1,6 @@
 """Analysis of models and rules: probes by depth, gates, attention, numerics, rule checks."""
 
-from importlib import import_module
+from .. import lazy_names
 
 _WHERE = {
     "AttentionTrace": "attention",
@@ -28,10 +28,4 @@ _WHERE = {
     "value_gradients": "attention",
 }
 __all__ = [*_WHERE]
-
-
-def __getattr__(name: str):
-    # Lazy, so that the package costs nothing to import, and no module needs all the others.
-    if name in _WHERE:
-        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, _WHERE, __all__)

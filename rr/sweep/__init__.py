@@ -17,7 +17,7 @@ All state is on disk: a cell with a `result.json` is done, one with checkpoints 
 sweep that is killed, started twice, or started on another machine needs nothing else.
 """
 
-from importlib import import_module
+from .. import lazy_names
 
 _WHERE = {
     "AXES": "grid",
@@ -36,14 +36,4 @@ _WHERE = {
     "typed": ".training.command_line",
 }
 __all__ = [*_WHERE]
-
-
-def __getattr__(name: str):
-    # Lazy, so that a dry run, which lists commands alone, does not import torch.
-    if name in _WHERE:
-        return getattr(import_module(f".{_WHERE[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__, _WHERE, __all__)

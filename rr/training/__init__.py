@@ -3,7 +3,7 @@
 The package is not called `train`, because `rr.train` is the function that trains a run.
 """
 
-from importlib import import_module
+from .. import lazy_names
 
 _WHERE = {
     "Backend": "backend",
@@ -19,10 +19,4 @@ _WHERE = {
     "young": "save_interval",
 }
 __all__ = [*_WHERE]
-
-
-def __getattr__(name: str):
-    # Lazy, so that the package costs nothing to import, and no module needs all the others.
-    if name in _WHERE:
-        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, _WHERE, __all__)
