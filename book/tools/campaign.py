@@ -131,12 +131,16 @@ def e1_starts() -> Study:
     )
 
 
-# From here on one path is named, so that all arms of an experiment are computed alike.
+# From here on all arms of an experiment are computed alike, also where it goes on on another CPU:
+# left to itself, `rr train` takes fp32 on one without bf16 instructions.
+ALIKE: Cell = {"path": "compiled", "precision": "bf16"}
+
+
 def e2() -> Study:
     """Head start or lasting gain: three budgets as branches of one run."""
     return Study(
         rules("standard", "constant", "state-gate", "review"),
-        {"rung": "mini", "tokenizer": "bpe:4096", "path": "compiled"},
+        {"rung": "mini", "tokenizer": "bpe:4096", **ALIKE},
         seeds=(0, 1, 2),
         rates=(0.75e-3, 1.06e-3, 1.5e-3, 2.1e-3),
         rate_seeds=(100,),
@@ -154,7 +158,7 @@ def e3() -> Study:
             "state-gate": {"rule": "state-gate", "rung": f"{body}1600"},
             "review": {"rule": "review", "rung": f"{body}1280"},
         },
-        {"tokenizer": "bpe:4096", "path": "compiled"},
+        {"tokenizer": "bpe:4096", **ALIKE},
         seeds=(0, 1, 2),
         rates=(0.75e-3, 1.06e-3, 1.5e-3),
         rate_seeds=(100,),
@@ -181,7 +185,7 @@ def e4() -> Study:
             arms[f"{name}, {window}"] = {"rung": rung, "values": rule, "batch": 512 // window}
     return Study(
         arms,
-        {"rule": "standard", "flavour": "llama", "tokenizer": "bpe:1024", "path": "compiled"},
+        {"rule": "standard", "flavour": "llama", "tokenizer": "bpe:1024", **ALIKE},
         seeds=(0, 1, 2),
         rates=(1e-3, 1.73e-3, 3e-3),
         rate_seeds=(100,),
@@ -217,7 +221,7 @@ def e5() -> Study:
             "tokenizer": "bpe:1024",
             "batch": 8,
             "steps": 1200,
-            "path": "compiled",
+            **ALIKE,
         },
         seeds=(),
         rates=(2e-3, 2.83e-3, 4e-3, 5.66e-3, 8e-3),
@@ -229,7 +233,7 @@ def e6() -> Study:
     """The published 60M rung for a tenth of its budget, one seed, the study's own rate."""
     return Study(
         rules("constant", "standard", "review"),
-        {"rung": "60M", "tokenizer": "gpt2", "steps": 800, "lr": 2e-4, "path": "compiled"},
+        {"rung": "60M", "tokenizer": "gpt2", "steps": 800, "lr": 2e-4, **ALIKE},
         seeds=(0,),
     )
 
