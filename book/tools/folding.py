@@ -14,7 +14,7 @@ from nbformat import NotebookNode
 from nbkit import tags
 
 # that an open cell has at most: lines that are not blank, and columns that do not scroll at 1280 px
-LINES, COLUMNS = 12, 82
+LINES, COLUMNS = 12, 79
 CELLS = 10  # that are open in a chapter at most
 CLOSED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 ANSWER = "your answer, and its check"

@@ -21,7 +21,7 @@ except ImportError:
     raise RRError("tables and tests need SciPy, which is missing: pip install scipy") from None
 
 from .against import against
-from .best_rate import best_rate_shares
+from .best_rate import best_rate_shares, resampled_rates
 from .by_step import gap_by_step, read_curves
 from .compare import (
     Bootstrap,
@@ -55,6 +55,6 @@ __all__ = [
     "contrasts", "csv_text", "detectable_gap", "differences", "family", "fit", "forest",
     "gap_by_step", "hedges_g", "holm", "interval", "markdown", "paired", "pooled_sd", "power",
     "read_curves", "read_logs", "read_record", "read_records", "read_results", "render",
-    "render_against", "scan", "sd_interval", "seeds_needed", "sign_test", "signed_rank", "table",
-    "welch",
+    "render_against", "resampled_rates", "scan", "sd_interval", "seeds_needed", "sign_test",
+    "signed_rank", "table", "welch",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import rr
-from rr.stats import best_rate_shares, read_results
+from rr.stats import best_rate_shares, read_results, resampled_rates
 
 
 def rows(table):
@@ -52,3 +52,21 @@ def test_a_seed_without_every_rate_is_left_out_and_too_few_are_refused():
         best_rate_shares(2 * rows(table))
     with pytest.raises(rr.RRError, match="not finite"):
         best_rate_shares(rows({0: {1: None}, 1: {1: 1.0}}))
+
+
+def test_resampled_rates_are_vertices_of_the_resampled_means():
+    """Exact parabolas in log2 rate, one per seed: a mean of parabolas has a vertex by hand."""
+    rates, centre = [1.0, 2.0, 4.0, 8.0], {0: (1.0, 1.0), 1: (2.0, 3.0)}  # seed -> (vertex, c)
+    table = {s: {r: c * (np.log2(r) - v) ** 2 for r in rates} for s, (v, c) in centre.items()}
+    both = (1.0 * 1 + 2.0 * 3) / 4  # the means' vertex: weighted by curvature
+    found = resampled_rates(rows(table))
+    assert np.log2(found) == pytest.approx([1.0, both, both, 2.0])
+
+
+def test_resamples_of_arms_with_the_same_seeds_are_paired():
+    rng = np.random.default_rng(0)
+    table = {s: {r: (np.log2(r) - rng.normal(1.5)) ** 2 for r in (1, 2, 4, 8)} for s in range(3)}
+    table = {s: {r: float(x) for r, x in row.items()} for s, row in table.items()}
+    shifted = {s: {2 * r: loss for r, loss in row.items()} for s, row in table.items()}
+    ratio = resampled_rates(rows(shifted)) / resampled_rates(rows(table))
+    assert ratio == pytest.approx(np.full(27, 2.0))
