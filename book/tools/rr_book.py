@@ -210,8 +210,8 @@ def inline_figures(app: Sphinx, doctree: nodes.document) -> None:
     """Put the cells' SVG into the page itself, where its colours follow the theme, and its data
     below it.
 
-    Names inside a figure get its number in front, so that they are unique on the page. A phone
-    scrolls the box, because smaller letters could not be read.
+    Names inside a figure get its number in front, so that they are unique on the page. The box
+    holds the figure twice: custom.css shows the narrow one on a phone.
     """
     for place, image in enumerate(list(doctree.findall(nodes.image))):
         path = Path(app.srcdir, image["uri"].removeprefix("/"))
@@ -223,8 +223,15 @@ def inline_figures(app: Sphinx, doctree: nodes.document) -> None:
         for name in sorted(names, key=len, reverse=True):
             text = re.sub(rf'(\bid="|#){re.escape(name)}(?=["\)])', rf"\1f{place}-{name}", text)
         alt = html.escape(image.get("alt", ""))
-        text = text.replace("<svg ", f'<svg class="rr-figure" role="img" aria-label="{alt}" ', 1)
-        box = f'<div class="rr-figure-box">{text}</div>'
+        wide, *narrow = re.split(r'(?=<svg class="rr-phone")', text.removesuffix("\n"), maxsplit=1)
+        drawn = [wide.replace("<svg ", '<svg class="rr-figure" ', 1)]
+        if narrow:
+            drawn[0] += "</svg>"
+            small = narrow[0].removesuffix("</svg>").replace(' display="none"', "", 1)
+            drawn.append(small.replace('class="rr-phone"', 'class="rr-figure rr-phone"', 1))
+        said = f'<svg role="img" aria-label="{alt}" '
+        both = "".join(one.replace("<svg ", said, 1) for one in drawn)
+        box = f'<div class="rr-figure-box">{both}</div>'
         figure = next(filter(lambda node: isinstance(node, nodes.figure), _above(image)), image)
         name = next(iter(figure.get("names", ())), "figure")
         at = figure.parent.index(figure) + 1

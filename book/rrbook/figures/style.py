@@ -25,6 +25,8 @@ from matplotlib.ticker import PercentFormatter
 
 from rr.config import RRError
 
+from .phone import END
+
 CARD, INK, SOFT, GRID = "#fcfcfa", "#1f2429", "#59626c", "#dde1e5"
 QUIET = "#c4c9ce"  # a part that is not the message
 BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"
@@ -198,6 +200,7 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
                 va="center",
                 annotation_clip=False,
                 path_effects=HALO,
+                gid=END,
             )
 
 

@@ -22,6 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from .data import as_json
+from .phone import phone
 from .style import (
     BLUE,
     CARD,
@@ -71,7 +72,24 @@ def variables() -> dict[str, str]:
 
 
 def svg(fig: Figure, data: bool = True) -> str:
-    """The figure as SVG text, the same to the letter for the same data; with them, if `data`."""
+    """The figure as SVG text, the same to the letter for the same data.
+
+    With `data` it holds what is drawn as tables, and the figure as a phone shows it (`phone.py`),
+    in an element of class `rr-phone` that other programs do not display.
+    """
+    text = _drawn(fig)
+    if not data:
+        return text
+    held = f"<metadata>{html.escape(as_json(fig), quote=False)}</metadata>\n"
+    if (small := phone(fig)) is not None:
+        drawn = _drawn(small)
+        for name in re.findall(r'\bid="([^"]+)"', drawn):  # names of its own
+            drawn = re.sub(rf'(\bid="|#){re.escape(name)}(?=["\)])', rf"\1p-{name}", drawn)
+        held += drawn.replace("<svg ", '<svg class="rr-phone" display="none" ', 1)
+    return text.replace("</svg>", f"{held}</svg>")
+
+
+def _drawn(fig: Figure) -> str:
     haloed = [text for text in fig.findobj(Text) if text.get_path_effects()]
     before = [(text, text.get_path_effects(), text.get_gid()) for text in haloed]
     dense = [
@@ -96,11 +114,7 @@ def svg(fig: Figure, data: bool = True) -> str:
             text.set_gid(gid)
         for one in dense:
             one.set_rasterized(False)
-    text = _themed(file.getvalue().decode())
-    if not data:
-        return text
-    held = f"<metadata>{html.escape(as_json(fig), quote=False)}</metadata>\n"
-    return text.replace("</svg>", f"{held}</svg>")
+    return _themed(file.getvalue().decode())
 
 
 def _vertices(artist: Line2D | Collection) -> int:

@@ -61,9 +61,13 @@ def rate_basins(
     ax.set_xlim(low / 1.1, high * (high / low) ** 0.45)  # room for the names
     marks = sorted({rate for losses in tried.values() for rate in losses})
     ax.xaxis.set_major_locator(FixedLocator(marks))
-    ax.xaxis.set_major_formatter(lambda x, _: f"{1000 * x:.3g}")
+    ax.xaxis.set_major_formatter(_thousandths)
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.set_xlabel("learning rate (10⁻³)")
     ax.set_ylabel("held-out loss (nats per token)")
     label_ends(ax, ends)
     return ax
+
+
+def _thousandths(x: float, place: int) -> str:
+    return f"{1000 * x:.3g}"
