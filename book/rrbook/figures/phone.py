@@ -7,6 +7,7 @@ rows, and names of lines that would take the panel's room become a legend below 
 import pickle
 import re
 import textwrap
+import warnings
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -49,7 +50,7 @@ def phone(fig: Figure) -> Figure | None:
         _ends_below(fig, ax)
     for legend in [one for owner in (fig, *panels) for one in _legends(owner)]:
         _fit(fig, legend)
-    fig.draw_without_rendering()
+    _place(fig)
     for ax in panels:
         frame = ax.get_window_extent()
         _wrap(ax.xaxis, frame.width)
@@ -77,6 +78,13 @@ def _stack(fig: Figure, panels: list[Axes]) -> int:
     return len(places) // rows
 
 
+def _place(fig: Figure) -> None:
+    """Lay the figure out, to be measured; what is still too wide for it may leave no room."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "constrained_layout not applied")
+        fig.draw_without_rendering()
+
+
 def _size(text: Text) -> Bbox:
     """Where the text stands, in inches from the lower left corner."""
     return text.get_window_extent().transformed(text.figure.dpi_scale_trans.inverted())
@@ -88,7 +96,7 @@ def _widest(texts: Iterable[Text]) -> float:
 
 def _names_above(fig: Figure, ax: Axes) -> float:
     """Write long names of rows above their rows; the inches the panel then needs, 0 for as many."""
-    fig.draw_without_rendering()
+    _place(fig)
     low, high = sorted(ax.get_ylim())
     names = [one for one in ax.get_yticklabels() if one.get_text() and one.get_visible()]
     names = [one for one in names if low <= one.get_position()[1] <= high]
@@ -116,7 +124,7 @@ def _names_above(fig: Figure, ax: Axes) -> float:
 
 def _ends_below(fig: Figure, ax: Axes) -> None:
     """Name lines in a legend where their names at the ends would take the panel's room."""
-    fig.draw_without_rendering()
+    _place(fig)
     ends = [one for one in ax.texts if isinstance(one, Annotation) and one.get_gid() == END]
     ends.sort(key=lambda one: -_size(one).y0)  # as they stand, from the top
     if _widest(ends) < BESIDE * WIDTH:
@@ -150,7 +158,7 @@ def _legends(owner: Figure | Axes) -> list[Legend]:
 
 def _fit(fig: Figure, legend: Legend) -> None:
     """Put a legend that is too wide below the figure, in as many columns as fit."""
-    fig.draw_without_rendering()
+    _place(fig)
     room = (WIDTH if legend.axes is None else _inches(legend.axes) * 0.6) * 0.97
     if legend.get_window_extent().width / fig.dpi <= room:
         return
