@@ -258,6 +258,41 @@ def numbers(app: Sphinx, doctree: nodes.document) -> None:
             node.children = [nodes.Text(typeset(node.astext()))]
 
 
+HEAD = re.compile(r"<thead>(.*?)</thead>", re.DOTALL)
+CELLS = re.compile(r"<th>([^<]*)</th>")
+VALUE = re.compile(
+    r"([−+±-]?\d[\d,.]*(e[−+-]?\d+)?(\s?(%|[×(±–^]|to\b|[A-Za-z]+/?s?$).*)?|[−–·]?|nan)?", re.DOTALL
+)
+
+
+def one_header(app: Sphinx, doctree: nodes.document) -> None:
+    """Tables of pandas: one header row, and numbers under the right end of their heads."""
+    for node in doctree.findall(nodes.raw):
+        text = node.astext()
+        if 'class="dataframe"' not in text:
+            continue
+        text = HEAD.sub(lambda found: f"<thead>{_joined(found[1])}</thead>", text)
+        cells = re.findall(r"<td>([^<]*)</td>", text)
+        if all(VALUE.fullmatch(cell.strip()) for cell in cells):
+            text = text.replace('class="dataframe"', 'class="dataframe rr-numbers"')
+        node.children = [nodes.Text(text)]
+
+
+def _joined(head: str) -> str:
+    """The header with the second row that pandas adds for the names of an index in the first."""
+    rows = re.findall(r"<tr.*?</tr>", head, re.DOTALL)
+    if len(rows) != 2 or "span=" in head:
+        return head
+    columns, index = map(CELLS.findall, rows)
+    if len(columns) != len(index) or index[-1]:
+        return head
+    names = [
+        f"{own} ↓ {above} →" if own and above else own or above
+        for above, own in zip(columns, index, strict=True)
+    ]
+    return "<tr>" + "".join(f"<th>{name}</th>" for name in names) + "</tr>"
+
+
 def _above(node: nodes.Node) -> Iterator[nodes.Element]:
     """The node and what holds it, outwards."""
     while node is not None:
@@ -344,6 +379,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("doctree-read", inline_figures, priority=400)
     app.connect("doctree-read", badge)
     app.connect("doctree-read", numbers)
+    app.connect("doctree-read", one_header)
     app.connect("html-page-context", plain_edition, priority=502)  # the theme's buttons are there
     app.add_node(Data, html=(Data.visit, None))
     app.add_role("quoted", Quoted())
