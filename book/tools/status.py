@@ -4,22 +4,24 @@ Written when the book is rendered, from the executed copies and the records that
 """
 
 import json
+import re
 from pathlib import Path
 
 from nbformat import NotebookNode
 from nbkit import code_cells, tags
 
 CHECKS = ("exact", "tolerance", "ordering", "recorded")
+EXECUTED = """This copy of the book executed each notebook whole, at the smoke tier. Its checks are
+`assert` statements, and a failed one stops the build."""
+STORED = """This copy of the book shows the outputs that are stored in the notebooks; it executed
+nothing. The checks are `assert` statements, which ran when the outputs were stored."""
 HEAD = """(status)=
 # Status
 
-What this copy of the book was built from. Each notebook is executed whole, at the smoke tier; its
-checks are `assert` statements, and a failed one stops the build. What the kinds of figure checks
-mean is {ref}`said here <figure-checks>`.
+{built} What the kinds of figure checks mean is {{ref}}`said here <figure-checks>`.
 
-| chapter | executed (UTC) | seconds | peak memory | code cells | with checks | figures by check |
-|---|---|---|---|---|---|---|
 """
+RUN = ("executed (UTC)", "seconds", "peak memory")  # columns that a copy from stored outputs lacks
 
 
 def row(name: str, notebook: NotebookNode, executed: Path | None) -> str:
@@ -28,17 +30,39 @@ def row(name: str, notebook: NotebookNode, executed: Path | None) -> str:
     kinds = [sum(f"check-{kind}" in tags(cell) for cell in cells) for kind in CHECKS]
     figures = ", ".join(f"{n} {kind}" for n, kind in zip(kinds, CHECKS, strict=True) if n)
     checked = sum("assert" in cell.source for cell in cells)
-    when, seconds, peak = "stored outputs", "", ""
+    run = []
     if executed is not None:
         copy = json.loads((executed / f"{name}.ipynb").read_text(encoding="utf-8"))
         when = str(copy["metadata"]["papermill"]["end_time"])[:16].replace("T", " ")
         record = json.loads((executed / f"{name}.json").read_text())
         seconds = f"{record['seconds']:.0f}"
         peak = f"{record['peak_mib']:,.0f} MiB" if record.get("peak_mib") else "not measured"
-    return (f"| [{name}](../notebooks/{name}.ipynb) | {when} | {seconds} | {peak} | {len(cells)} "
-            f"| {checked} | {figures or 'none'} |\n")  # fmt: skip
+        run = [when, seconds, peak]
+    link = f"[{title(name, notebook)}](../notebooks/{name}.ipynb)"
+    return line(link, *run, str(len(cells)), str(checked), figures or "none")
+
+
+def title(name: str, notebook: NotebookNode) -> str:
+    """A chapter's number, from its file's name, and its heading."""
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    heading = re.search(r"(?m)^# (.+)$", text)
+    return f"{int(name[:2])}. {heading[1]}" if heading else name
+
+
+def line(*cells: str) -> str:
+    """A line of a Markdown table."""
+    return f"| {' | '.join(cells)} |\n"
 
 
 def page(notebooks: dict[str, NotebookNode], executed: Path | None) -> str:
     """The page, as Markdown; notebooks by their file's stem, in order."""
-    return HEAD + "".join(row(name, one, executed) for name, one in notebooks.items())
+    columns = [
+        "chapter",
+        *(RUN if executed else ()),
+        "code cells",
+        "with checks",
+        "figures by check",
+    ]
+    head = HEAD.format(built=STORED if executed is None else EXECUTED)
+    head += line(*columns) + line(*["---"] * len(columns))
+    return head + "".join(row(name, one, executed) for name, one in notebooks.items())

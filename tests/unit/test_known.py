@@ -74,9 +74,9 @@ def test_the_verdicts_are_those_of_their_numbers():
         "05_value_residual: standard + identity - standard",
     ):
         mean, low, high = values(number(name))
-        assert low < 0 < high  # "not shown", "cannot be told", "a direction"
+        assert low < 0 < high  # "not shown", "cannot be told"
     least, most = values(number("06_looped_transformers: lr 0.004 of scaled:reference=2"))
-    assert least < 0.95  # "untested"
+    assert least < 0.95  # "inconclusive"
     assert float(number("SVFormer's cache")) == (8 + 1) / (2 * 8)  # by the equation
 
 

@@ -51,7 +51,7 @@ function floatSentence(v) {
   else {
     told = number(x) + " in " + name + " is off by " + share(Math.abs(y - x) / x) +
       "; its neighbours there are " + number(found.spacing) +
-      " apart, and what is closer is the same.";
+      " apart, and numbers closer than that may become the same.";
   }
   var errors = Object.keys(ORDERS).map(function (order) {
     return share(found.errors[order]) + " " + ORDERS[order];

@@ -70,7 +70,8 @@ def float_sentence(power: float, format: str, terms: int) -> str:
     else:
         effect = (
             f"{kit.number(x)} in {name} is off by {kit.share(abs(y - x) / x)}; its neighbours "
-            f"there are {kit.number(found['spacing'])} apart, and what is closer is the same."
+            f"there are {kit.number(found['spacing'])} apart, and numbers closer "
+            "than that may become the same."
         )
     errors = ", ".join(f"{kit.share(e)} {ORDERS[o]}" for o, e in found["errors"].items())
     return f"{effect} 1 + 1/2 + … + 1/{2**terms}, rounded after every addition, is off by {errors}."

@@ -83,8 +83,8 @@ def held_back(story: Mapping, sublayer: int = 1, below: str = "saved") -> kit.Ex
         "held-back",
         script="strip.js",
         title="What does the gate hold back?",
-        lead="Red, above a word: the share of the update that the gate holds back there. Green, "
-        "below: what is chosen on the right. Where should the tall red bars stand?",
+        lead="Orange, above a word: the share of the update that the gate holds back there. Green, "
+        "below: what you choose. Where should the tall orange bars stand?",
         controls=[
             kit.slider("sublayer", "sublayer", 1, len(data["kinds"]), 1, sublayer),
             kit.choice("below", "below the words", BELOW, below),

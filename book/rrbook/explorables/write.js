@@ -19,8 +19,8 @@ function writeSentence(v) {
     return "One r for both channels keeps the update’s direction and writes " + share(g.kept) +
       " of its length. h + u is r = 1, h + ½u is r = ½.";
   }
-  return "Channel 1 lets " + share(v.r1) + " in, channel 2 " + share(v.r2) + ": the update is " +
-    "written at " + share(g.kept) + " of its length and turned by " + number(g.turn) +
+  return "r is " + number(v.r1) + " in channel 1 and " + number(v.r2) + " in channel 2: the " +
+    "update is written at " + share(g.kept) + " of its length and turned by " + number(g.turn) +
     "°. A constant never turns it.";
 }
 

@@ -36,7 +36,7 @@ def write_sentence(u1: float, u2: float, r1: float, r2: float) -> str:
             f"{kit.share(found['kept'])} of its length. h + u is r = 1, h + ½u is r = ½."
         )
     return (
-        f"Channel 1 lets {kit.share(r1)} in, channel 2 {kit.share(r2)}: the update is "
+        f"r is {kit.number(r1)} in channel 1 and {kit.number(r2)} in channel 2: the update is "
         f"written at {kit.share(found['kept'])} of its length and turned by "
         f"{kit.number(found['turn'])}°. A constant never turns it."
     )
