@@ -46,8 +46,10 @@ def phone(fig: Figure) -> Figure | None:
     tall = [_names_above(fig, ax) for ax in panels]
     if any(tall):
         fig.set_size_inches(WIDTH, sum(own or height for own in tall))
-    for ax in panels:
-        _ends_below(fig, ax)
+    named = [handle for ax in panels for handle in _ends_below(fig, ax)]
+    if named:
+        once = {(handle.get_label(), handle.get_color()): handle for handle in reversed(named)}
+        fig.legend(handles=[*reversed(once.values())], loc="outside lower center")
     for legend in [one for owner in (fig, *panels) for one in _legends(owner)]:
         _fit(fig, legend)
     _place(fig)
@@ -102,11 +104,16 @@ def _names_above(fig: Figure, ax: Axes) -> float:
     names = [one for one in names if low <= one.get_position()[1] <= high]
     if _widest(names) < BESIDE * WIDTH:
         return 0
+    at = sorted(name.get_position()[1] for name in names)
+    apart = min((b - a for a, b in pairwise(at)), default=high - low)
+    bars = [bar.get_height() for row in ax.containers for bar in getattr(row, "patches", ())]
+    thick = max(bars, default=0) / apart  # of a bar, in rows: its name stands above it
+    row = ROW + 0.5 * ROW * thick
     for name in names:
         ax.annotate(
             name.get_text(),
             (0, name.get_position()[1]),
-            (2, 5),
+            (2, 36 * row * thick + 1 if thick else 5),
             xycoords=ax.get_yaxis_transform(),
             textcoords="offset points",
             color=name.get_color(),
@@ -117,18 +124,16 @@ def _names_above(fig: Figure, ax: Axes) -> float:
         )
     ax.tick_params(axis="y", labelleft=False, length=0)
     ax.set_ylabel("")
-    at = sorted(name.get_position()[1] for name in names)
-    apart = min((b - a for a, b in pairwise(at)), default=high - low)
-    return ROW * (high - low) / apart + 0.8
+    return row * (high - low) / apart + 0.8
 
 
-def _ends_below(fig: Figure, ax: Axes) -> None:
-    """Name lines in a legend where their names at the ends would take the panel's room."""
+def _ends_below(fig: Figure, ax: Axes) -> list[Line2D]:
+    """Take away names of lines that take the panel's room; what a legend below names them by."""
     _place(fig)
     ends = [one for one in ax.texts if isinstance(one, Annotation) and one.get_gid() == END]
     ends.sort(key=lambda one: -_size(one).y0)  # as they stand, from the top
     if _widest(ends) < BESIDE * WIDTH:
-        return
+        return []
     handles = []
     for end in ends:
         handle = Line2D([], [], color=end.get_color())
@@ -140,7 +145,7 @@ def _ends_below(fig: Figure, ax: Axes) -> None:
         handles.append(handle)
         end.remove()
     ax.set_xlim(right=_beyond(ax, max(end.xy[0] for end in ends)))  # no room for names is needed
-    fig.legend(handles=handles, loc="outside lower center", ncols=1)
+    return handles
 
 
 def _beyond(ax: Axes, x: float) -> float:
