@@ -1,44 +1,12 @@
-"""`rr`: how a transformer writes to its residual stream, as code that can be run and judged.
+"""How a transformer writes to its residual stream: rules, models, training, statistics.
 
-Where to start, and in which order to read on. Each imports only those above it:
+* A model of your own: `rr.Residuals` puts one rule around your own attention and MLP.
+* A model of `transformers`: `rr.attach` puts a rule into it, `rr.detach` takes it out.
+* A run: `rr.plan` describes it, `rr.train` trains it, `rr.load` reads it; many runs: `rr.sweep`.
+* Statistics of runs, of `rr` or of another trainer: `rr.stats`.
 
-    config.py   what a run is: ModelConfig, Recipe, Run, and the hash that names it
-    io.py       atomic files, seals, locks
-    stats/      records of runs, paired tests, intervals, fits, tables (no torch)
-    ops/        RMS norm, gated write, cross-entropy, and which kernels compute them
-    data/       corpora, tokenizers, windows
-    residual/   base.py: what a rule is; additive.py and gates.py: most of them; values.py;
-                stack.py: `Residuals`, one rule at every sublayer
-    model/      transformer.py: the decoder; init.py: its weights; ladder.py: the published sizes;
-                shapes.py: models counted without torch; attach.py: rules in another library's
-                decoder
-    training/   planning.py: the run that options describe; trainer.py: the loop; step.py: one
-                optimiser step; run_folder.py: a run's files; verify.py: a record run again
-    analysis/   what a trained model does: probes, gates, attention, numerics
-    perf/       what a step costs: memory, roofline, benchmark, budget
-    sweep/      many runs, and the reports of one and of a folder
-    cli/        the verbs of `rr`, a module each
-
-One training step, in eight lines:
-
-    trainer._train_step             asks data.batches which windows step s reads, and gathers them
-    step.OptimizerStep.gradients    splits the batch into micro-batches that fit the memory
-    transformer.Model, Stack        embed the tokens: x0; state = rule.open(x0)
-    transformer.Layer               calls Rule.sublayer twice: for attention, then for the MLP
-    residual.base.Rule.sublayer     x, state = read(state); u = branch(x); state = write(state, u)
-    ops.cross_entropy               the head and the loss, in chunks; backward gives the gradients
-    step.OptimizerStep.update       clips them; training.optimizer's AdamW or Muon moves the weights
-    trainer._record_losses, _save   a line of metrics.jsonl; at intervals a checkpoint
-
-From `rr train` to result.json:
-
-    cli.train.run                   the verb: calls the next two with its arguments
-    training.planning.plan          the run, by model.ladder.specify, and its id; nothing is trained
-    training.trainer.train          backend, lock, settings that fit the memory (memory_fit), tokens
-    run_folder.start_run            writes run.json; resume_run checks the one that is there
-    trainer._Training               builds the model, restores the newest checkpoint
-    trainer._Training.go            takes the steps above, to the end of each budget
-    trainer._Training._finish       result.Examiner takes the held-out loss; writes result.json
+The names below are those that `import rr` gives; the packages hold the others. CONTRIBUTING.md has
+a map of the code: which file does what, and in which order to read them.
 """
 
 from collections.abc import Callable, Mapping, Sequence

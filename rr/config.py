@@ -32,7 +32,10 @@ LATER = {
 
 
 class RRError(Exception):
-    """Bad input; the message is one line: what is wrong, what was expected, what to do. Exit 2.
+    """Bad input: the message is one line, what is wrong, what was expected and what to do.
+
+    `rr.config.RunFailed` is its subclass: a run that cannot continue, or a corrupt file. On the
+    command line an RRError ends with exit code 2, a RunFailed with 3.
 
     Example:
         >>> import rr
@@ -123,6 +126,11 @@ def _check_texts(spec: object, *names: str) -> None:
 class ModelConfig:
     """The decoder's shape. Widths in channels, lengths in tokens.
 
+    Raises RRError for sizes below 1, a d_model that n_head does not divide, an n_head that
+    n_kv_head does not divide, or an unknown flavour. Whether the rules exist is checked where they
+    are built. `rr.residual.RULES` lists the residual rules, `rr.residual.REGISTRY` the value rules
+    too, each with its equation and options.
+
     Example:
         >>> import rr
         >>> config = rr.ModelConfig(vocab_size=1000, n_layer=2, n_head=2, d_model=8, d_ff=16)
@@ -132,14 +140,14 @@ class ModelConfig:
 
     vocab_size: int  # tokens of the tokenizer
     n_layer: int  # unique blocks (attention + MLP); there are 2·n_layer sublayers per pass
-    n_head: int
-    d_model: int
+    n_head: int  # query heads; divides d_model
+    d_model: int  # d, channels of the stream
     d_ff: int  # MLP width
     seq_len: int = 256  # context, tokens
-    rule: str = "standard"  # residual rule with its options, "constant:c=0.5"
-    values: str = "own"  # value rule
+    rule: str = "standard"  # residual rule with its options, "constant:c=0.5", or "my.py:Class"
+    values: str = "own"  # value rule, likewise: "identity", "constant:lam=2.0"; "own" mixes nothing
     n_loops: int = 1  # passes over the whole stack with tied weights
-    flavour: str = "gpt2"
+    flavour: str = "gpt2"  # learned positions, GELU, biases; or "llama": RoPE, SwiGLU
     pad_vocab: bool = True  # pad the embedding to a multiple of 64; padding gets no probability
     n_kv_head: int | None = None  # heads of keys and values; None: n_head (no grouping)
     tied: bool = True  # the head is the embedding
@@ -207,6 +215,9 @@ class Segment:
 class Recipe:
     """How a model is trained. Lengths in optimiser steps, batches in windows of seq_len tokens.
 
+    Raises RRError for numbers below 1, a learning rate that is not above 0, budgets that do not
+    rise to `steps`, and an unknown precision or optimizer.
+
     Example:
         >>> import rr
         >>> recipe = rr.Recipe(steps=100, batch=8, lr=1e-3, warmup=10)
@@ -215,16 +226,16 @@ class Recipe:
     """
 
     steps: int
-    batch: int
+    batch: int  # windows per step
     lr: float  # peak learning rate
     warmup: int  # steps of linear warm-up
     schedule: str = "plateau"  # "plateau": constant, then linear to 0 in the last fifth; "cosine"
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = 1e-8
-    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)  # of AdamW
+    eps: float = 1e-8  # of AdamW
+    weight_decay: float = 0.1  # a step shrinks the matrices by lr times it
     decay_all: bool = False  # the study decays norms, biases and embeddings too
-    clip: float = 1.0
-    precision: str = "bf16"
+    clip: float = 1.0  # largest Euclidean norm of all gradients together
+    precision: str = "bf16"  # of matrix products: "fp32", "tf32", "bf16" or "fp16"
     eval_batches: int | None = None  # shorten the evaluation to this many batches
     depth_lr: bool = False  # blocks learn at lr·(L/12)^(−1/2), with AdamW's eps likewise
     budgets: tuple[int, ...] | None = None  # steps of each decay branch, rising; the last is steps
@@ -284,8 +295,10 @@ class Recipe:
     def lr_at(self, step: int, budget: int | None = None) -> float:
         """Learning rate of the step with 0-based index `step`, on the way to `budget` (or steps).
 
-        plateau: η·min(1, (s+1)/W) until 0.8·steps, then η·(steps − s)/(0.2·steps);
-        cosine: η·(s+1)/W, then η·(0.1 + 0.9·½(1 + cos π(s−W)/(steps−W))), the study's own.
+        For step s, peak rate η = lr and W steps of warm-up:
+
+        * plateau: η·min(1, (s+1)/W) until 0.8·steps, then η·(steps − s)/(0.2·steps);
+        * cosine: η·(s+1)/W, then η·(0.1 + 0.9·½(1 + cos π(s−W)/(steps−W))), the study's own.
         """
         if step < self.warmup:
             return self.lr * (step + 1) / self.warmup
@@ -303,7 +316,9 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Run:
-    """One training run: every option that changes its numbers.
+    """One training run: every option that changes its numbers. `rr.plan` makes one.
+
+    Raises RRError for a seed outside 0 … 2³² − 1 and an unknown protocol.
 
     Example:
         >>> import rr
@@ -312,22 +327,20 @@ class Run:
         (1, 12)
     """
 
-    rung: str
-    rule: str
-    values: str
-    loops: int
-    flavour: str
-    seed: int
-    protocol: str
+    rung: str  # name of the model's size, "nano" … "1B", with its options
+    rule: str  # residual rule, options in canonical form
+    values: str  # value rule, likewise
+    loops: int  # N, passes over the stack
+    flavour: str  # "gpt2" or "llama"
+    seed: int  # of weights and batches
+    protocol: str  # "clean", or "paper": the study's own recipe and batches
     corpus: str  # content identity, never a path
     tokenizer: str  # content identity
     model: ModelConfig
     recipe: Recipe
-    # SHA-256 of a rule that does not ship with rr; "" for those that do.
-    rule_content: str = ""
-    values_content: str = ""
-    # Where the text is on this machine, and the names it was asked for by: not hashed.
-    source: dict = field(default_factory=dict, compare=False)
+    rule_content: str = ""  # SHA-256 of a rule that does not ship with rr; "" for those that do
+    values_content: str = ""  # likewise
+    source: dict = field(default_factory=dict, compare=False)  # the text as named; not hashed
 
     def __post_init__(self) -> None:
         _check_texts(

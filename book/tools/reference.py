@@ -1,28 +1,43 @@
 """The API reference: one page of Markdown for each package of rr, written from its docstrings.
 
-A package's page shows the names of its `__all__`. Docstrings are Markdown, so that Sphinx's
-autodoc, which reads reStructuredText, would show them wrongly.
+A package's page shows the names of its `__all__`; one that several packages have is printed once,
+and the others lead to it. Docstrings are Markdown (docstrings.py), so that Sphinx's autodoc, which
+reads reStructuredText, would show them wrongly.
 """
 
 import ast
 import copy
+import dataclasses
 import inspect
 import math
+import pprint
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
+
+import home
+from docstrings import aligned, code, escaped, example, prose, split
+from nbkit import ROOT
+
+from rr.model.ladder import describe
+from rr.residual import REGISTRY, RULES, Described
 
 PACKAGES = (
     "rr", "rr.residual", "rr.model", "rr.training", "rr.analysis",
     "rr.data", "rr.ops", "rr.perf", "rr.stats", "rr.sweep",
 )  # fmt: skip
 WIDTH = 84  # columns of a signature before it is broken into lines
-APART = r"Raises\b|Returns\b|Source:|RRError(?=,? (?:for|on|before|where))"  # begin a paragraph
-CODE = re.compile(r"(`[^`]+`)")
+ABOUT_RULES = """\
+Each rule with its equation, its options and its costs. Parameters and FLOPs (of matrix products,
+forward, per token) are what it adds to block 2 of 4, of width d, with one head and the default
+options; the gains of norms are not counted. The coefficient on u is that at the start of training,
+in a network of 12 blocks. The [poster](#rule-poster) has a picture of every rule, and the
+[field guide](#ch-field-guide) compares them."""
 Node = TypeVar("Node", bound=ast.AST)
 
 
@@ -37,16 +52,22 @@ def described(value: Any) -> bool:
     return inspect.isclass(value) or inspect.isfunction(value)
 
 
-def split(doc: str) -> tuple[str, str]:
-    """A docstring's description and its example, "" where it has none."""
-    text, _, example = doc.partition("\nExample:\n")
-    return text.strip(), textwrap.dedent(example).strip()
-
-
 def label(name: str, value: Any) -> str:
     """The target of links to a name; Sphinx folds case, and `Fit` is not `fit`."""
     kind = "module" if isinstance(value, ModuleType) else type(value).__name__
     return "api-" + re.sub(r"[^a-z0-9]+", "-", f"{kind}-{name}".lower()).strip("-")
+
+
+@cache
+def owners() -> dict[Any, str]:
+    """The name under which each function and class is printed: that of its own package first."""
+    found: dict[Any, str] = {}
+    for package in sorted(PACKAGES, key=lambda name: name == "rr"):
+        for name, value in public(package):
+            if described(value):
+                own = value.__module__.startswith(f"{package}.") and package != "rr"
+                found[value] = name if own else found.get(value, name)
+    return found
 
 
 def doc_of(value: object) -> str:
@@ -92,11 +113,25 @@ def _parameter(argument: ast.arg, default: ast.expr | None) -> str:
     return ast.unparse(argument) + (f" = {ast.unparse(default)}" if default is not None else "")
 
 
-def fields(cls: type) -> list[str]:
-    """The source lines of a class's annotated fields, whose comments give meaning and unit."""
+def _names(node: ast.FunctionDef) -> dict[str, str]:
+    arguments = node.args
+    return {
+        one.arg: one.arg for one in arguments.posonlyargs + arguments.args + arguments.kwonlyargs
+    }
+
+
+def fields(cls: type) -> dict[str, tuple[str, str]]:
+    """A class's annotated fields: declaration, and the comment with meaning and unit."""
     lines = textwrap.dedent(inspect.getsource(cls)).splitlines()
-    nodes = [node for node in tree_of(cls, ast.ClassDef).body if isinstance(node, ast.AnnAssign)]
-    return lines[nodes[0].lineno - 1 : nodes[-1].end_lineno] if nodes else []
+    found = {}
+    for node in tree_of(cls, ast.ClassDef).body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            declared = f"{node.target.id}: {ast.unparse(node.annotation)}"
+            if node.value and not ast.unparse(node.value).startswith("field("):
+                declared += f" = {ast.unparse(node.value)}"
+            comment = lines[(node.end_lineno or 1) - 1].partition("  # ")[2]
+            found[node.target.id] = declared, comment
+    return found
 
 
 def methods(cls: type) -> Iterator[tuple[str, ast.FunctionDef, str]]:
@@ -108,135 +143,171 @@ def methods(cls: type) -> Iterator[tuple[str, ast.FunctionDef, str]]:
                 yield node.name, node, doc
 
 
-def escaped(text: str, links: dict[str, str]) -> str:
-    """Text in which only what stands between backticks is Markdown; public names become links."""
-    parts = CODE.split(text)
-    for at, part in enumerate(parts):
-        if at % 2 == 0:
-            parts[at] = re.sub(r"([\\*_$<>\[\]{}|~])", r"\\\1", part)
-        elif part[1:-1] in links:
-            parts[at] = f"[{part}](#{links[part[1:-1]]})"
-    return "".join(parts)
-
-
-def prose(text: str, parameters: list[str], links: dict[str, str]) -> str:
-    """A docstring's description as Markdown: parameters as a list, errors and source apart."""
-    return "\n\n".join(
-        _paragraph(block, parameters, links) for block in re.split(r"\n\s*\n", text.strip("\n"))
-    )
-
-
-def _paragraph(block: str, parameters: list[str], links: dict[str, str]) -> str:
-    lines = block.splitlines()
-    if all(line.startswith("    ") for line in lines) or any(
-        re.search(r"\S {3,}\S", line) and "|" not in line for line in lines
-    ):
-        return "```text\n" + textwrap.dedent(block) + "\n```"
-    if lines[0].startswith("|"):  # a table
-        return block
-    if lines[0].startswith("* "):
-        items = re.split(r"(?m)^\* ", block)[1:]
-        return "\n".join("* " + escaped(" ".join(item.split()), links) for item in items)
-    text = " ".join(block.split())
-    names = "|".join(map(re.escape, sorted(parameters, key=len, reverse=True))) or r"(?!)"
-    starts = re.compile(
-        rf"(?:^|(?<=[.;:),] ))(?:(?P<names>(?:{names})(?:, (?:{names}))*): |(?P<word>{APART}))"
-    )
-    cuts = list(starts.finditer(text))
-    edges = [match.start() for match in cuts] + [len(text)]
-    shown = [escaped(text[: edges[0]].strip(), links)] if edges[0] else []
-    for match, end in zip(cuts, edges[1:], strict=True):
-        if match["names"]:
-            given = ", ".join(f"`{name}`" for name in match["names"].split(", "))
-            shown.append(f"* {given}: {escaped(text[match.end() : end].strip(' ;,'), links)}")
-        else:
-            rest = escaped(text[match.end() : end].strip(), links)
-            shown.append(f"\n**{match['word']}** {rest}\n")
-    return "\n".join(
-        "\n" + line if line.startswith("* ") and at and not shown[at - 1].startswith("* ") else line
-        for at, line in enumerate(shown)
-    )
-
-
-def _names(node: ast.FunctionDef) -> list[str]:
-    arguments = node.args
-    return [one.arg for one in arguments.posonlyargs + arguments.args + arguments.kwonlyargs]
-
-
-def _python(text: str) -> str:
-    return f"```python\n{text}\n```"
-
-
 def entry(name: str, value: Any, links: dict[str, str]) -> str:
     """What a page says about one name."""
-    title = f"({label(name, value)})=\n## {_title(name, value)}"
-    if isinstance(value, ModuleType):
-        return f"{title}\n\n{prose(doc_of(value), [], links)}"
-    if not described(value):
-        return f"{title}\n\n{_constant(value)}"
-    text, example = split(doc_of(value))
     short = name.rpartition(".")[2]
+    title = f"({label(name, value)})=\n## `{short}`"
+    if not described(value):
+        return f"{title}\n\n{_constant(value, links)}"
+    text, shown = split(doc_of(value))
+    if (other := owners()[value]) != name:
+        first = " ".join(text.split("\n\n")[0].split())
+        return f"{title}\n\n{escaped(first, links)} See [`{other}`](#{links[other]})."
     if inspect.isclass(value):
-        body = [_class(short, value)]
-        parameters = list(vars(value).get("__annotations__", {}))
-        init = vars(value).get("__init__")
-        if inspect.isfunction(init) and not fields(value):
-            parameters = _names(tree_of(init, ast.FunctionDef))
+        body = _class(short, value, text, links)
     else:
         node = tree_of(value, ast.FunctionDef)
-        body, parameters = [_python(signature(short, node))], _names(node)
-    body.append(prose(text, parameters, links))
-    if inspect.isclass(value):
-        for method, node, doc in methods(value):
-            bare = any(
-                isinstance(one, ast.Name) and one.id == "property" for one in node.decorator_list
-            )
-            shown = method if bare else signature(method, node, math.inf)
-            first = " ".join(split(doc)[0].split("\n\n")[0].split())
-            body.append(f"`.{shown}`\n: {escaped(first, links)}")
-    if example:
-        body.append("**Example**\n\n" + f"```pycon\n{example}\n```")
-    return "\n\n".join([title, *body])
+        body = [code(signature(short, node), "python"), prose(text, _names(node), links)]
+    return "\n\n".join([title, *body, *example(shown), f"[{_place(value)}]{{.rr-soft}}"])
 
 
-def _title(name: str, value: Any) -> str:
-    return f"`{name}`" + (" (module)" if isinstance(value, ModuleType) else "")
+def _class(short: str, cls: type, text: str, links: dict[str, str]) -> list[str]:
+    """The line that makes an instance, the description, the fields and the methods."""
+    tree, known = tree_of(cls, ast.ClassDef), fields(cls)
+    bases = ", ".join(map(ast.unparse, tree.bases))
+    head = f"class {short}({bases})" if bases else f"class {short}"
+    names = {name: declared for name, (declared, _) in known.items()}
+    init = next((n for n in tree.body if getattr(n, "name", "") == "__init__"), None)
+    if isinstance(init, ast.FunctionDef):
+        head += "\n\n" + signature(short, init).removesuffix(" -> None")
+        names = _names(init)
+    told = {name for block in re.split(r"\n\s*\n", text) for name, _ in aligned(block)}
+    items = [
+        f"* `{declared}`" + (f": {escaped(comment, links)}" if comment else "")
+        for name, (declared, comment) in known.items()
+        if name not in told
+    ]
+    shown = [code(head, "python"), prose(text, names, links)]
+    shown += ["**Fields**\n\n" + "\n".join(items)] if items else []
+    for method, node, doc in methods(cls):
+        bare = any(ast.unparse(one) == "property" for one in node.decorator_list)
+        words, used = split(doc)
+        body = "\n\n".join([prose(words, _names(node), links), *example(used)])
+        call = method if bare else signature(method, node, math.inf)
+        shown.append(f"`.{call}`\n: {textwrap.indent(body, '  ').lstrip()}")
+    return shown
 
 
-def _class(short: str, cls: type) -> str:
-    """The line that makes an instance, or a data class's fields."""
-    lines = fields(cls)
-    init = vars(cls).get("__init__")
-    source = inspect.getsource(cls)
-    if inspect.isfunction(init) and "def __init__" in source:
-        node = tree_of(init, ast.FunctionDef)
-        return _python("class " + signature(short, node).removesuffix(" -> None"))
-    bases = ", ".join(base.__name__ for base in cls.__bases__ if base is not object)
-    head = f"class {short}({bases}):" if bases else f"class {short}:"
-    return _python("\n".join([head, *(f"    {line.strip()}" for line in lines or ["..."])]))
+def _place(value: Any) -> str:
+    """The file and line of a name; a link where the project has an address."""
+    path = Path(inspect.getfile(inspect.unwrap(value))).relative_to(ROOT).as_posix()
+    line = inspect.getsourcelines(value)[1]
+    url = _blob()
+    return f"[{path}, line {line}]({url}/{path}#L{line})" if url else f"{path}, line {line}"
 
 
-def _constant(value: Any) -> str:
-    """A constant's value; of a table its keys, of a path nothing but its kind."""
-    if isinstance(value, dict):
-        keys = ", ".join(f"`{key}`" for key in value)
-        return f"A table with the keys {keys}."
+@cache
+def _blob() -> str:
+    """Where the project's files are on the web, "" where it has no address."""
+    place = home.address()
+    return f"{place}/blob/{home.version()}" if place else ""
+
+
+def _constant(value: Any, links: dict[str, str]) -> str:
+    """A constant's value; of a table of rules their names, of a path nothing but its kind."""
     if isinstance(value, Path):
         return f"A folder of the checkout: `{value.name}/`."
-    return _python(repr(value))
+    if not isinstance(value, dict):
+        return code(pprint.pformat(value, width=WIDTH, compact=True), "python")
+    items = []
+    for key, held in value.items():
+        if isinstance(held, str):
+            items.append(f"* `{key}`: {escaped(held, links)}")
+        elif isinstance(held, dict):  # of the registry
+            items.append(f"* `{key}`: " + ", ".join(_to_rule(one, key) for one in held))
+        else:
+            items.append(_to_rule(key, held.kind))
+    return ("\n" if items[0].startswith("* ") else ", ").join(items)
+
+
+def _to_rule(name: str, kind: str) -> str:
+    return f"[`{name}`](#api-rule-{kind}-{name})"
+
+
+def rules(modules: list[tuple[str, ModuleType]], links: dict[str, str]) -> list[str]:
+    """Every registered rule, below the module that defines it."""
+    parts = [f"## Rules\n\n{ABOUT_RULES}"]
+    for name, module in modules:
+        title = f"({label(name, module)})=\n### `{name.rpartition('.')[2]}`"
+        parts.append(f"{title}\n\n{prose(doc_of(module), {}, links)}")
+        for row in describe():
+            cls = REGISTRY[row["kind"]][row["name"]]
+            if cls.__module__ == module.__name__:
+                parts += _rule(row, cls, links)
+    return parts
+
+
+def _rule(row: dict, cls: type[Described], links: dict[str, str]) -> list[str]:
+    name, kind = row["name"], row["kind"]
+    own = [key for key in cls.options if key != "per_pass"]
+    spec = f"{name}:{own[0]}={cls.options[own[0]].default}" if own else name
+    keyword = "rule" if kind == "residual" else kind
+    facts = [f'Use: `rr.plan({keyword}="{spec}")`', f"Source: {escaped(cls.source, links)}"]
+    params, flops = (cost.replace("-", "−") for cost in row["cost"].values())
+    facts.append(f"Costs per block: {params} parameters, {flops} FLOPs per token")
+    if kind == "residual":
+        start = row["coefficient"]
+        on_u = "no single number" if start is None else f"{start:g}"
+        facts += [f"Coefficient on u at the start: {on_u}", f"State: `{RULES[name].state}`"]
+    facts.append(f"Class: `{cls.__name__}`, {_place(cls)}")
+    table = [_row(("option", "default", "meaning", "accepts")), _row(["---"] * 4)]
+    for key, option in cls.options.items():
+        words = escaped(option.meaning, links), escaped(option.accepts, links)
+        table.append(_row((f"`{key}`", f"`{option.default}`", *words)))
+    return [
+        f"(api-rule-{kind}-{name})=\n#### `{name}`",
+        f"$$\n{cls.equation}\n$$",
+        prose(split(doc_of(cls))[0], {}, links),
+        "\n".join(table) if cls.options else "It has no options.",
+        "\n".join(f"* {fact}" for fact in facts),
+    ]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def ordered(names: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """The names of a page, each result's class after the first function that returns it."""
+    results = {
+        value.__name__: (name, value)
+        for name, value in names
+        if inspect.isclass(value) and (dataclasses.is_dataclass(value) or issubclass(value, tuple))
+    }
+    makers: dict[str, str] = {}
+    for name, value in names:
+        if inspect.isfunction(value):
+            for word in re.findall(r"\w+", str(value.__annotations__.get("return"))):
+                if word in results:
+                    makers.setdefault(word, name)
+    out: list[tuple[str, Any]] = []
+    for name, value in names:
+        if not (inspect.isclass(value) and value.__name__ in makers):
+            out.append((name, value))
+            out += [results[word] for word, maker in makers.items() if maker == name]
+    return out
 
 
 def page(package: str, links: dict[str, str]) -> str:
     """One package's page as Markdown."""
-    face = import_module(package)
-    parts = [f"({label(package, face)})=\n# `{package}`"]
-    if package == "rr":
-        parts.append("The names that `import rr` gives; each package of `rr` has its own page.")
-    parts.append(prose(doc_of(face), [], links))
-    names = public(package)
-    short = {known.rpartition(".")[2]: label(known, it) for known, it in names}
-    parts += [entry(name, value, links | short) for name, value in names]
+    face, names = import_module(package), public(package)
+    links = links | {name.rpartition(".")[2]: links[name] for name, _ in names}
+    parts = [f"({label(package, face)})=\n# `{package}`", prose(doc_of(face), {}, links)]
+    modules = [(name, value) for name, value in names if isinstance(value, ModuleType)]
+    parts += [entry(name, value, links) for name, value in ordered(names)
+              if not isinstance(value, ModuleType)]  # fmt: skip
+    parts += rules(modules, links) if modules else []
     return "\n\n".join(parts) + "\n"
+
+
+def targets() -> dict[str, str]:
+    """Where a link to each public name leads."""
+    found = {package: label(package, import_module(package)) for package in PACKAGES}
+    for package in PACKAGES:
+        for name, value in public(package):
+            shown = owners()[value] if described(value) else name
+            found[name] = label(shown, value)
+    return found
 
 
 def write_pages(folder: Path, packages: Sequence[str] = PACKAGES) -> None:
@@ -244,8 +315,7 @@ def write_pages(folder: Path, packages: Sequence[str] = PACKAGES) -> None:
     if not packages:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    links = {package: label(package, import_module(package)) for package in PACKAGES[1:]}
-    links |= {name: label(name, it) for package in PACKAGES for name, it in public(package)}
+    links = targets()
     for package in packages:
         text = page(package, links)
         (folder / f"{package}.md").write_text(text, encoding="utf-8")

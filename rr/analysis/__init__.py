@@ -1,4 +1,13 @@
-"""Analysis of models and rules: probes by depth, gates, attention, numerics, rule checks."""
+"""Analysis of models and rules: probes by depth, gates, attention, numerics, rule checks.
+
+A probe takes an `rr.Model`, a model that a rule is attached to (`rr.attach`), or any module that
+holds one `rr.Residuals` and is called as model(idx); for losses it must return logits. The latter
+two are measured in the mode that they are in: where they have dropout, call model.eval() first. A
+probe raises RRError for other modules. Entries that say `Model` take no other.
+
+Shapes: B windows, T tokens, d channels, H heads, L blocks, N passes, S = 2·L·N sublayers. Token ids
+idx and targets are (B, T), int64. Losses are in nats per token.
+"""
 
 from .. import lazy_names
 

@@ -16,7 +16,7 @@ from .probes import trace
 
 
 class AttentionTrace(NamedTuple):
-    """One attention, recorded: weights A (B, H, T, T), rows sum to 1; values V' (B, H_kv, T, e).
+    """One attention, recorded; e = d/H channels per head, V' the values as a value rule mixes them.
 
     Example:
         >>> import torch, rr
@@ -27,8 +27,8 @@ class AttentionTrace(NamedTuple):
         ((1, 2, 6, 6), (1, 2, 6, 4))
     """
 
-    weights: Tensor
-    values: Tensor
+    weights: Tensor  # A (B, H, T, T); rows are queries and sum to 1
+    values: Tensor  # V' (B, H_kv, T, e)
 
 
 class _Spy(TorchFunctionMode):
@@ -49,6 +49,9 @@ class _Spy(TorchFunctionMode):
 @torch.no_grad()
 def trace_attention(model: Model, idx: Tensor) -> list[AttentionTrace]:
     """Weights and values of every attention of the unrolled model, for token ids (B, T).
+
+    Returns L·N traces, pass by pass. Attention runs once more for them, with T unit vectors as its
+    values: memory grows as B·H·T² per block.
 
     Example:
         >>> import torch, rr
@@ -72,7 +75,9 @@ def importance(weights: Tensor) -> Tensor:
 
 
 def entropy(p: Tensor) -> Tensor:
-    """−Σ p ln p over the last axis, nats. Low means concentrated on few tokens.
+    """−Σ p ln p over the last axis, nats; 0 ln 0 is 0. Low: concentrated on few tokens.
+
+    p: (…, n), probabilities that sum to 1. Returns (…); exp of it is an effective number of tokens.
 
     Example:
         >>> import math, torch
@@ -120,7 +125,10 @@ def mixing(model: nn.Module) -> Tensor:
 
 
 def value_gradients(model: Model, idx: Tensor, targets: Tensor) -> list[float | None]:
-    """‖∂loss/∂W_V‖ of block 1 … L; None where a block has no W_V. Leaves .grad unchanged.
+    """‖∂loss/∂W_V‖ of block 1 … L, the Euclidean norm; None where a block has no W_V.
+
+    The loss is the mean over tokens, nats per token, for idx and targets (B, T). W_V is the value
+    projection, (H_kv·e, d). The parameters' .grad is unchanged.
 
     Example:
         >>> import torch, rr

@@ -89,6 +89,11 @@ def losses(model: nn.Module, idx: Tensor, targets: Tensor) -> Tensor:
 class GateTrace:
     """The gates of a forward pass, recorded: one entry per sublayer, first axis S.
 
+    A gate's logit is a(h) + c(u) + b: a reads the state h, c the update u, and b is the bias, so
+    that r = σ(a + c + b). means[:, 0] is the mean of a over tokens, means[:, 1] that of c, and cov
+    their covariance over tokens, for each channel. r and held are in the model's precision, means
+    and cov in float64.
+
     Example:
         >>> import torch, rr
         >>> from rr.analysis import trace_gates
@@ -99,15 +104,19 @@ class GateTrace:
         (('attn', 'mlp'), (2, 1, 6, 8), (2, 2, 2, 8))
     """
 
-    r: Tensor  # (S, B, T, d)
+    r: Tensor  # (S, B, T, d); with granularity=scalar (S, B, T, 1)
     held: Tensor  # (S, B, T): 1 − ‖r ⊙ u‖/‖u‖, the share of the update's length held back
-    means: Tensor  # (S, 2, d): the state's and the update's part of the logit, over tokens
+    means: Tensor  # (S, 2, d): means over tokens of a and of c
     cov: Tensor  # (S, 2, 2, d): their covariance over tokens, channel by channel
-    kinds: tuple[str, ...]
+    kinds: tuple[str, ...]  # S words, "attn" or "mlp"
 
 
 def trace_gates(model: nn.Module, idx: Tensor) -> GateTrace:
     """Run the windows idx (B, T) and record the gates.
+
+    Raises RRError unless every rule is an additive gate (`highway`, `state-gate`, `update-gate`,
+    `review`) and the stack is passed once: `review-convex`, `highway-carry`, `gtrxl` and rules
+    without a gate are refused.
 
     Example:
         >>> import torch, rr
@@ -163,14 +172,28 @@ def two_way(r: Tensor) -> dict[str, float]:
 
 
 def distribution(r: Tensor) -> dict:
-    """Mean, spread and quantiles of r (n, d) and of its channel means, and `two_way` shares.
+    """Mean, spread and quantiles of r (n, d), n tokens, and of its channel means.
+
+    Returns numbers by name:
+
+    * `mean, sd`: over all entries;
+    * `quantiles`: at 0.05, 0.25, 0.5, 0.75 and 0.95, of at most 2^21 entries, evenly spread;
+    * `channels`: the same quantiles of the d channel means;
+    * `shut, open`: the share of entries below 0.1 and above 0.9;
+    * `shares`: of the variance, "channel" (between channel means), "token" (between token means)
+      and "both" (the rest): r_tc = m + α_c + β_t + γ_tc.
+
+    Raises RRError where r is one constant, whose variance has no shares: every Review gate before
+    training.
 
     Example:
-        >>> import torch
-        >>> from rr.analysis import distribution
-        >>> facts = distribution(torch.tensor([[0.25, 0.75], [0.25, 0.75]]))
-        >>> facts["mean"], facts["shares"]
-        (0.5, {'channel': 1.0, 'token': 0.0, 'both': 0.0})
+        >>> import torch, rr
+        >>> from rr.analysis import distribution, trace_gates
+        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="highway")
+        >>> gates = trace_gates(rr.model.initialise(rr.Model(shape), 0), torch.arange(6)[None])
+        >>> facts = distribution(gates.r[0].flatten(0, 1))  # of the first sublayer, (B·T, d)
+        >>> round(facts["mean"], 2), sorted(facts["shares"])
+        (0.5, ['both', 'channel', 'token'])
     """
     q = torch.tensor(QUANTILES, dtype=torch.float64)
     r = r.double()

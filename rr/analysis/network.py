@@ -20,8 +20,10 @@ from ..residual.values import ValueRule
 def hooked(modules: Iterable[nn.Module], hook: Callable, before: bool = False) -> Iterator[None]:
     """Within the block each module has this forward hook; with `before`, a forward pre-hook.
 
-    hook(module, args, output) sees every call and may return another output; a pre-hook is
-    hook(module, args). On a residual rule args are (state, u) and the output is the new state.
+    modules: those of a model, such as `model.rules`. hook: hook(module, args, output) sees every
+    call and may return another output. before: a pre-hook, hook(module, args).
+
+    On a residual rule args are (state, u) and the output is the new state.
 
     Example:
         >>> import torch

@@ -30,14 +30,14 @@ KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
 class Change:
     """The differences from the plain run; the defaults change nothing.
 
-    path       the backend, as `rr.training.backend` reads it; the default is that of
-               `rr train --precision fp32`
+    path       the backend, as `rr.training.parse_backend` reads it; the default is that of
+               `rr train --precision fp32` on a CPU
     threads    of torch's CPU kernels
     micro      windows per micro-batch; None: the whole batch at once
     attention  "flash" or "math": the only kernel allowed; None: torch chooses
     shuffle    seed of another order of the windows *within* each batch
     nudge      seed that picks one weight of the first block, moved to the next representable number
-    tf32       inputs of every matrix product rounded to TF32 (`Tf32Products`)
+    tf32       inputs of every matrix product rounded to TF32's 11 significant bits
     double     everything in float64
     init       seed of the weights; None: the run's
     batches    seed of the batches; None: the run's
@@ -98,10 +98,12 @@ def tf32(x: Tensor) -> Tensor:
 
 
 def trained(run: Run, stream: np.ndarray, change: Change = Change()) -> tuple[Model, list[float]]:
-    """Train `run` on the token stream with a change: (model, loss before each step in nats).
+    """Train `run` on the token stream with a change, on one CPU thread.
 
-    Without a change it is `rr train` on one CPU thread at protocol `clean`, bit for bit. Writes no
-    files. Raises RRError for an unknown backend or kernel, and for another protocol.
+    Without a change it is `rr train` on one thread at protocol `clean`, bit for bit. Writes no
+    files. stream: token ids (n,), more than run.model.seq_len + 1 of them. Returns (model, the
+    loss before each step in nats per token). Raises RRError for an unknown backend or kernel, and
+    for another protocol.
 
     Example:
         >>> import numpy as np, rr

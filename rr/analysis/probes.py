@@ -18,7 +18,9 @@ from .network import Network, hooked
 
 @dataclass(frozen=True)
 class WriteTrace:
-    """One write of a sublayer's update, recorded: tensors (B, T, d); r is None without a gate.
+    """One write of a sublayer's update, recorded; tensors are (B, T, d).
+
+    With a gate, out = kept ⊙ h + r ⊙ u.
 
     Example:
         >>> import torch, rr
@@ -29,21 +31,24 @@ class WriteTrace:
         ('attn', 1, True)
     """
 
-    kind: str
-    sublayer: int
-    h: Tensor
-    u: Tensor
-    r: Tensor | None
+    kind: str  # "attn" or "mlp"
+    sublayer: int  # 1 … 2L
+    h: Tensor  # the stream before the write
+    u: Tensor  # the update
+    r: Tensor | None  # the coefficient on u, broadcastable to it; None without a gate
     kept: Tensor | float  # coefficient on h: 1 for additive rules, 1 − r for convex ones
-    out: Tensor
+    out: Tensor  # the stream after the write
     pass_: int  # 1 … N
 
 
 def trace(model: nn.Module, idx: Tensor, grad: bool = False) -> list[WriteTrace]:
     """Record every sublayer's state, update and write, for token ids (B, T).
 
-    Looped models give 2·L·N traces, pass by pass. With grad=True the tensors stay in the graph and
-    each stream state keeps its gradient. For rules whose state is one tensor.
+    grad: with True the tensors stay in the graph, and each stream state keeps its gradient. Returns
+    S = 2·L·N traces, pass by pass.
+
+    Raises TypeError for rules whose state is not one tensor: "streams" (`hyper-connections`),
+    "pair" (`parallel`, `x0-scales`) and "list" (`denseformer`, `attnres`, `unet`).
 
     Example:
         >>> import torch, rr
@@ -71,7 +76,10 @@ def trace(model: nn.Module, idx: Tensor, grad: bool = False) -> list[WriteTrace]
 
 
 def rms(x: Tensor) -> float:
-    """Root of the mean square over all entries.
+    """Root of the mean square over all entries of x, one number: √(mean(x²)).
+
+    The rms(x) of a rule's equation is another thing: x divided by that root of each token,
+    `rr.ops.rms_norm`.
 
     Example:
         >>> import torch
@@ -85,7 +93,8 @@ def rms(x: Tensor) -> float:
 def norms_by_depth(model: nn.Module, idx: Tensor) -> list[float]:
     """Root mean square of the stream h_l, l = 0 … S, for S = 2·L·N sublayers (the unrolled net).
 
-    idx: token ids (B, T); over all tokens and channels. For rules whose state is one tensor.
+    Over all tokens and channels of idx (B, T); entry 0 is the embedding's. Raises TypeError for
+    rules whose state is not one tensor, as `trace()` does.
 
     Example:
         >>> import torch, rr
@@ -105,7 +114,10 @@ def increment_cosines(model: nn.Module, idx: Tensor, each: str = "sublayer") -> 
     An increment is what one "sublayer", "block" or "pass" has added to the stream at a token, so
     that n is 2·L·N, L·N or N; entry (i, j) is the mean over tokens of cos(Δh_i, Δh_j). Independent
     increments have cosines near 0, and their sum grows as √n; aligned ones have 1, and it grows as
-    n. One that is zero has cosine 0 with all. idx: (B, T). For rules whose state is one tensor.
+    n. One that is zero has cosine 0 with all.
+
+    each: "sublayer", "block" or "pass". Raises RRError for another word, and TypeError for rules
+    whose state is not one tensor, as `trace()` does.
 
     Example:
         >>> import torch, rr
@@ -127,8 +139,12 @@ def increment_cosines(model: nn.Module, idx: Tensor, each: str = "sublayer") -> 
 def gradient_by_depth(model: nn.Module, idx: Tensor, targets: Tensor) -> list[float]:
     """‖∂loss/∂h_l‖ for l = 0 … S (S = 2L·N): the gradient of the loss at each depth.
 
-    Euclidean norm over all entries of the stream after sublayer l; entry 0 is the embedding's.
-    The parameters' .grad is unchanged. For rules whose state is no list.
+    The loss is the mean over tokens, nats per token, for idx and targets (B, T). Euclidean norm
+    over all B·T·d entries of the stream after sublayer l, for "streams" over all n·B·T·d; entry 0
+    is the embedding's. The parameters' .grad is unchanged.
+
+    Raises TypeError for rules whose state is a "pair" (`parallel`, `x0-scales`) or a "list"
+    (`denseformer`, `attnres`, `unet`).
 
     Example:
         >>> import torch, rr
@@ -157,8 +173,11 @@ def gradient_by_depth(model: nn.Module, idx: Tensor, targets: Tensor) -> list[fl
 def jacobian_gain(model: nn.Module, idx: Tensor, probes: int = 8, seed: int = 0) -> float:
     """Root-mean-square singular value of ∂h_S/∂h_0, the *total* Jacobian of the stack.
 
-    Estimated as sqrt(mean_v ‖Jᵀv‖² / ‖v‖²) over `probes` random v; 1 means that perturbations of
-    the embedding reach the last state at their own size. idx: (B, T).
+    Estimated as sqrt(mean_v ‖Jᵀv‖² / ‖v‖²) over random normal v of the state's shape; 1 means that
+    perturbations of the embedding reach the last state at their own size.
+
+    probes: how many v, one backward pass each. seed: of the draws. Raises TypeError for rules whose
+    state is not one tensor, as `trace()` does.
 
     Example:
         >>> import torch, rr
@@ -188,7 +207,8 @@ def jacobian_gain(model: nn.Module, idx: Tensor, probes: int = 8, seed: int = 0)
 def embedding_share(model: nn.Module, idx: Tensor) -> float:
     """‖(∏ kept_l) ⊙ h_0‖ / ‖h_S‖: the share of the embedding in the last state.
 
-    kept_l is the coefficient on h in write l; Euclidean norms over all entries. idx: (B, T).
+    kept_l is the coefficient on h in write l; Euclidean norms over all entries. Raises TypeError
+    for rules whose state is not one tensor, as `trace()` does.
 
     Example:
         >>> import torch, rr
@@ -228,7 +248,8 @@ def depth_attention(model: nn.Module, idx: Tensor) -> Tensor:
     """Weights of depth attention: the mean over tokens of α, (S + 1, sources), float64.
 
     Row l − 1 is sublayer l, the last row the head. Column 0 is the embedding, column i block i of
-    sublayers (with size=1: sublayer i); sources that a sublayer does not read have 0. idx: (B, T).
+    sublayers (with size=1: sublayer i); sources that a sublayer does not read have 0. Raises
+    RRError for other rules than `attnres`. Source: Attention Residuals (2603.15031).
 
     Example:
         >>> import torch, rr
@@ -253,7 +274,8 @@ def depth_attention(model: nn.Module, idx: Tensor) -> Tensor:
 class StreamMixing(NamedTuple):
     """Coefficients of hyper-connections by sublayer, means over tokens, float64.
 
-    Sublayer l reads A_mᵀH from the n streams H, mixes them to A_rᵀH and writes B uᵀ.
+    Sublayer l reads A_mᵀH from the n streams H, mixes them to A_rᵀH and writes B uᵀ. Source:
+    Hyper-Connections (2409.19606).
 
     Example:
         >>> import torch, rr
@@ -274,7 +296,8 @@ class StreamMixing(NamedTuple):
 def stream_mixing(model: nn.Module, idx: Tensor) -> StreamMixing:
     """The learned mixing of streams by each of S = 2·L·N sublayers, for token ids (B, T).
 
-    Of hyper-connections and mHC, whose `mix` is doubly stochastic. RRError for other rules.
+    For hyper-connections; with sinkhorn=1, which is mHC (2512.24880), `mix` is nearly doubly
+    stochastic. Raises RRError for other rules.
 
     Example:
         >>> import torch, rr

@@ -57,9 +57,14 @@ def _sees(ask: Any, h: Tensor, u: Tensor, other: Tensor) -> dict[str, str]:
 
 @torch.no_grad()
 def anatomy(spec: str, kind: str = "residual") -> dict:
-    """Facts about a rule in plain types; `spec` as `rr train` takes it.
+    """Facts about a rule, measured by moving its inputs; for the diagrams of the field guide.
 
-    family       a key of FAMILIES
+    spec: a rule with its options; its file, if it is in one, is allowed. kind: "residual" or
+    "values". Raises RRError for an unknown rule. Returns facts by name; for a residual rule:
+
+    family       "scale" (additive, a fixed or learned scale), "gate" (additive, with a gate),
+                 "carry" (the old state is scaled, too), "look-back" (earlier depths are read again)
+                 or "streams"
     norm         where the stream is normalised: "read", "write" or "none"
     gate         inputs of the coefficient on u: {"state" or "update": "raw" or "normalised"}
     channels     gates per token: "one" or "each channel", "" without a gate
@@ -73,9 +78,14 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
     orthogonal   whether what is added is orthogonal to the stream
     streams      number of streams
 
-    For a value rule: family, and `first`, `own`, `others` (the coefficients on V₁, V_n and on what
-    lies between, at the start of block 4 of 4; None without a V_n of its own), `after` (whether it
-    also adds to the output of attention), `learned` and `blocks` (the blocks it changes).
+    For a value rule, in the last of 4 blocks, `first` and `own` before training:
+
+    family       "values"
+    first, own   coefficients on V₁ and on V_n; None for own where the block has no V_n
+    others       whether the values between are read
+    after        whether it also adds to the output of attention
+    learned      whether it has parameters
+    blocks       numbers of the blocks that it changes
 
     Example:
         >>> from rr.analysis import anatomy

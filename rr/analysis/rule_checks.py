@@ -170,7 +170,21 @@ CHECKS = (parameters, flops, gradients, coefficients, gate, one_graph)
 
 
 def check(rule: str) -> dict[str, str | None]:
-    """Run every check: name -> None if it passes, else one line that says what is wrong.
+    """Run every check on a residual rule, on a model of three blocks of width 16.
+
+    rule: with its options, as `--rule` takes it; its file, if it is in one, is allowed.
+
+    The checks:
+
+    parameters    declared parameter counts are the actual ones, at every site
+    flops         declared matmul FLOPs are those that torch counts in a read and a write
+    gradients     of the model's loss, against finite differences in float64
+    coefficients  a write starts as carry·h + coefficient·u, as declared
+    gate          a write is kept·h + gate·u after training, too, with a gate between 0 and 1
+    one_graph     all blocks share one compiled graph, with the eager model's gradients
+
+    Returns {name: None if it passes, else one line that says what is wrong}. A rule that raises an
+    error fails with that error's line.
 
     Example:
         >>> from rr.analysis import check

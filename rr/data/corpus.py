@@ -27,10 +27,7 @@ _FORMAT = 1  # of the cached files; raise it to have them made again
 class Tokens:
     """A tokenised corpus. Every document is followed by one end-of-text token.
 
-    name, tokenizer_name: for tables; identity: {"corpus", "tokenizer"}, for a run's hash;
-    train, valid: token numbers, read-only memory maps (T,), uint16 (uint32 above 65,535 tokens);
-    vocab_size: tokens; eot: the end-of-text mark's number; n_documents: those ended in each part,
-    {"train", "valid"}; sha256: of each part's bytes, {"train", "valid"}, for provenance.
+    `rr.open_corpus` makes one.
 
     Example:
         >>> import rr
@@ -39,29 +36,31 @@ class Tokens:
         ('fables', 'bpe:1024')
     """
 
-    name: str
-    tokenizer_name: str
-    identity: dict[str, str]
-    train: np.ndarray = field(repr=False)
-    valid: np.ndarray = field(repr=False)
-    n_documents: dict[str, int]
-    sha256: dict[str, str] = field(repr=False)
-    vocabulary: Vocabulary = field(repr=False)
+    name: str  # of the corpus, for tables
+    tokenizer_name: str  # likewise
+    identity: dict[str, str]  # "corpus" and "tokenizer", for a run's hash
+    train: np.ndarray = field(repr=False)  # token ids (n,), uint16 or uint32, a memory map
+    valid: np.ndarray = field(repr=False)  # likewise, held out
+    n_documents: dict[str, int]  # documents that end in "train" and "valid"
+    sha256: dict[str, str] = field(repr=False)  # of the bytes of "train" and "valid"
+    vocabulary: Vocabulary = field(repr=False)  # turns text into token ids and back
 
     @property
     def vocab_size(self) -> int:
+        """Tokens of the vocabulary; above 65,535 the ids are uint32."""
         return self.vocabulary.size
 
     @property
     def eot(self) -> int:
+        """The id of the end-of-text mark."""
         return self.vocabulary.eot
 
     def encode(self, text: str) -> list[int]:
-        """Token numbers of `text`, without an end mark but those written in it."""
+        """Token ids of `text`, without an end mark but those written in it."""
         return self.vocabulary.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of token numbers; an end mark is written out as <|endoftext|>."""
+        """The text of token ids; an end mark is written out as `<|endoftext|>`."""
         return self.vocabulary.decode(ids)
 
 
@@ -97,16 +96,17 @@ def open_corpus(
 
     corpus: `fables`, `tinystories`, `fineweb-edu`, `file:PATH` (a text, .xz, .gz, Parquet or JSONL
         file, or a folder with train* and valid*), `org/name[@revision]` (the hub's train split).
-    tokenizer: `gpt2`, a folder with vocab.json and merges.txt, `bpe:N`; None: `default_tokenizer`.
+    tokenizer: `gpt2`, a folder with vocab.json and merges.txt, or `bpe:N`, a byte-level BPE of N
+        tokens trained on the corpus; None: `bpe:1024` for fables, else `gpt2`.
     split: what is held out of a corpus that has no held-out part: "documents", the fewest last
-        documents that make up 3 % of the text's bytes (`documents.hold_out`), or "tokens", all
-        after the first int(0.97·n) of the n tokens, which may cut a document (as the study did).
+        documents that make up 3 % of the text's bytes, or "tokens", all after the first
+        int(0.97·n) of the n tokens, which may cut a document (as the study did).
         `bpe:N` is trained on the training documents of the former in both cases.
     min_tokens: raise unless each part has so many (a window and its target: seq_len + 1).
-    cache: folder; None: $RR_CACHE, else ~/.cache/review-residuals.
+    cache: folder; None: `$RR_CACHE`, else `~/.cache/review-residuals`.
     log: called with each progress line.
 
-    Raises RRError, one line, for any problem with the input or the cache folder.
+    Raises RRError for any problem with the input or the cache folder.
 
     Example:
         >>> import rr
@@ -244,8 +244,11 @@ def baselines(tokens: Tokens) -> dict[str, float | int]:
     kinds) from the first nine tenths; the scores then use counts from all training tokens. Both
     are means over the held-out tokens but the first, which has no token before it.
 
-    Returns {"tokens", "valid_tokens", "unigram_nats", "bigram_nats", "bigram_lambda"}. Needs
-    8 bytes per training token and a sort of them.
+    Returns "tokens" and "valid_tokens", their numbers, "unigram_nats" and "bigram_nats", the
+    losses, and "bigram_lambda", λ. Raises RRError for fewer than 20 training tokens or 2 held-out
+    ones.
+
+    Needs 8 bytes per training token and a sort of them.
 
     Example:
         >>> from rr.data import baselines, open_corpus

@@ -51,21 +51,23 @@ def attach(
              Qwen3 families. It is known by its shape: one list of blocks that each hold two norms,
              attention and an MLP and add both to what they are given, and one norm after the last.
              Two tokens are sent through it to see that it is so
-    rule     a residual rule with its options. Its pre-norm is left out: the block has one.
-             "standard" is the model as it was, to the bit. "review:bias=B" starts by writing σ(B)
-             of each update, which lacks less than e^(−B) of it; at B = 20 nothing is missing in
-             float32. Other rules start elsewhere, some far from what the model was trained as
-    values   a value rule, for models whose values come from `v_proj` or GPT-2's `c_attn`
-    weights  folder of `save_pretrained` with the rules' parameters; without it they have their
-             initial values
+    rule     a residual rule with its options (`rr.residual.RULES`). Its pre-norm is left out: the
+             block has one. "standard" is the model as it was, to the bit. "review:bias=B" starts by
+             writing σ(B) of each update, which lacks less than e^(−B) of it; at B = 20 nothing is
+             missing in float32. Other rules start elsewhere, some far from what the model was
+             trained as
+    values   a value rule with its options (`rr.residual.REGISTRY`, "values"), for models whose
+             values come from `v_proj` or GPT-2's `c_attn`; None: "own", which mixes nothing
+    weights  folder that `model.save_pretrained` of Transformers wrote while the rule was attached,
+             with the rules' parameters; without it they have their initial values
 
     The parameters are registered as `model.rr_residuals`, so that optimisers, `state_dict`,
-    `save_pretrained` and `.to` find them; its `parameter_groups` sorts them for weight decay. They
-    are float32 beside a model of lower precision. `model.config.rr_residuals` names the rules.
-    Compile and shard (`fully_shard`) the model after attaching. Forward hooks on
-    `model.rr_residuals.rules` see each write, ((state, u), new state); the probes of `rr.analysis`
-    are made of such hooks. `output_hidden_states=True` shows the packed states that blocks hand on,
-    and before them what the first block receives.
+    `model.save_pretrained` (Transformers) and `.to` find them; its `parameter_groups` sorts them
+    for weight decay. They are float32 beside a model of lower precision. The entry `rr_residuals`
+    of the model's config names the rules. Compile and shard (`fully_shard`) the model after
+    attaching. Forward hooks on `model.rr_residuals.rules` see each write, ((state, u), new state);
+    the probes of `rr.analysis` are made of such hooks. `output_hidden_states=True` shows the packed
+    states that blocks hand on, and before them what the first block receives.
 
     With gradient checkpointing a block keeps twice the channels of its state. The initial law that
     a rule has for the weights of branches is not applied: they are the model's.
@@ -73,9 +75,9 @@ def attach(
     Not offered: passing the blocks more than once, as looped models do, and SVFormer's smaller
     cache, as the model's own cache still holds the values of every block.
 
-    Raises RRError, one line: for another kind of model (`rr.Residuals` is the way into your own
-    code), one that has a rule already or is sharded, an unknown rule, a rule in a file that was not
-    allowed (`rr.allow_rule`), or weights of other rules.
+    Raises RRError for another kind of model (`rr.Residuals` is the way into your own code), one
+    that has a rule already or is sharded, an unknown rule, a rule in a file that was not allowed
+    (`rr.allow_rule`), or weights of other rules.
 
     Example:
         >>> import torch, transformers

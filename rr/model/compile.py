@@ -15,8 +15,9 @@ def grows(config: ModelConfig) -> bool:
 def compile_model(model: Model, compiler: Any = "inductor") -> None:
     """Compile in place, without graph breaks: each block alone, so that all share one graph.
 
-    Where the state between blocks grows, no two blocks are alike, and the stack is one graph.
-    compiler: a backend of `torch.compile`.
+    Where the state between blocks grows with depth (rules with a "list" state, dense values), no
+    two blocks are alike, and the stack is one graph. A graph break raises torch's own error on the
+    first call. compiler: a backend of `torch.compile`.
 
     Example:
         >>> import rr

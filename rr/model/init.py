@@ -9,22 +9,23 @@ from .transformer import Model
 
 @torch.no_grad()
 def initialise(model: Model, seed: int, shared: bool = True) -> Model:
-    """Initialise the weights of `model` from `seed`.
+    """Initialise the weights of `model` from `seed`, in place; returns the model.
 
-    | tensor                                  | law                                |
-    |-----------------------------------------|------------------------------------|
-    | position embedding; untied head         | N(0, 0.02²); padding rows 0        |
-    | token embedding                         | N(0, 0.02²), the rule's            |
-    |                                         | embedding_std; padding rows 0      |
-    | qkv and up weights                      | N(0, 0.02²)       | both as the    |
-    | out and down weights (branch ends)      | N(0, 0.02²/2L)    | rule's init_std |
-    | biases                                  | 0                                  |
-    | norm gains                              | 1                                  |
-    | the rule's own                          | its `reset`                        |
+    | tensor | law |
+    |---|---|
+    | position embedding (gpt2) | N(0, 0.02²) |
+    | head, where it is not tied | N(0, 0.02²), padding rows 0 |
+    | token embedding | N(0, s²), s the rule's `embedding_std`, mostly 0.02; padding rows 0 |
+    | qkv and up weights | N(0, s²), s the rule's `init_std`, mostly 0.02 |
+    | out and down weights | N(0, s²), s the rule's `init_std`, mostly 0.02/√(2L) |
+    | biases | 0 |
+    | norm gains | 1 |
+    | the rules' own | their `reset` |
 
-    shared=True (protocol `clean`): each tensor is drawn from its own random stream, keyed by (seed,
-    name), so that arms of one seed start with identical common tensors.
-    shared=False (protocol `paper`): one stream in the order of the modules.
+    shared: True (protocol `clean`): each tensor is drawn from its own random stream, keyed by
+    (seed, name), so that arms of one seed start with identical common tensors. False (protocol
+    `paper`): one stream in the order of the modules.
+
     Numbers are drawn on the CPU in float32, so that every device starts from the same weights.
 
     Example:

@@ -405,7 +405,11 @@ def _start(name: str) -> float | None:
 
 
 def group(run: Run) -> tuple:
-    """The key of a comparison: arms with the same key are trained all or none.
+    """The key of a comparison: two runs that differ in their rule or in tuning alone have the same.
+
+    Returns (size, rung, protocol, corpus, tokenizer, steps, budgets, seed). A sweep orders its
+    cells by it, so that all arms of one size and seed are trained together. Raises RRError for an
+    unknown rung.
 
     Example:
         >>> import rr

@@ -193,9 +193,18 @@ class Stack(nn.Module):
 
 
 class Model(nn.Module):
-    """A decoder-only language model of the given shape; `initialise` gives it its weights.
+    """A decoder-only language model of the given shape; `rr.model.initialise` gives it its weights.
 
-    kernels: which implementations its layers compute with; see `use`.
+        x0 = token + position;  state = open(x0)
+        for each pass, for each layer: state, vstate = layer(state, vstate)
+        logits = read_final(state) · Eᵀ                 (head tied to the embedding E)
+
+    model(ids) takes token ids (B, T), int64, and returns logits (B, T, vocab_size);
+    model(ids, targets), targets (B, T), the mean loss in nats per token.
+
+    config: the shape. kernels: which implementations its layers compute with; the default is the
+    reference gate, the loss in chunks, activations kept, and torch's attention. Raises RRError for
+    an unknown rule, and for options that do not fit the shape.
 
     Example:
         >>> import rr
@@ -204,7 +213,7 @@ class Model(nn.Module):
         3736
     """
 
-    kernels: Kernels
+    kernels: Kernels  # as `use` has set them
 
     def __init__(self, config: ModelConfig, kernels: Kernels = DEFAULT) -> None:
         super().__init__()
@@ -232,7 +241,8 @@ class Model(nn.Module):
     def use(self, kernels: Kernels) -> None:
         """Compute with these implementations from here on; results agree up to rounding.
 
-        Before the model is compiled. Raises RRError where one needs a package that is missing.
+        To be called before the model is compiled. Raises RRError where one needs a package that is
+        missing.
         """
         kernels.validate()
         attention = (layer.attn for layer in self.layers)
@@ -265,7 +275,12 @@ class Model(nn.Module):
         return [rule for layer in self.every_layer for rule in layer.rules]
 
     def hidden(self, idx: Tensor, caches: list[KVCache] | None = None, past: int = 0) -> Tensor:
-        """Token ids (B, T) -> the head's input, (B, T, d)."""
+        """Token ids (B, T) -> the head's input, (B, T, d).
+
+        caches: as `caches()` makes them, to which the keys and values of these tokens are appended;
+        None: attention within idx alone. past: tokens that the caches hold already. Raises RRError
+        for more than seq_len tokens in all.
+        """
         if past + idx.shape[1] > self.config.seq_len:
             raise RRError(
                 f"expected at most seq_len = {self.config.seq_len} tokens, got "
@@ -292,7 +307,10 @@ class Model(nn.Module):
         return cross_entropy.linear_cross_entropy(*given, fused=self.kernels.loss == "fused")
 
     def caches(self) -> list[KVCache]:
-        """Empty caches, one per (pass, layer); layers that use block 1's values store none."""
+        """Empty caches for `hidden`, one per (pass, layer).
+
+        Layers that use block 1's values store none.
+        """
         made: list[KVCache] = []
         for _ in range(self.config.n_loops):
             first = KVCache()
@@ -313,10 +331,11 @@ class Model(nn.Module):
         stop: int | None = None,
         cached: bool = True,
     ) -> Tensor:
-        """Continue ids (1, T) by up to n_tokens, up to seq_len in all; ends early at id `stop`.
+        """Continue ids (1, T) by up to n_tokens, up to seq_len in all. Returns ids (1, T + more).
 
-        temperature 0 takes the most probable token. `cached=False` recomputes every step: slower,
-        with the same tokens.
+        temperature: divides the logits; 0 takes the most probable token. top_k: draw from the k
+        most probable alone. generator: of the draws, on the CPU. stop: a token id that ends the
+        text early. cached: False recomputes every step: slower, with the same tokens.
         """
         caches = self.caches()
         for _ in range(min(n_tokens, self.config.seq_len - idx.shape[1])):
@@ -340,9 +359,10 @@ class Model(nn.Module):
 def at_loops(model: Model, loops: int, keep_scale: bool = False) -> Model:
     """A copy of `model` with the same weights whose stack is passed `loops` times.
 
-    A rule whose scale depends on N (`scaled`, `deepnorm`) takes the scale of the new N; with
-    keep_scale=True it keeps the one that it was trained at. Raises RRError where the parameters
-    belong to one number of passes: rules that mix fixed depths, and per_pass=1.
+    loops: N, passes of the copy. keep_scale: a rule whose scale depends on N (`scaled`, `deepnorm`)
+    takes the scale of the new N; with True it keeps the one that it was trained at. Raises RRError
+    where the parameters belong to one number of passes: rules that mix fixed depths, and
+    per_pass=1.
 
     Example:
         >>> import rr

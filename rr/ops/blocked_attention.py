@@ -57,11 +57,12 @@ def _blocks(length: int) -> list[tuple[int, int]]:
 
 
 def blocked_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """`softmax(Q Kᵀ / √e + mask) V`, each block of queries with the keys up to its last one.
+    """Causal attention, softmax(q kᵀ/√e + mask) v, one block of queries at a time.
 
-    q (B, H, T, e); k and v (B, H_kv, T, e), each of their heads used by H/H_kv heads in turn.
-    Returns (B, H, T, e). Products run in the dtype of q, the softmax in at least float32. Like
-    torch's own kernel it keeps no (T, T) weights; compiled for a CPU it takes half of its time.
+    The mask is fixed: a query sees the keys up to its own position. q: (B, H, T, e), e channels per
+    head. k, v: (B, H_kv, T, e), H a multiple of H_kv: query heads j·H/H_kv … (j + 1)·H/H_kv − 1
+    share head j of both. Returns (B, H, T, e). Products run in the dtype of q, the softmax in at
+    least float32. Like torch's own kernel it keeps no (T, T) weights for the backward pass.
     Differentiable once.
 
     Example:

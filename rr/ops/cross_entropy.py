@@ -150,11 +150,15 @@ def linear_cross_entropy(
 ) -> Tensor:
     """Mean of −log softmax(hidden Wᵀ)[target], in nats per token, without the whole logits.
 
-    hidden: (N, d); weight: (V, d) with V ≥ vocab_size; targets: (N,) below vocab_size. Rows of
-    `weight` from vocab_size on are padding and are left out of the softmax. chunk: tokens at once;
-    by default 1024, and 2048 where the softmax is fused, which then takes no more bytes. fused:
-    compile the softmax of a chunk, or, on a CPU, take it in place, a few rows at a time. The loss
-    is float32 (float64 for float64 inputs) whatever the dtype of `hidden`.
+    hidden: (N, d), N ≥ 1. weight: (V, d), V ≥ vocab_size rows. targets: (N,), int64, from 0 to
+    vocab_size − 1; there is no ignore_index, so leave out tokens that do not count. vocab_size:
+    rows of `weight` from this one on are padding and are left out of the softmax. chunk: tokens at
+    once; by default 1024, and 2048 where the softmax is fused, which then takes no more bytes.
+    fused: compile the softmax of a chunk, or, on a CPU, take it in place, a few rows at a time.
+
+    Returns a scalar in float32 (float64 for float64 inputs) whatever the dtype of `hidden`. Where
+    gradients are enabled, the forward pass computes those of hidden (N, d) and weight (V, d) at
+    once and keeps them; the backward pass multiplies them by its own.
 
     Example:
         >>> import torch
@@ -182,7 +186,8 @@ def linear_cross_entropy(
 def whole_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, vocab_size: int) -> Tensor:
     """The same mean loss from all (N, vocab_size) logits at once, by autograd: the reference.
 
-    Shapes as in `linear_cross_entropy`. Memory: the logits, their log-softmax and its gradient.
+    Parameters as in `linear_cross_entropy()`. Memory: the logits, their log-softmax and its
+    gradient, (N, vocab_size) each.
 
     Example:
         >>> import torch
@@ -200,7 +205,9 @@ def token_losses(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Each token's loss (nats), the model's top-1 confidence, and whether the top-1 is correct.
 
-    Shapes as in `linear_cross_entropy`; three tensors of (N,). For evaluation, in chunks.
+    Parameters as in `linear_cross_entropy()`, targets int64, no ignore_index. Returns three tensors
+    (N,): loss and confidence (the probability of the likeliest token) in at least float32, and
+    bool. All (N, vocab_size) logits are held at once, so give it a chunk of tokens at a time.
 
     Example:
         >>> import torch

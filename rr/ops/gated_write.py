@@ -8,9 +8,12 @@ from .norm import EPS, rms_norm
 
 
 def review_gate(h: Tensor, u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """`r = σ(W [rms(h) ; rms(u)] + b)`, (B, T, d): the reference.
+    """The Review gate r = σ(W [rms(h) ; rms(u)] + b), the reference implementation.
 
-    weight: (d, 2d), state half first; bias: (d,). Source: arXiv 2606.31859, equation 3.
+    rms(x) = x/√(mean(x²) + 1e-5) over the channels of a token, without a gain: `rr.ops.rms_norm`.
+    h, u: the stream and the update, (…, d). weight: W (d, 2d), the half of the state first. bias: b
+    (d,). Returns r (…, d); the write is h + r * u. `rr.ops.gated_write.gated_write` is both in one,
+    with a backward pass of its own. Source: arXiv 2606.31859, equation 3.
 
     Example:
         >>> import torch

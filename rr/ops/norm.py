@@ -8,9 +8,10 @@ EPS = 1e-5  # inside every RMS, in the gate as in the norms (the study's value)
 
 
 def rms_norm(x: Tensor, gain: Tensor | None = None, eps: float = EPS) -> Tensor:
-    """`x / sqrt(mean(x²) + eps) · gain` over the last axis, computed in at least float32.
+    """RMS norm, x/√(mean(x²) + eps)·gain over the last axis, computed in at least float32.
 
-    x: (…, d), gain: (d,) or None. Source: Zhang and Sennrich 2019; eps as in arXiv 2606.31859.
+    x: (…, d). gain: (d,) or None. eps: 1e-5 unless given. Returns (…, d), float32 for 16-bit x.
+    Source: Zhang and Sennrich 2019; eps as in arXiv 2606.31859.
 
     Example:
         >>> import torch

@@ -1,8 +1,9 @@
-"""Performance: FLOPs, bytes, time and memory of a step, predicted and measured; run planning.
+"""The roofline of a training step: FLOPs and bytes of each part, and the least time they take.
 
-Memory is predicted by `rr.training.memory`, which the trainer itself uses.
+`rr.training.predict` predicts memory. `rr bench` measures a step, and `rr plan` estimates which
+runs a GPU, hours or dollars pay for.
 """
 
-from .roofline import work
+from .roofline import Work, times, work
 
-__all__ = ["work"]
+__all__ = ["Work", "times", "work"]

@@ -58,21 +58,40 @@ ALONE = ("embedding", "optimizer")  # parts without a product that a compiler co
 
 @dataclass(frozen=True)
 class Work:
-    """One part of a step: FLOPs of products, bytes that products move, bytes of all the rest."""
+    """One part of an optimiser step, over its whole batch.
 
-    flops: int = 0
-    product_bytes: int = 0
-    other_bytes: int = 0
+    Example:
+        >>> from rr.perf import Work
+        >>> Work(flops=2).product_bytes
+        0
+    """
+
+    flops: int = 0  # FLOP of matrix products and attention, 2 per multiply-add
+    product_bytes: int = 0  # bytes that these read and write, once each
+    other_bytes: int = 0  # bytes that everything else reads and writes
 
 
 def work(
     what: Run | ModelConfig, path: Backend, micro_batch: int, recipe: Recipe | None = None
 ) -> dict[str, Work]:
-    """Each of `PARTS` of one optimiser step over the recipe's batch, in one process.
+    """FLOPs and bytes of each part of one optimiser step over the recipe's batch, in one process.
 
-    FLOPs are those of the convention of MFU (`ladder.flops_per_token`), attention counted as
-    causal, plus what the path recomputes and the head's padding. A compiled path counts as if it
-    were not. what: a run, or a model's shape and the `recipe` it trains by. RRError on bad input.
+    what: a run, or a model's shape and the `recipe` it trains by. path: the backend, as
+    `rr.training.parse_backend` makes it. micro_batch: windows at once; divides the batch.
+
+    Returns {part: `Work`}, flops in FLOP, the rest in bytes, per optimiser step. The parts:
+
+    attention  queries, keys, values, mixing and the projection out
+    mlp        the two products and the activation between them
+    rule       norms that sublayers read through, the gate, and the write
+    embedding  rows of tokens and positions
+    head       the final read, the product with the vocabulary, softmax and loss
+    optimizer  clipping and the optimiser's step
+
+    FLOPs are those of the convention of MFU: 2 per multiply-add, three times the forward pass, with
+    attention counted as causal; plus what the path recomputes and the head's padding. A compiled
+    path counts as if it were not. Raises RRError for a shape without a recipe and for a micro-batch
+    that does not divide the batch. Source: the roofline of Williams, Waterman and Patterson 2009.
 
     Example:
         >>> import rr
@@ -133,11 +152,21 @@ def times(
     share: float = 1.0,
     fused: bool = False,
 ) -> dict[str, float]:
-    """Least seconds of each part, by the formula above.
+    """Least seconds of each part: max(flops/P, product_bytes/β) + other_bytes/β.
 
-    flops_per_second: peak of products at the path's precision (TF32: half of the 16-bit peak,
-    `rates.SHARE`). share: of that peak, assumed to be reached by products. fused: only products
-    move bytes, except in `ALONE`. Raises RRError on figures that no device has.
+    works: as `work()` gives them. flops_per_second, share: P is their product, the peak of matrix
+    products at the path's precision, and the part of it that products are assumed to reach.
+    bytes_per_second: β, of the memory. fused: whether only products move bytes, as in a compiled
+    step, except in embedding and optimizer, which have no product to be fused into.
+
+    A lower bound: caches, kernel launches and waiting are not counted. Raises RRError for figures
+    that no device has. Source: Williams, Waterman and Patterson 2009, with a second roof for all
+    work but products.
+
+    Example:
+        >>> from rr.perf import Work, times
+        >>> times({"mlp": Work(flops=4 * 10**9, product_bytes=10**6)}, 1e12, 1e9)
+        {'mlp': 0.004}
     """
     for name, value in (("FLOP/s", flops_per_second), ("bytes/s", bytes_per_second)):
         if not 0 < value < float("inf"):

@@ -1,9 +1,11 @@
 """Residual rules: what a sublayer reads from the stream, and how its update is written back.
 
-Importing this package registers every rule in `RULES`.
+Importing this package registers every rule: `RULES` has the residual rules by name, `REGISTRY` the
+value rules, too. Below the classes and functions each rule stands with its equation, its options
+and its costs.
 """
 
-from . import additive, depth, gates, orthogonal, parallel, skips, streams
+from . import additive, depth, gates, orthogonal, parallel, skips, streams, values
 from .base import (
     REGISTRY,
     RULES,
@@ -20,6 +22,7 @@ from .base import (
 from .own import allow as allow_rule
 from .own import as_allowed
 from .stack import Residuals, site_of
+from .values import ValueRule
 
 __all__ = [
     "REGISTRY",
@@ -29,6 +32,7 @@ __all__ = [
     "Residuals",
     "Rule",
     "Site",
+    "ValueRule",
     "additive",
     "allow_rule",
     "as_allowed",
@@ -44,4 +48,5 @@ __all__ = [
     "site_of",
     "skips",
     "streams",
+    "values",
 ]

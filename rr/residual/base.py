@@ -40,6 +40,8 @@ ENDS = ("out", "down")  # the matrices that end a branch: attention's and the ML
 class Site:
     """The position of a rule: one sublayer of the stack, or the read before the head ("final").
 
+    `rr.residual.site_of()` makes the sites of a model.
+
     Example:
         >>> from rr.residual import Site
         >>> Site("mlp", sublayer=4, n_layer=8, d_model=64, n_head=2).block
@@ -49,8 +51,8 @@ class Site:
     kind: str  # "attn", "mlp" or "final"
     sublayer: int  # 1 … 2L; 2L + 1 for the final read
     n_layer: int  # L, unique blocks
-    d_model: int
-    n_head: int
+    d_model: int  # d, channels
+    n_head: int  # H
     n_loops: int = 1  # N, passes
     pass_: int | None = None  # the pass, where each pass has its own copy of the rule; None: shared
     norm: bool = True  # False: the branch normalises what it reads, and the rule does not
@@ -64,6 +66,9 @@ class Site:
 class Option(NamedTuple):
     """An option of a rule, as users write it after the colon: `constant:c=0.5`.
 
+    A word is read as the type of `default`. A rule without this option, or a value that `check`
+    refuses, raises RRError where the rule is resolved.
+
     Example:
         >>> from rr.residual import Option
         >>> Option(0.5, "the constant").accepts
@@ -72,7 +77,7 @@ class Option(NamedTuple):
 
     default: Any
     meaning: str
-    accepts: str = "a finite number"
+    accepts: str = "a finite number"  # what `check` accepts, in words
     check: Callable[[Any], bool] = math.isfinite
 
 
@@ -90,23 +95,18 @@ def whole(default: int, meaning: str, least: int) -> Option:
 class Described(nn.Module):
     """Base of residual rules and value rules: options and self-description.
 
-    equation        LaTeX
-    source          the publication
-    options         name -> Option; their values are in `self.opt`
-    matrix_names    own parameters that are matrices and so subject to weight decay
-
     Example:
         >>> from rr.residual import RULES
         >>> RULES["standard"].equation
         'h_l = h_{l-1} + u_l'
     """
 
-    kind: ClassVar[str]
-    name: ClassVar[str] = ""
-    equation: ClassVar[str] = ""
-    source: ClassVar[str] = ""
-    options: ClassVar[dict[str, Option]] = {}
-    matrix_names: ClassVar[tuple[str, ...]] = ()
+    kind: ClassVar[str]  # "residual" or "values"
+    name: ClassVar[str] = ""  # in the registry; set by `register()`
+    equation: ClassVar[str] = ""  # LaTeX
+    source: ClassVar[str] = ""  # the publication
+    options: ClassVar[dict[str, Option]] = {}  # by name; their values are in `self.opt`
+    matrix_names: ClassVar[tuple[str, ...]] = ()  # own parameters that weight decay acts on
 
     def __init__(self, **given: Any) -> None:
         super().__init__()
@@ -114,11 +114,17 @@ class Described(nn.Module):
         self.opt = SimpleNamespace(**(defaults | given))
 
     def reset(self, normal: Normal) -> None:
-        """Set the rule's own parameters to their initial values; called by `initialise`."""
+        """Set the rule's own parameters to their initial values, without gradients.
+
+        normal: normal(tensor, std) fills a tensor with N(0, std²) from the run's seed.
+        """
 
     @classmethod
     def parse(cls, given: dict[str, str]) -> dict[str, Any]:
-        """Typed option values from the words after the colon; RRError for unknown or bad ones."""
+        """Typed option values from the words after the colon.
+
+        Raises RRError for an unknown option, and for a value that it does not accept.
+        """
         values = {}
         for key, word in given.items():
             if key not in cls.options:
@@ -146,8 +152,24 @@ PER_PASS = {
 class Rule(Described):
     """Base of every residual rule: reads with a pre-norm; subclasses define `write`.
 
-    `state` says what flows between layers: a "tensor" (B, T, d), several "streams" (B, T, n, d), a
-    "pair" of tensors, the stream first, or a "list" of tensors that grows with depth.
+    A rule stands between a sublayer, attention or MLP, and the stream, one object per sublayer:
+
+        x, state = rule.read(state)      # what the sublayer sees, (B, T, d)
+        u = sublayer(x)                  # the update it proposes, (B, T, d)
+        state = rule.write(state, u)     # how the proposal is written back
+
+    What flows from one to the next, `state`, is one "tensor" (B, T, d), several "streams"
+    (B, T, n, d), a "pair" of tensors (B, T, d), the stream first, or a "list" of tensors that grows
+    with depth. To write a rule, derive a class and define
+
+    * `write(state, u)`, and `read(state)` and `open(x0)` where the state is no single tensor;
+    * `equation` and `source`, without which `rr.register` refuses it;
+    * `options`, name to `Option`, where it has any; `self.opt.name` is the value;
+    * `build(site, config)` for its own parameters, `reset(normal)` for their initial values (call
+      `super().reset(normal)`), `matrix_names` for those that weight decay acts on;
+    * `write_params`, `matmul_flops`, `coefficient` and `carry`: what it declares of itself.
+
+    `rr.analysis.check` tests all of these. Chapter 15 writes a rule step by step.
 
     Example:
         >>> import rr
@@ -160,7 +182,7 @@ class Rule(Described):
     """
 
     kind = "residual"
-    state: ClassVar[str] = "tensor"
+    state: ClassVar[str] = "tensor"  # or "streams", "pair", "list": see above
     at_final: ClassVar[bool] = False  # whether the read before the head has parameters of its own
     kernels: Kernels = DEFAULT  # which implementations to compute with; set by `Model.use`
     options = PER_PASS
@@ -204,10 +226,11 @@ class Rule(Described):
         return self.write(state, u)
 
     def sublayer(self, state: Any, branch: Callable, *args: Any, **kwargs: Any) -> Any:
-        """One sublayer: read, u = branch(x, *args, **kwargs), write. The stream's new state.
+        """One sublayer: read, u = branch(x, *args, **kwargs), write; returns the new state.
 
         branch: any callable from x (B, T, d) to the update u (B, T, d). Where it returns a tuple,
-        (u, more …), so does the rule: (state, more …). RRError where u has another shape than x.
+        (u, more …), so does the rule: (state, more …). Raises RRError where u has another shape
+        than x.
         """
         x, state = self.read(state)
         made = branch(x, *args, **kwargs)
@@ -264,9 +287,11 @@ class Rule(Described):
         return (2 * site.n_layer) ** -0.5
 
     def init_std(self, site: Site, part: str, fan_out: int, fan_in: int) -> float:
-        """Initial standard deviation of a matrix of the branch, "q", "k", "v", "out", "up", "down".
+        """Initial standard deviation of a matrix of the branch.
 
-        The study's law: 0.02, times `branch_gain` for the two that end a branch.
+        The study's law: 0.02, times `branch_gain` for "out" and "down", which end a branch. part:
+        "q", "k", "v" or "out" of attention, "up" or "down" of the MLP. fan_out, fan_in: its rows
+        and columns.
         """
         return 0.02 * (self.branch_gain(site) if part in ENDS else 1.0)
 
@@ -284,6 +309,10 @@ Kind = TypeVar("Kind", bound=Described)
 
 def register(name: str) -> Callable[[type[Kind]], type[Kind]]:
     """Class decorator: `@register("review")` puts a rule into the registry under its kind.
+
+    It can then be named wherever a rule is: in `rr.plan`, `rr.Residuals`, `rr.attach`. Raises
+    RRError where the class lacks `equation` or `source`, and for the name of a rule of `rr`. A name
+    of your own that is registered again is another rule: a run's id contains a hash of its code.
 
     Example:
         >>> import rr
@@ -322,7 +351,9 @@ def resolve(spec: str, kind: str) -> tuple[type[Described], dict[str, Any]]: ...
 def resolve(spec: str, kind: str = "residual") -> tuple[type[Any], dict[str, Any]]:
     """Rule class and typed options of `name:key=value,…` or `path.py:Class:key=value,…`.
 
-    Raises RRError for a file that was not allowed (`rr.allow_rule`): nothing of it is run.
+    kind: "residual" or "values". The options are those that `spec` names. Raises RRError for an
+    unknown rule, option or value, and for a file that was not allowed (`rr.allow_rule`): nothing of
+    it is run.
 
     Example:
         >>> from rr.residual import resolve
@@ -352,6 +383,8 @@ def resolve(spec: str, kind: str = "residual") -> tuple[type[Any], dict[str, Any
 def canonical(spec: str, kind: str = "residual") -> str:
     """The canonical text of a rule, for a run's id: sorted options, without defaults.
 
+    kind and errors as in `resolve()`.
+
     Example:
         >>> from rr.residual import canonical
         >>> canonical("constant:c=0.5"), canonical("constant:c=0.25")
@@ -366,6 +399,10 @@ def canonical(spec: str, kind: str = "residual") -> str:
 def content(spec: str, kind: str = "residual") -> str:
     """The content hash of a rule in a run's id; "" for a rule that is part of `rr`.
 
+    SHA-256, in hexadecimal, of a file's bytes, or of the code and the values of a class that was
+    registered elsewhere. kind and errors as in `resolve()`; raises RRError, too, where such a class
+    uses a value that cannot be hashed.
+
     Example:
         >>> from rr.residual import content
         >>> content("review")
@@ -376,6 +413,9 @@ def content(spec: str, kind: str = "residual") -> str:
 
 def make(spec: str, site: Site, config: ModelConfig) -> Rule:
     """The residual rule that `spec` names, at one site of a model.
+
+    Its parameters have no initial values yet: `reset` gives them. Raises RRError as `resolve()`
+    does, and for options that do not fit the site.
 
     Example:
         >>> import rr

@@ -69,8 +69,9 @@ _ALLOWED: dict[str, bytes] = {}
 def allow(*specs: str) -> None:
     """Allow the files of these rules, `path.py:Class`, to be imported with their current content.
 
-    Only for names that the caller gives, never for one that was read from a file. Rules without a
-    file are always allowed. Raises RRError where there is no such file.
+    A file is code: so allow only names that you give yourself, never one that was read from a file.
+    Rules without a file are always allowed. Raises RRError where there is no such file, or it is
+    larger than 1 MiB.
 
     Example:
         >>> import rr
@@ -91,13 +92,15 @@ def allow(*specs: str) -> None:
 def as_allowed(
     read: Sequence[tuple[str, str | None]], given: str | Sequence[str], where: str
 ) -> list[str]:
-    """Rules that were read from `where`, with their files replaced by those the caller allows.
+    """Rules that were read from a file, with their own files replaced by those the caller allows.
 
     read: each rule with the recorded SHA-256 of its content, "" for none and None where none is
-    ever recorded. given: the rules that the caller allows, `path.py:Class` each. A rule in a file
-    needs one of the same class whose file has that content; without one, a file of that content
-    which was allowed before. The path that was read is opened only to report its SHA-256. Raises
-    RRError, one line, for any other rule in a file, and for an allowed rule that is not used.
+    ever recorded. given: the rules that the caller allows, `path.py:Class` each. where: what they
+    were read from, for messages.
+
+    A rule in a file needs one of the same class whose file has that content; without one, a file of
+    that content which was allowed before. The path that was read is opened only to report its
+    SHA-256. Raises RRError for any other rule in a file, and for an allowed rule that is not used.
 
     Example:
         >>> from rr.residual import as_allowed

@@ -16,7 +16,11 @@ from .base import Described, Rule, Site, make, resolve
 def site_of(
     config: ModelConfig, kind: str, sublayer: int, pass_: int | None = None, norm: bool = True
 ) -> Site:
-    """The site of one sublayer (1 … 2L, or 2L + 1 for "final") in a model of this shape.
+    """The site of one sublayer in a model of this shape.
+
+    kind: "attn" (odd sublayers), "mlp" (even ones) or "final". sublayer: 1 … 2L, or 2L + 1 for the
+    final read. pass_: where each pass has its own copy of the rule, which pass. norm: whether the
+    rule brings the pre-norm.
 
     Example:
         >>> import rr
@@ -47,17 +51,18 @@ class Residuals(nn.Module):
 
     A branch may take more, `res[i](state, attn, mask, cache=cache)`, and may return more, (u, …):
     then the call returns (state, …). Between two calls the state is one tensor (B, T, d), streams
-    (B, T, n, d) or a list of tensors (B, T, d), as `res.state` says.
+    (B, T, n, d), or a pair or list of tensors (B, T, d), as `res.state` says.
 
-    rule     of the registry, with its options, or a file of your own: "my_rule.py:Class"
+    rule     of `rr.residual.RULES`, with its options, or a file of your own: "my_rule.py:Class"
     dim      d, channels of the stream
     n_layer  L, blocks of two sublayers: attention, then MLP
     n_head   H; rules with one gate per head need it
     loops    N, passes over the same L blocks: `res[i]` for i = 0 … 2·L·N − 1. All passes share a
              rule's parameters; with the option per_pass=1 each has its own
-    norm     whether the rule brings the pre-norm rms(x) ⊙ gain, and one before the head. False: the
-             branches have their own, and so has the head. Other norms, such as those inside a gate
-             or DeepNorm's after the write, are the rule's in any case
+    norm     whether the rule brings the pre-norm rms(x) ⊙ gain, and one before the head;
+             rms(x) = x/√(mean(x²) + 1e-5) over channels. False: the branches have their own, and so
+             has the head. Other norms, such as those inside a gate or DeepNorm's after the write,
+             are the rule's in any case
     seed     of the initial values of the rules' own parameters, each drawn from a stream of its own
 
     The branches' initial weights are yours. The law that a rule has for them is `init_std`:
@@ -65,7 +70,8 @@ class Residuals(nn.Module):
         nn.init.normal_(block.attn.out.weight, std=res.init_std(2 * i, "out", d, d))
 
     or, with another law for all else, `branch_gain(i)` times it for the matrix that ends a branch.
-    Raises RRError, one line, for an unknown rule, one that cannot be looped, or a wrong size.
+
+    Raises RRError for an unknown rule, one that cannot be looped, or a wrong size.
 
     Example:
         >>> import torch
@@ -147,7 +153,10 @@ class Residuals(nn.Module):
 
     @torch.no_grad()
     def reset(self, seed: int = 0) -> None:
-        """Give all rules their initial values of `seed`; drawn on the CPU, as a model's are."""
+        """Give all rules their initial values of `seed`; drawn on the CPU, as a model's are.
+
+        Raises RRError unless seed is an integer ≥ 0.
+        """
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise RRError(f"seed must be an integer ≥ 0, got {seed!r}")
         names = {id(p): name for name, p in self.named_parameters()}
@@ -168,7 +177,10 @@ class Residuals(nn.Module):
         return self.rule(i).sublayer
 
     def rule(self, i: int) -> Rule:
-        """The rule at sublayer i, 0 … 2·L·N − 1: even ones are attention's, odd ones the MLP's."""
+        """The rule at sublayer i, 0 … 2·L·N − 1: even ones are attention's, odd ones the MLP's.
+
+        Raises IndexError for others.
+        """
         if not 0 <= i < len(self):
             raise IndexError(f"sublayer {i}: this stack has 0 to {len(self) - 1}")
         return self.rules[i % len(self.rules)]
@@ -180,11 +192,14 @@ class Residuals(nn.Module):
 
     @property
     def state(self) -> str:
-        """What flows between sublayers: "tensor", "streams" or "list"."""
+        """What flows between sublayers: "tensor", "streams", "pair" or "list"; see `Rule`."""
         return self.final.state
 
     def open(self, x: Tensor) -> Any:
-        """The state at the bottom of the stack, from embeddings x (B, T, d)."""
+        """The state at the bottom of the stack, from embeddings x (B, T, d).
+
+        Raises RRError for x of another shape.
+        """
         if x.ndim != 3 or x.shape[-1] != self.dim:
             raise RRError(f"x must be (windows, tokens, dim = {self.dim}), got {tuple(x.shape)}")
         return self(x)
@@ -204,7 +219,8 @@ class Residuals(nn.Module):
     def init_std(self, i: int, part: str, fan_out: int, fan_in: int) -> float:
         """The rule's initial standard deviation of a matrix of branch i.
 
-        part: "q", "k", "v" or "out" of attention, "up" or "down" of the MLP. RRError for others.
+        part: "q", "k", "v" or "out" of attention, "up" or "down" of the MLP. fan_out, fan_in: its
+        rows and columns. Raises RRError for another part.
         """
         parts = ("q", "k", "v", "out") if i % 2 == 0 else ("up", "down")
         if part not in parts:
@@ -229,9 +245,10 @@ class Residuals(nn.Module):
         return [group for group in groups if group["params"]]
 
     def costs(self) -> dict[str, Any]:
-        """Costs that the rules declare: trainable "params", forward "flops_per_token", and "state".
+        """Costs that the rules declare.
 
-        FLOPs are those of the rules' own matrix products, 2 per multiply-add, over all passes.
+        Returns "params", trainable scalars; "flops_per_token", forward FLOPs of the rules' own
+        matrix products, 2 per multiply-add, over all passes; and "state", as above.
         """
         called = [*(self.rule(i) for i in range(len(self))), self.final]
         return {

@@ -1,7 +1,7 @@
 """Value rules: whether attention mixes a block's own values, or also those of earlier blocks.
 
-    v', vstate = rule.values(v, vstate)     # before attention; v is None without own values
-    y          = rule.after(y, v', vstate)  # after attention, before the output projection
+    mixed, vstate = rule.values(v, vstate)  # before attention; v is None without own values
+    y = rule.after(y, mixed, vstate)        # after attention, before the output projection
 
 `vstate` is the state that a value rule passes from block to block within one pass.
 """
@@ -13,12 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from ..config import ModelConfig, RRError
-from . import Described, Option, Site, register, resolve
-from .base import Normal, whole
+from .base import Described, Normal, Option, Site, register, resolve, whole
 
 
 class ValueRule(Described):
-    """Base of the value rules: every block uses its own values and passes nothing on."""
+    """Base of the value rules: every block uses its own values and passes nothing on.
+
+    A value rule mixes the values that attention reads. Its subclasses define `values`, or `after`;
+    `vstate` is what one block passes to the next within a pass.
+
+    Example:
+        >>> import torch, rr
+        >>> config = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> site = rr.residual.Site("attn", 1, n_layer=2, d_model=8, n_head=2)
+        >>> rule = rr.residual.ValueRule(site, config)
+        >>> rule.values(torch.ones(1, 2, 3, 4), None)[0].shape
+        torch.Size([1, 2, 3, 4])
+    """
 
     kind = "values"
 
@@ -37,7 +48,11 @@ class ValueRule(Described):
         return True
 
     def values(self, v: Tensor | None, vstate: Any) -> tuple[Tensor, Any]:
-        """Values to attend over, (B, heads, T, head_dim), and what is carried on."""
+        """Values to attend over, (B, heads, T, head_dim), and the vstate of the next block.
+
+        v: the block's own values, or None where `has_own_v` is false. vstate: of the block before,
+        None in block 1.
+        """
         return v, vstate  # pyright: ignore[reportReturnType]  # each block has values of its own
 
     def after(self, y: Tensor, v: Tensor, vstate: Any) -> Tensor:

@@ -1,16 +1,26 @@
 """Statistics of finished runs (no torch): tests, intervals, effects, power, fits and tables.
 
-`compare`: one comparison of two arms. `many`: many comparisons, and the corrections they need.
-`effects`: standardised effects, and how many seeds would settle a question. `fits`: a gap against
-size; `emergence`: size against training; `by_step`: the gap along the run; `contrasts`: one family
-of an experiment; `rates`, `best_rate`: an arm's best rate, and how surely seeds choose one.
-`records`: runs in folders or in Parquet; `results`: their rows. `tables`: tidy tables. `show`:
-their text. `logs`: the runs of other trainers; `against`: their arms against one baseline;
-`forest`: that as a figure.
+Which function compares arms depends on where the runs are from and on what is compared:
+
+| you have | read it with | compare with | keys of a row |
+|---|---|---|---|
+| folder of `rr` runs, all arms against one | `read_results()` | `table()` | those of result.json |
+| the same, chosen pairs of arms | `read_results()` | `contrasts()` | rule, values, seed, val_loss |
+| one arm, several baselines, every test | your own rows | `family()` | arm, rung, seed, val_loss |
+| logs of another trainer | `read_logs()` | `against()` | arm, seed, val_loss, status |
+| two lists of losses, by seed | | `paired()`, `welch()`, `signed_rank()` | |
+| runs of one arm at several rates | `read_results()` | `best_rate_shares()` | lr, seed, val_loss |
+| a loss for each rate | | `basin()` | |
+| curves of two arms | `read_curves()` | `gap_by_step()` | those of `read_curves()` |
+| a question, before training | | `power()`, `seeds_needed()`, `detectable_gap()` | |
+
+`contrasts()` takes rows of `read_logs()` as well. The text of a table is `render()`, `markdown()`
+or `csv_text()`; of the rows of `against()` it is `render_against()`, and their figure `forest()`.
 
 Arms of one (rung, seed) see the same batches in the same order, so the noise of a seed is shared
 and the unit of evidence is the *difference* at one seed. Losses are nats per token throughout; a
-difference is arm − baseline, so that a negative one favours the arm.
+difference is arm − baseline, so that a negative one favours the arm. t* is the (1 + level)/2
+quantile of Student's t with the degrees of freedom of the test.
 """
 
 from ..config import RRError

@@ -11,14 +11,21 @@ from .effects import sd_interval, seeds_needed
 def against(rows: Sequence[Mapping], baseline: str, design: str, level: float = 0.95) -> list[dict]:
     """Every arm against one baseline, and how many seeds would settle each difference.
 
-    rows: as `logs.read_logs` gives them. One row per arm, the baseline first: `arm, baseline`
-    (None in its own row), `seeds` (finished), `n, mean, mean_lo, mean_hi` (of the loss over them,
-    t interval), `diverged, unfinished` (seeds), `pairs` (seeds shared with the baseline, where
-    paired), `differences` (at each of them), and as `contrasts` has them `difference, lo, hi, sd,
-    p, holm, detectable, detectable_corrected`. `needed` is the number of seeds per arm that finds
-    a true difference as large as the one observed with 80 % power, `needed_corrected` the same at
-    the first step of Holm's correction; `needed_lo, needed_hi` what the interval of sd makes of
-    `needed`: an sd of few seeds is hardly known. What cannot be made is None; `notes` say why.
+    rows: as `read_logs()` gives them, with `arm, seed, val_loss, status`. baseline: the name of an
+    arm. design: "paired" where runs of one seed saw the same data in the same order, else
+    "independent". level: of all intervals; tests are at 1 − level.
+
+    Returns one row per arm, the baseline first:
+
+    * `arm, baseline`: names; baseline is None in its own row. `design, level`: as given;
+    * `seeds`: those that finished; `n, mean, mean_lo, mean_hi`: of the loss over them, t interval;
+    * `diverged, unfinished`: seeds;
+    * `pairs`: seeds shared with the baseline, where paired; `differences`: at each of them;
+    * `difference, lo, hi, sd, p, holm, detectable, detectable_corrected`: as in `contrasts()`;
+    * `needed`: seeds per arm that find a true difference as large as the one observed with 80 %
+      power; `needed_corrected`: the same at the first step of Holm's correction; `needed_lo,
+      needed_hi`: what the interval of sd makes of `needed`, as an sd of few seeds is hardly known;
+    * `notes`: why something cannot be computed, which is then None.
 
     Raises RRError for an unknown baseline or design, a single arm, or where no arm can be compared.
 
@@ -89,6 +96,7 @@ def _row(
         "arm": arm,
         "baseline": contrast["baseline"],
         "design": design,
+        "level": level,
         "seeds": sorted(losses),
         "n": len(losses),
         "mean": mean.mean if mean else alone,

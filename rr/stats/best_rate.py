@@ -18,11 +18,11 @@ def best_rate_shares(
     """Share of bootstrap resamples of the seeds in which each rate has the lowest mean loss.
 
     records: rows with `lr`, `seed` and `val_loss` (nats per token), one per rate and seed; a seed
-    takes part where it has every rate. With up to six seeds all n^n resamples are counted and the
-    shares are exact; with more, `resamples` are drawn from `seed`. {rate: share}, rates ascending.
+    takes part where it has every rate. resamples, seed: with up to six seeds all n^n resamples are
+    counted and the shares are exact; with more, so many are drawn from this random seed.
 
-    Raises RRError for a rate and seed run twice, fewer than two whole seeds, or a loss that is not
-    finite.
+    Returns {rate: share}, rates ascending. Raises RRError for a rate and seed run twice, fewer than
+    two whole seeds, or a loss that is not finite.
 
     Example:
         >>> from rr.stats import best_rate_shares
@@ -43,12 +43,14 @@ def best_rate_shares(
 def resampled_rates(
     records: Iterable[Mapping], resamples: int = 10_000, seed: int = 0
 ) -> np.ndarray:
-    """The best rate of each bootstrap resample of the seeds: the vertex that `basin` finds.
+    """The best rate of each bootstrap resample of the seeds: the vertex that `basin()` finds.
 
-    records, resamples, seed and errors as in `best_rate_shares`; RRError, too, for fewer than three
-    rates. One rate per resample. Resamples of equally many seeds come in one order, so arms with
-    the same seeds are paired: element i of each is drawn from the same seeds. With so few seeds
-    as six or less, percentiles of it are a lower bound on the uncertainty.
+    Parameters and errors as in `best_rate_shares()`; raises RRError, too, for fewer than three
+    rates.
+
+    Returns one rate per resample. Resamples of equally many seeds come in one order, so arms with
+    the same seeds are paired: element i of each is drawn from the same seeds. With six seeds or
+    fewer, percentiles of it are a lower bound on the uncertainty.
 
     Example:
         >>> from rr.stats import resampled_rates

@@ -15,11 +15,11 @@ from .tables import arm_of
 
 
 def read_curves(folder: str | Path) -> list[dict]:
-    """One row per run below `folder`: its result, and `curve`, {step: training loss in nats}.
+    """One row per run below `folder`: its result, and `curve`, its training losses by step.
 
-    A record keeps at most 200 lines of a run, chosen and never averaged, so some steps are absent;
-    decay branches are left out. Raises RRError where there is no folder, no run, or a result or
-    curve that is corrupt.
+    Returns rows as `read_results()` does, with `curve`: {step: nats per token}. A record keeps at
+    most 200 lines of a run, chosen and never averaged, so some steps are absent; decay branches are
+    left out. Raises RRError where there is no folder, no run, or a result or curve that is corrupt.
 
     Example:
         >>> import rr
@@ -72,11 +72,13 @@ def gap_by_step(
 ) -> list[dict]:
     """`arm` − `baseline` in training loss (nats per token), one row per band of steps.
 
-    records: rows of `read_curves`, one per arm and seed. For each seed that both arms have, the
-    difference is averaged over the steps first … last that both curves hold; `mean, lo, hi` are the
-    mean and t interval of these averages over the `n` seeds. Row: `first, last, steps` (per seed,
-    the fewest), `n, mean, lo, hi`. The steps of a band share their weights' history, so their
-    number adds nothing to n.
+    records: rows of `read_curves()`, one per arm and seed. arm, baseline: their names, as `table()`
+    has them. bands: (first, last) steps, both inclusive. level: of the intervals.
+
+    For each seed that both arms have, the difference is averaged over the steps of a band that both
+    curves hold. Returns rows with `first, last`; `steps` (per seed, the fewest); `n`, seeds; `mean,
+    lo, hi`, the mean of these averages over the seeds with its t interval, nats per token. The
+    steps of a band share their weights' history, so their number adds nothing to n.
 
     Raises RRError for an unknown arm, a seed run twice, fewer than two shared seeds, a band
     without a shared step, or a loss that is not finite.

@@ -18,7 +18,7 @@ from ..config import RRError, nearest
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean with its t interval, in the unit of the values.
+    """A mean with its t interval, in the unit of the values. `interval()` makes one.
 
     Example:
         >>> from rr.stats import interval
@@ -30,13 +30,15 @@ class Interval:
     mean: float
     lo: float
     hi: float
-    sd: float
+    sd: float  # with n − 1
     level: float
 
 
 @dataclass(frozen=True)
 class Paired:
     """Mean of a − b over n pairs, its t interval, and the two-sided test of no difference.
+
+    `mean, lo, hi, sd` are in the unit of the values. `paired()` makes one.
 
     Example:
         >>> from rr.stats import paired
@@ -50,15 +52,17 @@ class Paired:
     lo: float
     hi: float
     t: float
-    df: int
+    df: int  # n − 1
     p: float
-    sd: float
+    sd: float  # of the differences
     level: float
 
 
 @dataclass(frozen=True)
 class Welch:
     """mean(a) − mean(b), its t interval, and the two-sided test that assumes no pairing.
+
+    `mean, lo, hi` are in the unit of the values. `welch()` makes one.
 
     Example:
         >>> from rr.stats import welch
@@ -82,8 +86,7 @@ class Welch:
 class Ranks:
     """A test on the signs, or the ranks and signs, of n differences that are not zero.
 
-    `zeros` pairs were equal and have no sign. `p_min` = 2^(1−n) is the smallest two-sided p that n
-    pairs can give, when every difference has the same sign.
+    `sign_test()` and `signed_rank()` make one.
 
     Example:
         >>> from rr.stats import sign_test
@@ -92,13 +95,13 @@ class Ranks:
         0.25
     """
 
-    test: str
-    n: int
-    zeros: int
+    test: str  # "sign" or "signed rank"
+    n: int  # differences that are not zero
+    zeros: int  # pairs that were equal and have no sign
     statistic: float
-    p: float
-    p_min: float
-    method: str
+    p: float  # two-sided
+    p_min: float  # 2^(1−n), the smallest two-sided p of n pairs: all differences have one sign
+    method: str  # how p was computed
 
     def can_reach(self, alpha: float = 0.05) -> bool:
         """Whether any outcome with this n could have p ≤ alpha (0.05 needs six pairs)."""
@@ -110,8 +113,9 @@ class Bootstrap:
     """A mean with a bootstrap interval, in the unit of the values.
 
     No resample leaves the range of the n values, and for symmetric noise that range covers the true
-    mean with probability 1 − 2^(1−n): `ceiling`, which bounds the coverage whatever `level` is
-    (n = 3: 0.75).
+    mean with probability 1 − 2^(1−n). Percentile and BCa intervals lie within it, so that this
+    `ceiling` bounds their coverage whatever `level` is (n = 3: 0.75). A basic interval is mirrored
+    at the mean and may leave the range; its ceiling is None.
 
     Example:
         >>> from rr.stats import bootstrap
@@ -124,9 +128,9 @@ class Bootstrap:
     lo: float
     hi: float
     level: float
-    method: str
+    method: str  # "BCa", "percentile" or "basic"
     resamples: int
-    ceiling: float
+    ceiling: float | None  # the most an interval of n values covers
 
 
 def numbers(values: Iterable[float | None], what: str) -> np.ndarray:
@@ -183,8 +187,9 @@ def differences(a: Iterable[float], b: Iterable[float]) -> np.ndarray:
 def interval(x: Iterable[float], level: float = 0.95) -> Interval:
     """Mean of x with its t interval: x̄ ± t*·s/√n, s with n − 1.
 
-    Exact for normal values, which two or three seeds cannot check. Raises RRError for fewer than
-    two values or values that are not finite.
+    t* is the (1 + level)/2 quantile of Student's t with n − 1 degrees of freedom. Exact for normal
+    values, which two or three seeds cannot check. Raises RRError for fewer than two values or
+    values that are not finite. Source: Student 1908.
 
     Example:
         >>> from rr.stats import interval
@@ -205,10 +210,11 @@ def interval(x: Iterable[float], level: float = 0.95) -> Interval:
 def paired(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Paired:
     """Paired comparison of a and b, value i of both from the same seed.
 
-    d_i = a_i − b_i, t = d̄ / (s_d/√n) with n − 1 degrees of freedom, interval d̄ ± t*·s_d/√n.
-    The test assumes normal differences, which two or three seeds cannot check. Where all
-    differences are equal, s_d = 0: t is infinite and p is 0, or both are NaN if that difference
-    is 0. Raises RRError for unequal lengths, fewer than two pairs or values that are not finite.
+    d_i = a_i − b_i, t = d̄ / (s_d/√n) with n − 1 degrees of freedom, interval d̄ ± t*·s_d/√n with
+    t* the (1 + level)/2 quantile of that t. The test assumes normal differences, which two or three
+    seeds cannot check. Where all differences are equal, s_d = 0: t is infinite and p is 0, or both
+    are NaN if that difference is 0. Raises RRError for unequal lengths, fewer than two pairs or
+    values that are not finite. Source: Student 1908.
 
     Example:
         >>> from rr.stats import paired
@@ -233,7 +239,8 @@ def welch(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Welch:
     t = (ā − b̄)/√(v_a + v_b), v = s²/n; df = (v_a + v_b)² / (v_a²/(n_a−1) + v_b²/(n_b−1)).
     Assumes normal, *independent* arms: where seeds are shared it ignores the pairing.
     With no variance in either arm t is infinite and p 0 (both NaN for equal means), df is NaN.
-    Raises RRError for fewer than two values in an arm or values that are not finite.
+    Raises RRError for fewer than two values in an arm or values that are not finite. Source: Welch
+    1947.
 
     Example:
         >>> from rr.stats import welch
@@ -263,10 +270,15 @@ def welch(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Welch:
 def signed_rank(a: Iterable[float], b: Iterable[float]) -> Ranks:
     """Wilcoxon's signed-rank test of a − b, two-sided; statistic: the smaller rank sum.
 
-    Assumes that differences are symmetric about their median, not that they are normal. Exact: by
-    the null distribution without ties, over all 2^n sign patterns with ties up to n = 13, and by
-    the normal approximation with ties above that; `method` says which. Equal pairs are left out
-    of n and counted in `zeros`. Raises RRError as `differences` does.
+    Assumes that differences are symmetric about their median, not that they are normal. Equal pairs
+    are left out of n and counted in `zeros`. How p is computed, `method`, depends on ties among the
+    |differences|:
+
+    * no ties: the exact null distribution, "exact";
+    * ties, n ≤ 13: all 2^n sign patterns, exact too, "exact, ties permuted";
+    * ties, n > 13: the normal approximation, "normal approximation, ties".
+
+    Raises RRError as `differences()` does. Source: Wilcoxon 1945.
 
     Example:
         >>> from rr.stats import signed_rank
@@ -297,7 +309,7 @@ def sign_test(a: Iterable[float], b: Iterable[float]) -> Ranks:
     """Sign test of a − b: k positive of n ~ Binomial(n, ½), two-sided, exact; statistic: k.
 
     Assumes only that seeds are independent. Equal pairs are left out of n and counted in `zeros`.
-    Raises RRError as `differences` does.
+    Raises RRError as `differences()` does.
 
     Example:
         >>> from rr.stats import sign_test
@@ -318,12 +330,14 @@ def bootstrap(
     resamples: int = 9999,
     seed: int = 0,
 ) -> Bootstrap:
-    """Mean of x with a bootstrap interval; for pairs, give `differences(a, b)`.
+    """Mean of x with a bootstrap interval; for pairs, give the `differences()` of a and b.
 
-    method: "BCa" (bias-corrected and accelerated), "percentile" or "basic". The same seed gives
-    the same interval. Values that are all equal give an interval of no width. Raises RRError for
-    fewer than two values, values that are not finite, an unknown method or fewer than 100
-    resamples.
+    method: "BCa" (bias-corrected and accelerated), "percentile" or "basic". resamples: how many
+    means are drawn. seed: of the draws; the same seed gives the same interval.
+
+    Values that are all equal give an interval of no width. Raises RRError for fewer than two
+    values, values that are not finite, an unknown method, fewer than 100 resamples, or where BCa
+    has no interval, as for two values. Source: Efron 1987.
 
     Example:
         >>> from rr.stats import bootstrap, differences
@@ -358,4 +372,5 @@ def bootstrap(
             raise RRError(
                 f'{method} has no interval for these {len(x)} values: use method "percentile"'
             )
-    return Bootstrap(len(x), mean, lo, hi, level, method, resamples, 1 - 2.0 ** (1 - len(x)))
+    ceiling = None if method == "basic" else 1 - 2.0 ** (1 - len(x))
+    return Bootstrap(len(x), mean, lo, hi, level, method, resamples, ceiling)

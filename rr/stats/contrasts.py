@@ -20,16 +20,21 @@ def contrasts(
 ) -> list[dict]:
     """Differences of named arms, one Holm correction over all of them.
 
-    rows: results, one per arm and seed (arms as `stats.table` names them), with `value`: nats per
-    token for the loss, a probability for "ece"; None or NaN where a run diverged. pairs: (arm,
-    baseline), each once. One row per pair: `arm, baseline, n` (seeds that both finished),
-    `difference, lo, hi, sd, p` (arm − baseline, paired t), `holm` (p over the whole family) and
-    `detectable`, the true difference that n pairs with this sd find with the given power at level
-    1 − `level`, before any correction; `detectable_corrected` with that level divided by the number
-    of pairs, which is the first step of Holm's correction.
+    rows: results, one per arm and seed, with `seed`, `value` and either `arm` or `rule, values`,
+    from which the arm's name is made as in `table()`. pairs: (arm, baseline), each once. value: the
+    key that is compared: nats per token for the loss, a probability for "ece"; None or NaN where a
+    run diverged. level: of the intervals. power: of `detectable`. design: "paired", or
+    "independent" where runs of one seed share nothing: then the test is Welch's over all finished
+    seeds, sd the pooled one of an arm, and n the smaller number of seeds.
 
-    design: "paired", or "independent" where runs of one seed share nothing: then the test is
-    Welch's over all finished seeds, sd the pooled one of an arm, and n the smaller number of seeds.
+    Returns one row per pair:
+
+    * `arm, baseline`, and `n`, the seeds that both finished;
+    * `difference, lo, hi, sd, p`: arm − baseline, paired t with its interval;
+    * `holm`: p after Holm's correction over all pairs;
+    * `detectable`: the true difference that n pairs with this sd find with the given power at level
+      1 − `level`, before any correction; `detectable_corrected`: with that level divided by the
+      number of pairs, which is the first step of Holm's correction.
 
     A pair with fewer than two shared seeds has None for all of these and counts in the family as
     p = 1. Raises RRError for an unknown arm or design, a pair given twice (either way round) or an

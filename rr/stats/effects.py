@@ -23,6 +23,8 @@ DESIGNS = ("paired", "independent")
 class Effect:
     """A difference in units of a standard deviation (no unit), with its interval.
 
+    `cohen_dz()` and `hedges_g()` make one.
+
     Example:
         >>> from rr.stats import cohen_dz
         >>> a, b = [4.00, 4.02, 3.99], [4.05, 4.06, 4.05]
@@ -30,11 +32,11 @@ class Effect:
         2
     """
 
-    name: str
+    name: str  # "d_z" or "g"
     value: float
     lo: float
     hi: float
-    df: int
+    df: int  # degrees of freedom of the standard deviation
     level: float
 
 
@@ -59,9 +61,12 @@ def cohen_dz(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Eff
     """d_z = d̄/s_d of the pairs: the effect that power of the paired test depends on.
 
     Divided by the noise that *remains* after pairing: large where seeds share their noise, and not
-    comparable with Hedges' g. Biased upwards at small n (the interval is not): at n = 2 its mean is
-    infinite. Interval: noncentral t. Raises RRError as `differences` does, and where
-    all differences are equal (s_d = 0).
+    comparable with Hedges' g. |d_z| is biased upwards at small n (the interval is not); at n = 2
+    its mean does not exist. Interval: the two noncentralities of a t with n − 1 degrees of freedom
+    of which √n·d_z is the (1 + level)/2 and the (1 − level)/2 quantile, divided by √n.
+
+    Raises RRError as `differences()` does, and where all differences are equal (s_d = 0). Source:
+    Cohen 1988; the interval: Steiger and Fouladi 1997.
 
     Example:
         >>> from rr.stats import cohen_dz
@@ -82,8 +87,9 @@ def hedges_g(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Eff
     """g = J(ν)·(ā − b̄)/s_pooled, ν = n_a + n_b − 2, J(ν) = Γ(ν/2)/(√(ν/2)·Γ((ν−1)/2)).
 
     In units of the spread *between seeds* within an arm, taken as equal in both. J corrects the
-    small-sample bias. Interval: noncentral t, times J. Raises RRError for fewer than two values per
-    arm, values that are not finite, or no spread in either arm.
+    small-sample bias. Interval: noncentral t, as in `cohen_dz()`, times J. Raises RRError for fewer
+    than two values per arm, values that are not finite, or no spread in either arm. Source: Hedges
+    1981.
 
     Example:
         >>> from rr.stats import hedges_g
@@ -137,10 +143,15 @@ def _seeds(n: int) -> int:
 def power(gap: float, sd: float, n: int, alpha: float = 0.05, design: str = "paired") -> float:
     """Probability that the two-sided t test at level alpha finds a true `gap` with n seeds per arm.
 
-    design "paired": sd is that of the differences, noncentrality √n·gap/sd, n − 1 degrees of
-    freedom. "independent": sd is that of one arm over its seeds (equal in both), √(n/2)·gap/sd,
-    2(n − 1). gap and sd in one unit; assumes normal noise and an sd that is *known*: see
-    `sd_interval` for how little three seeds tell about it. Raises RRError for bad numbers.
+    gap, sd: in one unit. n: seeds per arm, at least 2. alpha: level of the test. design: "paired":
+    sd is that of the differences, the noncentrality √n·gap/sd, with n − 1 degrees of freedom.
+    "independent": sd is that of one arm over its seeds (equal in both), the noncentrality
+    √(n/2)·gap/sd, with 2(n − 1).
+
+    power = P(|T| > t*), T noncentral t with these two, t* the 1 − alpha/2 quantile of the central
+    t. Assumes normal noise and an sd that is *known*: see `sd_interval()` for how little three
+    seeds tell about it. Raises RRError for n below 2, sd ≤ 0, alpha outside (0, 1), values that are
+    not finite, and an unknown design.
 
     Example:
         >>> from rr.stats import power
@@ -161,8 +172,9 @@ def seeds_needed(
 ) -> int:
     """The smallest number of seeds per arm that finds a true `gap` with at least this power.
 
-    Terms as in `power`. For m tests under Bonferroni give alpha/m. Raises RRError for a gap of 0,
-    which no number of seeds can detect, and where more than `most` seeds would be needed.
+    Terms and errors as in `power()`. For m tests under Bonferroni give alpha/m. most: the largest
+    number that is tried. Raises RRError, too, where more would be needed, and for a gap of 0, which
+    no number of seeds can detect.
 
     Example:
         >>> from rr.stats import seeds_needed
@@ -194,6 +206,9 @@ def detectable_gap(
 ) -> float:
     """The smallest true gap that n seeds per arm find with this power, in the unit of sd.
 
+    Terms and errors as in `power()`. Raises RRError, too, for a power that is not above alpha,
+    which a gap of 0 has.
+
     Example:
         >>> from rr.stats import detectable_gap
         >>> round(detectable_gap(n=3, sd=0.01), 3)
@@ -211,10 +226,12 @@ def detectable_gap(
 
 
 def sd_interval(sd: float, df: int, level: float = 0.95) -> tuple[float, float]:
-    """Interval for the true σ of an sd with df degrees of freedom: sd·√(df/χ²).
+    """Interval for the true σ of an sd with df degrees of freedom.
 
-    Assumes normal noise. With df = 2 (three seeds) it spans a factor of twelve, so that a number of
-    seeds planned from it is uncertain by the same. Raises RRError for sd ≤ 0 or df < 1.
+    Returns (sd·√(df/χ²_hi), sd·√(df/χ²_lo)), χ²_hi and χ²_lo the (1 + level)/2 and (1 − level)/2
+    quantiles of χ² with df. Assumes normal noise. With df = 2 (three seeds) it spans a factor of
+    twelve, so that a number of seeds planned from it is uncertain by up to the square of that.
+    Raises RRError for sd ≤ 0 or df < 1.
 
     Example:
         >>> from rr.stats import sd_interval

@@ -15,12 +15,7 @@ from .compare import fraction, numbers
 
 @dataclass(frozen=True)
 class Fit:
-    """y = intercept + slope·x by weighted least squares.
-
-    `lo, hi` bound the slope; `t, df, p` test slope 0; `chi2` is Σ((y − ŷ)/se)² with `chi2_p` the
-    chance of one as large if the line and the errors were right (None without errors). `errors`:
-    "known" (se as given, normal quantiles, df infinite) or "scaled" (only ratios of se count, their
-    size is estimated from the residuals, t with n − 2).
+    """y = intercept + slope·x by weighted least squares. `fit()` makes one.
 
     Example:
         >>> from rr.stats import fit
@@ -29,21 +24,21 @@ class Fit:
         (1.95, 'scaled')
     """
 
-    n: int
-    intercept: float
-    slope: float
+    n: int  # points
+    intercept: float  # unit of y
+    slope: float  # unit of y per unit of x
     se_intercept: float
     se_slope: float
-    covariance: float
-    lo: float
+    covariance: float  # of intercept and slope
+    lo: float  # interval of the slope
     hi: float
-    t: float
-    df: float
+    t: float  # of the test that the slope is 0
+    df: float  # n − 2, or infinite where errors are "known"
     p: float
-    chi2: float | None
-    chi2_p: float | None
+    chi2: float | None  # Σ((y − ŷ)/se)²; None without se
+    chi2_p: float | None  # chance of one as large if the line and the errors are right
     level: float
-    errors: str
+    errors: str  # "known" or "scaled"
 
     def at(self, x: float) -> tuple[float, float, float]:
         """The line at x with its interval (of the line, not of a new observation), unit of y."""
@@ -60,15 +55,20 @@ def fit(
     level: float = 0.95,
     errors: str | None = None,
 ) -> Fit:
-    """Least squares of y on x, each point weighted 1/se²: cov(β̂) = (XᵀWX)⁻¹, times χ²/(n − 2)
-    where errors are "scaled".
+    """Least squares of y on x, each point weighted 1/se².
 
-    x: log size (nats or decades, as given); y: the gap; se: standard error of each y, in the unit
-    of y (none: equal weights). errors defaults to "known" with se and "scaled" without. A standard
-    error from two or three seeds is itself noise, and a point with a small one by chance would
-    dominate the fit: pool them (`pooled_sd`) first. Assumes a straight line and independent normal
-    errors. Raises RRError for fewer than three points, unequal lengths, x that does not vary, or
-    se ≤ 0.
+    cov(β̂) = (XᵀWX)⁻¹, times χ²/(n − 2) where errors are "scaled".
+
+    x: for a gap against size, the natural or the base-10 logarithm of the size; the slope is per
+    unit of it. y: the gap. se: standard error of each y, in the unit of y; None: equal weights.
+    level: of the slope's interval. errors: "known", the default with se: se as given, normal
+    quantiles; "scaled", the default without: only ratios of se count, their size is estimated from
+    the residuals, t with n − 2.
+
+    A standard error from two or three seeds is itself noise, and a point with a small one by chance
+    would dominate the fit: pool them with `pooled_sd()` first. Assumes a straight line and
+    independent normal errors. Raises RRError for fewer than three points, unequal lengths, x that
+    does not vary, or se ≤ 0.
 
     Example:
         >>> from rr.stats import fit
@@ -129,9 +129,9 @@ def fit(
 
 
 def pooled_sd(groups: Iterable[Iterable[float]]) -> tuple[float, int]:
-    """(s, df): s² = Σ(n_i − 1)s_i²/Σ(n_i − 1), the spread within groups, taken as equal in all.
+    """The standard deviation within groups, taken as equal in all: s² = Σ(n_i − 1)s_i²/Σ(n_i − 1).
 
-    Raises RRError where no group has two values.
+    Returns (s, df), df = Σ(n_i − 1). Raises RRError where no group has two values.
 
     Example:
         >>> from rr.stats import pooled_sd

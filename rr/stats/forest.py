@@ -16,10 +16,11 @@ STYLE = (
 
 
 def forest(rows: Sequence[dict], unit: str = "loss") -> str:
-    """An SVG: a line per arm of `contrasts.against`, its difference with the interval.
+    """An SVG: a line per arm of `against()`, its difference from the baseline with the interval.
 
     A filled mark has a p below 0.05 after Holm's correction; a small dot is one pair. Arms that
-    could not be compared say so in words. Raises RRError where there is no comparison.
+    could not be compared say so in words. rows: as `against()` gives them. unit: what is compared,
+    for the labels. Raises RRError where there is no comparison.
 
     Example:
         >>> from rr.stats import against, forest
@@ -47,7 +48,8 @@ def forest(rows: Sequence[dict], unit: str = "loss") -> str:
 
     bottom = 30 + LINE * len(shown)
     base = escape(str(shown[0]["baseline"]))
-    words = f"{unit} minus that of {shown[0]['baseline']}, with 95 % intervals: " + "; ".join(
+    level = f"{100 * shown[0]['level']:g} %"
+    words = f"{unit} minus that of {shown[0]['baseline']}, with {level} intervals: " + "; ".join(
         f"{row['arm']} " + ("no test" if row["difference"] is None else _signed(row["difference"]))
         for row in shown
     )

@@ -28,16 +28,25 @@ def read_logs(
     step: str | None = None,
     run: str | None = None,
 ) -> list[dict]:
-    """One row per run of these files and folders: `arm, seed, val_loss, status, step`.
+    """One row per run of these files and folders of another trainer: the final loss.
 
-    loss: column (or tag of an event file) of the loss; arm, seed, step: columns of a long table.
-    run: pattern with {arm} and {seed} for the names of runs, instead of arm and seed.
+    Three shapes are read. A *long* table (CSV, TSV, JSONL) has a line per measurement, with the arm
+    and the seed in columns. A *wide* table, as Weights & Biases exports a chart, has a column per
+    run, "RUN - LOSS". A *file per run* holds one curve: TensorBoard's export, any other table
+    without arm and seed, or a folder of event files.
 
-    With a step, a run's loss is that at the last step which any run has: a run that ends before it
-    is "unfinished", its val_loss None. A loss that is not finite makes the run "diverged", its
-    val_loss None; so does an empty one where there is no step. val_loss is in the unit of the
-    column. Raises RRError for a missing column, a name that does not fit the pattern, a word that
-    is no number, a run with two losses at one step, or where there is no loss.
+    paths: files, or folders of TensorBoard. loss: column (or tag of an event file) of the loss.
+    arm, seed, step: columns of a long table. run: a pattern such as "{arm}-s{seed}" for the names
+    of runs, instead of arm and seed: of columns in a wide table, else of files and folders.
+
+    Returns rows with `arm, seed, val_loss` (in the unit of the column), `status` and `step` (the
+    run's last). With a step, a run's loss is that at the last step which any run has: a run that
+    ends before it is "unfinished", its val_loss None. A loss that is not finite makes the run
+    "diverged", its val_loss None; so does an empty one where there is no step. Others are
+    "finished".
+
+    Raises RRError for a missing column, a name that does not fit the pattern, a word that is no
+    number, a run with two losses at one step, or where there is no loss.
 
     Example:
         >>> import pathlib, tempfile

@@ -24,7 +24,8 @@ def _probabilities(p: Iterable[float]) -> list[float]:
 def bonferroni(p: Iterable[float]) -> list[float]:
     """Adjusted p-values min(1, m·p) of m tests: below α, the chance of any false one is ≤ α.
 
-    Holds under any dependence among the tests. Raises RRError for values outside [0, 1].
+    Holds under any dependence among the tests. Raises RRError for values outside [0, 1]. Source:
+    Dunn 1961.
 
     Example:
         >>> from rr.stats import bonferroni
@@ -40,7 +41,7 @@ def holm(p: Iterable[float]) -> list[float]:
 
     With p sorted ascending, q_(i) = max over j ≤ i of min(1, (m − j + 1)·p_(j)). The same
     guarantee as Bonferroni's under any dependence, and never less power. Raises RRError for values
-    outside [0, 1].
+    outside [0, 1]. Source: Holm 1979.
 
     Example:
         >>> from rr.stats import holm
@@ -79,13 +80,20 @@ def family(
 ) -> list[dict]:
     """`arm` against each baseline in each group, by every test, corrected over all of them.
 
-    rows: one per run, with `by`, "arm", "seed" and `value` (nats per token; None or NaN: diverged).
-    One row per comparison, groups in the order met: `by, arm, baseline`, `pairs` (seeds both
-    finished), `unpaired` (seeds that only one has), `diverged` (arm and seed), `difference, lo,
-    hi, sd` (arm − baseline over the pairs, t interval), `bootstrap_lo, bootstrap_hi`
-    (percentile), `dz, g`, and for each test of paired, welch (all finished seeds of both),
-    signed_rank and sign: `<test>_p`, `<test>_holm`, `<test>_bonferroni`, for t tests `_t, _df`;
-    `p_min` (the smallest p that signs of so many pairs can give) and `notes`.
+    rows: one per run, with the keys "arm", "seed" and those named by `by` and `value`. arm,
+    baselines: names of arms. by: the key of the groups; arms are compared within one. value: the
+    key that is compared, in nats per token; None or NaN: diverged. level: of the intervals.
+
+    Returns one row per comparison, groups in the order met:
+
+    * the group under the name `by`, `arm, baseline`;
+    * `pairs`: seeds that both finished; `unpaired`: seeds that only one finished; `diverged`:
+      (arm, seed);
+    * `difference, lo, hi, sd`: arm − baseline over the pairs, t interval; `bootstrap_lo,
+      bootstrap_hi`: percentile interval; `dz, g`: as `cohen_dz()` and `hedges_g()`;
+    * for each test of paired, welch (all finished seeds of both), signed_rank and sign: `TEST_p`,
+      `TEST_holm`, `TEST_bonferroni`; `paired_t, paired_df, welch_t, welch_df`;
+    * `p_min`: the smallest p that the signs of so many pairs can give; `notes`.
 
     A comparison that cannot be made (missing arm, fewer than two pairs) stays, marked in `notes`,
     with p None; it counts in the family as p = 1, so that a failure never eases the correction of

@@ -15,8 +15,7 @@ NEAREST = 5  # rates that the parabola is drawn through: the lowest loss and tho
 class Basin:
     """The minimum of a parabola in log learning rate, and the rates where it is nearly as low.
 
-    `low`, `high` bound the rates whose fitted loss is within the tolerance of `loss`. `edge` is
-    True where the best rate tried is the smallest or the largest of them.
+    `basin()` makes one.
 
     Example:
         >>> from rr.stats import Basin
@@ -24,24 +23,27 @@ class Basin:
         4.0
     """
 
-    lr: float
+    lr: float  # the best rate
     loss: float  # nats per token, of the parabola at lr
-    low: float
+    low: float  # rates from low to high have a fitted loss within the tolerance of `loss`
     high: float
-    edge: bool
+    edge: bool  # whether the best rate tried is the smallest or the largest of them
 
     @property
     def width(self) -> float:
-        """The factor by which the rate may vary, high/low."""
+        """The factor by which the rate may vary, high/low; 1 where it is unknown."""
         return self.high / self.low
 
 
 def basin(losses: Mapping[float, float], tolerance: float = 0.02) -> Basin:
-    """Least-squares parabola of the held-out loss (nats per token) in the log of the rate.
+    """The best learning rate, from a parabola of the held-out loss in ln(rate).
 
-    Through the NEAREST finite points around the lowest; its vertex, held within those points, is
-    the best rate. Where it does not open upwards, the lowest rate tried is.
-    Raises RRError for fewer than three finite losses.
+    Least squares through the five finite losses around the lowest. lr is the parabola's minimum,
+    held within those points. If the parabola is concave, lr is the rate with the lowest loss and
+    low = high = lr: the width is unknown. low and high may lie beyond the rates tried.
+
+    losses: {rate: loss}, nats per token. tolerance: nats per token above the minimum. Raises
+    RRError for fewer than three finite losses.
 
     Example:
         >>> from rr.stats import basin

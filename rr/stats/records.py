@@ -51,9 +51,9 @@ CURVES = {
 
 @dataclass(frozen=True)
 class Record:
-    """A run's files, wherever they lie.
+    """A run's files, wherever they lie: in a folder of its own, or in a campaign's Parquet tables.
 
-    place: its folder; a record in a table has `…/runs.parquet/ID`, which names it in messages.
+    `read_records()` and `read_record()` make them.
 
     Example:
         >>> import rr
@@ -63,24 +63,30 @@ class Record:
         (True, 1)
     """
 
-    place: Path
-    files: Mapping[str, Callable[[], bytes]]  # of LARGEST, those that there are
+    place: Path  # its folder; of a record in a table `…/runs.parquet/ID`, which messages name
+    files: Mapping[str, Callable[[], bytes]]  # run.json, result.json, metrics.jsonl, if there
 
     def __contains__(self, name: str) -> bool:
         return name in self.files
 
     def read(self, name: str) -> bytes:
-        """The content of a file. OSError or ValueError where it cannot be had."""
+        """The content of a file. Raises OSError or ValueError where it cannot be read."""
         if name not in self.files:
             raise FileNotFoundError(2, "No such file or directory", str(self.place / name))
         return self.files[name]()
 
     def object(self, name: str) -> dict:
-        """The object in `run.json` or `result.json`, its seal off. RunFailed where corrupt."""
+        """The object in `run.json` or `result.json`, without its seal.
+
+        Raises RunFailed where it is corrupt.
+        """
         return self.parsed(name, lambda data: unsealed(_object(data)))
 
     def curve(self) -> list[dict]:
-        """The lines of metrics.jsonl. RunFailed where they are not the curve of its result."""
+        """The lines of metrics.jsonl, such as `{"step": 1, "loss": 6.9}`.
+
+        Raises RunFailed where they are not the curve of its result.
+        """
         result = self.object("result.json") if "result.json" in self else {}
         digest = result.get("curve_sha256")  # the first results did not say
 
@@ -92,7 +98,7 @@ class Record:
         return self.parsed("metrics.jsonl", lines)
 
     def parsed(self, name: str, parse: Callable = bytes):
-        """A file, parsed by `parse`. RunFailed where it is missing or corrupt."""
+        """A file's content, given to `parse`. Raises RunFailed where it is missing or corrupt."""
         try:
             return parse(self.read(name))
         except (OSError, ValueError, RecursionError) as error:
@@ -110,8 +116,8 @@ def _object(data: bytes) -> dict:
 def read_records(folder: str | Path) -> list[Record]:
     """Every run at or below `folder`, by place: in folders of its own, finished or not, and tables.
 
-    RRError where there is no folder, or where a table needs pyarrow that is not installed;
-    RunFailed where a table is corrupt. A single run is read when it is asked for.
+    A single run is read when it is asked for. Raises RRError where there is no folder, or where a
+    table needs pyarrow, which is not installed; RunFailed where a table is corrupt.
 
     Example:
         >>> import rr
@@ -131,7 +137,7 @@ def read_records(folder: str | Path) -> list[Record]:
 
 
 def read_record(folder: str | Path) -> Record:
-    """The run in a folder of its own, finished or not.
+    """The run in a folder of its own, finished or not; files that are missing raise when read.
 
     Example:
         >>> import tempfile

@@ -26,7 +26,7 @@ NEEDED = ("id", "rule", "values", "seed", "lr", "status", "val_loss", *GROUP)
 
 @dataclass
 class Found:
-    """The content of a folder of runs, as `scan` returns it.
+    """The content of a folder of runs, as `scan()` returns it.
 
     Example:
         >>> import tempfile
@@ -36,12 +36,8 @@ class Found:
         Found(rows=[], damaged=[], waiting=[])
     """
 
-    rows: list[dict] = field(
-        default_factory=list
-    )  # results; one with decay branches, a row per budget
-    damaged: list[tuple[Path, str]] = field(
-        default_factory=list
-    )  # result.json, and why it is corrupt
+    rows: list[dict] = field(default_factory=list)  # results; one per budget of a run with several
+    damaged: list[tuple[Path, str]] = field(default_factory=list)  # result.json, why it is corrupt
     waiting: list[Path] = field(default_factory=list)  # folders of runs that have no result yet
 
 
@@ -103,7 +99,9 @@ def rows_of(record: Record) -> list[dict]:
 
 
 def scan(folder: str | Path) -> Found:
-    """Every run below `folder`, sorted by path. Raises RRError where there is no folder.
+    """Every run below `folder`, sorted by path: results, corrupt files, unfinished runs.
+
+    Raises RRError where there is no folder.
 
     Example:
         >>> import rr
@@ -126,8 +124,10 @@ def scan(folder: str | Path) -> Found:
 def read_results(folder: str | Path) -> list[dict]:
     """Results of all runs below `folder`, sorted by path; with decay branches, a row per budget.
 
-    A corrupt file is named on stderr and counted, never used; so are folders with
-    a run.json and no result yet. Raises RRError where there is no folder or no result.
+    Returns rows with the keys of result.json: `id, rung, rule, values, seed, lr, steps, status`
+    ("finished" or "diverged"), `val_loss` (nats per token), `ece` and others. A corrupt file is
+    named on stderr and counted, never used; so are folders with a run.json and no result yet.
+    Raises RRError where there is no folder or no result.
 
     Example:
         >>> import rr

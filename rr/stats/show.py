@@ -24,7 +24,7 @@ AGAINST = ("arm", "seeds", "loss", "95 % interval", "arm − base", "95 % interv
 FOOT_AGAINST = """\
 loss: mean over finished seeds. arm − base: from {base}; negative where the arm's loss is lower.
 {test} Holm: corrected over {tests}.
-found by 80 %: the smallest true difference that so many seeds find with 80 % power at p < 0.05.
+found by 80 %: the smallest true difference that so many seeds find with 80 % power at p < {alpha}.
 seeds needed: per arm, to find a true difference as large as this one with that power; in
 parentheses the range that the uncertainty of the spread leaves."""
 TESTS = {
@@ -133,7 +133,7 @@ def _piped(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def render(rows: Sequence[dict], more: bool = False) -> str:
-    """The table of `table()` as text, one block per group; ✗ counts diverged runs.
+    """The rows of `table()` as text, one block per group; ✗ counts diverged runs.
 
     more: bootstrap intervals, Welch's test and Holm's correction beside the paired test.
 
@@ -155,7 +155,7 @@ def render(rows: Sequence[dict], more: bool = False) -> str:
 
 
 def markdown(rows: Sequence[dict]) -> str:
-    """The table of `table()`, in full, as Markdown: a heading and a table per group.
+    """The rows of `table()`, in full, as Markdown: a heading and a table per group.
 
     Example:
         >>> import rr
@@ -171,7 +171,9 @@ def markdown(rows: Sequence[dict]) -> str:
 
 
 def render_against(rows: Sequence[dict], pipes: bool = False) -> str:
-    """The table of `against()` as text, or as Markdown. Diverged runs are marked with ✗.
+    """The rows of `against()` as text. Diverged runs are marked with ✗.
+
+    pipes: Markdown instead.
 
     Example:
         >>> from rr.stats import against, render_against
@@ -186,12 +188,15 @@ def render_against(rows: Sequence[dict], pipes: bool = False) -> str:
     """
     lines = [_against(row) for row in rows]
     tests = sum(row["baseline"] is not None for row in rows)
+    level = rows[0]["level"]
+    head = [name.replace("95", f"{100 * level:g}") for name in AGAINST]
     foot = FOOT_AGAINST.format(
+        alpha=f"{1 - level:g}",
         base=rows[0]["arm"],
         test=TESTS[rows[0]["design"]],
         tests="one comparison" if tests == 1 else f"{tests} comparisons",
     )
-    return f"{(_piped if pipes else _aligned)(AGAINST, lines)}\n\n{foot}"
+    return f"{(_piped if pipes else _aligned)(head, lines)}\n\n{foot}"
 
 
 def _against(row: dict) -> list[str]:
@@ -214,7 +219,7 @@ def _against(row: dict) -> list[str]:
 
 
 def csv_text(rows: Sequence[dict]) -> str:
-    """The table of `table()` as CSV, all digits: seeds separated by spaces, notes by semicolons.
+    """The rows of `table()` as CSV, all digits: seeds separated by spaces, notes by semicolons.
 
     Example:
         >>> import rr

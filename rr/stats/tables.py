@@ -52,14 +52,18 @@ def group_key(row: dict) -> tuple[str, ...]:
 def table(rows: Sequence[dict], baseline: str = "standard") -> list[dict]:
     """One tidy row per arm of each comparable group of runs, the baseline first.
 
-    Runs are comparable where rung, protocol, corpus, tokenizer, loops, batch, steps, flavour,
-    precision, warm-up, optimiser and evaluation agree. An arm is a rule with its value rule, with
-    its learning rate where it was run at several, and with its content where a reader's own rule
-    changed. Row: the group's fields, then `arm, rule, values, lr, seeds` (with a finite loss),
-    `n, mean` (val_loss over those seeds, nats per token), `diverged` (their seeds), `baseline` (arm
-    compared with), `pairs` (seeds that both finished), `missing` (seeds the baseline has and this
-    arm has not run), and
+    rows: as `read_results()` gives them. baseline: the rule that the others are compared with. Runs
+    are comparable where rung, protocol, corpus, tokenizer, loops, batch, steps, flavour, precision,
+    warm-up, optimiser and evaluation agree. An arm is a rule with its value rule, "review +
+    identity", with its learning rate where it was run at several, and with its content where a
+    reader's own rule changed.
 
+    Returns rows with the group's fields, then
+
+    * `arm, rule, values, lr`; `seeds`: with a finite loss; `n, mean`: of val_loss over those seeds,
+      nats per token; `diverged`: seeds;
+    * `baseline`: the arm compared with; `pairs`: seeds that both finished; `missing`: seeds that
+      the baseline has and this arm has not run;
     * `difference, lo, hi, sd, t, df, p`: arm − baseline over the pairs, paired t with its interval;
     * `bootstrap_lo, bootstrap_hi`: percentile interval of the same mean, which over n pairs covers
       at most 1 − 2^(1−n);

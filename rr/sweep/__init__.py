@@ -1,5 +1,11 @@
 """A sweep: many runs on one machine or several, resumable after any interruption.
 
+`cells()` makes the plan, `sweep()` runs it. All state is on disk: a cell with a `result.json` is
+done, one with checkpoints resumes from them. A sweep that is killed, started twice, or started on
+another machine needs nothing else.
+
+The modules:
+
     grid        every combination of the options, each a run, once, in an order
     notebook    the notebook that papermill runs for a cell, and its checked parameters
     command     the command that runs a cell: papermill, rr train or torchrun
@@ -11,10 +17,7 @@
     hours       which cells still end within a time limit
     schedule    which cell runs next, how it ended, whether it is tried again
     checks      what is refused before anything starts
-    start       all of these together: `sweep`
-
-All state is on disk: a cell with a `result.json` is done, one with checkpoints resumes from them. A
-sweep that is killed, started twice, or started on another machine needs nothing else.
+    start       all of these together: `sweep()`
 """
 
 from .. import lazy_names

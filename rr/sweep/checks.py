@@ -14,8 +14,10 @@ ENGINES = ("local", "ray")
 def check(machine: Mapping[str, Any], engine: str, ray: Mapping[str, object], here: bool) -> None:
     """Raise RRError for options that the engine does not take, or that every cell would refuse.
 
-    machine: as `Runner` holds it. ray: options of the engine ray alone. here: the cells run on this
-    machine, whose device has to exist.
+    machine: threads, device, path, micro_batch, save_every, parallel and log, as far as given, as
+    `sweep()` takes them. engine: "local" or "ray". ray: address, gpu_fraction and cpus_per_cell,
+    which only the engine ray takes; None: not given. here: the cells run on this machine, whose
+    device and loggers have to exist.
 
     Example:
         >>> from rr.sweep import check

@@ -23,10 +23,7 @@ ORDERS = ("smallest", "longest", "given")
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of the sweep. words: the options given to `rr.plan`.
-
-    flops: of all its training, flops_per_token · tokens, those of decay branches included.
-    name: for people, `60M review seed 0`: the options in which the cells differ.
+    """One run of the sweep. `cells()` makes them.
 
     Example:
         >>> from rr.sweep import cells
@@ -36,9 +33,9 @@ class Cell:
     """
 
     run: Run
-    words: Mapping[str, object]
-    flops: int
-    name: str = ""
+    words: Mapping[str, object]  # the options given to `rr.plan`
+    flops: int  # FLOP of all its training steps, those of decay branches included
+    name: str = ""  # for people: the options in which the cells differ, "60M review seed 0"
 
     @property
     def id(self) -> str:
@@ -73,13 +70,18 @@ def cells(
     cache: str | Path | None = None,
     order: str = "smallest",
 ) -> list[Cell]:
-    """Every combination of `options`, in one of ORDERS; nothing is created or downloaded.
+    """Every combination of `options`, each a run; nothing is created or downloaded.
 
-    options: for each name of AXES a list, or None for the default; and `depth_lr`, a bool. Under
-    protocol `paper` the defaults are the study's own: every published rung, its three arms, the
-    seeds that the study gave the rung, tinystories. say: called with a line where two combinations
-    are the same run, which is run once, and where a published rung's name is given another size.
-    Raises RRError, before anything is created, for what `rr.plan` refuses.
+    options: for each name of `AXES`, which are options of `rr.plan`, a list, or None for the
+    default; and `depth_lr`, a bool. Under protocol `paper` the defaults are the study's own: every
+    published rung, its three arms, the seeds that the study gave the rung, tinystories. say: called
+    with a line where two combinations are the same run, which is run once, and where a published
+    rung's name is given another size. cache: as in `rr.plan`. order: "smallest": small models
+    first, all arms of a seed together, so that an interrupted sweep leaves complete comparisons;
+    "longest": the most FLOP first, for the fewest idle places at the end; "given": as the options
+    list them, the last of `AXES` fastest.
+
+    Raises RRError, before anything is created, for what `rr.plan` refuses and an unknown order.
 
     Example:
         >>> from rr.sweep import cells
@@ -130,7 +132,10 @@ def cells(
 
 
 def place(run: Run, order: str) -> tuple:
-    """A sort key: the run's place in an order.
+    """A sort key: the run's place in an order of `cells()`.
+
+    order: "smallest", "longest" or "given" (one key for all: a stable sort leaves them as they
+    are). Keys of one order can be compared.
 
     Example:
         >>> import rr

@@ -14,7 +14,14 @@ from .grid import Cell
 
 
 class Hours:
-    """A limit `hours` from now. expected: seconds of a run, None if unknown; clock: seconds.
+    """The time limit of a sweep: which cells still end within it.
+
+    A cell's time is estimated from its FLOP and the slowest rate among the cells that this sweep
+    has finished, of the same rung and rule where there are some. A cell of which nothing is known
+    is started, and stopped at the limit with its checkpoint saved.
+
+    hours: from now. expected: estimate of a run's seconds before any has finished; None: unknown.
+    clock: seconds, of any origin. Raises RRError unless hours is a finite number above 0.
 
     Example:
         >>> from rr.sweep import Hours
@@ -40,12 +47,12 @@ class Hours:
         return self.clock() >= self.end
 
     def note(self, cell: Cell, seconds: float, share: float) -> None:
-        """Record a finished cell: `share` of its training took so long, start-up included."""
+        """Record a finished cell: `share` of its training took `seconds`, start-up included."""
         if share > 0:
             self.finished.append((cell, seconds / (share * cell.flops)))
 
     def seconds(self, cell: Cell) -> float | None:
-        """Seconds of the whole cell; None where nothing is known."""
+        """Estimated seconds of the whole cell; None where nothing is known."""
         at_rung = [(c, r) for c, r in self.finished if c.run.rung == cell.run.rung]
         same = [(c, r) for c, r in at_rung if c.run.rule == cell.run.rule]
         if not at_rung:
@@ -61,10 +68,10 @@ class Hours:
         running: Iterable[tuple[Cell, float, float]] = (),
         places: int = 1,
     ) -> bool:
-        """Whether all of `cells` end in time if started now: each with the share that is left.
+        """Whether all of `cells` end in time if started now.
 
-        running: the running cells, with the share that was left when each was started and the
-        seconds since. places: cells at a time.
+        cells: (cell, share of its training that is left). running: the running cells, (cell, share
+        that was left when it was started, seconds since). places: cells at a time.
         """
         each = self._left((cell, share, 0.0) for cell, share in cells)
         needed = max([*each, (sum(each) + sum(self._left(running))) / places])

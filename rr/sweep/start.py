@@ -33,10 +33,16 @@ def sweep(
 ) -> list[Cell]:
     """Run every cell of `plan` in `out/<id>` that is not done, in order; returns the plan.
 
-    runner: "papermill" or "direct". engine: "local" or "ray". jobs: cells at a time. processes: per
-    cell, by torchrun, one GPU each where there are any. machine: threads, device, path,
-    micro_batch, save_every, parallel and log, as `rr train` takes them. hours: cells that would not
-    end within them are not started. resume_command: of this sweep, for messages.
+    plan: as `cells()` makes it. runner: "papermill", a notebook per cell, which reports its run, or
+    "direct", `rr train`. engine: "local", this machine, or "ray", a cluster. jobs: cells at a time;
+    None: one per GPU, else one; with ray as many as the cluster has room for. processes: per cell,
+    by torchrun, one GPU each where there are any. machine: threads, device, path, micro_batch,
+    save_every, parallel and log, as `rr train` takes them. notebook: path of the notebook that
+    papermill runs; None: that of chapter 9. address: of the Ray cluster; None: the one that this
+    machine is part of. gpu_fraction: GPUs per cell, with ray; below 1 several cells share one;
+    None: one per process where the cluster has any. cpus_per_cell: cores per cell, with ray; None:
+    one per process. hours: cells that would not end within them are not started. resume_command: of
+    this sweep, for messages. log: receives every line of progress; None prints them.
 
     Raises RRError before anything is started; RunFailed, when all cells have ended, naming those
     that failed or diverged; Interrupted when stopped or out of hours, the checkpoints saved.

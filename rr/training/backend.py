@@ -36,17 +36,17 @@ FP16_GRAPH = "graph=step does not support fp16, whose loss scaling decides on th
 class Backend:
     """One implementation for each part of a step; the defaults are the reference backend.
 
-    precision   of matrix products, as `device.autocast` has it
-    gate        "reference": concatenated inputs, autograd; "fast"; "triton" (`ops.gated_write`)
+    precision   of matrix products: "fp32", "tf32", "bf16" or "fp16"; a run's own comes before it
+    gate        "reference": concatenated inputs, autograd; "fast"; "triton"
     loss        "whole": all logits at once; "chunked"; "fused": chunked, its softmax compiled, or,
                 on a CPU, taken a few rows at a time
     optimizer   "plain": torch's own AdamW; "fused": one kernel
     compile     "layer": each block by Inductor, one graph for all blocks
-    attention   "blocks": written out for a compiler (`ops.blocked_attention`); "cudnn": its
+    attention   "blocks": written out for a compiler (`rr.ops.blocked_attention`); "cudnn": its
                 kernel before the others; GPU only
     graph       "step": the whole step captured once as a CUDA graph, and replayed; GPU only
     recompute   "layer": the backward pass computes each block again; only its inputs are kept
-    allocator   "kept": freed memory stays with the process (`device.keep_freed`); CPU only
+    allocator   "kept": freed memory stays with the process; CPU only
 
     Example:
         >>> from rr.training import Backend
@@ -140,7 +140,9 @@ BACKENDS = {
 def parse_backend(spec: str) -> Backend:
     """`"compiled:precision=tf32,graph=step"` -> the named backend with these choices changed.
 
-    Raises RRError for unknown names and values, with those that exist.
+    The names: "reference"; "eager", what `rr train` runs on a CPU; "fast"; "compiled", what it runs
+    on a GPU that Triton supports; "triton". The choices are the fields of `Backend`. Raises RRError
+    for unknown names and values, with those that exist.
 
     Example:
         >>> from rr.training import parse_backend

@@ -42,7 +42,9 @@ class Checkpoints:
 
     A checkpoint is written to a temporary folder, synced and renamed into place. meta.json holds
     the run's id, the step, and a SHA-256 over both and state.pt, which tells a corrupt checkpoint
-    from one of another run; neither is loaded. The last two are kept. branches: pairs (leaves, end)
+    from one of another run; neither is loaded. The last two are kept.
+
+    folder: the run's, where `checkpoint/` lies. run_id: the run's id. branches: pairs (leaves, end)
     of steps; the checkpoint at `leaves` is kept while one of the last two lies on the branch from
     there to `end`.
 
@@ -106,7 +108,10 @@ class Checkpoints:
         return digest.hexdigest()
 
     def read(self, step: int) -> dict:
-        """The state at `step`. RunFailed if it is corrupt, RRError if it is another run's."""
+        """The state at `step`.
+
+        Raises RunFailed if it is corrupt, RRError if it is another run's.
+        """
         where = self.path(step)
         meta = read_json(where / "meta.json")
         try:
@@ -148,7 +153,7 @@ class Checkpoints:
     def tidy(self, step: int | None) -> None:
         """Remove what a killed writer left, and the corrupt checkpoints after `step`.
 
-        step: of the checkpoint that `newest` returned; None where it returned none.
+        step: of the checkpoint that `newest()` returned; None where it returned none.
         """
         for unfinished in self.folder.glob(".aside-*"):
             shutil.rmtree(unfinished)
@@ -156,9 +161,9 @@ class Checkpoints:
             self._keep([s for s in self.steps() if s <= step][-2:])
 
     def newest(self, log: Callable[[str], None]) -> dict | None:
-        """The newest checkpoint that is not corrupt; corrupt ones are logged.
+        """The newest checkpoint that is not corrupt; corrupt ones are logged with `log`.
 
-        None where there is none yet. RunFailed where all are corrupt.
+        Returns None where there is none yet. Raises RunFailed where all are corrupt.
         """
         steps = self.steps()
         for i, step in enumerate(reversed(steps), 1):

@@ -50,8 +50,8 @@ def words(given: Mapping[str, object], verb: str, out: str) -> str:
 def typed(options: Mapping[str, object]) -> list[str]:
     """Options as command-line words: `--seed 0 1 --budgets 10,20 30,60 --depth-lr`.
 
-    A list gives an option several values; a list within it is one value with commas. None and
-    False leave an option out.
+    options: by name. A list gives an option several values; a list within it is one value with
+    commas. None and False leave an option out, True gives it no value.
 
     Example:
         >>> from rr.sweep import typed

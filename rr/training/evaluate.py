@@ -30,7 +30,10 @@ OWN_GRAPH = 5e11
 class Score:
     """A held-out evaluation, under the names that result.json gives its numbers.
 
-    A metric is added here and in `Tally`: records are written from these fields.
+    `ece` sorts the n scored tokens by the probability of the likeliest token into 15 bins of equal
+    width, and takes the mean over bins, weighted by their n_b tokens, of the difference between the
+    share of tokens whose likeliest token is the right one and their mean confidence. Source of ece:
+    Guo et al. 2017 (1706.04599).
 
     Example:
         >>> import math
@@ -41,7 +44,7 @@ class Score:
     """
 
     val_loss: float  # nats per token
-    ece: float  # expected calibration error
+    ece: float  # expected calibration error, a probability: Σ_b (n_b/n)·|accuracy − confidence|
     eval_tokens: int  # target tokens that were scored
 
 
@@ -178,9 +181,12 @@ def ordered(
 ) -> Score:
     """Score the held-out stream in order, the same for every seed: protocol `clean`.
 
-    Windows of seq_len follow each other without overlap; the last, shorter one counts too. At
-    most the first million tokens; `batches` shortens it further. micro: windows at once of a
-    compiled training step, through whose graph they go, or through one of their own (`Graph`).
+    Windows of seq_len follow each other without overlap; the last, shorter one counts too. At most
+    the first million tokens are scored.
+
+    tokens: token ids (T,). batch: windows per forward pass. batches: so many batches at most; None:
+    all. world: the processes that share the work; by default this one alone. micro: windows at once
+    of a compiled training step, through whose graph they go, or through one of their own.
 
     Example:
         >>> import numpy as np, rr

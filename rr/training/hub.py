@@ -193,10 +193,14 @@ def _config(path: Path, name: str, allow_rule: str | Sequence[str]) -> ModelConf
 def save_pretrained(run: str | Path, to: str | Path, license: str | None = None) -> Path:
     """Write a run's newest weights, configuration, tokenizer and model card into the folder `to`.
 
-    license: of the weights, as the hub names it ("apache-2.0", "cc-by-4.0"). Without it the card
-    says apache-2.0 for models of the built-in fables, and unknown for others: it is the corpus that
-    decides. A card that is there is written again. Raises RRError where `run` is no run, or its
-    rule is not part of rr, so that others lack it.
+    run: the folder of a run, as `rr.train` returns it. license: of the weights, as the hub names it
+    ("apache-2.0", "cc-by-4.0"). Without it the card says apache-2.0 for models of the built-in
+    fables, and unknown for others: it is the corpus that decides. A card that is there is written
+    again.
+
+    Returns `to`, with config.json, model.safetensors, vocab.json, merges.txt and README.md: no
+    code. `rr.from_pretrained` reads it. Raises RRError where `run` is no run, or its rule is not
+    part of rr, so that others lack it.
 
     Example:
         >>> import tempfile
@@ -214,12 +218,14 @@ def save_pretrained(run: str | Path, to: str | Path, license: str | None = None)
 def push_to_hub(
     run: str | Path, repository: str, license: str | None = None, private: bool = True
 ) -> str:
-    """Upload what `save_pretrained` writes of a run to a model repository of the hub.
+    """Upload what `rr.save_pretrained` writes of a run to a model repository of the hub.
 
-    repository: "somebody/review-60M"; it is made if it is missing, for its owner alone to see
-    unless private=False. One that is there stays as visible as it is. license: as `save_pretrained`
-    takes it. Returns the address of the commit. Raises RRError without a token, where the hub
-    refuses, and where `save_pretrained` does.
+    run: the folder of a run. repository: "somebody/review-60M", made if it is missing; one that is
+    there stays as visible as it is. license: as `rr.save_pretrained` takes it. private: a new
+    repository is for its owner alone to see.
+
+    Returns the address of the commit. Raises RRError without a token, where the hub refuses, and
+    where `rr.save_pretrained` does.
 
     Example:
         >>> import rr
@@ -312,12 +318,15 @@ def _save(run: str | Path, to: Path, license: str | None, repository: str) -> Pa
 def from_pretrained(
     name: str | Path, revision: str | None = None, allow_rule: str | Sequence[str] = ()
 ) -> Pretrained:
-    """The model in a folder that `save_pretrained` wrote, or in a repository of the hub.
+    """The model in a folder that `rr.save_pretrained` wrote, or in a repository of the hub.
 
-    revision: a branch, tag or commit of the repository; a commit always gives the same weights.
-    allow_rule: a rule in a file, `path.py:Class`, that its configuration names and that may be
-    imported; without it no file is imported. Raises RRError where there is no such model, it is
-    corrupt, or its sizes are not those of its configuration; no weights are then allocated.
+    name: the folder, or "somebody/review-60M". revision: a branch, tag or commit of the repository;
+    a commit always gives the same weights. allow_rule: a rule in a file, `path.py:Class`, that its
+    configuration names and that may be imported; without it no file is imported.
+
+    Returns an `rr.Model` in evaluation mode whose attribute `vocabulary` turns text into token ids
+    and back. Raises RRError where there is no such model, it is corrupt, or its sizes are not those
+    of its configuration; no weights are then allocated.
 
     Example:
         >>> import tempfile

@@ -64,15 +64,20 @@ def predict(
     device: str = "cpu",
     recipe: Recipe | None = None,
 ) -> dict[str, int]:
-    """Bytes at the peak of training: each of `PARTS`, "step" (their sum), "evaluation", "total".
+    """Bytes at the peak of training, before anything is allocated.
 
-    evaluation: bytes at the peak of scoring a batch between two steps; total: the larger of both.
-    what: a run, or a model's shape and its `recipe`. micro_batch: windows at once.
-    device: "cpu" or "cuda", where unfused AdamW works on all parameters at once.
+    what: a run, or a model's shape and its `recipe`. backend: as `rr.training.parse_backend` makes
+    it. micro_batch: windows at once. device: "cpu" or "cuda", where unfused AdamW works on all
+    parameters at once.
+
+    Returns {part: bytes}: "weights", "gradients", "moments" (the optimiser's), "copies" (in 16
+    bits), "layers" (activations), "head", "transient", "tokens" and "context" (of the GPU's driver
+    and libraries: assumed), at the fullest moment of a step; "step", their sum; "evaluation", the
+    peak of scoring a batch between two steps; "total", the larger of these two.
 
     One process: DDP's buckets and FSDP's gathered blocks are not counted. A compiled backend is
     counted as if it were not compiled: fused kernels hold less, but compiled code comes on top.
-    RRError on bad input.
+    Raises RRError for a shape without a recipe, an unknown device and numbers below 1.
 
     Example:
         >>> import rr

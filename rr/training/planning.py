@@ -22,9 +22,35 @@ def plan(
 ) -> Run:
     """The run that these options describe; nothing is downloaded, tokenised or trained.
 
-    corpus, tokenizer: see `text_of`, which chooses where one is None.
-    Options: values, loops, flavour, seed, protocol, steps, budgets, warmup, lr, batch,
-    eval_batches, precision, depth_lr, optimizer.
+    rung: the size of the model: "nano" and "mini" (minutes on a CPU), "60M", "150M", "320M", "590M"
+    and "1B" (the study's). "nano:d_model=16,n_layer=1" takes these sizes instead of the rung's:
+    d_model, n_layer, n_head, d_ff, seq_len, n_kv_head. rule: a residual rule with its options, as
+    in `rr.residual.RULES`, or one of your own, "my_rule.py:Class", whose file is then allowed to be
+    imported. corpus: as `rr.open_corpus` takes it; None: "fables", which ships with `rr` (a
+    published rung needs one named). tokenizer: likewise; None: "bpe:1024" for fables, else "gpt2".
+    cache: the folder of tokenised texts; None: `$RR_CACHE`, else `~/.cache/review-residuals`.
+
+    At a rung without sizes of its own, a smaller arm than Review is widened to the number of
+    parameters of the rung's Review arm. The other options, by keyword:
+
+    | option | default | meaning |
+    |---|---|---|
+    | `values` | `"own"` | value rule with its options |
+    | `loops` | 1 | passes over the stack |
+    | `flavour` | `"gpt2"` | or `"llama"`: RoPE, SwiGLU, no biases |
+    | `seed` | 0 | of weights and batches: 0 … 2³² − 1 |
+    | `protocol` | `"clean"` | or `"paper"`: the study's own recipe and batches |
+    | `steps` | the rung's | optimiser steps; nano 150, mini 300 |
+    | `budgets` | none | list of steps, a decay branch each, instead of `steps`; rising |
+    | `warmup` | 5 % of the steps, at most 500; paper: 500 | steps |
+    | `lr` | the rung's; paper: 2e-4 | peak learning rate |
+    | `batch` | the rung's; paper: 64 | windows per step; nano and mini 8, others 64 |
+    | `eval_batches` | the protocol's | batches of held-out text that are scored |
+    | `precision` | `"bf16"`; paper: `"tf32"` | of matrix products; or `"fp32"`, `"fp16"` |
+    | `depth_lr` | `False` | blocks learn at lr·(L/12)^(−1/2) |
+    | `optimizer` | `"adamw"` | or `"muon"`, for the blocks' matrices |
+
+    Raises RRError for an unknown name or option, and for values that no run can have.
 
     Example:
         >>> import rr

@@ -209,7 +209,11 @@ def _tokenizer_sha256(folder: Path) -> str:
 
 
 def finished(folder: Path) -> dict | None:
-    """The result of a finished run, None before its end; RunFailed where result.json is corrupt.
+    """The result of a finished run, from its folder; None before its end.
+
+    Returns the content of result.json: the run's id, rule, seed, `status` ("finished" or
+    "diverged"), `val_loss` (nats per token), and how it was trained. Raises RunFailed where that
+    file is corrupt.
 
     Example:
         >>> import tempfile
@@ -239,9 +243,16 @@ def load(
 ) -> tuple[Model, Run, Vocabulary]:
     """The model of a run's newest checkpoint, its specification, and its tokenizer.
 
-    loops: passes over the stack, where not those of the run; a rule whose scale depends on N takes
-    that of the new N, unless keep_scale. See `rr.model.at_loops`. allow_rule: a rule in a file,
-    `path.py:Class`, that the run was trained with and that may be imported: see `allowed`.
+    The model is in evaluation mode. The tokenizer has `encode(text)` and `decode(ids)`.
+
+    folder: that `rr.train` returned. device: "cpu", "cuda" or "mps"; None: CUDA where there is a
+    GPU, else the CPU. loops, keep_scale: passes over the stack, where not those of the run, and
+    whether a rule whose scale depends on them keeps its own: see `rr.model.at_loops`. allow_rule: a
+    rule in a file, `path.py:Class`, that the run was trained with and that may be imported: a
+    folder may come from anybody, and a file is code.
+
+    Raises RRError where `folder` is no run's folder or has no checkpoint yet, the device is not
+    here, or a rule in a file was not allowed or has changed; RunFailed where a file is corrupt.
 
     Example:
         >>> import tempfile

@@ -23,9 +23,14 @@ class OptimizerStep:
     `gradients` and `update` are its two halves, where the backend has no CUDA graph. `grad_norm`:
     the Euclidean norm of all gradients in the last step, before they were clipped.
 
-    precision: a run's own, where it is not the backend's. compiler: a backend of `torch.compile`.
-    on_shrink: called with the new micro-batch after memory ran out and the micro-batch was halved;
-    without it, an out-of-memory error is raised. Raises RRError as `Backend.validate` does.
+    model: an `rr.Model`, or another module that returns the mean loss of (x, y). recipe: its
+    learning rate is set by `set_rate`. micro: windows at once; None: the whole batch. precision: a
+    run's own, where it is not the backend's. world: the processes that share the batch; by default
+    this one alone. compiler: a backend of `torch.compile`. on_shrink: called with the new
+    micro-batch after memory ran out and the micro-batch was halved; without it, an out-of-memory
+    error is raised.
+
+    Raises RRError where this device, model or number of processes does not support the backend.
 
     Example:
         >>> import torch, rr

@@ -73,18 +73,23 @@ def train(
     A finished run is left as it is. A resumed run keeps its threads, micro-batch and backend, so
     that its weights are, on a CPU, bit for bit those of an uninterrupted run.
 
-    save_every: seconds between checkpoints; None: selected from the duration of a save
-    (`.save_interval`) and logged. micro_batch: windows that a process takes through the model at
-    once; gradients are accumulated. path: the backend (`.backend`). Without them the whole batch is
-    computed at once with the device's default backend where that fits the memory (`.memory_fit`);
-    otherwise settings that fit are selected automatically and logged. parallel: "ddp" (the default)
-    or "fsdp", where torchrun started several processes. charts: "tensorboard", "wandb": where
-    curves are drawn, too. log: receives every line of progress; None prints them.
-    stop_after: steps after which it stops, saved, as after SIGTERM; its schedule stays that of the
-    whole run.
+    threads: of torch's CPU kernels; None: OMP_NUM_THREADS, else all cores. device: "cpu", "cuda" or
+    "mps"; None: CUDA where there is a GPU, else the CPU. save_every: seconds between checkpoints;
+    None: selected from the duration of a save (`rr.training.young`) and logged. cache: the folder
+    of tokenised texts; None: `$RR_CACHE`, else `~/.cache/review-residuals`. micro_batch: windows
+    that a process takes through the model at once; gradients are accumulated. path: the backend, as
+    `rr.training.parse_backend` reads it. parallel: "ddp" (the default) or "fsdp", where torchrun
+    started several processes. charts: "tensorboard", "wandb": where curves are drawn, too. log:
+    receives every line of progress; None prints them. stop_after: steps after which it stops,
+    saved, as after SIGTERM; its schedule stays that of the whole run.
 
-    Raises RRError (bad input), RunFailed (the run cannot continue), Interrupted (SIGTERM or Ctrl-C:
-    the step was finished and saved). A loss that is not finite ends the run as "diverged".
+    Without `micro_batch` and `path` the whole batch is computed at once with the device's default
+    backend where that fits the memory; otherwise settings that fit are selected automatically and
+    logged.
+
+    A loss that is not finite ends the run as "diverged". Raises RRError for bad input,
+    `rr.config.RunFailed` where the run cannot continue, and `rr.config.Interrupted` after SIGTERM
+    or Ctrl-C, the step finished and saved.
 
     Example:
         >>> import tempfile

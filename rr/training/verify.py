@@ -34,6 +34,11 @@ ROUNDING = 1e-4  # of the first two training losses that differ
 class Verdict:
     """The comparison of a record with its repetition: this run − the record, in nats per token.
 
+    `rr verify` makes one. Where the bits of the weights differ, the losses decide: `agrees` is true
+    where `gap` is at most `tolerance`, 0.01 nats per token, or 0.05 where the first two training
+    losses that differ lie within 1e-4, because a run that is not stable amplifies rounding.
+    Chapter 16 measures both.
+
     Example:
         >>> from rr.training import Verdict
         >>> gaps = [(10, 0.0), (20, 0.001)]
@@ -44,7 +49,7 @@ class Verdict:
 
     id: str
     steps: int  # run again, of those of the record
-    gaps: list[tuple[int, float]]  # (step, difference of training losses), every recorded line
+    gaps: list[tuple[int, float]]  # (step, this run's training loss − the record's), every line
     recorded: float | None  # held-out loss; None where it diverged
     repeated: float | None  # likewise; None, too, where not all steps were run
     same_bits: bool | None  # of the last weights; None where not all steps were run
@@ -53,14 +58,20 @@ class Verdict:
 
     @property
     def gap(self) -> float:
-        """The absolute gap that is judged: of held-out losses, else the mean over training's."""
+        """The gap that is judged, nats per token: |repeated − recorded|.
+
+        Where one of the two is None it is the mean of the training losses' absolute gaps.
+        """
         if self.recorded is not None and self.repeated is not None:
             return abs(self.repeated - self.recorded)
         return sum(abs(gap) for _, gap in self.gaps) / len(self.gaps)
 
     @property
     def tolerance(self) -> float:
-        """The largest gap that rounding explains, by how the training losses part."""
+        """The largest gap that rounding explains: 0.05 or 0.01 nats per token.
+
+        0.05 where the first gap of the training losses that is not 0 is at most 1e-4, else 0.01.
+        """
         first = next((abs(gap) for _, gap in self.gaps if gap), 0.0)
         return AMPLIFIED if 0 < first <= ROUNDING else TOLERANCE
 

@@ -262,6 +262,13 @@ def test_equal_arms_have_no_p_and_a_figure_all_the_same(tmp_path):
     assert "b" in render_against(rows)
 
 
+def test_another_level_is_named_in_table_and_figure(long_csv):
+    rows = against(read_logs([long_csv], **COLUMNS), "base", "paired", level=0.9)
+    assert "90 % intervals" in forest(rows) and "95 %" not in forest(rows)
+    text = render_against(rows)
+    assert "90 % interval" in text and "p < 0.1." in text and "95 %" not in text
+
+
 def test_power_beforehand(capsys):
     """d = 2/3, two-sided 5 %, 80 %: 20 pairs, or 37 a group, as published tables have it."""
     assert cli.main(["power", "--sd", "0.015", "--effect", "0.01", "--json"]) == 0

@@ -227,6 +227,8 @@ def test_no_bootstrap_of_three_covers_more_than_three_quarters():
     found = stats.bootstrap([1.0, 2.0, 4.0], level=0.999, method="percentile")
     assert found.ceiling == 0.75 == pytest.approx(inside, abs=0.01)
     assert found.lo >= 1 and found.hi <= 4
+    basic = stats.bootstrap([1.0, 2.0, 4.0], level=0.999, method="basic")
+    assert basic.ceiling is None and basic.lo < 1  # mirrored, it leaves the range
 
 
 # ---- Corrections -------------------------------------------------------------------------------
