@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -64,10 +65,10 @@ def phone(fig: Figure) -> Figure | None:
 
 def _stack(fig: Figure, panels: list[Axes]) -> int:
     """Put panels in one row of a grid below each other; by how much the figure grows."""
-    specs = [ax.get_subplotspec() for ax in panels]
-    places = sorted({(s.rowspan.start, s.colspan.start) for s in specs if s is not None})
+    specs = [spec for ax in panels if (spec := ax.get_subplotspec()) is not None]
+    places = sorted({(spec.rowspan.start, spec.colspan.start) for spec in specs})
     rows = len({row for row, _ in places})
-    if None in specs or len(places) < 2 or len(places) == rows:
+    if len(specs) < len(panels) or len(places) < 2 or len(places) == rows:
         return 1
     grid = GridSpec(len(places), 1, figure=fig)
     for i, (ax, spec) in enumerate(zip(panels, specs, strict=True)):
@@ -138,7 +139,7 @@ def _ends_below(fig: Figure, ax: Axes) -> list[Line2D]:
     for end in ends:
         handle = Line2D([], [], color=end.get_color())
         for line in ax.lines:
-            points = line.get_xydata()
+            points = np.asarray(line.get_xydata())
             if len(points) and tuple(points[-1]) == tuple(end.xy):
                 handle.update_from(line)
         handle.set_label(end.get_text())
@@ -172,7 +173,7 @@ def _fit(fig: Figure, legend: Legend) -> None:
     title = legend.get_title().get_text() or None
     legend.remove()
     fig.legend(
-        legend.legend_handles,
+        [handle for handle in legend.legend_handles if handle is not None],
         [word.get_text() for word in words],
         loc="outside lower center",
         ncols=columns,

@@ -69,5 +69,5 @@ def rate_basins(
     return ax
 
 
-def _thousandths(x: float, place: int) -> str:
+def _thousandths(x: float, place: float) -> str:
     return f"{1000 * x:.3g}"
