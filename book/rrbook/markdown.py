@@ -5,7 +5,7 @@ text stays as it was written.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from markdown_it import MarkdownIt
@@ -72,6 +72,11 @@ PARSER = parser()
 def escape(text: str) -> str:
     """Text that Markdown shows as it is."""
     return SPECIAL.sub(r"\\\1", text)
+
+
+def table_row(cells: Iterable[str]) -> str:
+    """A line of a table."""
+    return f"| {' | '.join(cells)} |"
 
 
 def typeset(number: str) -> str:

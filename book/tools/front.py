@@ -15,7 +15,7 @@ import home
 import nbformat
 import yaml
 from docutils import nodes
-from nbkit import read
+from nbkit import named, read
 from PIL import Image, ImageChops
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
@@ -110,14 +110,6 @@ class ChapterMap(SphinxDirective):
         minutes = minutes_to_read(notebook)
         about = [f"{minutes} min"] * bool(minutes) + [stars]
         return [*lines, f"[{' · '.join(about)}]{{.rr-soft}}", ":::"]
-
-
-def named(notebook: nbformat.NotebookNode) -> tuple[str, str]:
-    """Label and title of a chapter."""
-    match = re.match(r"\((?P<label>[\w-]+)\)=\n# (?P<title>.+)", notebook.cells[0].source)
-    if match is None:
-        raise RRError(f"a chapter begins with `(label)=` and `# Title`, got {notebook.cells[0].id}")
-    return match["label"], match["title"]
 
 
 def minutes_to_read(notebook: nbformat.NotebookNode) -> int | None:

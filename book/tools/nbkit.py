@@ -2,10 +2,13 @@
 
 import copy
 import os
+import re
 import sys
 from pathlib import Path
 
 import nbformat
+
+from rr.config import RRError
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"
@@ -90,3 +93,11 @@ def graft(source: nbformat.NotebookNode, executed: nbformat.NotebookNode) -> nbf
     if "widgets" in executed.metadata:
         result.metadata["widgets"] = copy.deepcopy(executed.metadata["widgets"])
     return result
+
+
+def named(notebook: nbformat.NotebookNode) -> tuple[str, str]:
+    """Label and title of a chapter."""
+    match = re.match(r"\((?P<label>[\w-]+)\)=\n# (?P<title>.+)", notebook.cells[0].source)
+    if match is None:
+        raise RRError(f"a chapter begins with `(label)=` and `# Title`, got {notebook.cells[0].id}")
+    return match["label"], match["title"]

@@ -26,6 +26,7 @@ from nbkit import ROOT
 
 from rr.model.ladder import describe
 from rr.residual import REGISTRY, RULES, Described
+from rrbook.markdown import table_row
 
 PACKAGES = (
     "rr", "rr.residual", "rr.model", "rr.training", "rr.analysis",
@@ -250,10 +251,10 @@ def _rule(row: dict, cls: type[Described], links: dict[str, str]) -> list[str]:
         on_u = "no single number" if start is None else f"{start:g}"
         facts += [f"Coefficient on u at the start: {on_u}", f"State: `{RULES[name].state}`"]
     facts.append(f"Class: `{cls.__name__}`, {_place(cls)}")
-    table = [_row(("option", "default", "meaning", "accepts")), _row(["---"] * 4)]
+    table = [table_row(("option", "default", "meaning", "accepts")), table_row(["---"] * 4)]
     for key, option in cls.options.items():
         words = escaped(option.meaning, links), escaped(option.accepts, links)
-        table.append(_row((f"`{key}`", f"`{option.default}`", *words)))
+        table.append(table_row((f"`{key}`", f"`{option.default}`", *words)))
     return [
         f"(api-rule-{kind}-{name})=\n#### `{name}`",
         f"$$\n{cls.equation}\n$$",
@@ -261,10 +262,6 @@ def _rule(row: dict, cls: type[Described], links: dict[str, str]) -> list[str]:
         "\n".join(table) if cls.options else "It has no options.",
         "\n".join(f"* {fact}" for fact in facts),
     ]
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def ordered(names: list[tuple[str, Any]]) -> list[tuple[str, Any]]:

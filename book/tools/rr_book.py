@@ -22,7 +22,7 @@ from sphinx.util.docutils import SphinxRole
 from sphinx.writers.html import HTMLTranslator
 
 from rr import RRError
-from rrbook.figures.svg import DARK
+from rrbook.figures.svg import DARK, layouts, prefixed
 from rrbook.markdown import preset, typeset
 
 EXTRA = "_extra"  # render.py puts the page's own scripts there, where npm could fetch them
@@ -219,19 +219,13 @@ def inline_figures(app: Sphinx, doctree: nodes.document) -> None:
         if not of_cell or path.suffix != ".svg":
             continue
         text, tables = figure_data.taken(path.read_text(encoding="utf-8"))
-        names = re.findall(r'\bid="([^"]+)"', text)
-        for name in sorted(names, key=len, reverse=True):
-            text = re.sub(rf'(\bid="|#){re.escape(name)}(?=["\)])', rf"\1f{place}-{name}", text)
         alt = html.escape(image.get("alt", ""))
-        wide, *narrow = re.split(r'(?=<svg class="rr-phone")', text.removesuffix("\n"), maxsplit=1)
-        drawn = [wide.replace("<svg ", '<svg class="rr-figure" ', 1)]
-        if narrow:
-            drawn[0] += "</svg>"
-            small = narrow[0].removesuffix("</svg>").replace(' display="none"', "", 1)
-            drawn.append(small.replace('class="rr-phone"', 'class="rr-figure rr-phone"', 1))
-        said = f'<svg role="img" aria-label="{alt}" '
-        both = "".join(one.replace("<svg ", said, 1) for one in drawn)
-        box = f'<div class="rr-figure-box">{both}</div>'
+        box = '<div class="rr-figure-box">'
+        looks = ("rr-figure", "rr-figure rr-phone")
+        for drawn, look in zip(layouts(prefixed(text, f"f{place}-")), looks, strict=False):
+            said = f'<svg class="{look}" role="img" aria-label="{alt}" '
+            box += drawn.replace("<svg ", said, 1)
+        box += "</div>"
         figure = next(filter(lambda node: isinstance(node, nodes.figure), _above(image)), image)
         name = next(iter(figure.get("names", ())), "figure")
         at = figure.parent.index(figure) + 1

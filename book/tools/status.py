@@ -4,11 +4,12 @@ Written when the book is rendered, from the executed copies and the records that
 """
 
 import json
-import re
 from pathlib import Path
 
 from nbformat import NotebookNode
-from nbkit import code_cells, tags
+from nbkit import code_cells, named, tags
+
+from rrbook.markdown import table_row
 
 CHECKS = ("exact", "tolerance", "ordering", "recorded")
 EXECUTED = """This copy of the book executed each notebook whole, at the smoke tier. Its checks are
@@ -38,20 +39,16 @@ def row(name: str, notebook: NotebookNode, executed: Path | None) -> str:
         seconds = f"{record['seconds']:.0f}"
         peak = f"{record['peak_mib']:,.0f} MiB" if record.get("peak_mib") else "not measured"
         run = [when, seconds, peak]
-    link = f"[{title(name, notebook)}](../notebooks/{name}.ipynb)"
-    return line(link, *run, str(len(cells)), str(checked), figures or "none")
-
-
-def title(name: str, notebook: NotebookNode) -> str:
-    """A chapter's number, from its file's name, and its heading."""
-    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    heading = re.search(r"(?m)^# (.+)$", text)
-    return f"{int(name[:2])}. {heading[1]}" if heading else name
-
-
-def line(*cells: str) -> str:
-    """A line of a Markdown table."""
-    return f"| {' | '.join(cells)} |\n"
+    title = f"{int(name[:2])}. {named(notebook)[1]}"
+    return table_row(
+        [
+            f"[{title}](../notebooks/{name}.ipynb)",
+            *run,
+            str(len(cells)),
+            str(checked),
+            figures or "none",
+        ]
+    )
 
 
 def page(notebooks: dict[str, NotebookNode], executed: Path | None) -> str:
@@ -64,5 +61,6 @@ def page(notebooks: dict[str, NotebookNode], executed: Path | None) -> str:
         "figures by check",
     ]
     head = HEAD.format(built=STORED if executed is None else EXECUTED)
-    head += line(*columns) + line(*["---"] * len(columns))
-    return head + "".join(row(name, one, executed) for name, one in notebooks.items())
+    rows = [table_row(columns), table_row(["---"] * len(columns))]
+    rows += [row(name, one, executed) for name, one in notebooks.items()]
+    return head + "\n".join(rows) + "\n"

@@ -42,6 +42,7 @@ from .style import (
 
 DARK = Path(__file__).with_name("dark.css")
 FAMILY = "var(--rr-fig-font, system-ui, sans-serif)"
+HIDDEN = '<svg class="rr-phone" display="none" '  # how the figure for a phone begins
 DENSE = 3000  # vertices of one line or collection, above which it is drawn as a picture
 THEMED = {
     "ink": INK,
@@ -82,11 +83,24 @@ def svg(fig: Figure, data: bool = True) -> str:
         return text
     held = f"<metadata>{html.escape(as_json(fig), quote=False)}</metadata>\n"
     if (small := phone(fig)) is not None:
-        drawn = _drawn(small)
-        for name in re.findall(r'\bid="([^"]+)"', drawn):  # names of its own
-            drawn = re.sub(rf'(\bid="|#){re.escape(name)}(?=["\)])', rf"\1p-{name}", drawn)
-        held += drawn.replace("<svg ", '<svg class="rr-phone" display="none" ', 1)
+        held += prefixed(_drawn(small), "p-").replace("<svg ", HIDDEN, 1)
     return text.replace("</svg>", f"{held}</svg>")
+
+
+def layouts(text: str) -> list[str]:
+    """What `svg` put into one text: the figure, then, where there is one, that of a phone."""
+    wide, *narrow = text.strip().removesuffix("</svg>").split(HIDDEN)
+    return [f"{wide}</svg>", *(f"<svg {one}" for one in narrow)] if narrow else [text]
+
+
+def prefixed(text: str, prefix: str) -> str:
+    """SVG whose ids begin with the prefix, where they are given and where they are used."""
+    names = set(re.findall(r'\bid="([^"]+)"', text))
+    return re.sub(
+        r'(\bid="|#)([^")]+)(?=["\)])',
+        lambda found: f"{found[1]}{prefix if found[2] in names else ''}{found[2]}",
+        text,
+    )
 
 
 def _drawn(fig: Figure) -> str:
