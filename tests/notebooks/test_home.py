@@ -253,7 +253,7 @@ def rendered(checkout: Path) -> tuple[str, BeautifulSoup, Path]:
         shutil.copytree(
             ROOT / package, checkout / package, ignore=shutil.ignore_patterns("__pycache__")
         )
-    one = new_notebook(cells=[new_markdown_cell("# One"), new_code_cell("x = 1")])
+    one = new_notebook(cells=[new_markdown_cell("(one)=\n# One"), new_code_cell("x = 1")])
     one.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     bootstrap.refresh(one)
     write(one, checkout / "notebooks" / "01_one.ipynb")
