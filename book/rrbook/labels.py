@@ -11,6 +11,13 @@ from .markdown import Directive, walk
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTER = re.compile(r"(?P<number>\d\d)_\w+")
+CHECKS = {  # how a figure is checked, by its cell's tag: the words of its badge
+    "check-exact": "checked: exact",
+    "check-tolerance": "checked: within a tolerance",
+    "check-ordering": "checked: the order",
+    "check-recorded": "drawn from a record",
+    "check-published": "drawn from published data",
+}
 
 
 @dataclass(frozen=True)

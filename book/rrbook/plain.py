@@ -24,17 +24,11 @@ from rr.config import RRError, nearest
 from rr.io import write_atomic
 
 from . import glue
-from .labels import CHAPTER, ROOT, Label, elsewhere, labels
+from .labels import CHAPTER, CHECKS, ROOT, Label, elsewhere, labels
 from .markdown import Plain, escape, preset, titled, typeset
 from .references import Citations
 
 FOLDED = {"hide-input", "remove-input", "remove-cell"}  # tags of cells whose code is plumbing
-CHECKS = {
-    "check-exact": "exactly",
-    "check-tolerance": "within a tolerance",
-    "check-ordering": "by its order",
-    "check-recorded": "against a record",
-}
 NOT_YET = "*(not yet run)*"
 # an explorable's picture without scripts: of one that is taken away its letters would stay
 PICTURE = re.compile(r"<noscript><svg.*?</svg>", re.DOTALL)
@@ -262,7 +256,7 @@ class Edition:
         figure = shown["figure"]
         caption = self.markdown.line(figure["caption"])
         checks = [words for tag, words in CHECKS.items() if tag in tags(cell)]
-        checked = f" *(Checked {checks[0]}.)*" if checks else ""
+        checked = f" *({checks[0].capitalize()}.)*" if checks else ""
         text = f"**Figure {self._label(figure['name']).number}.** {caption}{checked}"
         return [cell, _added(f"{cell.id[:56]}-caption", text)]
 

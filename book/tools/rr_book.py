@@ -23,6 +23,7 @@ from sphinx.writers.html import HTMLTranslator
 
 from rr import RRError
 from rrbook.figures.svg import DARK, layouts, prefixed
+from rrbook.labels import CHECKS
 from rrbook.markdown import preset, typeset
 
 EXTRA = "_extra"  # render.py puts the page's own scripts there, where npm could fetch them
@@ -39,13 +40,11 @@ NAMED = [
      lambda match: ' class="citation-list"' if "citation" in match[0] else ""),
 ]  # fmt: skip
 
+# a command's options, which a narrow page would break after their first hyphens
+COMMAND = re.compile(r'<div class="highlight-(?:bash|console|sh|shell) .*?</pre>', re.DOTALL)
+OPTION = re.compile(r"(?<=[\s>\[])--?[a-z][\w-]*")
+
 PAGES: dict[str, str] = {}  # of each page that is written, its words
-CHECKS = {
-    "exact": "checked: exact",
-    "tolerance": "checked: within a tolerance",
-    "ordering": "checked: the order",
-    "recorded": "drawn from a record",
-}
 
 
 def configure(app: Sphinx, config: Config) -> None:
@@ -298,8 +297,8 @@ def _above(node: nodes.Node) -> Iterator[nodes.Element]:
 def badge(app: Sphinx, doctree: nodes.document) -> None:
     """Under every figure, say on the page how it is checked, with a link to the kinds."""
     for cell in doctree.findall(nodes.container):
-        for kind, words in CHECKS.items():
-            if f"tag_check-{kind}" not in cell.get("classes", []):
+        for tag, words in CHECKS.items():
+            if f"tag_{tag}" not in cell.get("classes", []):
                 continue
             link = addnodes.pending_xref(
                 "",
@@ -311,7 +310,7 @@ def badge(app: Sphinx, doctree: nodes.document) -> None:
                 refwarn=True,
                 refdoc=app.env.docname,
             )
-            cell += nodes.paragraph("", "", link, classes=["rr-check", f"rr-check-{kind}"])
+            cell += nodes.paragraph("", "", link, classes=["rr-check", f"rr-{tag}"])
 
 
 def worded(node: nodes.Node) -> str:
@@ -348,19 +347,25 @@ window.fetch = async page => ({{text: async () => words[page.replace(/^\\.\\/|\\
     app.add_js_file("../words.js")
 
 
-def name_controls(app: Sphinx, error: Exception | None) -> None:
-    """Give the pages' controls the names that NAMED says."""
+def unbroken(command: re.Match) -> str:
+    """The HTML of a command, each of its options in one piece."""
+    return OPTION.sub(r'<span class="rr-option">\g<0></span>', command[0])
+
+
+def finish(app: Sphinx, error: Exception | None) -> None:
+    """Give the pages' controls the names that NAMED says, and keep a command's options whole."""
     if error is not None or app.builder.name != "html":
         return
     for path in Path(app.outdir).rglob("*.html"):
         text = path.read_text(encoding="utf-8")
         for pattern, put in NAMED:
             text = pattern.sub(put, text)
+        text = COMMAND.sub(unbroken, text)
         path.write_text(text, encoding="utf-8")
 
 
 def setup(app: Sphinx) -> dict:
-    app.connect("build-finished", name_controls)
+    app.connect("build-finished", finish)
     app.connect("doctree-resolved", define)
     app.connect("doctree-resolved", remember)
     app.connect("html-page-context", excerpts)

@@ -20,10 +20,11 @@ from IPython.core.inputtransformer2 import TransformerManager
 from nbkit import code_cells, is_report, read, tags
 from prose import reference_links, typed_results, words
 
+from rrbook.labels import CHECKS
 from rrbook.markdown import preset
 
-CHECKS = {"check-exact", "check-tolerance", "check-ordering", "check-recorded"}
-KNOWN_TAGS = CHECKS | {
+KNOWN_TAGS = {
+    *CHECKS,
     "bootstrap",
     "parameters",
     "explorable",
@@ -200,7 +201,7 @@ def _figures(notebook: nbformat.NotebookNode) -> Iterator[str]:
     cells = code_cells(notebook)
     names = []
     for i, cell in enumerate(cells):
-        where, drawn, kinds = f"cell {cell.get('id')!r}: ", images(cell), CHECKS & set(tags(cell))
+        where, drawn, kinds = f"cell {cell.get('id')!r}: ", images(cell), CHECKS.keys() & tags(cell)
         if not drawn:
             if kinds:
                 yield f"{where}says how a figure is checked, but shows none"

@@ -9,9 +9,9 @@ from pathlib import Path
 from nbformat import NotebookNode
 from nbkit import code_cells, named, tags
 
+from rrbook.labels import CHECKS
 from rrbook.markdown import table_row
 
-CHECKS = ("exact", "tolerance", "ordering", "recorded")
 EXECUTED = """This copy of the book executed each notebook whole, at the smoke tier. Its checks are
 `assert` statements, and a failed one stops the build."""
 STORED = """This copy of the book shows the outputs that are stored in the notebooks; it executed
@@ -28,8 +28,8 @@ RUN = ("executed (UTC)", "seconds", "peak memory")  # columns that a copy from s
 def row(name: str, notebook: NotebookNode, executed: Path | None) -> str:
     """A chapter's line. executed: the folder of executed copies; None for the stored outputs."""
     cells = code_cells(notebook)
-    kinds = [sum(f"check-{kind}" in tags(cell) for cell in cells) for kind in CHECKS]
-    figures = ", ".join(f"{n} {kind}" for n, kind in zip(kinds, CHECKS, strict=True) if n)
+    kinds = {tag.partition("-")[2]: sum(tag in tags(cell) for cell in cells) for tag in CHECKS}
+    figures = ", ".join(f"{n} {kind}" for kind, n in kinds.items() if n)
     checked = sum("assert" in cell.source for cell in cells)
     run = []
     if executed is not None:

@@ -265,7 +265,7 @@ def test_a_stored_explorable_says_what_to_do_where_its_script_and_style_are_take
 def test_a_solution_over_several_cells_is_a_fold_in_each_and_its_code_is_closed():
     made = plain.convert(
         book(
-            "# T\n\n:::{exercise} Halve it (★, 5 minutes)\n:label: ex-a\nHow?\n:::",
+            "# T\n\n:::{exercise} Halve it · ★ · 5 minutes\n:label: ex-a\nHow?\n:::",
             "Before.\n\n:::{solution-start} ex-a\n:class: dropdown\n:::\nSo.",
             {},
             "And so.",
@@ -276,7 +276,7 @@ def test_a_solution_over_several_cells_is_a_fold_in_each_and_its_code_is_closed(
         "06_other",
     )
     texts = [one.source for one in made.cells]
-    assert "> **Exercise 6.1.** Halve it (★, 5 minutes)\n>\n> How?" in texts[0]
+    assert "> **Exercise 6.1.** Halve it · ★ · 5 minutes\n>\n> How?" in texts[0]
     summary = "<details>\n<summary>Solution of exercise 6.1"
     assert texts[1] == f"Before.\n\n{summary}</summary>\n\nSo.\n\n</details>"
     assert texts[3] == f"{summary}, continued</summary>\n\nAnd so.\n\n</details>"
