@@ -20,7 +20,8 @@ from .compare import Interval, differences, interval, numbers
 from .records import TABLES, read_records
 from .results import rows_of
 
-ARMS = ("standard", "constant", "review")
+NEEDED = ("constant", "review")
+ARMS = ("standard", *NEEDED)
 PAIRS = (("review", "standard"), ("review", "constant"), ("constant", "standard"))
 # Runs are comparable where these agree; each arm may have its own learning rate.
 SAME = ("rung", "protocol", "tokenizer", "loops", "batch", "steps", "flavour", "precision",
@@ -59,7 +60,7 @@ def at_fixed_ratio(
 
 @dataclass(frozen=True)
 class Cell:
-    """A size and budget at which standard, constant ½ and review were trained at equal seeds."""
+    """A size and budget at which constant ½ and review were trained at equal seeds."""
 
     rung: str
     corpus: str
@@ -67,7 +68,8 @@ class Cell:
     steps: int
     size: int  # parameters of the review arm
     tokens: int  # trained on
-    gaps: dict[tuple[str, str], Interval]  # (arm, baseline) -> loss of arm − baseline, nats
+    # (arm, baseline) -> loss of arm − baseline, nats; none with standard where it lacks a seed
+    gaps: dict[tuple[str, str], Interval]
     campaign: str = ""  # the folder of its records, below the one that was read
     rates: dict[str, float] = field(default_factory=dict)  # arm -> learning rate
     runs: frozenset[str] = frozenset()  # their ids
@@ -79,14 +81,14 @@ class Cell:
 
 
 def measured(root: str | Path, tuning: int = 100) -> tuple[list[Cell], list[str]]:
-    """Every cell below `root` with all three arms, by size and tokens, and what was left out.
+    """Every cell below `root`, by size and tokens, and what was left out.
 
     Each folder of runs is a campaign, and arms are compared within one: campaigns choose learning
-    rates in different ways. A cell whose runs all stand in another counts once. Seeds from `tuning`
-    on chose learning rates and count nowhere. An arm counts at the one learning rate at which it
-    has most seeds. Left out, a line each with its reason: cells of review runs without two seeds
-    that all three arms share, runs that diverged, corrupt files. RRError where there is no such
-    folder.
+    rates in different ways. The standard arm is compared where it has the seeds of the other two.
+    A cell whose runs all stand in another counts once. Seeds from `tuning` on chose learning rates
+    and count nowhere. An arm counts at the one learning rate at which it has most seeds. Left out,
+    a line each with its reason: cells of review runs without two seeds that constant ½ shares, runs
+    that diverged, corrupt files. RRError where there is no such folder.
     """
     groups, left = defaultdict(lambda: defaultdict(dict)), []
     for record in read_records(root):
@@ -132,12 +134,13 @@ def _cell(names: dict, corpus: str, campaign: str, arms: dict) -> Cell | str:
     where = f"{names['rung']}, {corpus}, {names['steps']} steps"
     if not any(rule == "review" for rule, _ in arms):
         return ""
-    if missing := [arm for arm in ARMS if arm not in chosen]:
+    if missing := [arm for arm in NEEDED if arm not in chosen]:
         return f"{where}: no {', '.join(missing)} at one learning rate"
-    seeds = sorted(set.intersection(*(set(rows) for rows in chosen.values())))
+    seeds = sorted(set.intersection(*(set(chosen[arm]) for arm in NEEDED)))
     if len(seeds) < 2:
-        return f"{where}: {len(seeds)} seeds in all three arms"
-    loss = {arm: [chosen[arm][s]["val_loss"] for s in seeds] for arm in ARMS}
+        return f"{where}: {len(seeds)} seeds in both constant and review"
+    present = [arm for arm in ARMS if set(seeds) <= set(chosen.get(arm, ()))]
+    loss = {arm: [chosen[arm][s]["val_loss"] for s in seeds] for arm in present}
     row = chosen["review"][seeds[0]]
     return Cell(
         names["rung"],
@@ -146,8 +149,12 @@ def _cell(names: dict, corpus: str, campaign: str, arms: dict) -> Cell | str:
         names["steps"],
         row["params"],
         names["steps"] * names["batch"] * row["window"],
-        {pair: interval(differences(loss[pair[0]], loss[pair[1]])) for pair in PAIRS},
+        {
+            (a, b): interval(differences(loss[a], loss[b]))
+            for a, b in PAIRS
+            if {a, b} <= set(present)
+        },
         campaign,
-        {arm: chosen[arm][seeds[0]]["lr"] for arm in ARMS},
-        frozenset(chosen[arm][s]["id"] for arm in ARMS for s in seeds),
+        {arm: chosen[arm][seeds[0]]["lr"] for arm in present},
+        frozenset(chosen[arm][s]["id"] for arm in present for s in seeds),
     )

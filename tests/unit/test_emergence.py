@@ -105,8 +105,8 @@ def test_measured_cells_by_hand(tmp_path):
     half = 4.302653 * d.std(ddof=1) / np.sqrt(3)  # t of 2 degrees of freedom
     assert (gap.n, gap.mean, gap.hi) == (3, pytest.approx(d.mean()), pytest.approx(d.mean() + half))
     assert cells[0].gaps["review", "constant"].mean == pytest.approx(np.mean([-0.1, 0, -0.1]))
-    alone = [f"nano, fables, {steps} steps: no standard, constant" for steps in (20, 40)]
-    words = [*alone, "mini, fables, 40 steps: no standard, constant"]
+    alone = [f"nano, fables, {steps} steps: no constant" for steps in (20, 40)]
+    words = [*alone, "mini, fables, 40 steps: no constant"]
     assert left == [f"{where} at one learning rate" for where in words]
 
 
@@ -127,6 +127,20 @@ def test_cells_of_two_campaigns_stay_apart_and_no_tuning_seed_counts(tmp_path):
     assert [(c.campaign, len(c.runs)) for c in cells] == [("three", 9), ("one", 6)]
 
 
+def test_standard_is_compared_where_it_has_the_seeds_of_both(tmp_path):
+    for rule in ("constant", "review"):
+        for seed in (0, 1, 2):
+            record(tmp_path, rule, seed, 3.0)
+    for seed, loss in enumerate((3.0, 3.0, 3.5)):
+        (cell,), left = measured(tmp_path)
+        assert list(cell.gaps) == [("review", "constant")] and not left
+        assert (cell.rates.keys(), len(cell.runs)) == ({"constant", "review"}, 6)
+        record(tmp_path, "standard", seed, loss)
+    (cell,), _ = measured(tmp_path)
+    assert len(cell.gaps) == 3 and len(cell.runs) == 9
+    assert cell.gaps["review", "standard"].mean == pytest.approx(-0.5 / 3)
+
+
 def test_measured_names_what_it_leaves_out(tmp_path):
     for rule in ("standard", "constant", "review"):
         record(tmp_path, rule, 0, 3.0)
@@ -135,7 +149,7 @@ def test_measured_names_what_it_leaves_out(tmp_path):
     (tmp_path / "x" / "result.json").write_text("{")
     cells, left = measured(tmp_path)
     assert cells == []
-    assert "nano, fables, 40 steps: 1 seeds in all three arms" in left
+    assert "nano, fables, 40 steps: 1 seeds in both constant and review" in left
     assert sum("diverged" in line for line in left) == 3 and any("x: " in line for line in left)
     with pytest.raises(RRError, match="no folder"):
         measured(tmp_path / "none")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.image import AxesImage
 from matplotlib.ticker import NullFormatter
 
@@ -74,15 +75,22 @@ def size_by_passes(
     return ax
 
 
+# what is unrelated is clear: the ground shows there, in a dark page, too
+COSINES = LinearSegmentedColormap.from_list(
+    "cosines",
+    [(0, BLUE), (0.5, to_rgba(BLUE, 0)), (0.5, to_rgba(VERMILLION, 0)), (1, VERMILLION)],
+)
+
+
 def cosine_matrix(ax: Axes, cosines: np.ndarray, what: str = "block") -> AxesImage:
-    """Cosines between increments, pair by pair, −1 to 1: blue opposed, white unrelated, red alike.
+    """Cosines of increments, pair by pair, −1 to 1: blue opposed, clear unrelated, vermilion alike.
 
     cosines: (n, n). Returns the image, for a colour bar. Raises RRError where it is not square.
     """
     cosines = np.asarray(cosines, dtype=float)
     if cosines.ndim != 2 or cosines.shape[0] != cosines.shape[1]:
         raise RRError(f"cosines must have the shape (n, n), got {cosines.shape}")
-    image = ax.imshow(cosines, cmap="RdBu_r", vmin=-1, vmax=1)
+    image = ax.imshow(cosines, cmap=COSINES, vmin=-1, vmax=1)
     n = len(cosines)
     marks = sorted({0, n // 2, n - 1}) if n > 4 else range(n)
     ax.set_xticks(list(marks), [str(i + 1) for i in marks])
