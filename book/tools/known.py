@@ -52,7 +52,8 @@ def number(text: str) -> str:
     folder, what = rr.DATA / "measured" / match["folder"], match["what"]
     if what == "bigram":
         return f"{json.loads((folder / 'baselines.json').read_text())['bigram_nats']:.2f}"
-    rows = _runs(folder)
+    gap = GAP.fullmatch(what)
+    rows = _runs(folder, curves=bool(gap and gap["first"]))
     for name, value in (pair.split("=") for pair in (match["where"] or "").split(",") if pair):
         rows = [row for row in rows if str(row.get(name)) == value]
     if not rows:
@@ -61,22 +62,25 @@ def number(text: str) -> str:
         return f"{min(row['val_loss'] for row in rows):.2f}"
     if match := RATE.fullmatch(what):
         return _rate(rows, match["rule"], float(match["lr"]))
-    if match := GAP.fullmatch(what):
-        if match["first"]:
-            band = (int(match["first"]), int(match["last"]))
-            (over,) = stats.gap_by_step(rows, match["arm"], match["base"], [band])
+    if gap:
+        if gap["first"]:
+            band = (int(gap["first"]), int(gap["last"]))
+            (over,) = stats.gap_by_step(rows, gap["arm"], gap["base"], [band])
             return spread(over["mean"], over["lo"], over["hi"])
-        over = stats.paired(_by_seed(rows, match["arm"]), _by_seed(rows, match["base"]))
-        return signed(over.mean) if match["alone"] else spread(over.mean, over.lo, over.hi)
+        over = stats.paired(_by_seed(rows, gap["arm"]), _by_seed(rows, gap["base"]))
+        return signed(over.mean) if gap["alone"] else spread(over.mean, over.lo, over.hi)
     raise RRError(f"{what!r} is not understood: `ARM - BASELINE`, `best` or `bigram` is expected")
 
 
-def _runs(path: Path) -> list[dict]:
-    """Runs of a folder of records, or of a log that lies in one; none that chose a rate."""
+def _runs(path: Path, curves: bool) -> list[dict]:
+    """Runs of a folder of records, or of a log that lies in one; none that chose a rate.
+
+    A row per budget of a run, or with `curves` a row per run.
+    """
     if path.suffix == ".csv":
         rows = stats.read_logs([path], "val_loss", arm="rule", seed="seed", step="step")
     else:
-        rows = stats.read_curves(path)
+        rows = stats.read_curves(path) if curves else stats.read_results(path)
     return [row for row in rows if row["seed"] < TUNING]
 
 
