@@ -5,7 +5,8 @@
 
 nano-rules   every registered rule and value rule at `nano`, three paired seeds, one budget
 mini-arms    eight arms at `mini`: the best of three rates each, then five paired seeds
-e1 ... e6    the second plan: data/measured/second_plan.md says what each of them asks
+e1 ... e6    the second plan, and what was added beside it: data/measured/second_plan.md says what
+             each of them asks
 
 Each run is one `rr train` in a process of its own, `--jobs` at a time on `--threads` threads each.
 A run that has finished is skipped and one that was cut off resumes, so the same command is given
@@ -21,7 +22,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -151,6 +152,24 @@ def e2() -> Study:
     )
 
 
+def e2_after() -> Study:
+    """Is it the wider MLP? The half without it, as E2."""
+    return replace(
+        e2(), arms={"constant, unwidened": {"rule": "constant", "rung": "mini:d_ff=768"}}
+    )
+
+
+def e2_rates() -> Study:
+    """Is it the rate? Two arms of E2 at the longest budget."""
+    return replace(
+        e2(),
+        arms=rules("constant", "review"),
+        rates=(1.06e-3, 1.5e-3, 2.1e-3),
+        searching={"budgets": "300,1200,4800"},
+        seeds=(),
+    )
+
+
 def e3() -> Study:
     """Size at fixed training: 14.53M parameters in all three arms, matched by the MLP's width."""
     body = "mini:n_layer=8,d_model=320,n_head=5,d_ff="
@@ -246,6 +265,8 @@ STUDIES = {
     "e1": e1,
     "e1-starts": e1_starts,
     "e2": e2,
+    "e2-after": e2_after,
+    "e2-rates": e2_rates,
     "e3": e3,
     "e4": e4,
     "e5": e5,
