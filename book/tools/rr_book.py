@@ -41,7 +41,10 @@ NAMED = [
 ]  # fmt: skip
 
 # a command's options, which a narrow page would break after their first hyphens
-COMMAND = re.compile(r'<div class="highlight-(?:bash|console|sh|shell) .*?</pre>', re.DOTALL)
+COMMAND = re.compile(
+    r'<div class="highlight-(?:bash|console|sh|shell|myst-ansi) .*?</pre>|<code class="docutils .*?</code>',
+    re.DOTALL,
+)
 OPTION = re.compile(r"(?<=[\s>\[])--?[a-z][\w-]*")
 
 PAGES: dict[str, str] = {}  # of each page that is written, its words
