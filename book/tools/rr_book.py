@@ -42,7 +42,8 @@ NAMED = [
 
 # a command's options, which a narrow page would break after their first hyphens
 COMMAND = re.compile(
-    r'<div class="highlight-(?:bash|console|sh|shell|myst-ansi) .*?</pre>|<code class="docutils .*?</code>',
+    r'<div class="highlight-(?:bash|console|sh|shell|myst-ansi) .*?</pre>'
+    r'|<code class="docutils .*?</code>',
     re.DOTALL,
 )
 OPTION = re.compile(r"(?<=[\s>\[])--?[a-z][\w-]*")
