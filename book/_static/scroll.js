@@ -1,7 +1,7 @@
 // Boxes that are wider than the screen say so (class rr-more), and can be scrolled by keyboard.
 (function () {
   var BOXES =
-    "main :is(.rr-figure-box, .pst-scrollable-table-container, .output.text_html," +
+    "main :is(.rr-figure-box, .pst-scrollable-table-container, .output.text_html, .highlight pre," +
     " mjx-container[display=true])";
   var IN_A_LINE = "main span.math"; // without words below it
   function mark() {
