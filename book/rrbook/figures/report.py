@@ -128,6 +128,7 @@ def reliability(ax: Axes, bins: np.ndarray | None, why: str = "") -> Axes:
         edgecolor=CARD,
         alpha=0.85,
         zorder=3,
+        clip_on=False,  # a dot at the edge is drawn whole
     )
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
