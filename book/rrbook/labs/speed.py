@@ -199,8 +199,8 @@ def lab_speed(steps: int = 5) -> Lab:
         held, before = (number(one.kept / 1e6) for one in (other, plain))
         return figure, (
             f"{rule}, width {width}, {micro} of {BATCH} windows at once, "
-            f"vocabulary of {vocabulary}: {ms} ms per step against {against} along the reference path, "
-            f"{number(plain.seconds / other.seconds)} times as fast. The largest difference: "
+            f"vocabulary of {vocabulary}: {ms} ms per step against {against} along the reference "
+            f"path, {number(plain.seconds / other.seconds)} times as fast. The largest difference: "
             f"{number(1000 * abs(saved[most]))} ms {way} in {LONG[most]}. Kept for the backward "
             f"pass of {micro} windows: {held} MB against {before}. The losses before the first "
             f"step differ by {number(abs(other.loss - plain.loss))} nats."
