@@ -133,7 +133,7 @@ class ModelConfig:
 
     Example:
         >>> import rr
-        >>> config = rr.ModelConfig(vocab_size=1000, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> config = rr.ModelConfig(1000, n_layer=2, n_head=2, d_model=8, d_ff=16)
         >>> config.head_dim, config.padded_vocab
         (4, 1024)
     """

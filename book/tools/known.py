@@ -153,7 +153,7 @@ def _houses() -> str:
     folder = rr.DATA / "measured" / "attached_nano"
     gaps = []
     for path in (folder / "attached.csv", folder):
-        rows = _runs(path)
+        rows = _runs(path, curves=False)
         gaps.append(stats.differences(_by_seed(rows, "review"), _by_seed(rows, "constant")))
     over = stats.paired(*gaps)
     return spread(over.mean, over.lo, over.hi)

@@ -21,7 +21,8 @@ class AttentionTrace(NamedTuple):
     Example:
         >>> import torch, rr
         >>> from rr.analysis import trace_attention
-        >>> model = rr.Model(rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16))
+        >>> shape = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> model = rr.Model(shape)
         >>> first, second = trace_attention(model, torch.arange(6)[None])
         >>> tuple(first.weights.shape), tuple(first.values.shape)
         ((1, 2, 6, 6), (1, 2, 6, 4))
@@ -56,7 +57,8 @@ def trace_attention(model: Model, idx: Tensor) -> list[AttentionTrace]:
     Example:
         >>> import torch, rr
         >>> from rr.analysis import trace_attention
-        >>> model = rr.Model(rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16))
+        >>> shape = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> model = rr.Model(shape)
         >>> first, second = trace_attention(model, torch.arange(3)[None])
         >>> first.weights[0, 0, 0].tolist()  # the first token sees itself alone
         [1.0, 0.0, 0.0]
@@ -133,9 +135,12 @@ def value_gradients(model: Model, idx: Tensor, targets: Tensor) -> list[float | 
     Example:
         >>> import torch, rr
         >>> from rr.analysis import value_gradients
-        >>> shape = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16, values="svformer")
+        >>> shape = rr.ModelConfig(
+        ...     64, n_layer=2, n_head=2, d_model=8, d_ff=16, values="svformer"
+        ... )
         >>> ids = torch.arange(8)[None]
-        >>> [norm is None for norm in value_gradients(rr.Model(shape), ids, ids + 1)]
+        >>> norms = value_gradients(rr.Model(shape), ids, ids + 1)
+        >>> [norm is None for norm in norms]
         [False, True]
     """
     weights = [layer.attn.qkv.weight for layer in model.layers]

@@ -97,7 +97,9 @@ class GateTrace:
     Example:
         >>> import torch, rr
         >>> from rr.analysis import trace_gates
-        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="review")
+        >>> shape = rr.ModelConfig(
+        ...     64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="review"
+        ... )
         >>> model = rr.model.initialise(rr.Model(shape), seed=0)
         >>> gates = trace_gates(model, torch.arange(6)[None])
         >>> gates.kinds, tuple(gates.r.shape), tuple(gates.cov.shape)
@@ -121,7 +123,9 @@ def trace_gates(model: nn.Module, idx: Tensor) -> GateTrace:
     Example:
         >>> import torch, rr
         >>> from rr.analysis import trace_gates
-        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="review")
+        >>> shape = rr.ModelConfig(
+        ...     64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="review"
+        ... )
         >>> model = rr.model.initialise(rr.Model(shape), seed=0)
         >>> trace_gates(model, torch.arange(6)[None]).r.unique().tolist()
         [0.5]
@@ -189,9 +193,12 @@ def distribution(r: Tensor) -> dict:
     Example:
         >>> import torch, rr
         >>> from rr.analysis import distribution, trace_gates
-        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="highway")
-        >>> gates = trace_gates(rr.model.initialise(rr.Model(shape), 0), torch.arange(6)[None])
-        >>> facts = distribution(gates.r[0].flatten(0, 1))  # of the first sublayer, (B·T, d)
+        >>> shape = rr.ModelConfig(
+        ...     64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="highway"
+        ... )
+        >>> model = rr.model.initialise(rr.Model(shape), 0)
+        >>> gates = trace_gates(model, torch.arange(6)[None])
+        >>> facts = distribution(gates.r[0].flatten(0, 1))  # first sublayer
         >>> round(facts["mean"], 2), sorted(facts["shares"])
         (0.5, ['both', 'channel', 'token'])
     """

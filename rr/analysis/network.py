@@ -29,7 +29,8 @@ def hooked(modules: Iterable[nn.Module], hook: Callable, before: bool = False) -
         >>> import torch
         >>> from rr.analysis import hooked
         >>> layer, seen = torch.nn.Linear(2, 4), []
-        >>> with hooked([layer], lambda module, args, output: seen.append(tuple(output.shape))):
+        >>> note = lambda module, args, output: seen.append(tuple(output.shape))
+        >>> with hooked([layer], note):
         ...     output = layer(torch.ones(3, 2))
         >>> seen
         [(3, 4)]

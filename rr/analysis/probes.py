@@ -25,7 +25,8 @@ class WriteTrace:
     Example:
         >>> import torch, rr
         >>> from rr.analysis import trace
-        >>> model = rr.Model(rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16))
+        >>> shape = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> model = rr.Model(shape)
         >>> write = trace(model, torch.arange(8)[None])[0]
         >>> write.kind, write.sublayer, torch.equal(write.out, write.h + write.u)
         ('attn', 1, True)
@@ -53,7 +54,8 @@ def trace(model: nn.Module, idx: Tensor, grad: bool = False) -> list[WriteTrace]
     Example:
         >>> import torch, rr
         >>> from rr.analysis import trace
-        >>> model = rr.Model(rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16))
+        >>> shape = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> model = rr.Model(shape)
         >>> [write.kind for write in trace(model, torch.arange(8)[None])]
         ['attn', 'mlp', 'attn', 'mlp']
     """
@@ -99,9 +101,12 @@ def norms_by_depth(model: nn.Module, idx: Tensor) -> list[float]:
     Example:
         >>> import torch, rr
         >>> from rr.analysis import norms_by_depth
-        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="constant:c=0")
-        >>> at_embedding, *after = norms_by_depth(rr.Model(shape), torch.arange(8)[None])
-        >>> [norm == at_embedding for norm in after]  # with c = 0 nothing is written
+        >>> shape = rr.ModelConfig(
+        ...     64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="constant:c=0"
+        ... )
+        >>> ids = torch.arange(8)[None]
+        >>> at_embedding, *after = norms_by_depth(rr.Model(shape), ids)
+        >>> [norm == at_embedding for norm in after]  # c = 0 writes nothing
         [True, True]
     """
     steps = trace(model, idx)
@@ -122,7 +127,8 @@ def increment_cosines(model: nn.Module, idx: Tensor, each: str = "sublayer") -> 
     Example:
         >>> import torch, rr
         >>> from rr.analysis import increment_cosines
-        >>> model = rr.Model(rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16))
+        >>> shape = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> model = rr.Model(shape)
         >>> cosines = increment_cosines(model, torch.arange(8)[None], "block")
         >>> [round(one, 6) for one in cosines.diag().tolist()]
         [1.0, 1.0]
@@ -149,7 +155,9 @@ def gradient_by_depth(model: nn.Module, idx: Tensor, targets: Tensor) -> list[fl
     Example:
         >>> import torch, rr
         >>> from rr.analysis import gradient_by_depth
-        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="constant:c=0")
+        >>> shape = rr.ModelConfig(
+        ...     64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="constant:c=0"
+        ... )
         >>> ids = torch.arange(8)[None]
         >>> *before, last = gradient_by_depth(rr.Model(shape), ids, ids + 1)
         >>> [norm == last for norm in before]  # with c = 0 nothing is written
@@ -182,8 +190,11 @@ def jacobian_gain(model: nn.Module, idx: Tensor, probes: int = 8, seed: int = 0)
     Example:
         >>> import torch, rr
         >>> from rr.analysis import jacobian_gain
-        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="constant:c=0")
-        >>> jacobian_gain(rr.Model(shape), torch.arange(8)[None])  # with c = 0 nothing is written
+        >>> shape = rr.ModelConfig(
+        ...     64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="constant:c=0"
+        ... )
+        >>> ids = torch.arange(8)[None]
+        >>> jacobian_gain(rr.Model(shape), ids)  # c = 0 writes nothing
         1.0
     """
     kept: list[Tensor] = []
@@ -213,8 +224,11 @@ def embedding_share(model: nn.Module, idx: Tensor) -> float:
     Example:
         >>> import torch, rr
         >>> from rr.analysis import embedding_share
-        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="constant:c=0")
-        >>> embedding_share(rr.Model(shape), torch.arange(8)[None])  # with c = 0 nothing is written
+        >>> shape = rr.ModelConfig(
+        ...     64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="constant:c=0"
+        ... )
+        >>> ids = torch.arange(8)[None]
+        >>> embedding_share(rr.Model(shape), ids)  # c = 0 writes nothing
         1.0
     """
     steps = trace(model, idx)
@@ -255,7 +269,9 @@ def depth_attention(model: nn.Module, idx: Tensor) -> Tensor:
         >>> import torch, rr
         >>> from rr.analysis import depth_attention
         >>> each = "attnres:size=1"
-        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule=each)
+        >>> shape = rr.ModelConfig(
+        ...     64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule=each
+        ... )
         >>> model = rr.model.initialise(rr.Model(shape), seed=0)
         >>> depth_attention(model, torch.arange(8)[None])[1].tolist()  # of the MLP
         [0.5, 0.5, 0.0]
@@ -281,9 +297,12 @@ class StreamMixing(NamedTuple):
         >>> import torch, rr
         >>> from rr.analysis import stream_mixing
         >>> rule = "hyper-connections:streams=2"
-        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule=rule)
+        >>> shape = rr.ModelConfig(
+        ...     64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule=rule
+        ... )
         >>> model = rr.model.initialise(rr.Model(shape), seed=0)
-        >>> stream_mixing(model, torch.arange(8)[None]).read.tolist()  # each sublayer its stream
+        >>> mixing = stream_mixing(model, torch.arange(8)[None])
+        >>> mixing.read.tolist()  # each sublayer its stream
         [[1.0, 0.0], [0.0, 1.0]]
     """
 
@@ -303,7 +322,9 @@ def stream_mixing(model: nn.Module, idx: Tensor) -> StreamMixing:
         >>> import torch, rr
         >>> from rr.analysis import stream_mixing
         >>> rule = "hyper-connections:streams=2,sinkhorn=1"
-        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule=rule)
+        >>> shape = rr.ModelConfig(
+        ...     64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule=rule
+        ... )
         >>> model = rr.model.initialise(rr.Model(shape), seed=0)
         >>> mix = stream_mixing(model, torch.arange(8)[None]).mix
         >>> [[round(total, 3) for total in row] for row in mix.sum(-1).tolist()]

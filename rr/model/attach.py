@@ -69,8 +69,8 @@ def attach(
     the probes of `rr.analysis` are made of such hooks. `output_hidden_states=True` shows the packed
     states that blocks hand on, and before them what the first block receives.
 
-    With gradient checkpointing a block keeps twice the channels of its state. The initial law that
-    a rule has for the weights of branches is not applied: they are the model's.
+    With gradient checkpointing a block keeps twice the channels of its state. A rule's own
+    initialisation of the branches is not applied: their weights are the model's.
 
     Not offered: passing the blocks more than once, as looped models do, and SVFormer's smaller
     cache, as the model's own cache still holds the values of every block.
@@ -82,12 +82,15 @@ def attach(
     Example:
         >>> import torch, transformers
         >>> import rr
-        >>> shape = transformers.GPT2Config(vocab_size=60, n_embd=16, n_layer=2, n_head=2)
+        >>> shape = transformers.GPT2Config(
+        ...     vocab_size=60, n_embd=16, n_layer=2, n_head=2
+        ... )
         >>> model = transformers.GPT2LMHeadModel(shape).eval()
         >>> ids = torch.arange(8)[None]
         >>> before = model(ids).logits
         >>> model = rr.attach(model, "standard")
-        >>> torch.equal(model(ids).logits, before), model.config.rr_residuals["rule"]
+        >>> same = torch.equal(model(ids).logits, before)
+        >>> same, model.config.rr_residuals["rule"]
         (True, 'standard')
     """
     if not isinstance(model, nn.Module):
@@ -134,7 +137,9 @@ def detach(model: nn.Module) -> nn.Module:
     Example:
         >>> import torch, transformers
         >>> import rr
-        >>> shape = transformers.GPT2Config(vocab_size=60, n_embd=16, n_layer=2, n_head=2)
+        >>> shape = transformers.GPT2Config(
+        ...     vocab_size=60, n_embd=16, n_layer=2, n_head=2
+        ... )
         >>> model = transformers.GPT2LMHeadModel(shape).eval()
         >>> ids = torch.arange(8)[None]
         >>> before = model(ids).logits

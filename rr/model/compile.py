@@ -21,7 +21,7 @@ def compile_model(model: Model, compiler: Any = "inductor") -> None:
 
     Example:
         >>> import rr
-        >>> config = rr.ModelConfig(vocab_size=64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> config = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16)
         >>> model = rr.model.initialise(rr.Model(config), seed=0)
         >>> rr.model.compile_model(model, compiler="eager")  # in place
     """

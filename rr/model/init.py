@@ -11,7 +11,7 @@ from .transformer import Model
 def initialise(model: Model, seed: int, shared: bool = True) -> Model:
     """Initialise the weights of `model` from `seed`, in place; returns the model.
 
-    | tensor | law |
+    | tensor | initialisation |
     |---|---|
     | position embedding (gpt2) | N(0, 0.02²) |
     | head, where it is not tied | N(0, 0.02²), padding rows 0 |
@@ -22,15 +22,15 @@ def initialise(model: Model, seed: int, shared: bool = True) -> Model:
     | norm gains | 1 |
     | the rules' own | their `reset` |
 
-    shared: True (protocol `clean`): each tensor is drawn from its own random stream, keyed by
+    shared: True (protocol `clean`): each tensor is drawn by a generator of its own, keyed by
     (seed, name), so that arms of one seed start with identical common tensors. False (protocol
-    `paper`): one stream in the order of the modules.
+    `paper`): one random-number generator, in the order of the modules.
 
     Numbers are drawn on the CPU in float32, so that every device starts from the same weights.
 
     Example:
         >>> import rr
-        >>> config = rr.ModelConfig(vocab_size=64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> config = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16)
         >>> model = rr.model.initialise(rr.Model(config), seed=0)
         >>> round(model.head_weight[:64].std().item(), 2)
         0.02

@@ -208,7 +208,7 @@ class Model(nn.Module):
 
     Example:
         >>> import rr
-        >>> config = rr.ModelConfig(vocab_size=64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> config = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16)
         >>> sum(p.numel() for p in rr.Model(config).parameters())
         3736
     """
@@ -366,7 +366,7 @@ def at_loops(model: Model, loops: int, keep_scale: bool = False) -> Model:
 
     Example:
         >>> import rr
-        >>> config = rr.ModelConfig(vocab_size=64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> config = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16)
         >>> rr.model.at_loops(rr.Model(config), 3).config.n_loops
         3
     """

@@ -69,7 +69,9 @@ def blocked_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         >>> import torch
         >>> from rr.ops import blocked_attention
         >>> q, k, v = torch.randn(3, 1, 2, 300, 8).unbind()
-        >>> flash = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        >>> flash = torch.nn.functional.scaled_dot_product_attention(
+        ...     q, k, v, is_causal=True
+        ... )
         >>> torch.allclose(blocked_attention(q, k, v), flash, atol=1e-6)
         True
     """

@@ -163,8 +163,10 @@ def linear_cross_entropy(
     Example:
         >>> import torch
         >>> from rr.ops import linear_cross_entropy
-        >>> hidden, weight, targets = torch.zeros(3, 4), torch.zeros(8, 4), torch.tensor([0, 1, 2])
-        >>> round(linear_cross_entropy(hidden, weight, targets, vocab_size=8).item(), 4)  # log 8
+        >>> hidden, weight = torch.zeros(3, 4), torch.zeros(8, 4)
+        >>> targets = torch.tensor([0, 1, 2])
+        >>> loss = linear_cross_entropy(hidden, weight, targets, vocab_size=8)
+        >>> round(loss.item(), 4)  # log 8
         2.0794
     """
     chunk = chunk or (2048 if fused else 1024)
@@ -192,8 +194,10 @@ def whole_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, vocab_s
     Example:
         >>> import torch
         >>> from rr.ops import whole_cross_entropy
-        >>> hidden, weight, targets = torch.zeros(3, 4), torch.zeros(8, 4), torch.tensor([0, 1, 2])
-        >>> round(whole_cross_entropy(hidden, weight, targets, vocab_size=8).item(), 4)  # log 8
+        >>> hidden, weight = torch.zeros(3, 4), torch.zeros(8, 4)
+        >>> targets = torch.tensor([0, 1, 2])
+        >>> loss = whole_cross_entropy(hidden, weight, targets, vocab_size=8)
+        >>> round(loss.item(), 4)  # log 8
         2.0794
     """
     logits = F.linear(hidden, weight[:vocab_size])
@@ -212,7 +216,9 @@ def token_losses(
     Example:
         >>> import torch
         >>> from rr.ops import token_losses
-        >>> losses, _, right = token_losses(torch.eye(2), 9 * torch.eye(2), torch.tensor([0, 0]), 2)
+        >>> hidden, weight = torch.eye(2), 9 * torch.eye(2)
+        >>> targets = torch.tensor([0, 0])
+        >>> losses, _, right = token_losses(hidden, weight, targets, 2)
         >>> right.tolist(), losses.shape
         ([True, False], torch.Size([2]))
     """

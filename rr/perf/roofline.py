@@ -97,7 +97,8 @@ def work(
         >>> import rr
         >>> from rr.perf import work
         >>> from rr.training.backend import parse_backend
-        >>> parts = work(rr.plan("nano"), parse_backend("reference"), micro_batch=8)
+        >>> backend = parse_backend("reference")
+        >>> parts = work(rr.plan("nano"), backend, micro_batch=8)
         >>> list(parts)
         ['attention', 'mlp', 'rule', 'embedding', 'head', 'optimizer']
     """

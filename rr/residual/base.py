@@ -31,7 +31,7 @@ from . import own
 if TYPE_CHECKING:
     from .values import ValueRule
 
-# Fills a tensor with N(0, std), from the random stream of the model's init table.
+# Fills a tensor with N(0, std²), from the random-number generator of the model's init table.
 Normal = Callable[[Tensor, float], None]
 ENDS = ("out", "down")  # the matrices that end a branch: attention's and the MLP's
 
@@ -173,7 +173,7 @@ class Rule(Described):
 
     Example:
         >>> import rr
-        >>> config = rr.ModelConfig(vocab_size=64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> config = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16)
         >>> class Half(rr.Rule):
         ...     def write(self, state, u):
         ...         return state + u / 2
@@ -289,7 +289,7 @@ class Rule(Described):
     def init_std(self, site: Site, part: str, fan_out: int, fan_in: int) -> float:
         """Initial standard deviation of a matrix of the branch.
 
-        The study's law: 0.02, times `branch_gain` for "out" and "down", which end a branch. part:
+        As in the study: 0.02, times `branch_gain` for "out" and "down", which end a branch. part:
         "q", "k", "v" or "out" of attention, "up" or "down" of the MLP. fan_out, fan_in: its rows
         and columns.
         """
@@ -419,7 +419,7 @@ def make(spec: str, site: Site, config: ModelConfig) -> Rule:
 
     Example:
         >>> import rr
-        >>> config = rr.ModelConfig(vocab_size=64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> config = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16)
         >>> site = rr.residual.Site("mlp", 2, n_layer=2, d_model=8, n_head=2)
         >>> rr.residual.make("constant:c=0.25", site, config).write(1.0, 1.0)
         1.25

@@ -271,14 +271,15 @@ class HighwayCarry(Convex, StateGated):
 class GTrXL(Rule):
     """The GRU gate of GTrXL, the first gate on a residual that reads the update it gates.
 
-    r = σ(W_r u + U_r h), z = σ(W_z u + U_z h − b), ĥ = tanh(W_g u + U_g(r ⊙ h)). The bias b > 0
-    starts near carry; 2 is what implementations use. relu=1 passes the update through a ReLU
-    first, as the paper's figure does.
+    The bias b > 0 of the update gate z starts near carry; 2 is what implementations use. relu=1
+    passes the update through a ReLU first, as the paper's figure does.
     """
 
     equation = (
         r"h_l = (1 - z_l) \odot h_{l-1} + z_l \odot \hat h_l,\quad "
-        r"\hat h_l = \tanh(W_g u_l + U_g(r_l \odot h_{l-1}))"
+        r"\hat h_l = \tanh(W_g u_l + U_g(\rho_l \odot h_{l-1})),\quad "
+        r"z_l = \sigma(W_z u_l + U_z h_{l-1} - b),\quad "
+        r"\rho_l = \sigma(W_r u_l + U_r h_{l-1})"
     )
     source = "Stabilizing Transformers for RL (1910.06764)"
     matrix_names = ("from_update", "from_state", "candidate")

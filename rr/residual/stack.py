@@ -24,7 +24,7 @@ def site_of(
 
     Example:
         >>> import rr
-        >>> config = rr.ModelConfig(vocab_size=64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> config = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16)
         >>> site = rr.model.site_of(config, "mlp", sublayer=4)
         >>> site.kind, site.block
         ('mlp', 2)
@@ -34,7 +34,7 @@ def site_of(
 
 
 def keyed(seed: int, name: str) -> torch.Generator:
-    """The random stream of one tensor, by the run's seed and the tensor's name."""
+    """The random-number generator of one tensor, by the run's seed and the tensor's name."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
@@ -63,13 +63,15 @@ class Residuals(nn.Module):
              rms(x) = x/√(mean(x²) + 1e-5) over channels. False: the branches have their own, and so
              has the head. Other norms, such as those inside a gate or DeepNorm's after the write,
              are the rule's in any case
-    seed     of the initial values of the rules' own parameters, each drawn from a stream of its own
+    seed     of the initial values of the rules' own parameters, each drawn by a random-number
+             generator of its own
 
-    The branches' initial weights are yours. The law that a rule has for them is `init_std`:
+    The branches' initial weights are yours. The standard deviation that a rule wants is `init_std`:
 
         nn.init.normal_(block.attn.out.weight, std=res.init_std(2 * i, "out", d, d))
 
-    or, with another law for all else, `branch_gain(i)` times it for the matrix that ends a branch.
+    or, with a standard deviation of your own, `branch_gain(i)` times it for the matrix that ends a
+    branch.
 
     Raises RRError for an unknown rule, one that cannot be looped, or a wrong size.
 

@@ -1,4 +1,4 @@
-"""Every arm of a study against one baseline: difference, correction, power, seeds to settle it."""
+"""Every arm of a study against one baseline: difference, correction, power, seeds needed."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ from .effects import sd_interval, seeds_needed
 
 
 def against(rows: Sequence[Mapping], baseline: str, design: str, level: float = 0.95) -> list[dict]:
-    """Every arm against one baseline, and how many seeds would settle each difference.
+    """Every arm against one baseline, and the seeds that finding each difference would take.
 
     rows: as `read_logs()` gives them, with `arm, seed, val_loss, status`. baseline: the name of an
     arm. design: "paired" where runs of one seed saw the same data in the same order, else
@@ -22,9 +22,9 @@ def against(rows: Sequence[Mapping], baseline: str, design: str, level: float = 
     * `diverged, unfinished`: seeds;
     * `pairs`: seeds shared with the baseline, where paired; `differences`: at each of them;
     * `difference, lo, hi, sd, p, holm, detectable, detectable_corrected`: as in `contrasts()`;
-    * `needed`: seeds per arm that find a true difference as large as the one observed with 80 %
-      power; `needed_corrected`: the same at the first step of Holm's correction; `needed_lo,
-      needed_hi`: what the interval of sd makes of `needed`, as an sd of few seeds is hardly known;
+    * `needed`: seeds per arm that give a power of 80 % if the true difference is the one observed;
+      `needed_corrected`: the same at the first step of Holm's correction; `needed_lo, needed_hi`:
+      what the interval of sd makes of `needed`, as an sd of few seeds is hardly known;
     * `notes`: why something cannot be computed, which is then None.
 
     Raises RRError for an unknown baseline or design, a single arm, or where no arm can be compared.
@@ -33,7 +33,8 @@ def against(rows: Sequence[Mapping], baseline: str, design: str, level: float = 
         >>> from rr.stats import against
         >>> losses = {"a": [3.1, 3.2, 3.3], "b": [2.9, 3.1, 3.0]}
         >>> rows = [
-        ...     {"arm": arm, "seed": seed, "val_loss": loss, "status": "finished", "step": None}
+        ...     {"arm": arm, "seed": seed, "val_loss": loss,
+        ...      "status": "finished", "step": None}
         ...     for arm in losses
         ...     for seed, loss in enumerate(losses[arm])
         ... ]
@@ -141,7 +142,7 @@ def _row(
 
 
 def _needed(gap: float, sd: float, alpha: float, design: str) -> int | None:
-    """Seeds that find `gap` with 80 % power; None where that is no number worth a name."""
+    """Seeds for 80 % power if the true difference is `gap`; None: no number worth a name."""
     try:
         return seeds_needed(gap, sd, 0.8, alpha, design)
     except RRError:  # a difference of nothing, or more seeds than anybody trains

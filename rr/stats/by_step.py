@@ -87,7 +87,8 @@ def gap_by_step(
         >>> from rr.stats import gap_by_step
         >>> curves = {"review": [5.0, 4.0, 3.0], "standard": [5.0, 4.1, 3.2]}
         >>> rows = [
-        ...     {"rule": arm, "values": "own", "seed": seed, "curve": dict(enumerate(curve))}
+        ...     {"rule": arm, "values": "own", "seed": seed,
+        ...      "curve": dict(enumerate(curve))}
         ...     for arm, curve in curves.items()
         ...     for seed in (0, 1)
         ... ]

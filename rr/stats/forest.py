@@ -26,7 +26,8 @@ def forest(rows: Sequence[dict], unit: str = "loss") -> str:
         >>> from rr.stats import against, forest
         >>> losses = {"a": [3.1, 3.2, 3.3], "b": [2.9, 3.1, 3.0]}
         >>> rows = [
-        ...     {"arm": arm, "seed": seed, "val_loss": loss, "status": "finished", "step": None}
+        ...     {"arm": arm, "seed": seed, "val_loss": loss,
+        ...      "status": "finished", "step": None}
         ...     for arm in losses
         ...     for seed, loss in enumerate(losses[arm])
         ... ]

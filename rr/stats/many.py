@@ -22,10 +22,10 @@ def _probabilities(p: Iterable[float]) -> list[float]:
 
 
 def bonferroni(p: Iterable[float]) -> list[float]:
-    """Adjusted p-values min(1, m·p) of m tests: below α, the chance of any false one is ≤ α.
+    """Adjusted p-values min(1, m·p) of m tests.
 
-    Holds under any dependence among the tests. Raises RRError for values outside [0, 1]. Source:
-    Dunn 1961.
+    If only adjusted p ≤ α are claimed, the chance of any false claim is at most α. Holds under any
+    dependence among the tests. Raises RRError for values outside [0, 1]. Source: Dunn 1961.
 
     Example:
         >>> from rr.stats import bonferroni

@@ -179,7 +179,8 @@ def render_against(rows: Sequence[dict], pipes: bool = False) -> str:
         >>> from rr.stats import against, render_against
         >>> losses = {"a": [3.1, 3.2, 3.3], "b": [2.9, 3.1, 3.0]}
         >>> rows = [
-        ...     {"arm": arm, "seed": seed, "val_loss": loss, "status": "finished", "step": None}
+        ...     {"arm": arm, "seed": seed, "val_loss": loss,
+        ...      "status": "finished", "step": None}
         ...     for arm in losses
         ...     for seed, loss in enumerate(losses[arm])
         ... ]

@@ -1,7 +1,8 @@
 """A sweep: many runs on one machine or several, resumable after any interruption.
 
-`cells()` makes the plan, `sweep()` runs it. All state is on disk: a cell with a `result.json` is
-done, one with checkpoints resumes from them. A sweep that is killed, started twice, or started on
+A cell is one run of the plan. `cells()` makes the plan, `sweep()` runs it. All state is on disk: a
+cell with a `result.json` is done (with papermill, once its report is executed, too), one with
+checkpoints resumes from them. A sweep that is killed, started twice, or started on
 another machine needs nothing else.
 
 The modules:

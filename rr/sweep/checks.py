@@ -21,7 +21,8 @@ def check(machine: Mapping[str, Any], engine: str, ray: Mapping[str, object], he
 
     Example:
         >>> from rr.sweep import check
-        >>> check({"threads": 1, "device": "cpu"}, "local", {}, here=True)  # nothing to object to
+        >>> given = {"threads": 1, "device": "cpu"}
+        >>> check(given, "local", {}, here=True)  # nothing to object to
     """
     if engine not in ENGINES:
         raise RRError(f"unknown engine {engine!r}: {nearest(engine, ENGINES)}")

@@ -113,7 +113,8 @@ def commands(plan: Sequence[Cell], runner: Runner) -> list[list[str]]:
     Example:
         >>> from pathlib import Path
         >>> from rr.sweep import Runner, cells, commands
-        >>> plan = cells({"rung": ["nano"], "rule": ["review", "standard"]}, say=print)
+        >>> options = {"rung": ["nano"], "rule": ["review", "standard"]}
+        >>> plan = cells(options, say=print)
         >>> len(commands(plan, Runner("direct", Path("runs"), {})))
         2
     """

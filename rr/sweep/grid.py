@@ -85,7 +85,8 @@ def cells(
 
     Example:
         >>> from rr.sweep import cells
-        >>> options = {"rung": ["nano"], "rule": ["review", "standard"], "seed": [0, 1]}
+        >>> rules = ["review", "standard"]
+        >>> options = {"rung": ["nano"], "rule": rules, "seed": [0, 1]}
         >>> [cell.name for cell in cells(options, say=print)]
         ['standard seed 0', 'review seed 0', 'standard seed 1', 'review seed 1']
     """

@@ -54,7 +54,9 @@ def sweep(
         >>> short = {"steps": [2], "batch": [1], "eval_batches": [1]}
         >>> plan = cells({"rung": [tiny], **short}, say=print)
         >>> with tempfile.TemporaryDirectory() as out:
-        ...     done = sweep(plan, out, runner="direct", jobs=1, log=lambda line: None)
+        ...     done = sweep(
+        ...         plan, out, runner="direct", jobs=1, log=lambda line: None
+        ...     )
         >>> len(done)
         1
     """

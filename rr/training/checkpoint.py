@@ -22,7 +22,8 @@ def weights_sha256(model: torch.nn.Module | dict[str, torch.Tensor]) -> str:
     Example:
         >>> import rr
         >>> from rr.training import weights_sha256
-        >>> model = rr.Model(rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16))
+        >>> shape = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16)
+        >>> model = rr.Model(shape)
         >>> before = weights_sha256(model)
         >>> weights_sha256(rr.model.initialise(model, seed=0)) == before
         False

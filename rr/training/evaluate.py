@@ -191,7 +191,9 @@ def ordered(
     Example:
         >>> import numpy as np, rr
         >>> from rr.training import ordered
-        >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, seq_len=8)
+        >>> shape = rr.ModelConfig(
+        ...     64, n_layer=1, n_head=2, d_model=8, d_ff=16, seq_len=8
+        ... )
         >>> ordered(rr.Model(shape), np.arange(21), batch=2).eval_tokens
         20
     """

@@ -209,7 +209,8 @@ def save_pretrained(run: str | Path, to: str | Path, license: str | None = None)
         >>> run = rr.plan(tiny, steps=2, batch=1, eval_batches=1)
         >>> with tempfile.TemporaryDirectory() as out:
         ...     folder = rr.train(run, out, log=lambda line: None)
-        ...     print((rr.save_pretrained(folder, f"{out}/model") / "config.json").exists())
+        ...     saved = rr.save_pretrained(folder, f"{out}/model")
+        ...     print((saved / "config.json").exists())
         True
     """
     return _save(run, Path(to), license, "THIS-REPOSITORY")

@@ -83,7 +83,8 @@ def predict(
         >>> import rr
         >>> from rr.training import parse_backend, predict
         >>> tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
-        >>> bytes_of = predict(rr.plan(tiny, batch=1), parse_backend("eager"), micro_batch=1)
+        >>> backend = parse_backend("eager")
+        >>> bytes_of = predict(rr.plan(tiny, batch=1), backend, micro_batch=1)
         >>> bytes_of["total"] == max(bytes_of["step"], bytes_of["evaluation"])
         True
     """

@@ -30,7 +30,7 @@ def plan(
     published rung needs one named). tokenizer: likewise; None: "bpe:1024" for fables, else "gpt2".
     cache: the folder of tokenised texts; None: `$RR_CACHE`, else `~/.cache/review-residuals`.
 
-    At a rung without sizes of its own, a smaller arm than Review is widened to the number of
+    Where the rung's name overrides no size, a smaller arm than Review is widened to the number of
     parameters of the rung's Review arm. The other options, by keyword:
 
     | option | default | meaning |

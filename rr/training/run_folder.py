@@ -222,7 +222,8 @@ def finished(folder: Path) -> dict | None:
         >>> tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
         >>> run = rr.plan(tiny, steps=2, batch=1, eval_batches=1)
         >>> with tempfile.TemporaryDirectory() as out:
-        ...     print(finished(rr.train(run, out, log=lambda line: None))["status"])
+        ...     folder = rr.train(run, out, log=lambda line: None)
+        ...     print(finished(folder)["status"])
         finished
     """
     path = folder / "result.json"
@@ -260,7 +261,8 @@ def load(
         >>> tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
         >>> run = rr.plan(tiny, steps=2, batch=1, eval_batches=1)
         >>> with tempfile.TemporaryDirectory() as out:
-        ...     model, run, vocabulary = rr.load(rr.train(run, out, log=lambda line: None))
+        ...     folder = rr.train(run, out, log=lambda line: None)
+        ...     model, run, vocabulary = rr.load(folder)
         >>> model.config.seq_len, run.rule
         (16, 'review')
     """

@@ -38,7 +38,8 @@ class OptimizerStep:
         >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16)
         >>> model = rr.model.initialise(rr.Model(shape), seed=0)
         >>> recipe = rr.Recipe(steps=3, batch=1, lr=0.01, warmup=1)
-        >>> step = OptimizerStep(model, recipe, parse_backend("reference"), torch.device("cpu"))
+        >>> backend, device = parse_backend("reference"), torch.device("cpu")
+        >>> step = OptimizerStep(model, recipe, backend, device)
         >>> ids = torch.arange(8)[None]
         >>> first, *_, last = [step(ids, ids + 1).item() for _ in range(3)]
         >>> last < first

@@ -42,7 +42,9 @@ class Verdict:
     Example:
         >>> from rr.training import Verdict
         >>> gaps = [(10, 0.0), (20, 0.001)]
-        >>> verdict = Verdict("0f", 20, gaps, 2.0, 2.001, False, same_status=True, differ={})
+        >>> verdict = Verdict(
+        ...     "0f", 20, gaps, 2.0, 2.001, False, same_status=True, differ={}
+        ... )
         >>> verdict.agrees, round(verdict.gap, 6)
         (True, 0.001)
     """

@@ -375,8 +375,8 @@ STARTS = {
     ),
     "float-formats": (
         float_formats(),
-        float_sentence(0.4, "bf16", 10),
-        float_sentence(0.5, "bf16", 10),
+        float_sentence(0.4, "fp16", 8),
+        float_sentence(0.5, "fp16", 8),
     ),
     "lost-work": (
         lost_work(),

@@ -261,7 +261,7 @@ def test_figures_draw_what_they_are_given():
     assert [list(line.get_ydata()) for line in ax.lines[1:4]] == [[0.1, 0.9], [0.2, 0.5], [0.4]]
     parts = {"channel": "channels", "token": "tokens", "both": "rest"}
     ax = figures.variance_shares(figures.canvas()[1], ROWS, parts)
-    assert [t.get_text() for t in ax.texts] == ["25 %", "70 %"] * 3  # 5 % has no room
+    assert [t.get_text() for t in ax.texts] == ["25", "70"] * 3  # 5 % has no room
     assert [t.get_text() for t in ax.get_yticklabels()] == ["attention 1", "MLP 2", "attention 3"]
     ax = figures.seeds_by_sublayer(figures.canvas()[1], ROWS, [0.1] * 3)
     assert ax.lines[2].get_ydata() == pytest.approx([0.2])  # the mean of two seeds

@@ -214,7 +214,7 @@ def test_lab_trains_both_and_knows_when_nothing_differs():
     assert 0 < max(gaps) < 0.1 if BF16 else max(gaps) == 0
     made = lab_apart()
     made.controls["steps"].value = 20
-    assert "one weight moved to the next float, review" in made.picture.value
+    assert "one weight, one bit, review" in made.picture.value
     made.controls["change"].value = "nothing"
     assert "the losses are the same at 20 of 20 steps" in made.picture.value
 

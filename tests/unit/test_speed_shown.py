@@ -200,7 +200,7 @@ def test_the_lab_takes_real_steps(speed_lab):
     for name, value in (("width", 64), ("micro", 4), ("path", "the reference path again")):
         made.controls[name].value = value
     said = re.search(r"<p[^>]*>(.*)</p>", made.picture.value)[1]
-    assert said.startswith("review, width 64, 4 of 8 windows at once, 4096 tokens: ")
+    assert said.startswith("review, width 64, 4 of 8 windows at once, vocabulary of 4096: ")
     assert said.endswith("The losses before the first step differ by 0 nats.")
     kept, against = re.search(r"4 windows: ([\d.]+) MB against ([\d.]+)\.", said).groups()
     assert kept == against

@@ -189,7 +189,8 @@ def claim_map(rows: Sequence[Mapping[str, Any]]) -> kit.Explorable:
         "claim-map",
         script="audit.js",
         title="Every claim, and the verdict on what it asserts",
-        lead="Choose a paper or a verdict. On the page of the book, the table below follows.",
+        lead="Choose a paper or a verdict. On the page of the book, your choice also filters the "
+        "table below.",
         controls=[
             kit.choice("paper", "paper", {"all": "all four"} | PAPERS, "all"),
             kit.choice(

@@ -127,16 +127,21 @@ function verdictSentence(data, v) {
 function drawVerdicts(svg, v, width, data) {
   var rows = verdictNumbers(data, v), wide = width >= 520, top = 26, step = 25;
   var bottom = top + step * rows.length, x0 = 216, x1 = width - 128;
+  var corrected = v.correction === "none" ? "p" : "adjusted p";
+  // what the words say of gaps and dots is only drawn where there is room
+  svg.closest("figure").querySelectorAll(".rr-wide").forEach(function (part) {
+    part.hidden = !wide;
+  });
   svg.setAttribute("viewBox", "0 0 " + width + " " + (bottom + (wide ? 42 : 10)));
   var x = scale(0, -6, x0, x1);
   function at(p) { return x(Math.max(-6, Math.log10(p))); }
-  [[0, "start", "size, baseline"], [wide ? 194 : width - 112, "end", wide ? "gap (nats)" : "adjusted p"],
+  [[0, "start", "size, baseline"], [wide ? 194 : width - 112, "end", wide ? "gap (nats)" : corrected],
     [width, "end", "lower loss"]].forEach(function (head) {
     add(svg, "text", {x: head[0], y: 12, "text-anchor": head[1], "class": "soft"}, head[2]);
   });
   if (wide) {
     add(svg, "text", {x: (x0 + x1) / 2, y: 12, "text-anchor": "middle", "class": "soft"},
-      "p → adjusted p");
+      corrected === "p" ? "p" : "p → adjusted p");
     [0, -1, -2, -3, -4, -5, -6].forEach(function (power) {
       add(svg, "path", {d: "M" + round(x(power)) + " " + (top - 6) + "V" + bottom, "class": "grid"});
       add(svg, "text", {x: x(power), y: bottom + 17, "text-anchor": "middle", "class": "soft"},

@@ -135,7 +135,8 @@ def verdict_table(runs: Sequence[dict]) -> kit.Explorable:
         script="evidence.js",
         title="Pick the test, and see the verdict change",
         lead="The same published losses, compared as you choose; it opens with Welch’s test, "
-        "uncorrected. Gap: baseline − review, so that positive favours Review.",
+        'uncorrected.<span class="rr-wide"> Gap: baseline − review, so that positive favours '
+        "Review.</span>",
         controls=[
             kit.slider("alpha", "level α", 0.01, 0.1, 0.01, start["alpha"]),
             kit.choice(
@@ -165,8 +166,9 @@ def verdict_table(runs: Sequence[dict]) -> kit.Explorable:
         picture="A row for each comparison: its gap, its p value before and after correction on a "
         "logarithmic axis, and which arm has the lower loss",
         said=said,
-        note="Hollow: p as the test gives it; filled: corrected for the comparisons picked. Values "
-        "below a millionth stand at the right edge. “One spread” pools the "
+        note='<span class="rr-wide">Hollow: p as the test gives it; filled: corrected for the '
+        "comparisons picked. Values below a millionth stand at the right edge. </span>“One spread” "
+        "pools the "
         "variance of the paired differences over every size, picked or not: more degrees of "
         "freedom, bought with the assumption that the spread is the same.",
         data=data,

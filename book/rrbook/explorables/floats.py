@@ -77,7 +77,7 @@ def float_sentence(power: float, format: str, terms: int) -> str:
     return f"{effect} 1 + 1/2 + … + 1/{2**terms}, rounded after every addition, is off by {errors}."
 
 
-def float_formats(power: float = 0.4, format: str = "bf16", terms: int = 10) -> kit.Explorable:
+def float_formats(power: float = 0.4, format: str = "fp16", terms: int = 8) -> kit.Explorable:
     """Explorable: what four float formats make of a number and of a sum.
 
     power (−9 to 5, in tenths): the number is 10^power; format: "fp32", "tf32", "bf16" or "fp16";
@@ -97,7 +97,8 @@ def float_formats(power: float = 0.4, format: str = "bf16", terms: int = 10) -> 
         picture="Above, the numbers of the format within two per cent of the chosen one; below, "
         "the relative error of the sum in three orders, for all four formats",
         said=said,
-        note="Red: the number itself. Large dots: the chosen format; small ones: the other three, "
-        "on a scale of powers of ten. Rounding is to nearest, ties to even. Hardware keeps the "
-        "sums of TF32, bf16 and fp16 products in fp32; here each partial sum is rounded.",
+        note="Red: the number itself. Large dots: the chosen format; small ones: the other three "
+        "(TF32 and fp16 coincide here), on a scale of powers of ten. Rounding is to nearest, ties "
+        "to even. Hardware keeps the sums of TF32, bf16 and fp16 products in fp32; here each "
+        "partial sum is rounded.",
     )

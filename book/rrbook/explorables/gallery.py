@@ -3,7 +3,8 @@
 One grammar for every picture. The thick blue line is the residual stream, from left to right. A
 sublayer *reads* at the tap on the left and *writes* at the ⊕ on the right; a round node on the
 path of the update holds its coefficient at the start, a node on the stream the carry. Red lines
-show what a gate sees, green arcs what comes from earlier depths. A dashed ring can learn.
+show what a gate sees, green arcs what comes from earlier depths; an update that is kept apart ends
+in a green dot. A dashed ring can learn.
 """
 
 import re
@@ -58,8 +59,12 @@ def _plus(x: float, y: float) -> str:
     )
 
 
+def _dot(x: float, y: float) -> str:
+    return tag("circle", cx=x, cy=y, r=3.2, class_="is-green")
+
+
 def _dots(y: float) -> list[str]:
-    return [tag("circle", cx=x, cy=y, r=3.2, class_="is-green") for x in (12, 25, 38)]
+    return [_dot(x, y) for x in (12, 25, 38)]
 
 
 def _arcs(to: float, y: float, gap: float = 12) -> list[str]:
@@ -85,18 +90,20 @@ def _stream_picture(facts: dict) -> tuple[int, int, list[str]]:
     out.append(_line(f"M{tap} {LINE}V{TOP}H{write}V{LINE - 8}", "flow"))
     if facts["mixes"] and not (facts["reads"] == "earlier" and facts["adds"]):
         at = tap if facts["mixes"] == "read" else 305
-        out += [*_arcs(at, LINE), *_dots(LINE), _node(at, LINE, "Σ", "learned")]
+        one = facts["reads"] == "both" and facts["adds"]  # the stream and one earlier state
+        many = slice(1 if one else None)
+        out += [*_arcs(at, LINE)[many], *_dots(LINE)[many], _node(at, LINE, "Σ", "learned")]
     if facts["norm"] == "read":
         out.append(_box(tap, 60, 42, "norm"))
     out.append(_box(122, TOP, 66, "sublayer"))
     out.append(tag("text", "u", x=168, y=TOP - 6, class_="m"))
     out += _coefficients(facts, tap)
-    out.append(
-        _plus(write, LINE) if facts["streams"] == 1 else _box(write, LINE, 22, "B", "learned")
-    )
     if facts["streams"] > 1:
+        out.append(_box(write, LINE, 22, "B", "learned"))
         out.append(_box(tap, LINE, 26, "Aₘ", "learned"))
         out.append(_box(168, LINE, 26, "Aᵣ", "learned"))
+    else:
+        out.append(_plus(write, LINE) if facts["adds"] else _dot(write, LINE - 11))
     if facts["norm"] == "write":
         out.append(_box(307, LINE, 36, "norm"))
     return *SIZE, out

@@ -74,8 +74,8 @@ def depth_attention(sublayers: int = 8, size: str = "2", tilt: float = 0.0) -> k
         "depth-attention",
         script="looking.js",
         title="Who reads what?",
-        lead="Each row is a reader, each column an earlier write; the darker a cell, the larger "
-        "the write’s share of what is read.",
+        lead="Each row is a reader, each column an earlier write; the stronger its colour, "
+        "the larger the write’s share of what is read.",
         controls=[
             kit.slider("tilt", "tilt: − embedding, + recent", -6, 6, 0.5, tilt),
             kit.slider("sublayers", "sublayers", 4, 24, 4, sublayers),

@@ -59,7 +59,7 @@ function drawLoops(svg, values, width) {
   }
   names.forEach(function (name, i) {
     add(svg, "text", {x: right + 8, y: at[i], "class": name === chosen ? "is-blue b" : "soft"},
-      SCALES[name]);
+      name === "one" ? "ε = 1" : SCALES[name]);
   });
   return loopSentence(L, N, c, chosen);
 }

@@ -15,6 +15,7 @@ from rr.residual import Site, resolve
 from . import gallery, kit
 
 HERE = Path(__file__).parent
+KINDS = {"residual": "Residual rules", "values": "Value rules"}
 ANY = {"": "anything"}
 READS = {"stream": "the stream", "earlier": "earlier depths, too", "streams": "several streams"}
 KEEPS = {
@@ -78,11 +79,16 @@ def rule_poster() -> str:
             '<div class="rr-explorable rr-part" hidden>',
             f'<form autocomplete="off">{"".join(controls)}</form>',
             '<p aria-live="polite"></p></div>',
-            f'<div class="rr-gallery">{"".join(_card(*one) for one in rows)}</div>',
+            *(_group(kind, title, rows) for kind, title in KINDS.items()),
             f"<script>\n{kit.script_of('poster.js')}\n</script>",
             "</div>",
         ]
     )
+
+
+def _group(kind: str, title: str, rows: list[tuple[dict, dict]]) -> str:
+    cards = "".join(_card(*one) for one in rows if one[0]["kind"] == kind)
+    return f'<section><h2>{title}</h2><div class="rr-gallery">{cards}</div></section>'
 
 
 def _card(row: dict, facts: dict) -> str:

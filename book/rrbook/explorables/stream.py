@@ -65,7 +65,7 @@ def stream_share(sublayers: int = 16, rule: str = "sum") -> kit.Explorable:
                 "rule",
                 "how an update u is written",
                 {
-                    "sum": "h + u (standard)",
+                    "sum": "h + u",
                     "half": "h + u/2 (constant ½)",
                     "convex": "(h + u)/2 (convex)",
                 },
@@ -74,9 +74,9 @@ def stream_share(sublayers: int = 16, rule: str = "sum") -> kit.Explorable:
         ],
         picture="Stacked columns: share of the variance by sublayer; below, the rms of the stream",
         said=said,
-        note="Toy: embedding and updates are independent with variance 1 in every channel, as "
-        "pre-norm roughly makes them. With h<sub>l</sub> = c·h<sub>l−1</sub> + w·u<sub>l</sub>, "
+        note="Toy: embedding and updates are independent with variance 1 in every channel. "
+        "With h<sub>l</sub> = c·h<sub>l−1</sub> + w·u<sub>l</sub>, "
         "write k holds w²c<sup>2(S−k)</sup> of the variance "
         "c<sup>2S</sup> + w²(1 + c² + … + c<sup>2(S−1)</sup>) after S sublayers. The older a "
-        "write, the darker its band.",
+        "write, the stronger its colour.",
     )

@@ -1,7 +1,7 @@
 // What a gate holds back, word by word, beside what the update is worth there.
 
 var STRIP = {row: 76, letter: 7.8, gap: 7, bar: 20, thick: 14, full: {saved: 2, loss: 8},
-  below: {saved: "loss saved by this update", loss: "loss of the next word"}};
+  below: {saved: "loss saved", loss: "loss of the next word"}};
 
 function stripRanks(x) {
   return x.map(function (a) {

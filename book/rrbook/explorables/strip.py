@@ -7,7 +7,7 @@ from . import kit
 
 NAMES = {"attn": "attention", "mlp": "MLP"}
 BELOW = {
-    "saved": "loss saved by this update",
+    "saved": "loss saved",
     "loss": "loss of the next word",
 }
 

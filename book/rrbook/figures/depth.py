@@ -10,7 +10,6 @@ from matplotlib.ticker import NullFormatter
 from rr.config import RRError
 
 from .style import (
-    BLUE,
     CARD,
     EMPTY,
     GRID,
@@ -25,8 +24,9 @@ from .style import (
     style_of,
 )
 
-LOOKED = LinearSegmentedColormap.from_list("looked", [ON_DARK, "#9cc6e0", BLUE, "#003a5c"])
-SIGNED = LinearSegmentedColormap.from_list("signed", [VERMILLION, ON_DARK, BLUE])
+STAYS = "#0072b3"  # BLUE but for one step: BLUE itself takes the colour of the page (svg.py)
+LOOKED = LinearSegmentedColormap.from_list("looked", [ON_DARK, "#9cc6e0", STAYS, "#003a5c"])
+SIGNED = LinearSegmentedColormap.from_list("signed", [VERMILLION, ON_DARK, STAYS])
 
 
 def depth_map(

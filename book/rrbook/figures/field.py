@@ -35,7 +35,7 @@ def rule_ranking(
     filled mark is one whose corrected p is below 0.05. order: arms from top to bottom, the
     baseline maybe among them. families: arm -> family. labels: arm -> words to show in its stead.
     A difference beyond `limit` (nats per token) stands at the edge with its number, and with an
-    asterisk in place of the filled mark; an arm without one is named with the reason.
+    asterisk where it survives; an arm without one is named with the reason.
     """
     by_arm = {row["arm"]: row for row in rows}
     missing = [arm for arm in order if arm not in by_arm]
@@ -88,10 +88,12 @@ def rule_ranking(
         if abs(gap) > limit:
             edge = limit if gap > 0 else -limit
             at, arrow = (0.985, ">") if gap > 0 else (0.015, "<")
-            ax.plot(at, place, arrow, color=colour, ms=6, transform=ax.get_yaxis_transform())
+            fill = colour if sure else CARD
+            across = ax.get_yaxis_transform()
+            ax.plot(at, place, arrow, color=colour, ms=6, mew=1.1, mfc=fill, transform=across)
             words = f"{gap:+.2f}{' *' * sure} {lost}".strip().replace("-", "−")
             ax.text(
-                edge * 0.92,
+                edge * 0.89,
                 place,
                 words,
                 va="center",
@@ -101,7 +103,7 @@ def rule_ranking(
             )
             continue
         ax.plot([row["lo"], row["hi"]], [place, place], color=colour, lw=1.6)
-        ax.plot(gap, place, marker, color=colour, ms=6, mew=1.5, mfc=colour if sure else CARD)
+        ax.plot(gap, place, marker, color=colour, ms=6, mew=1.1, mfc=colour if sure else CARD)
     ax.set_ylim(len(order) - 0.4, -0.6)
     words = [(labels or {}).get(arm, arm) for arm in order]
     ax.set_yticks(range(len(order)), words, fontsize=9)

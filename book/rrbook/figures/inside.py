@@ -62,7 +62,7 @@ def gate_bands(ax: Axes, rows: Sequence[Mapping]) -> Axes:
 
 
 def variance_shares(ax: Axes, rows: Sequence[Mapping], parts: Mapping[str, str]) -> Axes:
-    """One bar of 100 % per sublayer, split into parts; those of 8 % or more are numbered.
+    """One bar of 100 % per sublayer, split into parts; those of 8 % or more are numbered, in %.
 
     rows: one per sublayer, with `kind` and the share of each part (they add up to 1). parts: key of
     a part -> its name above the bars.
@@ -77,7 +77,7 @@ def variance_shares(ax: Axes, rows: Sequence[Mapping], parts: Mapping[str, str])
                 ax.text(
                     left + row[part] / 2,
                     place,
-                    f"{100 * row[part]:.0f} %",
+                    f"{100 * row[part]:.0f}",  # no sign: its part may be 8 % of a phone
                     ha="center",
                     va="center",
                     fontsize=9.5,
@@ -98,7 +98,7 @@ def cost_of(ax: Axes, costs: Mapping[str, Sequence[float]]) -> Axes:
         if x.min() <= 0:
             raise RRError(f"{name} costs {x.min():.4f}: a logarithmic axis needs costs above 0")
         mean = float(x.mean())
-        ax.plot([mean, mean], [place - 0.3, place + 0.3], color=INK, lw=2.4)
+        ax.plot([mean, mean], [place - 0.14, place + 0.14], color=INK, lw=2.4)
         ax.plot(x, [place] * len(x), "o", color=BLUE, ms=6, alpha=0.6, mew=0)
         ax.annotate(
             f"{mean:.3f}",
@@ -141,7 +141,7 @@ def seeds_by_sublayer(
                 alpha=0.6,
                 lw=0,
             )
-        ax.plot([place] * len(y), y, "o", color=colour, ms=4, alpha=0.5, mew=0)
+        ax.plot([place] * len(y), y, "o", color=colour, ms=4, alpha=0.85, mew=0)
         ax.plot(place, y.mean(), marker, color=colour, ms=8, mec=INK, mew=0.6)
     ax.set_xlabel("sublayer")
     ax.set_xticks(range(1, len(rows) + 1))

@@ -174,7 +174,7 @@ def rates_by_passes(ax: Axes, points: Sequence[Mapping], named: bool = True) -> 
     ax.set_xticks(rates, [f"{1e3 * lr:g}" for lr in rates])
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.minorticks_off()
-    ax.set_xlabel("learning rate, thousandths")
+    ax.set_xlabel("learning rate (10⁻³)")
     if named:
         label_ends(ax, ends)
     return best

@@ -42,7 +42,9 @@ def spread_by_source(
             colour = kinds[[*drawn].index(label)][0]
             if sd == 0:
                 arrow = {"arrowstyle": "-|>", "color": colour}
-                ax.annotate("0", (zero, y), (18, 0), textcoords="offset points", va="center",
+                again = any(one[1] == 0 for one in row["marks"][:i])  # one number for all of them
+                words = "" if again else "0"
+                ax.annotate(words, (zero, y), (18, 0), textcoords="offset points", va="center",
                             fontsize=9.5, color=readable(colour), arrowprops=arrow)  # fmt: skip
                 ax.update_datalim([(zero, y)])
             else:
@@ -68,7 +70,7 @@ def losses_apart(
     """|loss − loss of the plain run| by step on a logarithmic scale, {words: its runs}.
 
     Thin lines are runs, the thick one their mean; a step at which a mean is 0 is left out of its
-    line. RRError for a group without runs.
+    line, and one between two such steps is a dot. RRError for a group without runs.
     """
     ends = []
     for (words, runs), (colour, line) in zip(groups.items(), LINES, strict=False):
@@ -81,7 +83,10 @@ def losses_apart(
             ax.plot(steps, shown.T, color=colour, lw=0.6, alpha=0.45)
         mean = gaps.mean(0)
         mean = np.where(mean > 0, mean, np.nan)
-        ax.plot(steps, mean, color=colour, ls=line, label=words)
+        there = np.isfinite(np.concatenate([[np.nan], mean, [np.nan]]))
+        alone = np.flatnonzero(there[1:-1] & ~there[:-2] & ~there[2:]).tolist()  # joined to none
+        dots = {"marker": ".", "ms": 3.5, "markevery": alone} if alone else {}
+        ax.plot(steps, mean, color=colour, ls=line, label=words, **dots)
         if np.isfinite(mean).any():
             last = np.flatnonzero(np.isfinite(mean))[-1]
             ends.append((steps[last], mean[last], words, colour))

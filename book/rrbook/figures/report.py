@@ -128,6 +128,7 @@ def reliability(ax: Axes, bins: np.ndarray | None, why: str = "") -> Axes:
         edgecolor=CARD,
         alpha=0.85,
         zorder=3,
+        clip_on=False,  # a dot at the edge is drawn whole
     )
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
@@ -142,7 +143,8 @@ def gaps_by_size(ax: Axes, points: Sequence[Mapping], why: str = "") -> Axes:
     """Gap of each series against parameters, with its interval: the emergence figure.
 
     points: from `rr.sweep.report.points`. Sizes are logarithmic, series stand a little beside one
-    another; a series of several sizes is joined by a line. Without points the axes say `why`.
+    another; a series of several sizes is joined by a line. Rungs without options, each of one size,
+    name the ticks. Without points the axes say `why`.
     """
     if not points:
         return says(ax, why or "no arm has two pairs with its baseline")
@@ -156,12 +158,13 @@ def gaps_by_size(ax: Axes, points: Sequence[Mapping], why: str = "") -> Axes:
         shown, beside = style_of(own[0]["rule"]), step ** (place - (len(series) - 1) / 2)
         x, y = [p["size"] * beside for p in own], finite([p["gap"] for p in own], name)
         for at, point in zip(x, own, strict=True):
-            ax.plot([at, at], [point["lo"], point["hi"]], color=shown["color"], lw=2)
+            interval = [point["lo"], point["hi"]]
+            ax.plot([at, at], interval, color=shown["color"], lw=2, marker="_", ms=10, mew=1.6)
         ax.plot(
             x,
             y,
             label=name,
-            ms=8,
+            ms=5,  # smaller than a short interval
             mec=shown["color"],
             **{"markerfacecolor": shown["color"], **shown},
         )
@@ -170,9 +173,16 @@ def gaps_by_size(ax: Axes, points: Sequence[Mapping], why: str = "") -> Axes:
     if alone:
         ax.set_xlim(min(sizes) / 2, max(sizes) * 2)
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xticks(_apart(sizes))
-    ax.xaxis.set_major_formatter(EngFormatter(places=1, sep=" "))
-    ax.set_xlabel("parameters")
+    ticks = _apart(sizes)
+    rungs = {point["size"]: point.get("rung", "") for point in points}
+    names = [rungs[size] for size in ticks]
+    if len({*names}) == len(names) and all(name.isalnum() for name in names):
+        ax.set_xticks(ticks, names)
+        ax.set_xlabel("parameters, marked by rung")
+    else:
+        ax.set_xticks(ticks)
+        ax.xaxis.set_major_formatter(EngFormatter(places=1, sep=" "))
+        ax.set_xlabel("parameters")
     ax.set_ylabel("loss − baseline (nats per token)")
     label_ends(ax, ends)
     return ax

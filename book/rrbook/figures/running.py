@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from .style import BLUE, CARD, GREEN, INK, ORANGE, PURPLE, SKY, SOFT, VERMILLION, label_ends
+from .style import BLUE, CARD, GREEN, HALO, INK, ORANGE, PURPLE, SKY, SOFT, VERMILLION, label_ends
 
 MARKS = ("o", "^", "s", "D", "v", "P")
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, INK)
@@ -54,11 +54,13 @@ def notices(ax: Axes, sizes: Sequence[Mapping], warnings: Mapping[str, float]) -
         ax.annotate(
             row["rung"],
             (row["params"], row["seconds"]),
-            (0, 8),
-            ha="center",
+            (5, -4),  # below the points, where no line has its name
+            ha="left",
+            va="top",
             textcoords="offset points",
             fontsize=9,
             color=INK,
+            path_effects=HALO,
         )
     left, right = min(row["params"] for row in sizes) / 2, max(row["params"] for row in sizes) * 2
     for (name, seconds), colour in zip(warnings.items(), COLOURS[1:], strict=False):

@@ -139,14 +139,23 @@ def undone(ax: Axes, rows: Sequence[tuple[str, float, float, float]]) -> Axes:
     """How many times the time a step takes with one change undone: (words, median, least, most)."""
     if not rows:
         raise RRError("no change to draw")
+    right = 1.2 * max(row[3] for row in rows)  # room for a column of the medians
     for place, (_, middle, least, most) in enumerate(rows):
         ax.plot([least, most], [place] * 2, color=BLUE, lw=1.8)
         ax.plot(middle, place, "D", color=BLUE, ms=6.5)
-        ax.text(most, place, f"  {middle:.2f}×", va="center", color=readable(BLUE), fontsize=9.5)
+        ax.text(
+            0.99 * right,
+            place,
+            f"{middle:.2f}×",
+            ha="right",
+            va="center",
+            color=readable(BLUE),
+            fontsize=9.5,
+        )
     ax.axvline(1, color=SOFT, lw=1.2, ls="--")
     ax.set_yticks(range(len(rows)), [words for words, *_ in rows])
     ax.set_ylim(len(rows) - 0.5, -0.5)
-    ax.set_xlim(min(0.9, *(row[2] for row in rows)), 1.1 * max(row[3] for row in rows))
+    ax.set_xlim(min(0.9, *(row[2] for row in rows)), right)
     ax.grid(axis="y", visible=False)
     ax.set_xlabel("time of a step with this change undone, in steps of the best path")
     return ax

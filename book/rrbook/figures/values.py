@@ -19,15 +19,16 @@ from .style import (
     SOFT,
     VERMILLION,
     label_ends,
+    readable,
     style_of,
 )
 
 # (colour, marker) of each value rule; others are as `style_of` has them
 VALUES = {
     "own": (INK, "o"),
-    "identity": (SKY, "^"),
+    "identity": (PURPLE, "^"),  # on a dark page sky is near the ink of own values
     "constant": (BLUE, "D"),
-    "sparse": (PURPLE, "X"),
+    "sparse": (BLUE, "X"),  # the constant rule in some blocks
     "learnable": (ORANGE, "s"),
     "learnable-plus": (VERMILLION, "v"),
     "svformer": (GREEN, "P"),
@@ -51,8 +52,8 @@ def by_block(
     """A quantity against the block: {rule: values by block}, or a list of such lists, one per seed.
 
     Several seeds are drawn as their mean with a band from the lowest to the highest. A block
-    without the quantity (None) leaves a gap. null: a level to compare with, and its name. zero: the
-    axis starts at 0.
+    without the quantity (None) leaves a gap; a rule with one point is named beside it. null: a
+    level to compare with, and its name. zero: the axis starts at 0.
     """
     ends, highest = [], 0.0
     for label, values in series.items():
@@ -64,13 +65,17 @@ def by_block(
         ax.plot(blocks, mean, color=colour, marker=marker, label=label)
         if len(rows) > 1:
             ax.fill_between(blocks, rows.min(0), rows.max(0), color=colour, alpha=0.15, lw=0)
-        last = np.flatnonzero(np.isfinite(mean))[-1]
-        ends.append((blocks[last], mean[last], label, colour))
+        first, last = np.flatnonzero(np.isfinite(mean))[[0, -1]]
+        if first == last:
+            _name_point(ax, blocks[last], mean[last], label, colour)
+        else:
+            ends.append((blocks[last], mean[last], label, colour))
         highest = max(highest, np.nanmax(rows))
     if null is not None:
         level, words = null
-        ax.axhline(level, color=SOFT, lw=1.2, ls=(0, (1, 1)))
-        ends.append((len(blocks), level, words, SOFT))
+        span = blocks[[0, -1]]
+        ax.plot(span, [level, level], color=SOFT, lw=1.2, ls=(0, (1, 1)), label=words)
+        ends.append((span[1], level, words, SOFT))
     ax.set_xticks(blocks if len(blocks) <= 12 else blocks[::2])
     ax.set_xlabel("block")
     ax.set_ylabel(ylabel)
@@ -80,12 +85,37 @@ def by_block(
     return ax
 
 
-def lambda_sweep(ax: Axes, sweep: Mapping[float, Sequence[float]]) -> Axes:
-    """Paired differences of loss from own values against λ: {λ: one per seed}, and their means."""
+def _name_point(ax: Axes, x: float, y: float, words: str, colour: str) -> None:
+    """Write a name at the right of a point, on a phone as well."""
+    ax.annotate(
+        words,
+        (x, y),
+        (8, 0),
+        textcoords="offset points",
+        color=readable(colour),
+        va="center",
+        path_effects=HALO,
+    )
+
+
+def lambda_sweep(
+    ax: Axes,
+    sweep: Mapping[float, Sequence[float]],
+    control: tuple[float, Sequence[float], str] | None = None,
+) -> Axes:
+    """Paired differences of loss from own values against λ: {λ: one per seed}, and their means.
+
+    control: the λ beside which another arm stands, its differences and its name.
+    """
     lams = sorted(sweep)
     for lam in lams:
         ax.plot([lam] * len(sweep[lam]), sweep[lam], "o", color=SKY, mec="none", ms=5)
     ax.plot(lams, [np.mean(sweep[lam]) for lam in lams], color=BLUE, marker="D")
+    if control is not None:
+        lam, each, words = control
+        ax.plot([lam] * len(each), each, "o", color=VERMILLION, mec="none", ms=5, alpha=0.5)
+        ax.plot(lam, np.mean(each), "s", color=VERMILLION, label=words)
+        _name_point(ax, lam, np.mean(each), words, VERMILLION)
     ax.axhline(0, color=SOFT, lw=1.2)
     ax.set_xticks(lams, [f"{lam:g}" for lam in lams])
     ax.set_xlabel("λ")

@@ -119,8 +119,9 @@ def lab_depth() -> Lab:
         "steps": widgets.IntSlider(60, 20, 100, 20, description="steps"),
     }
     lead = (
-        "Each move trains a real net of width 32 from scratch on the letters of fables (a second "
-        "or a few). Which rules leave the plateau, and how deep may they be?"
+        "Each setting is a real net of width 32, trained from scratch on the letters of fables (in "
+        "the notebook a move takes a second or a few). Which rules leave the plateau, and how deep "
+        "may they be?"
     )
     grid = {"rule": ["review-convex", "review"], "sublayers": [4, 16], "bias": [-3, 0]}
     return lab("depth", controls, draw, lead, grid, alone)

@@ -63,13 +63,22 @@ def lab_loops() -> Lab:
         left.set_ylabel("rms of the stream")
         figures.label_ends(left, ends)
         figure.colorbar(figures.cosine_matrix(right, cosines.numpy()), ax=right, label="cosine")
-        n = len(cosines)
-        others = (cosines.sum() - cosines.trace()).item() / max(1, n * (n - 1))
+        block = torch.arange(len(cosines)) % made[tied].config.n_layer
+        same, pair = block[:, None] == block, ~torch.eye(len(block), dtype=torch.bool)
+        kinds = {
+            "of one block in two passes": same & pair,
+            f"of two different {tied} blocks": ~same,
+        }
+        agree = " and those ".join(
+            f"{words} have a mean cosine of {number(cosines[where].mean().item())}"
+            for words, where in kinds.items()
+            if where.any()
+        )
         return figure, (
             f"{passes} passes of {blocks} blocks, ε = {SCALES[scale]}, before training: tied, the "
             f"stream’s rms goes from {number(norms['tied'][0])} to {number(norms['tied'][-1])}; "
-            f"untied, with as many blocks of their own, to {number(norms['untied'][-1])}. The "
-            f"increments of two different {tied} blocks have a mean cosine of {number(others)}."
+            f"untied, with as many blocks of their own, to {number(norms['untied'][-1])}."
+            + (f" The increments {agree}." if agree else "")
         )
 
     controls = {

@@ -13,8 +13,8 @@ from .depth import letters
 from .lab import Drawn, Lab, lab
 
 CHANGES = {
-    "one weight moved to the next float": Change(nudge=0),
-    "windows of each batch in another order": Change(shuffle=0),
+    "one weight, one bit": Change(nudge=0),
+    "windows reordered": Change(shuffle=0),
     "micro-batches of two windows": Change(micro=2),
     "the plain attention kernel": Change(attention="math"),
     "TF32, emulated": Change(tf32=True),

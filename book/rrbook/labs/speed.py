@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 BATCH, LENGTH, BLOCKS = 8, 64, 4  # windows, tokens, blocks
 OFFERED = {
     "eager: bf16, chunked loss": "eager",
-    "fast: eager, and the gate by hand": "fast",
+    "fast: gate by hand, too": "fast",
     "fast, in float32": "fast:precision=fp32",
     "the reference path again": "reference",
 }
@@ -198,9 +198,9 @@ def lab_speed(steps: int = 5) -> Lab:
         ms, against = (number(1000 * one.seconds) for one in (other, plain))
         held, before = (number(one.kept / 1e6) for one in (other, plain))
         return figure, (
-            f"{rule}, width {width}, {micro} of {BATCH} windows at once, {vocabulary} tokens: {ms} "
-            f"ms per step against {against} along the reference path, "
-            f"{number(plain.seconds / other.seconds)} times as fast. The largest difference: "
+            f"{rule}, width {width}, {micro} of {BATCH} windows at once, "
+            f"vocabulary of {vocabulary}: {ms} ms per step against {against} along the reference "
+            f"path, {number(plain.seconds / other.seconds)} times as fast. The largest difference: "
             f"{number(1000 * abs(saved[most]))} ms {way} in {LONG[most]}. Kept for the backward "
             f"pass of {micro} windows: {held} MB against {before}. The losses before the first "
             f"step differ by {number(abs(other.loss - plain.loss))} nats."

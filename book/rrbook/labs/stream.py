@@ -64,12 +64,12 @@ def lab_stream(model: Model | None = None) -> Lab:
 
     # the others have no single stream to measure
     traced = [name for name, rule in RULES.items() if rule.state == "tensor"]
+    own = [name for name in traced if not RULES[name].__module__.startswith("rr.")]
+    shown = [*own, "review", "review-convex", "rezero", "standard"]
     controls = {
         "sublayers": widgets.IntSlider(16, 4, 64, 4, description="sublayers"),
-        "rule": widgets.Dropdown(options=traced, value="review", description="rule"),
+        "rule": widgets.Dropdown(options=traced, value=shown[0], description="rule"),
     }
-    lead = "A real model of width 64 is built, initialised and measured at each move."
-    own = [name for name in traced if not RULES[name].__module__.startswith("rr.")]
-    shown = ["review", *own, "review-convex", "rezero", "standard"]
+    lead = "Each setting is a real model of width 64, initialised and measured."
     grid = {"sublayers": [16, 32], "rule": shown[:6]}  # more are too many bytes
     return lab("stream", controls, draw, lead, grid)

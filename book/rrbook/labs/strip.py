@@ -18,7 +18,7 @@ TEXTS = [
     "Mila had a kite. Mila lost the kite. Mila was sad.",
     "The quantum computer wanted a boat.",
 ]
-SHOWS = {"the gate r, mean over channels": "gate", "loss saved by each update": "saved"}
+SHOWS = {"mean gate r": "gate", "loss saved": "saved"}
 
 
 def typed(model: Model, vocabulary: Vocabulary, text: str) -> tuple[torch.Tensor, list[str]]:

@@ -62,14 +62,14 @@ def lab_values() -> Lab:
         figures.cache_bars(right, held)
         total, standard_total = sum(map(sum, held)), sum(map(sum, full))
         others = [slope for slope in slopes[1:] if slope is not None]
-        said = "there is one W_V alone"
+        said = "there is only one value matrix"
         if others and slopes[0] is not None:
             ratio = number(slopes[0] * len(others) / sum(others))
-            said = f"the gradient of the first W_V is {ratio} times the mean of the others"
+            said = f"the gradient of the first value matrix is {ratio} times the mean of the others"
         heads = f"{queries} query head{'s' * (queries > 1)} per value head"
         return figure, (
             f"{spec}, {blocks} blocks, {heads}, before training: {said}. "
-            f"The caches hold {number(total)} bytes per token, "
+            f"The caches hold {total:,.0f} bytes per token, "
             f"{number(total / standard_total)} of what own values with four value heads take."
         )
 
@@ -84,9 +84,9 @@ def lab_values() -> Lab:
         ),
     }
     lead = (
-        "At each move a real model of width 64 is built. Left, what reaches each W_V before "
-        "training; right, what each block’s cache holds after 32 tokens, measured. (NeuTRENO "
-        "always has a value head for each query head.)"
+        "At each move a real model of width 64 is built. Gradient: what reaches each value matrix "
+        "before training. Bytes: what each block’s cache holds after 32 tokens, measured. "
+        "(NeuTRENO always has a value head for each query head.)"
     )
     grid = {"values": list(REGISTRY["values"]), "queries": [1, 4]}
     return lab("values", controls, draw, lead, grid)
