@@ -115,7 +115,7 @@ def lambda_sweep(
         lam, each, words = control
         ax.plot([lam] * len(each), each, "o", color=VERMILLION, mec="none", ms=5, alpha=0.5)
         ax.plot(lam, np.mean(each), "s", color=VERMILLION, label=words)
-        _name_point(ax, lam, np.mean(each), words, VERMILLION)
+        _name_point(ax, lam, float(np.mean(each)), words, VERMILLION)
     ax.axhline(0, color=SOFT, lw=1.2)
     ax.set_xticks(lams, [f"{lam:g}" for lam in lams])
     ax.set_xlabel("λ")
