@@ -72,7 +72,7 @@ def test_hollow_marks_have_the_name_of_their_edge_and_a_zero_is_zero(ax):
     [(_, head, rows)] = tables(ax)
     told = [dict(zip(head, cells, strict=True)) for cells in rows]
     assert told[0]["pair"] == "0.02" and told[0]["pair, interval"] == "0.01 to 0.03"
-    assert [*filter(None, rows[1])] == ["threads", "0; 0"]
+    assert [*filter(None, rows[1])] == ["threads", "0"]
 
 
 def test_bars_are_their_lengths_and_floating_bars_their_ends(ax):
