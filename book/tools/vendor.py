@@ -6,6 +6,7 @@ hash of their content; npm's own configuration says where they come from. Withou
 keeps the public script links of its theme, and the build says so.
 """
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -92,17 +93,22 @@ def _fetched(packages: Packages, out: Path) -> str:
     npm = shutil.which("npm")
     if npm is None:
         return "no npm here"
-    with tempfile.TemporaryDirectory() as folder:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent) as folder:
         command = [npm, "pack", "--json", "--ignore-scripts", *packages]
         asked = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         if asked.returncode:
             why = (asked.stderr.strip().splitlines() or ["no reason given"])[-1]
             return f"npm could not fetch ({why})"
-        shutil.rmtree(out, ignore_errors=True)
-        out.mkdir(parents=True)
+        made = Path(folder, "made")
+        made.mkdir()
         for entry in json.loads(asked.stdout):
-            _unpack(entry, packages, Path(folder), out)
-    return ""
+            _unpack(entry, packages, Path(folder), made)
+        if not _complete(packages, out):  # a process beside this one may have been faster
+            shutil.rmtree(out, ignore_errors=True)
+            with contextlib.suppress(OSError):  # or be so just now: what counts is what is there
+                made.rename(out)
+    return "" if _complete(packages, out) else f"{out} could not be written"
 
 
 def _unpack(entry: dict, packages: Packages, folder: Path, out: Path) -> None:
