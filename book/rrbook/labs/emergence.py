@@ -44,7 +44,7 @@ def lab_power(sizes: dict[str, float], window: int = 64 * 256) -> Lab:
         )
 
     controls = {
-        "slope": widgets.IntSlider(15, 0, 60, 1, description="effect (nats/1000 a tenfold)"),
+        "slope": widgets.IntSlider(15, 0, 60, 1, description="effect (nats/1000 per tenfold)"),
         "sd": widgets.IntSlider(5, 1, 30, 1, description="noise of a pair (nats/1000)"),
         "top": widgets.Dropdown(options=names[1:], value=names[2], description="up to"),
         "seeds": widgets.IntSlider(3, 2, 20, 1, description="seeds"),
