@@ -1,6 +1,7 @@
 """What chapter 6 shows: its explorable against simulation, its lab, its figures."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -70,6 +71,11 @@ def test_lab_measures_real_models():
     assert said.count("8 passes of 2 blocks, ε = 1/N, before training") == 2  # picture and words
     made.controls["tied"].value = "untied"
     assert made.picture.value != said and "different untied blocks" in made.picture.value
+    assert "two passes" not in made.picture.value and "mean cosine of" in made.picture.value
+    made.controls["tied"].value = "tied"
+    cosines = re.findall(r"mean cosine of (−?[\d.]*\d)", said)[:2]  # said twice
+    same, others = (float(cosine.replace("−", "-")) for cosine in cosines)
+    assert abs(others) < same <= 1 and made.picture.value == said
     made.controls["passes"].value = made.controls["blocks"].value = 1  # no pair of increments
     assert "mean cosine" not in made.picture.value
 
