@@ -18,8 +18,8 @@ def read_curves(folder: str | Path) -> list[dict]:
     """One row per run below `folder`: its result, and `curve`, its training losses by step.
 
     Returns rows as `read_results()` does, with `curve`: {step: nats per token}. A record keeps at
-    most 200 lines of a run, chosen and never averaged, so some steps are absent; decay branches are
-    left out. Raises RRError where there is no folder, no run, or a result or curve that is corrupt.
+    most 200 lines of a run, chosen and never averaged, so some steps are absent. Of a run with
+    several budgets it is the longest, result and curve; branches that decayed earlier are left out. Raises RRError where there is no folder, no run, or a result or curve that is corrupt.
 
     Example:
         >>> import rr
@@ -33,7 +33,7 @@ def read_curves(folder: str | Path) -> list[dict]:
         if "result.json" not in record:
             continue
         try:
-            row = rows_of(record)[0]
+            row = rows_of(record)[-1]  # the last budget: the one whose decay is in the curve
             curve = {
                 line["step"]: line["loss"]
                 for line in record.curve()

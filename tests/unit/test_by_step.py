@@ -10,8 +10,10 @@ import rr
 from rr.stats.by_step import gap_by_step, read_curves
 from rr.stats.recording import export
 from rr.stats.records import read_table
+from rr.stats.results import read_results
 
 MINI = rr.DATA / "measured" / "mini_arms"
+E2 = rr.DATA / "measured" / "e2_training"  # its reported runs have three budgets each
 T_4 = 2.7764451051977987  # 97.5 % point of t with 4 degrees of freedom, from a printed table
 REVIEW = [{1: 5.0}, {1: 6.0}]  # two seeds of one step
 
@@ -85,6 +87,14 @@ def test_the_order_of_arms_is_the_sign():
 def test_what_cannot_be_compared_is_refused(rows, arm, says):
     with pytest.raises(rr.RRError, match=says):
         gap_by_step(rows, arm, "constant", [(1, 10)])
+
+
+def test_of_a_run_with_budgets_the_longest_is_read():
+    ended = read_results(E2)
+    for row in read_curves(E2):
+        ends = [one for one in ended if one["id"].split("/")[0] == row["id"]]
+        assert row["steps"] == max(one["steps"] for one in ends) == max(row["curve"])
+        assert row["val_loss"] == min(one["val_loss"] for one in ends)  # each longer one is lower
 
 
 def test_a_damaged_curve_is_refused(tmp_path):
