@@ -19,7 +19,8 @@ def read_curves(folder: str | Path) -> list[dict]:
 
     Returns rows as `read_results()` does, with `curve`: {step: nats per token}. A record keeps at
     most 200 lines of a run, chosen and never averaged, so some steps are absent. Of a run with
-    several budgets it is the longest, result and curve; branches that decayed earlier are left out. Raises RRError where there is no folder, no run, or a result or curve that is corrupt.
+    several budgets it is the longest, result and curve; branches that decayed earlier are left out.
+    Raises RRError where there is no folder, no run, or a result or curve that is corrupt.
 
     Example:
         >>> import rr

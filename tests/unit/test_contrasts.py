@@ -9,7 +9,7 @@ import pytest
 import scipy.stats as scipy_stats
 
 import rr
-from rr.stats import contrasts, read_results
+from rr.stats import contrasts, read_results, table
 
 MINI = rr.DATA / "measured" / "mini_arms"
 GATES = [
@@ -88,6 +88,49 @@ def test_the_family_of_a_campaign_by_a_second_method(value, folder, pairs):
         assert row["holm"] == pytest.approx(corrected, rel=1e-6)
         half = scipy_stats.t.ppf(0.975, 4) * gap.std(ddof=1) / math.sqrt(5)
         assert row["hi"] - row["difference"] == pytest.approx(half, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("chapter", "base", "arms"),
+    [
+        ("02_gate_equation", "standard", 4),
+        ("02_gate_equation", "constant", 4),
+        ("04_field_guide", "standard", 30),
+        ("05_value_residual", "standard", 13),
+        ("07_depth_attention", "standard", 11),
+        ("15_your_own_rule", "limiter", 3),
+    ],
+)
+def test_the_table_of_a_chapter_by_a_second_method(chapter, base, arms):
+    folder = rr.DATA / "measured" / chapter
+    told = pd.DataFrame(map(json.loads, pd.read_parquet(folder / "runs.parquet").result))
+    told = told[told.seed < 100]
+    told["arm"] = [
+        f"{one.rule} + {one['values']}" if one["values"] != "own" else one.rule
+        for _, one in told.iterrows()
+    ]
+    wide = told.pivot(index="seed", columns="arm", values="val_loss")
+    found = {
+        row["arm"]: row
+        for row in table([row for row in read_results(folder) if row["seed"] < 100], base)
+    }
+    assert set(found) == set(wide) and len(wide.columns) == arms
+    p = {}
+    for arm in wide.columns.drop(base):
+        gap = (wide[arm] - wide[base]).dropna()
+        row = found[arm]
+        assert row["n"] == wide[arm].count() and len(row["pairs"]) == len(gap)
+        if len(gap) < 2:
+            assert row["difference"] is None  # no spread, no test
+        else:
+            assert row["difference"] == pytest.approx(gap.mean(), abs=1e-12)
+            test = scipy_stats.ttest_1samp(gap, 0)
+            low, high = test.confidence_interval(0.95)
+            assert (row["lo"], row["hi"]) == pytest.approx((low, high), rel=1e-6)
+            assert row["p"] == pytest.approx(test.pvalue, rel=1e-6)
+            p[arm] = test.pvalue
+    least, tests = min(p, key=p.get), sum(row["p"] is not None for row in found.values())
+    assert found[least]["holm"] == pytest.approx(min(1, tests * p[least]), rel=1e-6)
 
 
 def test_what_the_loss_contrasts_keep_and_lose():

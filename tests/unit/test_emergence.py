@@ -2,15 +2,20 @@
 
 import itertools
 import json
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+import scipy.stats
 
+import rr
 from rr import stats
 from rr.config import RRError
 from rr.stats.emergence import at_fixed_ratio, measured
 from rrbook.explorables.emergence import DESIGNS, FALLS, toy_gap, toy_numbers, toy_sentence
 
+ROOT = Path(__file__).parents[2]
 SIZES = np.array([60e6, 150e6, 320e6])
 RUNGS = [["60M", 60e6, 8000, -0.01], ["320M", 320e6, 8000, 0.0], ["1B", 1e9, 6000, 0.02]]
 N, D = np.repeat(SIZES, 3), np.tile([2000, 4000, 8000], 3) * 16384.0
@@ -25,6 +30,33 @@ def test_contrast_finds_the_slopes_that_made_the_gaps():
     assert factor == pytest.approx(np.sqrt(1 / sxx[0] + 1 / sxx[1]))
     # what only training makes, gap = g(D/N), has none at all
     assert at_fixed_ratio(N, D, np.log10(D / N))[0] == pytest.approx(0, abs=1e-12)
+
+
+def test_the_slope_that_the_chapter_tells_by_a_second_method():
+    """Chapter 14's stored numbers of E2 against tables of pandas, and lines drawn by scipy."""
+    notebook = json.loads((ROOT / "notebooks" / "14_emergence.ipynb").read_text(encoding="utf-8"))
+    kind, told = "application/papermill.record/text/plain", {}
+    for output in [one for cell in notebook["cells"] for one in cell.get("outputs", [])]:
+        if kind in output.get("data", {}):
+            told[output["metadata"]["scrapbook"]["name"]] = output["data"][kind].strip("'")
+    folder = rr.DATA / "measured" / "e2_training"
+    rows = [
+        {**json.loads(text), **budget}
+        for text in pd.read_parquet(folder / "runs.parquet").result
+        for budget in json.loads(text).get("budgets") or []
+    ]
+    loss = pd.DataFrame(rows).pivot(index=["seed", "steps"], columns="rule", values="val_loss")
+    ahead = (loss.constant - loss.review).unstack()  # seeds × budgets, above 0 where Review leads
+    slopes = [scipy.stats.linregress(np.log10(ahead.columns), row).slope for row in ahead.values]
+    for name, values in (
+        ("slope_said", slopes),
+        ("last_said", ahead[4800]),
+        ("fall_said", ahead[4800] - ahead[1200]),
+    ):
+        low, high = scipy.stats.ttest_1samp(values, 0).confidence_interval(0.95)
+        said = f"{np.mean(values):+.3f} ({low:+.3f} to {high:+.3f})".replace("-", "−")
+        assert told[name] == said
+    assert float(told["slope_p"]) == pytest.approx(scipy.stats.ttest_1samp(slopes, 0).pvalue, 1e-4)
 
 
 def test_contrast_factor_is_what_a_simulation_finds():
