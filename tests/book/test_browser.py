@@ -225,6 +225,14 @@ def test_the_poster_shows_the_rules_that_answer_its_questions(browser, server):
         assert shown() == every
 
 
+def test_what_we_know_is_one_screen(browser, server):
+    with browser.new_context(viewport={"width": 1920, "height": 1080}) as context:
+        tab = context.new_page()
+        tab.goto(f"{server}/book/what_we_know.html")
+        ends = tab.evaluate("document.querySelector('article').getBoundingClientRect().bottom")
+        assert ends < 1080, ends
+
+
 # What is cut off at the screen's edge, or scrolls there and cannot be scrolled by keyboard.
 OUT_OF_REACH = """async () => {
     const scrolls = node => ["auto", "scroll"].includes(getComputedStyle(node).overflowX)
