@@ -1,15 +1,24 @@
 """What chapter 5 shows: its explorable against rr's own rules, its lab, its figures."""
 
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
+import rr
 from rr.analysis import attention
 from rr.config import ModelConfig, RRError
 from rr.model import site_of
 from rr.residual.values import make_values
 from rrbook import figures
 from rrbook.explorables.values import RULES, TOKENS, value_numbers, value_sentence
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "book" / "tools"))
+import looks  # noqa: E402
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -82,3 +91,27 @@ def test_figures_of_a_sweep_and_of_caches():
     figures.cache_bars(right, [(4, 4), (4, 0)])
     assert [bar.get_height() for bar in right.patches] == [4, 4, 4, 0]
     assert [bar.get_y() for bar in right.patches] == [0, 0, 4, 4]
+
+
+def test_looks_of_finished_runs(tmp_path, monkeypatch):
+    """Of each reported run; by a second way, attention laid bare on one window at a time."""
+    tiny = "nano:d_model=16,n_layer=2,n_head=2,d_ff=32,seq_len=16"
+    for seed in (0, 100):  # the second chose a rate
+        how = {"steps": 2, "batch": 2, "eval_batches": 1, "flavour": "llama", "seed": seed}
+        run = rr.plan(tiny, "standard", values="svformer", **how)
+        rr.train(run, tmp_path / "runs", threads=1, log=lambda line: None)
+    monkeypatch.setattr(looks, "READ", 64)
+    monkeypatch.setattr("sys.argv", ["looks.py", str(tmp_path / "runs"), "--to", str(tmp_path)])
+    assert looks.main() == 0
+    (row,) = json.loads((tmp_path / "looks.json").read_text())
+    model, run, _ = rr.load(tmp_path / "runs" / row["id"], device="cpu")
+    assert run.seed == 0 and row["window"] == 16 and row["value_gradient"][1] is None
+    ids = torch.as_tensor(rr.open_corpus("fables", log=lambda line: None).valid[:64].astype(int))
+    found = []
+    for window in ids.view(4, 1, 16):
+        for weights, _ in attention.trace_attention(model, window):
+            p = weights.mean(1).sum(1)[0] / 16
+            found.append(-(p * p.log()).sum().item())
+    assert row["entropy"] == pytest.approx([np.mean(found[::2]), np.mean(found[1::2])], rel=1e-4)
+    monkeypatch.setattr("sys.argv", ["looks.py", str(tmp_path / "none"), "--to", str(tmp_path)])
+    assert looks.main() == 2
