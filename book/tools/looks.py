@@ -13,6 +13,8 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
+
 import rr
 from rr.analysis import attention
 from rr.data import batches
@@ -28,7 +30,7 @@ def looks(folder: Path, result: dict) -> dict:
     model, run, _ = rr.load(folder, device="cpu")
     tokens = tokens_of(run, None, lambda line: None)
     window = run.model.seq_len
-    idx, targets = batches.gather(tokens.valid, range(0, READ, window), window)
+    idx, targets = batches.gather(tokens.valid, np.arange(0, READ, window), window)
     return {
         "id": run.id,
         "weights_sha256": result["weights_sha256"],
