@@ -14,6 +14,7 @@ from rr import stats
 from rr.config import RRError
 from rr.stats.emergence import at_fixed_ratio, measured
 from rrbook.explorables.emergence import DESIGNS, FALLS, toy_gap, toy_numbers, toy_sentence
+from tests.notebooks.glued import RECORD
 
 ROOT = Path(__file__).parents[2]
 SIZES = np.array([60e6, 150e6, 320e6])
@@ -35,10 +36,10 @@ def test_contrast_finds_the_slopes_that_made_the_gaps():
 def test_the_slope_that_the_chapter_tells_by_a_second_method():
     """Chapter 14's stored numbers of E2 against tables of pandas, and lines drawn by scipy."""
     notebook = json.loads((ROOT / "notebooks" / "14_emergence.ipynb").read_text(encoding="utf-8"))
-    kind, told = "application/papermill.record/text/plain", {}
+    told = {}
     for output in [one for cell in notebook["cells"] for one in cell.get("outputs", [])]:
-        if kind in output.get("data", {}):
-            told[output["metadata"]["scrapbook"]["name"]] = output["data"][kind].strip("'")
+        if RECORD in output.get("data", {}):
+            told[output["metadata"]["scrapbook"]["name"]] = output["data"][RECORD].strip("'")
     folder = rr.DATA / "measured" / "e2_training"
     rows = [
         {**json.loads(text), **budget}
