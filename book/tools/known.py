@@ -7,7 +7,6 @@
     FOLDER: ARM - BASELINE, steps 1-30    the same of training loss over these steps
     FOLDER: best                          the lowest held-out loss
     FOLDER: bigram                        the loss of a bigram table on the same held-out tokens
-    FOLDER: lr 0.004 of RULE              how often resampled seeds choose this rate, over all N
     FOLDER/LOG.csv: ARM - BASELINE        the same of runs that another trainer logged there
     NAME                                  one of NAMED
     threads: METHOD[, WHICH]              what public threads report: threads.py
@@ -37,7 +36,6 @@ FORM = re.compile(r"(?P<folder>[\w./-]+)(?:\[(?P<where>[^\]]+)\])?: (?P<what>.+)
 GAP = re.compile(
     r"(?P<arm>\S.*?) - (?P<base>.*?\S)(?:, steps (?P<first>\d+)-(?P<last>\d+)|, (?P<alone>mean))?"
 )
-RATE = re.compile(r"lr (?P<lr>\S+) of (?P<rule>\S+)")
 
 
 def number(text: str) -> str:
@@ -60,8 +58,6 @@ def number(text: str) -> str:
         raise RRError(f"no run in {text!r}: nothing in {folder.name} has these values")
     if what == "best":
         return f"{min(row['val_loss'] for row in rows):.2f}"
-    if match := RATE.fullmatch(what):
-        return _rate(rows, match["rule"], float(match["lr"]))
     if gap:
         if gap["first"]:
             band = (int(gap["first"]), int(gap["last"]))
@@ -108,15 +104,6 @@ def _by_seed(rows: list[dict], arm: str) -> list[float]:
     return [loss for _, loss in mine]
 
 
-def _rate(rows: list[dict], rule: str, lr: float) -> str:
-    """Least and greatest share of resamples that choose `lr`, over the numbers of passes."""
-    shares = []
-    for loops in sorted({row["loops"] for row in rows}):
-        mine = [row for row in rows if row["loops"] == loops and row["rule"] == rule]
-        shares.append(stats.best_rate_shares(mine).get(lr, 0.0))
-    return f"{min(shares):.2f} to {max(shares):.2f}"
-
-
 def _published() -> pd.DataFrame:
     return pd.read_csv(rr.DATA / "published" / "review_residuals.csv")
 
@@ -159,6 +146,17 @@ def _houses() -> str:
     return spread(over.mean, over.lo, over.hi)
 
 
+def _loops() -> str:
+    """Doublings over which the best rate ranges over N: under 1/N less under 1/√N; its p."""
+    rows = stats.read_results(rr.DATA / "measured" / "e5_loops")
+    rows = [row for row in rows if "n_layer=2," in row["rung"]]
+    arms = ([row for row in rows if row["loops"] == 1 or ("law=sqrt" in row["rule"]) == root]
+            for root in (False, True))  # fmt: skip
+    found = stats.rate_spreads(*arms)
+    told = f"{found.difference:+.1f} ({found.lo:+.1f} to {found.hi:+.1f})".replace("-", "−")
+    return f"{told}, by exchange p = {found.p:.2g}"
+
+
 def _cache() -> str:
     """Bytes in SVFormer's caches over the plain model's, 8 blocks, counted in running models."""
     held = {}
@@ -176,6 +174,7 @@ NAMED = {
     "gates of the 1B model": _gates,
     "published comparisons that survive": _survivors,
     "published size at equal training": _fixed_ratio,
+    "spread of the best rate, 1/N less 1/√N": _loops,
     "SVFormer's cache": _cache,
     "review - constant, attached less rr": _houses,
 }

@@ -10,6 +10,7 @@ Which function compares arms depends on where the runs are from and on what is c
 | logs of another trainer | `read_logs()` | `against()` | arm, seed, val_loss, status |
 | two lists of losses, by seed | | `paired()`, `welch()`, `signed_rank()` | |
 | runs of one arm at several rates | `read_results()` | `best_rate_shares()` | lr, seed, val_loss |
+| the same, two arms, a setting varied | `read_results()` | `rate_spreads()` | and the setting |
 | a loss for each rate | | `basin()` | |
 | curves of two arms | `read_curves()` | `gap_by_step()` | those of `read_curves()` |
 | a question, before training | | `power()`, `seeds_needed()`, `detectable_gap()` | |
@@ -31,7 +32,7 @@ except ImportError:
     raise RRError("tables and tests need SciPy, which is missing: pip install scipy") from None
 
 from .against import against
-from .best_rate import best_rate_shares, resampled_rates
+from .best_rate import Spreads, best_rate_shares, rate_spreads, resampled_rates
 from .by_step import gap_by_step, read_curves
 from .compare import (
     Bootstrap,
@@ -61,10 +62,10 @@ from .tables import table
 
 __all__ = [
     "Basin", "Bootstrap", "Effect", "Fit", "Found", "Interval", "Paired", "Ranks", "Record",
-    "Welch", "against", "basin", "best_rate_shares", "bonferroni", "bootstrap", "cohen_dz",
-    "contrasts", "csv_text", "detectable_gap", "differences", "family", "fit", "forest",
-    "gap_by_step", "hedges_g", "holm", "interval", "markdown", "paired", "pooled_sd", "power",
-    "read_curves", "read_logs", "read_record", "read_records", "read_results", "render",
-    "render_against", "resampled_rates", "scan", "sd_interval", "seeds_needed", "sign_test",
-    "signed_rank", "table", "welch",
+    "Spreads", "Welch", "against", "basin", "best_rate_shares", "bonferroni", "bootstrap",
+    "cohen_dz", "contrasts", "csv_text", "detectable_gap", "differences", "family", "fit",
+    "forest", "gap_by_step", "hedges_g", "holm", "interval", "markdown", "paired", "pooled_sd",
+    "power", "rate_spreads", "read_curves", "read_logs", "read_record", "read_records",
+    "read_results", "render", "render_against", "resampled_rates", "scan", "sd_interval",
+    "seeds_needed", "sign_test", "signed_rank", "table", "welch",
 ]  # fmt: skip

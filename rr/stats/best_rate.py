@@ -1,9 +1,11 @@
-"""The best learning rate, and how sure it is: bootstrap over seeds."""
+"""The best learning rate, how sure it is and how far it moves: resampled seeds."""
 
 import itertools
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
+import scipy.stats as st
 
 from ..config import RRError
 from .compare import numbers
@@ -67,6 +69,95 @@ def resampled_rates(
     return np.array([basin(dict(zip(rates, row, strict=True))).lr for row in means])
 
 
+@dataclass(frozen=True)
+class Spreads:
+    """How far the best rate moves in two arms, in doublings, and how sure the difference is."""
+
+    one: float
+    other: float
+    difference: float  # one − other
+    lo: float  # between lo and hi lie 95 % of the resamples of the seeds
+    hi: float
+    p: float  # share of the exchanges of the arms, seed by seed, with a difference as large
+
+
+def rate_spreads(
+    one: Iterable[Mapping], other: Iterable[Mapping], over: str = "loops", draws: int = 10_000
+) -> Spreads:
+    """Whether the best rate moves as far in one arm as in another while a setting is varied.
+
+    The spread of an arm is log2(largest / smallest best rate) over the values of `over`; a best
+    rate is the minimum that `basin()` finds in the means over the seeds. Spreads of noisy minima
+    are above zero where no rate moves, so that only their difference says something.
+
+    one, other: rows with `lr`, `seed`, `val_loss` (nats per token) and `over`; both with the same
+    values of `over`, rates and seeds, every combination run once. p is two-sided and exact for up
+    to `draws` exchanges: n seeds have 2^n, so that it cannot be below 2^(1 - n). With six seeds or
+    fewer the interval is too narrow. Raises RRError for runs that are missing or not finite.
+
+    Example:
+        >>> from rr.stats import rate_spreads
+        >>> def rows(shift):
+        ...     return [
+        ...         {"loops": N, "lr": 2.0**k, "seed": s, "val_loss": (k - shift * N) ** 2 + s}
+        ...         for N in (1, 2)
+        ...         for k in range(5)
+        ...         for s in range(3)
+        ...     ]
+        >>> found = rate_spreads(rows(0.5), rows(1.0))
+        >>> round(found.one, 3), round(found.other, 3), found.p
+        (0.5, 1.0, 0.25)
+    """
+    rates, losses = _whole_table([list(one), list(other)], over)
+    n = losses.shape[1]
+
+    def spread(tables):  # mean over seeds of (seed, value of `over`, rate)
+        best = [basin(dict(zip(rates, row, strict=True))).lr for row in tables.mean(axis=0)]
+        return float(np.ptp(np.log2(best)))
+
+    drawn = _draws(n, draws, seed=0)
+    resampled = [spread(losses[0, draw]) - spread(losses[1, draw]) for draw in drawn]
+    both = losses.reshape(2 * n, *losses.shape[2:])
+    found = st.permutation_test(
+        (np.arange(n), np.arange(n, 2 * n)),
+        lambda these, those: spread(both[these]) - spread(both[those]),
+        permutation_type="samples",
+        vectorized=False,
+        n_resamples=draws,
+        rng=np.random.default_rng(0),
+    )
+    lo, hi = np.percentile(resampled, (2.5, 97.5))
+    first, second = spread(losses[0]), spread(losses[1])
+    return Spreads(first, second, first - second, float(lo), float(hi), float(found.pvalue))
+
+
+def _whole_table(arms: list[list[Mapping]], over: str) -> tuple[list[float], np.ndarray]:
+    """Rates, ascending, and losses (arm, seed, value of `over`, rate), complete."""
+    keys = [sorted({row[name] for arm in arms for row in arm}) for name in ("seed", over, "lr")]
+    table = np.empty((len(arms), *map(len, keys)))
+    for i, arm in enumerate(arms):
+        runs = {(row["seed"], row[over], row["lr"]): row["val_loss"] for row in arm}
+        if len(runs) < len(arm):
+            raise RRError(f"a seed was run twice at one lr and {over}: give one run")
+        missing = sorted(set(itertools.product(*keys)) - set(runs))
+        if missing:
+            seed, value, lr = missing[0]
+            raise RRError(f"no run of seed {seed} with {over} {value} at lr {lr:g}: give every one")
+        for place in np.ndindex(table.shape[1:]):
+            run = tuple(key[k] for key, k in zip(keys, place, strict=True))
+            (table[i, *place],) = numbers([runs[run]], "val_loss")
+    if len(keys[0]) < 2:
+        raise RRError(f"at least two seeds are needed, got {len(keys[0])}")
+    return keys[2], table
+
+
+def _draws(n: int, resamples: int, seed: int) -> np.ndarray:
+    """Resamples of n seeds (rows): every one up to EXACT seeds, else so many drawn."""
+    if n <= EXACT:
+        return np.array(list(itertools.product(range(n), repeat=n)))
+    return np.random.default_rng(seed).integers(0, n, (resamples, n))
+
+
 def _resampled_means(
     records: Iterable[Mapping], resamples: int, seed: int
 ) -> tuple[list[float], np.ndarray]:
@@ -82,9 +173,4 @@ def _resampled_means(
     if len(whole) < 2:
         raise RRError(f"at least two seeds must have all {len(rates)} rates, got {len(whole)}")
     table = np.stack([numbers([row[rate] for rate in rates], "val_loss") for row in whole])
-    n = len(table)
-    if n <= EXACT:
-        draws = np.array(list(itertools.product(range(n), repeat=n)))
-    else:
-        draws = np.random.default_rng(seed).integers(0, n, (resamples, n))
-    return rates, table[draws].mean(axis=1)
+    return rates, table[_draws(len(table), resamples, seed)].mean(axis=1)

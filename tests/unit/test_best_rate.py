@@ -1,10 +1,17 @@
 """Bootstrap shares of the best rate: by hand, by drawing, and on chapter 6's records."""
 
+import itertools
+import json
+
 import numpy as np
+import pandas as pd
 import pytest
+from scipy import stats as scipy_stats
 
 import rr
-from rr.stats import best_rate_shares, read_results, resampled_rates
+from rr.stats import best_rate_shares, paired, rate_spreads, read_results, resampled_rates
+
+E5 = rr.DATA / "measured" / "e5_loops"
 
 
 def rows(table):
@@ -70,3 +77,122 @@ def test_resamples_of_arms_with_the_same_seeds_are_paired():
     shifted = {s: {2 * r: loss for r, loss in row.items()} for s, row in table.items()}
     ratio = resampled_rates(rows(shifted)) / resampled_rates(rows(table))
     assert ratio == pytest.approx(np.full(27, 2.0))
+
+
+def vertex(losses):
+    """The minimum of the parabola through the five nearest means, by NumPy's own fit in log2."""
+    lowest = int(losses.argmin())
+    first = min(max(lowest - 2, 0), max(len(losses) - 5, 0))
+    near = losses.iloc[first : first + 5]
+    x = np.log2(near.index.to_numpy(float))
+    fitted = np.polynomial.Polynomial.fit(x, near.to_numpy(), 2)
+    if fitted.convert().coef[2] <= 0:
+        return np.log2(losses.idxmin())
+    return float(np.clip(fitted.deriv().roots()[0], x.min(), x.max()))
+
+
+def two_scales():
+    """Chapter 6's planned comparison from the stored results: (scale, seed) -> N by rate."""
+    told = pd.DataFrame(map(json.loads, pd.read_parquet(E5 / "runs.parquet").result))
+    told = told[told.rung.str.contains("n_layer=2,")]
+    return {
+        (scale, seed): told[
+            (told.seed == seed) & ((told.loops == 1) | (told.rule.str.contains("sqrt") == root))
+        ].pivot(index="loops", columns="lr", values="val_loss")
+        for scale, root in (("n", False), ("r", True))
+        for seed in (0, 1, 2)
+    }
+
+
+def arms(tables):
+    return [
+        [
+            {"loops": N, "lr": lr, "seed": seed, "val_loss": loss}
+            for (scale, seed), table in tables.items()
+            if scale == wanted
+            for N, row in table.iterrows()
+            for lr, loss in row.items()
+        ]
+        for wanted in ("n", "r")
+    ]
+
+
+def test_the_planned_comparison_of_chapter_6_by_a_second_method():
+    tables = two_scales()
+
+    def apart(ones, others):
+        spreads = [
+            np.ptp([vertex(row) for _, row in (sum(some) / 3).iterrows()])
+            for some in (ones, others)
+        ]
+        return spreads[0] - spreads[1]
+
+    n, r = ([tables[scale, seed] for seed in (0, 1, 2)] for scale in "nr")
+    found = rate_spreads(*arms(tables))
+    assert found.difference == pytest.approx(apart(n, r), abs=1e-9)
+    drawn = [
+        apart([n[i] for i in draw], [r[i] for i in draw])
+        for draw in itertools.product(range(3), repeat=3)
+    ]
+    assert (found.lo, found.hi) == pytest.approx(tuple(np.quantile(drawn, (0.025, 0.975))))
+    exchanged = [
+        apart(*zip(*((b, a) if swap else (a, b) for a, b, swap in zip(n, r, swaps, strict=True)),
+                   strict=True))
+        for swaps in itertools.product((False, True), repeat=3)
+    ]  # fmt: skip
+    as_large = [abs(one) > abs(apart(n, r)) - 1e-9 for one in exchanged]
+    assert found.p == np.mean(as_large) == 0.5
+
+
+def test_the_losses_of_chapter_6_by_a_second_method():
+    """1/√N less 1/N, each at the rate with the lowest mean."""
+    tables = two_scales()
+    for N in (2, 4, 8):
+        lowest = []
+        for scale in "nr":
+            by = pd.DataFrame({seed: tables[scale, seed].loc[N] for seed in (0, 1, 2)})
+            lowest.append(by.loc[by.mean(axis=1).idxmin()])
+        test = scipy_stats.ttest_rel(lowest[1], lowest[0])
+        found = paired(lowest[1], lowest[0])
+        assert found.p == pytest.approx(test.pvalue, rel=1e-6) and found.p > 0.05
+        assert (found.lo, found.hi) == pytest.approx(tuple(test.confidence_interval(0.95)))
+
+
+def test_spreads_that_differ_in_every_seed_get_the_least_p_and_equal_ones_the_greatest():
+    rng = np.random.default_rng(0)
+
+    def drift(per_pass):
+        return [
+            {"loops": N, "lr": 2.0**k, "seed": s, "val_loss": (k - per_pass * N) ** 2 + noise}
+            for N in (1, 2, 4)
+            for k in range(6)
+            for s in range(5)
+            for noise in [0.01 * rng.normal()]
+        ]
+
+    still, moving = drift(0.5), drift(1.0)
+    found = rate_spreads(still, moving)
+    assert (found.one, found.other) == pytest.approx((1.5, 3.0), abs=0.05)
+    assert found.lo < found.difference < found.hi < -1 and found.p == 2 / 2**5
+    same = rate_spreads(still, still)
+    assert same.difference == 0 and same.p == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda rows: rows[1:], "no run of seed 0 with loops 1 at lr 1"),
+        (lambda rows: rows + rows[:1], "run twice"),
+        (lambda rows: [{**rows[0], "val_loss": None}, *rows[1:]], "not finite"),
+        (lambda rows: [row for row in rows if row["seed"] == 0], "no run of seed 1"),
+    ],
+)
+def test_spreads_of_an_incomplete_grid_are_refused(change, says):
+    whole = [
+        {"loops": N, "lr": lr, "seed": s, "val_loss": float(lr + N + s)}
+        for N in (1, 2)
+        for lr in (1, 2, 4)
+        for s in (0, 1)
+    ]
+    with pytest.raises(rr.RRError, match=says):
+        rate_spreads(whole, change(whole))
