@@ -154,7 +154,7 @@ def _loops() -> str:
             for root in (False, True))  # fmt: skip
     found = stats.rate_spreads(*arms)
     told = f"{found.difference:+.1f} ({found.lo:+.1f} to {found.hi:+.1f})".replace("-", "−")
-    return f"{told}, by exchange p = {found.p:.2g}"
+    return f"{told} by resampled seeds, p = {found.p:.2g}"
 
 
 def _cache() -> str:

@@ -86,14 +86,17 @@ def rate_spreads(
 ) -> Spreads:
     """Whether the best rate moves as far in one arm as in another while a setting is varied.
 
-    The spread of an arm is log2(largest / smallest best rate) over the values of `over`; a best
-    rate is the minimum that `basin()` finds in the means over the seeds. Spreads of noisy minima
-    are above zero where no rate moves, so that only their difference says something.
+    The spread of an arm is log2(largest / smallest best rate) over the values of `over`. A best
+    rate is what `basin()` finds in the means over the seeds: held within the rates tried, and the
+    rate with the lowest mean where the parabola is concave. Spreads of noisy minima are above zero
+    where no rate moves, and larger in an arm that is flatter or noisier.
 
     one, other: rows with `lr`, `seed`, `val_loss` (nats per token) and `over`; both with the same
-    values of `over`, rates and seeds, every combination run once. p is two-sided and exact for up
-    to `draws` exchanges: n seeds have 2^n, so that it cannot be below 2^(1 - n). With six seeds or
-    fewer the interval is too narrow. Raises RRError for runs that are missing or not finite.
+    values of `over`, rates and seeds, every combination run once. Returns both spreads, their
+    difference and, with up to six seeds too narrow, its interval. p counts the exchanges of the two
+    arms, seed by seed, with a difference as large in either direction, the given one included; all
+    2^n of them up to `draws`, else so many drawn. n seeds give no p below 2^(1 - n). Raises RRError
+    for a key or a run that is missing, a loss that is not finite, or a setting that does not vary.
 
     Example:
         >>> from rr.stats import rate_spreads
@@ -133,7 +136,20 @@ def rate_spreads(
 
 def _whole_table(arms: list[list[Mapping]], over: str) -> tuple[list[float], np.ndarray]:
     """Rates, ascending, and losses (arm, seed, value of `over`, rate), complete."""
+    lacking = {
+        name
+        for arm in arms
+        for row in arm
+        for name in ("seed", over, "lr", "val_loss")
+        if name not in row
+    }
+    if lacking:
+        raise RRError(
+            f"a row without {sorted(lacking)[0]!r}: seed, {over}, lr and val_loss are needed"
+        )
     keys = [sorted({row[name] for arm in arms for row in arm}) for name in ("seed", over, "lr")]
+    if len(keys[1]) < 2:
+        raise RRError(f"{over} must have two values or more, got {keys[1]}")
     table = np.empty((len(arms), *map(len, keys)))
     for i, arm in enumerate(arms):
         runs = {(row["seed"], row[over], row["lr"]): row["val_loss"] for row in arm}

@@ -185,6 +185,7 @@ def test_spreads_that_differ_in_every_seed_get_the_least_p_and_equal_ones_the_gr
         (lambda rows: rows + rows[:1], "run twice"),
         (lambda rows: [{**rows[0], "val_loss": None}, *rows[1:]], "not finite"),
         (lambda rows: [row for row in rows if row["seed"] == 0], "no run of seed 1"),
+        (lambda rows: [{"lr": 1, "seed": 0, "val_loss": 1.0}], "a row without 'loops'"),
     ],
 )
 def test_spreads_of_an_incomplete_grid_are_refused(change, says):
@@ -196,3 +197,6 @@ def test_spreads_of_an_incomplete_grid_are_refused(change, says):
     ]
     with pytest.raises(rr.RRError, match=says):
         rate_spreads(whole, change(whole))
+    once = [row for row in whole if row["loops"] == 1]
+    with pytest.raises(rr.RRError, match="loops must have two values"):
+        rate_spreads(once, once)
