@@ -150,9 +150,9 @@ def _loops() -> str:
     """Doublings over which the best rate ranges over N: under 1/N less under 1/√N; its p."""
     rows = stats.read_results(rr.DATA / "measured" / "e5_loops")
     rows = [row for row in rows if "n_layer=2," in row["rung"]]
-    arms = ([row for row in rows if row["loops"] == 1 or ("law=sqrt" in row["rule"]) == root]
-            for root in (False, True))  # fmt: skip
-    found = stats.rate_spreads(*arms)
+    one, other = ([row for row in rows if row["loops"] == 1 or ("law=sqrt" in row["rule"]) == root]
+                  for root in (False, True))  # fmt: skip
+    found = stats.rate_spreads(one, other)
     told = f"{found.difference:+.1f} ({found.lo:+.1f} to {found.hi:+.1f})".replace("-", "−")
     return f"{told} by resampled seeds, p = {found.p:.2g}"
 
