@@ -71,7 +71,16 @@ def resampled_rates(
 
 @dataclass(frozen=True)
 class Spreads:
-    """How far the best rate moves in two arms, in doublings, and how sure the difference is."""
+    """How far the best rate moves in two arms, in doublings, and how sure the difference is.
+
+    From `rate_spreads()`.
+
+    Example:
+        >>> from rr.stats import Spreads
+        >>> found = Spreads(one=0.3, other=0.9, difference=-0.6, lo=-1.5, hi=-0.1, p=0.5)
+        >>> found.hi < 0, found.p < 0.05
+        (True, False)
+    """
 
     one: float
     other: float
