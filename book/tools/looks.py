@@ -5,7 +5,8 @@
 RUNS holds finished runs with their weights. Of each reported one (seed below 100) the first 16,384
 held-out tokens are read in windows of its own length. `looks.json` has, a run a line: the gradient
 of each W_V, and what `rr.analysis.attention.by_block` measures of each block, the entropy of the
-tokens' importance among it.
+tokens' importance among it. Lines of runs that are not in RUNS stay, so that a campaign can be read
+in parts.
 """
 
 import argparse
@@ -46,16 +47,21 @@ def main() -> int:
     parser.add_argument("runs", type=Path, help="folder of the finished runs")
     parser.add_argument("--to", required=True, type=Path, help="folder for looks.json")
     given = parser.parse_args()
-    lines = []
+    told = given.to / "looks.json"
+    known = {line["id"]: line for line in json.loads(told.read_text())} if told.exists() else {}
+    read = 0
     for folder in sorted(path.parent for path in given.runs.glob("*/run.json")):
         result = finished(folder)
         if result is not None and result["seed"] < TUNING:
-            lines.append(json.dumps(looks(folder, result)))
-    if not lines:
+            line = looks(folder, result)
+            known[line["id"]] = line
+            read += 1
+    if not read:
         print(f"looks: no finished run with a seed below {TUNING} in {given.runs}", file=sys.stderr)
         return 2
-    write_atomic(given.to / "looks.json", ("[\n" + ",\n".join(lines) + "\n]\n").encode())
-    print(f"looks: {len(lines)} runs")
+    lines = [json.dumps(known[run]) for run in sorted(known)]
+    write_atomic(told, ("[\n" + ",\n".join(lines) + "\n]\n").encode())
+    print(f"looks: {read} runs read, {len(known)} told")
     return 0
 
 

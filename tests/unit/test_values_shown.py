@@ -113,5 +113,10 @@ def test_looks_of_finished_runs(tmp_path, monkeypatch):
             p = weights.mean(1).sum(1)[0] / 16
             found.append(-(p * p.log()).sum().item())
     assert row["entropy"] == pytest.approx([np.mean(found[::2]), np.mean(found[1::2])], rel=1e-4)
+    # a campaign read in parts: another folder's lines stay, and a line read again is replaced
+    other = row | {"id": "000000000000"}
+    (tmp_path / "looks.json").write_text(json.dumps([other, row | {"seed": 7}]))
+    assert looks.main() == 0
+    assert json.loads((tmp_path / "looks.json").read_text()) == [other, row]
     monkeypatch.setattr("sys.argv", ["looks.py", str(tmp_path / "none"), "--to", str(tmp_path)])
     assert looks.main() == 2
