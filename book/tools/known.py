@@ -27,7 +27,6 @@ import torch
 import rr
 from rr import stats
 from rr.config import RRError, nearest
-from rr.model import ladder
 from rr.stats import emergence
 from rr.stats.tables import arm_of
 
@@ -114,12 +113,6 @@ def _survivors() -> str:
     return f"{sum(row['paired_holm'] <= 0.05 for row in rows)} of {len(rows)}"
 
 
-def _gates() -> str:
-    """Share of the gates in the parameters of the published 1B Review model."""
-    model = ladder.arm("1B", "review", 50257, protocol="paper")
-    return f"{100 * ladder.rule_params(model) / ladder.count(model):.0f}\u00a0%"
-
-
 def _fixed_ratio() -> str:
     """Tenfold size at equal tokens per parameter, in the published gap to standard."""
     runs = _published()
@@ -171,7 +164,6 @@ def _cache() -> str:
 
 
 NAMED = {
-    "gates of the 1B model": _gates,
     "published comparisons that survive": _survivors,
     "published size at equal training": _fixed_ratio,
     "spread of the best rate, 1/N less 1/√N": _loops,

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -131,6 +133,46 @@ def test_the_table_of_a_chapter_by_a_second_method(chapter, base, arms):
             p[arm] = test.pvalue
     least, tests = min(p, key=p.get), sum(row["p"] is not None for row in found.values())
     assert found[least]["holm"] == pytest.approx(min(1, tests * p[least]), rel=1e-6)
+
+
+def test_the_twelve_of_value_residuals_are_what_their_chapter_shows():
+    """Differences, intervals and Holm p of E4 by scipy, against the table that the page holds."""
+    told = pd.read_parquet(rr.DATA / "measured" / "e4_values" / "runs.parquet").result
+    loss = {}
+    for row in map(json.loads, told):
+        if row["seed"] < 100:
+            assert row["budgets"][-1]["steps"] == 4800
+            place = (512 // row["batch"], row["values"].removeprefix("constant:lam=0.0,")[:7])
+            loss.setdefault(place, {})[row["seed"]] = row["budgets"][-1]["val_loss"]
+    pairs = [("identit", "own=0.7"), ("constan", "own=2.2"), ("svforme", "own"),
+             ("neutren", "own"), ("own=0.7", "own"), ("own=2.2", "own")]  # fmt: skip
+    tests = {
+        (window, arm): scipy_stats.ttest_rel(
+            *([loss[window, name][seed] for seed in (0, 1, 2)] for name in (arm, base))
+        )
+        for window in (64, 256)
+        for arm, base in pairs
+    }
+    p = np.array([test.pvalue for test in tests.values()])
+    order = np.argsort(p)
+    holm = np.empty_like(p)
+    holm[order] = np.maximum.accumulate(np.minimum(1, p[order] * np.arange(12, 0, -1)))
+    book = Path(__file__).parents[2] / "notebooks" / "05_value_residual.ipynb"
+    (cell,) = [c for c in json.loads(book.read_text())["cells"] if c["id"] == "e4-table"]
+    (shown,) = ["".join(out["data"]["text/html"]) for out in cell["outputs"]]
+    found = re.findall(r"<td>([^<]+)</td>", shown)
+    assert len(found) == 24
+    expected = []
+    for at in range(6):
+        for window in (0, 6):
+            test, chance = list(tests.values())[window + at], holm[window + at]
+            low, high = test.confidence_interval(0.95)
+            mean = (low + high) / 2
+            expected += [
+                f"{mean:+.3f} ({low:+.3f} to {high:+.3f})".replace("-", "−"),
+                f"{chance:.3f}",
+            ]
+    assert found == expected
 
 
 def test_what_the_loss_contrasts_keep_and_lose():

@@ -82,15 +82,11 @@ def test_figures_by_block_leave_gaps_and_draw_the_null():
             figures.by_block(ax, {"own": wrong}, "nats")
 
 
-def test_figures_of_a_sweep_and_of_caches():
-    _, (left, right) = figures.canvas(2)
-    figures.lambda_sweep(left, {2.0: [-0.2, -0.4], 0.5: [-0.1, 0.1]})
-    means = left.get_lines()[-2]
-    assert list(means.get_xdata()) == [0.5, 2.0]
-    assert list(means.get_ydata()) == pytest.approx([0.0, -0.3])
-    figures.cache_bars(right, [(4, 4), (4, 0)])
-    assert [bar.get_height() for bar in right.patches] == [4, 4, 4, 0]
-    assert [bar.get_y() for bar in right.patches] == [0, 0, 4, 4]
+def test_figure_of_caches():
+    _, ax = figures.canvas()
+    figures.cache_bars(ax, [(4, 4), (4, 0)])
+    assert [bar.get_height() for bar in ax.patches] == [4, 4, 4, 0]
+    assert [bar.get_y() for bar in ax.patches] == [0, 0, 4, 4]
 
 
 def test_looks_of_finished_runs(tmp_path, monkeypatch):

@@ -61,4 +61,4 @@ from .style import (
     style_of,
 )
 from .training import gap_bands, rate_basins
-from .values import by_block, cache_bars, lambda_sweep, value_style
+from .values import by_block, cache_bars, value_style

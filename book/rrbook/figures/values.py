@@ -15,7 +15,6 @@ from .style import (
     ORANGE,
     PURPLE,
     QUIET,
-    SKY,
     SOFT,
     VERMILLION,
     label_ends,
@@ -96,31 +95,6 @@ def _name_point(ax: Axes, x: float, y: float, words: str, colour: str) -> None:
         va="center",
         path_effects=HALO,
     )
-
-
-def lambda_sweep(
-    ax: Axes,
-    sweep: Mapping[float, Sequence[float]],
-    control: tuple[float, Sequence[float], str] | None = None,
-) -> Axes:
-    """Paired differences of loss from own values against λ: {λ: one per seed}, and their means.
-
-    control: the λ beside which another arm stands, its differences and its name.
-    """
-    lams = sorted(sweep)
-    for lam in lams:
-        ax.plot([lam] * len(sweep[lam]), sweep[lam], "o", color=SKY, mec="none", ms=5)
-    ax.plot(lams, [np.mean(sweep[lam]) for lam in lams], color=BLUE, marker="D")
-    if control is not None:
-        lam, each, words = control
-        ax.plot([lam] * len(each), each, "o", color=VERMILLION, mec="none", ms=5, alpha=0.5)
-        ax.plot(lam, np.mean(each), "s", color=VERMILLION, label=words)
-        _name_point(ax, lam, float(np.mean(each)), words, VERMILLION)
-    ax.axhline(0, color=SOFT, lw=1.2)
-    ax.set_xticks(lams, [f"{lam:g}" for lam in lams])
-    ax.set_xlabel("λ")
-    ax.set_ylabel("loss − that of own values\n(nats per token)")
-    return ax
 
 
 def cache_bars(ax: Axes, held: Sequence[tuple[float, float]]) -> Axes:
