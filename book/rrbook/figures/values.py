@@ -27,6 +27,7 @@ VALUES = {
     "own": (INK, "o"),
     "identity": (PURPLE, "^"),  # on a dark page sky is near the ink of own values
     "constant": (BLUE, "D"),
+    "λ": (BLUE, "D"),  # λ = 2
     "sparse": (BLUE, "X"),  # the constant rule in some blocks
     "learnable": (ORANGE, "s"),
     "learnable-plus": (VERMILLION, "v"),
