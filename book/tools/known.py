@@ -30,7 +30,6 @@ from rr.config import RRError, nearest
 from rr.stats import emergence
 from rr.stats.tables import arm_of
 
-TUNING = 100  # seeds from here on chose learning rates
 FORM = re.compile(r"(?P<folder>[\w./-]+)(?:\[(?P<where>[^\]]+)\])?: (?P<what>.+)")
 GAP = re.compile(
     r"(?P<arm>\S.*?) - (?P<base>.*?\S)(?:, steps (?P<first>\d+)-(?P<last>\d+)|, (?P<alone>mean))?"
@@ -76,7 +75,7 @@ def _runs(path: Path, curves: bool) -> list[dict]:
         rows = stats.read_logs([path], "val_loss", arm="rule", seed="seed", step="step")
     else:
         rows = stats.read_curves(path) if curves else stats.read_results(path)
-    return [row for row in rows if row["seed"] < TUNING]
+    return [row for row in rows if row["seed"] < emergence.TUNING]
 
 
 def signed(difference: float) -> str:

@@ -20,10 +20,10 @@ import rr
 from rr.analysis import attention
 from rr.data import batches
 from rr.io import write_atomic
+from rr.stats.emergence import TUNING
 from rr.training.run_folder import finished, tokens_of
 
 READ = 16_384  # tokens
-TUNING = 100  # seeds from here on chose learning rates
 
 
 def looks(folder: Path, result: dict) -> dict:

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ..config import RRError
+from ..config import RRError, parse_spec
 from .compare import Interval, differences, interval, numbers
 from .records import TABLES, read_records
 from .results import rows_of
 
+TUNING = 100  # seeds from here on chose learning rates and are no results
 NEEDED = ("constant", "review")
 ARMS = ("standard", *NEEDED)
 PAIRS = (("review", "standard"), ("review", "constant"), ("constant", "standard"))
@@ -80,11 +81,12 @@ class Cell:
         return self.tokens / self.size
 
 
-def measured(root: str | Path, tuning: int = 100) -> tuple[list[Cell], list[str]]:
+def measured(root: str | Path, tuning: int = TUNING) -> tuple[list[Cell], list[str]]:
     """Every cell below `root`, by size and tokens, and what was left out.
 
     Each folder of runs is a campaign, and arms are compared within one: campaigns choose learning
-    rates in different ways. The standard arm is compared where it has the seeds of the other two.
+    rates in different ways. Beside the runs of its own rung, a review run is compared with those of
+    rungs that differ in d_ff alone and have its number of parameters (within 1 %). The standard arm is compared where it has the seeds of the other two.
     A cell whose runs all stand in another counts once. Seeds from `tuning` on chose learning rates
     and count nowhere. An arm counts at the one learning rate at which it has most seeds. Left out,
     a line each with its reason: cells of review runs without two seeds that constant ½ shares, runs
@@ -113,8 +115,9 @@ def measured(root: str | Path, tuning: int = 100) -> tuple[list[Cell], list[str]
             row = {**row, "window": spec["model"]["seq_len"]}
             groups[key][row["rule"], row["lr"]][row["seed"]] = row
     cells = []
-    for key, arms in groups.items():
-        cell = _cell(dict(zip(SAME, key, strict=False)), key[-3], key[-1], arms)
+    for key in groups:
+        names = dict(zip(SAME, key, strict=False))
+        cell = _cell(names, key[-3], key[-1], _with_matched(groups, key))
         if isinstance(cell, Cell):
             cells.append(cell)
         elif cell:
@@ -122,6 +125,27 @@ def measured(root: str | Path, tuning: int = 100) -> tuple[list[Cell], list[str]
     cells.sort(key=lambda c: (c.size, c.tokens, -len(c.runs), c.campaign))
     own = [c for i, c in enumerate(cells) if not any(c.runs <= other.runs for other in cells[:i])]
     return own, left
+
+
+def _with_matched(groups: dict, key: tuple) -> dict:
+    """The arms of a group, and those of equal size whose rung differs in d_ff alone."""
+    arms = dict(groups[key])
+    size = next((row["params"] for arm, rows in arms.items() if arm[0] == "review"
+                 for row in rows.values()), None)  # fmt: skip
+    if size is None:
+        return arms
+    for other, theirs in groups.items():
+        if other != key and other[1:] == key[1:] and _body(other[0]) == _body(key[0]):
+            for arm, rows in theirs.items():
+                if all(abs(row["params"] / size - 1) < 0.01 for row in rows.values()):
+                    arms.setdefault(arm, rows)
+    return arms
+
+
+def _body(rung: str) -> tuple[str, dict[str, str]]:
+    """The rung without the width of its MLP."""
+    name, options = parse_spec(rung)
+    return name, {key: value for key, value in options.items() if key != "d_ff"}
 
 
 def _cell(names: dict, corpus: str, campaign: str, arms: dict) -> Cell | str:

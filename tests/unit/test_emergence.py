@@ -84,7 +84,7 @@ def test_contrast_refuses_what_holds_no_answer(cells, words):
 
 def record(root, rule, seed, loss, lr=1e-3, budgets=None, **changes):
     """A record as the trainer leaves it, as far as it is read."""
-    name = f"{rule}-{seed}-{lr}-{changes.get('rung', 'nano')}"
+    name = f"{rule}-{seed}-{lr}-{changes.get('rung', 'nano').replace(':', '-')}"
     folder = root / name
     folder.mkdir(parents=True)
     row = {
@@ -158,6 +158,18 @@ def test_cells_of_two_campaigns_stay_apart_and_no_tuning_seed_counts(tmp_path):
             record(tmp_path / "three", rule, seed, 3.0 + seed / 1e3, lr=2e-3)
     cells, _ = measured(tmp_path)
     assert [(c.campaign, len(c.runs)) for c in cells] == [("three", 9), ("one", 6)]
+
+
+def test_arms_whose_size_the_width_of_the_mlp_makes_equal_are_one_cell(tmp_path):
+    for seed in (0, 1):
+        record(tmp_path, "review", seed, 2.9, rung="mini:n_layer=8,d_ff=128", params=1000)
+        record(tmp_path, "constant", seed, 3.0, rung="mini:d_ff=192,n_layer=8", params=1009)
+        record(tmp_path, "constant", seed, 3.5, lr=2e-3, rung="mini:n_layer=8,d_ff=96", params=900)
+        record(tmp_path, "standard", seed, 3.2, rung="mini:n_layer=6,d_ff=192", params=1000)
+    (cell,), left = measured(tmp_path)
+    assert cell.gaps.keys() == {("review", "constant")} and left == []
+    assert cell.gaps["review", "constant"].mean == pytest.approx(-0.1)
+    assert (cell.rung, cell.size, cell.rates["constant"]) == ("mini:n_layer=8,d_ff=128", 1000, 1e-3)
 
 
 def test_standard_is_compared_where_it_has_the_seeds_of_both(tmp_path):
