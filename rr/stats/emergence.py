@@ -86,9 +86,9 @@ def measured(root: str | Path, tuning: int = TUNING) -> tuple[list[Cell], list[s
 
     Each folder of runs is a campaign, and arms are compared within one: campaigns choose
     learning rates in different ways. Beside the runs of its own rung, a review run is compared
-    with those of rungs that differ in d_ff alone and have its number of parameters (within 1
-    %). The standard arm is compared where it has the seeds of the other two. A cell whose runs
-    all stand in another counts once. Seeds from `tuning` on chose learning rates and count
+    with those of rungs that differ in d_ff alone and whose number of parameters differs by less
+    than 1 %. The standard arm is compared where it has the seeds of the other two. A cell whose
+    runs all stand in another counts once. Seeds from `tuning` on chose learning rates and count
     nowhere. An arm counts at the one learning rate at which it has most seeds. Left out, a line
     each with its reason: cells of review runs without two seeds that constant ½ shares, runs
     that diverged, corrupt files. RRError where there is no such folder.
