@@ -90,8 +90,8 @@ def measured(root: str | Path, tuning: int = TUNING) -> tuple[list[Cell], list[s
     than 1 %. The standard arm is compared where it has the seeds of the other two. A cell whose
     runs all stand in another counts once. Seeds from `tuning` on chose learning rates and count
     nowhere. An arm counts at the one learning rate at which it has most seeds. Left out, a line
-    each with its reason: cells of review runs without two seeds that constant ½ shares, runs
-    that diverged, corrupt files. RRError where there is no such folder.
+    each with its reason: cells of review runs without two seeds that a constant ½ of their size
+    shares, runs that diverged, corrupt files. RRError where there is no such folder.
     """
     groups, left = defaultdict(lambda: defaultdict(dict)), []
     for record in read_records(root):
@@ -138,9 +138,13 @@ def _with_matched(groups: dict, key: tuple) -> dict:
     for other, theirs in groups.items():
         if other != key and other[1:] == key[1:] and _body(other[0]) == _body(key[0]):
             for arm, rows in theirs.items():
-                if all(abs(row["params"] / size - 1) < 0.01 for row in rows.values()):
+                if all(_matched(row["params"], size) for row in rows.values()):
                     arms.setdefault(arm, rows)
     return arms
+
+
+def _matched(params: int, size: int) -> bool:
+    return abs(params / size - 1) < 0.01
 
 
 def _body(rung: str) -> tuple[str, dict[str, str]]:
@@ -165,6 +169,10 @@ def _cell(names: dict, corpus: str, campaign: str, arms: dict) -> Cell | str:
     if len(seeds) < 2:
         return f"{where}: {len(seeds)} seeds in both constant and review"
     present = [arm for arm in ARMS if set(seeds) <= set(chosen.get(arm, ()))]
+    sizes = {arm: chosen[arm][seeds[0]]["params"] for arm in present}
+    present = [arm for arm in present if _matched(sizes[arm], sizes["review"])]
+    if "constant" not in present:
+        return f"{where}: constant has {sizes['constant']:,} parameters, review {sizes['review']:,}"
     loss = {arm: [chosen[arm][s]["val_loss"] for s in seeds] for arm in present}
     row = chosen["review"][seeds[0]]
     return Cell(

@@ -169,6 +169,12 @@ def test_arms_whose_size_the_width_of_the_mlp_makes_equal_are_one_cell(tmp_path)
     (cell,), left = measured(tmp_path)
     assert cell.gaps.keys() == {("review", "constant")} and left == []
     assert cell.gaps["review", "constant"].mean == pytest.approx(-0.1)
+    for seed in (0, 1):  # of one rung, but of two sizes
+        record(tmp_path / "loose", "review", seed, 2.9, params=1200)
+        record(tmp_path / "loose", "constant", seed, 3.0, params=900)
+        record(tmp_path / "loose", "standard", seed, 3.0, params=1200)
+    (_,), left = measured(tmp_path)
+    assert left == ["nano, fables, 40 steps: constant has 900 parameters, review 1,200"]
     assert (cell.rung, cell.size, cell.rates["constant"]) == ("mini:n_layer=8,d_ff=128", 1000, 1e-3)
 
 
