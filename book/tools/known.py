@@ -138,6 +138,16 @@ def _houses() -> str:
     return spread(over.mean, over.lo, over.hi)
 
 
+def _unwidened() -> str:
+    """review − constant ½ without its wider MLP at E2's longest budget, paired by seed."""
+    ends = [
+        [row for row in _runs(rr.DATA / "measured" / name, curves=False) if row["steps"] == 4800]
+        for name in ("e2_training", "e2_after")
+    ]
+    over = stats.paired(_by_seed(ends[0], "review"), _by_seed(ends[1], "constant"))
+    return spread(over.mean, over.lo, over.hi)
+
+
 def _loops() -> str:
     """Doublings over which the best rate ranges over N: under 1/N less under 1/√N; its p."""
     rows = stats.read_results(rr.DATA / "measured" / "e5_loops")
@@ -165,6 +175,7 @@ def _cache() -> str:
 NAMED = {
     "published comparisons that survive": _survivors,
     "published size at equal training": _fixed_ratio,
+    "review - unwidened constant, 4,800 steps": _unwidened,
     "spread of the best rate, 1/N less 1/√N": _loops,
     "SVFormer's cache": _cache,
     "review - constant, attached less rr": _houses,

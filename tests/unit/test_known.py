@@ -1,5 +1,6 @@
 """The numbers of the page *What we know*, by a second method, and what is refused."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -44,6 +45,27 @@ def test_a_difference_by_scipy():
     assert values(number("mini_arms: review - constant")) == [round(x, 3) for x in expected]
 
 
+def test_the_half_without_its_wider_mlp_by_scipy():
+    folders = (MINI.parent / name for name in ("e2_training", "e2_after"))
+    rows = [
+        json.loads(text) for at in folders for text in pd.read_parquet(at / "runs.parquet").result
+    ]
+    loss = {
+        (row["rung"], row["rule"], row["seed"]): budget["val_loss"]
+        for row in rows
+        for budget in row.get("budgets") or []
+        if row["seed"] < 100 and budget["steps"] == 4800
+    }
+    test = st.ttest_rel(
+        [loss["mini", "review", seed] for seed in (0, 1, 2)],
+        [loss["mini:d_ff=768", "constant", seed] for seed in (0, 1, 2)],
+    )
+    low, high = test.confidence_interval(0.95)
+    gap = loss["mini", "review", 0] - loss["mini:d_ff=768", "constant", 0]
+    told = values(number("review - unwidened constant, 4,800 steps"))
+    assert told[1:] == [round(low, 3), round(high, 3)] and low < gap < high
+
+
 def test_a_mean_is_that_of_the_difference_with_its_interval():
     alone, whole = (number(f"mini_arms: review - constant{end}") for end in (", mean", ""))
     assert values(alone) == values(whole)[:1] and " " not in alone
@@ -72,6 +94,7 @@ def test_the_verdicts_are_those_of_their_numbers():
     ):
         mean, low, high = values(number(name))
         assert low < 0 < high  # "not shown", "cannot be told"
+    assert values(number("review - unwidened constant, 4,800 steps"))[1] > 0  # "behind"
     *_, chance = values(number("spread of the best rate, 1/N less 1/√N"))
     assert chance > 0.05  # "inconclusive"
     assert float(number("SVFormer's cache")) == (8 + 1) / (2 * 8)  # by the equation
