@@ -148,6 +148,16 @@ def _unwidened() -> str:
     return spread(over.mean, over.lo, over.hi)
 
 
+def _size() -> str:
+    """review − constant ½ in E3's net less the same in E2's, at equal tokens per parameter."""
+    gaps = []
+    for name, steps in (("e3_size", 3973), ("e2_training", 1200)):
+        rows = [r for r in _runs(rr.DATA / "measured" / name, curves=False) if r["steps"] == steps]
+        gaps.append(stats.differences(_by_seed(rows, "review"), _by_seed(rows, "constant")))
+    over = stats.welch(*gaps)
+    return spread(over.mean, over.lo, over.hi)
+
+
 def _loops() -> str:
     """Doublings over which the best rate ranges over N: under 1/N less under 1/√N; its p."""
     rows = stats.read_results(rr.DATA / "measured" / "e5_loops")
@@ -176,6 +186,7 @@ NAMED = {
     "published comparisons that survive": _survivors,
     "published size at equal training": _fixed_ratio,
     "review - unwidened constant, 4,800 steps": _unwidened,
+    "review - constant, larger net less smaller": _size,
     "spread of the best rate, 1/N less 1/√N": _loops,
     "SVFormer's cache": _cache,
     "review - constant, attached less rr": _houses,

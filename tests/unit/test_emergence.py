@@ -33,31 +33,59 @@ def test_contrast_finds_the_slopes_that_made_the_gaps():
     assert at_fixed_ratio(N, D, np.log10(D / N))[0] == pytest.approx(0, abs=1e-12)
 
 
+def told() -> dict[str, str]:
+    """The numbers in chapter 14's stored outputs, by name."""
+    notebook = json.loads((ROOT / "notebooks" / "14_emergence.ipynb").read_text(encoding="utf-8"))
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    return {
+        output["metadata"]["scrapbook"]["name"]: output["data"][RECORD].strip("'")
+        for output in outputs
+        if RECORD in output.get("data", {})
+    }
+
+
+def ahead(folder: str, base: str, arm: str) -> pd.DataFrame:
+    """Seeds × budgets: base − arm in a folder of records, without the runs that chose a rate."""
+    rows = []
+    for text in pd.read_parquet(rr.DATA / "measured" / folder / "runs.parquet").result:
+        run = json.loads(text)
+        rows += [run | budget for budget in run.get("budgets") or [run] if run["seed"] < 100]
+    loss = pd.DataFrame(rows).pivot(index=["seed", "steps"], columns="rule", values="val_loss")
+    return (loss[base] - loss[arm]).unstack()
+
+
+def said(values, test) -> str:
+    """Mean and interval as the chapter writes them."""
+    low, high = test.confidence_interval(0.95)
+    return f"{values:+.3f} ({low:+.3f} to {high:+.3f})".replace("-", "−")
+
+
 def test_the_slope_that_the_chapter_tells_by_a_second_method():
     """Chapter 14's stored numbers of E2 against tables of pandas, and lines drawn by scipy."""
-    notebook = json.loads((ROOT / "notebooks" / "14_emergence.ipynb").read_text(encoding="utf-8"))
-    told = {}
-    for output in [one for cell in notebook["cells"] for one in cell.get("outputs", [])]:
-        if RECORD in output.get("data", {}):
-            told[output["metadata"]["scrapbook"]["name"]] = output["data"][RECORD].strip("'")
-    folder = rr.DATA / "measured" / "e2_training"
-    rows = [
-        {**json.loads(text), **budget}
-        for text in pd.read_parquet(folder / "runs.parquet").result
-        for budget in json.loads(text).get("budgets") or []
-    ]
-    loss = pd.DataFrame(rows).pivot(index=["seed", "steps"], columns="rule", values="val_loss")
-    ahead = (loss.constant - loss.review).unstack()  # seeds × budgets, above 0 where Review leads
-    slopes = [scipy.stats.linregress(np.log10(ahead.columns), row).slope for row in ahead.values]
+    gap = ahead("e2_training", "constant", "review")  # above 0 where Review leads
+    slopes = [scipy.stats.linregress(np.log10(gap.columns), row).slope for row in gap.values]
     for name, values in (
         ("slope_said", slopes),
-        ("last_said", ahead[4800]),
-        ("fall_said", ahead[4800] - ahead[1200]),
+        ("last_said", gap[4800]),
+        ("fall_said", gap[4800] - gap[1200]),
     ):
-        low, high = scipy.stats.ttest_1samp(values, 0).confidence_interval(0.95)
-        said = f"{np.mean(values):+.3f} ({low:+.3f} to {high:+.3f})".replace("-", "−")
-        assert told[name] == said
-    assert float(told["slope_p"]) == pytest.approx(scipy.stats.ttest_1samp(slopes, 0).pvalue, 1e-4)
+        assert told()[name] == said(np.mean(values), scipy.stats.ttest_1samp(values, 0))
+    chance = scipy.stats.ttest_1samp(slopes, 0).pvalue
+    assert float(told()["slope_p"]) == pytest.approx(chance, 1e-4)
+
+
+def test_the_change_with_size_that_the_chapter_tells_by_a_second_method():
+    """E3's planned question: Welch's test of the large net's gaps against the small net's."""
+    large = ahead("e3_size", "constant", "review")[3973]
+    small = ahead("e2_training", "constant", "review")[1200]
+    assert len(large) == len(small) == 3
+    test = scipy.stats.ttest_ind(large, small, equal_var=False)
+    assert told()["change_said"] == said(large.mean() - small.mean(), test)
+    assert told()["big_said"] == said(large.mean(), scipy.stats.ttest_1samp(large, 0))
+    v = np.array([large.var(), small.var()]) / 3  # Welch's degrees of freedom, by the equation
+    df = v.sum() ** 2 / (v**2 / 2).sum()
+    t = abs(large.mean() - small.mean()) / v.sum() ** 0.5
+    assert test.pvalue == pytest.approx(2 * scipy.stats.t.sf(t, df), rel=1e-9)
 
 
 def test_contrast_factor_is_what_a_simulation_finds():
