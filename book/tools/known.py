@@ -149,11 +149,11 @@ def _unwidened() -> str:
 
 
 def _size() -> str:
-    """review − constant ½ in E3's net less the same in E2's, at equal tokens per parameter."""
+    """Review's lead over constant ½ in E3's net less E2's, at equal tokens per parameter."""
     gaps = []
     for name, steps in (("e3_size", 3973), ("e2_training", 1200)):
         rows = [r for r in _runs(rr.DATA / "measured" / name, curves=False) if r["steps"] == steps]
-        gaps.append(stats.differences(_by_seed(rows, "review"), _by_seed(rows, "constant")))
+        gaps.append(stats.differences(_by_seed(rows, "constant"), _by_seed(rows, "review")))
     over = stats.welch(*gaps)
     return spread(over.mean, over.lo, over.hi)
 
@@ -186,7 +186,7 @@ NAMED = {
     "published comparisons that survive": _survivors,
     "published size at equal training": _fixed_ratio,
     "review - unwidened constant, 4,800 steps": _unwidened,
-    "review - constant, larger net less smaller": _size,
+    "constant - review, larger net less smaller": _size,
     "spread of the best rate, 1/N less 1/√N": _loops,
     "SVFormer's cache": _cache,
     "review - constant, attached less rr": _houses,
