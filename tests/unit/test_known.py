@@ -91,13 +91,12 @@ def test_the_verdicts_are_those_of_their_numbers():
         "e1_rates[rung=mini]: review - state-gate",
         "e1_rates[rung=mini]: update-gate - constant",
         "published size at equal training",
+        "e3_size: review - state-gate",
+        "constant - review, larger net less smaller",
     ):
         mean, low, high = values(number(name))
         assert low < 0 < high  # "not shown", "cannot be told"
     assert values(number("review - unwidened constant, 4,800 steps"))[1] > 0  # "behind"
-    for name in ("e3_size: review - state-gate", "constant - review, larger net less smaller"):
-        mean, low, high = values(number(name))
-        assert low < 0 < high  # "not shown", "cannot be told"
     *_, chance = values(number("spread of the best rate, 1/N less 1/√N"))
     assert chance > 0.05  # "inconclusive"
     assert float(number("SVFormer's cache")) == (8 + 1) / (2 * 8)  # by the equation
