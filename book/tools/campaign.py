@@ -7,6 +7,7 @@ nano-rules   every registered rule and value rule at `nano`, three paired seeds,
 mini-arms    eight arms at `mini`: the best of three rates each, then five paired seeds
 e1 ... e6    the second plan, and what was added beside it: data/measured/second_plan.md says what
              each of them asks
+f1 ... f6    the third plan, likewise: data/measured/third_plan.md
 
 Each run is one `rr train` in a process of its own, `--jobs` at a time on `--threads` threads each.
 A run that has finished is skipped and one that was cut off resumes, so the same command is given
@@ -259,6 +260,69 @@ def e6() -> Study:
     )
 
 
+# The third plan: data/measured/third_plan.md.
+
+
+def f1() -> Study:
+    """Does reading the update help? Twenty new pairs at the rates that E1 chose."""
+    rates = {
+        "constant": 1.82e-3,
+        "state-gate": 2.03e-3,
+        "update-gate": 1.67e-3,
+        "review": 1.87e-3,
+    }
+    return Study(
+        {rule: {"rule": rule, "lr": rate} for rule, rate in rates.items()},
+        {"rung": "mini", "tokenizer": "bpe:4096", "steps": 300, **ALIKE},
+        seeds=tuple(range(15, 35)),
+    )
+
+
+def f3() -> Study:
+    """Loops at eight passes, two scales, five rates; `--corpus` says on which text."""
+    laws = {"1/N": "linear", "1/√N": "sqrt"}
+    return Study(
+        {
+            name: {
+                "rung": "nano:n_layer=2,d_model=64,n_head=2,d_ff=176,seq_len=64",
+                "rule": f"scaled:init=flat,law={law},reference=2",
+                "loops": 8,
+            }
+            for name, law in laws.items()
+        },
+        {"flavour": "llama", "tokenizer": "bpe:1024", "batch": 8, "steps": 1200, **SHORT},
+        seeds=(),
+        rates=(2e-3, 2.83e-3, 4e-3, 5.66e-3, 8e-3),
+        rate_seeds=(3, 4, 5, 6, 7, 8),
+    )
+
+
+def f4() -> Study:
+    """Muon in F1's setting."""
+    return Study(
+        rules("constant", "state-gate", "review"),
+        {"rung": "mini", "tokenizer": "bpe:4096", "steps": 300, "optimizer": "muon", **ALIKE},
+        seeds=tuple(range(40, 48)),
+        rates=(0.75e-3, 1.06e-3, 1.5e-3, 2.1e-3, 3.0e-3),
+        rate_seeds=(100,),
+    )
+
+
+def f6() -> Study:
+    """Does the lead last? Three budgets as branches, one rate, new seeds."""
+    return Study(
+        rules("constant", "state-gate", "review"),
+        {
+            "rung": "mini",
+            "tokenizer": "bpe:4096",
+            "budgets": "1200,2400,4800",
+            "lr": 2.1e-3,
+            **ALIKE,
+        },
+        seeds=tuple(range(3, 11)),
+    )
+
+
 STUDIES = {
     "nano-rules": nano_rules,
     "mini-arms": mini_arms,
@@ -271,6 +335,10 @@ STUDIES = {
     "e4": e4,
     "e5": e5,
     "e6": e6,
+    "f1": f1,
+    "f3": f3,
+    "f4": f4,
+    "f6": f6,
 }
 
 

@@ -1,6 +1,7 @@
 """Provenance of a run's numbers: versions, device, settings, git state."""
 
 import contextlib
+import datetime
 import json
 import platform
 import subprocess
@@ -33,6 +34,15 @@ def git_state() -> str | None:
     return f"{head}+" if changed else head
 
 
+def processor() -> str:
+    """The processor's model as the system names it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
 def provenance(run: Run, device: torch.device, threads: int, path: str = "eager") -> dict:
     """The provenance for run.json; not part of the run's id, and without paths of the user.
 
@@ -47,10 +57,13 @@ def provenance(run: Run, device: torch.device, threads: int, path: str = "eager"
     return {
         "rr": __version__,
         "git": git_state(),
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "platform": f"{sys.platform} {platform.machine()}",
         "packages": packages,
         "device": device_name(device),
+        "processor": processor(),
+        "cpu_kernels": torch.backends.cpu.get_cpu_capability(),
         "threads": threads,
         "precision": run.recipe.precision,
         "micro_batch": run.recipe.batch,

@@ -447,8 +447,11 @@ def test_train_prints_its_folder_last_and_the_result_has_what_the_design_names(
     assert {
         "rr",
         "git",
+        "started",
         "packages",
         "device",
+        "processor",
+        "cpu_kernels",
         "threads",
         "precision",
         "micro_batch",
