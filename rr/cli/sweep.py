@@ -1,13 +1,9 @@
 """`rr sweep`: train every combination of the options, some runs at a time."""
 
 import shlex
-import sys
 from collections.abc import Callable
-from importlib.metadata import entry_points
-from itertools import product
 from pathlib import Path
 
-from .. import DATA
 from ..config import RRError
 from .options import MACHINE, add_machine, add_order, add_run, pick
 from .output import log
@@ -82,7 +78,7 @@ def add_arguments(parser) -> None:
 
 def run(args) -> None:
     if args.dry_run:
-        listed = _listed_once(args)
+        listed = _listed(args)
         for words in listed["commands"]:
             print(shlex.join(words))
         for line in listed["notes"]:
@@ -137,41 +133,6 @@ def _hours(args):
 
         hours.expected = expected(read_bench(args.measured))
     return hours
-
-
-def _listed_once(args) -> dict[str, list]:
-    """What a dry run prints, from the cache where this command was listed before.
-
-    A rule in a reader's file takes torch, and so does the check of a path: without it a dry run is
-    several times as quick.
-    """
-    from ..data.cache import cached_value
-
-    inputs = _inputs(args)
-    if inputs is None:
-        return _listed(args)
-    name = f"{args.command} in {Path.cwd()}"
-    return cached_value("dry-runs", name, inputs, lambda: _listed(args))
-
-
-def _inputs(args) -> list | None:
-    """The content of all that a dry run depends on beside its words; None where that is unknown."""
-    if args.measured or "rr.residual" in sys.modules:  # this process may have registered rules
-        return None
-    from ..data.cache import code_version, digest
-    from ..data.corpus import identity
-
-    rules = (*(args.rule or ()), *(args.values or ()))
-    files = [spec.partition(".py:")[0] + ".py" for spec in rules if ".py:" in spec]
-    if args.runner == "papermill":
-        files.append(args.notebook or DATA.parent / "notebooks" / NOTEBOOK)
-    try:
-        texts = product(args.corpus or ["fables"], args.tokenizer or [None])
-        named = [identity(*text) for text in texts]
-        engines = sorted(point.name for point in entry_points(group="papermill.engine"))
-        return [code_version(), named, engines, [digest(file) for file in files]]
-    except (RRError, OSError):  # reported in its place when the runs are planned
-        return None
 
 
 def _listed(args) -> dict[str, list]:

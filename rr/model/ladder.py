@@ -1,18 +1,18 @@
 """The ladder of model sizes: five published ones and two small ones, their arms and costs.
 
-Parameter counts are exact: counted on modules without numbers, not computed from formulas.
+Parameter counts are exact: counted on modules on torch's meta device, not computed from formulas.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
 
+from torch.nn import Linear
+
+from .. import residual
 from ..config import ModelConfig, Recipe, RRError, Run, nearest, parse_spec, positive
-from . import shapes
-
-if TYPE_CHECKING:
-    from .transformer import Layer, Model
+from .meta import building
+from .transformer import Layer, Model
 
 PAPER_ARMS = ("review", "highway", "standard")
 VOCABULARY = 50_257  # tokens of GPT-2's vocabulary, with which a rung has its published size
@@ -72,7 +72,6 @@ def parse_rung(spec: str) -> tuple[Rung, dict[str, int]]:
     return replace(RUNGS[name], **kept), shape
 
 
-@shapes.without_torch
 def arm(
     spec: str,
     rule: str = "review",
@@ -105,7 +104,7 @@ def arm(
         pad_vocab=protocol == "clean",
         n_kv_head=shape.get("n_kv_head"),
     )
-    shapes.code(rule).residual.resolve(rule)  # raises on unknown names, before anything is counted
+    residual.resolve(rule)  # raises on unknown names, before anything is counted
     if shape:
         return body
     target = count(replace(body, rule="review"))
@@ -129,28 +128,20 @@ def widened(body: ModelConfig, d: int) -> ModelConfig:
     return replace(body, d_model=d, d_ff=4 * d)
 
 
-def _meta(config: ModelConfig, code: shapes.Code) -> "Model":
-    return _built(config, code, *_kinds(config, code))
-
-
-def _kinds(config: ModelConfig, code: shapes.Code) -> tuple[type, type]:
-    resolve = code.residual.resolve
-    return resolve(config.rule)[0], resolve(config.values, "values")[0]
+def _meta(config: ModelConfig) -> Model:
+    """The model of `config` on the meta device: modules and shapes, no numbers."""
+    return _built(
+        config, residual.resolve(config.rule)[0], residual.resolve(config.values, "values")[0]
+    )
 
 
 @lru_cache(maxsize=256)
-def _built(config: ModelConfig, code: shapes.Code, rule: type, values: type) -> "Model":
+def _built(config: ModelConfig, rule: type, values: type) -> Model:
     # Cached by the classes, too: a name that is registered again is another rule.
-    with code.building():
-        return code.transformer.Model(config)
+    with building():
+        return Model(config)
 
 
-@lru_cache(maxsize=1024)
-def _numbers(config: ModelConfig, code: shapes.Code, rule: type, values: type) -> int:
-    return sum(p.numel() for p in _built(config, code, rule, values).parameters())
-
-
-@shapes.without_torch
 def count(config: ModelConfig) -> int:
     """The number of trainable scalars, without padding rows of the embedding.
 
@@ -158,8 +149,7 @@ def count(config: ModelConfig) -> int:
     """
     padding = (config.padded_vocab - config.vocab_size) * config.d_model
     padding *= 1 if config.tied else 2
-    code = shapes.code(config.rule, config.values)
-    return _numbers(config, code, *_kinds(config, code)) - padding
+    return sum(p.numel() for p in _meta(config).parameters()) - padding
 
 
 def published_params(run: Run) -> int | None:
@@ -184,14 +174,12 @@ def other_size(run: Run) -> str | None:
     )
 
 
-@shapes.without_torch
 def rule_params(config: ModelConfig) -> int:
     """Trainable scalars of the rules' writes (the gates), without norm gains."""
-    model = _meta(config, shapes.code(config.rule, config.values))
+    model = _meta(config)
     return sum(rule.write_params(rule.site) for rule in model.rules)
 
 
-@shapes.without_torch
 def flops_per_token(config: ModelConfig) -> int:
     """FLOPs of one training step per token: matrix products, forward and backward.
 
@@ -199,9 +187,8 @@ def flops_per_token(config: ModelConfig) -> int:
     products, the head over vocab_size, and causal attention: a token attends to (T + 1)/2 tokens on
     average, with 4·d FLOPs each per layer (scores and mix).
     """
-    code = shapes.code(config.rule, config.values)  # once: an import of torch may end in between
-    model = _meta(config, code)
-    products: list[Any] = [m for m in model.layers.modules() if isinstance(m, code.linear)]
+    model = _meta(config)
+    products = [m for m in model.layers.modules() if isinstance(m, Linear)]
     stack = sum(2 * m.weight.numel() for m in products)
     stack += sum(rule.matmul_flops(rule.site) for layer in model.layers for rule in layer.rules)
     stack += sum(layer.attn.rule.matmul_flops(layer.attn_rule.site) for layer in model.layers)
@@ -268,7 +255,6 @@ def recipe(
     )
 
 
-@shapes.without_torch
 def specify(
     rung: str = "nano",
     rule: str = "review",
@@ -288,7 +274,6 @@ def specify(
 
     rule, values: named by the caller, so that their file may be imported.
     """
-    residual = shapes.code(rule, values).residual
     residual.allow_rule(rule, values)
     rule, values = residual.canonical(rule), residual.canonical(values, "values")
     name, _ = parse_spec(rung)
@@ -338,11 +323,10 @@ def table(protocol: str = "clean", rules: tuple[str, ...] | None = None) -> list
     return rows
 
 
-@shapes.without_torch
 def describe() -> list[dict]:
     """Every registered rule in plain types, from its class's declarations."""
     rows = []
-    for kind, names in shapes.code().residual.REGISTRY.items():
+    for kind, names in residual.REGISTRY.items():
         for name, cls in names.items():
             params, flops = zip(*(_cost(name, kind, d) for d in WIDTHS), strict=True)
             rows.append(
@@ -392,11 +376,10 @@ def polynomial(costs: Sequence[int]) -> str:
     return " + ".join(terms).replace("+ -", "- ") or "0"
 
 
-def _middle(config: ModelConfig) -> "Layer":
+def _middle(config: ModelConfig) -> Layer:
     """The second block of a model, built alone."""
-    code = shapes.code(config.rule, config.values)
-    with code.building():
-        return code.transformer.Layer(config, code.residual.Residuals.of(config).pairs[1])
+    with building():
+        return Layer(config, residual.Residuals.of(config).pairs[1])
 
 
 def _start(name: str) -> float | None:

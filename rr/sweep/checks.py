@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..config import RRError, nearest, positive
+from ..training.backend import parse_backend
+from ..training.device import check_device, check_threads, pick_device
+from ..training.distributed import check_strategy
 from ..training.loggers import check_loggers, named
-from ..training.machine import check_device, check_strategy, check_threads
 from ..training.save_interval import check_interval
 
 ENGINES = ("local", "ray")
@@ -35,15 +37,11 @@ def check(machine: Mapping[str, Any], engine: str, ray: Mapping[str, object], he
     if device is not None:
         check_device(device)
     if here:
-        from ..training.device import pick_device  # asks torch what is here
-
         pick_device(device)
     if "micro_batch" in machine:
         positive("micro-batch", machine["micro_batch"])
     check_strategy(machine.get("parallel", "ddp"))
     if "path" in machine:
-        from ..training.backend import parse_backend  # whose kernels take torch
-
         parse_backend(machine["path"])
     check_loggers(named(machine.get("log", "")), here)
     if "threads" in machine:

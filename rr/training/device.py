@@ -9,10 +9,23 @@ import time
 
 import torch
 
-from ..config import RRError
-from .machine import check_device, check_threads
+from ..config import RRError, nearest
 
+DEVICES = ("auto", "cpu", "cuda", "mps")
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def check_device(name: str) -> None:
+    """Raise RRError unless a device of this name exists somewhere."""
+    if name not in DEVICES:
+        raise RRError(f"unknown device {name!r}: {nearest(name, DEVICES)}")
+
+
+def check_threads(n: int) -> None:
+    """Raise RRError unless torch can start as many threads."""
+    # OpenMP aborts the process where it cannot start as many
+    if type(n) is not int or not 1 <= n <= 1024:
+        raise RRError(f"threads must be an integer from 1 to 1024, got {n!r}")
 
 
 def pick_device(name: str | None = None) -> torch.device:

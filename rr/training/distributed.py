@@ -19,11 +19,17 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from ..config import RRError
-from .machine import check_strategy
+from ..config import RRError, nearest
 
+STRATEGIES = ("ddp", "fsdp")
 T = TypeVar("T")
 Rows = TypeVar("Rows", Tensor, np.ndarray)  # a batch
+
+
+def check_strategy(name: str) -> None:
+    """Raise RRError unless it is a way to train in several processes."""
+    if name not in STRATEGIES:
+        raise RRError(f"unknown parallel strategy {name!r}: {nearest(name, STRATEGIES)}")
 
 
 class World:

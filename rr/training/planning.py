@@ -1,7 +1,4 @@
-"""The run that options describe: its id and its text, before anything is read or trained.
-
-Nothing here imports torch: `rr.model.shapes`.
-"""
+"""The run that options describe: its id and its text, before anything is read or trained."""
 
 from pathlib import Path
 
