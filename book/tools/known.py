@@ -173,10 +173,11 @@ def _pooled() -> str:
 
 
 def _equal() -> str:
-    """p of the two one-sided t tests that the same difference lies within ±0.01 (TOST)."""
+    """The two one-sided t tests that the same difference lies within ±0.01 (TOST): the larger p."""
     gaps = _ten_seeds()
     sides = ((gaps + 0.01, "greater"), (gaps - 0.01, "less"))
-    return f"{max(scipy.stats.ttest_1samp(x, 0, alternative=way).pvalue for x, way in sides):.3f}"
+    p = max(scipy.stats.ttest_1samp(x, 0, alternative=way).pvalue for x, way in sides)
+    return f"±0.01 with p = {p:.3f}"
 
 
 def _most_of_reading() -> str:
@@ -299,7 +300,7 @@ NAMED = {
     "p at 590M as published": _as_published,
     "published size at equal training": _fixed_ratio,
     "review - state-gate, ten seeds": _pooled,
-    "p of review = state-gate within 0.01, ten seeds": _equal,
+    "review = state-gate, ten seeds, within": _equal,
     "reading the update at most": _most_of_reading,
     "review - constant, change along the run": lambda: _faded("review"),
     "state-gate - constant, change along the run": lambda: _faded("state-gate"),

@@ -118,8 +118,8 @@ def test_reading_the_update_by_scipy():
     assert len(ten) == 10 and values(number("review - state-gate, ten seeds")) == told(ten)
     both = [st.ttest_1samp(ten + 0.01, 0, alternative="greater").pvalue,
             st.ttest_1samp(ten - 0.01, 0, alternative="less").pvalue]  # fmt: skip
-    said = float(number("p of review = state-gate within 0.01, ten seeds"))
-    assert said == round(max(both), 3) < 0.05  # "equal"
+    margin, p = values(number("review = state-gate, ten seeds, within"))
+    assert margin == 0.01 and p == round(max(both), 3) < 0.05  # "equal"
     low = st.ttest_1samp(gaps[0], 0).confidence_interval(0.95).low
     assert float(number("reading the update at most")) == round(-low, 3)
 
