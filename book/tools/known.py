@@ -208,14 +208,13 @@ def _windows(rows: list[dict], arm: str, first: int, last: int) -> list[float]:
 
 
 def _eight_passes() -> str:
-    """1/N − 1/√N at eight passes of two blocks: mean of the five planned rates, by seed; its p."""
+    """1/N − 1/√N at eight passes of two blocks: mean of the five planned rates, by seed."""
     rows = _runs(rr.DATA / "measured" / "e5_loops", curves=False)
     rows = [row for row in rows if "n_layer=2," in row["rung"] and row["loops"] == 8]
     table = pd.DataFrame(rows).pivot_table("val_loss", "seed", ["rule", "lr"])
     root, linear = "scaled:init=flat,law=sqrt,reference=2", "scaled:init=flat,reference=2"
     over = stats.paired(table[linear].mean(axis=1), table[root].mean(axis=1))
-    told = f"{over.mean:+.4f} ({over.lo:+.4f} to {over.hi:+.4f})".replace("-", "−")
-    return f"{told}, p = {over.p:.3f}"
+    return f"{over.mean:+.4f} ({over.lo:+.4f} to {over.hi:+.4f})".replace("-", "−")
 
 
 def _houses() -> str:

@@ -147,9 +147,8 @@ def test_eight_passes_by_scipy():
     assert table.lr.nunique() == 5 and len(table) == 30
     mean = table.groupby([table.rule.str.contains("sqrt"), "seed"]).val_loss.mean().unstack(0)
     gap = mean[False] - mean[True]
-    *said, chance = values(number("1/N - 1/√N at eight passes, mean of the rates"))
+    said = values(number("1/N - 1/√N at eight passes, mean of the rates"))
     assert said == told(gap, 4) and (gap < 0).all()
-    assert chance == round(st.ttest_1samp(gap, 0).pvalue, 3)
 
 
 def test_the_published_comparisons_by_scipy():
