@@ -5,7 +5,9 @@
     FOLDER: ARM - BASELINE                paired difference of held-out loss, 95 % t interval
     FOLDER: ARM - BASELINE, mean          the same without its interval
     FOLDER: ARM - BASELINE, steps 1-30    the same of training loss over these steps
+    FOLDER: ARM - BASELINE, steps 1-30, mean     without its interval
     FOLDER: best                          the lowest held-out loss
+    FOLDER: worst                         the highest held-out loss
     FOLDER: bigram                        the loss of a bigram table on the same held-out tokens
     FOLDER/LOG.csv: ARM - BASELINE        the same of runs that another trainer logged there
     NAME                                  one of NAMED
@@ -13,6 +15,7 @@
 
 FOLDER is one of data/measured/; "FOLDER[lr=0.0015,steps=300]" takes the rows with these values
 alone. Seeds from 100 on chose learning rates and count nowhere. Losses are in nats per token.
+Every difference is arm − baseline: below zero the first-named arm finishes lower, which is better.
 """
 
 import json
@@ -21,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import scipy.stats
 import threads
 import torch
 
@@ -32,7 +36,7 @@ from rr.stats.tables import arm_of
 
 FORM = re.compile(r"(?P<folder>[\w./-]+)(?:\[(?P<where>[^\]]+)\])?: (?P<what>.+)")
 GAP = re.compile(
-    r"(?P<arm>\S.*?) - (?P<base>.*?\S)(?:, steps (?P<first>\d+)-(?P<last>\d+)|, (?P<alone>mean))?"
+    r"(?P<arm>\S.*?) - (?P<base>.*?\S)(?:, steps (?P<first>\d+)-(?P<last>\d+))?(?P<alone>, mean)?"
 )
 
 
@@ -54,12 +58,14 @@ def number(text: str) -> str:
         rows = [row for row in rows if str(row.get(name)) == value]
     if not rows:
         raise RRError(f"no run in {text!r}: nothing in {folder.name} has these values")
-    if what == "best":
-        return f"{min(row['val_loss'] for row in rows):.2f}"
+    if what in ("best", "worst"):
+        return f"{(min if what == 'best' else max)(row['val_loss'] for row in rows):.2f}"
     if gap:
         if gap["first"]:
             band = (int(gap["first"]), int(gap["last"]))
             (over,) = stats.gap_by_step(rows, gap["arm"], gap["base"], [band])
+            if gap["alone"]:
+                return signed(over["mean"])
             return spread(over["mean"], over["lo"], over["hi"])
         over = stats.paired(_by_seed(rows, gap["arm"]), _by_seed(rows, gap["base"]))
         return signed(over.mean) if gap["alone"] else spread(over.mean, over.lo, over.hi)
@@ -113,18 +119,102 @@ def _survivors() -> str:
 
 
 def _fixed_ratio() -> str:
-    """Tenfold size at equal tokens per parameter, in the published gap to standard."""
+    """Tenfold size at equal tokens per parameter, in the published review − standard."""
     runs = _published()
     loss = runs.pivot_table("val_loss", ["rung", "seed"], "arm", sort=False)
-    pairs = [stats.differences(t.standard, t.review) for _, t in loss.groupby("rung", sort=False)]
-    noise, _ = stats.pooled_sd(pairs)
+    pairs = [stats.differences(t.review, t.standard) for _, t in loss.groupby("rung", sort=False)]
+    noise, df = stats.pooled_sd(pairs)
     first = runs[runs.arm == "review"].groupby("rung", sort=False).first()
     size, tokens = 1e6 * first.params_M.to_numpy(), first.steps.to_numpy() * 64 * 256
     mean, _ = emergence.at_fixed_ratio(size, tokens, [pair.mean() for pair in pairs])
     errors = [noise / len(pair) ** 0.5 for pair in pairs]
     weights = [emergence.at_fixed_ratio(size, tokens, one)[0] for one in np.eye(len(pairs))]
-    half = 1.96 * float(np.hypot.reduce(np.array(weights) * errors))
+    error = float(np.hypot.reduce(np.array(weights) * errors))
+    half = scipy.stats.t.ppf(0.975, df) * error  # the noise is an estimate, too
     return spread(mean, mean - half, mean + half)
+
+
+def _published_large(column: str) -> list[float]:
+    """p of Review's comparisons at 590M and 1B, by one test."""
+    rows = stats.family(_published().to_dict("records"), "review", ["standard", "highway"])
+    return [row[column] for row in rows if row["rung"] in ("590M", "1B")]
+
+
+def _large_survivors() -> str:
+    """Of the published comparisons at 590M and 1B, how many survive Holm over all ten, paired."""
+    found = _published_large("paired_holm")
+    return f"{sum(p <= 0.05 for p in found)} of {len(found)}"
+
+
+def _as_published() -> str:
+    """p of both comparisons at 590M as the study tests them: unpaired, without a correction."""
+    return " and ".join(f"{p:.3f}" for p in _published_large("welch_p")[:2])
+
+
+def _unpaired_survivors() -> str:
+    """Of the ten published comparisons, how many survive Holm by the unpaired test."""
+    rows = stats.family(_published().to_dict("records"), "review", ["standard", "highway"])
+    return f"{sum(row['welch_holm'] <= 0.05 for row in rows)} of {len(rows)}"
+
+
+def _ten_seeds() -> np.ndarray:
+    """review − state-gate of E1 and of the campaign before it: five seeds each."""
+    gaps = []
+    for name in ("e1_rates", "mini_arms"):
+        rows = [r for r in _runs(rr.DATA / "measured" / name, curves=False) if r["rung"] == "mini"]
+        rows = [row for row in rows if row["rule"] in ("review", "state-gate")]
+        gaps.append(stats.differences(_by_seed(rows, "review"), _by_seed(rows, "state-gate")))
+    return np.concatenate(gaps)
+
+
+def _pooled() -> str:
+    over = stats.interval(_ten_seeds())
+    return spread(over.mean, over.lo, over.hi)
+
+
+def _equal() -> str:
+    """The two one-sided t tests that the same difference lies within ±0.01 (TOST): the larger p."""
+    gaps = _ten_seeds()
+    sides = ((gaps + 0.01, "greater"), (gaps - 0.01, "less"))
+    p = max(scipy.stats.ttest_1samp(x, 0, alternative=way).pvalue for x, way in sides)
+    return f"±0.01 with p = {p:.3f}"
+
+
+def _most_of_reading() -> str:
+    """What reading the update could be worth at most: the lower end of E1's review − state-gate."""
+    rows = [
+        r for r in _runs(rr.DATA / "measured" / "e1_rates", curves=False) if r["rung"] == "mini"
+    ]
+    rows = [row for row in rows if row["rule"] in ("review", "state-gate")]
+    over = stats.paired(_by_seed(rows, "review"), _by_seed(rows, "state-gate"))
+    return f"{-over.lo:.3f}"
+
+
+def _faded(arm: str) -> str:
+    """The change of E2's gap to constant ½ in training loss, at the constant rate, by seed."""
+    rows = _runs(rr.DATA / "measured" / "e2_training", curves=True)
+    gaps = []
+    for first, last in ((2401, 3400), (601, 1200)):
+        losses = {name: _windows(rows, name, first, last) for name in (arm, "constant")}
+        gaps.append(stats.differences(losses[arm], losses["constant"]))
+    over = stats.paired(*gaps)
+    return f"{spread(over.mean, over.lo, over.hi)}, p = {over.p:.3f}"
+
+
+def _windows(rows: list[dict], arm: str, first: int, last: int) -> list[float]:
+    """Mean logged training loss of an arm's runs over some steps, in the order of its seeds."""
+    mine = sorted((row["seed"], row["curve"]) for row in rows if arm_of(row) == arm)
+    return [np.mean([x for s, x in curve.items() if first <= s <= last]) for _, curve in mine]
+
+
+def _eight_passes() -> str:
+    """1/N − 1/√N at eight passes of two blocks: mean of the five planned rates, by seed."""
+    rows = _runs(rr.DATA / "measured" / "e5_loops", curves=False)
+    rows = [row for row in rows if "n_layer=2," in row["rung"] and row["loops"] == 8]
+    table = pd.DataFrame(rows).pivot_table("val_loss", "seed", ["rule", "lr"])
+    root, linear = "scaled:init=flat,law=sqrt,reference=2", "scaled:init=flat,reference=2"
+    over = stats.paired(table[linear].mean(axis=1), table[root].mean(axis=1))
+    return f"{over.mean:+.4f} ({over.lo:+.4f} to {over.hi:+.4f})".replace("-", "−")
 
 
 def _houses() -> str:
@@ -148,14 +238,34 @@ def _unwidened() -> str:
     return spread(over.mean, over.lo, over.hi)
 
 
-def _size() -> str:
-    """Review's lead over constant ½ in E3's net less E2's, at equal tokens per parameter."""
-    gaps = []
+def _large_and_small() -> dict[str, list[dict]]:
+    """E3's reported runs, and those of E2 they are compared with, by arm."""
+    found = {}
     for name, steps in (("e3_size", 3973), ("e2_training", 1200)):
-        rows = [r for r in _runs(rr.DATA / "measured" / name, curves=False) if r["steps"] == steps]
-        gaps.append(stats.differences(_by_seed(rows, "constant"), _by_seed(rows, "review")))
+        rows = _runs(rr.DATA / "measured" / name, curves=False)
+        found[name] = [r for r in rows if r["steps"] == steps]
+    return found
+
+
+def _size() -> str:
+    """review − constant in E3's net less that in E2's, at equal tokens per parameter."""
+    gaps = [stats.differences(_by_seed(rows, "review"), _by_seed(rows, "constant"))
+            for rows in _large_and_small().values()]  # fmt: skip
     over = stats.welch(*gaps)
     return spread(over.mean, over.lo, over.hi)
+
+
+def _times() -> str:
+    """Parameters of E3's net over those of E2's, in the Review arm of both."""
+    sizes = [next(r["params"] for r in rows if r["rule"] == "review")
+             for rows in _large_and_small().values()]  # fmt: skip
+    return f"{sizes[0] / sizes[1]:.1f}"
+
+
+def _faster() -> str:
+    """Review's learning rate over that of constant ½ in E3."""
+    rates = {row["rule"]: row["lr"] for row in _large_and_small()["e3_size"]}
+    return f"{rates['review'] / rates['constant']:.1f}"
 
 
 def _loops() -> str:
@@ -184,9 +294,20 @@ def _cache() -> str:
 
 NAMED = {
     "published comparisons that survive": _survivors,
+    "published comparisons that survive at 590M and 1B": _large_survivors,
+    "published comparisons that survive unpaired": _unpaired_survivors,
+    "p at 590M as published": _as_published,
     "published size at equal training": _fixed_ratio,
+    "review - state-gate, ten seeds": _pooled,
+    "review = state-gate, ten seeds, within": _equal,
+    "reading the update at most": _most_of_reading,
+    "review - constant, change along the run": lambda: _faded("review"),
+    "state-gate - constant, change along the run": lambda: _faded("state-gate"),
+    "1/N - 1/√N at eight passes, mean of the rates": _eight_passes,
     "review - unwidened constant, 4,800 steps": _unwidened,
-    "constant - review, larger net less smaller": _size,
+    "review - constant, larger net less smaller": _size,
+    "larger net over smaller": _times,
+    "larger net, rate of review over constant": _faster,
     "spread of the best rate, 1/N less 1/√N": _loops,
     "SVFormer's cache": _cache,
     "review - constant, attached less rr": _houses,

@@ -18,7 +18,7 @@ from tests.notebooks.glued import RECORD
 
 ROOT = Path(__file__).parents[2]
 SIZES = np.array([60e6, 150e6, 320e6])
-RUNGS = [["60M", 60e6, 8000, -0.01], ["320M", 320e6, 8000, 0.0], ["1B", 1e9, 6000, 0.02]]
+RUNGS = [["60M", 60e6, 8000, 0.01], ["320M", 320e6, 8000, 0.0], ["1B", 1e9, 6000, -0.02]]
 N, D = np.repeat(SIZES, 3), np.tile([2000, 4000, 8000], 3) * 16384.0
 
 
@@ -44,14 +44,14 @@ def told() -> dict[str, str]:
     }
 
 
-def ahead(folder: str, base: str, arm: str) -> pd.DataFrame:
-    """Seeds × budgets: base − arm in a folder of records, without the runs that chose a rate."""
+def gaps(folder: str, arm: str, base: str) -> pd.DataFrame:
+    """Seeds × budgets: arm − base in a folder of records, without the runs that chose a rate."""
     rows = []
     for text in pd.read_parquet(rr.DATA / "measured" / folder / "runs.parquet").result:
         run = json.loads(text)
         rows += [run | budget for budget in run.get("budgets") or [run] if run["seed"] < 100]
     loss = pd.DataFrame(rows).pivot(index=["seed", "steps"], columns="rule", values="val_loss")
-    return (loss[base] - loss[arm]).unstack()
+    return (loss[arm] - loss[base]).unstack()
 
 
 def said(values, test) -> str:
@@ -62,12 +62,12 @@ def said(values, test) -> str:
 
 def test_the_slope_that_the_chapter_tells_by_a_second_method():
     """Chapter 14's stored numbers of E2 against tables of pandas, and lines drawn by scipy."""
-    gap = ahead("e2_training", "constant", "review")  # above 0 where Review leads
+    gap = gaps("e2_training", "review", "constant")  # below 0 where Review leads
     slopes = [scipy.stats.linregress(np.log10(gap.columns), row).slope for row in gap.values]
     for name, values in (
         ("slope_said", slopes),
         ("last_said", gap[4800]),
-        ("fall_said", gap[4800] - gap[1200]),
+        ("rise_said", gap[4800] - gap[1200]),
     ):
         assert told()[name] == said(np.mean(values), scipy.stats.ttest_1samp(values, 0))
     chance = scipy.stats.ttest_1samp(slopes, 0).pvalue
@@ -76,8 +76,8 @@ def test_the_slope_that_the_chapter_tells_by_a_second_method():
 
 def test_the_change_with_size_that_the_chapter_tells_by_a_second_method():
     """E3's planned question: Welch's test of the large net's gaps against the small net's."""
-    large = ahead("e3_size", "constant", "review")[3973]
-    small = ahead("e2_training", "constant", "review")[1200]
+    large = gaps("e3_size", "review", "constant")[3973]
+    small = gaps("e2_training", "review", "constant")[1200]
     assert len(large) == len(small) == 3
     test = scipy.stats.ttest_ind(large, small, equal_var=False)
     assert told()["change_said"] == said(large.mean() - small.mean(), test)
@@ -86,6 +86,37 @@ def test_the_change_with_size_that_the_chapter_tells_by_a_second_method():
     df = v.sum() ** 2 / (v**2 / 2).sum()
     t = abs(large.mean() - small.mean()) / v.sum() ** 0.5
     assert test.pvalue == pytest.approx(2 * scipy.stats.t.sf(t, df), rel=1e-9)
+
+
+def along(folder: str, arm: str, base: str, first: int, last: int) -> pd.Series:
+    """arm − base in mean logged training loss over some steps, by seed, by pandas."""
+    at = rr.DATA / "measured" / folder
+    lines = pd.read_parquet(at / "curves.parquet")
+    lines = lines[lines.loss.notna() & lines.budget.isna() & lines.step.between(first, last)]
+    runs = pd.DataFrame([json.loads(x) for x in pd.read_parquet(at / "runs.parquet").result])
+    runs = runs[runs.seed < 100][["id", "rule", "seed"]]
+    loss = lines.merge(runs, on="id").groupby(["seed", "rule"]).loss.mean().unstack()
+    return loss[arm] - loss[base]
+
+
+def test_the_lead_that_fades_by_a_second_method():
+    """Post hoc: training loss at the constant rate, early less late, for both gates."""
+    for name, arm in (("review", "review"), ("state", "state-gate")):
+        early, late = (along("e2_training", arm, "constant", *span)
+                       for span in ((601, 1200), (2401, 3400)))  # fmt: skip
+        test = scipy.stats.ttest_1samp(late - early, 0)
+        assert told()[f"fade_{name}"] == said((late - early).mean(), test)
+        assert float(told()[f"fade_{name}_p"]) == pytest.approx(test.pvalue, rel=1e-3)
+        assert float(told()[f"early_{name}"]) == pytest.approx(early.mean(), abs=1e-6)
+        assert told()[f"late_{name}"] == said(late.mean(), scipy.stats.ttest_1samp(late, 0))
+    table = pd.read_parquet(rr.DATA / "measured" / "e2_training" / "runs.parquet")
+    ends = [json.loads(text) for text in table.result]
+    ends = {(r["rule"], r["seed"]): r["budgets"][-1]["val_loss"] for r in ends if r["seed"] < 100}
+    both = [[ends[arm, seed] for seed in (0, 1, 2)] for arm in ("review", "constant")]
+    r = scipy.stats.pearsonr(*both).statistic
+    assert float(told()["together"]) == pytest.approx(r, rel=1e-3)
+    state = along("e3_size", "state-gate", "constant", 2001, 3178)
+    assert told()["big_state"] == said(state.mean(), scipy.stats.ttest_1samp(state, 0))
 
 
 def test_contrast_factor_is_what_a_simulation_finds():
@@ -241,21 +272,21 @@ def test_toy_gap_is_the_difference_of_two_loss_curves():
     def loss(x):
         return 1.7 + x**-0.3
 
-    assert toy_gap(0.5, 0, 1.2, 0, 0.3) == pytest.approx(loss(0.5) - loss(1.2 * 0.5))
-    assert toy_gap(0.5, 2, 1.0, 0.01, 0.3) == pytest.approx(0.02)
-    assert toy_gap(0.5, 2, 1.0, 0.01, 0.3, cost=0.005) == pytest.approx(0.015)
+    assert toy_gap(0.5, 0, 1.2, 0, 0.3) == pytest.approx(loss(1.2 * 0.5) - loss(0.5))  # arm − base
+    assert toy_gap(0.5, 2, 1.0, 0.01, 0.3) == pytest.approx(-0.02)
+    assert toy_gap(0.5, 2, 1.0, 0.01, 0.3, cost=0.005) == pytest.approx(-0.015)
 
 
 def test_each_design_shows_what_it_should():
     def change(speed, size, design, falls):
         return toy_numbers(RUNGS, speed, size, 0.3, 0.025, design, falls)["change"]
 
-    assert change(1.1, 0, "steps", "ratio") > 0.01  # training alone, and it looks like size
+    assert change(1.1, 0, "steps", "ratio") < -0.01  # training alone, and it looks like size
     assert change(1.1, 0, "ratio", "ratio") == 0
     assert change(1.1, 0, "tokens", "tokens") == 0
-    assert change(1.1, 0, "ratio", "tokens") < 0  # more tokens, less left to gain
+    assert change(1.1, 0, "ratio", "tokens") > 0  # more tokens, less left to gain
     for design in DESIGNS:  # size's own effect shows under every design
-        assert change(1.0, 0.01, design, "ratio") == pytest.approx(0.01 * np.log10(1e9 / 60e6))
+        assert change(1.0, 0.01, design, "ratio") == pytest.approx(-0.01 * np.log10(1e9 / 60e6))
 
 
 def test_emergence_script_and_python_agree(in_node):

@@ -24,7 +24,7 @@ def _steps(answer: float, study: pd.DataFrame) -> bool:
 @exercise(
     "ex-14-speed",
     ask="set `answer` to a factor above 1",
-    nudge="with that speed-up the gap grows by another amount from the first size to the last",
+    nudge="with that speed-up the gap changes by another amount from the first size to the last",
 )
 def _speed(answer: float, study: pd.DataFrame) -> bool:
     first, last = (toy_gap(study.ratio.iloc[i], 0, answer, 0, 0.3) for i in (0, -1))

@@ -6,7 +6,7 @@ var DESIGNS = {steps: "the study’s steps", tokens: "equal tokens",
 var FALLS = {ratio: "tokens per parameter", tokens: "tokens alone"};
 
 function toyGap(x, tenfolds, v) {
-  return Math.pow(x, -v.alpha) * (1 - Math.pow(v.speed, -v.alpha)) + v.size * tenfolds - v.cost;
+  return v.cost - Math.pow(x, -v.alpha) * (1 - Math.pow(v.speed, -v.alpha)) - v.size * tenfolds;
 }
 
 function toyNumbers(rungs, v) {
@@ -21,14 +21,14 @@ function toyNumbers(rungs, v) {
   });
   var end = gaps.length - 1;
   return {ratios: ratios, gaps: gaps, change: gaps[end] - gaps[0],
-    own: v.size * Math.log10(rungs[end][1] / first)};
+    own: -v.size * Math.log10(rungs[end][1] / first) || 0};
 }
 
 function toySentence(rungs, v) {
   var found = toyNumbers(rungs, v), trained = found.change - found.own, end = rungs.length - 1;
   if (Math.abs(trained) < 1e-12) trained = 0;
   return "A speed-up of " + number(v.speed) + ", " + number(v.size) +
-    " nats per tenfold of size, a cost of " + number(v.cost) + " nats, exponent " +
+    " nats less per tenfold of size, a cost of " + number(v.cost) + " nats, exponent " +
     number(v.alpha) + ", " + DESIGNS[v.design] + "; what is left falls with " + FALLS[v.falls] +
     ": the gap goes from " + number(found.gaps[0]) + " nats at " + rungs[0][0] + " to " +
     number(found.gaps[end]) + " at " + rungs[end][0] + " (published: " + number(rungs[0][3]) +
@@ -45,14 +45,14 @@ function drawToy(svg, v, width, rungs) {
     all = all.concat(curves[name]);
   });
   all = all.concat(rungs.map(function (rung) { return rung[3]; }));
-  var high = Math.max.apply(null, all.concat([0.02])), low = Math.min.apply(null, all.concat([0]));
+  var high = Math.max.apply(null, all.concat([0])), low = Math.min.apply(null, all.concat([-0.02]));
   var x = scale(Math.log10(rungs[0][1]), Math.log10(rungs[rungs.length - 1][1]), left + 14, right - 14);
   var y = scale(low, high, bottom, top);
-  add(svg, "text", {x: 0, y: 12, "class": "soft"}, "gap, baseline − arm (nats per token)");
-  [0, high, low].forEach(function (gap, i) {
-    if (i === 2 && low === 0) return;
+  add(svg, "text", {x: 0, y: 12, "class": "soft"}, "gap, arm − baseline (nats per token)");
+  [0, low, high].forEach(function (gap, i) {
+    if (i === 2 && high === 0) return;
     add(svg, "path", {d: "M" + left + " " + round(y(gap)) + "H" + right, "class": "grid"});
-    if (i === 2 && y(low) - y(0) < 14) return;
+    if (i === 2 && y(0) - y(high) < 14) return;
     add(svg, "text", {x: left - 6, y: y(gap) + 4, "text-anchor": "end", "class": "soft"},
       number(gap));
   });

@@ -18,13 +18,13 @@ FALLS = {"ratio": "tokens per parameter", "tokens": "tokens alone"}
 def toy_gap(
     x: float, tenfolds: float, speed: float, size: float, alpha: float, cost: float = 0.0
 ) -> float:
-    """baseline − arm in nats: x^(−α)·(1 − s^(−α)) + κ·tenfolds − c, positive favours the arm.
+    """arm − baseline in nats: c − x^(−α)·(1 − s^(−α)) − κ·tenfolds, negative favours the arm.
 
     The loss that is left to learn is x^(−α) nats after training of amount x (1 nat at x = 1); the
     arm learns as if it had s = `speed` times the tokens; κ = `size` nats is what every tenfold of
-    parameters adds by itself; c = `cost` nats is what the arm loses everywhere.
+    parameters takes off by itself; c = `cost` nats is what the arm loses everywhere.
     """
-    return x**-alpha * (1 - speed**-alpha) + size * tenfolds - cost
+    return cost - x**-alpha * (1 - speed**-alpha) - size * tenfolds
 
 
 def toy_numbers(
@@ -57,7 +57,7 @@ def toy_numbers(
         x = ratio if falls == "ratio" else start * more
         ratios.append(ratio)
         gaps.append(toy_gap(x, math.log10(grown), speed, size, alpha, cost))
-    own = size * math.log10(rungs[-1][1] / first)
+    own = -size * math.log10(rungs[-1][1] / first) or 0.0
     return {"ratios": ratios, "gaps": gaps, "change": gaps[-1] - gaps[0], "own": own}
 
 
@@ -75,9 +75,10 @@ def toy_sentence(
     trained = found["change"] - found["own"]
     trained = 0 if abs(trained) < 1e-12 else trained
     return (
-        f"A speed-up of {kit.number(speed)}, {kit.number(size)} nats per tenfold of size, a cost "
-        f"of {kit.number(cost)} nats, exponent {kit.number(alpha)}, {DESIGNS[design]}; what is "
-        f"left falls with {FALLS[falls]}: the gap goes from {kit.number(found['gaps'][0])} nats at "
+        f"A speed-up of {kit.number(speed)}, {kit.number(size)} nats less per tenfold of size, a "
+        f"cost of {kit.number(cost)} nats, exponent {kit.number(alpha)}, {DESIGNS[design]}; what "
+        f"is left falls with {FALLS[falls]}: the gap goes from "
+        f"{kit.number(found['gaps'][0])} nats at "
         f"{rungs[0][0]} to {kit.number(found['gaps'][-1])} at {rungs[-1][0]} (published: "
         f"{kit.number(rungs[0][3])} and {kit.number(rungs[-1][3])}). Of this change "
         f"{kit.number(found['own'])} is size’s own and {kit.number(trained)} comes from training."
@@ -96,7 +97,7 @@ def size_or_training(
     """Explorable: the gap against size that a speed-up and a true effect of size would each show.
 
     runs: rows of a ladder's runs with `rung`, `arm`, `params_M`, `steps` and `val_loss`, by size;
-    the review arm's shapes are taken, and the published gap is that of its mean to standard's.
+    the review arm's shapes are taken, and the published gap is its mean less standard's.
     speed (1 to 1.5), size (−0.02 to 0.04 nats per tenfold), alpha (0.1 to 0.6), cost (0 to 0.05
     nats), design and falls (`toy_numbers`) are where it starts.
     """
@@ -109,7 +110,7 @@ def size_or_training(
             name,
             1e6 * float(r["params_M"]),
             int(r["steps"]),
-            round(mean(name, "standard") - mean(name, "review"), 6),
+            round(mean(name, "review") - mean(name, "standard"), 6),
         ]
         for r in runs
         if r["arm"] == "review" and (name := r["rung"])
@@ -123,7 +124,7 @@ def size_or_training(
         lead="Set what is true, then choose how the sizes are compared.",
         controls=[
             kit.slider("speed", "speed-up in tokens s", 1, 1.5, 0.01, speed),
-            kit.slider("size", "size’s own effect κ (nats per tenfold)", -0.02, 0.04, 0.002, size),
+            kit.slider("size", "size’s own gain κ (nats per tenfold)", -0.02, 0.04, 0.002, size),
             kit.slider("alpha", "exponent α", 0.1, 0.6, 0.05, alpha),
             kit.slider("cost", "constant cost c (nats)", 0, 0.05, 0.005, cost),
             kit.choice("design", "sizes are compared at", DESIGNS, design),
@@ -132,8 +133,8 @@ def size_or_training(
         picture="The gap against model size: the chosen comparison thick, the two others thin, the "
         "published gaps as hollow circles",
         said=said,
-        note="Toy: gap = x^(−α)·(1 − s^(−α)) + κ·log₁₀(size / smallest size) − c, x the amount of "
+        note="Toy: gap = c − x^(−α)·(1 − s^(−α)) − κ·log₁₀(size / smallest size), x the amount of "
         "training, 1 nat left to learn at x = 1. Thin: the two other comparisons. Hollow circles: "
-        "the published gaps to standard, at the study’s steps. Above 0 the arm is better.",
+        "the published gaps to standard, at the study’s steps. Below 0 the arm is better.",
         data=list(rungs.values()),
     )
