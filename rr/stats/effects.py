@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 from scipy.special import gammaln
 
 from ..config import RRError, nearest
-from .compare import differences, fraction, numbers
+from .inference import differences, fraction, numbers
 
 DESIGNS = ("paired", "independent")
 
