@@ -26,21 +26,41 @@ from typing import Any
 from .. import lazy_names
 from ..config import RRError
 
-_MODULES = {
-    "arms": "compare spread",
-    "effects": "Effect cohen_dz detectable_gap hedges_g power sd_interval seeds_needed",
-    "drawing": "forest",
-    "frames": "as_rows",
-    "inference": "Bootstrap Interval Paired Ranks Welch bonferroni bootstrap constant differences "
-    "holm interval paired pooled_sd sign_test signed_rank welch",
-    "logs": "read_logs",
-    "records": "Record read_record read_records",
-    "results": "read_results scan",
-    "show": "render",
+_WHERE = {
+    "Bootstrap": "inference",
+    "Interval": "inference",
+    "Paired": "inference",
+    "Ranks": "inference",
+    "Record": "records",
+    "Welch": "inference",
+    "as_rows": "frames",
+    "bonferroni": "inference",
+    "bootstrap": "inference",
+    "compare": "arms",
+    "constant": "inference",
+    "detectable_gap": "effects",
+    "differences": "inference",
+    "forest": "drawing",
+    "holm": "inference",
+    "interval": "inference",
+    "paired": "inference",
+    "pooled_sd": "inference",
+    "power": "effects",
+    "read_logs": "logs",
+    "read_record": "records",
+    "read_records": "records",
+    "read_results": "results",
+    "render": "show",
+    "scan": "results",
+    "sd_interval": "effects",
+    "seeds_needed": "effects",
+    "sign_test": "inference",
+    "signed_rank": "inference",
+    "spread": "arms",
+    "welch": "inference",
 }
-_WHERE = {name: module for module, names in _MODULES.items() for name in names.split()}
 EXTRA = ("pandas", "scipy", "tabulate")  # packages of the extra `stats`
-__all__ = sorted(_WHERE)
+__all__ = list(_WHERE)
 _import, __dir__ = lazy_names(__name__, _WHERE, __all__)
 
 

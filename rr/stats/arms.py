@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from ..config import RRError, nearest
-from .effects import DESIGNS, cohen_dz, detectable_gap, hedges_g, sd_interval, seeds_needed
+from .effects import DESIGNS, detectable_gap, sd_interval, seeds_needed
 from .frames import as_frame, as_rows
 from .inference import (
     bonferroni,
@@ -35,7 +35,7 @@ TESTS = ("paired", "welch", "signed_rank", "sign")
 # what is None where it cannot be computed
 NUMBERS = (
     "difference", "lo", "hi", "sd", "p", "holm", "bonferroni", "bootstrap_lo", "bootstrap_hi",
-    "dz", "g", "p_min", "paired_t", "paired_df", "welch_t", "welch_df",
+    "p_min", "paired_t", "paired_df", "welch_t", "welch_df",
     *(f"{test}_{kind}" for test in TESTS for kind in ("p", "holm", "bonferroni")),
     "detectable", "detectable_corrected", "needed", "needed_lo", "needed_hi", "needed_corrected",
 )  # fmt: skip
@@ -126,7 +126,7 @@ def compare(
       paired, welch, signed_rank and sign; `paired_t, paired_df, welch_t, welch_df`; `p_min`: the
       smallest p that the signs of so many pairs can give;
     * `bootstrap_lo, bootstrap_hi`: percentile interval over the pairs, which covers at most
-      1 − 2^(1−n); `dz, g`: as `cohen_dz()` and `hedges_g()`;
+      1 − 2^(1−n);
     * `detectable`: the true difference that so many seeds find with this power; `needed`: seeds per
       arm that find a true difference as large as the observed one; `needed_lo, needed_hi`: what the
       interval of sd makes of it; `_corrected`: the same at the first step of Holm's correction;
@@ -357,7 +357,6 @@ def _test(row: dict, mine: dict, theirs: dict, shared: list, design: str, level:
     if enough and not (constant(all_a) and constant(all_b)):
         apart = welch(all_a, all_b, level)
         row |= {"welch_t": apart.t, "welch_df": apart.df, "welch_p": apart.p}
-        row["g"] = hedges_g(all_a, all_b, level).value
     if len(shared) >= 2:
         a, b = [mine[seed] for seed in shared], [theirs[seed] for seed in shared]
         test, ranks, gaps = paired(a, b, level), signed_rank(a, b), differences(a, b)
@@ -367,7 +366,6 @@ def _test(row: dict, mine: dict, theirs: dict, shared: list, design: str, level:
             row |= {"paired_t": test.t, "paired_p": test.p, "signed_rank_p": ranks.p}
             row |= {"sign_p": sign_test(a, b).p, "p_min": ranks.p_min}
             row |= {"bootstrap_lo": drawn.lo, "bootstrap_hi": drawn.hi}
-            row["dz"] = cohen_dz(a, b, level).value
         if design == "paired":
             row |= {"difference": test.mean, "sd": test.sd, "differences": gaps.tolist()}
             row |= {"lo": _finite(test.lo), "hi": _finite(test.hi), "p": row["paired_p"]}

@@ -103,11 +103,8 @@ def survey(
         corrupt, unfinished = [], []
     else:
         known, runs = scan(path), _specifications(path)
-        rows, corrupt, unfinished = (
-            as_rows(known),
-            known.attrs["corrupt"],
-            known.attrs["unfinished"],
-        )
+        rows = as_rows(known)
+        corrupt, unfinished = known.attrs["corrupt"], known.attrs["unfinished"]
     here = Survey(path, "RUNS" if recorded else str(folder), [], [], runs)
     here.damaged = [f"{place.relative_to(path)}: {why}" for place, why in corrupt]
     here.begun = [_begun(place, path) for place in unfinished]

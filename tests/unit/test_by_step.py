@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 import rr
-from rr.stats.by_step import gap_by_step, read_curves
 from rr.stats.recording import export
 from rr.stats.records import read_table
 from rr.stats.results import read_results
+from rrbook.stats.by_step import gap_by_step, read_curves
 
 MINI = rr.DATA / "measured" / "mini_arms"
 E2 = rr.DATA / "measured" / "e2_training"  # its reported runs have three budgets each
