@@ -84,7 +84,7 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "rr":
             raise
-        extra = "stats" if error.name in STATS else "book"
+        extra = "stats" if (error.name or "").partition(".")[0] in STATS else "book"
         install = f"install it with pip install 'review-residuals[{extra}]'"
         return _fail(2, f"this verb needs the package {error.name}, which is missing: {install}")
     except KeyboardInterrupt:

@@ -68,9 +68,10 @@ def __getattr__(name: str) -> Any:
     try:
         return _import(name)
     except ModuleNotFoundError as error:
-        if error.name not in EXTRA:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRA:
             raise
-        raise RRError(missing(str(error.name))) from None
+        raise RRError(missing(package)) from None
 
 
 def missing(package: str) -> str:
