@@ -257,7 +257,7 @@ def _json_lines(path: Path, text: str) -> Table:
             row = None
         if isinstance(row, _Object):
             objects.append((at, row))
-        elif at == filled[-1] and at == len(lines) and objects:
+        elif at == filled[-1] == len(lines) and objects and lines[at - 1].lstrip()[0] == "{":
             notes.append(f"{path}, line {at} is cut off and left out")
         else:
             raise RRError(f"{path}, line {at} is not a JSON object: give one per line")
@@ -305,30 +305,26 @@ def _delimited(path: Path, text: str, wanted: Sequence[str], wide: str | None) -
         raise RRError(_why(path, str(error), first)) from None
     except (pd.errors.EmptyDataError, ValueError, csv.Error) as error:
         raise RRError(f"{path} is no table: {error}") from None
-    header, *cells = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
-    columns = [(name or "").strip() for name in header]
-    cut = bool(body) and not body.endswith("\n")
+    header, *cells = frame.fillna("").to_numpy().tolist()  # a line that is short has ""
+    columns = [name.strip() for name in header]
+    cut = not body.endswith("\n")
     kept, at_lines = [], []
-    line, last = first + 1 + sum((name or "").count("\n") for name in header), len(cells) - 1
+    line, last = first + 1 + sum(name.count("\n") for name in header), len(cells) - 1
     for place, row in enumerate(cells):
         line += 1
         at = line
-        line += sum((cell or "").count("\n") for cell in row)
-        if all(cell is None or not cell.strip() for cell in row):
+        line += sum(cell.count("\n") for cell in row)
+        if not any(cell.strip() for cell in row):
             continue
-        if [(cell or "").strip() for cell in row] == columns:
+        if [cell.strip() for cell in row] == columns:
             notes.append(f"{path}, line {at} is the header again and left out")
             continue
-        short = row[-1] is None
-        if short and (row[0] or "").startswith("#"):
+        if row[0].startswith("#") and not any(cell.strip() for cell in row[1:]):
             continue  # a comment
-        if short and place == last and cut:
+        if place == last and cut and _cells_of_last(body, delimiter) < len(columns):
             notes.append(f"{path}, line {at} is cut off and left out")
             cut = False
             continue
-        if short:
-            had = sum(cell is not None for cell in row)
-            raise RRError(f"{path}, line {at} has {had} cells, the header {len(columns)}")
         kept.append(row)
         at_lines.append(at)
     return Table(path, columns, kept, at_lines, delimiter, cut, notes)
@@ -344,6 +340,18 @@ def _fits(header: str, delimiter: str, wanted: Sequence[str], wide: str | None) 
     found = sum(name in names for name in wanted)
     found += bool(wide) and any(name.endswith(f" - {wide}") for name in names)
     return found, len(names)
+
+
+def _cells_of_last(body: str, delimiter: str) -> int:
+    """Cells of the last line; of the last lines, where quotes hold line breaks."""
+    lines = body.split("\n")
+    start = len(lines) - 1
+    while start and "\n".join(lines[start:]).count('"') % 2:
+        start -= 1
+    try:
+        return len(next(csv.reader(["\n".join(lines[start:])], delimiter=delimiter)))
+    except csv.Error:  # a cell that is longer than its limit
+        return len(lines[-1].split(delimiter))
 
 
 def _why(path: Path, error: str, before: int) -> str:

@@ -413,6 +413,7 @@ def _seeds(words: Iterable[str]) -> dict[str, int | str]:
 
 def _curve(key: tuple, points: list[_Point], options: _Options, twice: list[str]) -> dict:
     """Loss by step of one run; `twice` gets the places of steps with two losses."""
+    points = [point for point in points if point.source]  # the others say that there is a run
     by_step: dict[float | None, list[_Point]] = defaultdict(list)
     for point in points:
         by_step[point.step].append(point)
@@ -480,16 +481,14 @@ def _diverged(curve: dict) -> bool:
 def _compared_step(finites: dict, diverged: set, options: _Options) -> float | None:
     """The step that is compared: `at`, or the last at which every run has a loss."""
     sound = {key: curve for key, curve in finites.items() if key not in diverged and curve}
-    if not sound:
-        return options.at
     if options.at is not None:
-        if not any(options.at in curve for curve in sound.values()):
-            known = sorted({at for curve in sound.values() for at in curve})
-            near = ", ".join(f"{at:g}" for at in known[-3:])
-            raise RRError(
-                f"no run has a loss at step {options.at:g}: the last before it are {near}"
-            )
+        if not any(options.at in curve for curve in finites.values()):
+            known = sorted({at for curve in finites.values() for at in curve})
+            near = ", ".join(f"{at:g}" for at in known[-3:]) or "none"
+            raise RRError(f"no run has a loss at step {options.at:g}; before it: {near}")
         return options.at
+    if not sound:
+        return None
     common = set.intersection(*map(set, sound.values()))
     lasts = {key: max(curve) for key, curve in sound.items()}
     if not common:

@@ -118,8 +118,7 @@ def test_the_table_of_a_chapter_by_a_second_method(chapter, base, arms):
     ]
     wide = told.pivot(index="seed", columns="arm", values="val_loss")
     found = {
-        row["arm"]: row
-        for row in as_rows(compare(read_results(folder).query("seed < 100"), base))
+        row["arm"]: row for row in as_rows(compare(read_results(folder).query("seed < 100"), base))
     }
     assert set(found) == set(wide) and len(wide.columns) == arms
     p = {}
