@@ -83,8 +83,8 @@ def _status(run: Mapping, value: str) -> str:
     """Whether a run "finished", "diverged", as one without a value has, or is "unfinished"."""
     number = run[value]
     if number is None or not math.isfinite(number):
-        return run.get("status") if run.get("status") == "unfinished" else "diverged"
-    return run.get("status") or "finished"
+        return "unfinished" if run.get("status") == "unfinished" else "diverged"
+    return str(run.get("status") or "finished")
 
 
 def compare(
@@ -212,7 +212,7 @@ def _with_pairs(
             if arm.twice:
                 raise RRError(f"{arm.name} has two runs of seed {arm.twice[0]}: give one per seed")
         for name, base in pairs:
-            row = group | _described(arms[name], design, level)
+            row: dict = group | _described(arms[name], design, level)
             _compare(row, arms[name], arms[base], design, level)
             row["notes"] += [f"no runs of {a}" for a in (name, base) if not arms[a].runs]
             out.append(row | {"comparisons": 1})
@@ -233,7 +233,7 @@ def _with_baseline(
         arms = _labelled(members, value)
         references = [arm for arm in arms if arm_of(arm.runs[0]) == baseline]
         for arm in sorted(arms, key=lambda arm: (arm not in references, arm.name)):
-            row = group | _described(arm, design, level)
+            row: dict = group | _described(arm, design, level)
             row["notes"] += [
                 f"seed {seed} was run more than once: not paired" for seed in arm.twice
             ]

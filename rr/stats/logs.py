@@ -448,11 +448,11 @@ def _resumed(points: list[_Point]) -> bool:
         return False
     seen: set = set()
     before = -math.inf
-    for point in points:
-        if point.step <= before and point.step not in seen:
+    for step in (point.step or 0.0 for point in points):
+        if step <= before and step not in seen:
             return False
-        seen.add(point.step)
-        before = point.step
+        seen.add(step)
+        before = step
     return True
 
 

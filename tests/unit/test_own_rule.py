@@ -247,10 +247,10 @@ def test_the_table_names_it_and_tells_two_of_one_name_apart(tmp_path, tiny_corpu
         for seed in (0, 1):
             trained(tmp_path / "runs", tiny_corpus, rule, seed)
     table = stats.compare(stats.read_results(tmp_path / "runs"), "standard")
-    rows, text = stats.as_rows(table), stats.render(table)
+    rows, shown = stats.as_rows(table), stats.render(table)
     assert [row["arm"] for row in rows] == ["standard", "mine.py:Mine"]
     assert rows[1]["pairs"] == [0, 1] and not rows[1]["notes"]
-    assert "mine.py:Mine" in text and str(tmp_path) not in text
+    assert "mine.py:Mine" in shown and str(tmp_path) not in shown
     path.write_text(text.format("state + 0.4 * u"))
     trained(tmp_path / "runs", tiny_corpus, f"{path}:Mine")
     rows = stats.as_rows(stats.compare(stats.read_results(tmp_path / "runs"), "standard"))
