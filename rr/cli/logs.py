@@ -53,9 +53,10 @@ def read_logs(args):
     """The runs in these logs; RRError without a design, which no log holds."""
     from .. import stats
 
+    runs = stats.read_logs(args.paths, **logs_options(args))
     if args.design is None:
         raise RRError(
             "no design given: --paired if runs of one seed saw the same data in the same order, "
             "else --unpaired"
         )
-    return stats.read_logs(args.paths, **logs_options(args))
+    return runs

@@ -66,7 +66,7 @@ class Table:
             for name, column in cells.items()
         }
         if self.cut and self.rows and self.columns[-1] in cells:
-            self._last_cell(cells[self.columns[-1]])
+            self._last_number(cells[self.columns[-1]])
         return found
 
     def _decimal_mark(self, cells: dict[str, list], decimal: str | None) -> str:
@@ -146,7 +146,13 @@ class Table:
             shown = text if text is not None and len(text) < 60 else str(cell)[:57] + "…"
             raise RRError(f"{self.line(row)}: {name!r} must be a number, got {shown!r}") from None
 
-    def _last_cell(self, cells: list) -> None:
+    def words(self, name: str) -> list:
+        """The cells of a column of names; a note where the last of them may be cut off."""
+        if self.cut and name == self.columns[-1]:
+            self._note(f"{self.path}: the last line has no line break; it is taken as whole")
+        return self.column(name)
+
+    def _last_number(self, cells: list) -> None:
         """Whether the last cell of a line that does not end may be whole."""
         digits = [len(re.split(r"[.,]", str(cell).strip())[-1]) for cell in cells]
         points = [any(mark in str(cell) for mark in ".,") for cell in cells]

@@ -189,7 +189,7 @@ def _measured(path: Path, options: _Options) -> Iterator[_Point]:
             for file in files:
                 yield from _of_table(file, path, options)
             return
-    raise RRError(f"no event files and no tables below {path}: give a folder of logs, or a file")
+    raise RRError(f"no runs, event files or tables below {path}: give a folder of logs, or a file")
 
 
 def _of_table(path: Path, below: Path | None, options: _Options) -> Iterator[_Point]:
@@ -262,7 +262,7 @@ def _keys(table: Table, columns: Sequence[str], loss: str, below: Path | None, o
             raise RRError(f"{table.path}: arm and seed are in two columns: give {known}")
         whole = options.of_path(table.path, below)
         return lambda row, column: whole
-    arms, seeds = (table.column(str(name)) for name in names)
+    arms, seeds = (table.words(str(name)) for name in names)
 
     def key(row: int, column: str) -> tuple[str, str]:
         for name, cell in zip(names, (arms[row], seeds[row]), strict=True):

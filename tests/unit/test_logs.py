@@ -261,7 +261,7 @@ def test_names_of_runs_that_do_not_say_arm_and_seed(tmp_path):
     with pytest.raises(RRError, match="once"):
         read_logs([path], loss="loss", run="{arm}")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RRError, match="no event files"):
+    with pytest.raises(RRError, match="no runs, event files or tables"):
         read_logs([tmp_path / "empty"], **NAMED)
     broken = tmp_path / "x.jsonl"
     broken.write_text('{"a": 1}\n[1]')
@@ -423,6 +423,8 @@ def test_4_a_last_line_that_is_cut_is_said_to_be(tmp_path):
     refused([put(tmp_path, "z.csv", HEAD + "a,0,3.11\na,1,3.12\nb,0,3.1")], "was cut off")
     runs = read_logs([put(tmp_path, "w.csv", HEAD + LONG.rstrip())], loss="loss")
     assert losses(runs) == WANTED and "no line break" in runs.attrs["notes"][0]
+    runs = read_logs([put(tmp_path, "v.csv", "loss,seed,arm\n3.1,0,long\n3,0,lo")], loss="loss")
+    assert set(runs.arm) == {"long", "lo"} and "no line break" in runs.attrs["notes"][0]
 
 
 def test_5_runs_that_end_at_different_steps_meet_at_the_last_common_one(tmp_path):
