@@ -29,7 +29,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rr.model.ladder import describe
-from rr.stats.rates import basin
+from rrbook.stats.rates import basin
 
 Cell = dict[str, str | int | float]  # the options of one `rr train`; True is a flag
 

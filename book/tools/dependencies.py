@@ -60,7 +60,7 @@ class Followed:
         self.modules = modules(root)
         self.lazy, self.constants = _lazy("rr", self.modules["rr"])
         for package, init in self.modules.items():
-            if package.startswith("rr.") and init.name == "__init__.py":
+            if package.startswith(("rr.", "rrbook.")) and init.name == "__init__.py":
                 self.lazy |= _lazy(package, init)[0]
         self.labs = _labs(self.modules["rrbook.explore"])
 

@@ -31,8 +31,8 @@ import torch
 import rr
 from rr import stats
 from rr.config import RRError, nearest
-from rr.stats import emergence
-from rr.stats.tables import arm_of
+from rr.stats.results import arm_of
+from rrbook.stats import emergence, gap_by_step, rate_spreads, read_curves
 
 FORM = re.compile(r"(?P<folder>[\w./-]+)(?:\[(?P<where>[^\]]+)\])?: (?P<what>.+)")
 GAP = re.compile(
@@ -63,7 +63,7 @@ def number(text: str) -> str:
     if gap:
         if gap["first"]:
             band = (int(gap["first"]), int(gap["last"]))
-            (over,) = stats.gap_by_step(rows, gap["arm"], gap["base"], [band])
+            (over,) = gap_by_step(rows, gap["arm"], gap["base"], [band])
             if gap["alone"]:
                 return signed(over["mean"])
             return spread(over["mean"], over["lo"], over["hi"])
@@ -78,9 +78,12 @@ def _runs(path: Path, curves: bool) -> list[dict]:
     A row per budget of a run, or with `curves` a row per run.
     """
     if path.suffix == ".csv":
-        rows = stats.read_logs([path], "val_loss", arm="rule", seed="seed", step="step")
+        runs = stats.read_logs([path], "val_loss", arm="rule", seed="seed", step="step")
+        rows = stats.as_rows(runs)
+    elif curves:
+        rows = read_curves(path)
     else:
-        rows = stats.read_curves(path) if curves else stats.read_results(path)
+        rows = stats.as_rows(stats.read_results(path))
     return [row for row in rows if row["seed"] < emergence.TUNING]
 
 
@@ -114,8 +117,9 @@ def _published() -> pd.DataFrame:
 
 def _survivors() -> str:
     """Published comparisons that survive Holm's correction, by the test for pairs."""
-    rows = stats.family(_published().to_dict("records"), "review", ["standard", "highway"])
-    return f"{sum(row['paired_holm'] <= 0.05 for row in rows)} of {len(rows)}"
+    pairs = [("review", base) for base in ("standard", "highway")]
+    table = stats.compare(_published(), pairs=pairs, by="rung")
+    return f"{(table.holm <= 0.05).sum()} of {len(table)}"
 
 
 def _fixed_ratio() -> str:
@@ -270,11 +274,11 @@ def _faster() -> str:
 
 def _loops() -> str:
     """Doublings over which the best rate ranges over N: under 1/N less under 1/√N; its p."""
-    rows = stats.read_results(rr.DATA / "measured" / "e5_loops")
+    rows = stats.as_rows(stats.read_results(rr.DATA / "measured" / "e5_loops"))
     rows = [row for row in rows if "n_layer=2," in row["rung"]]
     one, other = ([row for row in rows if row["loops"] == 1 or ("law=sqrt" in row["rule"]) == root]
                   for root in (False, True))  # fmt: skip
-    found = stats.rate_spreads(one, other)
+    found = rate_spreads(one, other)
     told = f"{found.difference:+.1f} ({found.lo:+.1f} to {found.hi:+.1f})".replace("-", "−")
     return f"{told} by resampled seeds, p = {found.p:.2g}"
 

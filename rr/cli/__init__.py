@@ -15,6 +15,7 @@ from collections.abc import Container
 from importlib import import_module
 
 from ..config import Interrupted, RRError, RunFailed
+from ..stats import EXTRA as STATS
 from .output import log
 
 # One module here for each verb; the text is its line in `rr --help`.
@@ -83,7 +84,8 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "rr":
             raise
-        install = "install it with pip install 'review-residuals[book]'"
+        extra = "stats" if (error.name or "").partition(".")[0] in STATS else "book"
+        install = f"install it with pip install 'review-residuals[{extra}]'"
         return _fail(2, f"this verb needs the package {error.name}, which is missing: {install}")
     except KeyboardInterrupt:
         return _fail(130, "interrupted")

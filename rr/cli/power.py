@@ -1,15 +1,24 @@
 """`rr power`: how many seeds a difference needs, before anything is trained."""
 
+from ..config import RRError, positive
+from .logs import add_logs, holds_runs, logs_options
 from .options import add_design
 from .output import add_json, print_json
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument(
+    spread = parser.add_mutually_exclusive_group(required=True)
+    spread.add_argument(
         "--sd",
         type=float,
-        required=True,
         help="spread: of the differences (paired), of an arm's losses over seeds (unpaired)",
+    )
+    spread.add_argument(
+        "--from",
+        dest="paths",
+        nargs="+",
+        metavar="LOG",
+        help="take the spread from these runs or logs, also from one arm run twice",
     )
     parser.add_argument("--effect", type=float, help="true difference to find, in the unit of --sd")
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds per arm that can be trained")
@@ -18,13 +27,99 @@ def add_arguments(parser) -> None:
     )
     add_json(parser)
     add_design(parser)
+    add_logs(parser)
 
 
 def run(args) -> None:
-    from ..stats.command import power_in_words, power_of_plan
-
-    rows = power_of_plan(args.sd, args.effect, args.seeds, args.design, args.comparisons)
+    if args.effect is None and args.seeds is None:
+        raise RRError("nothing to compute: give --effect, --seeds, or both")
+    positive("comparisons", args.comparisons)
+    rows = [_plan(args, **spread) for spread in _spreads(args)]
     if args.json:
         print_json(rows)
     else:
-        print(power_in_words(rows))
+        print(_in_words(rows))
+
+
+def _spreads(args) -> list[dict]:
+    """Standard deviation and its source, of each design that is planned."""
+    from .. import stats
+    from ..stats.effects import DESIGNS
+
+    designs = [args.design] if args.design else list(DESIGNS)
+    if args.sd is not None:
+        if any(logs_options(args).values()):
+            raise RRError("these options are for logs: give --from LOG instead of --sd")
+        return [{"design": design, "sd": args.sd} for design in designs]
+    if holds_runs(args.paths):
+        runs = stats.read_results(args.paths[0])
+    else:
+        runs = stats.read_logs(args.paths, **logs_options(args))
+    out = []
+    for design in designs:
+        try:
+            sd, df, source = stats.spread(runs, design)
+        except RRError:
+            if args.design or design != "paired":
+                raise
+            continue  # one arm has no differences
+        lo, hi = stats.sd_interval(sd, df)
+        out.append({"design": design, "sd": sd, "sd_lo": lo, "sd_hi": hi, "df": df, "of": source})
+        out[-1]["assumed"] = runs.attrs.get("notes", [])
+    return out
+
+
+def _plan(args, design: str, sd: float, **source) -> dict:
+    """A planned study with this spread; alpha is 0.05 over the comparisons (Bonferroni)."""
+    from .. import stats
+
+    alpha = 0.05 / args.comparisons
+    row = {
+        "design": design,
+        "sd": sd,
+        **source,
+        "effect": args.effect,
+        "seeds": args.seeds,
+        "comparisons": args.comparisons,
+        "alpha": alpha,
+        "needed": None,
+        "power": None,
+        "detectable": None,
+    }
+    if args.effect is not None:
+        row["needed"] = stats.seeds_needed(args.effect, sd, 0.8, alpha, design)
+    if args.seeds is not None:
+        row["detectable"] = stats.detectable_gap(args.seeds, sd, 0.8, alpha, design)
+    if args.effect is not None and args.seeds is not None:
+        row["power"] = stats.power(args.effect, sd, args.seeds, alpha, design)
+    return row
+
+
+def _in_words(rows: list[dict]) -> str:
+    """A paragraph per design."""
+    of = {
+        "paired": "paired, sd {sd:.4g} of the differences between runs of one seed",
+        "independent": "unpaired, sd {sd:.4g} of one arm over its seeds",
+    }
+    blocks = []
+    for row in rows:
+        lines = [of[row["design"]].format(**row)]
+        if "of" in row:
+            lines.append("from {of}; 95 % interval of the sd {sd_lo:.3g} to {sd_hi:.3g}")
+        if row["needed"] is not None:
+            lines.append("{needed} seeds per arm find a difference of {effect:g} with 80 % power")
+        if row["power"] is not None:
+            lines.append(
+                "{seeds} seeds per arm find a difference of {effect:g} with {power:.1%} power"
+            )
+        if row["detectable"] is not None:
+            lines.append(
+                "{seeds} seeds per arm find a difference of {detectable:.3g} with 80 % power"
+            )
+        blocks.append("\n  ".join(line.format(**row) for line in lines))
+    level = "p < {alpha:.3g}, two-sided t test".format(**rows[0])
+    tests = rows[0]["comparisons"]
+    if tests > 1:
+        level += f", 0.05 over {tests} comparisons"
+    notes = [f"note: {note}" for note in rows[0].get("assumed", [])]
+    return "\n".join([*blocks, f"({level}; normal noise with this sd is assumed)", *notes])

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from ..config import RRError
+from .logs import add_logs, holds_runs, logs_options, read_logs
 from .options import add_design
 from .output import print_json
 
@@ -12,20 +13,10 @@ def add_arguments(parser) -> None:
         "paths",
         nargs="+",
         metavar="PATH",
-        help="folder of runs; with --loss, logs: CSV, TSV, JSONL, W&B's or TensorBoard's export, "
-        "or a folder of event files",
+        help="folder of runs; or logs: CSV in any dialect, JSON, JSONL, exports of W&B and "
+        "TensorBoard, trainer_state.json, or a folder of such files or of event files",
     )
-    parser.add_argument("--loss", metavar="COLUMN", help="logs: column or tag of the loss")
-    parser.add_argument("--arm", metavar="COLUMN", help="logs: column that names the arm")
-    parser.add_argument("--seed", metavar="COLUMN", help="logs: column of the seed")
-    parser.add_argument(
-        "--step", metavar="COLUMN", help="logs: column of the step; the last common one is compared"
-    )
-    parser.add_argument(
-        "--run",
-        metavar="PATTERN",
-        help="logs whose run names hold arm and seed, as '{arm}-s{seed}', instead of columns",
-    )
+    add_logs(parser)
     parser.add_argument("--figure", metavar="FILE.svg", help="logs: also draw the differences")
     add_design(parser, "logs: ")
     parser.add_argument(
@@ -38,27 +29,22 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> None:
-    from ..stats import csv_text, markdown, read_results, render, render_against, table
-    from ..stats.command import table_of_logs
+    from ..stats import as_rows, compare, forest, read_results, render
 
-    columns = {name: getattr(args, name) for name in ("loss", "arm", "seed", "step", "run")}
-    if args.loss is not None:
-        rows = table_of_logs(args.paths, args.design, args.baseline, args.figure, **columns)
-        text = render_against(rows, pipes=args.markdown)
+    if args.figure and Path(args.figure).suffix != ".svg":
+        raise RRError(f"--figure must end in .svg, got {args.figure}")
+    if holds_runs(args.paths):
+        if any(logs_options(args).values()) or args.design or args.figure:
+            raise RRError(
+                f"{args.paths[0]} is a folder of runs, which needs none of the options for logs: "
+                "leave them out"
+            )
+        table = compare(read_results(args.paths[0]), args.baseline)
     else:
-        if len(args.paths) > 1 or not Path(args.paths[0]).is_dir():
-            raise RRError(
-                f"{' '.join(args.paths)} is not a folder: expected a folder of runs, or logs with "
-                "--loss COLUMN"
-            )
-        if any(columns.values()) or args.design or args.figure:
-            raise RRError(
-                "these options are for logs, and a folder of runs needs none of them: "
-                "add --loss COLUMN if these are logs"
-            )
-        rows = table(read_results(args.paths[0]), args.baseline)
-        text = markdown(rows) if args.markdown else render(rows, more=True)
+        table = compare(read_logs(args), args.baseline, design=args.design)
+    if args.figure:
+        Path(args.figure).write_text(forest(table, args.loss or "loss"), encoding="utf-8")
     if args.json:
-        print_json(rows)
+        print_json(as_rows(table))
     else:
-        print(csv_text(rows) if args.csv else text)
+        print(render(table, "csv" if args.csv else "markdown" if args.markdown else "text"))

@@ -1,118 +1,19 @@
-"""Standardised effects with intervals, and power: how many seeds does a question need?
+"""Power: how many seeds does a question need?
 
 Everything here rests on the noncentral t: for normal differences √n·d̄/s_d ~ t'(n − 1, √n·δ/σ_d).
 """
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.stats as st
 from scipy.optimize import brentq
-from scipy.special import gammaln
 
 from ..config import RRError, nearest
-from .compare import differences, fraction, numbers
+from .inference import fraction, numbers
 
 DESIGNS = ("paired", "independent")
-
-
-@dataclass(frozen=True)
-class Effect:
-    """A difference in units of a standard deviation (no unit), with its interval.
-
-    `cohen_dz()` and `hedges_g()` make one.
-
-    Example:
-        >>> from rr.stats import cohen_dz
-        >>> a, b = [4.00, 4.02, 3.99], [4.05, 4.06, 4.05]
-        >>> cohen_dz(a, b).df
-        2
-    """
-
-    name: str  # "d_z" or "g"
-    value: float
-    lo: float
-    hi: float
-    df: int  # degrees of freedom of the standard deviation
-    level: float
-
-
-def _noncentrality(t: float, df: int, level: float) -> tuple[float, float]:
-    """The interval for √n·δ: the noncentralities that put t at the (1±level)/2 quantiles."""
-    size = abs(t)
-    tails = ((1 + level) / 2, (1 - level) / 2)
-    ends = []
-    for tail in tails:
-        if size > 1e4:  # only the spread of s_d is left, and SciPy's noncentral t gives NaN soon
-            ends.append(size * math.sqrt(float(st.chi2.ppf(1 - tail, df)) / df))
-            continue
-        # T ≤ 0 alone has Φ(−c), so the root lies above −Φ⁻¹(tail); SciPy gives NaN far below it
-        low, high = -float(st.norm.ppf(tail)) - 0.1, size + 10.0
-        while st.nct.cdf(size, df, high) > tail:
-            high *= 2
-        ends.append(brentq(lambda c, q=tail: st.nct.cdf(size, df, c) - q, low, high))
-    return (ends[0], ends[1]) if t >= 0 else (-ends[1], -ends[0])
-
-
-def cohen_dz(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Effect:
-    """d_z = d̄/s_d of the pairs: the effect that power of the paired test depends on.
-
-    Divided by the noise that *remains* after pairing: large where seeds share their noise, and not
-    comparable with Hedges' g. |d_z| is biased upwards at small n (the interval is not); at n = 2
-    its mean does not exist. Interval: the two noncentralities of a t with n − 1 degrees of freedom
-    of which √n·d_z is the (1 + level)/2 and the (1 − level)/2 quantile, divided by √n.
-
-    Raises RRError as `differences()` does, and where all differences are equal (s_d = 0). Source:
-    Cohen 1988; the interval: Steiger and Fouladi 1997.
-
-    Example:
-        >>> from rr.stats import cohen_dz
-        >>> a, b = [4.00, 4.02, 3.99], [4.05, 4.06, 4.05]
-        >>> round(cohen_dz(a, b).value, 2)
-        -5.0
-    """
-    d, level = differences(a, b), fraction(level, "level")
-    n = len(d)
-    if not np.ptp(d):
-        raise RRError(f"all {n} differences are equal: d_z divides by their standard deviation, 0")
-    value = float(d.mean() / d.std(ddof=1))
-    lo, hi = (c / math.sqrt(n) for c in _noncentrality(value * math.sqrt(n), n - 1, level))
-    return Effect("d_z", value, lo, hi, n - 1, level)
-
-
-def hedges_g(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Effect:
-    """g = J(ν)·(ā − b̄)/s_pooled, ν = n_a + n_b − 2, J(ν) = Γ(ν/2)/(√(ν/2)·Γ((ν−1)/2)).
-
-    In units of the spread *between seeds* within an arm, taken as equal in both. J corrects the
-    small-sample bias. Interval: noncentral t, as in `cohen_dz()`, times J. Raises RRError for fewer
-    than two values per arm, values that are not finite, or no spread in either arm. Source: Hedges
-    1981.
-
-    Example:
-        >>> from rr.stats import hedges_g
-        >>> a, b = [4.00, 4.02, 3.99], [4.05, 4.06, 4.05]
-        >>> round(hedges_g(a, b).value, 2)
-        -3.45
-    """
-    a, b, level = numbers(a, "a"), numbers(b, "b"), fraction(level, "level")
-    n, m = len(a), len(b)
-    if min(n, m) < 2:
-        raise RRError(f"Hedges' g needs at least two values per arm, got {n} and {m}")
-    df = n + m - 2
-    pooled = math.sqrt(((n - 1) * a.var(ddof=1) + (m - 1) * b.var(ddof=1)) / df)
-    if not (np.ptp(a) or np.ptp(b)):
-        raise RRError("neither arm varies over its seeds: g divides by that spread, 0")
-    bias = math.exp(gammaln(df / 2) - gammaln((df - 1) / 2)) / math.sqrt(df / 2)
-    scale = math.sqrt(n * m / (n + m))
-    d = float(a.mean() - b.mean()) / pooled
-    lo, hi = (bias * c / scale for c in _noncentrality(d * scale, df, level))
-    return Effect("g", bias * d, lo, hi, df, level)
-
-
-# ---- Power -------------------------------------------------------------------------------------
 
 
 def _noise(gap: float, sd: float, alpha: float, design: str) -> tuple[float, float, float]:

@@ -1,243 +1,512 @@
-"""Logs of other trainers as rows of arm, seed and final loss: CSV, JSONL, W&B and TensorBoard.
+"""Logs of other trainers as one row per run.
 
 Three shapes are read. A *long* table has a line per measurement, with the arm and the seed in
-columns of their own. A *wide* table, W&B's export of a chart, has a column per run,
-"<run> - <loss>". A *file per run* holds one curve: TensorBoard's export "Wall time,Step,Value", any
-other table without arm and seed, or a folder of event files. In the last two a pattern such as
-"{arm}-s{seed}" says how the name of a run (of a file without its ending, of a folder below the one
-that was given) holds its arm and its seed.
+columns of their own. A *wide* table, W&B's export of a chart, has a column per run, "RUN - LOSS". A
+*file per run* holds one curve: TensorBoard's export, the Trainer's `trainer_state.json`,
+Lightning's `metrics.csv`, Keras' CSVLogger, any other table without arm and seed, or a folder of
+event files. In the last two a pattern such as "{arm}-s{seed}" says how the name of a run holds its
+arm and its seed: of a column, of a file without its ending, or of a folder on the way to it.
+
+Where two readings are possible none is chosen: one line names them and the option that decides.
 """
 
-import csv
-import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import pandas as pd
+
 from ..config import RRError, nearest
+from .files import EMPTY, Table, finite, read_table
+from .frames import as_frame
 
-NOT_LOGGED = ("", "null", "None")  # an empty cell of a table: nothing was measured there
-
-
-def read_logs(
-    paths: Sequence[str | Path],
-    loss: str,
-    arm: str | None = None,
-    seed: str | None = None,
-    step: str | None = None,
-    run: str | None = None,
-) -> list[dict]:
-    """One row per run of these files and folders of another trainer: the final loss.
-
-    Three shapes are read. A *long* table (CSV, TSV, JSONL) has a line per measurement, with the arm
-    and the seed in columns. A *wide* table, as Weights & Biases exports a chart, has a column per
-    run, "RUN - LOSS". A *file per run* holds one curve: TensorBoard's export, any other table
-    without arm and seed, or a folder of event files.
-
-    paths: files, or folders of TensorBoard. loss: column (or tag of an event file) of the loss.
-    arm, seed, step: columns of a long table. run: a pattern such as "{arm}-s{seed}" for the names
-    of runs, instead of arm and seed: of columns in a wide table, else of files and folders.
-
-    Returns rows with `arm, seed, val_loss` (in the unit of the column), `status` and `step` (the
-    run's last). With a step, a run's loss is that at the last step which any run has: a run that
-    ends before it is "unfinished", its val_loss None. A loss that is not finite makes the run
-    "diverged", its val_loss None; so does an empty one where there is no step. Others are
-    "finished".
-
-    Raises RRError for a missing column, a name that does not fit the pattern, a word that is no
-    number, a run with two losses at one step, or where there is no loss.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> from rr.stats import read_logs
-        >>> text = "arm,seed,loss\\na,0,3.1\\na,1,3.2\\nb,0,2.9\\nb,1,3.1"
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder, "runs.csv")
-        ...     _ = path.write_text(text)
-        ...     rows = read_logs([path], loss="loss", arm="arm", seed="seed")
-        >>> rows[0]["arm"], rows[0]["val_loss"], len(rows)
-        ('a', 3.1, 4)
-    """
-    names = _Names(run, arm, seed)
-    curves: dict[tuple, dict] = {}
-    for path in map(Path, paths):
-        for key, at, value, where in _measured(path, loss, step, names):
-            curve = curves.setdefault(key, {})
-            if at in curve:
-                raise RRError(_twice(where, key, at, step))
-            curve[at] = value
-    if not curves:
-        raise RRError(f"no {loss!r} in {', '.join(map(str, paths))}: give a file with a loss")
-    last = max(at for curve in curves.values() for at in curve)
-    seeds = _seeds(seed for _, seed in curves)
-    return [
-        {"arm": name, "seed": seeds[word], **_end(curve, last)}
-        for (name, word), curve in curves.items()
-    ]
+STEPS = ("step", "global_step", "_step", "trainer/global_step", "iteration", "iter")
+GENERATED = re.compile(r"checkpoint-\d+|version_\d+|trainer_state|metrics|training|history|log")
+TENSORBOARD = ["Wall time", "Step", "Value"]  # its export of a chart
+PER_RUN = ("trainer_state.json", "metrics.csv")  # what is looked for first in a folder
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".gz", ".bz2", ".xz", ".zip")
 
 
-def _end(curve: dict, last: float) -> dict:
-    """Loss, status and last step of a run whose curve is step -> loss."""
-    at = max(curve)
-    lost = not all(map(math.isfinite, curve.values()))
-    status = "diverged" if lost else "finished" if at == last else "unfinished"
-    return {"val_loss": curve[at] if status == "finished" else None, "status": status, "step": at}
+@dataclass
+class _Point:
+    """One measurement."""
+
+    arm: str
+    seed: str
+    step: float | None
+    loss: float
+    source: str  # the file that its place in the order is of
+    place: str  # for messages
 
 
-def _twice(where: str, key: tuple, at: float, step: str | None) -> str:
-    of = f"{where}: arm {key[0]!r} with seed {key[1]}"
-    if step is None:
-        return f"{of} has two losses: give one line per run, or --step COLUMN"
-    return f"{of} has two losses at step {at:g}: give one per step"
+@dataclass
+class _Options:
+    """What the caller says of the logs, and what was assumed beside it."""
 
+    loss: str | None
+    arm: str | None
+    seed: str | None
+    step: str | None
+    run: str | None
+    at: float | None
+    duplicates: str | None
+    decimal: str | None
+    notes: list[str] = field(default_factory=list)
 
-def _seeds(words: Iterable[str]) -> dict[str, int | str]:
-    """Seeds as integers where all of them are ("3" and "3.0" alike), else as they stand."""
-    words = list(words)
-    try:
-        numbers = {word: float(word) for word in words}
-        if all(number.is_integer() for number in numbers.values()):
-            return {word: int(number) for word, number in numbers.items()}
-    except ValueError:
-        pass
-    return {word: word for word in words}
+    def __post_init__(self) -> None:
+        if self.duplicates not in (None, "first", "last", "error"):
+            raise RRError(f"duplicates must be first, last or error, got {self.duplicates!r}")
+        if self.decimal not in (None, ".", ","):
+            raise RRError(f"the decimal mark must be . or , got {self.decimal!r}")
+        if self.run is None:
+            return
+        if self.arm or self.seed:
+            raise RRError(
+                f"arm and seed stand in columns or in the run's name, not in both: give --run "
+                f"{self.run!r}, or --arm and --seed"
+            )
+        if self.run.count("{arm}") != 1 or self.run.count("{seed}") != 1:
+            raise RRError(
+                f"--run must hold {{arm}} and {{seed}} once each, as '{{arm}}-s{{seed}}' does, "
+                f"got {self.run!r}"
+            )
 
-
-class _Names:
-    """Where arm and seed stand: in two columns, or in the name of a run by a pattern."""
-
-    def __init__(self, pattern: str | None, arm: str | None, seed: str | None) -> None:
-        self.pattern, self.columns = pattern, (arm, seed)
-        if pattern is not None:
-            if arm or seed:
-                raise RRError(
-                    f"arm and seed stand in columns or in the run's name, not in both: give --run "
-                    f"{pattern!r}, or --arm and --seed"
-                )
-            if pattern.count("{arm}") != 1 or pattern.count("{seed}") != 1:
-                raise RRError(
-                    f"--run must hold {{arm}} and {{seed}} once each, as '{{arm}}-s{{seed}}' does, "
-                    f"got {pattern!r}"
-                )
-            parts = re.escape(pattern).replace(r"\{arm\}", "(?P<arm>.+)")
-            self.regex = re.compile(parts.replace(r"\{seed\}", r"(?P<seed>\w+)"))
+    def note(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
 
     def of_run(self, name: str) -> tuple[str, str]:
         """Arm and seed of a run that is called so."""
-        if self.pattern is None:
+        if self.run is None:
             raise RRError(
                 f"arm and seed of {name!r} are in no column: "
                 "give --arm and --seed, or --run '{arm}-s{seed}'"
             )
-        match = self.regex.fullmatch(name)
+        parts = re.escape(self.run).replace(r"\{arm\}", "(?P<arm>.+)")
+        match = re.fullmatch(parts.replace(r"\{seed\}", r"(?P<seed>\w+)"), name)
         if match is None:
-            raise RRError(f"run {name!r} does not fit --run {self.pattern!r}")
+            raise RRError(f"run {name!r} does not fit --run {self.run!r}")
         return match["arm"], match["seed"]
 
+    def of_path(self, path: Path, below: Path | None) -> tuple[str, str]:
+        """Arm and seed of the run that a file holds: from its name, or from folders on the way."""
+        parts = path.relative_to(below).parts if below else path.parts[-4:]
+        parts = [*parts[:-1], re.sub(r"\.(csv|tsv|jsonl?|ndjson|gz|bz2|xz|zip)\b", "", parts[-1])]
+        parts = [part for part in parts if not GENERATED.fullmatch(part)]
+        depth = (self.run or "").count("/") + 1
+        names = ["/".join(parts[i : i + depth]) for i in range(len(parts) - depth + 1)]
+        fits = {}
+        for name in names:
+            try:
+                fits.setdefault(self.of_run(name), name)
+            except RRError:
+                if len(names) == 1:
+                    raise
+        if len(fits) > 1:
+            named = " and ".join(map(repr, fits.values()))
+            raise RRError(f"{path}: {named} fit --run {self.run!r}: give a pattern that one fits")
+        if not fits:
+            return self.of_run(path.stem if below is None else path.relative_to(below).as_posix())
+        return next(iter(fits))
 
-def _measured(
-    path: Path, loss: str, step: str | None, names: _Names
-) -> Iterator[tuple[tuple[str, str], float, float, str]]:
-    """(arm, seed), step (0 where there is none), loss, and where that stands."""
-    if path.is_dir():
-        yield from _events(path, loss, names)
+
+def read_logs(
+    paths: Sequence[str | Path],
+    loss: str | None = None,
+    arm: str | None = None,
+    seed: str | None = None,
+    step: str | None = None,
+    run: str | None = None,
+    at: float | None = None,
+    duplicates: str | None = None,
+    decimal: str | None = None,
+) -> pd.DataFrame:
+    """One row per run of these files and folders of another trainer: the loss that is compared.
+
+    Three shapes are read. A *long* table (CSV in any dialect, JSON, JSONL, compressed or not) has a
+    line per measurement, with the arm and the seed in columns. A *wide* table, as Weights & Biases
+    exports a chart, has a column per run, "RUN - LOSS". A *file per run* holds one curve:
+    TensorBoard's export, `trainer_state.json`, `metrics.csv`, any other table without arm and seed,
+    or a folder of event files.
+
+    paths: files, or folders of them. loss: column (or tag of an event file) of the loss; without
+    it the only one that has "loss" in its name. arm, seed, step: columns of a long table; those
+    that are called so without them. run: a pattern such as "{arm}-s{seed}" for the names of runs,
+    instead of arm and seed: of columns in a wide table, else of files and folders. at: the step
+    that is compared. duplicates: which of several losses of a run at one step counts, "first",
+    "last" or "error"; without it the last where the order of the file shows that a run was resumed.
+    decimal: the decimal mark, "." or ",", where cells such as "1,000" leave it open.
+
+    Returns a DataFrame with `arm, seed, val_loss` (in the unit of the column), `status` and `step`;
+    `attrs["notes"]` lists what was assumed. With a step, runs are compared at the last one at which
+    each has a loss, or at `at`: a run without a loss there is "unfinished". A loss that ends as NaN
+    or infinite makes the run "diverged". Both have NaN as val_loss; others are "finished". A step
+    without a value is no step.
+
+    Raises RRError, one line, for a column that is missing or there twice, several columns that
+    could be meant, a name that does not fit the pattern, a word that is no number, a damaged file,
+    a run with two losses at one step where no order decides, and where there is no loss.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from rr.stats import read_logs
+        >>> text = "arm,seed,loss\\na,0,3.1\\na,1,3.2\\nb,0,2.9\\nb,1,3.1\\n"
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "runs.csv")
+        ...     _ = path.write_text(text)
+        ...     runs = read_logs([path])
+        >>> runs.val_loss.tolist(), runs.status.unique().tolist()
+        ([3.1, 3.2, 2.9, 3.1], ['finished'])
+    """
+    options = _Options(loss, arm, seed, step, run, at, duplicates, decimal)
+    points: list[_Point] = []
+    for path in map(Path, paths):
+        points += _measured(path, options)
+    if not points:
+        named = ", ".join(map(str, paths))
+        raise RRError(f"no {loss or 'loss'!r} in {named}: give a file with a loss")
+    frame = as_frame(_runs(points, options))
+    frame.attrs["notes"] = options.notes
+    return frame
+
+
+# ---- From files to measurements ------------------------------------------------------------------
+
+
+def _measured(path: Path, options: _Options) -> Iterator[_Point]:
+    """Every measurement in a file or a folder."""
+    if not path.is_dir():
+        yield from _of_table(path, None, options)
         return
-    columns, rows = _table(path)
-    wide = [] if loss in columns else [name for name in columns if name.endswith(f" - {loss}")]
-    if loss not in columns and not wide:
-        raise _missing(path, loss, columns)
-    if wide:  # W&B names the column of its steps so
-        step = step or "Step"
-    for name in filter(None, (step, *(() if wide else names.columns))):
-        if name not in columns:
-            raise _missing(path, name, columns)
-    runs = {name: names.of_run(name.removesuffix(f" - {loss}")) for name in wide}
-    whole = None if wide or all(names.columns) else names.of_run(path.stem)
-    for where, row in rows:
-        at = 0.0 if step is None else _number(row.get(step), step, where)
-        for name in wide or [loss]:
-            value = _number(row.get(name), name, where)
-            if value is None and step is not None:
-                continue  # this run logged nothing at this step
-            if at is None or not math.isfinite(at):
+    if any(path.rglob("events.out.tfevents.*")):
+        yield from _events(path, options)
+        return
+    for name in (*PER_RUN, *(f"*{ending}" for ending in TABLES)):
+        if files := sorted(file for file in path.rglob(name) if file.is_file()):
+            for file in files:
+                yield from _of_table(file, path, options)
+            return
+    raise RRError(f"no runs, event files or tables below {path}: give a folder of logs, or a file")
+
+
+def _of_table(path: Path, below: Path | None, options: _Options) -> Iterator[_Point]:
+    wanted = [options.loss, options.arm or "arm", options.seed or "seed", options.step]
+    table = read_table(path, [name for name in wanted if name], options.loss)
+    loss, wide = _loss_column(table, options)
+    columns = wide or [loss]
+    keys = _keys(table, columns, loss, below, options)
+    step = options.step
+    if step is None:
+        step = _step_column(table, keys, columns, bool(wide), options)
+    numbers = table.numbers([*columns, *([step] if step else [])], options.decimal)
+    for note in table.notes:
+        options.note(note)
+    for column in columns:
+        for row, value in enumerate(numbers[column]):
+            if value is None:
+                if step is None and not wide:
+                    yield _Point(*keys(row, column), None, math.nan, "", table.line(row))
+                continue  # nothing was measured at this step
+            at = numbers[step][row] if step else None
+            if step and not finite(at):
                 raise RRError(
-                    f"{where}: {step!r} must be a finite number beside a loss, got "
-                    f"{row.get(step)!r}"
+                    f"{table.line(row)}: {step!r} must be a finite number beside a loss, got "
+                    f"{table.column(step)[row]!r}"
                 )
-            key = runs.get(name) or whole or _cells(row, names.columns, where)
-            yield key, at, math.nan if value is None else value, where
+            yield _Point(*keys(row, column), at, value, str(path), table.line(row))
 
 
-def _missing(path: Path, name: str, columns: Sequence[str]) -> RRError:
-    return RRError(f"{path} has no column {name!r}: {nearest(name, columns)}")
-
-
-def _cells(row: dict, columns: Sequence[str | None], where: str) -> tuple[str, str]:
-    arm, seed = (row.get(name) for name in columns)
-    for name, value in zip(columns, (arm, seed), strict=True):
-        if value is None or str(value).strip() in NOT_LOGGED:
-            raise RRError(f"{where}: {name!r} is empty: every run needs its arm and its seed")
-    return str(arm).strip(), str(seed).strip()
-
-
-def _number(cell: object, name: str, where: str) -> float | None:
-    """A cell as a number (NaN and infinities are some); None where nothing was logged."""
-    if cell is None or str(cell).strip() in NOT_LOGGED:
-        return None
-    try:
-        if isinstance(cell, bool):
-            raise ValueError
-        return float(cell)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise RRError(f"{where}: {name!r} must be a number, got {cell!r}") from None
-
-
-def _table(path: Path) -> tuple[list[str], list[tuple[str, dict]]]:
-    """Columns and rows of a CSV, TSV or JSONL file; a row with the words that name its line."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise RRError(f"{path} is not UTF-8 text: give CSV, TSV or JSONL") from None
-    if path.suffix in (".jsonl", ".ndjson", ".json"):
-        rows = [
-            (f"{path}, line {i}", _object(line, f"{path}, line {i}"))
-            for i, line in enumerate(text.splitlines(), 1)
-            if line.strip()
-        ]
-        return list(dict.fromkeys(name for _, row in rows for name in row)), rows
-    reader = csv.DictReader(text.splitlines(), delimiter="\t" if path.suffix == ".tsv" else ",")
-    rows = [(f"{path}, line {reader.line_num}", row) for row in reader]
-    return list(reader.fieldnames or []), rows
-
-
-def _object(line: str, where: str) -> dict:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        row = None
-    if not isinstance(row, dict):
-        raise RRError(f"{where} is not a JSON object: give one per line")
-    return row
-
-
-def _events(
-    folder: Path, tag: str, names: _Names
-) -> Iterator[tuple[tuple[str, str], float, float, str]]:
-    """The same from TensorBoard's event files, a folder below `folder` per run."""
-    files = sorted(folder.rglob("events.out.tfevents.*"))
-    if not files:
+def _loss_column(table: Table, options: _Options) -> tuple[str, list[str]]:
+    """The loss, and the columns of a wide table that hold it."""
+    names = list(dict.fromkeys(table.columns))
+    loss = options.loss
+    if loss is None:
+        told = [name for name in names if not name.endswith(("__MIN", "__MAX"))]
+        losses = [name for name in told if "loss" in name.lower()]
+        if table.columns == TENSORBOARD:
+            losses = ["Value"]
+        found = list(dict.fromkeys(name.rpartition(" - ")[2] for name in losses))
+        if len(found) != 1:
+            which = " or ".join(f"--loss {name!r}" for name in found) or "--loss COLUMN"
+            known = "" if found else f" of {', '.join(names[:12])}"
+            raise RRError(f"{table.path}: which column is the loss? give {which}{known}")
+        (loss,) = found
+        options.note(f"{table.path}: the loss is column {loss!r}")
+    wide = [name for name in names if name.endswith(f" - {loss}")]
+    if loss in names and wide:
         raise RRError(
-            f"no event files below {folder}: give TensorBoard's folder, or a file of losses"
+            f"{table.path} has a column {loss!r} and columns as {wide[0]!r}: delete one kind"
         )
-    # imported here: it is needed for these files alone
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    if loss not in names and not wide:
+        raise RRError(f"{table.path} has no column {loss!r}: {nearest(loss, names)}")
+    return loss, wide
 
-    for where in dict.fromkeys(file.parent for file in files):
-        key = names.of_run(where.relative_to(folder).as_posix())
-        events = EventAccumulator(str(where), size_guidance={"scalars": 0}).Reload()
-        tags = events.Tags()["scalars"]
-        if tag not in tags:
-            raise RRError(f"{where} has no scalar {tag!r}: {nearest(tag, tags)}")
-        for event in events.Scalars(tag):
-            yield key, float(event.step), float(event.value), str(where)
+
+def _keys(table: Table, columns: Sequence[str], loss: str, below: Path | None, options: _Options):
+    """A function of a row and a column: the arm and the seed of the run measured there."""
+    if columns != [loss]:
+        named = {name: options.of_run(name.removesuffix(f" - {loss}")) for name in columns}
+        return lambda row, column: named[column]
+    names = [options.arm, options.seed]
+    if options.run is None:
+        names = [
+            name or (word if word in table.columns else None)
+            for name, word in zip(names, ("arm", "seed"), strict=True)
+        ]
+    if options.run is not None or not all(names):
+        known = " and ".join(f"--{word} COLUMN" for word in ("arm", "seed") if not options.run)
+        if options.run is None and any(names):
+            raise RRError(f"{table.path}: arm and seed are in two columns: give {known}")
+        whole = options.of_path(table.path, below)
+        return lambda row, column: whole
+    arms, seeds = (table.words(str(name)) for name in names)
+
+    def key(row: int, column: str) -> tuple[str, str]:
+        for name, cell in zip(names, (arms[row], seeds[row]), strict=True):
+            if cell is None or str(cell).strip() in EMPTY[:3] or str(cell).lower() == "nan":
+                raise RRError(
+                    f"{table.line(row)}: {name!r} is empty: every run needs its arm and its seed"
+                )
+        return str(arms[row]).strip(), str(seeds[row]).strip()
+
+    return key
+
+
+def _step_column(table: Table, keys, columns: Sequence[str], wide: bool, options: _Options):
+    """The column of the step, where a run has several losses; None where none has."""
+    names = [name for name in dict.fromkeys(table.columns) if name.lower() in STEPS]
+    names = names or [name for name in dict.fromkeys(table.columns) if name.lower() == "epoch"]
+    seen, several = set(), wide
+    for column in columns:
+        for row, cell in enumerate(table.column(column)):
+            if cell is None or (isinstance(cell, str) and cell.strip() in EMPTY):
+                continue
+            key = keys(row, column)
+            several = several or key in seen
+            seen.add(key)
+    if not several:
+        return None
+    if "Step" in names and (wide or table.columns == TENSORBOARD):
+        names = ["Step"]  # as W&B and TensorBoard name it
+    if len(names) > 1:
+        which = " or ".join(f"--step {name!r}" for name in names)
+        raise RRError(f"{table.path}: which column is the step? give {which}")
+    if names:
+        options.note(f"{table.path}: the step is column {names[0]!r}")
+    return names[0] if names else None
+
+
+def _events(folder: Path, options: _Options) -> Iterator[_Point]:
+    """Measurements in TensorBoard's event files, a folder below `folder` per run."""
+    try:  # needed for these files alone
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from tensorboard.util.tensor_util import make_ndarray
+    except ModuleNotFoundError:
+        raise RRError("event files need TensorBoard: pip install tensorboard") from None
+
+    files = sorted(folder.rglob("events.out.tfevents.*"))
+    lacking, read = {}, 0
+    for place in dict.fromkeys(file.parent for file in files):
+        events = EventAccumulator(
+            str(place), size_guidance={"scalars": 0, "tensors": 0}, purge_orphaned_data=False
+        )
+        try:
+            events.Reload()
+        except Exception as error:  # of many kinds, for a damaged file
+            raise RRError(f"{place} cannot be read: {error}") from None
+        scalars, tensors = (events.Tags()[kind] for kind in ("scalars", "tensors"))
+        known = sorted({*scalars, *tensors})
+        tag = options.loss
+        if tag is None:
+            found = [name for name in known if "loss" in name.lower()]
+            if len(found) != 1:
+                which = " or ".join(f"--loss {name!r}" for name in found) or "--loss TAG"
+                raise RRError(f"{place}: which scalar is the loss? give {which}")
+            tag = found[0]
+            options.note(f"{place}: the loss is {tag!r}")
+        if tag not in known:
+            lacking[place] = known
+            continue
+        values = (
+            [(e.wall_time, e.step, e.value) for e in events.Scalars(tag)] if tag in scalars else []
+        )
+        if tag in tensors:
+            arrays = [
+                (e.wall_time, e.step, make_ndarray(e.tensor_proto)) for e in events.Tensors(tag)
+            ]
+            if any(array.size != 1 for _, _, array in arrays):
+                raise RRError(f"{place}: {tag!r} is no scalar")
+            values += [(when, at, array.item()) for when, at, array in arrays]
+        key = options.of_run(place.relative_to(folder).as_posix())
+        read += 1
+        for _, at, value in sorted(values, key=lambda value: value[0]):
+            yield _Point(*key, float(at), float(value), str(place), str(place))
+    for place, known in lacking.items():
+        if not read:
+            raise RRError(
+                f"{place} has no scalar {options.loss!r}: {nearest(str(options.loss), known)}"
+            )
+        options.note(f"{place} has no scalar {options.loss!r} and is left out")
+
+
+# ---- From measurements to runs -------------------------------------------------------------------
+
+
+def _runs(points: list[_Point], options: _Options) -> list[dict]:
+    seeds = _seeds(point.seed for point in points)
+    by_run: dict[tuple, list[_Point]] = defaultdict(list)
+    for point in points:
+        by_run[point.arm, seeds[point.seed]].append(point)
+    twice: list[str] = []
+    curves = {key: _curve(key, mine, options, twice) for key, mine in by_run.items()}
+    if twice:
+        which = options.duplicates or "last"
+        more = f" and {len(twice) - 1} more" if len(twice) > 1 else ""
+        options.note(f"two losses at one step ({twice[0]}{more}): the {which} counts")
+    stepless = any(None in curve for curve in curves.values())
+    if stepless and options.at is not None:
+        raise RRError("--at needs the column of the step: give --step COLUMN")
+    if options.at is not None:
+        curves = {
+            key: {at: loss for at, loss in curve.items() if at <= options.at}
+            for key, curve in curves.items()
+        }
+    diverged = {key for key, curve in curves.items() if _diverged(curve)}
+    finites = {
+        key: {at: loss for at, loss in curve.items() if math.isfinite(loss)}
+        for key, curve in curves.items()
+    }
+    at = None if stepless else _compared_step(finites, diverged, options)
+    rows = []
+    for (arm, seed), curve in finites.items():
+        status = "finished" if at in curve else "unfinished"
+        if (arm, seed) in diverged:
+            status = "diverged"
+        last = max((s for s in curves[arm, seed] if s is not None), default=None)
+        done = status == "finished"
+        rows.append(
+            {
+                "arm": arm,
+                "seed": seed,
+                "val_loss": curve[at] if done else math.nan,
+                "status": status,
+                "step": at if done else last,
+            }
+        )
+    return rows
+
+
+def _seeds(words: Iterable[str]) -> dict[str, int | str]:
+    """Seeds as integers where all of them are ("3" and "3.0" alike), else as they stand."""
+    words = list(dict.fromkeys(words))
+    try:
+        numbers = {word: float(word) for word in words}
+        if all(number.is_integer() for number in numbers.values()):
+            return {word: int(number) for word, number in numbers.items()}
+    except (ValueError, OverflowError):
+        pass
+    return {word: word for word in words}
+
+
+def _curve(key: tuple, points: list[_Point], options: _Options, twice: list[str]) -> dict:
+    """Loss by step of one run; `twice` gets the places of steps with two losses."""
+    points = [point for point in points if point.source]  # the others say that there is a run
+    by_step: dict[float | None, list[_Point]] = defaultdict(list)
+    for point in points:
+        by_step[point.step].append(point)
+    curve = {}
+    for at, mine in by_step.items():
+        # beside a number an empty or NaN cell at the same step is another kind of line
+        known = [point for point in mine if not math.isnan(point.loss)] or mine[-1:]
+        if len({point.loss for point in known}) > 1 or (at is None and len(mine) > 1):
+            if options.duplicates in (None, "error") and not (
+                options.duplicates is None and at is not None and _resumed(points)
+            ):
+                raise RRError(_refused(key, at, known, options))
+            step = "" if at is None else f", step {at:g}"
+            twice.append(f"arm {key[0]!r}, seed {key[1]}{step}")
+        curve[at] = known[0 if options.duplicates == "first" else -1].loss
+    return dict(sorted(curve.items(), key=lambda item: item[0] or 0.0))
+
+
+def _refused(key: tuple, at: float | None, points: list[_Point], options: _Options) -> str:
+    of = f"{points[-1].place}: arm {key[0]!r} with seed {key[1]}"
+    if at is None:
+        return f"{of} has two losses: give one line per run, or --step COLUMN"
+    return f"{of} has two losses at step {at:g}: give --duplicates first or --duplicates last"
+
+
+def _resumed(points: list[_Point]) -> bool:
+    """Whether the order of a run's lines shows that it was resumed.
+
+    Within one file its steps rise, and wherever they fall back it is to a step that was logged.
+    """
+    if len({point.source for point in points}) > 1:
+        return False
+    seen: set = set()
+    before = -math.inf
+    for step in (point.step or 0.0 for point in points):
+        if step <= before and step not in seen:
+            return False
+        seen.add(step)
+        before = step
+    return True
+
+
+def _diverged(curve: dict) -> bool:
+    """Whether a curve ends in losses that are not finite.
+
+    NaN is also what some tables hold where nothing was measured: NaN at the end is none of the run
+    where it had as many in a row before, between two losses.
+    """
+    losses = list(curve.values())
+    tail = 0
+    while tail < len(losses) and not math.isfinite(losses[-1 - tail]):
+        tail += 1
+    if not tail:
+        return False
+    if any(math.isinf(loss) for loss in losses[len(losses) - tail :]):
+        return True
+    gap = longest = 0
+    for place, loss in enumerate(losses[: len(losses) - tail]):
+        gap = 0 if math.isfinite(loss) else gap + 1
+        if any(math.isfinite(one) for one in losses[:place]):
+            longest = max(longest, gap)
+    return tail > longest
+
+
+def _compared_step(finites: dict, diverged: set, options: _Options) -> float | None:
+    """The step that is compared: `at`, or the last at which every run has a loss."""
+    sound = {key: curve for key, curve in finites.items() if key not in diverged and curve}
+    if options.at is not None:
+        if not any(options.at in curve for curve in finites.values()):
+            known = sorted({at for curve in finites.values() for at in curve})
+            near = ", ".join(f"{at:g}" for at in known[-3:]) or "none"
+            raise RRError(f"no run has a loss at step {options.at:g}; before it: {near}")
+        return options.at
+    if not sound:
+        return None
+    common = set.intersection(*map(set, sound.values()))
+    lasts = {key: max(curve) for key, curve in sound.items()}
+    if not common:
+        raise RRError(
+            f"no step at which every run has a loss (last steps: {_named(lasts)}): leave runs out, "
+            "or give --at STEP"
+        )
+    at = max(common)
+    beyond = {key: last for key, last in lasts.items() if last > at}
+    if beyond:
+        options.note(
+            f"compared at step {at:g}, the last at which every run has a loss; beyond it go "
+            f"{_named(beyond)} (--at STEP compares another)"
+        )
+    return at
+
+
+def _named(lasts: dict) -> str:
+    """Runs and their last steps, the first six of them."""
+    named = [f"{arm} seed {seed} (to {last:g})" for (arm, seed), last in lasts.items()]
+    return ", ".join(named[:6]) + (f" and {len(named) - 6} more" if len(named) > 6 else "")

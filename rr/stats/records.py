@@ -199,7 +199,7 @@ def _parquet(path: Path):
     try:
         import pyarrow.parquet
     except ModuleNotFoundError:
-        raise RRError(f"{path} needs pyarrow: pip install 'review-residuals[book]'") from None
+        raise RRError(f"{path} needs pyarrow: pip install 'review-residuals[stats]'") from None
     return pyarrow.parquet
 
 

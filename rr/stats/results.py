@@ -1,4 +1,4 @@
-"""Results of a folder of runs as rows.
+"""Results of a folder of runs as a DataFrame.
 
 A corrupt file is named and never used; so is a run that was begun and has no result yet.
 """
@@ -6,12 +6,16 @@ A corrupt file is named and never used; so is a run that was begun and has no re
 import json
 import math
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..config import RRError, RunFailed
 from ..io import unsealed
 from .records import Record, read_records
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Runs are comparable only where all of these agree. The learning rate is left out: each arm may
 # have been tuned on its own.
@@ -24,21 +28,28 @@ TOLD = ("corpus_id", "tokenizer_id", "eval_batches", "depth_lr", "warmup", "opti
 NEEDED = ("id", "rule", "values", "seed", "lr", "status", "val_loss", *GROUP)
 
 
-@dataclass
-class Found:
-    """The content of a folder of runs, as `scan()` returns it.
+def short_name(rule: str) -> str:
+    """A rule's name in tables: that of `folder/my_rule.py:Class` without its folder."""
+    path, dot_py, rest = rule.partition(".py:")
+    return f"{Path(path).name}{dot_py}{rest}"
 
-    Example:
-        >>> import tempfile
-        >>> from rr.stats import scan
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     print(scan(folder))
-        Found(rows=[], damaged=[], waiting=[])
+
+def arm_of(row: Mapping) -> str:
+    """The name of a run's arm: its rule, with its value rule where that is not `own`.
+
+    A row of another trainer's logs names its arm itself.
     """
+    if "rule" not in row:
+        return row["arm"]
+    rule, values = short_name(row["rule"]), short_name(row["values"])
+    return rule if values == "own" else f"{rule} + {values}"
 
-    rows: list[dict] = field(default_factory=list)  # results; one per budget of a run with several
-    damaged: list[tuple[Path, str]] = field(default_factory=list)  # result.json, why it is corrupt
-    waiting: list[Path] = field(default_factory=list)  # folders of runs that have no result yet
+
+def group_key(row: Mapping, names: Iterable[str] = GROUP + TOLD) -> tuple[str, ...]:
+    """A key that is equal for two runs exactly where these of their columns agree."""
+    return tuple(
+        value if isinstance(value := row.get(name), str) else json.dumps(value) for name in names
+    )
 
 
 def problem(row: object) -> str | None:
@@ -98,56 +109,64 @@ def rows_of(record: Record) -> list[dict]:
     return _by_budget(_warmup(record) | row)
 
 
-def scan(folder: str | Path) -> Found:
-    """Every run below `folder`, sorted by path: results, corrupt files, unfinished runs.
+def scan(folder: str | Path) -> "pd.DataFrame":
+    """Every run below `folder`, sorted by path, as `read_results()` gives them; may be empty.
 
-    Raises RRError where there is no folder.
+    Nothing is printed: `attrs["corrupt"]` lists (result.json, what is wrong with it), and
+    `attrs["unfinished"]` the folders of runs that have no result yet. Raises RRError where there is
+    no folder.
 
     Example:
         >>> import rr
         >>> from rr.stats import scan
-        >>> scan(rr.DATA / "measured" / "mini_arms").damaged
+        >>> scan(rr.DATA / "measured" / "mini_arms").attrs["corrupt"]
         []
     """
-    runs = Found()
+    from .frames import as_frame  # pandas: needed for this alone
+
+    rows, corrupt, unfinished = [], [], []
     for record in read_records(folder):
         if "result.json" not in record:
-            runs.waiting.append(record.place)
+            unfinished.append(record.place)
             continue
         try:
-            runs.rows += rows_of(record)
+            rows += rows_of(record)
         except ValueError as error:
-            runs.damaged.append((record.place / "result.json", str(error)))
-    return runs
+            corrupt.append((record.place / "result.json", str(error)))
+    frame = as_frame(rows)
+    frame.attrs = {"corrupt": corrupt, "unfinished": unfinished}
+    return frame
 
 
-def read_results(folder: str | Path) -> list[dict]:
+def read_results(folder: str | Path) -> "pd.DataFrame":
     """Results of all runs below `folder`, sorted by path; with decay branches, a row per budget.
 
-    Returns rows with the keys of result.json: `id, rung, rule, values, seed, lr, steps, status`
-    ("finished" or "diverged"), `val_loss` (nats per token), `ece` and others. A corrupt file is
-    named on stderr and counted, never used; so are folders with a run.json and no result yet.
-    Raises RRError where there is no folder or no result.
+    Returns a DataFrame with the keys of result.json as columns: `id, rung, rule, values, seed, lr,
+    steps, status` ("finished" or "diverged"), `val_loss` (nats per token), `ece` and others.
+    `as_rows()` makes dictionaries of it. A corrupt file is named on stderr and counted, never used;
+    so are folders with a run.json and no result yet (`scan()` has both). Raises RRError where there
+    is no folder or no result.
 
     Example:
         >>> import rr
         >>> from rr.stats import read_results
-        >>> rows = read_results(rr.DATA / "measured" / "mini_arms")
-        >>> {row["rung"] for row in rows}
+        >>> runs = read_results(rr.DATA / "measured" / "mini_arms")
+        >>> set(runs.rung)
         {'mini'}
     """
     runs = scan(folder)
-    rows, corrupt, waiting = runs.rows, len(runs.damaged), len(runs.waiting)
-    for path, why in runs.damaged:
+    corrupt, unfinished = runs.attrs["corrupt"], runs.attrs["unfinished"]
+    results = len(runs) + len(corrupt)
+    for path, why in corrupt:
         print(f"rr: left out {path}: {why}", file=sys.stderr)
     if corrupt:
-        print(f"rr: {corrupt} corrupt of {corrupt + len(rows)} results", file=sys.stderr)
-    if waiting:
-        known = waiting + corrupt + len(rows)
-        print(f"rr: {waiting} of {known} runs have no result yet", file=sys.stderr)
-    if not rows:
+        print(f"rr: {len(corrupt)} corrupt of {results} results", file=sys.stderr)
+    if unfinished:
+        known = len(unfinished) + results
+        print(f"rr: {len(unfinished)} of {known} runs have no result yet", file=sys.stderr)
+    if runs.empty:
         raise RRError(f"no readable result.json below {folder}: train some runs first")
-    return rows
+    return runs
 
 
 def _by_budget(row: dict) -> list[dict]:

@@ -1,27 +1,18 @@
-"""The tables of `tables.table` and `against.against` as text, Markdown or CSV."""
+"""The table of `compare()` as text: columns for people, printed by pandas."""
 
-import csv
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from .results import GROUP, TOLD
-from .tables import group_key
+import pandas as pd
 
-HEAD = ("arm", "seeds", "val_loss", "arm − base", "95 % interval", "p", "")
-# what `rr table` adds to the short form
-MORE = ("arm", "seeds", "val_loss", "arm − base", "95 % interval", "bootstrap", "p",
-        "p, Holm", "Welch p", "Welch, Holm", "")  # fmt: skip
+from .frames import as_rows
+from .results import GROUP, TOLD, group_key
+
 FOOT = "val_loss: nats per token, mean over seeds. A negative difference: the arm is better."
-FOOT_MORE = (
+FOOT_RUNS = (
     "p: paired t test; Welch: unpaired t test; both assume normal losses. Holm: corrected for this "
     "table's {}. Bootstrap: percentile interval; with n pairs its coverage is at most 1 − 2^(1−n)."
 )
-
-
-# the table of anybody's runs
-AGAINST = ("arm", "seeds", "loss", "95 % interval", "arm − base", "95 % interval", "p", "p, Holm",
-           "found by 80 %", "seeds needed", "")  # fmt: skip
-FOOT_AGAINST = """\
+FOOT_LOGS = """\
 loss: mean over finished seeds. arm − base: from {base}; negative where the arm's loss is lower.
 {test} Holm: corrected over {tests}.
 found by 80 %: the smallest true difference that so many seeds find with 80 % power at p < {alpha}.
@@ -33,45 +24,89 @@ TESTS = {
 }
 
 
-def _signed(x: float) -> str:
-    return f"{x:+.4f}".replace("-", "−")
+def _signed(x: float | None) -> str:
+    return "" if x is None else f"{x:+.4f}".replace("-", "−")
 
 
 def _span(lo: float | None, hi: float | None) -> str:
     return "" if lo is None or hi is None else f"[{_signed(lo)}, {_signed(hi)}]"
 
 
-def _chance(p: float | None) -> str:
+def _chance(p: float | None, compared: object) -> str:
+    if compared is None:
+        return ""
     return "–" if p is None else f"{p:.4f}" if p >= 1e-4 else "<1e-4"
 
 
-def _remarks(row: dict) -> str:
+def _seeds(row: dict) -> str:
+    return f"{row['n']}" + (f" ✗{len(row['diverged'])}" if row["diverged"] else "")
+
+
+def _mean(row: dict) -> str:
+    return "–" if row["mean"] is None else f"{row['mean']:.4f}"
+
+
+def _mean_span(row: dict) -> str:
+    if row["mean_lo"] is None:
+        return ""
+    return f"[{row['mean_lo']:.4f}, {row['mean_hi']:.4f}]"
+
+
+def _needed(row: dict) -> str:
+    if row["needed"] is None:
+        return ""
+    return f"{row['needed']} ({row['needed_lo'] or '…'}–{row['needed_hi'] or '…'})"
+
+
+def _notes(row: dict) -> str:
     """What a reader must know of a row: diverged and missing seeds, and its notes."""
     notes = []
-    for what in ("diverged", "missing"):
+    for what in ("diverged", "unfinished", "missing"):
         if row[what]:
             notes.append(f"{what}: seed {', '.join(map(str, row[what]))}")
-    if row["difference"] is not None and len(row["pairs"]) < row["n"]:
+    if row["design"] == "paired" and row["difference"] is not None and len(row["pairs"]) < row["n"]:
         notes.append(f"{len(row['pairs'])} pairs")
     return "; ".join(notes + row["notes"])
 
 
-def columns(row: dict, more: bool = True) -> list[str]:
-    """A row's columns as text, those of MORE or of HEAD."""
-    seeds = f"{row['n']}"
-    if row["diverged"]:
-        seeds += f" ✗{len(row['diverged'])}"
-    cells = [row["arm"], seeds, "–" if row["mean"] is None else f"{row['mean']:.4f}"]
-    there = row["difference"] is not None
-    cells += [_signed(row["difference"]) if there else "", _span(row["lo"], row["hi"])]
-    if more:
-        cells.append(_span(row["bootstrap_lo"], row["bootstrap_hi"]))
-    cells.append(_chance(row["p"]) if there else "")
-    if more:
-        unpaired = row["welch_p"] is not None
-        cells.append(_chance(row["holm"]) if there else "")
-        cells += [_chance(row[name]) if unpaired else "" for name in ("welch_p", "welch_holm")]
-    return [*cells, _remarks(row)]
+# heading -> text of a row. Runs of `rr`, in short and in full; then logs of any trainer
+SHORT: dict[str, Callable[[dict], str]] = {
+    "arm": lambda row: row["arm"],
+    "seeds": _seeds,
+    "val_loss": _mean,
+    "arm − base": lambda row: _signed(row["difference"]),
+    "95 % interval": lambda row: _span(row["lo"], row["hi"]),
+    "p": lambda row: _chance(row["p"], row["difference"]),
+    "notes": _notes,
+}
+FULL: dict[str, Callable[[dict], str]] = {
+    **{name: SHORT[name] for name in list(SHORT)[:5]},
+    "bootstrap": lambda row: _span(row["bootstrap_lo"], row["bootstrap_hi"]),
+    "p": SHORT["p"],
+    "p, Holm": lambda row: _chance(row["holm"], row["difference"]),
+    "Welch p": lambda row: _chance(row["welch_p"], row["welch_p"]),
+    "Welch, Holm": lambda row: _chance(row["welch_holm"], row["welch_p"]),
+    "notes": _notes,
+}
+LOGS: dict[str, Callable[[dict], str]] = {
+    "arm": SHORT["arm"],
+    "seeds": _seeds,
+    "loss": _mean,
+    "its {} % interval": _mean_span,
+    "arm − base": SHORT["arm − base"],
+    "{} % interval": SHORT["95 % interval"],
+    "p": SHORT["p"],
+    "p, Holm": FULL["p, Holm"],
+    "found by 80 %": lambda row: "" if row["detectable"] is None else f"{row['detectable']:.4f}",
+    "seeds needed": _needed,
+    "notes": _notes,
+}
+
+
+def columns(row: dict, of: dict[str, Callable[[dict], str]] = FULL) -> dict[str, str]:
+    """A row as text, by the heading of its column."""
+    level = f"{100 * row['level']:g}"
+    return {heading.format(level): text(row) for heading, text in of.items()}
 
 
 def grouped(rows: Sequence[dict]) -> Iterator[tuple[str, list[dict]]]:
@@ -86,8 +121,8 @@ def grouped(rows: Sequence[dict]) -> Iterator[tuple[str, list[dict]]]:
     ):
         alike = [f for f, t in zip(firsts, titles, strict=True) if t == title]
         for name in GROUP + TOLD:  # in which groups of one title differ
-            if len({repr(f[name]) for f in alike}) > 1:
-                title += f" · {name.replace('_', ' ')} {named[name]}"
+            if len({repr(f.get(name)) for f in alike}) > 1:
+                title += f" · {name.replace('_', ' ')} {named.get(name)}"
         yield title, group
 
 
@@ -98,145 +133,87 @@ def _title(named: dict, rows: Sequence[dict]) -> str:
         title += f" · {named['loops']} loops"
     if named["eval_shortened"]:
         title += " · shortened evaluation"
-    same = [row for row in rows if row["corpus"] == named["corpus"] and row["corpus_id"]]
+    same = [row for row in rows if row["corpus"] == named["corpus"] and row.get("corpus_id")]
     if len({row["corpus_id"] for row in same}) > 1:
-        title += f" · {(named['corpus_id'] or 'unknown')[-12:]}"
+        title += f" · {(named.get('corpus_id') or 'unknown')[-12:]}"
     return title
 
 
+def _printed(rows: Sequence[dict], of: dict, pipes: bool) -> str:
+    """Rows as pandas prints them: the first and the last column to the left, others right."""
+    frame = pd.DataFrame([columns(row, of) for row in rows])
+    if pipes:
+        frame = frame.map(lambda cell: cell.replace("|", r"\|"))
+    elif not any(frame["notes"]):
+        frame = frame.drop(columns="notes")
+    else:
+        frame = frame.rename(columns={"notes": ""})
+    ends = (0, len(LOGS) - 1 if of is LOGS else len(of) - 1)
+    align = ["left" if place in ends else "right" for place in range(frame.shape[1])]
+    text = frame.to_markdown(
+        index=False,
+        tablefmt="pipe" if pipes else "plain",
+        colalign=align,
+        disable_numparse=True,
+    )
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def render(table: pd.DataFrame, form: str = "text", short: bool = False) -> str:
+    """The table of `compare()`, for people or as a file.
+
+    form: "text", "markdown" or "csv" (all columns with all digits; seeds separated by spaces, notes
+    by semicolons). Runs of `rr` are a block per group of comparable runs; below logs of another
+    trainer stand the notes on what was assumed. ✗ counts diverged runs. short: without bootstrap
+    intervals, Welch's test and Holm's correction.
+
+    Example:
+        >>> import rr
+        >>> from rr.stats import compare, read_results, render
+        >>> runs = read_results(rr.DATA / "measured" / "mini_arms")
+        >>> "| review " in render(compare(runs, "standard"), "markdown")
+        True
+    """
+    rows = as_rows(table)
+    if form == "csv":
+        return _csv(rows)
+    pipes = form == "markdown"
+    if "rung" not in rows[0]:
+        assumed = "".join(f"\nnote: {note}" for note in rows[0]["assumed"])
+        return f"{_printed(rows, LOGS, pipes)}\n\n{_foot_of_logs(rows)}{assumed}"
+    of = SHORT if short else FULL
+    title = "### {}\n\n" if pipes else "{}\n"
+    blocks = [title.format(name) + _printed(group, of, pipes) for name, group in grouped(rows)]
+    if short:
+        return "\n\n".join(blocks) + f"\n\n{FOOT} p: paired t test, assumes normal differences."
+    return "\n\n".join([*blocks, *([FOOT, _foot(rows)] if pipes else [f"{FOOT}\n{_foot(rows)}"])])
+
+
 def _foot(rows: Sequence[dict]) -> str:
-    m = max((row["comparisons"] or 0 for row in rows), default=0)
-    return FOOT_MORE.format("one comparison" if m == 1 else f"{m or 'no'} comparisons")
+    tests = max((row["comparisons"] or 0 for row in rows), default=0)
+    return FOOT_RUNS.format("one comparison" if tests == 1 else f"{tests or 'no'} comparisons")
 
 
-def _aligned(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Rows as columns of text: the first and the last to the left, the others to the right."""
-    lines = [head, *lines]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    ends = (0, len(head) - 1)
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i in ends else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
-
-
-def _piped(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Rows as a table of GitHub's Markdown; the last column holds notes."""
-    rule = ["---", *["---:"] * (len(head) - 2), "---"]
-    return "\n".join(
-        "| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |"
-        for line in ([*head[:-1], "notes"], rule, *lines)
-    )
-
-
-def render(rows: Sequence[dict], more: bool = False) -> str:
-    """The rows of `table()` as text, one block per group; ✗ counts diverged runs.
-
-    more: bootstrap intervals, Welch's test and Holm's correction beside the paired test.
-
-    Example:
-        >>> import rr
-        >>> from rr.stats import read_results, render, table
-        >>> rows = read_results(rr.DATA / "measured" / "mini_arms")
-        >>> "review" in render(table(rows))
-        True
-    """
-    head = MORE if more else HEAD
-    blocks = [
-        f"{title}\n{_aligned(head, [columns(row, more) for row in group])}"
-        for title, group in grouped(rows)
-    ]
-    if more:
-        return "\n\n".join([*blocks, f"{FOOT}\n{_foot(rows)}"])
-    return "\n\n".join(blocks) + f"\n\n{FOOT} p: paired t test, assumes normal differences."
-
-
-def markdown(rows: Sequence[dict]) -> str:
-    """The rows of `table()`, in full, as Markdown: a heading and a table per group.
-
-    Example:
-        >>> import rr
-        >>> from rr.stats import markdown, read_results, table
-        >>> rows = read_results(rr.DATA / "measured" / "mini_arms")
-        >>> "| review " in markdown(table(rows))
-        True
-    """
-    blocks = []
-    for title, group in grouped(rows):
-        blocks += [f"### {title}", _piped(MORE, [columns(row) for row in group])]
-    return "\n\n".join([*blocks, FOOT, _foot(rows)])
-
-
-def render_against(rows: Sequence[dict], pipes: bool = False) -> str:
-    """The rows of `against()` as text. Diverged runs are marked with ✗.
-
-    pipes: Markdown instead.
-
-    Example:
-        >>> from rr.stats import against, render_against
-        >>> losses = {"a": [3.1, 3.2, 3.3], "b": [2.9, 3.1, 3.0]}
-        >>> rows = [
-        ...     {"arm": arm, "seed": seed, "val_loss": loss,
-        ...      "status": "finished", "step": None}
-        ...     for arm in losses
-        ...     for seed, loss in enumerate(losses[arm])
-        ... ]
-        >>> "−0.2" in render_against(against(rows, baseline="a", design="paired"))
-        True
-    """
-    lines = [_against(row) for row in rows]
-    tests = sum(row["baseline"] is not None for row in rows)
-    level = rows[0]["level"]
-    head = [name.replace("95", f"{100 * level:g}") for name in AGAINST]
-    foot = FOOT_AGAINST.format(
-        alpha=f"{1 - level:g}",
+def _foot_of_logs(rows: Sequence[dict]) -> str:
+    tests = max((row["comparisons"] or 0 for row in rows), default=0)
+    return FOOT_LOGS.format(
+        alpha=f"{1 - rows[0]['level']:g}",
         base=rows[0]["arm"],
         test=TESTS[rows[0]["design"]],
-        tests="one comparison" if tests == 1 else f"{tests} comparisons",
+        tests="one comparison" if tests == 1 else f"{tests or 'no'} comparisons",
     )
-    return f"{(_piped if pipes else _aligned)(head, lines)}\n\n{foot}"
 
 
-def _against(row: dict) -> list[str]:
-    seen = f"{row['n']}" + f" ✗{len(row['diverged'])}" * bool(row["diverged"])
-    cells = [row["arm"], seen, "–" if row["mean"] is None else f"{row['mean']:.4f}"]
-    cells.append("" if row["mean_lo"] is None else f"[{row['mean_lo']:.4f}, {row['mean_hi']:.4f}]")
-    notes = [
-        f"{what}: seed {', '.join(map(str, row[what]))}"
-        for what in ("diverged", "unfinished")
-        if row[what]
-    ]
-    if row["difference"] is None:
-        return [*cells, *[""] * 6, "; ".join(notes + row["notes"])]
-    cells += [_signed(row["difference"]), _span(row["lo"], row["hi"])]
-    cells += [_chance(row["p"]), _chance(row["holm"])]
-    detectable = "" if row["detectable"] is None else f"{row['detectable']:.4f}"
-    ends = "–".join(str(row[end] or "…") for end in ("needed_lo", "needed_hi"))
-    needed = "" if row["needed"] is None else f"{row['needed']} ({ends})"
-    return [*cells, detectable, needed, "; ".join(notes + row["notes"])]
+def _csv(rows: Sequence[dict]) -> str:
+    frame = pd.DataFrame(
+        {
+            name: [_cell(row[name], "; " if name in ("notes", "assumed") else " ") for row in rows]
+            for name in rows[0]
+        },
+        dtype=object,
+    )
+    return frame.to_csv(index=False, lineterminator="\n").rstrip("\n")
 
 
-def csv_text(rows: Sequence[dict]) -> str:
-    """The rows of `table()` as CSV, all digits: seeds separated by spaces, notes by semicolons.
-
-    Example:
-        >>> import rr
-        >>> from rr.stats import csv_text, read_results, table
-        >>> rows = read_results(rr.DATA / "measured" / "mini_arms")
-        >>> csv_text(table(rows)).split(",")[:3]
-        ['rung', 'protocol', 'corpus']
-    """
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        lists = {
-            name: ("; " if name == "notes" else " ").join(map(str, value))
-            for name, value in row.items()
-            if isinstance(value, list)
-        }
-        writer.writerow(row | lists)
-    return out.getvalue().rstrip("\n")
+def _cell(value: object, between: str) -> object:
+    return between.join(map(str, value)) if isinstance(value, list) else value

@@ -12,11 +12,10 @@ from .. import DATA
 from ..config import RRError, Run
 from ..model.ladder import SHAPE, parse_rung
 from ..residual import allow_rule, as_allowed, canonical
-from ..stats import scan, table
+from ..stats import as_rows, compare, scan
 from ..stats.records import read_record, read_records
-from ..stats.results import GROUP, TOLD, Found
-from ..stats.show import MORE, columns, grouped
-from ..stats.tables import arm_of, group_key
+from ..stats.results import GROUP, TOLD, arm_of, group_key
+from ..stats.show import columns, grouped
 from ..training.command_line import options, words
 from .grid import cells
 
@@ -61,7 +60,7 @@ class Survey:
     folder: Path
     shown: str  # the folder as a command can name it
     results: list[dict]  # of the runs in the plan; with decay branches, a row per budget
-    rows: list[dict]  # of `stats.table`
+    rows: list[dict]  # of `stats.compare`
     runs: dict[str, dict]  # run.json by run id, of results and of runs that are waiting
     damaged: list[str] = field(default_factory=list)
     begun: list[str] = field(default_factory=list)
@@ -101,13 +100,15 @@ def survey(
     recorded = path.resolve().is_relative_to(DATA.resolve())
     if study:
         rows, runs = published()
-        known = Found(rows)
+        corrupt, unfinished = [], []
     else:
         known, runs = scan(path), _specifications(path)
+        rows = as_rows(known)
+        corrupt, unfinished = known.attrs["corrupt"], known.attrs["unfinished"]
     here = Survey(path, "RUNS" if recorded else str(folder), [], [], runs)
-    here.damaged = [f"{place.relative_to(path)}: {why}" for place, why in known.damaged]
-    here.begun = [_begun(place, path) for place in known.waiting]
-    for row in known.rows:
+    here.damaged = [f"{place.relative_to(path)}: {why}" for place, why in corrupt]
+    here.begun = [_begun(place, path) for place in unfinished]
+    for row in rows:
         reason = _outside(row, rungs, rules, seeds)
         if reason:
             here.outside.append(f"{row['id']}: {arm_of(row)}, {reason}")
@@ -116,7 +117,7 @@ def survey(
     if not (here.results or here.damaged or here.begun or here.outside):
         raise RRError(f"no run below {path}: expected a folder of runs")
     try:
-        here.rows = table(here.results, baseline) if here.results else []
+        here.rows = as_rows(compare(here.results, baseline)) if here.results else []
     except RRError as error:  # the baseline itself is missing
         here.notes.append(str(error))
     by_size = _sizes(here.results)
@@ -257,7 +258,7 @@ def shown(here: Survey) -> list[dict]:
     groups = list(grouped(here.rows))
     for title, rows in groups:
         for row in rows:
-            cells = dict(zip([*MORE[:-1], "notes"], columns(row), strict=True))
+            cells = columns(row)
             shown.append({"runs": title, **cells} if len(groups) > 1 else cells)
     return shown
 

@@ -174,7 +174,7 @@ def ask(folder: Path, name: str) -> object:
     if name == "result.json":
         found = stats.scan(folder.parent)
         told = run_folder.finished(folder)
-        assert [row["id"] for row in found.rows] == [told["id"]]
+        assert list(found.id) == [told["id"]]
         return told
     if name in ("run.json", "metrics.jsonl"):
         ended = report.read(folder)
@@ -211,7 +211,7 @@ def test_any_flipped_bit_of_a_result_is_seen(ended, counts):
             folder, "result.json", told
         )
         if fate == "refused":
-            assert stats.scan(folder.parent).rows == []
+            assert stats.scan(folder.parent).empty
         path.write_bytes(whole)
     # blanks, last digits beyond a float's precision, and the name of the seal
     assert Counter(fates.values())["harmless"] < 0.1 * len(fates), table_of(fates, counts)

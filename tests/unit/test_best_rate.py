@@ -9,7 +9,8 @@ import pytest
 from scipy import stats as scipy_stats
 
 import rr
-from rr.stats import best_rate_shares, paired, rate_spreads, read_results, resampled_rates
+from rr.stats import as_rows, paired, read_results
+from rrbook.stats import best_rate_shares, rate_spreads, resampled_rates
 
 E5 = rr.DATA / "measured" / "e5_loops"
 
@@ -44,7 +45,7 @@ def test_recorded_rates_agree_with_a_referee(loops, share):
     """P(best rate = 4e-3) under ε = 1/N, as a referee drew it from the same records."""
     found = [
         row
-        for row in read_results(rr.DATA / "measured" / "06_looped_transformers")
+        for row in as_rows(read_results(rr.DATA / "measured" / "06_looped_transformers"))
         if row["rule"] == "scaled:reference=2" and row["loops"] == loops
     ]
     assert best_rate_shares(found)[4e-3] == pytest.approx(share, abs=0.015)

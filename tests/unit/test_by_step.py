@@ -7,10 +7,11 @@ import pandas as pd
 import pytest
 
 import rr
-from rr.stats.by_step import gap_by_step, read_curves
+from rr.stats.frames import as_rows
 from rr.stats.recording import export
 from rr.stats.records import read_table
 from rr.stats.results import read_results
+from rrbook.stats.by_step import gap_by_step, read_curves
 
 MINI = rr.DATA / "measured" / "mini_arms"
 E2 = rr.DATA / "measured" / "e2_training"  # its reported runs have three budgets each
@@ -90,7 +91,7 @@ def test_what_cannot_be_compared_is_refused(rows, arm, says):
 
 
 def test_of_a_run_with_budgets_the_longest_is_read():
-    ended = read_results(E2)
+    ended = as_rows(read_results(E2))
     for row in read_curves(E2):
         ends = [one for one in ended if one["id"].split("/")[0] == row["id"]]
         assert row["steps"] == max(one["steps"] for one in ends) == max(row["curve"])

@@ -11,7 +11,12 @@ import pytest
 import scipy.stats as scipy_stats
 
 import rr
-from rr.stats import contrasts, read_results, table
+from rr.stats import as_rows, compare, read_results
+
+
+def contrasts(rows, pairs, value="val_loss"):
+    return as_rows(compare(rows, pairs=pairs, value=value))
+
 
 MINI = rr.DATA / "measured" / "mini_arms"
 GATES = [
@@ -84,7 +89,7 @@ def test_the_family_of_a_campaign_by_a_second_method(value, folder, pairs):
     assert len(found) in (17, 21) and [(r["arm"], r["baseline"]) for r in found] == pairs
     for row, (a, b), chance, corrected in zip(found, pairs, p, holm, strict=True):
         gap = wide[a] - wide[b]
-        assert row["n"] == 5 and row["difference"] == pytest.approx(gap.mean(), abs=1e-12)
+        assert len(row["pairs"]) == 5 and row["difference"] == pytest.approx(gap.mean(), abs=1e-12)
         assert row["sd"] == pytest.approx(gap.std(ddof=1), rel=1e-6)
         assert row["p"] == pytest.approx(chance, rel=1e-6)
         assert row["holm"] == pytest.approx(corrected, rel=1e-6)
@@ -113,8 +118,7 @@ def test_the_table_of_a_chapter_by_a_second_method(chapter, base, arms):
     ]
     wide = told.pivot(index="seed", columns="arm", values="val_loss")
     found = {
-        row["arm"]: row
-        for row in table([row for row in read_results(folder) if row["seed"] < 100], base)
+        row["arm"]: row for row in as_rows(compare(read_results(folder).query("seed < 100"), base))
     }
     assert set(found) == set(wide) and len(wide.columns) == arms
     p = {}
@@ -177,7 +181,7 @@ def test_the_twelve_of_value_residuals_are_what_their_chapter_shows():
 
 def test_what_the_loss_contrasts_keep_and_lose():
     """A referee's reading of the same records: layerscale − standard 0.094, two gates 0.111."""
-    rows = [row for row in read_results(MINI) if row["seed"] < 100]
+    rows = read_results(MINI).query("seed < 100")
     holm = {(r["arm"], r["baseline"]): r["holm"] for r in contrasts(rows, PAIRS)}
     assert round(holm["layerscale", "standard"], 3) == 0.094
     assert round(holm["state-gate", "review:groups=2"], 3) == 0.111
@@ -187,7 +191,7 @@ def test_what_the_loss_contrasts_keep_and_lose():
 
 
 def test_the_detectable_difference_is_found_that_often():
-    rows = [row for row in read_results(MINI) if row["seed"] < 100]
+    rows = read_results(MINI).query("seed < 100")
     (row,) = contrasts(rows, [("review", "constant")])
     draw = np.random.default_rng(0).normal(row["detectable"], row["sd"], (40_000, 5))
     share = (scipy_stats.ttest_1samp(draw, 0, axis=1).pvalue < 0.05).mean()
@@ -213,7 +217,7 @@ def test_a_pair_that_cannot_be_tested_counts_as_one():
         result("c", 1, None),
     ]
     first, lost = contrasts(rows, [("a", "b"), ("c", "b")])
-    assert (lost["n"], lost["p"], lost["holm"], lost["detectable"]) == (1, None, None, None)
+    assert (lost["pairs"], lost["p"], lost["holm"], lost["detectable"]) == ([0], None, None, None)
     assert first["holm"] == pytest.approx(2 * first["p"])
 
 

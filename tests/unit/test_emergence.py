@@ -12,8 +12,8 @@ import scipy.stats
 import rr
 from rr import stats
 from rr.config import RRError
-from rr.stats.emergence import at_fixed_ratio, measured
 from rrbook.explorables.emergence import DESIGNS, FALLS, toy_gap, toy_numbers, toy_sentence
+from rrbook.stats.emergence import at_fixed_ratio, measured
 from tests.notebooks.glued import RECORD
 
 ROOT = Path(__file__).parents[2]

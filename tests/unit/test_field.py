@@ -279,7 +279,7 @@ def test_ranking_fills_only_what_survives_the_correction():
 
 
 def test_the_recorded_table_holds_every_registered_rule_at_three_paired_seeds():
-    rows = stats.read_results(RECORDS)
+    rows = stats.as_rows(stats.read_results(RECORDS))
     seeds = {}
     for row in rows:
         arm = ("residual", row["rule"]) if row["values"] == "own" else ("values", row["values"])

@@ -21,6 +21,7 @@ from rr.config import RRError  # noqa: E402
 from rr.residual import REGISTRY  # noqa: E402
 from rrbook import figures  # noqa: E402
 from rrbook.figures.svg import svg, variables  # noqa: E402
+from rrbook.stats import fit  # noqa: E402
 
 RULES = ["standard", "constant", "highway", "review", "review-convex", "highway-carry"]
 
@@ -221,7 +222,7 @@ def test_paired_differences_draws_the_table(ax):
     runs = [row("standard", s, y) for s, y in enumerate([3.0, 3.2, 3.4])]
     runs += [row("review", s, y) for s, y in enumerate([2.9, 3.0, 3.1])]
     runs += [row("highway", 0, 3.0), row("highway", 1, None)]
-    table = stats.table(runs)
+    table = stats.as_rows(stats.compare(runs, "standard"))
     figures.paired_differences(ax, table)
     expected = stats.paired([2.9, 3.0, 3.1], [3.0, 3.2, 3.4])
     (point,) = lines(ax)["review"]
@@ -303,7 +304,7 @@ def test_gap_against_size_draws_points_intervals_and_the_line(ax):
         {"name": f"{s:g}", "size": s, "gap": g, "own": (g - 2, g + 2), "pooled": (g - 1, g + 1)}
         for s, g in zip(sizes, (1.0, 2.0, 3.5), strict=True)
     ]
-    line = stats.fit([7, 8, 9], [1.0, 2.0, 3.5])
+    line = fit([7, 8, 9], [1.0, 2.0, 3.5])
     figures.gap_against_size(ax, points, "standard", line)
     drawn = [one.get_xydata() for one in ax.get_lines()]
     for point in points:

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import rr
 from rr.config import ModelConfig, Recipe, RRError, Run
 from rr.model import Model, initialise
-from rr.stats import table
+from rr.stats import as_rows, compare
 from rr.training import memory, run_folder, trainer
 from rr.training.backend import parse_backend
 from rr.training.distributed import World
@@ -115,7 +115,7 @@ def test_a_broken_off_run_ends_as_if_it_had_not(planned, tmp_path, cut_off):
     plain = run_folder.finished(other)
     assert "optimizer" not in plain and plain["weights_sha256"] != whole["weights_sha256"]
     # two optimisers are two protocols: their runs are in no comparison
-    rows = table([whole, plain], "review")
+    rows = as_rows(compare([whole, plain], "review"))
     assert {(row["optimizer"], row["n"]) for row in rows} == {(None, 1), ("muon", 1)}
 
 

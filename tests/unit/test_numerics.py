@@ -245,7 +245,7 @@ def test_the_record_holds_what_the_trainer_made():
     """runs.json against the two runs of `rr train`, and changes that change no bit or some."""
     rows = json.loads((DATA / "runs.json").read_text())["runs"]
     plain = {(row["rule"], row["lr"]): row for row in rows if row["source"] == "plain"}
-    for result in stats.read_results(DATA):
+    for result in stats.as_rows(stats.read_results(DATA)):
         assert plain[result["rule"], result["lr"]]["weights_sha256"] == result["weights_sha256"]
     same = {
         row["source"]

@@ -246,17 +246,18 @@ def test_the_table_names_it_and_tells_two_of_one_name_apart(tmp_path, tiny_corpu
     for rule in ("standard", f"{path}:Mine"):
         for seed in (0, 1):
             trained(tmp_path / "runs", tiny_corpus, rule, seed)
-    rows = stats.table(stats.read_results(tmp_path / "runs"))
+    table = stats.compare(stats.read_results(tmp_path / "runs"), "standard")
+    rows, shown = stats.as_rows(table), stats.render(table)
     assert [row["arm"] for row in rows] == ["standard", "mine.py:Mine"]
     assert rows[1]["pairs"] == [0, 1] and not rows[1]["notes"]
-    assert "mine.py:Mine" in stats.render(rows) and str(tmp_path) not in stats.render(rows)
+    assert "mine.py:Mine" in shown and str(tmp_path) not in shown
     path.write_text(text.format("state + 0.4 * u"))
     trained(tmp_path / "runs", tiny_corpus, f"{path}:Mine")
-    rows = stats.table(stats.read_results(tmp_path / "runs"))
+    rows = stats.as_rows(stats.compare(stats.read_results(tmp_path / "runs"), "standard"))
     assert len({row["arm"] for row in rows}) == len(rows) == 3
     assert sorted(len(row["pairs"]) for row in rows[1:]) == [1, 2]
     # a baseline that changed is not compared with as if it were one
-    rows = stats.table(stats.read_results(tmp_path / "runs"), f"{path}:Mine")
+    rows = stats.as_rows(stats.compare(stats.read_results(tmp_path / "runs"), f"{path}:Mine"))
     (standard,) = [row for row in rows if row["rule"] == "standard"]
     assert "several" in standard["notes"][0] and standard["difference"] is None
 

@@ -16,6 +16,7 @@ from rr.config import RRError, Run, RunFailed
 from rr.io import read_json, unsealed, write_record
 from rr.stats import recording
 from rr.stats.records import CURVES, RUNS, read_record, read_records, read_table
+from rrbook.stats import read_curves
 
 MEASURED = rr.DATA / "measured"
 CAMPAIGNS = sorted(path.parent for path in MEASURED.glob("*/runs.parquet"))
@@ -78,8 +79,8 @@ def test_a_campaign_is_a_data_set(campaign, tmp_path):
 def test_a_folder_of_folders_says_the_same(tmp_path):
     """Tables and curves, in their order, from one form and from the other."""
     recording.export(MEASURED / "02_gate_equation", tmp_path)
-    assert stats.read_results(tmp_path) == stats.read_results(MEASURED / "02_gate_equation")
-    assert stats.read_curves(tmp_path) == stats.read_curves(MEASURED / "02_gate_equation")
+    assert stats.read_results(tmp_path).equals(stats.read_results(MEASURED / "02_gate_equation"))
+    assert read_curves(tmp_path) == read_curves(MEASURED / "02_gate_equation")
 
 
 # -- into a table ----------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ def test_a_record_is_the_run_without_its_paths(folder, tiny_corpus, tmp_path):
     assert Run.from_spec(told["run"]).id == home.name
     for name in ("result.json", "metrics.jsonl"):
         assert (home / name).read_bytes() == (folder / name).read_bytes()
-    assert [row["id"] for row in stats.read_results(tmp_path / "to")] == [folder.name]
+    assert list(stats.read_results(tmp_path / "to").id) == [folder.name]
     loaded = datasets.load_dataset(str(tmp_path / "to"), "runs", cache_dir=str(tmp_path / "cache"))
     assert loaded["train"]["id"] == [folder.name]
 
@@ -283,7 +284,7 @@ def test_a_text_that_was_changed_within_a_table_does_not_count(folder, tmp_path,
 def test_without_pyarrow_folders_are_read_and_tables_named(folder, tmp_path, monkeypatch):
     recording.import_runs([folder], tmp_path)
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
-    with pytest.raises(RRError, match=r"runs.parquet needs pyarrow: .*\[book\]"):
+    with pytest.raises(RRError, match=r"runs.parquet needs pyarrow: .*\[stats\]"):
         stats.read_results(tmp_path)
     assert len(stats.read_results(folder.parent)) == 1
     assert read_record(folder).object("result.json")["id"] == folder.name

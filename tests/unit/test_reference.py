@@ -71,5 +71,5 @@ def test_every_link_within_the_reference_has_its_target(pages):
 
 def test_a_result_stands_below_the_function_that_returns_it(pages):
     headings = re.findall(r"(?m)^## `(\w+)`", pages["rr.stats"])
-    for function, result in (("basin", "Basin"), ("paired", "Paired"), ("scan", "Found")):
+    for function, result in (("interval", "Interval"), ("paired", "Paired")):
         assert headings.index(result) == headings.index(function) + 1

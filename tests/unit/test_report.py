@@ -478,7 +478,8 @@ def test_no_folder_or_no_runs(tmp_path):
 
 def test_a_record_is_found_by_its_name():
     here = report.survey("02_gate_equation", seeds=range(5))
-    rows = stats.table([row for row in stats.read_results(here.folder) if row["seed"] < 5])
+    runs = stats.read_results(here.folder).query("seed < 5")
+    rows = stats.as_rows(stats.compare(runs, "standard"))
     assert here.rows == rows and here.shown == "RUNS" and len(here.outside) == 12
     shown = {row["arm"]: row for row in report.shown(here)}
     review = next(row for row in rows if row["arm"] == "review")

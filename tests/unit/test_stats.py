@@ -47,6 +47,12 @@ def published():
         ]
 
 
+def family(rows, bases, **options):
+    """review against each of these, in each rung."""
+    pairs = [("review", base) for base in bases]
+    return stats.as_rows(stats.compare(rows, pairs=pairs, by="rung", **options))
+
+
 def arm(rung, name):
     return [r["val_loss"] for r in published() if (r["rung"], r["arm"]) == (rung, name)]
 
@@ -81,12 +87,12 @@ def test_published_runs(size, base, gap, wt, wdf, wp, pt, pdf, pp):
 
 
 def test_the_published_family_of_ten():
-    rows = stats.family(published(), "review", ["highway", "standard"])
+    rows = family(published(), ["highway", "standard"])
     assert [(r["rung"], r["baseline"]) for r in rows] == [r[:2] for r in RECOMPUTED]
     for row, known in zip(rows, RECOMPUTED, strict=True):
         assert row["difference"] == pytest.approx(-known[2], abs=6e-5)
         assert prints_as(row["paired_p"], known[8]) and prints_as(row["welch_p"], known[5])
-        assert not row["notes"] and not row["diverged"] and not row["unpaired"]
+        assert not row["notes"] and not row["diverged"] and not row["missing"]
 
     def survive(key):
         return {(r["rung"], r["baseline"]) for r in rows if r[key] <= 0.05}
@@ -140,18 +146,24 @@ def test_welch_against_its_formula():
     assert (found.n_a, found.n_b) == (6, 4)
 
 
+def undecided(test):
+    """Whether nothing is concluded."""
+    return all(math.isnan(getattr(test, name)) for name in ("t", "p", "lo", "hi"))
+
+
 def test_equal_differences_and_equal_values():
     # 1.7 − 1.6 and 0.3 − 0.2 differ in float64; as measurements they do not
     same = stats.paired([1.7, 0.3, 2.1], [1.6, 0.2, 2.0])
-    assert same.sd == 0 and math.isinf(same.t) and same.p == 0
-    assert same.lo == same.hi == pytest.approx(0.1)
-    zero = stats.paired([1.0, 2.0], [1.0, 2.0])
-    assert math.isnan(zero.t) and math.isnan(zero.p)
+    assert same.mean == pytest.approx(0.1) and same.sd == 0 and undecided(same)
+    assert undecided(stats.paired([1.0, 2.0], [1.0, 2.0]))
+    assert undecided(stats.paired([3.0, 4.0], [2.0, 3.0 + 1e-10]))  # a spread of rounding
+    assert not undecided(stats.paired([3.0, 4.0], [2.0, 3.0 + 1e-7]))
     tiny = stats.differences([3e-305, 5e-305], [1e-305, 1e-305])
     assert tiny == pytest.approx([2e-305, 4e-305])
     flat = stats.welch([2.0, 2.0], [1.0, 1.0, 1.0])
-    assert math.isinf(flat.t) and flat.p == 0 and flat.lo == flat.hi == 1
-    assert math.isnan(stats.welch([1, 1], [1, 1]).p)
+    assert flat.mean == 1 and undecided(flat) and math.isnan(flat.df)
+    assert undecided(stats.welch([1, 1], [1, 1]))
+    assert math.isnan(stats.interval([2.0, 2.0]).lo) and stats.interval([2.0, 2.0]).sd == 0
 
 
 # ---- Signs, ranks, bootstrap -------------------------------------------------------------------
@@ -218,7 +230,7 @@ def test_bootstrap_against_every_resample():
     assert moved == stats.bootstrap(x, level=0.8, resamples=20_000) and moved.method == "BCa"
     assert moved != stats.bootstrap(x, level=0.8, resamples=20_000, seed=1)
     flat = stats.bootstrap([2.0, 2.0, 2.0])
-    assert flat.lo == flat.hi == 2.0
+    assert flat.mean == 2.0 and math.isnan(flat.lo) and math.isnan(flat.hi)
 
 
 def test_no_bootstrap_of_three_covers_more_than_three_quarters():
@@ -299,8 +311,11 @@ BAD = [
     (lambda: stats.bootstrap([1.0, 2.0], resamples=10), "resamples must be"),
     (lambda: stats.holm([0.1, math.nan]), "nan at place 2 of 2"),
     (lambda: stats.bonferroni([None]), "counts as 1"),
-    (lambda: stats.family(published(), "reviev", ["standard"]), "did you mean review"),
-    (lambda: stats.family(published() * 2, "review", ["standard"]), "two runs of seed 0"),
+    (lambda: family(published(), ["standart"]), "did you mean standard"),
+    (lambda: family(published() * 2, ["standard"]), "two runs of seed 0"),
+    (lambda: family(published(), ["standard"], design="pair"), "did you mean paired"),
+    (lambda: family(published(), ["standard"], value="ecce"), "a run without 'ecce'"),
+    (lambda: stats.compare(published()), "either a baseline or pairs"),
 ]
 
 
@@ -332,23 +347,57 @@ def test_a_family_marks_what_it_cannot_compare_and_still_counts_it():
         *(run("d", "standard", s, 2.5 + s) for s in (1, 2)),
         *(run("e", name, s, 2.0) for name in ("review", "standard") for s in (0, 1)),
     ]
-    a, b, c, d, e = stats.family(rows, "review", ["standard"])
+    a, b, c, d, e = family(rows, ["standard"])
     assert a["notes"] == [] and a["pairs"] == [0, 1, 2]
-    assert b["diverged"] == [("review", 1)] and "review: seed 1 diverged" in b["notes"]
+    assert b["diverged"] == [1] and b["pairs"] == [0]
     assert b["paired_p"] is b["welch_p"] is None and "no test" in b["notes"][-1]
     assert "no runs of standard" in c["notes"] and c["difference"] is None
-    assert d["pairs"] == [1] and d["unpaired"] == [0, 2] and d["paired_p"] is None
-    assert d["welch_p"] is not None and "not paired: seed 0, 2" in d["notes"]
-    assert e["difference"] == 0 and e["paired_p"] is None and e["sign_p"] == 1 and e["dz"] is None
+    assert d["pairs"] == [1] and d["missing"] == [2] and d["paired_p"] is None
+    assert d["welch_p"] is not None and "seed 0 not run by standard" in d["notes"]
+    assert e["difference"] == 0 and e["paired_p"] is e["sign_p"] is e["detectable"] is None
+    assert "all seeds of review gave the same loss: was the seed used?" in e["notes"]
     # five comparisons were planned, so five are corrected for
     assert a["paired_bonferroni"] == pytest.approx(min(1, 5 * a["paired_p"]))
     assert a["paired_holm"] == pytest.approx(min(1, 5 * a["paired_p"]))
 
 
-def test_without_scipy_one_clear_line():
+@pytest.mark.parametrize("package", ["scipy", "pandas"])
+def test_a_missing_package_is_named_with_its_extra(package):
     script = (
-        "import sys; sys.modules['scipy'] = None\nfrom rr.config import RRError\n"
-        "try: import rr.stats\nexcept RRError as error: print(error)"
+        f"import sys; sys.modules['{package}'] = None\nfrom rr.config import RRError\n"
+        "import rr.stats\nfrom rr.cli import main\n"
+        "try: rr.stats.compare\nexcept RRError as error: print(error)\n"
+        "sys.exit(main(['table', 'absent.csv', '--paired']))"
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert found.stdout == "tables and tests need SciPy, which is missing: pip install scipy\n"
+    line = f"{package}, which is missing: pip install 'review-residuals[stats]'\n"
+    assert found.stdout == f"rr.stats needs {line}" and found.returncode == 2
+    assert found.stderr == f"rr: rr.stats needs {line}"
+
+
+WITHOUT = """
+import sys
+for name in ("pandas", "scipy", "tabulate", "pyarrow", "matplotlib", "papermill", "IPython"):
+    sys.modules[name] = None
+from pathlib import Path
+import rr
+from rr.cli import main
+from rr.stats import read_record
+rung = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
+run = rr.plan(rung, steps=2, batch=1, eval_batches=1)
+folder = Path(rr.train(run, "runs", threads=1, log=lambda line: None))
+assert read_record(folder).object("result.json")["steps"] == 2
+words = ["--rung", rung, "--steps", "2", "--batch", "1", "--eval-batches", "1", "--device", "cpu"]
+assert main(["train", *words, "--out", "runs", "--seed", "1"]) == 0
+assert main(["sweep", *words, "--out", "runs", "--seed", "2", "--runner", "direct"]) == 0
+print(len(list(Path("runs").glob("*/result.json"))))
+"""
+
+
+def test_training_needs_no_package_of_the_extra(tmp_path):
+    """torch, numpy and tokenizers train, sweep and read what they trained."""
+    found = subprocess.run(
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[-1] == "3"

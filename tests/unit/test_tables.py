@@ -10,7 +10,16 @@ import pytest
 import scipy.stats
 
 from rr.config import RRError
-from rr.stats import csv_text, markdown, paired, read_results, render, scan, table
+from rr.stats import as_rows, compare, paired, read_results, scan
+from rr.stats import render as rendered
+
+
+def table(runs, baseline="standard"):
+    return as_rows(compare(runs, baseline))
+
+
+def render(runs, form="text", short=True):
+    return rendered(compare(runs, "standard"), form, short)
 
 
 def run(rule, seed, loss, **other):
@@ -57,7 +66,7 @@ def test_table_pairs_by_seed_and_drops_nothing():
     expected = paired([2.9, 3.0, 3.1], [3.0, 3.2, 3.4])
     review = arms["review"]
     assert (review["n"], review["pairs"], review["missing"]) == (3, [0, 1, 2], [])
-    assert [review[k] for k in ("difference", "lo", "hi", "t", "df", "p")] == [
+    assert [review[k] for k in ("difference", "lo", "hi", "paired_t", "paired_df", "p")] == [
         expected.mean,
         expected.lo,
         expected.hi,
@@ -96,7 +105,7 @@ def test_runs_scored_on_less_text_are_a_group_of_their_own():
         (False, 3),
         (True, 2),
     }
-    assert render(rows).count("shortened evaluation") == 1
+    assert render(RUNS + short).count("shortened evaluation") == 1
 
 
 def test_several_learning_rates_are_separate_arms():
@@ -125,7 +134,7 @@ def test_group_without_baseline_says_so_and_unknown_baseline_fails():
 
 
 def test_render_marks_diverged_and_shows_numbers():
-    text = render(table(RUNS))
+    text = render(RUNS)
     line = next(line for line in text.splitlines() if line.startswith("highway"))
     assert "2 ✗1" in line and "diverged: seed 1" in line
     review = next(line for line in text.splitlines() if line.startswith("review"))
@@ -148,7 +157,7 @@ def test_read_results_names_damaged_files(tmp_path, capsys):
     put("list", "[]")
     put("fieldless", json.dumps({k: v for k, v in RUNS[0].items() if k != "seed"}))
     put("waiting", None)
-    rows = read_results(tmp_path)
+    rows = as_rows(read_results(tmp_path))
     assert sorted(r["id"] for r in rows) == sorted(r["id"] for r in RUNS)
     said = capsys.readouterr().err
     for name in ("truncated", "nan", "lossless", "list", "fieldless"):
@@ -178,10 +187,11 @@ def test_two_corpora_of_one_name_are_never_pooled():
             for rule in ("standard", "review")
         ]
 
-    rows = table([*told("a" * 64, 0), *told("b" * 64, 1)])
+    runs = [*told("a" * 64, 0), *told("b" * 64, 1)]
+    rows = table(runs)
     assert sorted(row["n"] for row in rows) == [1, 1, 1, 1]
     assert all(len(row["pairs"]) < 2 for row in rows)
-    assert "aaaaaaaaaaaa" in render(rows) and "bbbbbbbbbbbb" in render(rows)
+    assert "aaaaaaaaaaaa" in render(runs) and "bbbbbbbbbbbb" in render(runs)
 
 
 # ---- Every test of a comparison, against SciPy and by hand ---------------------------------------
@@ -221,7 +231,7 @@ def test_a_row_holds_both_tests_both_intervals_and_their_corrections():
     for name in others:
         row, a, b = arms[name], LOSSES[name], LOSSES["standard"]
         pair = scipy.stats.ttest_rel(a, b)
-        assert (row["t"], row["p"]) == pytest.approx((pair.statistic, pair.pvalue), rel=1e-9)
+        assert (row["paired_t"], row["p"]) == pytest.approx((pair.statistic, pair.pvalue), rel=1e-9)
         span = pair.confidence_interval(0.95)
         assert (row["lo"], row["hi"]) == pytest.approx((span.low, span.high), rel=1e-9)
         apart = scipy.stats.ttest_ind(a, b, equal_var=False)
@@ -254,12 +264,12 @@ def test_a_comparison_that_diverged_still_counts_in_the_correction():
 
 
 def test_one_seed_is_a_marked_row():
-    rows = table([run("standard", 0, 3.0), run("review", 0, 2.9)])
-    review = by_arm(rows)["review"]
+    runs = [run("standard", 0, 3.0), run("review", 0, 2.9)]
+    review = by_arm(table(runs))["review"]
     assert (review["n"], review["pairs"]) == (1, [0])
     assert all(review[name] is None for name in ("difference", "p", "welch_p", "bootstrap_lo"))
     assert review["notes"] == ["fewer than two pairs: no test"]
-    assert "fewer than two pairs" in render(rows, more=True)
+    assert "fewer than two pairs" in render(runs, short=False)
 
 
 def test_unequal_seeds_are_told_on_both_sides():
@@ -280,12 +290,31 @@ def test_a_baseline_that_diverged_is_said_in_the_row():
     assert rows["review"]["pairs"] == [0, 2, 3] and rows["standard"]["diverged"] == [1]
 
 
-def test_equal_differences_have_no_t_and_the_smallest_p():
-    pairs = {"standard": [3.0, 3.5], "review": [2.75, 3.25]}
+NOTHING = ("p", "holm", "lo", "hi", "paired_t", "signed_rank_p", "sign_p", "bootstrap_lo",
+           "bootstrap_hi", "detectable", "needed")  # fmt: skip
+
+
+@pytest.mark.parametrize("dust", [0.0, 1e-14])
+def test_a_spread_of_zero_is_no_evidence(dust):
+    pairs = {"standard": [3.0, 3.5, 3.7], "review": [2.75, 3.25 + dust, 3.45]}
     review = by_arm(table(all_runs(pairs)))["review"]
-    assert (review["t"], review["p"], review["sd"]) == (None, 0.0, 0.0)
-    assert review["lo"] == review["hi"] == review["bootstrap_lo"] == -0.25
+    assert review["difference"] == pytest.approx(-0.25) and review["sd"] == 0.0
+    assert all(review[name] is None for name in NOTHING)
+    assert review["notes"] == ["all 3 differences are equal: no test"]
     json.dumps(table(all_runs(pairs)), allow_nan=False)
+
+
+@pytest.mark.parametrize("design", ["paired", "independent"])
+def test_seeds_that_changed_nothing_are_asked_about(design):
+    """Copies of a run are no sample, whatever the other arm does."""
+    losses = {"standard": [3.0, 3.5, 3.7], "review": [2.75, 2.75 + 1e-15, 2.75]}
+    rows = by_arm(as_rows(compare(all_runs(losses), "standard", design=design)))
+    same = "all seeds of review gave the same loss: was the seed used?"
+    assert rows["review"]["notes"] == [same] and rows["standard"]["notes"] == []
+    assert all(rows["review"][name] is None for name in (*NOTHING, "welch_p", "mean_lo"))
+    rows = by_arm(as_rows(compare(all_runs(losses), "review", design=design)))
+    assert rows["standard"]["notes"] == rows["review"]["notes"] == [same]
+    assert rows["standard"]["p"] is None and rows["standard"]["mean_lo"] is not None
 
 
 def test_a_tuned_arm_meets_the_baseline_at_the_baselines_own_rate():
@@ -311,9 +340,10 @@ def test_runs_of_another_warm_up_are_another_group(tmp_path):
         row = run(rule, seed, 3.0 + seed * warmup, id=f"{rule}{seed}{warmup}")
         (folder / "result.json").write_text(json.dumps(row))
         (folder / "run.json").write_text(json.dumps({"run": {"recipe": {"warmup": warmup}}}))
-    rows = table(read_results(tmp_path))
+    runs = read_results(tmp_path)
+    rows = table(runs)
     assert [(row["warmup"], row["n"]) for row in rows] == [(30, 2), (30, 2), (7, 2), (7, 2)]
-    assert "· warmup 7\n" in render(rows) and "· warmup 30\n" in render(rows)
+    assert "· warmup 7\n" in render(runs) and "· warmup 30\n" in render(runs)
 
 
 def test_titles_tell_groups_apart_by_what_differs():
@@ -322,9 +352,9 @@ def test_titles_tell_groups_apart_by_what_differs():
         for rule in ("standard", "review")
         for s in (0, 1)
     ]
-    text = render(table(RUNS + other))
+    text = render(RUNS + other)
     assert "fp32 · flavour gpt2\n" in text and "fp32 · flavour llama\n" in text
-    assert "flavour" not in render(table(RUNS))
+    assert "flavour" not in render(RUNS)
 
 
 def test_every_kind_of_damage_is_named(tmp_path, capsys):
@@ -348,9 +378,9 @@ def test_every_kind_of_damage_is_named(tmp_path, capsys):
     (tmp_path / "good").mkdir()
     (tmp_path / "good" / "result.json").write_text(good)
     found = scan(tmp_path)
-    assert {path.parent.name for path, _ in found.damaged} == {*broken, "folder"}
-    assert [row["id"] for row in found.rows] == [RUNS[0]["id"]]
-    assert read_results(tmp_path) == found.rows
+    assert {path.parent.name for path, _ in found.attrs["corrupt"]} == {*broken, "folder"}
+    assert list(found.id) == [RUNS[0]["id"]]
+    assert read_results(tmp_path).equals(found)
     said = capsys.readouterr().err.splitlines()
     assert len(said) == len(broken) + 2 and "11 corrupt of 12" in said[-1]
 
@@ -360,7 +390,7 @@ def test_every_kind_of_damage_is_named(tmp_path, capsys):
 
 def test_csv_reads_back_as_the_rows():
     rows = table(RUNS)
-    back = list(csv.DictReader(io.StringIO(csv_text(rows))))
+    back = list(csv.DictReader(io.StringIO(render(RUNS, "csv"))))
     assert len(back) == len(rows)
     for line, row in zip(back, rows, strict=True):
         assert list(line) == list(row)
@@ -368,17 +398,19 @@ def test_csv_reads_back_as_the_rows():
             told = line[name]
             if isinstance(value, float):
                 assert float(told) == value
-            elif name in ("pairs", "seeds", "diverged", "missing"):
+            elif name == "differences":
+                assert [float(word) for word in told.split()] == value
+            elif name in ("pairs", "seeds", "diverged", "unfinished", "missing"):
                 assert [int(word) for word in told.split()] == value
-            elif name == "notes":
+            elif name in ("notes", "assumed"):
                 assert told == "; ".join(value)
             else:
                 assert told == ("" if value is None else str(value))
 
 
 def test_markdown_has_a_cell_for_every_column():
-    rows = table([*RUNS, *(run("my|rule", seed, 3.0 + seed / 7) for seed in range(3))])
-    text = markdown(rows)
+    runs = [*RUNS, *(run("my|rule", seed, 3.0 + seed / 7) for seed in range(3))]
+    rows, text = table(runs), render(runs, "markdown", short=False)
     lines = [line.replace(r"\|", "/") for line in text.splitlines() if line.startswith("|")]
     assert {line.count("|") for line in lines} == {12} and len(lines) == 2 + len(rows)
     assert text.startswith("### nano · clean · fables")

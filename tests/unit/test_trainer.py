@@ -670,11 +670,12 @@ def test_a_table_has_a_row_for_each_budget(planned, alone, tmp_path):
 
     train(branched(planned), tmp_path)
     train(branched(planned, rule="standard"), tmp_path)
-    rows = stats.read_results(tmp_path)
+    rows = stats.as_rows(stats.read_results(tmp_path))
     assert sorted((row["rule"], row["steps"]) for row in rows) == sorted(
         (rule, steps) for rule in ("review", "standard") for steps in BUDGETS
     )
-    means = {(row["rule"], row["steps"]): row["mean"] for row in stats.table(rows)}
+    table = stats.as_rows(stats.compare(rows, "standard"))
+    means = {(row["rule"], row["steps"]): row["mean"] for row in table}
     for steps in BUDGETS:
         assert means["review", steps] == alone[steps]["val_loss"]
 

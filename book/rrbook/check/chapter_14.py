@@ -3,9 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from rr.stats.emergence import ARMS, PAIRS, at_fixed_ratio
-
 from ..explorables.emergence import WINDOW, toy_gap
+from ..stats.emergence import ARMS, PAIRS, at_fixed_ratio
 from . import check, exercise
 
 __all__ = ["check"]

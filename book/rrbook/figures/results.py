@@ -101,8 +101,8 @@ def _mean_curve(members: Sequence[Mapping]) -> tuple[np.ndarray, np.ndarray] | N
 def paired_differences(ax: Axes, rows: Sequence[Mapping]) -> Axes:
     """Paired difference of each arm from its baseline with its interval, about a zero line.
 
-    rows: from `rr.stats.table`; those without a difference are named, with the reason, rather than
-    left out. Differences in nats per token; left of zero favours the arm.
+    rows: of `rr.stats.compare` by `as_rows`; those without a difference are named, with the reason,
+    rather than left out. Differences in nats per token; left of zero favours the arm.
     """
     rows = [row for row in rows if row["baseline"] or row["notes"]]
     if not rows:

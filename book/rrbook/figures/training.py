@@ -14,8 +14,8 @@ from .style import SOFT, finite, label_ends, style_of
 def gap_bands(ax: Axes, gaps: Mapping[str, Sequence[Mapping]], baseline: str) -> Axes:
     """Difference in training loss from `baseline` by bands of steps, a line and bars per arm.
 
-    gaps: arm -> rows of `rr.stats.gap_by_step`. A mark stands in the middle of its band, the bar is
-    the interval over seeds; below zero favours the arm. Nats per token.
+    gaps: arm -> rows of `rrbook.stats.gap_by_step`. A mark stands in the middle of its band, the
+    bar is the interval over seeds; below zero favours the arm. Nats per token.
     """
     if not gaps:
         raise RRError("no gap to draw: at least one arm is expected")

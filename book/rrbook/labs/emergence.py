@@ -6,7 +6,7 @@ import ipywidgets as widgets
 import numpy as np
 
 from rr import stats
-from rr.stats.emergence import at_fixed_ratio
+from rrbook.stats.emergence import at_fixed_ratio
 
 from .. import figures
 from ..explorables.kit import number

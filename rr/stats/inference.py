@@ -1,7 +1,8 @@
 """One comparison of two arms: Welch, paired t, signed ranks, signs, t and bootstrap intervals.
 
 Every function raises RRError for values that are not finite: a diverged run is never averaged in;
-the caller reports it.
+the caller reports it. A standard deviation of zero is no evidence, it is a sign that the values are
+copies of one another: it gives no interval and no p-value, both are NaN (`constant()`).
 """
 
 import math
@@ -149,6 +150,26 @@ def numbers(values: Iterable[float | None], what: str) -> np.ndarray:
     return array
 
 
+DUST = 1e-9  # a standard deviation that is smaller than this share of the values is rounding
+
+
+def constant(values: Iterable[float], size: float | None = None) -> bool:
+    """Whether values are equal but for rounding: sd ≤ 1e-9 · size.
+
+    size: of the numbers that the values were computed from; without it, the largest |value|.
+
+    Example:
+        >>> from rr.stats import constant
+        >>> constant([0.1 + 0.2, 0.3]), constant([0.3, 0.31])
+        (True, False)
+    """
+    array = numbers(values, "values")
+    if len(array) < 2:
+        return True
+    size = float(np.abs(array).max()) if size is None else size
+    return float(np.std(array, ddof=1)) <= DUST * size
+
+
 def fraction(value: float, what: str) -> float:
     """`value`, strictly between 0 and 1, or RRError."""
     if not (isinstance(value, int | float) and 0 < value < 1):
@@ -184,12 +205,13 @@ def differences(a: Iterable[float], b: Iterable[float]) -> np.ndarray:
     return np.round(a - b, -math.ceil(math.log10(resolution)))
 
 
-def interval(x: Iterable[float], level: float = 0.95) -> Interval:
+def interval(x: Iterable[float], level: float = 0.95, size: float | None = None) -> Interval:
     """Mean of x with its t interval: x̄ ± t*·s/√n, s with n − 1.
 
     t* is the (1 + level)/2 quantile of Student's t with n − 1 degrees of freedom. Exact for normal
-    values, which two or three seeds cannot check. Raises RRError for fewer than two values or
-    values that are not finite. Source: Student 1908.
+    values, which two or three seeds cannot check. size: as in `constant()`; values that are equal
+    but for rounding have sd = 0, lo and hi NaN. Raises RRError for fewer than two values or values
+    that are not finite. Source: Student 1908.
 
     Example:
         >>> from rr.stats import interval
@@ -202,7 +224,9 @@ def interval(x: Iterable[float], level: float = 0.95) -> Interval:
     if n < 2:
         raise RRError(f"an interval needs at least two values, got {n}: train more seeds")
     mean = math.fsum(x) / n
-    sd = float(np.std(x, ddof=1)) if np.ptp(x) else 0.0
+    if constant(x, size):
+        return Interval(n, mean, math.nan, math.nan, 0.0, level)
+    sd = float(np.std(x, ddof=1))
     half = float(st.t.ppf((1 + level) / 2, n - 1)) * sd / math.sqrt(n)
     return Interval(n, mean, mean - half, mean + half, sd, level)
 
@@ -212,9 +236,9 @@ def paired(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Paire
 
     d_i = a_i − b_i, t = d̄ / (s_d/√n) with n − 1 degrees of freedom, interval d̄ ± t*·s_d/√n with
     t* the (1 + level)/2 quantile of that t. The test assumes normal differences, which two or three
-    seeds cannot check. Where all differences are equal, s_d = 0: t is infinite and p is 0, or both
-    are NaN if that difference is 0. Raises RRError for unequal lengths, fewer than two pairs or
-    values that are not finite. Source: Student 1908.
+    seeds cannot check. Where all differences are equal but for rounding, s_d = 0, and t, p, lo and
+    hi are NaN. Raises RRError for unequal lengths, fewer than two pairs or values that are not
+    finite. Source: Student 1908.
 
     Example:
         >>> from rr.stats import paired
@@ -223,13 +247,13 @@ def paired(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Paire
         >>> round(result.mean, 3), result.df
         (-0.05, 2)
     """
+    a, b = _arms(a, b)
     d = differences(a, b)
-    over = interval(d, level)
+    over = interval(d, level, size=float(max(np.abs(a).max(), np.abs(b).max())))
+    t = p = math.nan
     if over.sd:
         test: Any = st.ttest_1samp(d, 0.0)  # scipy has no types
         t, p = float(test.statistic), float(test.pvalue)
-    else:
-        t, p = (math.copysign(math.inf, over.mean), 0.0) if over.mean else (math.nan, math.nan)
     return Paired(over.n, over.mean, over.lo, over.hi, t, over.n - 1, p, over.sd, level)
 
 
@@ -238,9 +262,8 @@ def welch(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Welch:
 
     t = (ā − b̄)/√(v_a + v_b), v = s²/n; df = (v_a + v_b)² / (v_a²/(n_a−1) + v_b²/(n_b−1)).
     Assumes normal, *independent* arms: where seeds are shared it ignores the pairing.
-    With no variance in either arm t is infinite and p 0 (both NaN for equal means), df is NaN.
-    Raises RRError for fewer than two values in an arm or values that are not finite. Source: Welch
-    1947.
+    Where the values of each arm are equal but for rounding, t, df, p, lo and hi are NaN. Raises
+    RRError for fewer than two values in an arm or values that are not finite. Source: Welch 1947.
 
     Example:
         >>> from rr.stats import welch
@@ -255,15 +278,11 @@ def welch(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Welch:
             "train more seeds"
         )
     mean = float(a.mean() - b.mean())
-    if np.ptp(a) or np.ptp(b):
+    lo = hi = t = df = p = math.nan
+    if not (constant(a) and constant(b)):
         test: Any = st.ttest_ind(a, b, equal_var=False)  # scipy has no types
         lo, hi = test.confidence_interval(level)
         t, df, p = test.statistic, test.df, test.pvalue
-    else:
-        mean = float(a[0] - b[0])
-        lo = hi = mean
-        t, p = (math.copysign(math.inf, mean), 0.0) if mean else (math.nan, math.nan)
-        df = math.nan
     return Welch(len(a), len(b), mean, float(lo), float(hi), float(t), float(df), float(p), level)
 
 
@@ -335,9 +354,9 @@ def bootstrap(
     method: "BCa" (bias-corrected and accelerated), "percentile" or "basic". resamples: how many
     means are drawn. seed: of the draws; the same seed gives the same interval.
 
-    Values that are all equal give an interval of no width. Raises RRError for fewer than two
-    values, values that are not finite, an unknown method, fewer than 100 resamples, or where BCa
-    has no interval, as for two values. Source: Efron 1987.
+    Where the values are equal but for rounding, lo and hi are NaN. Raises RRError for fewer than
+    two values, values that are not finite, an unknown method, fewer than 100 resamples, or where
+    BCa has no interval, as for two values. Source: Efron 1987.
 
     Example:
         >>> from rr.stats import bootstrap, differences
@@ -354,8 +373,8 @@ def bootstrap(
     if not isinstance(resamples, int) or resamples < 100:
         raise RRError(f"resamples must be an integer ≥ 100, got {resamples!r}")
     mean = math.fsum(x) / len(x)
-    lo = hi = mean
-    if np.ptp(x):
+    lo = hi = math.nan
+    if not constant(x):
         with warnings.catch_warnings():
             # BCa cannot estimate an acceleration from two values: that case is handled below
             warnings.simplefilter("ignore")
@@ -374,3 +393,72 @@ def bootstrap(
             )
     ceiling = None if method == "basic" else 1 - 2.0 ** (1 - len(x))
     return Bootstrap(len(x), mean, lo, hi, level, method, resamples, ceiling)
+
+
+def pooled_sd(groups: Iterable[Iterable[float]]) -> tuple[float, int]:
+    """The standard deviation within groups, taken as equal in all: s² = Σ(n_i − 1)s_i²/Σ(n_i − 1).
+
+    Returns (s, df), df = Σ(n_i − 1). Raises RRError where no group has two values.
+
+    Example:
+        >>> from rr.stats import pooled_sd
+        >>> pooled_sd([[1.0, 3.0], [2.0, 4.0]])
+        (1.4142135623730951, 2)
+    """
+    groups = [numbers(group, f"group {i + 1}") for i, group in enumerate(groups)]
+    df = sum(len(group) - 1 for group in groups if len(group))
+    if df < 1:
+        raise RRError(
+            "no group has two values: a spread within groups needs at least one such group"
+        )
+    squares = sum(float(((g - g.mean()) ** 2).sum()) for g in groups if len(g) > 1)
+    return math.sqrt(squares / df), df
+
+
+# ---- Several tests together ---------------------------------------------------------------------
+
+
+def _probabilities(p: Iterable[float]) -> list[float]:
+    p = list(p)
+    for i, value in enumerate(p):
+        if not (isinstance(value, int | float) and 0 <= value <= 1):
+            raise RRError(
+                f"p-values must be from 0 to 1, got {value!r} at place {i + 1} of {len(p)}: "
+                "a test that could not be made counts as 1"
+            )
+    return [float(value) for value in p]
+
+
+def bonferroni(p: Iterable[float]) -> list[float]:
+    """Adjusted p-values min(1, m·p) of m tests.
+
+    If only adjusted p ≤ α are claimed, the chance of any false claim is at most α. Holds under any
+    dependence among the tests. Raises RRError for values outside [0, 1]. Source: Dunn 1961.
+
+    Example:
+        >>> from rr.stats import bonferroni
+        >>> bonferroni([0.01, 0.04])
+        [0.02, 0.08]
+    """
+    p = _probabilities(p)
+    return [min(1.0, len(p) * value) for value in p]
+
+
+def holm(p: Iterable[float]) -> list[float]:
+    """Holm's step-down adjusted p-values, in the order given.
+
+    With p sorted ascending, q_(i) = max over j ≤ i of min(1, (m − j + 1)·p_(j)). The same
+    guarantee as Bonferroni's under any dependence, and never less power. Raises RRError for values
+    outside [0, 1]. Source: Holm 1979.
+
+    Example:
+        >>> from rr.stats import holm
+        >>> holm([0.01, 0.04])
+        [0.02, 0.04]
+    """
+    p = _probabilities(p)
+    adjusted, floor = [0.0] * len(p), 0.0
+    for place, i in enumerate(sorted(range(len(p)), key=p.__getitem__)):
+        floor = max(floor, min(1.0, (len(p) - place) * p[i]))
+        adjusted[i] = floor
+    return adjusted

@@ -1,9 +1,11 @@
 """The differences of many arms from one baseline as an SVG text."""
 
-from collections.abc import Sequence
 from html import escape
 
+import pandas as pd
+
 from ..config import RRError
+from .frames import as_rows
 
 LINE, LEFT, WIDE, RIGHT = 26, 190, 420, 110  # heights and widths in pixels
 STYLE = (
@@ -15,28 +17,30 @@ STYLE = (
 )
 
 
-def forest(rows: Sequence[dict], unit: str = "loss") -> str:
-    """An SVG: a line per arm of `against()`, its difference from the baseline with the interval.
+def forest(table: pd.DataFrame, unit: str = "loss") -> str:
+    """An SVG: a line per arm of `compare()`, its difference from the baseline with the interval.
 
     A filled mark has a p below 0.05 after Holm's correction; a small dot is one pair. Arms that
-    could not be compared say so in words. rows: as `against()` gives them. unit: what is compared,
-    for the labels. Raises RRError where there is no comparison.
+    could not be compared say so in words. table: of `compare()` with a baseline. unit: what is
+    compared, for the labels. Raises RRError where there is no comparison.
 
     Example:
-        >>> from rr.stats import against, forest
+        >>> from rr.stats import compare, forest
         >>> losses = {"a": [3.1, 3.2, 3.3], "b": [2.9, 3.1, 3.0]}
         >>> rows = [
-        ...     {"arm": arm, "seed": seed, "val_loss": loss,
-        ...      "status": "finished", "step": None}
+        ...     {"arm": arm, "seed": seed, "val_loss": loss}
         ...     for arm in losses
         ...     for seed, loss in enumerate(losses[arm])
         ... ]
-        >>> forest(against(rows, baseline="a", design="paired"))[:4]
+        >>> forest(compare(rows, baseline="a"))[:4]
         '<svg'
     """
-    shown = [row for row in rows if row["baseline"]]
+    shown = [row for row in as_rows(table) if row["baseline"]]
     ends = [
-        x for row in shown for x in (row["lo"], row["hi"], *row["differences"]) if x is not None
+        x
+        for row in shown
+        for x in (row["difference"], row["lo"], row["hi"], *row["differences"])
+        if x is not None
     ]
     if not ends:
         raise RRError("no arm has a difference: two finished seeds per arm are needed for a figure")
@@ -58,7 +62,7 @@ def forest(rows: Sequence[dict], unit: str = "loss") -> str:
     for place, row in enumerate(shown):
         y = 30 + LINE * place + LINE / 2
         out.append(f'<text x="8" y="{y + 4}">{escape(row["arm"])}</text>')
-        if row["difference"] is None:
+        if row["lo"] is None:
             reason = escape("; ".join(row["notes"]))
             out.append(f'<text class="soft" x="{LEFT}" y="{y + 4}">{reason}</text>')
             continue

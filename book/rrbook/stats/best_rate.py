@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.stats as st
 
-from ..config import RRError
-from .compare import numbers
+from rr.config import RRError
+from rr.stats.inference import numbers
+
 from .rates import basin
 
 EXACT = 6  # up to so many seeds every resample is counted: 6⁶ = 46,656
@@ -27,7 +28,7 @@ def best_rate_shares(
     two whole seeds, or a loss that is not finite.
 
     Example:
-        >>> from rr.stats import best_rate_shares
+        >>> from rrbook.stats import best_rate_shares
         >>> losses = {1e-3: [4.0, 4.2], 2e-3: [4.1, 4.1]}
         >>> rows = [
         ...     {"lr": lr, "seed": seed, "val_loss": loss}
@@ -55,7 +56,7 @@ def resampled_rates(
     fewer, percentiles of it are a lower bound on the uncertainty.
 
     Example:
-        >>> from rr.stats import resampled_rates
+        >>> from rrbook.stats import resampled_rates
         >>> losses = {1e-3: [4.1, 4.2], 2e-3: [4.0, 4.1], 4e-3: [4.1, 4.2]}
         >>> rows = [
         ...     {"lr": lr, "seed": seed, "val_loss": loss}
@@ -76,7 +77,7 @@ class Spreads:
     From `rate_spreads()`.
 
     Example:
-        >>> from rr.stats import Spreads
+        >>> from rrbook.stats import Spreads
         >>> found = Spreads(one=0.3, other=0.9, difference=-0.6, lo=-1.5, hi=-0.1, p=0.5)
         >>> found.hi < 0, found.p < 0.05
         (True, False)
@@ -108,7 +109,7 @@ def rate_spreads(
     for a key or a run that is missing, a loss that is not finite, or a setting that does not vary.
 
     Example:
-        >>> from rr.stats import rate_spreads
+        >>> from rrbook.stats import rate_spreads
         >>> def rows(shift):
         ...     return [
         ...         {"loops": N, "lr": 2.0**k, "seed": s, "val_loss": (k - shift * N) ** 2 + s}

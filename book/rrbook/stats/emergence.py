@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..config import RRError, parse_spec
-from .compare import Interval, differences, interval, numbers
-from .records import TABLES, read_records
-from .results import rows_of
+from rr.config import RRError, parse_spec
+from rr.stats.inference import Interval, differences, interval, numbers
+from rr.stats.records import TABLES, read_records
+from rr.stats.results import rows_of
 
 TUNING = 100  # seeds from here on chose learning rates and are no results
 NEEDED = ("constant", "review")

@@ -9,8 +9,8 @@ import numpy as np
 import scipy.linalg
 import scipy.stats as st
 
-from ..config import RRError
-from .compare import fraction, numbers
+from rr.config import RRError
+from rr.stats.inference import fraction, numbers
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Fit:
     """y = intercept + slope·x by weighted least squares. `fit()` makes one.
 
     Example:
-        >>> from rr.stats import fit
+        >>> from rrbook.stats import fit
         >>> line = fit([0, 1, 2], [1.0, 3.1, 4.9])
         >>> round(line.slope, 2), line.errors
         (1.95, 'scaled')
@@ -66,12 +66,12 @@ def fit(
     the residuals, t with n − 2.
 
     A standard error from two or three seeds is itself noise, and a point with a small one by chance
-    would dominate the fit: pool them with `pooled_sd()` first. Assumes a straight line and
+    would dominate the fit: pool them with `rr.stats.pooled_sd()` first. Assumes a straight line and
     independent normal errors. Raises RRError for fewer than three points, unequal lengths, x that
     does not vary, or se ≤ 0.
 
     Example:
-        >>> from rr.stats import fit
+        >>> from rrbook.stats import fit
         >>> line = fit([0, 1, 2], [1.0, 3.1, 4.9])
         >>> round(line.intercept, 2), round(line.slope, 2)
         (1.05, 1.95)
@@ -126,23 +126,3 @@ def fit(
         level=level,
         errors=errors,
     )
-
-
-def pooled_sd(groups: Iterable[Iterable[float]]) -> tuple[float, int]:
-    """The standard deviation within groups, taken as equal in all: s² = Σ(n_i − 1)s_i²/Σ(n_i − 1).
-
-    Returns (s, df), df = Σ(n_i − 1). Raises RRError where no group has two values.
-
-    Example:
-        >>> from rr.stats import pooled_sd
-        >>> pooled_sd([[1.0, 3.0], [2.0, 4.0]])
-        (1.4142135623730951, 2)
-    """
-    groups = [numbers(group, f"group {i + 1}") for i, group in enumerate(groups)]
-    df = sum(len(group) - 1 for group in groups if len(group))
-    if df < 1:
-        raise RRError(
-            "no group has two values: a spread within groups needs at least one such group"
-        )
-    squares = sum(float(((g - g.mean()) ** 2).sum()) for g in groups if len(g) > 1)
-    return math.sqrt(squares / df), df

@@ -7,11 +7,10 @@ losses is paired at every step, like that of their held-out losses at the end.
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ..config import RRError, RunFailed, nearest
-from .compare import interval, numbers
-from .records import read_records
-from .results import rows_of
-from .tables import arm_of
+from rr.config import RRError, RunFailed, nearest
+from rr.stats.inference import interval, numbers
+from rr.stats.records import read_records
+from rr.stats.results import arm_of, rows_of
 
 
 def read_curves(folder: str | Path) -> list[dict]:
@@ -24,7 +23,7 @@ def read_curves(folder: str | Path) -> list[dict]:
 
     Example:
         >>> import rr
-        >>> from rr.stats import read_curves
+        >>> from rrbook.stats import read_curves
         >>> rows = read_curves(rr.DATA / "measured" / "mini_arms")
         >>> max(len(row["curve"]) for row in rows) <= 200
         True
@@ -85,7 +84,7 @@ def gap_by_step(
     without a shared step, or a loss that is not finite.
 
     Example:
-        >>> from rr.stats import gap_by_step
+        >>> from rrbook.stats import gap_by_step
         >>> curves = {"review": [5.0, 4.0, 3.0], "standard": [5.0, 4.1, 3.2]}
         >>> rows = [
         ...     {"rule": arm, "values": "own", "seed": seed,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..config import RRError
+from rr.config import RRError
 
 NEAREST = 5  # rates that the parabola is drawn through: the lowest loss and those around it
 
@@ -18,7 +18,7 @@ class Basin:
     `basin()` makes one.
 
     Example:
-        >>> from rr.stats import Basin
+        >>> from rrbook.stats import Basin
         >>> Basin(lr=2e-3, loss=4.0, low=1e-3, high=4e-3, edge=False).width
         4.0
     """
@@ -46,7 +46,7 @@ def basin(losses: Mapping[float, float], tolerance: float = 0.02) -> Basin:
     RRError for fewer than three finite losses.
 
     Example:
-        >>> from rr.stats import basin
+        >>> from rrbook.stats import basin
         >>> found = basin({1e-3: 4.1, 2e-3: 4.0, 4e-3: 4.1})
         >>> round(found.lr, 6), found.edge
         (0.002, False)

@@ -1,0 +1,28 @@
+"""Statistics that only the book's pages use, beside `rr.stats`: learning rates, curves, fits, size.
+
+| you have | use | keys of a row |
+|---|---|---|
+| runs of one arm at several rates | `best_rate_shares()` | lr, seed, val_loss |
+| the same, two arms, a setting varied | `rate_spreads()` | and the setting |
+| a loss for each rate | `basin()` | |
+| curves of two arms | `gap_by_step()` | those of `read_curves()` |
+| a gap at several sizes | `fit()` | |
+| a folder of campaigns, and the effect of size | `emergence.measured()` | |
+"""
+
+from rr import lazy_names
+
+_WHERE = {
+    "Basin": "rates",
+    "Fit": "fits",
+    "Spreads": "best_rate",
+    "basin": "rates",
+    "best_rate_shares": "best_rate",
+    "fit": "fits",
+    "gap_by_step": "by_step",
+    "rate_spreads": "best_rate",
+    "read_curves": "by_step",
+    "resampled_rates": "best_rate",
+}
+__all__ = list(_WHERE)
+__getattr__, __dir__ = lazy_names(__name__, _WHERE, __all__)
