@@ -115,10 +115,15 @@ def _published() -> pd.DataFrame:
     return pd.read_csv(rr.DATA / "published" / "review_residuals.csv")
 
 
+def _published_family() -> pd.DataFrame:
+    """The ten published comparisons of Review, one family."""
+    pairs = [("review", base) for base in ("standard", "highway")]
+    return stats.compare(_published(), pairs=pairs, by="rung")
+
+
 def _survivors() -> str:
     """Published comparisons that survive Holm's correction, by the test for pairs."""
-    pairs = [("review", base) for base in ("standard", "highway")]
-    table = stats.compare(_published(), pairs=pairs, by="rung")
+    table = _published_family()
     return f"{(table.holm <= 0.05).sum()} of {len(table)}"
 
 
@@ -140,7 +145,7 @@ def _fixed_ratio() -> str:
 
 def _published_large(column: str) -> list[float]:
     """p of Review's comparisons at 590M and 1B, by one test."""
-    rows = stats.family(_published().to_dict("records"), "review", ["standard", "highway"])
+    rows = stats.as_rows(_published_family())
     return [row[column] for row in rows if row["rung"] in ("590M", "1B")]
 
 
@@ -157,8 +162,8 @@ def _as_published() -> str:
 
 def _unpaired_survivors() -> str:
     """Of the ten published comparisons, how many survive Holm by the unpaired test."""
-    rows = stats.family(_published().to_dict("records"), "review", ["standard", "highway"])
-    return f"{sum(row['welch_holm'] <= 0.05 for row in rows)} of {len(rows)}"
+    table = _published_family()
+    return f"{(table.welch_holm <= 0.05).sum()} of {len(table)}"
 
 
 def _ten_seeds() -> np.ndarray:

@@ -174,7 +174,7 @@ def read_table(path: Path, wanted: Sequence[str], wide: str | None) -> Table:
     """The table in a file. wanted: names of columns, by which a delimiter is recognised.
 
     wide: a loss; a column named "RUN - LOSS" counts as wanted. Raises RRError, one line, for a file
-    that is damaged or no table.
+    that is corrupt or no table.
     """
     text = _text(path)
     plain = Path(path.stem) if path.suffix in (*COMPRESSED, ".zip") else path
@@ -201,7 +201,7 @@ def _text(path: Path) -> str:
         raise RRError(f"no file {path}: expected a table, or a folder of logs") from None
     except (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, RuntimeError,
             NotImplementedError) as error:  # fmt: skip
-        raise RRError(f"{path} cannot be read: {error or 'it is damaged'}") from None
+        raise RRError(f"{path} cannot be read: {error or 'it is corrupt'}") from None
     try:
         for mark, encoding in ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
             if data.startswith(mark):
@@ -214,7 +214,7 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError:
         raise RRError(f"{path} is not UTF-8 or UTF-16 text: save it as CSV in UTF-8") from None
     if "\0" in text:
-        raise RRError(f"{path} holds zero bytes: it is damaged, or no text")
+        raise RRError(f"{path} holds zero bytes: it is corrupt, or no text")
     return text
 
 

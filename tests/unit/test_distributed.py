@@ -15,8 +15,7 @@ import torch
 from rr.config import ModelConfig, RRError
 from rr.model import Model
 from rr.training import run_folder, trainer
-from rr.training.distributed import World
-from rr.training.distributed import STRATEGIES
+from rr.training.distributed import STRATEGIES, World
 
 TINY = "nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
 GIVEN = {
