@@ -166,39 +166,6 @@ def _unpaired_survivors() -> str:
     return f"{(table.welch_holm <= 0.05).sum()} of {len(table)}"
 
 
-def _ten_seeds() -> np.ndarray:
-    """review − state-gate of E1 and of the campaign before it: five seeds each."""
-    gaps = []
-    for name in ("e1_rates", "mini_arms"):
-        rows = [r for r in _runs(rr.DATA / "measured" / name, curves=False) if r["rung"] == "mini"]
-        rows = [row for row in rows if row["rule"] in ("review", "state-gate")]
-        gaps.append(stats.differences(_by_seed(rows, "review"), _by_seed(rows, "state-gate")))
-    return np.concatenate(gaps)
-
-
-def _pooled() -> str:
-    over = stats.interval(_ten_seeds())
-    return spread(over.mean, over.lo, over.hi)
-
-
-def _equal() -> str:
-    """The two one-sided t tests that the same difference lies within ±0.01 (TOST): the larger p."""
-    gaps = _ten_seeds()
-    sides = ((gaps + 0.01, "greater"), (gaps - 0.01, "less"))
-    p = max(scipy.stats.ttest_1samp(x, 0, alternative=way).pvalue for x, way in sides)
-    return f"±0.01 with p = {p:.3f}"
-
-
-def _most_of_reading() -> str:
-    """What reading the update could be worth at most: the lower end of E1's review − state-gate."""
-    rows = [
-        r for r in _runs(rr.DATA / "measured" / "e1_rates", curves=False) if r["rung"] == "mini"
-    ]
-    rows = [row for row in rows if row["rule"] in ("review", "state-gate")]
-    over = stats.paired(_by_seed(rows, "review"), _by_seed(rows, "state-gate"))
-    return f"{-over.lo:.3f}"
-
-
 def _faded(arm: str) -> str:
     """The change of E2's gap to constant ½ in training loss, at the constant rate, by seed."""
     rows = _runs(rr.DATA / "measured" / "e2_training", curves=True)
@@ -307,9 +274,6 @@ NAMED = {
     "published comparisons that survive unpaired": _unpaired_survivors,
     "p at 590M as published": _as_published,
     "published size at equal training": _fixed_ratio,
-    "review - state-gate, ten seeds": _pooled,
-    "review = state-gate, ten seeds, within": _equal,
-    "reading the update at most": _most_of_reading,
     "review - constant, change along the run": lambda: _faded("review"),
     "state-gate - constant, change along the run": lambda: _faded("state-gate"),
     "1/N - 1/√N at eight passes, mean of the rates": _eight_passes,

@@ -278,9 +278,24 @@ def mini():
     return [held(rows[arm] - rows["constant"]) for arm in ("review", "update-gate")]
 
 
+def f1():
+    rows = loss("f1_pairs")
+    assert rows.shape == (20, 4) and set(ends("f1_pairs").status) == {"finished"}
+    reading = rows["review"] - rows["state-gate"]
+    both = max(st.ttest_1samp(reading + 0.01, 0, alternative="greater").pvalue,
+               st.ttest_1samp(reading - 0.01, 0, alternative="less").pvalue)  # fmt: skip
+    pairs = [("state-gate", "constant"), ("review", "constant"), ("update-gate", "constant"),
+             ("update-gate", "state-gate")]  # fmt: skip
+    p = stats.holm([st.ttest_rel(rows[arm], rows[base]).pvalue for arm, base in pairs])
+    assert [value <= 0.05 for value in p] == [True, True, False, True]
+    assert (reading > 0).sum() == 17  # "in 17 of the 20 seeds"
+    return [held(reading), "±0.01", f"p = {both:.2f}", f"p = {st.ttest_1samp(reading, 0).pvalue:.5f}",
+            *(held(rows[arm] - rows[base]) for arm, base in pairs)]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("name", "computed"),
-    [("e1_rates", e1), ("e2_training", e2), ("e2_after", e2_after), ("e3_size", e3),
+    [("f1_pairs", f1), ("e1_rates", e1), ("e2_training", e2), ("e2_after", e2_after), ("e3_size", e3),
      ("e4_values", e4), ("e5_loops", e5), ("mini_arms", mini)],
 )  # fmt: skip
 def test_every_number_of_a_result_is_computed_from_the_records(name, computed):
