@@ -373,6 +373,11 @@ class Run:
         return spec
 
     @property
+    def tokens(self) -> int:
+        """Tokens that the run trains on, those of its decay branches included."""
+        return self.recipe.segments[-1].end * self.recipe.batch * self.model.seq_len
+
+    @property
     def id(self) -> str:
         """Twelve hexadecimal digits of the specification's SHA-256.
 

@@ -20,7 +20,8 @@ import rr
 from rr.analysis import attention
 from rr.data import batches
 from rr.io import write_atomic
-from rr.training.run_folder import finished, tokens_of
+from rr.training.context import tokens_of
+from rr.training.run_folder import finished
 from rrbook.stats.emergence import TUNING
 
 READ = 16_384  # tokens

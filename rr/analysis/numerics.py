@@ -122,13 +122,15 @@ def trained(run: Run, stream: np.ndarray, change: Change = Change()) -> tuple[Mo
     drawn = run if change.batches is None else run.with_seed(change.batches)
     before = torch.get_num_threads()
     try:
-        device.prepare(CPU, change.threads)
+        device.prepare_device(CPU, change.threads)
         model = initialise(Model(run.model), seed).train()
         if change.double:
             model.double()
         if change.nudge is not None:
             nudge(model, change.nudge)
-        step = OptimizerStep(model, run.recipe, parse_backend(change.path), CPU, change.micro)
+        backend = parse_backend(change.path)
+        backend.set_up(CPU)
+        step = OptimizerStep(model, run.recipe, backend, CPU, change.micro)
         losses = []
         with _kernels(change):
             for at in range(run.recipe.steps):

@@ -56,27 +56,14 @@ def cached_value(
     Value and version are plain JSON values. There is one file for each kind and name; another
     version replaces it. A cache that cannot be read or written is not an error.
     """
-    value = known_value(kind, name, version, cache)
-    if value is None:
-        value = compute()
-        store_value(kind, name, version, value, cache)
-    return value
-
-
-def known_value(kind: str, name: str, version: object, cache: str | Path | None = None) -> Any:
-    """What `store_value` kept at this version, or None."""
-    try:
-        known = json.loads(_value_path(kind, name, cache).read_text())
-        return known["value"] if known["seen"] == version else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # absent or corrupt
-
-
-def store_value(
-    kind: str, name: str, version: object, value: Any, cache: str | Path | None = None
-) -> None:
-    """Keep a plain value for `known_value`; a cache that cannot be written is not an error."""
     path = _value_path(kind, name, cache)
+    try:
+        known = json.loads(path.read_text())
+        if known["seen"] == version:
+            return known["value"]
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # absent or corrupt
+    value = compute()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}")
@@ -84,6 +71,7 @@ def store_value(
         temporary.replace(path)
     except OSError:
         pass  # costs planning time, not correctness
+    return value
 
 
 def _value_path(kind: str, name: str, cache: str | Path | None) -> Path:

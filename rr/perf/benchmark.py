@@ -27,8 +27,7 @@ from .. import __version__
 from ..config import RRError, RunFailed, positive
 from ..model import ladder
 from ..training import provenance
-from ..training.backend import ablations, default, parse_backend
-from ..training.compile_choice import COMPILED
+from ..training.backend import COMPILED_CPU, ablations, default, parse_backend
 from ..training.device import device_name, pick_device, set_threads
 from .benchmark_case import Case
 from .gpus import find
@@ -236,7 +235,7 @@ def bench(
     if threads is not None:
         set_threads(threads)
     if not paths and peers:  # the path that a long run takes
-        paths = [COMPILED if where.type == "cpu" else default(where, ladder.arm(rungs[0]))]
+        paths = [COMPILED_CPU if where.type == "cpu" else default(where, ladder.arm(rungs[0]))]
     paths = paths or ["reference", "fast"]
     whole = paths[-1]
     paths = list(dict.fromkeys([*paths, *(ablations(whole, where) if ablate else [])]))

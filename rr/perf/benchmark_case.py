@@ -16,7 +16,7 @@ from ..model.init import initialise
 from ..model.transformer import Model
 from ..residual import allow_rule
 from ..training.backend import parse_backend
-from ..training.device import device_name, out_of_memory, pick_device, prepare
+from ..training.device import device_name, out_of_memory, pick_device, prepare_device
 from ..training.step import OptimizerStep
 from .peers import Peer
 
@@ -52,7 +52,7 @@ class Bench:
 
     def __init__(self, case: Case, device: str | None, threads: int | None) -> None:
         self.device = pick_device(device)
-        self.threads = prepare(self.device, threads)
+        self.threads = prepare_device(self.device, threads)
         config, recipe = case.config, ladder.recipe(case.rung, batch=case.batch)
         if case.peer is None:
             self.model = initialise(Model(config), 0)
@@ -62,6 +62,7 @@ class Bench:
         self.model.to(self.device).train()
         self.config, self.case = config, case
         path = parse_backend(case.path)
+        path.set_up(self.device)
         self.step = OptimizerStep(self.model, recipe, path, self.device, case.micro_batch)
         source = torch.Generator().manual_seed(0)
         shape = (4, case.batch, config.seq_len + 1)  # four batches, again and again

@@ -10,26 +10,24 @@ Memory is `rr.training.memory`'s prediction for one path, which each row names. 
 the user; none are stored here.
 """
 
-import hashlib
-import json
 import shlex
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 
 from .. import DATA
 from ..config import RRError, Run
-from ..data import cache
 from ..model.ladder import count, flops_per_token, group
-from ..training import memory
-from ..training.backend import Backend, parse_backend
+from ..training import memory, memory_fit
+from ..training.backend import on_gpu, parse_backend
+from ..training.checkpoint import CHECKPOINT
 from ..training.command_line import typed
 from ..training.optimizer import step_flops
 from ..training.result import PAPER_EVAL_BATCHES
+from ..training.save_interval import MOST
 from ..training.trainer import POINTS, PREFIX
 from . import rates
 from .gpus import GPUSpec, find, gpu
@@ -39,16 +37,9 @@ from .rates import MFU, SHARE, Bench, chosen_gpu, mfu_range, precision, read_ben
 START = (20, 90)  # Python, torch and the GPU start; tokens are read; the model is made
 COMPILE = (20, 120)  # of the path `compiled`
 DISK = (1e8, 1e9)  # bytes per second to which checkpoints are written, slower and faster
-SAVED = 12  # bytes per parameter in a checkpoint: the weights and AdamW's two moments, in float32
-SAVING = 0.05  # share of the time that checkpoints during training take at most (`auto`)
 SPARE = 0.08  # share of the memory left to the allocator, whose losses are not predicted
-EASY = 8  # windows at once below which recomputation is tried first: small products are slow
 SMALL = 20e6  # parameters below which no such MFU is likely: the published sizes lie above
 HELD_OUT = 1_000_000  # tokens that protocol `clean` scores at most
-PATH = "compiled"  # what `rr train` uses on a GPU
-# Peaks of the study's own runs, all 64 windows at once: counting them takes longer than a plan may.
-# Written by book/tools/peaks.py; tests count them again.
-PEAKS = Path(__file__).with_name("peaks.json")
 
 __all__ = ["MFU", "SHARE", "Bench", "GPUSpec", "budget", "chosen_gpu", "command", "expected", "gpu",
            "mfu_range", "notes", "read_bench", "span", "table", "what_fits"]  # fmt: skip
@@ -148,7 +139,7 @@ def _row(
         "seed": run.seed,
         "id": run.id,
         "params": count(run.model),
-        "tokens": _trained(run),
+        "tokens": run.tokens,
         "scored_tokens": _scored(run),
         "hours": spent,
         "parts": parts,
@@ -157,7 +148,7 @@ def _row(
         "memory_bytes": memory_bytes,
         "path": path,
         "micro_batch": micro,
-        "recompute": path != PATH,
+        "recompute": parse_backend(path).recompute == "layer",
         "precision": precision(run, card),
         "measured": rate.source,
     }
@@ -167,22 +158,18 @@ def _seconds(run: Run, rate: rates.Rate) -> dict[str, tuple[float, float]]:
     """Seconds of each part of a run, least and most."""
     each = flops_per_token(run.model)
     steps = run.recipe.segments[-1].end
-    training = each * _trained(run) + steps * step_flops(run.model, run.recipe)
+    training = each * run.tokens + steps * step_flops(run.model, run.recipe)
     scoring = each * _scored(run) / 3  # the forward pass alone
     # One at the end of each segment; more on the way as time passes.
-    written = len(run.recipe.segments) * SAVED * count(run.model)
+    written = len(run.recipe.segments) * CHECKPOINT * count(run.model)
     slow, fast = rate.low, rate.high
     return {
         "training": (training / fast, training / slow),
         "evaluation": (scoring / fast, scoring / slow),
         "start-up": START,
         "compilation": rate.compile or COMPILE,
-        "checkpoints": (written / DISK[1], written / DISK[0] + SAVING * training / slow),
+        "checkpoints": (written / DISK[1], written / DISK[0] + MOST * training / slow),
     }
-
-
-def _trained(run: Run) -> int:
-    return run.recipe.segments[-1].end * run.model.seq_len * run.recipe.batch
 
 
 def _scored(run: Run) -> int:
@@ -196,55 +183,23 @@ def _scored(run: Run) -> int:
 
 
 def _memory(run: Run, card: GPUSpec) -> tuple[int | None, str, int]:
-    """The largest micro-batch that fits, the path it is for, and the peak in bytes.
+    """The micro-batch and backend that a run would select on this GPU, and the peak in bytes.
 
-    Recomputation is a last resort: it costs a third more FLOPs, which the hours do not count.
+    Where nothing fits, None and the bytes of the smallest. Recomputation costs a third more FLOPs,
+    which the hours do not count.
     """
-    for path, least in ((PATH, min(EASY, run.recipe.batch)), (f"{PATH}:recompute=layer", 1)):
-        micro, peak = _largest(run, path, least, card)
-        if micro is not None:
-            break
-    return micro, path, peak
+    usual = on_gpu(card.capability)
 
+    @cache
+    def need(micro: int, spec: str) -> int:
+        backend = replace(parse_backend(spec), precision=precision(run, card))
+        return memory.stacked(run, backend, micro, "cuda")
 
-def _largest(run: Run, path: str, least: int, card: GPUSpec) -> tuple[int | None, int]:
-    """The largest micro-batch of at least `least` that fits, or None, and the bytes it needs.
-
-    Where none fits, the bytes of the smallest.
-    """
-    batch, room = run.recipe.batch, (1 - SPARE) * card.memory
-    sizes = [batch >> i for i in range(batch.bit_length()) if batch >> i >= least]
-
-    def need(micro: int) -> int:
-        return _predicted(run, replace(parse_backend(path), precision=precision(run, card)), micro)
-
-    first = 0  # usually fits
-    if need(sizes[0]) > room:
-        first = bisect_left(sizes, True, lo=1, key=lambda micro: need(micro) <= room)
-    fits = first < len(sizes)
-    return (sizes[first], need(sizes[first])) if fits else (None, need(sizes[-1]))
-
-
-def _predicted(run: Run, path: Backend, micro: int) -> int:
-    """Peak bytes of a run: those of the study's own runs are shipped, others counted and cached."""
-    key = peak_key(run, path, micro)
-    known = _shipped().get(hashlib.sha256(key.encode()).hexdigest())
-    if known is not None:
-        return known
-    return cache.cached_value(
-        "memory", key, cache.code_version(), lambda: memory.stacked(run, path, micro, "cuda")
-    )
-
-
-def peak_key(run: Run, path: Backend, micro: int) -> str:
-    """What decides a run's peak on a GPU, beside the code; its SHA-256 is a key of `PEAKS`."""
-    return repr([run.model, run.rule_content, run.values_content, path, micro, run.recipe.batch,
-                 run.recipe.decay_all, run.recipe.optimizer])  # fmt: skip
-
-
-@lru_cache
-def _shipped() -> dict[str, int]:
-    return json.loads(PEAKS.read_text(encoding="utf-8"))
+    specs, room = memory_fit.fallbacks(usual), (1 - SPARE) * card.memory
+    found = memory_fit.search(memory_fit.halvings(run.recipe.batch), specs, need, room)
+    if found:
+        return *found, need(*found)
+    return None, specs[-1], need(1, specs[-1])
 
 
 # -- printed ------------------------------------------------------------------------------------
@@ -327,13 +282,14 @@ def notes(rows: Sequence[dict], card: GPUSpec, hours: float | None, mfu: tuple) 
     lines += [
         "hours in total: "
         + ", ".join(f"{name} {span((low, high))}" for name, (low, high) in parts.items()),
-        f"assumed per run: {START[0]}–{START[1]} s of start-up; checkpoints of {SAVED} bytes per "
-        f"parameter written at {DISK[0] / 1e9:g}–{DISK[1] / 1e9:g} GB/s, those during training at "
-        f"most {SAVING:.0%} of its time; {COMPILE[0]}–{COMPILE[1]} s of compilation where not "
+        f"assumed per run: {START[0]}–{START[1]} s of start-up; checkpoints of {CHECKPOINT} bytes "
+        f"per parameter written at {DISK[0] / 1e9:g}–{DISK[1] / 1e9:g} GB/s, those during training "
+        f"at most {MOST:.0%} of its time; {COMPILE[0]}–{COMPILE[1]} s of compilation where not "
         "measured",
-        f"memory is predicted for --path {PATH} on {card.memory / 1e9:g} GB less {SPARE:.0%}, and "
-        f"for {PATH}:recompute=layer where the micro-batch says recompute; it is counted "
-        "uncompiled, an upper bound; recomputation takes up to a third longer than the hours say",
+        f"memory is predicted for --path {on_gpu(card.capability)} on {card.memory / 1e9:g} GB "
+        f"less {SPARE:.0%}, with recompute=layer where the micro-batch says recompute; it is "
+        "counted uncompiled, an upper bound; recomputation takes up to a third longer than the "
+        "hours say",
     ]
     if hours is not None:
         fit = Counter(row["fits"] for row in rows)

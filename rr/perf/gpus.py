@@ -1,7 +1,7 @@
 """GPU specifications: peak rate, memory and bandwidth, from their data sheets."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..config import RRError, nearest
 
@@ -12,7 +12,7 @@ class GPUSpec:
 
     flops: dense tensor-core peak, FLOP/s, products in bf16 (fp16 where the GPU has no bf16) with
     float32 sums. memory: bytes. bandwidth: of that memory, bytes/s. bf16: whether its tensor cores
-    have it.
+    have it. capability: CUDA's compute capability, by which kernels are chosen.
     """
 
     name: str
@@ -20,6 +20,7 @@ class GPUSpec:
     memory: float
     bandwidth: float | None = None
     bf16: bool = True
+    capability: tuple[int, int] = (8, 0)  # of CUDA; of an unknown GPU an assumption
 
 
 # Peaks and memory from NVIDIA's data sheets and architecture white papers; sheets that print a peak
@@ -27,22 +28,22 @@ class GPUSpec:
 # Where a GPU is sold with two sizes of memory, the smaller. The first name found in a device's own
 # name counts.
 _SPECS = (
-    GPUSpec("H100 PCIe", 756e12,    80e9, 2.0e12),
-    GPUSpec("H100 NVL",  835e12,    94e9, 3.9e12),
-    GPUSpec("H100",      989e12,    80e9, 3.35e12),
-    GPUSpec("H200 NVL",  835e12,   141e9, 4.8e12),
-    GPUSpec("H200",      989e12,   141e9, 4.8e12),
-    GPUSpec("GH200",     989e12,    96e9, 4.0e12),
-    GPUSpec("B200",     2250e12,   180e9, 8.0e12),
-    GPUSpec("A100",      312e12,    40e9, 1.555e12),
-    GPUSpec("A10G",       70e12,    24e9, 600e9),
-    GPUSpec("A10",       125e12,    24e9, 600e9),
-    GPUSpec("L40S",      362e12,    48e9, 864e9),
-    GPUSpec("L4",        121e12,    24e9, 300e9),
-    GPUSpec("T4",         65e12,    16e9, 300e9, bf16=False),
-    GPUSpec("V100-SXM2", 125e12,    16e9, 900e9, bf16=False),
-    GPUSpec("RTX 4090",  165.2e12,  24e9, 1008e9),
-    GPUSpec("RTX 3090",   71e12,    24e9, 936e9),
+    GPUSpec("H100 PCIe", 756e12,    80e9, 2.0e12, capability=(9, 0)),
+    GPUSpec("H100 NVL",  835e12,    94e9, 3.9e12, capability=(9, 0)),
+    GPUSpec("H100",      989e12,    80e9, 3.35e12, capability=(9, 0)),
+    GPUSpec("H200 NVL",  835e12,   141e9, 4.8e12, capability=(9, 0)),
+    GPUSpec("H200",      989e12,   141e9, 4.8e12, capability=(9, 0)),
+    GPUSpec("GH200",     989e12,    96e9, 4.0e12, capability=(9, 0)),
+    GPUSpec("B200",     2250e12,   180e9, 8.0e12, capability=(10, 0)),
+    GPUSpec("A100",      312e12,    40e9, 1.555e12, capability=(8, 0)),
+    GPUSpec("A10G",       70e12,    24e9, 600e9, capability=(8, 6)),
+    GPUSpec("A10",       125e12,    24e9, 600e9, capability=(8, 6)),
+    GPUSpec("L40S",      362e12,    48e9, 864e9, capability=(8, 9)),
+    GPUSpec("L4",        121e12,    24e9, 300e9, capability=(8, 9)),
+    GPUSpec("T4",         65e12,    16e9, 300e9, bf16=False, capability=(7, 5)),
+    GPUSpec("V100-SXM2", 125e12,    16e9, 900e9, bf16=False, capability=(7, 0)),
+    GPUSpec("RTX 4090",  165.2e12,  24e9, 1008e9, capability=(8, 9)),
+    GPUSpec("RTX 3090",   71e12,    24e9, 936e9, capability=(8, 6)),
 )  # fmt: skip
 GPUS = {spec.name: spec for spec in _SPECS}
 
@@ -82,4 +83,4 @@ def gpu(name: str, tflops: float | None = None, memory_gb: float | None = None) 
         return GPUSpec(name, 1e12 * tflops, 1e9 * memory_gb)
     flops = known.flops if tflops is None else 1e12 * tflops
     memory = known.memory if memory_gb is None else 1e9 * memory_gb
-    return GPUSpec(known.name, flops, memory, known.bandwidth, known.bf16)
+    return replace(known, flops=flops, memory=memory)

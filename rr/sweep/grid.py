@@ -181,5 +181,4 @@ def _axis(name: str, values: Sequence | bool | None) -> list | None:
 
 def _flops(run: Run) -> int:
     """FLOPs of all training steps that the run takes."""
-    steps = run.recipe.segments[-1].end
-    return flops_per_token(run.model) * steps * run.recipe.batch * run.model.seq_len
+    return flops_per_token(run.model) * run.tokens

@@ -8,7 +8,7 @@ import torch
 
 from ..config import RRError, positive
 from ..training import memory_fit
-from ..training.device import cores
+from ..training.device import GPU_SHARE, cores
 from .process import Process
 
 
@@ -42,7 +42,7 @@ class Local:
         if free is not None:
             shares[memory_fit.RAM_LIMIT] = str(free // self.jobs)
         if self.jobs > len(self.groups) > 0:
-            shares[memory_fit.GPU_SHARE] = str(1 / -(-self.jobs // len(self.groups)))
+            shares[GPU_SHARE] = str(1 / -(-self.jobs // len(self.groups)))
         return shares
 
     @property

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..config import RRError
-from ..training.memory_fit import GPU_SHARE
+from ..training.device import GPU_SHARE
 from .process import Process
 
 ASK = 5.0  # seconds between two queries of the cluster's size

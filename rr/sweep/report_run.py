@@ -20,9 +20,10 @@ from ..model import ladder
 from ..model.transformer import Model
 from ..training import evaluate, trainer
 from ..training.checkpoint import Checkpoints
+from ..training.context import tokens_of
 from ..training.device import autocast
 from ..training.provenance import curve_bytes
-from ..training.run_folder import allowed, finished, load, plan, specification, tokens_of
+from ..training.run_folder import allowed, finished, load, plan, specification
 from ..training.sampling import sample
 
 # What is trained where no rung is named; the smoke tier is short enough for a page of the book.

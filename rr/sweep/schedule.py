@@ -5,7 +5,6 @@ import fcntl
 import os
 import socket
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any, Protocol
 
 from ..config import RunFailed
 from ..model.ladder import group
-from ..training import compile_choice
 from ..training.checkpoint import Checkpoints
 from ..training.signals import Stop
 from .command import Runner
@@ -77,7 +75,6 @@ class Schedule:
         **leases: Any,
     ) -> None:
         self.states = [State(cell) for cell in cells]
-        self.of_shape = Counter(compile_choice.shape(cell.run) for cell in cells)
         self.out, self.runner, self.engine, self.view = out, runner, engine, view
         who = f"{socket.gethostname()} pid {os.getpid()}"
         self.leases = Leases(out, who, view.say, **leases)
@@ -210,7 +207,6 @@ class Schedule:
             state.logged = log.stat().st_size if log.exists() else 0
             env = {
                 "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin take the others' cores
-                compile_choice.RUNS: str(self.of_shape[compile_choice.shape(state.cell.run)]),
             }
             if self.hours:
                 state.began = self.hours.clock()

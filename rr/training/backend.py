@@ -5,16 +5,21 @@ far rounding takes a run is measured and tested against the reference backend.
 """
 
 import contextlib
-import importlib.util
-from collections.abc import Iterator
+import functools
+import os
+import shutil
+import sysconfig
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import torch
 
-from ..config import PRECISIONS, ModelConfig, RRError, nearest, parse_spec
+from ..config import PRECISIONS, ModelConfig, RRError, Run, nearest, parse_spec
 from ..model.compile import grows
+from ..model.ladder import flops_per_token
 from ..ops import backends
-from .device import autocast, resolve_precision
+from .device import autocast, keep_freed, resolve_precision
 from .distributed import ALONE, World
 
 CHOICES = {
@@ -28,6 +33,10 @@ CHOICES = {
     "recompute": backends.RECOMPUTED,
     "allocator": ("system", "kept"),
 }
+COMPILED_CPU = "compiled:attention=blocks"  # what a long run takes on a CPU
+# FLOPs of a run from which a CPU compiles it. Compilation takes 35 to 50 s and saves 0.27 to 0.67
+# of an eager step's time, so on one or two cores it pays from here (data/measured/08_make_it_fast).
+COMPILE_FLOPS = 2e13
 TRITON = (8, 0)  # the least compute capability that Triton's own documentation supports
 FP16_GRAPH = "graph=step does not support fp16, whose loss scaling decides on the host: use bf16"
 
@@ -94,6 +103,17 @@ class Backend:
                 f"{config.rule} with values {config.values} compiles as one graph, which cannot "
                 "be sharded: use a backend with compile=none, or --parallel ddp"
             )
+
+    def set_up(self, device: torch.device) -> None:
+        """Set what holds for the whole process, before the model's `OptimizerStep` is made.
+
+        A compiled backend forgets the graphs of earlier models, which count against a limit of
+        torch's; allocator=kept keeps freed memory from here on.
+        """
+        if self.compile != "none":
+            torch.compiler.reset()
+        if self.allocator == "kept" and device.type == "cpu":
+            keep_freed()
 
     @contextlib.contextmanager
     def attention_kernels(self) -> Iterator[None]:
@@ -162,37 +182,96 @@ def parse_backend(spec: str) -> Backend:
     return replace(BACKENDS[name], **given)
 
 
-def default(device: torch.device, config: ModelConfig, world: World = ALONE) -> str:
-    """The backend of a run that names none: eager on a CPU, the fastest that works on a GPU.
+def has_compiler() -> bool:
+    """Whether kernels can be built here: a C or C++ compiler and Python's headers."""
+    named = [os.environ[name] for name in ("CC", "CXX") if os.environ.get(name)]
+    names = named or ["gcc", "g++", "clang", "clang++", "cc"]
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    return header.exists() and any(shutil.which(name) for name in names)
 
-    Compiled blocks where Triton supports the card and nothing prevents it, cuDNN's attention first
-    on Hopper. CUDA graphs are used on request only: no measurement has shown yet that they win.
+
+@functools.cache
+def compile_error(kind: str) -> str | None:
+    """Why `torch.compile` fails on this kind of device, in one line; None where it works."""
+    if not has_compiler():
+        return "no C compiler or no Python.h (on Debian: apt install gcc python3-dev)"
+    try:
+        torch.compile(lambda x: torch.nn.functional.gelu(x) + 1)(torch.ones(8, device=kind))
+    except Exception as error:  # of Inductor, Triton, a compiler, a driver: all end here
+        return str(error).strip().partition("\n")[0] or type(error).__name__
+    return None
+
+
+def on_gpu(capability: tuple[int, int]) -> str:
+    """The backend that a run on a GPU of this compute capability takes, where it compiles.
+
+    Compiled blocks where Triton supports the GPU, with cuDNN's attention first on Hopper. CUDA
+    graphs are used on request only: no measurement has shown yet that they win.
     """
+    if capability < TRITON:
+        return "fast"
+    return "compiled:attention=cudnn" if capability[0] == 9 else "compiled"
+
+
+def default(
+    device: torch.device, config: ModelConfig, world: World = ALONE, flops: float = 0.0
+) -> str:
+    """The backend of a run that names none, where it compiles; flops: of the whole run.
+
+    On a CPU compiled blocks from COMPILE_FLOPS on, else eager: the same run takes the same backend
+    on every machine that compiles. On a GPU that of `on_gpu`.
+    """
+    if device.type == "cpu":
+        pays = world.size == 1 and flops >= COMPILE_FLOPS
+        return COMPILED_CPU if pays else "eager"
     if device.type != "cuda":
         return "eager"
-    generation = torch.cuda.get_device_capability(device)
-    sharded = world.strategy == "fsdp" and grows(config)
-    if sharded or generation < (7, 0) or importlib.util.find_spec("triton") is None:
+    if world.strategy == "fsdp" and grows(config):
         return "fast"
-    return "compiled:attention=cudnn" if generation[0] == 9 else "compiled"
+    return on_gpu(torch.cuda.get_device_capability(device))
 
 
-def of_run(
-    spec: str | None, device: torch.device, precision: str, config: ModelConfig, world: World
-) -> str:
-    """The backend of a run, as text: the one asked for, or the default. RRError if unsupported.
+def check_spec(spec: str, device: torch.device, run: Run, world: World = ALONE) -> None:
+    """Raise RRError unless this device, run and number of processes support the backend.
 
     The precision is part of the recipe, and so of the run's id: the backend of a run names none.
     """
-    spec = spec or default(device, config, world)
-    backend = parse_backend(spec)
     if "precision" in parse_spec(spec)[1]:
         raise RRError(
             f"--path {spec}: the precision of a run is part of its recipe: use --precision instead"
         )
-    backend.validate(device, config, world)
-    if backend.graph == "step" and resolve_precision(device, precision) == "fp16":
+    backend = parse_backend(spec)
+    backend.validate(device, run.model, world)
+    if backend.graph == "step" and resolve_precision(device, run.recipe.precision) == "fp16":
         raise RRError(FP16_GRAPH)
+
+
+def of_run(
+    spec: str | None,
+    device: torch.device,
+    run: Run,
+    world: World = ALONE,
+    log: Callable[[str], None] = lambda line: None,
+) -> str:
+    """The backend of a run, as text: the one asked for, or the default, which is logged.
+
+    Where compilation fails, a default falls back to an uncompiled backend. Raises RRError where the
+    one asked for is not supported, or cannot be compiled.
+    """
+    named = spec is not None
+    if spec is None:
+        flops = flops_per_token(run.model) * run.tokens
+        spec = default(device, run.model, world, flops)
+        if spec == COMPILED_CPU:
+            log(f"{flops:.1e} FLOPs, {COMPILE_FLOPS:.0e} or more: selected backend {spec}")
+    else:
+        check_spec(spec, device, run, world)
+    backend = parse_backend(spec)
+    if backend.compile != "none" and (why := compile_error(device.type)):
+        if named:
+            raise RRError(f"--path {spec} cannot be compiled here: {why}; use --path fast")
+        spec = "fast" if device.type == "cuda" else "eager"
+        log(f"compilation fails here: {why}; selected backend {spec}")
     return spec
 
 

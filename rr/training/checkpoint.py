@@ -12,8 +12,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ..config import RRError, RunFailed, checked_file
+from ..config import RRError, Run, RunFailed, checked_file
 from ..io import read_json, sync, write_json
+from ..model.ladder import count
+
+CHECKPOINT = 12  # bytes per parameter of a checkpoint: weights and AdamW's two moments
+WEIGHTS = 4  # bytes per parameter of the weights that stay when a run has ended
 
 
 def weights_sha256(model: torch.nn.Module | dict[str, torch.Tensor]) -> str:
@@ -38,12 +42,23 @@ def weights_sha256(model: torch.nn.Module | dict[str, torch.Tensor]) -> str:
     return digest.hexdigest()
 
 
+def disk_bytes(run: Run) -> int:
+    """Bytes on disk that a run's checkpoints need at most while it trains.
+
+    Two are kept while a third is written, and a run with several budgets keeps one more; each has
+    the weights and AdamW's two moments in float32.
+    """
+    kept = 3 + bool(run.recipe.budgets)
+    return kept * CHECKPOINT * count(run.model)
+
+
 class Checkpoints:
     """The checkpoints of one run: `checkpoint/<step>/` with state.pt and meta.json.
 
     A checkpoint is written to a temporary folder, synced and renamed into place. meta.json holds
     the run's id, the step, and a SHA-256 over both and state.pt, which tells a corrupt checkpoint
-    from one of another run; neither is loaded. The last two are kept.
+    from one of another run; neither is loaded. The last two are kept; when the run has ended, its
+    last weights alone (`keep_weights`).
 
     folder: the run's, where `checkpoint/` lies. run_id: the run's id. branches: pairs (leaves, end)
     of steps; the checkpoint at `leaves` is kept while one of the last two lies on the branch from
@@ -76,6 +91,11 @@ class Checkpoints:
 
     def save(self, step: int, state: dict) -> None:
         """Write the checkpoint of `step`, then drop all but the last two."""
+        self._write(self.path(step), step, state)
+        self._keep(self.steps()[-2:])
+
+    def _write(self, home: Path, step: int, state: dict) -> None:
+        """Write a checkpoint's folder beside its place, sync, rename."""
         self.folder.mkdir(exist_ok=True)
         aside = self.folder / f".aside-{step:08d}"
         try:
@@ -87,11 +107,10 @@ class Checkpoints:
             meta = {"run": self.run_id, "step": step}
             meta["sha256"] = self.digest_of(meta, aside)
             write_json(aside / "meta.json", meta)
-            os.replace(aside, self.path(step))
+            os.replace(aside, home)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         sync(self.folder)
-        self._keep(self.steps()[-2:])
 
     def _keep(self, steps: list[int]) -> None:
         needed = {
@@ -99,6 +118,22 @@ class Checkpoints:
         }
         for step in set(self.steps()) - set(steps) - needed:
             shutil.rmtree(self.path(step))
+
+    def keep_weights(self) -> None:
+        """Keep of a run that has ended its last weights alone, in `checkpoint/weights/`."""
+        *_, last = self.steps()
+        self._write(self.folder / "weights", last, {"model": self.read(last)["model"]})
+        for step in self.steps():
+            shutil.rmtree(self.path(step))
+
+    def weights(self, log: Callable[[str], None]) -> dict[str, torch.Tensor] | None:
+        """The last weights of a run, ended or not; None where there is no checkpoint yet.
+
+        Raises RunFailed where they are corrupt.
+        """
+        home = self.folder / "weights"
+        state = self._read(home) if home.is_dir() else self.newest(log)
+        return None if state is None else state.get("model")
 
     @staticmethod
     def digest_of(meta: dict, where: Path) -> str:
@@ -113,7 +148,9 @@ class Checkpoints:
 
         Raises RunFailed if it is corrupt, RRError if it is another run's.
         """
-        where = self.path(step)
+        return self._read(self.path(step), step)
+
+    def _read(self, where: Path, step: int | None = None) -> dict:
         meta = read_json(where / "meta.json")
         try:
             digest = self.digest_of(meta, where)
@@ -126,7 +163,7 @@ class Checkpoints:
                 f"{where} belongs to run {meta.get('run')}, expected run {self.run_id}: remove it, "
                 "or put the right checkpoint there"
             )
-        if meta.get("step") != step:
+        if step is not None and meta.get("step") != step:
             raise RunFailed(
                 f"checkpoint {where} is corrupt (it is that of step {meta.get('step')})"
             )
@@ -152,11 +189,11 @@ class Checkpoints:
             ) from None
 
     def tidy(self, step: int | None) -> None:
-        """Remove what a killed writer left, and the corrupt checkpoints after `step`.
+        """Remove what a killed writer or an earlier end left, and corrupt checkpoints after `step`.
 
         step: of the checkpoint that `newest()` returned; None where it returned none.
         """
-        for unfinished in self.folder.glob(".aside-*"):
+        for unfinished in [*self.folder.glob(".aside-*"), *self.folder.glob("weights")]:
             shutil.rmtree(unfinished)
         if step is not None:
             self._keep([s for s in self.steps() if s <= step][-2:])

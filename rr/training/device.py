@@ -6,12 +6,15 @@ import functools
 import os
 import platform
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 
 from ..config import RRError, nearest
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
+GPU_SHARE = "RR_GPU_SHARE"  # environment variable: share of a GPU's memory that a run may take
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -49,11 +52,17 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def cores() -> int:
-    """The cores that this process may use."""
+def cores(groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """The cores that this process may use: its affinity, and its container's quota of CPU time."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        allowed = len(os.sched_getaffinity(0))
+    else:
+        allowed = os.cpu_count() or 1
+    try:
+        quota, period = (groups / "cpu.max").read_text().split()  # "max 100000": no limit
+        return max(1, min(allowed, int(quota) // int(period)))
+    except (OSError, ValueError):
+        return allowed
 
 
 def set_threads(n: int | None) -> int:
@@ -85,16 +94,30 @@ def keep_freed() -> None:
         libc.mallopt(-1, -1)  # M_TRIM_THRESHOLD: the heap never shrinks
 
 
-def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager:
-    """The autocast context of a precision; also sets that of float32 products.
+@contextlib.contextmanager
+def float32_products(precision: str) -> Iterator[None]:
+    """The context in which float32 matrix products are TF32 (precision "tf32"), or float32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextlib.contextmanager
+def autocast(device: torch.device, precision: str) -> Iterator[None]:
+    """The context of a forward pass in a precision.
 
     bf16, fp16: matrix products in 16 bits; master weights, stream, softmax and loss in float32.
     tf32: float32 with TF32 matrix products where the device has them. fp32: float32 throughout.
     """
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    if precision in HALF:
-        return torch.autocast(device.type, HALF[precision])
-    return contextlib.nullcontext()
+    with float32_products(precision):
+        if precision in HALF:
+            with torch.autocast(device.type, HALF[precision]):
+                yield
+        else:
+            yield
 
 
 def resolve_precision(device: torch.device, requested: str) -> str:
@@ -134,15 +157,17 @@ def product_rate(precision: str, size: int = 256) -> float:
     return 2 * size**3 / min(seconds)
 
 
-def prepare(device: torch.device, threads: int | None) -> int:
-    """Set threads, cuBLAS's repeatable workspace, and denormals to zero (10x slower CPU steps).
+def prepare_device(device: torch.device, threads: int | None) -> int:
+    """Set threads, denormals to zero (10x slower CPU steps), and a GPU's workspace and share.
 
     Returns the number of threads. Kernels that add in no fixed order (the backward pass of
     attention on a GPU) are unaffected: only on a CPU are two runs the same bits.
     """
     torch.set_flush_denormal(True)
     if device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # repeatable
+        if GPU_SHARE in os.environ:  # other jobs of a sweep need the rest
+            torch.cuda.set_per_process_memory_fraction(float(os.environ[GPU_SHARE]), device)
     return set_threads(threads)
 
 

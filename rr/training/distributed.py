@@ -11,6 +11,7 @@ under either strategy:
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -22,6 +23,9 @@ from torch import distributed as dist
 from ..config import RRError, nearest
 
 STRATEGIES = ("ddp", "fsdp")
+TORCHRUN = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # set beside WORLD_SIZE
+PATIENCE = 10.0  # seconds after which a process says for whom it waits
+CPU = torch.device("cpu")
 T = TypeVar("T")
 Rows = TypeVar("Rows", Tensor, np.ndarray)  # a batch
 
@@ -35,29 +39,66 @@ def check_strategy(name: str) -> None:
 class World:
     """The processes of one run, from the point of view of one of them."""
 
-    def __init__(self, rank: int = 0, size: int = 1, strategy: str | None = None) -> None:
-        self.rank, self.size, self.strategy = rank, size, strategy
+    def __init__(
+        self,
+        rank: int = 0,
+        size: int = 1,
+        strategy: str | None = None,
+        device: torch.device = CPU,
+    ) -> None:
+        self.rank, self.size, self.strategy, self.device = rank, size, strategy, device
 
     @classmethod
-    def here(cls, strategy: str | None = None) -> "World":
-        """The processes that torchrun started, or this one alone; the default strategy is ddp."""
+    def here(cls, strategy: str | None = None, device: torch.device = CPU) -> "World":
+        """The processes that torchrun started, or this one alone; the default strategy is ddp.
+
+        device: the kind of device; `World.device` is this process's own. RRError where the
+        variables of torchrun are set in part.
+        """
         strategy = strategy or "ddp"
         check_strategy(strategy)
         size = int(os.environ.get("WORLD_SIZE", 1))
-        return cls(int(os.environ.get("RANK", 0)), size, strategy if size > 1 else None)
+        if size == 1:
+            return cls(device=device)
+        missing = [name for name in TORCHRUN if name not in os.environ]
+        if missing:
+            raise RRError(
+                f"WORLD_SIZE is {size}, but {', '.join(missing)} is not set: start several "
+                "processes with torchrun, or unset WORLD_SIZE"
+            )
+        if device.type == "cuda":
+            device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        return cls(int(os.environ["RANK"]), size, strategy, device)
 
-    def __enter__(self) -> "World":
-        """Join the process group, where there are several processes."""
-        self.joined = self.strategy is not None and not dist.is_initialized()
-        if self.joined:
-            dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-        return self
+    @contextlib.contextmanager
+    def joined(self, log: Callable[[str], None] = print) -> Iterator["World"]:
+        """The context in which the process group exists, where there are several processes.
 
-    def __exit__(self, *error: object) -> None:
-        # After an error the others may be waiting in a sum: torchrun ends them.
-        if self.joined and error[0] is None:
-            dist.barrier()
-        if self.joined:
+        The device is set first, because NCCL talks through the current one. Where the others are
+        not there after `PATIENCE` seconds, one line says for whom this process waits.
+        """
+        if self.device.type == "cuda" and self.strategy is not None:
+            torch.cuda.set_device(self.device)
+        if self.strategy is None or dist.is_initialized():
+            yield self
+            return
+        waiting = threading.Timer(PATIENCE, log, [
+            f"waiting for {self.size} processes (WORLD_SIZE={self.size}, RANK={self.rank}): start "
+            "all of them with torchrun, or unset WORLD_SIZE and RANK to train in one"
+        ])  # fmt: skip
+        waiting.daemon = True
+        waiting.start()
+        try:
+            if self.device.type == "cuda":
+                dist.init_process_group("nccl", device_id=self.device)
+            else:
+                dist.init_process_group("gloo")
+        finally:
+            waiting.cancel()
+        try:
+            yield self
+            dist.barrier()  # not after an error: the others may be waiting in a sum
+        finally:
             dist.destroy_process_group()
 
     @property
@@ -65,29 +106,12 @@ class World:
         """Whether this process writes."""
         return self.rank == 0
 
-    def device(self, device: torch.device) -> torch.device:
-        """This process's own device of that kind."""
-        if self.strategy is None or device.type != "cuda":
-            return device
-        own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
-        torch.cuda.set_device(own)
-        return own
-
     def agree(self, make: Callable[[], T]) -> T:
         """The value that rank 0 makes, broadcast to every process."""
         made: list[Any] = [make() if self.leads else None]
         if self.strategy is not None:
             dist.broadcast_object_list(made)
         return made[0]
-
-    def first(self, make: Callable[[], T]) -> T:
-        """Call `make` in rank 0 first, then in the others, which find its files on disk."""
-        if self.strategy is not None and not self.leads:
-            dist.barrier()
-        made = make()
-        if self.strategy is not None and self.leads:
-            dist.barrier()
-        return made
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
         """For each flag, whether it is set in any process, so that all processes decide alike."""
@@ -129,7 +153,7 @@ class World:
         own = len(rows) // self.size
         return rows[self.rank * own : (self.rank + 1) * own]
 
-    def deal(self, items: Iterable[T]) -> Iterable[tuple[T, bool]]:
+    def distribute(self, items: Iterable[T]) -> Iterable[tuple[T, bool]]:
         """Items in turn to each process: (item, whether it counts here).
 
         Every process gets equally many, because a sharded model runs in all of them or in none;
@@ -158,7 +182,7 @@ class World:
         return model
 
     @contextlib.contextmanager
-    def adding(self, run: nn.Module, last: bool) -> Iterator[None]:
+    def accumulating(self, run: nn.Module, last: bool) -> Iterator[None]:
         """The context of a micro-batch's backward pass; only the last one reduces the gradients."""
         wrapped: Any = run  # what `wrap` made, which has a method more
         if self.strategy == "fsdp":

@@ -16,6 +16,7 @@ from ..model.compile import grows
 from ..model.ladder import flops_per_token
 from ..model.transformer import Model
 from ..ops.cross_entropy import token_losses
+from .device import out_of_memory
 from .distributed import ALONE, World
 
 CLEAN_LIMIT = 1_000_000  # held-out tokens that protocol `clean` evaluates at most
@@ -114,14 +115,13 @@ def _graph(model: Model, micro: int | None, windows: int) -> Graph | None:
     """The graph for so many windows; micro: those at once of a compiled training step, if any.
 
     It follows from the run, its micro-batch and its device, so a resumed run scores along the same
-    path.
+    path. None on a GPU: an uncompiled evaluation is short there, and needs no gradients' memory.
     """
-    if micro is None:
+    if micro is None or model.token.weight.device.type != "cpu":
         return None
     flops = flops_per_token(model.config) / 3 * windows * model.config.seq_len
     blocks = model.config.depth if grows(model.config) else 1  # in the graph
-    on_cpu = model.token.weight.device.type == "cpu"  # nothing was measured elsewhere
-    return Graph(micro, own=on_cpu and flops >= OWN_GRAPH * blocks)
+    return Graph(micro, own=flops >= OWN_GRAPH * blocks)
 
 
 def add_batch(
@@ -160,7 +160,7 @@ def _hidden(model: Model, x: Tensor, graph: Graph | None) -> Tensor:
     windows go at once as in training.
     """
     if graph is None:
-        return model.hidden(x)
+        return _in_parts_that_fit(model, x)
     parts = []
     for part in x.split(graph.micro):
         if part.shape == (graph.micro, model.config.seq_len):
@@ -169,6 +169,18 @@ def _hidden(model: Model, x: Tensor, graph: Graph | None) -> Tensor:
         else:
             parts.append(model.hidden(part))
     return torch.cat(parts)
+
+
+def _in_parts_that_fit(model: Model, x: Tensor) -> Tensor:
+    """The head's input, in halves where memory runs out."""
+    try:
+        return model.hidden(x)
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error) or len(x) == 1:
+            raise
+    # Outside the except block, where the error no longer holds on to the activations.
+    torch.cuda.empty_cache()
+    return torch.cat([_in_parts_that_fit(model, half) for half in x.chunk(2)])
 
 
 def ordered(
@@ -206,7 +218,7 @@ def ordered(
         whole = starts[starts + t < len(tokens)]
         parts = [(whole[i : i + batch], t) for i in range(0, len(whole), batch)]
         parts += [(np.array([start]), len(tokens) - 1 - start) for start in starts[len(whole) :]]
-        for (where, length), counts in world.deal(parts):
+        for (where, length), counts in world.distribute(parts):
             add_batch(model, tally, *gather(tokens, where, length), counts=counts, graph=graph)
     return tally.gather(world).score()
 
@@ -228,7 +240,7 @@ def drawn(
     graph = _graph(model, micro, batches * batch)
     parts = [stream.randint(0, len(tokens) - t - 1, batch) for _ in range(batches)]
     with evaluating(model):
-        for starts, counts in world.deal(parts):
+        for starts, counts in world.distribute(parts):
             add_batch(model, tally, *gather(tokens, starts, t), counts=counts, graph=graph)
     return tally.gather(world).score(mean_of_batches=True)
 
@@ -257,7 +269,7 @@ def by_document(
     tally = Tally()
     with evaluating(model):
         parts = [order[i : i + batch] for i in range(0, len(order), batch)]
-        for members, counts in world.deal(parts):
+        for members, counts in world.distribute(parts):
             longest = int((ends[members] - starts[members]).max()) + 1
             rows = np.full((len(members), longest + 1), eot, dtype=np.int64)
             keep = np.zeros((len(members), longest), dtype=bool)

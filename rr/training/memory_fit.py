@@ -7,6 +7,7 @@ without a message. The prediction takes seconds; it is skipped where twice a che
 """
 
 import bisect
+import functools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,15 +18,13 @@ import torch
 from ..config import ModelConfig, RRError, Run
 from ..model.ladder import count
 from .backend import Backend, parse_backend
-from .device import resolve_precision
+from .device import GPU_SHARE, resolve_precision
 from .distributed import World
 
 EASY = 8  # windows at once below which recomputation is tried first: small products are slow
 GIB = 2**30
 LIBRARIES = 300 * 2**20  # bytes of code that a process loads with its first step, on a CPU
-# Environment variables by which a sweep divides the memory among its jobs.
-RAM_LIMIT = "RR_RAM_LIMIT"  # bytes of RAM that this run takes at most
-GPU_SHARE = "RR_GPU_SHARE"  # share of a GPU's memory that this run takes at most
+RAM_LIMIT = "RR_RAM_LIMIT"  # environment variable: bytes of RAM that this run takes at most
 
 
 def margin(backend: Backend, device: str) -> float:
@@ -163,9 +162,8 @@ def choose(
     """Select the micro-batch and the backend of a new run.
 
     micro, path: what was asked for, which is kept; usual: the backend to use. What was not asked
-    for is the whole batch and the usual backend where they fit, else the first that fits of: a
-    smaller micro-batch, recomputed blocks, both; that is logged. Raises RRError where nothing fits.
-    Shards (fsdp) are not predicted.
+    for is the whole batch and the usual backend where they fit, else what `search` finds, which is
+    logged. Raises RRError where nothing fits. Shards (fsdp) are not predicted.
     """
     most = micro or run.recipe.batch // world.size
     _check_host(run, device, world)
@@ -173,49 +171,61 @@ def choose(
     if have is None or world.strategy == "fsdp" or _surely_fits(run, most, device, have, world):
         return most, usual
     say(f"predicting the memory of a step of {count(run.model):,} parameters")
-    predicted: dict[tuple[int, str], int] = {}
 
-    def need(way: tuple[int, str]) -> int:
-        if way not in predicted:
-            predicted[way] = needs(run, *way, device, world)
-        return predicted[way]
+    @functools.cache
+    def need(windows: int, spec: str) -> int:
+        return needs(run, windows, spec, device, world)
 
-    def fitting(micro: int | None, path: str | None) -> tuple[int, str] | None:
-        """The first pair that fits; with the same backend, fewer windows need less."""
-        specs = [usual] if path else dict.fromkeys([usual, recomputing(usual)])
-        for spec in specs:
-            few = 1 if spec == [*specs][-1] else min(EASY, most)
-            ways = [(n, spec) for n in ([most] if micro else halvings(most)) if n >= few]
-            if need(ways[0]) <= have:
-                return ways[0]
-            at = bisect.bisect_left(ways, True, lo=1, key=lambda way: need(way) <= have)
-            if at < len(ways):
-                return ways[at]
-        return None
-
-    selected = fitting(micro, path)
-    first = f"{_ways(most, usual)} may need {need((most, usual)) / GIB:.1f} GiB of memory"
-    there = f"{have / GIB:.1f} GiB are free"
-    if selected == (most, usual):
-        return most, usual
-    if selected:
-        say(
-            f"{first}, {there}: selected {_ways(*selected)}, {need(selected) / GIB:.1f} GiB; "
-            f"gradients are accumulated, the batch stays {run.recipe.batch}"
-        )
+    first = f"{_in_words(most, usual)} may need {need(most, usual) / GIB:.1f} GiB of memory"
+    room = f"{have / GIB:.1f} GiB are free"
+    named = f"rung {run.rung}, rule {run.rule}: {first}, {room}"
+    sizes = [most] if micro else halvings(most)
+    selected = search(sizes, [usual] if path else fallbacks(usual), need, have)
+    if selected is not None:
+        if selected != (most, usual):
+            say(
+                f"{first}, {room}: selected {_in_words(*selected)}, "
+                f"{need(*selected) / GIB:.1f} GiB; gradients are accumulated, the batch stays "
+                f"{run.recipe.batch}"
+            )
         return selected
-    named = f"rung {run.rung}, rule {run.rule}: {first}, {there}"
-    if (micro or path) and (other := fitting(None, None)):
+    if (micro or path) and (other := search(halvings(most), fallbacks(usual), need, have)):
         raise RRError(
-            f"{named}; {_ways(*other)} need {need(other) / GIB:.1f} GiB: give "
+            f"{named}; {_in_words(*other)} need {need(*other) / GIB:.1f} GiB: give "
             f"--micro-batch {other[0]} --path {other[1]}"
         )
-    least = min(predicted, key=predicted.__getitem__)
+    least = min(((1, spec) for spec in fallbacks(usual)), key=lambda pair: need(*pair))
     machine = "a GPU" if device.type == "cuda" else "a machine"
     raise RRError(
-        f"{named}; the least, {_ways(*least)}, is {predicted[least] / GIB:.1f} GiB: use {machine} "
+        f"{named}; the least, {_in_words(*least)}, is {need(*least) / GIB:.1f} GiB: use {machine} "
         "with that much free, or a smaller rung"
     )
+
+
+def search(
+    sizes: Sequence[int],
+    specs: Sequence[str],
+    need: Callable[[int, str], int],
+    have: float,
+) -> tuple[int, str] | None:
+    """The first micro-batch and backend that fit; None where none does.
+
+    sizes: of the micro-batch, falling. specs: backends in the order in which they are tried; all
+    but the last with `EASY` windows or more, because small products are slow. need: predicted
+    bytes; fewer windows need less. have: the bytes that are free.
+    """
+    for spec in specs:
+        least = 1 if spec == specs[-1] else min(EASY, sizes[0])
+        tried = [size for size in sizes if size >= least]
+        at = bisect.bisect_left(tried, True, key=lambda size: need(size, spec) <= have)
+        if at < len(tried):
+            return tried[at], spec
+    return None
+
+
+def fallbacks(usual: str) -> list[str]:
+    """Backends to try in turn: the usual one, then with blocks recomputed, then uncompiled."""
+    return list(dict.fromkeys([usual, recomputing(usual), "fast", recomputing("fast")]))
 
 
 def check_resumed(
@@ -234,8 +244,8 @@ def check_resumed(
     if need <= have:
         return
     line = (
-        f"{_ways(micro, path)}, as the run was started, may need {need / GIB:.1f} GiB of memory, "
-        f"{have / GIB:.1f} GiB are free"
+        f"{_in_words(micro, path)}, as the run was started, may need {need / GIB:.1f} GiB of "
+        f"memory, {have / GIB:.1f} GiB are free"
     )
     sure = needs(run, micro, path, device, world, spare=False)
     if device.type != "cuda" and sure > have:
@@ -256,7 +266,7 @@ def recomputing(spec: str) -> str:
     return f"{spec}{separator}recompute=layer"
 
 
-def _ways(micro: int, path: str) -> str:
+def _in_words(micro: int, path: str) -> str:
     windows = "1 window" if micro == 1 else f"{micro} windows"
     return f"{windows} at once with backend {path}"
 

@@ -1,203 +1,30 @@
-"""The folder of a run: starting, resuming and loading it.
+"""The folder of a run: its specification, its result, its model.
 
 runs/<id>/run.json        the specification, and what produced the numbers
           metrics.jsonl   the curve, a line every few steps
-          checkpoint/     the last two
+          checkpoint/     the last two; when the run has ended, its last weights
           tokenizer/      the run's vocabulary
           result.json     written last, once
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from .. import io
-from ..config import PRECISIONS, RRError, Run, RunFailed, file_bytes, positive
-from ..data.corpus import Tokens, open_corpus
+from ..config import RRError, Run, RunFailed, file_bytes
 from ..data.tokenizer import FILES, LARGEST_FILE, Vocabulary
-from ..model.ladder import count, other_size, published_params
 from ..model.transformer import Model, at_loops
 from ..model.weights import with_weights
 from ..residual import as_allowed, content
-from . import checkpoint, memory_fit, provenance
-from .backend import parse_backend
-from .device import device_name, pick_device, prepare, resolve_precision
-from .distributed import World
+from . import checkpoint
+from .device import pick_device
 from .planning import plan as plan  # a run's folder begins with its plan
 from .progress import Progress
 
 
-def tokens_of(run: Run, cache: str | Path | None, say: Callable[[str], None]) -> Tokens:
-    """The run's corpus, tokenised; RRError where it has changed since the run was planned."""
-    tokens = open_corpus(
-        run.source.get("corpus", run.corpus),
-        run.source.get("tokenizer"),
-        split="tokens" if run.protocol == "paper" else "documents",
-        min_tokens=run.model.seq_len + 2,
-        cache=cache,
-        log=say,
-    )
-    if tokens.identity != {"corpus": run.corpus, "tokenizer": run.tokenizer}:
-        raise RRError(
-            f"{tokens.name} or its tokenizer has changed since the run was planned: plan again"
-        )
-    if tokens.vocab_size != run.model.vocab_size:
-        raise RRError(
-            f"tokenizer {tokens.tokenizer_name} has {tokens.vocab_size} tokens, "
-            f"the run was planned with {run.model.vocab_size}"
-        )
-    return tokens
-
-
-@dataclass(frozen=True)
-class Request:
-    """The settings that the caller of a run asked for; None where the run may choose."""
-
-    path: str  # the backend, as `backend.parse_backend` reads it
-    micro_batch: int | None = None  # windows
-    threads: int | None = None
-
-
-@dataclass(frozen=True)
-class RunContext:
-    """The settings of a started run, which it keeps when it is resumed; run.json records them."""
-
-    path: str  # the backend, as `backend.parse_backend` reads it
-    precision: str
-    micro_batch: int  # windows
-    threads: int
-
-
-def start_run(
-    run: Run,
-    folder: Path,
-    tokens: Tokens,
-    device: torch.device,
-    request: Request,
-    world: World,
-    log: Callable[[str], None],
-) -> RunContext:
-    """Write run.json and the tokenizer of a new run; returns its settings. Sets torch's threads.
-
-    Raises RunFailed where run.json is missing beside checkpoints.
-    """
-    path = folder / "run.json"
-    if checkpoint.Checkpoints(folder, folder.name).steps():
-        raise RunFailed(
-            f"{path} is missing beside its checkpoints, which cannot be used without it: restore "
-            f"it, or remove {folder} to start again"
-        )
-    threads = prepare(device, request.threads)
-    _keep_tokenizer(folder, tokens)
-    wanted = run.recipe.precision
-    precision = resolve_precision(device, wanted)
-    if precision != wanted:
-        scaled = " with loss scaling" if precision == "fp16" else ""
-        log(f"{device_name(device)} has no {wanted}: using {precision}{scaled}")
-    micro_batch = request.micro_batch or run.recipe.batch // world.size
-    context = RunContext(request.path, precision, micro_batch, threads)
-    record = provenance.provenance(run, device, threads, request.path)
-    record |= {
-        "micro_batch": micro_batch,
-        "processes": world.size,
-        "parallel": world.strategy,
-        "corpus_sha256": tokens.sha256,
-        "precision": precision,
-        "tokenizer_sha256": _tokenizer_sha256(folder),
-        "params": count(run.model),
-    }
-    if line := other_size(run):
-        record["published_params"] = published_params(run)
-        log(line)
-    specification = {"id": folder.name, "run": run.spec(), "source": run.source}
-    io.write_record(path, {**specification, "provenance": record})
-    return context
-
-
-def resume_run(
-    run: Run,
-    folder: Path,
-    tokens: Tokens,
-    device: torch.device,
-    request: Request,
-    world: World,
-    log: Callable[[str], None],
-) -> RunContext:
-    """Check that a started run can be resumed here; returns its settings. Sets torch's threads.
-
-    What the request asks for and the run does not have is logged. Raises RRError where the run was
-    started on another device or other tokens, or its backend is not supported here; RunFailed where
-    run.json is corrupt.
-    """
-    path = folder / "run.json"
-    record = io.read_json(path)
-    if specification(record, folder).id != run.id:  # its rules are those that the caller named
-        raise RRError(f"{path} describes another run: choose another --out")
-    context, started_on, corpus_sha256 = _recorded(record, path)
-    here = device_name(device)
-    if started_on != here:
-        raise RRError(
-            f"run {folder.name} was started on {started_on}, not on {here}: it resumes, bit for "
-            "bit, on that device alone (--device)"
-        )
-    if request.threads not in (None, context.threads):
-        log(f"the run keeps the {context.threads} threads it was started with")
-    backend = parse_backend(context.path)
-    if parse_backend(request.path) != backend:
-        log(f"the run keeps the backend {context.path} it was started with")
-    backend.validate(device, run.model, world)
-    memory_fit.check_resumed(run, device, context.micro_batch, context.path, world, log)
-    if corpus_sha256 != tokens.sha256:
-        raise RRError(
-            f"run {folder.name} was started on other tokens: resume it with the same corpus"
-        )
-    prepare(device, context.threads)
-    processes = record["provenance"].get("processes", 1)
-    if (processes, record["provenance"].get("parallel")) != (world.size, world.strategy):
-        log(
-            f"the run was started by {processes} processes and resumes with {world.size}: the same "
-            "batches in the same order, but sums that may differ in their last bits"
-        )
-        record["provenance"]["bit_exact"] = False
-        io.write_record(path, record)
-    for name in _keep_tokenizer(folder, tokens):
-        log(f"{name} is corrupt or missing: written again")
-    return context
-
-
-def _recorded(record: dict, path: Path) -> tuple[RunContext, str, str]:
-    """The settings, the device and the corpus's SHA-256 that run.json recorded."""
-    try:
-        made_by = record["provenance"]
-        context = RunContext(
-            made_by["code_path"], made_by["precision"], made_by["micro_batch"], made_by["threads"]
-        )
-        parse_backend(context.path)
-        positive("threads", context.threads)
-        positive("micro_batch", context.micro_batch)
-        if context.precision not in PRECISIONS:
-            raise RRError(f"unknown precision {context.precision!r}")
-        return context, made_by["device"], made_by["corpus_sha256"]
-    except (RRError, KeyError, TypeError) as error:
-        raise RunFailed(f"{path} is corrupt ({error})") from None
-
-
-def _keep_tokenizer(folder: Path, tokens: Tokens) -> list[Path]:
-    """Copy the tokenizer into the run's folder; returns the files that were missing or corrupt."""
-    home, written = folder / "tokenizer", []
-    home.mkdir(exist_ok=True)
-    for name in FILES:
-        data = (tokens.vocabulary.folder / name).read_bytes()
-        if not (home / name).is_file() or (home / name).read_bytes() != data:
-            io.write_atomic(home / name, data)
-            written.append(home / name)
-    return written
-
-
-def _tokenizer_sha256(folder: Path) -> str:
+def tokenizer_sha256(folder: Path) -> str:
     """SHA-256 over the files of a run's tokenizer. RunFailed where one cannot be read."""
     try:
         home = folder / "tokenizer"
@@ -269,11 +96,12 @@ def load(
     folder = Path(folder)
     record, run = read_specification(folder)
     run = allowed(run, folder, allow_rule)
-    state = checkpoint.Checkpoints(folder, run.id).newest(Progress(None).say)
-    if state is None:
+    checkpoints = checkpoint.Checkpoints(folder, run.id)
+    weights = checkpoints.weights(Progress(None).say)
+    if weights is None:
         raise RRError(f"{folder} has no checkpoint yet: train it first")
     try:
-        model = with_weights(run.model, state.get("model"))
+        model = with_weights(run.model, weights)
     except RRError as error:
         raise RunFailed(f"{folder} cannot be loaded: {error}") from None
     if loops is not None:
@@ -285,7 +113,7 @@ def load(
     name = run.source.get("tokenizer", run.tokenizer)
     home, made_by = folder / "tokenizer", record.get("provenance")
     recorded = made_by.get("tokenizer_sha256") if isinstance(made_by, dict) else None
-    if recorded not in (None, _tokenizer_sha256(folder)):  # the first runs did not record it
+    if recorded not in (None, tokenizer_sha256(folder)):  # the first runs did not record it
         raise RunFailed(f"{home} is corrupt (it is not the tokenizer the run was started with)")
     vocabulary = Vocabulary(name, run.tokenizer, home)
     if vocabulary.size != run.model.vocab_size:

@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable
 
 from ..config import RRError
+from .checkpoint import CHECKPOINT
 
 BETWEEN_FAILURES = 4 * 3600.0  # M: a spot machine's; wrong by a factor of 4, T is wrong by 2
 MOST = 0.05  # s
 FIRST = 60.0  # seconds to the first save, which measures C; longer for large models
 RATE = 200e6  # bytes per second that a disk is assumed to write until a save was measured
-BYTES = 12  # of a checkpoint per parameter: weights and AdamW's two moments, in float32
 NEWS = 1.25  # a change of the interval by this factor is logged
 
 
@@ -47,7 +47,7 @@ class Interval:
 
     def __init__(self, every: float | None, params: int, say: Callable[[str], None]) -> None:
         check_interval(every)
-        expected = BYTES * params / RATE
+        expected = CHECKPOINT * params / RATE
         self.seconds = max(FIRST, expected / MOST - expected) if every is None else every
         self.every, self.say = every, say
         self.saves, self.spent, self.logged = 0, 0.0, 0.0

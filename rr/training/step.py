@@ -10,7 +10,13 @@ from ..model.compile import compile_model
 from ..model.transformer import Model
 from ..ops import cross_entropy
 from .backend import FP16_GRAPH, Backend
-from .device import autocast, device_name, keep_freed, out_of_memory, resolve_precision
+from .device import (
+    autocast,
+    device_name,
+    float32_products,
+    out_of_memory,
+    resolve_precision,
+)
 from .distributed import ALONE, World
 from .optimizer import check_optimizer, optimizer
 
@@ -29,6 +35,8 @@ class OptimizerStep:
     this one alone. compiler: a backend of `torch.compile`. on_shrink: called with the new
     micro-batch after memory ran out and the micro-batch was halved; without it, an out-of-memory
     error is raised.
+
+    What holds for the whole process is `Backend.set_up`'s to set: call it before.
 
     Raises RRError where this device, model or number of processes does not support the backend.
 
@@ -72,13 +80,10 @@ class OptimizerStep:
         if isinstance(model, Model):
             model.use(backend.kernels)
         if backend.compile == "layer":
-            torch.compiler.reset()  # graphs of models before this one count against a limit
             if isinstance(model, Model):
                 compile_model(model, compiler)
             else:
                 model.compile(backend=compiler, dynamic=False)  # a peer's: whole, as it comes
-        if backend.allocator == "kept" and device.type == "cpu":
-            keep_freed()
         self.run = world.wrap(model)  # what a step calls; evaluation calls the model
         self.optimizer = optimizer(model, recipe, backend, device)
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -105,8 +110,7 @@ class OptimizerStep:
     @property
     def description(self) -> str:
         """Precision, device and micro-batch in words, for the log."""
-        where = device_name(self.device)
-        return f"{self.precision} on {where}, {self.micro} windows at once"
+        return f"{self.precision} on {device_name(self.device)}, {self.micro} windows at once"
 
     def _step(self, x: Tensor, y: Tensor) -> Tensor:
         loss = self._gradients_that_fit(x, y)
@@ -144,7 +148,11 @@ class OptimizerStep:
         parts = list(zip(x.split(self.micro), y.split(self.micro), strict=True))
         for i, (part_x, part_y) in enumerate(parts):
             last = i + 1 == len(parts)
-            with self.world.adding(self.run, last), self.backend.attention_kernels():
+            with (
+                self.world.accumulating(self.run, last),
+                self.backend.attention_kernels(),
+                float32_products(self.precision),  # of the backward pass, too
+            ):
                 with autocast(self.device, self.precision):
                     loss = self.run(part_x, part_y) * (len(part_x) / len(x))
                 self.scaler.scale(loss).backward()

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -16,35 +16,17 @@ from .. import io
 from ..config import Interrupted, Run, RunFailed, positive
 from ..data import batches
 from ..data.batches import batch_starts
-from ..data.corpus import Tokens
 from ..model.init import initialise
 from ..model.ladder import count
 from ..model.transformer import Model
 from ..ops import cross_entropy
-from . import (
-    backend,
-    checkpoint,
-    compile_choice,
-    evaluate,
-    loggers,
-    memory_fit,
-    optimizer,
-    provenance,
-    save_interval,
-)
-from .device import out_of_memory, pick_device, prepare, set_threads
+from . import backend, checkpoint, evaluate, loggers, optimizer, provenance, save_interval
+from .context import Context, Request, prepare, tokens_of
+from .device import check_threads, out_of_memory, pick_device
 from .distributed import World
 from .progress import Progress
 from .result import Examiner, result
-from .run_folder import (
-    Request,
-    RunContext,
-    check_rules,
-    finished,
-    resume_run,
-    start_run,
-    tokens_of,
-)
+from .run_folder import check_rules, finished
 from .signals import Stop
 from .step import OptimizerStep
 
@@ -67,11 +49,14 @@ def train(
     charts: Sequence[str] = (),
     log: Callable[[str], None] | None = None,
     stop_after: int | None = None,
+    keep_checkpoints: bool = False,
 ) -> Path:
     """Train `run` in `out/<id>`, or resume it there after an interruption; returns that folder.
 
-    A finished run is left as it is. A resumed run keeps its threads, micro-batch and backend, so
-    that its weights are, on a CPU, bit for bit those of an uninterrupted run.
+    A finished run is left as it is. From its first checkpoint on, a run keeps its threads,
+    micro-batch and backend, so that its weights are, on a CPU, bit for bit those of an
+    uninterrupted run. On another GPU, or with `device` on another kind of device, it goes on with
+    the same batches, and run.json says that it is not bit for bit.
 
     threads: of torch's CPU kernels; None: OMP_NUM_THREADS, else all cores. device: "cpu", "cuda" or
     "mps"; None: CUDA where there is a GPU, else the CPU. save_every: seconds between checkpoints;
@@ -81,7 +66,9 @@ def train(
     `rr.training.parse_backend` reads it. parallel: "ddp" (the default) or "fsdp", where torchrun
     started several processes. charts: "tensorboard", "wandb": where curves are drawn, too. log:
     receives every line of progress; None prints them. stop_after: steps after which it stops,
-    saved, as after SIGTERM; its schedule stays that of the whole run.
+    saved, as after SIGTERM; its schedule stays that of the whole run. keep_checkpoints: whether the
+    optimiser's state stays when the run has ended; else the weights alone stay, 4 bytes for each
+    parameter instead of 24.
 
     Without `micro_batch` and `path` the whole batch is computed at once with the device's default
     backend where that fits the memory; otherwise settings that fit are selected automatically and
@@ -101,110 +88,109 @@ def train(
         ...     print(folder.name == run.id, (folder / "result.json").exists())
         True True
     """
-    check_rules(run)
-    folder = Path(out) / run.id
-    where = pick_device(device)
-    if threads is not None:
-        set_threads(threads)  # bad input is refused before any file is written
-    if micro_batch is not None:
-        positive("micro-batch", micro_batch)
-    save_interval.check_interval(save_every)
-    loggers.check_loggers(charts)
-    with World.here(parallel) as world:
-        progress = Progress(log if world.leads else lambda line: None)
-        world.check_batch(run.recipe.batch)
-        selected = backend.of_run(path, where, run.recipe.precision, run.model, world)
-        optimizer.check_optimizer(run.recipe, backend.parse_backend(selected), world)
-        say = progress.say
-        if world.agree(lambda: finished(folder)) is not None:
+    request, folder = Request(device, threads, path, micro_batch), Path(out) / run.id
+    world = World.here(parallel, pick_device(device))
+    check(run, request, world, save_every, charts)
+    progress = Progress(log if world.leads else lambda line: None)
+    if finished(folder) is not None:
+        return folder
+    tokens = tokens_of(run, cache, progress.say)  # before others wait for this process
+    with world.joined(progress.say), io.locked(folder) if world.leads else _NOTHING:
+        if world.agree(lambda: finished(folder)) is not None:  # by the one who held the lock
             return folder
-        with io.locked(folder) if world.leads else contextlib.nullcontext():
-            # by the process that held the lock until now
-            if world.agree(lambda: finished(folder)) is not None:
-                return folder
-            new = world.agree(lambda: not (folder / "run.json").exists())
-            if new:
-                if path is None and where.type == "cpu" and world.size == 1:
-                    set_threads(threads)
-                    selected = compile_choice.choose(run, selected, cache, say)
-                micro_batch, selected = world.agree(
-                    lambda: memory_fit.choose(run, where, micro_batch, path, selected, world, say)
-                )
-            tokens = world.first(lambda: tokens_of(run, cache, say))
-            try:
-                prepare_run = start_run if new else resume_run
-                request = Request(selected, micro_batch, threads)
-                context = world.agree(
-                    lambda: prepare_run(run, folder, tokens, where, request, world, say)
-                )
-                training = _Training(
-                    run, folder, tokens, where, context, save_every, progress, world, cache
-                )
-                names = charts if world.leads else ()
-                with loggers.Charts(names, run, folder, training.done, say) as training.charts:
-                    training.go(stop_after)
-            except OSError as error:
-                why, place = error.strerror or error, error.filename2 or error.filename or folder
-                raise RunFailed(
-                    f"cannot write in {place}: {why}; saved checkpoints remain"
-                ) from None
-            except (RuntimeError, MemoryError) as error:
-                if not out_of_memory(error):
-                    raise
-                why = str(error).partition("\n")[0]
-                raise RunFailed(
-                    f"out of memory; checkpoints saved in {folder} remain ({why})"
-                ) from None
-            finally:
-                progress.close()
+        with _errors_in_one_line(folder, progress):
+            context = prepare(run, folder, tokens, world.device, request, world, progress.say)
+            training = Training(run, folder, context, save_every, progress)
+            names = charts if world.leads else ()
+            with loggers.Charts(names, run, folder, training.done, progress.say) as training.charts:
+                training.go(stop_after)
+            if world.leads and not keep_checkpoints:
+                training.checkpoints.keep_weights()
     return folder
 
 
-class _Training:
-    """The state of one run while it trains."""
+def check(
+    run: Run, request: Request, world: World, save_every: float | None, charts: Sequence[str]
+) -> None:
+    """Raise RRError for bad input, before anything is read or written."""
+    check_rules(run)
+    world.check_batch(run.recipe.batch)
+    if request.threads is not None:
+        check_threads(request.threads)
+    if request.micro_batch is not None:
+        positive("micro-batch", request.micro_batch)
+    path = request.path or backend.default(world.device, run.model, world)
+    backend.check_spec(path, world.device, run, world)
+    optimizer.check_optimizer(run.recipe, backend.parse_backend(path), world)
+    save_interval.check_interval(save_every)
+    loggers.check_loggers(charts)
+
+
+_NOTHING = contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _errors_in_one_line(folder: Path, progress: Progress) -> Iterator[None]:
+    """Turn errors of the disk and of the memory into RunFailed; end the progress line."""
+    try:
+        yield
+    except OSError as error:
+        why, place = error.strerror or error, error.filename2 or error.filename or folder
+        raise RunFailed(f"cannot write in {place}: {why}; saved checkpoints remain") from None
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        why = str(error).partition("\n")[0]
+        raise RunFailed(f"out of memory; checkpoints saved in {folder} remain ({why})") from None
+    finally:
+        progress.close()
+
+
+class Training:
+    """The state of one run while it trains: `go` trains it to its end."""
 
     def __init__(
         self,
         run: Run,
         folder: Path,
-        tokens: Tokens,
-        device: torch.device,
-        context: RunContext,
+        context: Context,
         save_every: float | None,
         progress: Progress,
-        world: World,
-        cache: str | Path | None,
     ) -> None:
-        self.run, self.folder, self.tokens, self.progress = run, folder, tokens, progress
-        self.id, self.world, self.cache = folder.name, world, cache
+        self.run, self.folder, self.context, self.progress = run, folder, context, progress
+        self.id, self.world, self.device = folder.name, context.world, context.device
+        self.tokens, settings = context.tokens, context.settings
         self.interval = save_interval.Interval(save_every, count(run.model), progress.say)
-        self.device = world.device(device)
         self.segments = run.recipe.segments
         self.segment = self.segments[0]
         branches = [(s.done, s.end) for s in self.segments[:-1] if s.budget is not None]
         self.checkpoints = checkpoint.Checkpoints(folder, self.id, branches)
-        self.context, chosen = context, backend.parse_backend(context.path)
-        prepare(self.device, context.threads)
+        settings.backend.set_up(self.device)
         self.model = initialise(Model(run.model), run.seed, shared=run.protocol == "clean")
         self.model.to(self.device).train()
         self.examiner = Examiner(
-            run, self.model, tokens, self.device, chosen, context.precision, world
+            run,
+            self.model,
+            self.tokens,
+            self.device,
+            settings.backend,
+            settings.precision,
+            self.world,
         )
         self.optimizer_step = OptimizerStep(
             self.model,
             run.recipe,
-            chosen,
+            settings.backend,
             self.device,
-            context.micro_batch,
-            precision=context.precision,
-            world=world,
+            settings.micro_batch,
+            precision=settings.precision,
+            world=self.world,
             on_shrink=self._record_micro_batch,
         )
-        self.text = batches.beside(tokens.train, self.device)
+        self.text = batches.beside(self.tokens.train, self.device)
         self.stream = np.random.RandomState(run.seed)  # batches and evaluation of `paper`
         self.charts = loggers.Charts()
         self.done, self.seconds, self.history = 0, 0.0, []
-        self.first_steps: list[float] = []  # seconds of the first two in this process
         self.loss_sum = torch.zeros((), dtype=cross_entropy.sums(self.device), device=self.device)
         self.summed = 0  # steps in loss_sum
         self.shown_loss: float | None = None
@@ -241,46 +227,59 @@ class _Training:
     def _train_segment(self, stop: Stop) -> str:
         """Train to the end of the segment and save there; returns "running" or "diverged"."""
         run, segment, every = self.run, self.segment, max(1, self.run.recipe.steps // 200)
-        points = {round(run.recipe.steps * k / POINTS) for k in range(1, POINTS)}
-        if run.protocol != "clean" or self._on_branch:
-            points = set()
-        line = self.history[-1] if self.history else {}
-        ended = "budget_ended" in line  # its status is the branch's, not the plateau's
-        status = "running" if ended else line.get("status", "running")
-        saved = time.monotonic()
+        status, self.saved = self._status(), time.monotonic()
         while self.done < segment.end and status == "running":
-            self._timed_step()
+            self._train_step()
             self.done += 1
             if self.done == 1:  # after a step, which shows that the settings work here
-                self.progress.say(
-                    f"{self.id}: {self.optimizer_step.description}, backend {self.context.path}"
-                )
+                self._after_first_step()
             if self.step % every == 0 or self.done == segment.end:
                 status = self._record_losses()
-            if self.step in points and status == "running":
-                micro = self.optimizer_step.micro
-                loss = self.examiner.held_out(self.stream, micro, PREFIX).val_loss
-                self._record({"valid": loss if np.isfinite(loss) else None})
+            if status == "running" and self.step in self._held_out_points():
+                self._record_held_out()
             spent = time.monotonic() - self.started
             self.progress.step(run, self.done, self.segments[-1].end, self.shown_loss, spent)
-            stop.requested |= self.done == self.last
-            due = self.world.leads and time.monotonic() - saved > self.interval.seconds
-            stop.requested, due = self.world.any(stop.requested, due)
-            if stop.requested:
-                self._save()
-                raise Interrupted(f"stopped at step {self.step}; saved in {self.folder}")
-            if due:
-                if self.device.type == "cuda":  # steps under way are no part of a save's time
-                    torch.cuda.synchronize(self.device)
-                begun = time.monotonic()
-                self._save()
-                saved = time.monotonic()
-                self.interval.saved(saved - begun)
+            self._save_if_due(stop)
         if self._on_branch:
             self.done = segment.end  # a branch that diverged early, too, ends here
         if self.world.agree(lambda: self.checkpoints.steps()[-1:] != [self.done]):
             self._save()
         return status
+
+    def _status(self) -> str:
+        """The status with which a segment begins: that of the last line of the plateau."""
+        line = self.history[-1] if self.history else {}
+        ended = "budget_ended" in line  # its status is the branch's, not the plateau's
+        return "running" if ended else line.get("status", "running")
+
+    def _held_out_points(self) -> set[int]:
+        """The steps after which a `clean` run takes its held-out loss, on the plateau."""
+        if self.run.protocol != "clean" or self._on_branch:
+            return set()
+        return {round(self.run.recipe.steps * k / POINTS) for k in range(1, POINTS)}
+
+    def _after_first_step(self) -> None:
+        """Log the settings; on a GPU also score one batch, so that a lack of memory shows now."""
+        settings = f"{self.optimizer_step.description}, backend {self.context.settings.path}"
+        self.progress.say(f"{self.id}: {settings}")
+        if self.device.type == "cuda":
+            self._held_out(np.random.RandomState(0), 1)
+
+    def _save_if_due(self, stop: Stop) -> None:
+        """Save where the interval has passed; save and raise Interrupted where asked to stop."""
+        stop.requested |= self.done == self.last
+        due = self.world.leads and time.monotonic() - self.saved > self.interval.seconds
+        stop.requested, due = self.world.any(stop.requested, due)
+        if stop.requested:
+            self._save()
+            raise Interrupted(f"stopped at step {self.step}; saved in {self.folder}")
+        if due:
+            if self.device.type == "cuda":  # steps under way are no part of a save's time
+                torch.cuda.synchronize(self.device)
+            begun = time.monotonic()
+            self._save()
+            self.saved = time.monotonic()
+            self.interval.saved(self.saved - begun)
 
     @property
     def _on_branch(self) -> bool:
@@ -301,16 +300,6 @@ class _Training:
             f"{self.id}: {_in_words(evaluation)} at the end of budget {self.segment.budget}; "
             f"back on the plateau at step {self.segment.start}"
         )
-
-    def _timed_step(self) -> None:
-        """`_train_step`; the first two tell how long compilation took, for later runs."""
-        began = time.monotonic()
-        self._train_step()
-        if len(self.first_steps) < 2:
-            self.first_steps.append(time.monotonic() - began)
-            if len(self.first_steps) == 2 and self.optimizer_step.backend.compile == "layer":
-                first, second = self.first_steps
-                compile_choice.remember(self.run, first - second, self.cache)
 
     def _train_step(self) -> None:
         """One optimiser step over the whole batch, in micro-batches that fit the memory."""
@@ -367,12 +356,24 @@ class _Training:
             with open(self.folder / "metrics.jsonl", "a") as file:
                 file.write(json.dumps(self.history[-1]) + "\n")
 
+    def _record_held_out(self) -> None:
+        """Append the held-out loss of the first batches."""
+        loss = self._held_out(self.stream, PREFIX).val_loss
+        self._record({"valid": loss if np.isfinite(loss) else None})
+
+    def _held_out(
+        self, stream: np.random.RandomState, batches: int | None = None
+    ) -> evaluate.Score:
+        """The held-out score. Gradients are let go first: evaluation needs their memory."""
+        self.optimizer_step.optimizer.zero_grad(set_to_none=True)
+        return self.examiner.held_out(stream, self.optimizer_step.micro, batches)
+
     def _evaluate(self, status: str) -> dict:
         """The evaluation at the end of a budget: status, held-out score, hash of the weights."""
         score = None
         if status != "diverged":
             self.progress.say(f"{self.id}: measuring the held-out loss")
-            score = self.examiner.held_out(self.stream, self.optimizer_step.micro)
+            score = self._held_out(self.stream)
             if not np.isfinite(score.val_loss):
                 score = None
         return {
@@ -391,7 +392,7 @@ class _Training:
             extra["budgets"] = self._budgets(evaluation)
         extra["curve_sha256"] = hashlib.sha256(provenance.curve_bytes(self.history)).hexdigest()
         if self.world.leads:
-            precision = self.context.precision
+            precision = self.context.settings.precision
             record = result(run, self.tokens, precision, evaluation, extra, round(seconds, 3))
             io.write_record(self.folder / "result.json", record)
         self.charts.add(self.done, {"val_loss": evaluation["val_loss"]})

@@ -200,7 +200,7 @@ def verify(
             "path": made_by["code_path"],
         }
         say = Progress(log).say
-        path = backend.of_run(how["path"], there, run.recipe.precision, run.model, ALONE)
+        path = backend.of_run(how["path"], there, run)
         try:
             memory_fit.choose(run, there, how["micro_batch"], path, path, ALONE, say)
         except RRError as error:
@@ -231,7 +231,9 @@ def verify(
         same_bits=_weights(now) == _weights(result) if whole else None,
         same_status=now.get("status", result["status"]) == result["status"],
         differ={
-            name: (was, mine.get(name)) for name, was in made_by.items() if mine.get(name) != was
+            name: (was, mine.get(name))
+            for name, was in made_by.items()
+            if name != "started" and mine.get(name) != was
         },
     )
 

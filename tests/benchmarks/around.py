@@ -29,8 +29,8 @@ from rr.data import open_corpus
 from rr.data.documents import source
 from rr.perf.benchmark import made_by
 from rr.training import OptimizerStep, ordered, parse_backend
-from rr.training.compile_choice import COMPILED
-from rr.training.device import prepare
+from rr.training.backend import COMPILED_CPU as COMPILED
+from rr.training.device import prepare_device
 from rr.training.evaluate import CLEAN_LIMIT
 
 VERBS = {
@@ -46,7 +46,7 @@ VERBS = {
 def evaluation(rung: str, steps: int, repeats: int) -> dict:
     """Seconds of a training step and of the evaluation of as many windows."""
     run, cpu = rr.plan(rung, "review"), torch.device("cpu")
-    prepare(cpu, 1)
+    prepare_device(cpu, 1)
     backend, micro = parse_backend(COMPILED), run.recipe.batch
     model = rr.model.initialise(rr.Model(run.model), 0).train()
     step = OptimizerStep(model, run.recipe, backend, cpu, precision="bf16")

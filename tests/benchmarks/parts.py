@@ -139,7 +139,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int)
     args = parser.parse_args()
-    threads = device.prepare(CPU, args.threads)
+    threads = device.prepare_device(CPU, args.threads)
     found = {
         "made_by": made_by(CPU, threads),
         "micro_batch": args.micro_batch,

@@ -9,7 +9,7 @@ from rr.config import RunFailed
 from rr.model import ladder
 from rr.perf import benchmark, budget, gpus
 from rr.perf.benchmark_case import Case
-from rr.training import compile_choice
+from rr.training.backend import COMPILED_CPU
 
 TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=8"
 
@@ -218,7 +218,7 @@ def test_peers_stand_beside_the_path_that_a_long_run_takes(monkeypatch):
     monkeypatch.setattr(benchmark, "installed", lambda: (["gpt2"], []))
     monkeypatch.setattr(benchmark, "measure", measure)
     benchmark.bench([TINY], ["standard"], peers=True, device="cpu")
-    assert asked == [(None, compile_choice.COMPILED), ("gpt2", compile_choice.COMPILED)]
+    assert asked == [(None, COMPILED_CPU), ("gpt2", COMPILED_CPU)]
     asked.clear()
     benchmark.bench([TINY], ["standard"], ["eager"], peers=True, device="cpu")
     assert asked == [(None, "eager"), ("gpt2", "eager")]

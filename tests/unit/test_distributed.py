@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import distributed as dist
 
 from rr.config import ModelConfig, RRError
 from rr.model import Model
@@ -212,22 +213,22 @@ def test_a_run_goes_on_in_another_world(tiny_corpus, tmp_path, single, kept_thre
 
 
 def test_a_batch_that_does_not_divide_is_one_line(tiny_corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(World, "here", lambda *given: contextlib.nullcontext(World(0, 2, "ddp")))
+    monkeypatch.setattr(World, "here", lambda *given: World(0, 2, "ddp"))
     run = run_folder.plan(TINY, corpus=tiny_corpus, tokenizer="bpe:300", batch=5, steps=12)
     with pytest.raises(RRError, match="a batch of 5 windows does not divide among 2 processes"):
         trainer.train(run, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_one_process_deals_everything_to_itself():
+def test_one_process_distributes_everything_to_itself():
     alone = World()
-    assert list(alone.deal("abc")) == [("a", True), ("b", True), ("c", True)]
+    assert list(alone.distribute("abc")) == [("a", True), ("b", True), ("c", True)]
     assert alone.slice([1, 2, 3]) == [1, 2, 3] and alone.any(True, False) == (True, False)
 
 
-def test_every_process_is_dealt_equally_many():
-    dealt = [list(World(rank, 3, "ddp").deal("abcd")) for rank in range(3)]
-    assert dealt == [
+def test_every_process_is_given_equally_many():
+    given = [list(World(rank, 3, "ddp").distribute("abcd")) for rank in range(3)]
+    assert given == [
         [("a", True), ("d", True)],
         [("b", True), ("d", False)],
         [("c", True), ("d", False)],
@@ -244,3 +245,67 @@ def test_rules_of_their_own_in_each_pass_are_not_sharded():
 def test_an_unknown_strategy_is_refused(monkeypatch):
     with pytest.raises(RRError, match="did you mean fsdp"):
         World.here("fsdp2")
+
+
+def test_a_process_takes_its_own_gpu_before_it_joins_the_others(monkeypatch):
+    """Else every rank talks through GPU 0. Recorders stand for torch.cuda and the process group."""
+    calls = []
+    for name, value in {"WORLD_SIZE": 2, "RANK": 1, "LOCAL_RANK": 1, "MASTER_ADDR": "here",
+                        "MASTER_PORT": 1}.items():  # fmt: skip
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(("device", device)))
+    for name in ("init_process_group", "barrier", "destroy_process_group"):
+        monkeypatch.setattr(
+            dist, name, lambda *given, _=name, **more: calls.append((_, *given, more))
+        )
+    world = World.here("ddp", torch.device("cuda"))
+    with world.joined():
+        calls.append("inside")
+    own = torch.device("cuda", 1)
+    assert world.device == own
+    assert calls == [
+        ("device", own),
+        ("init_process_group", "nccl", {"device_id": own}),
+        "inside",
+        ("barrier", {}),
+        ("destroy_process_group", {}),
+    ]
+
+
+def test_tokens_are_read_before_the_others_wait(planned, tmp_path, monkeypatch):
+    """NCCL gives up after ten minutes, and a large text takes longer to tokenise."""
+    calls = []
+    read, joined = trainer.tokens_of, World.joined
+    monkeypatch.setattr(
+        trainer, "tokens_of", lambda *given: calls.append("tokens") or read(*given)
+    )
+    monkeypatch.setattr(
+        World, "joined", lambda self, log: calls.append("joined") or joined(self, log)
+    )
+    trainer.train(planned(), tmp_path, threads=1, log=lambda line: None)
+    assert calls == ["tokens", "joined"]
+
+
+def test_a_stale_world_size_is_one_line():
+    """Variables left over in a shell: in part, one line at once; all of them, one line soon."""
+    code = (
+        "import sys, rr; from rr.training import distributed, trainer\n"
+        "distributed.PATIENCE = 0.5\n"
+        "run = rr.plan('nano:n_layer=1,d_model=16,n_head=1,seq_len=16', steps=1, batch=2)\n"
+        "try: trainer.train(run, sys.argv[1], device='cpu')\n"
+        "except rr.RRError as error: sys.exit(f'rr: {error}')\n"
+    )
+    environment = {**os.environ, "WORLD_SIZE": "2", "RANK": "0", "OMP_NUM_THREADS": "1"}
+    for name in ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        environment.pop(name, None)
+    command = [sys.executable, "-c", code, "nowhere"]
+    asked = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert asked.stderr == (
+        "rr: WORLD_SIZE is 2, but LOCAL_RANK, MASTER_ADDR, MASTER_PORT is not set: start several "
+        "processes with torchrun, or unset WORLD_SIZE\n"
+    )
+    environment |= {"LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        line = next(line for line in process.stderr if "waiting" in line)
+        process.kill()
+    assert "waiting for 2 processes (WORLD_SIZE=2, RANK=0)" in line and "unset WORLD_SIZE" in line

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import result_of, train
+from tiny import TINY, result_of, train
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import rr
@@ -67,7 +67,7 @@ def test_blocks_computed_again_leave_every_bit(planned, tmp_path):
 
 def test_freed_memory_is_kept_where_the_path_says_so(planned, tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(step, "keep_freed", lambda: asked.append(True))
+    monkeypatch.setattr(backend, "keep_freed", lambda: asked.append(True))
     run = planned(steps=1)
     for name, kept in (
         (None, 0),
@@ -104,8 +104,9 @@ torch.set_num_threads(1)
 config = ModelConfig(50, 2, 2, 32, 64, seq_len=16, rule="review")
 batches = torch.randint(50, (5, 2, 4, 16), generator=torch.Generator().manual_seed(0))
 for path in ("fast:allocator=system", "fast"):
-    step = OptimizerStep(initialise(Model(config), 0), Recipe(5, 4, 1e-3, 1), parse_backend(path),
-                torch.device("cpu"))
+    backend, cpu = parse_backend(path), torch.device("cpu")
+    backend.set_up(cpu)
+    step = OptimizerStep(initialise(Model(config), 0), Recipe(5, 4, 1e-3, 1), backend, cpu)
     losses = [step(x, y).item() for x, y in batches]
     before = resident()
     block = torch.ones(50_000_000)
@@ -156,7 +157,7 @@ def test_what_an_evaluation_goes_through():
         assert evaluate._graph(model, 8, enough) == Graph(8, own=True)
         assert evaluate._graph(model, 8, enough - 1) == few
         assert evaluate._graph(model, None, enough) is None
-    assert evaluate._graph(model.to("meta"), 8, enough) == few  # as a GPU: not measured
+    assert evaluate._graph(model.to("meta"), 8, enough) is None  # as a GPU
 
 
 @pytest.mark.parametrize("rule", ["review", "attnres"])  # block by block, and whole
@@ -257,14 +258,47 @@ def test_what_is_chosen_on_a_gpu(monkeypatch):
     assert backend.default(CUDA, config("review"), fsdp) == "compiled:attention=cudnn"
     card[0] = (8, 0)
     assert backend.default(CUDA, config()) == "compiled"
-    card[0] = (6, 0)
-    assert backend.default(CUDA, config()) == "fast"
-    card[0] = (9, 0)
-    monkeypatch.setattr(backend.importlib.util, "find_spec", lambda name: None)
+    card[0] = (7, 5)  # a T4: its attention kernels were not measured compiled
     assert backend.default(CUDA, config()) == "fast"
 
 
-def test_what_does_not_go_together_is_refused():
+def test_a_gpu_without_a_compiler_trains_uncompiled(planned, monkeypatch):
+    """One line and another backend; where compilation was asked for, one line and an end."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(backend, "compile_error", lambda kind: "no C compiler")
+    said = []
+    assert backend.of_run(None, CUDA, planned(), log=said.append) == "fast"
+    assert said == ["compilation fails here: no C compiler; selected backend fast"]
+    with pytest.raises(RRError, match="cannot be compiled here: no C compiler; use --path fast"):
+        backend.of_run("compiled", CUDA, planned())
+
+
+def test_a_run_that_could_not_be_compiled_goes_on_along_another_path(planned, tmp_path):
+    """Nothing is fixed before the first checkpoint: CXX that fails, then --path eager."""
+    command = [sys.executable, "-m", "rr.cli", "train", "--rung", TINY, "--steps", "2",
+               "--out", str(tmp_path), "--device", "cpu"]  # fmt: skip
+    broken = {**os.environ, "CXX": "/bin/false", "CC": "/bin/false",
+              "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}  # fmt: skip
+    asked = subprocess.run(
+        [*command, "--path", "compiled"], capture_output=True, text=True, env=broken
+    )
+    assert asked.returncode == 2 and "Traceback" not in asked.stderr
+    assert "rr: --path compiled cannot be compiled here" in asked.stderr.splitlines()[-1]
+    subprocess.run([*command, "--path", "eager"], check=True, capture_output=True, env=broken)
+
+
+def test_a_long_run_on_a_cpu_is_compiled_by_its_flops_alone(planned, monkeypatch):
+    monkeypatch.setattr(backend, "compile_error", lambda kind: None)
+    run, said = planned(), []
+    flops = flops_per_token(run.model) * run.tokens
+    monkeypatch.setattr(backend, "COMPILE_FLOPS", flops)
+    chosen = backend.of_run(None, torch.device("cpu"), run, log=said.append)
+    assert chosen == backend.COMPILED_CPU and len(said) == 1 and "selected backend" in said[0]
+    monkeypatch.setattr(backend, "COMPILE_FLOPS", flops + 1)
+    assert backend.of_run(None, torch.device("cpu"), run) == "eager"
+
+
+def test_what_does_not_go_together_is_refused(planned):
     fsdp = World(0, 2, "fsdp")
     for spec, precision, shape, world, words in (
         ("compiled", "bf16", config("attnres"), fsdp, "compiles as one graph"),
@@ -273,19 +307,22 @@ def test_what_does_not_go_together_is_refused():
         ("fast:graph=step", "fp16", config(), ALONE, "does not support fp16"),
     ):
         with pytest.raises(RRError, match=words):
-            backend.of_run(spec, CUDA, precision, shape, world)
+            run = planned(precision=precision)
+            backend.of_run(spec, CUDA, replace(run, model=shape), world)
 
 
-def test_triton_is_refused_on_a_gpu_older_than_it_supports(monkeypatch):
+def test_triton_is_refused_on_a_gpu_older_than_it_supports(planned, monkeypatch):
+    monkeypatch.setattr(backend, "compile_error", lambda kind: None)
+    run = planned(precision="fp16")
     pytest.importorskip("triton", reason="Triton is not installed (it is for Linux alone)")
     card = [(7, 5)]  # a T4
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: card[0])
     for path in ("triton", "fast:gate=triton"):
         with pytest.raises(RRError, match=r"8\.0 \(A100\) or newer, got 7\.5: use --path compiled"):
-            backend.of_run(path, CUDA, "fp16", config(), ALONE)
-    assert backend.of_run("compiled", CUDA, "fp16", config(), ALONE) == "compiled"
+            backend.of_run(path, CUDA, run)
+    assert backend.of_run("compiled", CUDA, run) == "compiled"
     card[0] = (8, 0)
-    assert backend.of_run("triton", CUDA, "bf16", config(), ALONE) == "triton"
+    assert backend.of_run("triton", CUDA, run) == "triton"
 
 
 def test_windows_gathered_beside_the_model_are_those_cut_on_the_host():

@@ -8,7 +8,7 @@ import torch
 
 from rr.sweep.local import Local
 from rr.sweep.process import Process
-from rr.training import memory_fit
+from rr.training import device, memory_fit
 
 GIB = 2**30
 
@@ -34,7 +34,7 @@ def test_a_cell_imports_nothing_from_the_working_folder(tmp_path, monkeypatch):
 
 def test_jobs_share_the_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(memory_fit, "free_ram", lambda: 9 * GIB)
-    code = "from rr.training import memory_fit as m; print(m.free_ram())"
+    code = "from rr.training import device, memory_fit as m; print(m.free_ram())"
     log = tmp_path / "log"
     engine = Local(3, 1, 1, "cpu")
     assert int(output(engine.start(["-c", code], log, {}), log)) <= 3 * GIB
@@ -46,10 +46,10 @@ def test_jobs_share_a_gpu(tmp_path, monkeypatch, jobs, gpus, share):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     log = tmp_path / "log"
-    code = f"import os; print(os.environ.get({memory_fit.GPU_SHARE!r}, 1))"
+    code = f"import os; print(os.environ.get({device.GPU_SHARE!r}, 1))"
     told = output(Local(jobs, 1, None, None).start(["-c", code], log, {}), log)
     assert float(told) == pytest.approx(share)
-    monkeypatch.setenv(memory_fit.GPU_SHARE, told.strip())
+    monkeypatch.setenv(device.GPU_SHARE, told.strip())
     for name, value in (
         ("mem_get_info", (70, 90)),
         ("memory_reserved", 0),

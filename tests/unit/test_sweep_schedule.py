@@ -10,7 +10,6 @@ import pytest
 from rr.config import Interrupted, RunFailed
 from rr.sweep import Hours, Runner, cells, schedule, sweep
 from rr.sweep.view import View, taken
-from rr.training import compile_choice
 
 
 class Played:
@@ -115,17 +114,6 @@ def test_each_cell_runs_once_in_the_order_of_the_plan(play, plan):
     assert settled and started == ids and set(states.values()) == {"finished"}
     # again: all is done
     assert play(plan, {})[2] == []
-
-
-def test_each_process_is_told_how_many_runs_have_its_shape(tmp_path):
-    """Graphs depend on the model, not on the seed or the learning rate."""
-    plan = cells({"rule": ["standard", "review"], "seed": [0, 1], "lr": [1e-3, 2e-3]}, print)
-    plan += cells({"rule": ["highway"], "batch": [4]}, print)
-    stage = Stage(tmp_path, {cell.id: [[ends()]] for cell in plan}, places=9)
-    runner = Runner("direct", tmp_path, {})
-    assert schedule.Schedule(plan, tmp_path, runner, stage, View(tmp_path, print)).run()
-    told = {cell.id: stage.told[cell.id][compile_choice.RUNS] for cell in plan}
-    assert [told[cell.id] for cell in plan] == ["4"] * 8 + ["1"]
 
 
 def test_a_crashed_cell_is_tried_again_and_a_diverged_one_is_not(play, plan):

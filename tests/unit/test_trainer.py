@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections import namedtuple
 from dataclasses import replace
 
 import numpy as np
@@ -19,12 +20,13 @@ from torch.nn import functional as F
 from rr import io
 from rr.config import Interrupted, ModelConfig, Recipe, RRError, RunFailed
 from rr.data import batches, fables, open_corpus
-from rr.model import Model, initialise
+from rr.model import Model, initialise, ladder
 from rr.model.ladder import recipe
-from rr.training import checkpoint, evaluate, run_folder, trainer
+from rr.training import checkpoint, context, evaluate, run_folder, trainer
 from rr.training.device import resolve_precision
 from rr.training.step import OptimizerStep
 
+DiskUsage = namedtuple("DiskUsage", "total used free")
 HELD_OUT = np.random.RandomState(3).randint(0, 50, 200)  # a stand-in for held-out tokens
 
 pytestmark = pytest.mark.usefixtures("kept_threads")
@@ -510,8 +512,8 @@ def test_the_recorded_loss_is_the_mean_since_the_last_line(planned, tmp_path, mo
 
 def test_a_run_knows_its_own_device_and_tokens(planned, tmp_path, cut_off):
     run = planned(steps=50)
-    with cut_off(0):
-        train(run, tmp_path)
+    with cut_off(3):
+        train(run, tmp_path, save_every=1e-9)
     path = tmp_path / run.id / "run.json"
     record = io.read_json(path)
     assert record["provenance"]["device"] == "cpu" and record["provenance"]["threads"] == 1
@@ -525,6 +527,76 @@ def test_a_run_knows_its_own_device_and_tokens(planned, tmp_path, cut_off):
         train(run, tmp_path)
 
 
+def test_a_run_of_a_gpu_goes_on_here_where_the_device_is_named(planned, tmp_path, cut_off):
+    """Not bit for bit, with settings chosen for this device; what it does is written down."""
+    run, said = planned(precision="bf16"), []
+    with cut_off(3):
+        train(run, tmp_path, save_every=1e-9)
+    path = tmp_path / run.id / "run.json"
+    record = io.read_json(path)
+    record["provenance"] |= {"device": "NVIDIA H200", "code_path": "compiled:attention=cudnn"}
+    io.write_record(path, record)
+    folder = trainer.train(run, tmp_path, device="cpu", log=said.append)
+    assert any("started on NVIDIA H200 and resumes on cpu" in line for line in said)
+    made_by = io.read_json(path)["provenance"]
+    assert made_by["device"] == "cpu" and made_by["code_path"] == "eager"
+    assert made_by["bit_exact"] is False and made_by["threads"] == 1
+    assert result_of(folder)["status"] == "finished"
+
+
+def test_a_run_goes_on_on_a_gpu_of_another_name(planned, tmp_path, cut_off, monkeypatch):
+    run, said = planned(), []
+    with cut_off(3):
+        train(run, tmp_path, save_every=1e-9)
+    path = tmp_path / run.id / "run.json"
+    for name in ("device_name", "_kind"):  # as if "cpu" were the name of one GPU among others
+        monkeypatch.setattr(context, name, {"device_name": lambda device: "NVIDIA H100 PCIe",
+                                            "_kind": lambda name: "cpu"}[name])  # fmt: skip
+    folder = trainer.train(run, tmp_path, log=said.append)
+    assert any("started on cpu and resumes on NVIDIA H100 PCIe" in line for line in said)
+    made_by = io.read_json(path)["provenance"]
+    assert made_by["bit_exact"] is False and made_by["device"] == "NVIDIA H100 PCIe"
+    assert result_of(folder)["status"] == "finished"
+
+
+def test_settings_are_free_until_the_first_checkpoint(planned, tmp_path, cut_off):
+    run = planned()
+    with cut_off(1):
+        train(run, tmp_path, path="fast")
+    folder = train(run, tmp_path, path="reference", micro_batch=2)
+    made_by = io.read_json(folder / "run.json")["provenance"]
+    assert made_by["code_path"] == "reference" and made_by["micro_batch"] == 2
+
+
+def test_a_full_disk_ends_a_run_before_its_first_step(planned, tmp_path, monkeypatch):
+    run = planned()
+    need = 3 * 12 * ladder.count(run.model)
+    monkeypatch.setattr(context.shutil, "disk_usage", lambda folder: DiskUsage(0, 0, need - 1))
+    with pytest.raises(RRError, match="GB for checkpoints, .* GB are free"):
+        train(run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(context.shutil, "disk_usage", lambda folder: DiskUsage(0, 0, need))
+    train(run, tmp_path / "out")
+
+
+def test_when_a_run_has_ended_its_weights_alone_stay(planned, tmp_path):
+    run = planned()
+    small, whole = (
+        train(run, tmp_path / str(kept), keep_checkpoints=kept, save_every=1e-9)
+        for kept in (False, True)
+    )
+    assert [p.name for p in (small / "checkpoint").iterdir()] == ["weights"]
+    assert len(list((whole / "checkpoint").iterdir())) == 2
+    size = (small / "checkpoint" / "weights" / "state.pt").stat().st_size
+    assert size < 4 * ladder.count(run.model) + 50_000
+    for folder in (small, whole):
+        model, *_ = run_folder.load(folder)
+        assert checkpoint.weights_sha256(model) == result_of(small)["weights_sha256"]
+    (small / "result.json").unlink()  # then it is trained again, from the start
+    again = train(run, tmp_path / "False")
+    assert result_of(again)["weights_sha256"] == result_of(whole)["weights_sha256"]
+
+
 def test_a_corpus_that_changed_after_the_plan_is_refused(planned, tmp_path):
     run = planned()
     changed = replace(run, corpus="file text 0")
@@ -535,8 +607,8 @@ def test_a_corpus_that_changed_after_the_plan_is_refused(planned, tmp_path):
 
 def test_a_resumed_run_keeps_its_threads(planned, tmp_path, cut_off):
     run, said = planned(), []
-    with cut_off(0):
-        train(run, tmp_path)
+    with cut_off(3):
+        train(run, tmp_path, save_every=1e-9)
     folder = trainer.train(run, tmp_path, threads=2, log=said.append)
     assert any("keeps the 1 threads" in line for line in said)
     assert result_of(folder)["threads"] == 1
@@ -608,7 +680,7 @@ def test_each_branch_is_the_budget_trained_alone(planned, alone, tmp_path):
         "val_loss": alone[24]["val_loss"],
         "weights_sha256": alone[24]["weights_sha256"],
     }
-    assert len(list((folder / "checkpoint").iterdir())) == 2  # no branch is left to go back to
+    assert [path.name for path in (folder / "checkpoint").iterdir()] == ["weights"]
 
 
 @pytest.mark.parametrize("stop_after", [5, 6, 7, 8, 9, 14, 15, 18, 19, 27])

@@ -146,6 +146,7 @@ def side_by_side(
         for path in paths:
             way = replace(parse_backend(path), allocator="system")
             model = initialise(Model(config), 0).train()
+            way.set_up(CPU)
             step, clock = (
                 OptimizerStep(model, Recipe(1 + steps, BATCH, 1e-3, 1), way, CPU, micro),
                 Clock(),

@@ -1,0 +1,263 @@
+"""What a run settles before its first step: tokens, settings, run.json."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from .. import io
+from ..config import PRECISIONS, RRError, Run, RunFailed, positive
+from ..data.corpus import Tokens, open_corpus
+from ..data.tokenizer import FILES
+from ..model.ladder import count, other_size, published_params
+from . import backend, checkpoint, memory_fit, provenance
+from .device import device_name, prepare_device, resolve_precision
+from .distributed import World
+from .run_folder import specification, tokenizer_sha256
+
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """The settings that the caller of a run asked for; None where the run may choose."""
+
+    device: str | None = None  # "auto", "cpu", "cuda" or "mps"
+    threads: int | None = None
+    path: str | None = None  # the backend, as `backend.parse_backend` reads it
+    micro_batch: int | None = None  # windows
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run, which it keeps from its first checkpoint on; run.json records them."""
+
+    threads: int
+    path: str  # the backend, as `backend.parse_backend` reads it
+    precision: str
+    micro_batch: int  # windows that a process takes at once
+
+    @property
+    def backend(self) -> backend.Backend:
+        """What `path` names."""
+        return backend.parse_backend(self.path)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a run trains with: this process's device, its world, the tokens and the settings."""
+
+    device: torch.device
+    world: World
+    tokens: Tokens
+    settings: Settings
+
+
+def tokens_of(run: Run, cache: str | Path | None, log: Log) -> Tokens:
+    """The run's corpus, tokenised; RRError where it has changed since the run was planned."""
+    tokens = open_corpus(
+        run.source.get("corpus", run.corpus),
+        run.source.get("tokenizer"),
+        split="tokens" if run.protocol == "paper" else "documents",
+        min_tokens=run.model.seq_len + 2,
+        cache=cache,
+        log=log,
+    )
+    if tokens.identity != {"corpus": run.corpus, "tokenizer": run.tokenizer}:
+        raise RRError(
+            f"{tokens.name} or its tokenizer has changed since the run was planned: plan again"
+        )
+    if tokens.vocab_size != run.model.vocab_size:
+        raise RRError(
+            f"tokenizer {tokens.tokenizer_name} has {tokens.vocab_size} tokens, "
+            f"the run was planned with {run.model.vocab_size}"
+        )
+    return tokens
+
+
+def prepare(
+    run: Run,
+    folder: Path,
+    tokens: Tokens,
+    device: torch.device,
+    request: Request,
+    world: World,
+    log: Log,
+) -> Context:
+    """Settle what a run trains with and write its run.json. Sets torch's threads.
+
+    A run that has a checkpoint keeps the settings in its run.json, except where it goes from a CPU
+    to a GPU or back. What was chosen is logged, and so is what the request asks for and the run
+    does not have. Raises RRError where the run does not fit or cannot be continued here, RunFailed
+    where run.json is corrupt, or missing beside checkpoints.
+    """
+    settings = world.agree(lambda: _settle(run, folder, tokens, device, request, world, log))
+    prepare_device(device, settings.threads)
+    return Context(device, world, tokens, settings)
+
+
+def _settle(
+    run: Run,
+    folder: Path,
+    tokens: Tokens,
+    device: torch.device,
+    request: Request,
+    world: World,
+    log: Log,
+) -> Settings:
+    """`prepare` in the process that writes."""
+    path = folder / "run.json"
+    started = bool(checkpoint.Checkpoints(folder, folder.name).steps())
+    if started and not path.exists():
+        raise RunFailed(
+            f"{path} is missing beside its checkpoints, which cannot be used without it: restore "
+            f"it, or remove {folder} to start again"
+        )
+    record = io.read_json(path) if path.exists() else {}
+    if record and specification(record, folder).id != run.id:
+        raise RRError(f"{path} describes another run: choose another --out")
+    if started:
+        made_by = _recorded(record, path)
+        if made_by["corpus_sha256"] != tokens.sha256:
+            raise RRError(
+                f"run {folder.name} was started on other tokens: resume it with the same corpus"
+            )
+        settings = _resumed(run, made_by, device, request, world, log)
+        changed = made_by | _changes(made_by, settings, device, world, log)
+        if changed != made_by:
+            io.write_record(path, {**record, "provenance": changed})
+        for name in _keep_tokenizer(folder, tokens):
+            log(f"{name} is corrupt or missing: written again")
+        return settings
+    _check_disk(run, folder)
+    settings = _chosen(run, device, request, world, log)
+    _keep_tokenizer(folder, tokens)
+    made_by = provenance.provenance(run, device, settings.threads, settings.path)
+    made_by |= {
+        "micro_batch": settings.micro_batch,
+        "processes": world.size,
+        "parallel": world.strategy,
+        "corpus_sha256": tokens.sha256,
+        "precision": settings.precision,
+        "tokenizer_sha256": tokenizer_sha256(folder),
+        "params": count(run.model),
+    }
+    if line := other_size(run):
+        made_by["published_params"] = published_params(run)
+        log(line)
+    specified = {"id": folder.name, "run": run.spec(), "source": run.source}
+    io.write_record(path, {**specified, "provenance": made_by})
+    return settings
+
+
+def _chosen(run: Run, device: torch.device, request: Request, world: World, log: Log) -> Settings:
+    """The settings of a new run: what was asked for, else what fits, which is logged."""
+    threads = prepare_device(device, request.threads)
+    wanted = run.recipe.precision
+    precision = resolve_precision(device, wanted)
+    if precision != wanted:
+        scaled = " with loss scaling" if precision == "fp16" else ""
+        log(f"{device_name(device)} has no {wanted}: using {precision}{scaled}")
+    usual = backend.of_run(request.path, device, run, world, log)
+    micro_batch, spec = memory_fit.choose(
+        run, device, request.micro_batch, request.path, usual, world, log
+    )
+    return Settings(threads, spec, precision, micro_batch)
+
+
+def _resumed(
+    run: Run, made_by: dict, device: torch.device, request: Request, world: World, log: Log
+) -> Settings:
+    """The recorded settings, checked against this machine; chosen anew on another kind of device.
+
+    A run goes from a CPU to a GPU or back only where the device was asked for.
+    """
+    threads = made_by["threads"]
+    if request.threads not in (None, threads):
+        log(f"the run keeps the {threads} threads it was started with")
+    if _kind(made_by["device"]) != device.type:
+        if request.device in (None, "auto"):
+            raise RRError(
+                f"run {run.id} was started on {made_by['device']}, not on {device_name(device)}: "
+                f"resume it there, or continue it here, not bit for bit, with --device "
+                f"{device.type}"
+            )
+        kept = Request(request.device, threads, request.path, request.micro_batch)
+        return _chosen(run, device, kept, world, log)
+    settings = Settings(threads, made_by["code_path"], made_by["precision"], made_by["micro_batch"])
+    if request.path and backend.parse_backend(request.path) != settings.backend:
+        log(f"the run keeps the backend {settings.path} it was started with")
+    settings.backend.validate(device, run.model, world)
+    prepare_device(device, threads)
+    memory_fit.check_resumed(run, device, settings.micro_batch, settings.path, world, log)
+    return settings
+
+
+def _changes(
+    made_by: dict, settings: Settings, device: torch.device, world: World, log: Log
+) -> dict:
+    """What changes in the provenance of a resumed run: on another GPU, with other processes, …"""
+    changes = []
+    if made_by["device"] != device_name(device):
+        changes.append(f"on {made_by['device']} and resumes on {device_name(device)}")
+    processes = made_by.get("processes", 1)
+    if (processes, made_by.get("parallel")) != (world.size, world.strategy):
+        changes.append(f"by {processes} processes and resumes with {world.size}")
+    for change in changes:
+        log(
+            f"the run was started {change}: the same batches in the same order, but sums that may "
+            "differ in their last bits"
+        )
+    kept = {
+        "device": device_name(device),
+        "code_path": settings.path,
+        "micro_batch": settings.micro_batch,
+        "precision": settings.precision,
+    }
+    return kept | ({"bit_exact": False} if changes else {})
+
+
+def _kind(name: str) -> str:
+    """The type of the device that a run recorded: a GPU by its model, others by their type."""
+    return name if name in ("cpu", "mps") else "cuda"
+
+
+def _recorded(record: dict, path: Path) -> dict:
+    """The provenance in run.json, which holds every setting; RunFailed where one is corrupt."""
+    try:
+        made_by = record["provenance"]
+        backend.parse_backend(made_by["code_path"])
+        positive("threads", made_by["threads"])
+        positive("micro_batch", made_by["micro_batch"])
+        if made_by["precision"] not in PRECISIONS:
+            raise RRError(f"unknown precision {made_by['precision']!r}")
+        if missing := {"device", "corpus_sha256"} - made_by.keys():
+            raise RRError(f"{missing.pop()} is missing")
+        return made_by
+    except (RRError, KeyError, TypeError) as error:
+        raise RunFailed(f"{path} is corrupt ({error})") from None
+
+
+def _check_disk(run: Run, folder: Path) -> None:
+    """Raise RRError unless a run's checkpoints fit the free disk, before its first step."""
+    need = checkpoint.disk_bytes(run)
+    free = shutil.disk_usage(folder).free
+    if need > free:
+        raise RRError(
+            f"{folder} needs {need / 1e9:.1f} GB for checkpoints, {free / 1e9:.1f} GB are free: "
+            "free some, or choose another --out"
+        )
+
+
+def _keep_tokenizer(folder: Path, tokens: Tokens) -> list[Path]:
+    """Copy the tokenizer into the run's folder; returns the files that were missing or corrupt."""
+    home, written = folder / "tokenizer", []
+    home.mkdir(exist_ok=True)
+    for name in FILES:
+        data = (tokens.vocabulary.folder / name).read_bytes()
+        if not (home / name).is_file() or (home / name).read_bytes() != data:
+            io.write_atomic(home / name, data)
+            written.append(home / name)
+    return written
