@@ -276,9 +276,7 @@ def test_tokens_are_read_before_the_others_wait(planned, tmp_path, monkeypatch):
     """NCCL gives up after ten minutes, and a large text takes longer to tokenise."""
     calls = []
     read, joined = trainer.tokens_of, World.joined
-    monkeypatch.setattr(
-        trainer, "tokens_of", lambda *given: calls.append("tokens") or read(*given)
-    )
+    monkeypatch.setattr(trainer, "tokens_of", lambda *given: calls.append("tokens") or read(*given))
     monkeypatch.setattr(
         World, "joined", lambda self, log: calls.append("joined") or joined(self, log)
     )

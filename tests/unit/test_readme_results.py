@@ -294,10 +294,22 @@ def f1():
             *(held(rows[arm] - rows[base]) for arm, base in pairs)]  # fmt: skip
 
 
+def f4():
+    rows, under_adamw = loss("f4_muon"), loss("f1_pairs")
+    assert rows.shape == (8, 3) and len(ends("f4_muon")) == 24 + 23
+    lead = rows["review"] - rows["constant"]
+    beside = rows["review"] - rows["state-gate"]
+    p = stats.holm([st.ttest_1samp(x, 0).pvalue for x in (lead, beside)])
+    assert p[0] < 0.05 < p[1] and lead.mean() > 0
+    more = (under_adamw.mean() - rows.mean()).dropna()
+    return [held(lead), held(beside), held(rows["state-gate"] - rows["constant"]),
+            f"{more.min():.2f} to {more.max():.2f} higher"]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("name", "computed"),
-    [("f1_pairs", f1), ("e1_rates", e1), ("e2_training", e2), ("e2_after", e2_after),
-     ("e3_size", e3), ("e4_values", e4), ("e5_loops", e5), ("mini_arms", mini)],
+    [("f1_pairs", f1), ("f4_muon", f4), ("e1_rates", e1), ("e2_training", e2),
+     ("e2_after", e2_after), ("e3_size", e3), ("e4_values", e4), ("e5_loops", e5), ("mini_arms", mini)],
 )  # fmt: skip
 def test_every_number_of_a_result_is_computed_from_the_records(name, computed):
     text = " ".join((MEASURED / name / "README.md").read_text(encoding="utf-8").split())
