@@ -140,7 +140,7 @@ def _fixed_ratio() -> str:
     weights = [emergence.at_fixed_ratio(size, tokens, one)[0] for one in np.eye(len(pairs))]
     error = float(np.hypot.reduce(np.array(weights) * errors))
     half = scipy.stats.t.ppf(0.975, df) * error  # the noise is an estimate, too
-    return spread(mean, mean - half, mean + half)
+    return spread(mean, float(mean - half), float(mean + half))
 
 
 def _published_large(column: str) -> list[float]:
@@ -180,7 +180,9 @@ def _faded(arm: str) -> str:
 def _windows(rows: list[dict], arm: str, first: int, last: int) -> list[float]:
     """Mean logged training loss of an arm's runs over some steps, in the order of its seeds."""
     mine = sorted((row["seed"], row["curve"]) for row in rows if arm_of(row) == arm)
-    return [np.mean([x for s, x in curve.items() if first <= s <= last]) for _, curve in mine]
+    return [
+        float(np.mean([x for s, x in curve.items() if first <= s <= last])) for _, curve in mine
+    ]
 
 
 def _eight_passes() -> str:
