@@ -308,9 +308,18 @@ def f4():
 
 @pytest.mark.parametrize(
     ("name", "computed"),
-    [("f1_pairs", f1), ("f4_muon", f4), ("e1_rates", e1), ("e2_training", e2),
-     ("e2_after", e2_after), ("e3_size", e3), ("e4_values", e4), ("e5_loops", e5), ("mini_arms", mini)],
-)  # fmt: skip
+    [
+        ("f1_pairs", f1),
+        ("f4_muon", f4),
+        ("e1_rates", e1),
+        ("e2_training", e2),
+        ("e2_after", e2_after),
+        ("e3_size", e3),
+        ("e4_values", e4),
+        ("e5_loops", e5),
+        ("mini_arms", mini),
+    ],
+)
 def test_every_number_of_a_result_is_computed_from_the_records(name, computed):
     text = " ".join((MEASURED / name / "README.md").read_text(encoding="utf-8").split())
     text = text.partition("**Result.**")[2]
