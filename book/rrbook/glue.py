@@ -1,11 +1,14 @@
-"""Numbers that a cell computes for the text: stored as its outputs, in the form that MyST-NB reads.
+"""Numbers and sentences that a cell computes for the text: outputs in the form that MyST-NB reads.
 
-In the plain edition (`rrbook.plain`) a cell that glued numbers ends with a table of them, the
-recorded value beside this run's.
+A sentence about an execution is chosen by `verdict`, so that it holds for any parameters. In the
+plain edition (`rrbook.plain`) a cell that glued something ends with a table of it, the recorded
+value beside this run's.
 """
 
 import ast
 import html
+import os
+import re
 from collections.abc import Mapping
 
 import IPython.display
@@ -14,6 +17,7 @@ from IPython.core.formatters import format_display_data
 
 PREFIX = "application/papermill.record/"
 TEXT = f"{PREFIX}text/plain"
+EDITION = "RR_EDITION"  # in the environment where the book is built and its stored outputs compared
 
 _recorded: dict[str, list[str]] = {}  # name -> value as text, format of the sentence
 _glued: dict[str, str] = {}  # by the cell that is running: name -> value as text
@@ -27,6 +31,26 @@ def glue(name: str, value: object, display: bool = True) -> None:
     metadata["scrapbook"] = {"name": name, "mime_prefix": prefix}
     data = {prefix + kind: content for kind, content in data.items()}
     IPython.display.display(data, raw=True, metadata=metadata)
+
+
+def assert_recorded(holds: object, said: str = "") -> None:
+    """An assert of what the book says of its recorded execution; never raised to a reader.
+
+    It guards the edition: only the book's own tools, which execute at the default parameters, set
+    RR_EDITION. An assert that checks code is written as one, for everybody.
+    """
+    if os.environ.get(EDITION):
+        assert holds, f"not as in the recorded execution: {said}"
+
+
+def verdict(name: str, holds: object, yes: str, no: str) -> None:
+    """Glue the sentence that this execution's numbers allow: `yes` where `holds`, else `no`.
+
+    In the recorded execution it is `yes`, and that is asserted.
+    """
+    assert_recorded(holds, f"{name}: {no}")
+    sentence = yes if holds else no
+    glue(name, re.sub(r"(?<![\w.])-(?=\d)", "−", sentence), display=False)
 
 
 def formatted(value: str, spec: str = "") -> str:

@@ -2,12 +2,14 @@
 
 papermill injects whatever it is given: it only warns of a name that the notebook does not have, and
 a list that was given by `-p` arrives as text. `check` stands in the cell of derived values, which
-runs right after the injected one, and reads both cells in the kernel's history.
+runs right after the injected one, and reads both cells in the kernel's history. A number that YAML
+took for text, such as `1e-3`, becomes a number.
 """
 
 import ast
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rr.config import RRError, nearest
@@ -31,26 +33,86 @@ class BadParameter(RRError):
         return [f"{type(self).__name__}: {self}"]
 
 
-def check(tier: str, settings: Mapping[str, Any]) -> Any:
+@dataclass(frozen=True)
+class Allowed:
+    """Which values a parameter, or each element of a list, may have: a test, and its words."""
+
+    words: str
+    test: Callable[[Any], bool]
+    least: int = 0  # elements of a list
+
+    def refuses(self, value: Any) -> str:
+        """What was expected instead of the value; nothing where it is allowed."""
+        if not isinstance(value, list):
+            return "" if self.test(value) else self.words
+        different = len(set(map(str, value))) == len(value)
+        if len(value) >= self.least and different and all(map(self.test, value)):
+            return ""
+        count = f"of at least {self.least} " if self.least else "of "
+        return f"a list {count}different values, each {self.words}"
+
+
+def whole(low: int, high: int, step: int = 1, least: int = 0) -> Allowed:
+    """Multiples of `step` from low to high; of a list at least so many."""
+    words = f"a multiple of {step}" if step > 1 else "an integer"
+
+    def test(value: Any) -> bool:
+        return isinstance(value, int) and low <= value <= high and value % step == 0
+
+    return Allowed(f"{words} from {low} to {high}", test, least)
+
+
+def number(low: float, high: float, least: int = 0) -> Allowed:
+    """Numbers from low to high; of a list at least so many."""
+    return Allowed(f"a number from {low:g} to {high:g}", lambda v: low <= v <= high, least)
+
+
+def one_of(*values: Any) -> Allowed:
+    return Allowed(f"one of {', '.join(map(str, values))}", lambda value: value in values)
+
+
+SEEDS = whole(0, 999, least=2)  # paired differences and their spread need two
+
+
+def check(tier: str, settings: Mapping[str, Any], **allowed: Allowed) -> Any:
     """What `settings` holds for the tier, once all of the notebook's parameters are valid.
 
     Raises BadParameter, in one line, for a name that the cell tagged `parameters` does not assign,
-    a value of another type than the one it stores, and an unknown tier. Outside of a kernel there
-    are no such cells, and the tier alone is checked.
+    a value of another type than the one it stores, one that `allowed` refuses, and an unknown tier.
+    Outside of a kernel there are no such cells, and the tier alone is checked.
     """
     known, given, values = _history()
     for name in given:
         if name not in known:
             raise BadParameter(f"unknown parameter {name!r}: {nearest(name, known)}")
     for name, default in known.items():
-        if name in values and not _fits(values[name], default):
+        if name not in values:
+            continue
+        values[name] = _as_number(values[name], default)
+        if not _fits(values[name], default):
             raise BadParameter(_refusal(name, values[name], default))
+        wanted = allowed[name].refuses(values[name]) if name in allowed else ""
+        if wanted:
+            raise BadParameter(f"parameter {name} must be {wanted}, got {values[name]!r}")
     if tier not in settings:
         raise BadParameter(f"unknown tier {tier!r}: {nearest(str(tier), settings)}")
     return settings[tier]
 
 
-def _history() -> tuple[dict[str, Any], list[str], Mapping[str, Any]]:
+def _as_number(value: Any, default: Any) -> Any:
+    """The number that a text such as `1e-3` means where numbers are stored; else the value."""
+    if isinstance(value, list) and isinstance(default, list) and default:
+        return [_as_number(each, default[0]) for each in value]
+    if not isinstance(value, str) or type(default) not in (int, float):
+        return value
+    try:
+        found = float(value)
+    except ValueError:
+        return value
+    return int(found) if type(default) is int and found.is_integer() else found
+
+
+def _history() -> tuple[dict[str, Any], list[str], dict[str, Any]]:
     """Parameters with their stored values, names injected since, and the kernel's variables."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None

@@ -38,7 +38,7 @@ def kind(cell: NotebookNode, first: bool) -> str | None:
         return "code of the figure"
     if first and sum(bool(IMPORT.match(line)) for line in lines) >= 2:
         return "imports and set-up"
-    if re.search(r"^\s*(_ = \[)?(glue|tell)\(", cell.source, re.MULTILINE):
+    if re.search(r"^\s*(_ = \[)?(glue|tell|verdict)\(", cell.source, re.MULTILINE):
         return "code, with the numbers for the text"
     if given & CLOSED or len(lines) > LINES or max(map(len, lines), default=0) > COLUMNS:
         made = re.findall(r"^(?:def|class) (\w+)", cell.source, re.MULTILINE)

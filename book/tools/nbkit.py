@@ -27,6 +27,7 @@ def environment() -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),
+        "RR_EDITION": "1",  # recorded sentences are asserted: rrbook.glue.assert_recorded
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # no debugger's warnings at each kernel's start
     }
 

@@ -155,7 +155,8 @@ class Glued(PasteTextRole):
         env = self.document.settings.env
         cells = origins(Path(env.doc2path(env.docname)))
         cell = cells.get(self.text.partition(":")[0])
-        if not cell:
+        sentence = "".join(node.astext() for node in found).endswith(".")
+        if not cell or sentence:
             return found, messages
         return [
             nodes.abbreviation("", "", *found, explanation=f"computed by cell {cell}")

@@ -38,7 +38,9 @@ KNOWN_TAGS = {
     "remove-cell",
 }
 PLAIN = (int, float, str, bool, list, dict)
-LINES, HIDDEN_LINES = 15, 25
+LINES = 15
+ASSERTS = re.compile(r"\b(assert(_\w+)?|verdict)\b|\.assert_\w+\(")
+FOLDED = {"hide-input": 25, "remove-input": 25, "remove-cell": 40}  # lines of what the page folds
 CELLS = range(15, 31)
 WORDS = range(2000, 2801)
 BYTES = 2_000_000
@@ -167,7 +169,7 @@ def _code(cell: nbformat.NotebookNode) -> Iterator[str]:
     if {"papermill", "execution"} & set(cell.metadata):
         yield "stores execution times; `make store` cleans them"
     if not {"bootstrap", "parameters"} & set(tags(cell)):
-        most = HIDDEN_LINES if {"hide-input", "remove-input"} & set(tags(cell)) else LINES
+        most = max((FOLDED.get(tag, LINES) for tag in tags(cell)), default=LINES)
         lines = sum(not re.match(r"(from \w|import )", line) for line in cell.source.splitlines())
         if lines > most:
             yield f"has {lines} lines; at most {most}"
@@ -221,7 +223,9 @@ def _figures(notebook: nbformat.NotebookNode) -> Iterator[str]:
         if len(kinds) != 1:
             yield f"{where}needs exactly one of {', '.join(sorted(CHECKS))}"
         near = cells[max(0, i - 1) : i + 2]
-        if not any(re.search(r"\bassert(_\w+)?\b|\.assert_\w+\(", c.source) for c in near):
+        if not any(
+            re.search(r"\b(assert(_\w+)?|verdict)\b|\.assert_\w+\(", c.source) for c in near
+        ):
             yield f"{where}no assert in the code cell before it, in it, or after it"
     for twice in sorted({n for n in names if names.count(n) > 1}):
         yield f"figure name {twice!r} is used twice"
@@ -271,7 +275,7 @@ def _folded(notebook: nbformat.NotebookNode) -> Iterator[str]:
 
 def _chapter(notebook: nbformat.NotebookNode) -> Iterator[str]:
     yield from _folded(notebook)
-    cells = [cell for cell in code_cells(notebook) if "bootstrap" not in tags(cell)]
+    cells = [cell for cell in code_cells(notebook) if "remove-cell" not in tags(cell)]
     if len(cells) not in CELLS:
         yield f"has {len(cells)} code cells; {CELLS.start} to {CELLS.stop - 1}"
     text = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]

@@ -64,7 +64,7 @@ BAD = {
     'takes a list by -y "depths: [4, 16]"',
     'seeds = "0"': "parameter seeds must be a list, got '0'; papermill takes a list by -y "
     '"seeds: []"',
-    'depths = ["4"]': "parameter depths must be a list of integers, got ['4']",
+    'depths = ["four"]': "parameter depths must be a list of integers, got ['four']",
     "depths = [4, True]": "parameter depths must be a list of integers, got [4, True]",
     "depths = 4": "parameter depths must be a list of integers, got 4",
     'lr = "1e-3x"': "parameter lr must be a number, got '1e-3x'",
@@ -79,6 +79,35 @@ BAD = {
     "xyz = float('nan')": "unknown parameter 'xyz': expected one of: corpus, decay, depths, lr, "
     "seeds, steps, tier",
 }
+
+
+def test_numbers_that_yaml_takes_for_text(shell):
+    given = "# Parameters\nlr = '1e-3'\nsteps = '1e2'\ndepths = ['4', 8]\n"
+    assert shell(CELL, given, CHECK) is None
+    assert [shell.space[name] for name in ("lr", "depths")] == [1e-3, [4, 8]]
+
+
+RANGES = {
+    "depths = [4, 7]": "a list of at least 2 different values, each a multiple of 2 from 2 to 64, "
+    "got [4, 7]",
+    "depths = [4]": "a list of at least 2 different values, each a multiple of 2 from 2 to 64, "
+    "got [4]",
+    "depths = [4, 4]": "a list of at least 2 different values, each a multiple of 2 from 2 to 64, "
+    "got [4, 4]",
+    "lr = 2": "a number from 1e-06 to 1, got 2",
+    "lr = float('nan')": "a number from 1e-06 to 1, got nan",
+    'corpus = "poems"': "one of fables, tales, got 'poems'",
+}
+
+
+@pytest.mark.parametrize(("line", "said"), RANGES.items(), ids=RANGES)
+def test_what_is_out_of_range(shell, line, said):
+    ranges = (
+        "depths=parameters.whole(2, 64, step=2, least=2), lr=parameters.number(1e-6, 1), "
+        'corpus=parameters.one_of("fables", "tales"))'
+    )
+    error = shell(CELL, f"# Parameters\n{line}\n", f"{CHECK[:-1]}, {ranges}")
+    assert str(error) == f"parameter {line.split()[0]} must be {said}"
 
 
 @pytest.mark.parametrize("line", GOOD)
