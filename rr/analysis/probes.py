@@ -333,6 +333,8 @@ def stream_mixing(model: nn.Module, idx: Tensor) -> StreamMixing:
     net = Network(model)
     if net.final.state != "streams":
         raise RRError(f"{net.final.name} has no streams: use a model with hyper-connections")
+    if not hasattr(net.final, "coefficients"):
+        raise RRError(f"{net.final.name} never mixes its streams: see stream_lens")
     called: list[Any] = [net.rules[i % len(net.rules)] for i in range(net.sublayers)]
     parts = [
         [
