@@ -279,6 +279,8 @@ def depth_attention(model: nn.Module, idx: Tensor) -> Tensor:
     net = Network(model)
     if net.final.name != "attnres":
         raise RRError(f"{net.final.name} has no depth attention: use a model with attnres")
+    if net.final.opt.block:
+        raise RRError("attnres with block attends at some sublayers alone: use size here")
     readers: list[Any] = [*net.rules, net.final]
     rows = [
         rule.weights(state).double().mean((1, 2, 3))

@@ -104,7 +104,7 @@ class Attention(nn.Module):
             y = F.scaled_dot_product_attention(
                 q, k, mixed, attn_mask=mask, is_causal=causal, enable_gqa=self.grouped
             )
-        y = self.rule.after(y, v, vstate)
+        y = self.rule.gated(self.rule.after(y, v, vstate), x)
         return self.out(y.transpose(1, 2).flatten(2)), vstate
 
 
