@@ -335,6 +335,7 @@ def describe() -> list[dict]:
                     "kind": kind,
                     "equation": cls.equation,
                     "source": cls.source,
+                    "shipped": cls.shipped,
                     "cost": {
                         "params_per_block": polynomial(params),
                         "matmul_flops_per_token_and_block": polynomial(flops),

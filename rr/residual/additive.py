@@ -14,6 +14,7 @@ class Standard(Rule):
 
     equation = r"h_l = h_{l-1} + u_l"
     source = "He et al. 2015 (1512.03385); pre-norm: Xiong et al. 2020 (2002.04745)"
+    shipped = "GPT-2, Llama, Qwen3 and most others"
 
     def write(self, state: Tensor, u: Tensor) -> Tensor:
         return state + u

@@ -110,6 +110,7 @@ class AttnRes(Rule):
         r"\alpha_{i \to l} = \mathrm{softmax}_i(w_l^\top \mathrm{RMSNorm}_l(v_i))"
     )
     source = "Attention Residuals (2603.15031)"
+    shipped = "Kimi-K3: the block form (llama.cpp, pull request 26185)"
     state = "list"
     at_final = True
     options = {

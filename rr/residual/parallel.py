@@ -21,6 +21,7 @@ class Parallel(Rule):
         r" x_b = \mathrm{norm}(h_{b-1})"
     )
     source = "GPT-J (Wang & Komatsuzaki 2021); PaLM (2204.02311); GPT-NeoX (2204.06745)"
+    shipped = "GPT-J, PaLM, GPT-NeoX (their papers)"
     state = "pair"
     options = {
         "norm": one_of("shared", "one norm for both sublayers, or each its own", "shared", "own")

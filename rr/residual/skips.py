@@ -29,6 +29,7 @@ class X0Scales(Rule):
         r"\quad h_l = h_{l-1} + u_l"
     )
     source = f"{MODDED}; nanochat (Karpathy 2025)"
+    shipped = "nanochat (nanochat/gpt.py); modded-nanogpt's records"
     state = "pair"
     options = {
         "x0": Option(0.0, "μ at the start"),
@@ -89,6 +90,7 @@ class UNet(Rule):
         r"h \leftarrow h + w_b\,X_b \text{ before block } L + 1 - b,\quad h_l = h_{l-1} + u_l"
     )
     source = f"{MODDED}, after U-Net (1505.04597)"
+    shipped = "modded-nanogpt's records"
     state = "list"
     options = {"gate": one_of("number", "what w is: the number or σ of it", "number", "sigmoid")}
 
@@ -149,6 +151,7 @@ class ScalesSkips(UNet):
         r"\quad h_l = h_{l-1} + u_l"
     )
     source = f"{MODDED}; with attnres, Attention Residuals (2603.15031)"
+    shipped = ""
     options = UNet.options | {
         "attnres": Option(
             0, "1: attend over the updates of blocks", "0 or 1", lambda n: n in (0, 1)

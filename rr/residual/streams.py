@@ -62,6 +62,7 @@ class HyperConnections(Rule):
 
     equation = r"H_l = A_r^\top H_{l-1} + B\,u_l^\top,\quad x_l = A_m^\top H_{l-1}"
     source = "Hyper-Connections (2409.19606); with sinkhorn, mHC (2512.24880)"
+    shipped = "DeepSeek-V4: mHC with the head's own weights (deepseek_v4 in Transformers)"
     state = "streams"
     matrix_names = ("dynamic",)
     options = {
@@ -230,6 +231,7 @@ class GatedResidual(Rule):
         r"H_{l,j} = H_{l-1,j} + 2\sigma(W_{\mathrm{in}} X)_j\,u_l"
     )
     source = "Qwen3.8-Flash-Next (qwen4_exp in Transformers, 2026)"
+    shipped = "Qwen3.8-Flash-Next (qwen4_exp in Transformers)"
     state = "streams"
     at_final = True
     matrix_names = ("down", "up", "inject")

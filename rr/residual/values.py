@@ -327,6 +327,7 @@ class GatedAttention(ValueRule):
 
     equation = r"Y'_n = Y_n \odot \sigma(W x_n)"
     source = "Gated Attention (2505.06708)"
+    shipped = "Qwen3-Next (per channel; the paper's page on OpenReview, 1b7whO4SfY)"
     matrix_names = ("weight",)
     options = {"granularity": one_of("channel", "who shares a gate", "channel", "head")}
 
