@@ -246,8 +246,8 @@ def _check_disk(run: Run, folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if need > free:
         raise RRError(
-            f"{folder} needs {need / 1e9:.1f} GB for checkpoints, {free / 1e9:.1f} GB are free: "
-            "free some, or choose another --out"
+            f"{folder} needs {need / 1e9:.2g} GB for checkpoints, {free / 1e9:.2g} GB are free: "
+            "make space, or choose another --out"
         )
 
 

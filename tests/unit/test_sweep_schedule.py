@@ -1,6 +1,5 @@
 """Which cell next, and what became of it: with processes that a test plays."""
 
-import fcntl
 import json
 import signal
 import threading
@@ -8,6 +7,7 @@ import threading
 import pytest
 
 from rr.config import Interrupted, RunFailed
+from rr.io import try_lock
 from rr.sweep import Hours, Runner, cells, schedule, sweep
 from rr.sweep.view import View, taken
 
@@ -92,9 +92,8 @@ def play(tmp_path, monkeypatch):
         said = []
         stage = Stage(tmp_path, scripts)
         runner = Runner("direct", tmp_path, {})
-        leases = {"beat": 0.01, "looks": 3} | more
         staged = schedule.Schedule(
-            plan, tmp_path, runner, stage, View(tmp_path, said.append), **leases
+            plan, tmp_path, runner, stage, View(tmp_path, said.append), **more
         )
         settled = staged.run()
         assert not [p for p in (tmp_path / ".claims").iterdir()]
@@ -168,12 +167,11 @@ def test_a_run_that_another_process_writes_is_waited_for(play, plan, tmp_path):
     """An orphan holds the lock: its cell is not started, and is done when the orphan ends it."""
     (a, *others) = (cell.id for cell in plan)
     (tmp_path / a).mkdir()
-    lock = open(tmp_path / a / "lock", "a")
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = try_lock(tmp_path / a / "lock")
 
     def orphan_ends():
         ends()(tmp_path / a)
-        lock.close()
+        lock.release()
 
     timer = threading.Timer(0.3, orphan_ends)
     timer.start()
@@ -203,10 +201,9 @@ def test_a_crash_while_another_process_writes_is_no_crash(play, plan, tmp_path):
     locks = []
 
     def leaves_an_orphan(folder):
-        lock = open(folder / "lock", "a")
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = try_lock(folder / "lock")
         locks.append(lock)
-        threading.Timer(0.05, lock.close).start()
+        threading.Timer(0.05, lock.release).start()
         return 1
 
     script = [[leaves_an_orphan]] * 6 + [[ends()]]
@@ -214,7 +211,7 @@ def test_a_crash_while_another_process_writes_is_no_crash(play, plan, tmp_path):
     assert states[a] == "finished" and started.count(a) == 7
 
 
-def test_told_to_stop_it_stops_its_cells_and_releases_its_leases(play, plan):
+def test_told_to_stop_it_stops_its_cells_and_releases_its_claims(play, plan):
     ids = [cell.id for cell in plan]
 
     def told(folder):
