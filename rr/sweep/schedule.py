@@ -1,7 +1,6 @@
 """Scheduling: which cell runs next, how it ended, and whether it is tried again."""
 
 import contextlib
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the package needs: its core torch (with filelock, which torch needs), numpy and tokenizers. (Layers: import-linter.)"""
+"""What the package needs: torch (with its filelock), numpy, tokenizers. (Layers: import-linter.)"""
 
 import ast
 import sys
