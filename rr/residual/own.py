@@ -189,8 +189,8 @@ def load(name: str) -> Any:
 def content(spec: str, cls: type) -> str:
     """SHA-256 of a rule's content, in hexadecimal; "" for a rule that is part of `rr`.
 
-    Of a rule in a file: the file's bytes. Of a class that was registered from elsewhere, such as a
-    notebook: the source text of its functions, its attributes, and the functions, classes and values
+    Of a rule in a file: the file's bytes. Of a class that was registered from elsewhere, as in a
+    notebook: the source of its functions, its attributes, and the functions, classes and values
     beside it that they name; what is installed counts by its name. Raises RRError where the class
     holds something that has no content to name.
     """
