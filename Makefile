@@ -31,7 +31,7 @@ THREADS ?= 1
 PYTEST = env OMP_NUM_THREADS=$(THREADS) MKL_NUM_THREADS=$(THREADS) TORCHINDUCTOR_COMPILE_THREADS=1 \
   OMP_WAIT_POLICY=PASSIVE PYDEVD_DISABLE_FILE_VALIDATION=1 RR_CACHE=$(CURDIR)/_build/test-cache \
   $(KERNELS) $(PY) -m pytest -q -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder \
-  @tests/notebooks/nbval.args
+  -p tests.notebooks.glued @tests/notebooks/nbval.args
 
 .PHONY: help book store test faults portable lint home colab new-rule serve site-zip publish pdf \
   release newest links colab-versions clean distclean outputs avx512 aten avx2 mkl plain

@@ -10,7 +10,8 @@ from glued import agree
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from nbkit import ROOT, environment
 
-PYTEST = [sys.executable, "-m", "pytest", "-q", "@tests/notebooks/nbval.args"]
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "tests.notebooks.glued"]
+PYTEST += ["@tests/notebooks/nbval.args"]
 SOURCE = """import sys
 from myst_nb import glue
 glue("gap", 3.7253712345, display=False)
