@@ -91,7 +91,8 @@ class Foreign:
 def genuine(tiny_corpus, tmp_path_factory):
     """A finished run of the standard rule."""
     plan = rr.plan(TINY, "standard", corpus=tiny_corpus, tokenizer="bpe:300", batch=4, steps=3)
-    return trainer.train(plan, tmp_path_factory.mktemp("runs"), threads=1, log=lambda line: None)
+    out = tmp_path_factory.mktemp("runs")
+    return trainer.train(plan, out, threads=1, log=lambda line: None, keep_checkpoints=True)
 
 
 @pytest.fixture
