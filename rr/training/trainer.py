@@ -88,9 +88,10 @@ def train(
         ...     print(folder.name == run.id, (folder / "result.json").exists())
         True True
     """
-    request, folder = Request(device, threads, path, micro_batch), Path(out) / run.id
+    request = Request(threads, device, path, micro_batch, save_every, parallel)
+    folder = Path(out) / run.id
     world = World.here(parallel, pick_device(device))
-    check(run, request, world, save_every, charts)
+    check(run, request, world, charts)
     progress = Progress(log if world.leads else lambda line: None)
     if finished(folder) is not None:
         return folder
@@ -109,9 +110,7 @@ def train(
     return folder
 
 
-def check(
-    run: Run, request: Request, world: World, save_every: float | None, charts: Sequence[str]
-) -> None:
+def check(run: Run, request: Request, world: World, charts: Sequence[str]) -> None:
     """Raise RRError for bad input, before anything is read or written."""
     check_rules(run)
     world.check_batch(run.recipe.batch)
@@ -122,7 +121,7 @@ def check(
     path = request.path or backend.default(world.device, run.model, world)
     backend.check_spec(path, world.device, run, world)
     optimizer.check_optimizer(run.recipe, backend.parse_backend(path), world)
-    save_interval.check_interval(save_every)
+    save_interval.check_interval(request.save_every)
     loggers.check_loggers(charts)
 
 
