@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -219,7 +219,7 @@ def _resumed(
                 f"resume it there, or continue it here, not bit for bit, with --device "
                 f"{device.type}"
             )
-        kept = Request(request.device, threads, request.path, request.micro_batch)
+        kept = replace(request, threads=threads)
         return _chosen(run, device, kept, world, log)
     settings = Settings(threads, made_by["code_path"], made_by["precision"], made_by["micro_batch"])
     if request.path and backend.parse_backend(request.path) != settings.backend:
