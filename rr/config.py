@@ -313,7 +313,6 @@ class Recipe:
         if self.budgets is not None:
             self._check_budgets(self.budgets)
         positive("batch", self.batch)
-        positive("warmup", self.warmup)
         if self.eval_batches is not None:
             positive("eval-batches", self.eval_batches)
         if not 0 < self.lr < float("inf"):

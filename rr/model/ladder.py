@@ -247,6 +247,8 @@ def recipe(
             "precision": "tf32",
         }
     chosen = {name: value for name, value in chosen.items() if value is not None}
+    if "warmup" in chosen:
+        positive("warmup", chosen["warmup"])
     branches = tuple(budgets) if budgets is not None and len(budgets) > 1 else None
     return Recipe(steps=steps, budgets=branches, **(usual | chosen))
 

@@ -1,6 +1,7 @@
 """Scheduling: which cell runs next, how it ended, and whether it is tried again."""
 
 import contextlib
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,9 +83,13 @@ class Schedule:
         self.looked = -LOOK
         self.hours = hours
         self.late = False  # whether the next cell would not end in time
+        self.failures: list[str] = []  # why cells failed since one last finished
 
     def run(self) -> bool:
-        """True when all cells have ended; False when a signal or the hours stopped it."""
+        """True when all cells have ended; False when a signal or the hours stopped it.
+
+        Raises RunFailed where two cells in a row failed alike: the others would, too.
+        """
         try:
             with Stop() as stop:
                 while not stop.requested:
@@ -92,6 +97,7 @@ class Schedule:
                     if time.monotonic() - self.looked >= LOOK:
                         self._look()
                         self.looked = time.monotonic()
+                    self._stop_if_alike()
                     if all(state.status in SETTLED for state in self.states):
                         self.view.show(self.states, last=True)
                         return True
@@ -103,6 +109,16 @@ class Schedule:
                 return False
         finally:  # no process is left behind, even after an error of ours
             self._leave()
+
+    def _stop_if_alike(self) -> None:
+        """Raise RunFailed where two cells in a row failed for one reason, numbers apart."""
+        alike = [re.sub(r"\b[0-9a-f]{12}\b|[\d.,]+", "", why) for why in self.failures]
+        left = sum(state.status not in SETTLED for state in self.states)
+        if left and len(alike) > len(set(alike)):
+            raise RunFailed(
+                f"two runs failed alike, so {left} more were not tried: {self.failures[-1]}: mend "
+                "this, then start the sweep again"
+            )
 
     def _out_of_time(self) -> bool:
         if self.hours is None:
@@ -159,6 +175,7 @@ class Schedule:
     def _end(self, state: State, status: str, why: str = "") -> None:
         state.status, state.why = status, why
         self._release(state)
+        self.failures = [*self.failures, why] if status == "failed" else []
         if status != "finished":
             reason = f": {why}" if why else ""
             self.view.say(f"{state.cell.id} ({state.cell.name}) {status}{reason}")

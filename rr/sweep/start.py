@@ -1,10 +1,12 @@
 """A sweep from its plan to its last cell."""
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config import Interrupted, RunFailed
+from ..config import Interrupted, RRError, RunFailed
+from ..training.checkpoint import disk_of
 from .checks import check
 from .command import Runner, commands
 from .grid import Cell
@@ -82,7 +84,10 @@ def sweep(
     if workers.threads is not None:
         launcher.machine.setdefault("threads", workers.threads)
     try:
+        left = [cell for cell in plan if not launcher.ended(cell)]
+        room = _room_on_disk(left, out, workers.room)
         schedule = Schedule(plan, out, launcher, workers, view, hours)
+        view.say(room)
         if not schedule.run():
             raise Interrupted(_stopped(schedule, resume_command))
     finally:
@@ -96,6 +101,17 @@ def sweep(
         )
         raise RunFailed(f"{len(unfinished)} of {len(plan)} cells did not finish: {names}")
     return list(plan)
+
+
+def _room_on_disk(left: Sequence[Cell], out: Path, at_once: int) -> str:
+    """What the cells that are left need of the disk of `out`; RRError where that is not free."""
+    need = disk_of([cell.run for cell in left], at_once)
+    place = next(path for path in (out.resolve(), *out.resolve().parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    words = f"disk: {len(left)} runs need {need / 1e9:.2g} GB at most, {free / 1e9:.2g} GB are free"
+    if need > free:
+        raise RRError(f"{words} for {out}: make space, choose another --out, or plan fewer runs")
+    return words
 
 
 def _stopped(schedule: Schedule, resume_command: str) -> str:

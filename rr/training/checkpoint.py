@@ -52,6 +52,13 @@ def disk_bytes(run: Run) -> int:
     return kept * CHECKPOINT * count(run.model)
 
 
+def disk_of(runs: Sequence[Run], at_once: int = 1) -> int:
+    """Bytes on disk that these runs need at most: the weights that stay of each, and the
+    checkpoints of the `at_once` largest while they train."""
+    largest = sorted(map(disk_bytes, runs), reverse=True)[:at_once]
+    return sum(WEIGHTS * count(run.model) for run in runs) + sum(largest)
+
+
 class Checkpoints:
     """The checkpoints of one run: `checkpoint/<step>/` with state.pt and meta.json.
 

@@ -3,11 +3,12 @@
 import json
 import signal
 import threading
+from types import SimpleNamespace
 
 import pytest
 
-from rr.config import Interrupted, RunFailed
-from rr.io import try_lock
+from rr.config import Interrupted, RRError, RunFailed
+from rr.io import try_lock, write_json
 from rr.sweep import Hours, Runner, cells, schedule, sweep
 from rr.sweep.view import View, taken
 
@@ -64,8 +65,7 @@ class Stage:
 
 def ends(status="finished", code=0):
     def step(folder):
-        told = {"id": folder.name, "status": status}
-        (folder / "result.json").write_text(json.dumps(told))
+        write_json(folder / "result.json", {"id": folder.name, "status": status})
         return code
 
     return step
@@ -136,6 +136,22 @@ def test_without_progress_a_cell_fails_after_three_retries(play, plan):
     _, states, started, said = play(plan, scripts)
     assert started.count(a) == 4 and states[a] == "failed"
     assert any("no luck" in line and "failed" in line for line in said)
+
+
+def test_two_runs_that_fail_alike_stop_the_sweep(play, plan):
+    """As without a compiler, where 42 runs would fail one after the other."""
+    a, b, *others = (cell.id for cell in plan)
+    why = "rr: {} needs 3.14 GiB\n"
+    scripts = {i: [[crashes(2, words=why.format(i))]] for i in (a, b)}
+    with pytest.raises(RunFailed, match="two runs failed alike, so 2 more were not tried"):
+        play(plan, scripts | {i: [[ends()]] for i in others})
+
+
+def test_runs_that_fail_unlike_or_apart_stop_nothing(play, plan):
+    a, b, c, d = (cell.id for cell in plan)
+    same, other = [[crashes(2, words="rr: same\n")]], [[crashes(2, words="rr: other\n")]]
+    _, states, started, _ = play(plan, {a: same, b: other, c: [[ends()]], d: list(same)})
+    assert started == [a, b, c, d] and [states[i] for i in (a, b, d)] == ["failed"] * 3
 
 
 def test_progress_earns_new_tries(play, plan):
@@ -263,6 +279,15 @@ def test_what_did_not_finish_is_named(plan, tmp_path, monkeypatch):
         path.unlink()
     with pytest.raises(Interrupted, match="0 of 4 cells done"):
         sweep(plan, tmp_path, runner="direct", log=lambda line: None)
+
+
+def test_a_disk_that_is_too_small_is_refused_before_anything_starts(plan, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "rr.sweep.start.shutil.disk_usage", lambda path: SimpleNamespace(free=10**6)
+    )
+    with pytest.raises(RRError, match="4 runs need .* GB at most, 0.001 GB are free"):
+        sweep(plan, tmp_path / "new", runner="direct", log=lambda line: None)
+    assert not list(tmp_path.iterdir())
 
 
 def test_progress_is_read_from_the_curve(tmp_path):
