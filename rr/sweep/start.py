@@ -5,8 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config import Interrupted, RRError, RunFailed
+from ..config import Interrupted, RRError, Run, RunFailed
+from ..perf import doctor
 from ..training.checkpoint import disk_of
+from ..training.context import Request
+from ..training.device import pick_device
 from .checks import check
 from .command import Runner, commands
 from .grid import Cell
@@ -85,6 +88,8 @@ def sweep(
         launcher.machine.setdefault("threads", workers.threads)
     try:
         left = [cell for cell in plan if not launcher.ended(cell)]
+        if left and engine == "local" and pick_device(machine.get("device")).type == "cuda":
+            _examine([cell.run for cell in left], out, machine, view.say)
         room = _room_on_disk(left, out, workers.room)
         schedule = Schedule(plan, out, launcher, workers, view, hours)
         view.say(room)
@@ -101,6 +106,16 @@ def sweep(
         )
         raise RunFailed(f"{len(unfinished)} of {len(plan)} cells did not finish: {names}")
     return list(plan)
+
+
+def _examine(runs: Sequence[Run], out: Path, machine: Mapping, say: Callable[[str], None]) -> None:
+    """What `rr doctor` finds on this machine, said; RRError where the runs would fail."""
+    say("checking this machine (rr doctor)")
+    checks = doctor.examine(runs, out, machine.get("device"), Request(**machine), say=say)
+    for mark, name, words in doctor.rows(checks):
+        say(f"{mark} {name}: {words}")
+    if wrong := [check.name for check in checks if check.stops]:
+        raise RRError(f"nothing was started, because of: {', '.join(wrong)}; see rr doctor's lines")
 
 
 def _room_on_disk(left: Sequence[Cell], out: Path, at_once: int) -> str:
