@@ -208,6 +208,14 @@ def flops_per_token(config: ModelConfig) -> int:
     return 3 * (config.n_loops * stack + head)
 
 
+def canonical_rung(spec: str) -> str:
+    """A rung with its options in one order, as runs and records name it."""
+    name, _ = parse_spec(spec)
+    _, shape = parse_rung(spec)
+    options = ",".join(f"{key}={shape[key]}" for key in SHAPE if key in shape)
+    return f"{name}:{options}" if options else name
+
+
 def recipe(
     spec: str,
     protocol: str = "clean",
@@ -278,11 +286,8 @@ def specify(
     """
     residual.allow_rule(rule, values)
     rule, values = residual.canonical(rule), residual.canonical(values, "values")
-    name, _ = parse_spec(rung)
-    _, shape = parse_rung(rung)
-    options = ",".join(f"{key}={shape[key]}" for key in SHAPE if key in shape)
     return Run(
-        rung=f"{name}:{options}" if options else name,
+        rung=canonical_rung(rung),
         rule=rule,
         values=values,
         loops=loops,

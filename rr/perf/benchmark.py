@@ -251,7 +251,7 @@ def bench(
         parse_backend(path).validate(where)
     here, absent = installed() if peers else ([], [])
     by_rung = []
-    for rung in rungs:
+    for rung in map(ladder.canonical_rung, rungs):
         of = ladder.recipe(rung, protocol, batch=batch).batch
         micro = micro_batch
         if micro is None:
