@@ -29,7 +29,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Several processes at a time, so one thread each; a cache of texts of their own.
 THREADS ?= 1
 PYTEST = env OMP_NUM_THREADS=$(THREADS) MKL_NUM_THREADS=$(THREADS) TORCHINDUCTOR_COMPILE_THREADS=1 \
-  OMP_WAIT_POLICY=PASSIVE PYDEVD_DISABLE_FILE_VALIDATION=1 RR_CACHE=$(CURDIR)/_build/test-cache \
+  OMP_WAIT_POLICY=PASSIVE PYDEVD_DISABLE_FILE_VALIDATION=1 RR_EDITION=1 RR_CACHE=$(CURDIR)/_build/test-cache \
   $(KERNELS) $(PY) -m pytest -q -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder \
   -p tests.notebooks.glued @tests/notebooks/nbval.args
 
