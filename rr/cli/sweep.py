@@ -9,8 +9,6 @@ from .options import add_machine, add_order, add_run, machine, pick
 from .output import log
 from .own_rules import locate_errors
 
-NOTEBOOK = "09_scaling_run.ipynb"
-
 
 def add_arguments(parser) -> None:
     add_run(parser, many=True)
@@ -36,7 +34,7 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--notebook",
         metavar="PATH",
-        help=f"for papermill (default: the checkout's notebooks/{NOTEBOOK})",
+        help="for papermill (default: the checkout's report of a run)",
     )
     parser.add_argument(
         "--engine", default="local", help="local, or ray: a running cluster (default: local)"

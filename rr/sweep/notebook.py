@@ -15,7 +15,7 @@ from ..config import MIB, RUN_OPTIONS, RRError, file_bytes, nearest, options_of
 from ..training.context import Request
 from .grid import Cell
 
-NAME = "09_scaling_run.ipynb"
+REPORTS = Path(__file__).resolve().parents[2] / "book" / "rrbook" / "reports"
 REPORT = "report.ipynb"  # the executed copy, in the run's folder
 # The value of a parameter that is not chosen. Parameters are plain literals, so "", 0 and [] mean
 # no choice, too.
@@ -28,8 +28,8 @@ NEUTRAL = {
 
 
 def find(path: str | None) -> Path:
-    """The notebook: `path`, or that of the checkout that `rr` runs from. RRError without one."""
-    chosen = Path(path) if path else Path(__file__).resolve().parents[2] / "notebooks" / NAME
+    """The notebook: `path`, or the report of a run of the checkout. RRError without one."""
+    chosen = Path(path) if path else REPORTS / "run.ipynb"
     if not chosen.is_file():
         raise RRError(f"no notebook {chosen}: give --notebook PATH, or --runner direct")
     return chosen

@@ -43,7 +43,7 @@ def sweep(
     None: one per GPU, else one; with ray as many as the cluster has room for. processes: per cell,
     by torchrun, one GPU each where there are any. machine: threads, device, path, micro_batch,
     save_every, parallel and log, as `rr train` takes them. notebook: path of the notebook that
-    papermill runs; None: that of chapter 9. address: of the Ray cluster; None: the one that this
+    papermill runs; None: the report of a run. address: of the Ray cluster; None: the one that this
     machine is part of. gpu_fraction: GPUs per cell, with ray; below 1 several cells share one;
     None: one per process where the cluster has any. cpus_per_cell: cores per cell, with ray; None:
     one per process. hours: cells that would not end within them are not started. resume_command: of

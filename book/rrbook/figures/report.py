@@ -96,8 +96,11 @@ def gates_by_sublayer(ax: Axes, rows: Sequence[Mapping], rule: str, why: str = "
         ax.plot(middle, place, "o", ms=7, mfc=CARD, mec=colour, mew=1.8, zorder=3)
         ax.plot(row["mean"], place, "x", ms=6, mew=1.6, color=VERMILLION, zorder=4)
     gated = any(row["r"] is not None for row in rows)
+    means = [row["mean"] for row in rows]
     if gated:
         ax.set_xlim(0, 1)
+    elif max(means) - min(means) < 0.01:  # one number: the axis would show its rounding
+        ax.set_xlim(min(means) - 0.5, max(means) + 0.5)
     ax.set_yticks(range(len(rows)), [row["name"] for row in rows])
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.grid(axis="y", visible=False)
