@@ -17,10 +17,11 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 import rr
 from rr import cli, io, stats
 from rr.config import Interrupted, RRError
-from rr.sweep import notebook, report
-from rr.sweep.report_run import LEVELS
+from rr.sweep import notebook
 from rr.training import command_line
 from rrbook import figures
+from rrbook import reports as report
+from rrbook.reports.run import LEVELS
 
 matplotlib.use("Agg")
 BODY = "nano:d_model=16,n_head=1,n_layer=1,seq_len=16"

@@ -18,9 +18,9 @@ import rr
 from rr import cli, io
 from rr.config import ModelConfig, RRError, Run, RunFailed
 from rr.model import Model
-from rr.sweep import report
 from rr.training import command_line, run_folder, trainer
 from rr.training.checkpoint import Checkpoints
+from rrbook import reports as report
 
 TINY = "nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
 RULE = """

@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 import numpy as np
 
 from rr.stats.results import arm_of
-from rr.sweep.report import Ended, Look, Survey, outcome
+
+from .folder import Survey
+from .run import Ended, Look, outcome
 
 BARELY = 1.0  # training tokens per parameter below which a net is called barely trained
 
