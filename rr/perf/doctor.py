@@ -217,7 +217,6 @@ def _steps(
             context = prepare(trial, home, _tokens(trial), device, given, ALONE, say)
             training = Training(trial, home, context, None, Progress(say))
             training.go()
-            training.checkpoints.keep_weights()
             weights = training.checkpoints.weights(say)
             assert weights is not None and len(weights) > 0
             chosen = context.settings

@@ -101,12 +101,10 @@ def train(
             return folder
         with _errors_in_one_line(folder, progress):
             context = prepare(run, folder, tokens, world.device, request, world, progress.say)
-            training = Training(run, folder, context, save_every, progress)
+            training = Training(run, folder, context, save_every, progress, keep_checkpoints)
             names = charts if world.leads else ()
             with loggers.Charts(names, run, folder, training.done, progress.say) as training.charts:
                 training.go(stop_after)
-            if world.leads and not keep_checkpoints:
-                training.checkpoints.keep_weights()
     return folder
 
 
@@ -155,10 +153,12 @@ class Training:
         context: Context,
         save_every: float | None,
         progress: Progress,
+        keep_checkpoints: bool = False,
     ) -> None:
         self.run, self.folder, self.context, self.progress = run, folder, context, progress
         self.id, self.world, self.device = folder.name, context.world, context.device
         self.tokens, settings = context.tokens, context.settings
+        self.keep_checkpoints = keep_checkpoints
         self.interval = save_interval.Interval(save_every, count(run.model), progress.say)
         self.segments = run.recipe.segments
         self.segment = self.segments[0]
@@ -393,7 +393,11 @@ class Training:
         if self.world.leads:
             precision = self.context.settings.precision
             record = result(run, self.tokens, precision, evaluation, extra, round(seconds, 3))
+            if not self.keep_checkpoints:
+                self.checkpoints.write_weights()
             io.write_record(self.folder / "result.json", record)
+            if not self.keep_checkpoints:
+                self.checkpoints.drop_steps()
         self.charts.add(self.done, {"val_loss": evaluation["val_loss"]})
         self.progress.say(
             f"{self.id}: {_in_words(evaluation)} after {self.step} steps, {seconds:.0f} s"
