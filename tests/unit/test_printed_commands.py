@@ -79,6 +79,7 @@ MORE = {
         "--jobs": "2",
     },
     "plan": {**TINY, "--rung": f"nano:{SHAPE}"},
+    "doctor": {**TINY, "--rung": f"nano:{SHAPE}"},
     "bench": {
         "--rung": f"nano:{SHAPE}",
         "--paths": "fast",
