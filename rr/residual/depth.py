@@ -91,6 +91,10 @@ class AttnRes(Rule):
     (the embedding does not seed it). size=1 is the full form, size=2L one block. The head reads one
     more aggregate, with its own query. query=zero learns none and stays at the mean: the control.
 
+    inside=add is another reading of the paper, which flash-linear-attention has: a sublayer attends
+    at the start of a block alone, over the sums of the blocks before; inside the block the stream
+    accumulates as usual, h ← h + u, from what was attended to. Only block starts have queries.
+
     The norm divides by √(mean(x²) + ε₀). A mean of k sources is k times smaller than their sum, so
     that the same ε₀ weighs k² times as much: where the stream is small, as at GPT-2's initial
     scale, the start is only roughly the standard network. neutral=1 takes ε₀/k², which makes it
@@ -109,6 +113,9 @@ class AttnRes(Rule):
             1, "sublayers per block; 1 is the full form", "a divisor of 2L", lambda n: n > 0
         ),
         "query": one_of("learned", "learned, or zero for a uniform mean", "learned", "zero"),
+        "inside": one_of(
+            "attend", "within a block every sublayer attends, or the stream adds", "attend", "add"
+        ),
         "neutral": Option(
             0, "1: ε₀ over the squared number of sources", "0 or 1", lambda n: n in (0, 1)
         ),
@@ -120,7 +127,7 @@ class AttnRes(Rule):
             raise RRError(
                 f"attnres: size must divide the {2 * site.n_layer} sublayers, got {self.opt.size}"
             )
-        if self.learned:
+        if self.learned and self.attends(site):
             self.query = nn.Parameter(torch.zeros(site.d_model))
             self.key_gain = nn.Parameter(torch.ones(site.d_model))
 
@@ -129,14 +136,23 @@ class AttnRes(Rule):
         """Whether there is a query to learn."""
         return self.opt.query == "learned"
 
+    def starts(self, site: Site) -> bool:
+        """Whether a sublayer is the first of its block."""
+        return (site.sublayer - 1) % self.opt.size == 0
+
+    def attends(self, site: Site) -> bool:
+        """Whether a site looks back: the head and, with inside=add, block starts alone."""
+        return site.kind == "final" or self.opt.inside == "attend" or self.starts(site)
+
     def reset(self, normal: Normal) -> None:
         super().reset(normal)
-        if self.learned:
+        if self.learned and self.attends(self.site):
             nn.init.zeros_(self.query)
             nn.init.ones_(self.key_gain)
 
     def open(self, x0: Tensor) -> list[Tensor]:
-        return [x0]
+        """The sources; with inside=add the stream before them."""
+        return [x0, x0] if self.opt.inside == "add" else [x0]
 
     def weights(self, state: list[Tensor]) -> Tensor:
         """α over the sources, (sources, B, T, 1)."""
@@ -146,18 +162,24 @@ class AttnRes(Rule):
         return (keys * self.query).sum(-1, keepdim=True).softmax(0)
 
     def read(self, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        mixed = (self.weights(state) * torch.stack(state)).sum(0)
-        eps = EPS / len(state) ** 2 if self.opt.neutral else EPS
-        return self.prenorm(mixed, eps), state
+        add = self.opt.inside == "add"
+        if not self.attends(self.site):
+            return self.prenorm(state[0]), state
+        sources = state[1:] if add else state
+        mixed = (self.weights(sources) * torch.stack(sources)).sum(0)
+        eps = EPS / len(sources) ** 2 if self.opt.neutral else EPS
+        return self.prenorm(mixed, eps), [mixed, *sources] if add else state
 
     def write(self, state: list[Tensor], u: Tensor) -> list[Tensor]:
         u = u.to(state[0].dtype)  # the stream keeps its precision under autocast
-        if (self.site.sublayer - 1) % self.opt.size == 0:
+        if self.opt.inside == "add":
+            state = [state[0] + u, *state[1:]]
+        if self.starts(self.site):
             return [*state, u]
         return [*state[:-1], state[-1] + u]
 
     def write_params(self, site: Site) -> int:
-        return 2 * site.d_model if self.learned else 0
+        return 2 * site.d_model if self.learned and self.attends(site) else 0
 
     def coefficient(self, site: Site) -> None:
         return None  # a softmax gives a mean; only after the next norm is it the standard sum

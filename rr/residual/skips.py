@@ -16,8 +16,10 @@ class X0Scales(Rule):
     """h ← λ_b·h + μ_b·x_0 before block b, then the standard residual in it.
 
     Two learned numbers per block: λ = 1 and μ = `x0` at the start. 0, modded-nanogpt's, begins as
-    the standard network; nanochat starts at 0.1. In both the embedding is normalised before the
-    first block (embedding=rms); here it is x_0 as it stands by default.
+    the standard network; nanochat started at 0.1, and now starts each block otherwise
+    (start=depth): λ falls from 1.15 in the first block to 1.05 in the last, and μ from 0.20 to
+    0.05. In both the embedding is normalised before the first block (embedding=rms); here it is x_0
+    as it stands by default.
 
     State: [h, x_0].
     """
@@ -30,6 +32,7 @@ class X0Scales(Rule):
     state = "pair"
     options = {
         "x0": Option(0.0, "μ at the start"),
+        "start": one_of("flat", "λ = 1 and μ = x0, or nanochat's, by depth", "flat", "depth"),
         "embedding": one_of("plain", "x_0 as it stands, or divided by its rms", "plain", "rms"),
     }
 
@@ -40,7 +43,11 @@ class X0Scales(Rule):
     def reset(self, normal: Normal) -> None:
         super().reset(normal)
         if self.site.kind == "attn":
-            self.scales.copy_(torch.tensor([1.0, self.opt.x0]))
+            kept, added = 1.0, self.opt.x0
+            if self.opt.start == "depth":
+                done = (self.site.block - 1) / max(1, self.site.n_layer - 1)
+                kept, added = 1.15 - 0.10 * done, 0.20 - 0.15 * done
+            self.scales.copy_(torch.tensor([kept, added]))
 
     def open(self, x0: Tensor) -> list[Tensor]:
         x0 = rms_norm(x0) if self.opt.embedding == "rms" else x0
