@@ -14,7 +14,6 @@ FORMS = (
     "hyper-connections:head=weighted,sinkhorn=1",
     "hyper-connections:dynamic=0,mixing=identity,sinkhorn=1",
     "attnres:inside=add,size=2",
-    "attnres:inside=add,size=3",
     "x0-scales:start=depth",
 )
 
