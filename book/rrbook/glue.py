@@ -9,6 +9,7 @@ import html
 from collections.abc import Mapping
 
 import IPython.display
+import numpy as np
 from IPython import get_ipython
 from IPython.core.formatters import format_display_data
 
@@ -21,6 +22,8 @@ _glued: dict[str, str] = {}  # by the cell that is running: name -> value as tex
 
 def glue(name: str, value: object, display: bool = True) -> None:
     """Store `value` under `name`, for the text to quote; `display` shows it below the cell too."""
+    if isinstance(value, np.generic):
+        value = value.item()
     data, metadata = format_display_data(value)
     prefix = "" if display else PREFIX
     _glued[name] = data["text/plain"]

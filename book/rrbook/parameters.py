@@ -6,6 +6,7 @@ runs right after the injected one, and reads both cells in the kernel's history.
 """
 
 import ast
+import contextlib
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -43,6 +44,8 @@ def check(tier: str, settings: Mapping[str, Any]) -> Any:
         if name not in known:
             raise BadParameter(f"unknown parameter {name!r}: {nearest(name, known)}")
     for name, default in known.items():
+        if name in values:
+            values[name] = _number(values[name], default)
         if name in values and not _fits(values[name], default):
             raise BadParameter(_refusal(name, values[name], default))
     if tier not in settings:
@@ -50,7 +53,23 @@ def check(tier: str, settings: Mapping[str, Any]) -> Any:
     return settings[tier]
 
 
-def _history() -> tuple[dict[str, Any], list[str], Mapping[str, Any]]:
+def require(condition: object, line: str) -> None:
+    """Raise BadParameter with this line, what is allowed and what was given, unless it holds."""
+    if not condition:
+        raise BadParameter(line)
+
+
+def _number(value: Any, default: Any) -> Any:
+    """A number that YAML reads as a text, such as 1e-3, as the number that was meant."""
+    if isinstance(value, list) and isinstance(default, list) and default:
+        return [_number(one, default[0]) for one in value]
+    if isinstance(default, float) and isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return float(value)
+    return value
+
+
+def _history() -> tuple[dict[str, Any], list[str], dict[str, Any]]:
     """Parameters with their stored values, names injected since, and the kernel's variables."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None

@@ -22,6 +22,7 @@ from nbkit import BUILD, EXECUTED, code_cells, environment, read, sources
 from papermill.engines import NBClientEngine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 
+from rrbook import edition
 from rrbook.labs.lab import RECORD
 
 CELL_SECONDS = 900  # a cell that takes longer hangs, or does not belong in the smoke tier
@@ -142,7 +143,7 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="execute even what is current")
     args = parser.parse_args()
 
-    os.environ.update(environment() | {RECORD: "1"})  # kernels inherit it
+    os.environ.update(environment() | {RECORD: "1", edition.VARIABLE: "1"})  # kernels inherit it
     paths = sources(*args.names)
     failed, began = [], time.monotonic()
     for i, path in enumerate(paths, 1):

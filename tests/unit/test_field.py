@@ -9,9 +9,9 @@ import pytest
 
 import rr
 from rr import DATA, stats
-from rr.analysis.rule_anatomy import FAMILIES, anatomy
 from rr.config import ModelConfig, RRError
 from rr.residual import REGISTRY, RULES
+from rrbook.anatomy import FAMILIES, anatomy
 from rrbook.explorables.field import TOY, draw, field_numbers, field_sentence
 from rrbook.explorables.gallery import amount
 from rrbook.explorables.poster import rule_poster

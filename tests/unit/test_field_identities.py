@@ -248,17 +248,20 @@ def test_published_llama_counts(shape, params):
 
 
 def test_rotary_positions_turn_pairs_and_see_only_distance():
-    from rr.model.transformer import rotate
+    from rr.model.transformer import rotate, turns
+
+    def turned(x, past):
+        return rotate(x, turns(x, 8, past))
 
     q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64)
-    score = [(rotate(q, p) * rotate(k, p + 3)).sum() for p in (0, 5, 40)]
+    score = [(turned(q, p) * turned(k, p + 3)).sum() for p in (0, 5, 40)]
     torch.testing.assert_close(score[0], score[1])
     torch.testing.assert_close(score[0], score[2])
     x = torch.zeros(1, 1, 1, 8, dtype=torch.float64)
     x[..., 0] = 1
-    turned = rotate(x, 2)
-    assert turned[..., 0].item() == pytest.approx(torch.cos(torch.tensor(2.0)).item())
-    assert turned[..., 4].item() == pytest.approx(torch.sin(torch.tensor(2.0)).item())
+    by_two = turned(x, 2)
+    assert by_two[..., 0].item() == pytest.approx(torch.cos(torch.tensor(2.0)).item())
+    assert by_two[..., 4].item() == pytest.approx(torch.sin(torch.tensor(2.0)).item())
 
 
 # -- depth attention at block boundaries, scales and skips, the gate inside attention -----------

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from rr.config import ModelConfig, RRError
 from rr.model import Model, initialise, ladder
-from rr.model.transformer import rotate
+from rr.model.transformer import rotate, turns
 from rr.residual import REGISTRY
 
 BODY = "nano:n_layer=4,d_model=32,n_head=4,seq_len=16"
@@ -384,7 +384,8 @@ def test_attention_alone_agrees_with_a_plain_softmax():
     x = torch.randn(1, 5, 32, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     first = torch.randn(1, 4, 5, 8, generator=torch.Generator().manual_seed(10)).double()
     q, k, v = (t.unflatten(-1, (4, 8)).transpose(1, 2) for t in attn.qkv(x).chunk(3, -1))
-    scores = rotate(q) @ rotate(k).transpose(-1, -2) / 8**0.5
+    angles = turns(q, 8)
+    scores = rotate(q, angles) @ rotate(k, angles).transpose(-1, -2) / 8**0.5
     scores = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), -torch.inf)
     mixed = scores.softmax(-1) @ (2 * first + v)
     expected = F.linear(mixed.transpose(1, 2).flatten(2), attn.out.weight)

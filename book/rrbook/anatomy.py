@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config import ModelConfig
-from ..residual import Rule, Site, allow_rule, resolve
-from ..residual.values import ValueRule
+from rr.config import ModelConfig
+from rr.residual import Rule, Site, allow_rule, resolve
+from rr.residual.values import ValueRule
 
 WIDTH, BLOCKS = 16, 4
 LISTS = ("list", "pair")  # kinds of state that are lists of tensors
@@ -88,7 +88,7 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
     blocks       numbers of the blocks that it changes
 
     Example:
-        >>> from rr.analysis import anatomy
+        >>> from rrbook.anatomy import anatomy
         >>> facts = anatomy("review")
         >>> facts["family"], facts["gate"]
         ('gate', {'state': 'normalised', 'update': 'normalised'})
