@@ -146,7 +146,7 @@ def as_llama(model: rr.Model, **more):
 
 
 # Each sublayer with one norm of its own, as a block of `transformers` has it.
-OTHER_NORMS = ("rezero", "fixup", "deepnorm", "parallel", "gated-residual")
+OTHER_NORMS = ("rezero", "fixup", "deepnorm", "parallel", "gated-residual", "keel")
 NORMED = [rule for rule in RULES if rule not in OTHER_NORMS]
 
 

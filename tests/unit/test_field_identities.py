@@ -387,3 +387,48 @@ def test_gated_attention_by_hand(granularity):
     torch.testing.assert_close(attention(x)[0], expected)
     start = model_of("standard", "gated-attention").layers[0].attn.rule.weight
     assert start.std().item() == pytest.approx(0.02, rel=0.1)
+
+
+# -- Keel, delta updates, two lanes ---------------------------------------------------------------
+
+
+def test_keel_by_hand():
+    """norm(α h + f(norm(h))) eight times, α = 8; the head reads what the last norm left."""
+    model = randomised("keel")
+    h, branches = run_branches(model)
+    for rule, branch in zip(model.rules, branches, strict=True):
+        total = 8 * h + branch(normed(rule, h))
+        h = total / (total.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * rule.out_gain
+    torch.testing.assert_close(model.hidden(IDX), h)
+    assert model_of("keel:alpha=3").rules[0].alpha(model.rules[0].site) == 3
+
+
+def test_delta_updates_by_hand():
+    """The matrix (I − β k kᵀ) applied to h, plus β v k, token by token."""
+    model = randomised("delta")
+    h, branches = run_branches(model)
+    for rule, branch in zip(model.rules, branches, strict=True):
+        u = branch(normed(rule, h))
+        x = h / (h.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
+        k = u / u.norm(dim=-1, keepdim=True)
+        beta = 2 / (1 + torch.exp(-(x @ rule.step[0] + rule.bias[0])))
+        v = 4 / (1 + torch.exp(-(h @ rule.value[0] + rule.bias[1])))
+        erase = torch.eye(32).double() - beta[..., None, None] * k[..., None] * k[..., None, :]
+        h = (erase @ h[..., None])[..., 0] + (beta * v).unsqueeze(-1) * k
+    torch.testing.assert_close(model.hidden(IDX), normed(model.final_rule, h))
+
+
+@pytest.mark.parametrize(("start", "first"), [(2, 2), (1, 1), (9, 9)])
+def test_two_lanes_by_hand(start, first):
+    """One stream up to the first block with two lanes, then two; four blocks."""
+    model = randomised(f"lanes:start={start}")
+    h, branches = run_branches(model)
+    rules = iter(zip(model.rules, branches, strict=True))
+    lanes = [h, h]
+    for block in range(1, 5):
+        for reads in (0, 1):
+            rule, branch = next(rules)
+            u = branch(normed(rule, lanes[reads]))
+            weights = rule.share if block >= first else rule.share.repeat(2)
+            lanes = [rule.keep * lane + w * u for lane, w in zip(lanes, weights, strict=True)]
+    torch.testing.assert_close(model.hidden(IDX), normed(model.final_rule, sum(lanes) / 2))
