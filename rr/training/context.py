@@ -5,10 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from .. import io
 from ..config import PRECISIONS, RRError, Run, RunFailed, option, positive
+from ..data import batches
 from ..data.corpus import Tokens, open_corpus
 from ..data.tokenizer import FILES
 from ..model.ladder import count, other_size, published_params
@@ -87,6 +90,7 @@ class Context:
     device: torch.device
     world: World
     tokens: Tokens
+    text: np.ndarray | Tensor  # the training stream: on the GPU, where it fits there
     settings: Settings
 
 
@@ -128,9 +132,10 @@ def prepare(
     does not have. Raises RRError where the run does not fit or cannot be continued here, RunFailed
     where run.json is corrupt, or missing beside checkpoints.
     """
+    text = batches.beside(tokens.train, device)  # before anybody asks what memory is free
     settings = world.agree(lambda: _settle(run, folder, tokens, device, request, world, log))
     prepare_device(device, settings.threads)
-    return Context(device, world, tokens, settings)
+    return Context(device, world, tokens, text, settings)
 
 
 def _settle(

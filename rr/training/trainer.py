@@ -186,7 +186,7 @@ class Training:
             world=self.world,
             on_shrink=self._record_micro_batch,
         )
-        self.text = batches.beside(self.tokens.train, self.device)
+        self.text = context.text
         self.stream = np.random.RandomState(run.seed)  # batches and evaluation of `paper`
         self.charts = loggers.Charts()
         self.done, self.seconds, self.history = 0, 0.0, []

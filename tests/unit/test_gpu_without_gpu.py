@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,12 +13,13 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rr
+from rr.data import batches
 from rr.data.batches import gather
 from rr.model.transformer import Layer, Model, turns
 from rr.ops import attention, linear_cross_entropy
 from rr.ops.attention import padded_attention
 from rr.ops.cross_entropy import padded_rows
-from rr.training import parse_backend, predict
+from rr.training import memory_fit, parse_backend, predict
 
 SIZES = (71, 73, 74, 111, 68, 69, 103, 64)  # heads of the published arms
 
@@ -134,7 +136,10 @@ def test_a_step_of_each_published_run_waits_for_no_value(rung, rule):
 
 # Each kernel as a launch at d = 576 would compile it: name, arguments, constants, warps.
 COMPILE = """
+import re
+import subprocess
 import sys
+import tempfile
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -158,12 +163,22 @@ for name, (kernel, constants, num_warps, num_stages) in kernels.items():
     signature = {
         word: both.get(word) or (narrow if word in low else wide) for word in kernel.arg_names
     } | dict.fromkeys(constants, "constexpr")
+    whole = {
+        (i,): [["tt.divisibility", 16]] for i, word in enumerate(kernel.arg_names)
+        if signature[word][0] == "*" or word in ("n", "d")
+    }
     made = triton.compile(
-        ASTSource(kernel, signature, constants),
+        ASTSource(kernel, signature, constants, whole),
         target=GPUTarget("cuda", capability, 32),
         options={"num_warps": num_warps, "num_stages": num_stages},
     )
-    print(name, made.metadata.shared, len(made.asm["cubin"]), flush=True)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(made.asm["cubin"])
+        file.flush()
+        used = subprocess.run([sys.argv[3], "-res-usage", file.name], check=True,
+                              capture_output=True, text=True).stdout
+    registers, stack = (re.search(word + r":(\\d+)", used)[1] for word in ("REG", "STACK"))
+    print(name, made.metadata.shared, registers, stack, flush=True)
 """
 SHARED = {75: 64, 80: 163, 90: 227}  # KiB of shared memory that a program may have
 
@@ -177,10 +192,11 @@ SHARED = {75: 64, 80: 163, 90: 227}  # KiB of shared memory that a program may h
     ],
 )
 def test_the_triton_kernels_compile_ahead_of_time(capability, kind, root):
-    pytest.importorskip("triton", reason="Triton is not installed (it is for Linux alone)")
+    triton = pytest.importorskip("triton", reason="Triton is for Linux alone")
+    reader = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-c", COMPILE, str(capability), kind],
+        [sys.executable, "-c", COMPILE, str(capability), kind, reader],
         cwd=root,
         env=env | {"PYTHONPATH": str(root)},
         capture_output=True,
@@ -189,5 +205,19 @@ def test_the_triton_kernels_compile_ahead_of_time(capability, kind, root):
     assert done.returncode == 0, done.stderr[-2000:]
     rows = [line.split() for line in done.stdout.splitlines()]
     assert [name for name, *_ in rows] == ["_rows", "_write", "_grad_gate", "_grad_inputs"]
-    for name, shared, code in rows:
-        assert int(code) > 1000 and int(shared) <= SHARED[capability] * 1024, (name, shared)
+    for name, shared, registers, spilled in rows:
+        assert int(shared) <= SHARED[capability] * 1024, (name, shared)
+        # fp16 on sm75 spills 7 KiB in `_write`: below 8.0 no path is chosen that has it
+        allowed = 8192 if (capability, kind, name) == (75, "fp16", "_write") else 128
+        assert 8 <= int(registers) <= 255 and int(spilled) <= allowed, (name, registers, spilled)
+
+
+def test_the_text_lies_on_the_gpu_before_memory_is_looked_at(monkeypatch, tmp_path):
+    """So that the 4 bytes per token that it takes there are not promised to a step."""
+    seen = []
+    run = rr.plan("nano:d_model=16,n_layer=1,n_head=1,seq_len=16", corpus="fables", steps=1)
+    fit, beside = memory_fit.choose, batches.beside
+    monkeypatch.setattr(batches, "beside", lambda *a: seen.append("text") or beside(*a))
+    monkeypatch.setattr(memory_fit, "choose", lambda *a: seen.append("memory") or fit(*a))
+    rr.train(run, tmp_path, log=str)
+    assert seen == ["text", "memory"]
