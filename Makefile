@@ -4,7 +4,6 @@
 #   VENV        where it is made (.venv); a folder that make did not make is left alone
 #   PY          an environment of your own, used as it is: nothing is installed
 #   PIP_TORCH   options for pip when it installs torch, to choose another build than pip's default
-#   PYTHONS     interpreters for `make portable`, else those on PATH
 #   CONSTRAINTS which versions pip installs (constraints.txt); empty: the newest
 #   PORT        the port of `make serve`
 
@@ -27,15 +26,22 @@ SITE := _build/site
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# Several processes at a time, so one thread each; a cache of texts of their own.
+THREADS ?= 1
+PYTEST = env OMP_NUM_THREADS=$(THREADS) MKL_NUM_THREADS=$(THREADS) TORCHINDUCTOR_COMPILE_THREADS=1 \
+  OMP_WAIT_POLICY=PASSIVE PYDEVD_DISABLE_FILE_VALIDATION=1 RR_EDITION=1 RR_CACHE=$(CURDIR)/_build/test-cache \
+  $(KERNELS) $(PY) -m pytest -q -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder \
+  -p tests.notebooks.glued @tests/notebooks/nbval.args
+
 .PHONY: help book store test faults portable lint home colab new-rule serve site-zip publish pdf \
-  release newest links colab-versions clean distclean
+  release newest links colab-versions clean distclean outputs avx512 aten avx2 mkl plain
 
 help:  ## list the targets
 	@printf 'make book    install once, execute every notebook (smoke tier), render the book\n'
-	@printf 'make test    everything that guards the book and the package, without the types\n'
+	@printf 'make test    everything that guards the book and the package\n'
 	@printf 'make store   refresh the outputs stored in notebooks/\n'
 	@printf 'make faults  the full suite of kills and broken files, and every rule resumed (long)\n'
-	@printf 'make portable  unit tests and outputs as other machines would run them (long)\n'
+	@printf 'make portable  unit tests and outputs as other machines would run them (long); or one:\n  make avx512, aten, avx2, mkl, plain\n'
 	@printf 'make lint    style of code, notebooks and prose; types\n'
 	@printf 'make home    set the project'"'"'s address to that of origin, or URL=...\n'
 	@printf 'make colab   try the labs and first cells with the versions that Colab has (installs 5 GB)\n'
@@ -78,15 +84,32 @@ store: $(INSTALLED)  ## the stored outputs that the page tests and nbval compare
 	@$(PY) book/tools/execute.py
 	@$(PY) book/tools/store.py
 
-test: $(INSTALLED)
-	@$(PY) book/tools/suite.py
+test: lint  ## notebooks against their stored outputs, units, the page in a browser, kills
+	@rm -rf _build/test-cache
+	@failed=; for part in notebooks tests/unit "tests/book --dist loadgroup" \
+	    "tests/faults tests/notebooks"; do \
+	  $(PYTEST) $$part || failed="$$failed $$part"; done; \
+	  test -z "$$failed" || { echo "make test: FAILED:$$failed"; exit 1; }; echo "make test: passed"
 
 faults: $(INSTALLED)
 	@$(PY) -m pytest tests/faults
 	@$(PY) -m pytest tests/unit -m slow
 
-portable: $(INSTALLED)
-	@$(PY) book/tools/portable.py
+# Other machines: a Python, threads, and the kernels that an older CPU would choose.
+avx512 := PYTHON=python3.11 THREADS=1 KERNELS='ONEDNN_MAX_CPU_ISA=AVX512_CORE'
+aten := PYTHON=python3.11 THREADS=3 KERNELS='ATEN_CPU_CAPABILITY=default'
+avx2 := PYTHON=python3.12 THREADS=1 KERNELS='ONEDNN_MAX_CPU_ISA=AVX2'
+mkl := PYTHON=python3.12 THREADS=3 KERNELS='MKL_CBWR=COMPATIBLE'
+plain := PYTHON=python3.13 THREADS=1 KERNELS='ATEN_CPU_CAPABILITY=default \
+  ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=COMPATIBLE'
+MACHINES := avx512 aten avx2 mkl plain
+
+portable: $(MACHINES)
+$(MACHINES):  ## one of them
+	@$(MAKE) VENV=_build/$@ $($@) outputs
+
+outputs: $(INSTALLED)
+	@$(PYTEST) notebooks tests/unit
 
 lint: $(INSTALLED)
 	@$(PY) book/tools/lint.py

@@ -10,7 +10,8 @@ import hashlib
 import json
 import math
 import stat
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,55 @@ class Segment:
 
 
 @dataclass(frozen=True)
+class RunOption:
+    """What a caller may choose of a run: an argument of the command line, an axis of a sweep, a
+    parameter of a notebook and a word of printed commands, all made from this declaration.
+
+    help: one line. read: makes a value of a word; `bool`: a switch. default: None where the rung or
+    the protocol decides. neutral: the plain literal that, as a notebook's parameter, chooses
+    nothing; None: that of `read`'s type.
+    """
+
+    help: str
+    read: Callable[[str], Any] = str
+    default: Any = None
+    metavar: str | None = None
+    neutral: Any = None
+
+    @property
+    def unchosen(self) -> Any:
+        """The value of a notebook's parameter that chooses nothing."""
+        for value in (self.default, self.neutral):
+            if value is not None:
+                return value
+        return {int: 0, float: 0.0, bool: False}.get(self.read, "")
+
+
+def option(
+    help: str,
+    read: Callable[[str], Any] = str,
+    metavar: str | None = None,
+    neutral: Any = None,
+    **more,
+) -> Any:
+    """A dataclass field that is an option of a run; `more` as for `dataclasses.field`."""
+    return field(metadata={"option": RunOption(help, read, None, metavar, neutral)}, **more)
+
+
+def options_of(declared: type) -> dict[str, RunOption]:
+    """Name -> option, of the fields of a dataclass that were declared by `option`."""
+    return {f.name: f.metadata["option"] for f in fields(declared) if "option" in f.metadata}
+
+
+def budgets_of(words: str) -> list[int]:
+    """`2000,4000` as numbers."""
+    try:
+        return [int(word) for word in words.split(",")]
+    except ValueError:
+        raise RRError(f"budgets must be integers, as in 2000,4000, got {words!r}") from None
+
+
+@dataclass(frozen=True)
 class Recipe:
     """How a model is trained. Lengths in optimiser steps, batches in windows of seq_len tokens.
 
@@ -225,21 +275,38 @@ class Recipe:
         [0.0001, 0.001, 0.0005]
     """
 
-    steps: int
-    batch: int  # windows per step
-    lr: float  # peak learning rate
-    warmup: int  # steps of linear warm-up
+    steps: int = option("optimiser steps (default: the rung's)", int)
+    batch: int = option("windows per step (default: the rung's)", int)
+    lr: float = option("peak learning rate (default: the rung's)", float)
+    warmup: int = option("steps of linear warm-up (default: the protocol's)", int)
     schedule: str = "plateau"  # "plateau": constant, then linear to 0 in the last fifth; "cosine"
     betas: tuple[float, float] = (0.9, 0.95)  # of AdamW
     eps: float = 1e-8  # of AdamW
     weight_decay: float = 0.1  # a step shrinks the matrices by lr times it
     decay_all: bool = False  # the study decays norms, biases and embeddings too
     clip: float = 1.0  # largest Euclidean norm of all gradients together
-    precision: str = "bf16"  # of matrix products: "fp32", "tf32", "bf16" or "fp16"
-    eval_batches: int | None = None  # shorten the evaluation to this many batches
-    depth_lr: bool = False  # blocks learn at lr·(L/12)^(−1/2), with AdamW's eps likewise
-    budgets: tuple[int, ...] | None = None  # steps of each decay branch, rising; the last is steps
-    optimizer: str = "adamw"  # "muon": for the blocks' matrices, AdamW for the rest
+    precision: str = option(  # of matrix products
+        "fp32, tf32, bf16 or fp16 (default: the protocol's)", default="bf16"
+    )
+    eval_batches: int | None = option(
+        "shorten the evaluation to this many batches; the result says so", int, default=None
+    )
+    depth_lr: bool = option(  # AdamW's eps likewise
+        "scale the blocks' learning rate and AdamW's eps by (L/12)^-1/2 for L blocks",
+        bool,
+        default=False,
+    )
+    budgets: tuple[int, ...] | None = option(  # rising; the last is steps
+        "several training lengths in one run: a learning-rate decay branches off one plateau "
+        "for each of these numbers of steps",
+        budgets_of,
+        "STEPS,STEPS,…",
+        [],
+        default=None,
+    )
+    optimizer: str = option(
+        "adamw, or muon for the blocks' matrices (default: adamw)", default="adamw"
+    )
 
     def __post_init__(self) -> None:
         positive("steps", self.steps)
@@ -312,6 +379,37 @@ class Recipe:
     def decay_start(budget: int) -> int:
         """First step whose learning rate falls: 80 % of the budget, rounded down."""
         return min(budget - 1, budget * 4 // 5)
+
+
+# All options of `rr.plan`; those of the recipe follow its fields.
+RUN_OPTIONS = {
+    "corpus": RunOption(
+        "fables, tinystories, fineweb-edu, file:PATH, or a dataset of the Hugging Face hub "
+        "(default: fables for nano and mini)"
+    ),
+    "tokenizer": RunOption(
+        "gpt2, bpe:N (trained on the corpus, N tokens), or a folder with vocab.json and "
+        "merges.txt (default: bpe:1024 for fables, else gpt2)"
+    ),
+    "rung": RunOption(
+        "model size: nano, mini, 60M … 1B, with options: nano:n_layer=16,d_model=64 "
+        "(default: nano)",
+        default="nano",
+    ),
+    "rule": RunOption(
+        "residual rule with its options, constant:c=0.5, or your own, my_rule.py:Class "
+        "(default: review)",
+        default="review",
+    ),
+    "values": RunOption("value rule (default: own)", default="own"),
+    "loops": RunOption("passes over the stack of blocks (default: 1)", int, 1),
+    "flavour": RunOption("architecture: gpt2 or llama (default: gpt2)", default="gpt2"),
+    "protocol": RunOption(
+        "clean, or paper: as the study trained (default: clean)", default="clean"
+    ),
+    "seed": RunOption("random seed of weights and batches (default: 0)", int, 0),
+    **options_of(Recipe),
+}
 
 
 @dataclass(frozen=True)

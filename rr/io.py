@@ -1,12 +1,13 @@
 """Files on disk: atomic writes, checksummed JSON records, locks."""
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+
+from filelock import FileLock, SoftFileLock, Timeout
 
 from .config import RRError, RunFailed, canonical_json, file_bytes
 
@@ -90,6 +91,34 @@ def read_json(path: Path) -> dict:
         raise RunFailed(f"{path} is corrupt ({error.strerror})") from None
 
 
+def try_lock(path: Path) -> FileLock | None:
+    """Hold the exclusive lock on the file `path`; None while another process holds it.
+
+    The system frees it when its holder dies, however it dies. Raises RRError where the file cannot
+    be written, and where locks do not lock, as on some network file systems: locked a second time
+    it would have to refuse.
+    """
+    lock, second = (FileLock(path, thread_local=False) for _ in range(2))
+    refused = f"cannot lock {path.parent} ({{}}): choose a local --out"
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return None
+    except OSError as error:
+        raise RRError(refused.format(error.strerror)) from None
+    works = False
+    with contextlib.suppress(OSError):
+        try:
+            second.acquire(timeout=0)
+            second.release()
+        except Timeout:
+            works = not isinstance(lock, SoftFileLock)  # a file that outlives a killed holder
+    if not works:
+        lock.release()
+        raise RRError(refused.format("locks do not work there"))
+    return lock
+
+
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the writer's lock on a run's folder; RunFailed when another process holds it.
@@ -99,26 +128,19 @@ def locked(folder: Path) -> Iterator[None]:
     created = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / "lock", "a")
+        open(folder / "lock", "a").close()
     except OSError as error:
         why = error.strerror
         raise RRError(f"cannot write to {folder} ({why}): choose a writable --out") from None
-    busy = RunFailed(f"{folder} is being written by another process: wait until it ends")
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise busy from None
-        except OSError as error:
-            why = error.strerror
-            raise RRError(f"cannot lock {folder} ({why}): choose a local --out") from None
-        if not os.fstat(file.fileno()).st_nlink:  # removed by its holder in the meantime
-            raise busy
-        try:
-            yield
-        finally:
-            if created and [path.name for path in folder.iterdir()] == ["lock"]:
+    lock = try_lock(folder / "lock")
+    if lock is None:
+        raise RunFailed(f"{folder} is being written by another process: wait until it ends")
+    try:
+        yield
+    finally:
+        if created and [path.name for path in folder.iterdir()] == ["lock"]:
+            with contextlib.suppress(OSError):  # another run is in it by now
                 (folder / "lock").unlink()
-                with contextlib.suppress(OSError):  # another run is in it by now
-                    for path in created:
-                        path.rmdir()
+                for path in created:
+                    path.rmdir()
+        lock.release()

@@ -1,5 +1,6 @@
 """Shared by all tests: where things are, and what a machine must have for a test to run on it."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -9,7 +10,10 @@ from drawings import chromium
 ROOT = Path(__file__).resolve().parents[1]
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test that reaches for the hub fails at once
-os.environ.setdefault("MPLBACKEND", "agg")
+with contextlib.suppress(ImportError):  # in this process alone: notebooks' kernels draw inline
+    import matplotlib
+
+    matplotlib.use("agg")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

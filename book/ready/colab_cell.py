@@ -21,13 +21,16 @@ NEWEST = "--budgets" not in COMMAND  # a decay branch goes back to an older chec
 
 
 def whole(runs: Path, newest: bool) -> set[Path]:
-    """The whole checkpoints below `runs`, or each run's newest; paths relative to `runs`."""
+    """The whole checkpoints below `runs`, or each run's newest; paths relative to `runs`.
+
+    Of a run that has ended its weights alone are left, which are the newest.
+    """
     found: set[Path] = set()
     for home in runs.glob("*/checkpoint"):
         steps = sorted(
             path.parent.relative_to(runs)
             for path in home.glob("*/meta.json")
-            if path.parent.name.isdecimal()
+            if not path.parent.name.startswith(".")
         )
         found.update(steps[-1:] if newest else steps)
     return found

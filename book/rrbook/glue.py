@@ -12,12 +12,13 @@ import re
 from collections.abc import Mapping
 
 import IPython.display
+import numpy as np
 from IPython import get_ipython
 from IPython.core.formatters import format_display_data
 
 PREFIX = "application/papermill.record/"
 TEXT = f"{PREFIX}text/plain"
-EDITION = "RR_EDITION"  # in the environment where the book is built and its stored outputs compared
+EDITION = "RR_EDITION"  # 1 where the book is built and its stored outputs compared
 
 _recorded: dict[str, list[str]] = {}  # name -> value as text, format of the sentence
 _glued: dict[str, str] = {}  # by the cell that is running: name -> value as text
@@ -25,6 +26,8 @@ _glued: dict[str, str] = {}  # by the cell that is running: name -> value as tex
 
 def glue(name: str, value: object, display: bool = True) -> None:
     """Store `value` under `name`, for the text to quote; `display` shows it below the cell too."""
+    if isinstance(value, np.generic):
+        value = value.item()
     data, metadata = format_display_data(value)
     prefix = "" if display else PREFIX
     _glued[name] = data["text/plain"]
@@ -37,9 +40,9 @@ def assert_recorded(holds: object, said: str = "") -> None:
     """An assert of what the book says of its recorded execution; never raised to a reader.
 
     It guards the edition: only the book's own tools, which execute at the default parameters, set
-    RR_EDITION. An assert that checks code is written as one, for everybody.
+    RR_EDITION to 1. An assert that checks code is written as one, for everybody.
     """
-    if os.environ.get(EDITION):
+    if os.environ.get(EDITION) == "1":
         assert holds, f"not as in the recorded execution: {said}"
 
 

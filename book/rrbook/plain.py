@@ -375,7 +375,8 @@ def read(path: Path) -> nbformat.NotebookNode:
 
 # what a program folds in a notebook is folded on the page, too
 TEMPLATE = """{%- extends 'lab/index.html.j2' -%}
-{% block input_group %}{% if cell.metadata.get('jupyter', {}).get('source_hidden') -%}
+{% block input_group %}{% if cell.metadata.get('jupyter', {}).get('source_hidden')
+  or 'injected-parameters' in cell.metadata.get('tags', []) -%}
 <details><summary>Code</summary>{{ super() }}</details>
 {%- else %}{{ super() }}{% endif %}{% endblock %}
 {% block output_group %}{% if cell.metadata.get('jupyter', {}).get('outputs_hidden') -%}

@@ -48,8 +48,8 @@ EXTENSIONS = 3  # rates that may be added beyond an edge that wins
 class Study:
     """Arms, the rates among which each arm's own is chosen, and the seeds that are reported.
 
-    `rates` are ascending. With none, each arm trains as its options say; with no `seeds`, the runs
-    over rates are themselves what is reported.
+    `rates` are ascending. An arm with an `lr` of its own is not searched. With no rates, each arm
+    trains as its options say; with no `seeds`, the runs over rates are themselves what is reported.
     """
 
     arms: dict[str, Cell]
@@ -278,6 +278,42 @@ def f1() -> Study:
     )
 
 
+def f2() -> Study:
+    """The field at one size: baselines at E1's rates, the other arms at rates of their own."""
+    arms = f1().arms
+    del arms["update-gate"]
+    arms = {"standard": {"rule": "standard", "lr": 1.72e-3}} | arms
+    arms |= rules(
+        "layerscale",
+        "rezero:init=paper",
+        "scaled",
+        "denseformer",
+        "attnres",
+        "attnres:block=2",  # with six blocks seven sources; Kimi-K3 has eight
+        "hyper-connections",
+        "hyper-connections:sinkhorn=1,start=published,head=sigmoid",
+        "hyper-connections:mix=identity",
+        "x0-scales:start=nanochat",
+        "unet",
+        "scales-skips:attnres=1",
+        "orthogonal",
+        "gated-residual",
+    )
+    for values in ("gated-attention", "identity", "constant:lam=2"):
+        arms[f"values {values}"] = {"rule": "standard", "values": values}
+    # as many parameters as the others: its gates are as large as 96 of the MLP's 1,152 channels
+    arms["values gated-attention"]["rung"] = "mini:d_ff=1056"
+    # 4,402,068 parameters, as four streams have (4,403,832); the MLP stays four times as wide
+    arms["one wider stream"] = {"rule": "standard", "rung": "mini:d_model=216,d_ff=898"}
+    return Study(
+        arms,
+        {"rung": "mini", "tokenizer": "bpe:4096", "steps": 300, **SHORT},
+        seeds=(35, 36, 37, 38, 39),
+        rates=(0.75e-3, 1.06e-3, 1.5e-3, 2.1e-3, 3.0e-3),
+        rate_seeds=(100,),
+    )
+
+
 def f3() -> Study:
     """Loops at eight passes, two scales, five rates; `--corpus` says on which text."""
     laws = {"1/N": "linear", "1/√N": "sqrt"}
@@ -336,6 +372,7 @@ STUDIES = {
     "e5": e5,
     "e6": e6,
     "f1": f1,
+    "f2": f2,
     "f3": f3,
     "f4": f4,
     "f6": f6,
@@ -393,21 +430,24 @@ class Campaign:
 
         In that order whatever is cut off leaves complete pairs.
         """
-        rates = {name: {} for name in study.arms}
-        if study.rates:
-            rates = {name: {"lr": rate} for name, rate in self._choose(study).items()}
-            if len(rates) < len(study.arms):
-                return  # dry, or a run is missing
+        searched = {name for name, arm in study.arms.items() if study.rates and "lr" not in arm}
+        rates = {name: {"lr": rate} for name, rate in self._choose(study, searched).items()}
+        missing = searched - rates.keys()
+        if missing and not self.dry:
+            return
         self.run(
-            {**study.common, **study.reporting, **arm, **rates[name], "seed": seed}
+            {**study.common, **study.reporting, **arm, **rates.get(name, {}), "seed": seed}
             for seed in study.seeds
             for name, arm in study.arms.items()
+            if name not in missing
         )
 
-    def _choose(self, study: Study) -> dict[str, float]:
-        """Each arm's rate, from the mean loss over the seeds of the search."""
+    def _choose(self, study: Study, searched: set[str]) -> dict[str, float]:
+        """The rate of each arm that is searched, from the mean loss over the search's seeds."""
         chosen = {}
         for name, arm in study.arms.items():
+            if name not in searched:
+                continue
             losses = self._search(study, arm, study.rates)
             if losses is None:
                 continue

@@ -185,10 +185,10 @@ def _windows(rows: list[dict], arm: str, first: int, last: int) -> list[float]:
     ]
 
 
-def _eight_passes() -> str:
-    """1/N − 1/√N at eight passes of two blocks: mean of the five planned rates, by seed."""
-    rows = _runs(rr.DATA / "measured" / "e5_loops", curves=False)
-    rows = [row for row in rows if "n_layer=2," in row["rung"] and row["loops"] == 8]
+def _eight_passes(stories: bool = False) -> str:
+    """F3: 1/N − 1/√N at eight passes of two blocks, mean of the five planned rates, by seed."""
+    rows = _runs(rr.DATA / "measured" / "f3_loops", curves=False)
+    rows = [row for row in rows if (row["corpus"] != "fables") == stories and row["lr"] <= 8e-3]
     table = pd.DataFrame(rows).pivot_table("val_loss", "seed", ["rule", "lr"])
     root, linear = "scaled:init=flat,law=sqrt,reference=2", "scaled:init=flat,reference=2"
     over = stats.paired(table[linear].mean(axis=1), table[root].mean(axis=1))
@@ -279,6 +279,7 @@ NAMED = {
     "review - constant, change along the run": lambda: _faded("review"),
     "state-gate - constant, change along the run": lambda: _faded("state-gate"),
     "1/N - 1/√N at eight passes, mean of the rates": _eight_passes,
+    "1/N - 1/√N at eight passes, TinyStories": lambda: _eight_passes(stories=True),
     "review - unwidened constant, 4,800 steps": _unwidened,
     "review - constant, larger net less smaller": _size,
     "larger net over smaller": _times,

@@ -1,4 +1,4 @@
-"""Analysis of models and rules: probes by depth, gates, attention, numerics, rule checks.
+"""Analysis of models and rules: probes by depth, gates, attention, rule checks.
 
 A probe takes an `rr.Model`, a model that a rule is attached to (`rr.attach`), or any module that
 holds one `rr.Residuals` and is called as model(idx); for losses it must return logits. The latter
@@ -13,11 +13,10 @@ from .. import lazy_names
 
 _WHERE = {
     "AttentionTrace": "attention",
-    "Change": "numerics",
     "GateTrace": "gates",
+    "StreamLens": "probes",
     "StreamMixing": "probes",
     "WriteTrace": "probes",
-    "anatomy": "rule_anatomy",
     "check": "rule_checks",
     "depth_attention": "probes",
     "distribution": "gates",
@@ -29,11 +28,11 @@ _WHERE = {
     "jacobian_gain": "probes",
     "norms_by_depth": "probes",
     "rms": "probes",
+    "stream_lens": "probes",
     "stream_mixing": "probes",
     "trace": "probes",
     "trace_attention": "attention",
     "trace_gates": "gates",
-    "trained": "numerics",
     "value_gradients": "attention",
 }
 __all__ = [*_WHERE]

@@ -279,6 +279,8 @@ def depth_attention(model: nn.Module, idx: Tensor) -> Tensor:
     net = Network(model)
     if net.final.name != "attnres":
         raise RRError(f"{net.final.name} has no depth attention: use a model with attnres")
+    if net.final.opt.block:
+        raise RRError("attnres with block attends at some sublayers alone: use size here")
     readers: list[Any] = [*net.rules, net.final]
     rows = [
         rule.weights(state).double().mean((1, 2, 3))
@@ -333,6 +335,8 @@ def stream_mixing(model: nn.Module, idx: Tensor) -> StreamMixing:
     net = Network(model)
     if net.final.state != "streams":
         raise RRError(f"{net.final.name} has no streams: use a model with hyper-connections")
+    if not hasattr(net.final, "coefficients"):
+        raise RRError(f"{net.final.name} never mixes its streams: see stream_lens")
     called: list[Any] = [net.rules[i % len(net.rules)] for i in range(net.sublayers)]
     parts = [
         [
@@ -343,6 +347,60 @@ def stream_mixing(model: nn.Module, idx: Tensor) -> StreamMixing:
     ]
     read, mix, spread = (torch.stack(side) for side in zip(*parts, strict=True))
     return StreamMixing(read.squeeze(-1), mix, spread.squeeze(-1))
+
+
+class StreamLens(NamedTuple):
+    """What there is to look at in place of "the residual stream" of a model with n streams.
+
+    S = 2·L·N sublayers; tensors are (…, B, T, d). No one of these is the stream: a sublayer sees
+    its own read, the mean is what all streams have in common, and the head weighs them anew.
+
+    Example:
+        >>> import torch, rr
+        >>> from rr.analysis import stream_lens
+        >>> rule = "hyper-connections:streams=2"
+        >>> shape = rr.ModelConfig(
+        ...     64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule=rule
+        ... )
+        >>> model = rr.model.initialise(rr.Model(shape), seed=0)
+        >>> [tuple(part.shape) for part in stream_lens(model, torch.arange(4)[None])]
+        [(2, 1, 4, 8), (3, 1, 4, 8), (3, 1, 4, 8)]
+    """
+
+    reads: Tensor  # what each sublayer reads, its norm included, (S, B, T, d)
+    mean: Tensor  # of the streams, before the first sublayer and after each, (S + 1, B, T, d)
+    head: Tensor  # what the head would read then, its norm included, (S + 1, B, T, d)
+
+
+@torch.no_grad()
+def stream_lens(model: nn.Module, idx: Tensor) -> StreamLens:
+    """Each sublayer's read, the mean stream, and the head's read at every depth, for ids (B, T).
+
+    Multiply `head` with the head's weights, as the logit lens does: its last row gives the model's
+    own logits, earlier ones what the head would say if the network ended there. Raises RRError for
+    rules without streams, whose stream `trace` records.
+
+    Example:
+        >>> import torch, rr
+        >>> from rr.analysis import stream_lens
+        >>> shape = rr.ModelConfig(
+        ...     64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="gated-residual"
+        ... )
+        >>> model = rr.model.initialise(rr.Model(shape), seed=0)
+        >>> ids = torch.arange(4)[None]
+        >>> torch.equal(stream_lens(model, ids).head[-1], model.hidden(ids))
+        True
+    """
+    net = Network(model)
+    if net.final.state != "streams":
+        raise RRError(f"{net.final.name} has one stream or none: use trace")
+    states = _read(net, idx)
+    called = [net.rules[i % len(net.rules)] for i in range(net.sublayers)]
+    return StreamLens(
+        torch.stack([rule.read(s)[0] for rule, s in zip(called, states, strict=False)]),
+        torch.stack([state.mean(-2) for state in states]),
+        torch.stack([net.final.read(state)[0] for state in states]),
+    )
 
 
 def _read(net: Network, idx: Tensor) -> list[Any]:

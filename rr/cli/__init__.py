@@ -23,6 +23,8 @@ VERBS = {
     "rules": "list the residual and value rules: cost, initial coefficient, source",
     "ladder": "list the model sizes: shape, exact parameter counts, cost, training budget",
     "prepare": "tokenise a corpus once, and report how predictable it is",
+    "doctor": "check this machine, its disk and its network for a sweep; without options of a run, "
+    "for the study's own 42 runs",
     "train": "train one run, or resume it; prints the run's folder last",
     "sweep": "train every combination of the given options; the same command resumes it",
     "plan": "estimate which runs a GPU, hours or dollars pay for; without options of a run, the "

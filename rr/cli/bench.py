@@ -12,15 +12,20 @@ def add_arguments(parser) -> None:
         "--rule",
         nargs="+",
         default=["review"],
-        help="as for rr train; the models are those of protocol clean (default: review)",
+        help="as for rr train (default: review)",
+    )
+    parser.add_argument(
+        "--protocol",
+        default="clean",
+        help="whose models and precision: clean, or paper, the study's (default: clean)",
     )
     parser.add_argument(
         "--paths",
         nargs="+",
         metavar="PATH",
         help="reference, eager (as a short rr train on a CPU), fast, compiled or triton, with "
-        "options: fast:precision=tf32 (default: reference fast; with --peers the one that a long "
-        "rr train takes here)",
+        "options: fast:precision=tf32 (default: reference fast; on a GPU, and with --peers, the "
+        "one that a long rr train takes here)",
     )
     parser.add_argument("--steps", type=int, default=5, help="timed steps per repeat (default: 5)")
     parser.add_argument(
@@ -49,7 +54,8 @@ def add_arguments(parser) -> None:
 def run(args) -> None:
     from ..perf.benchmark import bench, table
 
-    names = ("steps", "repeats", "batch", "micro_batch", "threads", "device", "ablate", "peers")
+    names = ("steps", "repeats", "batch", "micro_batch", "threads", "device", "ablate", "peers",
+             "protocol")  # fmt: skip
     result = bench(args.rung, args.rule, args.paths, log=log, **pick(args, names))
     if args.json:
         return print_json(result)

@@ -1,5 +1,6 @@
 """`rr plan`: which runs a GPU, hours or dollars pay for."""
 
+from ..config import RUN_OPTIONS
 from .options import add_order, add_run, pick
 from .output import add_json, log, print_columns, print_json
 
@@ -28,14 +29,14 @@ def add_arguments(parser) -> None:
 
 def run(args) -> None:
     from ..perf import budget
-    from ..sweep import AXES, cells
+    from ..sweep import cells
     from ..training.progress import Progress
 
     bench = budget.read_bench(args.measured) if args.measured else None
     gpu = budget.chosen_gpu(args.gpu, args.tflops, args.memory, bench)
     hours = budget.budget(args.hours, args.dollars, args.price)
     mfu = budget.mfu_range(args.mfu)
-    options = pick(args, (*AXES, "depth_lr"))
+    options = pick(args, RUN_OPTIONS)
     if not any(options.values()):  # the study's own plan
         options["protocol"] = ["paper"]
     runs = [cell.run for cell in cells(options, log, order=args.order)]

@@ -8,13 +8,16 @@ from pathlib import Path
 from ..config import RRError, RunFailed
 from .own_rules import locate_errors
 
-FOLDER = "10_scaling_report.ipynb"  # the notebook that reads a folder of runs
-
 
 def add_arguments(parser) -> None:
     parser.add_argument("folder", type=Path, help="a finished run, or a folder of runs")
     parser.add_argument(
         "--html", type=Path, metavar="OUT.html", help="also write the report as one page"
+    )
+    parser.add_argument(
+        "--baseline",
+        default="standard",
+        help="of a folder: the arm that the others are compared with (default: standard)",
     )
     parser.add_argument(
         "--rule",
@@ -42,8 +45,9 @@ def run(args) -> None:
     report = folder / notebook.REPORT
     if not (folder / "run.json").exists():
         notebook.check_installed()
-        path = notebook.find(None).with_name(FOLDER)
-        words = notebook.papermill(path, report, {"folder": str(folder)}, notebook.engine())
+        path = notebook.find(None).with_name("folder.ipynb")
+        given = {"folder": str(folder), "baseline": args.baseline}
+        words = notebook.papermill(path, report, given, notebook.engine())
         _execute(["-m", *words])
     elif not notebook.complete(report):
         notebook.check_installed()

@@ -13,9 +13,10 @@ def run(args) -> None:
     rows = describe()
     if args.json:
         return print_json(rows)
-    table = [("name", "kind", "params per block", "at the start", "source")]
+    table = [("name", "kind", "params per block", "at the start", "source", "shipped in")]
     for row in rows:
         start = "–" if row["coefficient"] is None else f"{row['coefficient']:.4g}"
         cost = row["cost"]["params_per_block"]
-        table.append((row["name"], row["kind"], cost, start, row["source"]))
+        shipped = row["shipped"] or "–"
+        table.append((row["name"], row["kind"], cost, start, row["source"], shipped))
     print_columns(table)

@@ -4,17 +4,15 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from ..config import RRError
-from .options import MACHINE, add_machine, add_order, add_run, pick
+from ..config import RUN_OPTIONS, RRError
+from .options import add_machine, add_order, add_run, machine, pick
 from .output import log
 from .own_rules import locate_errors
-
-NOTEBOOK = "09_scaling_run.ipynb"
 
 
 def add_arguments(parser) -> None:
     add_run(parser, many=True)
-    add_machine(parser, many=True)
+    add_machine(parser)
     add_order(parser)
     parser.add_argument(
         "--hours",
@@ -36,7 +34,7 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--notebook",
         metavar="PATH",
-        help=f"for papermill (default: the checkout's notebooks/{NOTEBOOK})",
+        help="for papermill (default: the checkout's report of a run)",
     )
     parser.add_argument(
         "--engine", default="local", help="local, or ray: a running cluster (default: local)"
@@ -86,12 +84,11 @@ def run(args) -> None:
         return
     from ..sweep import sweep
 
-    machine = pick(args, MACHINE)
     plan = _plan(args, log)
     sweep(
         plan,
         args.out,
-        machine=machine,
+        machine=machine(args),
         hours=_hours(args),
         resume_command=args.command,
         **pick(
@@ -113,10 +110,10 @@ def run(args) -> None:
 
 def _plan(args, say: Callable[[str], None]) -> list:
     """The cells of the sweep."""
-    from ..sweep import AXES, cells
+    from ..sweep import cells
 
     with locate_errors(*(args.rule or ()), *(args.values or ())):
-        return cells(pick(args, (*AXES, "depth_lr")), say, order=args.order)
+        return cells(pick(args, RUN_OPTIONS), say, order=args.order)
 
 
 def _hours(args):
@@ -142,7 +139,7 @@ def _listed(args) -> dict[str, list]:
     notes = []
     plan = _plan(args, notes.append)
     hours = _hours(args)
-    runner = Runner(args.runner, Path(args.out), pick(args, MACHINE), args.processes, args.notebook)
+    runner = Runner(args.runner, Path(args.out), machine(args), args.processes, args.notebook)
     ray = pick(args, ("address", "gpu_fraction", "cpus_per_cell"))
     check(runner.machine, args.engine, ray, here=False)  # the commands may run elsewhere
     listed = commands(plan, runner)

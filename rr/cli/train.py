@@ -2,8 +2,8 @@
 
 import os
 
-from ..config import RunFailed
-from .options import RUN, add_machine, add_run, pick
+from ..config import RUN_OPTIONS, RunFailed
+from .options import add_machine, add_run, machine, pick
 from .own_rules import locate_errors
 
 
@@ -19,24 +19,9 @@ def run(args) -> None:
     from ..training.trainer import train
 
     with locate_errors(args.rule, args.values):
-        run = plan(
-            args.rung,
-            args.rule,
-            corpus=args.corpus,
-            tokenizer=args.tokenizer,
-            **pick(args, RUN),
-        )
-        folder = train(
-            run,
-            args.out,
-            threads=args.threads,
-            device=args.device,
-            save_every=args.save_every,
-            micro_batch=args.micro_batch,
-            parallel=args.parallel,
-            path=args.path,
-            charts=named(args.log),
-        )
+        run = plan(**pick(args, RUN_OPTIONS))
+        request = machine(args)
+        folder = train(run, args.out, charts=named(request.pop("log", "")), **request)
     if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
         print(folder)
     result = finished(folder)

@@ -19,7 +19,9 @@ def gather(tokens: np.ndarray | Tensor, starts: np.ndarray, length: int) -> tupl
     From a tensor of tokens (`beside` the model) they are gathered on its device.
     """
     if isinstance(tokens, Tensor):
-        first = torch.from_numpy(np.asarray(starts, dtype=np.int64)).to(tokens.device)
+        first = torch.from_numpy(np.asarray(starts, dtype=np.int64))
+        if tokens.device.type == "cuda":  # pinned, so that the host does not wait for the copy
+            first = first.pin_memory().to(tokens.device, non_blocking=True)
         rows = tokens[first[:, None] + torch.arange(length + 1, device=tokens.device)].long()
         return rows[:, :-1], rows[:, 1:]
     pairs = [windows(tokens, int(start), length) for start in starts]

@@ -6,7 +6,6 @@ that it is made once; it records the size and SHA-256 of its files, so that a co
 detected and made again. Deleting the cache costs time and nothing else.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -17,6 +16,8 @@ from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from ..config import RRError
 from ..io import sync
@@ -168,10 +169,13 @@ def check_entry(folder: Path) -> tuple[dict | None, str]:
 @contextmanager
 def _locked(path: Path, log: Callable[[str], None]) -> Iterator[None]:
     """Hold an exclusive lock on `path`; the system releases it when its holder dies."""
-    with open(path, "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log(f"cache: waiting for another process that makes {path.stem}")
-            fcntl.flock(file, fcntl.LOCK_EX)
+    lock = FileLock(path, thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        log(f"cache: waiting for another process that makes {path.stem}")
+        lock.acquire()
+    try:
         yield
+    finally:
+        lock.release()

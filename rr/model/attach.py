@@ -400,6 +400,7 @@ class _Values:
         self.rule, self.kv_heads, self.heads = rule, config.kv_heads, config.n_head
         self.width = self.kv_heads * getattr(attention, "head_dim", config.head_dim)
         self.v: Any = None  # the values of this forward pass, (B, heads, T, e)
+        self.x: Any = None  # what attention read, (B, T, d)
         self.vstate: Any = None
         children = dict(attention.named_children())
         fused = children.get("c_attn")
@@ -423,8 +424,9 @@ class _Values:
 
     @property
     def adds(self) -> bool:
-        """Whether the rule adds to the output of attention."""
-        return type(self.rule).after is not ValueRule.after
+        """Whether the rule changes the output of attention."""
+        rule = type(self.rule)
+        return rule.after is not ValueRule.after or rule.gated is not ValueRule.gated
 
     def after_one_token(self, vstate: Any) -> Any:
         """The value state that one token leaves behind."""
@@ -443,14 +445,16 @@ class _Values:
     def mix(self, projection: nn.Module, args: tuple, out: Tensor) -> Tensor:
         v = _as_heads(out[..., -self.width :], self.kv_heads)
         self.v, self.vstate = self._mix(v, self.vstate)
+        self.x = args[0]
         mixed = _as_channels(self.v).to(out.dtype)
         return torch.cat([out[..., : -self.width], mixed], -1)
 
     def add(self, projection: nn.Module, args: tuple) -> tuple:
         y = self.rule.after(_as_heads(args[0], self.heads), self.v, self.vstate)
+        y = self.rule.gated(y, self.x)
         return (_as_channels(y).to(args[0].dtype), *args[1:])
 
     def take(self) -> Any:
         """The value state after the block; nothing of it is kept here."""
-        vstate, self.vstate, self.v = self.vstate, None, None
+        vstate, self.vstate, self.v, self.x = self.vstate, None, None, None
         return vstate

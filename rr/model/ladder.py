@@ -6,11 +6,22 @@ Parameter counts are exact: counted on modules on torch's meta device, not compu
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from torch.nn import Linear
 
 from .. import residual
-from ..config import ModelConfig, Recipe, RRError, Run, nearest, parse_spec, positive
+from ..config import (
+    RUN_OPTIONS,
+    ModelConfig,
+    Recipe,
+    RRError,
+    Run,
+    nearest,
+    options_of,
+    parse_spec,
+    positive,
+)
 from .meta import building
 from .transformer import Layer, Model
 
@@ -197,22 +208,26 @@ def flops_per_token(config: ModelConfig) -> int:
     return 3 * (config.n_loops * stack + head)
 
 
+def canonical_rung(spec: str) -> str:
+    """A rung with its options in one order, as runs and records name it."""
+    name, _ = parse_spec(spec)
+    _, shape = parse_rung(spec)
+    options = ",".join(f"{key}={shape[key]}" for key in SHAPE if key in shape)
+    return f"{name}:{options}" if options else name
+
+
 def recipe(
     spec: str,
     protocol: str = "clean",
+    *,
     steps: int | None = None,
-    lr: float | None = None,
-    batch: int | None = None,
-    eval_batches: int | None = None,
-    precision: str | None = None,
     budgets: Sequence[int] | None = None,
-    warmup: int | None = None,
-    depth_lr: bool = False,
-    optimizer: str | None = None,
+    **chosen,
 ) -> Recipe:
-    """The rung's recipe under a protocol, with the caller's overrides.
+    """The rung's recipe under a protocol, with the caller's choices; None leaves one to them.
 
-    budgets: steps of each decay branch, instead of `steps`; a single budget is `steps`.
+    budgets: steps of each decay branch, instead of `steps`; a single budget is `steps`. The others
+    are the options that `Recipe` declares.
     """
     rung, _ = parse_rung(spec)
     if budgets is not None:
@@ -225,34 +240,29 @@ def recipe(
         steps = budgets[-1]
     steps = rung.steps if steps is None else steps
     positive("steps", steps)
-    if warmup is not None:
-        positive("warmup", warmup)
-    branches = tuple(budgets) if budgets is not None and len(budgets) > 1 else None
+    known = options_of(Recipe)
+    for name in chosen:
+        if name not in known:
+            raise RRError(f"unknown option {name!r}: {nearest(name, RUN_OPTIONS)}")
+    usual: dict[str, Any] = {"batch": rung.batch, "lr": rung.lr, "warmup": _warmup(steps)}
     if protocol == "paper":
-        return Recipe(
-            steps=steps,
-            batch=64 if batch is None else batch,
-            lr=2e-4 if lr is None else lr,
-            warmup=500 if warmup is None else warmup,
-            schedule="cosine",
-            decay_all=True,
-            precision=precision or "tf32",
-            eval_batches=eval_batches,
-            depth_lr=depth_lr,
-            optimizer=optimizer or "adamw",
-            budgets=branches,
-        )
-    return Recipe(
-        steps=steps,
-        batch=rung.batch if batch is None else batch,
-        lr=rung.lr if lr is None else lr,
-        warmup=max(1, min(500, steps // 20)) if warmup is None else warmup,
-        precision=precision or "bf16",
-        eval_batches=eval_batches,
-        depth_lr=depth_lr,
-        optimizer=optimizer or "adamw",
-        budgets=branches,
-    )
+        usual = {
+            "batch": 64,
+            "lr": 2e-4,
+            "warmup": 500,
+            "schedule": "cosine",
+            "decay_all": True,
+            "precision": "tf32",
+        }
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    if "warmup" in chosen:
+        positive("warmup", chosen["warmup"])
+    branches = tuple(budgets) if budgets is not None and len(budgets) > 1 else None
+    return Recipe(steps=steps, budgets=branches, **(usual | chosen))
+
+
+def _warmup(steps: int) -> int:
+    return max(1, min(500, steps // 20))
 
 
 def specify(
@@ -276,11 +286,8 @@ def specify(
     """
     residual.allow_rule(rule, values)
     rule, values = residual.canonical(rule), residual.canonical(values, "values")
-    name, _ = parse_spec(rung)
-    _, shape = parse_rung(rung)
-    options = ",".join(f"{key}={shape[key]}" for key in SHAPE if key in shape)
     return Run(
-        rung=f"{name}:{options}" if options else name,
+        rung=canonical_rung(rung),
         rule=rule,
         values=values,
         loops=loops,
@@ -335,6 +342,7 @@ def describe() -> list[dict]:
                     "kind": kind,
                     "equation": cls.equation,
                     "source": cls.source,
+                    "shipped": cls.shipped,
                     "cost": {
                         "params_per_block": polynomial(params),
                         "matmul_flops_per_token_and_block": polynomial(flops),

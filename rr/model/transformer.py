@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ..config import ModelConfig, RRError
-from ..ops import blocked_attention, cross_entropy
+from ..ops import attention, blocked_attention, cross_entropy
 from ..ops.backends import DEFAULT, Kernels
 from ..ops.module_list import ModuleList
 from ..residual import Residuals, Rule, Site
@@ -49,19 +49,26 @@ class KVCache:
         return sum(t.nbytes for t in (self.k, self.v) if t is not None)
 
 
-def rotate(x: Tensor, past: int = 0) -> Tensor:
-    """Rotary positions (RoPE, θ = 10⁴) on queries or keys x, (B, H, T, e), from position `past`.
+def turns(x: Tensor, head_dim: int, past: int = 0) -> Tensor:
+    """cos and sin of the rotary angles (RoPE, θ = 10⁴) of x (…, T, d): (2, T, e/2).
 
-    Pairs are channel i and i + e/2; position p turns pair i by p·θ^(−2i/e).
+    Position p turns pair i by p·θ^(−2i/e); x starts at position `past`. The angles are exact to
+    float64's rounding and kept in float32, or in x's dtype where that is wider. They are made once
+    for all layers, outside what is compiled: a kernel that made them again for each element would
+    spend its time in float64, of which most GPUs have little.
     """
-    half = x.shape[-1] // 2
-    exact = {"dtype": torch.float64, "device": "cpu" if x.device.type == "mps" else x.device}
-    frequency = 1e4 ** (-torch.arange(half, **exact) / half)
-    position = torch.arange(past, past + x.shape[2], **exact)
-    angle = torch.outer(position, frequency)
+    half, device = head_dim // 2, "cpu" if x.device.type == "mps" else x.device
+    pairs = torch.arange(half, dtype=torch.float64, device=device)
+    position = torch.arange(past, past + x.shape[-2], dtype=torch.float64, device=device)
+    angle = torch.outer(position, 1e4 ** (-pairs / half))
     wide = torch.promote_types(x.dtype, torch.float32)
-    cos, sin = (t.to(x.device, wide) for t in (angle.cos(), angle.sin()))
-    a, b = x.to(wide).chunk(2, -1)
+    return torch.stack([angle.cos(), angle.sin()]).to(x.device, wide)
+
+
+def rotate(x: Tensor, turns: Tensor) -> Tensor:
+    """Rotary positions on queries or keys x, (B, H, T, e): pairs are channel i and i + e/2."""
+    cos, sin = turns
+    a, b = x.to(turns.dtype).chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
 
 
@@ -82,13 +89,21 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(d, sum(self.parts.values()), bias=not self.rotary)
         self.out = nn.Linear(d, d, bias=not self.rotary)
 
-    def forward(self, x: Tensor, vstate: Any = None, cache: KVCache | None = None):
-        """x (B, T, d) -> update (B, T, d), vstate."""
+    def forward(
+        self,
+        x: Tensor,
+        vstate: Any = None,
+        cache: KVCache | None = None,
+        angles: Tensor | None = None,
+    ):
+        """x (B, T, d) -> update (B, T, d), vstate. angles: `turns`, where they are made already."""
         split = self.qkv(x).split(list(self.parts.values()), -1)
         q, k, *own = (t.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for t in split)
         if self.rotary:
-            past = cache.k.shape[2] if cache is not None and cache.k is not None else 0
-            q, k = rotate(q, past), rotate(k, past)
+            if angles is None:
+                past = cache.k.shape[2] if cache is not None and cache.k is not None else 0
+                angles = turns(x, self.head_dim, past)
+            q, k = rotate(q, angles), rotate(k, angles)
         v, vstate = self.rule.values(own[0] if self.own_v else None, vstate)
         causal, mask = True, None
         mixed = v
@@ -101,10 +116,8 @@ class Attention(nn.Module):
         if self.kernels.attention == "blocks" and cache is None and torch.is_grad_enabled():
             y = blocked_attention(q, k, mixed)
         else:
-            y = F.scaled_dot_product_attention(
-                q, k, mixed, attn_mask=mask, is_causal=causal, enable_gqa=self.grouped
-            )
-        y = self.rule.after(y, v, vstate)
+            y = attention(q, k, mixed, attn_mask=mask, is_causal=causal, enable_gqa=self.grouped)
+        y = self.rule.gated(self.rule.after(y, v, vstate), x)
         return self.out(y.transpose(1, 2).flatten(2)), vstate
 
 
@@ -146,7 +159,13 @@ class Layer(nn.Module):
         self.attn = Attention(config, self.attn_rule.site) if body is None else body.attn
         self.mlp = MLP(config) if body is None else body.mlp
 
-    def forward(self, state: Any, vstate: Any = None, cache: KVCache | None = None):
+    def forward(
+        self,
+        state: Any,
+        vstate: Any = None,
+        cache: KVCache | None = None,
+        angles: Tensor | None = None,
+    ):
         """Map the stream's state and the value state through this block.
 
         With recompute="layer" training keeps these two alone, and the backward pass computes the
@@ -155,12 +174,18 @@ class Layer(nn.Module):
         if self.kernels.recompute == "layer" and cache is None and torch.is_grad_enabled():
             # nothing here is random
             return checkpoint(
-                self._through, state, vstate, use_reentrant=False, preserve_rng_state=False
+                self._through,
+                state,
+                vstate,
+                None,
+                angles,
+                use_reentrant=False,
+                preserve_rng_state=False,
             )
-        return self._through(state, vstate, cache)
+        return self._through(state, vstate, cache, angles)
 
-    def _through(self, state: Any, vstate: Any, cache: KVCache | None = None):
-        state, vstate = self.attn_rule.sublayer(state, self.attn, vstate, cache)
+    def _through(self, state: Any, vstate: Any, cache: KVCache | None, angles: Tensor | None):
+        state, vstate = self.attn_rule.sublayer(state, self.attn, vstate, cache, angles)
         return self.mlp_rule.sublayer(state, self.mlp), vstate
 
     @property
@@ -180,15 +205,17 @@ class Stack(nn.Module):
         super().__init__()
         self.members = passes, final_rule  # in a tuple, which torch does not search for modules
 
-    def forward(self, x0: Tensor, caches: list[KVCache] | None = None) -> Tensor:
-        """Embeddings (B, T, d) -> the head's input, (B, T, d)."""
+    def forward(
+        self, x0: Tensor, caches: list[KVCache] | None = None, angles: Tensor | None = None
+    ) -> Tensor:
+        """Embeddings (B, T, d) -> the head's input, (B, T, d). angles: `turns`."""
         passes, final_rule = self.members
         state = final_rule.open(x0)
         for n, layers in enumerate(passes):
             vstate = None
             for i, layer in enumerate(layers):
                 cache = caches[n * len(layers) + i] if caches else None
-                state, vstate = layer(state, vstate, cache)
+                state, vstate = layer(state, vstate, cache, angles)
         return final_rule.read(state)[0]
 
 
@@ -288,9 +315,9 @@ class Model(nn.Module):
             )
         x0 = self.token(idx)
         if self.config.flavour == "gpt2":
-            where = torch.arange(past, past + idx.shape[1], device=idx.device)
-            x0 = x0 + self.position(where)
-        return self.stack(x0, caches)
+            positions = torch.arange(past, past + idx.shape[1], device=idx.device)
+            return self.stack(x0 + self.position(positions), caches)
+        return self.stack(x0, caches, turns(x0, self.config.head_dim, past))
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> Tensor:
         """Ids (B, T) -> logits (B, T, vocab_size); with targets (B, T), `loss`."""

@@ -3,6 +3,7 @@
 Shapes: B windows, T tokens, d channels, N = B·T tokens in a row, V vocabulary rows.
 """
 
+from .attention import attention
 from .blocked_attention import blocked_attention
 from .cross_entropy import linear_cross_entropy, token_losses, whole_cross_entropy
 from .gated_write import review_gate
@@ -10,6 +11,7 @@ from .norm import EPS, rms_norm
 
 __all__ = [
     "EPS",
+    "attention",
     "blocked_attention",
     "linear_cross_entropy",
     "review_gate",

@@ -24,6 +24,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def forward(ctx, hidden, weight, targets, vocab_size, chunk, fused):
         n, wide = hidden.shape[0], torch.promote_types(hidden.dtype, torch.float32)
         rows = weight.to(hidden.dtype)
+        if hidden.device.type == "cuda":  # GPT-2's 50,257 rows fit no tile of a tensor core
+            rows = padded_rows(rows)
         grad_hidden = torch.empty_like(hidden)
         grad_weight = None
         total = torch.zeros((), dtype=wide, device=hidden.device)
@@ -49,7 +51,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             else:
                 grad_weight += grad.t() @ hidden[part]
         assert grad_weight is not None  # targets are at least one
-        ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype))
+        ctx.save_for_backward(grad_hidden, grad_weight[: len(weight)].to(weight.dtype))
         return total / n
 
     @staticmethod
@@ -58,6 +60,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         if ctx.later is not None:
             grad_loss = grad_loss / ctx.later
         return grad_hidden * grad_loss, grad_weight * grad_loss, None, None, None, None
+
+
+def padded_rows(weight: Tensor) -> Tensor:
+    """The head's rows (V, d) with rows of zeros up to a multiple of 8, beyond every vocab_size."""
+    return F.pad(weight, (0, 0, 0, -len(weight) % 8))
 
 
 def _softmax(logits: Tensor, target: Tensor, vocab_size: int, now: int) -> tuple[Tensor, Tensor]:

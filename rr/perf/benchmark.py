@@ -12,6 +12,7 @@ recomputation not counted. A device that is not in `gpus.GPUS` has no MFU.
 """
 
 import contextlib
+import itertools
 import json
 import platform
 import subprocess
@@ -110,9 +111,9 @@ def measure(
 
     warm_seconds: of the first two steps, which compile.
 
-    On a GPU all models are built at once. together: how many of them compile and warm up at once,
-    limited by memory; timed steps are always taken one case at a time. keep: called with the rows
-    after every repeat, so that an interrupted benchmark keeps them.
+    On a GPU the models of all cases lie in its memory at once. together: how many of them compile
+    and warm up at once, limited by memory; timed steps are always taken one case at a time. keep:
+    called with the rows after every repeat, so that an interrupted benchmark keeps them.
     """
     children = []
     try:
@@ -218,11 +219,14 @@ def bench(
     device: str | None = None,
     ablate: bool = False,
     peers: bool = False,
+    protocol: str = "clean",
     log: Callable[[str], None] = lambda line: None,
 ) -> dict:
     """Measure rung × rule × path; see the module. Raises RRError before anything is started.
 
-    paths: default: the reference and the fast one; with peers the one that a long run takes here.
+    paths: default: on a CPU the reference and the fast one, with peers the one that a long run
+    takes; on a GPU the reference and the one that a run takes there, in the protocol's precision,
+    so that `rr plan --measured` finds what it plans. The rungs are measured one after the other.
     batch: windows per step (default: the rung's); micro_batch: windows at once, a divisor of it
     (default: the batch on a GPU, 8 on a CPU). ablate: also the last path with each of its options
     undone alone. peers: also the installed models of other packages, at the size of the standard
@@ -234,28 +238,37 @@ def bench(
     where = pick_device(device)
     if threads is not None:
         set_threads(threads)
-    if not paths and peers:  # the path that a long run takes
-        paths = [COMPILED_CPU if where.type == "cpu" else default(where, ladder.arm(rungs[0]))]
+    if not paths and where.type == "cuda":
+        exact = ladder.recipe(rungs[0], protocol).precision
+        usual = default(where, ladder.arm(rungs[0], protocol=protocol))
+        paths = ["reference", f"{usual}{',' if ':' in usual else ':'}precision={exact}"]
+    elif not paths and peers:  # the path that a long run takes
+        paths = [COMPILED_CPU]
     paths = paths or ["reference", "fast"]
     whole = paths[-1]
     paths = list(dict.fromkeys([*paths, *(ablations(whole, where) if ablate else [])]))
     for path in paths:
         parse_backend(path).validate(where)
     here, absent = installed() if peers else ([], [])
-    cases = []
-    for rung in rungs:
-        of = ladder.recipe(rung, batch=batch).batch
+    by_rung = []
+    for rung in map(ladder.canonical_rung, rungs):
+        of = ladder.recipe(rung, protocol, batch=batch).batch
         micro = micro_batch
         if micro is None:
             micro = min(of, 8) if where.type == "cpu" else of
         positive("micro-batch", micro)
         if of % micro:
             raise RRError(f"micro-batch must divide the batch: {micro} does not divide {of}")
-        cases += [Case(rung, rule, path, of, micro) for rule in rules for path in paths]
-        cases += [Case(rung, "standard", whole, of, micro, peer) for peer in here]
-    for case in cases:
+        cases = [
+            Case(rung, rule, path, of, micro, protocol=protocol) for rule in rules for path in paths
+        ]
+        cases += [Case(rung, "standard", whole, of, micro, peer, protocol) for peer in here]
+        by_rung.append(cases)
+    for case in itertools.chain(*by_rung):
         _ = case.config  # raises for an unknown rule or an impossible shape
-    rows = measure(cases, steps, repeats, device, threads, log=log)
+    rows = []
+    for cases in by_rung:  # the largest rungs would not fit a GPU together
+        rows += measure(cases, steps, repeats, device, threads, log=log)
     if all(row["failed"] for row in rows):
         raise RunFailed(f"no case could be measured: {rows[0]['failed']}")
     return {

@@ -33,13 +33,14 @@ class Case:
     batch: int
     micro_batch: int
     peer: str | None = None
+    protocol: str = "clean"
 
     @property
     def config(self) -> ModelConfig:
-        """The model: the rule's arm in protocol `clean`; for a peer the standard arm."""
+        """The model: the rule's arm in the protocol; for a peer the standard arm."""
         allow_rule(self.rule)  # the user named it
         flavour = "gpt2" if self.peer in (None, "gpt2") else "llama"
-        return ladder.arm(self.rung, self.rule, VOCAB, flavour=flavour)
+        return ladder.arm(self.rung, self.rule, VOCAB, self.protocol, flavour=flavour)
 
     @property
     def name(self) -> str:
@@ -53,7 +54,7 @@ class Bench:
     def __init__(self, case: Case, device: str | None, threads: int | None) -> None:
         self.device = pick_device(device)
         self.threads = prepare_device(self.device, threads)
-        config, recipe = case.config, ladder.recipe(case.rung, batch=case.batch)
+        config, recipe = case.config, ladder.recipe(case.rung, case.protocol, batch=case.batch)
         if case.peer is None:
             self.model = initialise(Model(config), 0)
         else:

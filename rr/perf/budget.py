@@ -1,6 +1,6 @@
 """Which runs fit a GPU, its hours and its memory, in the order of the sweep.
 
-    hours of a run = training + evaluation + start-up + compilation + checkpoints
+    hours of a run = training + evaluation + start-up + compilation + checkpoints + report
 
 Training and evaluation are FLOPs over a rate: measured (`rr.perf.rates`), or an estimate and a
 range, never one number. The rest is measured where `rr bench` recorded it, else assumed: the
@@ -23,7 +23,7 @@ from ..config import RRError, Run
 from ..model.ladder import count, flops_per_token, group
 from ..training import memory, memory_fit
 from ..training.backend import on_gpu, parse_backend
-from ..training.checkpoint import CHECKPOINT
+from ..training.checkpoint import CHECKPOINT, WEIGHTS, disk_of
 from ..training.command_line import typed
 from ..training.optimizer import step_flops
 from ..training.result import PAPER_EVAL_BATCHES
@@ -36,6 +36,7 @@ from .rates import MFU, SHARE, Bench, chosen_gpu, mfu_range, precision, read_ben
 # Assumed, in seconds of each run, least and most.
 START = (20, 90)  # Python, torch and the GPU start; tokens are read; the model is made
 COMPILE = (20, 120)  # of the path `compiled`
+REPORT = (15, 120)  # the run's report, which a sweep by papermill executes and evaluates
 DISK = (1e8, 1e9)  # bytes per second to which checkpoints are written, slower and faster
 SPARE = 0.08  # share of the memory left to the allocator, whose losses are not predicted
 SMALL = 20e6  # parameters below which no such MFU is likely: the published sizes lie above
@@ -78,13 +79,14 @@ def what_fits(
     "perhaps" by the faster one alone, else "no"; "memory" where no micro-batch fits the card.
     Nothing after a group that does not fit is tried in its place.
 
-    bench: measured on this machine, preferred to `records`. say: called with each progress line.
+    bench: measured on this machine, preferred to `records`; RRError where it has none of the runs.
+    say: called with each progress line.
 
     Rows: rung, rule, seed, id, params, tokens (of training, branches included), hours (low, high),
-    parts (the same of "training", "evaluation", "start-up", "compilation", "checkpoints"), until
-    (sum so far: low, high), cost (dollars: low, high; None without price), memory_bytes, path (that
-    they are predicted for), micro_batch, recompute, precision, measured (the record, or None:
-    estimated from `mfu`), fits.
+    parts (the same of "training", "evaluation", "start-up", "compilation", "checkpoints" and
+    "report"), until (sum so far: low, high), cost (dollars: low, high; None without price),
+    memory_bytes, path (that they are predicted for), disk_bytes (while it trains), micro_batch,
+    recompute, precision, measured (the record, or None: estimated from `mfu`), fits.
     """
     runs = list(runs)
     known = rates.sources(card, bench, records)
@@ -106,6 +108,14 @@ def what_fits(
         for row in arms:
             row["fits"] = "memory" if row["micro_batch"] is None else verdict
         rows += arms
+    if bench and all(row["measured"] is None or bench.file not in row["measured"] for row in rows):
+        has = sorted({f"{row['rung']} in {row['precision']}" for row in bench.rows})
+        wanted = sorted({f"{row['rung']} in {row['precision']}" for row in rows})
+        raise RRError(
+            f"{bench.file} has measured none of these runs: it has {', '.join(has)}, they are "
+            f"{', '.join(wanted)}: run rr bench with their --rung, and --protocol paper for the "
+            "study's"
+        )
     return rows
 
 
@@ -146,6 +156,7 @@ def _row(
         "until": None,
         "cost": None if price is None else tuple(price * h for h in spent),
         "memory_bytes": memory_bytes,
+        "disk_bytes": disk_of([run]),
         "path": path,
         "micro_batch": micro,
         "recompute": parse_backend(path).recompute == "layer",
@@ -169,6 +180,7 @@ def _seconds(run: Run, rate: rates.Rate) -> dict[str, tuple[float, float]]:
         "start-up": START,
         "compilation": rate.compile or COMPILE,
         "checkpoints": (written / DISK[1], written / DISK[0] + MOST * training / slow),
+        "report": REPORT,
     }
 
 
@@ -254,6 +266,13 @@ def span(pair: tuple[float, float] | None) -> str:
     return low if low == high else f"{low}–{high}"
 
 
+def disk_of_rows(rows: Sequence[dict]) -> int:
+    """Bytes on disk that the runs of `what_fits` need at most, trained one at a time."""
+    kept = [WEIGHTS * row["params"] for row in rows]
+    while_training = [row["disk_bytes"] - mine for row, mine in zip(rows, kept, strict=True)]
+    return sum(kept) + max(while_training)
+
+
 def notes(rows: Sequence[dict], card: GPUSpec, hours: float | None, mfu: tuple) -> list[str]:
     """The table's measurements, assumptions and limits, one sentence per line."""
     lines = []
@@ -282,7 +301,10 @@ def notes(rows: Sequence[dict], card: GPUSpec, hours: float | None, mfu: tuple) 
     lines += [
         "hours in total: "
         + ", ".join(f"{name} {span((low, high))}" for name, (low, high) in parts.items()),
-        f"assumed per run: {START[0]}–{START[1]} s of start-up; checkpoints of {CHECKPOINT} bytes "
+        f"disk: {disk_of_rows(rows) / 1e9:.3g} GB at most, one run at a time; "
+        f"{sum(WEIGHTS * row['params'] for row in rows) / 1e9:.3g} GB of weights stay",
+        f"assumed per run: {START[0]}–{START[1]} s of start-up, {REPORT[0]}–{REPORT[1]} s of the "
+        f"report; checkpoints of {CHECKPOINT} bytes "
         f"per parameter written at {DISK[0] / 1e9:g}–{DISK[1] / 1e9:g} GB/s, those during training "
         f"at most {MOST:.0%} of its time; {COMPILE[0]}–{COMPILE[1]} s of compilation where not "
         "measured",

@@ -14,6 +14,7 @@ class Standard(Rule):
 
     equation = r"h_l = h_{l-1} + u_l"
     source = "He et al. 2015 (1512.03385); pre-norm: Xiong et al. 2020 (2002.04745)"
+    shipped = "GPT-2, Llama, Qwen3 and most others"
 
     def write(self, state: Tensor, u: Tensor) -> Tensor:
         return state + u
@@ -291,6 +292,63 @@ class DeepNorm(OwnStart):
         return xavier(fan_in, fan_out) * (1.0 if part in ("q", "k") else self.branch_gain(site))
 
     shared_std = paper_std
+
+    def coefficient(self, site: Site) -> None:
+        return None  # the norm divides both by a length that depends on the input
+
+    def carry(self, site: Site) -> None:
+        return None
+
+
+@register("keel")
+class Keel(Rule):
+    """h ← norm(α·h + f(norm(h))): post-norm on a highway whose constant α is the number of layers.
+
+    α = S = 2·L·N, the sublayers of the stack, unless `alpha` gives another number. The branch reads
+    the stream through a norm of its own, so that a write changes the stream by about 1/S and the
+    norm after it divides out the α. Both norms have gains. No norm stands before the head: the last
+    write has normalised. The weights start as everywhere here; the paper asks for no special start.
+
+    The paper trains more than 1,000 layers so. Here norm is RMSNorm, and S counts attention and
+    MLP as one layer each; no code of the authors' was public when this was written.
+    """
+
+    equation = r"h_l = \mathrm{norm}(\alpha\,h_{l-1} + u_l),\quad \alpha = S"
+    source = "Keel (2601.19895)"
+    options = {
+        "alpha": Option(
+            0.0, "α; 0: the number of sublayers", "a number ≥ 0", lambda a: 0 <= a < 1e9
+        )
+    }
+
+    def build(self, site: Site, config: ModelConfig) -> None:
+        self.out_gain = nn.Parameter(torch.ones(site.d_model))
+
+    def norm_params(self, site: Site) -> int:
+        return 0 if site.kind == "final" else super().norm_params(site)
+
+    def alpha(self, site: Site) -> float:
+        """Carry before the norm."""
+        return self.opt.alpha or 2 * site.n_layer * site.n_loops
+
+    def read(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        return (state, state) if self.site.kind == "final" else super().read(state)
+
+    def write(self, state: Tensor, u: Tensor) -> Tensor:
+        return rms_norm(self.alpha(self.site) * state + u, self.out_gain)
+
+    def kept(self, h: Tensor, u: Tensor) -> Tensor:
+        alpha = self.alpha(self.site)
+        square = (alpha * h + u).pow(2).mean(-1, keepdim=True)
+        return alpha * self.out_gain * torch.rsqrt(square + EPS)
+
+    def reset(self, normal: Normal) -> None:
+        super().reset(normal)
+        if self.site.kind != "final":
+            nn.init.ones_(self.out_gain)
+
+    def write_params(self, site: Site) -> int:
+        return site.d_model
 
     def coefficient(self, site: Site) -> None:
         return None  # the norm divides both by a length that depends on the input

@@ -105,6 +105,7 @@ class Described(nn.Module):
     name: ClassVar[str] = ""  # in the registry; set by `register()`
     equation: ClassVar[str] = ""  # LaTeX
     source: ClassVar[str] = ""  # the publication
+    shipped: ClassVar[str] = ""  # public models that use it, and where that can be read
     options: ClassVar[dict[str, Option]] = {}  # by name; their values are in `self.opt`
     matrix_names: ClassVar[tuple[str, ...]] = ()  # own parameters that weight decay acts on
 

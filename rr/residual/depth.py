@@ -95,6 +95,14 @@ class AttnRes(Rule):
     that the same ε₀ weighs k² times as much: where the stream is small, as at GPT-2's initial
     scale, the start is only roughly the standard network. neutral=1 takes ε₀/k², which makes it
     exact at every scale. (Which ε the paper used we do not know.)
+
+    block=m is another reading of the block form (flash-linear-attention's pull request 880
+    describes it; its merged code attends at every sublayer, as `size` does): only the first
+    sublayer of a block of m, and the head, attend, to x_0 and the sums of whole blocks; within a
+    block the mean a they read is a stream, a + Σu, with the standard pre-norm residual. A block's
+    source is its Σu. The mean counts once against the block's updates, so that with k sources the
+    start weighs these k times as much as the standard network does. State in a block: [x_0, sums of
+    earlier blocks …, a, Σu].
     """
 
     equation = (
@@ -102,6 +110,7 @@ class AttnRes(Rule):
         r"\alpha_{i \to l} = \mathrm{softmax}_i(w_l^\top \mathrm{RMSNorm}_l(v_i))"
     )
     source = "Attention Residuals (2603.15031)"
+    shipped = "Kimi-K3: the block form (llama.cpp, pull request 26185)"
     state = "list"
     at_final = True
     options = {
@@ -112,15 +121,19 @@ class AttnRes(Rule):
         "neutral": Option(
             0, "1: ε₀ over the squared number of sources", "0 or 1", lambda n: n in (0, 1)
         ),
+        "block": whole(0, "sublayers per block that attends at its first alone; 0: all attend", 0),
     }
 
     def build(self, site: Site, config: ModelConfig) -> None:
         unlooped(self, site)
-        if 2 * site.n_layer % self.opt.size:
-            raise RRError(
-                f"attnres: size must divide the {2 * site.n_layer} sublayers, got {self.opt.size}"
-            )
-        if self.learned:
+        for name, size in (("size", self.opt.size), ("block", self.opt.block or 1)):
+            if 2 * site.n_layer % size:
+                raise RRError(
+                    f"attnres: {name} must divide the {2 * site.n_layer} sublayers, got {size}"
+                )
+        if self.opt.block and (self.opt.size > 1 or self.opt.neutral):
+            raise RRError("attnres: block is a form of its own: leave size and neutral out")
+        if self.learned and self.attends(site):
             self.query = nn.Parameter(torch.zeros(site.d_model))
             self.key_gain = nn.Parameter(torch.ones(site.d_model))
 
@@ -129,9 +142,13 @@ class AttnRes(Rule):
         """Whether there is a query to learn."""
         return self.opt.query == "learned"
 
+    def attends(self, site: Site) -> bool:
+        """Whether this site attends; with `block` not every one does."""
+        return not self.opt.block or (site.sublayer - 1) % self.opt.block == 0
+
     def reset(self, normal: Normal) -> None:
         super().reset(normal)
-        if self.learned:
+        if self.learned and self.attends(self.site):
             nn.init.zeros_(self.query)
             nn.init.ones_(self.key_gain)
 
@@ -145,19 +162,29 @@ class AttnRes(Rule):
         keys = rms_norm(torch.stack(state), self.key_gain)
         return (keys * self.query).sum(-1, keepdim=True).softmax(0)
 
+    def mean(self, sources: list[Tensor]) -> Tensor:
+        """Σ α v, (B, T, d)."""
+        return (self.weights(sources) * torch.stack(sources)).sum(0)
+
     def read(self, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        mixed = (self.weights(state) * torch.stack(state)).sum(0)
+        if self.opt.block:
+            if not self.attends(self.site):
+                return self.prenorm(state[-2] + state[-1]), state
+            sources = state if len(state) == 1 else [*state[:-2], state[-1]]
+            mixed = self.mean(sources)
+            return self.prenorm(mixed), [*sources, mixed]
+        mixed = self.mean(state)
         eps = EPS / len(state) ** 2 if self.opt.neutral else EPS
         return self.prenorm(mixed, eps), state
 
     def write(self, state: list[Tensor], u: Tensor) -> list[Tensor]:
         u = u.to(state[0].dtype)  # the stream keeps its precision under autocast
-        if (self.site.sublayer - 1) % self.opt.size == 0:
+        if (self.site.sublayer - 1) % (self.opt.block or self.opt.size) == 0:
             return [*state, u]
         return [*state[:-1], state[-1] + u]
 
     def write_params(self, site: Site) -> int:
-        return 2 * site.d_model if self.learned else 0
+        return 2 * site.d_model if self.learned and self.attends(site) else 0
 
     def coefficient(self, site: Site) -> None:
         return None  # a softmax gives a mean; only after the next norm is it the standard sum

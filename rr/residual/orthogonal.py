@@ -1,8 +1,12 @@
-"""Orthogonal updates: only the part of an update that is orthogonal to the stream is written."""
+"""Rules that look at the angle between update and stream: orthogonal updates, delta updates."""
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from .base import Option, Rule, Site, register
+from ..config import ModelConfig
+from ..ops.norm import rms_norm
+from .base import Normal, Option, Rule, Site, register
 
 
 @register("orthogonal")
@@ -37,3 +41,54 @@ class Orthogonal(Rule):
 
     def carry(self, site: Site) -> None:
         return None
+
+
+@register("delta")
+class Delta(Rule):
+    """h ← h + β (v − ⟨k, h⟩) k: along the update's direction k the stream is set towards v.
+
+    k = u / ‖u‖ is all that is kept of the update; β = 2σ(w_β·rms(h) + b_β), between 0 and 2, and
+    v = 4σ(w_v·h + b_v) are two numbers per token. At β = 0 nothing is written; at 1 what the stream
+    had along k is replaced by v; at 2 it is reflected and added to. Weights start N(0, ¼/d), biases
+    at 0, so β near 1 and v near 2: the form with one value channel, ε = 1e-5 in ‖u‖ and starts of
+    the authors' code (DDL-vdim1 of yifanzhang-pro/deep-delta-learning). That leaves the bias of v
+    at PyTorch's random start and has the norm's gain in rms(h); its other form holds a matrix of
+    d × 4 per token.
+    """
+
+    equation = r"h_l = h_{l-1} + \beta_l\,(v_l - k_l^\top h_{l-1})\,k_l,\quad k_l = u_l / \|u_l\|"
+    source = "Deep Delta Learning (2601.00417)"
+
+    def build(self, site: Site, config: ModelConfig) -> None:
+        self.step = nn.Parameter(torch.zeros(1, site.d_model))  # w_β
+        self.value = nn.Parameter(torch.zeros(1, site.d_model))  # w_v
+        self.bias = nn.Parameter(torch.zeros(2))  # of β, of v
+
+    def reset(self, normal: Normal) -> None:
+        super().reset(normal)
+        if self.site.kind != "final":
+            normal(self.step, 0.5 * self.site.d_model**-0.5)
+            normal(self.value, 0.5 * self.site.d_model**-0.5)
+            nn.init.zeros_(self.bias)
+
+    def beta(self, h: Tensor) -> Tensor:
+        """The step along k, 0 to 2, (B, T, 1)."""
+        return 2 * torch.sigmoid(F.linear(rms_norm(h), self.step, self.bias[:1]))
+
+    def factor(self, h: Tensor, u: Tensor) -> Tensor:
+        """The coefficient on u, β (v − ⟨k, h⟩) / ‖u‖, (B, T, 1); any sign."""
+        length = torch.rsqrt(u.square().sum(-1, keepdim=True) + 1e-10)
+        v = 4 * torch.sigmoid(F.linear(h, self.value, self.bias[1:]))
+        return self.beta(h) * (v - (u * length * h).sum(-1, keepdim=True)) * length
+
+    def write(self, state: Tensor, u: Tensor) -> Tensor:
+        return state + self.factor(state, u) * u
+
+    def write_params(self, site: Site) -> int:
+        return 2 * site.d_model + 2
+
+    def matmul_flops(self, site: Site) -> int:
+        return 0 if site.kind == "final" else 4 * site.d_model
+
+    def coefficient(self, site: Site) -> None:
+        return None  # the update's length does not count

@@ -8,10 +8,10 @@ A file is code, and a shared run or model can name any file. So a file is import
 caller has named it: `allow` records its content, and every other file is refused.
 """
 
-import dis
 import hashlib
 import inspect
 import shlex
+import textwrap
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -189,11 +189,10 @@ def load(name: str) -> Any:
 def content(spec: str, cls: type) -> str:
     """SHA-256 of a rule's content, in hexadecimal; "" for a rule that is part of `rr`.
 
-    Of a rule in a file: the file's bytes. Of a class that was registered from elsewhere, such as a
-    notebook: its functions as Python compiled them, its attributes, and the functions, classes and
-    values beside it that they name; what is installed counts by its name. Comments and
-    documentation do not count; another minor version of Python gives another content. Raises
-    RRError where the class holds something that has no content to name.
+    Of a rule in a file: the file's bytes. Of a class that was registered from elsewhere, as in a
+    notebook: the source of its functions, its attributes, and the functions, classes and values
+    beside it that they name; what is installed counts by its name. Raises RRError where the class
+    holds something that has no content to name.
     """
     name, _ = parse_spec(spec)
     if ".py:" in name:
@@ -320,27 +319,16 @@ class _Walk:
                 yield from self.value(cell.cell_contents, key)
         if not mine:
             return
-        yield from self.code(made.__code__, where)
+        try:
+            yield textwrap.dedent(inspect.getsource(made))
+        except OSError:
+            raise RRError(
+                f"rule {self.name!r} uses {where!r}, whose source text cannot be found: define it "
+                "in a file or a notebook's cell"
+            ) from None
         for key in sorted(_globals(made.__code__) & made.__globals__.keys()):
             yield key
             yield from self.value(made.__globals__[key], key)
-
-    def code(self, code: CodeType, where: str) -> Iterator[str]:
-        """Instructions and their operands, without line numbers and documentation."""
-        yield f"{code.co_argcount} {code.co_posonlyargcount} {code.co_kwonlyargcount}"
-        yield f"{code.co_flags & 0x3FF} {code.co_exceptiontable.hex()}"
-        for step in dis.get_instructions(code):
-            # dis does not look up the names of keyword arguments (KW_NAMES) by itself
-            constant = step.opcode in dis.hasconst or step.opname == "KW_NAMES"
-            if constant and step.arg is not None:
-                operand = code.co_consts[step.arg]
-            else:
-                operand = step.argval
-            yield step.opname
-            if isinstance(operand, CodeType):
-                yield from self.code(operand, where)
-            else:
-                yield from self.value(operand, where)
 
 
 def _installed(cls: type) -> bool:
@@ -349,7 +337,6 @@ def _installed(cls: type) -> bool:
 
 
 def _globals(code: CodeType) -> set[str]:
-    """The global names that a function and its inner functions use."""
+    """The names that a function and its inner functions look up outside of themselves."""
     inner = (_globals(part) for part in code.co_consts if isinstance(part, CodeType))
-    taken = ("LOAD_GLOBAL", "LOAD_NAME")
-    return {i.argval for i in dis.get_instructions(code) if i.opname in taken}.union(*inner)
+    return set(code.co_names).union(*inner)

@@ -1,9 +1,9 @@
-"""Rules that bring one earlier state back before a block: the embedding, or a mirrored block's."""
+"""Rules that bring earlier states back before a block: the embedding, or a mirrored block's."""
 
 import torch
 from torch import Tensor, nn
 
-from ..config import ModelConfig
+from ..config import ModelConfig, RRError
 from ..ops.norm import rms_norm
 from .base import Normal, Option, Rule, Site, one_of, register
 from .depth import unlooped
@@ -16,8 +16,10 @@ class X0Scales(Rule):
     """h ← λ_b·h + μ_b·x_0 before block b, then the standard residual in it.
 
     Two learned numbers per block: λ = 1 and μ = `x0` at the start. 0, modded-nanogpt's, begins as
-    the standard network; nanochat starts at 0.1. In both the embedding is normalised before the
-    first block (embedding=rms); here it is x_0 as it stands by default.
+    the standard network; nanochat started at 0.1. start=nanochat takes what it starts with now (its
+    gpt.py of July 2026): λ falls evenly from 1.15 in the first block to 1.05 in the last, μ from
+    0.20 to 0.05. In both the embedding is normalised before the first block (embedding=rms); here
+    it is x_0 as it stands by default.
 
     State: [h, x_0].
     """
@@ -27,20 +29,33 @@ class X0Scales(Rule):
         r"\quad h_l = h_{l-1} + u_l"
     )
     source = f"{MODDED}; nanochat (Karpathy 2025)"
+    shipped = "nanochat (nanochat/gpt.py); modded-nanogpt's records"
     state = "pair"
     options = {
         "x0": Option(0.0, "μ at the start"),
+        "start": one_of(
+            "flat", "λ = 1 and μ = x0 at the start, or nanochat's by depth", "flat", "nanochat"
+        ),
         "embedding": one_of("plain", "x_0 as it stands, or divided by its rms", "plain", "rms"),
     }
 
     def build(self, site: Site, config: ModelConfig) -> None:
+        if self.opt.x0 and self.opt.start != "flat":
+            raise RRError(f"x0-scales: start={self.opt.start} brings its own μ: leave x0 out")
         if site.kind == "attn":
             self.scales = nn.Parameter(torch.empty(2))  # λ, μ
 
     def reset(self, normal: Normal) -> None:
         super().reset(normal)
         if self.site.kind == "attn":
-            self.scales.copy_(torch.tensor([1.0, self.opt.x0]))
+            self.scales.copy_(torch.tensor(self.start(self.site)))
+
+    def start(self, site: Site) -> tuple[float, float]:
+        """Initial λ and μ of this block."""
+        if self.opt.start == "flat":
+            return 1.0, self.opt.x0
+        depth = (site.block - 1) / max(1, site.n_layer - 1)  # 0 in the first block, 1 in the last
+        return 1.15 - 0.10 * depth, 0.20 - 0.15 * depth
 
     def open(self, x0: Tensor) -> list[Tensor]:
         x0 = rms_norm(x0) if self.opt.embedding == "rms" else x0
@@ -75,6 +90,7 @@ class UNet(Rule):
         r"h \leftarrow h + w_b\,X_b \text{ before block } L + 1 - b,\quad h_l = h_{l-1} + u_l"
     )
     source = f"{MODDED}, after U-Net (1505.04597)"
+    shipped = "modded-nanogpt's records"
     state = "list"
     options = {"gate": one_of("number", "what w is: the number or σ of it", "number", "sigmoid")}
 
@@ -111,3 +127,87 @@ class UNet(Rule):
 
     def write_params(self, site: Site) -> int:
         return int(self.mirrors(site))
+
+
+@register("scales-skips")
+class ScalesSkips(UNet):
+    """x0-scales and U-net skips in one rule; attnres=1 adds attention over the blocks' updates.
+
+    Before block b: h ← λ_b·h + μ_b·x_0 + w_b·X_{L+1−b}, the last term in the later half of the
+    blocks only, where X_b is what block b left. At the start λ = 1 and μ = 0, as in `x0-scales`,
+    and w as in `unet`: the speedruns' baseline, to which others add.
+
+    attnres=1 first replaces h by k Σ_i α_i v_i over its k parts, v_0 = x_0 and v_i what h gained
+    from before to after block i − the scales and skips of that block included − with α as in
+    `attnres` (2603.15031): one query per block, 0 at the start, and k times a uniform mean is
+    the sum h, so that it starts as the baseline without it. People who ask whether AttnRes still
+    helps such a baseline (nanochat 646) add it in ways of their own; this form is this package's.
+
+    State: [h, h before the block, X_1 … of the early half, v_0, v_1 …]; v only with attnres=1.
+    """
+
+    equation = (
+        r"h \leftarrow \lambda_b\,h + \mu_b\,x_0 + w_b\,X_{L+1-b} \text{ before block } b,"
+        r"\quad h_l = h_{l-1} + u_l"
+    )
+    source = f"{MODDED}; with attnres, Attention Residuals (2603.15031)"
+    shipped = ""
+    options = UNet.options | {
+        "attnres": Option(
+            0, "1: attend over the updates of blocks", "0 or 1", lambda n: n in (0, 1)
+        )
+    }
+
+    def build(self, site: Site, config: ModelConfig) -> None:
+        super().build(site, config)
+        if site.kind == "attn":
+            self.scales = nn.Parameter(torch.empty(2))  # λ, μ
+            if self.opt.attnres:
+                self.query = nn.Parameter(torch.zeros(site.d_model))
+                self.key_gain = nn.Parameter(torch.ones(site.d_model))
+
+    def reset(self, normal: Normal) -> None:
+        super().reset(normal)
+        if self.site.kind == "attn":
+            self.scales.copy_(torch.tensor([1.0, 0.0]))
+            if self.opt.attnres:
+                nn.init.zeros_(self.query)
+                nn.init.ones_(self.key_gain)
+
+    def open(self, x0: Tensor) -> list[Tensor]:
+        return [x0, x0, x0]
+
+    def read(self, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        if self.site.kind != "attn":
+            return self.prenorm(state[0]), state
+        h, _, *past = state
+        early = min(self.site.block - 1, self.site.n_layer // 2)
+        outputs, parts = past[:early], past[early:]
+        x0 = parts[0]
+        if self.opt.attnres:
+            values = torch.stack(parts)
+            scores = (rms_norm(values, self.key_gain) * self.query).sum(-1, keepdim=True)
+            h = len(parts) * (scores.softmax(0) * values).sum(0)
+        h = self.scales[0] * h + self.scales[1] * x0
+        if self.mirrors(self.site):
+            weight = self.weight.sigmoid() if self.opt.gate == "sigmoid" else self.weight
+            h = h + weight * outputs[self.site.n_layer - self.site.block]
+        return self.prenorm(h), [h, state[0], *past]
+
+    def write(self, state: list[Tensor], u: Tensor) -> list[Tensor]:
+        h, began, *past = state
+        h = h + u
+        if self.site.kind == "attn":
+            return [h, began, *past]
+        before = min(self.site.block - 1, self.site.n_layer // 2)
+        outputs, parts = past[:before], past[before:]
+        if self.site.block <= self.site.n_layer // 2:
+            outputs = [*outputs, h]
+        if self.opt.attnres:
+            parts = [*parts, h - began]
+        return [h, began, *outputs, *parts]
+
+    def write_params(self, site: Site) -> int:
+        if site.kind != "attn":
+            return 0
+        return 2 + super().write_params(site) + (2 * site.d_model if self.opt.attnres else 0)

@@ -2,6 +2,7 @@
 
     mixed, vstate = rule.values(v, vstate)  # before attention; v is None without own values
     y = rule.after(y, mixed, vstate)        # after attention, before the output projection
+    y = rule.gated(y, x)                    # where the output is gated by attention's input x
 
 `vstate` is the state that a value rule passes from block to block within one pass.
 """
@@ -11,16 +12,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..config import ModelConfig, RRError
-from .base import Described, Normal, Option, Site, register, resolve, whole
+from .base import Described, Normal, Option, Site, one_of, register, resolve, whole
 
 
 class ValueRule(Described):
     """Base of the value rules: every block uses its own values and passes nothing on.
 
-    A value rule mixes the values that attention reads. Its subclasses define `values`, or `after`;
-    `vstate` is what one block passes to the next within a pass.
+    A value rule mixes the values that attention reads, or changes what attention puts out. Its
+    subclasses define `values`, `after` or `gated`; `vstate` is what one block passes to the next
+    within a pass.
 
     Example:
         >>> import torch, rr
@@ -57,6 +60,13 @@ class ValueRule(Described):
 
     def after(self, y: Tensor, v: Tensor, vstate: Any) -> Tensor:
         """The attention output y, (B, heads, T, head_dim), before the output projection."""
+        return y
+
+    def gated(self, y: Tensor, x: Tensor) -> Tensor:
+        """The attention output y, (B, heads, T, head_dim), gated by attention's input x (B, T, d).
+
+        Applied after `after`, before the output projection.
+        """
         return y
 
     def params(self, site: Site) -> int:
@@ -302,6 +312,45 @@ class NeuTRENO(Mixed):
 
     def after(self, y: Tensor, v: Tensor, vstate: Any) -> Tensor:
         return y + self.opt.lam * (vstate - v)
+
+
+@register("gated-attention")
+class GatedAttention(ValueRule):
+    """y ← y ⊙ σ(W x): a gate from attention's input x on its output y, before the projection W_o.
+
+    x is the normalised state that queries are computed from, so the gate is a Review gate that
+    reads the state and lets part of an update pass, but inside the branch. Values are a block's
+    own. granularity=channel, one gate per channel of each head, W (H·e, d), is the paper's best
+    form; head is one per head, W (H, d). No bias; W ~ N(0, 0.02²), as rows of the query projection,
+    which hold it in the authors' code: gates start near ½.
+    """
+
+    equation = r"Y'_n = Y_n \odot \sigma(W x_n)"
+    source = "Gated Attention (2505.06708)"
+    shipped = "Qwen3-Next (per channel; the paper's page on OpenReview, 1b7whO4SfY)"
+    matrix_names = ("weight",)
+    options = {"granularity": one_of("channel", "who shares a gate", "channel", "head")}
+
+    def __init__(self, site: Site, config: ModelConfig, **given: Any) -> None:
+        super().__init__(site, config, **given)
+        self.weight = nn.Parameter(torch.empty(self.width(site), site.d_model))
+
+    def width(self, site: Site) -> int:
+        """Gates per token: d or H."""
+        return site.d_model if self.opt.granularity == "channel" else site.n_head
+
+    def reset(self, normal: Normal) -> None:
+        normal(self.weight, 0.02)
+
+    def gated(self, y: Tensor, x: Tensor) -> Tensor:
+        gate = F.linear(x.to(self.weight.dtype), self.weight).sigmoid()
+        return y * gate.unflatten(-1, (self.site.n_head, -1)).transpose(1, 2)
+
+    def params(self, site: Site) -> int:
+        return self.width(site) * site.d_model
+
+    def matmul_flops(self, site: Site) -> int:
+        return 2 * self.width(site) * site.d_model
 
 
 def make_values(spec: str, site: Site, config: ModelConfig) -> ValueRule:

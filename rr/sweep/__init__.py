@@ -10,7 +10,6 @@ The modules:
     grid        every combination of the options, each a run, once, in an order
     notebook    the notebook that papermill runs for a cell, and its checked parameters
     command     the command that runs a cell: papermill, rr train or torchrun
-    leases      which of several sweeps on one folder works on which cell
     process     a cell's own process
     local       engine: some processes at a time on this machine
     ray_engine  engine: tasks of a Ray cluster

@@ -17,8 +17,8 @@ class Runner:
     kind: "papermill", a notebook per cell, or "direct", `rr train`. out: the folder of runs.
     machine: options of `rr train` that are not part of the id (threads, device, path, micro_batch,
     save_every, parallel, log), as far as given. processes: per cell, by torchrun. notebook_path:
-    the notebook that papermill runs; None: that of chapter 9. Raises RRError for combinations that
-    cannot run.
+    the notebook that papermill runs; None: the report of a run. Raises RRError for combinations
+    that cannot run.
 
     Example:
         >>> from pathlib import Path

@@ -5,15 +5,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..config import RRError, Run, nearest
+from ..config import RUN_OPTIONS, RRError, Run, nearest
 from ..model.ladder import PAPER_ARMS, RUNGS, flops_per_token, group, other_size
 from ..training.planning import plan as plan_run
 from ..training.planning import text_of
 
-# Options of `rr.plan`, in the order of the combinations: the last varies fastest.
-AXES = ("protocol", "corpus", "tokenizer", "rung", "seed", "flavour", "loops", "values", "rule",
-        "steps", "budgets", "warmup", "lr", "batch", "eval_batches", "precision",
-        "optimizer")  # fmt: skip
+# Options that have several values in a sweep, in the order of the combinations: the last varies
+# fastest. Defaults of those after the fourth depend on these four.
+OUTER = ("protocol", "corpus", "tokenizer", "rung")
+AXES = (*OUTER, "seed", "flavour", "loops", "values", "rule")
+AXES += tuple(
+    name for name, option in RUN_OPTIONS.items() if name not in AXES and option.read is not bool
+)
+SWITCHES = tuple(name for name, option in RUN_OPTIONS.items() if option.read is bool)
 
 # smallest: small models first, by seed, all arms of a seed together, so that an interrupted sweep
 # leaves complete comparisons. longest: fewest idle places at the end, where several run at once.
@@ -73,11 +77,11 @@ def cells(
     """Every combination of `options`, each a run; nothing is created or downloaded.
 
     options: for each name of `AXES`, which are options of `rr.plan`, a list, or None for the
-    default; and `depth_lr`, a bool. Under protocol `paper` the defaults are the study's own: every
-    published rung, its three arms, the seeds that the study gave the rung, tinystories. say: called
-    with a line where two combinations are the same run, which is run once, and where a published
-    rung's name is given another size. cache: as in `rr.plan`. order: "smallest": small models
-    first, all arms of a seed together, so that an interrupted sweep leaves complete comparisons;
+    default; and for each of `SWITCHES` a bool. Under protocol `paper` the defaults are the study's
+    own: every published rung, its three arms, the seeds that the study gave the rung, tinystories.
+    say: called with a line where two combinations are the same run, which is run once, and where a
+    published rung's name is given another size. cache: as in `rr.plan`. order: "smallest": small
+    models first, all arms of a seed together, so that an interrupted sweep leaves complete pairs;
     "longest": the most FLOP first, for the fewest idle places at the end; "given": as the options
     list them, the last of `AXES` fastest.
 
@@ -116,8 +120,7 @@ def cells(
             }
             if tokenizer is not None:
                 words["tokenizer"] = tokenizer
-            if options.get("depth_lr"):
-                words["depth_lr"] = True
+            words |= {name: True for name in SWITCHES if options.get(name)}
             run = plan_run(**words, cache=cache)
             if run.id in plan:
                 duplicates += 1

@@ -11,23 +11,25 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from ..config import MIB, RRError, file_bytes, nearest
+from ..config import MIB, RUN_OPTIONS, RRError, file_bytes, nearest, options_of
+from ..training.context import Request
 from .grid import Cell
 
-NAME = "09_scaling_run.ipynb"
+REPORTS = Path(__file__).resolve().parents[2] / "book" / "rrbook" / "reports"
 REPORT = "report.ipynb"  # the executed copy, in the run's folder
 # The value of a parameter that is not chosen. Parameters are plain literals, so "", 0 and [] mean
 # no choice, too.
-NEUTRAL = {"values": "own", "loops": 1, "flavour": "gpt2", "tokenizer": "", "steps": 0,
-           "budgets": [], "warmup": 0, "lr": 0.0, "depth_lr": False, "batch": 0,
-           "eval_batches": 0, "precision": "", "optimizer": "", "threads": 0, "device": "",
-           "micro_batch": 0, "save_every": 0.0, "log": ""}  # fmt: skip
 ALWAYS = ("rung", "rule", "seed", "protocol", "corpus", "out")  # set even at their defaults
+NEUTRAL = {
+    name: option.unchosen
+    for name, option in (RUN_OPTIONS | options_of(Request)).items()
+    if name not in ALWAYS
+}
 
 
 def find(path: str | None) -> Path:
-    """The notebook: `path`, or that of the checkout that `rr` runs from. RRError without one."""
-    chosen = Path(path) if path else Path(__file__).resolve().parents[2] / "notebooks" / NAME
+    """The notebook: `path`, or the report of a run of the checkout. RRError without one."""
+    chosen = Path(path) if path else REPORTS / "run.ipynb"
     if not chosen.is_file():
         raise RRError(f"no notebook {chosen}: give --notebook PATH, or --runner direct")
     return chosen

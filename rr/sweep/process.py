@@ -32,10 +32,10 @@ class Process:
         parent = os.getpid()
 
         def end_with_parent() -> None:
-            if _LIBC is not None:
-                _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-                if os.getppid() != parent:  # it died before we asked
-                    os.kill(os.getpid(), signal.SIGTERM)
+            assert _LIBC is not None
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:  # it died before we asked
+                os.kill(os.getpid(), signal.SIGTERM)
 
         with open(log, "ab") as file:
             self.process = subprocess.Popen(
@@ -45,7 +45,7 @@ class Process:
                 stderr=file,
                 env=_variables(env),
                 start_new_session=True,
-                preexec_fn=end_with_parent,
+                preexec_fn=end_with_parent if _LIBC else None,  # Windows knows neither
             )
         self.asked: float | None = None  # when it was asked to stop
 
@@ -65,6 +65,9 @@ class Process:
 
     def kill(self) -> None:
         """End it now; the checkpoint that stands is the last one saved."""
+        if sys.platform == "win32":
+            self.process.kill()
+            return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 

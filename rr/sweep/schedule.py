@@ -1,23 +1,23 @@
 """Scheduling: which cell runs next, how it ended, and whether it is tried again."""
 
 import contextlib
-import fcntl
-import os
-import socket
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from ..config import RunFailed
+from filelock import FileLock
+
+from ..config import RRError, RunFailed
+from ..io import try_lock
 from ..model.ladder import group
 from ..training.checkpoint import Checkpoints
 from ..training.signals import Stop
 from .command import Runner
 from .grid import Cell
 from .hours import Hours
-from .leases import Lease, Leases
 from .view import View, taken
 
 RETRIES = 3  # of a cell that crashes without having saved a new checkpoint
@@ -47,12 +47,11 @@ class State:
     cell: Cell
     status: str = "waiting"
     why: str = ""
-    lease: Lease | None = None
+    claim: FileLock | None = None  # held while this sweep works on the cell
     attempt: Attempt | None = None
     crashes: int = 0
     reached: int = 0
     logged: int = 0  # bytes in the log before this attempt
-    renewed: float = 0.0  # when the lease was last renewed
     began: float = 0.0  # when this attempt began, by the clock of the hours
     left: float = 1.0  # share of the training that was left then
 
@@ -72,26 +71,33 @@ class Schedule:
         engine,
         view: View,
         hours: Hours | None = None,
-        **leases: Any,
     ) -> None:
         self.states = [State(cell) for cell in cells]
         self.out, self.runner, self.engine, self.view = out, runner, engine, view
-        who = f"{socket.gethostname()} pid {os.getpid()}"
-        self.leases = Leases(out, who, view.say, **leases)
+        self.claims = out / ".claims"
+        try:
+            self.claims.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = error.strerror
+            raise RRError(f"cannot write to {out} ({why}): choose a writable --out") from None
         self.looked = -LOOK
         self.hours = hours
         self.late = False  # whether the next cell would not end in time
+        self.failures: list[str] = []  # why cells failed since one last finished
 
     def run(self) -> bool:
-        """True when all cells have ended; False when a signal or the hours stopped it."""
+        """True when all cells have ended; False when a signal or the hours stopped it.
+
+        Raises RunFailed where two cells in a row failed alike: the others would, too.
+        """
         try:
             with Stop() as stop:
                 while not stop.requested:
                     self._harvest()
-                    self._renew_leases()
                     if time.monotonic() - self.looked >= LOOK:
                         self._look()
                         self.looked = time.monotonic()
+                    self._stop_if_alike()
                     if all(state.status in SETTLED for state in self.states):
                         self.view.show(self.states, last=True)
                         return True
@@ -103,6 +109,16 @@ class Schedule:
                 return False
         finally:  # no process is left behind, even after an error of ours
             self._leave()
+
+    def _stop_if_alike(self) -> None:
+        """Raise RunFailed where two cells in a row failed for one reason, numbers apart."""
+        alike = [re.sub(r"\b[0-9a-f]{12}\b|[\d.,]+", "", why) for why in self.failures]
+        left = sum(state.status not in SETTLED for state in self.states)
+        if left and len(alike) > len(set(alike)):
+            raise RunFailed(
+                f"two runs failed alike, so {left} more were not tried: {self.failures[-1]}: mend "
+                "this, then start the sweep again"
+            )
 
     def _out_of_time(self) -> bool:
         if self.hours is None:
@@ -131,7 +147,7 @@ class Schedule:
     def _crashed(self, state: State, code: int) -> None:
         """The process ended and its cell has not: try again, unless that cannot help."""
         state.status = "waiting"
-        if state.lease is None or self.busy(state):
+        if state.claim is None or self.busy(state):
             return  # another process has the run, which is why this one ended
         reached = self._reached(state)
         state.crashes = 0 if reached > state.reached else state.crashes + 1
@@ -159,22 +175,23 @@ class Schedule:
     def _end(self, state: State, status: str, why: str = "") -> None:
         state.status, state.why = status, why
         self._release(state)
+        self.failures = [*self.failures, why] if status == "failed" else []
         if status != "finished":
             reason = f": {why}" if why else ""
             self.view.say(f"{state.cell.id} ({state.cell.name}) {status}{reason}")
 
-    def _release(self, state: State) -> None:
-        if state.lease is not None:
-            state.lease.release()
-            state.lease = None
+    def _claim(self, state: State) -> bool:
+        """Whether this sweep works on the cell: of several sweeps on one folder, one does."""
+        if state.claim is None:
+            state.claim = try_lock(self.claims / state.cell.id)
+        return state.claim is not None
 
-    def _renew_leases(self) -> None:
-        now = time.monotonic()
-        for state in self.states:
-            if state.lease is not None and now - state.renewed >= self.leases.beat:
-                state.renewed = now
-                if not state.lease.renew():  # taken over: the lock decides whose process ends
-                    self._release(state)
+    def _release(self, state: State) -> None:
+        if state.claim is not None:
+            with contextlib.suppress(OSError):
+                Path(state.claim.lock_file).unlink()
+            state.claim.release()
+            state.claim = None
 
     # -- cells that wait ----------------------------------------------------------------------
 
@@ -191,13 +208,7 @@ class Schedule:
             if self.hours and not self._in_time(self.hours, state, room):
                 self.late = True
                 continue
-            if state.lease is None:
-                state.lease = self.leases.acquire(state.cell.id)
-                state.renewed = time.monotonic()
-                if state.lease is None:
-                    state.status = "elsewhere"
-                    continue
-            if self.busy(state):
+            if not self._claim(state) or self.busy(state):
                 state.status = "elsewhere"
                 continue
             self._settle(state)  # an owner or a writer may have ended since the check above
@@ -238,14 +249,13 @@ class Schedule:
 
     def busy(self, state: State) -> bool:
         """Whether a process that we did not start, or that outlived its parent, writes the run."""
-        try:
-            with open(self.out / state.cell.id / "lock", "r+") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:  # no lock yet, or locks do not work here: the run itself will report it
+        path = self.out / state.cell.id / "lock"
+        if not path.exists():
             return False
-        return False
+        lock = try_lock(path)
+        if lock is not None:
+            lock.release()
+        return lock is None
 
     def _reached(self, state: State) -> int:
         steps = Checkpoints(self.out / state.cell.id, state.cell.id).steps()
@@ -266,7 +276,7 @@ class Schedule:
         return "its log cannot be read"
 
     def _leave(self) -> None:
-        """Stop every process, wait until it has saved, and release the leases."""
+        """Stop every process, wait until it has saved, and release the claims."""
         until = time.monotonic() + LEAVE
         for state in self.states:
             if state.attempt is not None:
@@ -278,7 +288,6 @@ class Schedule:
                 elif state.attempt is not None and time.monotonic() > until:
                     state.attempt.kill()
                     state.attempt = None
-            self._renew_leases()
             time.sleep(TICK)
         for state in self.states:
             self._release(state)

@@ -1,10 +1,15 @@
 """A sweep from its plan to its last cell."""
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config import Interrupted, RunFailed
+from ..config import Interrupted, RRError, Run, RunFailed
+from ..perf import doctor
+from ..training.checkpoint import disk_of
+from ..training.context import Request
+from ..training.device import pick_device
 from .checks import check
 from .command import Runner, commands
 from .grid import Cell
@@ -38,7 +43,7 @@ def sweep(
     None: one per GPU, else one; with ray as many as the cluster has room for. processes: per cell,
     by torchrun, one GPU each where there are any. machine: threads, device, path, micro_batch,
     save_every, parallel and log, as `rr train` takes them. notebook: path of the notebook that
-    papermill runs; None: that of chapter 9. address: of the Ray cluster; None: the one that this
+    papermill runs; None: the report of a run. address: of the Ray cluster; None: the one that this
     machine is part of. gpu_fraction: GPUs per cell, with ray; below 1 several cells share one;
     None: one per process where the cluster has any. cpus_per_cell: cores per cell, with ray; None:
     one per process. hours: cells that would not end within them are not started. resume_command: of
@@ -82,7 +87,12 @@ def sweep(
     if workers.threads is not None:
         launcher.machine.setdefault("threads", workers.threads)
     try:
+        left = [cell for cell in plan if not launcher.ended(cell)]
+        if left and engine == "local" and pick_device(machine.get("device")).type == "cuda":
+            _examine([cell.run for cell in left], out, machine, view.say)
+        room = _room_on_disk(left, out, workers.room)
         schedule = Schedule(plan, out, launcher, workers, view, hours)
+        view.say(room)
         if not schedule.run():
             raise Interrupted(_stopped(schedule, resume_command))
     finally:
@@ -96,6 +106,27 @@ def sweep(
         )
         raise RunFailed(f"{len(unfinished)} of {len(plan)} cells did not finish: {names}")
     return list(plan)
+
+
+def _examine(runs: Sequence[Run], out: Path, machine: Mapping, say: Callable[[str], None]) -> None:
+    """What `rr doctor` finds on this machine, said; RRError where the runs would fail."""
+    say("checking this machine (rr doctor)")
+    checks = doctor.examine(runs, out, machine.get("device"), Request(**machine), say=say)
+    for mark, name, words in doctor.rows(checks):
+        say(f"{mark} {name}: {words}")
+    if wrong := [check.name for check in checks if check.stops]:
+        raise RRError(f"nothing was started, because of: {', '.join(wrong)}; see rr doctor's lines")
+
+
+def _room_on_disk(left: Sequence[Cell], out: Path, at_once: int) -> str:
+    """What the cells that are left need of the disk of `out`; RRError where that is not free."""
+    need = disk_of([cell.run for cell in left], at_once)
+    place = next(path for path in (out.resolve(), *out.resolve().parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    words = f"disk: {len(left)} runs need {need / 1e9:.2g} GB at most, {free / 1e9:.2g} GB are free"
+    if need > free:
+        raise RRError(f"{words} for {out}: make space, choose another --out, or plan fewer runs")
+    return words
 
 
 def _stopped(schedule: Schedule, resume_command: str) -> str:

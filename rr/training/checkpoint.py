@@ -52,13 +52,20 @@ def disk_bytes(run: Run) -> int:
     return kept * CHECKPOINT * count(run.model)
 
 
+def disk_of(runs: Sequence[Run], at_once: int = 1) -> int:
+    """Bytes on disk that these runs need at most: the weights that stay of each, and the
+    checkpoints of the `at_once` largest while they train."""
+    largest = sorted(map(disk_bytes, runs), reverse=True)[:at_once]
+    return sum(WEIGHTS * count(run.model) for run in runs) + sum(largest)
+
+
 class Checkpoints:
     """The checkpoints of one run: `checkpoint/<step>/` with state.pt and meta.json.
 
     A checkpoint is written to a temporary folder, synced and renamed into place. meta.json holds
     the run's id, the step, and a SHA-256 over both and state.pt, which tells a corrupt checkpoint
     from one of another run; neither is loaded. The last two are kept; when the run has ended, its
-    last weights alone (`keep_weights`).
+    last weights alone (`write_weights`).
 
     folder: the run's, where `checkpoint/` lies. run_id: the run's id. branches: pairs (leaves, end)
     of steps; the checkpoint at `leaves` is kept while one of the last two lies on the branch from
@@ -119,10 +126,16 @@ class Checkpoints:
         for step in set(self.steps()) - set(steps) - needed:
             shutil.rmtree(self.path(step))
 
-    def keep_weights(self) -> None:
-        """Keep of a run that has ended its last weights alone, in `checkpoint/weights/`."""
+    def write_weights(self) -> None:
+        """Write the last weights alone to `checkpoint/weights/`, before a run's result is written.
+
+        A run that is killed before it has its result resumes from its checkpoints, which stand.
+        """
         *_, last = self.steps()
         self._write(self.folder / "weights", last, {"model": self.read(last)["model"]})
+
+    def drop_steps(self) -> None:
+        """Drop the checkpoints of a run that has its result and its `weights`."""
         for step in self.steps():
             shutil.rmtree(self.path(step))
 

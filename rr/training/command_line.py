@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Mapping
 
-from ..config import Run, parse_spec
+from ..config import Recipe, Run, options_of, parse_spec
 from ..model import ladder
 
 
@@ -23,8 +23,8 @@ def options(run: Run) -> dict[str, object]:
     elif recipe.steps != ladder.recipe(run.rung, run.protocol).steps:
         given["steps"] = recipe.steps
     usual = ladder.recipe(run.rung, run.protocol, steps=recipe.steps)
-    for name in ("warmup", "lr", "batch", "eval_batches", "precision", "depth_lr", "optimizer"):
-        if getattr(recipe, name) != getattr(usual, name):
+    for name in options_of(Recipe):
+        if name not in ("steps", "budgets") and getattr(recipe, name) != getattr(usual, name):
             given[name] = getattr(recipe, name)
     return given
 

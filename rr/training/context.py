@@ -2,13 +2,16 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from .. import io
-from ..config import PRECISIONS, RRError, Run, RunFailed, positive
+from ..config import PRECISIONS, RRError, Run, RunFailed, option, positive
+from ..data import batches
 from ..data.corpus import Tokens, open_corpus
 from ..data.tokenizer import FILES
 from ..model.ladder import count, other_size, published_params
@@ -16,18 +19,53 @@ from . import backend, checkpoint, memory_fit, provenance
 from .device import device_name, prepare_device, resolve_precision
 from .distributed import World
 from .run_folder import specification, tokenizer_sha256
+from .save_interval import seconds_of
 
 Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Request:
-    """The settings that the caller of a run asked for; None where the run may choose."""
+    """How the caller wants a run computed; none of it is part of the run's id."""
 
-    device: str | None = None  # "auto", "cpu", "cuda" or "mps"
-    threads: int | None = None
-    path: str | None = None  # the backend, as `backend.parse_backend` reads it
-    micro_batch: int | None = None  # windows
+    threads: int | None = option("CPU threads (default: OMP_NUM_THREADS or all)", int, default=None)
+    device: str | None = option(
+        "auto (cuda, else cpu), cpu, cuda or mps (default: auto)", default=None
+    )
+    path: str | None = option(
+        "how a step is computed: reference, eager, fast, compiled or triton, with options: "
+        "fast:recompute=layer (default: compiled on a GPU, and on a CPU where the run is long "
+        "enough to win the compilation back; else eager)",
+        default=None,
+    )
+    micro_batch: int | None = option(
+        "windows that a process takes at once; gradients are accumulated over the batch "
+        "(default: the whole batch, halved until it fits the memory)",
+        int,
+        default=None,
+    )
+    save_every: float | None = option(
+        "seconds between checkpoints (default: auto, from how long a save takes)",
+        seconds_of,
+        "SECONDS",
+        0.0,
+        default=None,
+    )
+    parallel: str | None = option(
+        "under torchrun: ddp, every process holds the model, or fsdp, each holds a shard "
+        "(default: ddp)",
+        default=None,
+    )
+    log: str | None = option(
+        "also log curves to tensorboard, wandb (default: metrics.jsonl alone)",
+        metavar="NAME,…",
+        default=None,
+    )
+    keep_checkpoints: bool = option(
+        "keep the last two checkpoints of a run that has ended, not its weights alone",
+        bool,
+        default=False,
+    )
 
 
 @dataclass(frozen=True)
@@ -52,6 +90,7 @@ class Context:
     device: torch.device
     world: World
     tokens: Tokens
+    text: np.ndarray | Tensor  # the training stream: on the GPU, where it fits there
     settings: Settings
 
 
@@ -93,9 +132,10 @@ def prepare(
     does not have. Raises RRError where the run does not fit or cannot be continued here, RunFailed
     where run.json is corrupt, or missing beside checkpoints.
     """
+    text = batches.beside(tokens.train, device)  # before anybody asks what memory is free
     settings = world.agree(lambda: _settle(run, folder, tokens, device, request, world, log))
     prepare_device(device, settings.threads)
-    return Context(device, world, tokens, settings)
+    return Context(device, world, tokens, text, settings)
 
 
 def _settle(
@@ -184,7 +224,7 @@ def _resumed(
                 f"resume it there, or continue it here, not bit for bit, with --device "
                 f"{device.type}"
             )
-        kept = Request(request.device, threads, request.path, request.micro_batch)
+        kept = replace(request, threads=threads)
         return _chosen(run, device, kept, world, log)
     settings = Settings(threads, made_by["code_path"], made_by["precision"], made_by["micro_batch"])
     if request.path and backend.parse_backend(request.path) != settings.backend:
@@ -246,8 +286,8 @@ def _check_disk(run: Run, folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if need > free:
         raise RRError(
-            f"{folder} needs {need / 1e9:.1f} GB for checkpoints, {free / 1e9:.1f} GB are free: "
-            "free some, or choose another --out"
+            f"{folder} needs {need / 1e9:.2g} GB for checkpoints, {free / 1e9:.2g} GB are free: "
+            "make space, or choose another --out"
         )
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..config import RRError, Run
+from ..config import RUN_OPTIONS, RRError, Run
 from ..data.corpus import default_tokenizer, identity
 from ..data.tokenizer import planned_size
 from ..model.ladder import parse_rung, specify
@@ -28,24 +28,9 @@ def plan(
     cache: the folder of tokenised texts; None: `$RR_CACHE`, else `~/.cache/review-residuals`.
 
     Where the rung's name overrides no size, a smaller arm than Review is widened to the number of
-    parameters of the rung's Review arm. The other options, by keyword:
+    parameters of the rung's Review arm. The other options, by keyword, None for the default:
 
-    | option | default | meaning |
-    |---|---|---|
-    | `values` | `"own"` | value rule with its options |
-    | `loops` | 1 | passes over the stack |
-    | `flavour` | `"gpt2"` | or `"llama"`: RoPE, SwiGLU, no biases |
-    | `seed` | 0 | of weights and batches: 0 … 2³² − 1 |
-    | `protocol` | `"clean"` | or `"paper"`: the study's own recipe and batches |
-    | `steps` | the rung's | optimiser steps; nano 150, mini 300 |
-    | `budgets` | none | list of steps, a decay branch each, instead of `steps`; rising |
-    | `warmup` | 5 % of the steps, at most 500; paper: 500 | steps |
-    | `lr` | the rung's; paper: 2e-4 | peak learning rate |
-    | `batch` | the rung's; paper: 64 | windows per step; nano and mini 8, others 64 |
-    | `eval_batches` | the protocol's | batches of held-out text that are scored |
-    | `precision` | `"bf16"`; paper: `"tf32"` | of matrix products; or `"fp32"`, `"fp16"` |
-    | `depth_lr` | `False` | blocks learn at lr·(L/12)^(−1/2) |
-    | `optimizer` | `"adamw"` | or `"muon"`, for the blocks' matrices |
+    OPTIONS
 
     Raises RRError for an unknown name or option, and for values that no run can have.
 
@@ -64,6 +49,15 @@ def plan(
         source={"corpus": corpus, "tokenizer": tokenizer},
         **options,
     )
+
+
+# The declarations are the documentation: a list of them, where the text above says OPTIONS.
+_LISTED = "\n".join(
+    f"    * `{name}`: {option.help}"
+    for name, option in RUN_OPTIONS.items()
+    if name not in ("rung", "rule", "corpus", "tokenizer")
+)
+plan.__doc__ = (plan.__doc__ or "").replace("    OPTIONS", _LISTED)
 
 
 def text_of(rung: str, corpus: str | None, tokenizer: str | None) -> tuple[str, str]:

@@ -88,9 +88,10 @@ def train(
         ...     print(folder.name == run.id, (folder / "result.json").exists())
         True True
     """
-    request, folder = Request(device, threads, path, micro_batch), Path(out) / run.id
+    request = Request(threads, device, path, micro_batch, save_every, parallel)
+    folder = Path(out) / run.id
     world = World.here(parallel, pick_device(device))
-    check(run, request, world, save_every, charts)
+    check(run, request, world, charts)
     progress = Progress(log if world.leads else lambda line: None)
     if finished(folder) is not None:
         return folder
@@ -100,18 +101,14 @@ def train(
             return folder
         with _errors_in_one_line(folder, progress):
             context = prepare(run, folder, tokens, world.device, request, world, progress.say)
-            training = Training(run, folder, context, save_every, progress)
+            training = Training(run, folder, context, save_every, progress, keep_checkpoints)
             names = charts if world.leads else ()
             with loggers.Charts(names, run, folder, training.done, progress.say) as training.charts:
                 training.go(stop_after)
-            if world.leads and not keep_checkpoints:
-                training.checkpoints.keep_weights()
     return folder
 
 
-def check(
-    run: Run, request: Request, world: World, save_every: float | None, charts: Sequence[str]
-) -> None:
+def check(run: Run, request: Request, world: World, charts: Sequence[str]) -> None:
     """Raise RRError for bad input, before anything is read or written."""
     check_rules(run)
     world.check_batch(run.recipe.batch)
@@ -122,7 +119,7 @@ def check(
     path = request.path or backend.default(world.device, run.model, world)
     backend.check_spec(path, world.device, run, world)
     optimizer.check_optimizer(run.recipe, backend.parse_backend(path), world)
-    save_interval.check_interval(save_every)
+    save_interval.check_interval(request.save_every)
     loggers.check_loggers(charts)
 
 
@@ -156,10 +153,12 @@ class Training:
         context: Context,
         save_every: float | None,
         progress: Progress,
+        keep_checkpoints: bool = False,
     ) -> None:
         self.run, self.folder, self.context, self.progress = run, folder, context, progress
         self.id, self.world, self.device = folder.name, context.world, context.device
         self.tokens, settings = context.tokens, context.settings
+        self.keep_checkpoints = keep_checkpoints
         self.interval = save_interval.Interval(save_every, count(run.model), progress.say)
         self.segments = run.recipe.segments
         self.segment = self.segments[0]
@@ -187,7 +186,7 @@ class Training:
             world=self.world,
             on_shrink=self._record_micro_batch,
         )
-        self.text = batches.beside(self.tokens.train, self.device)
+        self.text = context.text
         self.stream = np.random.RandomState(run.seed)  # batches and evaluation of `paper`
         self.charts = loggers.Charts()
         self.done, self.seconds, self.history = 0, 0.0, []
@@ -394,7 +393,11 @@ class Training:
         if self.world.leads:
             precision = self.context.settings.precision
             record = result(run, self.tokens, precision, evaluation, extra, round(seconds, 3))
+            if not self.keep_checkpoints:
+                self.checkpoints.write_weights()
             io.write_record(self.folder / "result.json", record)
+            if not self.keep_checkpoints:
+                self.checkpoints.drop_steps()
         self.charts.add(self.done, {"val_loss": evaluation["val_loss"]})
         self.progress.say(
             f"{self.id}: {_in_words(evaluation)} after {self.step} steps, {seconds:.0f} s"

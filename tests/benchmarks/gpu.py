@@ -1,24 +1,29 @@
-"""Every figure that waits for a GPU, in one go of under nine minutes on one H100 or H200.
+"""Everything that waits for a GPU, in half an hour on one H100 or H200.
 
-    python tests/benchmarks/gpu.py --out FOLDER
+    python tests/benchmarks/gpu.py --out FOLDER --text file:PATH --tokenizer FOLDER
 
-Needs torch, numpy and tokenizers; no text and no network. Stages run in the order of the plan in
-data/measured/README.md and each writes one JSON file after every repeat, so that what is cut off
-loses nothing that was measured; called again with the same folder, it goes on with the stages that
-are missing. A stage that would not fit into --minutes is left out, and said to be.
+Needs torch, numpy and tokenizers. Each stage writes one JSON file after every part, so that what is
+cut off at any moment loses nothing that was measured; called again with the same folder, it goes on
+with what is missing. A stage that would not fit into --minutes is left out, and said to be.
 
-    60M … 1B        review and its matched standard, reference path and fast path, interleaved:
-                    step times, tokens/s, MFU, peak memory; at 60M each optimisation undone alone
+    doctor          `rr doctor` for the study's arms at 60M, with two steps
+    tests           the tests marked gpu, where pytest is installed
+    paths           Review at 60M: compiled, with cuDNN's attention, with a CUDA graph, with Triton
+    60M … 1B        review and its matched standard, reference path and the path of a run: step
+                    times, tokens/s, MFU, peak memory; at 60M each optimisation undone alone
     gates           the gated write alone, forward and backward, at the five widths
     ablate-590M     each optimisation undone alone
+    pairs           the third plan's first question for a GPU: 60M on the published steps, constant
+                    ½, state gate and Review, seed by seed, for as long as there is time (--text)
     summary         the rows to reach, and hours for the study's 42 runs
 
-Every stage compares at one batch and micro-batch. The 1B rung takes its 64 windows as 2 × 32, so
-that four of its models fit beside the reference path's activations; a card of 80 GB needs
---micro-batch 16 and gets no comparison at 64.
+The rows are what `rr plan` reads once they lie in data/measured. Every stage compares at one batch
+and micro-batch. The 1B rung takes its 64 windows as 2 × 32, so that four of its models fit beside
+the reference path's activations; a card of 80 GB needs --micro-batch 16.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -33,18 +38,24 @@ os.environ["PYTHONPATH"] = str(ROOT)  # the cases' processes
 
 import torch
 
-from rr.config import RRError
+import rr
+from rr.config import Interrupted, RRError
 from rr.model import ladder
 from rr.ops import gated_write
+from rr.perf import doctor
 from rr.perf.benchmark import made_by, measure, ratios
 from rr.perf.benchmark_case import Case
 from rr.training.backend import ablations
+from rr.training.checkpoint import Checkpoints
 from rr.training.device import pick_device
 
 BEGAN = time.monotonic()
 GOOD, GRAPHED = "compiled:attention=cudnn", "compiled:attention=cudnn,graph=step"
 SMALL = ("60M", "150M")  # bound by launches: a CUDA graph of the whole step is measured too
 ARMS = 3  # of the study: review, highway, standard
+PATHS = ("compiled", GOOD, GRAPHED, "triton:attention=cudnn")
+PAIRS = ("constant", "state-gate", "review")
+SEEDS = range(5)
 
 
 def say(line: str) -> None:
@@ -91,6 +102,53 @@ def throughput(args, stage: str, rungs: list[Case], steps: int, together: int) -
             f"{row['peak_bytes'] / 2**30:.1f} GiB"
         )
         say(f"{row['rung']} {row['rule']} {row['path']}: {told}")
+
+
+def examined(args) -> None:
+    """`rr doctor`, whose runs are the study's three arms at the first rung."""
+    rung = args.names[0]
+    runs = [
+        rr.plan(
+            rung, rule, protocol="paper", corpus=args.text or "fables", tokenizer=args.tokenizer
+        )
+        for rule in ("standard", "highway", "review")
+    ]
+    checks = doctor.examine(runs, args.out / "trial", args.device, say=say)
+    for line in doctor.rows(checks):
+        say(" ".join(line))
+    write(args.out, "doctor", {"complete": True, "checks": [vars(check) for check in checks]})
+
+
+def tested(args) -> None:
+    """The tests that need a GPU."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider"]
+    done = subprocess.run([*command, "tests/unit"], cwd=ROOT, capture_output=True, text=True)
+    lines = (done.stdout + done.stderr).splitlines()[-15:]
+    say(f"tests: code {done.returncode}: {lines[-1] if lines else ''}")
+    write(args.out, "tests", {"complete": True, "code": done.returncode, "lines": lines})
+
+
+def paired(args) -> None:
+    """60M pairs on the published steps, one run after the other; a run that is cut off resumes."""
+    left = 60 * args.minutes - (time.monotonic() - BEGAN) - 20
+    for seed in SEEDS:
+        for rule in PAIRS:
+            text = {"corpus": args.text, "tokenizer": args.tokenizer}
+            run = rr.plan(args.names[0], rule, protocol="paper", seed=seed, **text)
+            home = args.out / "runs"
+            until = time.monotonic() + left
+            while rr.training.finished(home / run.id) is None:
+                if time.monotonic() > until:
+                    return
+                with contextlib.suppress(Interrupted):  # saved: the next call goes on
+                    done = steps_done(home / run.id)
+                    rr.train(run, home, stop_after=done + args.portion, log=say)
+    write(args.out, "pairs", {"complete": True})
+
+
+def steps_done(folder: Path) -> int:
+    """Steps of a run's newest checkpoint."""
+    return max(Checkpoints(folder, folder.name).steps(), default=0)
 
 
 def gates(args) -> None:
@@ -210,7 +268,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--minutes", type=float, default=9)
+    parser.add_argument("--minutes", type=float, default=29)
+    parser.add_argument("--text", help="for the pairs: fables, or file:PATH of TinyStories")
+    parser.add_argument(
+        "--tokenizer", default="bpe:1024", help="of the pairs: gpt2, or a folder with its two files"
+    )
+    parser.add_argument("--portion", type=int, default=1000, help="steps of a pair between looks")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--micro-batch", type=int, default=64)
@@ -224,7 +287,12 @@ def main() -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     cuda, both = args.device == "cuda", ("review", "standard")
     names = args.rung or [name for name, rung in ladder.RUNGS.items() if rung.published]
-    stages = []  # name, seconds it took or is expected to take on an H200, what to do
+    args.names = names
+    # name, seconds it took or is expected to take on an H200, what to do
+    stages = [("doctor", 60, lambda s: examined(args)), ("tests", 60, lambda s: tested(args))]
+    if cuda:
+        several = cases(names[0], list(PATHS), ("review",), args.micro_batch)
+        stages.append(("paths", 90, lambda s: throughput(args, s, several, args.steps, 4)))
     expected = {"60M": 95, "150M": 60, "320M": 75, "590M": 100, "1B": 150}
     for name in names:
         good = GOOD if cuda else "fast"
@@ -250,11 +318,11 @@ def main() -> int:
         stages.append(
             ("ablate-590M", 95, lambda s: throughput(args, s, chosen, max(1, args.steps // 2), 2))
         )
-    measured = []
+    if args.text:
+        stages.append(("pairs", 30, lambda s: paired(args)))
+    measured = [name.partition(":")[0] for name in names]
     for name, seconds, run in stages:
         path = args.out / f"{name}.json"
-        if name not in ("gates", "ablate-590M"):
-            measured.append(name)
         if path.exists() and json.loads(path.read_text())["complete"]:
             say(f"{name}: measured already")
             continue
@@ -264,7 +332,7 @@ def main() -> int:
         say(f"{name}: begins")
         try:
             run(name)
-        except (RuntimeError, subprocess.SubprocessError, OSError) as error:
+        except (RRError, RuntimeError, subprocess.SubprocessError, OSError) as error:
             say(f"{name}: failed: {' '.join(str(error).split())[:200]}")
         summary(args, measured)
     return 0

@@ -89,7 +89,7 @@ with (DATA / "published" / "review_residuals.csv").open() as file:
     PUBLISHED = [
         r | {"seed": int(r["seed"]), "val_loss": float(r["val_loss"])} for r in csv.DictReader(file)
     ]
-GAPS = {"60M": -0.008633, "150M": -0.002833, "320M": 0.0036, "590M": 0.0106, "1B": 0.016433}
+GAPS = {"60M": 0.008633, "150M": 0.002833, "320M": -0.0036, "590M": -0.0106, "1B": -0.016433}
 LADDER = list(
     {
         r["rung"]: [r["rung"], 1e6 * float(r["params_M"]), int(r["steps"]), GAPS[r["rung"]]]

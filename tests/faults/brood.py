@@ -1,6 +1,6 @@
 """Whole sweeps to be killed: `rr sweep --runner direct` with forked cells, and their killer.
 
-The sweep is the real one: its plan, leases, locks and retries. Only a cell's process is another: it
+The sweep is the real one: its plan, locks and retries. Only a cell's process is another: it
 is forked, like the nursery's children, where a start of Python and torch would take seconds. Each
 process announces its phases on one pipe, with its pid and its run; the process that forked the
 sweep reads them and sends SIGKILL at moments drawn from a seeded generator.
@@ -24,11 +24,10 @@ from pathlib import Path
 
 from nursery import PHASES, Announcer, announce
 
-OWN = ("sweep", "lease")  # phases of the sweep's own process
+OWN = ("sweep", "claim")  # phases of the sweep's own process
 ALL = (*PHASES, *OWN)
 SAID = struct.Struct("<I12sB")  # pid, run, phase
 SWEEP = "sweep"  # what stands for a run where the sweep itself speaks
-BEAT = 0.05  # seconds: a dead owner is told from a living one in half a second, not in thirty
 BARREN = 3  # kills in a row without a new checkpoint that the sweep forgives
 LIMIT = 900.0  # seconds that one sweep may take
 
@@ -105,7 +104,7 @@ def _end_as(body) -> None:
 
 def _sweep(request: dict, out: int, err: int) -> int:
     from rr import cli
-    from rr.sweep import leases, local, schedule
+    from rr.sweep import local, schedule
 
     os.dup2(out, 1)
     os.dup2(err, 2)
@@ -114,11 +113,9 @@ def _sweep(request: dict, out: int, err: int) -> int:
         _jumping_clock()
     local.Process = Forked
     schedule.TICK, schedule.LOOK = 0.02, 0.1
-    leases.Leases.__init__.__kwdefaults__["beat"] = request.get("beat", BEAT)
     phases = Announcer(_tell(SWEEP), "sweep")
-    phases.wrap(leases.Leases, "acquire", "lease")
-    phases.wrap(leases.Lease, "renew", "lease")
-    phases.wrap(leases.Lease, "release", "lease")
+    phases.wrap(schedule.Schedule, "_claim", "claim")
+    phases.wrap(schedule.Schedule, "_release", "claim")
     return cli.main(request["argv"])
 
 
@@ -163,7 +160,7 @@ class Killer:
     A cell dies after its run's first step: a quarter of the moments are counted from the start of
     an attempt, the others from its first step, and in a save, an evaluation and a result once more.
     A run has its ration of kills before its result, so that some are left for that. With `own`, the
-    sweep's process is what dies: at any time, or while it deals with a lease.
+    sweep's process is what dies: at any time, or while it claims a cell.
     """
 
     kills: int
@@ -212,7 +209,7 @@ class Killer:
             "save": (0.05, 0.02),
             "evaluation": (0.6, 0.02),
             "result": (0.6, 0.03),
-            "lease": (0.04, 0.001),
+            "claim": (0.2, 0.001),
         }  # phase -> how likely, and within how many seconds
         if phase in sudden and self.rng.random() < sudden[phase][0]:
             self._aim(prey, sudden[phase][1])
@@ -258,7 +255,7 @@ def serve(request: dict) -> dict:
 
     request: argv; kills, of cells, or, if `own`, at most one, of the sweep; seed; span: seconds
     within which an attempt's moment lies; ration: kills of a run before its result; clock: whether
-    the wall clock jumps; beat: of the leases.
+    the wall clock jumps.
     """
     killer = Killer(
         request.get("kills", 0),

@@ -167,9 +167,9 @@ def ask(folder: Path, name: str) -> object:
     """What the readers of an ended run say of the file: the thing itself, or RRError."""
     from rr import stats
     from rr.io import read_json
-    from rr.sweep import report_run as report
     from rr.training import run_folder
     from rr.training.checkpoint import weights_sha256
+    from rrbook import reports as report
 
     if name == "result.json":
         found = stats.scan(folder.parent)

@@ -40,7 +40,8 @@ def kill(nursery, command, undisturbed, out: Path, wanted: int, seed: int) -> Co
         assert (end.code, end.phases[1:]) == (0, []), end.err
         folder = only(here)
         assert outcome(folder) == told, f"seed {seed}, run {runs}, kills {dict(counted)}"
-        assert len(list((folder / "checkpoint").iterdir())) <= 2
+        # two checkpoints, and the weights of a run that was killed once its result was written
+        assert len(list((folder / "checkpoint").iterdir())) <= 3
         assert not [p for p in folder.rglob(".*") if p.name != ".metrics.jsonl.aside"]
     return counted
 

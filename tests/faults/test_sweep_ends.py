@@ -1,6 +1,5 @@
 """A real `rr sweep` that is told to stop, or dies: what its processes do, and how it goes on."""
 
-import fcntl
 import json
 import os
 import signal
@@ -10,6 +9,8 @@ import time
 
 import pytest
 from nursery import ROOT, only, outcome
+
+from rr.io import try_lock
 
 LIMIT = 300.0  # seconds that anything here may take
 NAMES = {
@@ -106,12 +107,10 @@ def training(out):
 
 def free(out) -> bool:
     """Whether no process holds the run."""
-    with open(next(out.glob("*/lock")), "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
+    lock = try_lock(next(out.glob("*/lock")))
+    if lock is not None:
+        lock.release()
+    return lock is not None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a process is told of its parent's death")

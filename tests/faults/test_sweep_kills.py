@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from brood import OWN
-from conftest import RULES, SEEDS
+from conftest import SEEDS
 from nursery import PHASES, outcome
+
+from rr.io import try_lock
 
 STEPS = 60  # of a cell
 LONG = 120  # of a cell that is killed some twenty-five times on its way
@@ -30,10 +32,11 @@ def compare(out: Path, told: dict, counts: dict[str, Counter]) -> None:
             counts["runs"]["identical"] += 1
         else:
             counts["runs"]["different"] += 1
-        assert len(list((out / run / "checkpoint").iterdir())) <= 2
+        assert len(list((out / run / "checkpoint").iterdir())) <= 3  # two and the weights
     assert counts["runs"]["lost"] == counts["runs"]["different"] == 0
     assert {p.name for p in out.iterdir()} == {*told, ".claims", ".logs"}
-    assert list((out / ".claims").iterdir()) == []
+    for left in (out / ".claims").iterdir():  # of a killed sweep: a file that nobody holds
+        assert try_lock(left), left
     stray = [p for run in told for p in (out / run).rglob(".*")]
     assert [p for p in stray if p.name != ".metrics.jsonl.aside"] == []
 
@@ -120,15 +123,14 @@ def test_a_sweep_killed_thirty_times_goes_on(nursery, sweeping, alone, tmp_path,
 
 
 def both(first, second, words: list[str], **asked: object) -> list[dict]:
-    """Two sweeps at once, each from its own process; `asked` is of the first, a beat of both."""
+    """Two sweeps at once, each from its own process; `asked` is of the first."""
     ends: dict[int, dict] = {}
-    beat = {"beat": asked["beat"]} if "beat" in asked else {}
 
     def go(i: int, nursery, more: dict) -> None:
         ends[i] = nursery.sweep(*words, **more)
 
     threads = [
-        threading.Thread(target=go, args=given) for given in ((0, first, asked), (1, second, beat))
+        threading.Thread(target=go, args=given) for given in ((0, first, asked), (1, second, {}))
     ]
     for thread in threads:
         thread.start()
@@ -146,8 +148,7 @@ def test_two_sweeps_at_once_share_the_work(
     told = some(alone(STEPS), len(seeds))
     for i in range(rounds):
         out = tmp_path / str(i)
-        # nobody dies here, and on a busy machine a living owner may be slow
-        ends = both(nursery, second, sweeping(out, STEPS, seeds), beat=2.0)
+        ends = both(nursery, second, sweeping(out, STEPS, seeds))
         assert [end["code"] for end in ends] == [0, 0], [end["err"] for end in ends]
         starts = Counter(ends[0]["starts"]) + Counter(ends[1]["starts"])
         assert starts == dict.fromkeys(told, 1), "each cell was started once"
@@ -173,30 +174,18 @@ def test_of_two_sweeps_one_is_killed(nursery, second, sweeping, alone, tmp_path,
 
 def test_a_clock_that_jumps_an_hour(nursery, sweeping, alone, tmp_path, counts):
     told = some(alone(STEPS), 1)
-    dead = tmp_path / ".claims" / next(iter(told))
-    dead.parent.mkdir()
-    dead.write_text("0123456789abcdef 000000000007 a machine that is gone\n")
     end = nursery.sweep(*sweeping(tmp_path, STEPS, [0]), clock=True)
     assert end["code"] == 0, end["err"]
-    assert end["err"].count("taken over") == 1
     assert end["starts"] == dict.fromkeys(told, 1)
     compare(tmp_path, told, counts)
 
 
-def test_corrupt_leases_are_taken_over(nursery, sweeping, alone, tmp_path, counts):
-    told = alone(STEPS)
-    whole = b"0123456789abcdef 000000000007 a machine that is gone\n"
-    flipped = bytes([whole[0] ^ 1]) + whole[1:]
-    damaged = [whole, whole[:20], b"", bytes(len(whole)), flipped, b"\xff\xfe" * 9, whole * 1000]
-    folder = tmp_path / ".claims"
-    for run, content in zip(told, damaged, strict=False):
-        folder.mkdir(exist_ok=True)
-        (folder / run).write_bytes(content)
-    last = list(told)[len(damaged)]
-    (folder / last / "below").mkdir(parents=True)  # a directory in place of a file
-    assert len(RULES) * 4 == len(damaged) + 1
-    end = nursery.sweep(*sweeping(tmp_path, STEPS))
-    assert end["code"] == 0 and end["err"].count("taken over") == len(told), end["err"]
+def test_what_a_dead_sweep_left_claims_nothing(nursery, sweeping, alone, tmp_path, counts):
+    told = some(alone(STEPS), 1)
+    (tmp_path / ".claims").mkdir()
+    for run in told:
+        (tmp_path / ".claims" / run).write_text("a machine that is gone")
+    end = nursery.sweep(*sweeping(tmp_path, STEPS, [0]))
+    assert end["code"] == 0, end["err"]
     assert end["starts"] == dict.fromkeys(told, 1)
     compare(tmp_path, told, counts)
-    counts["damages"]["recovered"] += len(told)

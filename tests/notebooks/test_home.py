@@ -220,7 +220,12 @@ def test_the_wheel_says_what_the_project_is(built):
     ]
     assert versions == ["3.11", "3.12", "3.13"]  # those that `make` takes
     needed = [line for line in told.get_all("Requires-Dist") if "extra ==" not in line]
-    assert {re.match(r"[\w-]+", line)[0] for line in needed} == {"torch", "numpy", "tokenizers"}
+    assert {re.match(r"[\w-]+", line)[0] for line in needed} == {
+        "torch",
+        "numpy",
+        "tokenizers",
+        "filelock",
+    }
     (script,) = wheel.entry_points
     assert (script.group, script.name, script.value) == ("console_scripts", "rr", "rr.cli:main")
 

@@ -1,4 +1,4 @@
-"""Every notebook obeys the rules of CONTRIBUTING.md; nbval then runs them (book/tools/suite.py)."""
+"""Every notebook obeys the rules of CONTRIBUTING.md; nbval then runs them (`make test`)."""
 
 from pathlib import Path
 

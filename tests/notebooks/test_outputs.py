@@ -1,6 +1,7 @@
 """Stored outputs are compared so that another CPU passes and a changed output does not."""
 
 import subprocess
+import sys
 from xml.etree import ElementTree
 
 import nbformat
@@ -8,8 +9,9 @@ import pytest
 from glued import agree
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from nbkit import ROOT, environment
-from suite import NBVAL, PYTEST
 
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "tests.notebooks.glued"]
+PYTEST += ["@tests/notebooks/nbval.args"]
 SOURCE = """import sys
 from myst_nb import glue
 glue("gap", 3.7253712345, display=False)
@@ -53,7 +55,7 @@ def outcomes(tmp_path_factory) -> list[str | None]:
     nbformat.write(new_notebook(cells=cells), path)
     report = path.with_suffix(".xml")
     done = subprocess.run(
-        [*PYTEST, *NBVAL, f"--junit-xml={report}", path],
+        [*PYTEST, f"--junit-xml={report}", path],
         cwd=ROOT,
         env=environment(),
         capture_output=True,

@@ -145,8 +145,9 @@ def as_llama(model: rr.Model, **more):
     return other
 
 
-# Each sublayer with a norm of its own, as a block of `transformers` has it.
-NORMED = [rule for rule in RULES if rule not in ("rezero", "fixup", "deepnorm", "parallel")]
+# Each sublayer with one norm of its own, as a block of `transformers` has it.
+OTHER_NORMS = ("rezero", "fixup", "deepnorm", "parallel", "gated-residual", "keel")
+NORMED = [rule for rule in RULES if rule not in OTHER_NORMS]
 
 
 @pytest.mark.parametrize(

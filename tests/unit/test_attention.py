@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from rr.analysis import attention, probes
 from rr.model import Model, initialise, ladder
-from rr.model.transformer import rotate
+from rr.model.transformer import rotate, turns
 
 IDX, TARGETS = torch.randint(70, (2, 3, 12), generator=torch.Generator().manual_seed(0))
 
@@ -32,7 +32,8 @@ def test_weights_are_the_softmax_and_values_what_it_mixes(grouped):
         for t in attn.qkv(x).split(list(attn.parts.values()), -1)
     )
     k = k.repeat_interleave(4 // k.shape[1], 1)
-    scores = rotate(q) @ rotate(k).transpose(-1, -2) / math.sqrt(8)
+    angles = turns(q, 8)
+    scores = rotate(q, angles) @ rotate(k, angles).transpose(-1, -2) / math.sqrt(8)
     scores = scores.masked_fill(torch.ones(12, 12).triu(1).bool(), -torch.inf)
     torch.testing.assert_close(first.weights, scores.softmax(-1))
     torch.testing.assert_close(first.values, v)

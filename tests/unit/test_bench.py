@@ -11,7 +11,7 @@ from rr.perf import benchmark, budget, gpus
 from rr.perf.benchmark_case import Case
 from rr.training.backend import COMPILED_CPU
 
-TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=8"
+TINY = "nano:d_model=16,n_layer=1,n_head=2,seq_len=8"
 
 
 @pytest.mark.parametrize(("name", "tera"), [

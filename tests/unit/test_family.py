@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from rr.analysis.probes import gradient_by_depth, trace
-from rr.analysis.rule_anatomy import anatomy
 from rr.config import RRError
 from rr.model import Model, initialise, ladder
+from rrbook.anatomy import anatomy
 from rrbook.explorables.gallery import reads, writes
 
 BODY = "nano:n_layer=4,d_model=32,n_head=4,seq_len=16"

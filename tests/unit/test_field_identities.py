@@ -248,14 +248,187 @@ def test_published_llama_counts(shape, params):
 
 
 def test_rotary_positions_turn_pairs_and_see_only_distance():
-    from rr.model.transformer import rotate
+    from rr.model.transformer import rotate, turns
+
+    def turned(x, past):
+        return rotate(x, turns(x, 8, past))
 
     q, k = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64)
-    score = [(rotate(q, p) * rotate(k, p + 3)).sum() for p in (0, 5, 40)]
+    score = [(turned(q, p) * turned(k, p + 3)).sum() for p in (0, 5, 40)]
     torch.testing.assert_close(score[0], score[1])
     torch.testing.assert_close(score[0], score[2])
     x = torch.zeros(1, 1, 1, 8, dtype=torch.float64)
     x[..., 0] = 1
-    turned = rotate(x, 2)
-    assert turned[..., 0].item() == pytest.approx(torch.cos(torch.tensor(2.0)).item())
-    assert turned[..., 4].item() == pytest.approx(torch.sin(torch.tensor(2.0)).item())
+    by_two = turned(x, 2)
+    assert by_two[..., 0].item() == pytest.approx(torch.cos(torch.tensor(2.0)).item())
+    assert by_two[..., 4].item() == pytest.approx(torch.sin(torch.tensor(2.0)).item())
+
+
+# -- depth attention at block boundaries, scales and skips, the gate inside attention -----------
+
+
+def randomised(rule, values="own", scale=0.1):
+    model = model_of(rule, values)
+    source = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in model.parameters():
+            p += scale * torch.randn(p.shape, generator=source).double()
+    return model
+
+
+def run_branches(model):
+    """The embeddings, and the eight branches as functions of what they read."""
+    x0 = model.token(IDX) + model.position(torch.arange(16))
+    branches = [
+        branch for layer in model.layers for branch in (lambda x, a=layer.attn: a(x)[0], layer.mlp)
+    ]
+    return x0, branches
+
+
+def normed(rule, x):
+    return x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * rule.gain
+
+
+def attended(rule, sources):
+    scores = torch.stack([normed_key(rule, v) @ rule.query for v in sources])
+    alpha = scores.exp() / scores.exp().sum(0)
+    return sum(a.unsqueeze(-1) * v for a, v in zip(alpha, sources, strict=True))
+
+
+def normed_key(rule, v):
+    return v / (v.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * rule.key_gain
+
+
+@pytest.mark.parametrize("block", [1, 2, 4, 8])
+def test_attention_at_block_boundaries_by_hand(block):
+    """Written as two nested loops, blocks and their sublayers, without a rule's state."""
+    model = randomised(f"attnres:block={block}")
+    x0, branches = run_branches(model)
+    sources = [x0]
+    for first in range(0, 8, block):
+        mean = attended(model.rules[first], sources)
+        total = torch.zeros_like(x0)
+        for i in range(first, first + block):
+            total = total + branches[i](normed(model.rules[i], mean + total))
+        sources.append(total)
+    final = model.final_rule
+    torch.testing.assert_close(model.hidden(IDX), normed(final, attended(final, sources)))
+    assert sum(hasattr(rule, "query") for rule in model.rules) == 8 // block
+    if block == 1:  # every sublayer attends: the full form
+        full = model_of("attnres")
+        full.load_state_dict(model.state_dict())
+        torch.testing.assert_close(model(IDX), full(IDX))
+
+
+def test_block_is_a_form_of_its_own():
+    for options, words in (
+        ("block=3", "block must divide the 8 sublayers, got 3"),
+        ("block=2,size=2", "leave size and neutral out"),
+        ("block=2,neutral=1", "leave size and neutral out"),
+    ):
+        with pytest.raises(RRError, match=words):
+            model_of(f"attnres:{options}")
+
+
+def test_x0_scales_start_as_nanochat_does_today():
+    """λ 1.15 → 1.05 and μ 0.20 → 0.05 over four blocks, by hand."""
+    model = model_of("x0-scales:start=nanochat")
+    starts = [layer.attn_rule.scales.tolist() for layer in model.layers]
+    lam, mu = zip(*starts, strict=True)
+    assert lam == pytest.approx([1.15, 1.15 - 0.1 / 3, 1.15 - 0.2 / 3, 1.05])
+    assert mu == pytest.approx([0.20, 0.15, 0.10, 0.05])
+    with pytest.raises(RRError, match="leave x0 out"):
+        model_of("x0-scales:start=nanochat,x0=0.1")
+
+
+@pytest.mark.parametrize("attnres", [0, 1])
+@pytest.mark.parametrize("gate", ["number", "sigmoid"])
+def test_scales_and_skips_by_hand(attnres, gate):
+    """λh + μx₀ + w·X_mirror before each block, after depth attention over what blocks added."""
+    model = randomised(f"scales-skips:attnres={attnres},gate={gate}")
+    x0, branches = run_branches(model)
+    h, left, added = x0, [], [x0]
+    for b in range(4):
+        rule, mlp = model.rules[2 * b : 2 * b + 2]
+        before = h
+        if attnres:
+            h = len(added) * attended(rule, added)
+        h = rule.scales[0] * h + rule.scales[1] * x0
+        if b >= 2:
+            w = rule.weight.sigmoid() if gate == "sigmoid" else rule.weight
+            h = h + w * left[3 - b]
+        h = h + branches[2 * b](normed(rule, h))
+        h = h + branches[2 * b + 1](normed(mlp, h))
+        left.append(h)
+        added.append(h - before)
+    torch.testing.assert_close(model.hidden(IDX), normed(model.final_rule, h))
+
+
+def test_depth_attention_on_scales_and_skips_starts_as_without_it():
+    base, more = model_of("scales-skips"), model_of("scales-skips:attnres=1")
+    torch.testing.assert_close(base(IDX), more(IDX))
+    plain = model_of("unet")
+    torch.testing.assert_close(base(IDX), plain(IDX))
+
+
+@pytest.mark.parametrize("granularity", ["channel", "head"])
+def test_gated_attention_by_hand(granularity):
+    """Attention in einsums, its output times σ(W x) head by head, then the projection."""
+    model = randomised("standard", f"gated-attention:granularity={granularity}")
+    attention = model.layers[1].attn
+    x = torch.randn(2, 5, 32, dtype=torch.float64)
+    q, k, v = attention.qkv(x).unflatten(-1, (3, 4, 8)).unbind(2)
+    scores = torch.einsum("bthe,bshe->bhts", q, k) / 8**0.5
+    scores = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), -torch.inf)
+    y = torch.einsum("bhts,bshe->bthe", scores.softmax(-1), v)
+    gate = 1 / (1 + torch.exp(-(x @ attention.rule.weight.T)))
+    gate = gate.unflatten(-1, (4, 8)) if granularity == "channel" else gate.unsqueeze(-1)
+    expected = attention.out((y * gate).flatten(2))
+    torch.testing.assert_close(attention(x)[0], expected)
+    start = model_of("standard", "gated-attention").layers[0].attn.rule.weight
+    assert start.std().item() == pytest.approx(0.02, rel=0.1)
+
+
+# -- Keel, delta updates, two lanes ---------------------------------------------------------------
+
+
+def test_keel_by_hand():
+    """norm(α h + f(norm(h))) eight times, α = 8; the head reads what the last norm left."""
+    model = randomised("keel")
+    h, branches = run_branches(model)
+    for rule, branch in zip(model.rules, branches, strict=True):
+        total = 8 * h + branch(normed(rule, h))
+        h = total / (total.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * rule.out_gain
+    torch.testing.assert_close(model.hidden(IDX), h)
+    assert model_of("keel:alpha=3").rules[0].alpha(model.rules[0].site) == 3
+
+
+def test_delta_updates_by_hand():
+    """The matrix (I − β k kᵀ) applied to h, plus β v k, token by token."""
+    model = randomised("delta")
+    h, branches = run_branches(model)
+    for rule, branch in zip(model.rules, branches, strict=True):
+        u = branch(normed(rule, h))
+        x = h / (h.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
+        k = u / u.norm(dim=-1, keepdim=True)
+        beta = 2 / (1 + torch.exp(-(x @ rule.step[0] + rule.bias[0])))
+        v = 4 / (1 + torch.exp(-(h @ rule.value[0] + rule.bias[1])))
+        erase = torch.eye(32).double() - beta[..., None, None] * k[..., None] * k[..., None, :]
+        h = (erase @ h[..., None])[..., 0] + (beta * v).unsqueeze(-1) * k
+    torch.testing.assert_close(model.hidden(IDX), normed(model.final_rule, h))
+
+
+@pytest.mark.parametrize(("start", "first"), [(2, 2), (1, 1), (9, 9)])
+def test_two_lanes_by_hand(start, first):
+    """One stream up to the first block with two lanes, then two; four blocks."""
+    model = randomised(f"lanes:start={start}")
+    h, branches = run_branches(model)
+    rules = iter(zip(model.rules, branches, strict=True))
+    lanes = [h, h]
+    for block in range(1, 5):
+        for reads in (0, 1):
+            rule, branch = next(rules)
+            u = branch(normed(rule, lanes[reads]))
+            weights = rule.share if block >= first else rule.share.repeat(2)
+            lanes = [rule.keep * lane + w * u for lane, w in zip(lanes, weights, strict=True)]
+    torch.testing.assert_close(model.hidden(IDX), normed(model.final_rule, sum(lanes) / 2))

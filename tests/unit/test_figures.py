@@ -16,10 +16,10 @@ from matplotlib import colors  # noqa: E402
 from matplotlib import pyplot as plt  # noqa: E402
 
 from rr import stats  # noqa: E402
-from rr.analysis.rule_anatomy import anatomy  # noqa: E402
 from rr.config import RRError  # noqa: E402
 from rr.residual import REGISTRY  # noqa: E402
 from rrbook import figures  # noqa: E402
+from rrbook.anatomy import anatomy  # noqa: E402
 from rrbook.figures.svg import svg, variables  # noqa: E402
 from rrbook.stats import fit  # noqa: E402
 

@@ -10,7 +10,6 @@ import torch
 
 import rr
 from rr import stats
-from rr.analysis.numerics import Change, Tf32Products, nudge, tf32, trained, window_losses
 from rr.config import RRError
 from rr.training.checkpoint import weights_sha256
 from rr.training.device import resolve_precision
@@ -24,6 +23,7 @@ from rrbook.explorables.floats import (
     spacing,
 )
 from rrbook.labs.depth import letters
+from rrbook.numerics import Change, Tf32Products, nudge, tf32, trained, window_losses
 
 CASTS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DATA = rr.DATA / "measured" / "16_numerics"

@@ -1,6 +1,8 @@
 """A reader's own rule: what it computes is in the run's id, and nothing else changes that id."""
 
+import itertools
 import json
+import linecache
 import re
 import subprocess
 import sys
@@ -33,11 +35,21 @@ class Mine(rr.Rule):
 """
 
 
+CELLS = itertools.count()
+
+
+def run_cell(code, space):
+    """Run a notebook's cell: its source can be read, as Jupyter sees to."""
+    name = f"<cell {next(CELLS)}>"
+    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+    exec(compile(code, name, "exec"), space)
+
+
 def define(write="return state + 0.5 * u", before="", attributes="", module="__main__"):
     """Run a notebook's cell that registers "mine"; returns the class."""
     space = {"__name__": module}
     code = CLASS.format(write=write, before=before, attributes=attributes)
-    exec(compile(code, "<cell>", "exec"), space)
+    run_cell(code, space)
     return space["Mine"]
 
 
@@ -116,7 +128,7 @@ def test_the_class_that_it_derives_from_is_in_the_id():
     ids = []
     for c in (1, 2):
         space = {"__name__": "__main__"}
-        exec(
+        run_cell(
             "import rr\nclass Base(rr.Rule):\n    equation = source = 'x'\n"
             f"    def write(self, state, u):\n        return state + {c} * u\n"
             "@rr.register('mine')\nclass Mine(Base):\n"
@@ -129,13 +141,20 @@ def test_the_class_that_it_derives_from_is_in_the_id():
     assert len({*ids, plan().id}) == 3
 
 
-def test_looks_do_not_count():
+def test_what_it_does_not_use_does_not_count():
     define(before="unused = 1")
     first = plan().id
-    define('"""What it does."""  # a comment\n\n        return state + 0.5 * u', "unused = 2\n")
+    define(before="unused = 2  # a comment\n")
     assert plan().id == first
     define(module="another_file")
     assert plan().id == first
+
+
+def test_without_its_source_a_class_is_refused():
+    space = {"__name__": "__main__"}
+    exec(CLASS.format(write="return state + u", before="", attributes=""), space)
+    with pytest.raises(RRError, match="'mine' uses 'write', whose source text cannot be found"):
+        plan()
 
 
 def test_options_count_by_their_defaults_and_not_by_their_words():
@@ -147,7 +166,7 @@ def test_options_count_by_their_defaults_and_not_by_their_words():
     # a default that an heir of a shipped rule changes is its own
     for bias in (0.0, -3.0):
         space = {"__name__": "__main__", "Review": REGISTRY["residual"]["review"]}
-        exec(
+        run_cell(
             "import rr\n@rr.register('mine')\nclass Mine(Review):\n    options = Review.options | "
             f"{{'bias': rr.residual.Option({bias}, 'b')}}",
             space,
@@ -156,16 +175,17 @@ def test_options_count_by_their_defaults_and_not_by_their_words():
     assert ids[0.0] != ids[-3.0]
 
 
-def test_an_id_does_not_depend_on_the_process():
+def test_an_id_does_not_depend_on_the_process(tmp_path):
     code = CLASS.format(
         write="return state + (0.5 if 'a' in {'a', 'b', 'c'} else 1) * u",
         before="",
         attributes="names = frozenset(['x', 'y', 'z'])",
     )
     code += f"\nprint(rr.plan({BODY!r}, 'mine', steps=2, batch=2).id)"
+    (tmp_path / "mine.py").write_text(code)
     told = {
         subprocess.run(
-            [sys.executable, "-c", code],
+            [sys.executable, tmp_path / "mine.py"],
             check=True,
             text=True,
             capture_output=True,
@@ -199,7 +219,7 @@ def test_a_value_rule_counts_like_a_residual_rule():
     ids = []
     for lam in (0.5, 0.25):
         space = {"__name__": "__main__"}
-        exec(
+        run_cell(
             "import rr\nfrom rr.residual.values import Mixed\n"
             "@rr.register('mine')\nclass Mine(Mixed):\n"
             f"    equation = source = 'x'\n    def lambdas(self):\n        return {lam}, 1.0\n",

@@ -10,6 +10,7 @@ from rr.config import RRError
 from rr.model import ladder
 from rr.perf import budget, rates
 from rr.sweep import AXES, cells, place
+from rr.training.checkpoint import disk_of
 
 NAMES = {"corpus": "a text", "tokenizer": "its tokens", "vocab_size": 500}
 
@@ -229,8 +230,27 @@ def test_what_a_benchmark_expects_of_a_run(tmp_path):
     file = bench_file(tmp_path / "cpu.json", "cpu", bench_row(run, path="fast"))
     seconds = budget.expected(budget.read_bench(str(file)))
     saved = 12 * ladder.count(run.model) / 1e8 + 0.05 * 600
-    assert seconds(run) == pytest.approx(600 + 4 * 4 / 3 + 90 + saved)  # nothing is compiled
+    # nothing is compiled; 90 s of start-up, 120 s of the report
+    assert seconds(run) == pytest.approx(600 + 4 * 4 / 3 + 90 + 120 + saved)
     assert seconds(other) is None
+
+
+def test_a_benchmark_of_other_runs_is_an_error_that_says_which(tmp_path):
+    run = runs("60M", rules=["review"], protocol="paper")[0]
+    row = {**bench_row(run), "precision": "bf16"}
+    measured = budget.read_bench(str(bench_file(tmp_path / "x.json", "NVIDIA H100 80GB HBM3", row)))
+    with pytest.raises(RRError, match="none of these runs: it has 60M in bf16, they are 60M in tf"):
+        budget.what_fits([run], budget.gpu("H100"), bench=measured)
+
+
+def test_the_disk_of_a_plan_is_what_stays_and_the_largest_while_it_trains():
+    small, large = runs("nano", seeds=[0])[0], runs("mini", seeds=[0])[0]
+    rows = budget.what_fits([small, large], budget.gpu("H100"))
+    params = [ladder.count(run.model) for run in (small, large)]
+    by_hand = 4 * sum(params) + 3 * 12 * params[1]
+    assert budget.disk_of_rows(rows) == disk_of([small, large]) == by_hand
+    notes = budget.notes(rows, budget.gpu("H100"), None, (0.2, 0.45))
+    assert any(line.startswith("disk: ") for line in notes)
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ MORE = {
         "--jobs": "2",
     },
     "plan": {**TINY, "--rung": f"nano:{SHAPE}"},
+    "doctor": {**TINY, "--rung": f"nano:{SHAPE}"},
     "bench": {
         "--rung": f"nano:{SHAPE}",
         "--paths": "fast",
@@ -414,7 +415,8 @@ def test_every_place_that_prints_commands_is_read():
         ("CONTRIBUTING.md", "make", "faults"),
         ("CONTRIBUTING.md", "rr", "train"),
         ("one_gpu_day.md", "rr", "bench"),
-        ("one_gpu_day.md", "papermill", "--engine"),
+        ("one_gpu_day.md", "rr", "report"),
+        ("one_gpu_day.md", "rr", "doctor"),
         ("17_running_it.ipynb", "rr", "prepare"),
         ("17_running_it.ipynb", "rr", "plan"),
         ("slurm.sbatch", "rr", "sweep"),

@@ -8,8 +8,9 @@ import pytest
 from rr import cli
 from rr.config import RRError
 from rr.model import ladder
-from rr.sweep import cells, report
+from rr.sweep import cells
 from rr.training import run_folder
+from rrbook import reports as report
 
 PUBLISHED = ("60M", "150M", "320M", "590M", "1B")
 

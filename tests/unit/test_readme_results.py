@@ -306,10 +306,25 @@ def f4():
             f"{more.min():.2f} to {more.max():.2f} higher"]  # fmt: skip
 
 
+def f3():
+    rows, told = reported("f3_loops"), []
+    rows = rows[rows.lr <= 8e-3]  # the five planned rates
+    assert len(rows) == 120
+    for corpus_, digits, exact in (("fables", 4, 3), (None, 3, 4)):
+        part = rows[(rows.corpus == "fables") == (corpus_ == "fables")]
+        table = part.pivot_table("val_loss", "seed", ["rule", "lr"])
+        assert table.shape == (6, 10)
+        gap = (table[LINEAR] - table[ROOT]).mean(axis=1)
+        assert (gap < 0).all()
+        told += [held(gap, digits), f"p = {st.ttest_1samp(gap, 0).pvalue:.{exact}f}"]
+    return told
+
+
 @pytest.mark.parametrize(
     ("name", "computed"),
     [
         ("f1_pairs", f1),
+        ("f3_loops", f3),
         ("f4_muon", f4),
         ("e1_rates", e1),
         ("e2_training", e2),

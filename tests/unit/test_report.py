@@ -17,10 +17,11 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 import rr
 from rr import cli, io, stats
 from rr.config import Interrupted, RRError
-from rr.sweep import notebook, report
-from rr.sweep.report_run import LEVELS
+from rr.sweep import notebook
 from rr.training import command_line
 from rrbook import figures
+from rrbook import reports as report
+from rrbook.reports.run import LEVELS
 
 matplotlib.use("Agg")
 BODY = "nano:d_model=16,n_head=1,n_layer=1,seq_len=16"
@@ -306,9 +307,9 @@ def short_reports(tmp_path, monkeypatch):
     parameters = {name: type(value)() if not isinstance(value, int | float) else value
                   for name, value in notebook.parameters(notebook.find(None)).items()}  # fmt: skip
     text = "\n".join(f"{name} = {value!r}" for name, value in parameters.items())
-    short_notebook(tmp_path / "09.ipynb", text)
-    short_notebook(tmp_path / "10_scaling_report.ipynb", 'folder = ""')
-    monkeypatch.setattr(notebook, "NAME", tmp_path / "09.ipynb")
+    short_notebook(tmp_path / "run.ipynb", text)
+    short_notebook(tmp_path / "folder.ipynb", 'folder, baseline = "", ""')
+    monkeypatch.setattr(notebook, "REPORTS", tmp_path)
 
 
 def test_a_finished_run_and_a_folder_of_runs_become_pages(trained, short_reports, tmp_path, capsys):
@@ -321,7 +322,7 @@ def test_a_finished_run_and_a_folder_of_runs_become_pages(trained, short_reports
         assert capsys.readouterr().out == f"{tmp_path / html}\n"
         page = (tmp_path / html).read_text()
         assert "run: 4 ended" in page and "{term}" not in page
-        (tmp_path / "09.ipynb").write_text("read no more")
+        (tmp_path / "run.ipynb").write_text("read no more")
     assert nbformat.read(folder / "report.ipynb", 4).metadata["papermill"]["end_time"]
 
 

@@ -120,7 +120,9 @@ def test_a_run_saves_by_what_its_own_saves_take(run, tmp_path, monkeypatch):
 
 def test_auto_is_the_default_and_a_number_is_taken(run, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(trainer, "train", lambda *a, save_every, **k: seen.append(save_every) or 1)
+    monkeypatch.setattr(
+        trainer, "train", lambda *a, save_every=None, **k: seen.append(save_every) or 1
+    )
     monkeypatch.setattr(run_folder, "finished", lambda folder: {"status": "finished"})
     for words in ([], ["--save-every", "auto"], ["--save-every", "60"]):
         assert cli.main(["train", *words, "--out", str(tmp_path)]) == 0

@@ -341,3 +341,107 @@ def test_gtrxl_is_x_transformers_where_both_gates_are_one():
     h, u = draw(B, T, D, seed=3), draw(B, T, D, seed=4)
     _, inner, extra = theirs.prepare(h)
     same(rule.write(h, u), theirs(u, inner, **extra), [h, u], [h, u])
+
+
+# -- streams as public models ship them ---------------------------------------------------------
+
+
+def lively_rule(spec, sublayer=2):
+    """A rule whose every parameter is random."""
+    rule = rule_of(spec, sublayer)
+    with torch.no_grad():
+        for i, p in enumerate(rule.parameters()):
+            p.copy_(0.5 * draw(*p.shape, seed=40 + i))
+    return rule
+
+
+MHC = f"hyper-connections:streams={N},sinkhorn=1,start=published,head=sigmoid"
+
+
+def test_the_published_mhc_starts_with_the_mean_of_the_streams():
+    config = ModelConfig(70, 2, 1, D, 8, rule=MHC)
+    rule = make(MHC, site_of(config, "mlp", 2), config).double()
+    with torch.no_grad():
+        rule.reset(lambda tensor, std: tensor.copy_(std * draw(*tensor.shape)))
+    assert rule.scale.tolist() == pytest.approx([0.01] * 3) and not rule.static.any()
+    assert 0.01 < rule.dynamic.std() < 0.03
+    read, mix, spread = rule.coefficients(draw(B, T, N, D, seed=1))
+    for part, start in ((read, 1 / 2), (mix, 1 / N), (spread, 1.0)):
+        torch.testing.assert_close(part, torch.full_like(part, start), rtol=0, atol=3e-3)
+    with pytest.raises(Exception, match="start=published is of the form sinkhorn=1"):
+        rule_of("hyper-connections:start=published")
+
+
+def test_the_head_of_deepseek_v4_by_hand():
+    """Σ_j σ(s·(vec H / rms) W + b)_j H_j, then the norm, token by token."""
+    rule = lively_rule(MHC, sublayer=5)
+    streams = draw(B, T, N, D, seed=2)
+    expected = torch.empty(B, T, D, dtype=torch.float64)
+    for b in range(B):
+        for t in range(T):
+            h = streams[b, t]
+            vec = h.flatten() / (h.pow(2).mean() + 1e-5).sqrt()
+            weight = 1 / (1 + torch.exp(-(rule.scale * (vec @ rule.dynamic) + rule.static[:, 0])))
+            mixed = weight @ h
+            expected[b, t] = rule.gain * mixed / (mixed.pow(2).mean() + 1e-5).sqrt()
+    torch.testing.assert_close(rule.read(streams)[0], expected)
+    torch.testing.assert_close(
+        rule.read(streams)[0],
+        rule.prenorm((rule.head_weights(streams) * streams).sum(-2)),
+    )
+
+
+@pytest.mark.parametrize("sinkhorn", [0, 1])
+@pytest.mark.parametrize("dynamic", [0, 1])
+def test_a_frozen_mix_is_the_learned_one_at_the_identity(sinkhorn, dynamic):
+    """The same weights beside an A_r of logits so far apart that it is the identity."""
+    options = f"streams={N},sinkhorn={sinkhorn},dynamic={dynamic}"
+    frozen = lively_rule(f"hyper-connections:{options},mix=identity")
+    learned = rule_of(f"hyper-connections:{options}")
+    eye = torch.eye(N, dtype=torch.float64)
+    with torch.no_grad():
+        learned.static[:, 1:-1] = 400 * eye - 200 if sinkhorn else eye
+        learned.static[:, [0, -1]] = frozen.static
+        if dynamic:
+            w = frozen.dynamic.unflatten(-1, (N, 2) if sinkhorn else (1, 2))
+            there = learned.dynamic.unflatten(-1, (N, N + 2) if sinkhorn else (1, N + 2))
+            there.zero_()
+            there[..., [0, -1]] = w
+            learned.scale[[0, -1]] = frozen.scale
+    streams, u = draw(B, T, N, D, seed=2), draw(B, T, D, seed=3)
+    seen, state = frozen.read(streams)
+    expected, other = learned.read(streams)
+    seen = seen / frozen.gain  # the learned one has a gain of 1
+    torch.testing.assert_close(seen, expected)
+    torch.testing.assert_close(frozen.write(state, u), learned.write(other, u))
+    assert torch.equal(state[0], streams)
+
+
+def test_gated_residual_by_hand():
+    """qwen4_exp's read and write for one token at a time, on plain vectors."""
+    rule = lively_rule(f"gated-residual:streams={N},rank=3")
+    streams, u = draw(B, T, N, D, seed=2), draw(B, T, D, seed=3)
+    seen, state = rule.read(streams)
+    written = rule.write(state, u)
+    for b in range(B):
+        for t in range(T):
+            h = streams[b, t]
+            x = h / (h.pow(2).mean(1, keepdim=True) + 1e-5).sqrt() * rule.gain
+            low = rule.down @ x.flatten() / N
+            low = low / (1 + torch.exp(-low))  # silu
+            w = 1 / (1 + torch.exp(-(rule.up @ low)))
+            torch.testing.assert_close(seen[b, t], (w.reshape(N, D) * x).sum(0) / N)
+            inject = 2 / (1 + torch.exp(-(rule.inject @ x.flatten()) / N))
+            torch.testing.assert_close(written[b, t], h + torch.outer(inject, u[b, t]))
+
+
+def test_gated_residual_without_its_matrices_is_the_standard_network():
+    """All matrices 0: reads are half of equal normalised streams, writes are whole."""
+    rule = rule_of(f"gated-residual:streams={N}")
+    with torch.no_grad():
+        for p in (rule.down, rule.up, rule.inject):
+            p.zero_()
+    h, u = draw(B, T, D), draw(B, T, D, seed=1)
+    seen, state = rule.read(rule.open(h))
+    torch.testing.assert_close(seen, rms_norm(h) / 2)
+    torch.testing.assert_close(rule.write(state, u), rule.open(h + u))

@@ -18,9 +18,9 @@ import rr
 from rr import cli, io
 from rr.config import ModelConfig, RRError, Run, RunFailed
 from rr.model import Model
-from rr.sweep import report
 from rr.training import command_line, run_folder, trainer
 from rr.training.checkpoint import Checkpoints
+from rrbook import reports as report
 
 TINY = "nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
 RULE = """
@@ -91,7 +91,8 @@ class Foreign:
 def genuine(tiny_corpus, tmp_path_factory):
     """A finished run of the standard rule."""
     plan = rr.plan(TINY, "standard", corpus=tiny_corpus, tokenizer="bpe:300", batch=4, steps=3)
-    return trainer.train(plan, tmp_path_factory.mktemp("runs"), threads=1, log=lambda line: None)
+    out = tmp_path_factory.mktemp("runs")
+    return trainer.train(plan, out, threads=1, log=lambda line: None, keep_checkpoints=True)
 
 
 @pytest.fixture

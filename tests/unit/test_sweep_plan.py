@@ -49,7 +49,7 @@ def test_protocol_paper_alone_is_the_published_plan(dry, root, tmp_path):
     told = Counter()
     for line in lines:
         words = told_words(shlex.split(line))
-        assert words[0] == "papermill" and words[1].endswith("notebooks/09_scaling_run.ipynb")
+        assert words[0] == "papermill" and words[1].endswith("book/rrbook/reports/run.ipynb")
         given = dict(zip(words[4::3], words[5::3], strict=True))
         assert set(words[3::3]) == {"-p"}
         assert (given["protocol"], given["corpus"]) == ("paper", "tinystories")
@@ -282,7 +282,7 @@ def test_the_notebooks_own_choice_is_overruled_where_none_was_made(tmp_path):
 
 
 def test_the_stored_notebook_takes_every_option(root):
-    known = notebook.parameters(root / "notebooks" / notebook.NAME)
+    known = notebook.parameters(notebook.find(None))
     every = {"rung": ["60M"], "rule": ["review"], "values": ["learnable"], "loops": [2],
              "flavour": ["llama"], "corpus": ["fables"], "tokenizer": ["bpe:300"],
              "protocol": ["clean"], "seed": [1], "budgets": [[10, 20]], "warmup": [2],

@@ -1,13 +1,14 @@
 """Which cell next, and what became of it: with processes that a test plays."""
 
-import fcntl
 import json
 import signal
 import threading
+from types import SimpleNamespace
 
 import pytest
 
-from rr.config import Interrupted, RunFailed
+from rr.config import Interrupted, RRError, RunFailed
+from rr.io import try_lock, write_json
 from rr.sweep import Hours, Runner, cells, schedule, sweep
 from rr.sweep.view import View, taken
 
@@ -64,8 +65,7 @@ class Stage:
 
 def ends(status="finished", code=0):
     def step(folder):
-        told = {"id": folder.name, "status": status}
-        (folder / "result.json").write_text(json.dumps(told))
+        write_json(folder / "result.json", {"id": folder.name, "status": status})
         return code
 
     return step
@@ -92,9 +92,8 @@ def play(tmp_path, monkeypatch):
         said = []
         stage = Stage(tmp_path, scripts)
         runner = Runner("direct", tmp_path, {})
-        leases = {"beat": 0.01, "looks": 3} | more
         staged = schedule.Schedule(
-            plan, tmp_path, runner, stage, View(tmp_path, said.append), **leases
+            plan, tmp_path, runner, stage, View(tmp_path, said.append), **more
         )
         settled = staged.run()
         assert not [p for p in (tmp_path / ".claims").iterdir()]
@@ -139,6 +138,22 @@ def test_without_progress_a_cell_fails_after_three_retries(play, plan):
     assert any("no luck" in line and "failed" in line for line in said)
 
 
+def test_two_runs_that_fail_alike_stop_the_sweep(play, plan):
+    """As without a compiler, where 42 runs would fail one after the other."""
+    a, b, *others = (cell.id for cell in plan)
+    why = "rr: {} needs 3.14 GiB\n"
+    scripts = {i: [[crashes(2, words=why.format(i))]] for i in (a, b)}
+    with pytest.raises(RunFailed, match="two runs failed alike, so 2 more were not tried"):
+        play(plan, scripts | {i: [[ends()]] for i in others})
+
+
+def test_runs_that_fail_unlike_or_apart_stop_nothing(play, plan):
+    a, b, c, d = (cell.id for cell in plan)
+    same, other = [[crashes(2, words="rr: same\n")]], [[crashes(2, words="rr: other\n")]]
+    _, states, started, _ = play(plan, {a: same, b: other, c: [[ends()]], d: list(same)})
+    assert started == [a, b, c, d] and [states[i] for i in (a, b, d)] == ["failed"] * 3
+
+
 def test_progress_earns_new_tries(play, plan):
     (a, *others) = (cell.id for cell in plan)
     script = [[crashes(saved=step)] for step in (1, 2, 3, 4, 5, 6)] + [[ends()]]
@@ -168,12 +183,11 @@ def test_a_run_that_another_process_writes_is_waited_for(play, plan, tmp_path):
     """An orphan holds the lock: its cell is not started, and is done when the orphan ends it."""
     (a, *others) = (cell.id for cell in plan)
     (tmp_path / a).mkdir()
-    lock = open(tmp_path / a / "lock", "a")
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = try_lock(tmp_path / a / "lock")
 
     def orphan_ends():
         ends()(tmp_path / a)
-        lock.close()
+        lock.release()
 
     timer = threading.Timer(0.3, orphan_ends)
     timer.start()
@@ -203,10 +217,9 @@ def test_a_crash_while_another_process_writes_is_no_crash(play, plan, tmp_path):
     locks = []
 
     def leaves_an_orphan(folder):
-        lock = open(folder / "lock", "a")
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = try_lock(folder / "lock")
         locks.append(lock)
-        threading.Timer(0.05, lock.close).start()
+        threading.Timer(0.05, lock.release).start()
         return 1
 
     script = [[leaves_an_orphan]] * 6 + [[ends()]]
@@ -214,7 +227,7 @@ def test_a_crash_while_another_process_writes_is_no_crash(play, plan, tmp_path):
     assert states[a] == "finished" and started.count(a) == 7
 
 
-def test_told_to_stop_it_stops_its_cells_and_releases_its_leases(play, plan):
+def test_told_to_stop_it_stops_its_cells_and_releases_its_claims(play, plan):
     ids = [cell.id for cell in plan]
 
     def told(folder):
@@ -266,6 +279,15 @@ def test_what_did_not_finish_is_named(plan, tmp_path, monkeypatch):
         path.unlink()
     with pytest.raises(Interrupted, match="0 of 4 cells done"):
         sweep(plan, tmp_path, runner="direct", log=lambda line: None)
+
+
+def test_a_disk_that_is_too_small_is_refused_before_anything_starts(plan, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "rr.sweep.start.shutil.disk_usage", lambda path: SimpleNamespace(free=10**6)
+    )
+    with pytest.raises(RRError, match="4 runs need .* GB at most, 0.001 GB are free"):
+        sweep(plan, tmp_path / "new", runner="direct", log=lambda line: None)
+    assert not list(tmp_path.iterdir())
 
 
 def test_progress_is_read_from_the_curve(tmp_path):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 import rr
-from rr.analysis.rule_anatomy import anatomy
+from rrbook.anatomy import anatomy
 
 from . import check, exercise
 

@@ -7,7 +7,7 @@ import pandas as pd
 import torch
 
 import rr
-from rr.analysis.numerics import Change
+from rrbook.numerics import Change
 
 from . import check, exercise
 

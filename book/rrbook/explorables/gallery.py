@@ -305,9 +305,9 @@ def _split(equation: str) -> list[str]:
 
 
 def rule_gallery(family: str) -> kit.Explorable:
-    """The cards of every registered rule of one family: see `rr.analysis.rule_anatomy.FAMILIES`."""
-    from rr.analysis.rule_anatomy import FAMILIES, anatomy
+    """The cards of every registered rule of one family: see `rrbook.anatomy.FAMILIES`."""
     from rr.model.ladder import describe
+    from rrbook.anatomy import FAMILIES, anatomy
 
     if family not in FAMILIES:
         raise RRError(f"no family {family!r}: {nearest(family, FAMILIES)}")

@@ -1,16 +1,16 @@
 """All rules on one page: a small card for each, which three questions filter.
 
-What a rule reads, keeps and writes is measured (`rr.analysis.anatomy`), not declared. Without
+What a rule reads, keeps and writes is measured (`rrbook.anatomy`), not declared. Without
 scripts the page shows every card.
 """
 
 from html import escape
 from pathlib import Path
 
-from rr.analysis.rule_anatomy import FAMILIES, anatomy
 from rr.config import ModelConfig
 from rr.model.ladder import describe
 from rr.residual import Site, resolve
+from rrbook.anatomy import FAMILIES, anatomy
 
 from . import gallery, kit
 

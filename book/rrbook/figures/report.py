@@ -57,7 +57,7 @@ def run_curve(
 def norm_curve(ax: Axes, norms: Sequence[Mapping], clip: float) -> Axes:
     """Norm of the gradients along a run, before clipping, and the norm that they are clipped to.
 
-    norms: curves of `rr.sweep.report.Ended.norms`; without one the axes say so.
+    norms: curves of `rrbook.reports.Ended.norms`; without one the axes say so.
     """
     if not norms:
         return says(ax, "this run was recorded without gradient norms")
@@ -80,7 +80,7 @@ def norm_curve(ax: Axes, norms: Sequence[Mapping], clip: float) -> Axes:
 def gates_by_sublayer(ax: Axes, rows: Sequence[Mapping], rule: str, why: str = "") -> Axes:
     """What each sublayer writes of its update: a gate's quantiles, or one coefficient.
 
-    rows: from `rr.sweep.report.gates`: thin line from 5 to 95 %, thick line over the middle half,
+    rows: from `rrbook.reports.gates`: thin line from 5 to 95 %, thick line over the middle half,
     ring at the median, cross at the mean. Without rows the axes say `why`.
     """
     if not rows:
@@ -96,8 +96,11 @@ def gates_by_sublayer(ax: Axes, rows: Sequence[Mapping], rule: str, why: str = "
         ax.plot(middle, place, "o", ms=7, mfc=CARD, mec=colour, mew=1.8, zorder=3)
         ax.plot(row["mean"], place, "x", ms=6, mew=1.6, color=VERMILLION, zorder=4)
     gated = any(row["r"] is not None for row in rows)
+    means = [row["mean"] for row in rows]
     if gated:
         ax.set_xlim(0, 1)
+    elif max(means) - min(means) < 0.01:  # one number: the axis would show its rounding
+        ax.set_xlim(min(means) - 0.5, max(means) + 0.5)
     ax.set_yticks(range(len(rows)), [row["name"] for row in rows])
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.grid(axis="y", visible=False)
@@ -142,7 +145,7 @@ def reliability(ax: Axes, bins: np.ndarray | None, why: str = "") -> Axes:
 def gaps_by_size(ax: Axes, points: Sequence[Mapping], why: str = "") -> Axes:
     """Gap of each series against parameters, with its interval: the emergence figure.
 
-    points: from `rr.sweep.report.points`. Sizes are logarithmic, series stand a little beside one
+    points: from `rrbook.reports.points`. Sizes are logarithmic, series stand a little beside one
     another; a series of several sizes is joined by a line. Rungs without options, each of one size,
     name the ticks. Without points the axes say `why`.
     """

@@ -69,7 +69,12 @@ LOOKS = {
     "x0-scales": ("look-back", ">", "--"),
     "unet": ("look-back", "*", ":"),
     "parallel": ("look-back", "8", ":"),
+    "scales-skips": ("look-back", "P", "-."),
     "hyper-connections": ("streams", "h", "-"),
+    "gated-residual": ("streams", "D", "--"),
+    "lanes": ("streams", "s", "-."),
+    "keel": ("carry", "*", "-."),
+    "delta": ("carry", "X", "-"),
 }
 # the baseline of the book is black, and the gates that are not Review a lighter blue
 SHADES = {"standard": INK, "highway": SKY, "state-gate": SKY, "update-gate": SKY}

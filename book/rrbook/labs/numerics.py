@@ -3,9 +3,9 @@
 import ipywidgets as widgets
 import numpy as np
 
-from rr.analysis.numerics import Change, trained
 from rr.residual import RULES
 from rr.training.run_folder import plan
+from rrbook.numerics import Change, trained
 
 from .. import figures
 from ..explorables.kit import number

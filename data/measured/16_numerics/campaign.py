@@ -20,10 +20,10 @@ sys.path.insert(0, str(ROOT))
 
 import rr
 from rr import io
-from rr.analysis.numerics import CPU, Change, trained, window_losses
 from rr.config import Run
 from rr.training import checkpoint
 from rr.training import provenance as provenance_of_training
+from rrbook.numerics import CPU, Change, trained, window_losses
 
 RUNG = "nano:d_model=64,seq_len=64"
 ARMS = ("review", "standard")

@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..config import RRError, Run, nearest
-from ..data.batches import batch_starts, gather
-from ..model.init import initialise
-from ..model.transformer import Model
-from ..ops.cross_entropy import token_losses
-from ..training import device, evaluate
-from ..training.backend import parse_backend
-from ..training.step import OptimizerStep
+from rr.config import RRError, Run, nearest
+from rr.data.batches import batch_starts, gather
+from rr.model.init import initialise
+from rr.model.transformer import Model
+from rr.ops.cross_entropy import token_losses
+from rr.training import device, evaluate
+from rr.training.backend import parse_backend
+from rr.training.step import OptimizerStep
 
 CPU = torch.device("cpu")
 KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
@@ -44,7 +44,7 @@ class Change:
 
     Example:
         >>> import numpy as np, rr
-        >>> from rr.analysis import Change, trained
+        >>> from rrbook.numerics import Change, trained
         >>> tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
         >>> run = rr.plan(tiny, steps=2, batch=1)
         >>> model, losses = trained(run, np.arange(100), Change(double=True))

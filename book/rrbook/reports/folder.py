@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .. import DATA
-from ..config import RRError, Run
-from ..model.ladder import SHAPE, parse_rung
-from ..residual import allow_rule, as_allowed, canonical
-from ..stats import as_rows, compare, scan
-from ..stats.records import read_record, read_records
-from ..stats.results import GROUP, TOLD, arm_of, group_key
-from ..stats.show import columns, grouped
-from ..training.command_line import options, words
-from .grid import cells
+from rr import DATA
+from rr.config import RRError, Run
+from rr.model.ladder import SHAPE, parse_rung
+from rr.residual import allow_rule, as_allowed, canonical
+from rr.stats import as_rows, compare, scan
+from rr.stats.records import read_record, read_records
+from rr.stats.results import GROUP, TOLD, arm_of, group_key
+from rr.stats.show import columns, grouped
+from rr.sweep.grid import cells
+from rr.training.command_line import options, words
 
 STUDY = DATA / "published" / "review_residuals.csv"
 

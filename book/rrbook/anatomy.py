@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config import ModelConfig
-from ..residual import Rule, Site, allow_rule, resolve
-from ..residual.values import ValueRule
+from rr.config import ModelConfig
+from rr.residual import Rule, Site, allow_rule, resolve
+from rr.residual.values import ValueRule
 
 WIDTH, BLOCKS = 16, 4
 LISTS = ("list", "pair")  # kinds of state that are lists of tensors
@@ -88,7 +88,7 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
     blocks       numbers of the blocks that it changes
 
     Example:
-        >>> from rr.analysis import anatomy
+        >>> from rrbook.anatomy import anatomy
         >>> facts = anatomy("review")
         >>> facts["family"], facts["gate"]
         ('gate', {'state': 'normalised', 'update': 'normalised'})
@@ -102,9 +102,9 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
     site = Site("mlp", 4, BLOCKS, WIDTH, n_head=2)  # the mlp of block 2
     rule = cls(site, _config(spec, kind), **options).double()
     deep = Site("attn", 3, 12, WIDTH, n_head=2)  # 12 blocks, as GPT-2
-    draw = [torch.randn(1, 1, WIDTH, generator=source, dtype=torch.float64) for _ in range(6)]
+    draw = [torch.randn(1, 1, WIDTH, generator=source, dtype=torch.float64) for _ in range(3)]
     _random(rule, source)
-    h, u, other, *past = draw
+    h, u, other = draw
     facts = {
         "norm": "none",
         "gate": {},
@@ -120,15 +120,21 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
         "carry": rule.carry(deep),
     }
     if cls.state in LISTS:
-        opened = [h, *past] if cls.state == "list" else [h, past[0]]
-        # attention and MLP of block 3, where both have earlier depths to read
-        late = [
+        rules = [
             cls(Site(kind, place, BLOCKS, WIDTH, n_head=2), _config(spec, kind), **options).double()
-            for kind, place in (("attn", 5), ("mlp", 6))
+            for place, kind in enumerate(("attn", "mlp") * 3, 1)
         ]
-        for one in late:
+        for one in rules:
             _random(one, source)
+        opened, late = rules[0].open(h), rules[4:]
+        for one in rules[:4]:
+            opened = one.write(one.read(opened)[1], u)
+        # attention and MLP of block 3, where both have earlier depths to read; all different
+        opened = [torch.randn(h.shape, generator=source, dtype=h.dtype) for _ in opened]
+        for one in late:
             _looks_back(one, facts, opened, u, other)
+        if cls.state == "pair" and all(_lane(one, opened, u, other) for one in late):
+            facts["streams"] = 2
         rule, louder = late[0], [7 * x for x in opened]
     else:
         opened = rule.open(h)
@@ -178,11 +184,16 @@ def _looks_back(rule: Rule, facts: dict, state: list[Tensor], u: Tensor, other: 
         facts["mixes"] = facts["mixes"] or "write"
 
 
+def _lane(rule: Rule, state: list[Tensor], u: Tensor, other: Tensor) -> bool:
+    """Whether a sublayer writes to the second of a pair, too, which is then a stream."""
+    return not _same(rule.write(state, u)[1], rule.write(state, other)[1])
+
+
 def _family(cls: type[Rule], facts: dict) -> str:
+    if facts["streams"] > 1:
+        return "streams"
     if cls.state in LISTS:
         return "look-back"
-    if cls.state == "streams":
-        return "streams"
     if facts["carry"] != 1 or facts["norm"] == "write":
         return "carry"
     return "gate" if facts["gate"] else "scale"

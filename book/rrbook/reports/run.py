@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from .. import io
-from ..analysis import probes
-from ..config import MIB, Interrupted, RRError, Run, RunFailed, file_bytes, nearest
-from ..data import batches
-from ..data.corpus import baselines
-from ..model import ladder
-from ..model.transformer import Model
-from ..training import evaluate, trainer
-from ..training.checkpoint import Checkpoints
-from ..training.context import tokens_of
-from ..training.device import autocast
-from ..training.provenance import curve_bytes
-from ..training.run_folder import allowed, finished, load, plan, specification
-from ..training.sampling import sample
+from rr import io
+from rr.analysis import probes
+from rr.config import MIB, Interrupted, RRError, Run, RunFailed, file_bytes, nearest
+from rr.data import batches
+from rr.data.corpus import baselines
+from rr.model import ladder
+from rr.model.transformer import Model
+from rr.training import evaluate, trainer
+from rr.training.checkpoint import Checkpoints
+from rr.training.context import tokens_of
+from rr.training.device import autocast
+from rr.training.provenance import curve_bytes
+from rr.training.run_folder import allowed, finished, load, plan, specification
+from rr.training.sampling import sample
 
 # What is trained where no rung is named; the smoke tier is short enough for a page of the book.
 TIERS = {

@@ -1,0 +1,43 @@
+"""Reports of a run and of a folder of runs: documents of their own, for anybody's runs.
+
+`run.ipynb` trains or finds a run and reports it; `folder.ipynb` reads a folder. Every sentence in
+them is made in `sentences` from what `run` and `folder` read: about the reader's runs, and about
+nothing else. Chapters 9 and 10 teach to read them, with the same functions.
+"""
+
+from rr.training.command_line import options, sample_command, words, wrapped
+
+from .folder import COST, STUDY, Survey, command, cost_by_arm, points, shown, survey
+from .run import (
+    TIERS,
+    Ended,
+    Look,
+    bigram,
+    chosen,
+    cost,
+    gates,
+    look,
+    outcome,
+    provenance,
+    read,
+    text,
+    train,
+    train_in_parts,
+)
+from .sentences import (
+    folder_summary,
+    folder_title,
+    folder_warnings,
+    listed,
+    run_summary,
+    run_title,
+    run_warnings,
+)
+
+__all__ = [
+    "COST", "STUDY", "TIERS", "Ended", "Look", "Survey", "bigram", "chosen", "command", "cost",
+    "cost_by_arm", "folder_summary", "folder_title", "folder_warnings", "gates", "listed", "look",
+    "options", "outcome", "points", "provenance", "read", "run_summary", "run_title",
+    "run_warnings", "sample_command", "shown", "survey", "text", "train", "train_in_parts", "words",
+    "wrapped",
+]  # fmt: skip

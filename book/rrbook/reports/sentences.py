@@ -1,0 +1,245 @@
+"""The sentences of a report, each chosen by the data that it is about. All return Markdown."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import numpy as np
+
+from rr.stats.results import arm_of
+
+from .folder import Survey
+from .run import Ended, Look, outcome
+
+BARELY = 1.0  # training tokens per parameter below which a net is called barely trained
+
+
+def listed(lines: Sequence[str], none: str = "") -> str:
+    """The lines as a list, or `none`."""
+    return "\n".join(f"- {line}" for line in lines) or none
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.4f}".replace("-", "−")
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _joined(words: Sequence[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _today() -> str:
+    return f"{datetime.now(UTC):%-d %B %Y}"
+
+
+# ---- one run -------------------------------------------------------------------------------------
+
+
+def run_title(ended: Ended, command: str) -> str:
+    """A heading with the run's name, the day and the command that repeats the run."""
+    run = ended.run
+    return (
+        f"# Run `{run.id}`: {run.rung}, {run.rule}, seed {run.seed}\n\n"
+        f"Report of {_today()}. The run again: `{command}`"
+    )
+
+
+def run_summary(ended: Ended, bigram: float, look: Look) -> str:
+    """What came out: the loss beside the bigram table, the clipping, the gates, the calibration."""
+    run, result = ended.run, ended.result
+    lines = [
+        f"A {run.flavour} model of {result['params']:,} parameters under the rule `{run.rule}` on "
+        f"*{result['corpus']}*: {outcome(ended)}.",
+        _against(bigram, result, ended.diverged),
+        _clipping(ended),
+        _gates(look),
+        _calibration(look),
+    ]
+    return listed([line for line in lines if line])
+
+
+def _against(bigram: float, result: Mapping, diverged: bool) -> str:
+    if diverged:
+        return f"A table of token pairs reaches {bigram:.4f} nats per token on this text."
+    gap = bigram - result["val_loss"]
+    verdict = (
+        "so the net has learned more than which token follows which"
+        if gap > 0
+        else "so the net has not yet learned what counting pairs gives"
+    )
+    side = "below" if gap > 0 else "above"
+    return f"It is {abs(gap):.4f} nats {side} a table of token pairs ({bigram:.4f}), {verdict}."
+
+
+def _clipping(ended: Ended) -> str:
+    norms = [norm for curve in ended.norms[:1] for norm in curve["loss"]]
+    if not norms:
+        return ""
+    clip = ended.run.recipe.clip
+    share = sum(norm > clip for norm in norms) / len(norms)
+    return (
+        f"The gradient norm went from {norms[0]:.2g} to {np.median(norms[-20:]):.2g}; "
+        f"{share:.0%} of the recorded steps were clipped at {clip:g}."
+    )
+
+
+def _gates(look: Look) -> str:
+    means = [row["mean"] for row in look.gates if row["r"]]
+    if not means:
+        return ""
+    below = sum(mean < 0.5 for mean in means)
+    where = (
+        "all below one half" if below == len(means)
+        else "all at one half or above" if not below
+        else f"{below} of {len(means)} below one half"
+    )  # fmt: skip
+    return f"The gates' means run from {min(means):.3f} to {max(means):.3f}: {where}."
+
+
+def _calibration(look: Look) -> str:
+    if look.bins is None or look.score is None:
+        return ""
+    tokens, confidence, right = np.asarray(look.bins, dtype=float).sum(0)
+    gap = (confidence - right) / tokens
+    verdict = "too sure" if gap > 0 else "not sure enough"
+    return (
+        f"It is {verdict} by {abs(gap):.3f} on average: its likeliest token has a probability of "
+        f"{confidence / tokens:.3f} and is right {right / tokens:.1%} of the time "
+        f"(expected calibration error {look.score.ece:.4f})."
+    )
+
+
+def run_warnings(ended: Ended, bigram: float) -> str:
+    """What makes the run's numbers weaker than they look; "" where nothing does."""
+    result, lines = ended.result, []
+    if ended.diverged:
+        lines.append("**Diverged.** The loss is not finite; the curves end where it happened.")
+    if not ended.diverged and result["val_loss"] > bigram:
+        lines.append("**Barely trained.** A table of token pairs does better.")
+    per = result["tokens"] / result["params"]
+    if per < BARELY:
+        lines.append(f"**Few tokens.** It saw {per:.2g} training tokens per parameter.")
+    if result["eval_shortened"]:
+        lines.append("**Shortened evaluation.** Its loss is of a part of the held-out text.")
+    if ended.made_by.get("bit_exact") is False:
+        lines.append("**Not bit for bit.** It went on with another device or other processes.")
+    lines.append("**One seed.** A difference to another run needs several pairs of seeds.")
+    return listed(lines)
+
+
+# ---- a folder ------------------------------------------------------------------------------------
+
+
+def folder_title(here: Survey, command: str) -> str:
+    """A heading with the folder's name, the day and the command that makes the report again."""
+    return f"# Runs in `{here.shown}`\n\nReport of {_today()}, made by `{command}`."
+
+
+def folder_summary(here: Survey, baseline: str) -> str:
+    """What is there, and how each arm compares with the baseline at each size."""
+    ids = {row["id"].partition("/")[0] for row in here.results}
+    arms = list(dict.fromkeys(arm_of(row) for row in here.results))
+    rungs = list(dict.fromkeys(row["rung"] for row in here.results))
+    seeds = sorted({row["seed"] for row in here.results})
+    lines = []
+    if ids:
+        lines.append(
+            f"{_count(len(ids), 'run')} that ended: {_joined([f'`{arm}`' for arm in arms])} at "
+            f"{_joined(rungs)}, seed{'' if len(seeds) == 1 else 's'} "
+            f"{_joined(list(map(str, seeds)))}."
+        )
+    else:
+        lines.append("No run has ended yet.")
+    told = [row for row in here.rows if row["difference"] is not None]
+    lines += [_compared(row) for row in told]
+    if len(told) > 1:
+        lines.append(_corrected(told))
+    if ids and not told:
+        lines.append(f"No arm can be compared with `{baseline}`: {_why_not(here, arms, baseline)}.")
+    return listed(lines)
+
+
+def _why_not(here: Survey, arms: Sequence[str], baseline: str) -> str:
+    if baseline not in arms:
+        return f"no run of it has ended here (the arms are {_joined(list(arms))})"
+    if len(arms) == 1:
+        return "it is the only arm"
+    notes = [note for row in here.rows for note in row["notes"]]
+    return "; ".join(dict.fromkeys(notes)) or "no two arms share two seeds"
+
+
+def _compared(row: Mapping) -> str:
+    gap, side = row["difference"], "below"
+    if gap > 0:
+        side = "above"
+    n = len(row["pairs"])
+    interval = (
+        f"95 % interval {_signed(row['lo'])} to {_signed(row['hi'])}, {_count(n, 'pair')}"
+        if row["lo"] is not None
+        else f"{_count(n, 'pair')}, no interval"
+    )
+    verdict = ""
+    if row["lo"] is not None:
+        verdict = (
+            "; the interval leaves zero out" if row["lo"] * row["hi"] > 0
+            else "; zero is within the interval"
+        )  # fmt: skip
+    return (
+        f"At {row['rung']} `{row['arm']}` finishes {abs(gap):.4f} nats {side} `{row['baseline']}` "
+        f"({interval}){verdict}."
+    )
+
+
+def _corrected(told: Sequence[Mapping]) -> str:
+    tested = [row for row in told if row["holm"] is not None]
+    clear = [row for row in tested if row["holm"] <= 0.05]
+    if not tested:
+        return "None of these differences can be tested."
+    names = _joined([f"`{row['arm']}` at {row['rung']}" for row in clear]) if clear else "none"
+    return (
+        f"After Holm's correction for {_count(len(tested), 'comparison')} of this folder, "
+        f"significant at 5 %: {names}."
+    )
+
+
+def folder_warnings(here: Survey) -> str:
+    """What makes the table weaker than it looks; "" where nothing does."""
+    lines = []
+    if here.damaged:
+        lines.append(f"**Corrupt and left out:** {_count(len(here.damaged), 'run')}.")
+    if here.begun:
+        lines.append(f"**In progress or cut off:** {_count(len(here.begun), 'run')}.")
+    lost = [row for row in here.results if row["status"] == "diverged"]
+    if lost:
+        names = _joined([f"`{arm_of(row)}` seed {row['seed']} at {row['rung']}" for row in lost])
+        lines.append(f"**Diverged:** {names}.")
+    if len({row["seed"] for row in here.results}) == 1:
+        lines.append("**One seed.** Nothing here tells a difference between arms from chance.")
+    lines += _at_the_edge(here.results)
+    few = sorted({row["rung"] for row in here.results if row["tokens"] < BARELY * row["params"]})
+    if few:
+        lines.append(f"**Few tokens.** Less than one per parameter at {_joined(few)}.")
+    if any(row["eval_shortened"] for row in here.results):
+        lines.append("**Shortened evaluation.** Some losses are of a part of the held-out text.")
+    return listed(lines, "Nothing.")
+
+
+def _at_the_edge(results: Sequence[Mapping]) -> list[str]:
+    """Arms that were run at several learning rates and did best at the lowest or the highest."""
+    losses: dict[tuple, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in results:
+        if row["val_loss"] is not None:
+            losses[row["rung"], arm_of(row)][row["lr"]].append(row["val_loss"])
+    lines = []
+    for (rung, arm), by_rate in losses.items():
+        best = min(by_rate, key=lambda rate: sum(by_rate[rate]) / len(by_rate[rate]))
+        if len(by_rate) > 1 and best in (min(by_rate), max(by_rate)):
+            lines.append(
+                f"**Rate at the edge.** `{arm}` at {rung} does best at {best:g}, the end of the "
+                "rates that were tried: a better one may lie beyond."
+            )
+    return lines

@@ -1,0 +1,146 @@
+"""A report speaks of the runs that it is given: data turned round turn its sentences round."""
+
+from dataclasses import replace
+
+import nbformat
+import pytest
+
+import rr
+from rr.stats import as_rows, compare
+from rrbook import reports as report
+from rrbook.plain import convert
+
+HERE = report.survey("02_gate_equation")
+
+
+def survey(results, baseline="standard", **more):
+    """The survey of the record with other results."""
+    rows = []
+    notes = []
+    try:
+        rows = as_rows(compare(results, baseline)) if results else []
+    except rr.RRError as error:
+        notes.append(str(error))
+    return replace(HERE, results=results, rows=rows, notes=notes, **more)
+
+
+def arms(*names, **changes):
+    """Rows of these arms, with changes."""
+    rows = (row for row in HERE.results if row["lr"] == 3e-3 and row["seed"] < 5)
+    return sorted(
+        (dict(row) | changes for row in rows if row["rule"] in names),
+        key=lambda row: (row["rule"], row["seed"]),
+    )
+
+
+PAIR = arms("standard", "review")
+
+
+def exchanged():
+    """The two arms with each other's losses."""
+    losses = {(row["rule"], row["seed"]): row["val_loss"] for row in PAIR}
+    other = {"standard": "review", "review": "standard"}
+    return [row | {"val_loss": losses[other[row["rule"]], row["seed"]]} for row in PAIR]
+
+
+def test_exchanged_losses_exchange_the_sentence():
+    one = report.folder_summary(survey(PAIR), "standard")
+    other = report.folder_summary(survey(exchanged()), "standard")
+    assert "`review` finishes" in one and "`review` finishes" in other
+    assert (" below `standard`" in one) != (" below `standard`" in other)
+    assert " nats above `standard`" in (other if "below" in one else one)
+
+
+def test_it_says_nothing_of_other_peoples_runs():
+    told = report.folder_summary(survey(PAIR), "standard") + report.folder_title(HERE, "rr report")
+    for words in ("published", "1B", "study", "paper", "chapter", "predict"):
+        assert words not in told.lower()
+
+
+def test_the_interval_and_the_correction_are_those_of_the_table():
+    summary = report.folder_summary(survey(arms("standard", "constant", "review")), "standard")
+    assert summary.count("95 % interval") == 2 and "Holm's correction for 2 comparisons" in summary
+
+
+def test_one_arm_one_seed_and_a_missing_baseline_are_said():
+    alone = report.folder_summary(survey(arms("review")), "standard")
+    assert "no run of it has ended here (the arms are review)" in alone
+    lone = survey(arms("standard"))
+    assert "it is the only arm" in report.folder_summary(lone, "standard")
+    one = [row for row in PAIR if row["seed"] == 0]
+    assert "**One seed.**" in report.folder_warnings(survey(one))
+    assert "95 %" not in report.folder_summary(survey(one), "standard")
+    assert report.folder_summary(survey([]), "standard") == "- No run has ended yet."
+
+
+def test_a_diverged_arm_is_named():
+    lost = [row | {"status": "diverged", "val_loss": None} if row["rule"] == "review" else row
+            for row in PAIR]  # fmt: skip
+    words = report.folder_warnings(survey(lost))
+    assert "**Diverged:** `review` seed 0" in words
+    assert "Diverged" not in report.folder_warnings(survey(PAIR))
+
+
+def test_a_rate_at_the_edge_is_named():
+    rows = [row | {"lr": lr, "val_loss": row["val_loss"] + add}
+            for row in PAIR for lr, add in ((1e-3, 0.2), (2e-3, 0.1), (4e-3, 0.0))]  # fmt: skip
+    words = report.folder_warnings(survey(rows))
+    assert "`review` at nano does best at 0.004, the end of the rates" in words
+    inside = [row | {"val_loss": row["val_loss"] - (row["lr"] == 2e-3)} for row in rows]
+    assert "Rate at the edge" not in report.folder_warnings(survey(inside))
+
+
+def test_folders_in_progress_and_with_corrupt_runs_say_so():
+    words = report.folder_warnings(survey(PAIR, begun=["a: begun"], damaged=["b: corrupt"]))
+    assert (
+        "**In progress or cut off:** 1 run." in words and "**Corrupt and left out:** 1 run" in words
+    )
+
+
+# ---- one run -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    run = rr.plan("nano:n_layer=2,d_model=16,n_head=2,seq_len=32", steps=4, batch=2, eval_batches=2)
+    folder = rr.train(run, tmp_path_factory.mktemp("runs"), threads=1, log=lambda line: None)
+    return report.read(folder)
+
+
+def test_a_run_is_held_against_counting(ended):
+    look = report.look(ended)
+    loss = ended.result["val_loss"]
+    worse = report.run_summary(ended, loss - 1, look)
+    better = report.run_summary(ended, loss + 1, look)
+    assert "not yet learned what counting pairs gives" in worse
+    assert "learned more than which token follows which" in better
+    assert "**Barely trained.**" in report.run_warnings(ended, loss - 1)
+    assert "Barely trained" not in report.run_warnings(ended, loss + 1)
+    assert "gates' means run from" in worse and "stopped twice" not in worse
+
+
+def test_gates_and_calibration_follow_the_numbers(ended):
+    look = report.look(ended)
+    high = replace(look, gates=[row | {"mean": 0.7} for row in look.gates])
+    low = replace(look, gates=[row | {"mean": 0.3} for row in look.gates])
+    assert "all at one half or above" in report.run_summary(ended, 1.0, high)
+    assert "all below one half" in report.run_summary(ended, 1.0, low)
+    bins = look.bins.copy()
+    bins[:, 1] = bins[:, 0]  # certain of everything
+    assert "too sure" in report.run_summary(ended, 1.0, replace(look, bins=bins))
+    bins[:, 1], bins[:, 2] = 0, bins[:, 0]
+    assert "not sure enough" in report.run_summary(ended, 1.0, replace(look, bins=bins))
+
+
+def test_a_run_that_diverged(ended):
+    lost = replace(ended, result=ended.result | {"status": "diverged", "val_loss": None})
+    look = report.look(lost)
+    assert "DIVERGED" in report.run_summary(lost, 2.0, look)
+    assert "**Diverged.**" in report.run_warnings(lost, 2.0)
+
+
+def test_the_documents_are_notebooks_that_stay_as_they_are(root):
+    for name in ("run", "folder"):
+        made = nbformat.read(root / "book" / "rrbook" / "reports" / f"{name}.ipynb", as_version=4)
+        nbformat.validate(made)
+        assert convert(made, "report") is made
