@@ -38,9 +38,9 @@ KNOWN_TAGS = {
     "remove-cell",
 }
 PLAIN = (int, float, str, bool, list, dict)
-LINES = 15
+LINES, HIDDEN_LINES = 15, 25
 ASSERTS = re.compile(r"\b(assert(_\w+)?|verdict)\b|\.assert_\w+\(")
-FOLDED = {"hide-input": 25, "remove-input": 25, "remove-cell": 40}  # lines of what the page folds
+HIDDEN = {"hide-input", "remove-input", "remove-cell"}
 CELLS = range(15, 31)
 WORDS = range(2000, 2801)
 BYTES = 2_000_000
@@ -169,7 +169,7 @@ def _code(cell: nbformat.NotebookNode) -> Iterator[str]:
     if {"papermill", "execution"} & set(cell.metadata):
         yield "stores execution times; `make store` cleans them"
     if not {"bootstrap", "parameters"} & set(tags(cell)):
-        most = max((FOLDED.get(tag, LINES) for tag in tags(cell)), default=LINES)
+        most = HIDDEN_LINES if HIDDEN & set(tags(cell)) else LINES
         lines = sum(not re.match(r"(from \w|import )", line) for line in cell.source.splitlines())
         if lines > most:
             yield f"has {lines} lines; at most {most}"
