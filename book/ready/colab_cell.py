@@ -2,7 +2,8 @@
 #          Runs lie on the machine's own disk; curves and the newest checkpoint are copied to Drive
 #          every 12 minutes. Started again, on another day or machine, the cell fetches them and
 #          goes on.
-# Change:  command, and where on Drive; `rr` is there once a chapter's first cell has been run.
+# Change:  command, and where on Drive; `rr` is there once a chapter's first cell has been run. What
+#          this machine can do is said by `!rr doctor`, which a sweep on a GPU begins with.
 # Checked: run with stand-ins for Drive and for Colab's module on a real tiny run, twice; what is
 #          deleted was emptied before (tests/unit/test_ready_files.py). Not on Colab.
 import shutil

@@ -8,7 +8,8 @@
 #              --corpus tinystories --out /workspace/runs --runner direct
 # Image:   one with torch 2.8 or newer that the pod's driver can run, such as
 #          runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404 (choose a pod of CUDA 12.8 or newer).
-#          The script checks that first; pip adds what is missing and never replaces torch.
+#          The script checks that first; pip adds what is missing and never replaces torch. On a GPU
+#          `rr sweep` itself begins with what `rr doctor` checks, two steps of the largest run too.
 # Change:  the command. WORKSPACE, where your volume is mounted elsewhere.
 # Checked: bash -n, shellcheck, and run against stand-ins for the volume, the image and its
 #          /start.sh: the environment is made once, a run that is sent SIGTERM is saved and taken up

@@ -153,7 +153,8 @@ class Schedule:
         state.crashes = 0 if reached > state.reached else state.crashes + 1
         state.reached = max(reached, state.reached)
         why = self._last_line(state) if code else "ended without a result"
-        if code == 2 and self.runner.kind == "direct":  # bad input: it would be the same again
+        refused = code == 2 if self.runner.kind == "direct" else why.startswith("RRError: ")
+        if refused:  # bad input: it would be the same again
             self._end(state, "failed", why)
         elif state.crashes > RETRIES:
             self._end(state, "failed", f"{why} ({state.crashes} times without progress)")

@@ -58,11 +58,16 @@ def cores(groups: Path = Path("/sys/fs/cgroup")) -> int:
         allowed = len(os.sched_getaffinity(0))
     else:
         allowed = os.cpu_count() or 1
-    try:
-        quota, period = (groups / "cpu.max").read_text().split()  # "max 100000": no limit
-        return max(1, min(allowed, int(quota) // int(period)))
-    except (OSError, ValueError):
-        return allowed
+    version_1 = groups / "cpu"
+    for quota in (  # microseconds of CPU time, and of the clock; no limit: "max", or -1
+        lambda: (groups / "cpu.max").read_text().split(),
+        lambda: [(version_1 / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")],
+    ):
+        with contextlib.suppress(OSError, ValueError):
+            used, period = map(int, quota())
+            if used > 0:
+                allowed = max(1, min(allowed, used // period))
+    return allowed
 
 
 def set_threads(n: int | None) -> int:

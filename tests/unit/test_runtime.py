@@ -374,3 +374,23 @@ def test_a_log_gets_every_line_and_the_terminal_none(capsys):
     shown.step(RUN, 1, RUN.recipe.steps, 2.5, spent=1.0)
     assert lines[0] == "a" and "step 1/100" in lines[1]
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"cpu.max": "100000 100000"}, 1),
+        ({"cpu.max": "50000 100000"}, 1),  # half a core: one thread
+        ({"cpu.max": "400000 100000"}, 4),
+        ({"cpu.max": "max 100000"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        ({}, 8),
+    ],
+)
+def test_a_container_has_the_cores_of_its_quota(tmp_path, monkeypatch, files, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    for name, words in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{words}\n")
+    assert device.cores(tmp_path) == expected

@@ -88,10 +88,10 @@ def play(tmp_path, monkeypatch):
     monkeypatch.setattr(schedule, "TICK", 0.001)
     monkeypatch.setattr(schedule, "LOOK", 0.001)
 
-    def run(plan, scripts, **more):
+    def run(plan, scripts, kind="direct", **more):
         said = []
         stage = Stage(tmp_path, scripts)
-        runner = Runner("direct", tmp_path, {})
+        runner = Runner(kind, tmp_path, {})
         staged = schedule.Schedule(
             plan, tmp_path, runner, stage, View(tmp_path, said.append), **more
         )
@@ -162,12 +162,16 @@ def test_progress_earns_new_tries(play, plan):
     assert any("resuming from step 6" in line for line in said)
 
 
-def test_a_refusal_is_not_repeated(play, plan):
-    (a, *others) = (cell.id for cell in plan)
-    script = [[crashes(2, words="some progress\nrr: begun on another device\n")]]
-    _, states, started, said = play(plan, {i: [[ends()]] for i in others} | {a: script})
-    assert started.count(a) == 1 and states[a] == "failed"
-    assert any("begun on another device" in line for line in said)
+@pytest.mark.parametrize(
+    ("kind", "code", "line"),
+    [("direct", 2, "rr: on another device"), ("papermill", 1, "RRError: on another device")],
+)
+def test_a_refusal_is_not_repeated(play, plan, kind, code, line):
+    cell = plan[0].id
+    script = [[crashes(code, words=f"some progress\n{line}\n")]]
+    _, states, started, said = play(plan[:1], {cell: script}, kind)
+    assert started == [cell] and states[cell] == "failed"
+    assert any("on another device" in line for line in said)
 
 
 def test_a_corrupt_result_is_named_and_left_alone(play, plan, tmp_path):
