@@ -147,7 +147,7 @@ class ScalesSkips(UNet):
     """
 
     equation = (
-        r"h \leftarrow \lambda_b\,h + \mu_b\,x_0 + w_b\,X_{L+1-b} \text{ before block } b,"
+        r"h \leftarrow \lambda_b\,h + \mu_b\,x_0 + w_b\,X_{L+1-b},"
         r"\quad h_l = h_{l-1} + u_l"
     )
     source = f"{MODDED}; with attnres, Attention Residuals (2603.15031)"

@@ -74,7 +74,7 @@ LOOKS = {
     "gated-residual": ("streams", "D", "--"),
     "lanes": ("streams", "s", "-."),
     "keel": ("carry", "*", "-."),
-    "delta": ("carry", "X", "-"),
+    "delta": ("scale", "P", "-."),
 }
 # the baseline of the book is black, and the gates that are not Review a lighter blue
 SHADES = {"standard": INK, "highway": SKY, "state-gate": SKY, "update-gate": SKY}
