@@ -47,6 +47,9 @@ class RRError(Exception):
         True
     """
 
+    def _render_traceback_(self) -> list[str]:  # in a notebook, too, the line alone is shown
+        return [f"{type(self).__name__}: {self}"]
+
 
 class RunFailed(RRError):
     """A run that could not continue, or whose loss is not finite. The CLI exits with 3."""

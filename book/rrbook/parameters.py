@@ -27,10 +27,7 @@ INJECTED = "# Parameters\n"  # how the cell begins that papermill writes
 
 
 class BadParameter(RRError):
-    """A parameter that a notebook refuses; Jupyter shows the line alone, without a traceback."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"{type(self).__name__}: {self}"]
+    """A parameter that a notebook refuses."""
 
 
 @dataclass(frozen=True)
