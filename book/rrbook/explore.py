@@ -19,6 +19,7 @@ from .explorables.running import lost_work
 from .explorables.stream import stream_share
 from .explorables.strip import held_back
 from .explorables.values import value_dilution
+from .explorables.walk import sentence_walk
 from .explorables.write import gated_write
 
 # name -> module; labs need torch, matplotlib and ipywidgets, explorables need nothing
@@ -46,7 +47,8 @@ _LABS = {
 }
 __all__ = ["Explorable", "audit_rows", "audit_table", "claim_map", "depth_attention",
            "depth_cliff", "float_formats", "gate_playground", "gated_write", "held_back",
-           "loop_growth", "lost_work", "rule_field", "rule_gallery", "size_or_training",
+           "loop_growth", "lost_work", "rule_field", "rule_gallery", "sentence_walk",
+           "size_or_training",
            "step_roofline", "stream_share", "value_dilution", "verdict", "verdict_table",
            "winners_luck",
            *_LABS]  # fmt: skip

@@ -27,6 +27,7 @@ BOXES = (  # title where the directive is given none
     "admonition", "attention", "caution", "danger", "dropdown", "error", "exercise", "hint",
     "important", "margin", "note", "seealso", "tip", "warning",
 )  # fmt: skip
+QUESTIONS = ("choose", "number")  # which a page checks: their answer is folded here
 SOLUTIONS = ("solution", "solution-start", "solution-end")
 ALONE = ("myst_target", "myst_line_comment", "myst_block_break")  # say nothing to a reader
 DIRECTIVE = re.compile(r"\{(?P<name>[\w:-]+)\}\s*(?P<argument>.*)")
@@ -162,8 +163,10 @@ class Plain:
         """A directive as a block quote with a bold title, or as a fold."""
         if found.name in SOLUTIONS:
             return self._solution(found)
+        if found.name in QUESTIONS:
+            return self._question(found)
         if found.name not in BOXES:
-            known = nearest(found.name, (*BOXES, *SOLUTIONS))
+            known = nearest(found.name, (*BOXES, *QUESTIONS, *SOLUTIONS))
             raise RRError(f"directive {{{found.name}}} is not known: {known}")
         title, body = self.line(found.argument), self.text(found.body)
         if found.name == "exercise":
@@ -177,6 +180,15 @@ class Plain:
             name = {"seealso": "See also"}.get(found.name, found.name.capitalize())
             body, title = "\n\n".join(filter(None, [title, body])), f"**{name}**"
         return _quote(f"{title}\n\n{body}" if body else title)
+
+    def _question(self, found: Directive) -> str:
+        if found.name == "number":
+            number = " ".join(filter(None, [found.options["right"], found.options.get("unit")]))
+            return fold("Answer", f"{typeset(number)}. {self.text(found.body)}")
+        options, _, why = found.body.partition("\n\n")
+        right = re.sub(r"^[-*] ✓ *", "- ", options, flags=re.MULTILINE)
+        (answer,) = re.findall(r"^[-*] ✓ *(.*)", options, flags=re.MULTILINE)
+        return f"{self.text(right)}\n\n{fold('Answer', self.text(f'*{answer}*. {why}'))}"
 
     def _solution(self, found: Directive) -> str:
         label, body = found.argument, self.text(found.body)

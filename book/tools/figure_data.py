@@ -1,4 +1,4 @@
-"""The data of a figure, as its SVG holds it (rrbook.figures.data), in a fold below the figure."""
+"""The data of a figure, as its SVG holds it (rrbook.figures.data), as tables below the figure."""
 
 import csv
 import html
@@ -39,7 +39,7 @@ def _download(table: dict, name: str) -> str:
     )
 
 
-def fold(tables: list[dict], name: str) -> str:
+def shown(tables: list[dict], name: str) -> str:
     """HTML of the tables below the figure of that name; nothing where there are none."""
     parts = []
     for place, table in enumerate(tables):
@@ -54,7 +54,4 @@ def fold(tables: list[dict], name: str) -> str:
             f'<div class="pst-scrollable-table-container"><table class="table">{caption}'
             f"<thead>{_row(table['head'], head=True)}</thead><tbody>{body}</tbody></table></div>"
         )
-    if not parts:
-        return ""
-    words = "The data of this figure"
-    return f'<details class="rr-data"><summary>{words}</summary>{"".join(parts)}</details>'
+    return f'<div class="rr-data">{"".join(parts)}</div>' if parts else ""

@@ -1,8 +1,7 @@
 """Which code cells a page folds, so that it shows the idea and one click shows the plumbing.
 
 A cell stays open that is short, narrow and about the subject. Folded are: parameters, the imports
-that begin a notebook, what only calls an explorable or a lab, the checks of exercises, cells that
-put numbers into the text, and every cell that is longer or wider than a page shows well. An author
+that begin a notebook, what only calls an explorable or a lab, cells that put numbers into the text, and every cell that is longer or wider than a page shows well. An author
 folds any other by the tag `hide-input`. What a cell shows stays in sight, and in the plain edition,
 where the code is there to be run and changed, these cells stay open.
 """
@@ -69,9 +68,10 @@ def fold(notebook: NotebookNode) -> None:
     What the check of an exercise says of no answer is for those who can give one: not for a page.
     """
     for cell, what in folds(notebook):
-        if what is not None:
-            silent = {"remove-output"} if what == ANSWER else set()
-            cell.metadata["tags"] = sorted({*tags(cell), "hide-input"} - {"hide-cell"} | silent)
+        if what == ANSWER:  # a stub is there to be seen
+            cell.metadata["tags"] = sorted({*tags(cell), "remove-output"})
+        elif what is not None:
+            cell.metadata["tags"] = sorted({*tags(cell), "hide-input"} - {"hide-cell"})
             shown = cell.metadata.setdefault("mystnb", {})
             shown["code_prompt_show"] = f"Show {what}"
             shown["code_prompt_hide"] = f"Hide {what}"

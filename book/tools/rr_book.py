@@ -1,20 +1,19 @@
 """The book's Sphinx extension: the home address, the plain edition's buttons, offline scripts,
-quoted and computed figures, where a number is from, what a term means, buttons that set an
-explorable, figures in the page's colours, check badges, names for screen readers."""
+quoted and computed figures, what a term means, buttons that set an
+explorable, figures in the page's colours, how figures are checked, names for screen readers."""
 
 import html
 import json
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from urllib.parse import urlencode
 
 import figure_data
 import front
 import home
+import questions
 from docutils import nodes
-from myst_nb.ext.glue.roles import PasteTextRole
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
@@ -82,6 +81,16 @@ def configure(app: Sphinx, config: Config) -> None:
     }
 
 
+def footer(
+    app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
+) -> None:
+    """Errata and status at the foot of every page."""
+    links = {"Errata": "book/errata", "Status": "book/status"}
+    context["theme_extra_footer"] += "<p>" + " · ".join(
+        f'<a href="{context["pathto"](to)}">{words}</a>' for words, to in links.items()
+    ) + "</p>"  # fmt: skip
+
+
 def plain_edition(
     app: Sphinx, page: str, template: str, context: dict, doctree: nodes.document | None
 ) -> None:
@@ -135,34 +144,6 @@ class Quoted(SphinxRole):
         return [quoted, nodes.Text(" "), *found], messages
 
 
-@cache
-def origins(notebook: Path) -> dict[str, str]:
-    """The cell that glued each name of a notebook, by its id."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    return {
-        output["metadata"]["scrapbook"]["name"]: cell["id"]
-        for cell in cells
-        for output in cell.get("outputs", ())
-        if "scrapbook" in output.get("metadata", {})
-    }
-
-
-class Glued(PasteTextRole):
-    """``{glue:text}`name:.2f` ``, with the cell that computed the number as a hint."""
-
-    def run(self):
-        found, messages = super().run()
-        env = self.document.settings.env
-        cells = origins(Path(env.doc2path(env.docname)))
-        cell = cells.get(self.text.partition(":")[0])
-        sentence = "".join(node.astext() for node in found).endswith(".")
-        if not cell or sentence:
-            return found, messages
-        return [
-            nodes.abbreviation("", "", *found, explanation=f"computed by cell {cell}")
-        ], messages
-
-
 class Known(SphinxRole):
     """``{known}`mini_arms: review - constant` ``: a number computed from records, see known.py."""
 
@@ -175,8 +156,7 @@ class Known(SphinxRole):
             problem = self.inliner.reporter.error(str(error), line=self.lineno)
             return [self.inliner.problematic(self.rawtext, self.rawtext, problem)], [problem]
         self.env.note_reread()  # the records may have changed though the page has not
-        shown = nodes.inline(self.rawtext, words, classes=["rr-known"])
-        return [nodes.abbreviation("", "", shown, explanation=f"from records: {self.text}")], []
+        return [nodes.inline(self.rawtext, words, classes=["rr-known"])], []
 
 
 def define(app: Sphinx, doctree: nodes.document, page: str) -> None:
@@ -233,7 +213,7 @@ def inline_figures(app: Sphinx, doctree: nodes.document) -> None:
         figure = next(filter(lambda node: isinstance(node, nodes.figure), _above(image)), image)
         name = next(iter(figure.get("names", ())), "figure")
         at = figure.parent.index(figure) + 1
-        figure.parent.insert(at, Data("", html=figure_data.fold(tables, name)))
+        figure.parent.insert(at, Data("", html=figure_data.shown(tables, name)))
         image.replace_self(nodes.raw("", box, format="html"))
 
 
@@ -246,6 +226,11 @@ class Data(nodes.Element):
         raise nodes.SkipNode
 
 
+ABOUT = (
+    '<details class="rr-about"><summary title="How this figure is checked, and its data">'
+    '<span class="rr-i" aria-hidden="true">i</span><span class="visually-hidden">How this figure is checked, '
+    "and its data</span></summary>"
+)
 UNREAD = (nodes.raw, nodes.Invisible, nodes.literal_block, Data)  # in what the search shows
 
 
@@ -299,8 +284,8 @@ def _above(node: nodes.Node) -> Iterator[nodes.Element]:
         node = node.parent
 
 
-def badge(app: Sphinx, doctree: nodes.document) -> None:
-    """Under every figure, say on the page how it is checked, with a link to the kinds."""
+def about_figures(app: Sphinx, doctree: nodes.document) -> None:
+    """Behind one mark below a figure: how it is checked, with a link to the kinds, and its data."""
     for cell in doctree.findall(nodes.container):
         for tag, words in CHECKS.items():
             if f"tag_{tag}" not in cell.get("classes", []):
@@ -315,7 +300,12 @@ def badge(app: Sphinx, doctree: nodes.document) -> None:
                 refwarn=True,
                 refdoc=app.env.docname,
             )
+            tables = [*cell.findall(Data)]
+            for table in tables:
+                table.parent.remove(table)
+            cell += Data("", html=ABOUT)
             cell += nodes.paragraph("", "", link, classes=["rr-check", f"rr-{tag}"])
+            cell += Data("", html="".join(table["html"] for table in tables) + "</details>")
 
 
 def worded(node: nodes.Node) -> str:
@@ -374,16 +364,14 @@ def setup(app: Sphinx) -> dict:
     app.connect("doctree-resolved", define)
     app.connect("doctree-resolved", remember)
     app.connect("html-page-context", excerpts)
-    # myst_nb has made its domain by then
-    app.connect("config-inited", lambda app, config: app.add_role_to_domain(
-        "glue", "text", Glued(), override=True))  # fmt: skip
     app.connect("config-inited", configure)
     app.connect("config-inited", without_thebe)
     # before Sphinx collects the images that are files
     app.connect("doctree-read", inline_figures, priority=400)
-    app.connect("doctree-read", badge)
+    app.connect("doctree-read", about_figures)
     app.connect("doctree-read", numbers)
     app.connect("doctree-read", one_header)
+    app.connect("html-page-context", footer)
     app.connect("html-page-context", plain_edition, priority=502)  # the theme's buttons are there
     app.add_node(Data, html=(Data.visit, None))
     app.add_role("quoted", Quoted())
@@ -394,5 +382,7 @@ def setup(app: Sphinx) -> dict:
     app.add_directive("chapter-map", front.ChapterMap)
     app.add_directive("rule-poster", front.Poster)
     app.add_directive("timeline", front.Timeline)
+    app.add_directive("choose", questions.Choose)
+    app.add_directive("number", questions.Number)
     # PAGES is filled while pages are written
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": False}

@@ -2,6 +2,7 @@
 
 audit      shares of a model by size, what its parameters are spent on
 style_of   colours, letters, lines named at their ends
+first      what attention reads, and the paths through two layers
 field      every rule against one baseline
 depth      where depth attention looks, loss against block size
 emergence  the plane of size and training, gaps along either, power by seeds
@@ -31,6 +32,7 @@ from .evidence import (
     values_by_size,
 )
 from .field import family_key, rule_ranking
+from .first import paths, reads_map
 from .inside import by_fifth, cost_of, gate_bands, kind_key, seeds_by_sublayer, variance_shares
 from .loops import cosine_matrix, rates_by_passes, size_by_passes, size_grid
 from .numerics import losses_apart, spread_by_source

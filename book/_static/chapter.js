@@ -1,0 +1,82 @@
+// A chapter's folded code appears by one switch, and questions are answered on the page.
+(function () {
+  function code() {
+    var cells = document.querySelectorAll("main div.cell > details.hide");
+    var title = document.querySelector("main article h1");
+    if (cells.length < 2 || !title) return;
+    var button = document.createElement("button");
+    button.type = "button";
+    button.className = "rr-code-switch";
+    function set(on) {
+      document.body.classList.toggle("rr-code-hidden", !on);
+      cells.forEach(function (cell) { cell.open = on; });
+      button.setAttribute("aria-pressed", on);
+      button.textContent = (on ? "Hide" : "Show") + " all code of this chapter";
+    }
+    button.addEventListener("click", function () {
+      set(document.body.classList.contains("rr-code-hidden"));
+    });
+    title.after(button);
+    set(false);
+  }
+
+  // One of several answers: a choice says whether it is right, the right one why.
+  function choices(box) {
+    var items = box.querySelectorAll(".rr-options > li"), why = box.querySelector(".rr-why");
+    var said = document.createElement("p");
+    said.className = "rr-verdict";
+    said.setAttribute("aria-live", "polite");
+    box.insertBefore(said, why);
+    why.hidden = true;
+    items.forEach(function (item) {
+      item.setAttribute("role", "button");
+      item.tabIndex = 0;
+      function choose() {
+        var right = item.classList.contains("rr-right");
+        items.forEach(function (other) { other.classList.remove("rr-chosen"); });
+        item.classList.add("rr-chosen");
+        said.textContent = right ? "Right." : "Not this one.";
+        if (right) why.hidden = false;
+      }
+      item.addEventListener("click", choose);
+      item.addEventListener("keydown", function (event) {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        event.preventDefault();
+        choose();
+      });
+    });
+  }
+
+  // A number, right within a share of itself.
+  function numbers(box) {
+    var right = parseFloat(box.dataset.right), within = parseFloat(box.dataset.within);
+    var why = box.querySelector(".rr-why"), form = document.createElement("form");
+    var field = document.createElement("input"), button = document.createElement("button");
+    var said = document.createElement("p");
+    why.hidden = true;
+    field.type = "text";
+    field.inputMode = "decimal";
+    field.setAttribute("aria-label", "your answer");
+    button.textContent = "Check";
+    said.className = "rr-verdict";
+    said.setAttribute("aria-live", "polite");
+    form.append(field, " " + box.dataset.unit + " ", button);
+    box.insertBefore(form, why);
+    box.insertBefore(said, why);
+    form.addEventListener("submit", function (event) {
+      event.preventDefault();
+      var given = parseFloat(field.value.replace(/[,\s](?=\d{3}\b)/g, "").replace("−", "-"));
+      var good = Math.abs(given - right) <= within * Math.abs(right) + 1e-12;
+      if (isNaN(given)) said.textContent = "Write a number, such as 0.5 or 1200.";
+      else if (good) said.textContent = "Right.";
+      else said.textContent = given > right ? "Not yet: it is less." : "Not yet: it is more.";
+      if (good) why.hidden = false;
+    });
+  }
+
+  window.addEventListener("DOMContentLoaded", function () {
+    code();
+    document.querySelectorAll(".rr-choose").forEach(choices);
+    document.querySelectorAll(".rr-number").forEach(numbers);
+  });
+})();

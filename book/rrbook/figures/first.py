@@ -1,0 +1,40 @@
+"""Pictures of chapter 0: what attention reads, and the paths through two layers."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyArrowPatch, Rectangle
+
+from .style import GREEN, INK, QUIET, SOFT, readable
+
+
+def reads_map(ax: Axes, shares: np.ndarray, words: Sequence[str]) -> None:
+    """Shares (T, T) of what each word (row) reads of each (column); masked cells stay empty."""
+    n = len(words)
+    for i in range(n):
+        for j in range(i + 1):
+            cell = Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=GREEN, alpha=float(shares[i, j]))
+            ax.add_patch(cell)
+    ax.set(xlim=(-0.5, n - 0.5), ylim=(n - 0.5, -0.5), aspect="equal")
+    ax.set_xticks(range(n), words, rotation=90)
+    ax.set_yticks(range(n), words)
+    ax.grid(False)
+
+
+def paths(ax: Axes, words: Sequence[str]) -> None:
+    """The four ways through two layers with an addition, one per row, each with its words."""
+    for row, (said, way) in enumerate(zip(words, ((0, 0), (1, 0), (0, 1), (1, 1)), strict=True)):
+        y = -row
+        for k, through in enumerate(way):
+            box = Rectangle((1.6 * k + 0.6, y - 0.22), 0.6, 0.44, facecolor="none",
+                            edgecolor=INK if through else QUIET, lw=1.2)  # fmt: skip
+            ax.add_patch(box)
+            bend = "arc3,rad=0" if through else "arc3,rad=-0.35"
+            arrow = FancyArrowPatch((1.6 * k + 0.1, y), (1.6 * k + 1.6, y), arrowstyle="-|>",
+                                    mutation_scale=11, connectionstyle=bend, lw=2,
+                                    color=readable(GREEN) if through else SOFT)  # fmt: skip
+            ax.add_patch(arrow)
+        ax.text(3.5, y, said, va="center")
+    ax.set(xlim=(0, 5.6), ylim=(-3.5, 0.6))
+    ax.axis("off")
