@@ -1,8 +1,9 @@
 """Which code cells a page folds, so that it shows the idea and one click shows the plumbing.
 
 A cell stays open that is short, narrow and about the subject. Folded are: parameters, the imports
-that begin a notebook, what only calls an explorable or a lab, cells that put numbers into the text, and every cell that is longer or wider than a page shows well. An author
-folds any other by the tag `hide-input`. What a cell shows stays in sight, and in the plain edition,
+that begin a notebook, what only calls an explorable or a lab, cells that put numbers into the text,
+and every cell that is longer or wider than a page shows well. An author folds any other by the tag
+`hide-input`. What a cell shows stays in sight, and in the plain edition,
 where the code is there to be run and changed, these cells stay open.
 """
 

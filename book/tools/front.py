@@ -37,6 +37,35 @@ class Shown(SphinxDirective):
         return [nodes.raw("", drawings.on_page(self.arguments[0]), format="html")]
 
 
+FINDINGS = {  # small drawings, in the page's colours
+    "fades": """<path class="axis" d="M8 70H152M8 70V8"/><path class="dash" d="M8 28H152"/>
+<path class="blue" d="M8 28C30 30 36 58 56 58S110 30 152 28"/>
+<text x="150" y="20" text-anchor="end">always half</text><text x="62" y="66">gate</text>""",
+    "reads": """<path class="axis" d="M8 58H152"/>
+<rect class="axis" x="62" y="18" width="36" height="24" rx="5"/><path class="blue" d="M36 58V30H58"/><path class="orange dash" d="M124 58V30H102"/>
+<path class="axis" d="M106 22L120 38M120 22L106 38"/>
+<text x="80" y="34" text-anchor="middle">gate</text>
+<text x="36" y="74" text-anchor="middle">stream</text>
+<text x="124" y="74" text-anchor="middle">proposal</text>""",
+    "survive": "".join(
+        f'<circle class="{"full" if i > 6 else "axis"}" cx="{20 + 30 * (i % 5)}" '
+        f'cy="{24 + 32 * (i // 5)}" r="9"/>'
+        for i in range(10)
+    ),
+}  # fmt: skip
+
+
+class Finding(SphinxDirective):
+    """``{finding} fades``: the small drawing of a finding on the front page."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        drawn = FINDINGS[self.arguments[0]]
+        svg = f'<svg class="rr-finding" viewBox="0 0 160 80" aria-hidden="true">{drawn}</svg>'
+        return [nodes.raw("", svg, format="html")]
+
+
 class Poster(SphinxDirective):
     """``{rule-poster}``: every registered rule on a card, filtered by what it reads and writes."""
 

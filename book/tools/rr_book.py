@@ -86,6 +86,12 @@ def footer(
 ) -> None:
     """Errata and status at the foot of every page."""
     links = {"Errata": "book/errata", "Status": "book/status"}
+    if page == "book/intro":  # who begins at the front begins with the first chapter
+        chapter = "notebooks/00_transformer"
+        context["next"] = {
+            "link": context["pathto"](chapter),
+            "title": "A transformer in twenty minutes",
+        }
     context["theme_extra_footer"] += "<p>" + " · ".join(
         f'<a href="{context["pathto"](to)}">{words}</a>' for words, to in links.items()
     ) + "</p>"  # fmt: skip
@@ -228,8 +234,8 @@ class Data(nodes.Element):
 
 ABOUT = (
     '<details class="rr-about"><summary title="How this figure is checked, and its data">'
-    '<span class="rr-i" aria-hidden="true">i</span><span class="visually-hidden">How this figure is checked, '
-    "and its data</span></summary>"
+    '<span class="rr-i" aria-hidden="true">i</span>'
+    '<span class="visually-hidden">How this figure is checked, and its data</span></summary>'
 )
 UNREAD = (nodes.raw, nodes.Invisible, nodes.literal_block, Data)  # in what the search shows
 
@@ -382,6 +388,7 @@ def setup(app: Sphinx) -> dict:
     app.add_directive("chapter-map", front.ChapterMap)
     app.add_directive("rule-poster", front.Poster)
     app.add_directive("timeline", front.Timeline)
+    app.add_directive("finding", front.Finding)
     app.add_directive("choose", questions.Choose)
     app.add_directive("number", questions.Number)
     # PAGES is filled while pages are written
