@@ -11,7 +11,8 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Container
+import textwrap
+from collections.abc import Container, Mapping
 from importlib import import_module
 
 from ..config import Interrupted, RRError, RunFailed
@@ -19,25 +20,28 @@ from ..stats import EXTRA as STATS
 from .output import log
 
 # One module here for each verb; the text is its line in `rr --help`.
-VERBS = {
+USED = {
     "rules": "list the residual and value rules: cost, initial coefficient, source",
     "ladder": "list the model sizes: shape, exact parameter counts, cost, training budget",
     "prepare": "tokenise a corpus once, and report how predictable it is",
-    "doctor": "check this machine, its disk and its network for a sweep; without options of a run, "
-    "for the study's own 42 runs",
     "train": "train one run, or resume it; prints the run's folder last",
+    "sample": "generate text with a trained run",
     "sweep": "train every combination of the given options; the same command resumes it",
+    "table": "compare the rules in a folder of runs, or the arms in anybody's logs",
+    "report": "the report of a run, or of a folder of runs, as a notebook and as one HTML page",
+    "power": "how many seeds a difference needs, before training",
     "plan": "estimate which runs a GPU, hours or dollars pay for; without options of a run, the "
     "study's own 42 runs",
-    "sample": "generate text with a trained run",
+    "doctor": "check this machine, its disk and its network for a sweep; without options of a run, "
+    "for the study's own 42 runs",
     "eval": "score a trained run on tasks of lm-evaluation-harness",
-    "report": "the report of a run, or of a folder of runs, as a notebook and as one HTML page",
+}
+KEPT = {
+    "bench": "measure what a training step costs: tokens/s, MFU, peak memory",
     "records": "move finished runs into a campaign's tables of records, or out of them",
     "verify": "run a record again, and say how far this machine agrees",
-    "table": "compare the rules in a folder of runs, or the arms in anybody's logs",
-    "power": "how many seeds a difference needs, before training",
-    "bench": "measure what a training step costs: tokens/s, MFU, peak memory",
 }
+VERBS = USED | KEPT
 
 
 class Parser(argparse.ArgumentParser):
@@ -55,17 +59,34 @@ def parser(verbs: Container[str] = frozenset(VERBS)) -> Parser:
     """
     whole = Parser(
         prog="rr",
-        description="Train, compare and inspect transformers that differ in their residual rule.",
+        usage="rr VERB [options]",
+        description="Train, compare and inspect transformers that differ in their residual rule."
+        f"\n\n{_listed(USED)}\n\nfor measurements and records:\n\n{_listed(KEPT)}",
         epilog="rr VERB --help lists the options of a verb.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     subparsers = whole.add_subparsers(
-        dest="verb", required=True, metavar="VERB", parser_class=Parser
+        dest="verb",
+        required=True,
+        metavar="VERB",
+        prog="rr",
+        parser_class=Parser,
+        help=argparse.SUPPRESS,
     )
     for verb, help in VERBS.items():
-        sub = subparsers.add_parser(verb, help=help, description=help, allow_abbrev=False)
+        sub = subparsers.add_parser(verb, description=help, allow_abbrev=False)
         if verb in verbs:
             _module(verb).add_arguments(sub)
     return whole
+
+
+def _listed(verbs: Mapping[str, str]) -> str:
+    """A line for each verb, wrapped beside its name."""
+    beside = " " * 10
+    return "\n".join(
+        textwrap.fill(text, 79, initial_indent=f"  {verb:8}", subsequent_indent=beside)
+        for verb, text in verbs.items()
+    )
 
 
 def main(argv: list[str] | None = None) -> int:
