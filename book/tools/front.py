@@ -42,7 +42,9 @@ FINDINGS = {  # small drawings, in the page's colours
 <path class="blue" d="M8 28C30 30 36 58 56 58S110 30 152 28"/>
 <text x="150" y="20" text-anchor="end">always half</text><text x="62" y="66">gate</text>""",
     "reads": """<path class="axis" d="M8 58H152"/>
-<rect class="axis" x="62" y="18" width="36" height="24" rx="5"/><path class="blue" d="M36 58V30H58"/><path class="orange dash" d="M124 58V30H102"/>
+<rect class="axis" x="62" y="18" width="36" height="24" rx="5"/>
+<path class="blue" d="M36 58V30H58"/><path class="orange dash" d="M124 58V30H102"/>
+
 <path class="axis" d="M106 22L120 38M120 22L106 38"/>
 <text x="80" y="34" text-anchor="middle">gate</text>
 <text x="36" y="74" text-anchor="middle">stream</text>
