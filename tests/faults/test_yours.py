@@ -86,7 +86,7 @@ def curve(step):
     return 2.5 + 4.4 * 0.99**step
 
 def few(self, real=Training._train_step):
-    if self.step < 4:
+    if self.step < 4 or self.optimizer_step.grad_norm is None:  # also the first after a stop
         return real(self)
     self.loss_sum += curve(self.step)
     self.summed += 1
