@@ -58,8 +58,7 @@ def run(args) -> None:
             run = allowed(run, folder, args.rule)
         _execute(_report_of_run(run, folder))
     if args.html:
-        # the book is above rr: it is named here, and imported nowhere in rr
-        importlib.import_module("rrbook.plain").write(report, args.html)
+        _execute(["-m", "rrbook.plain", str(report), str(args.html)])
     print(args.html or report)
 
 
