@@ -48,7 +48,7 @@ function drawToy(svg, v, width, rungs) {
   var high = Math.max.apply(null, all.concat([0])), low = Math.min.apply(null, all.concat([-0.02]));
   var x = scale(Math.log10(rungs[0][1]), Math.log10(rungs[rungs.length - 1][1]), left + 14, right - 14);
   var y = scale(low, high, bottom, top);
-  add(svg, "text", {x: 0, y: 12, "class": "soft"}, "gap, arm − baseline (nats per token)");
+  add(svg, "text", {x: 0, y: 12, "class": "soft"}, "gap, rule − rival (nats per token)");
   [0, low, high].forEach(function (gap, i) {
     if (i === 2 && high === 0) return;
     add(svg, "path", {d: "M" + left + " " + round(y(gap)) + "H" + right, "class": "grid"});

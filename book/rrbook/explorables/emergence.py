@@ -135,6 +135,6 @@ def size_or_training(
         said=said,
         note="Toy: gap = c − x^(−α)·(1 − s^(−α)) − κ·log₁₀(size / smallest size), x the amount of "
         "training, 1 nat left to learn at x = 1. Thin: the two other comparisons. Hollow circles: "
-        "the published gaps to standard, at the study’s steps. Below 0 the arm is better.",
+        "the published gaps to standard, at the study’s steps. Below 0 the rule is better.",
         data=list(rungs.values()),
     )

@@ -45,10 +45,10 @@ function squares(list) {
 }
 
 function gaps(runs, base) {
-  return runs[base].map(function (x, i) { return x - runs.review[i]; });
+  return runs[base].map(function (x, i) { return runs.review[i] - x; });
 }
 
-// Two-sided p of baseline − review at one size.
+// Two-sided p of review − baseline at one size.
 function chance(data, rung, base, test) {
   var runs = data[rung], d = gaps(runs, base), n = d.length;
   if (test === "welch") {
@@ -99,7 +99,7 @@ function verdictNumbers(data, v) {
   var q = adjusted(rows.map(function (row) { return row.p; }), v.correction);
   rows.forEach(function (row, i) {
     row.q = q[i];
-    row.verdict = q[i] > v.alpha ? "undecided" : row.gap > 0 ? "review" : row.base;
+    row.verdict = q[i] > v.alpha ? "undecided" : row.gap < 0 ? "review" : row.base;
   });
   return rows;
 }

@@ -71,8 +71,8 @@ def verdict_numbers(data: dict, values: dict[str, Any]) -> list[dict]:
 
     values: `test` ("welch", "paired", "pooled": paired, with the spread of differences pooled over
     all sizes of `data`, or "sign"), `correction` ("none", "bonferroni", "holm"), `alpha`,
-    `baseline` (its name, or "both"), and for each rung whether it is picked. gap: baseline −
-    review (nats per token); p two-sided; q corrected for the comparisons picked; verdict: the arm
+    `baseline` (its name, or "both"), and for each rung whether it is picked. gap: review −
+    baseline (nats per token); p two-sided; q corrected for the comparisons picked; verdict: the arm
     of lower loss where q ≤ alpha, else "undecided".
     """
     from rr import stats
@@ -81,7 +81,7 @@ def verdict_numbers(data: dict, values: dict[str, Any]) -> list[dict]:
         {
             "rung": rung,
             "base": base,
-            "gap": sum(a - b for a, b in zip(theirs, arms["review"], strict=True)) / len(theirs),
+            "gap": sum(b - a for a, b in zip(theirs, arms["review"], strict=True)) / len(theirs),
             "p": _chance(data, rung, base, values["test"]),
         }
         for rung, arms in data.items()
@@ -92,7 +92,7 @@ def verdict_numbers(data: dict, values: dict[str, Any]) -> list[dict]:
     adjust = {"none": list, "bonferroni": stats.bonferroni, "holm": stats.holm}
     for row, q in zip(rows, adjust[values["correction"]](r["p"] for r in rows), strict=True):
         row["q"] = q
-        better = "review" if row["gap"] > 0 else row["base"]
+        better = "review" if row["gap"] < 0 else row["base"]
         row["verdict"] = better if q <= values["alpha"] else "undecided"
     return rows
 
@@ -135,8 +135,8 @@ def verdict_table(runs: Sequence[dict]) -> kit.Explorable:
         script="evidence.js",
         title="Pick the test, and see the verdict change",
         lead="The same published losses, compared as you choose; it opens with Welch’s test, "
-        'uncorrected.<span class="rr-wide"> Gap: baseline − review, so that positive favours '
-        "Review.</span>",
+        'uncorrected.<span class="rr-wide"> Gap: Review − baseline, so below zero Review is '
+        "better.</span>",
         controls=[
             kit.slider("alpha", "level α", 0.01, 0.1, 0.01, start["alpha"]),
             kit.choice(

@@ -74,25 +74,31 @@ def size_and_tokens(
 
 
 def gaps_along(
-    ax: Axes, series: Mapping[str, Sequence[tuple]], words: str, legend: bool = True
+    ax: Axes,
+    series: Mapping[str, Sequence[tuple]],
+    words: str,
+    legend: bool = True,
+    looks: Mapping[str, Mapping] | None = None,
 ) -> Axes:
     """Gaps against a logarithmic quantity: {label: [(x, gap, lo, hi), …]}, lo and hi may be None.
 
-    Series stand a little beside one another, so that intervals can be distinguished. RRError where
-    there is nothing to draw.
+    Series stand a little beside one another, so that intervals can be distinguished. looks: the
+    colour, marker and line style of a label, as `style_of` gives them; the others take theirs by
+    their place. RRError where there is nothing to draw.
     """
     if not series or not all(len(points) for points in series.values()):
         raise RRError("a series without points: nothing to draw")
     bars = any(point[2] is not None for points in series.values() for point in points)
     for place, (label, points) in enumerate(series.items()):
-        colour, marker, line = LINES[place % len(LINES)]
+        look = dict(zip(("color", "marker", "linestyle"), LINES[place % len(LINES)], strict=True))
+        look |= (looks or {}).get(label, {})
         beside = 1.05 ** (place - (len(series) - 1) / 2) if bars else 1
         x = [point[0] * beside for point in points]
         for at, (_, _, low, high) in zip(x, points, strict=True):
             if low is not None:
-                ax.plot([at, at], [low, high], color=colour, lw=1.8)
+                ax.plot([at, at], [low, high], color=look["color"], lw=1.8)
         y = finite([point[1] for point in points], label)
-        ax.plot(x, y, color=colour, marker=marker, ls=line, mec=CARD, ms=7, label=label)
+        ax.plot(x, y, mec=CARD, ms=7, label=label, **look)
     ax.axhline(0, color=SOFT, lw=1.2, zorder=0)
     ax.set_xscale("log")
     ax.xaxis.set_minor_locator(NullLocator())
