@@ -75,9 +75,13 @@ LOOKS = {
     "lanes": ("streams", "s", "-."),
     "keel": ("carry", "*", "-."),
     "delta": ("scale", "P", "-."),
+    # wirings that chapter 1 defines
+    "bare": ("gate", "s", ":"),
+    "plain": ("streams", "v", "--"),
+    "loud": ("values", "D", "-."),
 }
 # the baseline of the book is black, and the gates that are not Review a lighter blue
-SHADES = {"standard": INK, "highway": SKY, "state-gate": SKY, "update-gate": SKY}
+SHADES = {"standard": INK, "highway": SKY, "state-gate": SKY, "update-gate": SKY, "bare": SKY}
 _OTHERS = ((PURPLE, SKY, SOFT), ("X", "p", "h", "*", "<", ">", "d", "8"), (":", "-.", "--"))
 
 
