@@ -225,6 +225,38 @@ def test_the_poster_shows_the_rules_that_answer_its_questions(browser, server):
         assert shown() == every
 
 
+def test_questions_are_answered_on_the_page(browser, server):
+    with Visit(browser, server, "notebooks/00_transformer") as seen:
+        box, why = seen.tab.locator(".rr-choose").first, ".rr-choose >> nth=0 >> .rr-why"
+        assert not seen.tab.locator(why).is_visible()
+        box.get_by_text("only the next one").click()
+        assert box.locator(".rr-verdict").inner_text() == "Not this one."
+        assert not seen.tab.locator(why).is_visible()
+        box.get_by_text("no", exact=True).press("Enter")
+        assert box.locator(".rr-verdict").inner_text() == "Right."
+        assert seen.tab.locator(why).is_visible()
+        number = seen.tab.locator(".rr-number").first
+        for given, said in (("x", "Write a number"), ("3", "it is more"), ("5", "it is less")):
+            number.locator("input").fill(given)
+            number.get_by_role("button").click()
+            assert said in number.locator(".rr-verdict").inner_text()
+        assert not number.locator(".rr-why").is_visible()
+        number.locator("input").fill("4")
+        number.locator("input").press("Enter")
+        assert number.locator(".rr-why").is_visible()
+
+
+def test_the_code_of_a_chapter_appears_by_one_switch(browser, server):
+    with Visit(browser, server, "notebooks/02_gate_equation") as seen:
+        folded = "main div.cell > details.hide"
+        count = lambda: seen.tab.locator(f"{folded}:visible").count()  # noqa: E731
+        assert count() == 0 < seen.tab.locator(folded).count()
+        seen.tab.get_by_role("button", name="Show all code of this chapter").click()
+        assert count() > 5 and seen.tab.locator(f"{folded}[open]:visible").count() == count()
+        seen.tab.get_by_role("button", name="Hide all code of this chapter").click()
+        assert count() == 0
+
+
 def test_what_we_know_is_one_screen(browser, server):
     with browser.new_context(viewport={"width": 1920, "height": 1080}) as context:
         tab = context.new_page()

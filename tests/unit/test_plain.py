@@ -341,6 +341,15 @@ def test_the_recorded_values_travel_in_a_folded_cell_and_its_code_reads_them():
     assert not any(glue.TEXT in o.get("data", {}) for c in made.cells for o in c.get("outputs", []))
 
 
+def test_questions_keep_their_answers_in_a_fold():
+    choose = "::::{choose}\n- one\n- ✓ two, $x^2$\n\nBecause {glue:text}`a:.1f`.\n::::"
+    made = converted(choose, a="0.25")
+    assert made.startswith("- one\n- two, $x^2$")
+    assert "<summary>Answer</summary>" in made and "Because 0.2." in made and "✓" not in made
+    number = ":::{number}\n:right: 1e-3\n:unit: nats\n\nSee above.\n:::"
+    assert "1\u00a0×\u00a010⁻³ nats. See above." in converted(number)
+
+
 def test_what_is_plain_already_stays():
     made = plain.convert(book("# T {term}`block`"), "06_other")
     assert plain.convert(made, "06_other") == made
