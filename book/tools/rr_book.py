@@ -392,6 +392,7 @@ def setup(app: Sphinx) -> dict:
     app.add_directive("explorable", front.Shown)
     app.add_directive("chapter-map", front.ChapterMap)
     app.add_directive("rule-poster", front.Poster)
+    app.add_directive("which-rule", front.WhichRule)
     app.add_directive("timeline", front.Timeline)
     # PAGES is filled while pages are written
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": False}
