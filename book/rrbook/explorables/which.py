@@ -140,9 +140,10 @@ def table() -> str:
             f"<style>{kit.style()} {' '.join((HERE / 'poster.css').read_text().split())}</style>",
             '<div class="rr-explorable rr-part" hidden>',
             f'<form autocomplete="off">{"".join(controls)}</form><p aria-live="polite"></p></div>',
+            "<div class='pst-scrollable-table-container' tabindex='0' style='overflow-x: auto'>",
             f"<table class='table'><thead><tr>{cells}</tr></thead><tbody>",
             *(_row(*one) for one in rows),
-            "</tbody></table>",
+            "</tbody></table></div>",
             f"<script>\n{kit.script_of('poster.js')}\n</script>",
             "</div>",
         ]
