@@ -253,8 +253,34 @@ class Fixup(OwnStart):
         return shrunk * xavier(fan_in, 3 * fan_in if attention else fan_out)
 
 
+class PostNorm(Rule):
+    """Base of h ← norm(α·h + u): the norm of the write divides both by one length."""
+
+    def alpha(self, site: Site) -> float:
+        """Carry before the norm."""
+        raise TypeError(f"{type(self).__name__} has no α: define alpha(site)")
+
+    def write_gain(self) -> Tensor:
+        """The gain of the norm that ends a write, (d,)."""
+        return self.gain
+
+    def write(self, state: Tensor, u: Tensor) -> Tensor:
+        return rms_norm(self.alpha(self.site) * state + u, self.write_gain())
+
+    def kept(self, h: Tensor, u: Tensor) -> Tensor:
+        alpha = self.alpha(self.site)
+        square = (alpha * h + u).pow(2).mean(-1, keepdim=True)
+        return alpha * self.write_gain() * torch.rsqrt(square + EPS)
+
+    def coefficient(self, site: Site) -> None:
+        return None  # the norm divides both by a length that depends on the input
+
+    def carry(self, site: Site) -> None:
+        return None
+
+
 @register("deepnorm")
-class DeepNorm(OwnStart):
+class DeepNorm(OwnStart, PostNorm):
     """h ← norm(α·h + u): post-norm with a larger carry and smaller branches.
 
     Decoder-only constants for M = L·N blocks: α = (2M)^¼ and β = (8M)^(−¼), where β multiplies the
@@ -277,14 +303,6 @@ class DeepNorm(OwnStart):
     def read(self, state: Tensor) -> tuple[Tensor, Tensor]:
         return state, state
 
-    def write(self, state: Tensor, u: Tensor) -> Tensor:
-        return rms_norm(self.alpha(self.site) * state + u, self.gain)
-
-    def kept(self, h: Tensor, u: Tensor) -> Tensor:
-        alpha = self.alpha(self.site)
-        square = (alpha * h + u).pow(2).mean(-1, keepdim=True)
-        return alpha * self.gain * torch.rsqrt(square + EPS)
-
     def branch_gain(self, site: Site) -> float:
         return (8 * site.n_layer * site.n_loops) ** -0.25
 
@@ -293,15 +311,9 @@ class DeepNorm(OwnStart):
 
     shared_std = paper_std
 
-    def coefficient(self, site: Site) -> None:
-        return None  # the norm divides both by a length that depends on the input
-
-    def carry(self, site: Site) -> None:
-        return None
-
 
 @register("keel")
-class Keel(Rule):
+class Keel(PostNorm):
     """h ← norm(α·h + f(norm(h))): post-norm on a highway whose constant α is the number of layers.
 
     α = S = 2·L·N, the sublayers of the stack, unless `alpha` gives another number. The branch reads
@@ -334,13 +346,8 @@ class Keel(Rule):
     def read(self, state: Tensor) -> tuple[Tensor, Tensor]:
         return (state, state) if self.site.kind == "final" else super().read(state)
 
-    def write(self, state: Tensor, u: Tensor) -> Tensor:
-        return rms_norm(self.alpha(self.site) * state + u, self.out_gain)
-
-    def kept(self, h: Tensor, u: Tensor) -> Tensor:
-        alpha = self.alpha(self.site)
-        square = (alpha * h + u).pow(2).mean(-1, keepdim=True)
-        return alpha * self.out_gain * torch.rsqrt(square + EPS)
+    def write_gain(self) -> Tensor:
+        return self.out_gain
 
     def reset(self, normal: Normal) -> None:
         super().reset(normal)
@@ -349,9 +356,3 @@ class Keel(Rule):
 
     def write_params(self, site: Site) -> int:
         return site.d_model
-
-    def coefficient(self, site: Site) -> None:
-        return None  # the norm divides both by a length that depends on the input
-
-    def carry(self, site: Site) -> None:
-        return None

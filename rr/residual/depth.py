@@ -19,6 +19,11 @@ def unlooped(rule: Rule, site: Site) -> None:
         raise RRError(f"{rule.name} mixes fixed depths and needs loops=1, got {site.n_loops}")
 
 
+def depth_weights(values: Tensor, query: Tensor, key_gain: Tensor) -> Tensor:
+    """α = softmax_i(queryᵀ rms(v_i) ⊙ key_gain) over sources v (sources, B, T, d): (…, 1)."""
+    return (rms_norm(values, key_gain) * query).sum(-1, keepdim=True).softmax(0)
+
+
 @register("denseformer")
 class DenseFormer(Rule):
     """After block i the stream is a weighted sum of all block outputs so far.
@@ -159,8 +164,7 @@ class AttnRes(Rule):
         """α over the sources, (sources, B, T, 1)."""
         if not self.learned:
             return torch.full_like(torch.stack(state)[..., :1], 1 / len(state))
-        keys = rms_norm(torch.stack(state), self.key_gain)
-        return (keys * self.query).sum(-1, keepdim=True).softmax(0)
+        return depth_weights(torch.stack(state), self.query, self.key_gain)
 
     def mean(self, sources: list[Tensor]) -> Tensor:
         """Σ α v, (B, T, d)."""

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from ..config import ModelConfig, RRError
 from ..ops.norm import rms_norm
 from .base import Normal, Option, Rule, Site, one_of, register
-from .depth import unlooped
+from .depth import depth_weights, unlooped
 
 MODDED = "modded-nanogpt (Jordan et al. 2024)"
 
@@ -109,14 +109,17 @@ class UNet(Rule):
         if self.mirrors(self.site):
             nn.init.constant_(self.weight, -1.5 if self.opt.gate == "sigmoid" else 1.0)
 
+    def skip(self) -> Tensor:
+        """w, what the mirrored output is multiplied by."""
+        return self.weight.sigmoid() if self.opt.gate == "sigmoid" else self.weight
+
     def open(self, x0: Tensor) -> list[Tensor]:
         return [x0]
 
     def read(self, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         if self.mirrors(self.site):
             h, *past, mirrored = state
-            weight = self.weight.sigmoid() if self.opt.gate == "sigmoid" else self.weight
-            state = [h + weight * mirrored, *past]
+            state = [h + self.skip() * mirrored, *past]
         return self.prenorm(state[0]), state
 
     def write(self, state: list[Tensor], u: Tensor) -> list[Tensor]:
@@ -186,12 +189,11 @@ class ScalesSkips(UNet):
         x0 = parts[0]
         if self.opt.attnres:
             values = torch.stack(parts)
-            scores = (rms_norm(values, self.key_gain) * self.query).sum(-1, keepdim=True)
-            h = len(parts) * (scores.softmax(0) * values).sum(0)
+            alpha = depth_weights(values, self.query, self.key_gain)
+            h = len(parts) * (alpha * values).sum(0)
         h = self.scales[0] * h + self.scales[1] * x0
         if self.mirrors(self.site):
-            weight = self.weight.sigmoid() if self.opt.gate == "sigmoid" else self.weight
-            h = h + weight * outputs[self.site.n_layer - self.site.block]
+            h = h + self.skip() * outputs[self.site.n_layer - self.site.block]
         return self.prenorm(h), [h, state[0], *past]
 
     def write(self, state: list[Tensor], u: Tensor) -> list[Tensor]:

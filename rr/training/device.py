@@ -58,16 +58,25 @@ def cores(groups: Path = Path("/sys/fs/cgroup")) -> int:
         allowed = len(os.sched_getaffinity(0))
     else:
         allowed = os.cpu_count() or 1
-    version_1 = groups / "cpu"
-    for quota in (  # microseconds of CPU time, and of the clock; no limit: "max", or -1
-        lambda: (groups / "cpu.max").read_text().split(),
-        lambda: [(version_1 / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")],
-    ):
-        with contextlib.suppress(OSError, ValueError):
-            used, period = map(int, quota())
-            if used > 0:
-                allowed = max(1, min(allowed, used // period))
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = _cpu_quota(groups)
+        if quota > 0:  # version 1 says -1 where there is no limit
+            return max(1, min(allowed, quota // period))
     return allowed
+
+
+def _cpu_quota(groups: Path) -> tuple[int, int]:
+    """Microseconds of CPU time per period of so many, of control groups of version 2 or 1.
+
+    Raises ValueError where version 2 has no limit ("max"), OSError where neither is there.
+    """
+    if (groups / "cpu.max").exists():
+        quota, period = (groups / "cpu.max").read_text().split()
+    else:
+        quota, period = [
+            (groups / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")
+        ]
+    return int(quota), int(period)
 
 
 def set_threads(n: int | None) -> int:
