@@ -91,6 +91,7 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
     others       whether the values between are read
     after        whether it also adds to the output of attention
     gated        gates on the output of attention: "each channel", "each head" or ""
+    looks_up     numbers of the blocks that add values of the token, from a table
     learned      whether the coefficients are learned
     blocks       numbers of the blocks whose values it changes
 
@@ -265,9 +266,18 @@ def _values(cls: type[ValueRule], options: dict, config: ModelConfig, source: An
         "others": answer(2, BLOCKS)[0] != 0,
         "after": any(added for _, added in last),
         "gated": _gated(rules[-1], config, source),
+        "looks_up": [n for n, rule in enumerate(rules, 1) if _looks_up(rule, config, source)],
         "learned": learned,
         "blocks": sorted(changed),
     }
+
+
+def _looks_up(rule: ValueRule, config: ModelConfig, source: Any) -> bool:
+    """Whether what one block adds to its values changes with the token."""
+    v = torch.zeros(1, config.kv_heads, 1, config.head_dim, dtype=torch.float64)
+    x = torch.randn(1, 1, config.d_model, generator=source, dtype=torch.float64)
+    one, other = (rule.added(v, x, rule.begin(torch.tensor([[token]]))) for token in (0, 1))
+    return not _same(one, other)
 
 
 def _gated(rule: ValueRule, config: ModelConfig, source: Any) -> str:

@@ -90,6 +90,7 @@ KNOWN_VALUES = {
     "neutreno:residual=1": {"first": 0.5, "own": 0.5, "after": True},
     "gated-attention": {"first": 0, "own": 1, "learned": False, "gated": "each channel"},
     "gated-attention:granularity=head": {"blocks": [], "gated": "each head"},
+    "embeddings": {"first": 0, "own": 1, "blocks": [], "looks_up": [2, 4], "gated": ""},
 }
 
 
@@ -337,7 +338,10 @@ def test_the_recorded_table_holds_every_registered_rule_at_three_paired_seeds():
         arm = ("residual", row["rule"]) if row["values"] == "own" else ("values", row["values"])
         seeds.setdefault(arm, set()).add(row["seed"])
     names = {(kind, name) for kind in REGISTRY for name in REGISTRY[kind]} - {("values", "own")}
-    later = {("residual", name) for name in LATER} | {("values", "gated-attention")}
+    later = {("residual", name) for name in LATER} | {
+        ("values", "gated-attention"),
+        ("values", "embeddings"),
+    }
     assert names - set(seeds) == later  # the guide shows them as not run
     assert all(found == {0, 1, 2} for found in seeds.values())
     # one protocol, one text, one budget, one learning rate: nothing but the arm differs

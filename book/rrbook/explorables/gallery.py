@@ -185,6 +185,11 @@ def _value_picture(facts: dict) -> tuple[int, int, list[str]]:
             out.append(_plus(add, TOP))
     if facts["others"]:
         out += [*_arcs(add, LINE, 0)[1:], *_dots(LINE)[1:]]
+    if facts["looks_up"]:
+        out.append(_box(add, LINE, 62, "E[token]", "learned"))
+        out.append(_line(f"M{add} {LINE - 11}V{TOP + 8}", "flow"))
+        out += [_line(f"M30 {TOP}V62H{add - 12}", "seen"), _node(add, 62, "σ", "gate learned")]
+        out.append(_plus(add, TOP))
     out.append(_box(248, TOP, 52, "attend"))
     if facts["gated"]:
         out.append(_line(f"M30 {TOP}V66H300V{TOP + 12}", "seen"))
@@ -201,6 +206,9 @@ def _value_picture(facts: dict) -> tuple[int, int, list[str]]:
 
 def reads(facts: dict) -> str:
     """What the sublayer reads, in a few words."""
+    if facts["family"] == "values" and facts["looks_up"]:
+        blocks = " and ".join(map(str, facts["looks_up"]))
+        return f"its own values, and in blocks {blocks} of 4 those of the token in a table"
     if facts["family"] == "values":
         return "its own values only" if not facts["blocks"] else _blocks(facts["blocks"])
     if facts["streams"] > 1:
@@ -232,6 +240,8 @@ def _blocks(blocks: Sequence[int]) -> str:
 
 def writes(facts: dict) -> str:
     """How the update is written, in a few words."""
+    if facts["family"] == "values" and facts["looks_up"]:
+        return "Vₙ × 1, and the token’s values through a gate, which sees x"
     if facts["family"] == "values" and facts["gated"]:
         return f"Vₙ × 1; the result of attention through a gate for {facts['gated']}, which sees x"
     if facts["family"] == "values":

@@ -64,6 +64,7 @@ CLAIMS = {
     ("values", "svformer"): "nearly half the cache of keys and values",
     ("values", "neutreno"): "less over-smoothing",
     ("values", "gated-attention"): "lower loss, no attention sinks",
+    ("values", "embeddings"): "speedrun records",
 }
 
 
