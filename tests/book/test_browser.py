@@ -225,10 +225,11 @@ def test_the_poster_shows_the_rules_that_answer_its_questions(browser, server):
         assert shown() == every
 
 
-def test_what_we_know_is_one_screen(browser, server):
+@pytest.mark.parametrize("page", ["what_we_know", "what_failed"])
+def test_what_we_know_is_one_screen_and_so_is_a_year_of_failures(page, browser, server):
     with browser.new_context(viewport={"width": 1920, "height": 1080}) as context:
         tab = context.new_page()
-        tab.goto(f"{server}/book/what_we_know.html")
+        tab.goto(f"{server}/book/{page}.html")
         ends = tab.evaluate("document.querySelector('table').getBoundingClientRect().bottom")
         assert 0 < ends < 1080, ends
 

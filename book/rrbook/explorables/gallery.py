@@ -81,7 +81,7 @@ def picture(facts: dict) -> tuple[int, int, list[str]]:
 def _stream_picture(facts: dict) -> tuple[int, int, list[str]]:
     tap, write, n = 62, 272, facts["streams"]
     half = 15 if facts["weighs"] == "one" else 12
-    ys = [LINE - half + 2 * half * i / (n - 1) for i in range(n)] if n > 1 else [LINE]
+    ys = [LINE - half + 2 * half * i / (n - 1) for i in range(n)] if n > 1 else [float(LINE)]
     out = [_line(f"M6 {y:.1f}H334", "strand") for y in ys[: n * (n > 1)]]
     if n == 1:
         out.append(_line(f"M6 {LINE}H328", "stream"))
