@@ -2,6 +2,7 @@
 
 import re
 
+import pandas as pd
 import pytest
 
 from rr.model.ladder import describe
@@ -31,6 +32,13 @@ def test_costs_are_counted_against_the_standard_network():
     assert which.cost("residual", "standard") == which.cost("values", "own") == 1
     assert which.cost("residual", "review") > which.cost("residual", "state-gate") > 1
     assert which.cost("values", "svformer") < 1
+
+
+def test_the_page_says_how_far_the_study_of_all_rules_is():
+    runs = pd.read_parquet(which.FIELD / "runs.parquet")
+    said = which.progress()
+    assert f"{len(runs)} runs" in said and said in which.table()
+    assert ("no result yet" in said) == (runs.seed >= 100).all()
 
 
 def test_every_rule_has_one_row_and_a_claim():

@@ -18,6 +18,7 @@ from . import kit, poster
 HERE = Path(__file__).parent
 NANO = rr.DATA / "measured" / "04_field_guide"
 MINI = rr.DATA / "measured" / "e1_rates"
+FIELD = rr.DATA / "measured" / "f2_field"  # each rule at its own rate; shown once it is whole
 VERDICTS = {
     "use": "lower than both baselines, at most a tenth more FLOPs",
     "try": "lower than one of them, or lower and costlier",
@@ -93,6 +94,18 @@ def measured() -> dict[tuple[str, str], dict]:
     return found
 
 
+def progress() -> str:
+    """How far the study of all rules at rates of their own is; seeds from 100 on chose rates."""
+    runs = stats.read_results(FIELD)
+    results = int((runs.seed < 100).sum())
+    rules = runs.rule.str.partition(":")[0].nunique()
+    said = f"{results} results, shown here when the study is whole" if results else "no result yet"
+    return (
+        f"In progress: a study at mini with a learning rate for each rule. Recorded so far: "
+        f"{len(runs)} runs of {rules} rules, {len(runs) - results} of which chose rates; {said}."
+    )
+
+
 def verdict(rows: dict[str, dict], flops: float) -> str:
     """use, try, skip or open, from one rule's differences and its FLOPs over the standard's."""
     told = [row for row in rows.values() if row["holm"] is not None and row["holm"] < 0.05]
@@ -145,6 +158,7 @@ def table() -> str:
             f"<table class='table'><thead><tr>{cells}</tr></thead><tbody>",
             *(_row(*one) for one in rows),
             "</tbody></table></div>",
+            f"<p>{progress()}</p>",
             f"<script>\n{kit.script_of('poster.js')}\n</script>",
             "</div>",
         ]
