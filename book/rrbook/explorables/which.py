@@ -145,8 +145,8 @@ def table() -> str:
     verdicts = {name: f"{name}: {words}" for name, words in VERDICTS.items()}
     controls.append(kit.choice("verdict", "our verdict", {**poster.ANY, **verdicts}, ""))
     controls.append('<button type="reset">all rules</button>')
-    head = ("rule", "our verdict", "we measured, nats per token", "its paper claims", "it reads",
-            "parameters per block", "FLOPs", "who ships it")  # fmt: skip
+    head = ("rule", "our verdict", "rule − standard", "rule − constant ½", "its paper claims",
+            "it reads", "parameters per block", "FLOPs", "who ships it")  # fmt: skip
     cells = "".join(f"<th scope='col'>{words}</th>" for words in head)
     return "\n".join(
         [
@@ -170,20 +170,20 @@ def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str) -> str:
     data = "".join(f' data-{name}="{key}"' for name, key in answers.items())
     option = "--rule" if row["kind"] == "residual" else "--values"
     differences = [
-        f"{_signed(one)} from {'½' if base == 'constant' else base}"
-        for base, one in ours["rows"].items()
+        _signed(ours["rows"][base]) if base in ours["rows"] else "–"
+        for base in ("standard", "constant")
     ]
-    said = "<br>".join([*differences, f"<small>{ours['study']}</small>"])
+    study = ours["study"] if ours["rows"] or judged != "baseline" else ""
     cells = (
-        f"<b>{judged}</b>",
-        said,
+        f"<b>{judged}</b><br>{study}",
+        *differences,
         escape(CLAIMS[row["kind"], row["name"]]),
         poster.READS[answers["reads"]],
         escape(row["cost"]["params_per_block"]),
         f"× {flops:.2f}",
         escape(row["shipped"] or "–"),
     )
-    name = f"<code>{option} {row['name']}</code>"
+    name = f"<code style='white-space: nowrap'>{option} {row['name']}</code>"
     inside = "".join(f"<td>{cell}</td>" for cell in cells)
     return f'<tr class="rr-rule"{data}><th scope="row">{name}</th>{inside}</tr>'
 
@@ -191,5 +191,6 @@ def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str) -> str:
 def _signed(row: dict) -> str:
     if row["difference"] is None:
         return "diverged"
-    words = f"{row['difference']:+.3f} ({row['lo']:+.3f} to {row['hi']:+.3f})".replace("-", "−")
-    return f"<b>{words}</b>" if row["holm"] is not None and row["holm"] < 0.05 else words
+    gap, *ends = (f"{row[key]:+.3f}".replace("-", "−") for key in ("difference", "lo", "hi"))
+    gap = f"<b>{gap}</b>" if row["holm"] is not None and row["holm"] < 0.05 else gap
+    return f"{gap}<br>({ends[0]} to {ends[1]})"
