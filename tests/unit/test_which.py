@@ -46,5 +46,5 @@ def test_every_rule_has_one_row_and_a_claim():
     assert set(which.CLAIMS) == set(names)
     rows = re.findall(r"<tr class=\"rr-rule\".*?</tr>", which.table())
     assert len(rows) == len(names)
-    (mine,) = [one for one in rows if "--rule state-gate<" in one]
+    (mine,) = [one for one in rows if ">state-gate<" in one]
     assert 'data-verdict="try"' in mine and "mini, five seeds" in mine

@@ -4,6 +4,7 @@ Costs, reads and writes come from the registry; differences from records. What p
 text, of their abstracts. Without scripts the page shows every row.
 """
 
+import re
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -64,7 +65,7 @@ CLAIMS = {
     ("values", "dense"): "worse than the first block alone",
     ("values", "svformer"): "nearly half the cache of keys and values",
     ("values", "neutreno"): "less over-smoothing",
-    ("values", "gated-attention"): "lower loss, no attention sinks",
+    ("values", "gated-attention"): "better performance, weaker attention sinks",
     ("values", "embeddings"): "speedrun records",
 }
 
@@ -177,13 +178,13 @@ def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str) -> str:
     cells = (
         f"<b>{judged}</b><br>{study}",
         *differences,
-        escape(CLAIMS[row["kind"], row["name"]]),
+        re.sub("`(.+?)`", r"<code>\1</code>", escape(CLAIMS[row["kind"], row["name"]])),
         poster.READS[answers["reads"]],
-        escape(row["cost"]["params_per_block"]),
+        escape(row["cost"]["params_per_block"]).replace("-", "−"),
         f"× {flops:.2f}",
         escape(row["shipped"] or "–"),
     )
-    name = f"<code style='white-space: nowrap'>{option} {row['name']}</code>"
+    name = f"<code>{option}</code> <code style='white-space: nowrap'>{row['name']}</code>"
     inside = "".join(f"<td>{cell}</td>" for cell in cells)
     return f'<tr class="rr-rule"{data}><th scope="row">{name}</th>{inside}</tr>'
 
