@@ -181,6 +181,18 @@ def test_nanochat_s_checkpoint_gives_the_same_model_and_trains_on(rule, monkeypa
     assert all(p.grad is not None for p in again.parameters())
 
 
+@pytest.mark.parametrize("rule", ["review", "attnres"])
+def test_nanochat_s_forward_compiles_in_one_graph(rule, monkeypatch):
+    """With the rules among the buffers: a tensor, and a list that grows."""
+    project = stub("nanochat", rule, monkeypatch)
+    monkeypatch.setitem(sys.modules, "nanochat", project)  # where the compiler looks for its names
+    model = made("nanochat", project)
+    compiled = torch.compile(model.__call__, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(IDS), model(IDS))
+    compiled(IDS).sum().backward()
+    assert all(p.grad is not None for p in rules_of(model))
+
+
 def pasted(name: str) -> types.ModuleType:
     return module(name, (PAGES / "paste" / f"{name}.py").read_text(encoding="utf-8"))
 
