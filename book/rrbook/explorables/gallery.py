@@ -103,14 +103,14 @@ def _stream_picture(facts: dict) -> tuple[int, int, list[str]]:
     else:
         out.append(_plus(write, LINE) if facts["adds"] else _dot(write, LINE - 11))
     if facts["norm"] in ("write", "both"):
-        out.append(_box(307, LINE, 36, "norm"))
+        out.append(_box(304, LINE, 40, "norm"))
     return *SIZE, out
 
 
 def _streams(facts: dict, tap: float, write: float, ys: list[float]) -> list[str]:
     """What stands on several streams: how they are read, mixed and written to."""
     if facts["weighs"] == "one":  # the sublayer reads the upper one; a number for each writes
-        carry = [_node(168, y, amount(facts["carry"]), "learned", r=14) for y in ys]
+        carry = [_box(168, y, 40, amount(facts["carry"]), "learned") for y in ys]
         links = _line(f"M{write} {ys[0] + 8:g}V{ys[1] - 8:g}", "flow")
         scale = _node(222, TOP, "w", "learned")
         return [*carry, links, scale, *(_plus(write, y) for y in ys)]
