@@ -65,7 +65,7 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
     family       "scale" (additive, a fixed or learned scale), "gate" (additive, with a gate),
                  "carry" (the old state is scaled, too), "look-back" (earlier depths are read again)
                  or "streams"
-    norm         where the stream is normalised: "read", "write" or "none"
+    norm         where the stream is normalised: "read", "write", "both" or "none"
     gate         inputs of the coefficient on u: {"state" or "update": "raw" or "normalised"}
     channels     gates per token: "one" or "each channel", "" without a gate
     learned      whether the write has parameters of its own
@@ -76,7 +76,13 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
     adds         whether the update is added to the stream, and not kept apart
     remade       whether the gate lets in another function of h and u, in the place of u
     orthogonal   whether what is added is orthogonal to the stream
+    erases       whether the write sets the stream along the update's direction, whose length does
+                 not count
     streams      number of streams
+    mixed        several streams: whether what one holds reaches another without an update
+    weighs       several streams: what the sublayer's input is made of: "one" stream, the streams
+                 with a "number" each, or with a gate for "each channel"
+    apart        several streams: whether each is normalised by itself
 
     For a value rule, in the last of 4 blocks, `first` and `own` before training:
 
@@ -84,8 +90,10 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
     first, own   coefficients on V₁ and on V_n; None for own where the block has no V_n
     others       whether the values between are read
     after        whether it also adds to the output of attention
-    learned      whether it has parameters
-    blocks       numbers of the blocks that it changes
+    gated        gates on the output of attention: "each channel", "each head" or ""
+    looks_up     numbers of the blocks that add values of the token, from a table
+    learned      whether the coefficients are learned
+    blocks       numbers of the blocks whose values it changes
 
     Example:
         >>> from rrbook.anatomy import anatomy
@@ -114,7 +122,11 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
         "adds": True,
         "remade": False,
         "orthogonal": False,
+        "erases": False,
         "streams": 1,
+        "mixed": False,
+        "weighs": "",
+        "apart": False,
         "learned": rule.write_params(site) > 0,
         "coefficient": rule.coefficient(deep),
         "carry": rule.carry(deep),
@@ -134,13 +146,15 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
         for one in late:
             _looks_back(one, facts, opened, u, other)
         if cls.state == "pair" and all(_lane(one, opened, u, other) for one in late):
-            facts["streams"] = 2
+            facts |= {"streams": 2, "weighs": "one", "mixes": "", "reads": "stream"}
         rule, louder = late[0], [7 * x for x in opened]
     else:
         opened = rule.open(h)
         louder = 7 * opened
         if cls.state == "streams":
-            facts["streams"] = opened.shape[-2]
+            opened = torch.randn(opened.shape, generator=source, dtype=opened.dtype)
+            louder = 7 * opened
+            _several(rule, facts, opened, u)
     if _same(rule.read(opened)[0], rule.read(louder)[0]):
         facts["norm"] = "read"
     if cls.state == "tensor":
@@ -149,12 +163,31 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
     return facts
 
 
+def _several(rule: Rule, facts: dict, streams: Tensor, u: Tensor) -> None:
+    """Add what a rule with several streams (1, 1, n, d) shows: how it reads them, if they mix."""
+    facts["streams"] = streams.shape[-2]
+    with_none = rule.write(rule.read(streams)[1], torch.zeros_like(u))
+    facts["mixed"] = not _same(with_none, streams)
+    louder = streams.clone()
+    louder[..., 0, :] *= 7
+    facts["apart"] = _same(rule.read(louder)[0], rule.read(streams)[0])
+    x, held = rule.read(streams)[0].flatten(), streams.flatten(0, 2).T  # (d,), (d, n)
+    if isinstance(gain := getattr(rule, "gain", None), Tensor) and gain.ndim == 1:
+        x = x / gain
+    sums = held @ torch.linalg.lstsq(held, x[:, None]).solution  # one number per stream
+    facts["weighs"] = "number" if _same(sums.flatten(), x) else "each channel"
+
+
 def _writes(rule: Rule, facts: dict, h: Tensor, u: Tensor, other: Tensor) -> None:
     """Add the facts that the write of a single stream shows."""
     if _same(rule.write(h, u), rule.write(7 * h, 7 * u)):
-        facts["norm"] = "write"
+        facts["norm"] = "both" if facts["norm"] == "read" else "write"
         return
     moved = rule.write(h, u) - h
+    more = rule.write(h + u, u) - rule.write(h, u)  # what is left of more of u in the stream
+    if _same(rule.write(h, u), rule.write(h, 7 * u)) and not _same(more, u):
+        facts["erases"] = True
+        return
     if (moved * h).sum().abs() < 1e-3 * moved.norm() * h.norm():
         facts["orthogonal"] = True
         return
@@ -194,7 +227,7 @@ def _family(cls: type[Rule], facts: dict) -> str:
         return "streams"
     if cls.state in LISTS:
         return "look-back"
-    if facts["carry"] != 1 or facts["norm"] == "write":
+    if facts["carry"] != 1 or facts["norm"] in ("write", "both"):
         return "carry"
     return "gate" if facts["gate"] else "scale"
 
@@ -221,21 +254,38 @@ def _values(cls: type[ValueRule], options: dict, config: ModelConfig, source: An
         for block in range(1, BLOCKS + 1)
         if answer(block, block) != (1.0, 0.0) or (block > 1 and answer(1, block) != (0.0, 0.0))
     ]
-    # learned weights may start as the plain model: a parameter is a change, too
-    changed += [
-        block
-        for block, rule in enumerate(rules, 1)
-        if block > 1 and rule.params(rule.site) and block not in changed
-    ]
     for rule in rules:
         _random(rule, source)
-    others = answer(2, BLOCKS)[0] != 0
+    learned = [answer(owner, BLOCKS) for owner in (1, BLOCKS)] != [last[0], last[-1]]
+    if learned:  # weights that are learned may start as the plain model's: a change, too
+        changed += [block for block in range(2, BLOCKS + 1) if block not in changed]
     return {
         "family": "values",
         "first": last[0][0],
         "own": last[-1][0] if cls.has_own_v(BLOCKS) else None,
-        "others": others,
+        "others": answer(2, BLOCKS)[0] != 0,
         "after": any(added for _, added in last),
-        "learned": any(rule.params(rule.site) for rule in rules),
+        "gated": _gated(rules[-1], config, source),
+        "looks_up": [n for n, rule in enumerate(rules, 1) if _looks_up(rule, config, source)],
+        "learned": learned,
         "blocks": sorted(changed),
     }
+
+
+def _looks_up(rule: ValueRule, config: ModelConfig, source: Any) -> bool:
+    """Whether what one block adds to its values changes with the token."""
+    v = torch.zeros(1, config.kv_heads, 1, config.head_dim, dtype=torch.float64)
+    x = torch.randn(1, 1, config.d_model, generator=source, dtype=torch.float64)
+    one, other = (rule.added(v, x, rule.begin(torch.tensor([[token]]))) for token in (0, 1))
+    return not _same(one, other)
+
+
+def _gated(rule: ValueRule, config: ModelConfig, source: Any) -> str:
+    """Which gates a value rule has on the output of attention; "" for none."""
+    draw = {"generator": source, "dtype": torch.float64}
+    x = torch.randn(1, 1, config.d_model, **draw)
+    ones = torch.ones(1, config.n_head, 1, config.head_dim, dtype=torch.float64)
+    gate = rule.gated(ones, x)
+    if _same(gate, ones):
+        return ""
+    return "each head" if _same(gate, gate[..., :1].expand_as(gate)) else "each channel"

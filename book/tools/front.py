@@ -78,6 +78,16 @@ class Poster(SphinxDirective):
         return [nodes.raw("", rule_poster(), format="html")]
 
 
+class WhichRule(SphinxDirective):
+    """``{which-rule}``: a row for every registered rule, from the registry and the records."""
+
+    def run(self) -> list[nodes.Node]:
+        from rrbook.explorables.which import table  # torch only where a page asks for it
+
+        self.env.note_reread()  # records and registry may have changed though the page has not
+        return [nodes.raw("", table(), format="html")]
+
+
 class Colab(SphinxRole):
     """``{colab}`Open in Colab <01_residual_stream>` ``: a button; nothing without GitHub."""
 

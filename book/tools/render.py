@@ -35,6 +35,7 @@ from rrbook import plain
 
 TOOLS = ROOT / "book" / "tools"
 READY = ROOT / "book" / "ready"  # files that a page offers for download
+PASTE = ROOT / "book" / "recipes" / "paste"  # modules that the recipes show
 WRITTEN = {".md", ".yml", ".bib", ".css", ".js", ".svg", ".png"}
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -43,7 +44,7 @@ def stage(folder: Path, executed: Path | None, picks: list[str]) -> None:
     """Lay out what Sphinx reads: the repository's paths, with the outputs that are to be shown."""
     shutil.rmtree(folder, ignore_errors=True)
     for path in sorted((ROOT / "book").rglob("*")):
-        offered = READY in path.parents and path.is_file()
+        offered = path.is_file() and not {READY, PASTE}.isdisjoint(path.parents)
         if offered or path.suffix in WRITTEN and TOOLS not in path.parents:
             target = folder / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)

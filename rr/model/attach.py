@@ -35,7 +35,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..config import ModelConfig, RRError, file_bytes
 from ..ops.module_list import ModuleList
-from ..residual import Residuals, canonical
+from ..residual import Residuals, canonical, resolve
 from ..residual.values import ValueRule, make_values
 from .decoder import Block, find, first_output, first_tensor
 
@@ -106,6 +106,11 @@ def attach(
             "before fully_shard"
         )
     specs = {"rule": canonical(rule), "values": canonical(values or "own", "values")}
+    if resolve(specs["values"], "values")[0].reads_ids():
+        raise RRError(
+            f"values={values} looks values up by token ids, which attention here does not get: "
+            "use it in rr.Model, or another value rule"
+        )
     blocks, last = find(model)
     recorded = getattr(getattr(model, "config", None), NAME, None)
     if recorded and weights is None:

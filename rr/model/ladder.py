@@ -59,7 +59,7 @@ RUNGS = {
         Rung("1B", 1536, 24, 16, steps=6000, lr=2e-4),
     )
 }
-WIDTHS = (8, 16, 24, 40)  # at which costs are evaluated to print them as polynomials of d
+WIDTHS = (16, 32, 48, 80)  # at which costs are evaluated to print them as polynomials of d
 SHAPE = ("d_model", "n_layer", "n_head", "d_ff", "seq_len", "n_kv_head")
 
 
@@ -335,7 +335,7 @@ def describe() -> list[dict]:
     rows = []
     for kind, names in residual.REGISTRY.items():
         for name, cls in names.items():
-            params, flops = zip(*(_cost(name, kind, d) for d in WIDTHS), strict=True)
+            flops = [_cost(name, kind, d)[1] for d in WIDTHS]
             rows.append(
                 {
                     "name": name,
@@ -344,7 +344,7 @@ def describe() -> list[dict]:
                     "source": cls.source,
                     "shipped": cls.shipped,
                     "cost": {
-                        "params_per_block": polynomial(params),
+                        "params_per_block": _params(name, kind),
                         "matmul_flops_per_token_and_block": polynomial(flops),
                     },
                     "coefficient": _start(name) if kind == "residual" else None,
@@ -354,13 +354,21 @@ def describe() -> list[dict]:
     return rows
 
 
-def _cost(name: str, kind: str, d: int) -> tuple[int, int]:
+def _params(name: str, kind: str) -> str:
+    """Parameters of one rule in a middle block, as a polynomial of d and of the vocabulary V."""
+    none, one = ([_cost(name, kind, d, vocab)[0] for d in WIDTHS] for vocab in (64, 65))
+    per_row = [b - a for a, b in zip(none, one, strict=True)]
+    rest = polynomial([a - 64 * row for a, row in zip(none, per_row, strict=True)])
+    return f"V·{polynomial(per_row)} + {rest}" if any(per_row) else rest
+
+
+def _cost(name: str, kind: str, d: int, vocab: int = 64) -> tuple[int, int]:
     """Parameters and forward FLOPs per token that one rule adds to a middle block of width d.
 
     Negative where a value rule removes the block's value projection.
     """
     named = {"rule": name} if kind == "residual" else {"values": name}
-    config = replace(ModelConfig(64, n_layer=4, n_head=1, d_model=d, d_ff=4 * d), **named)
+    config = replace(ModelConfig(vocab, n_layer=4, n_head=1, d_model=d, d_ff=4 * d), **named)
     layer = _middle(config)
     if kind == "values":
         rule, site = layer.attn.rule, layer.attn_rule.site

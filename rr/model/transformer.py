@@ -104,7 +104,8 @@ class Attention(nn.Module):
                 past = cache.k.shape[2] if cache is not None and cache.k is not None else 0
                 angles = turns(x, self.head_dim, past)
             q, k = rotate(q, angles), rotate(k, angles)
-        v, vstate = self.rule.values(own[0] if self.own_v else None, vstate)
+        v = self.rule.added(own[0], x, vstate) if self.own_v else None
+        v, vstate = self.rule.values(v, vstate)
         causal, mask = True, None
         mixed = v
         if cache is not None:
@@ -206,13 +207,20 @@ class Stack(nn.Module):
         self.members = passes, final_rule  # in a tuple, which torch does not search for modules
 
     def forward(
-        self, x0: Tensor, caches: list[KVCache] | None = None, angles: Tensor | None = None
+        self,
+        x0: Tensor,
+        caches: list[KVCache] | None = None,
+        angles: Tensor | None = None,
+        begun: Any = None,
     ) -> Tensor:
-        """Embeddings (B, T, d) -> the head's input, (B, T, d). angles: `turns`."""
+        """Embeddings (B, T, d) -> the head's input, (B, T, d).
+
+        angles: `turns`. begun: the value state at the start of each pass.
+        """
         passes, final_rule = self.members
         state = final_rule.open(x0)
         for n, layers in enumerate(passes):
-            vstate = None
+            vstate = begun
             for i, layer in enumerate(layers):
                 cache = caches[n * len(layers) + i] if caches else None
                 state, vstate = layer(state, vstate, cache, angles)
@@ -313,11 +321,11 @@ class Model(nn.Module):
                 f"expected at most seq_len = {self.config.seq_len} tokens, got "
                 f"{past + idx.shape[1]}"
             )
-        x0 = self.token(idx)
+        x0, begun = self.token(idx), self.layers[0].attn.rule.begin(idx)
         if self.config.flavour == "gpt2":
             positions = torch.arange(past, past + idx.shape[1], device=idx.device)
-            return self.stack(x0 + self.position(positions), caches)
-        return self.stack(x0, caches, turns(x0, self.config.head_dim, past))
+            return self.stack(x0 + self.position(positions), caches, None, begun)
+        return self.stack(x0, caches, turns(x0, self.config.head_dim, past), begun)
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> Tensor:
         """Ids (B, T) -> logits (B, T, vocab_size); with targets (B, T), `loss`."""

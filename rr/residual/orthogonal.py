@@ -77,6 +77,7 @@ class Delta(Rule):
 
     def factor(self, h: Tensor, u: Tensor) -> Tensor:
         """The coefficient on u, β (v − ⟨k, h⟩) / ‖u‖, (B, T, 1); any sign."""
+        u = u.to(torch.promote_types(u.dtype, torch.float32))  # in fp16 a sum of squares overflows
         length = torch.rsqrt(u.square().sum(-1, keepdim=True) + 1e-10)
         v = 4 * torch.sigmoid(F.linear(h, self.value, self.bias[1:]))
         return self.beta(h) * (v - (u * length * h).sum(-1, keepdim=True)) * length

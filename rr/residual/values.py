@@ -1,5 +1,7 @@
 """Value rules: whether attention mixes a block's own values, or also those of earlier blocks.
 
+    vstate = rule.begin(ids)                # block 1's, of each pass
+    v = rule.added(v, x, vstate)            # where a block has values of its own
     mixed, vstate = rule.values(v, vstate)  # before attention; v is None without own values
     y = rule.after(y, mixed, vstate)        # after attention, before the output projection
     y = rule.gated(y, x)                    # where the output is gated by attention's input x
@@ -23,7 +25,7 @@ class ValueRule(Described):
 
     A value rule mixes the values that attention reads, or changes what attention puts out. Its
     subclasses define `values`, `after` or `gated`; `vstate` is what one block passes to the next
-    within a pass.
+    within a pass. One that needs the token ids defines `begin`, and `added`.
 
     Example:
         >>> import torch, rr
@@ -50,11 +52,27 @@ class ValueRule(Described):
         """Whether block 1 … L holds values of its own in the cache; else it reads block 1's."""
         return True
 
+    @classmethod
+    def reads_ids(cls) -> bool:
+        """Whether the rule needs the token ids; other libraries' attention does not get them."""
+        return cls.begin is not ValueRule.begin
+
+    def begin(self, ids: Tensor) -> Any:
+        """The vstate that block 1 finds in each pass, from token ids (B, T); asked of its rule."""
+        return None
+
+    def added(self, v: Tensor, x: Tensor, vstate: Any) -> Tensor:
+        """The block's own values (B, heads, T, head_dim), with anything that is added to them.
+
+        x: attention's input, (B, T, d). Applied before `values`.
+        """
+        return v
+
     def values(self, v: Tensor | None, vstate: Any) -> tuple[Tensor, Any]:
         """Values to attend over, (B, heads, T, head_dim), and the vstate of the next block.
 
         v: the block's own values, or None where `has_own_v` is false. vstate: of the block before,
-        None in block 1.
+        in block 1 what `begin` gives, mostly None.
         """
         return v, vstate  # pyright: ignore[reportReturnType]  # each block has values of its own
 
@@ -351,6 +369,63 @@ class GatedAttention(ValueRule):
 
     def matmul_flops(self, site: Site) -> int:
         return 2 * self.width(site) * site.d_model
+
+
+GATE_CHANNELS = 12  # of attention's input, which the gate of a value embedding sees
+
+
+@register("embeddings")
+class Embeddings(ValueRule):
+    """V' = V_n + g ⊙ E_n[token]: every second block adds values that are looked up by the token.
+
+    E_n (V, H_kv·e) is a table of the block's own, as large as the token embedding where every query
+    head has its values; it adds no product. g = 3σ(W x_1…12), one number per value head from the
+    first 12 channels of attention's input. Blocks L, L − 2, … have a table, the others are plain.
+
+    W starts uniform from 0 to 0.02, so that g is a little above 3/2, and E_n ~ N(0, 0.02²·d), as
+    large as V_n: nanochat's start since August 2026 (commit 437943b: E ~ N(0, 1) beside a W_v of
+    1/√d; here W_v ~ N(0, 0.02²)). modded-nanogpt (August 2026) has tables in its second, third and
+    last three blocks, which start at 0.01·N(0, 1); the gate of all but the last is 2σ, starts at 1,
+    and sees six channels of x and six of the table's row.
+
+    vstate is the token ids.
+    """
+
+    equation = r"V'_n = V_n + g_n \odot E_n[\mathrm{token}],\quad g_n = 3\sigma(W x_n)"
+    source = "nanochat (Karpathy 2025); modded-nanogpt (Jordan et al. 2024)"
+    shipped = "nanochat (nanochat/gpt.py); modded-nanogpt's records"
+    matrix_names = ("weight",)
+
+    def __init__(self, site: Site, config: ModelConfig, **given: Any) -> None:
+        super().__init__(site, config, **given)
+        self.heads, self.vocab = config.kv_heads, config.vocab_size
+        self.seen, self.width = min(GATE_CHANNELS, site.d_model), config.kv_heads * config.head_dim
+        self.has_table = (site.n_layer - site.block) % 2 == 0
+        if self.has_table:
+            self.table = nn.Parameter(torch.empty(self.vocab, self.width))
+            self.weight = nn.Parameter(torch.empty(self.heads, self.seen))
+
+    def reset(self, normal: Normal) -> None:
+        if self.has_table:
+            normal(self.table, 0.02 * self.site.d_model**0.5)
+            normal(self.weight, 1.0)
+            self.weight.copy_(0.02 * torch.special.ndtr(self.weight))  # uniform, as it falls
+
+    def begin(self, ids: Tensor) -> Tensor:
+        return ids
+
+    def added(self, v: Tensor, x: Tensor, vstate: Any) -> Tensor:
+        if not self.has_table:
+            return v
+        gate = 3 * F.linear(x[..., : self.seen].to(self.weight.dtype), self.weight).sigmoid()
+        looked_up = F.embedding(vstate, self.table).unflatten(-1, (self.heads, -1))
+        return v + (gate.unsqueeze(-1) * looked_up).transpose(1, 2).to(v.dtype)
+
+    def params(self, site: Site) -> int:
+        return self.vocab * self.width + self.heads * self.seen if self.has_table else 0
+
+    def matmul_flops(self, site: Site) -> int:
+        return 2 * self.heads * self.seen if self.has_table else 0
 
 
 def make_values(spec: str, site: Site, config: ModelConfig) -> ValueRule:

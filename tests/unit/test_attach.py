@@ -154,7 +154,7 @@ NORMED = [rule for rule in RULES if rule not in OTHER_NORMS]
     ("rule", "values"),
     [
         *((rule, "own") for rule in [*NORMED, "rezero:norm=pre", "parallel:norm=own"]),
-        *(("standard", values) for values in REGISTRY["values"]),
+        *(("standard", values) for values in REGISTRY["values"] if values != "embeddings"),
         ("review", "identity"),
         ("hyper-connections:sinkhorn=1", "svformer"),
         ("attnres", "learnable-plus"),

@@ -19,9 +19,10 @@ CPU = torch.device("cpu")
 STEPS, B, T, V = 50, 4, 16, 40
 # Largest difference of a step's loss from the reference path's. At equal precision only the order
 # of sums differs, and 50 steps do not amplify it. bfloat16 rounds every product to 8 bits; float16
-# to 11, but it may skip a first step while its scale is found. The loss starts at 3.7 nats.
+# to 11, but it may skip a first step or two while its scale is found (delta divides by the update's
+# length, so that its first gradients are large). The loss starts at 3.7 nats.
 FULL = "fast:precision=tf32"
-BOUNDS = {FULL: 2e-6, "fast": 0.02, "fast:precision=fp16": 0.05}
+BOUNDS = {FULL: 2e-6, "fast": 0.02, "fast:precision=fp16": 0.08}
 
 
 @lru_cache

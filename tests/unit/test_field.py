@@ -13,7 +13,7 @@ from rr.config import ModelConfig, RRError
 from rr.residual import REGISTRY, RULES
 from rrbook.anatomy import FAMILIES, anatomy
 from rrbook.explorables.field import TOY, draw, field_numbers, field_sentence
-from rrbook.explorables.gallery import amount
+from rrbook.explorables.gallery import amount, picture
 from rrbook.explorables.poster import rule_poster
 from rrbook.explore import rule_field, rule_gallery
 
@@ -51,16 +51,31 @@ KNOWN = {
     "gtrxl": {"family": "carry", "gate": {"state": "raw", "update": "raw"}, "remade": True},
     "denseformer": {"family": "look-back", "mixes": "write", "norm": "read"},
     "attnres": {"family": "look-back", "mixes": "read", "norm": "read"},
-    "hyper-connections": {"family": "streams", "streams": 4, "norm": "read"},
+    "hyper-connections": {
+        "family": "streams",
+        "streams": 4,
+        "norm": "read",
+        "mixed": True,
+        "weighs": "number",
+    },
 }
 # those whose papers came after the lab of the starts, or whose state it does not draw
 LATER_KNOWN = {
-    "gated-residual": {"family": "streams", "streams": 4, "norm": "read"},
-    "lanes": {"family": "streams", "streams": 2, "norm": "read"},
+    "hyper-connections:mix=identity": {"streams": 4, "mixed": False, "weighs": "number"},
+    "gated-residual": {
+        "family": "streams",
+        "streams": 4,
+        "norm": "read",
+        "mixed": False,
+        "weighs": "each channel",
+        "apart": True,
+    },
+    "lanes": {"family": "streams", "streams": 2, "norm": "read", "mixed": False, "weighs": "one"},
     "parallel": {"family": "look-back", "streams": 1},
     "scales-skips": {"family": "look-back", "mixes": "read", "reads": "both"},
-    "keel": {"family": "carry", "norm": "write"},
-    "delta": {"norm": "read", "learned": True},
+    "keel": {"family": "carry", "norm": "both"},
+    "delta": {"norm": "read", "learned": True, "erases": True},
+    "orthogonal": {"orthogonal": True, "erases": False},
 }
 KNOWN_VALUES = {
     "own": {"first": 0, "own": 1, "blocks": []},
@@ -73,6 +88,9 @@ KNOWN_VALUES = {
     "svformer": {"first": 1, "own": None, "blocks": [2, 3, 4]},
     "neutreno": {"first": 0, "own": 1, "after": True},
     "neutreno:residual=1": {"first": 0.5, "own": 0.5, "after": True},
+    "gated-attention": {"first": 0, "own": 1, "learned": False, "gated": "each channel"},
+    "gated-attention:granularity=head": {"blocks": [], "gated": "each head"},
+    "embeddings": {"first": 0, "own": 1, "blocks": [], "looks_up": [2, 4], "gated": ""},
 }
 
 
@@ -117,8 +135,30 @@ def test_the_poster_has_a_card_for_every_rule_with_its_three_answers():
     assert found["gtrxl"] == ["stream", "scaled", "gate"]
     assert found["attnres"] == ["earlier", "apart", "whole"]
     assert found["hyper-connections"] == ["streams", "mixed", "spread"]
+    assert found["gated-residual"] == ["streams", "all", "spread"]
+    assert found["lanes"] == ["streams", "scaled", "spread"]
+    assert found["keel"] == found["deepnorm"] == ["stream", "scaled", "whole"]
+    assert found["delta"] == ["stream", "erased", "part"]
+    assert found["gated-attention"] == found["own"] == ["stream", "all", "whole"]
     assert found["svformer"] == ["earlier", "all", "whole"]
     assert html.count('class="rr-mark"') == len(cards)
+
+
+def test_pictures_show_what_the_rules_compute():
+    """By the words in a picture: where a norm stands, what mixes, which gate there is."""
+
+    def words(spec, kind="residual"):
+        elements = "".join(picture(anatomy(spec, kind))[2])
+        return re.findall(r"<text[^>]*>([^<]+)</text>", elements)
+
+    assert words("standard").count("norm") == words("deepnorm").count("norm") == 1
+    assert words("keel").count("norm") == 2
+    assert "Aᵣ" in words("hyper-connections")
+    for rule in ("hyper-connections:mix=identity", "gated-residual", "lanes"):
+        assert "Aᵣ" not in words(rule)
+    assert "β(v − k·h)k" in words("delta") and "⊥" in words("orthogonal")
+    gated = words("gated-attention", "values")
+    assert "σ" in gated and "V₁" not in gated and "V₁" in words("identity", "values")
 
 
 def test_a_readers_own_rule_gets_a_picture_without_a_word_of_its_own(monkeypatch):
@@ -298,7 +338,10 @@ def test_the_recorded_table_holds_every_registered_rule_at_three_paired_seeds():
         arm = ("residual", row["rule"]) if row["values"] == "own" else ("values", row["values"])
         seeds.setdefault(arm, set()).add(row["seed"])
     names = {(kind, name) for kind in REGISTRY for name in REGISTRY[kind]} - {("values", "own")}
-    later = {("residual", name) for name in LATER} | {("values", "gated-attention")}
+    later = {("residual", name) for name in LATER} | {
+        ("values", "gated-attention"),
+        ("values", "embeddings"),
+    }
     assert names - set(seeds) == later  # the guide shows them as not run
     assert all(found == {0, 1, 2} for found in seeds.values())
     # one protocol, one text, one budget, one learning rate: nothing but the arm differs

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import rr
 from rr.analysis.probes import trace
 from rr.config import ModelConfig, RRError
 from rr.model import Model, initialise, ladder, site_of
@@ -432,3 +433,44 @@ def test_two_lanes_by_hand(start, first):
             weights = rule.share if block >= first else rule.share.repeat(2)
             lanes = [rule.keep * lane + w * u for lane, w in zip(lanes, weights, strict=True)]
     torch.testing.assert_close(model.hidden(IDX), normed(model.final_rule, sum(lanes) / 2))
+
+
+# -- value embeddings -----------------------------------------------------------------------------
+
+
+def test_value_embeddings_by_hand():
+    """Own values plus 3σ(W x_1…12), head by head, times the token's row of a table."""
+    model = randomised("standard", "embeddings")
+    tables = [layer.attn.rule.has_table for layer in model.layers]
+    assert tables == [False, True, False, True]  # every second block, the last one included
+    x = torch.randn(*IDX.shape, 32, dtype=torch.float64)
+    rule = model.layers[3].attn.rule
+    v = torch.randn(*IDX.shape, 4, 8, dtype=torch.float64)
+    gate = 3 / (1 + torch.exp(-(x[..., :12] @ rule.weight.T)))
+    expected = v + gate[..., None] * rule.table[IDX].reshape(*IDX.shape, 4, 8)
+    torch.testing.assert_close(rule.added(v.transpose(1, 2), x, IDX), expected.transpose(1, 2))
+    # and the model hands its token ids on: another table, another output, at that token alone
+    before = model.hidden(IDX)
+    with torch.no_grad():
+        rule.table[IDX[0, 5]] += 1
+    moved = (model.hidden(IDX) - before).abs().amax(-1) > 1e-9
+    first = (IDX == IDX[0, 5]).int().cumsum(1) > 0  # from the token's first place on
+    assert torch.equal(moved, first)
+
+
+def test_value_embeddings_start_as_published():
+    """Tables as large as a block's own values; gates a little above one half of three."""
+    attention = model_of("standard", "embeddings").layers[1].attn
+    rule, x = attention.rule, torch.randn(500, 32, dtype=torch.float64)
+    own = attention.qkv(x).chunk(3, -1)[2]
+    assert rule.table.std().item() == pytest.approx(own.std().item(), rel=0.1)
+    assert 0 <= rule.weight.min() and 0.015 < rule.weight.max() <= 0.02
+    assert rule.begin(IDX) is IDX
+
+
+def test_value_embeddings_are_not_for_attached_models(tiny_gpt2):
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained("gpt2")
+    with pytest.raises(RRError, match="token ids") as caught:
+        rr.attach(model, "standard", "embeddings")
+    assert "\n" not in str(caught.value) and not hasattr(model, "rr_residuals")

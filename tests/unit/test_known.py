@@ -18,7 +18,8 @@ sys.path.insert(0, str(ROOT / "book" / "tools"))
 from known import number  # noqa: E402
 
 PAGE = "".join(
-    (ROOT / "book" / page).read_text(encoding="utf-8") for page in ("what_we_know.md", "intro.md")
+    (ROOT / "book" / page).read_text(encoding="utf-8")
+    for page in ("what_we_know.md", "what_failed.md", "intro.md")
 )
 MINI = rr.DATA / "measured" / "mini_arms"
 

@@ -52,7 +52,7 @@ PROJECTS = {
         "olmo_core.nn.transformer.residual_rule",
     ),
     "nanochat": (
-        lambda p: p.GPT(Config(n_embd=D, n_layer=L, n_head=H, vocab=VOCAB)),
+        lambda p: p.GPT(Config(n_embd=D, n_layer=L, n_head=H, vocab=VOCAB), "cpu"),
         "Block",
         None,
     ),
@@ -93,20 +93,22 @@ def stub(name: str, rule: str | None, monkeypatch) -> types.ModuleType:
     return module(name, PLACE.sub(lambda m: textwrap.indent(told[m["place"]], m["indent"]), text))
 
 
-def made(name: str, project: types.ModuleType) -> nn.Module:
+def rules_of(model) -> list[nn.Parameter]:
+    """Parameters of the rules in a model: nanochat's is no module, but it holds one."""
+    modules = (model if isinstance(model, nn.Module) else model.residuals).modules()
+    return [p for rule in modules if isinstance(rule, rr.Rule) for p in rule.parameters()]
+
+
+def made(name: str, project: types.ModuleType):
     """A model with weights that are not the project's own start, so that every branch writes."""
     model = PROJECTS[name][0](project)
-    if name == "nanochat":
-        model.init_weights()
-    rules = {
-        id(p) for rule in model.modules() if isinstance(rule, rr.Rule) for p in rule.parameters()
-    }
-    named = [
-        (key, p)
-        for key, p in model.named_parameters()
-        if id(p) not in rules and "lambda" not in key
-    ]
+    every = model.state_dict(keep_vars=True) if isinstance(model, nn.Module) else model.params
+    changed = isinstance(model, nn.Module) or hasattr(model, "residuals")
+    rules = {id(p) for p in rules_of(model)} if changed else set()
+    named = [(key, p) for key, p in every.items() if id(p) not in rules and "lambda" not in key]
     with torch.no_grad():
+        if "backout_lambda" in every:  # which no rule has
+            every["backout_lambda"].zero_()
         for i, (_, parameter) in enumerate(sorted(named)):
             generator = torch.Generator().manual_seed(i)
             parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
@@ -115,8 +117,8 @@ def made(name: str, project: types.ModuleType) -> nn.Module:
 
 @pytest.mark.parametrize("name", PROJECTS)
 def test_a_neutral_rule_gives_the_project_s_own_output(name, monkeypatch):
-    """In nanochat the neutral rule is that of its own scales."""
-    neutral, outputs = "x0-scales:x0=0.1" if name == "nanochat" else "standard", []
+    """In nanochat the neutral rule is that of its own scales, as they start there."""
+    neutral, outputs = "x0-scales:start=nanochat" if name == "nanochat" else "standard", []
     for rule in (None, neutral, "constant:c=0.5"):
         project = stub(name, rule, monkeypatch)
         project.COMPUTE_DTYPE = torch.float32  # else nanochat's own stream is rounded
@@ -130,7 +132,7 @@ def test_a_neutral_rule_gives_the_project_s_own_output(name, monkeypatch):
 @pytest.mark.parametrize("name", PROJECTS)
 def test_every_rule_trains_there(name, rule, monkeypatch):
     model = made(name, stub(name, rule, monkeypatch))
-    rules = [p for m in model.modules() if isinstance(m, rr.Rule) for p in m.parameters()]
+    rules = rules_of(model)
     assert (
         sum(p.numel() for p in rules) == rr.Residuals(rule, D, L, H, norm=False).costs()["params"]
     )
@@ -164,6 +166,86 @@ def test_nanochat_s_optimiser_holds_every_parameter_once(monkeypatch):
     assert len(keys) == 1
     muon = [p for group in groups if group["kind"] == "muon" for p in group["params"]]
     assert all(p.ndim == 2 for p in muon)
+
+
+@pytest.mark.parametrize("rule", ["review", "x0-scales:start=nanochat", "gated-residual"])
+def test_nanochat_s_checkpoint_gives_the_same_model_and_trains_on(rule, monkeypatch):
+    """The rules' parameters are the tensors of the dict, wherever these come from."""
+    project = stub("nanochat", rule, monkeypatch)
+    first = made("nanochat", project)
+    saved = {name: p.detach().clone() for name, p in first.state_dict().items()}
+    again = project.GPT(first.config, "cpu", params=saved)
+    assert torch.equal(again(IDS), first(IDS))
+    assert {id(p) for p in rules_of(again)} <= {id(p) for p in again.parameters()}
+    again(IDS).sum().backward()
+    assert all(p.grad is not None for p in again.parameters())
+
+
+@pytest.mark.parametrize("rule", ["review", "attnres"])
+def test_nanochat_s_forward_compiles_in_one_graph(rule, monkeypatch):
+    """With the rules among the buffers: a tensor, and a list that grows."""
+    project = stub("nanochat", rule, monkeypatch)
+    monkeypatch.setitem(sys.modules, "nanochat", project)  # where the compiler looks for its names
+    model = made("nanochat", project)
+    compiled = torch.compile(model.__call__, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(IDS), model(IDS))
+    compiled(IDS).sum().backward()
+    assert all(p.grad is not None for p in rules_of(model))
+
+
+def pasted(name: str) -> types.ModuleType:
+    return module(name, (PAGES / "paste" / f"{name}.py").read_text(encoding="utf-8"))
+
+
+def branches(dim: int) -> list[nn.Module]:
+    torch.manual_seed(0)
+    return [nn.Sequential(nn.RMSNorm(dim), nn.Linear(dim, dim)) for _ in range(2 * L)]
+
+
+def randomised(rule: str) -> rr.Residuals:
+    made = rr.Residuals(rule, D, L, H, norm=False)
+    with torch.no_grad():
+        for p in made.parameters():
+            p.add_(torch.randn(p.shape) / 3)
+    return made
+
+
+@pytest.mark.parametrize("name", ["review", "hyper_connections", "attnres"])
+def test_a_module_to_paste_is_the_rule(name):
+    """Six sublayers at the rule's parameters, and both start alike."""
+    theirs, rule = pasted(name), name.replace("_", "-")
+    text = (PAGES / "paste" / f"{name}.py").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 40 and "rr" not in re.findall(r"import (\w+)", text)
+    for page in PROJECTS:
+        assert f"paste/{name}.py" in (PAGES / f"{page}.md").read_text(encoding="utf-8")
+    fresh, model = rr.Residuals(rule, D, L, H, norm=False), randomised(rule)
+    x, parts = torch.randn(2, 5, D), branches(D)
+    make = {
+        "review": lambda i: theirs.Review(D),
+        "hyper_connections": lambda i: theirs.HyperConnection(D, i),
+        "attnres": lambda i: theirs.DepthAttention(D),
+    }[name]
+    for stack in (fresh, model):
+        state = stack.open(x)
+        modules = [make(i) for i in range(2 * L + 1)]
+        rules = [*stack.rules, stack.final] if name == "attnres" else stack.rules
+        if stack is model:
+            for mine, rule_ in zip(modules, rules, strict=False):
+                mine.load_state_dict(rule_.state_dict())
+        h, updates, streams = x, [x], x.unsqueeze(-2).repeat(1, 1, 4, 1)
+        for i, branch in enumerate(parts):
+            state = stack[i](state, branch)
+            if name == "review":
+                h = modules[i](h, branch(h))
+            elif name == "hyper_connections":
+                streams = modules[i](streams, branch)
+            else:
+                updates = [*updates, branch(modules[i](updates))]
+        if name == "hyper_connections":
+            h = streams.sum(-2)
+        elif name == "attnres":
+            h = modules[-1](updates)
+        torch.testing.assert_close(h, stack.close(state), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("rule", ["review:bias=3", "highway", "x0-scales:x0=0.2", "attnres"])

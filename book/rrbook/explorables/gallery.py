@@ -79,34 +79,49 @@ def picture(facts: dict) -> tuple[int, int, list[str]]:
 
 
 def _stream_picture(facts: dict) -> tuple[int, int, list[str]]:
-    tap, write = 62, 272
-    out = []
-    if facts["streams"] > 1:
-        ys = [LINE - 12 + 24 * i / (facts["streams"] - 1) for i in range(facts["streams"])]
-        out += [_line(f"M6 {y:.1f}H334", "strand") for y in ys]
-    else:
+    tap, write, n = 62, 272, facts["streams"]
+    half = 15 if facts["weighs"] == "one" else 12
+    ys = [LINE - half + 2 * half * i / (n - 1) for i in range(n)] if n > 1 else [float(LINE)]
+    out = [_line(f"M6 {y:.1f}H334", "strand") for y in ys[: n * (n > 1)]]
+    if n == 1:
         out.append(_line(f"M6 {LINE}H328", "stream"))
         out.append(_line(f"M326 {LINE - 5}L335 {LINE}L326 {LINE + 5}", "stream"))
-    out.append(_line(f"M{tap} {LINE}V{TOP}H{write}V{LINE - 8}", "flow"))
+    below = ys[0] - 8 if facts["weighs"] == "one" else LINE - 8
+    out.append(_line(f"M{tap} {ys[0] if n > 1 else LINE:g}V{TOP}H{write}V{below:g}", "flow"))
     if facts["mixes"] and not (facts["reads"] == "earlier" and facts["adds"]):
         at = tap if facts["mixes"] == "read" else 305
         one = facts["reads"] == "both" and facts["adds"]  # the stream and one earlier state
         many = slice(1 if one else None)
         out += [*_arcs(at, LINE)[many], *_dots(LINE)[many], _node(at, LINE, "Σ", "learned")]
-    if facts["norm"] == "read":
-        out.append(_box(tap, 60, 42, "norm"))
+    if facts["norm"] in ("read", "both") and not facts["apart"]:
+        out.append(_box(tap, 60 if n == 1 else 53, 42, "norm"))
     out.append(_box(122, TOP, 66, "sublayer"))
     out.append(tag("text", "u", x=168, y=TOP - 6, class_="m"))
     out += _coefficients(facts, tap)
-    if facts["streams"] > 1:
-        out.append(_box(write, LINE, 22, "B", "learned"))
-        out.append(_box(tap, LINE, 26, "Aₘ", "learned"))
-        out.append(_box(168, LINE, 26, "Aᵣ", "learned"))
+    if n > 1:
+        out += _streams(facts, tap, write, ys)
     else:
         out.append(_plus(write, LINE) if facts["adds"] else _dot(write, LINE - 11))
-    if facts["norm"] == "write":
-        out.append(_box(307, LINE, 36, "norm"))
+    if facts["norm"] in ("write", "both"):
+        out.append(_box(304, LINE, 40, "norm"))
     return *SIZE, out
+
+
+def _streams(facts: dict, tap: float, write: float, ys: list[float]) -> list[str]:
+    """What stands on several streams: how they are read, mixed and written to."""
+    if facts["weighs"] == "one":  # the sublayer reads the upper one; a number for each writes
+        carry = [_box(168, y, 40, amount(facts["carry"]), "learned") for y in ys]
+        links = _line(f"M{write} {ys[0] + 8:g}V{ys[1] - 8:g}", "flow")
+        scale = _node(222, TOP, "w", "learned")
+        return [*carry, links, scale, *(_plus(write, y) for y in ys)]
+    out = [_box(write, LINE, 22, "B", "learned")]
+    if facts["mixed"]:
+        out.append(_box(168, LINE, 26, "Aᵣ", "learned"))
+    gated = facts["weighs"] == "each channel"
+    words, style = ("σ", "gate learned") if gated else ("Aₘ", "learned")
+    if facts["apart"]:  # first the norm of each stream, then their weights
+        return [*out, _box(tap, LINE, 42, "norm"), _box(tap, 54, 26, words, style)]
+    return [*out, _box(tap, LINE, 26, words, style)]
 
 
 def _coefficients(facts: dict, tap: float) -> list[str]:
@@ -114,6 +129,9 @@ def _coefficients(facts: dict, tap: float) -> list[str]:
     on_u, on_h, out, at = facts["coefficient"], facts["carry"], [], 222
     if facts["orthogonal"]:
         return [_line(f"M100 {LINE}V70H{at}V{TOP + 13}", "seen"), _node(at, TOP, "⊥")]
+    if facts["erases"]:
+        seen = _line(f"M100 {LINE}V70H{at}V{TOP + 11}", "seen")
+        return [seen, _box(at, TOP, 84, "β(v − k·h)k", "gate learned")]
     if facts["gate"]:
         if "state" in facts["gate"]:
             out.append(_line(f"M100 {LINE}V70H{at}V{TOP + 13}", "seen"))
@@ -129,8 +147,9 @@ def _coefficients(facts: dict, tap: float) -> list[str]:
             style = "learned" if facts["learned"] else ""
             out.append(_node(at, TOP, amount(on_u), style, r=15 if len(amount(on_u)) > 2 else 12))
     if facts["family"] == "carry":
-        words = "α" if facts["norm"] == "write" else "1−σ" if on_h is None else amount(on_h)
-        if facts["norm"] == "write":
+        post = facts["norm"] in ("write", "both")
+        words = "α" if post else "1−σ" if on_h is None else amount(on_h)
+        if post:
             out.append(_node(190, LINE, words))
         else:
             out.append(_node(190, LINE, words, "gate learned", r=15 if len(words) > 2 else 12))
@@ -166,7 +185,15 @@ def _value_picture(facts: dict) -> tuple[int, int, list[str]]:
             out.append(_plus(add, TOP))
     if facts["others"]:
         out += [*_arcs(add, LINE, 0)[1:], *_dots(LINE)[1:]]
+    if facts["looks_up"]:
+        out.append(_box(add, LINE, 62, "E[token]", "learned"))
+        out.append(_line(f"M{add} {LINE - 11}V{TOP + 8}", "flow"))
+        out += [_line(f"M30 {TOP}V62H{add - 12}", "seen"), _node(add, 62, "σ", "gate learned")]
+        out.append(_plus(add, TOP))
     out.append(_box(248, TOP, 52, "attend"))
+    if facts["gated"]:
+        out.append(_line(f"M30 {TOP}V66H300V{TOP + 12}", "seen"))
+        out.append(_node(300, TOP, "σ", "gate learned"))
     if facts["after"]:
         out.append(_line(f"M300 {LINE}V{TOP + 8}", "flow"))
         out.append(_node(300, 62, "λ"))
@@ -179,16 +206,28 @@ def _value_picture(facts: dict) -> tuple[int, int, list[str]]:
 
 def reads(facts: dict) -> str:
     """What the sublayer reads, in a few words."""
+    if facts["family"] == "values" and facts["looks_up"]:
+        blocks = " and ".join(map(str, facts["looks_up"]))
+        return f"its own values, and in blocks {blocks} of 4 those of the token in a table"
     if facts["family"] == "values":
         return "its own values only" if not facts["blocks"] else _blocks(facts["blocks"])
     if facts["streams"] > 1:
-        return f"a mix of {facts['streams']} streams, normalised"
+        n, how = facts["streams"], facts["weighs"]
+        if how == "one":
+            return f"one of {n} streams, normalised: attention the first, the MLP the second"
+        return (
+            f"{n} streams, normalised"
+            + {
+                "number": ", with one number for each",
+                "each channel": ", through a gate for each channel",
+            }[how]
+        )
     what = "the stream"
     if facts["reads"] == "both" and facts["adds"]:
         what = "the stream with an earlier state added"
     elif facts["reads"] != "stream":
         what = "what the block began with" if facts["adds"] else "all earlier updates, mixed"
-    return what + (", normalised" if facts["norm"] == "read" else ", as it is")
+    return what + (", normalised" if facts["norm"] in ("read", "both") else ", as it is")
 
 
 def _blocks(blocks: Sequence[int]) -> str:
@@ -201,6 +240,10 @@ def _blocks(blocks: Sequence[int]) -> str:
 
 def writes(facts: dict) -> str:
     """How the update is written, in a few words."""
+    if facts["family"] == "values" and facts["looks_up"]:
+        return "Vₙ × 1, and the token’s values through a gate, which sees x"
+    if facts["family"] == "values" and facts["gated"]:
+        return f"Vₙ × 1; the result of attention through a gate for {facts['gated']}, which sees x"
     if facts["family"] == "values":
         own = "no values of its own" if facts["own"] is None else f"Vₙ × {amount(facts['own'])}"
         first = f"V₁ × {amount(facts['first'])}, " * bool(facts["first"] or facts["learned"])
@@ -216,7 +259,13 @@ def writes(facts: dict) -> str:
             "for one", "for the token"
         )
     if facts["streams"] > 1:
-        return "spread over the streams, which are mixed"
+        whole = facts["carry"] == 1
+        kept = (
+            "are mixed" if facts["mixed"] else "never mix" if whole else "are scaled, never mixed"
+        )
+        return f"spread over the streams, which {kept}"
+    if facts["erases"]:
+        return "along the update’s direction k alone: what the stream holds there is set towards v"
     if facts["orthogonal"]:
         return "without its part along the stream"
     how = "added" if facts["family"] != "carry" else "added to the scaled stream, then normalised"
@@ -224,7 +273,8 @@ def writes(facts: dict) -> str:
         return "added; after each block, earlier blocks are mixed in"
     if not facts["adds"]:
         return "kept apart, as one more thing to read"
-    return how + (", with a learned scale" if facts["learned"] and not facts["mixes"] else "")
+    scaled = facts["learned"] and not facts["mixes"] and facts["norm"] not in ("write", "both")
+    return how + (", with a learned scale" if scaled else "")
 
 
 def mark(row: dict, facts: dict) -> str:

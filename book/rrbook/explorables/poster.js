@@ -1,4 +1,4 @@
-// Hides the cards of rules that answer one of the three questions otherwise.
+// Hides the cards of rules that answer one of the questions otherwise.
 document.querySelectorAll(".rr-poster:not([data-ready])").forEach(function (poster) {
   var form = poster.querySelector("form"), said = poster.querySelector("[aria-live]");
   var cards = Array.from(poster.querySelectorAll(".rr-rule"));
@@ -7,9 +7,8 @@ document.querySelectorAll(".rr-poster:not([data-ready])").forEach(function (post
   function show() {
     var shown = 0;
     cards.forEach(function (card) {
-      card.hidden = ["reads", "keeps", "writes"].some(function (name) {
-        var wanted = form.elements[name].value;
-        return wanted && card.dataset[name] !== wanted;
+      card.hidden = Array.from(form.querySelectorAll("select")).some(function (asked) {
+        return asked.value && card.dataset[asked.name] !== asked.value;
       });
       shown += !card.hidden;
     });

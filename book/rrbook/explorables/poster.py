@@ -22,6 +22,7 @@ KEEPS = {
     "all": "all of the stream",
     "scaled": "a scaled part of it",
     "mixed": "a mix of streams",
+    "erased": "all but one direction",
     "apart": "every update apart",
 }
 WRITES = {
@@ -50,13 +51,17 @@ def answers(row: dict, facts: dict) -> dict[str, str]:
         return {"reads": "earlier" if facts["blocks"] else "stream", "keeps": "all",
                 "writes": "whole"}  # fmt: skip
     if facts["streams"] > 1:
-        return {"reads": "streams", "keeps": "mixed", "writes": "spread"}
+        keeps = "mixed" if facts["mixed"] else "all" if facts["carry"] == 1 else "scaled"
+        return {"reads": "streams", "keeps": keeps, "writes": "spread"}
     looks_back = facts["mixes"] or facts["reads"] != "stream"
     number = facts["coefficient"] != 1 or facts["learned"] and not facts["mixes"] or shrinks(row)
-    writes = "part" if facts["orthogonal"] else "gate" if facts["gate"] else "whole"
-    if writes == "whole" and number and facts["adds"] and facts["norm"] != "write":
+    writes = (
+        "part" if facts["orthogonal"] or facts["erases"] else "gate" if facts["gate"] else "whole"
+    )
+    if writes == "whole" and number and facts["adds"] and facts["norm"] not in ("write", "both"):
         writes = "number"
     keeps = "apart" if not facts["adds"] else "scaled" if facts["family"] == "carry" else "all"
+    keeps = "erased" if facts["erases"] else keeps
     return {"reads": "earlier" if looks_back else "stream", "keeps": keeps, "writes": writes}
 
 

@@ -1,106 +1,124 @@
 """A small model with the names and signatures of nanochat/gpt.py; ours. Places: # < >."""
 
 import torch
-from torch import nn
+from torch.nn import functional as F
 
 COMPUTE_DTYPE = torch.bfloat16
+# < above init_params
+# >
 
 
 def norm(x):
-    return nn.functional.rms_norm(x, (x.size(-1),))
+    return F.rms_norm(x, (x.size(-1),))
 
 
-class Linear(nn.Linear):
-    def forward(self, x):
-        return nn.functional.linear(x, self.weight.to(x.dtype))
+def bf16_matmul(x, w):
+    return F.linear(x, w.to(x.dtype))
 
 
-class CausalSelfAttention(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.c_q, self.c_proj = (Linear(config.n_embd, config.n_embd, bias=False) for _ in "qp")
-
-    def forward(self, x, ve, cos_sin, window_size, kv_cache):
-        v = x if ve is None else x + ve
-        y = nn.functional.scaled_dot_product_attention(
-            self.c_q(x).unsqueeze(1), x.unsqueeze(1), v.unsqueeze(1), is_causal=True
-        )
-        return self.c_proj(y.squeeze(1))
+def init_buffers(config, device):
+    return {"window": torch.tensor([4, 0], device=device)}
 
 
-class MLP(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.c_fc, self.c_proj = (Linear(config.n_embd, config.n_embd, bias=False) for _ in "fp")
+def init_params(config, device):
+    n_layer, d = config.n_layer, config.n_embd
 
-    def forward(self, x):
-        return self.c_proj(self.c_fc(x).relu().square())
+    def normal(*shape):
+        return (torch.randn(*shape, generator=torch.Generator().manual_seed(0)) * 0.2).to(device)
+
+    params = {"transformer.wte.weight": normal(config.vocab, d)}
+    params["lm_head.weight"] = normal(config.vocab, d)
+    for i in range(n_layer):
+        for name in ("attn.c_q", "attn.c_v", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"):
+            params[f"transformer.h.{i}.{name}.weight"] = normal(d, d)
+    # < init_params, instead of the per-layer scalars and the backout
+    steps = torch.arange(n_layer, device=device) / max(n_layer - 1, 1)
+    params["resid_lambdas"] = 1.15 - 0.10 * steps
+    params["x0_lambdas"] = 0.20 - 0.15 * steps
+    params["backout_lambda"] = torch.full((1,), 0.2, device=device)
+    # >
+    params["value_embeds.1.weight"] = normal(config.vocab, d)
+    for p in params.values():
+        p.requires_grad_(True)
+    return params
 
 
-class Block(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.attn, self.mlp = CausalSelfAttention(config), MLP(config)
+def forward(params, buffers, idx, *, config, targets=None, kv_cache=None, matmul=bf16_matmul):
+    x = norm(F.embedding(idx, params["transformer.wte.weight"]).to(COMPUTE_DTYPE))
+    # < forward, instead of the lines between the embedding and the loop
+    x0, middle, x_backout = x, config.n_layer // 2, None
+    # >
+    for i in range(config.n_layer):
 
-    def forward(self, x, ve, cos_sin, window_size, kv_cache):
-        x = x + self.attn(norm(x), ve, cos_sin, window_size, kv_cache)
-        return x + self.mlp(norm(x))
+        def p(name, i=i):
+            return params[f"transformer.h.{i}.{name}"]
+
+        # < forward, instead of the line with the two scalars
+        x = params["resid_lambdas"][i] * x + params["x0_lambdas"][i] * x0
+        # >
+        xn = norm(x)
+        q, v = matmul(xn, p("attn.c_q.weight")), matmul(xn, p("attn.c_v.weight"))
+        if f"value_embeds.{i}.weight" in params:
+            v = v + F.embedding(idx, params[f"value_embeds.{i}.weight"]).to(x.dtype)
+        y = F.scaled_dot_product_attention(
+            q.unsqueeze(1), xn.unsqueeze(1), v.unsqueeze(1), is_causal=True
+        ).squeeze(1)
+        # < forward, instead of the line that adds attention's output
+        x = x + matmul(y, p("attn.c_proj.weight"))
+        # >
+        xn = norm(x)
+        h = matmul(xn, p("mlp.c_fc.weight")).relu().square()
+        # < forward, instead of the lines from the MLP's output to the end of the loop
+        x = x + matmul(h, p("mlp.c_proj.weight"))
+        if i == middle:
+            x_backout = x
+        # >
+    # < forward, instead of the backout
+    x = x - params["backout_lambda"].to(x.dtype) * x_backout
+    # >
+    return matmul(norm(x), params["lm_head.weight"]).float()
 
 
-class GPT(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        wte = nn.Embedding(config.vocab, config.n_embd)
-        blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
-        self.transformer = nn.ModuleDict({"wte": wte, "h": blocks})
-        self.value_embeds = nn.ModuleDict({"1": nn.Embedding(config.vocab, config.n_embd)})
-        self.window_sizes = [(4, 0)] * config.n_layer
-        self.lm_head = Linear(config.n_embd, config.vocab, bias=False)
-        # < GPT.__init__, instead of the three lambdas
-        self.resid_lambdas = nn.Parameter(torch.ones(config.n_layer))
-        self.x0_lambdas = nn.Parameter(torch.ones(config.n_layer))
-        self.backout_lambda = nn.Parameter(torch.zeros(1))
+class GPT:
+    def __init__(self, config, device, params=None):
+        self.config = config
+        self.buffers = init_buffers(config, device)
+        schema = init_params(config, device="meta")
+        if params is not None:
+            assert schema.keys() == params.keys()
+            assert all(params[name].shape == p.shape for name, p in schema.items())
+        self.params = init_params(config, device) if params is None else dict(params)
+        for p in self.params.values():
+            p.requires_grad_(True)
+        # < GPT.__init__, last
         # >
 
-    @torch.no_grad()
-    def init_weights(self):
-        for i, parameter in enumerate(self.parameters()):
-            torch.nn.init.normal_(parameter, std=0.2, generator=torch.Generator().manual_seed(i))
-        # < GPT.init_weights, instead of the three lambdas
-        self.resid_lambdas.fill_(1.0)
-        self.x0_lambdas.fill_(0.1)
-        self.backout_lambda.fill_(0.0)
-        # >
+    def __call__(self, idx):
+        return forward(self.params, self.buffers, idx, config=self.config)
+
+    def parameters(self):
+        return list(self.params.values())
+
+    def state_dict(self):
+        return dict(self.params)
 
     def setup_optimizer(self):
-        rest = [self.transformer.wte, self.value_embeds, self.lm_head]
-        rest = [p for module in rest for p in module.parameters()]
+        matrices = [p for name, p in self.params.items() if name.startswith("transformer.h.")]
+        rest = [
+            p
+            for name, p in self.params.items()
+            if name.startswith(("transformer.wte", "lm_head", "value_embeds"))
+        ]
         param_groups = [
             dict(kind="adamw", params=rest, lr=0.01, betas=(0.8, 0.95), eps=1e-10, weight_decay=0.0)
         ]
-        # < GPT.setup_optimizer, instead of the groups of the three lambdas
-        scalars = [self.resid_lambdas, self.x0_lambdas, self.backout_lambda]
+        # < GPT.setup_optimizer, instead of the groups of the scalars and the backout
+        scalars = [self.params[n] for n in ("resid_lambdas", "x0_lambdas", "backout_lambda")]
         param_groups.append(
             dict(
                 kind="adamw", params=scalars, lr=0.5, betas=(0.8, 0.95), eps=1e-10, weight_decay=0.0
             )
         )
         # >
-        matrices = list(self.transformer.h.parameters())
         param_groups.append(dict(kind="muon", params=matrices, lr=0.02, weight_decay=0.0))
         return param_groups
-
-    def forward(self, idx, kv_cache=None):
-        cos_sin = None
-        x = norm(self.transformer.wte(idx).to(COMPUTE_DTYPE))
-        # < GPT.forward, instead of the loop and the backout after it
-        x0, middle = x, len(self.transformer.h) // 2
-        for i, block in enumerate(self.transformer.h):
-            x = self.resid_lambdas[i] * x + self.x0_lambdas[i] * x0
-            ve = self.value_embeds[str(i)](idx).to(x.dtype) if str(i) in self.value_embeds else None
-            x = block(x, ve, cos_sin, self.window_sizes[i], kv_cache)
-            if i == middle:
-                x_backout = x
-        x = x - self.backout_lambda * x_backout
-        # >
-        return self.lm_head(norm(x)).float()

@@ -1,0 +1,197 @@
+"""Which rule should I use? A row for each rule: cost, claim, measurement, who ships it.
+
+Costs, reads and writes come from the registry; differences from records. What papers claim is
+text, of their abstracts. Without scripts the page shows every row.
+"""
+
+import re
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+
+import rr
+from rr import stats
+from rr.model.ladder import describe, flops_per_token
+from rrbook.anatomy import anatomy
+
+from . import kit, poster
+
+HERE = Path(__file__).parent
+NANO = rr.DATA / "measured" / "04_field_guide"
+MINI = rr.DATA / "measured" / "e1_rates"
+FIELD = rr.DATA / "measured" / "f2_field"  # each rule at its own rate; shown once it is whole
+VERDICTS = {
+    "use": "lower than both baselines, at most a tenth more FLOPs",
+    "try": "lower than one of them, or lower and costlier",
+    "skip": "higher than one of them",
+    "open": "our runs cannot tell",
+    "baseline": "what the others are compared with",
+}
+
+# (kind, name) -> what its paper claims
+CLAIMS = {
+    ("residual", "standard"): "the baseline",
+    ("residual", "constant"): "nothing: a control",
+    ("residual", "scaled"): "one learning rate for every number of passes",
+    ("residual", "rezero"): "deep networks without norms; 56 % fewer steps on enwik8",
+    ("residual", "layerscale"): "deeper vision transformers",
+    ("residual", "fixup"): "deep residual networks without norms",
+    ("residual", "deepnorm"): "1,000 layers with post-norm",
+    ("residual", "denseformer"): "the perplexity of a deeper network",
+    ("residual", "attnres"): "the loss of 1.25 times the compute",
+    ("residual", "highway"): "nothing: a baseline of the Review study",
+    ("residual", "state-gate"): "nothing: a control",
+    ("residual", "update-gate"): "nothing: a control",
+    ("residual", "review"): "lower loss than both baselines at 590M and 1B",
+    ("residual", "review-convex"): "fails when deep",
+    ("residual", "highway-carry"): "networks of 100 layers and more",
+    ("residual", "gtrxl"): "stable reinforcement learning",
+    ("residual", "orthogonal"): "higher accuracy on images",
+    ("residual", "parallel"): "faster steps at scale",
+    ("residual", "x0-scales"): "speedrun records",
+    ("residual", "unet"): "speedrun records",
+    ("residual", "scales-skips"): "the speedruns' baseline",
+    ("residual", "hyper-connections"): "lower loss with four streams",
+    ("residual", "gated-residual"): "none published",
+    ("residual", "keel"): "more than 1,000 layers with post-norm",
+    ("residual", "delta"): "lower loss than addition",
+    ("residual", "lanes"): "a speedrun record",
+    ("values", "own"): "the baseline",
+    ("values", "identity"): "lower loss at 82M to 468M",
+    ("values", "constant"): "lower loss than `identity`",
+    ("values", "sparse"): "lower loss than `constant`",
+    ("values", "learnable"): "lower loss than `identity`",
+    ("values", "learnable-plus"): "the lowest loss of its paper",
+    ("values", "dense"): "worse than the first block alone",
+    ("values", "svformer"): "nearly half the cache of keys and values",
+    ("values", "neutreno"): "less over-smoothing",
+    ("values", "gated-attention"): "better performance, weaker attention sinks",
+    ("values", "embeddings"): "speedrun records",
+}
+
+
+def measured() -> dict[tuple[str, str], dict]:
+    """By (kind, name): differences from both baselines, and the verdict they allow.
+
+    At `mini` where each arm had a rate of its own (five seeds), else at `nano` at one rate for all
+    (three seeds). Each study is one Holm family.
+    """
+    found = {}
+    for folder, words in ((NANO, "nano, three seeds"), (MINI, "mini, five seeds, own rates")):
+        runs = stats.read_results(folder)
+        if folder == MINI:
+            runs = runs[(runs.rung == "mini") & (runs.seed < 100)]
+        bases = ("standard", "constant")
+        arms = [arm for arm in stats.compare(runs, "standard").arm if arm not in bases]
+        pairs = [("constant", "standard")] + [(arm, base) for arm in arms for base in bases]
+        for row in stats.as_rows(stats.compare(runs, pairs=pairs)):
+            name = ("residual", row["arm"])
+            if row["arm"].startswith("standard + "):
+                name = ("values", row["arm"].removeprefix("standard + "))
+            of_rule = found.setdefault(name, {"study": words, "rows": {}})
+            if of_rule["study"] != words:
+                found[name] = of_rule = {"study": words, "rows": {}}
+            of_rule["rows"][row["baseline"]] = row
+    return found
+
+
+def progress() -> str:
+    """How far the study of all rules at rates of their own is; seeds from 100 on chose rates."""
+    runs = stats.read_results(FIELD)
+    results = int((runs.seed < 100).sum())
+    rules = runs.rule.str.partition(":")[0].nunique()
+    said = f"{results} results, shown here when the study is whole" if results else "no result yet"
+    return (
+        f"In progress: a study at mini with a learning rate for each rule. Recorded so far: "
+        f"{len(runs)} runs of {rules} rules, {len(runs) - results} of which chose rates; {said}."
+    )
+
+
+def verdict(rows: dict[str, dict], flops: float) -> str:
+    """use, try, skip or open, from one rule's differences and its FLOPs over the standard's."""
+    told = [row for row in rows.values() if row["holm"] is not None and row["holm"] < 0.05]
+    if any(row["difference"] > 0 for row in told):
+        return "skip"
+    if len(told) == 2 and flops <= 1.1:
+        return "use"
+    return "try" if told else "open"
+
+
+def cost(kind: str, name: str) -> float:
+    """FLOPs per token of a `mini` network with this rule, over those of the standard one."""
+    arm = {"rule": name} if kind == "residual" else {"rule": "standard", "values": name}
+    shapes = [rr.plan("mini", **one).model for one in (arm, {"rule": "standard"})]
+    with_rule, standard = (flops_per_token(replace(shape, d_ff=768)) for shape in shapes)
+    return with_rule / standard
+
+
+def table() -> str:
+    """HTML of the page: four questions, and a row for each registered rule."""
+    found, rows = measured(), []
+    for row in describe():
+        key = (row["kind"], row["name"])
+        facts = anatomy(row["name"], row["kind"])
+        ours = found.get(key, {"study": "not yet", "rows": {}})
+        flops = cost(*key)
+        judged = verdict(ours["rows"], flops)
+        if key in (("residual", "standard"), ("residual", "constant"), ("values", "own")):
+            judged = "baseline"
+        rows.append((row, facts, ours, flops, judged))
+    order = list(VERDICTS)
+    rows.sort(key=lambda one: (order.index(one[4]), one[2]["study"] == "not yet"))
+    asked = {"reads": poster.READS, "keeps": poster.KEEPS, "writes": poster.WRITES}
+    controls = [
+        kit.choice(name, f"it {name}", {**poster.ANY, **words}, "") for name, words in asked.items()
+    ]
+    verdicts = {name: f"{name}: {words}" for name, words in VERDICTS.items()}
+    controls.append(kit.choice("verdict", "our verdict", {**poster.ANY, **verdicts}, ""))
+    controls.append('<button type="reset">all rules</button>')
+    head = ("rule", "our verdict", "rule − standard", "rule − constant ½", "its paper claims",
+            "it reads", "parameters per block", "FLOPs", "who ships it")  # fmt: skip
+    cells = "".join(f"<th scope='col'>{words}</th>" for words in head)
+    return "\n".join(
+        [
+            '<div class="rr-poster rr-which">',
+            f"<style>{kit.style()} {' '.join((HERE / 'poster.css').read_text().split())}</style>",
+            '<div class="rr-explorable rr-part" hidden>',
+            f'<form autocomplete="off">{"".join(controls)}</form><p aria-live="polite"></p></div>',
+            "<div class='pst-scrollable-table-container' tabindex='0' style='overflow-x: auto'>",
+            f"<table class='table'><thead><tr>{cells}</tr></thead><tbody>",
+            *(_row(*one) for one in rows),
+            "</tbody></table></div>",
+            f"<p>{progress()}</p>",
+            f"<script>\n{kit.script_of('poster.js')}\n</script>",
+            "</div>",
+        ]
+    )
+
+
+def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str) -> str:
+    answers = poster.answers(row, facts) | {"verdict": judged}
+    data = "".join(f' data-{name}="{key}"' for name, key in answers.items())
+    option = "--rule" if row["kind"] == "residual" else "--values"
+    differences = [
+        _signed(ours["rows"][base]) if base in ours["rows"] else "–"
+        for base in ("standard", "constant")
+    ]
+    study = ours["study"] if ours["rows"] or judged != "baseline" else ""
+    cells = (
+        f"<b>{judged}</b><br>{study}",
+        *differences,
+        re.sub("`(.+?)`", r"<code>\1</code>", escape(CLAIMS[row["kind"], row["name"]])),
+        poster.READS[answers["reads"]],
+        escape(row["cost"]["params_per_block"]).replace("-", "−"),
+        f"× {flops:.2f}",
+        escape(row["shipped"] or "–"),
+    )
+    name = f"<code>{option}</code> <code style='white-space: nowrap'>{row['name']}</code>"
+    inside = "".join(f"<td>{cell}</td>" for cell in cells)
+    return f'<tr class="rr-rule"{data}><th scope="row">{name}</th>{inside}</tr>'
+
+
+def _signed(row: dict) -> str:
+    if row["difference"] is None:
+        return "diverged"
+    gap, *ends = (f"{row[key]:+.3f}".replace("-", "−") for key in ("difference", "lo", "hi"))
+    gap = f"<b>{gap}</b>" if row["holm"] is not None and row["holm"] < 0.05 else gap
+    return f"{gap}<br>({ends[0]} to {ends[1]})"

@@ -1,0 +1,50 @@
+"""The page that says which rule to use: a row for each rule, a verdict from numbers."""
+
+import re
+
+import pandas as pd
+import pytest
+
+from rr.model.ladder import describe
+from rrbook.explorables import which
+
+
+def row(difference: float, holm: float | None) -> dict:
+    return {"difference": difference, "holm": holm}
+
+
+@pytest.mark.parametrize(
+    ("rows", "flops", "said"),
+    [
+        ({"standard": row(-0.1, 0.01), "constant": row(-0.1, 0.01)}, 1.0, "use"),
+        ({"standard": row(-0.1, 0.01), "constant": row(-0.1, 0.01)}, 1.2, "try"),
+        ({"standard": row(-0.1, 0.01), "constant": row(-0.1, 0.2)}, 1.0, "try"),
+        ({"standard": row(-0.1, 0.01), "constant": row(0.1, 0.01)}, 1.0, "skip"),
+        ({"standard": row(-0.1, 0.2), "constant": row(0.1, None)}, 1.0, "open"),
+        ({}, 1.0, "open"),
+    ],
+)
+def test_a_verdict_follows_from_differences_and_cost(rows, flops, said):
+    assert which.verdict(rows, flops) == said
+
+
+def test_costs_are_counted_against_the_standard_network():
+    assert which.cost("residual", "standard") == which.cost("values", "own") == 1
+    assert which.cost("residual", "review") > which.cost("residual", "state-gate") > 1
+    assert which.cost("values", "svformer") < 1
+
+
+def test_the_page_says_how_far_the_study_of_all_rules_is():
+    runs = pd.read_parquet(which.FIELD / "runs.parquet")
+    said = which.progress()
+    assert f"{len(runs)} runs" in said and said in which.table()
+    assert ("no result yet" in said) == (runs.seed >= 100).all()
+
+
+def test_every_rule_has_one_row_and_a_claim():
+    names = [(rule["kind"], rule["name"]) for rule in describe()]
+    assert set(which.CLAIMS) == set(names)
+    rows = re.findall(r"<tr class=\"rr-rule\".*?</tr>", which.table())
+    assert len(rows) == len(names)
+    (mine,) = [one for one in rows if ">state-gate<" in one]
+    assert 'data-verdict="try"' in mine and "mini, five seeds" in mine
