@@ -170,6 +170,16 @@ def test_a_line_end_across_the_edge_of_a_block(tmp_path):
         assert sum(changes["a.txt"].values()) == 2
 
 
+LINES = "a\rb\x0bc\x0cd\x85e\u2028f\n\ng"  # breaks by other programs' reading; here one text
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_no_other_sign_ends_a_line_or_a_document(tmp_path, name):
+    row = json.dumps({"text": LINES}, ensure_ascii=False) + "\n"
+    (tmp_path / name).write_bytes((row if name == "a.jsonl" else f"{LINES}\n{EOT}\n").encode())
+    assert read(tmp_path / name) == [LINES]
+
+
 # ---- no blank
 
 

@@ -49,6 +49,14 @@ def trained(model, steps: int = 5) -> set[str]:
     return {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
 
 
+def dispatched(model):
+    """A Llama of three blocks with accelerate's hooks on each module, all on the CPU."""
+    accelerate = pytest.importorskip("accelerate")
+    names = [f"model.layers.{i}" for i in range(3)]
+    names += ["model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"]
+    return accelerate.dispatch_model(model, dict.fromkeys(names, "cpu"), force_hooks=True)
+
+
 # ---- PEFT
 
 
@@ -127,6 +135,82 @@ def test_an_adapter_below_the_rule_is_found_as_the_layer_was():
     rr.attach(peft_model.base_model.model, "review:bias=20")
     assert torch.equal(peft_model(input_ids=IDX).logits, logits)
     assert any("rr_residuals" in name for name in trained(peft_model.train()))
+
+
+def test_lora_beside_accelerates_hooks():
+    """PEFT's copy of a module once took the hooks of the original with it."""
+    base = rr.attach(dispatched(tiny("Llama")), "review")
+    model = with_lora(base, "Llama", modules_to_save=["rr_residuals"]).train()
+    moved = trained(model)
+    assert sum("rr_residuals.modules_to_save" in name for name in moved) == 12
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_lora_with_gradient_checkpointing_gives_the_same_gradients(reentrant):
+    """The embeddings are frozen: reentrant checkpointing needs an input that has a gradient."""
+    slopes = []
+    for checkpointing in (False, True):
+        torch.manual_seed(3)
+        model = with_lora(rr.attach(tiny(), "review"), modules_to_save=["rr_residuals"]).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+            model.enable_input_require_grads()
+        model(input_ids=IDX, labels=IDX).loss.backward()
+        slopes.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
+    plain, again = slopes
+    assert plain.keys() == again.keys() and any("rr_residuals" in name for name in plain)
+    for name, slope in plain.items():
+        torch.testing.assert_close(again[name], slope, msg=name)
+
+
+def test_each_adapter_has_a_rule_of_its_own():
+    peft = pytest.importorskip("peft")
+    model = with_lora(rr.attach(tiny(), "review"), modules_to_save=["rr_residuals"])
+    same = {"target_modules": ["c_attn"], "modules_to_save": ["rr_residuals"]}
+    model.add_adapter("second", peft.LoraConfig(**same))
+    first = model.eval()(input_ids=IDX).logits
+    model.set_adapter("second")
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "modules_to_save.second" in name:
+                p.fill_(0.3)
+    second = model(input_ids=IDX).logits
+    model.set_adapter("default")
+    assert torch.equal(model(input_ids=IDX).logits, first) and not torch.allclose(first, second)
+
+
+def test_norms_that_peft_copies_keep_the_rules_hooks():
+    model = with_lora(rr.attach(tiny(), "review"), modules_to_save=["rr_residuals", "ln_1"])
+    moved = trained(model.train())
+    assert sum("ln_1.modules_to_save" in name for name in moved) == 6
+    assert sum("rr_residuals.modules_to_save" in name for name in moved) == 12
+    merged = model.eval().merge_and_unload()
+    assert merged(IDX).logits.isfinite().all()
+    rr.detach(merged)  # also from the copies
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in merged.modules())
+
+
+def test_a_model_in_half_precision_that_peft_prepares():
+    peft = pytest.importorskip("peft")
+    model = rr.attach(tiny("Llama").to(torch.bfloat16), "review")
+    model.rr_residuals.float()
+    model = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    model = with_lora(model, "Llama", modules_to_save=["rr_residuals"])
+    assert any("rr_residuals" in name for name in trained(model.train()))
+    assert {p.dtype for n, p in model.named_parameters() if "rr_res" in n} == {torch.float32}
+
+
+def test_norms_in_float32_beside_half_precision_under_autocast():
+    model = rr.attach(tiny("Llama").to(torch.bfloat16), "review")
+    for name, module in model.named_modules():
+        if "norm" in name:
+            module.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(IDX, labels=IDX).loss
+    loss.backward()
+    assert loss.isfinite() and all(
+        p.grad is not None for p in model.rr_residuals.rules.parameters()
+    )
 
 
 # ---- compiled block by block
@@ -211,14 +295,14 @@ def test_an_offloaded_model_is_refused(where, tmp_path):
 
 
 def test_a_model_dispatched_by_accelerate_without_offloading_is_as_before():
-    accelerate = pytest.importorskip("accelerate")
     model = tiny("Llama").eval()
     logits = model(IDX).logits
-    names = {f"model.layers.{i}": "cpu" for i in range(3)}
-    rest = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu"}
-    accelerate.dispatch_model(model, names | rest | {"lm_head": "cpu"}, force_hooks=True)
-    rr.attach(model, "review:bias=20")
+    rr.attach(dispatched(model), "review:bias=20")
     assert torch.equal(model(IDX).logits, logits)
+    other = copy.deepcopy(model)  # and a copy of it is a model of its own
+    scrambled(other.rr_residuals)
+    assert torch.equal(model(IDX).logits, logits)
+    assert not torch.allclose(other(IDX).logits, logits)
 
 
 class Int8(nn.Module):
@@ -277,6 +361,16 @@ def test_a_class_of_ones_own_is_loaded_with_that_class_or_refused(tmp_path):
     with pytest.raises(rr.RRError, match=r"saved by Louder, .* load it with Louder\.from_pretr"):
         rr.attach(other, "review", weights=tmp_path)
     assert not hasattr(other, "rr_residuals")
+
+
+def test_tied_embeddings_stay_tied_when_the_rule_is_loaded(tmp_path):
+    model = rr.attach(tiny().eval(), "review")
+    scrambled(model.rr_residuals)
+    model.save_pretrained(tmp_path)
+    again = hf.AutoModelForCausalLM.from_pretrained(tmp_path)
+    rr.attach(again, "review", weights=tmp_path)
+    assert again.lm_head.weight is again.transformer.wte.weight
+    assert torch.equal(again(IDX).logits, model(IDX).logits)
 
 
 def test_the_body_of_a_model_takes_the_weights_of_the_whole(tmp_path):

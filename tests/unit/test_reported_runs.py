@@ -19,6 +19,7 @@ import rr
 from rr import cli, io
 from rr.config import RRError
 from rr.stats import read_logs
+from rr.sweep import notebook
 from rr.sweep.process import Process
 from rr.sweep.ray_engine import RayEngine
 
@@ -65,6 +66,71 @@ def test_an_empty_choice_is_an_error_that_names_its_question(harness):
     with pytest.raises(RRError, match="empty text is after 'Is it[?] '") as error:
         scores._loglikelihood_tokens([*whole, (("Is it? ", ""), [0, 1], [])])
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("size", [3, 16, 17, 24])
+def test_a_choice_is_scored_at_its_own_tokens_where_the_prompt_is_cut(harness, size):
+    """The window is 16 tokens: the prompt loses its beginning, a longer choice its own."""
+    config = rr.ModelConfig(64, n_layer=1, n_head=1, d_model=8, d_ff=16, seq_len=16)
+    model = rr.model.initialise(rr.Model(config), seed=0).eval()
+    scores = harness.Harness(model, SimpleNamespace(eot=0))
+    scores.cache_hook = SimpleNamespace(add_partial=lambda *_: None)
+    prompt, choice = list(range(1, 21)), [i % 50 + 7 for i in range(size)]
+    ((got, _),) = scores._loglikelihood_tokens([(("p", "c"), prompt, choice)])
+    whole, kept = [*prompt, *choice], choice[-16:]
+    logp = model(torch.tensor([whole[-17:-1]])).log_softmax(-1)[0]
+    wanted = sum(logp[16 - len(kept) + i, token].item() for i, token in enumerate(kept))
+    assert got == pytest.approx(wanted, rel=1e-4)
+
+
+# ---- logs of others
+
+
+@pytest.mark.parametrize(
+    ("word", "status"),
+    [("NaN", "diverged"), ("Infinity", "diverged"), ("-Infinity", "diverged"), (2.5, "finished")],
+)
+def test_a_loss_that_is_no_number_is_a_word_in_json(tmp_path, word, status):
+    rows = [
+        {"arm": arm, "seed": seed, "step": step, "loss": word if (arm, step) == ("a", 2) else 2.5}
+        for arm in "ab"
+        for seed in (0, 1)
+        for step in (1, 2)
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = read_logs([path])
+    assert found[found.arm == "a"].status.tolist() == [status] * 2
+    assert found[found.arm == "b"].status.tolist() == ["finished"] * 2
+
+
+def test_a_run_whose_column_came_out_empty_is_unfinished_and_not_forgotten(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("Step,a-s0 - loss,a-s1 - loss,b-s0 - loss\n1,3.0,,3.1\n2,2.5,,2.4\n")
+    found = read_logs([path], run="{arm}-s{seed}")
+    assert dict(zip(zip(found.arm, found.seed, strict=True), found.status, strict=True)) == {
+        ("a", 0): "finished",
+        ("a", 1): "unfinished",
+        ("b", 0): "finished",
+    }
+
+
+@pytest.mark.parametrize("damage", ["cut", "zeros", "empty"])
+def test_a_damaged_event_file_gives_its_whole_records_or_one_line(tmp_path, damage):
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    for name in ("a-s0", "b-s0"):
+        with tensorboard.SummaryWriter(tmp_path / name) as writer:
+            for step in range(5):
+                writer.add_scalar("loss", 3 - step, step)
+    (file,) = (tmp_path / "a-s0").iterdir()
+    data = file.read_bytes()
+    file.write_bytes({"cut": data[:-7], "zeros": bytes(200), "empty": b""}[damage])
+    if damage == "cut":
+        found = read_logs([tmp_path], run="{arm}-s{seed}")
+        assert found.val_loss.tolist() == [0.0, 0.0] and set(found.step) == {3}
+        return
+    with pytest.raises(RRError, match="a-s0 holds no scalars: .* empty or damaged"):
+        read_logs([tmp_path], run="{arm}-s{seed}")
 
 
 # ---- other systems
@@ -157,6 +223,29 @@ def test_a_notebooks_kernel_is_the_interpreter_that_runs_rr(tmp_path, monkeypatc
     process = Process(["-c", code], tmp_path / "log", {})
     process.process.wait(120)
     assert (tmp_path / "log").read_text().splitlines()[-1] == sys.prefix
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+        {"kernelspec": {"name": "my_env", "display_name": "Mine", "language": "python"}},
+        {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+    ],
+)
+def test_a_notebook_from_another_machine_runs_here(tmp_path, metadata):
+    """Whatever kernel it was saved with, and where it names none."""
+    nbformat = pytest.importorskip("nbformat")
+    cell = nbformat.v4.new_code_cell("seed = 0", metadata={"tags": ["parameters"]})
+    book = nbformat.v4.new_notebook(cells=[cell, nbformat.v4.new_code_cell("print(seed)")])
+    book.metadata = nbformat.from_dict(metadata)
+    path, report = tmp_path / "a.ipynb", tmp_path / "report.ipynb"
+    nbformat.write(book, path)
+    words = notebook.papermill(path, report, {"seed": 7})
+    process = Process(["-m", *words, "--no-progress-bar"], tmp_path / "log", {})
+    assert process.process.wait(120) == 0, (tmp_path / "log").read_text()
+    assert nbformat.read(report, 4).cells[-1].outputs[0].text == "7\n"
 
 
 # ---- a cluster
