@@ -86,8 +86,9 @@ def test_an_ending_that_is_not_texts_is_refused_with_those_that_are(tmp_path, na
 
 @pytest.mark.parametrize("name", RENAMED)
 def test_what_only_the_name_calls_text_is_refused(tmp_path, name):
+    more = b"" if name.endswith("xz") else b"word " * 500
     with pytest.raises(RRError, match="not (plain |UTF-8 )?text") as error:
-        open_corpus(file(tmp_path / name, RENAMED[name] + b"word " * 500), "bpe:257", log=quiet)
+        open_corpus(file(tmp_path / name, RENAMED[name] + more), "bpe:257", log=quiet)
     assert "\n" not in str(error.value) and name in str(error.value)
 
 
@@ -141,6 +142,24 @@ def test_rows_of_parquet_without_text_are_skipped_too(tmp_path):
     changes = {}
     assert list(read_all([tmp_path / "a.parquet"], changes)) == ["a", "b"]
     assert list(changes["a.parquet"].values()) == [3]
+
+
+# ---- packed
+
+
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.xz"])
+def test_several_streams_in_one_file_are_all_read(tmp_path, name):
+    """As `cat` and parallel compressors make them; the second of them damaged is not silence."""
+    pack = gzip.compress if name.endswith("gz") else lzma.compress
+    first, second = (pack(f"{word}{EOT}".encode()) for word in ("one", "two"))
+    path = tmp_path / name
+    for between in (b"", bytes(512)):
+        path.write_bytes(first + between + second)
+        assert read(path) == ["one", "two"]
+    for rest in (second[:-3], b"x" + second[1:], b"garbage"):
+        path.write_bytes(first + rest)
+        with pytest.raises(RRError, match="corrupt"):
+            read(path)
 
 
 # ---- line ends

@@ -179,6 +179,37 @@ def test_each_adapter_has_a_rule_of_its_own():
     assert torch.equal(model(input_ids=IDX).logits, first) and not torch.allclose(first, second)
 
 
+def test_an_adapter_without_the_rule_uses_the_rule_as_it_was():
+    peft = pytest.importorskip("peft")
+    base = rr.attach(tiny().eval(), "review")
+    logits = base(IDX).logits
+    model = with_lora(base, modules_to_save=["rr_residuals"]).train()
+    trained(model)
+    model.add_adapter("plain", peft.LoraConfig(target_modules=["c_attn"]))
+    model.set_adapter("plain")  # its B is zero
+    assert torch.equal(model.eval()(input_ids=IDX).logits, logits)
+    model.set_adapter("default")
+    assert not torch.allclose(model(input_ids=IDX).logits, logits)
+
+
+@pytest.mark.filterwarnings("ignore:.*weights_only")
+@pytest.mark.parametrize("way", ["deepcopy", "pickle"])
+def test_the_hooks_of_a_copied_model_are_its_own(way, tmp_path):
+    model = rr.attach(tiny().eval(), "review", values="identity")
+    scrambled(model.rr_residuals)
+    logits = model(IDX).logits
+    if way == "pickle":
+        torch.save(model, tmp_path / "model.pt")
+        other = torch.load(tmp_path / "model.pt", weights_only=False)
+    else:
+        other = copy.deepcopy(model)
+    assert torch.equal(other(IDX).logits, logits)
+    scrambled(other.rr_residuals)
+    assert not torch.allclose(other(IDX).logits, logits)
+    assert torch.equal(model(IDX).logits, logits)
+    assert torch.equal(rr.detach(other)(IDX).logits, tiny().eval()(IDX).logits)
+
+
 def test_norms_that_peft_copies_keep_the_rules_hooks():
     model = with_lora(rr.attach(tiny(), "review"), modules_to_save=["rr_residuals", "ln_1"])
     moved = trained(model.train())
