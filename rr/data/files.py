@@ -90,7 +90,7 @@ class _Xz(io.RawIOBase):
     def __init__(self, path: Path) -> None:
         self.file, self.data = open(path, "rb"), b""
         # None between two streams
-        self.stream: lzma.LZMADecompressor | None = lzma.LZMADecompressor()
+        self.stream: lzma.LZMADecompressor | None = lzma.LZMADecompressor(lzma.FORMAT_XZ)
 
     def readable(self) -> bool:
         return True
@@ -104,7 +104,7 @@ class _Xz(io.RawIOBase):
                     if not block:
                         return 0
                     self.data = block.lstrip(b"\0")  # streams may be padded
-                self.stream = lzma.LZMADecompressor()
+                self.stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
             elif self.stream.needs_input and not self.data:
                 self.data = self.file.read(1 << 16)
                 if not self.data:
