@@ -85,7 +85,7 @@ def _opened(path: Path, packed: str | None = None):
 
 
 class _Xz(io.RawIOBase):
-    """The content of an .xz file. Python's own reader ends silently at a stream that is damaged."""
+    """The content of an .xz file. Python's own reader ends silently at a corrupt stream."""
 
     def __init__(self, path: Path) -> None:
         self.file, self.data = open(path, "rb"), b""
