@@ -387,7 +387,8 @@ class Recipe:
 # All options of `rr.plan`; those of the recipe follow its fields.
 RUN_OPTIONS = {
     "corpus": RunOption(
-        "fables, tinystories, fineweb-edu, file:PATH, or a dataset of the Hugging Face hub "
+        "fables, tinystories, fineweb-edu, file:PATH, or a dataset of the Hugging Face hub, "
+        "org/name[:config][@revision] "
         "(default: fables for nano and mini)"
     ),
     "tokenizer": RunOption(

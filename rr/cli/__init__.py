@@ -19,6 +19,17 @@ from ..config import Interrupted, RRError, RunFailed
 from ..stats import EXTRA as STATS
 from .output import log
 
+# The extra that installs a package, for messages about missing ones.
+EXTRAS = {
+    **dict.fromkeys((*STATS, "pyarrow"), "stats"),
+    **dict.fromkeys(("matplotlib", "ipywidgets", "ipykernel"), "notebooks"),
+    **dict.fromkeys(("nbconvert", "papermill"), "book"),
+    **dict.fromkeys(("datasets", "huggingface_hub", "safetensors"), "hub"),
+    "lm_eval": "eval",
+    "ray": "ray",
+    "transformers": "hf",
+    "triton": "kernels",
+}
 # One module here for each verb; the text is its line in `rr --help`.
 USED = {
     "rules": "list the residual and value rules: cost, initial coefficient, source",
@@ -107,9 +118,10 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "rr":
             raise
-        extra = "stats" if (error.name or "").partition(".")[0] in STATS else "book"
-        install = f"install it with pip install 'review-residuals[{extra}]'"
-        return _fail(2, f"this verb needs the package {error.name}, which is missing: {install}")
+        package = (error.name or "").partition(".")[0]
+        install = f"review-residuals[{EXTRAS[package]}]" if package in EXTRAS else package
+        words = f"this verb needs the package {package}, which is missing: pip install '{install}'"
+        return _fail(2, words)
     except KeyboardInterrupt:
         return _fail(130, "interrupted")
     except BrokenPipeError:  # the reader of our output, `| head`, has gone

@@ -78,7 +78,10 @@ def run(args) -> None:
     if args.dry_run:
         listed = _listed(args)
         for words in listed["commands"]:
-            print(shlex.join(words))
+            line = shlex.join(words)
+            if args.runner == "papermill":  # it creates no folders; words[2] is its report
+                line = f"mkdir -p {shlex.quote(str(Path(words[2]).parent))} && {line}"
+            print(line)
         for line in listed["notes"]:
             log(line)
         return
@@ -143,10 +146,6 @@ def _listed(args) -> dict[str, list]:
     ray = pick(args, ("address", "gpu_fraction", "cpus_per_cell"))
     check(runner.machine, args.engine, ray, here=False)  # the commands may run elsewhere
     listed = commands(plan, runner)
-    if args.runner == "papermill":
-        notes.append(
-            f"rr: papermill creates no folders: create {args.out}/<id> before each command"
-        )
     if hours is not None:
         notes.append("rr: this lists all runs; rr plan estimates which of them fit the hours")
     return {"commands": listed, "notes": notes}

@@ -20,7 +20,7 @@ from .tokenizer import identity as tokenizer_identity
 
 SPLITS = ("documents", "tokens")
 TOKEN_SHARE = 0.97  # split="tokens": the training share of the stream, as the study cut it
-_FORMAT = 1  # of the cached files; raise it to have them made again
+_FORMAT = 2  # of the cached files; raise it to have them made again
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,9 @@ def open_corpus(
 ) -> Tokens:
     """The tokens of a corpus: tokenised once, then memory-mapped from the cache.
 
-    corpus: `fables`, `tinystories`, `fineweb-edu`, `file:PATH` (a text, .xz, .gz, Parquet or JSONL
-        file, or a folder with train* and valid*), `org/name[@revision]` (the hub's train split).
+    corpus: `fables`, `tinystories`, `fineweb-edu`, `file:PATH` (a .txt, .md, .jsonl or .parquet
+        file, .xz or .gz of these, or a folder with train* and valid*),
+        `org/name[:config][@revision]` (the hub's train split).
     tokenizer: `gpt2`, a folder with vocab.json and merges.txt, or `bpe:N`, a byte-level BPE of N
         tokens trained on the corpus; None: `bpe:1024` for fables, else `gpt2`.
     split: what is held out of a corpus that has no held-out part: "documents", the fewest last
@@ -199,6 +200,9 @@ def _tokenise(
     for part in ("train", "valid"):
         if not (folder / f"{part}.bin").stat().st_size:
             raise RRError(f"corpus {origin.name} is too short to split: its {part} part is empty")
+    for name, changed in origin.changes.items():
+        for what, count in changed.items():
+            log(f"{name}: {what}: {count:,}")
     return {"documents": documents, "dtype": vocabulary.dtype.name}
 
 

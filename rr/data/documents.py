@@ -4,20 +4,17 @@ One document is in memory at a time, and a corpus can be read repeatedly. Bad in
 `RRError` of one line: what is wrong, where, what was expected.
 """
 
-import codecs
-import gzip
 import hashlib
 import json
-import lzma
 import os
 import re
 import threading
 import urllib.error
 import urllib.request
-import zlib
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
@@ -25,8 +22,8 @@ from pathlib import Path
 from ..config import RRError, nearest
 from . import fables
 from .cache import cached_digest
+from .files import EOT, KINDS, documents_of, file_format, read_all
 
-EOT = "<|endoftext|>"
 HELD_OUT = 0.03  # share of a corpus that comes without a held-out part
 TINYSTORIES = "roneneldan/TinyStories"
 TINYSTORIES_REVISION = "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64"
@@ -35,10 +32,10 @@ TINYSTORIES_STORIES = 400_000  # as many as the study read
 FINEWEB_EDU = "HuggingFaceFW/fineweb-edu"
 FINEWEB_EDU_REVISION = "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9"
 FINEWEB_EDU_FILE = "sample/10BT/000_00000.parquet"
+_HUB = re.compile(r"(\w[\w.-]*/\w[\w.-]*)(?::(\w[\w.-]*))?(?:@(.+))?")  # name, config, revision
 WORKS_OFFLINE = "fables and file:PATH work without a network"
-_KINDS = "a text, .xz, .gz, .parquet or .jsonl file, or a folder with train* and valid* files"
+_NEEDS_HUB = "the corpus {} needs datasets (pip install 'review-residuals[hub]'); " + WORKS_OFFLINE
 _SUFFIXES = (".txt", ".xz", ".gz", ".jsonl", ".parquet")
-_CORRUPT = (lzma.LZMAError, zlib.error, gzip.BadGzipFile, EOFError)
 
 Documents = Callable[[], Iterator[str]]
 
@@ -49,20 +46,23 @@ class Source:
 
     name: for tables; identity: of its content, for hashing (no path in it); train, valid: each call
     reads the documents again, in order. `valid` is None where the corpus has no held-out part.
+    changes: of each file read to its end, what reading has changed, and how often.
     """
 
     name: str
     identity: str
     train: Documents
     valid: Documents | None = None
+    changes: dict[str, Counter[str]] = field(default_factory=dict, compare=False)
 
 
 def source(corpus: str, cache: str | Path | None = None) -> Source:
-    """The source of `fables`, `tinystories`, `fineweb-edu`, `file:PATH` or `org/name[@revision]`.
+    """The source of `fables`, `tinystories`, `fineweb-edu`, `file:PATH` or a data set of the hub.
 
     Nothing is read.
 
-    (The bytes of a file are hashed for its identity, once: `rr.data.cache.cached_digest`.)
+    (The bytes of a file are hashed for its identity, once: `rr.data.cache.cached_digest`. A branch
+    or tag of the hub is resolved to its commit, see `pinned`.)
     """
     if corpus == "fables":
         return Source("fables", fables.IDENTITY, fables.train, fables.valid)
@@ -73,27 +73,25 @@ def source(corpus: str, cache: str | Path | None = None) -> Source:
     kind, colon, path = corpus.partition(":")
     if kind == "file" and colon:
         if not path:
-            raise RRError(f"corpus 'file:' names no path: expected file:PATH, {_KINDS}")
+            raise RRError(f"corpus 'file:' names no path: expected file:PATH, {KINDS}")
         try:
             return _local(Path(path).expanduser(), cache)
         except OSError as error:
             raise RRError(f"cannot read {path}: {error.strerror or error}") from error
     if os.path.exists(corpus) or corpus.endswith(_SUFFIXES):
         raise RRError(f"unknown corpus {corpus!r}: for a path write file:{corpus}")
-    name, _, revision = corpus.partition("@")
-    if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
-        return _hub(name, revision or "main", None, name=name)
-    known = ["fables", "tinystories", "fineweb-edu", "file:PATH", "org/name[@revision]"]
+    if hub := _HUB.fullmatch(pinned(corpus)):
+        name, config, revision = hub.groups()
+        return _hub(name, revision, None, name=name, config=config)
+    known = ["fables", "tinystories", "fineweb-edu", "file:PATH", "org/name[:config][@revision]"]
     raise RRError(f"unknown corpus {corpus!r}: {nearest(corpus, known)}")
 
 
 def hub_dataset(corpus: str) -> str | None:
     """The data set of the hub that a corpus is, `org/name`; None for fables and files."""
     named = {"tinystories": TINYSTORIES, "fineweb-edu": FINEWEB_EDU}
-    if corpus in named:
-        return named[corpus]
-    name, local = corpus.partition("@")[0], corpus.startswith("file:")
-    return name if "/" in name and not local else None
+    hub = _HUB.fullmatch(corpus)
+    return hub[1] if hub else named.get(corpus)
 
 
 def hold_out(origin: Source, share: float = HELD_OUT) -> tuple[Documents, Documents]:
@@ -141,147 +139,87 @@ def _local(path: Path, cache: str | Path | None) -> Source:
                 )
         files = [[p.name, _fingerprint(p, cache)] for part in parts.values() for p in part]
         sha = hashlib.sha256(json.dumps(files).encode()).hexdigest()
-        train, valid = (partial(read_all, parts[part]) for part in ("train", "valid"))
-        return Source(path.resolve().name, f"folder {sha}", train, valid)
+        changes: dict[str, Counter[str]] = {}
+        train, valid = (partial(read_all, parts[part], changes) for part in ("train", "valid"))
+        return Source(path.resolve().name, f"folder {sha}", train, valid, changes)
     if not path.exists():
-        raise RRError(f"no file or folder {path}: expected {_KINDS}")
-    return Source(path.name, f"file {_fingerprint(path, cache)}", partial(read_all, [path]))
+        raise RRError(f"no file or folder {path}: expected {KINDS}")
+    identity, changes = f"file {_fingerprint(path, cache)}", {}
+    return Source(path.name, identity, partial(read_all, [path], changes), changes=changes)
 
 
 def _fingerprint(path: Path, cache: str | Path | None) -> str:
     """A file's format and the hash of its bytes, which together determine its documents."""
-    return f"{'.'.join(_format(path))} {cached_digest(path, cache)}"
-
-
-def _format(path: Path) -> tuple[str, ...]:
-    """("text" | "jsonl" | "parquet"[, "xz" | "gz"]), from the file's name."""
-    suffixes = [s.lower().lstrip(".") for s in path.suffixes]
-    packed = suffixes.pop() if suffixes and suffixes[-1] in ("xz", "gz") else None
-    last = suffixes[-1] if suffixes else ""
-    kind = {"jsonl": "jsonl", "ndjson": "jsonl", "parquet": "parquet"}.get(last, "text")
-    return (kind, packed) if packed else (kind,)
-
-
-def read_all(paths: list[Path]) -> Iterator[str]:
-    readers = {"text": read_text_file, "jsonl": _read_jsonl, "parquet": _read_parquet}
-    for path in paths:
-        kind, *packed = _format(path)
-        has_text = False
-        try:
-            if path.stat().st_size == 0:
-                raise RRError(f"{path} is empty: expected {_KINDS}")
-            for text in readers[kind](path, *packed):
-                has_text = has_text or bool(text.strip())
-                yield text
-        except _CORRUPT as error:
-            raise RRError(f"{path} is corrupt or not a .{packed[0]} file: {error}") from error
-        except UnicodeDecodeError as error:
-            raise RRError(
-                f"{path} is not UTF-8 text (invalid byte {error.object[error.start]:#04x}): "
-                f"expected {_KINDS}"
-            ) from error
-        except OSError as error:
-            raise RRError(f"cannot read {path}: {error.strerror or error}") from error
-        if not has_text:
-            raise RRError(f"{path} contains no text: expected {_KINDS}")
-
-
-def _opened(path: Path, packed: str | None = None):
-    return {"xz": lzma.open, "gz": gzip.open, None: open}[packed](path, "rb")
-
-
-def read_text_file(path: Path, packed: str | None = None) -> Iterator[str]:
-    """Documents between EOT marks; line ends around a mark belong to neither document."""
-    decode = codecs.getincrementaldecoder("utf-8-sig")().decode
-    rest: list[str] = []  # of the document not yet ended
-    with _opened(path, packed) as file:
-        while block := file.read(1 << 20):
-            text = decode(block)
-            if "\0" in text:
-                raise RRError(f"{path} is not text (it contains zero bytes): expected {_KINDS}")
-            # The last characters of a block may be the start of a mark.
-            tail = rest.pop() if rest else ""
-            *whole, last = (tail + text).split(EOT)
-            for part in whole:
-                if document := "".join([*rest, part]).strip("\r\n"):
-                    yield document
-                rest = []
-            cut = max(0, len(last) - len(EOT))
-            rest += [last[:cut], last[cut:]]
-    decode(b"", final=True)
-    if document := "".join(rest).strip("\r\n"):
-        yield document
-
-
-def _read_jsonl(path: Path, packed: str | None = None) -> Iterator[str]:
-    with _opened(path, packed) as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                yield from _parts(_jsonl_text(path, number, line))
-
-
-def _jsonl_text(path: Path, number: int, line: bytes) -> str:
-    wants = 'expected one object with a "text" string per line'
-    try:
-        row = json.loads(line.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise RRError(f"{path} line {number} is not JSON ({error}): {wants}") from error
-    if not isinstance(row, dict) or not isinstance(row.get("text"), str):
-        raise RRError(f'{path} line {number} has no "text" string: {wants}')
-    try:
-        row["text"].encode()
-    except UnicodeEncodeError as error:
-        raise RRError(f"{path} line {number} has half a character (a lone surrogate)") from error
-    return row["text"]
-
-
-def _read_parquet(path: Path, packed: str | None = None) -> Iterator[str]:
-    if packed:
-        raise RRError(f"{path}: Parquet is compressed inside already: unpack its .{packed}")
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise RRError(
-            f"reading {path} needs pyarrow: pip install 'review-residuals[hub]'"
-        ) from error
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            columns = file.schema_arrow.names
-            if "text" not in columns:
-                raise RRError(f"{path} has no 'text' column, but {', '.join(columns)}")
-            for batch in file.iter_batches(batch_size=1024, columns=["text"]):
-                for row in batch.column(0).to_pylist():
-                    if not isinstance(row, str):
-                        raise RRError(f"{path}: a value in its 'text' column is not a string")
-                    yield from _parts(row)
-    except pyarrow.ArrowException as error:
-        line = str(error).splitlines()[0]
-        raise RRError(f"{path} is corrupt or not a Parquet file: {line}") from error
-
-
-def _parts(row: str) -> Iterator[str]:
-    """The documents of a row: itself, split where it contains a mark, as in a text file."""
-    if EOT in row:
-        yield from filter(None, (part.strip("\r\n") for part in row.split(EOT)))
-    else:
-        yield row
+    return f"{'.'.join(file_format(path))} {cached_digest(path, cache)}"
 
 
 # ---- the hub
 
 
+def pinned(corpus: str) -> str:
+    """The corpus with the commit that a branch or tag of the hub is now; else as it is.
+
+    A run that begins reads the commit that it was planned with, also where the branch has moved
+    on. Raises RRError where the hub does not answer.
+    """
+    hub = _HUB.fullmatch(corpus)
+    if hub is None or re.fullmatch("[0-9a-f]{40}", hub[3] or ""):
+        return corpus
+    name, config, revision = hub.groups()
+    return f"{name}{f':{config}' if config else ''}@{_commit(name, revision or 'main')}"
+
+
+@cache
+def _commit(repository: str, revision: str) -> str:
+    """The commit of a branch or tag: of the hub, or of its local cache with HF_HUB_OFFLINE."""
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise RRError(_NEEDS_HUB.format(repository)) from error
+    require_hub(f"the corpus {repository}", WORKS_OFFLINE)
+    try:  # without a file to download it answers with the commit's folder
+        folder = snapshot_download(
+            repository, repo_type="dataset", revision=revision, allow_patterns=[]
+        )
+    except Exception as error:  # the library raises many kinds
+        raise _not_loaded(repository, revision, error) from error
+    return Path(folder).name
+
+
+def _not_loaded(repository: str, revision: str, error: Exception) -> RRError:
+    line = " ".join((str(error).strip() or type(error).__name__).split())[:300]
+    hint = "org/name:config names a configuration; " if "onfig" in line else ""
+    return RRError(
+        f"cannot load {repository}@{revision} from the hub: {line}; {hint}{WORKS_OFFLINE}"
+    )
+
+
 def _hub(
-    repository: str, revision: str, limit: int | None, name: str, file: str | None = None
+    repository: str,
+    revision: str,
+    limit: int | None,
+    name: str,
+    file: str | None = None,
+    config: str | None = None,
 ) -> Source:
     """A data set of the hub: its train split, or the one `file` of it, up to row `limit`."""
-    identity = f"hub {repository}@{revision}" + (f"/{file}" if file else "")
-    identity += f"[:{limit}]" if limit else ""
-    return Source(name, identity, partial(_read_hub, repository, revision, limit, file))
+    identity = f"hub {repository}" + (f":{config}" if config else "") + f"@{revision}"
+    identity += (f"/{file}" if file else "") + (f"[:{limit}]" if limit else "")
+    changes: dict[str, Counter[str]] = {}
+    read = partial(_read_hub, changes, repository, revision, limit, file, config)
+    return Source(name, identity, read, changes=changes)
 
 
-def _read_hub(repository: str, revision: str, limit: int | None, file: str | None) -> Iterator[str]:
-    rows = hub_rows(repository, revision, limit, file)
+def _read_hub(
+    changes: dict[str, Counter[str]],
+    repository: str,
+    revision: str,
+    limit: int | None,
+    file: str | None,
+    config: str | None,
+) -> Iterator[str]:
+    rows = hub_rows(repository, revision, limit, file, config)
+    changed = changes[repository] = Counter()
     if "text" not in rows.column_names:
         raise RRError(f"{repository} has no 'text' column, but {', '.join(rows.column_names)}")
     for batch in rows.select_columns(["text"]).iter(batch_size=1024):
@@ -289,28 +227,29 @@ def _read_hub(repository: str, revision: str, limit: int | None, file: str | Non
         for row in column:
             if not isinstance(row, str):
                 raise RRError(f"{repository}: a value in its 'text' column is not a string")
-            yield from _parts(row)
+            if limit and EOT not in row:  # as the study read it, with stories that are empty
+                yield row
+            else:
+                yield from documents_of(row, changed)
 
 
 @cache
-def hub_rows(repository: str, revision: str, limit: int | None, file: str | None):
+def hub_rows(
+    repository: str, revision: str, limit: int | None, file: str | None, config: str | None
+):
     """The hub's train split, downloaded once; a corpus is read several times."""
     try:
         import datasets
     except ImportError as error:
-        raise RRError(
-            f"the corpus {repository} needs datasets (pip install 'review-residuals[hub]'); "
-            + WORKS_OFFLINE
-        ) from error
+        raise RRError(_NEEDS_HUB.format(repository)) from error
     require_hub(f"the corpus {repository}", WORKS_OFFLINE)
     split = f"train[:{limit}]" if limit else "train"
     try:
-        return datasets.load_dataset(repository, revision=revision, split=split, data_files=file)
+        return datasets.load_dataset(
+            repository, name=config, revision=revision, split=split, data_files=file
+        )
     except Exception as error:  # the library raises many kinds, for a name as for a network
-        line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise RRError(
-            f"cannot load {repository}@{revision} from the hub: {line}; {WORKS_OFFLINE}"
-        ) from error
+        raise _not_loaded(repository, revision, error) from error
 
 
 def require_hub(what: str, instead: str, patience: float = 5.0) -> None:

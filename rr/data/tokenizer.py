@@ -17,7 +17,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from ..config import MIB, RRError, checked_file, nearest
 from . import cache as store
-from .documents import EOT, require_hub
+from .documents import require_hub
+from .files import EOT
 
 FILES = ("vocab.json", "merges.txt")
 GPT2 = "openai-community/gpt2"
@@ -30,10 +31,14 @@ GPT2_SIZE = 50_257
 SMALLEST = 257  # 256 bytes and the end-of-text token
 LARGEST = 1_000_000  # the trainer allocates memory for each token before it reads the text
 LARGEST_FILE = 64 * MIB  # of vocab.json and of merges.txt; GPT-2's have one
+_FORMAT = 2  # of trained tokenizers; raise it to have them made again
 PIECE = 1 << 18  # characters; a longer document is encoded in pieces
 BATCH = 1 << 20  # characters handed to the encoder's threads at once
+LONGEST = 1 << 20  # characters of a piece; text without a blank for so long is cut anywhere
 # A single blank between two words always starts a new pre-token, so cutting before it is exact.
 _SEAM = re.compile(r"(?<=\S)[ \n](?=\S)")
+# Training takes the square of a word's length: such a run is seen in parts of this length.
+_RUN = re.compile(r"(\S{4096}|\s{4096})")
 
 
 class Vocabulary:
@@ -111,11 +116,18 @@ class Vocabulary:
 
 
 def text_pieces(text: str) -> Iterator[tuple[str, bool]]:
-    """(piece, whether it ends the document); the pieces' tokens together are the document's."""
+    """(piece, whether it ends the document); the pieces' tokens together are the document's.
+
+    Only where no blank follows within LONGEST characters (a genome in one line) may a token be cut.
+    """
     start = 0
-    while len(text) - start > PIECE and (seam := _SEAM.search(text, start + PIECE)):
-        yield text[start : seam.start()], False
-        start = seam.start()
+    while len(text) - start > PIECE:
+        seam = _SEAM.search(text, start + PIECE, start + LONGEST)
+        end = seam.start() if seam else start + LONGEST
+        if end >= len(text):
+            break
+        yield text[start:end], False
+        start = end
     yield text[start:], True
 
 
@@ -158,7 +170,9 @@ def open_vocabulary(
     """Open `gpt2` (downloaded once), `bpe:N` (trained once), or a folder with the two files."""
     known = identity(tokenizer, corpus_identity)
     size = _bpe_size(tokenizer)
+    key: dict[str, object] = {"tokenizer": known}
     if size is not None:
+        key["format"] = _FORMAT
 
         def make(folder: Path) -> dict:
             return _train(training_text(), size, folder, log)
@@ -168,7 +182,7 @@ def open_vocabulary(
         return Vocabulary(
             Path(tokenizer).expanduser().resolve().name, known, Path(tokenizer).expanduser()
         )
-    folder, _ = store.get_or_create("tokenizers", {"tokenizer": known}, make, cache, log)
+    folder, _ = store.get_or_create("tokenizers", key, make, cache, log)
     return Vocabulary(tokenizer, known, folder)
 
 
@@ -217,7 +231,14 @@ def _train(documents: Iterator[str], size: int, folder: Path, log: Callable[[str
         show_progress=False,
     )
     bpe.train_from_iterator(
-        (piece for text in documents for piece, _ in text_pieces(text)), trainer
+        (
+            part
+            for text in documents
+            for piece, _ in text_pieces(text)
+            for part in _RUN.split(piece)
+            if part
+        ),
+        trainer,
     )
     trained = bpe.get_vocab_size()
     if trained < size:

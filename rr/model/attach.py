@@ -26,20 +26,19 @@ import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..config import ModelConfig, RRError, file_bytes
 from ..ops.module_list import ModuleList
 from ..residual import Residuals, canonical, resolve
 from ..residual.values import ValueRule, make_values
-from .decoder import Block, find, first_output, first_tensor
+from .decoder import Block, find
+from .hooks import NAME, Hooks, Values, unhook
+from .packing import Layout
 
-NAME = "rr_residuals"  # under which the rules are registered on the model, and in its config
+HOOKS = "_rr_hooks"  # the attribute of the model that holds its hooks
 
 
 def attach(
@@ -65,9 +64,14 @@ def attach(
     `model.save_pretrained` (Transformers) and `.to` find them; its `parameter_groups` sorts them
     for weight decay. They are float32 beside a model of lower precision. The entry `rr_residuals`
     of the model's config names the rules. Compile and shard (`fully_shard`) the model after
-    attaching. Forward hooks on `model.rr_residuals.rules` see each write, ((state, u), new state);
-    the probes of `rr.analysis` are made of such hooks. `output_hidden_states=True` shows the packed
-    states that blocks hand on, and before them what the first block receives.
+    attaching, and add PEFT's adapters after it, with `modules_to_save=["rr_residuals"]`: PEFT
+    freezes whatever it is not told to train. Where blocks are compiled one by one, a rule whose
+    state grows from block to block (attnres, denseformer) needs a graph for each: set
+    `torch._dynamo.config.recompile_limit` to the number of blocks.
+
+    Forward hooks on `model.rr_residuals.rules` see each write, ((state, u), new state); the probes
+    of `rr.analysis` are made of such hooks. `output_hidden_states=True` shows the packed states
+    that blocks hand on, and before them what the first block receives.
 
     With gradient checkpointing a block keeps twice the channels of its state. A rule's own
     initialisation of the branches is not applied: their weights are the model's.
@@ -76,8 +80,8 @@ def attach(
     cache, as the model's own cache still holds the values of every block.
 
     Raises RRError for another kind of model (`rr.Residuals` is the way into your own code), one
-    that has a rule already or is sharded, an unknown rule, a rule in a file that was not allowed
-    (`rr.allow_rule`), or weights of other rules.
+    that has a rule already, is sharded or offloaded, an unknown rule, a rule in a file that was not
+    allowed (`rr.allow_rule`), or weights of other rules or of a class of your own.
 
     Example:
         >>> import torch, transformers
@@ -105,6 +109,11 @@ def attach(
             "this model is sharded already, and the rule's parameters would not be: call rr.attach "
             "before fully_shard"
         )
+    if away := [name for name, p in model.named_parameters() if p.is_meta]:
+        raise RRError(
+            f"{len(away)} parameters of this model are on the meta device, without numbers "
+            f"({away[0]} …): load it whole, without offloading to CPU or disk"
+        )
     specs = {"rule": canonical(rule), "values": canonical(values or "own", "values")}
     if resolve(specs["values"], "values")[0].reads_ids():
         raise RRError(
@@ -120,15 +129,16 @@ def attach(
         )
     attached = Attached(_config(model, blocks, specs), blocks, last)
     if weights is not None:
-        attached.load_state_dict(_saved(Path(weights), specs, attached.state_dict()))
+        wanted = attached.state_dict()
+        attached.load_state_dict(_saved(Path(weights), specs, wanted, type(model).__name__))
     if not all(rule.caches_v(n) for n, rule in enumerate(attached.value_rules, 1)):
         warnings.warn(
             f"values={values}: the model's cache still holds the values of every block, though all "
             "are those of the first",
             stacklevel=2,
         )
-    attached.register(blocks, last)
     model.add_module(NAME, attached)
+    setattr(model, HOOKS, Hooks(model, blocks, last))
     setattr(model.config, NAME, specs)
     return model
 
@@ -152,11 +162,11 @@ def detach(model: nn.Module) -> nn.Module:
         >>> torch.equal(model(ids).logits, before)
         True
     """
-    attached = getattr(model, NAME, None)
-    if not isinstance(attached, Attached):
+    if HOOKS not in vars(model):
         raise RRError(f"no residual rule is attached to this {type(model).__name__}")
-    for handle in attached.handles:
-        handle.remove()
+    for module in model.modules():
+        unhook(module)
+    delattr(model, HOOKS)
     delattr(model, NAME)
     delattr(model.config, NAME)
     return model
@@ -172,13 +182,27 @@ def _config(model: nn.Module, blocks: list[Block], specs: dict[str, str]) -> Mod
     return replace(ModelConfig(1, len(blocks), heads, d, 4 * d, n_kv_head=kv), **specs)
 
 
-def _saved(folder: Path, specs: dict[str, str], wanted: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The rules' parameters in a folder of `save_pretrained`; RRError unless as `wanted`."""
-    from safetensors import SafetensorError, safe_open  # only here: it comes with transformers
+def _saved(
+    folder: Path, specs: dict[str, str], wanted: dict[str, Tensor], kind: str
+) -> dict[str, Tensor]:
+    """The rules' parameters in a folder of `save_pretrained`; RRError unless as `wanted`.
+
+    kind: the name of the model's class.
+    """
+    # only here: they come with the model
+    import transformers
+    from safetensors import SafetensorError, safe_open
 
     held: dict[str, Tensor] = {}
     try:
-        recorded = json.loads(file_bytes(folder / "config.json")).get(NAME)
+        config = json.loads(file_bytes(folder / "config.json"))
+        recorded = config.get(NAME)
+        (was,) = config.get("architectures") or [kind]
+        if was != kind and not hasattr(transformers, was):
+            raise RRError(
+                f"{folder} was saved by {was}, a class of your own, and this model is a {kind}: "
+                f"load it with {was}.from_pretrained"
+            )
         if recorded is None:
             raise RRError(f"{folder} was saved without a rule attached: its config has no {NAME}")
         for key, spec in specs.items():
@@ -209,11 +233,12 @@ def _saved(folder: Path, specs: dict[str, str], wanted: dict[str, Tensor]) -> di
 
 
 class Attached(Residuals):
-    """Residual rules at the sublayers of another library's model, and the hooks that call them."""
+    """Residual rules at the sublayers of another library's model, which `Hooks` call."""
 
     @torch.no_grad()
     def __init__(self, config: ModelConfig, blocks: list[Block], last: nn.Module) -> None:
         nn.Module.__init__(self)
+        self.config = config
         self._build(config, norm=False)
         self.value_rules: ModuleList[ValueRule] = ModuleList()
         if config.values != "own":
@@ -221,245 +246,23 @@ class Attached(Residuals):
                 make_values(config.values, attn_rule.site, config) for attn_rule, _ in self.pairs
             )
         self.reset()
-        self.handles: list[Any] = []
-        self.calls: list[_Calls] = []
         # one token of zeros, to see what becomes of the state from block to block
         state, vstate = self.open(torch.zeros(1, 1, self.dim)), None
-        entering = _Layout(state, vstate)
+        self.layouts = [Layout(state, vstate)]  # of what each block receives, and of the last
         for n, (block, rules) in enumerate(zip(blocks, self.pairs, strict=True)):
-            values = None
             if self.value_rules:
-                values = _Values(self.value_rules[n], block.attention, config)
+                values = Values(self.value_rules[n], block.attention, config)
                 vstate = values.after_one_token(vstate)
             for rule in rules:
                 state = rule.sublayer(state, torch.zeros_like)
-            leaving = _Layout(state, vstate)
-            self.calls.append(_Calls(rules, values, entering, leaving))
-            entering = leaving
+            self.layouts.append(Layout(state, vstate))
             for rule in (*rules, *self.value_rules[n : n + 1]):
                 _beside(rule, block.whole)
         _beside(self.final, last)
 
-    def register(self, blocks: list[Block], last: nn.Module) -> None:
-        """Hook the rules into the blocks."""
-        add = self.handles.append
-        for block, calls in zip(blocks, self.calls, strict=True):
-            add(block.whole.register_forward_pre_hook(calls.enter, with_kwargs=True))
-            add(block.norms[0].register_forward_pre_hook(calls.before_attention))
-            add(block.attention.register_forward_hook(calls.after_attention))
-            add(block.norms[1].register_forward_pre_hook(calls.before_mlp))
-            add(block.mlp.register_forward_hook(calls.after_mlp))
-            add(block.whole.register_forward_hook(calls.leave))
-            if calls.values:
-                self.handles += calls.values.register()
-        self.calls[0].opens = self
-        add(last.register_forward_pre_hook(self._close))
-
-    def _close(self, norm: nn.Module, args: tuple) -> tuple:
-        state, _ = self.calls[-1].leaving.unpack(args[0])
-        return _as_read(norm, self.close(state))
-
 
 def _beside(rule: nn.Module, module: nn.Module) -> None:
     """Put a rule where a module is; in float32, or more where the module has more."""
-    weight = next(p for p in module.parameters() if p.is_floating_point())
-    rule.to(weight.device, torch.promote_types(weight.dtype, torch.float32))
-
-
-def _as_read(norm: nn.Module, x: Tensor) -> tuple[Tensor]:
-    """A norm's input in the precision of its weights: rules compute in float32 at least."""
-    weight = getattr(norm, "weight", None)
-    return (x if weight is None else x.to(weight.dtype),)
-
-
-class _Layout:
-    """Packs a residual state and a value state into one tensor (B, T, channels), and unpacks it."""
-
-    def __deepcopy__(self, memo: dict) -> "_Layout":
-        return self  # nothing of it changes
-
-    def __init__(self, state: Any, vstate: Any) -> None:
-        """Of states of one token."""
-        streams, of_values = tree_flatten(state)[0], tree_flatten(vstate)[0]
-        leaves, self.spec = tree_flatten((state, vstate))
-        self.kinds = ["stream"] * len(streams) + [self._kind(leaf) for leaf in of_values]
-        self.shapes: list[tuple[int, ...]] = [
-            () if kind == "none" else tuple(leaf.shape[2:] if kind == "stream" else leaf.shape)
-            for leaf, kind in zip(leaves, self.kinds, strict=True)
-        ]
-        self.widths = [
-            0 if kind == "none" else leaf.numel()
-            for leaf, kind in zip(leaves, self.kinds, strict=True)
-        ]
-        self.width = sum(self.widths)
-
-    @staticmethod
-    def _kind(leaf: Tensor | None) -> str:
-        # values (B, heads, T, e), or a tensor that is the same for all tokens
-        return "none" if leaf is None else "heads" if leaf.ndim == 4 else "shared"
-
-    def pack(self, state: Any, vstate: Any) -> Tensor:
-        leaves = tree_flatten((state, vstate))[0]
-        b, t = leaves[0].shape[:2]
-        flat = []
-        for leaf, kind in zip(leaves, self.kinds, strict=True):
-            if kind == "stream":
-                flat.append(leaf.flatten(2))
-            elif kind == "heads":
-                flat.append(_as_channels(leaf))
-            elif kind == "shared":
-                flat.append(leaf.flatten().expand(b, t, -1))
-        return flat[0] if len(flat) == 1 else torch.cat(flat, -1)
-
-    def unpack(self, packed: Tensor) -> tuple[Any, Any]:
-        leaves: list[Any] = []
-        pieces = packed.split(self.widths, -1)
-        for piece, kind, shape in zip(pieces, self.kinds, self.shapes, strict=True):
-            if kind == "stream":
-                leaves.append(piece.unflatten(-1, shape))
-            elif kind == "heads":
-                leaves.append(_as_heads(piece, shape[1]))
-            else:
-                leaves.append(piece[0, 0].view(shape) if kind == "shared" else None)
-        return tree_unflatten(leaves, self.spec)
-
-
-def _as_heads(x: Tensor, heads: int) -> Tensor:
-    """(B, T, heads·e) -> (B, heads, T, e)."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
-def _as_channels(x: Tensor) -> Tensor:
-    """(B, heads, T, e) -> (B, T, heads·e)."""
-    return x.transpose(1, 2).flatten(2)
-
-
-class _Calls:
-    """The hooks of one block; state is kept only from one hook to the next."""
-
-    opens: Any = None  # the first block's: the stack, which makes a state from the embeddings
-
-    def __init__(
-        self, rules: tuple, values: "_Values | None", entering: _Layout, leaving: _Layout
-    ) -> None:
-        (self.attn_rule, self.mlp_rule), self.values = rules, values
-        self.entering, self.leaving = entering, leaving
-        self.state: Any = None
-
-    def enter(self, block: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        hidden = first_tensor(args, kwargs)
-        if self.opens is not None:
-            x0 = _as_computed(self.attn_rule, hidden)
-            hidden = self.entering.pack(self.opens.open(x0), None)
-        hidden = F.pad(hidden, (self.leaving.width, 0))
-        if args:
-            return (hidden, *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": hidden}
-
-    def before_attention(self, norm: nn.Module, args: tuple) -> tuple:
-        state, vstate = self.entering.unpack(args[0][..., self.leaving.width :])
-        if self.values:
-            self.values.vstate = vstate
-        x, self.state = self.attn_rule.read(state)
-        return _as_read(norm, x)
-
-    def after_attention(self, attention: nn.Module, args: tuple, out: Any) -> Any:
-        u = first_output(out)
-        self.state = self.attn_rule(self.state, _as_computed(self.attn_rule, u))
-        nothing = u.new_zeros(1, 1, 1)
-        return (nothing, *out[1:]) if isinstance(out, tuple) else nothing
-
-    def before_mlp(self, norm: nn.Module, args: tuple) -> tuple:
-        x, self.state = self.mlp_rule.read(self.state)
-        return _as_read(norm, x)
-
-    def after_mlp(self, mlp: nn.Module, args: tuple, out: Any) -> Any:
-        u = first_output(out)
-        state = self.mlp_rule(self.state, _as_computed(self.mlp_rule, u))
-        packed = self.leaving.pack(state, self.values and self.values.take())
-        packed, self.state = F.pad(packed, (0, self.entering.width)), None
-        return (packed, *out[1:]) if isinstance(out, tuple) else packed
-
-    def leave(self, block: nn.Module, args: tuple, out: Any) -> Any:
-        packed = first_output(out)[..., : self.leaving.width]
-        return (packed, *out[1:]) if isinstance(out, tuple) else packed
-
-
-def _as_computed(rule: nn.Module, x: Tensor) -> Tensor:
-    """x in the precision of a rule that has parameters, unless autocast sees to that."""
-    weight = next(rule.parameters(), None)
-    if weight is None or torch.is_autocast_enabled(x.device.type):
-        return x
-    if weight.dtype in (torch.bfloat16, torch.float16):
-        raise RRError(
-            f"the residual rule's parameters must be float32 beside a model of any precision, got "
-            f"{weight.dtype}: call model.{NAME}.float()"
-        )
-    return x.to(weight.dtype)
-
-
-class _Values:
-    """A value rule at one block's attention: on its value projection, and before its output."""
-
-    def __init__(self, rule: ValueRule, attention: nn.Module, config: ModelConfig) -> None:
-        self.rule, self.kv_heads, self.heads = rule, config.kv_heads, config.n_head
-        self.width = self.kv_heads * getattr(attention, "head_dim", config.head_dim)
-        self.v: Any = None  # the values of this forward pass, (B, heads, T, e)
-        self.x: Any = None  # what attention read, (B, T, d)
-        self.vstate: Any = None
-        children = dict(attention.named_children())
-        fused = children.get("c_attn")
-        if "v_proj" in children:
-            self.projection = children["v_proj"]
-        elif (
-            fused is not None and getattr(fused, "nf", None) == 3 * config.d_model
-        ):  # GPT-2: q, k and v, side by side
-            self.projection = fused
-        else:
-            raise RRError(
-                f"values={config.values} needs a value projection (v_proj, or GPT-2's c_attn) in "
-                f"{type(attention).__name__}: it has {', '.join(children) or 'no parts'}"
-            )
-        self.out = children.get("o_proj") or children.get("c_proj")
-        if self.adds and self.out is None:
-            raise RRError(
-                f"values={config.values} needs an output projection (o_proj or c_proj) in "
-                f"{type(attention).__name__}: it has {', '.join(children)}"
-            )
-
-    @property
-    def adds(self) -> bool:
-        """Whether the rule changes the output of attention."""
-        rule = type(self.rule)
-        return rule.after is not ValueRule.after or rule.gated is not ValueRule.gated
-
-    def after_one_token(self, vstate: Any) -> Any:
-        """The value state that one token leaves behind."""
-        return self._mix(_as_heads(torch.zeros(1, 1, self.width), self.kv_heads), vstate)[1]
-
-    def register(self) -> list[Any]:
-        handles = [self.projection.register_forward_hook(self.mix)]
-        if self.adds and self.out is not None:
-            handles.append(self.out.register_forward_pre_hook(self.add))
-        return handles
-
-    def _mix(self, v: Tensor, vstate: Any) -> tuple[Tensor, Any]:
-        has_own = self.rule.has_own_v(self.rule.site.block)
-        return self.rule.values(v if has_own else None, vstate)
-
-    def mix(self, projection: nn.Module, args: tuple, out: Tensor) -> Tensor:
-        v = _as_heads(out[..., -self.width :], self.kv_heads)
-        self.v, self.vstate = self._mix(v, self.vstate)
-        self.x = args[0]
-        mixed = _as_channels(self.v).to(out.dtype)
-        return torch.cat([out[..., : -self.width], mixed], -1)
-
-    def add(self, projection: nn.Module, args: tuple) -> tuple:
-        y = self.rule.after(_as_heads(args[0], self.heads), self.v, self.vstate)
-        y = self.rule.gated(y, self.x)
-        return (_as_channels(y).to(args[0].dtype), *args[1:])
-
-    def take(self) -> Any:
-        """The value state after the block; nothing of it is kept here."""
-        vstate, self.vstate, self.v, self.x = self.vstate, None, None, None
-        return vstate
+    weights = list(module.parameters())
+    wide = torch.float64 if any(p.dtype == torch.float64 for p in weights) else torch.float32
+    rule.to(weights[0].device, wide)  # quantised weights are no floating-point numbers

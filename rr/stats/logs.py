@@ -207,7 +207,7 @@ def _of_table(path: Path, below: Path | None, options: _Options) -> Iterator[_Po
     for column in columns:
         for row, value in enumerate(numbers[column]):
             if value is None:
-                if step is None and not wide:
+                if step is None or wide:
                     yield _Point(*keys(row, column), None, math.nan, "", table.line(row))
                 continue  # nothing was measured at this step
             at = numbers[step][row] if step else None
@@ -321,6 +321,8 @@ def _events(folder: Path, options: _Options) -> Iterator[_Point]:
         known = sorted({*scalars, *tensors})
         tag = options.loss
         if tag is None:
+            if not known:
+                raise RRError(f"{place} holds no scalars: its event files are empty or damaged")
             found = [name for name in known if "loss" in name.lower()]
             if len(found) != 1:
                 which = " or ".join(f"--loss {name!r}" for name in found) or "--loss TAG"

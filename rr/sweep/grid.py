@@ -122,6 +122,7 @@ def cells(
                 words["tokenizer"] = tokenizer
             words |= {name: True for name in SWITCHES if options.get(name)}
             run = plan_run(**words, cache=cache)
+            words["corpus"] = run.source["corpus"]  # a branch of the hub by its commit
             if run.id in plan:
                 duplicates += 1
             else:

@@ -111,6 +111,14 @@ def engine() -> str | None:
     return "plain" if entry_points(group="papermill.engine", name="plain") else None
 
 
+def _kernel(path: Path) -> list[str]:
+    """Options of papermill for a notebook that names no kernel, or one of its author's machine."""
+    metadata = json.loads(path.read_text())["metadata"]
+    spec = metadata.get("kernelspec", {})
+    language = spec.get("language") or metadata.get("language_info", {}).get("name")
+    return [] if spec.get("name") == "python3" and language else ["-k", "python3", "-l", "python"]
+
+
 def papermill(
     notebook: Path, report: Path, chosen: Mapping[str, object], engine: str | None = None
 ) -> list[str]:
@@ -121,6 +129,7 @@ def papermill(
             words += ["-y", f"{name}: {value}"]
         else:
             words += ["-p" if _guessed(str(value)) == value else "-r", name, str(value)]
+    words += _kernel(notebook)
     return [*words, "--engine", engine] if engine else words
 
 

@@ -75,6 +75,9 @@ class Process:
 def _variables(env: Mapping[str, str]) -> dict[str, str]:
     """The process's environment: ours, `env`, and where Python imports from."""
     variables = {**os.environ, **env, "PYTHONSAFEPATH": "1"}
+    # a notebook's kernel is this interpreter, whatever `python3` is in the user's folder
+    kernels = [os.path.join(sys.prefix, "share", "jupyter"), variables.get("JUPYTER_PATH", "")]
+    variables["JUPYTER_PATH"] = os.pathsep.join(filter(None, kernels))
     checkout = Path(__file__).resolve().parents[2]
     if (checkout / "pyproject.toml").exists():  # it need not be installed
         paths = [str(checkout), variables.get("PYTHONPATH", "")]

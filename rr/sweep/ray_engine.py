@@ -23,8 +23,9 @@ PASSED = ("RR_", "HF_", "OMP_")  # environment variables that cells on other mac
 class RayEngine:
     """The cluster at `address` ("auto": the one that this machine is part of).
 
-    gpus: per cell, a fraction where several share one; None: one where the cluster has any. cpus:
-    cores per cell. jobs: cells at a time, at most; None: as many as the cluster has room for.
+    gpus: per cell, a fraction where several share one; None: one where the cluster has any, but
+    none with device="cpu". cpus: cores per cell. jobs: cells at a time, at most; None: as many as
+    the cluster has room for.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class RayEngine:
         jobs: int | None,
         processes: int,
         say: Callable[[str], None],
+        device: str | None = None,
     ) -> None:
         try:
             import ray
@@ -59,7 +61,9 @@ class RayEngine:
                 ) from None
         here = ray.cluster_resources()
         self.cpus = cpus or processes
-        self.gpus = gpus if gpus is not None else float(processes) if here.get("GPU") else 0.0
+        if gpus is None:
+            gpus = float(processes) if here.get("GPU") and device != "cpu" else 0.0
+        self.gpus = gpus
         self.tasks: list[_Task] = []
         self._size, self._asked = self._count(), time.monotonic()
         if self._size == 0:

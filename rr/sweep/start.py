@@ -81,7 +81,15 @@ def sweep(
     else:
         from .ray_engine import RayEngine
 
-        workers = RayEngine(address, gpu_fraction, cpus_per_cell, jobs, processes, view.say)
+        workers = RayEngine(
+            address,
+            gpu_fraction,
+            cpus_per_cell,
+            jobs,
+            processes,
+            view.say,
+            device=machine.get("device"),
+        )
         # Ray's nodes see the folder by its full path.
         out = launcher.out = view.out = out.resolve()
     if workers.threads is not None:

@@ -56,6 +56,12 @@ class Harness(TemplateLM):
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **kwargs: Any
     ) -> list[tuple[float, bool]]:
         """Log-probability of each continuation after its context; whether it is the greedy text."""
+        for key, _, targets in requests:
+            if not targets:
+                raise RRError(
+                    f"a task asks how likely an empty text is after {key and key[0]!r}: it is "
+                    "certain in every model, so an empty choice always wins; change the question"
+                )
         results: list[tuple[float, bool]] = [(0.0, True)] * len(requests)
         by_length = sorted(range(len(requests)), key=lambda i: -len(sum(requests[i][1:], [])))
         for start in range(0, len(by_length), self.batch):
@@ -67,8 +73,6 @@ class Harness(TemplateLM):
                 line[: len(ids)] = torch.tensor(ids, device=self._device)
             logp = self.model(x).float().log_softmax(-1)
             for i, line, (ids, targets) in zip(chosen, logp, rows, strict=True):
-                if not targets:
-                    continue
                 wanted = torch.tensor(targets, device=self._device)
                 said = line[len(ids) - len(targets) : len(ids)]
                 total = said.gather(1, wanted[:, None]).sum().item()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from ..config import RUN_OPTIONS, RRError, Run
 from ..data.corpus import default_tokenizer, identity
+from ..data.documents import pinned
 from ..data.tokenizer import planned_size
 from ..model.ladder import parse_rung, specify
 
@@ -41,12 +42,13 @@ def plan(
         (128, 10)
     """
     corpus, tokenizer = text_of(rung, corpus, tokenizer)
+    content = identity(corpus, tokenizer, cache)
     return specify(
         rung,
         rule,
-        **identity(corpus, tokenizer, cache),
+        **content,
         vocab_size=planned_size(tokenizer),
-        source={"corpus": corpus, "tokenizer": tokenizer},
+        source={"corpus": pinned(corpus), "tokenizer": tokenizer},
         **options,
     )
 

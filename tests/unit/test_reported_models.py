@@ -1,0 +1,414 @@
+"""`rr.attach` among other libraries, as people reported it to them; see tests/reports.md."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import rr
+
+hf = pytest.importorskip("transformers")
+
+IDX = torch.randint(60, (2, 9), generator=torch.Generator().manual_seed(0))
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False"),
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning"),
+]
+
+
+def tiny(kind: str = "GPT2", layers: int = 3, **more):
+    """A decoder with random weights, without dropout."""
+    torch.manual_seed(1)
+    shape = dict(vocab_size=60, hidden_size=32, num_hidden_layers=layers, num_attention_heads=4)
+    shape |= dict(bos_token_id=1, eos_token_id=2, pad_token_id=None)
+    if kind == "GPT2":
+        shape |= dict(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
+    else:
+        shape |= dict(intermediate_size=48, max_position_embeddings=64, num_key_value_heads=2)
+    config = getattr(hf, f"{kind}Config")(**(shape | more))
+    return hf.AutoModelForCausalLM.from_config(config)
+
+
+def scrambled(stack: nn.Module):
+    source = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for p in stack.parameters():
+            p += 0.2 * torch.randn(p.shape, generator=source)
+
+
+def trained(model, steps: int = 5) -> set[str]:
+    """The names of the parameters that training moves."""
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(input_ids=IDX, labels=IDX).loss.backward()
+        optimizer.step()
+    return {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+
+
+def dispatched(model):
+    """A Llama of three blocks with accelerate's hooks on each module, all on the CPU."""
+    accelerate = pytest.importorskip("accelerate")
+    names = [f"model.layers.{i}" for i in range(3)]
+    names += ["model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"]
+    return accelerate.dispatch_model(model, dict.fromkeys(names, "cpu"), force_hooks=True)
+
+
+# ---- PEFT
+
+
+def with_lora(model, kind: str = "GPT2", **more):
+    peft = pytest.importorskip("peft")
+    targets = ["c_attn"] if kind == "GPT2" else ["q_proj", "v_proj"]
+    return peft.get_peft_model(model, peft.LoraConfig(target_modules=targets, **more))
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule", "values"),
+    [
+        ("GPT2", "review", None),
+        ("Llama", "hyper-connections", "learnable"),
+        ("GPT2", "attnres", "identity"),
+        ("Llama", "standard", "learnable-plus"),
+    ],
+)
+def test_lora_trains_the_rule_and_keeps_it(kind, rule, values, tmp_path):
+    peft = pytest.importorskip("peft")
+    base = rr.attach(tiny(kind).eval(), rule, values=values)
+    model = with_lora(base, kind, modules_to_save=["rr_residuals"]).train()
+    moved = trained(model)
+    own = {n for n, p in model.named_parameters() if "rr_residuals" in n and p.requires_grad}
+    # Llama's first block alone mixes no values, and attnres has one source to attend to there
+    assert own and len(own - moved) <= 1 and any("lora_" in name for name in moved)
+    assert not any("original_module" in name for name in moved)
+    model.eval()
+    logits = model(input_ids=IDX).logits
+    with model.disable_adapter():  # the rule as it was before
+        assert torch.equal(
+            model(input_ids=IDX).logits,
+            rr.attach(tiny(kind).eval(), rule, values=values)(IDX).logits,
+        )
+    assert torch.equal(model(input_ids=IDX).logits, logits)
+    model.save_pretrained(tmp_path)
+    again = rr.attach(tiny(kind), rule, values=values)
+    again = peft.PeftModel.from_pretrained(again, str(tmp_path)).eval()
+    assert torch.equal(again(input_ids=IDX).logits, logits)
+    merged = model.merge_and_unload()
+    torch.testing.assert_close(merged(IDX).logits, logits, rtol=1e-4, atol=1e-5)
+    other = copy.deepcopy(merged)
+    assert torch.equal(other(IDX).logits, merged(IDX).logits)
+    rr.detach(merged)
+    assert not any("rr_residuals" in name for name in merged.state_dict())
+
+
+def test_lora_without_the_rule_is_said_once_and_how():
+    model = with_lora(rr.attach(tiny(), "review")).train()
+    with pytest.warns(UserWarning, match=r'modules_to_save=\["rr_residuals"\]') as said:
+        moved = trained(model)
+    assert not any("rr_residuals" in name for name in moved)
+    assert sum("frozen" in str(line.message) for line in said) == 1
+    model.rr_residuals.requires_grad_()  # the other way that the warning names
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert any("rr_residuals" in name for name in trained(model))
+
+
+@pytest.mark.parametrize("rule", ["review", "standard"])
+def test_nothing_is_said_of_rules_that_train_or_have_nothing_to_train(rule):
+    model = rr.attach(tiny(), rule).train()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        trained(model)
+        model.requires_grad_(False)  # and nothing is trained
+        model(IDX)
+        model.eval().transformer.requires_grad_()
+        model(IDX)
+
+
+def test_an_adapter_below_the_rule_is_found_as_the_layer_was():
+    """The other order: a rule attached to a model that has adapters."""
+    peft_model = with_lora(tiny().eval())
+    logits = peft_model(input_ids=IDX).logits
+    rr.attach(peft_model.base_model.model, "review:bias=20")
+    assert torch.equal(peft_model(input_ids=IDX).logits, logits)
+    assert any("rr_residuals" in name for name in trained(peft_model.train()))
+
+
+def test_lora_beside_accelerates_hooks():
+    """PEFT's copy of a module once took the hooks of the original with it."""
+    base = rr.attach(dispatched(tiny("Llama")), "review")
+    model = with_lora(base, "Llama", modules_to_save=["rr_residuals"]).train()
+    moved = trained(model)
+    assert sum("rr_residuals.modules_to_save" in name for name in moved) == 12
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_lora_with_gradient_checkpointing_gives_the_same_gradients(reentrant):
+    """The embeddings are frozen: reentrant checkpointing needs an input that has a gradient."""
+    slopes = []
+    for checkpointing in (False, True):
+        torch.manual_seed(3)
+        model = with_lora(rr.attach(tiny(), "review"), modules_to_save=["rr_residuals"]).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+            model.enable_input_require_grads()
+        model(input_ids=IDX, labels=IDX).loss.backward()
+        slopes.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
+    plain, again = slopes
+    assert plain.keys() == again.keys() and any("rr_residuals" in name for name in plain)
+    for name, slope in plain.items():
+        torch.testing.assert_close(again[name], slope, msg=name)
+
+
+def test_each_adapter_has_a_rule_of_its_own():
+    peft = pytest.importorskip("peft")
+    model = with_lora(rr.attach(tiny(), "review"), modules_to_save=["rr_residuals"])
+    same = {"target_modules": ["c_attn"], "modules_to_save": ["rr_residuals"]}
+    model.add_adapter("second", peft.LoraConfig(**same))
+    first = model.eval()(input_ids=IDX).logits
+    model.set_adapter("second")
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if "modules_to_save.second" in name:
+                p.fill_(0.3)
+    second = model(input_ids=IDX).logits
+    model.set_adapter("default")
+    assert torch.equal(model(input_ids=IDX).logits, first) and not torch.allclose(first, second)
+
+
+def test_an_adapter_without_the_rule_uses_the_rule_as_it_was():
+    peft = pytest.importorskip("peft")
+    base = rr.attach(tiny().eval(), "review")
+    logits = base(IDX).logits
+    model = with_lora(base, modules_to_save=["rr_residuals"]).train()
+    assert any("rr_residuals" in name for name in trained(model))
+    model.add_adapter("plain", peft.LoraConfig(target_modules=["c_attn"]))
+    model.set_adapter("plain")  # its B is zero
+    assert torch.equal(model.eval()(input_ids=IDX).logits, logits)
+    model.set_adapter("default")
+    assert not torch.allclose(model(input_ids=IDX).logits, logits)
+
+
+@pytest.mark.filterwarnings("ignore:.*weights_only")
+@pytest.mark.parametrize("way", ["deepcopy", "pickle"])
+def test_the_hooks_of_a_copied_model_are_its_own(way, tmp_path):
+    model = rr.attach(tiny().eval(), "review", values="identity")
+    scrambled(model.rr_residuals)
+    logits = model(IDX).logits
+    if way == "pickle":
+        torch.save(model, tmp_path / "model.pt")
+        other = torch.load(tmp_path / "model.pt", weights_only=False)
+    else:
+        other = copy.deepcopy(model)
+    assert torch.equal(other(IDX).logits, logits)
+    scrambled(other.rr_residuals)
+    assert not torch.allclose(other(IDX).logits, logits)
+    assert torch.equal(model(IDX).logits, logits)
+    assert torch.equal(rr.detach(other)(IDX).logits, tiny().eval()(IDX).logits)
+
+
+def test_norms_that_peft_copies_keep_the_rules_hooks():
+    model = with_lora(rr.attach(tiny(), "review"), modules_to_save=["rr_residuals", "ln_1"])
+    moved = trained(model.train())
+    assert sum("ln_1.modules_to_save" in name for name in moved) == 6
+    assert sum("rr_residuals.modules_to_save" in name for name in moved) == 12
+    merged = model.eval().merge_and_unload()
+    assert merged(IDX).logits.isfinite().all()
+    rr.detach(merged)  # also from the copies
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in merged.modules())
+
+
+def test_a_model_in_half_precision_that_peft_prepares():
+    peft = pytest.importorskip("peft")
+    model = rr.attach(tiny("Llama").to(torch.bfloat16), "review")
+    model.rr_residuals.float()
+    model = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    model = with_lora(model, "Llama", modules_to_save=["rr_residuals"])
+    assert any("rr_residuals" in name for name in trained(model.train()))
+    assert {p.dtype for n, p in model.named_parameters() if "rr_res" in n} == {torch.float32}
+
+
+def test_norms_in_float32_beside_half_precision_under_autocast():
+    model = rr.attach(tiny("Llama").to(torch.bfloat16), "review")
+    for name, module in model.named_modules():
+        if "norm" in name:
+            module.float()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(IDX, labels=IDX).loss
+    loss.backward()
+    assert loss.isfinite() and all(
+        p.grad is not None for p in model.rr_residuals.rules.parameters()
+    )
+
+
+# ---- compiled block by block
+
+
+def compiled_by_block(model, how: str):
+    blocks = model.model.layers
+    for i, block in enumerate(blocks):
+        if how == "in place":
+            block.compile(backend="aot_eager", fullgraph=True)
+        else:
+            blocks[i] = torch.compile(block, backend="aot_eager", fullgraph=True)
+    return model
+
+
+@pytest.fixture
+def graphs():
+    """The graphs that have been compiled so far, by the function that they begin in."""
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    yield lambda: counters["stats"]["unique_graphs"]
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("how", ["in place", "wrapped"])
+@pytest.mark.parametrize("rule", ["review", "hyper-connections", "gtrxl"])
+def test_twelve_blocks_compiled_one_by_one_share_their_graphs(rule, how, graphs):
+    model = rr.attach(tiny("Llama", 12), rule)
+    scrambled(model.rr_residuals)
+    expected = model(IDX, labels=IDX, use_cache=False).loss
+    expected.backward()
+    slopes = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    loss = compiled_by_block(model, how)(IDX, labels=IDX, use_cache=False).loss
+    loss.backward()
+    torch.testing.assert_close(loss, expected)
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(p.grad, slopes[name.replace("_orig_mod.", "")], msg=name)
+    assert graphs() <= 4  # entering, entering the first, the block, leaving: for 12 blocks
+
+
+@pytest.mark.parametrize("limit", [8, 10])
+def test_a_state_that_grows_needs_a_graph_for_each_block(limit, graphs, monkeypatch):
+    """As the documentation says: the limit must be the number of blocks."""
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", limit)
+    model = rr.attach(tiny("Llama", 10), "denseformer").eval()
+    scrambled(model.rr_residuals)
+    expected = model(IDX, use_cache=False).logits
+    compiled_by_block(model, "in place")
+    if limit < 10:
+        with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit):
+            model(IDX, use_cache=False)
+    else:
+        torch.testing.assert_close(model(IDX, use_cache=False).logits, expected)
+
+
+# ---- weights elsewhere, or not floating-point numbers
+
+
+def test_a_model_without_numbers_is_refused():
+    with torch.device("meta"):
+        model = tiny()
+    with pytest.raises(rr.RRError, match="on the meta device, without numbers") as error:
+        rr.attach(model, "review")
+    assert "\n" not in str(error.value) and not hasattr(model, "rr_residuals")
+
+
+@pytest.mark.parametrize("where", ["cpu", "disk"])
+def test_an_offloaded_model_is_refused(where, tmp_path):
+    accelerate = pytest.importorskip("accelerate")
+    model, device = tiny("Llama").eval(), torch.device("cpu")
+    if where == "disk":
+        accelerate.disk_offload(model, str(tmp_path), execution_device=device)
+    else:
+        accelerate.cpu_offload(model, execution_device=device)
+    logits = model(IDX).logits
+    with pytest.raises(rr.RRError, match="without offloading"):
+        rr.attach(model, "review")
+    assert torch.equal(model(IDX).logits, logits)
+
+
+def test_a_model_dispatched_by_accelerate_without_offloading_is_as_before():
+    model = tiny("Llama").eval()
+    logits = model(IDX).logits
+    rr.attach(dispatched(model), "review:bias=20")
+    assert torch.equal(model(IDX).logits, logits)
+    other = copy.deepcopy(model)  # and a copy of it is a model of its own
+    scrambled(other.rr_residuals)
+    assert torch.equal(model(IDX).logits, logits)
+    assert not torch.allclose(other(IDX).logits, logits)
+
+
+class Int8(nn.Module):
+    """A linear map whose weights are integers with one scale, as quantisers store them."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        scale = linear.weight.detach().abs().max() / 127
+        weight = (linear.weight.detach() / scale).round().to(torch.int8)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.register_buffer("scale", scale)
+
+    def forward(self, x):
+        return x @ (self.weight.to(x.dtype) * self.scale).T
+
+
+@pytest.mark.parametrize("values", [None, "learnable"])
+def test_beside_quantised_weights_the_rule_is_float32_and_trains(values):
+    model = tiny("Llama")
+    for block in model.model.layers:
+        for part in (block.self_attn, block.mlp):
+            for name, child in list(part.named_children()):
+                if isinstance(child, nn.Linear):
+                    setattr(part, name, Int8(child))
+    logits = model.eval()(IDX).logits
+    rr.attach(model, "standard")
+    assert torch.equal(model(IDX).logits, logits)
+    rr.detach(model)
+    rr.attach(model, "review", values=values)
+    assert {p.dtype for p in model.rr_residuals.parameters()} == {torch.float32}
+    moved = trained(model.train())
+    assert any("rr_residuals.rules" in name for name in moved)
+
+
+# ---- a class of one's own
+
+
+class Louder(hf.GPT2LMHeadModel):
+    """GPT-2 with logits of its own, as a notebook defines it."""
+
+    def forward(self, *args, **kwargs):
+        out = super().forward(*args, **kwargs)
+        out.logits = out.logits * 3
+        return out
+
+
+def test_a_class_of_ones_own_is_loaded_with_that_class_or_refused(tmp_path):
+    model = rr.attach(Louder(tiny().config).eval(), "review")
+    scrambled(model.rr_residuals)
+    logits = model(IDX).logits
+    model.save_pretrained(tmp_path)
+    again = Louder.from_pretrained(tmp_path)
+    rr.attach(again, "review", weights=tmp_path)
+    assert torch.equal(again(IDX).logits, logits)
+    other = hf.AutoModelForCausalLM.from_pretrained(tmp_path)  # GPT-2 itself: other logits
+    with pytest.raises(rr.RRError, match=r"saved by Louder, .* load it with Louder\.from_pretr"):
+        rr.attach(other, "review", weights=tmp_path)
+    assert not hasattr(other, "rr_residuals")
+
+
+def test_tied_embeddings_stay_tied_when_the_rule_is_loaded(tmp_path):
+    model = rr.attach(tiny().eval(), "review")
+    scrambled(model.rr_residuals)
+    model.save_pretrained(tmp_path)
+    again = hf.AutoModelForCausalLM.from_pretrained(tmp_path)
+    rr.attach(again, "review", weights=tmp_path)
+    assert again.lm_head.weight is again.transformer.wte.weight
+    assert torch.equal(again(IDX).logits, model(IDX).logits)
+
+
+def test_the_body_of_a_model_takes_the_weights_of_the_whole(tmp_path):
+    model = rr.attach(tiny().eval(), "review")
+    scrambled(model.rr_residuals)
+    model.save_pretrained(tmp_path)
+    body = hf.GPT2Model.from_pretrained(tmp_path).eval()
+    rr.attach(body, "review", weights=tmp_path)
+    states = body(IDX).last_hidden_state
+    torch.testing.assert_close(model.lm_head(states), model(IDX).logits)

@@ -1,0 +1,391 @@
+"""Runs and machines, as people reported them to other projects; see tests/reports.md."""
+
+import csv
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from filelock import SoftFileLock
+
+import rr
+from rr import cli, io
+from rr.config import RRError
+from rr.stats import read_logs
+from rr.sweep import notebook
+from rr.sweep.process import Process
+from rr.sweep.ray_engine import RayEngine
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
+
+
+def quiet(line: str) -> None:
+    """A log for tests that do not read it."""
+
+
+# ---- an empty choice
+
+
+@pytest.fixture
+def harness(monkeypatch):
+    """`rr.training.harness` with the harness's own package as a stand-in, where it is missing."""
+    if importlib.util.find_spec("lm_eval") is None:
+        names = {
+            "lm_eval": {"evaluator": None},
+            "lm_eval.api": {},
+            "lm_eval.api.instance": {"Instance": object},
+            "lm_eval.api.model": {"TemplateLM": type("TemplateLM", (), {})},
+            "lm_eval.tasks": {"TaskManager": object},
+            "lm_eval.utils": {"get_rolling_token_windows": None, "make_disjoint_window": None},
+        }
+        for name, given in names.items():
+            module = ModuleType(name)
+            vars(module).update(given)
+            monkeypatch.setitem(sys.modules, name, module)
+    yield importlib.import_module("rr.training.harness")
+    sys.modules.pop("rr.training.harness", None)
+
+
+def test_an_empty_choice_is_an_error_that_names_its_question(harness):
+    config = rr.ModelConfig(64, n_layer=1, n_head=1, d_model=8, d_ff=16, seq_len=16)
+    model = rr.model.initialise(rr.Model(config), seed=0)
+    scores = harness.Harness(model, SimpleNamespace(eot=0))
+    scores.cache_hook = SimpleNamespace(add_partial=lambda *_: None)
+    whole = [(("Is it? ", "yes"), [0, 1], [2, 3]), (("Is it? ", "no"), [0, 1], [4])]
+    got = scores._loglikelihood_tokens(whole)
+    logp = model(torch.tensor([[0, 1, 2]])).log_softmax(-1)[0]
+    assert got[0][0] == pytest.approx((logp[1, 2] + logp[2, 3]).item(), rel=1e-4)
+    with pytest.raises(RRError, match="empty text is after 'Is it[?] '") as error:
+        scores._loglikelihood_tokens([*whole, (("Is it? ", ""), [0, 1], [])])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("size", [3, 16, 17, 24])
+def test_a_choice_is_scored_at_its_own_tokens_where_the_prompt_is_cut(harness, size):
+    """The window is 16 tokens: the prompt loses its beginning, a longer choice its own."""
+    config = rr.ModelConfig(64, n_layer=1, n_head=1, d_model=8, d_ff=16, seq_len=16)
+    model = rr.model.initialise(rr.Model(config), seed=0).eval()
+    scores = harness.Harness(model, SimpleNamespace(eot=0))
+    scores.cache_hook = SimpleNamespace(add_partial=lambda *_: None)
+    prompt, choice = list(range(1, 21)), [i % 50 + 7 for i in range(size)]
+    ((got, _),) = scores._loglikelihood_tokens([(("p", "c"), prompt, choice)])
+    whole, kept = [*prompt, *choice], choice[-16:]
+    logp = model(torch.tensor([whole[-17:-1]])).log_softmax(-1)[0]
+    wanted = sum(logp[16 - len(kept) + i, token].item() for i, token in enumerate(kept))
+    assert got == pytest.approx(wanted, rel=1e-4)
+
+
+# ---- logs of others
+
+
+@pytest.mark.parametrize(
+    ("word", "status"),
+    [("NaN", "diverged"), ("Infinity", "diverged"), ("-Infinity", "diverged"), (2.5, "finished")],
+)
+def test_a_loss_that_is_no_number_is_a_word_in_json(tmp_path, word, status):
+    rows = [
+        {"arm": arm, "seed": seed, "step": step, "loss": word if (arm, step) == ("a", 2) else 2.5}
+        for arm in "ab"
+        for seed in (0, 1)
+        for step in (1, 2)
+    ]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = read_logs([path])
+    assert found[found.arm == "a"].status.tolist() == [status] * 2
+    assert found[found.arm == "b"].status.tolist() == ["finished"] * 2
+
+
+def test_a_run_whose_column_came_out_empty_is_unfinished_and_not_forgotten(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("Step,a-s0 - loss,a-s1 - loss,b-s0 - loss\n1,3.0,,3.1\n2,2.5,,2.4\n")
+    found = read_logs([path], run="{arm}-s{seed}")
+    assert dict(zip(zip(found.arm, found.seed, strict=True), found.status, strict=True)) == {
+        ("a", 0): "finished",
+        ("a", 1): "unfinished",
+        ("b", 0): "finished",
+    }
+
+
+@pytest.mark.parametrize("damage", ["cut", "zeros", "empty"])
+def test_a_damaged_event_file_gives_its_whole_records_or_one_line(tmp_path, damage):
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    for name in ("a-s0", "b-s0"):
+        with tensorboard.SummaryWriter(tmp_path / name) as writer:
+            for step in range(5):
+                writer.add_scalar("loss", 3 - step, step)
+    (file,) = (tmp_path / "a-s0").iterdir()
+    data = file.read_bytes()
+    file.write_bytes({"cut": data[:-7], "zeros": bytes(200), "empty": b""}[damage])
+    if damage == "cut":
+        found = read_logs([tmp_path], run="{arm}-s{seed}")
+        assert found.val_loss.tolist() == [0.0, 0.0] and set(found.step) == {3}
+        return
+    with pytest.raises(RRError, match="a-s0 holds no scalars: .* empty or damaged"):
+        read_logs([tmp_path], run="{arm}-s{seed}")
+
+
+# ---- other systems
+
+
+def test_no_module_needs_what_only_unix_has():
+    """Windows has no fcntl, and no resource: neither may be imported where a module begins."""
+    code = (
+        "import sys\n"
+        "for name in ('fcntl', 'resource', 'pwd', 'grp', 'termios'): sys.modules[name] = None\n"
+        "import filelock, rr, rr.cli, rr.io\n"
+        "from rr.cli import VERBS, parser\n"
+        "import rr.sweep.schedule, rr.training.trainer, rr.perf.doctor\n"
+        "[parser([verb]) for verb in VERBS]"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    # filelock itself says what it does without fcntl
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_missing_package_is_installed_by_the_extra_that_has_it(monkeypatch, capsys):
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = extras["optional-dependencies"]
+    for package, extra in {**cli.EXTRAS, "nowhere": None}.items():
+
+        def fails(verb, package=package):
+            raise ModuleNotFoundError(f"No module named {package!r}", name=f"{package}.part")
+
+        monkeypatch.setattr(cli, "parser", fails)
+        assert cli.main(["rules"]) == 2
+        line = capsys.readouterr().err
+        assert line.count("\n") == 1 and f"package {package}, which is missing" in line
+        wanted = f"review-residuals[{extra}]" if extra else package
+        assert f"pip install '{wanted}'" in line
+        if extra:
+            held = [words.lower().replace("-", "_") for words in extras[extra]]
+            assert any(words.startswith(package.lower()) for words in held), (package, extra)
+
+
+# ---- locks that do not lock
+
+
+class Agreeable:
+    """A lock on a file system where flock always succeeds."""
+
+    def __init__(self, path, thread_local=True):
+        self.held = False
+
+    def acquire(self, timeout=None):
+        self.held = True
+
+    def release(self):
+        self.held = False
+
+
+class Soft(SoftFileLock):
+    """What filelock takes where the system has no locks: a file, which a kill leaves behind."""
+
+
+@pytest.mark.parametrize("kind", [Agreeable, Soft])
+def test_a_file_system_without_locks_is_refused(kind, tmp_path, monkeypatch):
+    lock = io.try_lock(tmp_path / "a")
+    assert lock and io.try_lock(tmp_path / "a") is None
+    lock.release()
+    monkeypatch.setattr(io, "FileLock", kind)
+    with pytest.raises(RRError, match="locks do not work there.*local --out"):
+        io.try_lock(tmp_path / "b")
+
+
+# ---- another interpreter
+
+
+def test_a_notebooks_kernel_is_the_interpreter_that_runs_rr(tmp_path, monkeypatch):
+    """Though a python3 in the user's folder, or in JUPYTER_PATH, is another one."""
+    pytest.importorskip("ipykernel")
+    for data in (tmp_path / "user", tmp_path / "path"):
+        spec = data / "kernels" / "python3"
+        spec.mkdir(parents=True)
+        words = {"argv": ["/bin/false"], "display_name": "Other", "language": "python"}
+        (spec / "kernel.json").write_text(json.dumps(words))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "user"))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "path"))
+    monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "0")
+    code = (
+        "from jupyter_client.manager import start_new_kernel\n"
+        "manager, client = start_new_kernel(kernel_name='python3')\n"
+        "client.execute_interactive('import sys; print(sys.prefix)')\n"
+        "manager.shutdown_kernel(now=True)"
+    )
+    process = Process(["-c", code], tmp_path / "log", {})
+    process.process.wait(120)
+    assert (tmp_path / "log").read_text().splitlines()[-1] == sys.prefix
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        {"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+        {"kernelspec": {"name": "my_env", "display_name": "Mine", "language": "python"}},
+        {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+    ],
+)
+def test_a_notebook_from_another_machine_runs_here(tmp_path, metadata):
+    """Whatever kernel it was saved with, and where it names none."""
+    nbformat = pytest.importorskip("nbformat")
+    cell = nbformat.v4.new_code_cell("seed = 0", metadata={"tags": ["parameters"]})
+    book = nbformat.v4.new_notebook(cells=[cell, nbformat.v4.new_code_cell("print(seed)")])
+    book.metadata = nbformat.from_dict(metadata)
+    path, report = tmp_path / "a.ipynb", tmp_path / "report.ipynb"
+    nbformat.write(book, path)
+    words = notebook.papermill(path, report, {"seed": 7})
+    process = Process(["-m", *words, "--no-progress-bar"], tmp_path / "log", {})
+    assert process.process.wait(120) == 0, (tmp_path / "log").read_text()
+    assert nbformat.read(report, 4).cells[-1].outputs[0].text == "7\n"
+
+
+# ---- a cluster
+
+
+@pytest.mark.parametrize(
+    ("device", "fraction", "cells", "asks"),
+    [(None, None, 1, 1.0), ("cpu", None, 4, 0.0), ("cuda", None, 1, 1.0), (None, 0.5, 2, 0.5)],
+)
+def test_cells_on_the_cpu_ask_a_cluster_for_no_gpu(monkeypatch, device, fraction, cells, asks):
+    size, options = {"CPU": 4.0, "GPU": 1.0}, {}
+
+    class Remote:
+        def options(self, **given):
+            options.update(given)
+
+    ray = ModuleType("ray")
+    ray.is_initialized = lambda: True
+    ray.cluster_resources = lambda: size
+    ray.nodes = lambda: [{"Alive": True, "Resources": size}]
+    ray.remote = lambda task: Remote()
+    ray.shutdown = lambda: None
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    engine = RayEngine(None, fraction, None, None, 1, quiet, device=device)
+    assert engine.room == cells and options["num_gpus"] == asks
+    engine.close()
+
+
+# ---- a folder for compiled code that cannot be written
+
+
+def test_a_cache_that_cannot_be_written_is_one_line_and_the_run_goes_on(tmp_path):
+    (tmp_path / "file").touch()
+    place = tmp_path / "file" / "cache"  # also root cannot write there
+    words = ["train", "--rung", TINY, "--steps", "2", "--batch", "1", "--eval-batches", "1"]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "rr.cli",
+            *words,
+            "--device",
+            "cpu",
+            "--out",
+            str(tmp_path / "runs"),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(place)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if "TORCHINDUCTOR_CACHE_DIR" in line]
+    assert len(said) == 1 and str(place) in said[0] and "Traceback" not in done.stderr
+
+
+# ---- a run that was killed, exported from elsewhere
+
+WANDB = '''
+"""What an offline run of W&B keeps: a folder for each process, a step that falls back dropped."""
+import json, os, signal, time
+from pathlib import Path
+
+
+class Session:
+    def __init__(self, folder):
+        folder = Path(folder) / "wandb"
+        folder.mkdir(exist_ok=True)
+        self.file, self.last = open(folder / f"offline-{time.time_ns()}.jsonl", "a"), -1
+
+    def log(self, scalars, step):
+        if step >= self.last:
+            self.last = step
+            self.file.write(json.dumps({"_step": step, **scalars}) + "\\n")
+            self.file.flush()
+        if step == int(os.environ.get("KILL_AT", -1)):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def finish(self):
+        self.file.close()
+
+
+def init(dir, **given):
+    return Session(dir)
+'''
+
+
+def test_a_killed_run_gives_the_same_table_from_its_export(tmp_path):
+    """Killed between two saves, resumed, and logged by W&B without a network."""
+    (tmp_path / "stubs").mkdir()
+    (tmp_path / "stubs" / "wandb.py").write_text(WANDB)
+    for seed, kill_at in ((0, "10"), (1, "14")):
+        words = ["--rung", TINY, "--steps", "20", "--batch", "1", "--eval-batches", "1"]
+        words += ["--seed", str(seed), "--save-every", "0.0001", "--log", "wandb", "--threads", "1"]
+        command = [sys.executable, "-m", "rr.cli", "train", *words, "--out", str(tmp_path / "runs")]
+        env = {**os.environ, "PYTHONPATH": f"{tmp_path / 'stubs'}{os.pathsep}{ROOT}"}
+        killed = subprocess.run(command, env=env | {"KILL_AT": kill_at}, capture_output=True)
+        assert killed.returncode == -9, killed.stderr
+        subprocess.run(command, env=env, check=True, capture_output=True)
+    exported, recorded, again = tmp_path / "export.csv", tmp_path / "metrics.csv", 0
+    with open(exported, "w", newline="") as one, open(recorded, "w", newline="") as other:
+        tables = [csv.writer(one), csv.writer(other)]
+        for table in tables:
+            table.writerow(["arm", "seed", "_step", "loss"])
+        for run in sorted((tmp_path / "runs").iterdir()):
+            if not (run / "run.json").exists():
+                continue
+            seed = json.loads((run / "run.json").read_text())["run"]["seed"]
+            lives = sorted((run / "wandb").iterdir())
+            assert len(lives) == 2
+            steps = []
+            for life in lives:
+                for line in map(json.loads, life.read_text().splitlines()):
+                    if "loss" in line:
+                        tables[0].writerow(["review", seed, line["_step"], line["loss"]])
+                        steps.append(line["_step"])
+            again += len(steps) - len(set(steps))
+            for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()):
+                if "loss" in line:
+                    tables[1].writerow(["review", seed, line["step"] + 1, line["loss"]])
+    one, other = (read_logs([path], step="_step", loss="loss") for path in (exported, recorded))
+    columns = ["arm", "seed", "val_loss", "status"]
+    assert one[columns].equals(other[columns]) and set(one.status) == {"finished"}
+
+
+# ---- the printed commands
+
+
+def test_the_lines_of_a_dry_run_run_as_they_stand(tmp_path, monkeypatch, capsys):
+    """In an empty folder, with a stand-in for papermill that writes its report."""
+    monkeypatch.chdir(tmp_path)
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    (bin / "papermill").write_text('#!/bin/sh\necho done > "$2"\n')
+    (bin / "papermill").chmod(0o755)
+    assert cli.main(["sweep", "--dry-run", "--seed", "0", "1", "--out", "my runs"]) == 0
+    out, err = capsys.readouterr()
+    assert "create" not in err
+    path = f"{bin}{os.pathsep}{os.environ['PATH']}"
+    for line in out.splitlines():
+        subprocess.run(["bash", "-c", line], check=True, env={**os.environ, "PATH": path})
+    assert len(list((tmp_path / "my runs").glob("*/report.ipynb"))) == 2
+    assert shutil.which("papermill", path=str(bin))
