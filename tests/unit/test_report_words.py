@@ -65,6 +65,9 @@ def test_the_interval_and_the_correction_are_those_of_the_table():
 def test_one_arm_one_seed_and_a_missing_baseline_are_said():
     alone = report.folder_summary(survey(arms("review")), "standard")
     assert "no run of it has ended here (the arms are review)" in alone
+    mean = sum(row["val_loss"] for row in arms("review")) / 5
+    (row,) = report.shown(survey(arms("review")))
+    assert (row["arm"], row["seeds"], row["val_loss"]) == ("review", 5, f"{mean:.4f}")
     lone = survey(arms("standard"))
     assert "it is the only arm" in report.folder_summary(lone, "standard")
     one = [row for row in PAIR if row["seed"] == 0]

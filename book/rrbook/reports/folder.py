@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 
 from rr import DATA
 from rr.config import RRError, Run
@@ -254,6 +255,8 @@ def shown(here: Survey) -> list[dict]:
 
     The same columns as `rr table`.
     """
+    if not here.rows:  # the baseline is missing: the arms' means are there all the same
+        return _means(here.results)
     shown = []
     groups = list(grouped(here.rows))
     for title, rows in groups:
@@ -261,6 +264,18 @@ def shown(here: Survey) -> list[dict]:
             cells = columns(row)
             shown.append({"runs": title, **cells} if len(groups) > 1 else cells)
     return shown
+
+
+def _means(results: Sequence[dict]) -> list[dict]:
+    """The mean loss of each rung and arm over its finished seeds."""
+    losses: dict[tuple[str, str], list[float]] = {}
+    for row in results:
+        if row["status"] == "finished":
+            losses.setdefault((row["rung"], arm_of(row)), []).append(row["val_loss"])
+    return [
+        {"rung": rung, "arm": arm, "seeds": len(each), "val_loss": f"{fmean(each):.4f}"}
+        for (rung, arm), each in sorted(losses.items())
+    ]
 
 
 def command(here: Survey) -> list[str]:
