@@ -245,7 +245,7 @@ def test_papermill_reads_back_what_was_told(tmp_path):
     assert "tokenizer" not in told  # not chosen
     # a folder called 2026 stays a word
     words = notebook.papermill(made, tmp_path / "r.ipynb", {"out": "2026"})
-    assert words[3:] == ["-r", "out", "2026"]
+    assert told_words(words)[3:] == ["-r", "out", "2026"]
 
 
 SOURCE = "rung = ''\nrule = ''\nseed = 0\nprotocol = ''\ncorpus = ''\nout = ''\n"
