@@ -74,9 +74,10 @@ def identity(
 ) -> dict[str, str]:
     """The content identity of a corpus and a tokenizer, for hashing: {"corpus", "tokenizer"}.
 
-    Of a file its bytes, of a folder its files' names and bytes, of a hub name itself at its
-    revision, of fables their grammar, seed and counts; of `bpe:N` N and its corpus. It contains no
-    path, and nothing is downloaded, trained or tokenised. Raises RRError for an unknown name.
+    Of a file its bytes, of a folder its files' names and bytes, of a hub name itself at its commit
+    (which the hub is asked for where a branch or tag is named), of fables their grammar, seed and
+    counts; of `bpe:N` N and its corpus. It contains no path, and nothing is downloaded, trained or
+    tokenised. Raises RRError for an unknown name.
     """
     text = source(corpus, cache).identity
     tokens = tokenizer_identity(tokenizer or default_tokenizer(corpus), text)

@@ -197,7 +197,7 @@ def _saved(
     try:
         config = json.loads(file_bytes(folder / "config.json"))
         recorded = config.get(NAME)
-        (was,) = config.get("architectures") or [kind]
+        was = (config.get("architectures") or [kind])[0]
         if was != kind and not hasattr(transformers, was):
             raise RRError(
                 f"{folder} was saved by {was}, a class of your own, and this model is a {kind}: "

@@ -32,7 +32,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 # Files that take longest: two processes end together where these are not the last to be handed out.
-LONG = ("distributed", "explore", "trainer", "room", "memory", "fast_path", "api_examples", "bench")
+LONG = (
+    "reported_models",
+    "distributed",
+    "explore",
+    "trainer",
+    "room",
+    "memory",
+    "fast_path",
+    "api_examples",
+    "bench",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,11 +14,14 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from filelock import SoftFileLock
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import rr
 from rr import cli, io
-from rr.config import RRError
+from rr.config import RRError, RunFailed
 from rr.stats import read_logs
+from rr.stats.records import read_record, read_records
 from rr.sweep import notebook
 from rr.sweep.process import Process
 from rr.sweep.ray_engine import RayEngine
@@ -369,6 +372,62 @@ def test_a_killed_run_gives_the_same_table_from_its_export(tmp_path):
     one, other = (read_logs([path], step="_step", loss="loss") for path in (exported, recorded))
     columns = ["arm", "seed", "val_loss", "status"]
     assert one[columns].equals(other[columns]) and set(one.status) == {"finished"}
+
+
+# ---- damage to any file of a run
+
+
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory):
+    """A finished run with seals, exported from the records of the project."""
+    for campaign in sorted((rr.DATA / "measured").glob("*/runs.parquet")):
+        for record in read_records(campaign.parent)[:1]:
+            result = json.loads(record.read("result.json"))
+            if "curve_sha256" in result and "seal" in result:
+                folder = tmp_path_factory.mktemp("sealed")
+                for name in FILES:
+                    (folder / name).write_bytes(record.read(name))
+                return folder
+    raise AssertionError("no record has seals")
+
+
+FILES = ("run.json", "result.json", "metrics.jsonl")
+
+
+def contents(folder: Path) -> list:
+    record = read_record(folder)
+    return [record.object("run.json"), record.object("result.json"), record.curve()]
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(FILES),
+    st.floats(0, 1, exclude_max=True),
+    st.sampled_from(["byte", "cut", "twice", "line"]),
+    st.integers(0, 255),
+)
+def test_a_damaged_record_is_the_same_or_one_line(sealed, tmp_path, name, place, kind, byte):
+    whole = contents(sealed)
+    for file in FILES:
+        shutil.copy(sealed / file, tmp_path / file)
+    data = bytearray((sealed / name).read_bytes())
+    at = int(place * len(data))
+    if kind == "byte":
+        data[at] = byte
+    elif kind == "cut":
+        del data[at:]
+    elif kind == "twice":
+        data[at:at] = data[at : at + 40]
+    else:  # a line is lost
+        lines = bytes(data).splitlines(keepends=True)
+        del lines[int(place * len(lines))]
+        data = bytearray(b"".join(lines))
+    (tmp_path / name).write_bytes(data)
+    try:
+        assert contents(tmp_path) == whole
+    except RunFailed as error:
+        assert name in str(error) or name == "result.json"  # which holds the hash of the curve
+        assert "\n" not in str(error)
 
 
 # ---- the printed commands

@@ -39,9 +39,11 @@ def dry(capsys, tmp_path, monkeypatch):
 
 
 def told_words(words: list[str]) -> list[str]:
-    """A papermill command without the folder, and the engine, which is named with the book."""
+    """A papermill command without the folder, the kernel, and the engine of the book."""
     words = words[words.index("papermill") :]
-    return words[:-2] if words[-2:] == ["--engine", "plain"] else words
+    words = words[:-2] if words[-2:] == ["--engine", "plain"] else words
+    kernel = ["-k", "python3", "-l", "python"]  # of a notebook that names none
+    return words[:-4] if words[-4:] == kernel else words
 
 
 def test_protocol_paper_alone_is_the_published_plan(dry, root, tmp_path):
@@ -243,7 +245,7 @@ def test_papermill_reads_back_what_was_told(tmp_path):
     assert "tokenizer" not in told  # not chosen
     # a folder called 2026 stays a word
     words = notebook.papermill(made, tmp_path / "r.ipynb", {"out": "2026"})
-    assert words[3:] == ["-r", "out", "2026"]
+    assert told_words(words)[3:] == ["-r", "out", "2026"]
 
 
 SOURCE = "rung = ''\nrule = ''\nseed = 0\nprotocol = ''\ncorpus = ''\nout = ''\n"

@@ -115,6 +115,15 @@ def test_each_cell_runs_once_in_the_order_of_the_plan(play, plan):
     assert play(plan, {})[2] == []
 
 
+def test_the_threads_of_a_cell_do_not_spin(plan, tmp_path, monkeypatch):
+    """Threads that wait actively take the cores of the cells beside them."""
+    monkeypatch.setattr(schedule, "TICK", 0.001)
+    stage = Stage(tmp_path, {cell.id: [[ends()]] for cell in plan})
+    view = View(tmp_path, lambda line: None)
+    schedule.Schedule(plan, tmp_path, Runner("direct", tmp_path, {}), stage, view).run()
+    assert {env["OMP_WAIT_POLICY"] for env in stage.told.values()} == {"PASSIVE"}
+
+
 def test_a_crashed_cell_is_tried_again_and_a_diverged_one_is_not(play, plan):
     a, b, c, d = (cell.id for cell in plan)
     settled, states, started, said = play(
