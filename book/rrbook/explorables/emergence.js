@@ -27,13 +27,13 @@ function toyNumbers(rungs, v) {
 function toySentence(rungs, v) {
   var found = toyNumbers(rungs, v), trained = found.change - found.own, end = rungs.length - 1;
   if (Math.abs(trained) < 1e-12) trained = 0;
-  return "A speed-up of " + number(v.speed) + ", " + number(v.size) +
-    " nats less per tenfold of size, a cost of " + number(v.cost) + " nats, exponent " +
-    number(v.alpha) + ", " + DESIGNS[v.design] + "; what is left falls with " + FALLS[v.falls] +
-    ": the gap goes from " + number(found.gaps[0]) + " nats at " + rungs[0][0] + " to " +
-    number(found.gaps[end]) + " at " + rungs[end][0] + " (published: " + number(rungs[0][3]) +
-    " and " + number(rungs[end][3]) + "). Of this change " + number(found.own) + " is size’s own and " +
-    number(trained) + " comes from training.";
+  return "Compared at " + DESIGNS[v.design] + ", the gap goes from " + number(found.gaps[0]) +
+    " nats at " + rungs[0][0] + " to " + number(found.gaps[end]) + " at " + rungs[end][0] +
+    " (published: " + number(rungs[0][3]) + " and " + number(rungs[end][3]) + "). Size causes " +
+    number(found.own) + " nats of this change, and training " + number(trained) + ". The rule learns as if from " +
+    number(v.speed) + " times the tokens, gains " + number(v.size) + " nats per tenfold of size and loses " +
+    number(v.cost) + " everywhere; what is left to learn falls with " + FALLS[v.falls] + ", exponent " +
+    number(v.alpha) + ".";
 }
 
 function drawToy(svg, v, width, rungs) {

@@ -75,13 +75,13 @@ def toy_sentence(
     trained = found["change"] - found["own"]
     trained = 0 if abs(trained) < 1e-12 else trained
     return (
-        f"A speed-up of {kit.number(speed)}, {kit.number(size)} nats less per tenfold of size, a "
-        f"cost of {kit.number(cost)} nats, exponent {kit.number(alpha)}, {DESIGNS[design]}; what "
-        f"is left falls with {FALLS[falls]}: the gap goes from "
-        f"{kit.number(found['gaps'][0])} nats at "
+        f"Compared at {DESIGNS[design]}, the gap goes from {kit.number(found['gaps'][0])} nats at "
         f"{rungs[0][0]} to {kit.number(found['gaps'][-1])} at {rungs[-1][0]} (published: "
-        f"{kit.number(rungs[0][3])} and {kit.number(rungs[-1][3])}). Of this change "
-        f"{kit.number(found['own'])} is size’s own and {kit.number(trained)} comes from training."
+        f"{kit.number(rungs[0][3])} and {kit.number(rungs[-1][3])}). Size causes "
+        f"{kit.number(found['own'])} nats of this change, and training {kit.number(trained)}. The "
+        f"rule learns as if from {kit.number(speed)} times the tokens, gains {kit.number(size)} "
+        f"nats per tenfold of size and loses {kit.number(cost)} everywhere; what is left to learn "
+        f"falls with {FALLS[falls]}, exponent {kit.number(alpha)}."
     )
 
 

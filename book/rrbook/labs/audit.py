@@ -49,7 +49,8 @@ def lab_audit() -> Lab:
     }
     lead = (
         "Every count is taken from the modules. At which settings do Review’s gates come nearest "
-        "to 7\u00a0% of the model? (Other arms are widened to Review’s count, as in the study.)"
+        "to 7\u00a0% of the model? (Networks with other "
+        "rules are widened to Review’s count, as in the study.)"
     )
     grid = {
         "rung": ["60M", "320M", "1B"],
