@@ -29,20 +29,17 @@
     box.insertBefore(said, why);
     why.hidden = true;
     items.forEach(function (item) {
-      item.setAttribute("role", "button");
-      item.tabIndex = 0;
-      function choose() {
+      var button = document.createElement("button"), words = item.querySelector("p") || item;
+      button.type = "button";
+      button.append.apply(button, Array.from(words.childNodes));
+      item.textContent = "";
+      item.append(button);
+      button.addEventListener("click", function () {
         var right = item.classList.contains("rr-right");
         items.forEach(function (other) { other.classList.remove("rr-chosen"); });
         item.classList.add("rr-chosen");
         said.textContent = right ? "Right." : "Not this one.";
         if (right) why.hidden = false;
-      }
-      item.addEventListener("click", choose);
-      item.addEventListener("keydown", function (event) {
-        if (event.key !== "Enter" && event.key !== " ") return;
-        event.preventDefault();
-        choose();
       });
     });
   }

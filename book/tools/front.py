@@ -147,7 +147,13 @@ class ChapterMap(SphinxDirective):
             path.write_bytes(picture[0])
             lines += [f":img-top: /book/_thumbnails/{path.name}", f":img-alt: {picture[1]}"]
         label, title = named(notebook)
-        lines += [f":link: {label}", ":link-type: ref", "", f"**{int(chapter[:2])}. {title}**", ""]
+        lines += [
+            f":link: {label}",
+            ":link-type: ref",
+            "",
+            f"**{int(chapter[:2])}. {title.removeprefix('0. ')}**",
+            "",
+        ]
         minutes = minutes_to_read(notebook)
         about = [f"{minutes} min"] * bool(minutes) + [stars]
         return [*lines, f"[{' · '.join(about)}]{{.rr-soft}}", ":::"]

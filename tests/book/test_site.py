@@ -5,6 +5,7 @@ from collections import defaultdict
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlparse
 
+import figure_data
 import home
 import pytest
 import reference
@@ -158,7 +159,7 @@ def test_the_data_that_a_figure_holds_are_a_table_below_it(soups, site):
         outputs = [out for cell in code_cells(read(ROOT / f"{page}.ipynb")) for out in cell.outputs]
         drawn = [out.data.get("image/svg+xml", "") for out in outputs if "data" in out]
         tables = soups[site / f"{page}.html"].select("details.rr-about .rr-data")
-        assert len(tables) == sum("<metadata>" in svg for svg in drawn), page
+        assert len(tables) == sum(bool(figure_data.taken(svg)[1]) for svg in drawn), page
         for one in tables:
             assert one.find_previous("svg", class_="rr-figure"), page
             for table in one.select("table"):

@@ -4,19 +4,18 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from .style import GREEN, INK, QUIET, SOFT, readable
+from .style import CARD, GREEN, INK, QUIET, SOFT, readable
 
 
 def reads_map(ax: Axes, shares: np.ndarray, words: Sequence[str]) -> None:
     """Shares (T, T) of what each word (row) reads of each (column); masked cells stay empty."""
     n = len(words)
-    for i in range(n):
-        for j in range(i + 1):
-            cell = Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor=GREEN, alpha=float(shares[i, j]))
-            ax.add_patch(cell)
-    ax.set(xlim=(-0.5, n - 0.5), ylim=(n - 0.5, -0.5), aspect="equal")
+    later = np.triu(np.ones((n, n), dtype=bool), 1)
+    shown = LinearSegmentedColormap.from_list("reads", [CARD, GREEN])
+    ax.imshow(np.ma.masked_where(later, shares), cmap=shown, vmin=0, vmax=1)
     ax.set_xticks(range(n), words, rotation=90)
     ax.set_yticks(range(n), words)
     ax.grid(False)
