@@ -147,7 +147,7 @@ def table() -> str:
     controls.append(kit.choice("verdict", "our verdict", {**poster.ANY, **verdicts}, ""))
     controls.append('<button type="reset">all rules</button>')
     head = ("rule", "our verdict", "rule − standard", "rule − constant ½", "its paper claims",
-            "it reads", "parameters per block", "FLOPs", "who ships it")  # fmt: skip
+            "layers read", "parameters per block", "FLOPs", "who ships it")  # fmt: skip
     cells = "".join(f"<th scope='col'>{words}</th>" for words in head)
     return "\n".join(
         [
