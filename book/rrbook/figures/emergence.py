@@ -74,18 +74,22 @@ def size_and_tokens(
 
 
 def gaps_along(
-    ax: Axes, series: Mapping[str, Sequence[tuple]], words: str, legend: bool = True
+    ax: Axes,
+    series: Mapping[str, Sequence[tuple]],
+    words: str,
+    legend: bool = True,
+    looks: Sequence[tuple[str, str, str]] = LINES,
 ) -> Axes:
     """Gaps against a logarithmic quantity: {label: [(x, gap, lo, hi), …]}, lo and hi may be None.
 
-    Series stand a little beside one another, so that intervals can be distinguished. RRError where
-    there is nothing to draw.
+    Series stand a little beside one another, so that intervals can be distinguished. looks: colour,
+    mark and line of each, in order. RRError where there is nothing to draw.
     """
     if not series or not all(len(points) for points in series.values()):
         raise RRError("a series without points: nothing to draw")
     bars = any(point[2] is not None for points in series.values() for point in points)
     for place, (label, points) in enumerate(series.items()):
-        colour, marker, line = LINES[place % len(LINES)]
+        colour, marker, line = looks[place % len(looks)]
         beside = 1.05 ** (place - (len(series) - 1) / 2) if bars else 1
         x = [point[0] * beside for point in points]
         for at, (_, _, low, high) in zip(x, points, strict=True):
