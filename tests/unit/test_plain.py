@@ -205,7 +205,7 @@ def test_a_construct_becomes_standard_markdown(myst, standard):
         ),
         (
             "{numref}`fig-loop-sizes`",
-            f"[Figure 6.2]({SITE}/notebooks/06_looped_transformers.html#fig-loop-sizes)",
+            f"[Figure 6.1]({SITE}/notebooks/06_looped_transformers.html#fig-loop-sizes)",
         ),
         (
             "{download}`f.sh <../book/ready/f.sh>`",

@@ -22,7 +22,8 @@ function loopSentence(blocks, passes, cosine, chosen) {
   var rest = Object.keys(SCALES).filter(function (name) { return name !== chosen; });
   return passes + (passes === 1 ? " pass" : " passes") + " of " + blocks +
     (blocks === 1 ? " block" : " blocks") + ", updates of a block in two passes at cosine " +
-    number(cosine) + ", ε = " + SCALES[chosen] + " = " + number(found.epsilon) +
+    number(cosine) + ", ε = " + SCALES[chosen] +
+    (chosen === "one" ? "" : " = " + number(found.epsilon)) +
     ": the stream ends at " + number(found.last[chosen]) +
     " times the embedding’s rms. It would end at " + rest.map(function (name) {
       return number(found.last[name]) + " with " + SCALES[name];

@@ -48,9 +48,10 @@ def loop_sentence(blocks: int, passes: int, cosine: float, scale: str) -> str:
         for name, words in SCALES.items()
         if name != scale
     ]
+    value = "" if scale == "one" else f" = {kit.number(found['epsilon'])}"
     return (
         f"{what}, updates of a block in two passes at cosine {kit.number(cosine)}, ε = "
-        f"{SCALES[scale]} = {kit.number(found['epsilon'])}: the stream ends at "
+        f"{SCALES[scale]}{value}: the stream ends at "
         f"{kit.number(found['last'][scale])} times the embedding’s rms. It would end at "
         f"{', '.join(rest)}."
     )

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -98,11 +98,14 @@ def _mean_curve(members: Sequence[Mapping]) -> tuple[np.ndarray, np.ndarray] | N
     return np.asarray(steps[0]), np.mean(losses, axis=0)
 
 
-def paired_differences(ax: Axes, rows: Sequence[Mapping]) -> Axes:
+def paired_differences(
+    ax: Axes, rows: Sequence[Mapping], style: Callable[[str], Mapping] = style_of
+) -> Axes:
     """Paired difference of each arm from its baseline with its interval, about a zero line.
 
     rows: of `rr.stats.compare` by `as_rows`; those without a difference are named, with the reason,
-    rather than left out. Differences in nats per token; left of zero favours the arm.
+    rather than left out. Differences in nats per token; left of zero favours the arm. style: colour
+    and marker of a row's rule.
     """
     rows = [row for row in rows if row["baseline"] or row["notes"]]
     if not rows:
@@ -110,7 +113,7 @@ def paired_differences(ax: Axes, rows: Sequence[Mapping]) -> Axes:
     ax.axvline(0, color=SOFT, lw=1.2)
     names = []
     for place, row in enumerate(reversed(rows)):
-        shown = style_of(row["rule"])
+        shown = style(row["rule"])
         names.append(row["arm"])
         if row["difference"] is None:
             ax.text(0, place, f"  {'; '.join(row['notes'])}", va="center", color=SOFT, fontsize=9.5)
