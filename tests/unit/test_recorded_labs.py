@@ -79,7 +79,7 @@ def test_only_the_book_records_and_a_live_lab_shows_none_of_it(made, monkeypatch
     ("grid", "said"),
     [
         ({"k": [1, 4]}, "k starts at 2, which is not recorded"),
-        ({"k": [2], "end": [1.0 + i / 400 for i in range(400)]}, "at most 40000 are allowed"),
+        ({"k": [2], "end": [1.0 + i / 400 for i in range(400)]}, "at most 44000 are allowed"),
     ],
 )
 def test_a_grid_that_cannot_be_shown_is_refused(monkeypatch, grid, said):

@@ -22,7 +22,7 @@ from rr.config import RRError
 from ..explorables import kit
 from ..figures.svg import svg
 
-MOST = 40_000  # bytes that a page carries of one lab
+MOST = 44_000  # bytes that a page carries of one lab
 FIGURE = '<figure class="rr-explorable rr-lab"'
 # the explorables' letters are not those of matplotlib's figures
 STYLE = ".rr-explorable svg.rr-figure text{font-size:inherit;fill:inherit}"
