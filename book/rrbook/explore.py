@@ -8,7 +8,7 @@ from .explorables.emergence import size_or_training
 from .explorables.evidence import verdict_table
 from .explorables.field import rule_field
 from .explorables.floats import float_formats
-from .explorables.gallery import rule_gallery
+from .explorables.gallery import annotated_card, rule_gallery
 from .explorables.gate import gate_playground
 from .explorables.kit import Explorable
 from .explorables.looking import depth_attention
@@ -45,8 +45,9 @@ _LABS = {
     "looped_model": "loops",
     "simulated_study": "evidence",
 }
-__all__ = ["Explorable", "audit_rows", "audit_table", "claim_map", "depth_attention",
-           "depth_cliff", "float_formats", "gate_playground", "gated_write", "held_back",
+__all__ = ["Explorable", "annotated_card", "audit_rows", "audit_table", "claim_map",
+           "depth_attention", "depth_cliff", "float_formats", "gate_playground", "gated_write",
+           "held_back",
            "loop_growth", "lost_work", "rule_field", "rule_gallery", "sentence_walk",
            "size_or_training",
            "step_roofline", "stream_share", "value_dilution", "verdict", "verdict_table",

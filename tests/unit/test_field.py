@@ -15,7 +15,7 @@ from rrbook.anatomy import FAMILIES, anatomy
 from rrbook.explorables.field import TOY, draw, field_numbers, field_sentence
 from rrbook.explorables.gallery import amount, picture
 from rrbook.explorables.poster import rule_poster
-from rrbook.explore import rule_field, rule_gallery
+from rrbook.explore import annotated_card, rule_field, rule_gallery
 
 RECORDS = DATA / "measured" / "04_field_guide"
 # registered after the records were made
@@ -118,6 +118,14 @@ def test_every_registered_rule_has_one_card_with_a_picture():
     assert sorted(shown) == sorted((kind, name) for kind in REGISTRY for name in REGISTRY[kind])
     with pytest.raises(RRError, match="no family 'gates'"):
         rule_gallery("gates")
+
+
+def test_the_annotated_card_numbers_its_parts_and_says_each():
+    html = annotated_card().html
+    assert html == annotated_card().html
+    assert html.count('class="pin"') == html.count("<li>") == 6
+    with pytest.raises(RRError, match="unknown|no residual"):
+        annotated_card("nosuchrule")
 
 
 def test_the_poster_has_a_card_for_every_rule_with_its_three_answers():

@@ -371,3 +371,42 @@ def rule_gallery(family: str) -> kit.Explorable:
         f"rules-{family}",
         f'<div class="rr-gallery"><style>{style}</style>{"".join(cards)}</div>',
     )
+
+
+# ---- how to read a card ------------------------------------------------------------------------
+
+PINS = {  # a number beside a part of the picture, and what that part says
+    (20, 74): "The thick blue line is the stream, from left to right. Several thin lines are "
+    "several streams.",
+    (30, 60): "Here the sublayer reads. The box says that it reads a normalised copy.",
+    (122, 8): "The sublayer proposes an update <i>u</i>.",
+    (150, 56): "Orange lines show what a gate sees: the state, the update or both. <i>rms</i> "
+    "means divided by its size, <i>raw</i> means as it is.",
+    (245, 14): "¼, ½, 0: how much of the update is written at first; without a node it is all. "
+    "A dashed ring can learn. σ stands where even the start depends on the input.",
+    (292, 74): "⊕ is the write. A node on the stream says how much of it is kept. Green arcs come "
+    "from earlier depths.",
+}
+
+
+def annotated_card(rule: str = "review") -> kit.Explorable:
+    """The picture of one residual rule with numbers, and what each numbered part says.
+
+    Raises RRError for an unknown rule.
+    """
+    from rrbook.anatomy import anatomy
+
+    width, height, elements = picture(anatomy(rule))
+    for number, (x, y) in enumerate(PINS, 1):
+        elements.append(tag("circle", cx=x, cy=y, r=7, class_="pin"))
+        elements.append(tag("text", str(number), x=x, y=y + 3.7, class_="pinned"))
+    style = re.sub(r"\s+", " ", kit.style() + CSS.read_text(encoding="utf-8")).strip()
+    listed = "".join(f"<li>{words}</li>" for words in PINS.values())
+    return kit.Explorable(
+        "rules-annotated",
+        f'<div class="rr-gallery rr-annotated"><style>{style}</style><div class="rr-rule">'
+        f'<div class="rr-explorable rr-part"><p class="rr-name">{rule}</p>'
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{rule}, with numbers 1 to '
+        f'{len(PINS)}; the list says what they mean">{"".join(elements)}</svg></div>'
+        f"<ol>{listed}</ol></div></div>",
+    )
