@@ -31,13 +31,12 @@ function stripNumbers(data, sublayer, below) {
 function stripSentence(data, sublayer, below) {
   var found = stripNumbers(data, sublayer, below);
   var least = data.words[found.at_low].trim(), most = data.words[found.at_high].trim();
-  var beyond = Math.abs(found.rank) > found.luck ? "more than" : "within what";
   return "Sublayer " + sublayer + ", " + data.kinds[sublayer - 1] + ": a channel holds back " +
     share(found.mean) + " of the update on average, least at “" + least + "” (" +
     share(found.low) + "), most at “" + most + "” (" + share(found.high) +
     "). The update lowers the loss at " + found.helped + " of " + data.loss.length +
     " tokens. Rank correlation of what is held back with the " + STRIP.below[below] + ": " +
-    number(found.rank) + ", " + beyond + " luck gives (" + number(found.luck) + ").";
+    number(found.rank) + "; luck alone stays within ±" + number(found.luck) + ".";
 }
 
 function stripLayout(words, width) {

@@ -60,14 +60,13 @@ def strip_sentence(data: Mapping, sublayer: int, below: str) -> str:
     """The result in words; takes the arguments of `strip_numbers`."""
     found = strip_numbers(data, sublayer, below)
     least, most = (data["words"][found[key]].strip() for key in ("at_low", "at_high"))
-    beyond = "more than" if abs(found["rank"]) > found["luck"] else "within what"
     return (
         f"Sublayer {sublayer}, {data['kinds'][sublayer - 1]}: a channel holds back "
         f"{kit.share(found['mean'])} of the update on average, least at “{least}” "
         f"({kit.share(found['low'])}), most at “{most}” ({kit.share(found['high'])}). The update "
         f"lowers the loss at {found['helped']} of {len(data['loss'])} tokens. Rank correlation of "
-        f"what is held back with the {BELOW[below]}: {kit.number(found['rank'])}, {beyond} "
-        f"luck gives ({kit.number(found['luck'])})."
+        f"what is held back with the {BELOW[below]}: {kit.number(found['rank'])}; "
+        f"luck alone stays within ±{kit.number(found['luck'])}."
     )
 
 
@@ -94,6 +93,6 @@ def held_back(story: Mapping, sublayer: int = 1, below: str = "saved") -> kit.Ex
         note="Recorded: a Review net of width 64, eight sublayers, on a held-out fable. Above: "
         "1 − r, mean over channels, full at 1. Below: nats for predicting the <em>next</em> word, "
         "square-root scale, full at 2 (saved) or 8 (loss); hollow where the update raises the "
-        "loss. ▸ is the start. Luck: 19 of 20 samples of as many unrelated values.",
+        "loss. ▸ is the start. Luck: unrelated values stay within it in 19 of 20 samples.",
         data=data,
     )

@@ -35,5 +35,5 @@ def paths(ax: Axes, words: Sequence[str]) -> None:
                                     color=readable(GREEN) if through else SOFT)  # fmt: skip
             ax.add_patch(arrow)
         ax.text(3.5, y, said, va="center")
-    ax.set(xlim=(0, 5.6), ylim=(-3.5, 0.6))
+    ax.set(xlim=(0, 5.6), ylim=(-3.5, 0.9))
     ax.axis("off")

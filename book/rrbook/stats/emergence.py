@@ -50,7 +50,7 @@ def at_fixed_ratio(
     x[:, 1:] -= x[:, 1:].mean(0)
     if len(n) < 3 or np.linalg.matrix_rank(x, tol=1e-6) < 3:
         raise RRError(
-            f"{len(n)} cells on one line of sizes and tokens: give at least three that vary both"
+            f"{len(n)} cells cannot separate size from tokens: give three or more that vary both"
         )
     inverse, c = np.linalg.inv(x.T @ x), np.array([0.0, 1.0, 1.0])
     return float(c @ inverse @ x.T @ y), float(np.sqrt(c @ inverse @ c))
