@@ -100,11 +100,9 @@ def progress() -> str:
     runs = stats.read_results(FIELD)
     results = int((runs.seed < 100).sum())
     rules = runs.rule.str.partition(":")[0].nunique()
-    said = f"{results} results, shown here when the study is whole" if results else "no result yet"
-    return (
-        f"In progress: a study at mini with a learning rate for each rule. Recorded so far: "
-        f"{len(runs)} runs of {rules} rules, {len(runs) - results} of which chose rates; {said}."
-    )
+    searched = f"{len(runs) - results} runs have searched the learning rates of {rules} rules"
+    said = f"{results} have a result, shown here when all do" if results else "no result yet"
+    return f"In progress: a study of all rules, each at its own learning rate. {searched}; {said}."
 
 
 def verdict(rows: dict[str, dict], flops: float) -> str:
