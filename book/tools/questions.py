@@ -21,9 +21,8 @@ class Choose(SphinxDirective):
         box = nodes.container(classes=["rr-choose"])
         self.state.nested_parse(self.content, self.content_offset, box)
         options = next(iter(box.findall(nodes.bullet_list)), None)
-        right = [] if options is None else [
-            item for item in options.children if item.astext().startswith(RIGHT.strip())
-        ]  # fmt: skip
+        items = [] if options is None else [*options.findall(nodes.list_item)]
+        right = [item for item in items if item.astext().startswith(RIGHT.strip())]
         if options is None or len(right) != 1 or box.index(options) != 0 or len(box) < 2:
             raise self.error("choose needs a list with one item that begins with ✓, and then why")
         first = next(iter(right[0].findall(nodes.Text)))
