@@ -31,6 +31,8 @@
     items.forEach(function (item) {
       var button = document.createElement("button"), words = item.querySelector("p") || item;
       button.type = "button";
+      if (words.querySelector(".math")) // which becomes a picture without words
+        button.setAttribute("aria-label", words.textContent.replace(/\\[()]/g, ""));
       button.append.apply(button, Array.from(words.childNodes));
       item.textContent = "";
       item.append(button);

@@ -15,8 +15,6 @@ import nbformat
 import pytest
 from nbkit import read, sources
 
-pytestmark = pytest.mark.timeout(1800)
-
 # What is drawn from; the notebooks say themselves which values they take.
 SHAPES = {"d_model": [32, 48, 96], "n_layer": [4, 8], "seq_len": [32, 48]}
 SEEDS = {"seeds": [[3, 4], [5, 6, 7], [1, 8]]}
