@@ -19,6 +19,7 @@ from nbkit import read, sources
 SHAPES = {"d_model": [32, 48, 96], "n_layer": [4, 8], "seq_len": [32, 48]}
 SEEDS = {"seeds": [[3, 4], [5, 6, 7], [1, 8]]}
 POOLS: dict[str, dict[str, list]] = {
+    "00": {"seed": [3, 4], "words": [4, 20]},
     "01": {"width": [32, 64, 96], "deep": [8, 32, 96], "depths": [[2], [4, 8, 16]]}
     | {"seeds": [[3], [1, 2]]},
     "02": SHAPES | SEEDS,
