@@ -28,11 +28,14 @@
     said.setAttribute("aria-live", "polite");
     box.insertBefore(said, why);
     why.hidden = true;
-    items.forEach(function (item) {
+    items.forEach(function (item, place) {
       var button = document.createElement("button"), words = item.querySelector("p") || item;
       button.type = "button";
-      if (words.querySelector(".math")) // which becomes a picture without words
-        button.setAttribute("aria-label", words.textContent.replace(/\\[()]/g, ""));
+      // mathematics becomes a picture without words: alone, it needs a name
+      var rest = words.cloneNode(true);
+      rest.querySelectorAll(".math").forEach(function (node) { node.remove(); });
+      if (!rest.textContent.trim())
+        button.setAttribute("aria-label", "formula " + (place + 1));
       button.append.apply(button, Array.from(words.childNodes));
       item.textContent = "";
       item.append(button);

@@ -407,7 +407,7 @@ def test_no_serious_barrier_in_the_dark_of_one_page(browser, server, page):
 
 @pytest.mark.parametrize(("query", "title", "anchor"), [
     ("Why addition", "Why addition", "01_residual_stream.html#why-addition"),
-    ("its first day", "On its first day it is one half",
+    ("on its first day it is one half", "On its first day it is one half",
      "02_gate_equation.html#on-its-first-day-it-is-one-half"),
     ("entropy floor", "Glossary", "book/glossary.html#term-entropy-floor"),
 ])  # fmt: skip
