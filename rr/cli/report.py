@@ -58,7 +58,8 @@ def run(args) -> None:
             run = allowed(run, folder, args.rule)
         _execute(_report_of_run(run, folder))
     if args.html:
-        _execute(["-m", "rrbook.plain", str(report), str(args.html)])
+        if why := _failure(["-m", "rrbook.plain", str(report), str(args.html)]):
+            raise RRError(why.removeprefix("rrbook.plain: "))
     print(args.html or report)
 
 
@@ -71,7 +72,12 @@ def _report_of_run(run, folder: Path) -> list[str]:
 
 
 def _execute(words: list[str]) -> None:
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
-    if done.returncode:
-        why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    if why := _failure(words):
         raise RunFailed(f"the report's notebook stopped: {why}")
+
+
+def _failure(words: list[str]) -> str:
+    """Run `python` with these words; the last line of its errors where it failed, else ""."""
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+    lines = done.stderr.strip().splitlines() or ["no reason given"]
+    return lines[-1] if done.returncode else ""

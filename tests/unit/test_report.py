@@ -317,6 +317,8 @@ def test_a_finished_run_and_a_folder_of_runs_become_pages(trained, short_reports
     out, _, made = trained
     shutil.copytree(out, tmp_path / "runs")
     folder = tmp_path / "runs" / made["review", 0].name
+    assert cli.main(["report", str(folder), "--html", str(tmp_path / "a.txt")]) == 2
+    assert capsys.readouterr().err == "rr: OUT must end in .ipynb or .html, got 'a.txt'\n"
     for given, html in ((folder, "a.html"), (folder, "b.html"), (folder.parent, "c.html")):
         assert cli.main(["report", str(given), "--html", str(tmp_path / html)]) == 0
         assert capsys.readouterr().out == f"{tmp_path / html}\n"
