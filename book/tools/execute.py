@@ -2,12 +2,17 @@
 
     python book/tools/execute.py [NAME ...] [--again]
 
+A notebook's outputs are current while its code cells, all of `rr`, `rrbook` and `data/`, the tested
+versions and Python are what they were. (Jupyter Book's own cache looks at the cells alone.)
+
 Papermill runs them, one after another on all cores: that keeps the number of threads, and so the
 bits of anything trained, the same for every notebook. A notebook that fails is named with its cell
 and its error, its copy is kept under _build/failed/, the others still run, and the exit code is 1.
 """
 
 import argparse
+import functools
+import hashlib
 import json
 import os
 import re
@@ -15,10 +20,10 @@ import sys
 import time
 from pathlib import Path
 
+import nbformat
 import papermill
 import psutil
-from dependencies import key
-from nbkit import BUILD, EXECUTED, code_cells, environment, read, sources
+from nbkit import BUILD, EXECUTED, ROOT, code_cells, environment, read, sources, tags
 from papermill.engines import NBClientEngine, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 
@@ -91,6 +96,27 @@ def explain(name: str, error: Exception, copy: Path) -> str:
         f"  {name}, {where}(the {error.exec_count}. that ran): {error.ename}: "
         f"{ANSI.sub('', str(error.evalue))}\n{source}\n  the executed copy: {copy}"
     )
+
+
+@functools.cache  # as it was at the start: a file that changes meanwhile makes the outputs stale
+def shared(root: Path) -> bytes:
+    """Hash of what every notebook's outputs depend on: package, book, data and versions."""
+    digest = hashlib.sha256(".".join(map(str, sys.version_info[:3])).encode())
+    files = [root / "constraints.txt"]
+    for folder in ("rr", "book/rrbook", "data"):
+        files += [path for path in (root / folder).rglob("*") if path.is_file()]
+    for path in sorted(path for path in files if path.suffix != ".pyc"):
+        digest.update(f"\0{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes())
+    return digest.digest()
+
+
+def key(notebook: nbformat.NotebookNode, root: Path = ROOT) -> str:
+    """Hash of all that the notebook's outputs depend on."""
+    digest = hashlib.sha256(shared(root))
+    for cell in code_cells(notebook):
+        if "bootstrap" not in tags(cell):  # it outputs nothing here
+            digest.update(b"\0cell\0" + cell.source.encode())
+    return digest.hexdigest()
 
 
 def current(path: Path) -> bool:
