@@ -131,10 +131,12 @@ serve: $(INSTALLED)
 	@$(PY) -m http.server --directory $(SITE) --bind 127.0.0.1 $(PORT)
 
 site-zip: $(INSTALLED)
-	@$(PY) book/tools/publish.py zip
+	@$(PY) book/tools/site_zip.py
 
-publish: $(INSTALLED)
-	@$(PY) book/tools/publish.py push
+publish: $(INSTALLED)  ## the branch is a single commit: the sources have a history of their own
+	@test -f $(SITE)/index.html || { echo 'make: nothing built yet; run `make book` first'; exit 1; }
+	@GIT_COMMITTER_NAME="$$(git log -1 --format=%an)" GIT_COMMITTER_EMAIL="$$(git log -1 --format=%ae)" \
+	  $(PY) -m ghp_import --no-history --no-jekyll --push -m "The site of $$(git rev-parse HEAD)" $(SITE)
 
 pdf: $(INSTALLED)
 	@$(PY) book/tools/pdf.py
@@ -146,7 +148,7 @@ newest:  ## in an environment of its own, with what the index has today
 	@$(MAKE) VENV=_build/newest CONSTRAINTS= book test
 
 links: $(INSTALLED)
-	@$(PY) book/tools/links.py
+	@$(PY) book/tools/render.py --links
 
 colab-versions: $(INSTALLED)
 	@$(PY) book/tools/colab.py versions

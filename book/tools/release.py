@@ -15,7 +15,7 @@ from pathlib import Path
 
 import home
 import pdf
-import publish
+import site_zip
 import yaml
 from nbkit import BUILD, ROOT
 
@@ -49,7 +49,7 @@ def records(measured: Path) -> list[tuple[str, bytes]]:
 
 def distributions(out: Path) -> None:
     """Wheel and source distribution of `rr`, dated as the commit that they are built from."""
-    when = home.committed() or "0"
+    when = home.git(ROOT, "log", "-1", "--format=%ct") or "0"
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True,
                           env={**os.environ, "SOURCE_DATE_EPOCH": when})  # fmt: skip
@@ -68,16 +68,16 @@ def sums(folder: Path) -> str:
 
 
 def main() -> int:
-    if code := publish.main(["zip"]):
+    if code := site_zip.main():
         return code
     if code := pdf.main():
         return code
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
     name = f"review-residuals-{home.release()}"
-    shutil.copy(publish.ZIP, OUT / f"{name}-site.zip")
+    shutil.copy(site_zip.ZIP, OUT / f"{name}-site.zip")
     shutil.copy(pdf.OUT, OUT / f"{name}.pdf")
-    publish.packed(records(MEASURED), OUT / f"{name}-records.zip")
+    site_zip.packed(records(MEASURED), OUT / f"{name}-records.zip")
     distributions(OUT)
     (OUT / SUMS).write_text(sums(OUT))
     for path in sorted(OUT.iterdir()):

@@ -3,12 +3,14 @@
     python book/tools/render.py --site _build/site --notebooks _build/notebooks
     python book/tools/render.py --site _build/test-site                 # from the stored outputs
     python book/tools/render.py --only 03                               # a look at one chapter
+    python book/tools/render.py --links                                 # `make links`
 
 The notebooks' plain editions (rrbook.plain) lie beside the pages, in colab/.
 
 The site is replaced only by a build that succeeded, and is left alone when nothing it is made of
 has changed. `--only` renders the prose and the picked chapters into _build/preview and reports
-warnings without stopping, because links to the other chapters cannot be right there.
+warnings without stopping, because links to the other chapters cannot be right there. `--links`
+renders nothing, and follows every link that leads out of the book by Sphinx's own check (network).
 """
 
 import argparse
@@ -137,12 +139,17 @@ def main() -> int:
     parser.add_argument("--site", type=Path, default=BUILD / "preview")
     parser.add_argument("--notebooks", type=Path, help="executed copies; else the stored")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="a look at these")
+    parser.add_argument("--links", action="store_true", help="follow the links that lead out")
     args = parser.parse_args()
     site = args.site if args.site.is_absolute() else ROOT / args.site
     began = time.monotonic()
 
-    for line in home.remarks():
-        print(f"render: {line}")
+    place = home.address()
+    print(
+        f"render: buttons lead to {place}"
+        if place
+        else "render: no home address, so no repository and Colab buttons: `make home` sets it"
+    )
     folder, out = BUILD / "stage" / site.name, BUILD / "render" / site.name
     executed = args.notebooks and ROOT / args.notebooks
     if executed and not all((executed / f"{p.stem}.json").exists() for p in sources(*args.only)):
@@ -151,6 +158,10 @@ def main() -> int:
             "without --notebooks the stored outputs are shown"
         )
     stage(folder, executed, args.only)
+    if args.links:
+        succeeded, broken = build(folder, out, strict=True, builder="linkcheck")
+        print("\n".join(broken) or "render: every link answers")
+        return 0 if succeeded else 1
     mark, made_of = site / ".made-of", fingerprint(folder)
     index = site / "index.html"
     if mark.exists() and mark.read_text() == made_of:

@@ -1,17 +1,25 @@
 """The built site as a file and as a branch, and the workflow that asks for both."""
 
+import importlib.metadata
 import re
+import shutil
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import colab
-import publish
+import home
 import pyarrow.parquet as parquet
 import pytest
 import release
+import site_zip
 import yaml
 from nbkit import ROOT
+
+import rr
+
+ADDRESS = "https://github.com/somebody/fork"
 
 
 @pytest.fixture
@@ -26,14 +34,14 @@ def site(tmp_path) -> Path:
 
 def test_the_zip_holds_the_site_below_one_folder_and_is_the_same_again(site, tmp_path):
     first, second = tmp_path / "1.zip", tmp_path / "2.zip"
-    publish.zipped(site, first)
+    site_zip.zipped(site, first)
     (site / "index.html").touch()
-    publish.zipped(site, second)
+    site_zip.zipped(site, second)
     assert first.read_bytes() == second.read_bytes()
     with zipfile.ZipFile(first) as pack:
         assert pack.testzip() is None
         pack.extractall(tmp_path / "opened")
-    opened = tmp_path / "opened" / publish.NAME
+    opened = tmp_path / "opened" / site_zip.NAME
     assert (opened / "_static" / "a.js").read_text() == "1" and (opened / "index.html").exists()
 
 
@@ -49,36 +57,28 @@ def test_the_zip_holds_the_site_below_one_folder_and_is_the_same_again(site, tmp
     ],
 )
 def test_what_a_page_loads_from_the_network_is_named(site, tag, loads):
-    assert publish.outside(site) == []
+    assert site_zip.outside(site) == []
     (site / "page.html").write_text(tag)
-    assert bool(publish.outside(site)) == loads
+    assert bool(site_zip.outside(site)) == loads
 
 
-def git(folder: Path, *words: str) -> str:
-    who = ["-c", "user.name=Tess", "-c", "user.email=t@example.org"]
-    done = subprocess.run(
-        ["git", "-C", str(folder), *who, *words], check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
-
-
-def test_publishing_makes_the_site_the_only_commit_of_its_branch(site, tmp_path):
+def test_publishing_makes_the_site_the_only_commit_of_its_branch(site, git, tmp_path):
     far, root = tmp_path / "far.git", site.parents[1]
     git(tmp_path, "init", "-q", "--bare", str(far))
-    git(root, "init", "-q")
+    git(root, "init", "-q", "-b", "main")
+    shutil.copy(ROOT / "Makefile", root)
     (root / ".gitignore").write_text("_build\n")
-    git(root, "add", ".gitignore")
+    git(root, "add", "-A")
     git(root, "commit", "-qm", "source")
     git(root, "remote", "add", "origin", str(far))
-    publish.push(site, root)
-    (site / "second.html").write_text("2")
-    commit = publish.push(site, root)
-    assert git(far, "rev-parse", "gh-pages") == commit
+    for page in ("first", "second"):
+        (site / f"{page}.html").write_text(page)
+        subprocess.run(["make", "publish", f"PY={sys.executable}"], cwd=root, check=True)
     assert git(far, "rev-list", "--count", "gh-pages") == "1"
     files = git(far, "ls-tree", "-r", "--name-only", "gh-pages").splitlines()
-    assert files == [".nojekyll", "_static/a.js", "index.html", "second.html"]
-    assert git(far, "log", "-1", "--format=%an", "gh-pages") == "Tess"
-    assert not git(root, "status", "--porcelain") and git(root, "ls-files") == ".gitignore"
+    assert files == [".nojekyll", "_static/a.js", "first.html", "index.html", "second.html"]
+    assert git(far, "log", "-1", "--format=%cn", "gh-pages") == "Tess"
+    assert not git(root, "status", "--porcelain")
 
 
 WORKFLOWS = {
@@ -107,7 +107,7 @@ def test_the_records_are_one_data_set_with_a_card(tmp_path, monkeypatch):
     import datasets
 
     measured = ROOT / "data" / "measured"
-    publish.packed(release.records(measured), tmp_path / "records.zip")
+    site_zip.packed(release.records(measured), tmp_path / "records.zip")
     with zipfile.ZipFile(tmp_path / "records.zip") as pack:
         pack.extractall(tmp_path / "records")
     front = yaml.safe_load((tmp_path / "records" / "README.md").read_text().split("---\n")[1])
@@ -119,6 +119,60 @@ def test_the_records_are_one_data_set_with_a_card(tmp_path, monkeypatch):
     read = datasets.load_dataset(str(tmp_path / "records"), name, cache_dir=str(tmp_path / "c"))
     (record,) = [path for path in tables if "02_gate" in str(path) and path.stem == "runs"]
     assert read["train"].num_rows == parquet.read_table(record).num_rows > 0
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """A folder with `sdist` and, built from it, `wheel`; both unpacked.
+
+    From a copy, because setuptools leaves its traces beside the sources.
+    """
+    out = tmp_path_factory.mktemp("built")
+    for name in ("rr", "book", "tests"):
+        shutil.copytree(ROOT / name, out / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE", "CITATION.cff"):
+        shutil.copy(ROOT / name, out)
+    home.write(ADDRESS, out)
+    command = [sys.executable, "-m", "build", "--no-isolation", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    shutil.unpack_archive(*(out / "dist").glob("*.tar.gz"), out / "sdist")
+    shutil.unpack_archive(*(out / "dist").glob("*.whl"), out / "wheel", "zip")
+    return out
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(built):
+    wheel = built / "wheel"
+    assert {path.name for path in wheel.iterdir()} == {
+        "rr", f"review_residuals-{rr.__version__}.dist-info"
+    }  # fmt: skip
+    held = {path.relative_to(wheel) for path in wheel.rglob("rr/**/*.py")}
+    assert held == {path.relative_to(ROOT) for path in (ROOT / "rr").rglob("*.py")}
+    assert (wheel / "rr" / "py.typed").exists()
+
+
+def test_the_source_distribution_holds_no_tests_and_no_book(built):
+    (folder,) = (built / "sdist").iterdir()
+    names = {path.name for path in folder.iterdir()}
+    assert {"rr", "pyproject.toml", "README.md", "LICENSE", "NOTICE", "PKG-INFO"} <= names
+    assert not names & {"tests", "book", "notebooks", "data"}
+
+
+def test_the_wheel_says_what_the_project_is(built):
+    (info,) = (built / "wheel").glob("*.dist-info")
+    wheel = importlib.metadata.PathDistribution(info)
+    told = wheel.metadata
+    assert told["License-Expression"] == "Apache-2.0"
+    for name in ("LICENSE", "NOTICE"):
+        assert (info / "licenses" / name).read_bytes() == (ROOT / name).read_bytes()
+    assert told.get_payload().strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()
+    assert told["Requires-Python"] == ">=3.11"
+    assert f"Repository, {ADDRESS}" in told.get_all("Project-URL")
+    needed = [line for line in told.get_all("Requires-Dist") if "extra ==" not in line]
+    names = {re.match(r"[\w-]+", line)[0] for line in needed}
+    assert names == {"torch", "numpy", "tokenizers", "filelock"}
+    (script,) = wheel.entry_points
+    assert (script.group, script.name, script.value) == ("console_scripts", "rr", "rr.cli:main")
 
 
 def test_the_sums_are_those_that_sha256sum_checks(tmp_path):
