@@ -62,6 +62,7 @@ def test_what_a_page_loads_from_the_network_is_named(site, tag, loads):
     assert bool(site_zip.outside(site)) == loads
 
 
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
 def test_publishing_makes_the_site_the_only_commit_of_its_branch(site, git, tmp_path):
     far, root = tmp_path / "far.git", site.parents[1]
     git(tmp_path, "init", "-q", "--bare", str(far))
