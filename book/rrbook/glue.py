@@ -46,12 +46,14 @@ def assert_recorded(holds: object, said: str = "") -> None:
         assert holds, f"not as in the recorded execution: {said}"
 
 
-def verdict(name: str, holds: object, yes: str, no: str) -> None:
+def verdict(name: str, holds: object, yes: str, no: str, varies: bool = False) -> None:
     """Glue the sentence that this execution's numbers allow: `yes` where `holds`, else `no`.
 
-    In the recorded execution it is `yes`, and that is asserted.
+    In the recorded execution it is `yes`, and that is asserted, unless it `varies`: a few seeds
+    that were trained briefly end in another order on a CPU that rounds differently.
     """
-    assert_recorded(holds, f"{name}: {no}")
+    if not varies:
+        assert_recorded(holds, f"{name}: {no}")
     sentence = yes if holds else no
     glue(name, re.sub(r"(?<![\w.])-(?=\d)", "−", sentence), display=False)
 

@@ -62,6 +62,15 @@ def test_the_interval_and_the_correction_are_those_of_the_table():
     assert summary.count("95 % interval") == 2 and "Holm's correction for 2 comparisons" in summary
 
 
+def test_of_many_comparisons_only_the_clear_ones_are_sentences():
+    rows = [row | {"id": f"{row['id']}-{i}", "lr": row["lr"] * (1 + i / 100)}
+            for row in PAIR for i in range(13)]  # fmt: skip
+    many = survey(rows)
+    clear = sum(row["holm"] is not None and row["holm"] <= 0.05 for row in many.rows)
+    summary = report.folder_summary(many, "standard")
+    assert summary.count("95 % interval") == clear and "The table has all 13 differences" in summary
+
+
 def test_one_arm_one_seed_and_a_missing_baseline_are_said():
     alone = report.folder_summary(survey(arms("review")), "standard")
     assert "no run of it has ended here (the arms are review)" in alone

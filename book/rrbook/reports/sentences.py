@@ -12,6 +12,7 @@ from .folder import Survey
 from .run import Ended, Look, outcome
 
 BARELY = 1.0  # training tokens per parameter below which a net is called barely trained
+SENTENCES = 12  # more comparisons than these are told by the table alone, but for the clear ones
 
 
 def listed(lines: Sequence[str], none: str = "") -> str:
@@ -155,7 +156,15 @@ def folder_summary(here: Survey, baseline: str) -> str:
     else:
         lines.append("No run has ended yet.")
     told = [row for row in here.rows if row["difference"] is not None]
-    lines += [_compared(row) for row in told]
+    clear = [row for row in told if row["holm"] is not None and row["holm"] <= 0.05]
+    lines += [_compared(row) for row in (told if len(told) <= SENTENCES else clear)]
+    if len(told) > SENTENCES:
+        lines.append(
+            f"The table has all {len(told)} differences; above are those that are significant "
+            "after Holm's correction."
+            if clear
+            else f"The table has all {len(told)} differences."
+        )
     if len(told) > 1:
         lines.append(_corrected(told))
     if ids and not told:
