@@ -207,7 +207,7 @@ def test_a_file_system_without_locks_is_refused(kind, tmp_path, monkeypatch):
 
 
 def test_a_notebooks_kernel_is_the_interpreter_that_runs_rr(tmp_path, monkeypatch):
-    """Though a python3 in the user's folder, or in JUPYTER_PATH, is another one."""
+    """Though a python3 in the user's folder, or in JUPYTER_PATH, is another one; reports say so."""
     pytest.importorskip("ipykernel")
     for data in (tmp_path / "user", tmp_path / "path"):
         spec = data / "kernels" / "python3"
@@ -220,12 +220,13 @@ def test_a_notebooks_kernel_is_the_interpreter_that_runs_rr(tmp_path, monkeypatc
     code = (
         "from jupyter_client.manager import start_new_kernel\n"
         "manager, client = start_new_kernel(kernel_name='python3')\n"
-        "client.execute_interactive('import sys; print(sys.prefix)')\n"
+        "client.execute_interactive('from rrbook import reports; print(reports.made_by())')\n"
         "manager.shutdown_kernel(now=True)"
     )
     process = Process(["-c", code], tmp_path / "log", {})
     process.process.wait(120)
-    assert (tmp_path / "log").read_text().splitlines()[-1] == sys.prefix
+    last = (tmp_path / "log").read_text().splitlines()[-1]
+    assert last.startswith("report made by Python 3.") and last.endswith(f", {sys.executable}")
 
 
 @pytest.mark.parametrize(

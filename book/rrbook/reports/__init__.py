@@ -29,6 +29,7 @@ from .sentences import (
     folder_title,
     folder_warnings,
     listed,
+    made_by,
     run_summary,
     run_title,
     run_warnings,
@@ -37,7 +38,7 @@ from .sentences import (
 __all__ = [
     "COST", "STUDY", "TIERS", "Ended", "Look", "Survey", "bigram", "chosen", "command", "cost",
     "cost_by_arm", "folder_summary", "folder_title", "folder_warnings", "gates", "listed", "look",
-    "options", "outcome", "points", "provenance", "read", "run_summary", "run_title",
+    "made_by", "options", "outcome", "points", "provenance", "read", "run_summary", "run_title",
     "run_warnings", "sample_command", "shown", "survey", "text", "train", "train_in_parts", "words",
     "wrapped",
 ]  # fmt: skip

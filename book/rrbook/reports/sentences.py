@@ -1,5 +1,7 @@
 """The sentences of a report, each chosen by the data that it is about. All return Markdown."""
 
+import platform
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -31,6 +33,11 @@ def _count(number: int, word: str) -> str:
 def _joined(words: Sequence[str]) -> str:
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def made_by() -> str:
+    """Which Python made the report: its version, and where it is."""
+    return f"report made by Python {platform.python_version()}, {sys.executable}"
 
 
 def _today() -> str:
