@@ -1,7 +1,10 @@
 """Scheduling: which cell runs next, how it ended, and whether it is tried again."""
 
 import contextlib
+import errno
+import os
 import re
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +13,7 @@ from typing import Protocol
 
 from filelock import FileLock
 
-from ..config import RRError, RunFailed
+from ..config import MIB, RRError, RunFailed
 from ..io import try_lock
 from ..model.ladder import group
 from ..training.checkpoint import Checkpoints
@@ -88,7 +91,8 @@ class Schedule:
     def run(self) -> bool:
         """True when all cells have ended; False when a signal or the hours stopped it.
 
-        Raises RunFailed where two cells in a row failed alike: the others would, too.
+        Raises RunFailed where the disk is full, and where two cells in a row failed alike: the
+        others would, too.
         """
         try:
             with Stop() as stop:
@@ -153,6 +157,11 @@ class Schedule:
         state.crashes = 0 if reached > state.reached else state.crashes + 1
         state.reached = max(reached, state.reached)
         why = self._last_line(state) if code else "ended without a result"
+        if os.strerror(errno.ENOSPC) in why or shutil.disk_usage(self.out).free < MIB:
+            raise RunFailed(
+                f"the disk of {self.out} is full, at {state.cell.id} ({state.cell.name}): make "
+                "space, then the same command resumes the sweep"
+            )
         refused = code == 2 if self.runner.kind == "direct" else why.startswith("RRError: ")
         if refused:  # bad input: it would be the same again
             self._end(state, "failed", why)

@@ -127,8 +127,13 @@ def _examine(runs: Sequence[Run], out: Path, machine: Mapping, say: Callable[[st
 
 
 def _room_on_disk(left: Sequence[Cell], out: Path, at_once: int) -> str:
-    """What the cells that are left need of the disk of `out`; RRError where that is not free."""
-    need = disk_of([cell.run for cell in left], at_once)
+    """What the cells that are left need of the disk of `out`; RRError where that is not free.
+
+    What they have there already, from an earlier sweep, they need not find free.
+    """
+    there = (path for cell in left for path in (out / cell.id).rglob("*") if path.is_file())
+    held = sum(path.stat().st_size for path in there)
+    need = max(0, disk_of([cell.run for cell in left], at_once) - held)
     place = next(path for path in (out.resolve(), *out.resolve().parents) if path.exists())
     free = shutil.disk_usage(place).free
     words = f"disk: {len(left)} runs need {need / 1e9:.2g} GB at most, {free / 1e9:.2g} GB are free"

@@ -10,6 +10,7 @@ import pytest
 from rr.config import Interrupted, RRError, RunFailed
 from rr.io import try_lock, write_json
 from rr.sweep import Hours, Runner, cells, schedule, sweep
+from rr.sweep.start import _room_on_disk
 from rr.sweep.view import View, taken
 
 
@@ -145,6 +146,17 @@ def test_without_progress_a_cell_fails_after_three_retries(play, plan):
     _, states, started, said = play(plan, scripts)
     assert started.count(a) == 4 and states[a] == "failed"
     assert any("no luck" in line and "failed" in line for line in said)
+
+
+def test_a_full_disk_stops_the_sweep(play, plan, monkeypatch):
+    why = "rr: cannot save in runs: No space left on device"
+    with pytest.raises(RunFailed, match=f"the disk of .* is full, at {plan[0].id} .*resumes"):
+        play(plan, {plan[0].id: [[crashes(words=f"{why}\n")]]})
+    monkeypatch.setattr(
+        "rr.sweep.schedule.shutil.disk_usage", lambda path: SimpleNamespace(free=1000)
+    )
+    with pytest.raises(RunFailed, match="the disk of .* is full"):  # it could not even say so
+        play(plan, {plan[0].id: [[crashes(words="")]]})
 
 
 def test_two_runs_that_fail_alike_stop_the_sweep(play, plan):
@@ -301,6 +313,15 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_starts(plan, tmp_pa
     with pytest.raises(RRError, match="4 runs need .* GB at most, 0.001 GB are free"):
         sweep(plan, tmp_path / "new", runner="direct", log=lambda line: None)
     assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(
+        "rr.sweep.start.shutil.disk_usage", lambda path: SimpleNamespace(free=10**9)
+    )
+    whole = _room_on_disk(plan, tmp_path, 1)
+    (tmp_path / plan[0].id).mkdir()
+    (tmp_path / plan[0].id / "state.pt").write_bytes(bytes(10**7))  # from an earlier sweep
+    before, now = (float(words.split(" need ")[1].split()[0]) for words in
+                   (whole, _room_on_disk(plan, tmp_path, 1)))  # fmt: skip
+    assert before - now == pytest.approx(0.01, rel=0.1)
 
 
 def test_progress_is_read_from_the_curve(tmp_path):
