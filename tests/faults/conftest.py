@@ -8,10 +8,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from nursery import PROTOCOLS, Nursery, only, outcome
+from nursery import PROTOCOLS, RULES, SEEDS, Nursery, only, outcome
 
 SHAPE = "nano:n_layer=2,d_model=32,n_head=2,seq_len=32"
-RULES, SEEDS = ("standard", "review"), (0, 1, 2, 3)  # of a sweep of eight
 FATES = ("recovered", "refused", "harmless", "believed")  # of damages: the last must stay 0
 COUNTED = pytest.StashKey[dict]()
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOCOLS = ("clean", "paper")
+RULES, SEEDS = ("standard", "review"), (0, 1, 2, 3)  # of a sweep of eight
 PHASES = ("start-up", "step", "save", "evaluation", "result")
 LIMIT = 600.0  # seconds that one child may take
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from brood import OWN
-from conftest import SEEDS
-from nursery import PHASES, outcome
+from nursery import PHASES, SEEDS, outcome
 
 from rr.io import try_lock
 
