@@ -4,7 +4,7 @@
 
 RUNS holds finished runs with their weights. Of each reported one (seed below 100) the first 16,384
 held-out tokens are read in windows of its own length. `looks.json` has, a run a line: the gradient
-of each W_V, and what `rr.analysis.attention.by_block` measures of each block, the entropy of the
+of each W_V, and what `rrbook.attention.by_block` measures of each block, the entropy of the
 tokens' importance among it. Lines of runs that are not in RUNS stay, so that a campaign can be read
 in parts.
 """
@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 
 import rr
-from rr.analysis import attention
 from rr.data import batches
 from rr.io import write_atomic
 from rr.training.context import tokens_of
 from rr.training.run_folder import finished
+from rrbook import attention
 from rrbook.stats.emergence import TUNING
 
 READ = 16_384  # tokens

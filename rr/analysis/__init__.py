@@ -1,27 +1,24 @@
-"""Analysis of models and rules: probes by depth, gates, attention, rule checks.
+"""Analysis of models and rules: probes by depth, gates, rule checks.
 
 A probe takes an `rr.Model`, a model that a rule is attached to (`rr.attach`), or any module that
 holds one `rr.Residuals` and is called as model(idx); for losses it must return logits. The latter
 two are measured in the mode that they are in: where they have dropout, call model.eval() first. A
 probe raises RRError for other modules. Entries that say `Model` take no other.
 
-Shapes: B windows, T tokens, d channels, H heads, L blocks, N passes, S = 2·L·N sublayers. Token ids
+Shapes: B windows, T tokens, d channels, L blocks, N passes, S = 2·L·N sublayers. Token ids
 idx and targets are (B, T), int64. Losses are in nats per token.
 """
 
 from .. import lazy_names
 
 _WHERE = {
-    "AttentionTrace": "attention",
     "GateTrace": "gates",
     "StreamLens": "probes",
     "StreamMixing": "probes",
     "WriteTrace": "probes",
     "check": "rule_checks",
     "depth_attention": "probes",
-    "distribution": "gates",
     "embedding_share": "probes",
-    "entropy": "attention",
     "gradient_by_depth": "probes",
     "hooked": "network",
     "increment_cosines": "probes",
@@ -31,9 +28,7 @@ _WHERE = {
     "stream_lens": "probes",
     "stream_mixing": "probes",
     "trace": "probes",
-    "trace_attention": "attention",
     "trace_gates": "gates",
-    "value_gradients": "attention",
 }
 __all__ = [*_WHERE]
 __getattr__, __dir__ = lazy_names(__name__, _WHERE, __all__)

@@ -1,9 +1,4 @@
-"""The roofline of a training step: FLOPs and bytes of each part, and the least time they take.
+"""What a step costs: `rr bench` measures it, and `rr plan` estimates which runs a GPU pays for.
 
-`rr.training.predict` predicts memory. `rr bench` measures a step, and `rr plan` estimates which
-runs a GPU, hours or dollars pay for.
+`rr.training.predict` predicts memory.
 """
-
-from .roofline import Work, times, work
-
-__all__ = ["Work", "times", "work"]

@@ -11,9 +11,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import rr
-from rr.analysis import attention, gates, probes
+from rr.analysis import probes
 from rr.analysis.rule_checks import model_of
 from rr.ops import rms_norm
+from rrbook import attention, gates
 
 IDX, TARGETS = IDX[:, :-1], IDX[:, 1:]
 FAMILIES = ["GPT2", "Llama"]

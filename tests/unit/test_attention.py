@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rr.analysis import attention, probes
+from rr.analysis import probes
 from rr.model import Model, initialise, ladder
 from rr.model.transformer import rotate, turns
+from rrbook import attention
 
 IDX, TARGETS = torch.randint(70, (2, 3, 12), generator=torch.Generator().manual_seed(0))
 

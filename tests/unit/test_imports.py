@@ -15,7 +15,6 @@ ONLY_WHEN_ASKED = {
     "rr/ops/gated_write_triton.py": "triton",
     "rr/training/harness.py": "lm_eval",
     "rr/training/hub.py": "safetensors huggingface_hub",
-    "rr/analysis/gates.py": "scipy",
 }
 
 

@@ -11,11 +11,10 @@ import scipy.stats
 import torch
 
 from rr import DATA
-from rr.analysis import gates
 from rr.config import RRError
 from rr.model import Model, initialise, ladder
 from rr.ops import rms_norm
-from rrbook import figures
+from rrbook import figures, gates
 from rrbook.explorables.strip import (
     strip_data,
     strip_numbers,

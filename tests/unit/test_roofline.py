@@ -8,9 +8,9 @@ from torch import nn
 
 from rr.config import ModelConfig, Recipe, RRError
 from rr.model import Model, ladder
-from rr.perf import roofline, work
-from rr.perf.roofline import PARTS, Work
 from rr.training.backend import parse_backend
+from rrbook import roofline
+from rrbook.roofline import PARTS, Work, work
 
 SHAPE = ModelConfig(vocab_size=6400, n_layer=2, n_head=2, d_model=64, d_ff=256, seq_len=64)
 BATCH = 8

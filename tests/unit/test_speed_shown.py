@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from rr.config import ModelConfig, Recipe, RRError
 from rr.model import Model, initialise, ladder
-from rr.perf.roofline import Work, times
 from rr.training import memory
 from rr.training.backend import parse_backend
 from rr.training.step import OptimizerStep
@@ -25,6 +24,7 @@ from rrbook.explorables.roofline import (
     step_numbers,
     step_sentence,
 )
+from rrbook.roofline import Work, times
 
 TINY = ModelConfig(
     vocab_size=64, n_layer=1, n_head=1, d_model=16, d_ff=32, seq_len=8, rule="review"

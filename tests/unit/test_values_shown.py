@@ -10,11 +10,10 @@ import torch
 from torch.nn import functional as F
 
 import rr
-from rr.analysis import attention
 from rr.config import ModelConfig, RRError
 from rr.model import site_of
 from rr.residual.values import make_values
-from rrbook import figures
+from rrbook import attention, figures
 from rrbook.explorables.values import RULES, TOKENS, value_numbers, value_sentence
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "book" / "tools"))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 import rr
-from rr.analysis import attention
+from rrbook import attention
 
 from . import check, exercise
 

@@ -44,9 +44,9 @@ def step_data() -> dict:
 def _rungs() -> dict:
     """Counting takes some fifteen seconds, so the caller caches it."""
     from rr.model import ladder
-    from rr.perf import roofline
     from rr.training.backend import parse_backend
     from rr.training.memory import stacked
+    from rrbook import roofline
 
     rungs = {}
     for name, micro in RUNGS.items():

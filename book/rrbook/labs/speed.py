@@ -10,10 +10,10 @@ import torch
 from rr.config import ModelConfig, Recipe
 from rr.model.init import initialise
 from rr.model.transformer import Model
-from rr.perf.roofline import PARTS
 from rr.residual import RULES
 from rr.training.backend import parse_backend
 from rr.training.step import OptimizerStep
+from rrbook.roofline import PARTS
 
 from .. import figures
 from ..explorables.kit import number

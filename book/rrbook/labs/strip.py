@@ -3,10 +3,10 @@
 import ipywidgets as widgets
 import torch
 
-from rr.analysis.gates import gates_of, losses, nothing, one_by_one, trace_gates
 from rr.config import RRError
 from rr.data.tokenizer import Vocabulary
 from rr.model.transformer import Model
+from rrbook.gates import gates_of, losses, nothing, one_by_one, trace_gates
 
 from .. import figures
 from ..explorables.kit import number, share

@@ -3,11 +3,11 @@
 import ipywidgets as widgets
 import torch
 
-from rr.analysis import attention
 from rr.config import ModelConfig
 from rr.model.init import initialise
 from rr.model.transformer import Model
 from rr.residual import REGISTRY
+from rrbook import attention
 
 from .. import figures
 from ..explorables.kit import number

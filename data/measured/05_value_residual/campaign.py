@@ -17,10 +17,10 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 import rr
-from rr.analysis import attention
 from rr.config import Run, RunFailed
 from rr.data import batches
 from rr.training.run_folder import finished
+from rrbook import attention
 
 ARMS = ("own", "identity", "constant", "svformer", "learnable", "learnable-plus",
         "constant:lam=0.5", "constant:lam=1.0", "constant:lam=5.0", "sparse", "dense", "neutreno")

@@ -19,11 +19,11 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 import rr
-from rr.analysis import gates
 from rr.data import batches
 from rr.io import read_json, write_atomic
 from rr.training.provenance import git_state
 from rr.training.run_folder import finished
+from rrbook import gates
 
 HERE = Path(__file__).parent
 RULES = ("review", "review:groups=2", "state-gate", "update-gate")

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from ..model.transformer import Model
-from .network import Network
-from .probes import trace
+from rr.analysis.network import Network
+from rr.analysis.probes import trace
+from rr.model.transformer import Model
 
 
 class AttentionTrace(NamedTuple):
@@ -20,7 +20,7 @@ class AttentionTrace(NamedTuple):
 
     Example:
         >>> import torch, rr
-        >>> from rr.analysis import trace_attention
+        >>> from rrbook.attention import trace_attention
         >>> shape = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16)
         >>> model = rr.Model(shape)
         >>> first, second = trace_attention(model, torch.arange(6)[None])
@@ -56,7 +56,7 @@ def trace_attention(model: Model, idx: Tensor) -> list[AttentionTrace]:
 
     Example:
         >>> import torch, rr
-        >>> from rr.analysis import trace_attention
+        >>> from rrbook.attention import trace_attention
         >>> shape = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16)
         >>> model = rr.Model(shape)
         >>> first, second = trace_attention(model, torch.arange(3)[None])
@@ -83,7 +83,7 @@ def entropy(p: Tensor) -> Tensor:
 
     Example:
         >>> import math, torch
-        >>> from rr.analysis import entropy
+        >>> from rrbook.attention import entropy
         >>> round(math.exp(entropy(torch.full((8,), 1 / 8))), 4)
         8.0
     """
@@ -134,7 +134,7 @@ def value_gradients(model: Model, idx: Tensor, targets: Tensor) -> list[float | 
 
     Example:
         >>> import torch, rr
-        >>> from rr.analysis import value_gradients
+        >>> from rrbook.attention import value_gradients
         >>> shape = rr.ModelConfig(
         ...     64, n_layer=2, n_head=2, d_model=8, d_ff=16, values="svformer"
         ... )

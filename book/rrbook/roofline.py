@@ -31,13 +31,13 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 from torch.utils.module_tracker import ModuleTracker
 
-from ..config import ModelConfig, Recipe, RRError, Run, positive
-from ..model.compile import grows
-from ..model.transformer import Model
-from ..residual import resolve
-from ..training.backend import Backend
-from ..training.memory import plain, shape_and_recipe
-from ..training.step import OptimizerStep
+from rr.config import ModelConfig, Recipe, RRError, Run, positive
+from rr.model.compile import grows
+from rr.model.transformer import Model
+from rr.residual import resolve
+from rr.training.backend import Backend
+from rr.training.memory import plain, shape_and_recipe
+from rr.training.step import OptimizerStep
 
 PARTS = {
     "attention": "queries, keys, values, mixing and the projection out",
@@ -61,7 +61,7 @@ class Work:
     """One part of an optimiser step, over its whole batch.
 
     Example:
-        >>> from rr.perf import Work
+        >>> from rrbook.roofline import Work
         >>> Work(flops=2).product_bytes
         0
     """
@@ -95,7 +95,7 @@ def work(
 
     Example:
         >>> import rr
-        >>> from rr.perf import work
+        >>> from rrbook.roofline import work
         >>> from rr.training.backend import parse_backend
         >>> backend = parse_backend("reference")
         >>> parts = work(rr.plan("nano"), backend, micro_batch=8)
@@ -165,7 +165,7 @@ def times(
     work but products.
 
     Example:
-        >>> from rr.perf import Work, times
+        >>> from rrbook.roofline import Work, times
         >>> times({"mlp": Work(flops=4 * 10**9, product_bytes=10**6)}, 1e12, 1e9)
         {'mlp': 0.004}
     """
