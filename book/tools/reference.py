@@ -30,7 +30,7 @@ from rrbook.markdown import table_row
 
 PACKAGES = (
     "rr", "rr.residual", "rr.model", "rr.training", "rr.analysis",
-    "rr.data", "rr.ops", "rr.perf", "rr.stats", "rr.sweep",
+    "rr.data", "rr.ops", "rr.stats", "rr.sweep",
 )  # fmt: skip
 WIDTH = 84  # columns of a signature before it is broken into lines
 ABOUT_RULES = """\

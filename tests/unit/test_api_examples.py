@@ -33,8 +33,9 @@ def registry():
 def test_every_package_with_public_names_has_a_page():
     root = import_module("rr").__path__
     packages = {f"rr.{info.name}" for info in pkgutil.iter_modules(root) if info.ispkg}
-    # the command line is described by its --help
-    assert {"rr", *packages} - {"rr.cli"} == set(reference.PACKAGES)
+    # `rr bench`, `rr plan` and the command line are described by --help
+    assert {"rr", *packages} - {"rr.cli", "rr.perf"} == set(reference.PACKAGES)
+    assert not hasattr(import_module("rr.perf"), "__all__")
 
 
 @pytest.mark.parametrize("package", reference.PACKAGES)
