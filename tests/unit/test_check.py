@@ -4,9 +4,12 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
+import rr
 from rr.config import RRError
-from rrbook.check import chapter_11, chapter_12, chapter_13, chapter_14  # noqa: F401
+from rr.ops import rms_norm
+from rrbook.check import chapter_02, chapter_03, chapter_11, chapter_12, chapter_13, chapter_14  # noqa: F401
 from rrbook.check.chapter_01 import check
 
 
@@ -30,6 +33,41 @@ def test_no_answer_yet():
 def test_right_and_wrong_answers(label, right, wrong, given):
     assert check(label, right, **given) == "right"
     assert check(label, wrong, **given).startswith("not yet: ")
+
+
+class Mine(rr.Rule):
+    """Review and its convex form as a reader would write them, from nothing."""
+
+    keeps = False
+
+    def build(self, site, config):
+        self.W = torch.nn.Parameter(torch.zeros(config.d_model, 2 * config.d_model))
+        self.b = torch.nn.Parameter(torch.zeros(config.d_model))
+
+    def write(self, state, u):
+        r = torch.sigmoid(torch.cat([rms_norm(state), rms_norm(u)], -1) @ self.W.T + self.b)
+        return state + r * u if self.keeps else torch.lerp(state, u, r)
+
+
+class Keeps(Mine):
+    keeps = True
+
+
+class Crossed(Keeps):
+    """The gate's two inputs the other way round: equal at the start, and no longer after it."""
+
+    def write(self, state, u):
+        r = torch.sigmoid(torch.cat([rms_norm(u), rms_norm(state)], -1) @ self.W.T + self.b)
+        return state + r * u
+
+
+def test_rules_that_a_reader_builds():
+    for label, right, *wrong in (
+        ("ex-02-update", Keeps, Mine, Crossed, rr.residual.RULES["standard"]),
+        ("ex-03-convex", Mine, Keeps, Crossed, rr.residual.RULES["standard"]),
+    ):
+        assert check(label, right) == "right"
+        assert all(check(label, each).startswith("not yet: ") for each in wrong)
 
 
 def test_an_exercise_that_does_not_exist():

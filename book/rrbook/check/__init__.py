@@ -7,7 +7,11 @@ away; a notebook imports `check` from there, and so depends on it.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
+import rr
 from rr.config import RRError, nearest
+from rr.residual import RULES
 
 
 @dataclass(frozen=True)
@@ -43,3 +47,28 @@ def check(label: str, answer: object = None, **given: object) -> str:
     if answer is None:
         return f"not answered yet: {found.ask}, then run this cell"
     return "right" if found.right(answer, **given) else f"not yet: {found.nudge}"
+
+
+def writes_like(answer: type[rr.Rule], name: str) -> bool:
+    """Whether a reader's class writes as the gated rule `name` does.
+
+    Both are made with a width of 16; the reader's starts as the rule does, and with the same random
+    gate matrix and bias it gives the same state.
+    """
+    model = rr.Model(rr.plan("nano:d_model=16,n_layer=1,n_head=2", name).model)
+    mine, theirs = (rule(model.rules[0].site, model.config) for rule in (answer, RULES[name]))
+    source = torch.Generator().manual_seed(0)
+    h, u = torch.randn(2, 3, 5, 16, generator=source)
+    values = {
+        (16, 32): torch.randn(16, 32, generator=source),
+        (16,): torch.randn(16, generator=source),
+    }
+    if not torch.allclose(mine.write(h, u), theirs.write(h, u)):
+        return False
+    for rule in (mine, theirs):  # beside them the gain of the norm that a sublayer reads through
+        held = [each for name, each in rule.named_parameters() if name != "gain"]
+        if sorted(tuple(each.shape) for each in held) != sorted(values):
+            return False
+        for each in held:
+            each.data.copy_(values[tuple(each.shape)])
+    return torch.allclose(mine.write(h, u), theirs.write(h, u), atol=1e-6)

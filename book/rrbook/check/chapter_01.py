@@ -48,10 +48,14 @@ def _gain(
 
 @exercise(
     "ex-01-mix",
-    ask="register a rule called mix",
-    nudge="`kept` is the coefficient of the old state in the new one",
+    ask="write both classes and register Mix as mix",
+    nudge="is the sum h + u? And `kept` is the coefficient of the old state in the new one",
 )
-def _mix(answer: type[rr.Rule], model: rr.Model, x: torch.Tensor) -> bool:
+def _mix(answer: tuple[type[rr.Rule], type[rr.Rule]], model: rr.Model, x: torch.Tensor) -> bool:
+    total = answer[0](model.rules[0].site, model.config)
+    h, u = torch.randn(2, 3, model.config.d_model, generator=torch.Generator().manual_seed(0))
+    if not torch.equal(total.write(h, u), h + u) or total.kept(h, u) != 1:
+        return False
     steps = probes.trace(model, x)
     grown = probes.rms(steps[-1].out) / probes.rms(steps[0].h)
     direct = probes.embedding_share(model, x) * grown

@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 import torch
 
-from . import check, exercise
+import rr
+
+from . import check, exercise, writes_like
 
 __all__ = ["check"]
 
@@ -23,14 +25,12 @@ def _half(answer: float) -> bool:
 
 
 @exercise(
-    "ex-03-memory",
-    ask="set `answer` to the pair of mean ages",
-    nudge="weigh each age k by r(1 − r)^k and add up",
+    "ex-03-convex",
+    ask="write the class",
+    nudge="the state keeps 1 − r of itself, with the gate of Review",
 )
-def _memory(answer: tuple[float, float]) -> bool:
-    age = torch.arange(4000, dtype=torch.float64)
-    means = [(age * r * (1 - r) ** age).sum().item() for r in map(_gate, (0.0, -3.0))]
-    return all(abs(mean - float(given)) < 0.1 for mean, given in zip(means, answer, strict=True))
+def _convex(answer: type[rr.Rule]) -> bool:
+    return writes_like(answer, "review-convex")
 
 
 @exercise(
