@@ -1,9 +1,9 @@
 """The explorables' pictures for pages without scripts: drawn by a browser, kept in the notebooks.
 
-An explorable's script is the one source of its picture. `make store` opens each explorable that has
-changed in Chromium, and puts what the script drew into the `<noscript>` of the stored output. A
-notebook that is executed anew takes its pictures from the stored one, where the explorable is the
-same to the letter; so a page can be built without a browser.
+An explorable's script is the one source of its picture and of the sentence below it. `make store`
+opens each explorable that has changed in Chromium, and puts both into the `<noscript>` of the
+stored output. A notebook that is executed anew takes them from the stored one, where the explorable
+is the same to the letter; so a page can be built without a browser.
 """
 
 import re
@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator
 from nbformat import NotebookNode
 from nbkit import ROOT, code_cells
 
-PAGES = ("gated_write",)  # explorables of pages that are no notebooks: their pictures are files
-STATIC = ROOT / "book" / "_static"
+PAGES = ("gated_write",)  # explorables of pages that are no notebooks: what they draw is a file
+PLACE = ROOT / "book" / "tools"
 FIGURE = '<figure class="rr-explorable"'
 NAME = re.compile(r'data-explorable="([^"]+)"')
-PICTURE = re.compile(r"(?<=<noscript>)<svg.*?</svg>", re.DOTALL)
+STILL = re.compile(r"<noscript>.*?</noscript>", re.DOTALL)
 VIEW = {"width": 1280, "height": 900}  # wide enough for the full width of a picture
 FLAGS = [
     "--no-sandbox",
@@ -37,7 +37,9 @@ TAKE = """() => {
         for (const name of places.filter(name => node.hasAttribute(name)))
             node.setAttribute(name, node.getAttribute(name).replace(
                 /-?\\d+\\.\\d+(e-?\\d+)?/g, x => String(Math.round(x * 10) / 10 + 0)));
-    return svg.outerHTML;
+    const said = document.createElement("p");
+    said.textContent = document.querySelector(".rr-said").textContent;
+    return "<noscript>" + svg.outerHTML + said.outerHTML + "</noscript>";
 }"""
 
 
@@ -55,18 +57,25 @@ def explorables(notebook: NotebookNode) -> Iterator[NotebookNode]:
                 yield output.data
 
 
+def bare(html: str) -> str:
+    """An explorable without what a page without scripts shows of it."""
+    return STILL.sub("", html)
+
+
+def is_drawn(html: str) -> bool:
+    """Whether a page without scripts has a picture to show."""
+    return any("<svg" in still for still in STILL.findall(html))
+
+
 def keep(notebook: NotebookNode, stored: NotebookNode) -> list[str]:
     """Give explorables without a picture that of the same one in `stored`; the HTML of the rest."""
-    known = {}
-    for data in explorables(stored):
-        html = data["text/html"]
-        if PICTURE.search(html):
-            known[PICTURE.sub("", html)] = html
+    stills = [data["text/html"] for data in explorables(stored)]
+    known = {bare(html): html for html in stills if is_drawn(html)}
     missing = []
     for data in explorables(notebook):
-        if not PICTURE.search(data["text/html"]):
-            data["text/html"] = known.get(data["text/html"], data["text/html"])
-            if not PICTURE.search(data["text/html"]):
+        if not is_drawn(data["text/html"]):
+            data["text/html"] = known.get(bare(data["text/html"]), data["text/html"])
+            if not is_drawn(data["text/html"]):
                 missing.append(data["text/html"])
     return missing
 
@@ -78,15 +87,18 @@ def _html(made: str) -> str:
 
 
 def on_page(made: str) -> str:
-    """The HTML of an explorable of PAGES, with its kept picture."""
-    picture = (STATIC / f"{made}.svg").read_text(encoding="utf-8")
-    return _html(made).replace("<noscript>", f"<noscript>{picture}", 1)
+    """The HTML of an explorable of PAGES, with what is kept for a page without scripts."""
+    return with_still(_html(made), (PLACE / f"{made}.html").read_text(encoding="utf-8"))
 
 
 def store_pages() -> None:
-    """Draw the explorables of PAGES and keep their pictures."""
-    for made, picture in zip(PAGES, draw(map(_html, PAGES)), strict=True):
-        (STATIC / f"{made}.svg").write_text(picture, encoding="utf-8")
+    """Draw the explorables of PAGES and keep what they draw and say."""
+    for made, still in zip(PAGES, draw(map(_html, PAGES)), strict=True):
+        (PLACE / f"{made}.html").write_text(still, encoding="utf-8")
+
+
+def with_still(html: str, still: str) -> str:
+    return STILL.sub(lambda _: still, html)
 
 
 def name(html: str) -> str:
@@ -95,32 +107,31 @@ def name(html: str) -> str:
 
 
 def drawn(page, html: str) -> str:
-    """The SVG that an explorable's script draws in a page of the browser, in its first state."""
+    """`<noscript>` with what an explorable's script draws and says in its first state."""
     page.set_content(f"<!doctype html><meta charset=utf-8><body>{html}</body>")
     return page.evaluate(TAKE)
 
 
 def draw(htmls: Iterable[str]) -> list[str]:
-    """The picture of each explorable, by a browser that is opened for it."""
+    """`drawn` of each explorable, by a browser that is opened for it."""
     from playwright.sync_api import ViewportSize, sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
         page = browser.new_page(viewport=ViewportSize(**VIEW))
-        pictures = [drawn(page, html) for html in htmls]
+        stills = [drawn(page, html) for html in htmls]
         browser.close()
-    return pictures
+    return stills
 
 
 def add(notebook: NotebookNode, htmls: list[str]) -> None:
-    """Draw these explorables of a notebook and put the pictures into its outputs."""
+    """Draw these explorables of a notebook and put what they draw and say into its outputs."""
     if htmls and chromium() is None:
         raise SystemExit(
             f"store: {', '.join(map(name, htmls))} changed, and Chromium has to draw it: "
             "install it (apt install chromium), then run this again"
         )
-    pictures = dict(zip(htmls, draw(htmls), strict=True)) if htmls else {}
+    stills = dict(zip(htmls, draw(htmls), strict=True)) if htmls else {}
     for data in explorables(notebook):
-        if data["text/html"] in pictures:
-            svg = pictures[data["text/html"]]
-            data["text/html"] = data["text/html"].replace("<noscript>", f"<noscript>{svg}", 1)
+        if data["text/html"] in stills:
+            data["text/html"] = with_still(data["text/html"], stills[data["text/html"]])

@@ -1,52 +1,19 @@
-"""Explorables in a real browser: their script against their Python, keyboard, phone, re-rendering.
+"""Explorables in a real browser: keyboard, dragging, phone, re-rendering, pages without scripts.
 
 The pages are made here from `rrbook.explore`; that the built book carries them is tested elsewhere.
 """
 
 import csv
-import itertools
 import json
 import re
-from collections.abc import Callable
-from typing import NamedTuple
 
 import drawings
 import pytest
 from nbkit import ROOT, read, sources
 
 from rr import DATA
-from rrbook.explorables.audit import PAPERS, VERDICTS, audit_sentence, audit_shown
-from rrbook.explorables.cliff import cliff_numbers, cliff_sentence, recorded_near
-from rrbook.explorables.emergence import toy_sentence
-from rrbook.explorables.evidence import (
-    CORRECTIONS,
-    TESTS,
-    verdict_data,
-    verdict_numbers,
-    verdict_sentence,
-)
-from rrbook.explorables.field import TOY, field_numbers, field_sentence
-from rrbook.explorables.floats import FORMATS, float_numbers, float_sentence
-from rrbook.explorables.gate import gate_numbers, gate_sentence
-from rrbook.explorables.kit import HERE, number, share
-from rrbook.explorables.looking import looking_numbers, looking_sentence
-from rrbook.explorables.loops import SCALES, loop_numbers, loop_sentence
-from rrbook.explorables.luck import luck_numbers, luck_sentence
-from rrbook.explorables.roofline import (
-    CARDS,
-    FUSION,
-    PATHS,
-    RUNGS,
-    step_data,
-    step_numbers,
-    step_sentence,
-)
-from rrbook.explorables.running import lost_numbers, lost_sentence
-from rrbook.explorables.stream import RULES, stream_numbers, stream_sentence
-from rrbook.explorables.strip import strip_data, strip_numbers, strip_sentence
-from rrbook.explorables.values import RULES as VALUE_RULES
-from rrbook.explorables.values import value_numbers, value_sentence
-from rrbook.explorables.write import START, write_numbers, write_sentence
+from rrbook.explorables.audit import PAPERS, VERDICTS
+from rrbook.explorables.write import START
 from rrbook.explore import (
     Explorable,
     audit_rows,
@@ -89,14 +56,6 @@ with (DATA / "published" / "review_residuals.csv").open() as file:
     PUBLISHED = [
         r | {"seed": int(r["seed"]), "val_loss": float(r["val_loss"])} for r in csv.DictReader(file)
     ]
-GAPS = {"60M": 0.008633, "150M": 0.002833, "320M": -0.0036, "590M": -0.0106, "1B": -0.016433}
-LADDER = list(
-    {
-        r["rung"]: [r["rung"], 1e6 * float(r["params_M"]), int(r["steps"]), GAPS[r["rung"]]]
-        for r in PUBLISHED
-        if r["arm"] == "review"
-    }.values()
-)
 STORY = json.loads((DATA / "measured" / "13_inside_the_gate" / "story.json").read_text())
 
 
@@ -121,300 +80,37 @@ def show(browser):
     assert errors == []
 
 
-# -- each script against its Python twin ----------------------------------------------------------
-
-
-class Twin(NamedTuple):
-    """A script's functions and the Python that must say the same, over cases."""
-
-    cases: list
-    pairs: dict[str, Callable]  # expression in x, in JavaScript -> the same of a case, in Python
-    data: object = None  # what the expressions find as `data`
-    tiny: float = 0.0  # what counts as 0
-    rel: float = 1e-11
-
-
-def dicts(keys: str, *columns) -> list[dict]:
-    """Every combination of the columns' values, as dicts."""
-    return [dict(zip(keys.split(), row, strict=True)) for row in itertools.product(*columns)]
-
-
-def pairs_of(**columns) -> list[list]:
-    return [list(row) for row in itertools.product(*columns.values())]
-
-
-VERDICTS_OF, STEPS, STRIP = verdict_data(PUBLISHED), step_data(), strip_data(STORY)
-BASELINES = {
-    "both": dict.fromkeys(VERDICTS_OF, True),
-    "highway": dict.fromkeys(VERDICTS_OF, False),
-    "standard": {rung: rung == "1B" for rung in VERDICTS_OF},
-}
-VALUES = [0, 1, -3, 0.5, 1 / 3, 0.03125, 12.345, 999.6, 1000, 9.96e-10, 2**-64, 0.00098, -2.5e-7]
-TWINS = {
-    "kit": Twin(
-        pairs_of(value=VALUES, share=[1 / 33, 1e-4, 9e-5]),
-        {"number(x[0])": lambda x: number(x[0]), "share(x[1])": lambda x: share(x[1])},
-    ),
-    "stream": Twin(
-        pairs_of(sublayers=(2, 3, 9, 32, 64), rule=RULES),
-        {
-            "streamNumbers(x[0], x[1])": lambda x: stream_numbers(*x),
-            "streamSentence(x[0], x[1])": lambda x: stream_sentence(*x),
-        },
-    ),
-    "gate": Twin(
-        [
-            x | {"update": 1.5, "state": state, "bias": bias}
-            for x in dicts(
-                "angle size rule",
-                (-180, -70, 0, 115),
-                (0, 0.7, 1.5),
-                ("standard", "constant", "state", "review"),
-            )
-            for state, bias in ((0, 0), (2.5, -4))
-        ],
-        {
-            "gateNumbers(x)": lambda x: gate_numbers(**x),
-            "gateSentence(x)": lambda x: gate_sentence(**x),
-        },
-        tiny=1e-15,  # the sine of 180° is not quite 0
-    ),
-    "write": Twin(
-        dicts("u1 u2 r1 r2", (-2, 0, 1.3), (0, 1.1), (0, 0.25, 1), (0, 0.25, 0.9)),
-        {
-            "writeNumbers(x)": lambda x: write_numbers(**x),
-            "writeSentence(x)": lambda x: write_sentence(**x),
-        },
-        tiny=1e-12,
-    ),
-    "cliff": Twin(
-        pairs_of(sublayers=(4, 10, 24, 33, 64), bias=(0, -0.25, -1.5, -2, -4)),
-        {
-            "cliffNumbers(x[0], x[1])": lambda x: cliff_numbers(*x),
-            "cliffSentence(x[0], x[1])": lambda x: cliff_sentence(*x),
-            "recordedNear(data, x[0], x[1])": lambda x: recorded_near(RECORDED, *x),
-            "cliffSentence(x[0], x[1], data)": lambda x: cliff_sentence(*x, RECORDED),
-        },
-        data=RECORDED,
-    ),
-    "loops": Twin(
-        [
-            [blocks, passes, cosine, chosen]
-            for blocks, passes in ((1, 1), (1, 64), (4, 16), (16, 3), (7, 31))
-            for cosine in (0, 0.35, 1)
-            for chosen in SCALES
-        ],
-        {
-            "loopNumbers(x[0], x[1], x[2], x[3])": lambda x: loop_numbers(*x),
-            "loopSentence(x[0], x[1], x[2], x[3])": lambda x: loop_sentence(*x),
-        },
-    ),
-    "values": Twin(
-        [
-            {"rule": rule, "lam": lam, "even": even, "blocks": blocks}
-            for rule in VALUE_RULES
-            for lam, even, blocks in ((0, 0, 2), (0.5, 1, 8), (2, 0.3, 16), (5, 1, 3))
-        ],
-        {
-            "valueNumbers(x.rule, x.lam, x.even, x.blocks)": lambda x: value_numbers(**x),
-            "valueSentence(x)": lambda x: value_sentence(**x),
-        },
-        tiny=1e-15,
-    ),
-    "evidence": Twin(
-        [
-            x | {"alpha": 0.05, "baseline": base} | picked
-            for x in dicts("test correction", TESTS, CORRECTIONS)
-            for base, picked in BASELINES.items()
-        ],
-        {
-            "verdictNumbers(data, x)": lambda x: verdict_numbers(VERDICTS_OF, x),
-            "verdictSentence(data, x)": lambda x: verdict_sentence(VERDICTS_OF, x),
-        },
-        data=VERDICTS_OF,
-        tiny=1e-12,
-    ),
-    "luck": Twin(
-        dicts("rules seeds sd lead", (2, 30), (2, 20), (0.005, 0.05), (0, 0.035, 0.1)),
-        {
-            "luckNumbers(x)": lambda x: luck_numbers(*x.values()),
-            "luckSentence(x)": lambda x: luck_sentence(*x.values()),
-        },
-    ),
-    "floats": Twin(
-        dicts("format power terms", FORMATS, (-8.5, 0.4, 4.5), (4, 9)),
-        {
-            "floatNumbers(x)": lambda x: float_numbers(**x),
-            "floatSentence(x)": lambda x: float_sentence(**x),
-        },
-        tiny=1e-300,
-    ),
-    "roofline": Twin(
-        dicts("rung path card share fusion", RUNGS, PATHS, CARDS, (10, 60, 100), FUSION),
-        {
-            "stepNumbers(data, x)": lambda x: step_numbers(STEPS, **x),
-            "stepSentence(data, x)": lambda x: step_sentence(STEPS, **x),
-        },
-        data=STEPS,
-    ),
-    "running": Twin(
-        dicts(
-            "price between save every back",
-            (0.1, 2.5),
-            (0.5, 8, 48),
-            (1, 120),
-            (1, 30, 120),
-            (0, 60),
-        ),
-        {
-            "lostNumbers(x)": lambda x: lost_numbers(*x.values()),
-            "lostSentence(x)": lambda x: lost_sentence(*x.values()),
-        },
-    ),
-    "looking": Twin(
-        pairs_of(
-            sublayers=(4, 24), size=("1", "4", "all"), tilt=(0, 3.5, -6), seeded=(False, True)
-        ),
-        {
-            "lookingNumbers(x[0], x[1], x[2], x[3])": lambda x: looking_numbers(*x),
-            "lookingSentence(x[0], x[1], x[2], x[3])": lambda x: looking_sentence(*x),
-        },
-    ),
-    "field": Twin(
-        [
-            {"rule": rule, "sublayers": n, "start": start, "bias": bias}
-            for rule in TOY
-            for n, start, bias in ((4, "unit", 0.5), (20, "own", -2.0))
-        ],
-        {
-            "fieldNumbers(x)": lambda x: field_numbers(**x),
-            "fieldSentence(x)": lambda x: field_sentence(**x),
-        },
-        tiny=1e-300,
-        rel=1e-9,
-    ),
-    "strip": Twin(
-        pairs_of(sublayer=(1, 4, 8), below=("saved", "loss")),
-        {
-            "stripNumbers(data, x[0], x[1])": lambda x: strip_numbers(STRIP, *x),
-            "stripSentence(data, x[0], x[1])": lambda x: strip_sentence(STRIP, *x),
-        },
-        data=STRIP,
-        rel=1e-6,
-    ),
-}
-
-
-def same(found, expected, twin: Twin, at: str) -> None:
-    """Equal words, numbers within the twin's tolerance, whatever they are nested in."""
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys(), at
-        for key in expected:
-            same(found[key], expected[key], twin, f"{at}.{key}")
-    elif isinstance(expected, str | bool | None):
-        assert found == expected, at
-    elif hasattr(expected, "__len__"):
-        assert len(found) == len(expected), at
-        for i, (mine, its) in enumerate(zip(found, expected, strict=True)):
-            same(mine, its, twin, f"{at}[{i}]")
-    else:
-        assert found == pytest.approx(expected, rel=twin.rel, abs=twin.tiny), at
-
-
-@pytest.mark.parametrize("name", TWINS)
-def test_script_and_python_find_the_same_numbers_and_words(show, name):
-    twin, page = TWINS[name], show()
-    scripts = dict.fromkeys(("kit.js", f"{name}.js"))
-    source = "\n".join((HERE / script).read_text(encoding="utf-8") for script in scripts)
-    for expression, python in twin.pairs.items():
-        ask = f"([data, list]) => {{ {source}\n return list.map(x => {expression}); }}"
-        found = page.evaluate(ask, [twin.data, twin.cases])
-        for mine, x in zip(found, twin.cases, strict=True):
-            same(mine, python(x), twin, f"{expression} of {x}")
-
-
-STEP = {"rung": "320M", "path": "reference", "card": "H100", "fusion": "none"}
+# name -> the explorable
 STARTS = {
-    "held-back": (
-        held_back(STORY, 2),
-        strip_sentence(strip_data(STORY), 2, "saved"),
-        strip_sentence(strip_data(STORY), 3, "saved"),
-    ),
-    "stream-share": (stream_share(), stream_sentence(16, "sum"), stream_sentence(17, "sum")),
-    "gate-playground": (gate_playground(), None, None),
-    "gated-write": (
-        gated_write(),
-        write_sentence(**START),
-        write_sentence(**{**START, "r1": 0.95}),
-    ),
-    "depth-cliff": (
-        depth_cliff(RECORDED),
-        cliff_sentence(32, 0, RECORDED),
-        cliff_sentence(34, 0, RECORDED),
-    ),
-    "verdict-table": (verdict_table(PUBLISHED), None, None),
-    "depth-attention": (
-        depth_attention(),
-        looking_sentence(8, "2", 0, False),
-        looking_sentence(8, "2", 0.5, False),
-    ),
-    "loop-growth": (
-        loop_growth(),
-        loop_sentence(4, 16, 0.8, "passes"),
-        loop_sentence(4, 17, 0.8, "passes"),
-    ),
-    "rule-field": (
-        rule_field(),
-        field_sentence("review-convex", 32),
-        field_sentence("review-convex", 36),
-    ),
-    "value-dilution": (
-        value_dilution(),
-        value_sentence(rule="constant", lam=2, even=1, blocks=8),
-        value_sentence(rule="constant", lam=2.5, even=1, blocks=8),
-    ),
-    "float-formats": (
-        float_formats(),
-        float_sentence(0.4, "fp16", 8),
-        float_sentence(0.5, "fp16", 8),
-    ),
-    "lost-work": (
-        lost_work(),
-        lost_sentence(2.5, 8, 10, 30, 5),
-        lost_sentence(2.5, 8, 10, 31, 5),
-    ),
-    "size-or-training": (
-        size_or_training(PUBLISHED),
-        toy_sentence(LADDER, 1.1, 0.0, 0.3, 0.0, "steps", "ratio"),
-        toy_sentence(LADDER, 1.11, 0.0, 0.3, 0.0, "steps", "ratio"),
-    ),
-    "step-roofline": (
-        step_roofline(),
-        step_sentence(step_data(), share=60, **STEP),
-        step_sentence(step_data(), share=65, **STEP),
-    ),
-    "winners-luck": (
-        winners_luck(),
-        luck_sentence(30, 3, 0.02, 0.01),
-        luck_sentence(31, 3, 0.02, 0.01),
-    ),
+    "held-back": held_back(STORY, 2),
+    "stream-share": stream_share(),
+    "gate-playground": gate_playground(),
+    "gated-write": gated_write(),
+    "depth-cliff": depth_cliff(RECORDED),
+    "verdict-table": verdict_table(PUBLISHED),
+    "depth-attention": depth_attention(),
+    "loop-growth": loop_growth(),
+    "rule-field": rule_field(),
+    "value-dilution": value_dilution(),
+    "float-formats": float_formats(),
+    "lost-work": lost_work(),
+    "size-or-training": size_or_training(PUBLISHED),
+    "step-roofline": step_roofline(),
+    "winners-luck": winners_luck(),
 }
 
 
 @pytest.mark.parametrize("name", STARTS)
 def test_arrow_key_changes_picture_and_words(show, name):
-    made, before, after = STARTS[name]
-    page = show(made)
+    page = show(STARTS[name])
     picture, said = page.locator("svg.rr-picture"), page.locator(".rr-said")
     drawn, words = picture.inner_html(), said.inner_text()
-    assert before is None or words == before
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.type") == "range"
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"  # the focus can be seen
     page.keyboard.press("ArrowRight")
     assert picture.inner_html() != drawn and said.inner_text() != words
-    assert after is None or said.inner_text() == after
     page.keyboard.press("ArrowLeft")
     assert picture.inner_html() == drawn and said.inner_text() == words
 
@@ -429,7 +125,7 @@ NEXT = """i => {
 
 @pytest.mark.parametrize("name", STARTS)
 def test_every_control_reached_by_tab_changes_the_words(show, name):
-    page, i = show(STARTS[name][0]), 0
+    page, i = show(STARTS[name]), 0
     words = "document.querySelector('.rr-said').innerText"
     while key := page.evaluate(NEXT, i):
         before, i = page.evaluate(words), i + 1
@@ -487,7 +183,7 @@ def test_a_dragged_vector_moves_its_sliders_and_a_gate_stays_within_its_box(show
     assert moved["u1"] < START["u1"] and moved["u2"] < START["u2"]
     drag(1, 400, -300)  # the tip of r ⊙ u, far beyond that of u
     assert (at("r1"), at("r2")) == (1, 1) and moved == {"u1": at("u1"), "u2": at("u2")}
-    assert page.locator(".rr-said").inner_text() == write_sentence(**moved, r1=1.0, r2=1.0)
+    assert "writes 100\u00a0% of its length" in page.locator(".rr-said").inner_text()
 
 
 def test_gate_rules_by_keyboard_disable_what_they_do_not_read(show):
@@ -556,16 +252,17 @@ def test_drawn_again_into_a_page_that_is_already_loaded(show):
         stream_share().html,
     )
     assert page.locator("svg.rr-picture path").count() > 3
-    said = page.locator(".rr-said").all_inner_texts()
-    assert said == [stream_sentence(16, "sum")] * 3
+    said = page.locator(".rr-said")
+    assert len(said.all_inner_texts()) == 3 and len({*said.all_inner_texts()}) == 1
+    assert said.first.inner_text().startswith("After 16 sublayers under h + u ")
     page.locator("input[type=range]").nth(1).press("ArrowRight")
-    assert page.locator(".rr-said").nth(1).inner_text() == stream_sentence(17, "sum")
-    assert page.locator(".rr-said").nth(2).inner_text() == stream_sentence(16, "sum")
+    assert said.nth(1).inner_text().startswith("After 17 sublayers under h + u ")
+    assert said.nth(2).inner_text().startswith("After 16 sublayers under h + u ")
 
 
 @pytest.mark.parametrize("width", [360, 390, 1000])
 def test_nothing_sticks_out(show, width):
-    page = show(*(made for made, *_ in STARTS.values()), width=width)
+    page = show(*STARTS.values(), width=width)
     for rule in ("sum", "half", "convex"):
         page.locator("[data-explorable=stream-share] select").select_option(rule)
         page.locator("input[name=sublayers]").first.fill("64")
@@ -606,9 +303,9 @@ def test_stored_pictures_are_what_the_browser_draws(browser):
         return [float(x) for x in numbers.findall(svg)], numbers.sub("#", svg)
 
     for name, html in STORED.items():
-        kept = drawings.PICTURE.search(html)[0]
+        kept = drawings.STILL.search(html)[0]
         page = browser.new_page(viewport=drawings.VIEW)
-        drawn = drawings.drawn(page, drawings.PICTURE.sub("", html))
+        drawn = drawings.drawn(page, drawings.bare(html))
         page.close()
         (new, frame), (old, stored) = parts(drawn), parts(kept)
         assert frame == stored, name
@@ -648,8 +345,17 @@ def test_the_table_of_claims_follows_the_choice_by_keyboard(show, table_first):
 
     def follows():
         ids = line.evaluate_all("rows => rows.map(row => row.dataset.claim)")
-        assert ids == audit_shown(rows, values)
-        assert page.locator(".rr-said").inner_text() == audit_sentence(rows, values)
+        kept = [
+            row
+            for row in rows
+            if values["paper"] in ("all", row["paper"])
+            and values["verdict"] in ("all", row["main_verdict"])
+        ]
+        if values["order"] == "verdict":
+            kept.sort(key=lambda row: VERDICTS.index(row["main_verdict"]))
+        assert ids == [row["id"] for row in kept]
+        said = page.locator(".rr-said").inner_text()
+        assert said.startswith(f"{len(kept)} of {len(rows)} claims, ")
         assert page.locator("svg.rr-picture text.b").count() == len(ids)
 
     for name, options in (
@@ -709,7 +415,8 @@ def test_a_button_in_the_text_sets_an_explorable_and_reset_sets_it_back(show):
     page = show(Explorable("page", "".join(parts)))
     said = page.locator(".rr-said")
     page.get_by_role("button", name="64 sublayers").click()
-    assert said.text_content() == stream_sentence(64, "convex")
+    assert said.text_content().startswith("After 64 sublayers under (h + u)/2 ")
     page.get_by_role("button", name="reset").click()
-    says = "text => document.querySelector('.rr-said').textContent === text"
-    page.wait_for_function(says, arg=stream_sentence(16, "sum"))  # a form resets after the click
+    says = "text => document.querySelector('.rr-said').textContent.startsWith(text)"
+    # a form resets after the click
+    page.wait_for_function(says, arg="After 16 sublayers under h + u ")

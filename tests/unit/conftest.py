@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -132,28 +131,30 @@ def no_figures_left():
 
 
 @pytest.fixture
-def in_node(tmp_path):
-    """in_node(script, expression, given) -> the value of a JavaScript expression over `given`.
+def script(tmp_path):
+    """script(name, function, *calls) -> what a function of an explorable's script returns, by call.
 
-    script: of an explorable, which is loaded but mounted nowhere. Skips where node is missing.
+    calls: lists of arguments. The script is loaded, but mounted nowhere. Numbers that JSON does not
+    have come as words ("Infinity").
     """
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("needs node; the browser's tests make the same comparison")
+    node = Path(pytest.importorskip("playwright").__file__).parent / "driver" / "node"
 
-    def ask(script: str, expression: str, given: object) -> object:
+    def ask(name: str, function: str, *calls: list) -> list:
         from rrbook.explorables.kit import HERE
 
-        kit, own = ((HERE / name).read_text(encoding="utf-8") for name in ("kit.js", script))
+        source = (HERE / "kit.js").read_text(encoding="utf-8")
+        if name != "kit":
+            source += (HERE / f"{name}.js").read_text(encoding="utf-8").partition("mount(")[0]
         file = tmp_path / "all.js"
         file.write_text(
-            f"{kit}\n{own.partition('mount(')[0]}\n"
-            "const given = JSON.parse(require('fs').readFileSync(0));\n"
-            f"console.log(JSON.stringify({expression}));\n",
+            f"{source}\n"
+            "const calls = JSON.parse(require('fs').readFileSync(0));\n"
+            "const plain = (key, x) => typeof x === 'number' && !isFinite(x) ? String(x) : x;\n"
+            f"console.log(JSON.stringify(calls.map(call => {function}(...call)), plain));\n",
             encoding="utf-8",
         )
         asked = subprocess.run(
-            [node, str(file)], input=json.dumps(given), capture_output=True, text=True, check=True
+            [node, str(file)], input=json.dumps(calls), capture_output=True, text=True, check=True
         )
         return json.loads(asked.stdout)
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from rr import DATA, RRError
-from rrbook.explorables.audit import FIELDS, PAPERS, VERDICTS, audit_sentence, audit_shown
+from rrbook.explorables.audit import FIELDS, PAPERS, VERDICTS
 from rrbook.explore import audit_rows, audit_table, claim_map, verdict
 
 with (DATA / "published" / "claims.csv").open() as file:
@@ -166,12 +166,15 @@ def test_the_table_stands_whole_without_scripts():
     assert "&lt;b&gt;&amp;&lt;/b&gt;" in audit_table(nasty).html
 
 
-def test_choices_in_words():
+def test_choices_in_words(script):
     rows = audit_rows(CLAIMS, FOUND)
     everything = {"paper": "all", "verdict": "all", "order": "paper"}
-    assert audit_shown(rows, everything) == [claim["id"] for claim in CLAIMS]
-    for values in CHOICES:
-        shown = audit_shown(rows, values)
+    choices = [everything, *CHOICES, everything | {"order": "verdict"}]
+    calls = [[rows, values] for values in choices]
+    lists = script("audit", "auditShown", *calls)
+    sentences = script("audit", "auditSentence", *calls)
+    assert lists[0] == [claim["id"] for claim in CLAIMS]
+    for values, shown, said in zip(choices, lists, sentences, strict=True):
         kept = {
             r["id"]
             for r in rows
@@ -179,24 +182,14 @@ def test_choices_in_words():
             and values["verdict"] in ("all", r["main_verdict"])
         }
         assert set(shown) == kept and len(shown) == len(kept)
-        assert audit_sentence(rows, values).startswith(f"{len(kept)} of {len(rows)} claims, ")
+        assert said.startswith(f"{len(kept)} of {len(rows)} claims, ")
     held = {r["id"]: r["main_verdict"] for r in rows}
-    order = [VERDICTS.index(held[i]) for i in audit_shown(rows, everything | {"order": "verdict"})]
+    order = [VERDICTS.index(held[i]) for i in lists[-1]]
     assert order == sorted(order) and len(set(order)) == 4
     only = [row for row in rows if row["main_verdict"] == "holds"]
-    nothing = audit_sentence(only, everything | {"verdict": "contradicted"})
+    contradicted = everything | {"verdict": "contradicted"}
+    [nothing] = script("audit", "auditSentence", [only, contradicted])
     assert nothing.endswith("none has the verdict “contradicted”.")
-
-
-def test_script_and_python_agree(in_node):
-    rows = audit_rows(CLAIMS, FOUND)
-    asked = in_node(
-        "audit.js",
-        "given[1].map(v => [auditShown(given[0], v), auditSentence(given[0], v)])",
-        [rows, CHOICES],
-    )
-    for (shown, said), values in zip(asked, CHOICES, strict=True):
-        assert shown == audit_shown(rows, values) and said == audit_sentence(rows, values)
 
 
 def test_the_explorable_needs_a_claim():

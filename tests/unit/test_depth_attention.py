@@ -19,7 +19,6 @@ from rr.model import (  # noqa: E402
 )
 from rr.ops import rms_norm  # noqa: E402
 from rrbook import figures
-from rrbook.explorables.looking import looking_numbers, looking_sentence  # noqa: E402
 from rrbook.explore import lab_depth_attention  # noqa: E402
 from rrbook.labs.depth import letters  # noqa: E402
 from rrbook.labs.looking import short_looking  # noqa: E402
@@ -105,13 +104,13 @@ def test_updates_and_their_gradients_under_any_rule(rule):
 @pytest.mark.parametrize("size", ["1", "2", "4", "all"])
 @pytest.mark.parametrize("tilt", [0.0, 2.5, -4.0])
 @pytest.mark.parametrize("seeded", [False, True])
-def test_the_explorables_shares_are_what_the_real_rule_reads(size, tilt, seeded):
+def test_the_explorables_shares_are_what_the_real_rule_reads(script, size, tilt, seeded):
     """`attnres` on orthogonal writes: the square of each coordinate is its share of the variance.
 
     The queries are chosen so that the rule's own logits are the toy's.
     """
     n, block = 8, 8 if size == "all" else int(size)
-    found = looking_numbers(n, size, tilt, seeded)
+    [found] = script("looking", "lookingNumbers", [n, size, tilt, seeded])
     writes = 1e3 * torch.eye(n + 1, dtype=torch.float64)
     model = model_of(f"attnres:size={block}", scramble=0.0, n_layer=n // 2)
     rules, state = [*model.rules, model.final_rule], [writes[0].view(1, 1, -1)]
@@ -136,35 +135,15 @@ def test_the_explorables_shares_are_what_the_real_rule_reads(size, tilt, seeded)
             state = rule.write(state, u)
 
 
-def test_the_explorables_words():
-    assert looking_sentence(8, "2", 0.0, False) == (
+def test_the_explorables_words(script):
+    calls = [8, "2", 0.0, False], [8, "all", 0.0, True]
+    plain, said = script("looking", "lookingSentence", *calls)
+    assert plain == (
         "After 8 sublayers 5 vectors per token are kept (standard: 1). The head reads every write "
         "in the same share, 1/9 of the variance: the standard stream, up to its length."
     )
-    said = looking_sentence(8, "all", 0.0, True)
     # the mean of e and e + u₁ + … + u₈ holds 2e: 4 parts of 12
     assert "the embedding holds 33.3\u00a0% of the variance and the last write 8.33\u00a0%" in said
-
-
-def test_the_script_and_python_agree(in_node):
-    cases = [
-        [n, size, tilt, seeded]
-        for n in (4, 8, 24)
-        for size in ("1", "2", "4", "all")
-        for tilt in (0, 0.5, 6, -6)
-        for seeded in (False, True)
-    ]
-    asked = in_node(
-        "looking.js", "given.map(x => [lookingNumbers(...x), lookingSentence(...x)])", cases
-    )
-    for (numbers, said), case in zip(asked, cases, strict=True):
-        assert said == looking_sentence(*case)
-        expected = looking_numbers(*case)
-        assert numbers.keys() == expected.keys()
-        assert numbers["cosine"] == pytest.approx(expected["cosine"], rel=1e-11)
-        for key in ("alpha", "shares"):
-            for mine, other in zip(numbers[key], expected[key], strict=True):
-                assert mine == pytest.approx(other, rel=1e-11)
 
 
 def test_a_map_of_weights_shows_them_where_they_are():

@@ -12,7 +12,7 @@ import scipy.stats
 import rr
 from rr import stats
 from rr.config import RRError
-from rrbook.explorables.emergence import DESIGNS, FALLS, toy_gap, toy_numbers, toy_sentence
+from rrbook.explorables.emergence import DESIGNS, FALLS, WINDOW, toy_gap
 from rrbook.stats.emergence import at_fixed_ratio, measured
 from tests.notebooks.glued import RECORD
 
@@ -277,9 +277,15 @@ def test_toy_gap_is_the_difference_of_two_loss_curves():
     assert toy_gap(0.5, 2, 1.0, 0.01, 0.3, cost=0.005) == pytest.approx(-0.015)
 
 
-def test_each_design_shows_what_it_should():
+def toy(speed, size, alpha, cost, design, falls):
+    return {"speed": speed, "size": size, "alpha": alpha, "cost": cost, "design": design,
+            "falls": falls}  # fmt: skip
+
+
+def test_each_design_shows_what_it_should(script):
     def change(speed, size, design, falls):
-        return toy_numbers(RUNGS, speed, size, 0.3, 0.025, design, falls)["change"]
+        chosen = toy(speed, size, 0.3, 0.025, design, falls)
+        return script("emergence", "toyNumbers", [RUNGS, chosen])[0]["change"]
 
     assert change(1.1, 0, "steps", "ratio") < -0.01  # training alone, and it looks like size
     assert change(1.1, 0, "ratio", "ratio") == 0
@@ -289,22 +295,24 @@ def test_each_design_shows_what_it_should():
         assert change(1.0, 0.01, design, "ratio") == pytest.approx(-0.01 * np.log10(1e9 / 60e6))
 
 
-def test_emergence_script_and_python_agree(in_node):
-    keys = ("speed", "size", "alpha", "cost", "design", "falls")
-    sizes = (-0.02, 0, 0.014)
-    cases = list(itertools.product((1, 1.13), sizes, (0.1, 0.6), (0, 0.025), DESIGNS, FALLS))
-    given = [RUNGS, [dict(zip(keys, case, strict=True)) for case in cases]]
-    asked = in_node(
-        "emergence.js",
-        "given[1].map(v => [toyNumbers(given[0], v), toySentence(given[0], v)])",
-        given,
-    )
-    for (found, said), case in zip(asked, cases, strict=True):
-        expected = toy_numbers(RUNGS, *case)
-        assert found.keys() == expected.keys()
-        for key, value in expected.items():
-            assert found[key] == pytest.approx(value, rel=1e-10, abs=1e-15)
-        assert said == toy_sentence(RUNGS, *case)
+def test_the_explorable_draws_the_gap_at_each_size(script):
+    """By `toy_gap`, at the tokens per parameter that the design gives; words with what it did."""
+    for design, falls in itertools.product(DESIGNS, FALLS):
+        chosen = toy(1.13, 0.014, 0.6, 0.025, design, falls)
+        [found] = script("emergence", "toyNumbers", [RUNGS, chosen])
+        first, steps = RUNGS[0][1], RUNGS[0][2]
+        start = steps * WINDOW / first
+        for row, ratio, gap in zip(RUNGS, found["ratios"], found["gaps"], strict=True):
+            _, size, own_steps, _ = row
+            taken = {"steps": own_steps * WINDOW, "tokens": steps * WINDOW, "ratio": start * size}
+            tokens = taken[design]
+            assert ratio == pytest.approx(tokens / size)
+            x = ratio if falls == "ratio" else tokens / first
+            expected = toy_gap(x, np.log10(size / first), 1.13, 0.014, 0.6, 0.025)
+            assert gap == pytest.approx(expected)
+        assert found["change"] == pytest.approx(found["gaps"][-1] - found["gaps"][0])
+        [said] = script("emergence", "toySentence", [RUNGS, chosen])
+        assert DESIGNS[design] in said and f"falls with {FALLS[falls]}, exponent 0.6." in said
 
 
 def test_lab_power_says_what_stats_say():

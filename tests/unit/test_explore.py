@@ -10,20 +10,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rr import DATA
+from rr import DATA, stats
 from rr.config import RRError
-from rrbook.explorables.cliff import cliff_numbers, cliff_sentence, recorded_near
-from rrbook.explorables.evidence import (
-    CORRECTIONS,
-    TESTS,
-    verdict_data,
-    verdict_numbers,
-    verdict_sentence,
-)
-from rrbook.explorables.gate import STATE, gate_numbers, gate_sentence
+from rrbook.explorables.evidence import verdict_data
 from rrbook.explorables.kit import HERE, number, share
-from rrbook.explorables.stream import stream_numbers, stream_sentence
-from rrbook.explorables.write import write_numbers
 from rrbook.explore import (
     audit_rows,
     claim_map,
@@ -94,12 +84,12 @@ MADE = {
 @pytest.mark.parametrize(
     "rule, carry, write", [("sum", 1, 1), ("half", 1, 0.5), ("convex", 0.5, 0.5)]
 )
-def test_stream_shares_are_what_a_simulation_finds(rule, carry, write):
+def test_stream_shares_are_what_a_simulation_finds(script, rule, carry, write):
     draws = np.random.default_rng(0).standard_normal((9, 200_000))  # the embedding and 8 updates
     h = draws[0]
     for u in draws[1:]:
         h = carry * h + write * u
-    found = stream_numbers(8, rule)
+    [found] = script("stream", "streamNumbers", [8, rule])
     assert found["rms"][-1] == pytest.approx(math.sqrt(np.mean(h**2)), rel=0.01)
     # the share of an independent contribution is its squared correlation with the sum
     squared = [np.corrcoef(h, x)[0, 1] ** 2 for x in draws]
@@ -107,24 +97,29 @@ def test_stream_shares_are_what_a_simulation_finds(rule, carry, write):
     assert sum(found["shares"]) == pytest.approx(1) and len(found["rms"]) == 9
 
 
-def test_stream_closed_forms():
-    assert stream_numbers(32, "sum")["shares"][0] == pytest.approx(1 / 33)
-    assert stream_numbers(32, "half")["shares"][0] == pytest.approx(1 / 9)
-    convex = stream_numbers(64, "convex")
+def test_stream_closed_forms(script):
+    calls = [32, "sum"], [32, "half"], [64, "convex"]
+    plain, half, convex = script("stream", "streamNumbers", *calls)
+    assert plain["shares"][0] == pytest.approx(1 / 33)
+    assert half["shares"][0] == pytest.approx(1 / 9)
     assert convex["shares"][-1] == pytest.approx(3 / 4)
     assert convex["rms"][-1] == pytest.approx(1 / math.sqrt(3))
-    assert (
-        "After 32 sublayers under h + u the embedding holds 1/33 of the variance (3.03\u00a0%)"
-        in (stream_sentence(32, "sum"))
-    )
+    plain, half, convex = script("stream", "streamSentence", *calls)
+    words = "After 32 sublayers under h + u the embedding holds 1/33 of the variance (3.03\u00a0%)"
+    assert plain.startswith(f"{words}, exactly as much as every write")
+    assert "four times as much as any single write" in half
+    assert "the last write alone holds 75\u00a0%. The stream has settled at 0.577 times" in convex
 
 
-def test_gate_is_the_real_one_with_a_diagonal_matrix():
+STATE = (1.2, 0.9)  # of the playground
+
+
+def test_gate_is_the_real_one_with_a_diagonal_matrix(script):
     torch = pytest.importorskip("torch")
     from rr.ops import review_gate
 
     values = {"angle": 70, "size": 1.3, "state": -1.0, "update": 2.5, "bias": 0.5}
-    found = gate_numbers(rule="review", **values)
+    [found] = script("gate", "gateNumbers", [values | {"rule": "review"}])
     h, u = (torch.tensor([[x]], dtype=torch.float64) for x in (STATE, found["u"]))
     eye = torch.eye(2, dtype=torch.float64)
     r = review_gate(h, u, torch.cat([-1.0 * eye, 2.5 * eye], 1), torch.full((2,), 0.5).double())
@@ -133,28 +128,34 @@ def test_gate_is_the_real_one_with_a_diagonal_matrix():
     assert found["convex"] == pytest.approx(((1 - r) * h + r * u).flatten().tolist(), rel=1e-12)
 
 
-def test_a_gated_write_turns_by_the_angle_of_complex_numbers():
-    found = write_numbers(1.5, 0.8, 0.9, 0.2)
+def test_a_gated_write_turns_by_the_angle_of_complex_numbers(script):
+    writes = [{"u1": 1.5, "u2": 0.8, "r1": r1, "r2": r2} for r1, r2 in ((0.9, 0.2), (0.5, 0.5))]
+    found, straight = script("write", "writeNumbers", *([one] for one in writes))
     u, step = complex(1.5, 0.8), complex(1.5 * 0.9, 0.8 * 0.2)
     assert found["turn"] == pytest.approx(abs(np.angle(step / u, deg=True)))
     assert found["kept"] == pytest.approx(abs(step / u))
-    assert write_numbers(1.5, 0.8, 0.5, 0.5)["turn"] == 0
+    assert straight["turn"] == 0
+    turned, kept = script("write", "writeSentence", *([one] for one in writes))
+    assert f"turned by {found['turn']:.3g}°. A constant never turns it." in turned
+    assert "keeps the update’s direction and writes 50\u00a0% of its length" in kept
 
 
-def test_gate_at_initialisation_is_one_half_and_blind_to_u_without_its_weight():
+def test_gate_at_initialisation_is_one_half_and_blind_to_u_without_its_weight(script):
+    def r_of(rule, **values):
+        return script("gate", "gateNumbers", [values | {"rule": rule}])[0]["r"]
+
     for angle in (-180, -35, 0, 90):
         start = {"angle": angle, "size": 1.0, "state": 0.0, "update": 0.0, "bias": 0.0}
-        assert gate_numbers(rule="review", **start)["r"] == (0.5, 0.5)
-        assert gate_numbers(rule="constant", **start)["r"] == (0.5, 0.5)
-        assert gate_numbers(rule="standard", **start)["r"] == (1.0, 1.0)
+        assert r_of("review", **start) == r_of("constant", **start) == [0.5, 0.5]
+        assert r_of("standard", **start) == [1, 1]
         moved = {**start, "state": 2.0, "update": 3.0}
-        r = gate_numbers(rule="state", **moved)["r"]
-        assert r == gate_numbers(rule="state", **{**moved, "angle": 10})["r"]
-    assert "r = 0.5 in both channels" in gate_sentence(rule="constant", **start)
+        assert r_of("state", **moved) == r_of("state", **{**moved, "angle": 10})
+    [said] = script("gate", "gateSentence", [start | {"rule": "constant"}])
+    assert "r = 0.5 in both channels" in said
 
 
 @pytest.mark.parametrize("sublayers, bias", [(4, 0.0), (12, -1.0), (24, -3.0)])
-def test_cliff_is_what_a_simulation_finds(sublayers, bias):
+def test_cliff_is_what_a_simulation_finds(script, sublayers, bias):
     rng, r = np.random.default_rng(1), 1 / (1 + math.exp(-bias))
     first = rng.standard_normal(400_000)
     convex = additive = first
@@ -162,7 +163,7 @@ def test_cliff_is_what_a_simulation_finds(sublayers, bias):
     for _ in range(sublayers):
         u = rng.standard_normal(first.size)
         convex, additive, direct = (1 - r) * convex + r * u, additive + r * u, (1 - r) * direct
-    found = cliff_numbers(sublayers, bias)
+    [found] = script("cliff", "cliffNumbers", [sublayers, bias])
     assert found["convex"]["direct"] == pytest.approx(direct)
     rms = math.sqrt(np.mean(convex**2))
     assert found["convex"]["share"] == pytest.approx(direct / rms, rel=0.01)
@@ -171,15 +172,16 @@ def test_cliff_is_what_a_simulation_finds(sublayers, bias):
     )
 
 
-def test_recorded_runs_nearest_to_depth_and_bias():
-    near = recorded_near(RECORDED, 22, -2.0)
+def test_recorded_runs_nearest_to_depth_and_bias(script):
+    calls = [RECORDED, 22, -2.0], [RECORDED, 24, 0]
+    near, tie = script("cliff", "recordedNear", *calls)
     assert near["depth"] == 16
     arms = {arm["rule"]: arm for arm in near["arms"]}
     assert arms["review"]["bias"] == 0 and arms["review-convex"]["bias"] == -3
     assert arms["review-convex"]["loss"] == pytest.approx(3.16 + 0.05 + 3)
-    assert recorded_near(RECORDED, 24, 0)["depth"] == 16  # a tie goes to the smaller depth
-    said = cliff_sentence(24, 0.0, RECORDED).splitlines()[1]
-    assert said == (
+    assert tie["depth"] == 16  # a tie goes to the smaller depth
+    [said] = script("cliff", "cliffSentence", [24, 0.0, RECORDED])
+    assert said.splitlines()[1] == (
         "Recorded at 16 sublayers: review 3.21, review-convex 3.21 nats per token after 100 steps, "
         "mean of 2 seeds."
     )
@@ -202,28 +204,15 @@ def test_a_broken_recorded_run_is_one_clear_line(change, words):
         depth_cliff([RECORDED[0], row])
 
 
-def choices(data):
-    """Every test with every correction, on some choices of sizes, baselines and levels."""
-    for test, correction in itertools.product(TESTS, CORRECTIONS):
-        for alpha, base, picked in (
-            (0.05, "both", list(data)),
-            (0.1, "highway", ["60M", "590M"]),
-            (0.01, "standard", ["1B"]),
-            (0.05, "both", []),
-        ):
-            yield {"test": test, "correction": correction, "alpha": alpha, "baseline": base} | {
-                rung: rung in picked for rung in data
-            }
-
-
-def test_verdicts_are_what_scipy_finds():
+def test_verdicts_are_what_scipy_finds(script):
     from scipy import stats as st
 
     data = verdict_data(PUBLISHED)
     everything = {"alpha": 0.05, "baseline": "both"} | dict.fromkeys(data, True)
 
     def p(test):
-        rows = verdict_numbers(data, everything | {"test": test, "correction": "none"})
+        chosen = everything | {"test": test, "correction": "none"}
+        [rows] = script("evidence", "verdictNumbers", [data, chosen])
         assert len(rows) == 10 and all(row["p"] == row["q"] for row in rows)
         return {(row["rung"], row["base"]): row["p"] for row in rows}
 
@@ -244,45 +233,55 @@ def test_verdicts_are_what_scipy_finds():
     assert p("pooled")["1B", "standard"] == pytest.approx(2 * st.t.sf(t, 9))
 
 
-def test_verdicts_in_words():
+def test_verdicts_in_words(script):
     data = verdict_data(PUBLISHED)
     values = {"test": "welch", "correction": "none", "alpha": 0.05, "baseline": "both"}
     values |= dict.fromkeys(data, True)
-    assert verdict_sentence(data, values) == (
+    plain, holm, paired, paired_plain, nothing = script(
+        "evidence",
+        "verdictSentence",
+        [data, values],
+        [data, values | {"correction": "holm"}],
+        [data, values | {"correction": "holm", "test": "paired"}],
+        [data, values | {"test": "paired"}],
+        [data, values | dict.fromkeys(data, False)],
+    )
+    assert plain == (
         "Welch’s t, uncorrected, 10 tests at α = 0.05: Review’s loss is lower in 2 (590M against "
         "standard, 590M against highway) and higher in none; undecided: 8."
     )
     # Holm over ten: none of the Welch tests, three of the paired ones
-    said = verdict_sentence(data, values | {"correction": "holm"})
-    assert said.endswith("lower in none and higher in none; undecided: 10.")
-    said = verdict_sentence(data, values | {"test": "paired", "correction": "holm"})
-    assert "lower in 3 (590M against highway, 1B against standard, 1B against highway)" in said
+    assert holm.endswith("lower in none and higher in none; undecided: 10.")
+    assert "lower in 3 (590M against highway, 1B against standard, 1B against highway)" in paired
     # the loss at 60M is as significant as some wins, uncorrected
-    said = verdict_sentence(data, values | {"test": "paired"})
-    assert "higher in 1 (60M against standard)" in said
-    nothing = verdict_sentence(data, values | dict.fromkeys(data, False))
+    assert "higher in 1 (60M against standard)" in paired_plain
     assert nothing == "No size is picked: there is nothing to test."
 
 
-def test_verdict_script_and_scipy_agree(in_node):
+def test_corrected_verdicts_follow_the_picked_comparisons(script):
     data = verdict_data(PUBLISHED)
-    cases = list(choices(data))
-    points = [[t, df] for t in (0, 1e-6, 0.3, 2, 12.7, 400) for df in (1, 1.9, 2, 9, 40.5, 1000)]
-    found, tails = in_node(
-        "evidence.js",
-        "[given[1].map(v => [verdictNumbers(given[0], v), verdictSentence(given[0], v)]), "
-        "given[2].map(x => tTail(...x))]",
-        [data, cases, points],
-    )
-    for (rows, said), values in zip(found, cases, strict=True):
-        assert said == verdict_sentence(data, values)
-        for mine, expected in zip(rows, verdict_numbers(data, values), strict=True):
-            assert mine.keys() == expected.keys()
-            assert all(mine[key] == expected[key] for key in ("rung", "base", "verdict"))
-            for key in ("gap", "p", "q"):
-                assert mine[key] == pytest.approx(expected[key], rel=1e-10)
+    for test, base in itertools.product(("welch", "paired"), ("both", "highway")):
+        picked = dict.fromkeys(data, False) | dict.fromkeys(["60M", "590M", "1B"], True)
+        chosen = picked | {"test": test, "alpha": 0.05, "baseline": base}
+        plain, bonferroni, holm = script(
+            "evidence",
+            "verdictNumbers",
+            *([data, chosen | {"correction": name}] for name in ("none", "bonferroni", "holm")),
+        )
+        p = [row["p"] for row in plain]
+        assert len(p) == (6 if base == "both" else 3)
+        assert [row["q"] for row in bonferroni] == pytest.approx(stats.bonferroni(p))
+        assert [row["q"] for row in holm] == pytest.approx(stats.holm(p))
+        for row in holm:
+            lower = "review" if row["gap"] < 0 else row["base"]
+            assert row["verdict"] == (lower if row["q"] <= 0.05 else "undecided")
+
+
+def test_the_scripts_t_distribution_is_scipys(script):
     from scipy import stats as st
 
+    points = [[t, df] for t in (0, 1e-6, 0.3, 2, 12.7, 400) for df in (1, 1.9, 2, 9, 40.5, 1000)]
+    tails = script("evidence", "tTail", *points)
     # SciPy itself is off by 3e-11 at t = 1e-6, df = 1, where the tail is 1 − 2·arctan(t)/π
     assert tails == pytest.approx([2 * st.t.sf(t, df) for t, df in points], rel=1e-10)
     assert tails[6] == pytest.approx(1 - 2 * math.atan(1e-6) / math.pi, rel=1e-13)
@@ -306,7 +305,7 @@ def test_runs_that_do_not_pair_are_one_clear_line(change, words):
     assert "\n" not in str(caught.value)
 
 
-def test_numbers_in_words():
+def test_numbers_in_words(script):
     said = {
         0: "0", 1: "1", 0.5: "0.5", 1 / 3: "0.333", 12.345: "12.3", 100: "100", 999: "999",
         -3: "−3", 0.03125: "0.0313", 999.6: "1000",
@@ -314,6 +313,9 @@ def test_numbers_in_words():
         1000: "1\u00a0×\u00a010³", 9.96e-10: "1\u00a0×\u00a010⁻⁹",
     }  # fmt: skip
     assert {x: number(x) for x in said} == said
+    assert script("kit", "number", *([x] for x in said)) == list(said.values())
+    shares = [1 / 33, 1e-4, 9e-5]
+    assert script("kit", "share", *([x] for x in shares)) == list(map(share, shares))
     assert share(1 / 33) == "3.03\u00a0%" and share(1e-9) == "1\u00a0×\u00a010⁻⁹"
 
 
@@ -337,14 +339,12 @@ def test_html_is_self_contained_and_repeatable(name):
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_every_control_has_a_label_and_the_page_without_scripts_a_sentence(name):
+def test_every_control_has_a_label_and_the_picture_words(name):
     html = MADE[name]().html
     form = re.search(r"<form.*?</form>", html, re.S)[0]
     controls = re.findall(r"<(?:input|select)\b", form)
     labelled = re.findall(r"<label>(?:(?!</label>).)*<(?:input|select)\b", form)
     assert len(controls) == len(labelled) >= 2
-    sentence = re.search(r"<noscript><p>(.*?)</p></noscript>", html, re.S)[1]
-    assert len(sentence) > 40 and re.search(r"\d", sentence)
     picture = re.search(r'role="img" aria-label="([^"]+)"', html)[1]
     assert len(picture) > 40
 

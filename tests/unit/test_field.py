@@ -6,16 +6,18 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 import rr
 from rr import DATA, stats
 from rr.config import ModelConfig, RRError
-from rr.residual import REGISTRY, RULES
+from rr.residual import REGISTRY, RULES, Site, make
 from rrbook.anatomy import FAMILIES, anatomy
-from rrbook.explorables.field import TOY, draw, field_numbers, field_sentence
+from rrbook.explorables.field import TOY
 from rrbook.explorables.gallery import amount, picture
 from rrbook.explorables.poster import rule_poster
 from rrbook.explore import annotated_card, rule_field, rule_gallery
+from rrbook.labs.field import stream
 
 RECORDS = DATA / "measured" / "04_field_guide"
 # registered after the records were made
@@ -196,6 +198,92 @@ def test_amounts_in_few_letters():
 
 # ---- the toy -----------------------------------------------------------------------------------
 
+D, GAIN = 32, 1.6  # of the toy
+BIASED = ("constant", "state-gate", "update-gate", "review", "highway", "review-convex",
+          "highway-carry", "gtrxl")  # fmt: skip
+
+
+def draw(key: int, n: int) -> np.ndarray:
+    """n numbers of mean 0 and variance 1, the same here and in the script (mulberry32)."""
+    mask = np.uint64(0xFFFFFFFF)
+    start = np.uint64((key + 1) * 0x9E3779B1 & 0xFFFFFFFF)
+    state = (start + np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x6D2B79F5)) & mask
+    t = (state ^ (state >> np.uint64(15))) * (state | np.uint64(1)) & mask
+    t ^= t + ((t ^ (t >> np.uint64(7))) * (t | np.uint64(61)) & mask) & mask
+    t = (t ^ (t >> np.uint64(14))) & mask
+    return (t / 4294967296 * 2 - 1) * np.sqrt(3)
+
+
+def rule_spec(rule: str, bias: float) -> str:
+    """The rule with the option that the slider sets, as `rr train` takes it.
+
+    The constant rule gets c = σ(b), the coefficient of a gate with that bias and no weights.
+    """
+    if rule == "constant":
+        return f"constant:c={1 / (1 + math.exp(-bias))}"
+    return f"{rule}:bias={bias}" if rule in BIASED else rule
+
+
+def _filler(sublayer: int):
+    """What a rule's `reset` draws from: its first matrix, its second, its third."""
+    keys = iter(range(1000 + sublayer, 10_000, 1000))
+
+    def normal(tensor: torch.Tensor, std: float) -> None:
+        numbers = draw(next(keys), tensor.numel()) * std
+        tensor.copy_(torch.from_numpy(numbers).reshape(tensor.shape))
+
+    return normal
+
+
+def factors(rule, start: str) -> tuple[float, float]:
+    """What a rule's initialisation makes of W₁ and W₂; 1 each where updates start at full size."""
+    if start != "own":
+        return 1.0, 1.0
+    # GPT-2's 0.02 and Xavier's 1/√d are what the rules' laws begin with: 1/√d here
+    unit = D**-0.5 if rule.name == "deepnorm" else 0.02
+    return tuple(rule.init_std(rule.site, part, D, D) / unit for part in ("up", "down"))
+
+
+def field_numbers(
+    rule: str, sublayers: int, start: str = "unit", bias: float = 0.0
+) -> dict[str, list[float]]:
+    """The explorable's toy by rr's own rules and torch's derivatives: `norms` and `gradients`.
+
+    rms of what is read before any norm at depth 0 … S; ‖∂loss/∂h_0‖, then ‖∂loss/∂u_l‖.
+    """
+    spec, L = rule_spec(rule, bias), sublayers // 2
+    config = ModelConfig(64, n_layer=L, n_head=1, d_model=D, d_ff=4 * D, rule=spec)
+
+    def vector(key: int, rows: int = 1, std: float = 1.0) -> torch.Tensor:
+        return torch.from_numpy(draw(key, rows * D) * std).reshape(rows, D)
+
+    def built(kind: str, sublayer: int):
+        made = make(spec, Site(kind, sublayer, L, D, n_head=1), config).double()
+        with torch.no_grad():
+            made.reset(_filler(sublayer))
+        return made
+
+    first = vector(0).unsqueeze(0).requires_grad_()  # (1, 1, d)
+    state, updates, norms = None, [], []
+    for depth in range(1, sublayers + 1):
+        here = built("attn" if depth % 2 else "mlp", depth)
+        state = here.open(first) if state is None else state
+        norms.append(stream(here, state).detach().pow(2).mean().sqrt().item())
+        x, state = here.read(state)
+        up, down = factors(here, start)
+        u = torch.tanh(x @ vector(2 * depth, D, up / D**0.5).T)
+        u = u @ vector(2 * depth + 1, D, down * GAIN / D**0.5).T
+        u.retain_grad()
+        updates.append(u)
+        state = here.write(state, u)
+    final = built("final", sublayers + 1)
+    norms.append(stream(final, state).detach().pow(2).mean().sqrt().item())
+    x, _ = final.read(state)
+    (x * vector(1)).mean().backward()
+    gradients = [0.0 if v.grad is None else v.grad.norm().item() for v in (first, *updates)]
+    return {"norms": norms, "gradients": gradients}
+
+
 CASES = [
     {"rule": rule, "sublayers": sublayers, "start": start, "bias": bias}
     for rule in TOY
@@ -207,7 +295,7 @@ def test_the_script_knows_the_rules_of_the_papers():
     assert set(TOY) == {spec for spec in KNOWN if ":" not in spec} <= set(RULES)
 
 
-def test_draws_are_mulberry32_and_have_variance_one():
+def test_draws_are_mulberry32_and_have_variance_one(script):
     def slowly(key, n):
         state, out = (key + 1) * 0x9E3779B1 & 0xFFFFFFFF, []
         for _ in range(n):
@@ -217,21 +305,22 @@ def test_draws_are_mulberry32_and_have_variance_one():
             out.append(((t ^ (t >> 14)) / 2**32 * 2 - 1) * math.sqrt(3))
         return out
 
+    [found] = script("field", "draw", [5, 50])
+    assert list(found.values()) == pytest.approx(slowly(5, 50), rel=1e-12)
     assert draw(5, 50) == pytest.approx(slowly(5, 50), rel=1e-12)
     many = draw(0, 200_000)
     assert many.mean() == pytest.approx(0, abs=0.01) and many.var() == pytest.approx(1, abs=0.01)
     assert abs(np.corrcoef(draw(1, 10_000), draw(2, 10_000))[0, 1]) < 0.03
 
 
-def test_the_script_is_rrs_own_rules(in_node):
+def test_the_script_is_rrs_own_rules(script):
     """The script has its own derivatives; Python runs the real rules under autograd."""
-    asked = in_node("field.js", "given.map(v => [fieldNumbers(v), fieldSentence(v)])", CASES)
-    for case, (numbers, said) in zip(CASES, asked, strict=True):
+    asked = script("field", "fieldNumbers", *([case] for case in CASES))
+    for case, numbers in zip(CASES, asked, strict=True):
         expected = field_numbers(**case)
         assert len(expected["norms"]) == len(expected["gradients"]) == case["sublayers"] + 1
         for key, values in expected.items():
             assert numbers[key] == pytest.approx(values, rel=1e-9, abs=1e-300), (case, key)
-        assert said == field_sentence(**case)
 
 
 def test_the_toy_shows_the_identities_of_the_starts():
@@ -248,7 +337,20 @@ def test_the_toy_shows_the_identities_of_the_starts():
             assert found["gradients"] == pytest.approx(half["gradients"], rel=1e-12), rule
     silent = field_numbers("rezero", 16)
     assert set(silent["gradients"][1:]) == {0.0} and len(set(silent["norms"])) == 1
-    assert "No sublayer gets a gradient" in field_sentence("rezero", 16)
+
+
+def test_the_explorables_sentence(script):
+    chosen = {"sublayers": 16, "start": "unit", "bias": -3.0}
+    calls = [[chosen | {"rule": rule}] for rule in ("rezero", "review")]
+    silent, said = script("field", "fieldSentence", *calls)
+    assert "No sublayer gets a gradient" in silent
+    found = field_numbers("review", 16, bias=-3.0)
+    norms, g = found["norms"], found["gradients"]
+    assert said == (
+        f"review with b = −3, 16 sublayers: the stream’s rms goes from {norms[0]:.3g} to "
+        f"{norms[-1]:.3g}. The first quarter of the updates gets "
+        f"{sum(g[1:5]) / sum(g[-4:]):.3g} times the gradient of the last quarter."
+    )
 
 
 def test_the_real_model_under_the_same_two_measures():
@@ -257,7 +359,6 @@ def test_the_real_model_under_the_same_two_measures():
     import matplotlib
 
     matplotlib.use("Agg")
-    import torch
 
     from rr.analysis import probes
     from rr.model import Model, initialise
@@ -289,7 +390,7 @@ def test_the_real_model_under_the_same_two_measures():
 def test_the_explorable_begins_where_it_is_told():
     html = rule_field("attnres", 8, "own", 1.0).html
     assert '<option value="attnres" selected>' in html
-    assert field_sentence("attnres", 8, "own", 1.0) in html.replace("&#x27;", "'")
+    assert 'name="sublayers" min="4" max="64" step="4" value="8"' in html
 
 
 # ---- the figure and the table ------------------------------------------------------------------

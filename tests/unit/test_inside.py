@@ -15,11 +15,7 @@ from rr.config import RRError
 from rr.model import Model, initialise, ladder
 from rr.ops import rms_norm
 from rrbook import figures, gates
-from rrbook.explorables.strip import (
-    strip_data,
-    strip_numbers,
-    strip_sentence,
-)
+from rrbook.explorables.strip import strip_data
 
 IDX, TARGETS = torch.randint(70, (2, 6, 16), generator=torch.Generator().manual_seed(0))
 RECORDS = DATA / "measured" / "13_inside_the_gate"
@@ -295,35 +291,26 @@ def test_records_are_of_recorded_runs():
             assert sum(row["shares"].values()) == pytest.approx(1, abs=1e-5)
 
 
-def test_strip_numbers_against_scipy():
+def test_strip_numbers_against_scipy(script):
     data = strip_data(STORY)
-    for sublayer in range(1, len(data["kinds"]) + 1):
-        found = strip_numbers(data, sublayer, "saved")
-        expected = scipy.stats.spearmanr(data["held"][sublayer - 1], data["saved"][sublayer - 1])
-        assert found["rank"] == pytest.approx(expected.statistic)
-        assert data["held"][sublayer - 1][found["at_high"]] == found["high"]
+    calls = [[data, s, "saved"] for s in range(1, len(data["kinds"]) + 1)]
+    for i, found in enumerate(script("strip", "stripNumbers", *calls)):
+        held, saved = np.array(data["held"][i]), np.array(data["saved"][i])
+        assert found["rank"] == pytest.approx(scipy.stats.spearmanr(held, saved).statistic)
+        assert (found["low"], found["high"]) == (held.min(), held.max())
+        assert (held[found["at_low"]], held[found["at_high"]]) == (held.min(), held.max())
+        assert found["mean"] == pytest.approx(held.mean()) and found["helped"] == (saved > 0).sum()
+    [said] = script("strip", "stripSentence", [data, 1, "loss"])
+    luck = 1.96 / np.sqrt(len(data["loss"]) - 1)
+    assert said.startswith("Sublayer 1, attention: ") and f"within ±{luck:.3g}." in said
 
 
-def test_strip_words_stay_in_order_and_within_the_width(in_node):
+def test_strip_words_stay_in_order_and_within_the_width(script):
     words, widths = strip_data(STORY)["words"], (260, 682)
-    drawn = in_node("strip.js", "given[1].map(w => stripLayout(given[0], w))", [words, widths])
+    drawn = script("strip", "stripLayout", *([words, width] for width in widths))
     for width, places in zip(widths, drawn, strict=True):
         assert all(x + wide <= width for x, _, wide in places)
         ends = [(row, x, x + wide) for x, row, wide in places]
         assert len(places) == len(words)
         for before, after in zip(ends, ends[1:], strict=False):
             assert after[:2] >= (before[0], before[2]) or after[0] == before[0] + 1
-
-
-def test_the_script_and_python_agree(in_node):
-    data = strip_data(STORY)
-    cases = [[s, below] for s in range(1, len(data["kinds"]) + 1) for below in ("saved", "loss")]
-    asked = in_node(
-        "strip.js",
-        "given[1].map(([s, below]) => "
-        "[stripNumbers(given[0], s, below), stripSentence(given[0], s, below)])",
-        [data, cases],
-    )
-    for (numbers, said), case in zip(asked, cases, strict=True):
-        assert numbers == pytest.approx(strip_numbers(data, *case))
-        assert said == strip_sentence(data, *case)

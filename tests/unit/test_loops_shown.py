@@ -8,11 +8,11 @@ import pytest
 
 from rr.config import RRError
 from rrbook import figures
-from rrbook.explorables.loops import SCALES, loop_numbers, loop_sentence
+from rrbook.explorables.loops import SCALES
 
 
 @pytest.mark.parametrize(("blocks", "passes", "cosine"), [(1, 12, 0.8), (3, 5, 0.5), (4, 4, 0.0)])
-def test_growth_is_what_a_simulation_finds(blocks, passes, cosine):
+def test_growth_is_what_a_simulation_finds(script, blocks, passes, cosine):
     """Updates √c·(the block's own) + √(1 − c)·(fresh): cosine c between a block's passes."""
     rng, size = np.random.default_rng(0), 200_000
     own = rng.standard_normal((blocks, size))
@@ -30,21 +30,21 @@ def test_growth_is_what_a_simulation_finds(blocks, passes, cosine):
                 fresh = rng.standard_normal(size)
                 h = h + epsilon * (cosine**0.5 * own[block] + (1 - cosine) ** 0.5 * fresh)
                 seen.append(math.sqrt(np.mean(h**2)))
-        found = loop_numbers(blocks, passes, cosine, scale)
+        [found] = script("loops", "loopNumbers", [blocks, passes, cosine, scale])
         assert found["rms"] == pytest.approx(seen, rel=0.015)
         assert found["epsilon"] == pytest.approx(epsilon)
         assert found["last"][scale] == found["rms"][-1]
 
 
-def test_growth_in_closed_form():
-    assert loop_numbers(1, 64, 1.0, "passes")["rms"][-1] == pytest.approx(math.sqrt(2))
-    assert loop_numbers(1, 64, 1.0, "one")["rms"][-1] == pytest.approx(math.sqrt(1 + 64**2))
+def test_growth_in_closed_form(script):
+    expected = {(1, 64, 1.0, "passes"): 2**0.5, (1, 64, 1.0, "one"): math.sqrt(1 + 64**2)}
     for blocks in (1, 4, 16):  # the two-factor law at c = 1 and the untied law at c = 0
-        assert loop_numbers(blocks, 9, 1.0, "both")["rms"][-1] == pytest.approx(math.sqrt(2))
-        assert loop_numbers(blocks, 9, 0.0, "root")["rms"][-1] == pytest.approx(math.sqrt(2))
-    said = loop_sentence(1, 64, 1, "passes")
+        expected |= {(blocks, 9, 1.0, "both"): 2**0.5, (blocks, 9, 0.0, "root"): 2**0.5}
+    found = script("loops", "loopNumbers", *map(list, expected))
+    assert [one["rms"][-1] for one in found] == pytest.approx(list(expected.values()))
+    said, once = script("loops", "loopSentence", [1, 64, 1, "passes"], [2, 1, 0, "one"])
     assert said.startswith("64 passes of 1 block, ") and "ends at 1.41 times" in said
-    assert loop_sentence(2, 1, 0, "one").startswith("1 pass of 2 blocks")
+    assert once.startswith("1 pass of 2 blocks")
 
 
 def test_lab_measures_real_models():

@@ -6,51 +6,47 @@ import numpy as np
 import pytest
 from scipy import stats as st
 
-from rrbook.explorables.luck import grid, luck_numbers, luck_sentence
+from rrbook.explorables.luck import best_of
 from rrbook.explore import winners_luck
 
 CASES = [(2, 2, 0.05, 0.0), (30, 3, 0.02, 0.01), (40, 20, 0.005, 0.1), (8, 3, 0.02, 0.03)]
 
 
+def given(rules: int, seeds: int, sd: float, lead: float) -> dict:
+    return {"rules": rules, "seeds": seeds, "sd": sd, "lead": lead}
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_luck_is_what_a_simulation_finds(case):
+def test_luck_is_what_a_simulation_finds(script, case):
     rules, seeds, sd, lead = case
     draws = np.random.default_rng(0).normal(0, sd, (20_000, rules, seeds)).mean(2)
-    found = luck_numbers(*case)
+    [found] = script("luck", "luckNumbers", [given(*case)])
     assert found["luck"] == pytest.approx(draws.max(1).mean(), rel=0.03)
+    assert found["luck"] == pytest.approx(sd / np.sqrt(seeds) * best_of(rules), rel=1e-3)
     draws[:, 0] += lead
     assert found["first"] == pytest.approx((draws.argmax(1) == 0).mean(), abs=0.012)
 
 
-def test_luck_closed_forms():
-    y, cdf = zip(*grid(), strict=True)
-    assert cdf == pytest.approx(st.norm.cdf(y), abs=1e-5)
+def test_luck_closed_forms(script):
+    cases = (2, 4, 0.02, 0.0), (2, 4, 0.02, 0.015), (30, 3, 0.02, 0.0)
+    two, ahead, many = script("luck", "luckNumbers", *([given(*case)] for case in cases))
     # two equal rules: E[max] = σ/√π, and either is first half of the time
-    two = luck_numbers(2, 4, 0.02, 0.0)
+    assert best_of(2) == pytest.approx(1 / np.sqrt(np.pi))
     assert two["luck"] == pytest.approx(0.01 / np.sqrt(np.pi), rel=1e-4)
     assert two["first"] == pytest.approx(0.5, abs=1e-6)
     # one rule ahead of one other: Φ(lead / (√2·se))
-    assert luck_numbers(2, 4, 0.02, 0.015)["first"] == pytest.approx(
-        st.norm.cdf(1.5 / np.sqrt(2)), abs=1e-5
-    )
-    assert luck_numbers(30, 3, 0.02, 0.0)["first"] == pytest.approx(1 / 30, abs=1e-5)
+    assert ahead["first"] == pytest.approx(st.norm.cdf(1.5 / np.sqrt(2)), abs=1e-5)
+    assert many["first"] == pytest.approx(1 / 30, abs=1e-5)
 
 
-def test_luck_script_and_python_agree(in_node):
-    given = [dict(zip(("rules", "seeds", "sd", "lead"), case, strict=True)) for case in CASES]
-    asked = in_node("luck.js", "given.map(v => [luckNumbers(v), luckSentence(v)])", given)
-    for (found, said), case in zip(asked, CASES, strict=True):
-        assert found == pytest.approx(luck_numbers(*case), rel=1e-10)
-        assert said == luck_sentence(*case)
-
-
-def test_the_sentence_says_both_numbers():
-    assert luck_sentence(30, 3, 0.02, 0.01) == (
+def test_the_sentence_says_both_numbers(script):
+    [said] = script("luck", "luckSentence", [given(30, 3, 0.02, 0.01)])
+    assert said == (
         "30 rules that are equally good, 3 seeds: the best of them looks 0.0236 nats ahead of what "
         "it is, by luck alone. One rule that is truly 0.01 ahead of the others comes first in "
         "14.9\u00a0% of such tables."
     )
-    assert "8 rules that" in winners_luck(rules=8).html
+    assert 'name="rules" min="2" max="40" step="1" value="8"' in winners_luck(rules=8).html
 
 
 def test_lab_race_trains_both_rules_on_the_same_batches():

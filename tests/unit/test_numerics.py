@@ -1,7 +1,6 @@
 """Formats against torch's casts, changed runs against the trainer, and what chapter 16 shows."""
 
 import json
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -14,14 +13,7 @@ from rr.config import RRError
 from rr.training.checkpoint import weights_sha256
 from rr.training.device import resolve_precision
 from rrbook import figures
-from rrbook.explorables.floats import (
-    FORMATS,
-    float_numbers,
-    float_sentence,
-    harmonic,
-    rounded,
-    spacing,
-)
+from rrbook.explorables.kit import share
 from rrbook.labs.depth import letters
 from rrbook.numerics import Change, Tf32Products, nudge, tf32, trained, window_losses
 
@@ -35,19 +27,22 @@ BF16 = resolve_precision(torch.device("cpu"), "bf16") == "bf16"
 
 
 @pytest.mark.parametrize("name", CASTS)
-def test_rounding_is_torchs_own_cast(name):
+def test_rounding_is_torchs_own_cast(script, name):
     """From denormals of fp16 to its overflow; float32 first, since torch casts by way of it."""
     source = torch.Generator().manual_seed(0)
     x = torch.randn(4000, generator=source) * torch.logspace(-8.5, 5, 4000)
     x = torch.cat([x, torch.tensor([0.0, 1.0, -2.0, 65519.0, 65520.0, 2.0**-25, 1 + 2**-8])])
-    assert [rounded(v, name) for v in x.tolist()] == x.to(CASTS[name]).double().tolist()
+    found = script("floats", "rounded", *([v, name] for v in x.tolist()))
+    assert list(map(float, found)) == x.to(CASTS[name]).double().tolist()
     step = torch.finfo(CASTS[name]).eps
-    assert (spacing(1, name), spacing(3.9, name), spacing(0.9, name)) == (step, 2 * step, step / 2)
+    found = script("floats", "spacing", [1, name], [3.9, name], [0.9, name])
+    assert found == [step, 2 * step, step / 2]
 
 
-def test_tf32_keeps_eleven_bits():
+def test_tf32_keeps_eleven_bits(script):
     x = torch.randn(4000, generator=torch.Generator().manual_seed(0))
-    assert tf32(x).double().tolist() == [rounded(v, "tf32") for v in x.tolist()]
+    found = script("floats", "rounded", *([v, "tf32"] for v in x.tolist()))
+    assert tf32(x).double().tolist() == found
     tie = torch.tensor([1 + 2.0**-11, -1 - 2.0**-11])  # away from zero, as the hardware converts
     assert tf32(tie).tolist() == [1 + 2.0**-10, -1 - 2.0**-10]
     assert tf32(tf32(x)).equal(tf32(x)) and tf32(x.double()).equal(x.double())
@@ -66,13 +61,13 @@ def test_tf32_products_are_those_of_rounded_inputs_in_both_directions():
     assert (y - torch.nn.functional.linear(x, w)).abs().max() > 1e-5
 
 
-def test_sums_follow_numpys_own_half_precision():
+def test_sums_follow_numpys_own_half_precision(script):
     parts = np.array([1 / k for k in range(1, 301)]).astype(np.float16)
     total = parts.astype(float).sum()
     down = up = np.float16(0)
     for part, back in zip(parts, parts[::-1], strict=True):
         down, up = down + part, up + back
-    found = harmonic(300, "fp16")
+    [found] = script("floats", "harmonic", [300, "fp16"])
     assert found["down"] == pytest.approx(abs(float(down) - total) / total, rel=1e-9)
     assert found["up"] == pytest.approx(abs(float(up) - total) / total, rel=1e-9)
     half = parts
@@ -82,36 +77,27 @@ def test_sums_follow_numpys_own_half_precision():
     assert found["pairs"] == pytest.approx(abs(float(half[0]) - total) / total, rel=1e-9)
 
 
-def test_neighbours_are_all_numbers_of_the_format(in_node):
+def test_neighbours_are_all_numbers_of_the_format(script):
     cases = [(2.51, "bf16"), (4.0, "bf16"), (0.3, "fp16"), (2.51, "fp32"), (1e-9, "fp16")]
-    *drawn, too_many, none = in_node(
-        "floats.js", "given.map(([x, name]) => neighbours(x, name))", cases
-    )
+    *drawn, too_many, none = script("floats", "neighbours", *map(list, cases))
     for (x, name), marks in zip(cases, drawn, strict=False):
         every = np.arange(0.98 * x / 2**-16, 1.02 * x / 2**-16 + 1).round() * 2**-16
-        inside = sorted({rounded(v, name) for v in every if abs(rounded(v, name) - x) <= 0.02 * x})
+        of_format = torch.from_numpy(every).to(CASTS[name]).double()
+        inside = sorted({v for v in of_format.tolist() if abs(v - x) <= 0.02 * x})
         assert marks == inside
     assert too_many is None and none == []
 
 
-def test_script_and_python_agree(in_node):
-    cases = [
-        {"power": power / 10, "format": name, "terms": terms}
-        for name in FORMATS
-        for power in range(-90, 51, 7)
-        for terms in (4, 9)
-    ]
-    asked = in_node(
-        "floats.js",
-        "given.map(v => [floatNumbers(v), floatSentence(v)])",
-        cases,
+def test_the_explorable_says_what_becomes_of_a_number(script):
+    chosen = {"format": "fp16", "terms": 4}
+    small, large, usual = script(
+        "floats", "floatSentence", *([chosen | {"power": power}] for power in (-8.5, 5, 0.4))
     )
-    for (found, said), case in zip(asked, cases, strict=True):
-        expected = float_numbers(**case)
-        if math.isinf(expected["rounded"]):  # which JSON has as null
-            assert found.pop("rounded") is None and expected.pop("rounded")
-        assert found.pop("errors") == pytest.approx(expected.pop("errors"), rel=1e-12, abs=1e-300)
-        assert found == pytest.approx(expected, rel=1e-12) and said == float_sentence(**case)
+    assert "is 0 in fp16: too small for it." in small
+    assert "is infinite in fp16: too large for it." in large
+    x = 10**0.4
+    off = abs(float(np.float16(x)) - x) / x
+    assert usual.startswith(f"2.51 in fp16 is off by {share(off)}; its neighbours")
 
 
 # ---- changed runs ------------------------------------------------------------------------------

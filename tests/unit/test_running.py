@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from rr.config import RRError
-from rrbook.explorables.running import lost_numbers, overhead, young
+from rrbook.explorables.running import overhead, young
 
 TINY = [
     "--rung",
@@ -45,8 +45,18 @@ def test_youngs_interval_is_near_the_best_where_interruptions_are_rare():
     assert 60 * young(10 / 3600, 8) == pytest.approx(12.649, abs=1e-3)  # by hand: 60 √(2·10·8/3600)
 
 
-def test_what_an_hour_costs():
-    found = lost_numbers(price=2.0, between=1e6, save=36, every=60, back=0)
+def test_what_an_hour_costs(script):
+    rare = {"price": 2.0, "between": 1e6, "save": 36, "every": 60, "back": 0}
+    usual = {"price": 2.5, "between": 8, "save": 10, "every": 30, "back": 5}
+    found, common = script("running", "lostNumbers", [rare], [usual])
+    assert common["lost"] == pytest.approx(overhead(0.5, 10 / 3600, 8, 5 / 60))
+    least = overhead(young(10 / 3600, 8), 10 / 3600, 8, 5 / 60)
+    assert common["least"] == pytest.approx(least)
+    [said] = script("running", "lostSentence", [usual])
+    assert said == (
+        "With a checkpoint of 10 s every 30 minutes, an hour of work loses 4.87\u00a0% and costs "
+        "2.62 instead of 2.5. Young’s interval, 12.6 minutes, loses 3.76\u00a0%."
+    )
     assert found["lost"] == pytest.approx(0.01, rel=1e-3)  # 36 s an hour, and no interruption
     assert found["costs"] == pytest.approx(2.02, rel=1e-4)
     assert found["young"] == pytest.approx(60 * math.sqrt(2 * 0.01 * 1e6))

@@ -15,15 +15,7 @@ from rr.training import memory
 from rr.training.backend import parse_backend
 from rr.training.step import OptimizerStep
 from rrbook import figures
-from rrbook.explorables.roofline import (
-    CARDS,
-    FUSION,
-    PATHS,
-    RUNGS,
-    step_data,
-    step_numbers,
-    step_sentence,
-)
+from rrbook.explorables.roofline import PATHS, RUNGS, step_data
 from rrbook.roofline import Work, times
 
 TINY = ModelConfig(
@@ -56,9 +48,21 @@ def test_the_memory_on_the_page_is_the_whole_models(path):
     assert step_data()["rungs"]["60M"]["paths"][path]["memory"] == found
 
 
-def test_a_step_by_hand():
+def asked(path: str, card: str, share: float, fusion: str, rung: str = "60M") -> dict:
+    return {"rung": rung, "path": path, "card": card, "share": share, "fusion": fusion}
+
+
+def test_a_step_by_hand(script):
     """TF32 has half of the peak; what is fused keeps the bytes of embedding and optimiser."""
-    found = step_numbers(TOY, "60M", "reference", "new", 50, "none")
+    calls = [
+        [TOY, asked("reference", "new", 50, "none")],
+        [TOY, asked("reference", "new", 50, "all")],
+        [TOY, asked("fast", "new", 100, "none")],
+        [TOY, asked("reference", "T4", 50, "none")],
+        [TOY, asked("fast", "T4", 50, "none")],
+    ]
+    found, fused, fast, unknown, _ = script("roofline", "stepNumbers", *calls)
+    words, _, _, refused, half = script("roofline", "stepSentence", *calls)
     assert found["ms"] == pytest.approx(
         {
             "attention": 60 + 10,
@@ -80,23 +84,19 @@ def test_a_step_by_hand():
     assert found["step"] == pytest.approx(425) and found["tokens"] == pytest.approx(1000 / 0.425)
     assert found["mfu"] == pytest.approx(6e12 / (0.425 * 1e14)) and found["largest"] == "head"
     assert found["fits"]  # 9 of 9.2 GB
-    fused = step_numbers(TOY, "60M", "reference", "new", 50, "all")
     assert fused["step"] == pytest.approx(60 + 80 + 0 + 1 + 120 + 4)
-    fast = step_numbers(TOY, "60M", "fast", "new", 100, "none")
     assert fast["step"] == pytest.approx(10 + 20 + 1 + 30) and not fast["fits"]
-    assert step_numbers(TOY, "60M", "reference", "T4", 50, "none") is None
-    said = step_sentence(TOY, "60M", "reference", "T4", 50, "none")
-    assert said.endswith("not projected. The T4 has no TF32, and fp32 is not projected.")
-    assert "fast path in fp16, T4" in step_sentence(TOY, "60M", "fast", "T4", 50, "none")
-    said = step_sentence(TOY, "60M", "reference", "new", 50, "none").replace("\u00a0", " ")
-    assert said == (
+    assert unknown is None
+    assert refused.endswith("not projected. The T4 has no TF32, and fp32 is not projected.")
+    assert "fast path in fp16, T4" in half
+    assert words.replace("\u00a0", " ") == (
         "60M, reference path in TF32, new, products at 50 % of their peak, nothing fused: 425 ms a "
         "step, 2.35 thousand tokens/s, an MFU of 14.1 %. The largest part, 51.8 %, is the head. "
         "Memory predicted for this path, 64 windows at once: 9 GB, which fits the card’s 10 GB."
     )
 
 
-def test_the_page_shows_what_the_package_counts():
+def test_the_page_shows_what_the_package_counts(script):
     """Data and formula on the page against `roofline.work` and `roofline.times`."""
     data = step_data()
     assert list(data["rungs"]) == [name for name, rung in ladder.RUNGS.items() if rung.published]
@@ -104,7 +104,8 @@ def test_the_page_shows_what_the_package_counts():
         parts = data["rungs"]["1B"]["paths"][path]["parts"]
         peak = 989e12 * {"reference": 0.5, "fast": 1}[path]
         works = {part: Work(*counts) for part, counts in parts.items()}
-        shown = step_numbers(data, "1B", path, "H100", 40, "all" if fused else "none")
+        chosen = asked(path, "H100", 40, "all" if fused else "none", "1B")
+        [shown] = script("roofline", "stepNumbers", [data, chosen])
         found = times(works, peak, 3.35e12, 0.4, fused)
         assert shown["ms"] == pytest.approx({part: 1000 * s for part, s in found.items()})
         # by hand: 2 FLOPs a weight forward and 4 backward, for each token
@@ -112,29 +113,6 @@ def test_the_page_shows_what_the_package_counts():
         assert works["mlp"].flops == 6 * 24 * 8 * d**2 * tokens
         rows = {"reference": 50257, "fast": 50304}[path]  # chunks multiply the padding, too
         assert works["head"].flops == 6 * rows * d * tokens
-
-
-def test_the_script_and_python_agree(in_node):
-    data, keys = step_data(), ("rung", "path", "card", "share", "fusion")
-    cases = [
-        dict(zip(keys, x, strict=True))
-        for x in itertools.product(RUNGS, PATHS, CARDS, (10, 60, 100), FUSION)
-    ]
-    asked = in_node(
-        "roofline.js",
-        "given[1].map(v => [stepNumbers(given[0], v), stepSentence(given[0], v)])",
-        [data, cases],
-    )
-    for (found, said), case in zip(asked, cases, strict=True):
-        expected = step_numbers(data, **case)
-        assert said == step_sentence(data, **case)
-        if (case["card"], case["path"]) == ("T4", "reference"):
-            assert found is expected is None
-        else:
-            assert found.keys() == expected.keys() and found["bound"] == expected["bound"]
-            assert found["ms"] == pytest.approx(expected["ms"], rel=1e-12)
-            assert found["step"] == pytest.approx(expected["step"], rel=1e-12)
-            assert (found["fits"], found["largest"]) == (expected["fits"], expected["largest"])
 
 
 # ---- the lab -----------------------------------------------------------------------------------

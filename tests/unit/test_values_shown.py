@@ -14,15 +14,17 @@ from rr.config import ModelConfig, RRError
 from rr.model import site_of
 from rr.residual.values import make_values
 from rrbook import attention, figures
-from rrbook.explorables.values import RULES, TOKENS, value_numbers, value_sentence
+from rrbook.explorables.values import RULES
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "book" / "tools"))
 import looks  # noqa: E402
 
+TOKENS = 16  # of the toy
+
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(("lam", "even", "blocks"), [(2.0, 1.0, 6), (0.5, 0.3, 3)])
-def test_the_toy_is_rrs_own_rules(rule, lam, even, blocks):
+def test_the_toy_is_rrs_own_rules(script, rule, lam, even, blocks):
     """The same stream with rr's value rules between the toy's attention and tokens."""
     spec = f"{rule}:lam={lam}" if rule in ("constant", "neutreno") else rule
     config = ModelConfig(64, blocks, 1, TOKENS, 64, values=spec)
@@ -34,18 +36,20 @@ def test_the_toy_is_rrs_own_rules(rule, lam, even, blocks):
         own = F.normalize(h, dim=-1)[None, None] if one.has_own_v(block) else None
         v, vstate = one.values(own, vstate)
         h = h + one.after(a @ v, v, vstate)[0, 0]
-    found = value_numbers(rule, lam, even, blocks)
+    [found] = script("values", "valueNumbers", [rule, lam, even, blocks])
     assert found["similarity"][-1] == pytest.approx(attention.similarity(h[None]).item())
     kept = F.cosine_similarity(h, torch.eye(TOKENS).double()).mean().item()
     assert found["kept"][-1] == pytest.approx(kept) and len(found["kept"]) == blocks + 1
 
 
-def test_tokens_that_look_at_themselves_alone_stay_apart():
-    for rule in RULES:
-        found = value_numbers(rule, 2.0, 0.0, 5)
+def test_tokens_that_look_at_themselves_alone_stay_apart(script):
+    for found in script("values", "valueNumbers", *([rule, 2.0, 0.0, 5] for rule in RULES)):
         assert found["similarity"] == pytest.approx([0] * 6)
         assert found["kept"] == pytest.approx([1] * 6)
-    assert "With own values" not in value_sentence(rule="own", lam=1, even=1, blocks=2)
+    chosen = {"lam": 1, "even": 1, "blocks": 2}
+    calls = [[chosen | {"rule": rule}] for rule in ("own", "svformer")]
+    own, first = script("values", "valueSentence", *calls)
+    assert "With own values" in first and "With own values" not in own
 
 
 def test_lab_measures_gradients_and_caches_of_a_real_model():

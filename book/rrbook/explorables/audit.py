@@ -147,34 +147,6 @@ def audit_table(rows: Sequence[Mapping[str, Any]]) -> kit.Explorable:
 # ---- the explorable ----------------------------------------------------------------------------
 
 
-def audit_shown(rows: Sequence[Mapping[str, Any]], values: Mapping[str, str]) -> list[str]:
-    """Ids of the claims that a choice leaves, in its order.
-
-    values: `paper` (its number, or "all"), `verdict` on the main parts (one of VERDICTS, or "all")
-    and `order`: "paper" (as given) or "verdict" (by VERDICTS, within one as given).
-    """
-    kept = [
-        row
-        for row in rows
-        if values["paper"] in ("all", row["paper"])
-        and values["verdict"] in ("all", row["main_verdict"])
-    ]
-    if values["order"] == "verdict":
-        kept = sorted(kept, key=lambda row: VERDICTS.index(row["main_verdict"]))
-    return [row["id"] for row in kept]
-
-
-def audit_sentence(rows: Sequence[Mapping[str, Any]], values: Mapping[str, str]) -> str:
-    """The result in words; arguments as in `audit_shown`."""
-    shown = set(audit_shown(rows, values))
-    whose = "all four papers" if values["paper"] == "all" else PAPERS[values["paper"]]
-    if not shown:
-        return f"0 of {len(rows)} claims, {whose}: none has the verdict “{values['verdict']}”."
-    counts = [(sum(r["id"] in shown and r["main_verdict"] == v for r in rows), v) for v in VERDICTS]
-    words = ", ".join(f"{n} “{v}”" for n, v in counts if n)
-    return f"{len(shown)} of {len(rows)} claims, {whose}: {words}."
-
-
 def claim_map(rows: Sequence[Mapping[str, Any]]) -> kit.Explorable:
     """Explorable: the claims by paper and main verdict; on a page it filters the table, too.
 
@@ -182,8 +154,6 @@ def claim_map(rows: Sequence[Mapping[str, Any]]) -> kit.Explorable:
     """
     if not rows:
         raise RRError("no claim to show: give rows from audit_rows")
-    start = {"paper": "all", "verdict": "all", "order": "paper"}
-    said = audit_sentence(rows, start)
     data = [{key: row[key] for key in ("id", "paper", "short", "main_verdict")} for row in rows]
     return kit.explorable(
         "claim-map",
@@ -199,7 +169,6 @@ def claim_map(rows: Sequence[Mapping[str, Any]]) -> kit.Explorable:
             kit.choice("order", "order", {"paper": "by paper", "verdict": "by verdict"}, "paper"),
         ],
         picture="A row for each claim with its verdict; the table below holds the same in full",
-        said=said,
         note="A verdict follows from the main parts of a claim: all hold, some do, none does, or "
         "none can be told. The table has the verdict on all parts as well.",
         data=data,

@@ -1,4 +1,4 @@
-// Chapter 14: a gap that training makes, and one that size makes. The Python twin is emergence.py.
+// Chapter 14: a gap that training makes, and one that size makes.
 
 var WINDOW = 64 * 256;
 var DESIGNS = {steps: "the study’s steps", tokens: "equal tokens",

@@ -1,6 +1,5 @@
 """Chapter 14's explorable: how a gap that only training makes can look as if size made it."""
 
-import math
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -25,64 +24,6 @@ def toy_gap(
     parameters takes off by itself; c = `cost` nats is what the arm loses everywhere.
     """
     return cost - x**-alpha * (1 - speed**-alpha) - size * tenfolds
-
-
-def toy_numbers(
-    rungs: Sequence[Sequence],
-    speed: float,
-    size: float,
-    alpha: float,
-    cost: float,
-    design: str,
-    falls: str,
-) -> dict:
-    """The gap at each rung (name, parameters, steps and gap of the study), by `toy_gap`.
-
-    design: "steps" (the study's own), "tokens" (those of the first rung at all), "ratio" (its
-    tokens per parameter at all). falls: training is counted in tokens per parameter ("ratio"), or
-    in tokens over the first rung's parameters ("tokens"). Returns `ratios` (tokens per parameter),
-    `gaps` (nats), `change` (last gap − first) and `own`, the part of it that is κ's.
-    """
-    first, steps = rungs[0][1], rungs[0][2]
-    start = steps * WINDOW / first
-    ratios, gaps = [], []
-    for _, count, own_steps, _ in rungs:
-        ratio = (
-            start
-            if design == "ratio"
-            else ((own_steps if design == "steps" else steps) * WINDOW / count)
-        )
-        grown = count / first
-        more = own_steps / steps if design == "steps" else 1.0 if design == "tokens" else grown
-        x = ratio if falls == "ratio" else start * more
-        ratios.append(ratio)
-        gaps.append(toy_gap(x, math.log10(grown), speed, size, alpha, cost))
-    own = -size * math.log10(rungs[-1][1] / first) or 0.0
-    return {"ratios": ratios, "gaps": gaps, "change": gaps[-1] - gaps[0], "own": own}
-
-
-def toy_sentence(
-    rungs: Sequence[Sequence],
-    speed: float,
-    size: float,
-    alpha: float,
-    cost: float,
-    design: str,
-    falls: str,
-) -> str:
-    """The result in words; arguments as in `toy_numbers`."""
-    found = toy_numbers(rungs, speed, size, alpha, cost, design, falls)
-    trained = found["change"] - found["own"]
-    trained = 0 if abs(trained) < 1e-12 else trained
-    return (
-        f"Compared at {DESIGNS[design]}, the gap goes from {kit.number(found['gaps'][0])} nats at "
-        f"{rungs[0][0]} to {kit.number(found['gaps'][-1])} at {rungs[-1][0]} (published: "
-        f"{kit.number(rungs[0][3])} and {kit.number(rungs[-1][3])}). Size causes "
-        f"{kit.number(found['own'])} nats of this change, and training {kit.number(trained)}. The "
-        f"rule learns as if from {kit.number(speed)} times the tokens, gains {kit.number(size)} "
-        f"nats per tenfold of size and loses {kit.number(cost)} everywhere; what is left to learn "
-        f"falls with {FALLS[falls]}, exponent {kit.number(alpha)}."
-    )
 
 
 def size_or_training(
@@ -115,8 +56,6 @@ def size_or_training(
         for r in runs
         if r["arm"] == "review" and (name := r["rung"])
     }
-    toy = list(rungs.values()), speed, size, alpha, cost, design, falls
-    said = toy_sentence(*toy)
     return kit.explorable(
         "size-or-training",
         script="emergence.js",
@@ -132,7 +71,6 @@ def size_or_training(
         ],
         picture="The gap against model size: the chosen comparison thick, the two others thin, the "
         "published gaps as hollow circles",
-        said=said,
         note="Toy: gap = c − x^(−α)·(1 − s^(−α)) − κ·log₁₀(size / smallest size), x the amount of "
         "training, 1 nat left to learn at x = 1. Thin: the two other comparisons. Hollow circles: "
         "the published gaps to standard, at the study’s steps. Below 0 the rule is better.",

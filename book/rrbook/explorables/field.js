@@ -1,5 +1,5 @@
 // A toy stream under any rule, at its start: norm and gradient by depth, by reverse-mode
-// derivatives on vectors of 32 channels. The Python twin runs rr's own rules on the same numbers.
+// derivatives on vectors of 32 channels.
 
 var D = 32, EPS = 1e-5, GAIN = 1.6;
 

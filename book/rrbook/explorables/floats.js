@@ -1,4 +1,4 @@
-// What four float formats keep of a number and of a sum. The Python twin is floats.py.
+// What four float formats keep of a number and of a sum.
 
 var FORMATS = {fp32: [23, -126, 127], tf32: [10, -126, 127], bf16: [7, -126, 127],
   fp16: [10, -14, 15]};

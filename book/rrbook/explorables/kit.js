@@ -8,7 +8,7 @@ function add(parent, name, attributes, text) {
   return parent.appendChild(node);
 }
 
-// Three significant digits, or two and a power of ten; the Python twin is kit.number.
+// Three significant digits, or two and a power of ten; labs use kit.number.
 function number(x) {
   var size = Math.abs(x), text;
   if (x === 0) return "0";

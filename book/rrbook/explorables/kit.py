@@ -1,10 +1,9 @@
 """What the explorables share: the HTML frame, its controls, static SVG, numbers in words.
 
 An explorable is one self-contained `<figure>`: own style, inline SVG and a small script. It needs
-no kernel, no network and no module loader, and its HTML is the same on every run. The script draws;
-a page without scripts shows what it drew when the notebook was stored (`book/tools/drawings.py`).
-Only the numbers and the sentence exist twice, in Python for such a page and in JavaScript for the
-live one; the tests hold the two equal.
+no kernel, no network and no module loader, and its HTML is the same on every run. The script
+computes, draws and says what the picture shows; a page without scripts shows what it drew and said
+when the notebook was stored (`book/tools/drawings.py`).
 """
 
 import json
@@ -141,7 +140,6 @@ def explorable(
     lead: str,
     controls: Sequence[str],
     picture: str,
-    said: str,
     note: str,
     data: object = None,
     shared: Sequence[str] = (),
@@ -149,9 +147,8 @@ def explorable(
     """Assemble an explorable.
 
     script: its file in this folder; shared: files that it shares with others. title, lead, note:
-    HTML. picture: what the live SVG is, in words, for a reader who cannot see it (its numbers are
-    in the sentence below it). said: the sentence at the start, for a page without scripts. data:
-    JSON for the script.
+    HTML. picture: what the SVG is, in words, for a reader who cannot see it (its numbers are in the
+    sentence that the script writes below it). data: JSON for the script.
     """
     values = ""
     if data is not None:
@@ -167,7 +164,7 @@ def explorable(
             f'<div><svg class="rr-picture" role="img" aria-label="{escape(picture)}"></svg></div>',
             '<p class="rr-said" aria-live="polite"></p>',
             "</div>",
-            f"<noscript><p>{escape(said)}</p></noscript>",
+            f"<noscript><p>{escape(picture)}</p></noscript>",
             f'<p class="rr-note">{note}</p>',
             f"<script>\n{script_of('kit.js', *shared, script)}\n</script>",
             "</figure>",

@@ -1,4 +1,4 @@
-// Chapter 15: what first place among many rules is worth. The Python twin is luck.py.
+// Chapter 15: what first place among many rules is worth.
 
 var LUCK_STEP = 0.01, LUCK_REACH = 9, LUCK_SEEN = [-0.08, 0.14];
 

@@ -1,4 +1,4 @@
-// Chapter 08: where a step's time should go on a card. The Python twin is roofline.py.
+// Chapter 08: where a step's time should go on a card.
 
 var STEP_NAMES = {attention: "attention", mlp: "MLP", rule: "rule", embedding: "embedding",
   head: "head", optimizer: "optimiser"};

@@ -1,4 +1,4 @@
-// Chapter 17: what interruptions cost. The Python twin is running.py.
+// Chapter 17: what interruptions cost.
 
 var RUNNING_SEEN = [0.25, 240], RUNNING_LOSS = [0.003, 3];
 

@@ -22,34 +22,6 @@ def young(save: float, between: float) -> float:
     return math.sqrt(2 * save * between)
 
 
-def lost_numbers(price: float, between: float, save: float, every: float, back: float) -> dict:
-    """What an hour of work takes and costs.
-
-    price: of an hour; between: hours; save: seconds; every, back: minutes. Returns `lost` (hours
-    for each hour of work), `costs` (in the price's unit), `young` (minutes) and `least`, what is
-    lost at Young's interval.
-    """
-    hours = save / 3600, between, back / 60
-    lost, best = overhead(every / 60, *hours), young(save / 3600, between)
-    return {
-        "lost": lost,
-        "costs": price * (1 + lost),
-        "young": 60 * best,
-        "least": overhead(best, *hours),
-    }
-
-
-def lost_sentence(price: float, between: float, save: float, every: float, back: float) -> str:
-    """The result in words."""
-    found = lost_numbers(price, between, save, every, back)
-    return (
-        f"With a checkpoint of {kit.number(save)} s every {kit.number(every)} minutes, an hour of "
-        f"work loses {kit.share(found['lost'])} and costs {kit.number(found['costs'])} instead of "
-        f"{kit.number(price)}. Young’s interval, {kit.number(found['young'])} minutes, loses "
-        f"{kit.share(found['least'])}."
-    )
-
-
 def lost_work(
     price: float = 2.5, between: float = 8, save: float = 10, every: float = 30, back: float = 5
 ) -> kit.Explorable:
@@ -59,7 +31,6 @@ def lost_work(
     checkpoint takes (1 to 120), every: minutes between checkpoints (1 to 120), back: minutes until
     the work goes on (0 to 60): where it starts.
     """
-    said = lost_sentence(price, between, save, every, back)
     return kit.explorable(
         "lost-work",
         script="running.js",
@@ -74,7 +45,6 @@ def lost_work(
         ],
         picture="Time lost against minutes between checkpoints, both logarithmic: a valley, with "
         "a dot at your interval and a dashed line at Young’s",
-        said=said,
         note="Model: interruptions without memory, at any moment, also while coming back; all work "
         "since the last checkpoint is lost. Both axes are logarithmic; lower is better.",
     )

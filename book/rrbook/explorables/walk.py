@@ -32,8 +32,6 @@ def sentence_walk(words: Sequence[str], stops: Sequence[Mapping], word: int) -> 
         ],
         picture="One row per word, a bar for each number of its vector, and the word that the net "
         "expects next; at attention, arcs from the chosen word to the words that it reads",
-        said="With scripts, a slider leads a sentence through the net: embedding, norm, attention, "
-        "addition, norm, MLP, addition, and so on to the head.",
         note="A trained net of two blocks and 64 channels, of which 16 are drawn; up is positive. "
         "Blue: the stream. Light blue: what a sublayer reads. Green: what attention proposes. "
         "Amber: what the MLP proposes.",

@@ -12,9 +12,21 @@ from rr.model.transformer import Model
 from rr.residual import RULES
 
 from .. import figures
-from ..explorables.field import stream
 from ..explorables.kit import number
 from .lab import Drawn, Lab, lab
+
+
+def stream(rule, state) -> torch.Tensor:
+    """What a sublayer reads before any norm, (B, T, d), of any rule's state.
+
+    Of several streams their mean; of a list the mix where the rule makes one, else its first entry.
+    """
+    if rule.state == "streams":
+        return state.mean(-2)
+    if rule.state in ("list", "pair"):
+        mixed = hasattr(rule, "weights")
+        return (rule.weights(state) * torch.stack(state)).sum(0) if mixed else state[0]
+    return state
 
 
 def updates_and_gradients(model: Model, seed: int = 0) -> tuple[list[float], list[float]]:
