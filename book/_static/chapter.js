@@ -1,4 +1,5 @@
-// A chapter's folded code appears by one switch, and questions are answered on the page.
+// A chapter's folded code appears by one switch, questions are answered on the page, exercises open
+// where they run.
 (function () {
   function code() {
     var cells = document.querySelectorAll("main div.cell > details.hide");
@@ -76,8 +77,23 @@
     });
   }
 
+  // Beside each exercise that is written in code, the way to where it runs.
+  function openers() {
+    var colab = document.querySelector("main a[href*='colab.research.google.com']");
+    if (!colab) return;
+    document.querySelectorAll("main div.cell").forEach(function (cell) {
+      if (!/print\(check\("ex-/.test(cell.textContent)) return;
+      var link = document.createElement("a");
+      link.className = "rr-opener";
+      link.href = colab.href;
+      link.textContent = "Open in Colab to write and check it";
+      cell.after(link);
+    });
+  }
+
   window.addEventListener("DOMContentLoaded", function () {
     code();
+    openers();
     document.querySelectorAll(".rr-choose").forEach(choices);
     document.querySelectorAll(".rr-number").forEach(numbers);
   });

@@ -12,8 +12,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -78,15 +76,6 @@ def cached_value(
 def _value_path(kind: str, name: str, cache: str | Path | None) -> Path:
     file = hashlib.sha256(name.encode()).hexdigest()[:24]
     return root(cache) / kind / f"{file}.json"
-
-
-@lru_cache
-def code_version() -> str:
-    """SHA-256 of all code of `rr` and torch's version: the version of what they alone decide."""
-    code = hashlib.sha256(metadata.version("torch").encode())
-    for file in sorted(Path(__file__).parents[1].rglob("*.py")):
-        code.update(file.read_bytes())
-    return code.hexdigest()
 
 
 def entry_path(kind: str, key: dict, cache: str | Path | None = None) -> Path:

@@ -18,13 +18,13 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 from struct import unpack
 from typing import NamedTuple
 
 import numpy as np
 
 from ..config import RRError
-from .fables_grammar import GRAMMAR
 
 SEED = 0
 STORIES = {"train": 20_000, "valid": 1_500}  # of the corpus `fables`
@@ -100,6 +100,8 @@ def _parts(text: str) -> tuple[Part, ...]:
     return tuple(part for part in parts if part.text or part.variable)
 
 
+_NOTES = re.compile(r"^#.*\n", re.MULTILINE)
+GRAMMAR = _NOTES.sub("", Path(__file__).with_suffix(".txt").read_text(encoding="utf-8"))
 RULES = parsed_grammar(GRAMMAR)
 IDENTITY = f"fables {hashlib.sha256(GRAMMAR.encode()).hexdigest()[:16]} seed={SEED} " + " ".join(
     f"{part}={count}" for part, count in STORIES.items()

@@ -499,3 +499,18 @@ def _wide(tab) -> str:
         .filter(node => node.getBoundingClientRect().right > innerWidth + 1)
         .slice(0, 5).map(node => node.tagName + '.' + node.className)""")
     )
+
+
+@pytest.mark.parametrize("address", ["https://colab.research.google.com/x.ipynb", ""])
+def test_an_exercise_opens_where_it_runs(browser, address):
+    """Without a home address the page has no Colab button, so none beside an exercise."""
+    script = (ROOT / "book" / "_static" / "chapter.js").read_text(encoding="utf-8")
+    opens = f'<a href="{address}">Colab</a>' if address else ""
+    stub = '<div class="cell"><pre>half = None\nprint(check("ex-01-half", half))</pre></div>'
+    other = '<div class="cell"><pre>print(1)</pre></div>'
+    page = browser.new_page()
+    page.set_content(f"<main>{opens}{other}{stub}</main><script>{script}</script>")
+    page.evaluate("window.dispatchEvent(new Event('DOMContentLoaded'))")
+    found = page.locator("a.rr-opener").evaluate_all("links => links.map(a => a.href)")
+    page.close()
+    assert {*found} == ({address} if address else set())

@@ -1,7 +1,6 @@
 """Chapter 08's explorable: where a step's time should go on a card that nobody has tried here."""
 
 from functools import lru_cache
-from pathlib import Path
 
 from . import kit
 
@@ -28,19 +27,16 @@ def step_data() -> dict:
     {parts: {part: [FLOPs, bytes of products, other bytes]}, memory (bytes)}}}}; cards: {name:
     [16-bit peak, bytes/s, bytes, 1 where it has TF32]}; spare: share of memory left to allocators.
     """
-    from rr.data import cache
     from rr.perf.budget import SPARE
     from rr.perf.gpus import GPUS
 
-    made_by = Path(__file__).read_text(encoding="utf-8")
-    rungs = cache.cached_value("roofline", made_by, cache.code_version(), _rungs)
     specs = [GPUS[name] for name in CARDS]
     cards = {gpu.name: [gpu.flops, gpu.bandwidth, gpu.memory, int(gpu.bf16)] for gpu in specs}
-    return {"rungs": rungs, "cards": cards, "spare": SPARE}
+    return {"rungs": _rungs(), "cards": cards, "spare": SPARE}
 
 
 def _rungs() -> dict:
-    """Counting takes some fifteen seconds, so the caller caches it."""
+    """The counts of `step_data`; they take some fifteen seconds."""
     from rr.model import ladder
     from rr.training.backend import parse_backend
     from rr.training.memory import stacked
