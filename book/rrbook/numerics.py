@@ -17,8 +17,7 @@ from rr.config import RRError, Run, nearest
 from rr.data.batches import batch_starts, gather
 from rr.model.init import initialise
 from rr.model.transformer import Model
-from rr.ops.cross_entropy import token_losses
-from rr.training import device, evaluate
+from rr.training import device
 from rr.training.backend import parse_backend
 from rr.training.step import OptimizerStep
 
@@ -149,34 +148,6 @@ def nudge(model: Model, seed: int) -> None:
     weight = model.layers[0].mlp.up.weight.data.view(-1)
     at = np.random.default_rng(seed).integers(len(weight))
     weight[at] = torch.nextafter(weight[at], weight.new_tensor(torch.inf))
-
-
-def window_losses(
-    model: Model, stream: np.ndarray, windows: int, change: Change = Change(), batch: int = 8
-) -> np.ndarray:
-    """Mean loss (nats per token) of each of the first `windows` windows in order, (windows,).
-
-    Computed with the change's backend; batch: windows per forward pass.
-    """
-    t = model.config.seq_len
-    if len(stream) < windows * t + 1:
-        raise RRError(
-            f"{windows} windows of {t} need {windows * t + 1} tokens, got {len(stream)}: use fewer "
-            "windows or a longer text"
-        )
-    backend, kernels, losses = parse_backend(change.path), model.kernels, []
-    model.use(backend.kernels)
-    try:
-        with evaluate.evaluating(model), backend.forward(CPU), _kernels(change):
-            for first in range(0, windows, batch):
-                starts = np.arange(first, min(windows, first + batch)) * t
-                x, y = gather(stream, starts, t)
-                hidden, vocab = model.hidden(x).flatten(0, 1), model.config.vocab_size
-                loss = token_losses(hidden, model.head_weight, y.flatten(), vocab)[0]
-                losses.append(loss.double().view(len(starts), t).mean(1))
-    finally:
-        model.use(kernels)
-    return torch.cat(losses).numpy()
 
 
 @contextlib.contextmanager

@@ -238,25 +238,6 @@ def embedding_share(model: nn.Module, idx: Tensor) -> float:
     return (left.norm() / steps[-1].out.double().norm()).item()
 
 
-def updates_by_depth(
-    model: nn.Module, idx: Tensor, targets: Tensor
-) -> tuple[list[float], list[float]]:
-    """rms of each update u_l, and ‖∂loss/∂u_l‖ over all its entries, for l = 1 … S.
-
-    Unlike the stream's, they exist under every rule. idx, targets: (B, T). The parameters' .grad is
-    unchanged.
-    """
-    net, updates = Network(model), []
-
-    def record(rule: nn.Module, args: tuple, out: Any) -> None:
-        updates.append(args[1])
-
-    with hooked(net.rules, record), torch.enable_grad():
-        loss = net.loss(idx, targets)
-    slopes = torch.autograd.grad(loss, updates)
-    return [rms(u) for u in updates], [g.double().norm().item() for g in slopes]
-
-
 @torch.no_grad()
 def depth_attention(model: nn.Module, idx: Tensor) -> Tensor:
     """Weights of depth attention: the mean over tokens of α, (S + 1, sources), float64.

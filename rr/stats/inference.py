@@ -104,10 +104,6 @@ class Ranks:
     p_min: float  # 2^(1−n), the smallest two-sided p of n pairs: all differences have one sign
     method: str  # how p was computed
 
-    def can_reach(self, alpha: float = 0.05) -> bool:
-        """Whether any outcome with this n could have p ≤ alpha (0.05 needs six pairs)."""
-        return self.p_min <= alpha
-
 
 @dataclass(frozen=True)
 class Bootstrap:

@@ -113,11 +113,6 @@ def near(values, rel=2e-4):
 
 def test_the_probes_of_an_attached_model_are_its_equations(both):
     rule, model, by_equation = both
-    updates = by_equation.updates
-    sizes, gradients = probes.updates_by_depth(model, IDX, TARGETS)
-    assert sizes == near([probes.rms(u) for u in updates])
-    assert gradients == near(slopes(by_equation.loss, updates))
-    assert all(p.grad is None for p in model.parameters())
     states = by_equation.states
     if rule != "attnres":
         assert probes.gradient_by_depth(model, IDX, TARGETS) == near(
@@ -204,7 +199,7 @@ def test_a_module_with_residuals_is_measured_as_the_model_is(rule, loops):
     targets, state = idx.roll(1, 1), model.final_rule.state
     for asked in (model, mine):
         asked.double()
-    asked = [lambda net: probes.updates_by_depth(net, idx, targets)]
+    asked = []
     if state in ("tensor", "streams"):
         asked.append(lambda net: probes.gradient_by_depth(net, idx, targets))
     if state == "tensor":

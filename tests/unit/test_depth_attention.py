@@ -70,34 +70,6 @@ def test_only_depth_attention_has_weights_over_depth():
         probes.depth_attention(model_of("denseformer"), IDX)
 
 
-@pytest.mark.parametrize("rule", ["standard", "attnres:size=2", "denseformer", "hyper-connections"])
-def test_updates_and_their_gradients_under_any_rule(rule):
-    """The gradient against a difference quotient: the loss when one update is moved."""
-    model = model_of(rule)
-    sizes, slopes = probes.updates_by_depth(model, IDX, TARGETS)
-    assert len(sizes) == len(slopes) == 4 and all(p.grad is None for p in model.parameters())
-    moved = {}
-
-    def push(amount):
-        def hook(module, given, out):
-            moved["u"] = out
-            return out + amount * moved["along"]
-
-        handle = model.layers[1].mlp.register_forward_hook(hook)
-        loss = model(IDX, TARGETS)
-        handle.remove()
-        return loss
-
-    # Along the gradient itself the quotient is the gradient's norm.
-    moved["along"] = torch.zeros(3, 16, 32, dtype=torch.float64, requires_grad=True)
-    (along,) = torch.autograd.grad(push(1.0), moved["along"])
-    moved["along"] = along / along.norm()
-    with torch.no_grad():
-        quotient = (push(1e-5) - push(-1e-5)).item() / 2e-5
-    assert slopes[-1] == pytest.approx(quotient, rel=1e-5)
-    assert sizes[-1] == pytest.approx(moved["u"].pow(2).mean().sqrt().item())
-
-
 # -- what the book shows of it ------------------------------------------------------------------
 
 
