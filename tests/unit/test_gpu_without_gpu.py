@@ -183,13 +183,13 @@ for name, (kernel, constants, num_warps, num_stages) in kernels.items():
 SHARED = {75: 64, 80: 163, 90: 227}  # KiB of shared memory that a program may have
 
 
+AHEAD = [(75, "fp16"), (80, "fp32"), (90, "bf16")]
+OTHERS = [(75, "fp32"), (80, "bf16"), (80, "fp16"), (90, "fp16"), (90, "fp32")]
+
+
 @pytest.mark.parametrize(
     ("capability", "kind"),
-    [
-        (75, "fp16"),
-        (75, "fp32"),
-        *((at, kind) for at in (80, 90) for kind in ("bf16", "fp16", "fp32")),
-    ],
+    [*AHEAD, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)],
 )
 def test_the_triton_kernels_compile_ahead_of_time(capability, kind, root):
     triton = pytest.importorskip("triton", reason="Triton is for Linux alone")

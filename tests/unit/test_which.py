@@ -48,3 +48,8 @@ def test_every_rule_has_one_row_and_a_claim():
     assert len(rows) == len(names)
     (mine,) = [one for one in rows if ">state-gate<" in one]
     assert 'data-verdict="try"' in mine and "mini, five seeds" in mine
+    assert '<td data-column="its gate reads">state</td>' in mine
+    (both,) = [one for one in rows if ">review<" in one]
+    assert '<td data-column="its gate reads">state and update</td>' in both
+    (raw,) = [one for one in rows if ">highway<" in one]
+    assert '<td data-column="its gate reads">state, not normalised</td>' in raw

@@ -69,6 +69,21 @@ CLAIMS = {
     ("values", "embeddings"): "speedrun records",
 }
 
+COLUMNS = ("our verdict", "rule − standard", "rule − constant ½", "its paper claims", "layers read",
+           "its gate reads", "parameters per block", "FLOPs", "who ships it")  # fmt: skip
+# On a phone a row is a card, and each cell names its column.
+PHONE = """
+@media (max-width: 620px) {
+  .rr-which thead { position: absolute; width: 1px; height: 1px; overflow: hidden;
+    clip-path: inset(50%); }
+  .rr-which tr.rr-rule { display: block; margin: 0 0 1rem; padding: 0.4rem 0; }
+  .rr-which tr.rr-rule[hidden] { display: none; }
+  .rr-which .rr-rule th, .rr-which .rr-rule td { display: block; width: auto; border: 0;
+    padding: 0.1rem 0.4rem; text-align: left; }
+  .rr-which .rr-rule td::before { content: attr(data-column) ": "; color: var(--rr-soft); }
+}
+"""
+
 
 def measured() -> dict[tuple[str, str], dict]:
     """By (kind, name): differences from both baselines, and the verdict they allow.
@@ -144,13 +159,12 @@ def table() -> str:
     verdicts = {name: f"{name}: {words}" for name, words in VERDICTS.items()}
     controls.append(kit.choice("verdict", "our verdict", {**poster.ANY, **verdicts}, ""))
     controls.append('<button type="reset">all rules</button>')
-    head = ("rule", "our verdict", "rule − standard", "rule − constant ½", "its paper claims",
-            "layers read", "parameters per block", "FLOPs", "who ships it")  # fmt: skip
-    cells = "".join(f"<th scope='col'>{words}</th>" for words in head)
+    cells = "".join(f"<th scope='col'>{words}</th>" for words in ("rule", *COLUMNS))
     return "\n".join(
         [
             '<div class="rr-poster rr-which">',
-            f"<style>{kit.style()} {' '.join((HERE / 'poster.css').read_text().split())}</style>",
+            f"<style>{kit.style()} {' '.join(((HERE / 'poster.css').read_text() + PHONE).split())}"
+            "</style>",
             '<div class="rr-explorable rr-part" hidden>',
             f'<form autocomplete="off">{"".join(controls)}</form><p aria-live="polite"></p></div>',
             "<div class='pst-scrollable-table-container' tabindex='0' style='overflow-x: auto'>",
@@ -178,13 +192,25 @@ def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str) -> str:
         *differences,
         re.sub("`(.+?)`", r"<code>\1</code>", escape(CLAIMS[row["kind"], row["name"]])),
         poster.READS[answers["reads"]],
+        _gate(facts.get("gate")),
         escape(row["cost"]["params_per_block"]).replace("-", "−"),
         f"× {flops:.2f}",
         escape(row["shipped"] or "–"),
     )
     name = f"<code>{option}</code> <code style='white-space: nowrap'>{row['name']}</code>"
-    inside = "".join(f"<td>{cell}</td>" for cell in cells)
+    inside = "".join(
+        f'<td data-column="{column}">{cell}</td>'
+        for column, cell in zip(COLUMNS, cells, strict=True)
+    )
     return f'<tr class="rr-rule"{data}><th scope="row">{name}</th>{inside}</tr>'
+
+
+def _gate(reads: dict[str, str] | None) -> str:
+    """What a gate that scales the update is computed from."""
+    if not reads:
+        return "–"
+    raw = ", not normalised" if "raw" in reads.values() else ""
+    return " and ".join(reads) + raw
 
 
 def _signed(row: dict) -> str:
