@@ -6,6 +6,7 @@ The pages are made here from `rrbook.explore`; that the built book carries them 
 import csv
 import json
 import re
+from html import unescape
 
 import drawings
 import pytest
@@ -299,7 +300,7 @@ def test_stored_pictures_are_what_the_browser_draws(browser):
     """To a tenth of a pixel or two: browsers differ in the last digit of an exponential."""
 
     def parts(svg: str) -> tuple[list[float], str]:
-        numbers = re.compile(r"-?\d+(?:\.\d+)?")
+        svg, numbers = unescape(svg), re.compile(r"-?\d+(?:\.\d+)?")
         return [float(x) for x in numbers.findall(svg)], numbers.sub("#", svg)
 
     for name, html in STORED.items():
