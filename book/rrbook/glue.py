@@ -9,7 +9,7 @@ import ast
 import html
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import IPython.display
 import numpy as np
@@ -34,6 +34,15 @@ def glue(name: str, value: object, display: bool = True) -> None:
     metadata["scrapbook"] = {"name": name, "mime_prefix": prefix}
     data = {prefix + kind: content for kind, content in data.items()}
     IPython.display.display(data, raw=True, metadata=metadata)
+
+
+def glued(outputs: Iterable[Mapping]) -> dict[str, str]:
+    """name -> text of each value that a cell's outputs hold for the prose."""
+    return {
+        output["metadata"]["scrapbook"]["name"]: output["data"][TEXT]
+        for output in outputs
+        if TEXT in output.get("data", {})
+    }
 
 
 def assert_recorded(holds: object, said: str = "") -> None:

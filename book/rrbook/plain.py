@@ -269,10 +269,10 @@ class Edition:
         self.before = {n: [value, self.specs.get(n, ".6g")] for n, value in values.items()}
         for cell in cells:
             outputs = cell.get("outputs", [])
-            now = {name: value for name, value in map(_value, outputs) if name}
+            now = glue.glued(outputs)
             if not now:
                 continue
-            cell.outputs = [output for output in outputs if not _value(output)[0]]
+            cell.outputs = [output for output in outputs if not glue.glued([output])]
             if self.before and self.run:
                 data = {"text/html": glue.table(now, self.before), "text/plain": "<numbers>"}
                 cell.outputs.append(new_output("display_data", data))
@@ -337,17 +337,9 @@ def _fold(cell: nbformat.NotebookNode, outputs: bool = False) -> None:
         cell.metadata["jupyter"]["outputs_hidden"] = True
 
 
-def _value(output: nbformat.NotebookNode) -> tuple[str | None, str]:
-    """Name and text of a glued value; no name for any other output."""
-    text = output.get("data", {}).get(glue.TEXT)
-    return (None, "") if text is None else (output.metadata["scrapbook"]["name"], text)
-
-
 def glued(notebook: nbformat.NotebookNode) -> dict[str, str]:
     """Every glued value that the notebook's outputs hold, as text."""
-    code = (cell for cell in notebook.cells if cell.cell_type == "code")
-    found = (_value(output) for cell in code for output in cell.outputs)
-    return {name: value for name, value in found if name}
+    return glue.glued(output for cell in notebook.cells for output in cell.get("outputs", []))
 
 
 def convert(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:

@@ -15,6 +15,8 @@ import nbformat
 import pytest
 from nbkit import read, sources
 
+from rrbook.plain import glued
+
 # What is drawn from; the notebooks say themselves which values they take.
 SHAPES = {"d_model": [32, 48, 96], "n_layer": [4, 8], "seq_len": [32, 48]}
 SEEDS = {"seeds": [[3, 4], [5, 6, 7], [1, 8]]}
@@ -99,19 +101,6 @@ CHAPTERS = {path.stem[:2]: path for path in sources()}
 VERDICT = re.compile(r"\bverdict\(\s*\"(\w+)\"")
 RECORDED = re.compile(r"[^.]*\b(?:recorded|published)\b[^.]*")  # sentences, nearly
 GLUED = re.compile(r"\{glue:text\}`(\w+)")
-
-
-def glued(notebook: nbformat.NotebookNode) -> dict[str, str]:
-    """The text that each name stands for."""
-    return {
-        output.metadata["scrapbook"]["name"]: text
-        for cell in notebook.cells
-        if cell.cell_type == "code"
-        for output in cell.outputs
-        if "scrapbook" in output.get("metadata", {})
-        for kind, text in output.data.items()
-        if kind.endswith("text/plain")
-    }
 
 
 def drawn(chapter: str, seed: int) -> dict:

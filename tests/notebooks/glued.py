@@ -16,7 +16,8 @@ from functools import partial
 
 from nbval.plugin import IPyNbCell, IPyNbFile
 
-RECORD = "application/papermill.record/text/plain"  # the mime type under which glue() stores
+from rrbook.glue import glued
+
 NUMBER = re.compile(r"[-+−]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 RELATIVE, SMALLEST = 0.05, 1e-6
 
@@ -34,20 +35,14 @@ def pytest_itemcollected(item) -> None:
 
 def compare(cell: IPyNbCell, to_the_letter, test: list, stored: list) -> bool:
     """nbval's comparison of all that is not glued, then the glued values by name."""
-    same = to_the_letter(*([o for o in outputs if not _glued(o)] for outputs in (test, stored)))
-    now, before = (dict(map(_glued, filter(_glued, outputs))) for outputs in (test, stored))
+    same = to_the_letter(*([o for o in outputs if not glued([o])] for outputs in (test, stored)))
+    now, before = glued(test), glued(stored)
     for name in sorted(now.keys() | before.keys()):
         if not agree(before.get(name, "nothing"), now.get(name, "nothing")):
             said = f"glued {name}: {before.get(name)} is stored, {now.get(name)} came out"
             cell.comparison_traceback.append(said)
             same = False
     return same
-
-
-def _glued(output) -> tuple[str, str] | None:
-    """Name and text of a glued value; None for any other output."""
-    text = output.get("data", {}).get(RECORD)
-    return None if text is None else (output["metadata"]["scrapbook"]["name"], text)
 
 
 def agree(stored: str, now: str) -> bool:

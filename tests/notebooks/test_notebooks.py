@@ -7,6 +7,8 @@ import yaml
 from nbkit import ROOT, read, sources
 from rules import problems
 
+from rrbook.plain import glued
+
 PATHS = sources()
 
 
@@ -26,14 +28,7 @@ def test_the_book_lists_every_notebook_once():
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_glued_values_are_plain(path: Path):
     """`{glue:text}` with a format needs a number's plain text: np.float64(3.1) is none."""
-    glued = [
-        (output.metadata["scrapbook"]["name"], text)
-        for cell in read(path).cells
-        if cell.cell_type == "code"
-        for output in cell.outputs
-        if "scrapbook" in output.get("metadata", {})
-        for kind, text in output.data.items()
-        if kind.endswith("text/plain")
-    ]
-    for name, text in glued:
+    values = glued(read(path))
+    assert values, "it glues nothing, so this test would see nothing"
+    for name, text in values.items():
         assert not text.startswith(("np.", "tensor(", "array(")), f"{name} is glued as {text}"

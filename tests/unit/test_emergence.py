@@ -4,6 +4,7 @@ import itertools
 import json
 from pathlib import Path
 
+import nbformat
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,8 +14,8 @@ import rr
 from rr import stats
 from rr.config import RRError
 from rrbook.explorables.emergence import DESIGNS, FALLS, WINDOW, toy_gap
+from rrbook.plain import glued
 from rrbook.stats.emergence import at_fixed_ratio, measured
-from tests.notebooks.glued import RECORD
 
 ROOT = Path(__file__).parents[2]
 SIZES = np.array([60e6, 150e6, 320e6])
@@ -35,13 +36,8 @@ def test_contrast_finds_the_slopes_that_made_the_gaps():
 
 def told() -> dict[str, str]:
     """The numbers in chapter 14's stored outputs, by name."""
-    notebook = json.loads((ROOT / "notebooks" / "14_emergence.ipynb").read_text(encoding="utf-8"))
-    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
-    return {
-        output["metadata"]["scrapbook"]["name"]: output["data"][RECORD].strip("'")
-        for output in outputs
-        if RECORD in output.get("data", {})
-    }
+    notebook = nbformat.read(ROOT / "notebooks" / "14_emergence.ipynb", as_version=4)
+    return {name: text.strip("'") for name, text in glued(notebook).items()}
 
 
 def gaps(folder: str, arm: str, base: str) -> pd.DataFrame:
