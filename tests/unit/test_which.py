@@ -41,6 +41,15 @@ def test_the_page_says_how_far_the_study_of_all_rules_is():
     assert ("no result yet" in said) == (runs.seed >= 100).all()
 
 
+def test_every_rule_has_a_measured_step():
+    taken = which.steps()
+    assert set(taken) == {(rule["kind"], rule["name"]) for rule in describe()}
+    plain = taken["residual", "standard"]
+    assert plain["memory"] == 1 and plain["time"] == pytest.approx(1, abs=0.1)
+    for row in taken.values():
+        assert row["least"] <= row["time"] <= row["most"] and row["memory"] > 0
+
+
 def test_every_rule_has_one_row_and_a_claim():
     names = [(rule["kind"], rule["name"]) for rule in describe()]
     assert set(which.CLAIMS) == set(names)

@@ -4,6 +4,7 @@ Costs, reads and writes come from the registry; differences from records. What p
 text, of their abstracts. Without scripts the page shows every row.
 """
 
+import json
 import re
 from dataclasses import replace
 from html import escape
@@ -70,7 +71,8 @@ CLAIMS = {
 }
 
 COLUMNS = ("our verdict", "rule − standard", "rule − constant ½", "its paper claims", "layers read",
-           "its gate reads", "parameters per block", "FLOPs", "who ships it")  # fmt: skip
+           "its gate reads", "parameters per block", "FLOPs", "time", "memory",
+           "who ships it")  # fmt: skip
 # On a phone a row is a card, and each cell names its column.
 PHONE = """
 @media (max-width: 620px) {
@@ -110,6 +112,12 @@ def measured() -> dict[tuple[str, str], dict]:
     return found
 
 
+def steps() -> dict[tuple[str, str], dict]:
+    """By (kind, name): time and memory of a training step over those of the standard network."""
+    record = json.loads((NANO / "steps.json").read_text(encoding="utf-8"))
+    return {(row["kind"], row["name"]): row for row in record["rows"]}
+
+
 def progress() -> str:
     """How far the study of all rules at rates of their own is; seeds from 100 on chose rates."""
     runs = stats.read_results(FIELD)
@@ -140,7 +148,7 @@ def cost(kind: str, name: str) -> float:
 
 def table() -> str:
     """HTML of the page: four questions, and a row for each registered rule."""
-    found, rows = measured(), []
+    found, taken, rows = measured(), steps(), []
     for row in describe():
         key = (row["kind"], row["name"])
         facts = anatomy(row["name"], row["kind"])
@@ -149,7 +157,7 @@ def table() -> str:
         judged = verdict(ours["rows"], flops)
         if key in (("residual", "standard"), ("residual", "constant"), ("values", "own")):
             judged = "baseline"
-        rows.append((row, facts, ours, flops, judged))
+        rows.append((row, facts, ours, flops, judged, taken.get(key)))
     order = list(VERDICTS)
     rows.sort(key=lambda one: (order.index(one[4]), one[2]["study"] == "not yet"))
     asked = {"reads": poster.READS, "keeps": poster.KEEPS, "writes": poster.WRITES}
@@ -178,7 +186,7 @@ def table() -> str:
     )
 
 
-def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str) -> str:
+def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str, step: dict | None) -> str:
     answers = poster.answers(row, facts) | {"verdict": judged}
     data = "".join(f' data-{name}="{key}"' for name, key in answers.items())
     option = "--rule" if row["kind"] == "residual" else "--values"
@@ -195,6 +203,8 @@ def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str) -> str:
         _gate(facts.get("gate")),
         escape(row["cost"]["params_per_block"]).replace("-", "−"),
         f"× {flops:.2f}",
+        f"× {step['time']:.1f}" if step else "not yet",
+        f"× {step['memory']:.2f}" if step else "not yet",
         escape(row["shipped"] or "–"),
     )
     name = f"<code>{option}</code> <code style='white-space: nowrap'>{row['name']}</code>"
