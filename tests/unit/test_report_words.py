@@ -71,6 +71,12 @@ def test_of_many_comparisons_only_the_clear_ones_are_sentences():
     assert summary.count("95 % interval") == clear and "The table has all 13 differences" in summary
 
 
+def test_rungs_with_few_tokens_stand_by_their_size():
+    sizes = {"1B": 10**9, "150M": 150 * 10**6, "60M": 60 * 10**6}
+    rows = [PAIR[0] | {"rung": rung, "params": n} for rung, n in sizes.items()]
+    assert "at 60M, 150M and 1B." in report.folder_warnings(survey(rows))
+
+
 def test_one_arm_one_seed_and_a_missing_baseline_are_said():
     alone = report.folder_summary(survey(arms("review")), "standard")
     assert "no run of it has ended here (the arms are review)" in alone

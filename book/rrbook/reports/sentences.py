@@ -236,7 +236,8 @@ def folder_warnings(here: Survey) -> str:
     if len({row["seed"] for row in here.results}) == 1:
         lines.append("**One seed.** Nothing here tells a difference between arms from chance.")
     lines += _at_the_edge(here.results)
-    few = sorted({row["rung"] for row in here.results if row["tokens"] < BARELY * row["params"]})
+    short = [row for row in here.results if row["tokens"] < BARELY * row["params"]]
+    few = list(dict.fromkeys(row["rung"] for row in sorted(short, key=lambda row: row["params"])))
     if few:
         lines.append(f"**Few tokens.** Less than one per parameter at {_joined(few)}.")
     if any(row["eval_shortened"] for row in here.results):
