@@ -71,8 +71,7 @@ CLAIMS = {
 }
 
 COLUMNS = ("our verdict", "rule − standard", "rule − constant ½", "its paper claims", "layers read",
-           "its gate reads", "parameters per block", "FLOPs", "time", "memory",
-           "who ships it")  # fmt: skip
+           "its gate reads", "parameters per block", "cost of a step", "who ships it")  # fmt: skip
 # On a phone a row is a card, and each cell names its column.
 PHONE = """
 @media (max-width: 620px) {
@@ -202,9 +201,7 @@ def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str, step: di
         poster.READS[answers["reads"]],
         _gate(facts.get("gate")),
         escape(row["cost"]["params_per_block"]).replace("-", "−"),
-        f"× {flops:.2f}",
-        f"× {step['time']:.1f}" if step else "not yet",
-        f"× {step['memory']:.2f}" if step else "not yet",
+        _cost(flops, step),
         escape(row["shipped"] or "–"),
     )
     name = f"<code>{option}</code> <code style='white-space: nowrap'>{row['name']}</code>"
@@ -213,6 +210,14 @@ def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str, step: di
         for column, cell in zip(COLUMNS, cells, strict=True)
     )
     return f'<tr class="rr-rule"{data}><th scope="row">{name}</th>{inside}</tr>'
+
+
+def _cost(flops: float, step: dict | None) -> str:
+    """FLOPs, time and memory of a step over those of the standard network, a line each."""
+    ratios = [f"FLOPs × {flops:.2f}"]
+    if step:
+        ratios += [f"time × {step['time']:.1f}", f"memory × {step['memory']:.2f}"]
+    return "<br>".join(ratio.replace(" ", "\u00a0") for ratio in ratios)
 
 
 def _gate(reads: dict[str, str] | None) -> str:
