@@ -75,8 +75,7 @@ COLUMNS = ("our verdict", "rule − standard", "rule − constant ½", "its pape
 # On a phone a row is a card, and each cell names its column.
 PHONE = """
 @media (max-width: 620px) {
-  .rr-which thead { position: absolute; width: 1px; height: 1px; overflow: hidden;
-    clip-path: inset(50%); }
+  .rr-which thead { display: none; }
   .rr-which tr.rr-rule { display: block; margin: 0 0 1rem; padding: 0.4rem 0; }
   .rr-which tr.rr-rule[hidden] { display: none; }
   .rr-which .rr-rule th, .rr-which .rr-rule td { display: block; width: auto; border: 0;
