@@ -21,14 +21,22 @@
     set(false);
   }
 
-  // One of several answers: a choice says whether it is right, the right one why.
-  function choices(box) {
-    var items = box.querySelectorAll(".rr-options > li"), why = box.querySelector(".rr-why");
-    var said = document.createElement("p");
-    said.className = "rr-verdict";
-    said.setAttribute("aria-live", "polite");
-    box.insertBefore(said, why);
+  // Under an answer a line says whether it is right; the explanation is shown once it is.
+  function verdict(box) {
+    var why = box.querySelector(".rr-why"), line = document.createElement("p");
+    line.className = "rr-verdict";
+    line.setAttribute("aria-live", "polite");
+    box.insertBefore(line, why);
     why.hidden = true;
+    return function (right, text) {
+      line.textContent = right ? "Right." : text;
+      if (right) why.hidden = false;
+    };
+  }
+
+  // One of several answers.
+  function choices(box) {
+    var items = box.querySelectorAll(".rr-options > li"), say = verdict(box);
     items.forEach(function (item, place) {
       var button = document.createElement("button"), words = item.querySelector("p") || item;
       button.type = "button";
@@ -44,8 +52,7 @@
         var right = item.classList.contains("rr-right");
         items.forEach(function (other) { other.classList.remove("rr-chosen"); });
         item.classList.add("rr-chosen");
-        said.textContent = right ? "Right." : "Not this one.";
-        if (right) why.hidden = false;
+        say(right, "Not this one.");
       });
     });
   }
@@ -53,27 +60,21 @@
   // A number, right within a share of itself.
   function numbers(box) {
     var right = parseFloat(box.dataset.right), within = parseFloat(box.dataset.within);
-    var why = box.querySelector(".rr-why"), form = document.createElement("form");
-    var field = document.createElement("input"), button = document.createElement("button");
-    var said = document.createElement("p");
-    why.hidden = true;
+    var form = document.createElement("form"), field = document.createElement("input");
+    var button = document.createElement("button");
     field.type = "text";
     field.inputMode = "decimal";
     field.setAttribute("aria-label", "your answer");
     button.textContent = "Check";
-    said.className = "rr-verdict";
-    said.setAttribute("aria-live", "polite");
     form.append(field, " " + box.dataset.unit + " ", button);
-    box.insertBefore(form, why);
-    box.insertBefore(said, why);
+    box.insertBefore(form, box.querySelector(".rr-why"));
+    var say = verdict(box);
     form.addEventListener("submit", function (event) {
       event.preventDefault();
       var given = parseFloat(field.value.replace(/[,\s](?=\d{3}\b)/g, "").replace("−", "-"));
       var good = Math.abs(given - right) <= within * Math.abs(right) + 1e-12;
-      if (isNaN(given)) said.textContent = "Write a number, such as 0.5 or 1200.";
-      else if (good) said.textContent = "Right.";
-      else said.textContent = given > right ? "Not yet: it is less." : "Not yet: it is more.";
-      if (good) why.hidden = false;
+      if (isNaN(given)) say(false, "Write a number, such as 0.5 or 1200.");
+      else say(good, given > right ? "Not yet: it is less." : "Not yet: it is more.");
     });
   }
 
