@@ -7,6 +7,16 @@
 
 The names below are those that `import rr` gives; the packages hold the others. CONTRIBUTING.md has
 a map of the code: which file does what, and in which order to read them.
+
+Example:
+    >>> import tempfile, rr
+    >>> tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
+    >>> run = rr.plan(tiny, "review", steps=2, batch=1, eval_batches=1)
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     folder = rr.train(run, out, log=lambda line: None)
+    ...     model, trained, tokenizer = rr.load(folder)
+    >>> trained.id == run.id, model.config.rule
+    (True, 'review')
 """
 
 from collections.abc import Callable, Mapping, Sequence

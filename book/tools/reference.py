@@ -289,7 +289,8 @@ def page(package: str, links: dict[str, str]) -> str:
     """One package's page as Markdown."""
     face, names = import_module(package), public(package)
     links = links | {name.rpartition(".")[2]: links[name] for name, _ in names}
-    parts = [f"({label(package, face)})=\n# `{package}`", prose(doc_of(face), {}, links)]
+    text, use = split(doc_of(face))
+    parts = [f"({label(package, face)})=\n# `{package}`", prose(text, {}, links), *example(use)]
     modules = [(name, value) for name, value in names if isinstance(value, ModuleType)]
     parts += [entry(name, value, links) for name, value in ordered(names)
               if not isinstance(value, ModuleType)]  # fmt: skip

@@ -7,6 +7,14 @@ probe raises RRError for other modules. Entries that say `Model` take no other.
 
 Shapes: B windows, T tokens, d channels, L blocks, N passes, S = 2·L·N sublayers. Token ids
 idx and targets are (B, T), int64. Losses are in nats per token.
+
+Example:
+    >>> import torch, rr
+    >>> from rr.analysis import rms, trace
+    >>> shape = rr.ModelConfig(64, n_layer=1, n_head=2, d_model=8, d_ff=16, rule="review")
+    >>> writes = trace(rr.Model(shape), torch.arange(8)[None])
+    >>> [(write.kind, rms(write.r)) for write in writes]  # an untrained gate is one half
+    [('attn', 0.5), ('mlp', 0.5)]
 """
 
 from .. import lazy_names

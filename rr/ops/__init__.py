@@ -1,6 +1,12 @@
 """Operations that the model needs beyond torch's own, each with a plain reference implementation.
 
 Shapes: B windows, T tokens, d channels, N = B·T tokens in a row, V vocabulary rows.
+
+Example:
+    >>> import torch
+    >>> from rr.ops import rms_norm
+    >>> rms_norm(torch.tensor([3.0, -4.0])).square().mean().round(decimals=4)
+    tensor(1.)
 """
 
 from .attention import attention

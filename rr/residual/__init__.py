@@ -3,6 +3,16 @@
 Importing this package registers every rule: `RULES` has the residual rules by name, `REGISTRY` the
 value rules, too. Below the classes and functions each rule stands with its equation, its options
 and its costs.
+
+Example:
+    >>> import torch
+    >>> from rr.residual import Residuals
+    >>> layers = Residuals("review", dim=16, n_layer=1, n_head=2)  # two sublayers
+    >>> state = layers.open(torch.randn(2, 5, 16))  # B, T, d
+    >>> for layer in layers:
+    ...     state = layer(state, torch.tanh)  # in place of tanh: your attention, your MLP
+    >>> layers.close(state).shape
+    torch.Size([2, 5, 16])
 """
 
 from . import additive, depth, gates, orthogonal, parallel, skips, streams, values

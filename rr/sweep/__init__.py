@@ -18,6 +18,12 @@ The modules:
     schedule    which cell runs next, how it ended, whether it is tried again
     checks      what is refused before anything starts
     start       all of these together: `sweep()`
+
+Example:
+    >>> from rr.sweep import cells
+    >>> plan = cells({"rule": ["standard", "review"], "seed": [0, 1]}, say=print)
+    >>> len(plan)  # sweep(plan, "runs") trains them
+    4
 """
 
 from .. import lazy_names

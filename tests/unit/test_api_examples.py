@@ -1,4 +1,4 @@
-"""Every public name has a docstring and an example, and the examples give what they show."""
+"""Every package and public name has a docstring with an example that gives what it shows."""
 
 import doctest
 import inspect
@@ -48,10 +48,11 @@ def test_every_public_name_has_a_docstring(package):
     assert docs and all(docs.values()), [name for name, doc in docs.items() if not doc]
 
 
-@pytest.mark.parametrize("name", sorted(ONCE.values()))
+@pytest.mark.parametrize("name", [*reference.PACKAGES, *sorted(ONCE.values())])
 def test_example(name, registry, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    _, example = reference.split(inspect.getdoc(DESCRIBED[name]))
+    described = DESCRIBED[name] if name in DESCRIBED else import_module(name)
+    _, example = reference.split(inspect.getdoc(described))
     assert example, f"{name} has no example: end its docstring with one, below `Example:`"
     test = doctest.DocTestParser().get_doctest(
         example + "\n", {"__name__": "example"}, name, None, 0
