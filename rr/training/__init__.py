@@ -2,6 +2,28 @@
 
 The package is not called `train`, because `rr.train` is the function that trains a run.
 
+One run, from `rr train` to result.json:
+
+    cli.train.run                    the verb: calls the next two with its arguments
+    training.planning.plan           the run that the options describe, and its id
+    training.trainer.train           checks the request, reads the tokens, locks the folder
+    training.context.prepare         backend, precision, micro-batch; writes or checks run.json
+    training.trainer.Training        builds the model, restores the newest checkpoint
+    training.trainer.Training.go     takes the steps, to the end of each budget
+    training.result.Examiner         the held-out loss; `Training` then writes result.json
+
+One step:
+
+    training.trainer.Training._train_step         gathers the windows of this step
+    training.step.OptimizerStep.gradients         micro-batches that fit the memory
+    model.transformer.Stack.forward               opens the state of the rule with the embedding
+    model.transformer.Layer.forward               a sublayer twice: attention, then the MLP
+    residual.base.Rule.sublayer                   x, state = read(state); write(state, branch(x))
+    ops.cross_entropy.linear_cross_entropy        the head and the loss, in chunks
+    training.step.OptimizerStep.update            clips the gradients; AdamW or Muon steps
+    training.trainer.Training._record_losses      a line of metrics.jsonl
+    training.trainer.Training._save_if_due        a checkpoint, now and then
+
 Example:
     >>> import tempfile, rr
     >>> from rr.training import finished

@@ -3,6 +3,7 @@
 import doctest
 import inspect
 import pkgutil
+import re
 from importlib import import_module
 
 import pytest
@@ -61,3 +62,10 @@ def test_example(name, registry, tmp_path, monkeypatch):
     result = doctest.DocTestRunner().run(test, out=said.append)
     assert result.attempted and not result.failed, "".join(said)
     assert not list(tmp_path.iterdir()), "it leaves files behind"
+
+
+def test_the_walk_through_a_run_names_what_is_there():
+    walk = re.findall(r"(?m)^    ((?:\w+\.)+\w+)  ", inspect.getdoc(import_module("rr.training")))
+    assert len(walk) == 16
+    for name in walk:
+        assert callable(pkgutil.resolve_name(f"rr.{name}")), name
