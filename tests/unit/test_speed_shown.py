@@ -194,39 +194,6 @@ def test_a_waterfall_draws_each_difference():
         figures.waterfall(ax, [("alone", 1.0)])
 
 
-def test_stacked_parts_lie_end_to_end_and_small_ones_are_not_lettered():
-    _, ax = figures.canvas()
-    figures.stacked_parts(ax, {"a": {"head": 0.9, "mlp": 0.1}, "b": {"head": 0.02, "mlp": 0.5}})
-    drawn = [value for bar in ax.patches for value in (bar.get_x(), bar.get_width())]
-    assert drawn == pytest.approx([0, 0.9, 0.9, 0.1, 0, 0.02, 0.02, 0.5])
-    assert [text.get_text() for text in ax.texts] == ["90%", "10%", "50%"]
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["head", "MLP"]
-    with pytest.raises(RRError, match="no bar"):
-        figures.stacked_parts(ax, {})
-
-
-def test_a_change_undone_has_its_range():
-    _, ax = figures.canvas()
-    figures.undone(ax, [("bf16", 3.0, 2.9, 3.3), ("gate", 1.0, 0.95, 1.1)])
-    lines = [list(line.get_xdata()) for line in ax.lines]
-    assert [2.9, 3.3] in lines and [0.95, 1.1] in lines and [3.0] in lines
-    with pytest.raises(RRError, match="no change"):
-        figures.undone(ax, [])
-
-
-def test_a_case_beside_the_base_has_median_and_range_at_each_size():
-    _, ax = figures.canvas()
-    figures.beside(ax, {"mini": {"a": [1, 2, 4], "b": [1, 1, 1]}, "60M": {"b": [3, 2]}})
-    lines = [list(line.get_xdata()) for line in ax.lines]
-    assert [1, 4] in lines and [2, 1] in lines and [2, 3] in lines and [2.5] in lines
-    b = [line.get_ydata()[0] for line in ax.lines if list(line.get_xdata()) in ([2, 3], [2.5])]
-    assert len(set(b)) == 1 and round(b[0]) == 1  # the second case's row
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["mini", "60M"]
-    for wrong in ({}, {"mini": {}}, dict.fromkeys("abcd", {"a": [1]})):
-        with pytest.raises(RRError, match="one to 3 sizes"):
-            figures.beside(ax, wrong)
-
-
 def test_the_front_page_says_what_was_measured():
     """Seconds and the share of memory in README.md, from the records it names."""
     records = Path(__file__).parents[2] / "data" / "measured" / "08_make_it_fast"
@@ -235,5 +202,7 @@ def test_the_front_page_says_what_was_measured():
     best, first = (steps[i]["step_ms_median"] / 1000 for i in (-1, 0))
     (memory,) = [r["memory"] for r in large if r["path"] == "compiled"]
     said = " ".join((records.parents[2] / "README.md").read_text().split())
-    assert f"took {best:.2f} s on the `compiled` path and {first:.2f} s on the reference path" in said
+    assert (
+        f"took {best:.2f} s on the `compiled` path and {first:.2f} s on the reference path" in said
+    )
     assert f"With 32 windows at once, `compiled` needed {memory:.2f} of the reference" in said
