@@ -15,7 +15,6 @@ from rr.training import memory_fit, verify
 from rr.training.verify import Verdict, find, repeatable
 
 BODY = "nano:n_layer=1,d_model=16,n_head=1,seq_len=16"
-NAMES = ("run.json", "result.json", "metrics.jsonl")
 
 
 def quiet(line):
