@@ -12,6 +12,7 @@ import pytest
 
 from rr import DATA, stats
 from rr.config import RRError
+from rrbook.explorables import roofline
 from rrbook.explorables.evidence import verdict_data
 from rrbook.explorables.kit import HERE, number, share
 from rrbook.explore import (
@@ -72,10 +73,20 @@ MADE = {
     "loop-growth": loop_growth,
     "lost-work": lost_work,
     "size-or-training": lambda: size_or_training(PUBLISHED),
-    "step-roofline": step_roofline,
+    "step-roofline": lambda: step_roofline("60M"),
     "value-dilution": value_dilution,
     "winners-luck": winners_luck,
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_rung():
+    """The roofline counts one size alone, which takes seconds; the largest: test_speed_shown.py."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(roofline, "RUNGS", {"60M": 64})
+        roofline.step_data.cache_clear()
+        yield
+    roofline.step_data.cache_clear()
 
 
 # ---- mathematics -------------------------------------------------------------------------------
