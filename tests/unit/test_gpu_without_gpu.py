@@ -123,7 +123,7 @@ def test_no_layer_computes_angles_in_float64():
     np.testing.assert_allclose(far[0, 0].numpy(), np.cos(exact), rtol=0, atol=6e-8)
 
 
-@pytest.mark.parametrize("rung", ["60M", "150M", "320M", "590M", "1B"])
+@pytest.mark.parametrize("rung", ["60M", "320M", "1B"])
 @pytest.mark.parametrize("rule", ["standard", "highway", "review"])
 def test_a_step_of_each_published_run_waits_for_no_value(rung, rule):
     """A value that the host asks for is refused by tensors without bytes."""
