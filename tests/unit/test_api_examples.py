@@ -38,16 +38,6 @@ def test_every_package_with_public_names_has_a_page():
     assert not hasattr(import_module("rr.perf"), "__all__")
 
 
-@pytest.mark.parametrize("package", reference.PACKAGES)
-def test_every_public_name_has_a_docstring(package):
-    docs = {
-        name: vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
-        for name, value in reference.public(package)
-        if reference.described(value)
-    }
-    assert docs and all(docs.values()), [name for name, doc in docs.items() if not doc]
-
-
 @pytest.mark.parametrize("name", sorted(ONCE.values()))
 def test_example(name, registry, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

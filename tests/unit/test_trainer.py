@@ -375,7 +375,7 @@ def test_the_entropy_floor_lies_below_the_loss_on_the_same_stories(tmp_path, mon
     monkeypatch.setitem(fables.STORIES, "valid", 40)
     monkeypatch.setattr(fables, "IDENTITY", "fables, a few")
     shape = "nano:n_layer=2,d_model=48,n_head=2,seq_len="
-    run = run_folder.plan(shape + "256", steps=40, batch=4, tokenizer="bpe:1024", precision="fp32")
+    run = run_folder.plan(shape + "256", steps=15, batch=4, tokenizer="bpe:1024", precision="fp32")
     result = result_of(train(run, tmp_path))
     assert 0 < result["floor_error"] < 0.1 * result["floor"]
     assert 0.2 < result["floor"] < result["story_loss"] < math.log(1024)
@@ -673,7 +673,7 @@ def test_each_branch_is_the_budget_trained_alone(planned, alone, tmp_path):
     assert [path.name for path in (folder / "checkpoint").iterdir()] == ["weights"]
 
 
-@pytest.mark.parametrize("stop_after", [5, 6, 7, 8, 9, 14, 15, 18, 19, 27])
+@pytest.mark.parametrize("stop_after", [5, 6, 7, 8, 19, 27])
 def test_a_branching_run_goes_on_from_anywhere(planned, alone, tmp_path, cut_off, stop_after):
     """Cut off after so many of its 30 steps: on the plateau, on a branch, at its end, after it."""
     run = branched(planned)
