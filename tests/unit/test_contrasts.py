@@ -197,20 +197,6 @@ def result(rule, seed, loss, lr=1e-3):
     return {"rule": rule, "values": "own", "seed": seed, "lr": lr, "val_loss": loss}
 
 
-def test_a_pair_that_cannot_be_tested_counts_as_one():
-    rows = [
-        result("a", 0, 1.0),
-        result("a", 1, 2.0),
-        result("b", 0, 1.5),
-        result("b", 1, 2.7),
-        result("c", 0, 1.0),
-        result("c", 1, None),
-    ]
-    first, lost = contrasts(rows, [("a", "b"), ("c", "b")])
-    assert (lost["pairs"], lost["p"], lost["holm"], lost["detectable"]) == ([0], None, None, None)
-    assert first["holm"] == pytest.approx(2 * first["p"])
-
-
 @pytest.mark.parametrize(
     ("pairs", "says"),
     [

@@ -15,7 +15,6 @@ from rr.model import ladder
 from rr.residual import REGISTRY, RULES, Site, make
 from rrbook.anatomy import FAMILIES, anatomy
 from rrbook.explorables.field import TOY
-from rrbook.explorables.gallery import picture
 from rrbook.explorables.poster import rule_poster
 from rrbook.explore import annotated_card, rule_gallery
 from rrbook.labs.field import stream
@@ -157,23 +156,6 @@ def test_the_poster_has_a_card_for_every_rule_with_its_three_answers():
     assert found["gated-attention"] == found["own"] == ["stream", "all", "whole"]
     assert found["svformer"] == ["earlier", "all", "whole"]
     assert html.count('class="rr-mark"') == len(cards)
-
-
-def test_pictures_show_what_the_rules_compute():
-    """By the words in a picture: where a norm stands, what mixes, which gate there is."""
-
-    def words(spec, kind="residual"):
-        elements = "".join(picture(anatomy(spec, kind))[2])
-        return re.findall(r"<text[^>]*>([^<]+)</text>", elements)
-
-    assert words("standard").count("norm") == words("deepnorm").count("norm") == 1
-    assert words("keel").count("norm") == 2
-    assert "Aᵣ" in words("hyper-connections")
-    for rule in ("hyper-connections:mix=identity", "gated-residual", "lanes"):
-        assert "Aᵣ" not in words(rule)
-    assert "β(v − k·h)k" in words("delta") and "⊥" in words("orthogonal")
-    gated = words("gated-attention", "values")
-    assert "σ" in gated and "V₁" not in gated and "V₁" in words("identity", "values")
 
 
 def test_a_readers_own_rule_gets_a_picture_without_a_word_of_its_own(monkeypatch):

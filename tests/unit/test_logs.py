@@ -497,12 +497,6 @@ def test_8_seeds_that_gave_one_loss_are_no_evidence(design, tmp_path, capsys):
     assert cli.main(words) == 2 and "was the seed used?" in capsys.readouterr().err
 
 
-def test_9_one_seed_per_arm_is_a_table_of_means(tmp_path, capsys):
-    path = put(tmp_path, "x.csv", HEAD + "a,0,3.1\nb,0,2.9\n")
-    printed = table([path, "--baseline", "a", "--paired"], capsys)
-    assert "3.1000" in printed and "2.9000" in printed and "fewer than two pairs" in printed
-
-
 def test_10_and_11_event_files_of_several_lives_and_of_the_new_style(tmp_path):
     pytest.importorskip("tensorboard")
     from torch.utils.tensorboard import SummaryWriter

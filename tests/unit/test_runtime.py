@@ -350,24 +350,6 @@ def test_a_line_that_stays_does_not_stick_to_the_moving_one(monkeypatch, capsys)
     assert screen == ["out of memory", "next", ""]
 
 
-def test_an_unfinished_moving_line_is_ended(capsys):
-    shown = progress.Progress(None)
-    shown.tty = True
-    shown.step(RUN, 1, RUN.recipe.steps, 2.5, spent=1.0)
-    shown.close()
-    shown.close()
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_a_log_gets_every_line_and_the_terminal_none(capsys):
-    lines = []
-    shown = progress.Progress(lines.append)
-    shown.say("a")
-    shown.step(RUN, 1, RUN.recipe.steps, 2.5, spent=1.0)
-    assert lines[0] == "a" and "step 1/100" in lines[1]
-    assert capsys.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize(
     ("files", "expected"),
     [

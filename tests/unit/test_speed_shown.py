@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rr.config import ModelConfig, Recipe, RRError
+from rr.config import ModelConfig, Recipe
 from rr.model import Model, initialise, ladder
 from rr.training import memory
 from rr.training.backend import parse_backend
 from rr.training.step import OptimizerStep
-from rrbook import figures
 from rrbook.explorables.roofline import PATHS, RUNGS, step_data
 from rrbook.roofline import Work, times
 
@@ -190,16 +189,6 @@ def test_the_lab_takes_real_steps(speed_lab):
     assert said.endswith("The losses before the first step differ by 0 nats.")
     kept, against = re.search(r"4 windows: ([\d.]+) MB against ([\d.]+)\.", said).groups()
     assert kept == against
-
-
-def test_a_waterfall_draws_each_difference():
-    _, ax = figures.canvas()
-    figures.waterfall(ax, [("as written", 5.0), ("better", 3.0), ("worse", 3.5)])
-    drawn = [(bar.get_x(), bar.get_width(), bool(bar.get_hatch())) for bar in ax.patches]
-    assert drawn == [(0, 5, False), (3, 2, False), (3, 0.5, True), (0, 3.5, False)]
-    assert [text.get_text().strip() for text in ax.texts] == ["5.00", "−2.00", "+0.50", "3.50"]
-    with pytest.raises(RRError, match="at least two"):
-        figures.waterfall(ax, [("alone", 1.0)])
 
 
 def test_the_front_page_says_what_was_measured():
