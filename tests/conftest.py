@@ -35,12 +35,3 @@ def _cuda() -> bool:
 def root() -> Path:
     """The repository."""
     return ROOT
-
-
-@pytest.fixture(scope="session")
-def shared() -> Path:
-    """Real corpora and tokenizers beside the repository (or at RR_SHARED); skips where absent."""
-    path = Path(os.environ.get("RR_SHARED", ROOT.parent / "shared" / "data"))
-    if not path.is_dir():
-        pytest.skip("no real data beside the repository (RR_SHARED names a folder)")
-    return path

@@ -207,6 +207,7 @@ def test_figures_are_read_on_a_phone(seen):
     assert seen.tab.evaluate("document.documentElement.scrollWidth") <= 360, _wide(seen.tab)
     seen.tab.set_viewport_size({"width": 1280, "height": 800})
     assert not any(figure["phone"] for figure in seen.tab.evaluate(shown))
+    assert seen.tab.evaluate("document.documentElement.scrollWidth") <= 1280, _wide(seen.tab)
 
 
 def test_the_poster_shows_the_rules_that_answer_its_questions(browser, server):
@@ -324,12 +325,6 @@ THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
 def switch(tab, theme: str) -> None:
     tab.emulate_media(color_scheme=theme)  # the page follows the system
     tab.wait_for_function("t => document.documentElement.dataset.theme === t", arg=theme)
-
-
-def test_fits_the_screen(seen):
-    for width, height in SIZES.values():
-        seen.tab.set_viewport_size({"width": width, "height": height})
-        assert seen.tab.evaluate("document.documentElement.scrollWidth") <= width, _wide(seen.tab)
 
 
 def test_figures_keep_their_colours_in_the_dark(seen):

@@ -1,8 +1,6 @@
 """Files that rot, disks that fill, folders that refuse: one line, and nothing good is lost."""
 
-import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -62,10 +60,6 @@ def truncate(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
 def flip_middle(path: Path) -> None:
     flip(path, path.stat().st_size // 2)
 
@@ -75,33 +69,16 @@ def full(value: object, id: str | None = None):
     return pytest.param(value, marks=pytest.mark.slow, id=id)
 
 
-@pytest.mark.parametrize("name", ["state.pt", full("meta.json")])
-@pytest.mark.parametrize("damage", [truncate, full(empty), flip_middle, full(Path.unlink)])
-def test_a_damaged_checkpoint_is_passed_over(nursery, command, undisturbed, cut_off, name, damage):
+# `make faults` damages every file in every way: test_bytes.py
+@pytest.mark.parametrize("damage", [truncate, flip_middle])
+def test_a_damaged_checkpoint_is_passed_over(nursery, command, undisturbed, cut_off, damage):
     before, newest = steps(cut_off)
-    damage(newest / name)
+    damage(newest / "state.pt")
     child = nursery.rr(*command(cut_off))
     assert child.code == 0, child.err
     assert f"{newest.name}" in child.err and "is corrupt" in child.err
     assert f"resuming from step {int(before.name)}" in child.err
     assert outcome(only(cut_off)) == undisturbed["clean"][0]
-
-
-@pytest.mark.slow
-def test_any_flipped_bit_of_a_checkpoints_label_is_found(nursery, command, undisturbed, cut_off):
-    rng = random.Random(0)
-    meta = steps(cut_off)[1] / "meta.json"
-    whole = meta.read_bytes()
-    for _ in range(12):
-        meta.write_bytes(whole)
-        flip(meta, rng.randrange(len(whole)), rng.randrange(8))
-        if meta.read_bytes().split() == whole.split():
-            continue  # a blank that became another blank
-        out = cut_off.with_name("copy")
-        shutil.copytree(cut_off, out)
-        child = nursery.rr(*command(out), at=("step", 1, 0.0))
-        assert "is corrupt" in child.err, child.err
-        shutil.rmtree(out)
 
 
 def test_damage_found_late_does_not_stay_beside_good_checkpoints(nursery, command, cut_off):
@@ -152,10 +129,7 @@ def edit(old: str, new: str):
         pytest.param(truncate, id="truncated"),
         pytest.param(Path.unlink, id="missing"),
         pytest.param(edit('"threads": 1', '"threads": 2'), id="threads"),
-        full(empty, "empty"),
         full(lambda path: path.write_text("[]"), "list"),
-        full(lambda path: path.write_text("{}"), "object"),
-        full(lambda path: path.write_bytes(b"\xff\xfe\0"), "binary"),
         full(edit('"steps": 40', '"steps": 41'), "steps"),
         full(edit('"threads": 1', '"threads": -1'), "negative"),
         full(edit('"provenance"', '"prowenance"'), "key"),
@@ -183,7 +157,6 @@ def test_a_run_json_of_another_run_is_refused(nursery, command, cut_off, tmp_pat
     [
         truncate,
         flip_middle,
-        full(empty),
         full(lambda path: path.write_text('{"id": "0"}'), "foreign"),
     ],
 )
@@ -202,18 +175,8 @@ def test_a_damaged_result_is_named_not_overwritten(nursery, command, tmp_path, d
     assert table.code == 2 and "Traceback" not in table.err and str(path) in table.err
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        truncate,
-        full(empty),
-        full(flip_middle),
-        full(Path.unlink),
-        full(lambda path: path.write_bytes(os.urandom(500)), "noise"),
-    ],
-)
-def test_metrics_are_rebuilt_from_the_checkpoint(nursery, command, undisturbed, cut_off, damage):
-    damage(only(cut_off) / "metrics.jsonl")
+def test_metrics_are_rebuilt_from_the_checkpoint(nursery, command, undisturbed, cut_off):
+    truncate(only(cut_off) / "metrics.jsonl")
     child = nursery.rr(*command(cut_off))
     assert child.code == 0, child.err
     assert outcome(only(cut_off)) == undisturbed["clean"][0]
@@ -337,11 +300,3 @@ def test_one_writer_at_a_time(nursery, command, corpus, tmp_path_factory, tmp_pa
         holder.stderr.close()
     third = nursery.rr(*words, at=("step", 3, 0.0), number=signal.SIGTERM)
     assert third.code == 130, "the lock of a killed process is free"
-
-
-def test_json_of_a_run_is_valid_json(halfway):
-    def refuse(word):
-        raise ValueError(word)
-
-    for line in (only(halfway) / "metrics.jsonl").read_text().splitlines():
-        json.loads(line, parse_constant=refuse)

@@ -82,22 +82,14 @@ def test_publishing_makes_the_site_the_only_commit_of_its_branch(site, git, tmp_
     assert not git(root, "status", "--porcelain")
 
 
-WORKFLOWS = {
-    "book": [["make", "test"], ["make", "publish"]],
-    "release": [["make", "release"]],
-    "weekly": [["make", "newest"], ["make", "links"], ["make", "colab-versions"]],
-}
-
-
-@pytest.mark.parametrize("name", WORKFLOWS)
+@pytest.mark.parametrize("name", ["book", "release", "weekly"])
 def test_a_workflow_calls_nothing_but_targets_of_make(name):
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text())
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([\w-]+):", makefile, re.M))
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
     called = [step["run"].split() for step in steps if "run" in step]
-    assert all(words in called for words in WORKFLOWS[name])
-    assert all(program == "make" and {*words} <= targets for program, *words in called)
+    assert called and all(program == "make" and {*words} <= targets for program, *words in called)
 
 
 # ---- a release -----------------------------------------------------------------------------------

@@ -82,19 +82,15 @@ def test_a_semicolon_in_a_string_is_no_end(found):
     assert found(notebook(new_code_cell('x = """\na;\n"""  # b;', id="code"))) == ""
 
 
-def test_a_cell_that_was_not_executed(found):
-    made = notebook(new_code_cell("x = 1", id="code"))
-    made.cells[-1].execution_count = None
-    assert "'code': was not executed" in found(made)
-
-
-def test_stored_errors_and_warnings(found):
+def test_a_cell_that_was_not_executed_and_stored_errors_and_warnings(found):
     made = notebook(new_code_cell("1 / 0", id="code"))
+    made.cells[-1].execution_count = None
     made.cells[-1].outputs = [
         new_output("error", ename="ZeroDivisionError", evalue="division by zero", traceback=[]),
         new_output("stream", name="stderr", text="careful\n"),
     ]
     said = found(made)
+    assert "'code': was not executed" in said
     assert "stores an error: ZeroDivisionError" in said
     assert "stores a warning: careful" in said
 
@@ -125,16 +121,11 @@ def test_bad_figures(found, metadata, said):
     assert said in found(notebook(figure_cell(**metadata)))
 
 
-def test_a_figure_without_an_assert(found):
+def test_two_figures_in_a_cell_without_an_assert(found):
     cell = figure_cell()
-    cell.source = "plt.show()"
-    assert "no assert" in found(notebook(cell))
-
-
-def test_two_figures_in_a_cell(found):
-    cell = figure_cell()
-    cell.outputs = [IMAGE, IMAGE]
-    assert "shows 2 figures" in found(notebook(cell))
+    cell.source, cell.outputs = "plt.show()", [IMAGE, IMAGE]
+    said = found(notebook(cell))
+    assert "no assert" in said and "shows 2 figures" in said
 
 
 @pytest.mark.parametrize(
@@ -153,30 +144,21 @@ def test_bad_parameters(found, source, said):
     assert said in found(made)
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ('steps = {"smoke": 2}[tier]', "neither of the two code cells after the parameters calls"),
-        ('steps = {"smoke": 2}[tier]', "'derived': `[tier]` meets a wrong tier"),
-    ],
-)
-def test_parameters_that_nothing_checks(found, source, said):
+def test_parameters_that_nothing_checks(found):
     made = notebook(new_code_cell("1 + 1", id="more"), new_code_cell("parameters.check(tier, {})"))
     assert "neither" not in found(made)
-    made.cells[2].source = source
-    assert said in found(made)
+    made.cells[2].source = 'steps = {"smoke": 2}[tier]'
+    said = found(made)
+    assert "neither of the two code cells after the parameters calls" in said
+    assert "'derived': `[tier]` meets a wrong tier" in said
 
 
-def test_the_bootstrap_cell_must_be_current(found):
-    made = notebook()
-    made.cells[0].source += "\nprint('mine')"
-    assert "current bootstrap cell" in found(made)
-
-
-def test_ids_are_used_once(found):
+def test_ids_are_used_once_and_the_bootstrap_cell_is_current(found):
     made = notebook(new_markdown_cell("a", id="same"), new_markdown_cell("b", id="other"))
     made.cells[-1]["id"] = "same"
-    assert "cell id 'same' is used twice" in found(made)
+    made.cells[0].source += "\nprint('mine')"
+    said = found(made)
+    assert "cell id 'same' is used twice" in said and "current bootstrap cell" in said
 
 
 def test_a_chapter_keeps_to_the_template(found):

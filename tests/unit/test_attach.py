@@ -80,8 +80,13 @@ def test_standard_is_the_untouched_model_to_the_bit_and_so_is_a_detached_one(fam
     assert list(model.state_dict()) == names and model.config.to_dict() == config
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "rule"),
+    [
+        *(("Llama", rule) for rule in RULES),
+        *((f, r) for f in FAMILIES if f != "Llama" for r in KINDS),
+    ],
+)
 def test_every_rule_gives_a_loss_and_gradients(family, rule):
     model = scrambled(rr.attach(tiny(family), rule))
     loss = model(IDX, labels=IDX).loss
@@ -253,7 +258,7 @@ def test_an_attached_model_trains_saves_loads_and_generates(family, rule, tmp_pa
     assert torch.equal(again(IDX).logits, bare(IDX).logits)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", [*KINDS, "denseformer", "x0-scales"])
 def test_generating_with_the_cache_is_generating_without(rule):
     model = scrambled(rr.attach(tiny("Llama"), rule, values="identity"))
     how = dict(max_new_tokens=8, do_sample=False, attention_mask=torch.ones_like(IDX))
@@ -261,9 +266,8 @@ def test_generating_with_the_cache_is_generating_without(rule):
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
-@pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize(("rule", "values"), ARMS)
-@pytest.mark.parametrize("family", ["GPT2", "Llama"])
+@pytest.mark.parametrize(("family", "reentrant"), [("GPT2", True), ("Llama", False)])
 def test_gradient_checkpointing_changes_nothing(family, rule, values, reentrant):
     more = dict(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0) if family == "GPT2" else {}
     model = scrambled(rr.attach(tiny(family, **more), rule, values=values)).train()
@@ -322,17 +326,6 @@ def test_beside_a_model_in_bfloat16_the_rules_are_float32():
         model(IDX)
     model.rr_residuals.float()
     assert model(IDX).logits.isfinite().all()
-
-
-def test_a_copy_has_rules_of_its_own():
-    model = scrambled(rr.attach(tiny("GPT2"), "review", values="identity"))
-    logits, other = model(IDX).logits, copy.deepcopy(model)
-    assert torch.equal(other(IDX).logits, logits)
-    scrambled(other)
-    assert not torch.allclose(other(IDX).logits, logits)
-    rr.detach(other)
-    assert torch.equal(model(IDX).logits, logits)
-    assert torch.equal(other(IDX).logits, tiny("GPT2")(IDX).logits)
 
 
 def test_svformer_says_that_the_cache_stays_as_large():

@@ -219,20 +219,3 @@ def test_the_lab_counts_the_real_modules():
     assert "984.0 million parameters, of which gates 23 %" in said
     made.controls["rung"].value = "60M"
     assert "gates 14.1 %" in re.search(r'aria-label="([^"]*)"', made.picture.value)[1]
-
-
-def test_figures_refuse_what_does_not_fit():
-    pytest.importorskip("matplotlib")
-    from rrbook import figures
-
-    _, ax = figures.canvas()
-    with pytest.raises(RRError, match="2 shares for 1 sizes"):
-        figures.shares_by_size(ax, ["60M"], {"of all": [0.1, 0.2]}, 0.07, "stated")
-    with pytest.raises(RRError, match="counts of gates, blocks, embeddings"):
-        figures.parameter_bar(ax, {"head": 3})
-    figures.shares_by_size(ax, ["60M", "1B"], {"of all": [0.14, 0.23]}, 0.07, "stated")
-    line, claimed = ax.get_lines()
-    assert list(line.get_ydata()) == [0.14, 0.23] and list(claimed.get_ydata()) == [0.07, 0.07]
-    _, ax = figures.canvas()
-    figures.parameter_bar(ax, {"gates": 10_000_000, "blocks": 30_000_000})
-    assert [(bar.get_x(), bar.get_width()) for bar in ax.patches] == [(0, 10), (10, 30)]

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from rr import cli
+from rr.stats.records import RUNS
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"
@@ -93,15 +94,11 @@ BAD = [
     ("values", "others", ["unknown value rule 'others'", "own"]),
     ("rung", "nanno", ["unknown rung 'nanno'", "did you mean nano"]),
     ("rung", "nano:depth=3", ["no option 'depth'", "n_layer"]),
-    ("rung", "nano:n_layer=0", ["n_layer must be"]),
     ("rung", "nano:n_layer=-1", ["n_layer must be", "got -1"]),
+    ("rung", "nano:d_model", ["name:key=value"]),
     ("rung", "nano:d_model=15,n_head=2", ["15", "2 heads"]),
     ("corpus", "fabels", ["unknown corpus 'fabels'", "fables"]),
-    ("corpus", "file:", ["file:PATH"]),
-    ("corpus", "file:/nowhere/at/all.txt", ["/nowhere/at/all.txt"]),
     ("tokenizer", "gpt3", ["unknown tokenizer 'gpt3'"]),
-    ("tokenizer", "bpe:12", ["bpe:12", "257"]),
-    ("tokenizer", "bpe:many", ["bpe:many"]),
     ("tokenizer", "bpe:60000", ["bpe:60000", "choose N from 257"]),
     ("protocol", "dirty", ["unknown protocol 'dirty'", "clean, paper"]),
     ("precision", "fp8", ["unknown precision 'fp8'", "bf16, fp16, fp32, tf32"]),
@@ -112,20 +109,14 @@ BAD = [
     ("seed", str(2**32), ["below 2**32"]),
     ("steps", "0", ["steps must be an integer ≥ 1, got 0"]),
     ("steps", "1.5", ["--steps", "'1.5'"]),
-    ("batch", "0", ["batch must be"]),
     ("batch", "-3", ["batch must be"]),
     ("lr", "nan", ["lr must be", "finite", "nan"]),
-    ("lr", "inf", ["lr must be"]),
-    ("lr", "-1", ["lr must be"]),
     ("lr", "0", ["lr must be", "> 0"]),
     ("loops", "0", ["n_loops must be"]),
     ("eval-batches", "0", ["eval-batches must be"]),
     ("threads", "0", ["threads must be"]),
-    ("threads", "-2", ["threads must be"]),
     ("threads", "99999", ["from 1 to 1024"]),
-    ("batch", str(10**20), ["below 2**31"]),
     ("steps", str(10**30), ["below 2**31"]),
-    ("save-every", "0", ["save-every must be"]),
     ("save-every", "nan", ["save-every must be"]),
 ]
 
@@ -143,27 +134,16 @@ def test_a_device_that_is_not_there(rr, training, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-TEXTS = {
-    "empty": (b"", "is empty"),
-    "blank": (b"   \n\n ", "no text"),
-    "zeros": (bytes(4096), "zero bytes"),
-    "binary": (bytes(range(128, 256)) * 64, "not UTF-8"),
-    "short": (b"Ada sees the sea. Ben sleeps.", "tokens"),
-}
-
-
-@pytest.mark.parametrize("kind", TEXTS)
 @pytest.mark.parametrize("protocol", ["clean", "paper"])
-def test_a_file_that_is_no_corpus(rr, training, tmp_path, kind, protocol):
-    content, word = TEXTS[kind]
+def test_a_file_that_is_no_corpus(rr, training, tmp_path, protocol):
+    """What makes a file none: test_corpus.py."""
     path, out = tmp_path / "text.txt", tmp_path / "out"
-    path.write_bytes(content)
+    path.write_bytes(bytes(4096))
     words = training(out, corpus=f"file:{path}", tokenizer="bpe:257", protocol=protocol)
-    one_line(last_line(rr(*words)), word)
+    one_line(last_line(rr(*words)), "zero bytes")
     assert not out.exists()
-    if kind != "short":  # that one can be counted, though no window fits it
-        prepared = rr("prepare", "--corpus", f"file:{path}", "--tokenizer", "bpe:257")
-        one_line(last_line(prepared), word)
+    prepared = rr("prepare", "--corpus", f"file:{path}", "--tokenizer", "bpe:257")
+    one_line(last_line(prepared), "zero bytes")
 
 
 def last_line(result):
@@ -406,58 +386,22 @@ def test_forms_of_table(rr, runs):
 
 
 def test_tables_for_people(rr, runs):
-    for words in (["rules"], ["ladder"], ["table", runs]):
+    for words in (["ladder"], ["table", runs]):
         code, out, err = rr(*words)
         assert code == 0 and err == "" and out.count("\n") > 2
 
 
-def test_train_prints_its_folder_last_and_the_result_has_what_the_design_names(
-    rr, training, tmp_path
-):
+def test_train_prints_its_folder_last_and_the_result_says_what_it_is_of(rr, training, tmp_path):
     code, out, err = rr(*training(tmp_path))
     assert code == 0
     folder = Path(out.splitlines()[-1])
     assert folder.parent == tmp_path and re.fullmatch("[0-9a-f]{12}", folder.name)
     result = json.loads((folder / "result.json").read_text())
-    assert {
-        "id",
-        "rung",
-        "rule",
-        "values",
-        "loops",
-        "flavour",
-        "seed",
-        "protocol",
-        "corpus",
-        "tokenizer",
-        "precision",
-        "lr",
-        "steps",
-        "tokens",
-        "status",
-        "val_loss",
-        "ece",
-        "params",
-        "seconds",
-        "threads",
-        "weights_sha256",
-    } <= result.keys()
+    assert set(RUNS) - {"story_loss", "floor"} <= result.keys()  # as records have columns
     assert result["eval_shortened"] is True and result["status"] == "finished"
     assert result["tokens"] == 4 * 2 * 16
     provenance = json.loads((folder / "run.json").read_text())["provenance"]
-    assert {
-        "rr",
-        "git",
-        "started",
-        "packages",
-        "device",
-        "processor",
-        "cpu_kernels",
-        "threads",
-        "precision",
-        "micro_batch",
-        "code_path",
-    } <= provenance.keys()
+    assert {"rr", "git", "packages", "processor", "cpu_kernels", "code_path"} <= provenance.keys()
 
 
 def test_a_diverged_run_is_kept_and_said(rr, training, tmp_path):
@@ -486,25 +430,12 @@ def test_sample_is_a_function_of_its_seed(rr, runs):
 # -- as a process -------------------------------------------------------------------------------
 
 
-def process(*words, **options):
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-m", "rr.cli", *words],
-        env=env,
-        cwd=ROOT,
-        text=True,
-        capture_output=True,
-        timeout=120,
-        **options,
-    )
-
-
-def test_the_real_process_has_the_same_exit_codes(tmp_path):
-    bad = process("train", "--rule", "revue", "--out", str(tmp_path / "out"))
+def test_the_real_process_has_the_same_exit_code(tmp_path):
+    words = ["train", "--rule", "revue", "--out", str(tmp_path / "out")]
+    command, env = [sys.executable, "-m", "rr.cli", *words], {**os.environ, "PYTHONPATH": str(ROOT)}
+    bad = subprocess.run(command, env=env, cwd=ROOT, text=True, capture_output=True, timeout=120)
     assert (bad.returncode, bad.stdout, bad.stderr.count("\n")) == (2, "", 1)
     assert not (tmp_path / "out").exists()
-    help_ = process("train", "--help")
-    assert help_.returncode == 0 and "--eval-batches" in help_.stdout
 
 
 def test_output_that_nobody_reads_or_that_finds_no_room(runs):

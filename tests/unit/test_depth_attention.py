@@ -8,7 +8,6 @@ import torch
 
 matplotlib.use("Agg")
 
-from matplotlib import pyplot as plt  # noqa: E402
 
 from rr.analysis import probes
 from rr.config import RRError  # noqa: E402
@@ -18,8 +17,8 @@ from rr.model import (  # noqa: E402
     ladder,  # noqa: E402
 )
 from rr.ops import rms_norm  # noqa: E402
-from rrbook import figures
 from rrbook.explore import lab_depth_attention  # noqa: E402
+from rrbook.labs import looking  # noqa: E402
 from rrbook.labs.depth import letters  # noqa: E402
 from rrbook.labs.looking import short_looking  # noqa: E402
 
@@ -73,8 +72,8 @@ def test_only_depth_attention_has_weights_over_depth():
 # -- what the book shows of it ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", ["1", "2", "4", "all"])
-@pytest.mark.parametrize("tilt", [0.0, 2.5, -4.0])
+@pytest.mark.parametrize("size", ["1", "4", "all"])
+@pytest.mark.parametrize("tilt", [2.5, -4.0])
 @pytest.mark.parametrize("seeded", [False, True])
 def test_the_explorables_shares_are_what_the_real_rule_reads(script, size, tilt, seeded):
     """`attnres` on orthogonal writes: the square of each coordinate is its share of the variance.
@@ -118,38 +117,15 @@ def test_the_explorables_words(script):
     assert "the embedding holds 33.3\u00a0% of the variance and the last write 8.33\u00a0%" in said
 
 
-def test_a_map_of_weights_shows_them_where_they_are():
-    fig, ax = figures.canvas()
-    grid = [[1.0, float("nan")], [0.25, 0.75]]
-    figures.depth_map(ax, grid, ["1", "head"], ["embedding", "1"], digits=2)
-    drawn = {(t.get_position(), t.get_text()) for t in ax.texts}
-    assert drawn == {((0.5, 0.5), "1.00"), ((0.5, 1.5), "0.25"), ((1.5, 1.5), "0.75")}
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["1", "head"]
-    for bad, words in (([[1.0]], "1 readers and 2 sources"), ([[-1.0, 1.0]], "signed=True")):
-        with pytest.raises(RRError, match=words):
-            figures.depth_map(ax, bad, ["1"], ["embedding", "1"])
-    plt.close(fig)
-
-
-def test_block_sizes_are_drawn_in_order_with_their_intervals():
-    fig, ax = figures.canvas()
-    points = [
-        {"size": 4, "difference": -0.1, "lo": -0.2, "hi": 0.0},
-        {"size": 1, "difference": -0.3, "lo": None, "hi": None},
-    ]
-    rival = {"difference": -0.05, "lo": None, "hi": None}
-    figures.block_sizes(ax, points, {"denseformer": rival})
-    lines = {line.get_label(): line.get_xydata().tolist() for line in ax.get_lines()}
-    assert lines["attnres"] == [[1, -0.3], [4, -0.1]]
-    spans = [data for data in lines.values() if data == [[4, -0.2], [4, 0.0]]]
-    assert len(spans) == 1 and "denseformer" in [text.get_text() for text in ax.texts]
-    plt.close(fig)
-
-
-def test_the_lab_trains_the_real_rule_and_shows_where_it_looks():
-    made = lab_depth_attention()
+def test_the_lab_trains_the_real_rule_and_shows_where_it_looks(monkeypatch):
+    with monkeypatch.context() as idle:  # until what it is asked for is small
+        even = torch.full((9, 9), 1 / 9, dtype=torch.float64)
+        idle.setattr(
+            looking, "short_looking", lambda size, *_: (even[:, : 8 // size + 1], 2.0, 2.0)
+        )
+        made = lab_depth_attention()
+        made.controls["size"].value = 4
     made.controls["steps"].value = 20
-    made.controls["size"].value = 4
     said = made.picture.value
     assert "Blocks of 4, 20 steps" in said and "even shares would be 33.3" in said
     alpha, loss, standard = short_looking(4, 20, True, letters())

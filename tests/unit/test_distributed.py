@@ -284,8 +284,19 @@ def test_tokens_are_read_before_the_others_wait(planned, tmp_path, monkeypatch):
     assert calls == ["tokens", "joined"]
 
 
-def test_a_stale_world_size_is_one_line():
+def test_a_stale_world_size_is_one_line(planned, tmp_path, monkeypatch):
     """Variables left over in a shell: in part, one line at once; all of them, one line soon."""
+    left = {"WORLD_SIZE": "2", "RANK": "0"}
+    for name, value in left.items():
+        monkeypatch.setenv(name, value)
+    for name in ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(RRError) as refused:
+        trainer.train(planned(), tmp_path, device="cpu")
+    assert str(refused.value) == (
+        "WORLD_SIZE is 2, but LOCAL_RANK, MASTER_ADDR, MASTER_PORT is not set: start several "
+        "processes with torchrun, or unset WORLD_SIZE"
+    )
     code = (
         "import sys, rr; from rr.training import distributed, trainer\n"
         "distributed.PATIENCE = 0.5\n"
@@ -293,16 +304,9 @@ def test_a_stale_world_size_is_one_line():
         "try: trainer.train(run, sys.argv[1], device='cpu')\n"
         "except rr.RRError as error: sys.exit(f'rr: {error}')\n"
     )
-    environment = {**os.environ, "WORLD_SIZE": "2", "RANK": "0", "OMP_NUM_THREADS": "1"}
-    for name in ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
-        environment.pop(name, None)
+    more = {"LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
+    environment = {**os.environ, **left, **more, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", code, "nowhere"]
-    asked = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert asked.stderr == (
-        "rr: WORLD_SIZE is 2, but LOCAL_RANK, MASTER_ADDR, MASTER_PORT is not set: start several "
-        "processes with torchrun, or unset WORLD_SIZE\n"
-    )
-    environment |= {"LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         line = next(line for line in process.stderr if "waiting" in line)
         process.kill()

@@ -328,34 +328,3 @@ def test_lab_power_says_what_stats_say():
     made.controls["slope"].value = 0
     assert "take no number of seeds" in made.picture.value
     assert "probability 0.05," in made.picture.value
-
-
-# ---- figures -----------------------------------------------------------------------------------
-
-
-def test_figures_show_the_points_that_they_were_given():
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    from rrbook import figures
-
-    fig, axes = figures.canvas(3)
-    points = [(6e7, 1.3e8), (1.5e8, 6e7)]
-    figures.size_and_tokens(axes[0], {"study": points, "grid": [(3e8, 3e7)]}, ratios=[0.4, 2])
-    drawn = {line.get_label(): line.get_xydata().tolist() for line in axes[0].get_lines()}
-    assert drawn["study"] == [list(p) for p in points] and drawn["grid"] == [[3e8, 3e7]]
-    gaps = [(6e7, -0.1, -0.2, 0.0), (1.5e8, 0.1, 0.0, 0.2)]
-    figures.gaps_along(axes[1], {"one": gaps}, "parameters")
-    drawn = {line.get_label(): line.get_xydata().tolist() for line in axes[1].get_lines()}
-    assert drawn["one"] == [[6e7, -0.1], [1.5e8, 0.1]]
-    assert [t.get_text() for t in axes[1].get_xticklabels()] == ["60 M", "150 M"]
-    figures.power_curve(axes[2], [2, 3, 4], [0.1, 0.5, 0.9], 3)
-    assert [3, 0.5] in [line.get_xydata().tolist()[0] for line in axes[2].get_lines()]
-    fig.canvas.draw()
-    plt.close(fig)
-    for empty in ({}, {"one": []}):
-        with pytest.raises(RRError, match="nothing to draw"):
-            figures.gaps_along(axes[1], empty, "x")
-        with pytest.raises(RRError, match="nothing to draw"):
-            figures.size_and_tokens(axes[0], empty)

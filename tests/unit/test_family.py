@@ -6,8 +6,6 @@ import torch
 from rr.analysis.probes import gradient_by_depth, trace
 from rr.config import RRError
 from rr.model import Model, initialise, ladder
-from rrbook.anatomy import anatomy
-from rrbook.explorables.gallery import reads, writes
 
 BODY = "nano:n_layer=4,d_model=32,n_head=4,seq_len=16"
 IDX, TARGETS = torch.randint(70, (2, 3, 16), generator=torch.Generator().manual_seed(0))
@@ -115,35 +113,6 @@ def test_scales_begin_as_the_standard_network():
     # the new numbers have a gradient from the first step on
     assert all(layer.attn_rule.scales.grad.abs().min() > 0 for layer in other.layers)
     assert not torch.equal(model_of("x0-scales:x0=0.1")(IDX), standard(IDX))
-
-
-# from the sources' equations, not from the code
-KNOWN = {
-    "x0-scales": {"family": "look-back", "reads": "both", "adds": True, "learned": True,
-                  "norm": "read", "coefficient": 1},
-    "unet": {"family": "look-back", "reads": "both", "adds": True, "learned": True},
-    "parallel": {"family": "look-back", "reads": "earlier", "adds": True, "learned": False,
-                 "norm": "read"},
-    "orthogonal": {"family": "carry", "orthogonal": True, "gate": {}, "learned": False},
-    "attnres": {"adds": False}, "denseformer": {"reads": "stream", "adds": True},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("rule", KNOWN)
-def test_pushing_on_them_finds_what_their_sources_say(rule):
-    found = anatomy(rule)
-    assert {key: found[key] for key in KNOWN[rule]} == KNOWN[rule]
-    assert reads(found) and writes(found)
-
-
-def test_words_of_the_cards_differ_where_the_rules_do():
-    told = {
-        (reads(f), writes(f))
-        for f in map(
-            anatomy, ("standard", "parallel", "unet", "attnres", "orthogonal", "denseformer")
-        )
-    }
-    assert len(told) == 6
 
 
 def test_what_they_refuse():

@@ -197,9 +197,3 @@ def test_paths_are_named_and_changed_by_words():
     ):
         with pytest.raises(RRError, match=words):
             parse_backend(wrong)
-
-
-@pytest.mark.parametrize("path", ["fast:graph=step", "fast:attention=cudnn"])
-def test_what_a_cpu_cannot_do_is_refused(path):
-    with pytest.raises(RRError, match="needs a CUDA device"):
-        parse_backend(path).validate(CPU)

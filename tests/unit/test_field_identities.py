@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import nn
 
 import rr
 from rr.analysis.probes import trace
@@ -112,18 +111,6 @@ def test_hyper_connections_start_as_the_standard_network(options):
     torch.testing.assert_close(hyper(IDX), standard(IDX), rtol=1e-6, atol=1e-6)
 
 
-def test_sinkhorn_mixing_is_doubly_stochastic():
-    config = ModelConfig(70, 2, 1, 6, 8, rule="hyper-connections:sinkhorn=1")
-    rule = make(config.rule, site_of(config, "mlp", 2), config)
-    with torch.no_grad():
-        rule.static.copy_(torch.randn(4, 6, generator=torch.Generator().manual_seed(0)))
-        rule.dynamic.zero_(), rule.scale.zero_()
-    read, mix, spread = rule.coefficients(torch.randn(1, 1, 4, 6))
-    for axis in (-1, -2):
-        torch.testing.assert_close(mix.sum(axis), torch.ones(1, 1, 4), rtol=1e-4, atol=1e-4)
-    assert ((read > 0) & (read < 1)).all() and ((spread > 0) & (spread < 2)).all()
-
-
 def test_a_partial_sum_seeded_with_the_embedding_is_another_network(monkeypatch):
     """The bug that a literal reading of the paper's pseudo-code invites is detected."""
     rule = type(
@@ -156,33 +143,6 @@ def test_scaled_at_one_pass_and_reference_depth_is_standard_and_falls_as_told():
     assert epsilon(4, 48) == pytest.approx(0.5 / 4)
     assert epsilon(4, 12, "sqrt") == pytest.approx(0.5)
     assert epsilon(4, 12, "none") == 1
-
-
-def test_the_gtrxl_gate_is_torchs_gru_cell_where_both_compute_the_same():
-    """GRUCell resets after U_g, GTrXL before: they agree for diagonal U_g; z is turned round."""
-    d = 6
-    config = ModelConfig(70, 1, 1, d, 8, rule="gtrxl:bias=0.7")
-    rule = make(config.rule, site_of(config, "attn", 1), config).double()
-    source = torch.Generator().manual_seed(0)
-
-    def draw(*shape):
-        return torch.randn(*shape, generator=source, dtype=torch.float64)
-
-    with torch.no_grad():
-        rule.from_update.copy_(draw(3 * d, d))
-        rule.from_state.copy_(draw(2 * d, d))
-        rule.candidate.copy_(torch.diag(draw(d)))
-        rule.bias.fill_(0.7)
-        cell = nn.GRUCell(d, d, dtype=torch.float64)
-        w_r, w_z, w_g = rule.from_update.chunk(3)
-        u_r, u_z = rule.from_state.chunk(2)
-        cell.weight_ih.copy_(torch.cat([w_r, -w_z, w_g]))
-        cell.weight_hh.copy_(torch.cat([u_r, -u_z, rule.candidate]))
-        cell.bias_ih.copy_(torch.cat([torch.zeros(d), torch.full((d,), 0.7), torch.zeros(d)]))
-        cell.bias_hh.zero_()
-    h, u = draw(2, 3, d), draw(2, 3, d)
-    expected = cell(u.flatten(0, 1), h.flatten(0, 1)).reshape(2, 3, d)
-    torch.testing.assert_close(rule.write(h, u), expected)
 
 
 def test_three_gates_of_equal_size():

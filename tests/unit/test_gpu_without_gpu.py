@@ -123,7 +123,7 @@ def test_no_layer_computes_angles_in_float64():
     np.testing.assert_allclose(far[0, 0].numpy(), np.cos(exact), rtol=0, atol=6e-8)
 
 
-@pytest.mark.parametrize("rung", ["60M", "150M", "320M", "590M", "1B"])
+@pytest.mark.parametrize("rung", ["60M", "320M", "1B"])
 @pytest.mark.parametrize("rule", ["standard", "highway", "review"])
 def test_a_step_of_each_published_run_waits_for_no_value(rung, rule):
     """A value that the host asks for is refused by tensors without bytes."""
@@ -215,7 +215,7 @@ def test_the_triton_kernels_compile_ahead_of_time(capability, kind, root):
 def test_the_text_lies_on_the_gpu_before_memory_is_looked_at(monkeypatch, tmp_path):
     """So that the 4 bytes per token that it takes there are not promised to a step."""
     seen = []
-    run = rr.plan("nano:d_model=16,n_layer=1,n_head=1,seq_len=16", corpus="fables", steps=1)
+    run = rr.plan("nano:d_model=16,n_layer=1,n_head=1,seq_len=16", steps=1, eval_batches=1)
     fit, beside = memory_fit.choose, batches.beside
     monkeypatch.setattr(batches, "beside", lambda *a: seen.append("text") or beside(*a))
     monkeypatch.setattr(memory_fit, "choose", lambda *a: seen.append("memory") or fit(*a))

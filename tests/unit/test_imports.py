@@ -35,9 +35,3 @@ def test_the_core_needs_few_packages(part):
         name = path.relative_to(ROOT.parent).as_posix()
         known = ALLOWED | set(sys.stdlib_module_names) | set(ONLY_WHEN_ASKED.get(name, "").split())
         assert at_start(path) <= known, name
-
-
-def test_the_top_of_the_package_is_what_a_reader_sees():
-    entries = {path.name for path in ROOT.iterdir() if path.name != "__pycache__"}
-    named = {f"{part}.py" if (ROOT / f"{part}.py").exists() else part for part in CORE}
-    assert entries - {"py.typed"} == named | {"__init__.py", "stats"}

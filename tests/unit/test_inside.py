@@ -14,7 +14,7 @@ from rr import DATA
 from rr.config import RRError
 from rr.model import Model, initialise, ladder
 from rr.ops import rms_norm
-from rrbook import figures, gates
+from rrbook import gates
 from rrbook.explorables.strip import strip_data
 
 IDX, TARGETS = torch.randint(70, (2, 6, 16), generator=torch.Generator().manual_seed(0))
@@ -236,46 +236,6 @@ def test_loops_are_refused():
         gates.gates_of(Model(config))
 
 
-ROWS = [
-    {
-        "kind": kind,
-        "mean": 0.4,
-        "quantiles": [0.1, 0.2, 0.4, 0.5, 0.9],
-        "values": [0.1, 0.3],
-        "by_fifth": [0.3, 0.4, 0.5],
-        "channel": 0.25,
-        "token": 0.05,
-        "both": 0.7,
-    }
-    for kind in ("attn", "mlp", "attn")
-]
-
-
-def test_figures_draw_what_they_are_given():
-    ax = figures.gate_bands(figures.canvas()[1], ROWS)
-    assert [list(line.get_ydata()) for line in ax.lines[1:4]] == [[0.1, 0.9], [0.2, 0.5], [0.4]]
-    parts = {"channel": "channels", "token": "tokens", "both": "rest"}
-    ax = figures.variance_shares(figures.canvas()[1], ROWS, parts)
-    assert [t.get_text() for t in ax.texts] == ["25", "70"] * 3  # 5 % has no room
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["attention 1", "MLP 2", "attention 3"]
-    ax = figures.seeds_by_sublayer(figures.canvas()[1], ROWS, [0.1] * 3)
-    assert ax.lines[2].get_ydata() == pytest.approx([0.2])  # the mean of two seeds
-    ax = figures.by_fifth(figures.canvas()[1], ROWS, ["rare", "2", "common"])
-    assert ax.lines[1].get_ydata() == pytest.approx([-0.1, 0, 0.1])
-    ax = figures.cost_of(figures.canvas()[1], {"a": [0.1, 0.3], "b": [1.0]})
-    assert [t.get_text() for t in ax.texts] == ["1.000", "0.200"]
-
-
-def test_figures_refuse_what_they_cannot_draw():
-    ax = figures.canvas()[1]
-    with pytest.raises(RRError, match="logarithmic axis"):
-        figures.cost_of(ax, {"a": [0.1, -0.1]})
-    with pytest.raises(RRError, match="kind must be .*, got 'conv'"):
-        figures.gate_bands(ax, [ROWS[0] | {"kind": "conv"}])
-    with pytest.raises(RRError, match="3 values for 5 names"):
-        figures.by_fifth(ax, ROWS, "12345")
-
-
 # ---- the records, and the explorable drawn from one -----------------------------------------
 
 
@@ -303,14 +263,3 @@ def test_strip_numbers_against_scipy(script):
     [said] = script("strip", "stripSentence", [data, 1, "loss"])
     luck = 1.96 / np.sqrt(len(data["loss"]) - 1)
     assert said.startswith("Sublayer 1, attention: ") and f"within ±{luck:.3g}." in said
-
-
-def test_strip_words_stay_in_order_and_within_the_width(script):
-    words, widths = strip_data(STORY)["words"], (260, 682)
-    drawn = script("strip", "stripLayout", *([words, width] for width in widths))
-    for width, places in zip(widths, drawn, strict=True):
-        assert all(x + wide <= width for x, _, wide in places)
-        ends = [(row, x, x + wide) for x, row, wide in places]
-        assert len(places) == len(words)
-        for before, after in zip(ends, ends[1:], strict=False):
-            assert after[:2] >= (before[0], before[2]) or after[0] == before[0] + 1

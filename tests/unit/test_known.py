@@ -40,14 +40,6 @@ def test_every_number_of_the_page_can_be_computed():
         assert re.search(r"\d", number(name)), name
 
 
-def test_a_difference_by_scipy():
-    loss = ends()
-    test = st.ttest_rel(loss["review"], loss["constant"])
-    low, high = test.confidence_interval(0.95)
-    expected = [(loss["review"] - loss["constant"]).mean(), low, high]
-    assert values(number("mini_arms: review - constant")) == [round(x, 3) for x in expected]
-
-
 def test_the_half_without_its_wider_mlp_by_scipy():
     folders = (MINI.parent / name for name in ("e2_training", "e2_after"))
     rows = [

@@ -420,9 +420,3 @@ def test_tied_increments_agree_and_untied_ones_do_not():
     tied = increment_cosines(model_of(body=body.format(1), loops=8), IDX, "block")[off]
     untied = increment_cosines(model_of(body=body.format(8)), IDX, "block")[off]
     assert tied.mean() > 0.3 and untied.mean().abs() < 0.05
-
-
-def test_rules_with_no_single_stream_have_no_increments():
-    for rule in ("hyper-connections", "attnres"):
-        with pytest.raises(TypeError, match="no single stream"):
-            increment_cosines(model_of(rule), IDX)

@@ -103,14 +103,3 @@ def test_figures_say_what_they_cannot_draw():
         figures.cosine_matrix(ax, np.zeros((2, 3)))
     with pytest.raises(RRError, match="for 2 blocks and 2 passes"):
         figures.size_grid(ax, np.ones((2, 3)), [1, 2], [1, 2], 10)
-
-
-def test_sizes_and_cosines_are_drawn_as_given():
-    _, (left, middle, right) = figures.canvas(3)
-    figures.size_by_passes(left, [1, 4], {"1": [1, 4], "1/N": [1, 1.4]})
-    assert [list(line.get_ydata()) for line in left.lines] == [[1, 4], [1, 1.4]]
-    image = figures.cosine_matrix(middle, [[1, -0.5], [-0.5, 1]])
-    assert image.get_clim() == (-1, 1) and image.get_array()[0, 1] == -0.5
-    image = figures.size_grid(right, [[1, 2], [3, 40]], [1, 2], [1, 8], 100)
-    assert [text.get_text() for text in right.texts] == ["1.0", "2.0", "3.0", "40.0"]
-    assert image.get_array()[1, 1] == pytest.approx(math.log(40))

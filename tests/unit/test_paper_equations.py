@@ -8,13 +8,10 @@ loss and every gradient must agree.
 import copy
 import math
 
-import numpy as np
 import pytest
 import torch
 
-from rr.data import batches
 from rr.model import Model, initialise, ladder
-from rr.training.optimizer import decayed
 
 RULES = ("standard", "highway", "review", "review-convex")
 
@@ -133,26 +130,3 @@ def test_arms_share_every_tensor_they_have_in_common():
         assert all(torch.equal(arms[0][name], a[name]) for a in arms[1:]), name
     other = dict(initialise(Model(ladder.arm(rung, "standard", 70)), 4).named_parameters())
     assert not torch.equal(arms[0]["token.weight"], other["token.weight"])
-
-
-def test_paper_batches_are_numpys_legacy_draws():
-    run = ladder.specify(
-        "60M", "review", corpus="c", tokenizer="t", vocab_size=50257, seed=2, protocol="paper"
-    )
-    stream = np.random.RandomState(run.seed)
-    ours = [batches.batch_starts(run, step, 10_000, stream) for step in range(3)]
-    np.random.seed(2)
-    for starts in ours:
-        np.testing.assert_array_equal(starts, np.random.randint(0, 10_000 - 256 - 1, size=64))
-
-
-def test_weight_decay_reaches_matrices_alone_in_clean():
-    model = Model(ladder.arm("nano:n_layer=1,d_model=32,n_head=2", "review", 70))
-    assert decayed(model) == {
-        "layers.0.attn_rule.weight",
-        "layers.0.mlp_rule.weight",
-        "layers.0.attn.qkv.weight",
-        "layers.0.attn.out.weight",
-        "layers.0.mlp.up.weight",
-        "layers.0.mlp.down.weight",
-    }

@@ -80,8 +80,11 @@ def markup(tokens) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("executed", [True, False], ids=["executed", "not executed"])
-@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    ("path", "executed"),
+    [*((path, True) for path in CHAPTERS), *((path, False) for path in CHAPTERS[:3])],
+    ids=lambda given: getattr(given, "stem", str(given)),
+)
 def test_no_markup_of_myst_is_left_in_any_chapter(path, executed, judge):
     notebook = nbformat.read(path, as_version=4)
     if not executed:

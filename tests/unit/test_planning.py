@@ -20,6 +20,12 @@ def fresh_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("RR_CACHE", str(tmp_path / "cache"))
 
 
+@pytest.fixture
+def roomy(monkeypatch):
+    """Any run takes a gigabyte: nothing is traced to find how much it takes."""
+    monkeypatch.setattr(budget.memory, "stacked", lambda *a: 10**9)
+
+
 def by_size(runs):
     return sorted(runs, key=lambda run: place(run, "smallest"))
 
@@ -57,7 +63,7 @@ def runs(rung="nano", rules=("review", "standard"), seeds=(0, 1), **more):
     ]
 
 
-def test_hours_by_hand(tmp_path):
+def test_hours_by_hand(roomy, tmp_path):
     """tokens · FLOPs a token over peak · MFU; scoring costs a third of training; the rest apart."""
     card = budget.GPUSpec("a card", 1e14, 1e11)
     (row,) = budget.what_fits(
@@ -88,14 +94,14 @@ def test_hours_by_hand(tmp_path):
     assert row["params"] == ladder.count(ladder.arm("nano", "review", 500))
 
 
-def test_branches_are_trained_and_paid_for():
+def test_branches_are_trained_and_paid_for(roomy):
     """2,000 to 4,000 steps: the longer budget, and the shorter's last fifth again."""
     card = budget.GPUSpec("a card", 1e14, 1e11)
     (row,) = budget.what_fits(runs(rules=["review"], seeds=[0], budgets=[2000, 4000]), card)
     assert row["tokens"] == (4000 + 400) * 8 * 256
 
 
-def test_pairs_are_complete_and_small_rungs_first(tmp_path):
+def test_pairs_are_complete_and_small_rungs_first(roomy, tmp_path):
     card = budget.GPUSpec("a card", 1e12, 1e11)
     plan = by_size(runs("mini") + runs("nano"))
     whole = budget.what_fits(plan, card, mfu=(0.5, 0.5), records=tmp_path)
@@ -114,7 +120,7 @@ def test_pairs_are_complete_and_small_rungs_first(tmp_path):
     assert [row["fits"] for row in least][2:] == ["no"] * 6
 
 
-def test_the_studys_arms_are_a_pair_though_they_are_of_other_widths(tmp_path):
+def test_the_studys_arms_are_a_pair_though_they_are_of_other_widths(roomy, tmp_path):
     """Protocol paper widens the standard arm; TF32 has half of the 16-bit peak."""
     card = budget.GPUSpec("a card", 1e12, 1e11)
     plan = by_size(runs("nano:n_layer=1", protocol="paper") + runs("nano", protocol="paper"))
@@ -137,7 +143,7 @@ def test_what_does_not_fit_the_memory_is_said_to_and_takes_no_hours(tmp_path):
     assert all(row["micro_batch"] is None and row["until"] is None for row in rows)
 
 
-def test_a_record_of_that_card_is_used_with_its_spread(tmp_path):
+def test_a_record_of_that_card_is_used_with_its_spread(roomy, tmp_path):
     """Steps of 1, 2 and 4 seconds: the rate is the record's, not an assumption."""
     run = runs(rules=["review"], seeds=[0])[0]
     (tmp_path / "gpu").mkdir()
@@ -190,7 +196,7 @@ def test_budgets():
         budget.budget(float("inf"), None, None)
 
 
-def test_a_file_of_this_machine_is_believed_first(tmp_path, capsys):
+def test_a_file_of_this_machine_is_believed_first(roomy, tmp_path, capsys):
     """Its rates, its compilation and its card; what it does not hold stays an estimate."""
     run = runs(rules=["review"], seeds=[0])[0]
     bench_file(tmp_path / "gpu.json", "NVIDIA L4", bench_row(run, step_ms=[8000]))
@@ -235,7 +241,7 @@ def test_what_a_benchmark_expects_of_a_run(tmp_path):
     assert seconds(other) is None
 
 
-def test_a_benchmark_of_other_runs_is_an_error_that_says_which(tmp_path):
+def test_a_benchmark_of_other_runs_is_an_error_that_says_which(roomy, tmp_path):
     run = runs("60M", rules=["review"], protocol="paper")[0]
     row = {**bench_row(run), "precision": "bf16"}
     measured = budget.read_bench(str(bench_file(tmp_path / "x.json", "NVIDIA H100 80GB HBM3", row)))
@@ -243,7 +249,7 @@ def test_a_benchmark_of_other_runs_is_an_error_that_says_which(tmp_path):
         budget.what_fits([run], budget.gpu("H100"), bench=measured)
 
 
-def test_the_disk_of_a_plan_is_what_stays_and_the_largest_while_it_trains():
+def test_the_disk_of_a_plan_is_what_stays_and_the_largest_while_it_trains(roomy):
     small, large = runs("nano", seeds=[0])[0], runs("mini", seeds=[0])[0]
     rows = budget.what_fits([small, large], budget.gpu("H100"))
     params = [ladder.count(run.model) for run in (small, large)]
@@ -298,9 +304,8 @@ def test_a_file_of_another_card_is_refused(tmp_path):
         ["--rung", "mini", "nano", "--seed", "1", "0", "--order", "given"],
     ],
 )
-def test_plan_and_sweep_have_one_order(words, capsys, monkeypatch):
+def test_plan_and_sweep_have_one_order(words, capsys, roomy):
     """The command that plan prints, read by the real parser, is the plan: cell by cell."""
-    monkeypatch.setattr(budget.memory, "stacked", lambda *a: 10**9)
     assert cli.main(["plan", "--gpu", "H100", "--hours", "8", "--json", *words]) == 0
     told = json.loads(capsys.readouterr().out)
     args = vars(cli.parser().parse_args(shlex.split(told["command"])[1:]))

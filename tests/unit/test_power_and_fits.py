@@ -13,9 +13,6 @@ from rr import stats
 from rr.config import RRError
 from rrbook.stats import fit
 
-A = [3.11, 3.05, 3.2, 3.16, 2.99, 3.4]
-B = [3.2, 3.0, 3.3, 3.1, 3.05, 3.51]
-
 
 def shifted_cdf(t, df, shift):
     """P(T ≤ t), T = (Z + shift)/√(χ²/df), by integrating over the χ of the denominator."""

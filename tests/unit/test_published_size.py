@@ -24,7 +24,7 @@ def one_line(capsys, words):
 
 
 @pytest.mark.parametrize("protocol", ["clean", "paper"])
-@pytest.mark.parametrize("rung", PUBLISHED)
+@pytest.mark.parametrize("rung", ["60M", "1B"])
 def test_without_a_text_both_ways_out_are_named(capsys, tmp_path, rung, protocol):
     words = ["--rung", rung, "--protocol", protocol, "--out", str(tmp_path / "out")]
     for verb in (["train"], ["sweep", "--dry-run"], ["sweep", "--dry-run", "--runner", "direct"]):

@@ -70,17 +70,6 @@ def fingerprint(out: Path) -> str:
 # ---- all of them -------------------------------------------------------------------------------
 
 
-def test_each_says_what_it_is_for_what_to_change_and_how_it_was_checked():
-    files = [p for p in READY.iterdir() if p.is_file()]
-    assert {p.name for p in files} == {*SCRIPTS, "sky.yaml", "colab_cell.py"}
-    for path in files:
-        text = path.read_text()
-        head = text[: text.index("\n\n")] if "\n\n" in text else text
-        for word in ("# For:", "# Change:", "# Checked:"):
-            assert word in head or word in text[:2500], (path.name, word)
-        assert re.search(r"Not (on|launched)|stand-in", text[:2500]), path.name
-
-
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_scripts_are_bash(name):
     assert subprocess.run(["bash", "-n", READY / name]).returncode == 0
@@ -153,11 +142,6 @@ def test_a_slurm_task_that_cannot_run_is_not_asked_for_again(tmp_path, task, cod
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == code and words in done.stderr
     assert not (tmp_path / "asked").exists()
-
-
-def test_the_batch_script_asks_slurm_for_what_its_trap_needs():
-    asked = re.findall(r"^#SBATCH (\S+)$", (READY / "slurm.sbatch").read_text(), re.MULTILINE)
-    assert {"--requeue", "--open-mode=append", "--signal=B:TERM@120"} <= set(asked)
 
 
 # ---- RunPod ------------------------------------------------------------------------------------
@@ -487,38 +471,3 @@ def test_a_full_drive_is_said_and_does_not_stop_the_copies(cell, capsys):
     one.attempt(full)
     out = capsys.readouterr().out
     assert "No space left on device" in out and "GB used" in out
-
-
-# ---- papermill and its stores ------------------------------------------------------------------
-
-
-def test_papermill_uploads_the_whole_notebook_around_every_cell(tmp_path):
-    nbformat = pytest.importorskip("nbformat")
-    papermill = pytest.importorskip("papermill")
-    from papermill.iorw import papermill_io
-
-    uploads = []
-
-    class Store:
-        def write(self, text, path):
-            cells = json.loads(text)["cells"]
-            uploads.append(sum(bool(cell["outputs"]) for cell in cells))
-
-        def pretty_path(self, path):
-            return path
-
-    code = [nbformat.v4.new_code_cell(f"print({n})") for n in range(3)]
-    notebook = nbformat.v4.new_notebook(cells=code)
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "", "language": "python"}
-    nbformat.write(notebook, tmp_path / "in.ipynb")
-    before = papermill_io._handlers[:]
-    papermill_io.register("counted://", Store())
-    try:
-        papermill.execute_notebook(
-            tmp_path / "in.ipynb", "counted://bucket/out.ipynb", progress_bar=False
-        )
-    finally:
-        papermill_io._handlers[:] = before
-    # whole notebooks: at the start, and before and after each cell; after cell n it holds n outputs
-    assert uploads[-1] == 3 and {0, 1, 2, 3} == set(uploads) and uploads == sorted(uploads)
-    assert len(uploads) >= 1 + 2 * 3

@@ -5,7 +5,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd.graph import saved_tensors_hooks
 
-from rr.config import ModelConfig, Recipe, RRError
+from rr.config import ModelConfig, Recipe
 from rr.model import Model, compile_model, initialise
 from rr.ops.backends import Kernels
 from rr.training.backend import parse_backend
@@ -103,8 +103,3 @@ def test_steps_along_such_a_path_are_the_same_bits():
         )
         found.append([step(*batch()).item() for _ in range(3)])
     assert found[0] == found[1] and found[0][2] < found[0][0]
-
-
-def test_another_word_is_refused():
-    with pytest.raises(RRError, match="did you mean layer"):
-        parse_backend("fast:recompute=layers")

@@ -22,7 +22,7 @@ from rr.analysis.rule_checks import compiled, graphs, model_of, shape
 from rr.config import RRError, parse_spec
 from rr.model import Model
 from rr.model.compile import grows
-from rr.model.ladder import RUNGS, SHAPE, WIDTHS, parse_rung, polynomial
+from rr.model.ladder import RUNGS, SHAPE, parse_rung
 from rr.residual import REGISTRY, ValueRule, allow_rule, canonical, resolve
 from rr.training import run_folder, trainer
 from rr.training.backend import BACKENDS, CHOICES, parse_backend
@@ -244,14 +244,3 @@ def test_any_text_is_read_or_refused_in_one_line(read, text):
         read(text)
     except RRError as refused:
         assert str(refused)
-
-
-def test_costs_are_printed_as_polynomials():
-    for cost, text in (
-        (lambda d: 4 * d * d + 2 * d, "4d² + 2d"),
-        (lambda d: d * d - 3 * d, "d² - 3d"),
-        (lambda d: 0, "0"),
-        (lambda d: 1, "1"),
-        (lambda d: d**3, ""),
-    ):
-        assert polynomial([cost(d) for d in WIDTHS]) == text

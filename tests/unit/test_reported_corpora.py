@@ -20,7 +20,7 @@ from rr.data import documents, open_corpus
 from rr.data.corpus import identity
 from rr.data.documents import pinned
 from rr.data.files import EOT, read_all
-from rr.data.tokenizer import LONGEST, text_pieces
+from rr.data.tokenizer import text_pieces
 from rr.sweep import cells
 from rr.training import command_line
 
@@ -200,15 +200,6 @@ def test_no_other_sign_ends_a_line_or_a_document(tmp_path, name):
 
 
 # ---- no blank
-
-
-def test_text_without_blanks_is_cut_into_pieces_of_bounded_length():
-    genome = "ACGT" * (LONGEST // 2)  # twice the longest piece
-    for text in (genome, " " * len(genome), genome + " and words", "words " * 9 + genome):
-        pieces = list(text_pieces(text))
-        assert "".join(piece for piece, _ in pieces) == text
-        assert max(len(piece) for piece, _ in pieces) <= LONGEST
-        assert [end for _, end in pieces] == [False] * (len(pieces) - 1) + [True]
 
 
 @pytest.mark.parametrize("letters", ["ACGT", "-", " ", "字"])

@@ -233,9 +233,7 @@ def test_a_notebooks_kernel_is_the_interpreter_that_runs_rr(tmp_path, monkeypatc
     "metadata",
     [
         {},
-        {"kernelspec": {"name": "python3", "display_name": "Python 3"}},
         {"kernelspec": {"name": "my_env", "display_name": "Mine", "language": "python"}},
-        {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
     ],
 )
 def test_a_notebook_from_another_machine_runs_here(tmp_path, metadata):
@@ -341,35 +339,27 @@ def test_a_killed_run_gives_the_same_table_from_its_export(tmp_path):
     """Killed between two saves, resumed, and logged by W&B without a network."""
     (tmp_path / "stubs").mkdir()
     (tmp_path / "stubs" / "wandb.py").write_text(WANDB)
-    for seed, kill_at in ((0, "10"), (1, "14")):
-        words = ["--rung", TINY, "--steps", "20", "--batch", "1", "--eval-batches", "1"]
-        words += ["--seed", str(seed), "--save-every", "0.0001", "--log", "wandb", "--threads", "1"]
-        command = [sys.executable, "-m", "rr.cli", "train", *words, "--out", str(tmp_path / "runs")]
-        env = {**os.environ, "PYTHONPATH": f"{tmp_path / 'stubs'}{os.pathsep}{ROOT}"}
-        killed = subprocess.run(command, env=env | {"KILL_AT": kill_at}, capture_output=True)
-        assert killed.returncode == -9, killed.stderr
-        subprocess.run(command, env=env, check=True, capture_output=True)
-    exported, recorded, again = tmp_path / "export.csv", tmp_path / "metrics.csv", 0
-    with open(exported, "w", newline="") as one, open(recorded, "w", newline="") as other:
-        tables = [csv.writer(one), csv.writer(other)]
-        for table in tables:
+    words = ["--rung", TINY, "--steps", "20", "--batch", "1", "--eval-batches", "1"]
+    words += ["--save-every", "0.0001", "--log", "wandb", "--threads", "1"]
+    command = [sys.executable, "-m", "rr.cli", "train", *words, "--out", str(tmp_path / "runs")]
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path / 'stubs'}{os.pathsep}{ROOT}"}
+    killed = subprocess.run(command, env=env | {"KILL_AT": "10"}, capture_output=True)
+    assert killed.returncode == -9, killed.stderr
+    subprocess.run(command, env=env, check=True, capture_output=True)
+    (record,) = (tmp_path / "runs").glob("*/run.json")
+    lives = sorted((record.parent / "wandb").iterdir())
+    assert len(lives) == 2
+    logged = [json.loads(line) for life in lives for line in life.read_text().splitlines()]
+    kept = map(json.loads, (record.parent / "metrics.jsonl").read_text().splitlines())
+    exported, recorded = tmp_path / "export.csv", tmp_path / "metrics.csv"
+    for path, rows in (
+        (exported, [(line["_step"], line["loss"]) for line in logged if "loss" in line]),
+        (recorded, [(line["step"] + 1, line["loss"]) for line in kept if "loss" in line]),
+    ):
+        with open(path, "w", newline="") as file:
+            table = csv.writer(file)
             table.writerow(["arm", "seed", "_step", "loss"])
-        for run in sorted((tmp_path / "runs").iterdir()):
-            if not (run / "run.json").exists():
-                continue
-            seed = json.loads((run / "run.json").read_text())["run"]["seed"]
-            lives = sorted((run / "wandb").iterdir())
-            assert len(lives) == 2
-            steps = []
-            for life in lives:
-                for line in map(json.loads, life.read_text().splitlines()):
-                    if "loss" in line:
-                        tables[0].writerow(["review", seed, line["_step"], line["loss"]])
-                        steps.append(line["_step"])
-            again += len(steps) - len(set(steps))
-            for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()):
-                if "loss" in line:
-                    tables[1].writerow(["review", seed, line["step"] + 1, line["loss"]])
+            table.writerows(["review", 0, *row] for row in rows)
     one, other = (read_logs([path], step="_step", loss="loss") for path in (exported, recorded))
     columns = ["arm", "seed", "val_loss", "status"]
     assert one[columns].equals(other[columns]) and set(one.status) == {"finished"}
@@ -400,7 +390,7 @@ def contents(folder: Path) -> list:
     return [record.object("run.json"), record.object("result.json"), record.curve()]
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(FILES),
     st.integers(0, 999),

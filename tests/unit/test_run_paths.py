@@ -1,7 +1,6 @@
 """The path of a run: chosen, said, recorded, kept on resuming, refused where it cannot be gone."""
 
 import json
-import math
 import os
 import platform
 import subprocess
@@ -13,15 +12,12 @@ import torch
 from tiny import TINY, result_of, train
 from torch._dynamo.testing import CompileCounterWithBackend
 
-import rr
 from rr import cli, io
 from rr.config import Interrupted, ModelConfig, RRError
 from rr.data import batches
-from rr.model import Model
 from rr.model.ladder import flops_per_token
 from rr.training import backend, evaluate, step, trainer
 from rr.training.distributed import ALONE, World
-from rr.training.evaluate import Graph
 
 CUDA = torch.device("cuda")
 
@@ -147,21 +143,8 @@ def test_a_compiled_run_trains_in_one_graph_and_measures_without(
         assert result_of(folder)[name] == pytest.approx(result_of(fast)[name], abs=1e-5)
 
 
-def test_what_an_evaluation_goes_through():
-    """A graph of its own from 5e11 forward FLOPs on, for each block that is in it; on a CPU."""
-    nano, few = rr.plan("nano").model, Graph(8)
-    for rule, n in (("review", 1), ("attnres", nano.n_layer)):
-        model = Model(replace(nano, rule=rule))
-        flops = flops_per_token(model.config) / 3 * nano.seq_len
-        enough = math.ceil(n * 5e11 / flops)
-        assert evaluate._graph(model, 8, enough) == Graph(8, own=True)
-        assert evaluate._graph(model, 8, enough - 1) == few
-        assert evaluate._graph(model, None, enough) is None
-    assert evaluate._graph(model.to("meta"), 8, enough) is None  # as a GPU
-
-
-@pytest.mark.parametrize("rule", ["review", "attnres"])  # block by block, and whole
-@pytest.mark.parametrize("own", [False, True], ids=["short", "long"])
+# block by block, and whole; little that is scored, and much
+@pytest.mark.parametrize(("rule", "own"), [("review", True), ("attnres", False)])
 def test_a_compiled_run_is_measured_with_a_graph(planned, tmp_path, monkeypatch, rule, own):
     """That of its steps, or, where much is scored, its own: without what a backward pass needs.
 
@@ -273,18 +256,17 @@ def test_a_gpu_without_a_compiler_trains_uncompiled(planned, monkeypatch):
         backend.of_run("compiled", CUDA, planned())
 
 
-def test_a_run_that_could_not_be_compiled_goes_on_along_another_path(planned, tmp_path):
+def test_a_run_that_could_not_be_compiled_goes_on_along_another_path(tiny_corpus, tmp_path):
     """Nothing is fixed before the first checkpoint: CXX that fails, then --path eager."""
-    command = [sys.executable, "-m", "rr.cli", "train", "--rung", TINY, "--steps", "2",
-               "--out", str(tmp_path), "--device", "cpu"]  # fmt: skip
+    words = ["train", "--rung", TINY, "--corpus", tiny_corpus, "--tokenizer", "bpe:300"]
+    words += ["--batch", "2", "--steps", "2", "--out", str(tmp_path), "--device", "cpu"]
     broken = {**os.environ, "CXX": "/bin/false", "CC": "/bin/false",
               "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}  # fmt: skip
-    asked = subprocess.run(
-        [*command, "--path", "compiled"], capture_output=True, text=True, env=broken
-    )
+    command = [sys.executable, "-m", "rr.cli", *words, "--path", "compiled"]
+    asked = subprocess.run(command, capture_output=True, text=True, env=broken)
     assert asked.returncode == 2 and "Traceback" not in asked.stderr
     assert "rr: --path compiled cannot be compiled here" in asked.stderr.splitlines()[-1]
-    subprocess.run([*command, "--path", "eager"], check=True, capture_output=True, env=broken)
+    assert cli.main([*words, "--path", "eager"]) == 0
 
 
 def test_a_long_run_on_a_cpu_is_compiled_by_its_flops_alone(planned, monkeypatch):

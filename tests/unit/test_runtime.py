@@ -195,14 +195,6 @@ def test_a_lock_leaves_no_folder_that_was_not_there(tmp_path):
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["two"]
 
 
-def test_locks_that_do_not_lock_are_refused(tmp_path, monkeypatch):
-    """As on some network file systems: a second holder would be let in."""
-    monkeypatch.setattr(io.FileLock, "acquire", lambda self, timeout=None: None)
-    monkeypatch.setattr(io.FileLock, "release", lambda self: None)
-    with pytest.raises(RRError, match="do not work there.*a local --out"), io.locked(tmp_path):
-        raise AssertionError("a lock that is none")
-
-
 def test_the_lock_of_a_killed_process_is_free(tmp_path):
     code = (
         "import sys, time; from pathlib import Path; from rr import io\n"
@@ -356,24 +348,6 @@ def test_a_line_that_stays_does_not_stick_to_the_moving_one(monkeypatch, capsys)
             cells = part + cells[len(part) :]
         screen.append(cells.rstrip())
     assert screen == ["out of memory", "next", ""]
-
-
-def test_an_unfinished_moving_line_is_ended(capsys):
-    shown = progress.Progress(None)
-    shown.tty = True
-    shown.step(RUN, 1, RUN.recipe.steps, 2.5, spent=1.0)
-    shown.close()
-    shown.close()
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_a_log_gets_every_line_and_the_terminal_none(capsys):
-    lines = []
-    shown = progress.Progress(lines.append)
-    shown.say("a")
-    shown.step(RUN, 1, RUN.recipe.steps, 2.5, spent=1.0)
-    assert lines[0] == "a" and "step 1/100" in lines[1]
-    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,8 @@ def test_youngs_interval_is_the_least_costly_one():
 
 @pytest.mark.parametrize("save", [0.01, 1, 23, 79, 200, 3000])
 def test_saving_never_takes_more_than_its_share(save):
-    """Save time over the whole cycle; a save of 23 s each minute took more than a quarter."""
+    """Save time over the whole cycle."""
     assert save / (save_interval.young(save) + save) <= 0.05 * (1 + 1e-12)
-    assert 23 / (60 + 23) > 0.25
 
 
 def test_what_was_measured_decides_and_a_change_is_said():

@@ -375,7 +375,7 @@ def test_the_entropy_floor_lies_below_the_loss_on_the_same_stories(tmp_path, mon
     monkeypatch.setitem(fables.STORIES, "valid", 40)
     monkeypatch.setattr(fables, "IDENTITY", "fables, a few")
     shape = "nano:n_layer=2,d_model=48,n_head=2,seq_len="
-    run = run_folder.plan(shape + "256", steps=40, batch=4, tokenizer="bpe:1024", precision="fp32")
+    run = run_folder.plan(shape + "256", steps=15, batch=4, tokenizer="bpe:1024", precision="fp32")
     result = result_of(train(run, tmp_path))
     assert 0 < result["floor_error"] < 0.1 * result["floor"]
     assert 0.2 < result["floor"] < result["story_loss"] < math.log(1024)
@@ -393,18 +393,8 @@ def test_the_entropy_floor_lies_below_the_loss_on_the_same_stories(tmp_path, mon
 # -- out of memory ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory"),
-        MemoryError(),
-        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes"),
-    ],
-    ids=["cuda", "python", "cpu"],
-)
-def test_out_of_memory_halves_the_micro_batch_and_nothing_else(
-    planned, tmp_path, monkeypatch, error
-):
+def test_out_of_memory_halves_the_micro_batch_and_nothing_else(planned, tmp_path, monkeypatch):
+    """Which errors count as that: test_runtime.py."""
     plain = result_of(train(planned(), tmp_path / "plain"))
     forward, sizes, said = Model.forward, [], []
 
@@ -412,7 +402,7 @@ def test_out_of_memory_halves_the_micro_batch_and_nothing_else(
         if targets is not None:
             sizes.append(len(idx))
             if len(idx) > 1:
-                raise error
+                raise torch.OutOfMemoryError("CUDA out of memory")
         return forward(self, idx, targets)
 
     monkeypatch.setattr(Model, "forward", fails_above_one)
@@ -683,7 +673,7 @@ def test_each_branch_is_the_budget_trained_alone(planned, alone, tmp_path):
     assert [path.name for path in (folder / "checkpoint").iterdir()] == ["weights"]
 
 
-@pytest.mark.parametrize("stop_after", [5, 6, 7, 8, 9, 14, 15, 18, 19, 27])
+@pytest.mark.parametrize("stop_after", [5, 6, 7, 8, 19, 27])
 def test_a_branching_run_goes_on_from_anywhere(planned, alone, tmp_path, cut_off, stop_after):
     """Cut off after so many of its 30 steps: on the plateau, on a branch, at its end, after it."""
     run = branched(planned)

@@ -3,11 +3,9 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from rr.config import ModelConfig, RRError
 from rr.model import Model, initialise, ladder
-from rr.model.transformer import rotate, turns
 from rr.residual import REGISTRY
 
 BODY = "nano:n_layer=4,d_model=32,n_head=4,seq_len=16"
@@ -227,7 +225,7 @@ def test_svformers_saving_at_the_papers_sizes(shape, saved):
 # -- what is cached -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("flavour", "loops"), [("gpt2", 1), ("llama", 1), ("llama", 2)])
+@pytest.mark.parametrize(("flavour", "loops"), [("gpt2", 1), ("llama", 2)])
 @pytest.mark.parametrize(("values", "grouped"), CASES)
 def test_cached_generation_makes_the_same_tokens(values, grouped, flavour, loops):
     """And the same states, read in pieces: one token, several, one."""
@@ -246,7 +244,7 @@ def test_cached_generation_makes_the_same_tokens(values, grouped, flavour, loops
     assert torch.equal(one, two) and one.shape == (1, 11)
 
 
-@pytest.mark.parametrize(("layers", "loops"), [(8, 1), (3, 2)])
+@pytest.mark.parametrize(("layers", "loops"), [(4, 1), (3, 2)])
 @pytest.mark.parametrize(("values", "grouped"), CASES)
 def test_bytes_a_token_in_the_caches(values, grouped, layers, loops):
     """2L·d_kv elements; SVFormer's (L + 1)·d_kv: (L + 1)/2L, and that over g with grouped heads."""
@@ -377,18 +375,3 @@ def test_learnable_is_their_learned_mix_where_that_does_not_look_at_the_token():
     with torch.no_grad():
         mixers[0].weight.normal_(generator=source)
     assert (decoder(x0) - before).abs().max() > 1e-3
-
-
-def test_attention_alone_agrees_with_a_plain_softmax():
-    """One block's mixed values through an attention written out, with nothing of the library."""
-    model = model_of("constant:lam=2", scramble=0.2, flavour="llama")
-    attn = model.layers[1].attn
-    x = torch.randn(1, 5, 32, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
-    first = torch.randn(1, 4, 5, 8, generator=torch.Generator().manual_seed(10)).double()
-    q, k, v = (t.unflatten(-1, (4, 8)).transpose(1, 2) for t in attn.qkv(x).chunk(3, -1))
-    angles = turns(q, 8)
-    scores = rotate(q, angles) @ rotate(k, angles).transpose(-1, -2) / 8**0.5
-    scores = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), -torch.inf)
-    mixed = scores.softmax(-1) @ (2 * first + v)
-    expected = F.linear(mixed.transpose(1, 2).flatten(2), attn.out.weight)
-    torch.testing.assert_close(attn(x, first)[0], expected)

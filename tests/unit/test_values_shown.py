@@ -85,13 +85,6 @@ def test_figures_by_block_leave_gaps_and_draw_the_null():
             figures.by_block(ax, {"own": wrong}, "nats")
 
 
-def test_figure_of_caches():
-    _, ax = figures.canvas()
-    figures.cache_bars(ax, [(4, 4), (4, 0)])
-    assert [bar.get_height() for bar in ax.patches] == [4, 4, 4, 0]
-    assert [bar.get_y() for bar in ax.patches] == [0, 0, 4, 4]
-
-
 def test_looks_of_finished_runs(tmp_path, monkeypatch):
     """Of each reported run; by a second way, attention laid bare on one window at a time."""
     tiny = "nano:d_model=16,n_layer=2,n_head=2,d_ff=32,seq_len=16"

@@ -15,7 +15,6 @@ from rr.training import memory_fit, verify
 from rr.training.verify import Verdict, find, repeatable
 
 BODY = "nano:n_layer=1,d_model=16,n_head=1,seq_len=16"
-NAMES = ("run.json", "result.json", "metrics.jsonl")
 
 
 def quiet(line):
@@ -156,15 +155,12 @@ def test_what_is_not_the_same_is_named(made, tiny_corpus, tmp_path):
 # -- what is refused -------------------------------------------------------------------------------
 
 
-def test_another_text_is_refused(made, tmp_path):
+def test_another_text_or_tokenizer_is_refused(made, tiny_corpus, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("another text\n<|endoftext|>\n" * 300)
     for corpus in (None, "fables", f"file:{other}"):
         with pytest.raises(RRError, match=r"was trained with corpus .*give --corpus"):
             repeatable(record_of(made[1], "review"), corpus)
-
-
-def test_another_tokenizer_is_refused(made, tiny_corpus):
     with pytest.raises(RRError, match=r"was trained with tokenizer bpe:300 .*give --tokenizer"):
         repeatable(record_of(made[1], "review"), tiny_corpus, "bpe:301")
 
