@@ -235,5 +235,7 @@ def test_the_front_page_says_what_was_measured():
     best, first = (steps[i]["step_ms_median"] / 1000 for i in (-1, 0))
     (memory,) = [r["memory"] for r in large if r["path"] == "compiled"]
     said = " ".join((records.parents[2] / "README.md").read_text().split())
-    assert f"took {best:.2f} s on the `compiled` path and {first:.2f} s on the reference path" in said
+    assert (
+        f"took {best:.2f} s on the `compiled` path and {first:.2f} s on the reference path" in said
+    )
     assert f"With 32 windows at once, `compiled` needed {memory:.2f} of the reference" in said
