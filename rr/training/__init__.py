@@ -5,7 +5,7 @@ The package is not called `train`, because `rr.train` is the function that train
 
 from .. import lazy_names
 
-_WHERE = {
+_MODULES = {
     "Backend": "backend",
     "Checkpoints": "checkpoint",
     "OptimizerStep": "step",
@@ -18,5 +18,5 @@ _WHERE = {
     "weights_sha256": "checkpoint",
     "young": "save_interval",
 }
-__all__ = [*_WHERE]
-__getattr__, __dir__ = lazy_names(__name__, _WHERE, __all__)
+__all__ = [*_MODULES]
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__)

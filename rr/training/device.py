@@ -38,11 +38,11 @@ def pick_device(name: str | None = None) -> torch.device:
     """
     name = name or "auto"
     check_device(name)
-    here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
-        name = "cuda" if here["cuda"] else "cpu"
-    elif not here.get(name, True):
-        usable = " or ".join(["cpu", *(other for other, there in here.items() if there)])
+        name = "cuda" if available["cuda"] else "cpu"
+    elif not available.get(name, True):
+        usable = " or ".join(["cpu", *filter(available.get, available)])
         raise RRError(f"device {name!r} is not available here: use {usable}")
     return torch.device(name)
 
