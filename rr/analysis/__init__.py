@@ -11,7 +11,7 @@ idx and targets are (B, T), int64. Losses are in nats per token.
 
 from .. import lazy_names
 
-_WHERE = {
+_MODULES = {
     "GateTrace": "gates",
     "StreamLens": "probes",
     "StreamMixing": "probes",
@@ -30,5 +30,5 @@ _WHERE = {
     "trace": "probes",
     "trace_gates": "gates",
 }
-__all__ = [*_WHERE]
-__getattr__, __dir__ = lazy_names(__name__, _WHERE, __all__)
+__all__ = [*_MODULES]
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__)

@@ -208,9 +208,9 @@ def _memory(run: Run, card: GPUSpec) -> tuple[int | None, str, int]:
         return memory.stacked(run, backend, micro, "cuda")
 
     specs, room = memory_fit.fallbacks(usual), (1 - SPARE) * card.memory
-    found = memory_fit.search(memory_fit.halvings(run.recipe.batch), specs, need, room)
-    if found:
-        return *found, need(*found)
+    selected = memory_fit.search(memory_fit.halvings(run.recipe.batch), specs, need, room)
+    if selected:
+        return *selected, need(*selected)
     return None, specs[-1], need(1, specs[-1])
 
 
@@ -280,14 +280,15 @@ def notes(rows: Sequence[dict], card: GPUSpec, hours: float | None, mfu: tuple) 
     if known:
         lines.append(f"measured on {card.name}: {'; '.join(known)}; ranges span its repeats")
     if guessed := sum(row["measured"] is None for row in rows):
-        less = "".join(
+        shares = "".join(
             f", of which {name} has {'half' if low == high else '1/16 to 1/2'}"
             for name, (low, high) in SHARE.items()
             if low < 1 and any(row["precision"] == name for row in rows)
         )
         lines.append(
             f"not measured: {guessed} of {len(rows)} runs, estimated from "
-            f"{card.flops / 1e12:g} TFLOP/s{less} × an assumed MFU of {mfu[0]:g}–{mfu[1]:g} (--mfu)"
+            f"{card.flops / 1e12:g} TFLOP/s{shares} × an assumed MFU of "
+            f"{mfu[0]:g}–{mfu[1]:g} (--mfu)"
         )
         if small := sum(row["measured"] is None and row["params"] < SMALL for row in rows):
             lines.append(

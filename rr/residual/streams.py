@@ -180,10 +180,10 @@ class HyperConnections(Rule):
         read, mix, spread = self.coefficients(state)
         if self.opt.mix == "identity":
             return self.prenorm((read * state).sum(-2)), (state, spread)
-        how = torch.cat([read, mix], -1).to(state.dtype).transpose(-1, -2)
+        mixing = torch.cat([read, mix], -1).to(state.dtype).transpose(-1, -2)
         with torch.autocast(state.device.type, enabled=False):  # the streams keep their precision
-            made = how @ state  # (B, T, 1 + n, d)
-        x, streams = made[..., 0, :], made[..., 1:, :]
+            mixed = mixing @ state  # (B, T, 1 + n, d)
+        x, streams = mixed[..., 0, :], mixed[..., 1:, :]
         return self.prenorm(x), (streams, spread)
 
     def write(self, state: tuple[Tensor, Tensor], u: Tensor) -> Tensor:

@@ -62,13 +62,13 @@ def record(run: Record) -> Record:
     # Where the text was on that machine is nobody else's business: names, and in the
     # specification and provenance the fingerprints, say which text it was.
     source = {"source": {name: result[name] for name in ("corpus", "tokenizer")}}
-    drawn = {"curve_sha256": hashlib.sha256(kept).hexdigest()} if "curve_sha256" in result else {}
+    curve = {"curve_sha256": hashlib.sha256(kept).hexdigest()} if "curve_sha256" in result else {}
     for value in (*_strings(begun | source), *_strings(result)):
         if _PATH.search(value):
             raise RRError(f"{name} would record the path {value!r}: give a name without a folder")
     data = {
         "run.json": _changed(run.read("run.json"), source),
-        "result.json": _changed(run.read("result.json"), drawn),
+        "result.json": _changed(run.read("result.json"), curve),
         "metrics.jsonl": kept,
     }
     return Record(run.place, {file: partial(data.__getitem__, file) for file in LARGEST})

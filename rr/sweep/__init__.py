@@ -22,7 +22,7 @@ The modules:
 
 from .. import lazy_names
 
-_WHERE = {
+_MODULES = {
     "AXES": "grid",
     "ENGINES": "checks",
     "ORDERS": "grid",
@@ -38,5 +38,5 @@ _WHERE = {
     "sweep": "start",
     "typed": ".training.command_line",
 }
-__all__ = [*_WHERE]
-__getattr__, __dir__ = lazy_names(__name__, _WHERE, __all__)
+__all__ = [*_MODULES]
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__)

@@ -79,4 +79,4 @@ class Hours:
 
     def _left(self, cells: Iterable[tuple[Cell, float, float]]) -> Sequence[float]:
         times = [(self.seconds(cell), share, spent) for cell, share, spent in cells]
-        return [max(0.0, whole * share - spent) for whole, share, spent in times if whole]
+        return [max(0.0, total * share - spent) for total, share, spent in times if total]
