@@ -54,13 +54,13 @@ class _Child:
         assert process.stdin is not None and process.stdout is not None  # pipes, as asked for
         self.process, self.stdin, self.stdout = process, process.stdin, process.stdout
 
-    def tell(self, command: str, *arguments: object) -> None:
+    def send(self, command: str, *arguments: object) -> None:
         """Send a command, unless the case has failed."""
         if self.failed is None:
-            with contextlib.suppress(BrokenPipeError):  # `hear` reports why it ended
+            with contextlib.suppress(BrokenPipeError):  # `receive` reports why it ended
                 print(json.dumps([command, *arguments]), file=self.stdin, flush=True)
 
-    def hear(self) -> dict | None:
+    def receive(self) -> dict | None:
         """The answer; None where there is none: the case has then failed."""
         if self.failed is not None:
             return None
@@ -79,9 +79,9 @@ class _Child:
         return answer
 
     def ask(self, command: str, *arguments: object) -> dict | None:
-        """`tell`, then `hear`."""
-        self.tell(command, *arguments)
-        return self.hear()
+        """`send`, then `receive`."""
+        self.send(command, *arguments)
+        return self.receive()
 
     @property
     def row(self) -> dict:
@@ -121,15 +121,15 @@ def measure(
         children = [_Child(case) for case in cases]
         for turn in [[c] for c in children] if target.type == "cpu" else [children]:
             for child in turn:
-                child.tell("build", asdict(child.case), device, threads)
+                child.send("build", asdict(child.case), device, threads)
             for child in turn:
-                child.measured |= child.hear() or {}
+                child.measured |= child.receive() or {}
         for i in range(0, len(children), together):
             log(f"warming up: {', '.join(c.case.name for c in children[i : i + together])}")
             for child in children[i : i + together]:
-                child.tell("warm")
+                child.send("warm")
             for child in children[i : i + together]:
-                child.measured |= child.hear() or {}
+                child.measured |= child.receive() or {}
         for repeat in range(repeats):
             first = repeat % max(1, len(children))  # no case is always first
             for child in children[first:] + children[:first]:

@@ -25,6 +25,7 @@ from ..training import memory, memory_fit
 from ..training.backend import on_gpu, parse_backend
 from ..training.checkpoint import CHECKPOINT, WEIGHTS, disk_of
 from ..training.command_line import typed
+from ..training.evaluate import CLEAN_LIMIT
 from ..training.optimizer import step_flops
 from ..training.result import PAPER_EVAL_BATCHES
 from ..training.save_interval import MOST
@@ -40,7 +41,6 @@ REPORT = (15, 120)  # the run's report, which a sweep by papermill executes and 
 DISK = (1e8, 1e9)  # bytes per second to which checkpoints are written, slower and faster
 SPARE = 0.08  # share of the memory left to the allocator, whose losses are not predicted
 SMALL = 20e6  # parameters below which no such MFU is likely: the published sizes lie above
-HELD_OUT = 1_000_000  # tokens that protocol `clean` scores at most
 
 __all__ = ["MFU", "SHARE", "Bench", "GPUSpec", "budget", "chosen_gpu", "command", "expected", "gpu",
            "mfu_range", "notes", "read_bench", "span", "table", "what_fits"]  # fmt: skip
@@ -190,8 +190,8 @@ def _scored(run: Run) -> int:
     limit = None if recipe.eval_batches is None else recipe.eval_batches * each
     if run.protocol == "paper":
         return PAPER_EVAL_BATCHES * each if limit is None else limit
-    ends = len(recipe.budgets or (1,)) * min(HELD_OUT, limit or HELD_OUT)
-    return ends + (POINTS - 1) * min(PREFIX * each, limit or HELD_OUT, HELD_OUT)
+    ends = len(recipe.budgets or (1,)) * min(CLEAN_LIMIT, limit or CLEAN_LIMIT)
+    return ends + (POINTS - 1) * min(PREFIX * each, limit or CLEAN_LIMIT, CLEAN_LIMIT)
 
 
 def _memory(run: Run, card: GPUSpec) -> tuple[int | None, str, int]:

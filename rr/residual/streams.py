@@ -202,7 +202,8 @@ class HyperConnections(Rule):
         rows, columns = self._projection(site)
         times = 1 if self._together(site) else n  # W meets all streams at once, or each in turn
         project = times * rows * columns if self.opt.dynamic else 0
-        return 2 * (site.d_model * n * (n + 1) * bool(mix) + project)
+        read_and_mix = site.d_model * n * (n + 1) if mix else 0
+        return 2 * (read_and_mix + project)
 
     def coefficient(self, site: Site) -> None:
         return None  # one coefficient per stream

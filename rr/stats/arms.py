@@ -413,18 +413,21 @@ def _plan(row: dict, design: str, level: float, power: float) -> None:
     """What so many seeds can find, and how many the observed difference would take."""
     if row["p"] is None:
         return
-    n = len(row["pairs"]) if design == "paired" else None
-    df = n - 1 if n is not None else row["n"] + row["n_baseline"] - 2
-    n = n if n is not None else min(row["n"], row["n_baseline"])
+    if design == "paired":
+        n = len(row["pairs"])
+        df = n - 1
+    else:
+        n = min(row["n"], row["n_baseline"])
+        df = row["n"] + row["n_baseline"] - 2
     sd, alpha, tests = row["sd"], 1 - level, row["comparisons"] or 1
     row["detectable"] = detectable_gap(n, sd, power, alpha, design)
     row["detectable_corrected"] = detectable_gap(n, sd, power, alpha / tests, design)
-    ends = sd_interval(sd, df, level)
+    sd_lo, sd_hi = sd_interval(sd, df, level)
     for name, noise, level_of_test in (
         ("needed", sd, alpha),
         ("needed_corrected", sd, alpha / tests),
-        ("needed_lo", ends[0], alpha),
-        ("needed_hi", ends[1], alpha),
+        ("needed_lo", sd_lo, alpha),
+        ("needed_hi", sd_hi, alpha),
     ):
         try:
             row[name] = seeds_needed(row["difference"], noise, power, level_of_test, design)

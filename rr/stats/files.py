@@ -136,7 +136,8 @@ class Table:
                 if text.partition(decimal)[2].count(other):
                     raise ValueError
                 whole = text.replace(other, "")
-                self._note(f"{self.path}: {text!r} is read as {whole}")
+                if not any(" is read as " in note for note in self.notes):  # one example is enough
+                    self._note(f"{self.path}: {text!r} is read as {whole}")
                 text = whole
             text = text.replace(decimal, ".")
             if not NUMBER.fullmatch(text):
@@ -165,8 +166,7 @@ class Table:
         self._note(f"{self.path}: the last line has no line break; it is taken as whole")
 
     def _note(self, note: str) -> None:
-        kind = note.split(" is read as ")[0] if " is read as " not in note else " is read as "
-        if not any(kind in known for known in self.notes):
+        if note not in self.notes:
             self.notes.append(note)
 
 

@@ -84,8 +84,8 @@ def _changed(data: bytes, new: dict) -> bytes:
     return (json.dumps(content if seal is None else sealed(content), indent=1) + "\n").encode()
 
 
-def thin(lines: list[str], limit: int = LIMIT) -> list[str]:
-    """At most `limit` of the lines, in order, unchanged.
+def thin(lines: list[str]) -> list[str]:
+    """At most `LIMIT` of the lines, in order, unchanged.
 
     Held-out losses and the last line always stay; of the others every k-th does, k the smallest
     integer that is enough. A kept training loss is still the mean since the line that stood
@@ -94,10 +94,10 @@ def thin(lines: list[str], limit: int = LIMIT) -> list[str]:
     keep = {i for i, line in enumerate(lines) if "loss" not in json.loads(line)}
     keep |= {len(lines) - 1} if lines else set()
     others = [i for i in range(len(lines)) if i not in keep]
-    room = limit - len(keep)
+    room = LIMIT - len(keep)
     if room < 0:
         raise RRError(
-            f"a record holds at most {limit} lines of metrics, got {len(keep)} that must stay"
+            f"a record holds at most {LIMIT} lines of metrics, got {len(keep)} that must stay"
         )
     spread = others[:: max(1, -(-len(others) // room))] if room else []
     return [lines[i] for i in sorted(keep.union(spread))]

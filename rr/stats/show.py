@@ -35,11 +35,14 @@ def _span(lo: float | None, hi: float | None) -> str:
 def _chance(p: float | None, compared: object) -> str:
     if compared is None:
         return ""
-    return "–" if p is None else f"{p:.4f}" if p >= 1e-4 else "<1e-4"
+    if p is None:
+        return "–"
+    return f"{p:.4f}" if p >= 1e-4 else "<1e-4"
 
 
 def _seeds(row: dict) -> str:
-    return f"{row['n']}" + (f" ✗{len(row['diverged'])}" if row["diverged"] else "")
+    diverged = len(row["diverged"])
+    return f"{row['n']} ✗{diverged}" if diverged else str(row["n"])
 
 
 def _mean(row: dict) -> str:
@@ -111,9 +114,7 @@ def grouped(rows: Sequence[dict]) -> Iterator[tuple[str, list[dict]]]:
         groups.setdefault(group_key(row), []).append(row)
     firsts = [group[0] for group in groups.values()]
     titles = [_title(named, rows) for named in firsts]
-    for (group, named), title in zip(
-        zip(groups.values(), firsts, strict=True), titles, strict=True
-    ):
+    for group, named, title in zip(groups.values(), firsts, titles, strict=True):
         alike = [f for f, t in zip(firsts, titles, strict=True) if t == title]
         for name in GROUP + TOLD:  # in which groups of one title differ
             if len({repr(f.get(name)) for f in alike}) > 1:

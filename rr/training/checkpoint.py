@@ -53,8 +53,10 @@ def disk_bytes(run: Run) -> int:
 
 
 def disk_of(runs: Sequence[Run], at_once: int = 1) -> int:
-    """Bytes on disk that these runs need at most: the weights that stay of each, and the
-    checkpoints of the `at_once` largest while they train."""
+    """Bytes on disk that these runs need at most, with `at_once` of them trained at a time.
+
+    The weights that stay of each, and the checkpoints of the largest while they train.
+    """
     largest = sorted(map(disk_bytes, runs), reverse=True)[:at_once]
     return sum(WEIGHTS * count(run.model) for run in runs) + sum(largest)
 
