@@ -179,7 +179,7 @@ def choose(
     sizes = [micro] if micro else halvings(largest)
     selected = search(sizes, [usual] if path else fallbacks(usual), need, room)
     if selected == (largest, usual):
-        return selected
+        return largest, usual
     wish = (
         f"{_in_words(largest, usual)} may need {need(largest, usual) / GIB:.1f} GiB of memory, "
         f"{room / GIB:.1f} GiB are free"
