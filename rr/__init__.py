@@ -31,24 +31,24 @@ DATA = Path(__file__).resolve().parents[1] / "data"
 
 
 def lazy_names(
-    package: str, where: Mapping[str, str], names: Sequence[str]
+    package: str, modules: Mapping[str, str], names: Sequence[str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package whose names are imported when they are asked for.
 
-    So a package costs nothing to import, and no module needs all the others: plans and figures do
-    without torch. package: its `__name__`. where: name -> module that has it, relative to the
-    package, with a dot more for each package above. names: its `__all__`.
+    So a package costs nothing to import, and no module needs all the others. package: its
+    `__name__`. modules: name -> module that has it, relative to the package, with a dot more for
+    each package above. names: its `__all__`.
     """
 
     def __getattr__(name: str) -> Any:
-        if name in where:
-            return getattr(import_module(f".{where[name]}", package), name)
+        if name in modules:
+            return getattr(import_module(f".{modules[name]}", package), name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return __getattr__, lambda: list(names)
 
 
-_WHERE = {
+_MODULES = {
     "Model": "model",
     "ModelConfig": "config",
     "Recipe": "config",
@@ -68,5 +68,5 @@ _WHERE = {
     "save_pretrained": "training.hub",
     "train": "training.trainer",
 }
-__all__ = ["DATA", "__version__", *_WHERE]
-__getattr__, __dir__ = lazy_names(__name__, _WHERE, __all__)
+__all__ = ["DATA", "__version__", *_MODULES]
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__)

@@ -19,7 +19,7 @@ Example:
 
 from .. import lazy_names
 
-_WHERE = {
+_MODULES = {
     "GateTrace": "gates",
     "StreamLens": "probes",
     "StreamMixing": "probes",
@@ -38,5 +38,5 @@ _WHERE = {
     "trace": "probes",
     "trace_gates": "gates",
 }
-__all__ = [*_WHERE]
-__getattr__, __dir__ = lazy_names(__name__, _WHERE, __all__)
+__all__ = [*_MODULES]
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__)

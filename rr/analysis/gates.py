@@ -43,10 +43,10 @@ def parts(rule: Gated, h: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     single precision would leave a few digits.
     """
     wide, h, u = copy.deepcopy(rule).double(), h.double(), u.double()
-    none = torch.zeros_like(h[:1, :1])
-    b = wide.gate(none, none).logit()
-    a = wide.gate(h, none.expand_as(h)).logit() - b
-    return a, wide.gate(none.expand_as(u), u).logit() - b, b
+    zero = torch.zeros_like(h[:1, :1])
+    b = wide.gate(zero, zero).logit()
+    a = wide.gate(h, zero.expand_as(h)).logit() - b
+    return a, wide.gate(zero.expand_as(u), u).logit() - b, b
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def trace_gates(model: nn.Module, idx: Tensor) -> GateTrace:
                 torch.stack([(c * s.u).norm(dim=-1), s.u.norm(dim=-1)])
                 for s, c in zip(steps, r[-1], strict=True)
             ]
-            held.append(torch.stack([1 - written / whole for written, whole in lengths]))
+            held.append(torch.stack([1 - written / length for written, length in lengths]))
             sums = []
             for rule, step in zip(rules, steps, strict=True):
                 both = torch.stack(parts(rule, step.h, step.u)[:2]).flatten(1, 2)

@@ -48,9 +48,9 @@ def model_of(
     return model
 
 
-def stream(rule: Rule, dtype: torch.dtype = torch.float64, seed: int = 0) -> tuple[Tensor, Tensor]:
+def stream(rule: Rule, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     """A state and an update, the inputs of one write; each (B, T, d) for most rules."""
-    source = torch.Generator().manual_seed(seed)
+    source = torch.Generator().manual_seed(0)
     x0, u = (torch.randn(B, T, D, generator=source, dtype=dtype) for _ in range(2))
     return rule.open(x0), u
 
@@ -61,7 +61,7 @@ def sites(config: ModelConfig) -> list[Site]:
     return [site_of(config, kind, i + 1) for i, kind in enumerate(kinds)]
 
 
-def _where(site: Site) -> str:
+def _named(site: Site) -> str:
     return f"sublayer {site.sublayer} ({site.kind})"
 
 
@@ -72,7 +72,7 @@ def parameters(rule: str) -> str | None:
         built = make(rule, site, config)
         counted = sum(p.numel() for p in built.parameters())
         if built.params(site) != counted:
-            return f"{_where(site)} declares {built.params(site)} parameters and has {counted}"
+            return f"{_named(site)} declares {built.params(site)} parameters and has {counted}"
     return None
 
 
@@ -88,7 +88,7 @@ def flops(rule: str) -> str | None:
                 state = one.write(state, u)
         declared, counted = B * T * one.matmul_flops(one.site), counter.get_total_flops()
         if declared != counted:
-            return f"{_where(one.site)} declares {declared} matmul FLOPs and computes {counted}"
+            return f"{_named(one.site)} declares {declared} matmul FLOPs and computes {counted}"
     return None
 
 
@@ -118,7 +118,7 @@ def coefficients(rule: str) -> str | None:
         # 1e-7: a parameter such as 0.1 is rounded to float32 before the model turns float64.
         apart = (built.write(state, u) - (carry * state + coefficient * u)).abs().max()
         if not apart <= 1e-7 * (state.abs().max() + u.abs().max()):
-            return f"{_where(built.site)} does not start as {carry:g}·h + {coefficient:g}·u"
+            return f"{_named(built.site)} does not start as {carry:g}·h + {coefficient:g}·u"
     return None
 
 
@@ -129,9 +129,9 @@ def gate(rule: str) -> str | None:
         if not isinstance(state, Tensor) or (r := built.gate(state, u)) is None:
             continue
         if not ((r > 0) & (r < 1)).all():
-            return f"{_where(built.site)} has gates from {r.min():g} to {r.max():g}, not in (0, 1)"
+            return f"{_named(built.site)} has gates from {r.min():g} to {r.max():g}, not in (0, 1)"
         if not torch.allclose(built.write(state, u), built.kept(state, u) * state + r * u):
-            return f"{_where(built.site)} does not write kept·h + gate·u"
+            return f"{_named(built.site)} does not write kept·h + gate·u"
     return None
 
 

@@ -68,7 +68,7 @@ def parser(verbs: Container[str] = frozenset(VERBS)) -> Parser:
     >>> parser().parse_args(["table", "runs"]).paths
     ['runs']
     """
-    whole = Parser(
+    main_parser = Parser(
         prog="rr",
         usage="rr VERB [options]",
         description="Train, compare and inspect transformers that differ in their residual rule."
@@ -76,7 +76,7 @@ def parser(verbs: Container[str] = frozenset(VERBS)) -> Parser:
         epilog="rr VERB --help lists the options of a verb.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    subparsers = whole.add_subparsers(
+    subparsers = main_parser.add_subparsers(
         dest="verb",
         required=True,
         metavar="VERB",
@@ -88,14 +88,14 @@ def parser(verbs: Container[str] = frozenset(VERBS)) -> Parser:
         sub = subparsers.add_parser(verb, description=help, allow_abbrev=False)
         if verb in verbs:
             _module(verb).add_arguments(sub)
-    return whole
+    return main_parser
 
 
 def _listed(verbs: Mapping[str, str]) -> str:
     """A line for each verb, wrapped beside its name."""
-    beside = " " * 10
+    indent = " " * 10
     return "\n".join(
-        textwrap.fill(text, 79, initial_indent=f"  {verb:8}", subsequent_indent=beside)
+        textwrap.fill(text, 79, initial_indent=f"  {verb:8}", subsequent_indent=indent)
         for verb, text in verbs.items()
     )
 

@@ -59,7 +59,10 @@ def run(args) -> None:
 
 
 def _numbers(row) -> dict[str, float]:
-    """A task's metrics: `acc,none` and the like become `acc`."""
-    return {name.removesuffix(",none"): value for name, value in row.items()
-            if isinstance(value, int | float) and not name.partition(",")[0].endswith("_stderr")
-            and "," in name}  # fmt: skip
+    """A task's metrics, without standard errors; `acc,none` and the like become `acc`."""
+    numbers = {}
+    for name, value in row.items():
+        metric, comma, _ = name.partition(",")
+        if comma and isinstance(value, int | float) and not metric.endswith("_stderr"):
+            numbers[name.removesuffix(",none")] = value
+    return numbers

@@ -97,13 +97,13 @@ def _plan(args, design: str, sd: float, **source) -> dict:
 
 def _in_words(rows: list[dict]) -> str:
     """A paragraph per design."""
-    of = {
+    headings = {
         "paired": "paired, sd {sd:.4g} of the differences between runs of one seed",
         "independent": "unpaired, sd {sd:.4g} of one arm over its seeds",
     }
     blocks = []
     for row in rows:
-        lines = [of[row["design"]].format(**row)]
+        lines = [headings[row["design"]].format(**row)]
         if "of" in row:
             lines.append("from {of}; 95 % interval of the sd {sd_lo:.3g} to {sd_hi:.3g}")
         if row["needed"] is not None:

@@ -15,7 +15,8 @@ def add_arguments(parser) -> None:
 
 def run(args) -> None:
     from ..training.loggers import named
-    from ..training.run_folder import finished, plan
+    from ..training.planning import plan
+    from ..training.run_folder import finished
     from ..training.trainer import train
 
     with locate_errors(args.rule, args.values):

@@ -16,7 +16,7 @@ def windows(tokens: np.ndarray, start: int, length: int) -> tuple[np.ndarray, np
 def gather(tokens: np.ndarray | Tensor, starts: np.ndarray, length: int) -> tuple[Tensor, Tensor]:
     """Inputs and targets (B, length), int64, of windows that start at `starts`.
 
-    From a tensor of tokens (`beside` the model) they are gathered on its device.
+    From a tensor of tokens (`on_device`) they are gathered on its device.
     """
     if isinstance(tokens, Tensor):
         first = torch.from_numpy(np.asarray(starts, dtype=np.int64))
@@ -29,7 +29,7 @@ def gather(tokens: np.ndarray | Tensor, starts: np.ndarray, length: int) -> tupl
     return x, y
 
 
-def beside(tokens: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
+def on_device(tokens: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
     """The token stream on the GPU, 4 bytes per token, if it fits a quarter of the free memory.
 
     Otherwise unchanged: windows are then cut on the host and copied.

@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -36,46 +35,31 @@ def digest(path: str | Path) -> str:
 
 
 def cached_digest(path: Path, cache: str | Path | None = None) -> str:
-    """`digest`, cached by path, size, modification time and inode, so that planning stays cheap."""
+    """`digest`, cached by path, size, modification time and inode, so that planning stays cheap.
+
+    There is one file in the cache for each path; it is replaced where the file has changed. A cache
+    that cannot be read or written is not an error.
+    """
     path = path.resolve()
     stat = path.stat()
     version = [str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino]
-    return cached_value("digests", str(path), version, lambda: digest(path), cache)
-
-
-def cached_value(
-    kind: str,
-    name: str,
-    version: object,
-    compute: Callable[[], Any],
-    cache: str | Path | None = None,
-) -> Any:
-    """`compute()`, or its cached value if that was computed at the same `version`.
-
-    Value and version are plain JSON values. There is one file for each kind and name; another
-    version replaces it. A cache that cannot be read or written is not an error.
-    """
-    path = _value_path(kind, name, cache)
+    name = hashlib.sha256(str(path).encode()).hexdigest()[:24]
+    stored = root(cache) / "digests" / f"{name}.json"
     try:
-        known = json.loads(path.read_text())
+        known = json.loads(stored.read_text())
         if known["seen"] == version:
             return known["value"]
     except (OSError, ValueError, KeyError, TypeError):
         pass  # absent or corrupt
-    value = compute()
+    value = digest(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}")
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        temporary = stored.with_suffix(f".{os.getpid()}")
         temporary.write_text(json.dumps({"seen": version, "value": value}))
-        temporary.replace(path)
+        temporary.replace(stored)
     except OSError:
         pass  # costs planning time, not correctness
     return value
-
-
-def _value_path(kind: str, name: str, cache: str | Path | None) -> Path:
-    file = hashlib.sha256(name.encode()).hexdigest()[:24]
-    return root(cache) / kind / f"{file}.json"
 
 
 def entry_path(kind: str, key: dict, cache: str | Path | None = None) -> Path:

@@ -33,6 +33,7 @@ FINEWEB_EDU = "HuggingFaceFW/fineweb-edu"
 FINEWEB_EDU_REVISION = "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9"
 FINEWEB_EDU_FILE = "sample/10BT/000_00000.parquet"
 _HUB = re.compile(r"(\w[\w.-]*/\w[\w.-]*)(?::(\w[\w.-]*))?(?:@(.+))?")  # name, config, revision
+PATIENCE = 5.0  # seconds that the hub may take to answer
 WORKS_OFFLINE = "fables and file:PATH work without a network"
 _NEEDS_HUB = "the corpus {} needs datasets (pip install 'review-residuals[hub]'); " + WORKS_OFFLINE
 _SUFFIXES = (".txt", ".xz", ".gz", ".jsonl", ".parquet")
@@ -94,10 +95,10 @@ def hub_dataset(corpus: str) -> str | None:
     return hub[1] if hub else named.get(corpus)
 
 
-def hold_out(origin: Source, share: float = HELD_OUT) -> tuple[Documents, Documents]:
+def hold_out(origin: Source) -> tuple[Documents, Documents]:
     """Split a source's documents into (train, valid).
 
-    The fewest last documents that make up `share` of the text's bytes are held out; at least one
+    The fewest last documents that make up `HELD_OUT` of the text's bytes are held out; at least one
     document stays in the training part. A single document is cut inside, after the last blank or
     line end before the point where the held-out share begins.
     """
@@ -108,7 +109,7 @@ def hold_out(origin: Source, share: float = HELD_OUT) -> tuple[Documents, Docume
         raise RRError(f"corpus {origin.name} contains no text: expected at least one document")
     if len(sizes) == 1:
         text = next(documents())
-        cut = int(len(text) * (1 - share))
+        cut = int(len(text) * (1 - HELD_OUT))
         at = max(text.rfind("\n", 0, cut), text.rfind(" ", 0, cut)) + 1
         if not text[:at].strip() or not text[at:].strip():
             raise RRError(
@@ -116,7 +117,7 @@ def hold_out(origin: Source, share: float = HELD_OUT) -> tuple[Documents, Docume
             )
         return (lambda: iter([text[:at]])), (lambda: iter([text[at:]]))
     first, held = len(sizes), 0
-    while first > 1 and (first == len(sizes) or held < share * total):
+    while first > 1 and (first == len(sizes) or held < HELD_OUT * total):
         first -= 1
         held += sizes[first]
     return (lambda: islice(documents(), first)), (lambda: islice(documents(), first, None))
@@ -252,8 +253,8 @@ def hub_rows(
         raise _not_loaded(repository, revision, error) from error
 
 
-def require_hub(what: str, instead: str, patience: float = 5.0) -> None:
-    """Raise RRError within `patience` seconds where the hub cannot be reached.
+def require_hub(what: str, instead: str) -> None:
+    """Raise RRError, within `PATIENCE` seconds, where the hub cannot be reached.
 
     (The hub's own libraries retry for 24 s.) what: what needs the hub; instead: what works without
     it. With HF_HUB_OFFLINE set nothing is requested: the libraries then read their local cache.
@@ -267,7 +268,7 @@ def require_hub(what: str, instead: str, patience: float = 5.0) -> None:
     def ask() -> None:
         try:
             request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
-            urllib.request.urlopen(request, timeout=patience).close()
+            urllib.request.urlopen(request, timeout=PATIENCE).close()
             problems.append("")
         except urllib.error.HTTPError as error:
             problems.append("" if error.code < 500 and error.code != 407 else f"{error}")
@@ -277,7 +278,7 @@ def require_hub(what: str, instead: str, patience: float = 5.0) -> None:
     # In a thread, because name resolution has no time limit.
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
-    asking.join(patience)
-    problem = problems[0] if problems else f"no answer in {patience:.0f} s"
+    asking.join(PATIENCE)
+    problem = problems[0] if problems else f"no answer in {PATIENCE:.0f} s"
     if problem:
         raise RRError(f"{what} comes from the hub, which cannot be reached ({problem}): {instead}")

@@ -40,12 +40,12 @@ def file_format(path: Path) -> tuple[str, ...]:
     packed = suffixes.pop() if suffixes and suffixes[-1] in ("xz", "gz") else None
     last = suffixes[-1] if suffixes else ""
     if last not in _FORMATS:
-        way = "rename the file if it is plain text"
+        advice = "rename the file if it is plain text"
         if last == "json":
-            way = f"`jq -c '.[]' {path.name}` writes an array as .jsonl"
+            advice = f"`jq -c '.[]' {path.name}` writes an array as .jsonl"
         raise RRError(
             f"{path} ends in .{last}, which is not read as text: expected .txt, .md, .jsonl (a "
-            f'"text" string per line) or .parquet (a text column), or .xz or .gz of these; {way}'
+            f'"text" string per line) or .parquet (a text column), or .xz or .gz of these; {advice}'
         )
     kind = _FORMATS[last]
     return (kind, packed) if packed else (kind,)
@@ -130,9 +130,9 @@ def read_text_file(path: Path, changed: Counter[str], packed: str | None = None)
     with _opened(path, packed) as file:
         while block := file.read(1 << 20):
             text = decode(block)
-            if begins and (found := _MARKUP.match(text.lstrip()[:200])):
+            if begins and (markup := _MARKUP.match(text.lstrip()[:200])):
                 raise RRError(
-                    f"{path} is not plain text (it begins with {found[0]!r}, as PDF, RTF, HTML, "
+                    f"{path} is not plain text (it begins with {markup[0]!r}, as PDF, RTF, HTML, "
                     f"XML or JSON do): expected {KINDS}"
                 )
             begins = False
@@ -144,8 +144,8 @@ def read_text_file(path: Path, changed: Counter[str], packed: str | None = None)
             if "\r\n" in text:
                 changed[_CRLF] += text.count("\r\n")
                 text = text.replace("\r\n", "\n")
-            *whole, last = text.split(EOT)
-            for part in whole:
+            *ended, last = text.split(EOT)
+            for part in ended:
                 if document := "".join([*rest, part]).strip("\r\n"):
                     yield document
                 rest = []

@@ -11,12 +11,12 @@ Example:
 
 from .. import lazy_names
 
-_WHERE = {
+_MODULES = {
     "Model": "transformer",
     "at_loops": "transformer",
     "compile_model": "compile",
     "initialise": "init",
     "site_of": ".residual",
 }
-__all__ = [*_WHERE]
-__getattr__, __dir__ = lazy_names(__name__, _WHERE, __all__)
+__all__ = [*_MODULES]
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__)

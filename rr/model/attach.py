@@ -257,11 +257,11 @@ class Attached(Residuals):
                 state = rule.sublayer(state, torch.zeros_like)
             self.layouts.append(Layout(state, vstate))
             for rule in (*rules, *self.value_rules[n : n + 1]):
-                _beside(rule, block.whole)
-        _beside(self.final, last)
+                _move_to(rule, block.module)
+        _move_to(self.final, last)
 
 
-def _beside(rule: nn.Module, module: nn.Module) -> None:
+def _move_to(rule: nn.Module, module: nn.Module) -> None:
     """Put a rule where a module is; in float32, or more where the module has more."""
     weights = list(module.parameters())
     wide = torch.float64 if any(p.dtype == torch.float64 for p in weights) else torch.float32

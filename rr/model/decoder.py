@@ -25,7 +25,7 @@ WAY = "rr.Residuals puts a rule into your own code"
 class Block:
     """A block of a decoder and its parts, norms in the order in which they are called."""
 
-    whole: nn.Module
+    module: nn.Module
     norms: tuple[nn.Module, nn.Module]
     attention: nn.Module
     mlp: nn.Module
@@ -56,13 +56,13 @@ def find(model: nn.Module) -> tuple[list[Block], nn.Module]:
     ]
     matches = [(name, list(members)) for name, members in lists if all(map(_is_block, members))]
     if len(matches) != 1:
-        there = [f"{n}: {len(m)} × {_words(m[0])}" for n, m in matches or lists[:1]]
+        candidates = [f"{n}: {len(m)} × {_words(m[0])}" for n, m in matches or lists[:1]]
         raise RRError(
             f"{type(model).__name__} is no decoder that is known: {LOOKED_FOR}, found "
-            f"{'; '.join(there) or 'no list of modules'}: {WAY}"
+            f"{'; '.join(candidates) or 'no list of modules'}: {WAY}"
         )
     blocks = [_block(member) for member in matches[0][1]]
-    inside = {id(module) for block in blocks for module in block.whole.modules()}
+    inside = {id(module) for block in blocks for module in block.module.modules()}
     ends = [m for m in model.modules() if id(m) not in inside and _kind("", m) == "norm"]
     seen = _Seen()
     with _evaluated(model), seen.watching(blocks, ends):
@@ -73,9 +73,9 @@ def find(model: nn.Module) -> tuple[list[Block], nn.Module]:
                 f"block {n} of {type(model).__name__} is not pre-norm as looked for: {wrong} "
                 f"(parallel residuals, scaled residuals or post-norm?): {WAY}"
             )
-        block.width = seen.given[id(block.whole)].shape[-1]
-    top = seen.made[id(blocks[-1].whole)]
-    last = [m for m in ends if id(m) in seen.given and _same(seen.given[id(m)], top)]
+        block.width = seen.inputs[id(block.module)].shape[-1]
+    top = seen.outputs[id(blocks[-1].module)]
+    last = [m for m in ends if id(m) in seen.inputs and _same(seen.inputs[id(m)], top)]
     if len(last) != 1:
         raise RRError(
             f"{type(model).__name__} has {len(last)} norms that read its last block: looked for "
@@ -109,25 +109,25 @@ def _words(block: nn.Module) -> str:
     return f"{type(block).__name__} ({parts or 'no children'})"
 
 
-def _block(whole: nn.Module) -> Block:
+def _block(module: nn.Module) -> Block:
     """Its parts in the order of registration; `unlike` sees whether it calls them so."""
-    held: dict[str, list[nn.Module]] = {kind: [] for kind in (*WANTED, "nothing")}
-    for name, child in whole.named_children():
-        held[_kind(name, child)].append(child)
-    first, second = held["norm"]
-    return Block(whole, (first, second), held["attention"][0], held["MLP"][0])
+    parts: dict[str, list[nn.Module]] = {kind: [] for kind in (*WANTED, "nothing")}
+    for name, child in module.named_children():
+        parts[_kind(name, child)].append(child)
+    first, second = parts["norm"]
+    return Block(module, (first, second), parts["attention"][0], parts["MLP"][0])
 
 
 class _Seen:
     """What modules were given and what they made, by id, while watched."""
 
     def __init__(self) -> None:
-        self.given: dict[int, Tensor] = {}
-        self.made: dict[int, Tensor] = {}
+        self.inputs: dict[int, Tensor] = {}
+        self.outputs: dict[int, Tensor] = {}
 
     @contextmanager
     def watching(self, blocks: list[Block], ends: list[nn.Module]) -> Iterator[None]:
-        modules = [m for b in blocks for m in (b.whole, *b.norms, b.attention, b.mlp)] + ends
+        modules = [m for b in blocks for m in (b.module, *b.norms, b.attention, b.mlp)] + ends
         handles = []
         for module in modules:
             enter, leave = partial(self._enter, id(module)), partial(self._leave, id(module))
@@ -140,19 +140,20 @@ class _Seen:
                 handle.remove()
 
     def _enter(self, key: int, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        self.given[key] = first_tensor(args, kwargs)
+        self.inputs[key] = first_tensor(args, kwargs)
 
     def _leave(self, key: int, module: nn.Module, args: tuple, out: Any) -> None:
-        self.made[key] = first_output(out)
+        self.outputs[key] = first_output(out)
 
     def unlike(self, block: Block) -> str:
         """How a block differs from a pre-norm one, in words; "" where it does not."""
-        parts = (block.whole, *block.norms, block.attention, block.mlp)
-        if any(id(part) not in self.made for part in parts):
+        parts = (block.module, *block.norms, block.attention, block.mlp)
+        if any(id(part) not in self.outputs for part in parts):
             return "one of its parts was not called"
-        given, made = ([held[id(part)] for part in parts] for held in (self.given, self.made))
-        h, x1, x2, into_attn, into_mlp = given
-        out, y1, y2, u1, u2 = made
+        inputs = [self.inputs[id(part)] for part in parts]
+        outputs = [self.outputs[id(part)] for part in parts]
+        h, x1, x2, into_attn, into_mlp = inputs
+        out, y1, y2, u1, u2 = outputs
         if not _same(x1, h):  # whichever of the two was registered first
             first, second = block.norms
             block.norms = second, first
@@ -185,8 +186,8 @@ def _evaluated(model: nn.Module) -> Iterator[None]:
 
 
 def _run(model: nn.Module) -> None:
-    where = next(model.parameters()).device
-    ids = torch.tensor([[0, 1]], device=where)
+    device = next(model.parameters()).device
+    ids = torch.tensor([[0, 1]], device=device)
     try:
         model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
     except Exception as error:  # a foreign model's own words

@@ -34,12 +34,12 @@ class Hooks:
                 values = Values(stack.value_rules[n], block.attention, stack.config)
                 values.follow()
             calls = Calls(rules, values, *stack.layouts[n : n + 2])
-            block.whole.register_forward_pre_hook(calls.enter, with_kwargs=True)
+            block.module.register_forward_pre_hook(calls.enter, with_kwargs=True)
             block.norms[0].register_forward_pre_hook(calls.before_attention)
             block.attention.register_forward_hook(calls.after_attention)
             block.norms[1].register_forward_pre_hook(calls.before_mlp)
             block.mlp.register_forward_hook(calls.after_mlp)
-            block.whole.register_forward_hook(calls.leave)
+            block.module.register_forward_hook(calls.leave)
             calls.all = self
             self.calls.append(calls)
         self.calls[0].first = True

@@ -346,14 +346,14 @@ class Model(nn.Module):
 
         Layers that use block 1's values store none.
         """
-        made: list[KVCache] = []
+        caches: list[KVCache] = []
         for _ in range(self.config.n_loops):
             first = KVCache()
             for layer in self.layers:
                 shares = not layer.attn.rule.caches_v(layer.attn_rule.site.block)
                 is_first = layer is self.layers[0]
-                made.append(first if is_first else KVCache(v_of=first if shares else None))
-        return made
+                caches.append(first if is_first else KVCache(v_of=first if shares else None))
+        return caches
 
     @torch.no_grad()
     def generate(

@@ -54,13 +54,13 @@ class _Child:
         assert process.stdin is not None and process.stdout is not None  # pipes, as asked for
         self.process, self.stdin, self.stdout = process, process.stdin, process.stdout
 
-    def tell(self, command: str, *arguments: object) -> None:
+    def send(self, command: str, *arguments: object) -> None:
         """Send a command, unless the case has failed."""
         if self.failed is None:
-            with contextlib.suppress(BrokenPipeError):  # `hear` reports why it ended
+            with contextlib.suppress(BrokenPipeError):  # `receive` reports why it ended
                 print(json.dumps([command, *arguments]), file=self.stdin, flush=True)
 
-    def hear(self) -> dict | None:
+    def receive(self) -> dict | None:
         """The answer; None where there is none: the case has then failed."""
         if self.failed is not None:
             return None
@@ -79,9 +79,9 @@ class _Child:
         return answer
 
     def ask(self, command: str, *arguments: object) -> dict | None:
-        """`tell`, then `hear`."""
-        self.tell(command, *arguments)
-        return self.hear()
+        """`send`, then `receive`."""
+        self.send(command, *arguments)
+        return self.receive()
 
     @property
     def row(self) -> dict:
@@ -117,19 +117,19 @@ def measure(
     """
     children = []
     try:
-        where = pick_device(device)
+        target = pick_device(device)
         children = [_Child(case) for case in cases]
-        for turn in [[c] for c in children] if where.type == "cpu" else [children]:
+        for turn in [[c] for c in children] if target.type == "cpu" else [children]:
             for child in turn:
-                child.tell("build", asdict(child.case), device, threads)
+                child.send("build", asdict(child.case), device, threads)
             for child in turn:
-                child.measured |= child.hear() or {}
+                child.measured |= child.receive() or {}
         for i in range(0, len(children), together):
             log(f"warming up: {', '.join(c.case.name for c in children[i : i + together])}")
             for child in children[i : i + together]:
-                child.tell("warm")
+                child.send("warm")
             for child in children[i : i + together]:
-                child.measured |= child.hear() or {}
+                child.measured |= child.receive() or {}
         for repeat in range(repeats):
             first = repeat % max(1, len(children))  # no case is always first
             for child in children[first:] + children[:first]:
@@ -235,34 +235,38 @@ def bench(
     """
     for name, value in (("steps", steps), ("repeats", repeats)):
         positive(name, value)
-    where = pick_device(device)
+    target = pick_device(device)
     if threads is not None:
         set_threads(threads)
-    if not paths and where.type == "cuda":
+    if not paths and target.type == "cuda":
         exact = ladder.recipe(rungs[0], protocol).precision
-        usual = default(where, ladder.arm(rungs[0], protocol=protocol))
+        usual = default(target, ladder.arm(rungs[0], protocol=protocol))
         paths = ["reference", f"{usual}{',' if ':' in usual else ':'}precision={exact}"]
     elif not paths and peers:  # the path that a long run takes
         paths = [COMPILED_CPU]
     paths = paths or ["reference", "fast"]
-    whole = paths[-1]
-    paths = list(dict.fromkeys([*paths, *(ablations(whole, where) if ablate else [])]))
+    last_path = paths[-1]
+    paths = list(dict.fromkeys([*paths, *(ablations(last_path, target) if ablate else [])]))
     for path in paths:
-        parse_backend(path).validate(where)
-    here, absent = installed() if peers else ([], [])
+        parse_backend(path).validate(target)
+    present, absent = installed() if peers else ([], [])
     by_rung = []
     for rung in map(ladder.canonical_rung, rungs):
-        of = ladder.recipe(rung, protocol, batch=batch).batch
+        windows = ladder.recipe(rung, protocol, batch=batch).batch
         micro = micro_batch
         if micro is None:
-            micro = min(of, 8) if where.type == "cpu" else of
+            micro = min(windows, 8) if target.type == "cpu" else windows
         positive("micro-batch", micro)
-        if of % micro:
-            raise RRError(f"micro-batch must divide the batch: {micro} does not divide {of}")
+        if windows % micro:
+            raise RRError(f"micro-batch must divide the batch: {micro} does not divide {windows}")
         cases = [
-            Case(rung, rule, path, of, micro, protocol=protocol) for rule in rules for path in paths
+            Case(rung, rule, path, windows, micro, protocol=protocol)
+            for rule in rules
+            for path in paths
         ]
-        cases += [Case(rung, "standard", whole, of, micro, peer, protocol) for peer in here]
+        cases += [
+            Case(rung, "standard", last_path, windows, micro, peer, protocol) for peer in present
+        ]
         by_rung.append(cases)
     for case in itertools.chain(*by_rung):
         _ = case.config  # raises for an unknown rule or an impossible shape
@@ -272,13 +276,13 @@ def bench(
     if all(row["failed"] for row in rows):
         raise RunFailed(f"no case could be measured: {rows[0]['failed']}")
     return {
-        "made_by": made_by(where, next(row["threads"] for row in rows if not row["failed"])),
+        "made_by": made_by(target, next(row["threads"] for row in rows if not row["failed"])),
         "steps": steps,
         "repeats": repeats,
         "rows": rows,
         "over_the_reference": ratios(rows, "path", "reference"),
         "over_the_standard": ratios(rows, "rule", "standard"),
-        "ablated": ratios(rows, "path", whole) if ablate else [],
+        "ablated": ratios(rows, "path", last_path) if ablate else [],
         "absent": absent,
     }
 
@@ -306,15 +310,15 @@ def table(result: dict) -> list[tuple[str, ...]]:
     ]
     over = {(r["rung"], r["rule"], r["path"]): r for r in result["over_the_reference"]}
     for row in result["rows"]:
-        who = (row["rung"], row["peer"] or row["rule"], row["path"])
+        names = (row["rung"], row["peer"] or row["rule"], row["path"])
         if row["failed"]:
-            lines.append((*who, row["failed"], *[""] * 5))
+            lines.append((*names, row["failed"], *[""] * 5))
             continue
         ratio = None if row["peer"] else over.get((row["rung"], row["rule"], row["path"]))
         times = row["step_ms"]
         lines.append(
             (
-                *who,
+                *names,
                 f"{row['step_ms_median']:.1f} ({min(times):.1f}–{max(times):.1f})",
                 f"{row['tokens_per_second']:,.0f}",
                 "–" if row["mfu"] is None else f"{100 * row['mfu']:.1f} %",

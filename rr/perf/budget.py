@@ -25,6 +25,7 @@ from ..training import memory, memory_fit
 from ..training.backend import on_gpu, parse_backend
 from ..training.checkpoint import CHECKPOINT, WEIGHTS, disk_of
 from ..training.command_line import typed
+from ..training.evaluate import CLEAN_LIMIT
 from ..training.optimizer import step_flops
 from ..training.result import PAPER_EVAL_BATCHES
 from ..training.save_interval import MOST
@@ -40,7 +41,6 @@ REPORT = (15, 120)  # the run's report, which a sweep by papermill executes and 
 DISK = (1e8, 1e9)  # bytes per second to which checkpoints are written, slower and faster
 SPARE = 0.08  # share of the memory left to the allocator, whose losses are not predicted
 SMALL = 20e6  # parameters below which no such MFU is likely: the published sizes lie above
-HELD_OUT = 1_000_000  # tokens that protocol `clean` scores at most
 
 __all__ = ["MFU", "SHARE", "Bench", "GPUSpec", "budget", "chosen_gpu", "command", "expected", "gpu",
            "mfu_range", "notes", "read_bench", "span", "table", "what_fits"]  # fmt: skip
@@ -190,8 +190,8 @@ def _scored(run: Run) -> int:
     limit = None if recipe.eval_batches is None else recipe.eval_batches * each
     if run.protocol == "paper":
         return PAPER_EVAL_BATCHES * each if limit is None else limit
-    ends = len(recipe.budgets or (1,)) * min(HELD_OUT, limit or HELD_OUT)
-    return ends + (POINTS - 1) * min(PREFIX * each, limit or HELD_OUT, HELD_OUT)
+    ends = len(recipe.budgets or (1,)) * min(CLEAN_LIMIT, limit or CLEAN_LIMIT)
+    return ends + (POINTS - 1) * min(PREFIX * each, limit or CLEAN_LIMIT, CLEAN_LIMIT)
 
 
 def _memory(run: Run, card: GPUSpec) -> tuple[int | None, str, int]:
@@ -208,9 +208,9 @@ def _memory(run: Run, card: GPUSpec) -> tuple[int | None, str, int]:
         return memory.stacked(run, backend, micro, "cuda")
 
     specs, room = memory_fit.fallbacks(usual), (1 - SPARE) * card.memory
-    found = memory_fit.search(memory_fit.halvings(run.recipe.batch), specs, need, room)
-    if found:
-        return *found, need(*found)
+    selected = memory_fit.search(memory_fit.halvings(run.recipe.batch), specs, need, room)
+    if selected:
+        return *selected, need(*selected)
     return None, specs[-1], need(1, specs[-1])
 
 
@@ -280,14 +280,15 @@ def notes(rows: Sequence[dict], card: GPUSpec, hours: float | None, mfu: tuple) 
     if known:
         lines.append(f"measured on {card.name}: {'; '.join(known)}; ranges span its repeats")
     if guessed := sum(row["measured"] is None for row in rows):
-        less = "".join(
+        shares = "".join(
             f", of which {name} has {'half' if low == high else '1/16 to 1/2'}"
             for name, (low, high) in SHARE.items()
             if low < 1 and any(row["precision"] == name for row in rows)
         )
         lines.append(
             f"not measured: {guessed} of {len(rows)} runs, estimated from "
-            f"{card.flops / 1e12:g} TFLOP/s{less} × an assumed MFU of {mfu[0]:g}–{mfu[1]:g} (--mfu)"
+            f"{card.flops / 1e12:g} TFLOP/s{shares} × an assumed MFU of "
+            f"{mfu[0]:g}–{mfu[1]:g} (--mfu)"
         )
         if small := sum(row["measured"] is None and row["params"] < SMALL for row in rows):
             lines.append(

@@ -66,12 +66,12 @@ def examine(
     steps: whether the largest run takes two steps, which needs up to two minutes. say: called with
     each line of progress.
     """
-    found = pick_device(device)
+    picked = pick_device(device)
     largest = max(runs, key=lambda run: count(run.model))
-    checks = [_software(found), _device(found), _compiler(found), *_kernels(runs, found)]
+    checks = [_software(picked), _device(picked), _compiler(picked), *_kernels(runs, picked)]
     checks += [_disk(runs, Path(out)), _memory(), _cores(), *_texts(runs)]
     if steps and not any(check.stops for check in checks):
-        checks.append(_steps(largest, Path(out), found, request or Request(), say))
+        checks.append(_steps(largest, Path(out), picked, request or Request(), say))
     return checks
 
 
@@ -175,10 +175,10 @@ def _texts(runs: Sequence[Run]) -> list[Check]:
         if name == "fables":
             checks.append(Check("text", True, "fables ships with rr"))
         elif name.startswith("file:"):
-            here = Path(name.removeprefix("file:")).exists()
-            todo = "" if here else "give --corpus file:PATH of a text on this machine"
-            words = f"{name} is {'here' if here else 'missing'}"
-            checks.append(Check("text", here, words, todo, stops=not here))
+            exists = Path(name.removeprefix("file:")).exists()
+            todo = "" if exists else "give --corpus file:PATH of a text on this machine"
+            words = f"{name} is {'here' if exists else 'missing'}"
+            checks.append(Check("text", exists, words, todo, stops=not exists))
         else:
             checks.append(_hub(name))
     return checks
@@ -206,7 +206,7 @@ def _steps(
         return Check("two steps", None, f"{name} would take minutes on a CPU: not tried")
     short = replace(run.recipe, steps=2, warmup=1, budgets=None, eval_batches=1)
     trial = replace(run, recipe=short)
-    made = [path for path in (out, *out.parents) if not path.exists()]
+    created = [path for path in (out, *out.parents) if not path.exists()]
     began = time.monotonic()
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -225,7 +225,7 @@ def _steps(
         return Check("two steps", False, f"{name}: {why}", "mend this first", stops=True)
     finally:
         with contextlib.suppress(OSError):  # not made, or no longer empty
-            for path in made:
+            for path in created:
                 path.rmdir()
     seconds = time.monotonic() - began
 

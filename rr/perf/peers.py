@@ -16,9 +16,9 @@ PEERS = {  # model -> the module that it needs, and the distribution to install
 
 def installed() -> tuple[list[str], list[str]]:
     """Names of the peers that can be built here, and the distributions that are not installed."""
-    here = [name for name, (module, _) in PEERS.items() if find_spec(module) is not None]
-    absent = {brings for name, (_, brings) in PEERS.items() if name not in here}
-    return here, sorted(absent)
+    names = [name for name, (module, _) in PEERS.items() if find_spec(module) is not None]
+    missing = {brings for name, (_, brings) in PEERS.items() if name not in names}
+    return names, sorted(missing)
 
 
 class Peer(nn.Module):

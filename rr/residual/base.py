@@ -234,15 +234,15 @@ class Rule(Described):
         than x.
         """
         x, state = self.read(state)
-        made = branch(x, *args, **kwargs)
-        u, *more = made if isinstance(made, tuple) else (made,)
+        result = branch(x, *args, **kwargs)
+        u, *more = result if isinstance(result, tuple) else (result,)
         if not isinstance(u, Tensor) or u.shape != x.shape:
             raise RRError(
                 f"the branch of sublayer {self.site.sublayer} must return {tuple(x.shape)}, the "
                 f"shape that it reads, got {tuple(u.shape) if isinstance(u, Tensor) else u!r}"
             )
         state = self(state, u)
-        return (state, *more) if isinstance(made, tuple) else state
+        return (state, *more) if isinstance(result, tuple) else state
 
     def gate(self, h: Tensor, u: Tensor) -> Tensor | None:
         """The coefficient on u, broadcastable to (B, T, d), for analysis; None if there is none."""
@@ -331,8 +331,8 @@ def register(name: str) -> Callable[[type[Kind]], type[Kind]]:
     def add(cls: type[Kind]) -> type[Kind]:
         if not cls.equation or not cls.source:
             raise RRError(f"rule {name!r} must state its equation and source")
-        there = REGISTRY[cls.kind].get(name)
-        if there is not None and own.ships(there) and not own.ships(cls):
+        registered = REGISTRY[cls.kind].get(name)
+        if registered is not None and own.ships(registered) and not own.ships(cls):
             raise RRError(f"rule {name!r} is part of rr: register yours under another name")
         cls.name = name
         REGISTRY[cls.kind][name] = cls

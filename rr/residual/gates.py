@@ -175,8 +175,8 @@ class NormedGate(Gated):
     def gate(self, h: Tensor, u: Tensor) -> Tensor:
         if self.plain:
             return review_gate(h, u, self.weight, self.bias)
-        there = {"state": h, "update": u}
-        seen = [there[name] for name in self.inputs_read]
+        inputs = {"state": h, "update": u}
+        seen = [inputs[name] for name in self.inputs_read]
         gains = self.inner_gain if self.opt.gain else [None] * len(seen)
         seen = [rms_norm(x, gain) for x, gain in zip(seen, gains, strict=True)]
         if self.opt.groups > 1:

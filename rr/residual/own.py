@@ -90,12 +90,12 @@ def allow(*specs: str) -> None:
 
 
 def as_allowed(
-    read: Sequence[tuple[str, str | None]], given: str | Sequence[str], where: str
+    read: Sequence[tuple[str, str | None]], given: str | Sequence[str], origin: str
 ) -> list[str]:
     """Rules that were read from a file, with their own files replaced by those the caller allows.
 
     read: each rule with the recorded SHA-256 of its content, "" for none and None where none is
-    ever recorded. given: the rules that the caller allows, `path.py:Class` each. where: what they
+    ever recorded. given: the rules that the caller allows, `path.py:Class` each. origin: what they
     were read from, for messages.
 
     A rule in a file needs one of the same class whose file has that content; without one, a file of
@@ -115,23 +115,23 @@ def as_allowed(
                 f"rule {theirs!r} cannot be allowed: expected path.py:Class without options"
             )
     named: dict[str, bytes] = {}
-    specs = [_as_allowed(spec, was, given, named, where) for spec, was in read]
+    specs = [_as_allowed(spec, was, given, named, origin) for spec, was in read]
     for theirs in given:
         if all(parse_spec(spec)[0] != theirs for spec in specs):
-            raise RRError(f"{where} names no rule {theirs}: it names {' and '.join(specs)}")
+            raise RRError(f"{origin} names no rule {theirs}: it names {' and '.join(specs)}")
     _ALLOWED.update(named)  # all or none: after an error nothing more may be imported
     return specs
 
 
 def _as_allowed(
-    spec: str, was: str | None, given: list[str], named: dict[str, bytes], where: str
+    spec: str, was: str | None, given: list[str], named: dict[str, bytes], origin: str
 ) -> str:
     """One rule of `as_allowed`; adds the content of the file it needs to `named`."""
     name, _ = parse_spec(spec)
     if ".py:" not in name:
         return spec
     if was == "":
-        raise RRError(f"{where} names a rule in a file, {name!r}, without the file's SHA-256")
+        raise RRError(f"{origin} names a rule in a file, {name!r}, without the file's SHA-256")
     _, class_name = _parts(name)
     for theirs in given:
         path, other = _parts(theirs)
@@ -140,7 +140,7 @@ def _as_allowed(
             current = _sha256(code)
             if was not in (None, current):
                 raise RRError(
-                    f"{theirs} is not the rule of {where}: its file has SHA-256 {current}, and "
+                    f"{theirs} is not the rule of {origin}: its file has SHA-256 {current}, and "
                     f"{was} was recorded: restore the file"
                 )
             named[path] = code
@@ -148,26 +148,26 @@ def _as_allowed(
     for path, code in _ALLOWED.items():
         if was == _sha256(code):
             return spec.replace(name, f"{path}:{class_name}", 1)
-    raise RRError(_refusal(name, where, was, f"--rule {shlex.quote(name)} or allow_rule={name!r}"))
+    raise RRError(_refusal(name, origin, was, f"--rule {shlex.quote(name)} or allow_rule={name!r}"))
 
 
-def _refusal(name: str, where: str, was: str | None, how: str) -> str:
+def _refusal(name: str, origin: str, was: str | None, advice: str) -> str:
     """The message of a refused rule: the file, its SHA-256, and how to allow it."""
     path, _ = _parts(name)
     if not name.isprintable():  # a terminal would show something else
-        return f"{where} names a rule in a file, {name!r}: expected a path of printable characters"
+        return f"{origin} names a rule in a file, {name!r}: expected a path of printable characters"
     current = ""
     try:
         current = _sha256(_bytes(path))
-        here = f"{path} has SHA-256 {current}"
+        file_words = f"{path} has SHA-256 {current}"
     except RRError as error:
-        here = str(error).partition(":")[0]
+        file_words = str(error).partition(":")[0]
     recorded = ""
     if was:
         recorded = ", as recorded" if was == current else f"; recorded was {was}"
     return (
-        f"{where} names a rule in a file, {name}, and none of its code was run ({here}{recorded}): "
-        f"read the file, then allow it: {how}"
+        f"{origin} names a rule in a file, {name}, and none of its code was run "
+        f"({file_words}{recorded}): read the file, then allow it: {advice}"
     )
 
 
@@ -205,9 +205,9 @@ def content(spec: str, cls: type) -> str:
     return words.hexdigest()
 
 
-def _dotted(made: Any) -> str:
+def _dotted(obj: Any) -> str:
     """The name by which a run's id identifies an installed object."""
-    return f"{_FORMER.get(made.__module__, made.__module__)}.{made.__qualname__}"
+    return f"{_FORMER.get(obj.__module__, obj.__module__)}.{obj.__qualname__}"
 
 
 def _parts(name: str) -> tuple[str, str]:
@@ -251,7 +251,7 @@ class _Walk:
     """Words that determine what a rule computes, each function and class once."""
 
     def __init__(self, name: str, cls: type) -> None:
-        self.name, self.met = name, set()
+        self.name, self.visited = name, set()
         # modules of the user's own classes; everything else is installed and identified by name
         self.home = {base.__module__ for base in cls.__mro__ if not _installed(base)}
 
@@ -264,19 +264,19 @@ class _Walk:
                 yield _dotted(base)
 
     def members(self, cls: type) -> Iterator[str]:
-        self.met.add(id(cls))
+        self.visited.add(id(cls))
         for key in sorted(vars(cls).keys() - _NOT_CONTENT):
             yield key
             value = vars(cls)[key]
             if key == "options":  # only defaults, and only of options that rr's classes lack
-                there = {}
+                known = {}
                 for base in filter(_installed, reversed(cls.__mro__)):
-                    there |= getattr(base, key, {})
-                value = {k: v.default for k, v in sorted(value.items()) if there.get(k) is not v}
+                    known |= getattr(base, key, {})
+                value = {k: v.default for k, v in sorted(value.items()) if known.get(k) is not v}
             yield from self.value(value, key)
 
-    def value(self, value: Any, where: str) -> Iterator[str]:
-        """The words of one value; where: its name, for the error message."""
+    def value(self, value: Any, name: str) -> Iterator[str]:
+        """The words of one value; name: for the error message."""
         if isinstance(value, _PLAIN):
             yield f"{type(value).__name__} {value!r}"
         elif isinstance(value, torch.Tensor | np.ndarray):
@@ -285,50 +285,50 @@ class _Walk:
             yield f"{type(value).__name__} {len(value)}"
             parts = value.items() if isinstance(value, dict) else value
             for part in sorted(parts, key=repr) if isinstance(value, set | frozenset) else parts:
-                yield from self.value(part, where)
+                yield from self.value(part, name)
         elif isinstance(value, staticmethod | classmethod):
             yield type(value).__name__
-            yield from self.value(value.__func__, where)
+            yield from self.value(value.__func__, name)
         elif isinstance(value, property):
-            yield from self.value((value.fget, value.fset, value.fdel), where)
+            yield from self.value((value.fget, value.fset, value.fdel), name)
         elif isinstance(value, ModuleType):
             yield _FORMER.get(value.__name__, value.__name__)
         elif inspect.isfunction(value):
-            yield from self.function(value, where)
+            yield from self.function(value, name)
         elif isinstance(value, type) and value.__module__ in self.home:
             yield value.__qualname__
-            if id(value) not in self.met:
+            if id(value) not in self.visited:
                 yield from self.members(value)
         elif hasattr(value, "__qualname__"):  # built in, or a class of torch
             yield _dotted(value)
         else:
             raise RRError(
-                f"rule {self.name!r} uses {where!r}, a {type(value).__name__}, which a run's id "
+                f"rule {self.name!r} uses {name!r}, a {type(value).__name__}, which a run's id "
                 "cannot hash: use numbers, strings, tensors, functions and lists of them"
             )
 
-    def function(self, made: FunctionType, where: str) -> Iterator[str]:
-        mine = made.__module__ in self.home
-        yield made.__qualname__ if mine else _dotted(made)
-        if id(made) in self.met:
+    def function(self, func: FunctionType, name: str) -> Iterator[str]:
+        mine = func.__module__ in self.home
+        yield func.__qualname__ if mine else _dotted(func)
+        if id(func) in self.visited:
             return
-        self.met.add(id(made))
-        yield from self.value((made.__defaults__, made.__kwdefaults__), where)
-        for key, cell in zip(made.__code__.co_freevars, made.__closure__ or (), strict=True):
+        self.visited.add(id(func))
+        yield from self.value((func.__defaults__, func.__kwdefaults__), name)
+        for key, cell in zip(func.__code__.co_freevars, func.__closure__ or (), strict=True):
             if key != "__class__":  # what super() looks for
                 yield from self.value(cell.cell_contents, key)
         if not mine:
             return
         try:
-            yield textwrap.dedent(inspect.getsource(made))
+            yield textwrap.dedent(inspect.getsource(func))
         except OSError:
             raise RRError(
-                f"rule {self.name!r} uses {where!r}, whose source text cannot be found: define it "
+                f"rule {self.name!r} uses {name!r}, whose source text cannot be found: define it "
                 "in a file or a notebook's cell"
             ) from None
-        for key in sorted(_globals(made.__code__) & made.__globals__.keys()):
+        for key in sorted(_globals(func.__code__) & func.__globals__.keys()):
             yield key
-            yield from self.value(made.__globals__[key], key)
+            yield from self.value(func.__globals__[key], key)
 
 
 def _installed(cls: type) -> bool:

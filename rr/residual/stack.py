@@ -114,10 +114,10 @@ class Residuals(nn.Module):
     @classmethod
     def of(cls, config: ModelConfig) -> "Residuals":
         """The rules of a model of this shape, before they have initial values."""
-        made = cls.__new__(cls)
-        nn.Module.__init__(made)
-        made._build(config, norm=True)
-        return made
+        residuals = cls.__new__(cls)
+        nn.Module.__init__(residuals)
+        residuals._build(config, norm=True)
+        return residuals
 
     def _build(self, config: ModelConfig, norm: bool) -> None:
         self.dim, self.sublayers = config.d_model, 2 * config.n_layer * config.n_loops

@@ -180,10 +180,10 @@ class HyperConnections(Rule):
         read, mix, spread = self.coefficients(state)
         if self.opt.mix == "identity":
             return self.prenorm((read * state).sum(-2)), (state, spread)
-        how = torch.cat([read, mix], -1).to(state.dtype).transpose(-1, -2)
+        mixing = torch.cat([read, mix], -1).to(state.dtype).transpose(-1, -2)
         with torch.autocast(state.device.type, enabled=False):  # the streams keep their precision
-            made = how @ state  # (B, T, 1 + n, d)
-        x, streams = made[..., 0, :], made[..., 1:, :]
+            mixed = mixing @ state  # (B, T, 1 + n, d)
+        x, streams = mixed[..., 0, :], mixed[..., 1:, :]
         return self.prenorm(x), (streams, spread)
 
     def write(self, state: tuple[Tensor, Tensor], u: Tensor) -> Tensor:
@@ -202,7 +202,8 @@ class HyperConnections(Rule):
         rows, columns = self._projection(site)
         times = 1 if self._together(site) else n  # W meets all streams at once, or each in turn
         project = times * rows * columns if self.opt.dynamic else 0
-        return 2 * (site.d_model * n * (n + 1) * bool(mix) + project)
+        read_and_mix = site.d_model * n * (n + 1) if mix else 0
+        return 2 * (read_and_mix + project)
 
     def coefficient(self, site: Site) -> None:
         return None  # one coefficient per stream

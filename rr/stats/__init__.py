@@ -38,7 +38,7 @@ from typing import Any
 from .. import lazy_names
 from ..config import RRError
 
-_WHERE = {
+_MODULES = {
     "Bootstrap": "inference",
     "Interval": "inference",
     "Paired": "inference",
@@ -72,8 +72,8 @@ _WHERE = {
     "welch": "inference",
 }
 EXTRA = ("pandas", "scipy", "tabulate")  # packages of the extra `stats`
-__all__ = list(_WHERE)
-_import, __dir__ = lazy_names(__name__, _WHERE, __all__)
+__all__ = list(_MODULES)
+_import, __dir__ = lazy_names(__name__, _MODULES, __all__)
 
 
 def __getattr__(name: str) -> Any:

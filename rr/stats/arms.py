@@ -159,8 +159,8 @@ def compare(
         raise RRError(f"no design {design!r}: {nearest(str(design), DESIGNS)}")
     if (baseline is None) == (pairs is None):
         raise RRError("give either a baseline or pairs of (arm, baseline)")
-    if absent := [name for name in ("seed", value) if any(name not in row for row in rows)]:
-        raise RRError(f"a run without {absent[0]!r}: every run needs its seed and its {value}")
+    if missing := [name for name in ("seed", value) if any(name not in row for row in rows)]:
+        raise RRError(f"a run without {missing[0]!r}: every run needs its seed and its {value}")
     rows = list({row.get("id", place): row for place, row in enumerate(rows)}.values())
     if by is None:
         known = {name for row in rows for name in row}
@@ -355,17 +355,17 @@ def _test(row: dict, mine: dict, theirs: dict, shared: list, design: str, level:
     all_a, all_b = list(mine.values()), list(theirs.values())
     enough = min(len(all_a), len(all_b)) >= 2
     if enough and not (constant(all_a) and constant(all_b)):
-        apart = welch(all_a, all_b, level)
-        row |= {"welch_t": apart.t, "welch_df": apart.df, "welch_p": apart.p}
+        unpaired = welch(all_a, all_b, level)
+        row |= {"welch_t": unpaired.t, "welch_df": unpaired.df, "welch_p": unpaired.p}
     if len(shared) >= 2:
         a, b = [mine[seed] for seed in shared], [theirs[seed] for seed in shared]
         test, ranks, gaps = paired(a, b, level), signed_rank(a, b), differences(a, b)
         row["paired_df"] = test.df
         if test.sd:
-            drawn = bootstrap(gaps, level, "percentile")
+            resampled = bootstrap(gaps, level, "percentile")
             row |= {"paired_t": test.t, "paired_p": test.p, "signed_rank_p": ranks.p}
             row |= {"sign_p": sign_test(a, b).p, "p_min": ranks.p_min}
-            row |= {"bootstrap_lo": drawn.lo, "bootstrap_hi": drawn.hi}
+            row |= {"bootstrap_lo": resampled.lo, "bootstrap_hi": resampled.hi}
         if design == "paired":
             row |= {"difference": test.mean, "sd": test.sd, "differences": gaps.tolist()}
             row |= {"lo": _finite(test.lo), "hi": _finite(test.hi), "p": row["paired_p"]}
@@ -413,18 +413,21 @@ def _plan(row: dict, design: str, level: float, power: float) -> None:
     """What so many seeds can find, and how many the observed difference would take."""
     if row["p"] is None:
         return
-    n = len(row["pairs"]) if design == "paired" else None
-    df = n - 1 if n is not None else row["n"] + row["n_baseline"] - 2
-    n = n if n is not None else min(row["n"], row["n_baseline"])
+    if design == "paired":
+        n = len(row["pairs"])
+        df = n - 1
+    else:
+        n = min(row["n"], row["n_baseline"])
+        df = row["n"] + row["n_baseline"] - 2
     sd, alpha, tests = row["sd"], 1 - level, row["comparisons"] or 1
     row["detectable"] = detectable_gap(n, sd, power, alpha, design)
     row["detectable_corrected"] = detectable_gap(n, sd, power, alpha / tests, design)
-    ends = sd_interval(sd, df, level)
+    sd_lo, sd_hi = sd_interval(sd, df, level)
     for name, noise, level_of_test in (
         ("needed", sd, alpha),
         ("needed_corrected", sd, alpha / tests),
-        ("needed_lo", ends[0], alpha),
-        ("needed_hi", ends[1], alpha),
+        ("needed_lo", sd_lo, alpha),
+        ("needed_hi", sd_hi, alpha),
     ):
         try:
             row[name] = seeds_needed(row["difference"], noise, power, level_of_test, design)

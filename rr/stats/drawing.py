@@ -70,10 +70,9 @@ def forest(table: pd.DataFrame, unit: str = "loss") -> str:
         out.append(
             f'<line class="span" x1="{x(row["lo"])}" x2="{x(row["hi"])}" y1="{y}" y2="{y}"/>'
         )
-        sure = row["holm"] is not None and row["holm"] < 0.05
-        out.append(
-            f'<circle class="mark{" sure" * sure}" cx="{x(row["difference"])}" cy="{y}" r="5"/>'
-        )
+        significant = row["holm"] is not None and row["holm"] < 0.05
+        mark = "mark sure" if significant else "mark"
+        out.append(f'<circle class="{mark}" cx="{x(row["difference"])}" cy="{y}" r="5"/>')
         out.append(f'<text x="{LEFT + WIDE + 12}" y="{y + 4}">{_signed(row["difference"])}</text>')
     for value in (low + room, 0.0, high - room):
         out.append(

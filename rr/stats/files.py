@@ -61,13 +61,13 @@ class Table:
         """Columns as numbers (NaN and infinities are some); None where nothing was measured."""
         cells = {name: self.column(name) for name in dict.fromkeys(names)}
         mark = self._decimal_mark(cells, decimal)
-        found = {
+        columns = {
             name: [self._number(cell, name, row, mark) for row, cell in enumerate(column)]
             for name, column in cells.items()
         }
         if self.cut and self.rows and self.columns[-1] in cells:
             self._last_number(cells[self.columns[-1]])
-        return found
+        return columns
 
     def _decimal_mark(self, cells: dict[str, list], decimal: str | None) -> str:
         """The decimal mark of the table: what its cells allow, or RRError where they allow both."""
@@ -136,7 +136,8 @@ class Table:
                 if text.partition(decimal)[2].count(other):
                     raise ValueError
                 whole = text.replace(other, "")
-                self._note(f"{self.path}: {text!r} is read as {whole}")
+                if not any(" is read as " in note for note in self.notes):  # one example is enough
+                    self._note(f"{self.path}: {text!r} is read as {whole}")
                 text = whole
             text = text.replace(decimal, ".")
             if not NUMBER.fullmatch(text):
@@ -165,8 +166,7 @@ class Table:
         self._note(f"{self.path}: the last line has no line break; it is taken as whole")
 
     def _note(self, note: str) -> None:
-        kind = note.split(" is read as ")[0] if " is read as " not in note else " is read as "
-        if not any(kind in known for known in self.notes):
+        if note not in self.notes:
             self.notes.append(note)
 
 
@@ -245,11 +245,11 @@ class _Object(dict):
 
 
 def _object(pairs: list[tuple[str, object]]) -> _Object:
-    made = _Object(pairs)
-    if len(made) < len(pairs):
+    result = _Object(pairs)
+    if len(result) < len(pairs):
         names = [name for name, _ in pairs]
-        made.repeated = tuple(name for name in made if names.count(name) > 1)
-    return made
+        result.repeated = tuple(name for name in result if names.count(name) > 1)
+    return result
 
 
 def _json_lines(path: Path, text: str) -> Table:
@@ -287,9 +287,9 @@ def _from_objects(path: Path, objects: list, notes: Sequence[str] = ()) -> Table
 def _delimited(path: Path, text: str, wanted: Sequence[str], wide: str | None) -> Table:
     lines = re.split(r"\r\n|\n|\r", text)
     first, delimiter, notes = 0, None, []
-    said = re.fullmatch(r'\ufeff?"?sep=(.)"?', lines[0].strip(" "), re.IGNORECASE)
-    if said:
-        first, delimiter = 1, said[1]
+    declared = re.fullmatch(r'\ufeff?"?sep=(.)"?', lines[0].strip(" "), re.IGNORECASE)
+    if declared:
+        first, delimiter = 1, declared[1]
     while first < len(lines) and (not lines[first].strip() or lines[first].startswith("#")):
         first += 1
     if first == len(lines):
@@ -343,9 +343,9 @@ def _fits(header: str, delimiter: str, wanted: Sequence[str], wide: str | None) 
     except (csv.Error, StopIteration):
         return (0, 0)
     names = [cell.strip() for cell in cells]
-    found = sum(name in names for name in wanted)
-    found += bool(wide) and any(name.endswith(f" - {wide}") for name in names)
-    return found, len(names)
+    count = sum(name in names for name in wanted)
+    count += bool(wide) and any(name.endswith(f" - {wide}") for name in names)
+    return count, len(names)
 
 
 def _cells_of_last(body: str, delimiter: str) -> int:
@@ -362,9 +362,9 @@ def _cells_of_last(body: str, delimiter: str) -> int:
 
 def _why(path: Path, error: str, before: int) -> str:
     """A message of pandas' parser as one of ours."""
-    told = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", error)
-    if told:
-        columns, line, cells = map(int, told.groups())
+    match = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", error)
+    if match:
+        columns, line, cells = map(int, match.groups())
         return (
             f"{path}, line {line + before} has {cells} cells, the header {columns}: quote cells "
             "that hold the delimiter (a decimal comma needs another one, as ;)"

@@ -224,8 +224,8 @@ def _loss_column(table: Table, options: _Options) -> tuple[str, list[str]]:
     names = list(dict.fromkeys(table.columns))
     loss = options.loss
     if loss is None:
-        told = [name for name in names if not name.endswith(("__MIN", "__MAX"))]
-        losses = [name for name in told if "loss" in name.lower()]
+        usable = [name for name in names if not name.endswith(("__MIN", "__MAX"))]
+        losses = [name for name in usable if "loss" in name.lower()]
         if table.columns == TENSORBOARD:
             losses = ["Value"]
         found = list(dict.fromkeys(name.rpartition(" - ")[2] for name in losses))
@@ -260,8 +260,8 @@ def _keys(table: Table, columns: Sequence[str], loss: str, below: Path | None, o
         known = " and ".join(f"--{word} COLUMN" for word in ("arm", "seed") if not options.run)
         if options.run is None and any(names):
             raise RRError(f"{table.path}: arm and seed are in two columns: give {known}")
-        whole = options.of_path(table.path, below)
-        return lambda row, column: whole
+        arm_and_seed = options.of_path(table.path, below)
+        return lambda row, column: arm_and_seed
     arms, seeds = (table.words(str(name)) for name in names)
 
     def key(row: int, column: str) -> tuple[str, str]:
@@ -435,10 +435,10 @@ def _curve(key: tuple, points: list[_Point], options: _Options, twice: list[str]
 
 
 def _refused(key: tuple, at: float | None, points: list[_Point], options: _Options) -> str:
-    of = f"{points[-1].place}: arm {key[0]!r} with seed {key[1]}"
+    run = f"{points[-1].place}: arm {key[0]!r} with seed {key[1]}"
     if at is None:
-        return f"{of} has two losses: give one line per run, or --step COLUMN"
-    return f"{of} has two losses at step {at:g}: give --duplicates first or --duplicates last"
+        return f"{run} has two losses: give one line per run, or --step COLUMN"
+    return f"{run} has two losses at step {at:g}: give --duplicates first or --duplicates last"
 
 
 def _resumed(points: list[_Point]) -> bool:

@@ -62,13 +62,13 @@ def record(run: Record) -> Record:
     # Where the text was on that machine is nobody else's business: names, and in the
     # specification and provenance the fingerprints, say which text it was.
     source = {"source": {name: result[name] for name in ("corpus", "tokenizer")}}
-    drawn = {"curve_sha256": hashlib.sha256(kept).hexdigest()} if "curve_sha256" in result else {}
+    curve = {"curve_sha256": hashlib.sha256(kept).hexdigest()} if "curve_sha256" in result else {}
     for value in (*_strings(begun | source), *_strings(result)):
         if _PATH.search(value):
             raise RRError(f"{name} would record the path {value!r}: give a name without a folder")
     data = {
         "run.json": _changed(run.read("run.json"), source),
-        "result.json": _changed(run.read("result.json"), drawn),
+        "result.json": _changed(run.read("result.json"), curve),
         "metrics.jsonl": kept,
     }
     return Record(run.place, {file: partial(data.__getitem__, file) for file in LARGEST})
@@ -84,8 +84,8 @@ def _changed(data: bytes, new: dict) -> bytes:
     return (json.dumps(content if seal is None else sealed(content), indent=1) + "\n").encode()
 
 
-def thin(lines: list[str], limit: int = LIMIT) -> list[str]:
-    """At most `limit` of the lines, in order, unchanged.
+def thin(lines: list[str]) -> list[str]:
+    """At most `LIMIT` of the lines, in order, unchanged.
 
     Held-out losses and the last line always stay; of the others every k-th does, k the smallest
     integer that is enough. A kept training loss is still the mean since the line that stood
@@ -94,10 +94,10 @@ def thin(lines: list[str], limit: int = LIMIT) -> list[str]:
     keep = {i for i, line in enumerate(lines) if "loss" not in json.loads(line)}
     keep |= {len(lines) - 1} if lines else set()
     others = [i for i in range(len(lines)) if i not in keep]
-    room = limit - len(keep)
+    room = LIMIT - len(keep)
     if room < 0:
         raise RRError(
-            f"a record holds at most {limit} lines of metrics, got {len(keep)} that must stay"
+            f"a record holds at most {LIMIT} lines of metrics, got {len(keep)} that must stay"
         )
     spread = others[:: max(1, -(-len(others) // room))] if room else []
     return [lines[i] for i in sorted(keep.union(spread))]

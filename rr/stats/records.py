@@ -190,8 +190,8 @@ def _columns(path: Path) -> dict[str, list]:
 def _columns_of(path: Path, changed: int, size: int) -> dict[str, list]:
     table = _parquet(path).read_table(path, page_checksum_verification=True)
     names = [*RUNS, *SEALS, *TEXTS] if path.name == "runs.parquet" else ["id", *CURVES, "text"]
-    absent = {"grad_norm"} - set(table.column_names)  # the first tables lack it
-    return {name: [None] * table.num_rows if name in absent else table.column(name).to_pylist()
+    missing = {"grad_norm"} - set(table.column_names)  # the first tables lack it
+    return {name: [None] * table.num_rows if name in missing else table.column(name).to_pylist()
             for name in names}  # fmt: skip
 
 
@@ -250,9 +250,9 @@ def write_table(folder: Path, records: Iterable[Record]) -> None:
     of_runs = {**RUNS, **dict.fromkeys([*SEALS, *TEXTS], "string")}
     numbers = {name: "int64" if kind is int else "double" for name, kind in CURVES.items()}
     of_lines = {"id": "string", "line": "int64", **numbers, "text": "string"}
-    for name, kinds, made in zip(TABLES, (of_lines, of_runs), (curves, rows), strict=True):
+    for name, kinds, rows_of_table in zip(TABLES, (of_lines, of_runs), (curves, rows), strict=True):
         schema = pyarrow.schema([(column, kind) for column, kind in kinds.items()])
-        table = pyarrow.Table.from_pylist(made, schema)
+        table = pyarrow.Table.from_pylist(rows_of_table, schema)
         out = io.BytesIO()
         _parquet(folder / name).write_table(
             table, out, compression="zstd", write_page_checksum=True

@@ -35,11 +35,14 @@ def _span(lo: float | None, hi: float | None) -> str:
 def _chance(p: float | None, compared: object) -> str:
     if compared is None:
         return ""
-    return "–" if p is None else f"{p:.4f}" if p >= 1e-4 else "<1e-4"
+    if p is None:
+        return "–"
+    return f"{p:.4f}" if p >= 1e-4 else "<1e-4"
 
 
 def _seeds(row: dict) -> str:
-    return f"{row['n']}" + (f" ✗{len(row['diverged'])}" if row["diverged"] else "")
+    diverged = len(row["diverged"])
+    return f"{row['n']} ✗{diverged}" if diverged else str(row["n"])
 
 
 def _mean(row: dict) -> str:
@@ -69,41 +72,36 @@ def _notes(row: dict) -> str:
     return "; ".join(notes + row["notes"])
 
 
-# heading -> text of a row. Runs of `rr`, in short and in full; then logs of any trainer
-SHORT: dict[str, Callable[[dict], str]] = {
+# heading -> text of a row: of runs of `rr`, and of logs of any trainer
+RUNS: dict[str, Callable[[dict], str]] = {
     "arm": lambda row: row["arm"],
     "seeds": _seeds,
     "val_loss": _mean,
     "arm − base": lambda row: _signed(row["difference"]),
     "95 % interval": lambda row: _span(row["lo"], row["hi"]),
-    "p": lambda row: _chance(row["p"], row["difference"]),
-    "notes": _notes,
-}
-FULL: dict[str, Callable[[dict], str]] = {
-    **{name: SHORT[name] for name in list(SHORT)[:5]},
     "bootstrap": lambda row: _span(row["bootstrap_lo"], row["bootstrap_hi"]),
-    "p": SHORT["p"],
+    "p": lambda row: _chance(row["p"], row["difference"]),
     "p, Holm": lambda row: _chance(row["holm"], row["difference"]),
     "Welch p": lambda row: _chance(row["welch_p"], row["welch_p"]),
     "Welch, Holm": lambda row: _chance(row["welch_holm"], row["welch_p"]),
     "notes": _notes,
 }
 LOGS: dict[str, Callable[[dict], str]] = {
-    "arm": SHORT["arm"],
+    "arm": RUNS["arm"],
     "seeds": _seeds,
     "loss": _mean,
     "its {} % interval": _mean_span,
-    "arm − base": SHORT["arm − base"],
-    "{} % interval": SHORT["95 % interval"],
-    "p": SHORT["p"],
-    "p, Holm": FULL["p, Holm"],
+    "arm − base": RUNS["arm − base"],
+    "{} % interval": RUNS["95 % interval"],
+    "p": RUNS["p"],
+    "p, Holm": RUNS["p, Holm"],
     "found by 80 %": lambda row: "" if row["detectable"] is None else f"{row['detectable']:.4f}",
     "seeds needed": _needed,
     "notes": _notes,
 }
 
 
-def columns(row: dict, of: dict[str, Callable[[dict], str]] = FULL) -> dict[str, str]:
+def columns(row: dict, of: dict[str, Callable[[dict], str]] = RUNS) -> dict[str, str]:
     """A row as text, by the heading of its column."""
     level = f"{100 * row['level']:g}"
     return {heading.format(level): text(row) for heading, text in of.items()}
@@ -116,9 +114,7 @@ def grouped(rows: Sequence[dict]) -> Iterator[tuple[str, list[dict]]]:
         groups.setdefault(group_key(row), []).append(row)
     firsts = [group[0] for group in groups.values()]
     titles = [_title(named, rows) for named in firsts]
-    for (group, named), title in zip(
-        zip(groups.values(), firsts, strict=True), titles, strict=True
-    ):
+    for group, named, title in zip(groups.values(), firsts, titles, strict=True):
         alike = [f for f, t in zip(firsts, titles, strict=True) if t == title]
         for name in GROUP + TOLD:  # in which groups of one title differ
             if len({repr(f.get(name)) for f in alike}) > 1:
@@ -148,7 +144,7 @@ def _printed(rows: Sequence[dict], of: dict, pipes: bool) -> str:
         frame = frame.drop(columns="notes")
     else:
         frame = frame.rename(columns={"notes": ""})
-    ends = (0, len(LOGS) - 1 if of is LOGS else len(of) - 1)
+    ends = (0, len(of) - 1)
     align = ["left" if place in ends else "right" for place in range(frame.shape[1])]
     text = frame.to_markdown(
         index=False,
@@ -159,13 +155,12 @@ def _printed(rows: Sequence[dict], of: dict, pipes: bool) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
-def render(table: pd.DataFrame, form: str = "text", short: bool = False) -> str:
+def render(table: pd.DataFrame, form: str = "text") -> str:
     """The table of `compare()`, for people or as a file.
 
     form: "text", "markdown" or "csv" (all columns with all digits; seeds separated by spaces, notes
     by semicolons). Runs of `rr` are a block per group of comparable runs; below logs of another
-    trainer stand the notes on what was assumed. ✗ counts diverged runs. short: without bootstrap
-    intervals, Welch's test and Holm's correction.
+    trainer stand the notes on what was assumed. ✗ counts diverged runs.
 
     Example:
         >>> import rr
@@ -181,12 +176,10 @@ def render(table: pd.DataFrame, form: str = "text", short: bool = False) -> str:
     if "rung" not in rows[0]:
         assumed = "".join(f"\nnote: {note}" for note in rows[0]["assumed"])
         return f"{_printed(rows, LOGS, pipes)}\n\n{_foot_of_logs(rows)}{assumed}"
-    of = SHORT if short else FULL
     title = "### {}\n\n" if pipes else "{}\n"
-    blocks = [title.format(name) + _printed(group, of, pipes) for name, group in grouped(rows)]
-    if short:
-        return "\n\n".join(blocks) + f"\n\n{FOOT} p: paired t test, assumes normal differences."
-    return "\n\n".join([*blocks, *([FOOT, _foot(rows)] if pipes else [f"{FOOT}\n{_foot(rows)}"])])
+    blocks = [title.format(name) + _printed(group, RUNS, pipes) for name, group in grouped(rows)]
+    between = "\n\n" if pipes else "\n"
+    return "\n\n".join(blocks) + f"\n\n{FOOT}{between}{_foot(rows)}"
 
 
 def _foot(rows: Sequence[dict]) -> str:

@@ -28,7 +28,7 @@ Example:
 
 from .. import lazy_names
 
-_WHERE = {
+_MODULES = {
     "AXES": "grid",
     "ENGINES": "checks",
     "ORDERS": "grid",
@@ -44,5 +44,5 @@ _WHERE = {
     "sweep": "start",
     "typed": ".training.command_line",
 }
-__all__ = [*_WHERE]
-__getattr__, __dir__ = lazy_names(__name__, _WHERE, __all__)
+__all__ = [*_MODULES]
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__)

@@ -102,9 +102,9 @@ class Runner:
     @property
     def _shown(self) -> Path:
         """The notebook, relative to the working folder if it is inside."""
-        here = Path.cwd()
-        inside = self.notebook.is_relative_to(here)
-        return self.notebook.relative_to(here) if inside else self.notebook
+        working_folder = Path.cwd()
+        inside = self.notebook.is_relative_to(working_folder)
+        return self.notebook.relative_to(working_folder) if inside else self.notebook
 
 
 def commands(plan: Sequence[Cell], runner: Runner) -> list[list[str]]:

@@ -14,11 +14,7 @@ from .grid import Cell
 
 
 class Hours:
-    """The time limit of a sweep: which cells still end within it.
-
-    A cell's time is estimated from its FLOP and the slowest rate among the cells that this sweep
-    has finished, of the same rung and rule where there are some. A cell of which nothing is known
-    is started, and stopped at the limit with its checkpoint saved.
+    """The time limit of a sweep: which cells still end within it; see the module for the estimate.
 
     hours: from now. expected: estimate of a run's seconds before any has finished; None: unknown.
     clock: seconds, of any origin. Raises RRError unless hours is a finite number above 0.
@@ -79,4 +75,4 @@ class Hours:
 
     def _left(self, cells: Iterable[tuple[Cell, float, float]]) -> Sequence[float]:
         times = [(self.seconds(cell), share, spent) for cell, share, spent in cells]
-        return [max(0.0, whole * share - spent) for whole, share, spent in times if whole]
+        return [max(0.0, total * share - spent) for total, share, spent in times if total]

@@ -59,19 +59,19 @@ class RayEngine:
                     f"no Ray cluster at {address or 'auto'} ({error}): "
                     "give the --address of a running one"
                 ) from None
-        here = ray.cluster_resources()
+        resources = ray.cluster_resources()
         self.cpus = cpus or processes
         if gpus is None:
-            gpus = float(processes) if here.get("GPU") and device != "cpu" else 0.0
+            gpus = float(processes) if resources.get("GPU") and device != "cpu" else 0.0
         self.gpus = gpus
         self.tasks: list[_Task] = []
         self._size, self._asked = self._count(), time.monotonic()
         if self._size == 0:
             ray.shutdown()
             raise RRError(
-                f"the Ray cluster has {here.get('CPU', 0):.0f} cores and {here.get('GPU', 0):.0f} "
-                f"GPUs, but a run needs {self.cpus} and {self.gpus:g}: lower --cpus-per-cell or "
-                "--gpu-fraction"
+                f"the Ray cluster has {resources.get('CPU', 0):.0f} cores and "
+                f"{resources.get('GPU', 0):.0f} GPUs, but a run needs {self.cpus} and "
+                f"{self.gpus:g}: lower --cpus-per-cell or --gpu-fraction"
             )
         # Retried without limit where a node is lost; a crash of the cell itself is an exit code.
         self.remote = ray.remote(_run).options(
@@ -151,10 +151,10 @@ class _Task:
             self.ray.cancel(self.ref, force=True)
 
 
-def _run(argv: list[str], log: str, env: dict[str, str], where: str) -> int:
+def _run(argv: list[str], log: str, env: dict[str, str], folder: str) -> int:
     """In a worker: run the cell's process, and return its exit code."""
-    if os.path.isdir(where):
-        os.chdir(where)  # relative paths on the command line are relative to it
+    if os.path.isdir(folder):
+        os.chdir(folder)  # relative paths on the command line are relative to it
     process = Process(argv, Path(log), env)
     while True:
         try:

@@ -131,8 +131,8 @@ def _room_on_disk(left: Sequence[Cell], out: Path, at_once: int) -> str:
 
     What they have there already, from an earlier sweep, they need not find free.
     """
-    there = (path for cell in left for path in (out / cell.id).rglob("*") if path.is_file())
-    held = sum(path.stat().st_size for path in there)
+    files = (path for cell in left for path in (out / cell.id).rglob("*") if path.is_file())
+    held = sum(path.stat().st_size for path in files)
     need = max(0, disk_of([cell.run for cell in left], at_once) - held)
     place = next(path for path in (out.resolve(), *out.resolve().parents) if path.exists())
     free = shutil.disk_usage(place).free

@@ -37,7 +37,7 @@ Example:
 
 from .. import lazy_names
 
-_WHERE = {
+_MODULES = {
     "Backend": "backend",
     "Checkpoints": "checkpoint",
     "OptimizerStep": "step",
@@ -50,5 +50,5 @@ _WHERE = {
     "weights_sha256": "checkpoint",
     "young": "save_interval",
 }
-__all__ = [*_WHERE]
-__getattr__, __dir__ = lazy_names(__name__, _WHERE, __all__)
+__all__ = [*_MODULES]
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__)

@@ -53,8 +53,10 @@ def disk_bytes(run: Run) -> int:
 
 
 def disk_of(runs: Sequence[Run], at_once: int = 1) -> int:
-    """Bytes on disk that these runs need at most: the weights that stay of each, and the
-    checkpoints of the `at_once` largest while they train."""
+    """Bytes on disk that these runs need at most, with `at_once` of them trained at a time.
+
+    The weights that stay of each, and the checkpoints of the largest while they train.
+    """
     largest = sorted(map(disk_bytes, runs), reverse=True)[:at_once]
     return sum(WEIGHTS * count(run.model) for run in runs) + sum(largest)
 
@@ -149,9 +151,9 @@ class Checkpoints:
         return None if state is None else state.get("model")
 
     @staticmethod
-    def digest_of(meta: dict, where: Path) -> str:
+    def digest_of(meta: dict, folder: Path) -> str:
         digest = hashlib.sha256(f"{meta.get('run')} {meta.get('step')} ".encode())
-        with open(checked_file(where / "state.pt", sys.maxsize), "rb") as file:
+        with open(checked_file(folder / "state.pt", sys.maxsize), "rb") as file:
             while piece := file.read(1 << 20):
                 digest.update(piece)
         return digest.hexdigest()
@@ -163,27 +165,29 @@ class Checkpoints:
         """
         return self._read(self.path(step), step)
 
-    def _read(self, where: Path, step: int | None = None) -> dict:
-        meta = read_json(where / "meta.json")
+    def _read(self, folder: Path, step: int | None = None) -> dict:
+        meta = read_json(folder / "meta.json")
         try:
-            digest = self.digest_of(meta, where)
+            digest = self.digest_of(meta, folder)
         except OSError as error:
-            raise RunFailed(f"checkpoint {where} is corrupt ({error})") from None
+            raise RunFailed(f"checkpoint {folder} is corrupt ({error})") from None
         if digest != meta.get("sha256"):
-            raise RunFailed(f"checkpoint {where} is corrupt (checksum mismatch)")
+            raise RunFailed(f"checkpoint {folder} is corrupt (checksum mismatch)")
         if meta.get("run") != self.run_id:
             raise RRError(
-                f"{where} belongs to run {meta.get('run')}, expected run {self.run_id}: remove it, "
-                "or put the right checkpoint there"
+                f"{folder} belongs to run {meta.get('run')}, expected run {self.run_id}: "
+                "remove it, or put the right checkpoint there"
             )
         if step is not None and meta.get("step") != step:
             raise RunFailed(
-                f"checkpoint {where} is corrupt (it is that of step {meta.get('step')})"
+                f"checkpoint {folder} is corrupt (it is that of step {meta.get('step')})"
             )
         try:
-            state = torch.load(where / "state.pt", map_location="cpu", mmap=True, weights_only=True)
+            state = torch.load(
+                folder / "state.pt", map_location="cpu", mmap=True, weights_only=True
+            )
             tensors = [value for value in tree_leaves(state) if isinstance(value, torch.Tensor)]
-            size = (where / "state.pt").stat().st_size
+            size = (folder / "state.pt").stat().st_size
             if not isinstance(state, dict) or sum(tensor.nbytes for tensor in tensors) > size:
                 raise ValueError  # a tensor of stride 0 would claim more memory than the file has
             return state
@@ -198,7 +202,7 @@ class Checkpoints:
         ):
             # Whoever makes a file can make its checksum, so a file that runs code is never loaded.
             raise RunFailed(
-                f"checkpoint {where} is corrupt (state.pt is no file of tensors)"
+                f"checkpoint {folder} is corrupt (state.pt is no file of tensors)"
             ) from None
 
     def tidy(self, step: int | None) -> None:

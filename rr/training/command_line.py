@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from ..config import Recipe, Run, options_of, parse_spec
 from ..model import ladder
 
+WIDTH = 78  # characters of a printed line
+
 
 def options(run: Run) -> dict[str, object]:
     """The options of `rr train` that describe this run, without those at their default."""
@@ -29,13 +31,13 @@ def options(run: Run) -> dict[str, object]:
     return given
 
 
-def sample_command(run: Run, out: str, tokens: int = 80) -> str:
+def sample_command(run: Run, out: str) -> str:
     """`rr sample …` for a run in the folder `out`, with the rules in files that it needs."""
-    line = ["rr", "sample", f"{out}/{run.id}", "--tokens", str(tokens)]
+    line = ["rr", "sample", f"{out}/{run.id}", "--tokens", "80"]
     names = [parse_spec(spec)[0] for spec in (run.rule, run.values)]
-    own = [name for name in names if ".py:" in name]
-    if own:
-        line += ["--rule", *own]
+    in_files = [name for name in names if ".py:" in name]
+    if in_files:
+        line += ["--rule", *in_files]
     return shlex.join(line)
 
 
@@ -70,7 +72,7 @@ def typed(options: Mapping[str, object]) -> list[str]:
     return words
 
 
-def wrapped(command: str, width: int = 78) -> str:
+def wrapped(command: str) -> str:
     """A command on several lines that a shell reads as one: each but the last ends in a backslash.
 
     It breaks before options alone, so that a long value stays whole.
@@ -78,7 +80,7 @@ def wrapped(command: str, width: int = 78) -> str:
     head, *options = command.split(" --")
     lines = [head]
     for option in options:
-        if len(lines[-1]) + len(option) + 5 <= width:
+        if len(lines[-1]) + len(option) + 5 <= WIDTH:
             lines[-1] += f" --{option}"
         else:
             lines.append(f"    --{option}")

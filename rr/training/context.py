@@ -132,7 +132,7 @@ def prepare(
     does not have. Raises RRError where the run does not fit or cannot be continued here, RunFailed
     where run.json is corrupt, or missing beside checkpoints.
     """
-    text = batches.beside(tokens.train, device)  # before anybody asks what memory is free
+    text = batches.on_device(tokens.train, device)  # before the free memory is asked for
     settings = world.agree(lambda: _settle(run, folder, tokens, device, request, world, log))
     prepare_device(device, settings.threads)
     return Context(device, world, tokens, text, settings)
@@ -159,14 +159,14 @@ def _settle(
     if record and specification(record, folder).id != run.id:
         raise RRError(f"{path} describes another run: choose another --out")
     if started:
-        made_by = _recorded(record, path)
-        if made_by["corpus_sha256"] != tokens.sha256:
+        recorded = _recorded(record, path)
+        if recorded["corpus_sha256"] != tokens.sha256:
             raise RRError(
                 f"run {folder.name} was started on other tokens: resume it with the same corpus"
             )
-        settings = _resumed(run, made_by, device, request, world, log)
-        changed = made_by | _changes(made_by, settings, device, world, log)
-        if changed != made_by:
+        settings = _resumed(run, recorded, device, request, world, log)
+        changed = recorded | _changes(recorded, settings, device, world, log)
+        if changed != recorded:
             io.write_record(path, {**record, "provenance": changed})
         for name in _keep_tokenizer(folder, tokens):
             log(f"{name} is corrupt or missing: written again")
@@ -174,13 +174,14 @@ def _settle(
     _check_disk(run, folder)
     settings = _chosen(run, device, request, world, log)
     _keep_tokenizer(folder, tokens)
-    made_by = provenance.provenance(run, device, settings.threads, settings.path)
-    made_by |= {
+    made_by = provenance.provenance(device) | {
+        "threads": settings.threads,
+        "precision": settings.precision,
         "micro_batch": settings.micro_batch,
+        "code_path": settings.path,
         "processes": world.size,
         "parallel": world.strategy,
         "corpus_sha256": tokens.sha256,
-        "precision": settings.precision,
         "tokenizer_sha256": tokenizer_sha256(folder),
         "params": count(run.model),
     }
@@ -208,25 +209,26 @@ def _chosen(run: Run, device: torch.device, request: Request, world: World, log:
 
 
 def _resumed(
-    run: Run, made_by: dict, device: torch.device, request: Request, world: World, log: Log
+    run: Run, recorded: dict, device: torch.device, request: Request, world: World, log: Log
 ) -> Settings:
     """The recorded settings, checked against this machine; chosen anew on another kind of device.
 
     A run goes from a CPU to a GPU or back only where the device was asked for.
     """
-    threads = made_by["threads"]
+    threads = recorded["threads"]
     if request.threads not in (None, threads):
         log(f"the run keeps the {threads} threads it was started with")
-    if _kind(made_by["device"]) != device.type:
+    if _device_type(recorded["device"]) != device.type:
         if request.device in (None, "auto"):
             raise RRError(
-                f"run {run.id} was started on {made_by['device']}, not on {device_name(device)}: "
+                f"run {run.id} was started on {recorded['device']}, not on {device_name(device)}: "
                 f"resume it there, or continue it here, not bit for bit, with --device "
                 f"{device.type}"
             )
-        kept = replace(request, threads=threads)
-        return _chosen(run, device, kept, world, log)
-    settings = Settings(threads, made_by["code_path"], made_by["precision"], made_by["micro_batch"])
+        return _chosen(run, device, replace(request, threads=threads), world, log)
+    settings = Settings(
+        threads, recorded["code_path"], recorded["precision"], recorded["micro_batch"]
+    )
     if request.path and backend.parse_backend(request.path) != settings.backend:
         log(f"the run keeps the backend {settings.path} it was started with")
     settings.backend.validate(device, run.model, world)
@@ -236,30 +238,32 @@ def _resumed(
 
 
 def _changes(
-    made_by: dict, settings: Settings, device: torch.device, world: World, log: Log
+    recorded: dict, settings: Settings, device: torch.device, world: World, log: Log
 ) -> dict:
     """What changes in the provenance of a resumed run: on another GPU, with other processes, …"""
     changes = []
-    if made_by["device"] != device_name(device):
-        changes.append(f"on {made_by['device']} and resumes on {device_name(device)}")
-    processes = made_by.get("processes", 1)
-    if (processes, made_by.get("parallel")) != (world.size, world.strategy):
+    if recorded["device"] != device_name(device):
+        changes.append(f"on {recorded['device']} and resumes on {device_name(device)}")
+    processes = recorded.get("processes", 1)
+    if (processes, recorded.get("parallel")) != (world.size, world.strategy):
         changes.append(f"by {processes} processes and resumes with {world.size}")
     for change in changes:
         log(
             f"the run was started {change}: the same batches in the same order, but sums that may "
             "differ in their last bits"
         )
-    kept = {
+    changed = {
         "device": device_name(device),
         "code_path": settings.path,
         "micro_batch": settings.micro_batch,
         "precision": settings.precision,
     }
-    return kept | ({"bit_exact": False} if changes else {})
+    if changes:
+        changed["bit_exact"] = False
+    return changed
 
 
-def _kind(name: str) -> str:
+def _device_type(name: str) -> str:
     """The type of the device that a run recorded: a GPU by its model, others by their type."""
     return name if name in ("cpu", "mps") else "cuda"
 
@@ -267,15 +271,15 @@ def _kind(name: str) -> str:
 def _recorded(record: dict, path: Path) -> dict:
     """The provenance in run.json, which holds every setting; RunFailed where one is corrupt."""
     try:
-        made_by = record["provenance"]
-        backend.parse_backend(made_by["code_path"])
-        positive("threads", made_by["threads"])
-        positive("micro_batch", made_by["micro_batch"])
-        if made_by["precision"] not in PRECISIONS:
-            raise RRError(f"unknown precision {made_by['precision']!r}")
-        if missing := {"device", "corpus_sha256"} - made_by.keys():
+        recorded = record["provenance"]
+        backend.parse_backend(recorded["code_path"])
+        positive("threads", recorded["threads"])
+        positive("micro_batch", recorded["micro_batch"])
+        if recorded["precision"] not in PRECISIONS:
+            raise RRError(f"unknown precision {recorded['precision']!r}")
+        if missing := {"device", "corpus_sha256"} - recorded.keys():
             raise RRError(f"{missing.pop()} is missing")
-        return made_by
+        return recorded
     except (RRError, KeyError, TypeError) as error:
         raise RunFailed(f"{path} is corrupt ({error})") from None
 
@@ -293,11 +297,11 @@ def _check_disk(run: Run, folder: Path) -> None:
 
 def _keep_tokenizer(folder: Path, tokens: Tokens) -> list[Path]:
     """Copy the tokenizer into the run's folder; returns the files that were missing or corrupt."""
-    home, written = folder / "tokenizer", []
-    home.mkdir(exist_ok=True)
+    copy, written = folder / "tokenizer", []
+    copy.mkdir(exist_ok=True)
     for name in FILES:
         data = (tokens.vocabulary.folder / name).read_bytes()
-        if not (home / name).is_file() or (home / name).read_bytes() != data:
-            io.write_atomic(home / name, data)
-            written.append(home / name)
+        if not (copy / name).is_file() or (copy / name).read_bytes() != data:
+            io.write_atomic(copy / name, data)
+            written.append(copy / name)
     return written

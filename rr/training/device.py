@@ -38,11 +38,11 @@ def pick_device(name: str | None = None) -> torch.device:
     """
     name = name or "auto"
     check_device(name)
-    here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
-        name = "cuda" if here["cuda"] else "cpu"
-    elif not here.get(name, True):
-        usable = " or ".join(["cpu", *(other for other, there in here.items() if there)])
+        name = "cuda" if available["cuda"] else "cpu"
+    elif not available.get(name, True):
+        usable = " or ".join(["cpu", *filter(available.get, available)])
         raise RRError(f"device {name!r} is not available here: use {usable}")
     return torch.device(name)
 
@@ -85,7 +85,8 @@ def set_threads(n: int | None) -> int:
     n: None takes OMP_NUM_THREADS where that is set, else every core this process may use. Returns
     the number.
     """
-    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # one entry a level
+    # the variable may have an entry per level of nesting
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if n is None and first.isdecimal() and int(first):
         n = int(first)
     elif n is None:
@@ -160,8 +161,9 @@ def _emulates_bf16() -> bool:
     return product_rate("bf16") < 0.7 * product_rate("fp32")
 
 
-def product_rate(precision: str, size: int = 256) -> float:
+def product_rate(precision: str) -> float:
     """FLOP/s of a square matrix product on the CPU in this precision, on torch's threads now."""
+    size = 256
     a, b = (torch.ones(size, size, dtype=HALF.get(precision, torch.float32)) for _ in range(2))
     seconds = []
     for _ in range(5):  # the first prepares the kernel

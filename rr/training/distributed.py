@@ -49,7 +49,7 @@ class World:
         self.rank, self.size, self.strategy, self.device = rank, size, strategy, device
 
     @classmethod
-    def here(cls, strategy: str | None = None, device: torch.device = CPU) -> "World":
+    def from_environment(cls, strategy: str | None = None, device: torch.device = CPU) -> "World":
         """The processes that torchrun started, or this one alone; the default strategy is ddp.
 
         device: the kind of device; `World.device` is this process's own. RRError where the
@@ -108,18 +108,19 @@ class World:
 
     def agree(self, make: Callable[[], T]) -> T:
         """The value that rank 0 makes, broadcast to every process."""
-        made: list[Any] = [make() if self.leads else None]
+        values: list[Any] = [make() if self.leads else None]
         if self.strategy is not None:
-            dist.broadcast_object_list(made)
-        return made[0]
+            dist.broadcast_object_list(values)
+        return values[0]
 
     def any(self, *flags: bool) -> tuple[bool, ...]:
         """For each flag, whether it is set in any process, so that all processes decide alike."""
         if self.strategy is None:
             return flags
-        held = torch.tensor(flags, dtype=torch.int32, device=self._home)
-        dist.all_reduce(held, dist.ReduceOp.MAX)
-        return tuple(bool(flag) for flag in held.tolist())
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        values = torch.tensor(flags, dtype=torch.int32, device=device)
+        dist.all_reduce(values, dist.ReduceOp.MAX)
+        return tuple(bool(flag) for flag in values.tolist())
 
     def sum(self, value: Tensor) -> Tensor:
         """The sum over processes, in place."""
@@ -134,10 +135,6 @@ class World:
             dist.all_gather_object(values, value)
         return values
 
-    @property
-    def _home(self) -> torch.device:
-        return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
-
     # -- batches --------------------------------------------------------------------------------
 
     def check_batch(self, batch: int) -> None:
@@ -150,8 +147,8 @@ class World:
 
     def slice(self, rows: Rows) -> Rows:
         """This process's part of a batch: rows of equal number, in the order of ranks."""
-        own = len(rows) // self.size
-        return rows[self.rank * own : (self.rank + 1) * own]
+        size = len(rows) // self.size
+        return rows[self.rank * size : (self.rank + 1) * size]
 
     def distribute(self, items: Iterable[T]) -> Iterable[tuple[T, bool]]:
         """Items in turn to each process: (item, whether it counts here).
@@ -182,21 +179,23 @@ class World:
         return model
 
     @contextlib.contextmanager
-    def accumulating(self, run: nn.Module, last: bool) -> Iterator[None]:
-        """The context of a micro-batch's backward pass; only the last one reduces the gradients."""
-        wrapped: Any = run  # what `wrap` made, which has a method more
+    def accumulating(self, wrapped: Any, last: bool) -> Iterator[None]:
+        """The context of a micro-batch's backward pass; only the last one reduces the gradients.
+
+        wrapped: the module that `wrap` made.
+        """
         if self.strategy == "fsdp":
             wrapped.set_requires_gradient_sync(last)
-        held_back = self.strategy == "ddp" and not last
-        with wrapped.no_sync() if held_back else contextlib.nullcontext():
+        postponed = self.strategy == "ddp" and not last
+        with wrapped.no_sync() if postponed else contextlib.nullcontext():
             yield
 
-    def whole(self, value: Any) -> Any:
+    def unsharded(self, value: Any) -> Any:
         """The same nested dicts and lists, with every sharded tensor gathered on the CPU."""
         if isinstance(value, dict):
-            return {key: self.whole(item) for key, item in value.items()}
+            return {key: self.unsharded(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return type(value)(self.whole(item) for item in value)
+            return type(value)(self.unsharded(item) for item in value)
         if isinstance(value, Tensor) and (gather := getattr(value, "full_tensor", None)):
             return gather().cpu()
         return value
@@ -206,32 +205,32 @@ class World:
         if self.strategy != "fsdp":
             model.load_state_dict(state)
             return
-        held = model.state_dict()
-        model.load_state_dict({name: like(held[name], value) for name, value in state.items()})
+        sharded = model.state_dict()
+        model.load_state_dict({name: like(sharded[name], value) for name, value in state.items()})
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: dict) -> None:
         """`load_state_dict` of whole tensors into an optimiser whose parameters may be sharded."""
         if self.strategy == "fsdp":
             params = [p for group in optimizer.param_groups for p in group["params"]]
             moments = {}
-            for index, held in state["state"].items():
-                own = params[index]  # its moments have its shape; the count of steps has none
+            for index, values in state["state"].items():
+                param = params[index]  # its moments have its shape; the count of steps has none
                 moments[index] = {
-                    name: like(own, value) if value.shape == own.shape else value
-                    for name, value in held.items()
+                    name: like(param, value) if value.shape == param.shape else value
+                    for name, value in values.items()
                 }
             state = {**state, "state": moments}
         optimizer.load_state_dict(state)
 
 
-def like(held: Tensor, value: Tensor) -> Tensor:
-    """`value`, sharded as `held` is."""
-    if not hasattr(held, "device_mesh"):
+def like(sharded: Tensor, value: Tensor) -> Tensor:
+    """`value`, sharded as `sharded` is."""
+    if not hasattr(sharded, "device_mesh"):
         return value
     from torch.distributed.tensor import DTensor, distribute_tensor
 
-    assert isinstance(held, DTensor)
-    return distribute_tensor(value.to(held.device), held.device_mesh, held.placements)
+    assert isinstance(sharded, DTensor)
+    return distribute_tensor(value.to(sharded.device), sharded.device_mesh, sharded.placements)
 
 
 ALONE = World()

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from ..data.batches import gather
-from ..model.compile import grows
-from ..model.ladder import flops_per_token
 from ..model.transformer import Model
 from ..ops.cross_entropy import token_losses
 from .device import out_of_memory
@@ -21,10 +19,6 @@ from .distributed import ALONE, World
 
 CLEAN_LIMIT = 1_000_000  # held-out tokens that protocol `clean` evaluates at most
 BINS = 15  # of the calibration error
-# Forward FLOPs from which an evaluation on a CPU compiles a graph of its own: `nano` saves 2 s over
-# so many. Compiling takes half a second, and 7 s where the shape is new to the machine: the third
-# run of a shape has saved more than that.
-OWN_GRAPH = 5e11
 
 
 @dataclass(frozen=True)
@@ -65,9 +59,9 @@ class Tally:
         self.tokens += len(losses)
         # Bins are open below: confidence on an edge falls into the lower bin, as in the study.
         edges = np.linspace(0, 1, BINS + 1)
-        where = np.clip(np.searchsorted(edges, sure, side="left") - 1, 0, BINS - 1)
+        bin_of = np.clip(np.searchsorted(edges, sure, side="left") - 1, 0, BINS - 1)
         for column, weight in enumerate((None, sure, hits)):
-            self.bins[:, column] += np.bincount(where, weight, minlength=BINS)
+            self.bins[:, column] += np.bincount(bin_of, weight, minlength=BINS)
 
     def gather(self, world: World) -> "Tally":
         """The sums of all processes, in each of them."""
@@ -99,31 +93,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(mode)
 
 
-@dataclass(frozen=True)
-class Graph:
-    """The compiled graph that an evaluation goes through, where the shape of a batch is its own.
-
-    micro: windows at once. own: without what a backward pass would need, and compiled for the
-    evaluation; else that of the training steps, which is compiled already.
-    """
-
-    micro: int
-    own: bool = False
-
-
-def _graph(model: Model, micro: int | None, windows: int) -> Graph | None:
-    """The graph for so many windows; micro: those at once of a compiled training step, if any.
-
-    It follows from the run, its micro-batch and its device, so a resumed run scores along the same
-    path. None on a GPU: an uncompiled evaluation is short there, and needs no gradients' memory.
-    """
-    if micro is None or model.token.weight.device.type != "cpu":
-        return None
-    flops = flops_per_token(model.config) / 3 * windows * model.config.seq_len
-    blocks = model.config.depth if grows(model.config) else 1  # in the graph
-    return Graph(micro, own=flops >= OWN_GRAPH * blocks)
-
-
 def add_batch(
     model: Model,
     tally: Tally,
@@ -131,14 +100,13 @@ def add_batch(
     y: Tensor,
     keep: Tensor | None = None,
     counts: bool = True,
-    graph: Graph | None = None,
 ) -> None:
     """Score inputs x against targets y, both (B, T); `keep` masks targets out.
 
     counts=False runs the model and adds nothing: a sharded model runs in all processes or in none.
     """
     device = model.token.weight.device
-    hidden = _hidden(model, x.to(device), graph).flatten(0, 1)
+    hidden = _in_parts_that_fit(model, x.to(device)).flatten(0, 1)
     y = y.to(device).flatten()
     if keep is not None:
         keep = keep.to(device).flatten()
@@ -151,24 +119,6 @@ def add_batch(
     ]
     if counts:
         tally.add(*(torch.cat(column) for column in zip(*parts, strict=True)))
-
-
-def _hidden(model: Model, x: Tensor, graph: Graph | None) -> Tensor:
-    """The head's input for ids x (B, T), without gradients.
-
-    A graph of its own keeps nothing for a backward pass. That of the training step does, so as many
-    windows go at once as in training.
-    """
-    if graph is None:
-        return _in_parts_that_fit(model, x)
-    parts = []
-    for part in x.split(graph.micro):
-        if part.shape == (graph.micro, model.config.seq_len):
-            with torch.set_grad_enabled(not graph.own), torch.compiler.set_stance("default"):
-                parts.append(model.hidden(part).detach())
-        else:
-            parts.append(model.hidden(part))
-    return torch.cat(parts)
 
 
 def _in_parts_that_fit(model: Model, x: Tensor) -> Tensor:
@@ -189,7 +139,6 @@ def ordered(
     batch: int,
     batches: int | None = None,
     world: World = ALONE,
-    micro: int | None = None,
 ) -> Score:
     """Score the held-out stream in order, the same for every seed: protocol `clean`.
 
@@ -197,8 +146,7 @@ def ordered(
     the first million tokens are scored.
 
     tokens: token ids (T,). batch: windows per forward pass. batches: so many batches at most; None:
-    all. world: the processes that share the work; by default this one alone. micro: windows at once
-    of a compiled training step, through whose graph they go, or through one of their own.
+    all. world: the processes that share the work; by default this one alone.
 
     Example:
         >>> import numpy as np, rr
@@ -213,35 +161,30 @@ def ordered(
     starts = np.arange(0, len(tokens) - 1, t)
     if batches is not None:
         starts = starts[: batches * batch]
-    tally, graph = Tally(), _graph(model, micro, len(starts))
+    tally = Tally()
     with evaluating(model):
         whole = starts[starts + t < len(tokens)]
         parts = [(whole[i : i + batch], t) for i in range(0, len(whole), batch)]
         parts += [(np.array([start]), len(tokens) - 1 - start) for start in starts[len(whole) :]]
-        for (where, length), counts in world.distribute(parts):
-            add_batch(model, tally, *gather(tokens, where, length), counts=counts, graph=graph)
+        for (members, length), counts in world.distribute(parts):
+            add_batch(model, tally, *gather(tokens, members, length), counts=counts)
     return tally.gather(world).score()
 
 
-def drawn(
+def random_windows(
     model: Model,
     tokens: np.ndarray,
     batch: int,
     batches: int,
     stream: np.random.RandomState,
     world: World = ALONE,
-    micro: int | None = None,
 ) -> Score:
-    """Score random windows of the run's own NumPy stream: protocol `paper`; mean of batch means.
-
-    micro: as `ordered` has it.
-    """
+    """Score random windows of the run's own NumPy stream: protocol `paper`; mean of batch means."""
     t, tally = model.config.seq_len, Tally()
-    graph = _graph(model, micro, batches * batch)
     parts = [stream.randint(0, len(tokens) - t - 1, batch) for _ in range(batches)]
     with evaluating(model):
         for starts, counts in world.distribute(parts):
-            add_batch(model, tally, *gather(tokens, starts, t), counts=counts, graph=graph)
+            add_batch(model, tally, *gather(tokens, starts, t), counts=counts)
     return tally.gather(world).score(mean_of_batches=True)
 
 

@@ -74,9 +74,9 @@ class Harness(TemplateLM):
             logp = self.model(x).float().log_softmax(-1)
             for i, line, (ids, targets) in zip(chosen, logp, rows, strict=True):
                 wanted = torch.tensor(targets, device=self._device)
-                said = line[len(ids) - len(targets) : len(ids)]
-                total = said.gather(1, wanted[:, None]).sum().item()
-                results[i] = (total, bool((said.argmax(-1) == wanted).all()))
+                logp_of_row = line[len(ids) - len(targets) : len(ids)]
+                total = logp_of_row.gather(1, wanted[:, None]).sum().item()
+                results[i] = (total, bool((logp_of_row.argmax(-1) == wanted).all()))
         for (key, *_), result in zip(requests, results, strict=True):
             if key is not None:
                 self.cache_hook.add_partial("loglikelihood", key, result)
@@ -125,8 +125,8 @@ class Harness(TemplateLM):
                 wanted = length // 2
             ids = [self.eot_token_id, *self.tok_encode(prompt)][-(length - wanted) :]
             x = torch.tensor([ids], device=self._device)
-            made = self.model.generate(x, wanted, temperature=0, stop=self.eot_token_id)
-            new = [i for i in made[0, len(ids) :].tolist() if i != self.eot_token_id]
+            generated = self.model.generate(x, wanted, temperature=0, stop=self.eot_token_id)
+            new = [i for i in generated[0, len(ids) :].tolist() if i != self.eot_token_id]
             text = self.vocabulary.decode(new)
             for stop in filter(None, stops):
                 text = text.partition(stop)[0]
@@ -155,7 +155,7 @@ def evaluate(
     for task in tasks:
         if not manager.match_tasks([task]):
             raise RRError(f"no task {task!r}: {nearest(task, manager.all_tasks)}")
-    found = evaluator.simple_evaluate(
+    results = evaluator.simple_evaluate(
         Harness(model, vocabulary, batch),
         tasks=list(tasks),
         num_fewshot=fewshot,
@@ -164,5 +164,5 @@ def evaluate(
         bootstrap_iters=0,
         log_samples=False,
     )
-    assert found is not None  # None is what a process of another rank gets
-    return found["results"]
+    assert results is not None  # None is what a process of another rank gets
+    return results["results"]

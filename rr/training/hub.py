@@ -19,19 +19,19 @@ from pathlib import Path
 from typing import Any
 
 from .. import io
-from ..config import ModelConfig, RRError, checked_file, file_bytes
+from ..config import ModelConfig, RRError, Run, checked_file, file_bytes
 
 try:
     from huggingface_hub import (
         HfApi,
         ModelCard,
         ModelCardData,
-        PyTorchModelHubMixin,
         errors,
         get_token,
         hf_hub_download,
     )
     from safetensors import SafetensorError, safe_open
+    from safetensors.torch import save_file
 except ModuleNotFoundError as error:
     raise RRError(
         f"sharing and loading models needs {error.name}: pip install 'review-residuals[hub]'"
@@ -92,82 +92,18 @@ def home() -> str | None:
     return dict(url.split(", ", 1) for url in urls).get("Repository")
 
 
-class Pretrained(
-    Model,
-    PyTorchModelHubMixin,
-    repo_url=home(),
-    library_name="review-residuals",
-    pipeline_tag="text-generation",
-    tags=["residual-connections", "pytorch", "language-model"],
-):
-    """A model that was shared, with its tokenizer.
-
-    `vocabulary` turns text into token ids and back.
-    """
+class Pretrained(Model):
+    """A model that was shared, with its tokenizer: `vocabulary` turns text into ids and back."""
 
     vocabulary: Vocabulary
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
 
-    def generate_model_card(
-        self, license: str = "unknown", datasets: Sequence[str] = (), **facts: Any
-    ) -> ModelCard:
-        """The model's card: what the class knows of its models, with what is this run's alone."""
-        info = self._hub_mixin_info
-        data = ModelCardData(**info.model_card_data.to_dict())
-        data.license, data.datasets = license, list(datasets) or None
-        return ModelCard.from_template(data, template_str=CARD, repo_url=info.repo_url, **facts)
-
-    def _save_pretrained(self, save_directory: Path) -> None:
-        super()._save_pretrained(save_directory)
-        for name in FILES:
-            data = (self.vocabulary.folder / name).read_bytes()
-            io.write_atomic(save_directory / name, data)
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        name: str | Path,
-        *,
-        revision: str | None = None,
-        allow_rule: str | Sequence[str] = (),
-        **where: Any,
-    ) -> "Pretrained":
-        """See `rr.from_pretrained`. where: what `hf_hub_download` takes, such as cache_dir."""
-        name = str(name)
-        try:
-            config = _config(_file(name, "config.json", revision, where), name, allow_rule)
-            with safe_open(_file(name, "model.safetensors", revision, where), "pt") as held:
-                names = held.keys()
-                _check_sizes(config, {key: held.get_slice(key).get_shape() for key in names})
-                model = cls(config)
-                model.load_state_dict({key: held.get_tensor(key) for key in names})
-            folder = [_file(name, file, revision, where) for file in FILES][0].parent
-        except REFUSED as error:
-            line = str(error).strip().partition("\n")[0]
-            raise RRError(
-                f"no model {name!r} was found ({line}): give a folder written by "
-                "rr.save_pretrained, or a repository of the hub"
-            ) from None
-        except (SafetensorError, RuntimeError, TypeError, ValueError) as error:
-            line = " ".join(str(error).split())[:200]
-            raise RRError(f"{name} is not a model of rr, or is corrupt ({line})") from None
-        model.vocabulary = Vocabulary(name, name, folder)
-        if model.vocabulary.size != config.vocab_size:
-            raise RRError(
-                f"{name} is corrupt (its tokenizer has {model.vocabulary.size} tokens, its model "
-                f"{config.vocab_size})"
-            )
-        return model.eval()
-
-
-def _file(name: str, file: str, revision: str | None, where: Mapping[str, Any]) -> Path:
+def _file(name: str, file: str, revision: str | None) -> Path:
     """The path of a file in the model's folder, or downloaded from its repository."""
     if Path(name).is_dir():
         path = Path(name) / file
     else:
-        path = Path(hf_hub_download(name, file, revision=revision, **where))
+        path = Path(hf_hub_download(name, file, revision=revision))
     return checked_file(path, sys.maxsize)
 
 
@@ -181,8 +117,7 @@ def _check_sizes(config: ModelConfig, shapes: Mapping[str, Sequence[int]]) -> No
 def _config(path: Path, name: str, allow_rule: str | Sequence[str]) -> ModelConfig:
     """The model's configuration, with rules that can be resolved; allocates no weights."""
     try:
-        given = json.loads(file_bytes(path))
-        config = ModelConfig(**given)
+        config = ModelConfig(**json.loads(file_bytes(path)))
     except (RRError, RecursionError) as error:
         raise ValueError(f"config.json: {error}") from None
     named = [(config.rule, None), (config.values, None)]  # no content is recorded there
@@ -268,11 +203,22 @@ def _save(run: str | Path, to: Path, license: str | None, repository: str) -> Pa
             f"{' and '.join(own)} is not part of rr, so that others could not load the model: "
             "only runs of rr's own rules can be shared"
         )
-    loaded, specification, vocabulary = load(run, device="cpu")
-    model = Pretrained(loaded.config)
-    model.load_state_dict(loaded.state_dict())
-    model.vocabulary = vocabulary
-    result = finished(Path(run)) or {}
+    model, specification, vocabulary = load(run, device="cpu")
+    to.mkdir(parents=True, exist_ok=True)
+    save_file(model.state_dict(), to / "model.safetensors")
+    (to / "config.json").write_text(json.dumps(asdict(model.config), sort_keys=True, indent=2))
+    for name in FILES:
+        io.write_atomic(to / name, (vocabulary.folder / name).read_bytes())
+    _card(model, specification, finished(Path(run)) or {}, license, repository).save(
+        to / "README.md"
+    )
+    return to
+
+
+def _card(
+    model: Model, run: Run, result: Mapping[str, Any], license: str | None, repository: str
+) -> ModelCard:
+    """The model card of a run; result: the content of its result.json, empty before its end."""
     names = (
         "rung",
         "corpus",
@@ -287,33 +233,37 @@ def _save(run: str | Path, to: Path, license: str | None, repository: str) -> Pa
         "status",
         "weights_sha256",
     )
-    corpus = specification.source.get("corpus", specification.corpus)
-    dataset = hub_dataset(corpus)
     sizes = ("n_layer", "d_model", "n_head", "d_ff", "seq_len", "vocab_size", "n_loops")
-    given = options(specification)
+    corpus = run.source.get("corpus", run.corpus)
+    dataset = hub_dataset(corpus)
+    given = options(run)
     # where files lay is nobody else's business
     if str(given["corpus"]).startswith("file:"):
         given["corpus"] = "file:PATH"
     if Path(str(given.get("tokenizer", ""))).is_absolute():
         given["tokenizer"] = "PATH"
-    card = {
-        "license": license or ("apache-2.0" if corpus == "fables" else "unknown"),
-        "datasets": [dataset] if dataset else [],
-        "repository": repository,
-        "title": f"{specification.rung} · {specification.rule}",
-        "params": f"{result.get('params', sum(p.numel() for p in model.parameters())):,}",
-        "rule": specification.rule,
-        "values": specification.values,
-        "corpus": result.get("corpus", given["corpus"]),
-        "command": words(given, "train", "runs"),
-        "facts": {"run": specification.id}
-        | {name: getattr(loaded.config, name) for name in sizes}
+    front_matter = ModelCardData(
+        library_name="review-residuals",
+        pipeline_tag="text-generation",
+        tags=["residual-connections", "pytorch", "language-model"],
+        license=license or ("apache-2.0" if corpus == "fables" else "unknown"),
+        datasets=[dataset] if dataset else None,
+    )
+    return ModelCard.from_template(
+        front_matter,
+        template_str=CARD,
+        repo_url=home(),
+        repository=repository,
+        title=f"{run.rung} · {run.rule}",
+        params=f"{result.get('params', sum(p.numel() for p in model.parameters())):,}",
+        rule=run.rule,
+        values=run.values,
+        corpus=result.get("corpus", given["corpus"]),
+        command=words(given, "train", "runs"),
+        facts={"run": run.id}
+        | {name: getattr(model.config, name) for name in sizes}
         | {name: result[name] for name in names if name in result},
-    }
-    model.save_pretrained(to, config=asdict(loaded.config), model_card_kwargs=card)
-    # the mixin leaves a card that is there, which would be that of other weights
-    model.generate_model_card(**card).save(to / "README.md")
-    return to
+    )
 
 
 def from_pretrained(
@@ -340,4 +290,28 @@ def from_pretrained(
         ...     print(rr.from_pretrained(model).config.d_model)
         16
     """
-    return Pretrained.from_pretrained(name, revision=revision, allow_rule=allow_rule)
+    name = str(name)
+    try:
+        config = _config(_file(name, "config.json", revision), name, allow_rule)
+        with safe_open(_file(name, "model.safetensors", revision), "pt") as weights:
+            names = weights.keys()
+            _check_sizes(config, {key: weights.get_slice(key).get_shape() for key in names})
+            model = Pretrained(config)
+            model.load_state_dict({key: weights.get_tensor(key) for key in names})
+        folder = [_file(name, file, revision) for file in FILES][0].parent
+    except REFUSED as error:
+        line = str(error).strip().partition("\n")[0]
+        raise RRError(
+            f"no model {name!r} was found ({line}): give a folder written by "
+            "rr.save_pretrained, or a repository of the hub"
+        ) from None
+    except (SafetensorError, RuntimeError, TypeError, ValueError) as error:
+        line = " ".join(str(error).split())[:200]
+        raise RRError(f"{name} is not a model of rr, or is corrupt ({line})") from None
+    model.vocabulary = Vocabulary(name, name, folder)
+    if model.vocabulary.size != config.vocab_size:
+        raise RRError(
+            f"{name} is corrupt (its tokenizer has {model.vocabulary.size} tokens, its model "
+            f"{config.vocab_size})"
+        )
+    return model.eval()

@@ -23,12 +23,12 @@ def named(words: str) -> list[str]:
     return [name for name in words.split(",") if name]
 
 
-def check_loggers(names: Sequence[str], here: bool = True) -> None:
-    """Raise RRError unless each name is known and, where `here`, its package installed."""
+def check_loggers(names: Sequence[str], installed: bool = True) -> None:
+    """Raise RRError unless each name is known and, with `installed`, its package there."""
     for name in names:
         if name not in PACKAGES:
             raise RRError(f"unknown logger {name!r}: {nearest(name, PACKAGES)}")
-        if here and importlib.util.find_spec(name) is None:
+        if installed and importlib.util.find_spec(name) is None:
             raise RRError(f"logger {name} is not installed: pip install {name}")
 
 
@@ -42,18 +42,19 @@ class Charts:
 
     def __init__(
         self,
-        names: Sequence[str] = (),
-        run: Run | None = None,
-        folder: Path = Path(),
-        done: int = 0,
-        say: Callable[[str], None] = lambda line: None,
+        names: Sequence[str],
+        run: Run,
+        folder: Path,
+        done: int,
+        say: Callable[[str], None],
     ) -> None:
-        self.say, self.open, self.before = say, {}, (done, 0.0)
+        self.say, self.open = say, {}
+        self.done, self.seconds = done, 0.0  # of the last line with a loss
         make = {"tensorboard": _tensorboard, "wandb": _wandb}
         for name in names:
             if chart := self._try(name, make[name], run, folder, done):
                 self.open[name] = chart
-        self.tokens = 0 if run is None else run.recipe.batch * run.model.seq_len
+        self.tokens = run.recipe.batch * run.model.seq_len
 
     def __enter__(self) -> "Charts":
         return self
@@ -70,10 +71,10 @@ class Charts:
         if "budget" in line:
             scalars = {f"budget_{line['budget']}/{name}": value for name, value in scalars.items()}
         if "loss" in line:
-            steps, seconds = done - self.before[0], line["seconds"] - self.before[1]
-            if self.before[1] and seconds > 0:
+            steps, seconds = done - self.done, line["seconds"] - self.seconds
+            if self.seconds and seconds > 0:
                 scalars["tokens_per_second"] = steps * self.tokens / seconds
-            self.before = done, line["seconds"]
+            self.done, self.seconds = done, line["seconds"]
         # A final metric is logged one step later: a run resumed from its end logs it again.
         step = done + 1 if "val_loss" in line else done
         for name, (write, _) in list(self.open.items()):

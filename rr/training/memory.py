@@ -6,9 +6,9 @@ as something holds it. So the count covers every rule, value rule, shape and bac
 
     peak = the most bytes held at once in a steady step, or in an evaluation between two steps
 
-Not counted: temporaries inside a kernel, except those in `INSIDE`, and memory that the allocator
-keeps: the C library's keeps small blocks that were freed. The difference from what a process really
-holds is measured: `tests/benchmarks/memory.py`, data/measured.
+Not counted: temporaries inside a kernel, except those in `KERNEL_TEMPORARIES`, and memory that the
+allocator keeps: the C library's keeps small blocks that were freed. The difference from what a
+process really holds is measured: `tests/benchmarks/memory.py`, data/measured.
 """
 
 import weakref
@@ -50,8 +50,8 @@ CONTEXT = {"cpu": 0, "cuda": 640 * 2**20}
 
 CPU = torch.device("cpu")
 
-# Bytes that a kernel holds while it runs, which no dispatcher tells, by what it is given.
-INSIDE = {
+# Bytes that a kernel allocates while it runs, which the dispatcher does not see, by its arguments.
+KERNEL_TEMPORARIES = {
     torch.ops.aten.logsumexp.default: lambda x, *_: x.nbytes,
     torch.ops.rr.softmax_in_rows.default: row_bytes,
 }
@@ -88,7 +88,8 @@ def predict(
         >>> bytes_of["total"] == max(bytes_of["step"], bytes_of["evaluation"])
         True
     """
-    return dict(_count(what, backend, micro_batch, device, recipe)[0])
+    parts, _ = _count(what, backend, micro_batch, device, recipe)
+    return dict(parts)
 
 
 def stacked(
@@ -110,27 +111,34 @@ def stacked(
     shape, recipe = shape_and_recipe(what, recipe)
     if shape.n_layer < 3 or grows(shape) or shape.values != "own" or shape.n_loops > 1:
         return predict(what, backend, micro_batch, device, recipe)["total"]
-    two, three = (
-        _count(replace(shape, n_layer=n), backend, micro_batch, device, recipe)[1] for n in (2, 3)
-    )
+    _, two = _count(replace(shape, n_layer=2), backend, micro_batch, device, recipe)
+    _, three = _count(replace(shape, n_layer=3), backend, micro_batch, device, recipe)
     return max(two[phase] + (shape.n_layer - 2) * (three[phase] - two[phase]) for phase in three)
 
 
 def _count(
     what: Run | ModelConfig, backend: Backend, micro_batch: int, device: str, recipe: Recipe | None
 ) -> tuple[dict[str, int], dict[tuple, int]]:
-    what, recipe = shape_and_recipe(what, recipe)
+    """The bytes of each part at the fullest moment, and the most bytes held in each phase."""
+    shape, recipe = shape_and_recipe(what, recipe)
     positive("micro-batch", micro_batch)
     if device not in CONTEXT:
         raise RRError(f"unknown device {device!r}: {nearest(device, CONTEXT)}")
-    backend, micro = plain(backend, device), min(micro_batch, recipe.batch)
-    kinds = resolve(what.rule)[0], resolve(what.values, "values")[0]
-    how = recipe.batch, recipe.decay_all, recipe.optimizer
-    return _counted(what, kinds, backend, micro, *how, device, torch.get_num_threads())
+    return _counted(
+        shape,
+        rule_classes=(resolve(shape.rule)[0], resolve(shape.values, "values")[0]),
+        backend=plain(backend, device),
+        micro=min(micro_batch, recipe.batch),
+        batch=recipe.batch,
+        decay_all=recipe.decay_all,
+        optimizer=recipe.optimizer,
+        device=device,
+        threads=torch.get_num_threads(),
+    )
 
 
 def shape_and_recipe(what: Run | ModelConfig, recipe: Recipe | None) -> tuple[ModelConfig, Recipe]:
-    """A run's own, or what was given. RRError for a shape alone."""
+    """The shape and recipe of a run, or the given ones. RRError for a shape without a recipe."""
     if isinstance(what, Run):
         return what.model, what.recipe
     if recipe is None:
@@ -143,11 +151,11 @@ def plain(backend: Backend, device: str) -> Backend:
     choices = {"compile": "none", "attention": "auto", "graph": "none", "allocator": "system"}
     if backend.gate == "triton":  # holds what the fast one holds
         choices["gate"] = "fast"
-    if backend.loss == "fused" and device != "cpu":  # compiled, likewise
+    if backend.loss == "fused" and device != "cpu":  # compiled; holds what the chunked one holds
         choices["loss"] = "chunked"
-    if backend.precision == "fp16":  # its scaling looks at values; the bytes are bf16's
+    if backend.precision == "fp16":  # loss scaling reads values; bf16 takes the same bytes
         choices["precision"] = "bf16"
-    elif device == "cpu":  # found out here: a tensor without bytes cannot tell which is quicker
+    elif device == "cpu":  # measured with real tensors: those without bytes take no time
         choices["precision"] = resolve_precision(CPU, backend.precision)
     return replace(backend, **choices)
 
@@ -155,22 +163,26 @@ def plain(backend: Backend, device: str) -> Backend:
 @lru_cache(maxsize=256)
 def _counted(
     config: ModelConfig,
-    kinds: tuple,
+    rule_classes: tuple,  # for the cache: a name that a reader registers anew is another rule
     backend: Backend,
     micro: int,
     batch: int,
     decay_all: bool,
     optimizer: str,
     device: str,
-    threads: int,  # decide the rows of a CPU's fused softmax
+    threads: int,  # for the cache: they decide the rows of a CPU's fused softmax
 ) -> tuple[dict[str, int], dict[tuple, int]]:
-    """The parts at the fullest moment, and the most bytes held in each phase."""
-    # By the classes too (kinds): a name that a reader registers anew is another rule.
     with FakeTensorMode(), _Meter() as meter:
         model = Model(config).train()
-        # Two micro-batches stand for all: from the second on gradients lie beside activations.
-        how = {"decay_all": decay_all, "optimizer": optimizer}
-        recipe = Recipe(1, min(batch, 2 * micro), 1e-3, 1, **how)
+        recipe = Recipe(
+            steps=1,
+            # Two micro-batches stand for all: from the second on there are gradients, too.
+            batch=min(batch, 2 * micro),
+            lr=1e-3,
+            warmup=1,
+            decay_all=decay_all,
+            optimizer=optimizer,
+        )
         meter.label = "moments"
         step = OptimizerStep(model, recipe, backend, CPU, micro, precision=backend.precision)
         for group in step.optimizer.param_groups:
@@ -183,22 +195,30 @@ def _counted(
         x, y = (torch.zeros(recipe.batch, config.seq_len, dtype=torch.int64) for _ in range(2))
         meter.watch(model, step.optimizer)
         meter.label = "head"
-        meter.mark()
+        meter.forget_peaks()
         step(x, y)
-        parts, phases = meter.peak, meter.phases
-        meter.mark()
+        at_peak, phases = meter.at_peak, meter.phases
+        meter.forget_peaks()
         x = torch.zeros(batch, config.seq_len, dtype=torch.int64)
         with evaluating(model), backend.forward(CPU):
             add_batch(model, Tally(), x, x, counts=False)
-        evaluation = sum(meter.peak.values())
-        phases["evaluation"] = evaluation
-    beside = CONTEXT[device] + 2 * 8 * config.seq_len * (batch - recipe.batch)  # the other windows
-    peak = {name: parts[name] for name in PARTS} | {"context": CONTEXT[device]}
-    peak["tokens"] += beside - CONTEXT[device]
-    step_peak = sum(peak.values())
-    evaluation += beside
-    peak |= {"step": step_peak, "evaluation": evaluation, "total": max(step_peak, evaluation)}
-    return peak, {phase: held + beside for phase, held in phases.items()}
+        phases["evaluation"] = sum(meter.at_peak.values())
+    other_windows = 2 * 8 * config.seq_len * (batch - recipe.batch)  # ids and targets
+    not_metered = CONTEXT[device] + other_windows
+    parts = {name: at_peak[name] for name in PARTS}
+    parts["context"] = CONTEXT[device]
+    parts["tokens"] += other_windows
+    phases = {phase: held + not_metered for phase, held in phases.items()}
+    step_peak, evaluation = sum(parts.values()), phases["evaluation"]
+    parts |= {"step": step_peak, "evaluation": evaluation, "total": max(step_peak, evaluation)}
+    return parts, phases
+
+
+class _Storage:
+    """One storage that is alive."""
+
+    def __init__(self, reference: weakref.ref, size: int, label: str) -> None:
+        self.reference, self.size, self.label = reference, size, label
 
 
 class _Meter(TorchDispatchMode):
@@ -206,83 +226,77 @@ class _Meter(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.label = "weights"
-        self.held: dict[int, list] = {}  # storage -> weak reference, bytes, label
-        self.now: Counter[str] = Counter()
-        self.total = 0
-        self.mark()
+        self.label = "weights"  # of the storages that are created next
+        self.alive: dict[int, _Storage] = {}
+        self.bytes_now: Counter[str] = Counter()  # by label
+        self.total = 0  # their sum
+        self.forget_peaks()
 
-    def mark(self) -> None:
-        """Forget the peaks so far."""
+    def forget_peaks(self) -> None:
+        """Begin to look for the fullest moment, of all and of each phase, again."""
         self.phases: dict[Any, int] = {}
-        self._fullest()
-
-    def _fullest(self) -> None:
-        self.most, self.peak = self.total, self.now.copy()
-
-    def _within(self, label: str, total: int) -> None:
-        """Keep the most of what is being done: the pass, and what is made in it."""
-        phase = label, torch._C._current_graph_task_id() != -1
-        self.phases[phase] = max(self.phases.get(phase, 0), total)
+        self.peak, self.at_peak = self.total, self.bytes_now.copy()
 
     def watch(self, model: Model, optimizer: torch.optim.Optimizer) -> None:
-        """Tell gradients, blocks and the optimiser's own work apart from here on."""
+        """From here on label gradients, blocks and the optimiser's own work."""
         for p in model.parameters():
             p.register_post_accumulate_grad_hook(lambda p: self._relabel(p.grad, "gradients"))
 
-        def labels(name: str):
+        def set_label(name: str):
             return lambda *_: setattr(self, "label", name)
 
         layers = {id(layer): layer for layers in model.passes for layer in layers}
         for layer in layers.values():
-            layer.register_forward_pre_hook(labels("layers"))
-            layer.register_forward_hook(labels("head"))
-        optimizer.register_step_pre_hook(labels("transient"))
-        optimizer.register_step_post_hook(labels("head"))
+            layer.register_forward_pre_hook(set_label("layers"))
+            layer.register_forward_hook(set_label("head"))
+        optimizer.register_step_pre_hook(set_label("transient"))
+        optimizer.register_step_post_hook(set_label("head"))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         label = self.label
         if torch._C._current_graph_task_id() != -1:  # within a backward pass
             label = "transient"
         elif func is torch.ops.aten._to_copy.default and self._label(args[0]) == "weights":
             label = "copies"
-        for value in tree_leaves(made):
+        for value in tree_leaves(result):
             if isinstance(value, Tensor):
-                self._see(value, label)
-        if func in INSIDE:
-            inside = INSIDE[func](*args)
-            self._within(label, self.total + inside)
-            if self.total + inside > self.most:
-                self._fullest()
-                self.most += inside
-                self.peak[label] += inside
-        return made
+                self._add(value, label)
+        if func in KERNEL_TEMPORARIES:
+            self._update_peaks(label, KERNEL_TEMPORARIES[func](*args))
+        return result
 
     def _label(self, tensor: Tensor) -> str | None:
-        entry = self.held.get(id(tensor.untyped_storage()))
-        return None if entry is None else entry[2]
+        storage = self.alive.get(id(tensor.untyped_storage()))
+        return None if storage is None else storage.label
 
-    def _see(self, tensor: Tensor, label: str) -> None:
+    def _add(self, tensor: Tensor, label: str) -> None:
         storage = tensor.untyped_storage()
         key, size = id(storage), storage.nbytes()
-        if key in self.held:
+        if key in self.alive:
             return
 
-        def gone(_: Any) -> None:
-            _, size, label = self.held.pop(key)
-            self.now[label] -= size
-            self.total -= size
+        def freed(_: Any) -> None:
+            freed_storage = self.alive.pop(key)
+            self.bytes_now[freed_storage.label] -= freed_storage.size
+            self.total -= freed_storage.size
 
-        self.held[key] = [weakref.ref(storage, gone), size, label]
-        self.now[label] += size
+        self.alive[key] = _Storage(weakref.ref(storage, freed), size, label)
+        self.bytes_now[label] += size
         self.total += size
-        self._within(label, self.total)
-        if self.total > self.most:
-            self._fullest()
+        self._update_peaks(label)
+
+    def _update_peaks(self, label: str, temporary: int = 0) -> None:
+        """Compare what is held now, and `temporary` bytes beside it, with the peaks so far."""
+        held = self.total + temporary
+        phase = label, torch._C._current_graph_task_id() != -1
+        self.phases[phase] = max(self.phases.get(phase, 0), held)
+        if held > self.peak:
+            self.peak, self.at_peak = held, self.bytes_now.copy()
+            self.at_peak[label] += temporary
 
     def _relabel(self, tensor: Tensor, label: str) -> None:
-        entry = self.held[id(tensor.untyped_storage())]
-        self.now[entry[2]] -= entry[1]
-        self.now[label] += entry[1]
-        entry[2] = label
+        storage = self.alive[id(tensor.untyped_storage())]
+        self.bytes_now[storage.label] -= storage.size
+        self.bytes_now[label] += storage.size
+        storage.label = label

@@ -165,40 +165,43 @@ def choose(
     for is the whole batch and the usual backend where they fit, else what `search` finds, which is
     logged. Raises RRError where nothing fits. Shards (fsdp) are not predicted.
     """
-    most = micro or run.recipe.batch // world.size
+    largest = micro or run.recipe.batch // world.size
     _check_host(run, device, world)
-    have = free(device)
-    if have is None or world.strategy == "fsdp" or _surely_fits(run, most, device, have, world):
-        return most, usual
+    room = free(device)
+    if room is None or world.strategy == "fsdp" or _surely_fits(run, largest, device, room, world):
+        return largest, usual
     say(f"predicting the memory of a step of {count(run.model):,} parameters")
 
     @functools.cache
     def need(windows: int, spec: str) -> int:
         return needs(run, windows, spec, device, world)
 
-    first = f"{_in_words(most, usual)} may need {need(most, usual) / GIB:.1f} GiB of memory"
-    room = f"{have / GIB:.1f} GiB are free"
-    named = f"rung {run.rung}, rule {run.rule}: {first}, {room}"
-    sizes = [most] if micro else halvings(most)
-    selected = search(sizes, [usual] if path else fallbacks(usual), need, have)
+    sizes = [micro] if micro else halvings(largest)
+    selected = search(sizes, [usual] if path else fallbacks(usual), need, room)
+    if selected == (largest, usual):
+        return largest, usual
+    wish = (
+        f"{_in_words(largest, usual)} may need {need(largest, usual) / GIB:.1f} GiB of memory, "
+        f"{room / GIB:.1f} GiB are free"
+    )
     if selected is not None:
-        if selected != (most, usual):
-            say(
-                f"{first}, {room}: selected {_in_words(*selected)}, "
-                f"{need(*selected) / GIB:.1f} GiB; gradients are accumulated, the batch stays "
-                f"{run.recipe.batch}"
-            )
-        return selected
-    if (micro or path) and (other := search(halvings(most), fallbacks(usual), need, have)):
-        raise RRError(
-            f"{named}; {_in_words(*other)} need {need(*other) / GIB:.1f} GiB: give "
-            f"--micro-batch {other[0]} --path {other[1]}"
+        say(
+            f"{wish}: selected {_in_words(*selected)}, {need(*selected) / GIB:.1f} GiB; gradients "
+            f"are accumulated, the batch stays {run.recipe.batch}"
         )
+        return selected
+    if micro or path:
+        other = search(halvings(largest), fallbacks(usual), need, room)
+        if other is not None:
+            raise RRError(
+                f"rung {run.rung}, rule {run.rule}: {wish}; {_in_words(*other)} need "
+                f"{need(*other) / GIB:.1f} GiB: give --micro-batch {other[0]} --path {other[1]}"
+            )
     least = min(((1, spec) for spec in fallbacks(usual)), key=lambda pair: need(*pair))
     machine = "a GPU" if device.type == "cuda" else "a machine"
     raise RRError(
-        f"{named}; the least, {_in_words(*least)}, is {need(*least) / GIB:.1f} GiB: use {machine} "
-        "with that much free, or a smaller rung"
+        f"rung {run.rung}, rule {run.rule}: {wish}; the least, {_in_words(*least)}, is "
+        f"{need(*least) / GIB:.1f} GiB: use {machine} with that much free, or a smaller rung"
     )
 
 
@@ -206,20 +209,20 @@ def search(
     sizes: Sequence[int],
     specs: Sequence[str],
     need: Callable[[int, str], int],
-    have: float,
+    room: float,
 ) -> tuple[int, str] | None:
     """The first micro-batch and backend that fit; None where none does.
 
     sizes: of the micro-batch, falling. specs: backends in the order in which they are tried; all
     but the last with `EASY` windows or more, because small products are slow. need: predicted
-    bytes; fewer windows need less. have: the bytes that are free.
+    bytes; fewer windows need less. room: the bytes that are free.
     """
     for spec in specs:
         least = 1 if spec == specs[-1] else min(EASY, sizes[0])
         tried = [size for size in sizes if size >= least]
-        at = bisect.bisect_left(tried, True, key=lambda size: need(size, spec) <= have)
-        if at < len(tried):
-            return tried[at], spec
+        first = bisect.bisect_left(tried, True, key=lambda size: need(size, spec) <= room)
+        if first < len(tried):
+            return tried[first], spec
     return None
 
 
@@ -237,18 +240,18 @@ def check_resumed(
     it only logs, because running out of memory there halves the micro-batch.
     """
     _check_host(run, device, world)
-    have = free(device)
-    if have is None or world.strategy == "fsdp" or _surely_fits(run, micro, device, have, world):
+    room = free(device)
+    if room is None or world.strategy == "fsdp" or _surely_fits(run, micro, device, room, world):
         return
     need = needs(run, micro, path, device, world)
-    if need <= have:
+    if need <= room:
         return
     line = (
         f"{_in_words(micro, path)}, as the run was started, may need {need / GIB:.1f} GiB of "
-        f"memory, {have / GIB:.1f} GiB are free"
+        f"memory, {room / GIB:.1f} GiB are free"
     )
     sure = needs(run, micro, path, device, world, spare=False)
-    if device.type != "cuda" and sure > have:
+    if device.type != "cuda" and sure > room:
         raise RRError(f"{line}: free memory, or use a machine with more; checkpoints remain")
     say(line)
 
@@ -271,14 +274,14 @@ def _in_words(micro: int, path: str) -> str:
     return f"{windows} at once with backend {path}"
 
 
-def _surely_fits(run: Run, micro: int, device: torch.device, have: int, world: World) -> bool:
+def _surely_fits(run: Run, micro: int, device: torch.device, room: int, world: World) -> bool:
     """Whether twice the estimate is free, so that no prediction is needed, even for a user's rule.
 
     Evaluation scores the whole batch without gradients: an eighth of a step's memory is ample.
     """
     windows = max(micro, run.recipe.batch // 8)
     code = GIB if device.type == "cuda" else LIBRARIES
-    return (2 * estimate(run.model, windows) + code) * _local_processes() <= have
+    return (2 * estimate(run.model, windows) + code) * _local_processes() <= room
 
 
 def _check_host(run: Run, device: torch.device, world: World) -> None:
@@ -286,10 +289,10 @@ def _check_host(run: Run, device: torch.device, world: World) -> None:
 
     fsdp: every process also holds a whole checkpoint there while one is saved.
     """
-    have = free_ram() if device.type == "cuda" else None
+    room = free_ram() if device.type == "cuda" else None
     need = 1.1 * (12 if world.strategy == "fsdp" else 4) * count(run.model) * _local_processes()
-    if have is not None and need > have:
+    if room is not None and need > room:
         raise RRError(
             f"rung {run.rung}, rule {run.rule}: building the model needs {need / GIB:.1f} GiB of "
-            f"RAM, {have / GIB:.1f} GiB are free: use a machine with more RAM"
+            f"RAM, {room / GIB:.1f} GiB are free: use a machine with more RAM"
         )

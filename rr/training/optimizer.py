@@ -17,10 +17,13 @@ def decayed(model: nn.Module) -> set[str]:
     Weights of linear layers and of rules (`matrix_names`); not embeddings, gains or biases.
     """
     names = set()
-    for place, module in model.named_modules():
-        own = ("weight",) if isinstance(module, nn.Linear) else getattr(module, "matrix_names", ())
-        held = dict(module.named_parameters(recurse=False))
-        names.update(f"{place}.{name}" for name in own if name in held)
+    for module_name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            matrices = ("weight",)
+        else:
+            matrices = getattr(module, "matrix_names", ())
+        parameters = dict(module.named_parameters(recurse=False))
+        names.update(f"{module_name}.{name}" for name in matrices if name in parameters)
     return names
 
 
@@ -57,12 +60,10 @@ def optimizer(
     everything = recipe.decay_all or not isinstance(model, Model)
     groups = decay_groups(model, recipe.weight_decay, everything)
     matrices = block_matrices(model) if recipe.optimizer == "muon" else []
-    taken = {id(p) for p in matrices}
-    groups = [
-        {**group, "params": rest}
-        for group in groups
-        if (rest := [p for p in group["params"] if id(p) not in taken])
-    ]
+    muons = {id(p) for p in matrices}
+    for group in groups:
+        group["params"] = [p for p in group["params"] if id(p) not in muons]
+    groups = [group for group in groups if group["params"]]
     if recipe.depth_lr:
         assert isinstance(model, Model)  # no peer of a benchmark has its own rates
         groups = [half for group in groups for half in by_depth(model, group, recipe)]
@@ -86,7 +87,7 @@ def optimizer(
     muon = torch.optim.Muon(
         [blocks], lr=recipe.lr, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"
     )
-    return Together(muon, adamw)
+    return CombinedOptimizer(muon, adamw)
 
 
 def block_matrices(model: nn.Module) -> list[nn.Parameter]:
@@ -103,8 +104,10 @@ def block_matrices(model: nn.Module) -> list[nn.Parameter]:
 
 
 def step_flops(config: ModelConfig, recipe: Recipe) -> int:
-    """Matmul FLOPs of one optimiser step: none of AdamW's, of Muon's five iterations for each
-    matrix of a × b, a ≤ b, 4a²b + 2a³ each. They do not depend on the batch.
+    """Matmul FLOPs of one optimiser step, whatever the batch.
+
+    AdamW has none. Muon takes five iterations for each matrix of a × b, a ≤ b, with 4a²b + 2a³
+    FLOPs each.
     """
     if recipe.optimizer == "adamw":
         return 0
@@ -113,7 +116,7 @@ def step_flops(config: ModelConfig, recipe: Recipe) -> int:
     return sum(5 * (4 * a * a * b + 2 * a**3) for a, b in shapes)
 
 
-class Together(torch.optim.Optimizer):
+class CombinedOptimizer(torch.optim.Optimizer):
     """Several optimisers, each with its own parameters, as one: one step, one state, one list."""
 
     def __init__(self, *parts: torch.optim.Optimizer) -> None:

@@ -30,20 +30,20 @@ class Progress:
             print(file=sys.stderr, flush=True)
             self.width = 0
 
-    def step(self, run: Run, step: int, of: int, loss: float | None, spent: float) -> None:
+    def step(self, run: Run, step: int, total: int, loss: float | None, spent: float) -> None:
         """Show loss (nats per token), speed and time left, at most every few tenths of a second.
 
-        step: steps so far; of: all steps of the run, those of its branches included; spent: s.
+        step: steps so far; total: all steps of the run, those of its branches included; spent: s.
         """
-        if not (self.due() or step == of):
+        if not (self.due() or step == total):
             return
         rate = step * run.recipe.batch * run.model.seq_len / spent
-        left = spent / step * (of - step)
+        left = spent / step * (total - step)
         self.move(
-            f"{run.rung} {run.rule} seed {run.seed}  step {step}/{of}  "
+            f"{run.rung} {run.rule} seed {run.seed}  step {step}/{total}  "
             f"loss {'–' if loss is None else f'{loss:.3f}'}  {rate:,.0f} tokens/s  "
             f"{int(left // 60)}:{int(left % 60):02d} left",
-            last=step == of,
+            last=step == total,
         )
 
     def due(self) -> bool:

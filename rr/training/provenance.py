@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 
-from ..config import Run
 from .device import device_name
 
 
@@ -23,11 +22,11 @@ def curve_bytes(history: Sequence[dict]) -> bytes:
 
 def git_state() -> str | None:
     """Commit of the checkout that `rr` runs from, with "+" when it has changes; None outside."""
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     try:
-        status = ["git", "-C", str(here), "status", "--porcelain", "--", "."]
+        status = ["git", "-C", str(folder), "status", "--porcelain", "--", "."]
         changed = subprocess.run(status, capture_output=True, text=True, check=True).stdout
-        revision = ["git", "-C", str(here), "rev-parse", "HEAD"]
+        revision = ["git", "-C", str(folder), "rev-parse", "HEAD"]
         head = subprocess.run(revision, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
@@ -43,11 +42,8 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def provenance(run: Run, device: torch.device, threads: int, path: str = "eager") -> dict:
-    """The provenance for run.json; not part of the run's id, and without paths of the user.
-
-    path: the backend, as `backend.parse_backend` reads it.
-    """
+def provenance(device: torch.device) -> dict:
+    """Versions and machine, for run.json; not part of the run's id, and without a path."""
     from .. import __version__
 
     packages = {}
@@ -64,8 +60,4 @@ def provenance(run: Run, device: torch.device, threads: int, path: str = "eager"
         "device": device_name(device),
         "processor": processor(),
         "cpu_kernels": torch.backends.cpu.get_cpu_capability(),
-        "threads": threads,
-        "precision": run.recipe.precision,
-        "micro_batch": run.recipe.batch,
-        "code_path": path,
     }

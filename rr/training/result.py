@@ -9,8 +9,7 @@ from ..data.corpus import Tokens
 from ..model.ladder import count, published_params
 from ..model.transformer import Model
 from . import evaluate
-from .backend import Backend
-from .distributed import World
+from .context import Context
 
 PAPER_EVAL_BATCHES = 80
 
@@ -18,36 +17,26 @@ PAPER_EVAL_BATCHES = 80
 class Examiner:
     """Evaluates a run's model on the held-out tokens, by the run's protocol."""
 
-    def __init__(
-        self,
-        run: Run,
-        model: Model,
-        tokens: Tokens,
-        device: torch.device,
-        backend: Backend,
-        precision: str,
-        world: World,
-    ) -> None:
-        self.run, self.model, self.tokens, self.world = run, model, tokens, world
-        self.device, self.backend, self.precision = device, backend, precision
+    def __init__(self, run: Run, model: Model, context: Context) -> None:
+        self.run, self.model = run, model
+        self.tokens, self.world, self.device = context.tokens, context.world, context.device
+        self.backend, self.precision = context.settings.backend, context.settings.precision
 
-    def held_out(
-        self, stream: np.random.RandomState, micro: int, prefix: int | None = None
-    ) -> evaluate.Score:
+    def held_out(self, stream: np.random.RandomState, prefix: int | None = None) -> evaluate.Score:
         """The held-out score; with `prefix`, of that many batches only.
 
-        stream: the source from which protocol `paper` draws its windows. micro: windows that a
-        training step takes at once; in one process a compiled model is evaluated as compiled.
+        stream: the source from which protocol `paper` draws its windows.
         """
         run, valid = self.run, self.tokens.valid
         limits = [n for n in (prefix, run.recipe.eval_batches) if n is not None]
         limit, batch = min(limits) if limits else None, run.recipe.batch
-        graph = micro if self.backend.compile != "none" and self.world.size == 1 else None
         with self.backend.evaluation(self.device, self.precision):
             if run.protocol == "paper":
                 batches = limit or PAPER_EVAL_BATCHES
-                return evaluate.drawn(self.model, valid, batch, batches, stream, self.world, graph)
-            return evaluate.ordered(self.model, valid, batch, limit, self.world, graph)
+                return evaluate.random_windows(
+                    self.model, valid, batch, batches, stream, self.world
+                )
+            return evaluate.ordered(self.model, valid, batch, limit, self.world)
 
     def fables(self) -> dict:
         """The loss on whole held-out stories, and the entropy floor of the same stories.
@@ -83,12 +72,12 @@ def result(
 
     evaluation: status, tokens, the fields of `evaluate.Score`, and weights_sha256.
     """
-    named = ("rung", "rule", "values", "loops", "flavour", "seed", "protocol")
+    names = ("rung", "rule", "values", "loops", "flavour", "seed", "protocol")
     contents = {"rule_content": run.rule_content, "values_content": run.values_content}
     published = published_params(run)
     return {
         "id": run.id,
-        **{key: getattr(run, key) for key in named},
+        **{key: getattr(run, key) for key in names},
         **{key: sha256 for key, sha256 in contents.items() if sha256},
         "corpus": tokens.name,
         "corpus_id": run.corpus,

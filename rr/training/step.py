@@ -84,7 +84,7 @@ class OptimizerStep:
                 compile_model(model, compiler)
             else:
                 model.compile(backend=compiler, dynamic=False)  # a peer's: whole, as it comes
-        self.run = world.wrap(model)  # what a step calls; evaluation calls the model
+        self.wrapped = world.wrap(model)  # what a step calls; evaluation calls the model
         self.optimizer = optimizer(model, recipe, backend, device)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.grad_norm: Tensor | None = None  # before the first step
@@ -101,11 +101,11 @@ class OptimizerStep:
     def set_rate(self, rate: float) -> None:
         """The learning rate of the steps from here on, times each group's factor."""
         for group in self.optimizer.param_groups:
-            own = rate * group.get("factor", 1.0)
+            lr = rate * group.get("factor", 1.0)
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(own)
+                group["lr"].fill_(lr)
             else:
-                group["lr"] = own
+                group["lr"] = lr
 
     @property
     def description(self) -> str:
@@ -149,12 +149,12 @@ class OptimizerStep:
         for i, (part_x, part_y) in enumerate(parts):
             last = i + 1 == len(parts)
             with (
-                self.world.accumulating(self.run, last),
+                self.world.accumulating(self.wrapped, last),
                 self.backend.attention_kernels(),
                 float32_products(self.precision),  # of the backward pass, too
             ):
                 with autocast(self.device, self.precision):
-                    loss = self.run(part_x, part_y) * (len(part_x) / len(x))
+                    loss = self.wrapped(part_x, part_y) * (len(part_x) / len(x))
                 self.scaler.scale(loss).backward()
             total += loss.detach()
         return self.world.sum(total) / self.world.size
@@ -170,23 +170,26 @@ class OptimizerStep:
     def _capture(self, x: Tensor, y: Tensor) -> torch.cuda.CUDAGraph:
         """Capture one step as a CUDA graph; undo the three warm-up steps that capturing needs."""
         self.x, self.y = x.clone(), y.clone()
-        held = [p.detach() for p in self.model.parameters()]
-        kept = [p.clone() for p in held]
-        before = {
+        weights = [p.detach() for p in self.model.parameters()]
+        weights_before = [p.clone() for p in weights]
+        state_before = {
             p: {name: value.clone() for name, value in state.items()}
             for p, state in self.optimizer.state.items()
         }
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
             for _ in range(3):
                 self._step(self.x, self.y)
-        torch.cuda.current_stream().wait_stream(aside)
-        for p, old in zip(held, kept, strict=True):
-            p.copy_(old)
+        torch.cuda.current_stream().wait_stream(stream)
+        for p, before in zip(weights, weights_before, strict=True):
+            p.copy_(before)
         for p, state in self.optimizer.state.items():
-            for name, value in state.items():  # none before the first step: then all is zero
-                value.copy_(before[p][name]) if p in before else value.zero_()
+            for name, value in state.items():
+                if p in state_before:
+                    value.copy_(state_before[p][name])
+                else:  # before the first step there is no state: then all of it is zero
+                    value.zero_()
         self.optimizer.zero_grad(set_to_none=True)
         graph = self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -197,13 +200,13 @@ class OptimizerStep:
 
     def weights(self) -> dict[str, Tensor]:
         """All weights by name, whole in every process."""
-        return self.world.whole(dict(self.model.state_dict()))
+        return self.world.unsharded(dict(self.model.state_dict()))
 
     def state(self) -> dict:
         """The state of model, optimiser and loss scaling, whole in every process."""
         return {
             "model": self.weights(),
-            "optimizer": self.world.whole(self.optimizer.state_dict()),
+            "optimizer": self.world.unsharded(self.optimizer.state_dict()),
             "scaler": self.scaler.state_dict(),
         }
 

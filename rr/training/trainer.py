@@ -88,23 +88,29 @@ def train(
         ...     print(folder.name == run.id, (folder / "result.json").exists())
         True True
     """
-    request = Request(threads, device, path, micro_batch, save_every, parallel)
+    request = Request(
+        threads=threads,
+        device=device,
+        path=path,
+        micro_batch=micro_batch,
+        save_every=save_every,
+        parallel=parallel,
+    )
     folder = Path(out) / run.id
-    world = World.here(parallel, pick_device(device))
+    world = World.from_environment(parallel, pick_device(device))
     check(run, request, world, charts)
     progress = Progress(log if world.leads else lambda line: None)
     if finished(folder) is not None:
         return folder
     tokens = tokens_of(run, cache, progress.say)  # before others wait for this process
-    with world.joined(progress.say), io.locked(folder) if world.leads else _NOTHING:
-        if world.agree(lambda: finished(folder)) is not None:  # by the one who held the lock
+    lock = io.locked(folder) if world.leads else contextlib.nullcontext()
+    with world.joined(progress.say), lock:
+        if world.agree(lambda: finished(folder)) is not None:  # by the process that held the lock
             return folder
         with _errors_in_one_line(folder, progress):
             context = prepare(run, folder, tokens, world.device, request, world, progress.say)
             training = Training(run, folder, context, save_every, progress, keep_checkpoints)
-            names = charts if world.leads else ()
-            with loggers.Charts(names, run, folder, training.done, progress.say) as training.charts:
-                training.go(stop_after)
+            training.go(stop_after, charts)
     return folder
 
 
@@ -123,17 +129,15 @@ def check(run: Run, request: Request, world: World, charts: Sequence[str]) -> No
     loggers.check_loggers(charts)
 
 
-_NOTHING = contextlib.nullcontext()
-
-
 @contextlib.contextmanager
 def _errors_in_one_line(folder: Path, progress: Progress) -> Iterator[None]:
     """Turn errors of the disk and of the memory into RunFailed; end the progress line."""
     try:
         yield
     except OSError as error:
-        why, place = error.strerror or error, error.filename2 or error.filename or folder
-        raise RunFailed(f"cannot write in {place}: {why}; saved checkpoints remain") from None
+        path = error.filename2 or error.filename or folder
+        why = error.strerror or error
+        raise RunFailed(f"cannot write in {path}: {why}; saved checkpoints remain") from None
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
@@ -157,7 +161,8 @@ class Training:
     ) -> None:
         self.run, self.folder, self.context, self.progress = run, folder, context, progress
         self.id, self.world, self.device = folder.name, context.world, context.device
-        self.tokens, settings = context.tokens, context.settings
+        self.tokens, self.text = context.tokens, context.text
+        settings = context.settings
         self.keep_checkpoints = keep_checkpoints
         self.interval = save_interval.Interval(save_every, count(run.model), progress.say)
         self.segments = run.recipe.segments
@@ -167,15 +172,7 @@ class Training:
         settings.backend.set_up(self.device)
         self.model = initialise(Model(run.model), run.seed, shared=run.protocol == "clean")
         self.model.to(self.device).train()
-        self.examiner = Examiner(
-            run,
-            self.model,
-            self.tokens,
-            self.device,
-            settings.backend,
-            settings.precision,
-            self.world,
-        )
+        self.examiner = Examiner(run, self.model, context)
         self.optimizer_step = OptimizerStep(
             self.model,
             run.recipe,
@@ -186,12 +183,11 @@ class Training:
             world=self.world,
             on_shrink=self._record_micro_batch,
         )
-        self.text = context.text
         self.stream = np.random.RandomState(run.seed)  # batches and evaluation of `paper`
-        self.charts = loggers.Charts()
-        self.done, self.seconds, self.history = 0, 0.0, []
+        self.done, self.seconds = 0, 0.0
+        self.history: list[dict] = []  # the lines of metrics.jsonl
         self.loss_sum = torch.zeros((), dtype=cross_entropy.sums(self.device), device=self.device)
-        self.summed = 0  # steps in loss_sum
+        self.steps_in_sum = 0  # of loss_sum
         self.shown_loss: float | None = None
         self._restore(self._newest())
         self.started = time.monotonic() - self.seconds
@@ -203,12 +199,14 @@ class Training:
         """Steps that led to the current weights; `done` also counts those of finished branches."""
         return self.segment.start + self.done - self.segment.done
 
-    def go(self, stop_after: int | None = None) -> None:
+    def go(self, stop_after: int | None = None, charts: Sequence[str] = ()) -> None:
         """Train segment by segment, evaluate at the end of each budget, write the result."""
-        self.last = stop_after
-        begun = self.segments.index(self.segment)
-        with Stop() as stop:
-            for segment in self.segments[begun:]:
+        self.stop_after = stop_after
+        names = charts if self.world.leads else ()
+        self.charts = loggers.Charts(names, self.run, self.folder, self.done, self.progress.say)
+        first = self.segments.index(self.segment)
+        with self.charts, Stop() as stop:
+            for segment in self.segments[first:]:
                 self.segment = segment
                 status = self._train_segment(stop)
                 # From here on only evaluation is left: nothing is lost by stopping at once.
@@ -225,8 +223,9 @@ class Training:
 
     def _train_segment(self, stop: Stop) -> str:
         """Train to the end of the segment and save there; returns "running" or "diverged"."""
-        run, segment, every = self.run, self.segment, max(1, self.run.recipe.steps // 200)
-        status, self.saved = self._status(), time.monotonic()
+        run, segment = self.run, self.segment
+        every = max(1, run.recipe.steps // 200)  # steps between two lines of metrics.jsonl
+        status, self.saved_at = self._status(), time.monotonic()
         while self.done < segment.end and status == "running":
             self._train_step()
             self.done += 1
@@ -266,8 +265,8 @@ class Training:
 
     def _save_if_due(self, stop: Stop) -> None:
         """Save where the interval has passed; save and raise Interrupted where asked to stop."""
-        stop.requested |= self.done == self.last
-        due = self.world.leads and time.monotonic() - self.saved > self.interval.seconds
+        stop.requested |= self.done == self.stop_after
+        due = self.world.leads and time.monotonic() - self.saved_at > self.interval.seconds
         stop.requested, due = self.world.any(stop.requested, due)
         if stop.requested:
             self._save()
@@ -275,10 +274,10 @@ class Training:
         if due:
             if self.device.type == "cuda":  # steps under way are no part of a save's time
                 torch.cuda.synchronize(self.device)
-            begun = time.monotonic()
+            began = time.monotonic()
             self._save()
-            self.saved = time.monotonic()
-            self.interval.saved(self.saved - begun)
+            self.saved_at = time.monotonic()
+            self.interval.saved(self.saved_at - began)
 
     @property
     def _on_branch(self) -> bool:
@@ -308,7 +307,7 @@ class Training:
         x, y = x.to(self.device), y.to(self.device)
         self.optimizer_step.set_rate(recipe.lr_at(self.step, self.segment.budget))
         self.loss_sum += self.optimizer_step(x, y)
-        self.summed += 1
+        self.steps_in_sum += 1
 
     def _record_micro_batch(self, micro: int) -> None:
         """Log and record a smaller micro-batch, which resumed runs keep."""
@@ -327,18 +326,17 @@ class Training:
 
         Returns "diverged" if the loss is not finite, else "running".
         """
-        loss = (self.loss_sum / self.summed).item()
+        loss = (self.loss_sum / self.steps_in_sum).item()
         self.loss_sum.zero_()
-        self.summed = 0
+        self.steps_in_sum = 0
         self.shown_loss = loss
         if np.isfinite(loss):
             rate = self.run.recipe.lr_at(self.step - 1, self.segment.budget)
             assert self.optimizer_step.grad_norm is not None  # a step was taken
-            norm = float(self.world.whole(self.optimizer_step.grad_norm))
-            # of one step, where float16 may have overflowed
-            self._record(
-                {"loss": loss, "lr": rate, "grad_norm": norm if np.isfinite(norm) else None}
-            )
+            norm: float | None = float(self.world.unsharded(self.optimizer_step.grad_norm))
+            if not np.isfinite(norm):  # of one step, where float16 may have overflowed
+                norm = None
+            self._record({"loss": loss, "lr": rate, "grad_norm": norm})
             return "running"
         self._record({"loss": None, "status": "diverged"})
         return "diverged"
@@ -346,14 +344,15 @@ class Training:
     def _record(self, values: dict) -> None:
         tokens = self.step * self.run.recipe.batch * self.run.model.seq_len
         seconds = round(time.monotonic() - self.started, 3)
-        where = {"step": self.step, "tokens": tokens, "seconds": seconds}
+        line = {"step": self.step, "tokens": tokens, "seconds": seconds}
         if self._on_branch:
-            where["budget"] = self.segment.budget
-        self.history.append({**where, **values})
-        self.charts.add(self.done, self.history[-1])
+            line["budget"] = self.segment.budget
+        line |= values
+        self.history.append(line)
+        self.charts.add(self.done, line)
         if self.world.leads:
             with open(self.folder / "metrics.jsonl", "a") as file:
-                file.write(json.dumps(self.history[-1]) + "\n")
+                file.write(json.dumps(line) + "\n")
 
     def _record_held_out(self) -> None:
         """Append the held-out loss of the first batches."""
@@ -365,7 +364,7 @@ class Training:
     ) -> evaluate.Score:
         """The held-out score. Gradients are let go first: evaluation needs their memory."""
         self.optimizer_step.optimizer.zero_grad(set_to_none=True)
-        return self.examiner.held_out(stream, self.optimizer_step.micro, batches)
+        return self.examiner.held_out(stream, batches)
 
     def _evaluate(self, status: str) -> dict:
         """The evaluation at the end of a budget: status, held-out score, hash of the weights."""
@@ -415,14 +414,14 @@ class Training:
     # -- saving and restoring -----------------------------------------------------------------
 
     def _save(self) -> None:
-        drawn: Any = self.stream.get_state()
-        _, keys, position, *_ = drawn
+        generator: Any = self.stream.get_state()
+        _, keys, position, *_ = generator
         state = {
             **self.optimizer_step.state(),
             "step": self.done,
             "stream": (torch.from_numpy(keys.astype(np.int64)), position),
             "loss_sum": self.loss_sum,
-            "summed": self.summed,
+            "summed": self.steps_in_sum,
             "threads": torch.get_num_threads(),
             "micro": self.optimizer_step.micro,
             "seconds": time.monotonic() - self.started,
@@ -433,17 +432,21 @@ class Training:
         try:
             self.checkpoints.save(self.done, state)
         except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError
-            where, cause = self.checkpoints.folder, error
+            cause: BaseException = error
             while cause.__context__ is not None:  # torch's message hides the system's
                 cause = cause.__context__
             why = getattr(cause, "strerror", None) or cause
-            raise RunFailed(f"cannot save in {where}: {why}; the last checkpoint remains") from None
+            raise RunFailed(
+                f"cannot save in {self.checkpoints.folder}: {why}; the last checkpoint remains"
+            ) from None
 
     def _newest(self) -> dict | None:
         """The newest checkpoint that is not corrupt: rank 0 finds it, the others read the same."""
         state = self.checkpoints.newest(self.progress.say) if self.world.leads else None
         step = self.world.agree(lambda: None if state is None else state["step"])
-        return self.checkpoints.read(step) if state is None and step is not None else state
+        if self.world.leads or step is None:
+            return state
+        return self.checkpoints.read(step)
 
     def _restore(self, state: dict | None) -> None:
         """Restore a checkpoint, and metrics.jsonl as it was when the checkpoint was saved."""
@@ -477,10 +480,10 @@ class Training:
         """Load a checkpoint's weights, optimiser and sums; the run's history stays."""
         self.optimizer_step.load(state)
         keys, position = state["stream"]
-        drawn: Any = "MT19937", keys.numpy().astype(np.uint32), position
-        self.stream.set_state(drawn)
+        generator: Any = "MT19937", keys.numpy().astype(np.uint32), position
+        self.stream.set_state(generator)
         self.loss_sum.copy_(state["loss_sum"])
-        self.summed = state["summed"]
+        self.steps_in_sum = state["summed"]
 
 
 def _in_words(evaluation: dict) -> str:

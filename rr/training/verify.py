@@ -1,9 +1,10 @@
 """Run a record again and compare: how far this machine reproduces the recorded numbers.
 
-The run is trained by the record's own specification, with its threads, micro-batch and path. Equal
-weights (their SHA-256) are the whole answer. Where a torch, a CPU or a GPU adds in another order,
-losses differ, and the verdict says by how much: by `TOLERANCE` or less, they agree. A run that is
-not stable amplifies rounding: where the losses part by `ROUNDING` or less, `AMPLIFIED` holds.
+The run is trained by the record's own specification, with its threads, micro-batch and backend. If
+the weights (their SHA-256) are equal, nothing else needs to be compared. Where a torch, a CPU or a
+GPU adds in another order, losses differ, and the verdict says by how much: by `TOLERANCE` or less,
+they agree. A run that is not stable amplifies rounding: where the first training losses that differ
+do so by `ROUNDING` or less, the tolerance is `AMPLIFIED`.
 """
 
 import contextlib
@@ -13,10 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from ..config import Interrupted, RRError, Run, RunFailed, positive
 from ..data.corpus import identity
 from ..stats.records import Record, read_record, read_records
-from . import backend, memory_fit
+from . import memory_fit
 from .device import device_name, pick_device
 from .distributed import ALONE
 from .progress import Progress
@@ -145,15 +148,17 @@ def repeatable(record: Record, corpus: str | None = None, tokenizer: str | None 
         "corpus": corpus or run.source["corpus"],
         "tokenizer": tokenizer or run.source["tokenizer"],
     }
-    for name, where in (("corpus", "file:PATH"), ("tokenizer", "a folder")):
+    for name, form in (("corpus", "file:PATH"), ("tokenizer", "a folder")):
+        recorded = getattr(run, name)
+        tokenizer = source["tokenizer"] if name == "tokenizer" else None
         try:
-            here = identity(source["corpus"], name == "tokenizer" and source[name] or None)[name]
+            current = identity(source["corpus"], tokenizer)[name]
         except RRError as error:
-            here = str(error)
-        if here != (was := getattr(run, name)):
+            current = str(error)
+        if current != recorded:
             raise RRError(
-                f"{run.id} was trained with {name} {was}; here {source[name]} is another "
-                f"({here}): give --{name}, {where} that holds it"
+                f"{run.id} was trained with {name} {recorded}; here {source[name]} is another "
+                f"({current}): give --{name}, {form} that holds it"
             )
     return allowed(replace(run, source=source), place)
 
@@ -185,57 +190,65 @@ def verify(
             raise RRError(f"{run.id} has decay branches: without --steps all of it is run again")
         if not lines:
             raise RRError(f"{run.id} has no training loss in its first {steps} steps: give more")
-    whole = steps is None or steps >= run.recipe.steps
-    there = pick_device(device or ("cpu" if made_by["device"] == "cpu" else None))
-    if device is None and device_name(there) != made_by["device"]:
+    complete = steps is None or steps >= run.recipe.steps
+    here = pick_device(device or ("cpu" if made_by["device"] == "cpu" else None))
+    same_device = device_name(here) == made_by["device"]
+    if device is None and not same_device:
         raise RRError(
             f"{run.id} was trained on {made_by['device']}, which is not here: "
-            f"give --device {there.type} to run it there"
+            f"give --device {here.type} to run it there"
         )
-    how = {}
-    if device_name(there) == made_by["device"]:
-        how = {
+    settings = {}
+    if same_device:
+        settings = {
             "threads": made_by["threads"],
             "micro_batch": made_by["micro_batch"],
             "path": made_by["code_path"],
         }
-        say = Progress(log).say
-        path = backend.of_run(how["path"], there, run)
-        try:
-            memory_fit.choose(run, there, how["micro_batch"], path, path, ALONE, say)
-        except RRError as error:
-            why = str(error).partition(";")[0]  # the rest is of options that would fit
-            raise RRError(f"{run.id} does not fit as it was trained: {why}") from None
+        _check_memory(run, here, made_by, log)
     with tempfile.TemporaryDirectory(prefix="rr-verify-") as out:
-        with contextlib.nullcontext() if whole else contextlib.suppress(Interrupted):
+        with contextlib.nullcontext() if complete else contextlib.suppress(Interrupted):
             train(
                 run,
                 out,
-                device=there.type,
+                device=here.type,
                 cache=cache,
                 log=log,
-                stop_after=None if whole else steps,
-                **how,
+                stop_after=None if complete else steps,
+                **settings,
             )
-        again = read_record(Path(out) / run.id)
-        seen, now = _losses(again), again.object("result.json") if whole else {}
-        if not whole and max(seen)[0] < max(lines)[0] and None not in seen.values():
+        repetition = read_record(Path(out) / run.id)
+        losses = _losses(repetition)
+        if not complete and max(losses)[0] < max(lines)[0] and None not in losses.values():
             raise Interrupted("stopped before the steps that were asked for")
-        mine = again.object("run.json")["provenance"]
+        repeated = repetition.object("result.json") if complete else {}
+        repeated_by = repetition.object("run.json")["provenance"]
     return Verdict(
         id=run.id,
-        steps=run.recipe.steps if whole or steps is None else steps,
-        gaps=[(at[0], _gap(was, seen.get(at))) for at, was in lines.items()],
+        steps=run.recipe.steps if complete or steps is None else steps,
+        gaps=[(at[0], _gap(recorded, losses.get(at))) for at, recorded in lines.items()],
         recorded=result["val_loss"],
-        repeated=now.get("val_loss"),
-        same_bits=_weights(now) == _weights(result) if whole else None,
-        same_status=now.get("status", result["status"]) == result["status"],
+        repeated=repeated.get("val_loss"),
+        same_bits=_weights(repeated) == _weights(result) if complete else None,
+        same_status=repeated.get("status", result["status"]) == result["status"],
         differ={
-            name: (was, mine.get(name))
-            for name, was in made_by.items()
-            if name != "started" and mine.get(name) != was
+            name: (recorded, repeated_by.get(name))
+            for name, recorded in made_by.items()
+            if name != "started" and repeated_by.get(name) != recorded
         },
     )
+
+
+def _check_memory(
+    run: Run, device: torch.device, made_by: dict, log: Callable[[str], None] | None
+) -> None:
+    """Raise RRError where the run does not fit with its recorded settings, which verify keeps."""
+    path, micro_batch = made_by["code_path"], made_by["micro_batch"]
+    try:
+        memory_fit.choose(run, device, micro_batch, path, path, ALONE, Progress(log).say)
+    except RRError as error:
+        why = str(error).partition(";")[0]  # the rest names options that rr verify lacks
+        raise RRError(f"{run.id} does not fit as it was trained: {why}") from None
 
 
 def _losses(record: Record) -> dict[tuple, float | None]:
@@ -253,8 +266,8 @@ def _weights(result: dict) -> list[str]:
     return [end["weights_sha256"] for end in ends]
 
 
-def _gap(was: float | None, now: float | None) -> float:
-    """now − was; 0 where both are not finite, infinite where one is."""
-    if was is None or now is None:
-        return 0.0 if was is now else math.inf
-    return now - was
+def _gap(recorded: float | None, repeated: float | None) -> float:
+    """repeated − recorded; 0 where both are not finite, infinite where one is."""
+    if recorded is None or repeated is None:
+        return 0.0 if recorded is repeated else math.inf
+    return repeated - recorded

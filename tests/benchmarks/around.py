@@ -63,7 +63,7 @@ def evaluation(rung: str, steps: int, repeats: int) -> dict:
 
     def evaluate() -> None:
         with backend.evaluation(cpu, "bf16"):
-            ordered(model, scored.numpy(), micro, micro=micro)
+            ordered(model, scored.numpy(), micro)
 
     seconds: dict[str, list[float]] = {"train": [], "evaluate": []}
     for work in (train, evaluate):  # compiles

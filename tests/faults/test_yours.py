@@ -88,7 +88,7 @@ def few(self, real=Training._train_step, curve=lambda step: 2.5 + 4.4 * 0.99**st
     if self.step < 4 or self.optimizer_step.grad_norm is None:  # also the first after a stop
         return real(self)
     self.loss_sum += curve(self.step)
-    self.summed += 1
+    self.steps_in_sum += 1
 
 def short(run, stream, change=numerics.Change(), real=numerics.trained):
     eight = dataclasses.replace(run.recipe, steps=min(8, run.recipe.steps))

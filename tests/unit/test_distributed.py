@@ -213,7 +213,7 @@ def test_a_run_goes_on_in_another_world(tiny_corpus, tmp_path, single, kept_thre
 
 
 def test_a_batch_that_does_not_divide_is_one_line(tiny_corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(World, "here", lambda *given: World(0, 2, "ddp"))
+    monkeypatch.setattr(World, "from_environment", lambda *given: World(0, 2, "ddp"))
     run = run_folder.plan(TINY, corpus=tiny_corpus, tokenizer="bpe:300", batch=5, steps=12)
     with pytest.raises(RRError, match="a batch of 5 windows does not divide among 2 processes"):
         trainer.train(run, tmp_path)
@@ -244,7 +244,7 @@ def test_rules_of_their_own_in_each_pass_are_not_sharded():
 
 def test_an_unknown_strategy_is_refused(monkeypatch):
     with pytest.raises(RRError, match="did you mean fsdp"):
-        World.here("fsdp2")
+        World.from_environment("fsdp2")
 
 
 def test_a_process_takes_its_own_gpu_before_it_joins_the_others(monkeypatch):
@@ -258,7 +258,7 @@ def test_a_process_takes_its_own_gpu_before_it_joins_the_others(monkeypatch):
         monkeypatch.setattr(
             dist, name, lambda *given, _=name, **more: calls.append((_, *given, more))
         )
-    world = World.here("ddp", torch.device("cuda"))
+    world = World.from_environment("ddp", torch.device("cuda"))
     with world.joined():
         calls.append("inside")
     own = torch.device("cuda", 1)

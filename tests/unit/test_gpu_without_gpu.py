@@ -216,8 +216,8 @@ def test_the_text_lies_on_the_gpu_before_memory_is_looked_at(monkeypatch, tmp_pa
     """So that the 4 bytes per token that it takes there are not promised to a step."""
     seen = []
     run = rr.plan("nano:d_model=16,n_layer=1,n_head=1,seq_len=16", steps=1, eval_batches=1)
-    fit, beside = memory_fit.choose, batches.beside
-    monkeypatch.setattr(batches, "beside", lambda *a: seen.append("text") or beside(*a))
+    fit, beside = memory_fit.choose, batches.on_device
+    monkeypatch.setattr(batches, "on_device", lambda *a: seen.append("text") or beside(*a))
     monkeypatch.setattr(memory_fit, "choose", lambda *a: seen.append("memory") or fit(*a))
     rr.train(run, tmp_path, log=str)
     assert seen == ["text", "memory"]

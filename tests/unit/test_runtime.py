@@ -16,7 +16,7 @@ from torch import nn
 
 from rr import io
 from rr.config import Interrupted, RRError, RunFailed
-from rr.training import checkpoint, device, progress, provenance, run_folder, signals
+from rr.training import checkpoint, device, progress, provenance, signals
 
 STATE = {"step": 3, "weights": torch.arange(1000.0), "text": "x"}
 
@@ -266,14 +266,13 @@ def test_what_counts_as_out_of_memory():
     assert device.out_of_memory(caught.value)
 
 
-def test_provenance_names_the_machine_and_no_path(tiny_corpus):
-    run = run_folder.plan("nano", corpus=tiny_corpus, tokenizer="bpe:300")
-    told = provenance.provenance(run, torch.device("cpu"), 2)
+def test_provenance_names_the_machine_and_no_path():
+    told = provenance.provenance(torch.device("cpu"))
     assert (
         told["packages"]["torch"] == torch.__version__.partition("+")[0]
         or "+" in told["packages"]["torch"]
     )
-    assert (told["device"], told["threads"], told["micro_batch"]) == ("cpu", 2, 8)
+    assert told["device"] == "cpu"
     text = json.dumps(told)
     assert os.getcwd() not in text and os.path.expanduser("~") not in text
 

@@ -18,8 +18,8 @@ def table(runs, baseline="standard"):
     return as_rows(compare(runs, baseline))
 
 
-def render(runs, form="text", short=True):
-    return rendered(compare(runs, "standard"), form, short)
+def render(runs, form="text"):
+    return rendered(compare(runs, "standard"), form)
 
 
 def run(rule, seed, loss, **other):
@@ -245,7 +245,7 @@ def test_one_seed_is_a_marked_row():
     assert (review["n"], review["pairs"]) == (1, [0])
     assert all(review[name] is None for name in ("difference", "p", "welch_p", "bootstrap_lo"))
     assert review["notes"] == ["fewer than two pairs: no test"]
-    assert "fewer than two pairs" in render(runs, short=False)
+    assert "fewer than two pairs" in render(runs)
 
 
 def test_unequal_seeds_are_told_on_both_sides():
@@ -394,7 +394,7 @@ def test_csv_reads_back_as_the_rows():
 
 def test_markdown_has_a_cell_for_every_column():
     runs = [*RUNS, *(run("my|rule", seed, 3.0 + seed / 7) for seed in range(3))]
-    rows, text = table(runs), render(runs, "markdown", short=False)
+    rows, text = table(runs), render(runs, "markdown")
     lines = [line.replace(r"\|", "/") for line in text.splitlines() if line.startswith("|")]
     assert {line.count("|") for line in lines} == {12} and len(lines) == 2 + len(rows)
     assert text.startswith("### nano · clean · fables")

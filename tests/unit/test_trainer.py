@@ -539,9 +539,9 @@ def test_a_run_goes_on_on_a_gpu_of_another_name(planned, tmp_path, cut_off, monk
     with cut_off(3):
         train(run, tmp_path, save_every=1e-9)
     path = tmp_path / run.id / "run.json"
-    for name in ("device_name", "_kind"):  # as if "cpu" were the name of one GPU among others
-        monkeypatch.setattr(context, name, {"device_name": lambda device: "NVIDIA H100 PCIe",
-                                            "_kind": lambda name: "cpu"}[name])  # fmt: skip
+    # as if "cpu" were the name of one GPU among others
+    monkeypatch.setattr(context, "device_name", lambda device: "NVIDIA H100 PCIe")
+    monkeypatch.setattr(context, "_device_type", lambda name: "cpu")
     folder = trainer.train(run, tmp_path, log=said.append)
     assert any("started on cpu and resumes on NVIDIA H100 PCIe" in line for line in said)
     made_by = io.read_json(path)["provenance"]

@@ -12,7 +12,7 @@
 
 from rr import lazy_names
 
-_WHERE = {
+_MODULES = {
     "Basin": "rates",
     "Fit": "fits",
     "Spreads": "best_rate",
@@ -24,5 +24,5 @@ _WHERE = {
     "read_curves": "by_step",
     "resampled_rates": "best_rate",
 }
-__all__ = list(_WHERE)
-__getattr__, __dir__ = lazy_names(__name__, _WHERE, __all__)
+__all__ = list(_MODULES)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__)
