@@ -25,10 +25,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import rr
 from rr import io
 from rr.config import Interrupted
 from rr.model import Model
-from rr.training import checkpoint, run_folder, trainer
+from rr.training import checkpoint, trainer
 from rr.training.optimizer import decay_groups
 
 TINY = "nano:n_layer=2,d_model=32,seq_len=64"
@@ -42,7 +43,7 @@ def tokenizer_of(rung: str) -> str:
 
 def checkpoint_cost(rung: str, home: Path, repeats: int = 3) -> dict:
     """Seconds and bytes of a checkpoint of a model of this rung, weights and AdamW's moments."""
-    run = run_folder.plan(rung, "review", corpus="fables", tokenizer=tokenizer_of(rung))
+    run = rr.plan(rung, "review", corpus="fables", tokenizer=tokenizer_of(rung))
     model = Model(run.model)
     optimizer = torch.optim.AdamW(decay_groups(model, 0.1, False), lr=1e-4, fused=True)
     for p in model.parameters():
@@ -65,7 +66,7 @@ def checkpoint_cost(rung: str, home: Path, repeats: int = 3) -> dict:
 
 def child(rung: str, options: dict, out: str, save_every: float) -> None:
     """One run in a process of its own, ended as `rr train` ends."""
-    run = run_folder.plan(rung, "review", **options)
+    run = rr.plan(rung, "review", **options)
     try:
         trainer.train(run, out, threads=1, save_every=save_every, log=lambda line: None)
     except Interrupted:
@@ -74,7 +75,7 @@ def child(rung: str, options: dict, out: str, save_every: float) -> None:
 
 def started(rung: str, options: dict, home: Path, save_every: float, ready) -> tuple:
     """A process whose run is under way, and its folder: `ready(folder)` holds."""
-    folder = home / run_folder.plan(rung, "review", **options).id
+    folder = home / rr.plan(rung, "review", **options).id
     process = CONTEXT.Process(target=child, args=(rung, options, str(home), save_every))
     process.start()
     while not ready(folder):

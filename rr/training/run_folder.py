@@ -20,7 +20,6 @@ from ..model.weights import with_weights
 from ..residual import as_allowed, content
 from . import checkpoint
 from .device import pick_device
-from .planning import plan as plan  # a run's folder begins with its plan
 from .progress import Progress
 
 

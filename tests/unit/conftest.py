@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import rr
+
 if not torch.cuda.is_available():  # read when Triton is first imported, by torch as by us
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -191,7 +193,6 @@ def tiny_gpt2(monkeypatch):
 @pytest.fixture
 def planned(tiny_corpus):
     """Plans a run of six steps on the tiny corpus; named settings are changed."""
-    from rr.training import run_folder
 
     def make(**changes):
         given = {
@@ -202,6 +203,6 @@ def planned(tiny_corpus):
             "steps": 6,
             "precision": "fp32",
         } | changes
-        return run_folder.plan(**given)
+        return rr.plan(**given)
 
     return make

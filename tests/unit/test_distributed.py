@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import distributed as dist
 
+import rr
 from rr.config import ModelConfig, RRError
 from rr.model import Model
-from rr.training import run_folder, trainer
+from rr.training import trainer
 from rr.training.distributed import STRATEGIES, World
 
 TINY = "nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
@@ -102,7 +103,7 @@ def close(folder, other, tolerance=1e-6):
 def single(tiny_corpus, tmp_path_factory):
     """The run by one process, this one."""
     threads = torch.get_num_threads()
-    run = run_folder.plan(**GIVEN, corpus=tiny_corpus)
+    run = rr.plan(**GIVEN, corpus=tiny_corpus)
     folder = trainer.train(run, tmp_path_factory.mktemp("one"), threads=1, log=lambda line: None)
     torch.set_num_threads(threads)
     return folder
@@ -118,7 +119,7 @@ step.compile_model = lambda model, _: whole(model, "aot_eager")
 given, turns = map(json.loads, sys.argv[1:])
 distributed.init_process_group("gloo")
 for out, options in turns:
-    trainer.train(run_folder.plan(**given), out, threads=1, **options)
+    trainer.train(rr.plan(**given), out, threads=1, **options)
 distributed.barrier()
 distributed.destroy_process_group()
 """
@@ -204,7 +205,7 @@ def test_a_run_goes_on_in_another_world(tiny_corpus, tmp_path, single, kept_thre
     process = start(tiny_corpus, tmp_path, size, parallel=how, steps=12)
     kill_after(process, tmp_path, checkpoints=2)
     if after == 1:  # this process
-        planned = run_folder.plan(**GIVEN, corpus=tiny_corpus)
+        planned = rr.plan(**GIVEN, corpus=tiny_corpus)
         folder = trainer.train(planned, tmp_path, parallel="fsdp", log=lambda line: None)
     else:
         folder = run(tiny_corpus, tmp_path, after, parallel="fsdp")
@@ -214,7 +215,7 @@ def test_a_run_goes_on_in_another_world(tiny_corpus, tmp_path, single, kept_thre
 
 def test_a_batch_that_does_not_divide_is_one_line(tiny_corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(World, "from_environment", lambda *given: World(0, 2, "ddp"))
-    run = run_folder.plan(TINY, corpus=tiny_corpus, tokenizer="bpe:300", batch=5, steps=12)
+    run = rr.plan(TINY, corpus=tiny_corpus, tokenizer="bpe:300", batch=5, steps=12)
     with pytest.raises(RRError, match="a batch of 5 windows does not divide among 2 processes"):
         trainer.train(run, tmp_path)
     assert not list(tmp_path.iterdir())

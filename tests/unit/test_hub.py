@@ -21,7 +21,7 @@ TINY = "nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
 
 @pytest.fixture(scope="module")
 def run(tiny_corpus, tmp_path_factory):
-    plan = run_folder.plan(
+    plan = rr.plan(
         TINY,
         "review:rank=4",
         corpus=tiny_corpus,

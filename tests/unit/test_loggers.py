@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 from tiny import TINY, result_of, train
 
+import rr
 from rr.config import RRError
-from rr.training import checkpoint, loggers, run_folder, trainer
+from rr.training import checkpoint, loggers, trainer
 
 BUDGETS = (8, 16)
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("kept_threads")
 
 @pytest.fixture
 def run(tiny_corpus):
-    return run_folder.plan(
+    return rr.plan(
         TINY,
         corpus=tiny_corpus,
         tokenizer="bpe:300",

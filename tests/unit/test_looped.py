@@ -244,7 +244,7 @@ def test_what_belongs_to_one_number_of_passes_is_refused():
 
 
 def test_a_run_is_loaded_at_another_number_of_passes(tmp_path, tiny_corpus, capsys):
-    run = run_folder.plan(
+    run = rr.plan(
         TINY,
         "scaled",
         corpus=tiny_corpus,
@@ -296,7 +296,7 @@ def begun(tiny_corpus, tmp_path, cut_off, steppers):
             "batch": 2,
             "precision": "fp32",
         } | changes
-        run = run_folder.plan(TINY, **given)
+        run = rr.plan(TINY, **given)
         with cut_off(taken):
             trainer.train(run, tmp_path / str(taken), threads=1, log=lambda line: None)
         return run, steppers[-1]
@@ -363,7 +363,7 @@ def test_without_rates_by_depth_nothing_changes_in_the_specification(begun):
 
 @pytest.mark.parametrize("rule", ["standard", "review:per_pass=1"])
 def test_a_broken_off_run_ends_as_if_it_had_not(rule, tmp_path, tiny_corpus, cut_off):
-    run = run_folder.plan(
+    run = rr.plan(
         TINY,
         rule,
         corpus=tiny_corpus,

@@ -94,7 +94,7 @@ def planned(tiny_corpus):
     def plan(**options):
         body = "nano:n_layer=2,d_model=32,n_head=2,seq_len=16"
         given = dict(corpus=tiny_corpus, tokenizer="bpe:300", steps=6, batch=2)
-        return run_folder.plan(body, "review", **given, **options)
+        return rr.plan(body, "review", **given, **options)
 
     return plan
 

@@ -5,11 +5,11 @@ import json
 
 import pytest
 
+import rr
 from rr import cli
 from rr.config import RRError
 from rr.model import ladder
 from rr.sweep import cells
-from rr.training import run_folder
 from rrbook import reports as report
 
 PUBLISHED = ("60M", "150M", "320M", "590M", "1B")
@@ -33,7 +33,7 @@ def test_without_a_text_both_ways_out_are_named(capsys, tmp_path, rung, protocol
         err = one_line(capsys, [*verb, *words])
         assert rung in err and "--corpus tinystories" in err and "--tokenizer" in err
     with pytest.raises(RRError, match="needs a text"):
-        run_folder.plan(rung, protocol=protocol)
+        rr.plan(rung, protocol=protocol)
     assert not (tmp_path / "out").exists()
 
 
@@ -41,7 +41,7 @@ def test_fables_has_to_be_told_the_tokens(capsys, tmp_path):
     words = ["train", "--rung", "60M", "--corpus", "fables", "--out", str(tmp_path / "out")]
     err = one_line(capsys, words)
     assert "--tokenizer gpt2" in err and "bpe:N" in err
-    run = run_folder.plan("60M", corpus="fables", tokenizer="bpe:1024")
+    run = rr.plan("60M", corpus="fables", tokenizer="bpe:1024")
     assert ladder.count(run.model) == 34_263_552  # what it silently was
 
 
@@ -54,20 +54,17 @@ def test_other_text_is_read_with_gpt2s_tokens(root):
             if row["arm"] == "review"
         }
     for rung in PUBLISHED:
-        run = run_folder.plan(rung, corpus="tinystories")
+        run = rr.plan(rung, corpus="tinystories")
         assert run.source["tokenizer"] == "gpt2" and ladder.other_size(run) is None
         assert round(ladder.count(run.model) / 1e6, 2) == published[rung]
 
 
 def test_small_rungs_keep_their_text():
     for rung in ("nano", "mini", "nano:n_layer=2"):
-        run = run_folder.plan(rung)
+        run = rr.plan(rung)
         assert run.source == {"corpus": "fables", "tokenizer": "bpe:1024"}
         assert ladder.other_size(run) is None
-    assert (
-        run_folder.plan("nano").id
-        == run_folder.plan("nano", corpus="fables", tokenizer="bpe:1024").id
-    )
+    assert rr.plan("nano").id == rr.plan("nano", corpus="fables", tokenizer="bpe:1024").id
 
 
 def test_another_size_is_said_once_a_size_and_not_of_a_body_of_ones_own(tiny_corpus):

@@ -15,8 +15,9 @@ import json
 import pytest
 import torch
 
+import rr
 from rr.model import Model, initialise, ladder
-from rr.training import run_folder, trainer
+from rr.training import trainer
 
 SHAPE = "nano:d_model=64,n_layer=8,n_head=2,d_ff=256,seq_len=32"
 PARTS = ("q", "k", "v", "out", "up", "down")
@@ -67,8 +68,8 @@ def test_the_stream_starts_at_an_rms_near_one(rule):
 
 @pytest.mark.parametrize("rule", BY_HAND)
 def test_the_shared_start_is_the_default_and_keeps_every_run_id(rule):
-    assert run_folder.plan(SHAPE, rule).id == run_folder.plan(SHAPE, f"{rule}:init=shared").id
-    assert run_folder.plan(SHAPE, rule).id != run_folder.plan(SHAPE, f"{rule}:init=paper").id
+    assert rr.plan(SHAPE, rule).id == rr.plan(SHAPE, f"{rule}:init=shared").id
+    assert rr.plan(SHAPE, rule).id != rr.plan(SHAPE, f"{rule}:init=paper").id
     same = zip(drawn(rule).parameters(), drawn(f"{rule}:init=shared").parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in same)
     assert drawn(rule).token.weight.std().item() == pytest.approx(0.02, rel=0.02)
@@ -76,7 +77,7 @@ def test_the_shared_start_is_the_default_and_keeps_every_run_id(rule):
 
 @pytest.mark.parametrize("rule", BY_HAND)
 def test_a_few_steps_bring_the_loss_down(rule, tiny_corpus, tmp_path):
-    plan = run_folder.plan(
+    plan = rr.plan(
         "nano:n_layer=2,d_model=32,n_head=2,seq_len=16",
         f"{rule}:init=paper",
         corpus=tiny_corpus,

@@ -17,6 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kinds import one_of_a_kind
 
+import rr
 from rr.analysis import rule_checks
 from rr.analysis.rule_checks import compiled, graphs, model_of, shape
 from rr.config import RRError, parse_spec
@@ -142,7 +143,7 @@ def test_state_dict_round_trip(rule, values, tmp_path):
 
 @pytest.mark.parametrize(("rule", "values"), one_of_a_kind(ARMS, OWN))
 def test_a_broken_off_run_ends_as_if_it_had_not(rule, values, tmp_path, tiny_corpus, cut_off):
-    run = run_folder.plan(
+    run = rr.plan(
         "nano:n_layer=2,d_model=32,n_head=2,seq_len=16",
         rule,
         values=values,

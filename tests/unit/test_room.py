@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+import rr
 from rr import cli
 from rr.config import Interrupted, RRError
 from rr.model import ladder
 from rr.residual import REGISTRY
-from rr.training import memory, memory_fit, run_folder, trainer
+from rr.training import memory, memory_fit, trainer
 from rr.training.backend import parse_backend
 from rr.training.distributed import ALONE, World
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("kept_threads")
 
 @pytest.fixture
 def run(tiny_corpus):
-    return run_folder.plan(
+    return rr.plan(
         BODY,
         corpus=tiny_corpus,
         tokenizer="bpe:300",
@@ -213,7 +214,7 @@ def test_what_was_asked_for_is_refused_and_not_altered(run, only):
 def test_nothing_is_predicted_where_there_is_plenty(run, only, monkeypatch):
     monkeypatch.setattr(memory, "predict", lambda *a: pytest.fail("predicted"))
     only(4 * GIB)
-    nano = run_folder.plan("nano")
+    nano = rr.plan("nano")
     for one in (run, nano):
         usual = one.recipe.batch, "eager"
         assert memory_fit.choose(one, CPU, None, None, "eager", ALONE, print) == usual
@@ -222,7 +223,7 @@ def test_nothing_is_predicted_where_there_is_plenty(run, only, monkeypatch):
 
 def test_a_billion_parameters_are_not_taken_for_plenty(only, monkeypatch):
     """Twenty bytes a parameter at the very least: 64 windows ended in SIGKILL at 22.9 GiB."""
-    run = run_folder.plan("1B", corpus="tinystories")
+    run = rr.plan("1B", corpus="tinystories")
     assert memory_fit.estimate(run.model, 64) > 20 * ladder.count(run.model) > 18 * GIB
     monkeypatch.setattr(memory, "predict", lambda *a: 1 / 0)
     only(24 * GIB)
@@ -308,7 +309,7 @@ def test_a_run_that_goes_on_keeps_its_choices(run, only, tmp_path):
 
 
 def test_a_model_is_built_in_ram_before_it_goes_to_the_gpu(monkeypatch):
-    run, gpu = run_folder.plan("1B", corpus="tinystories"), torch.device("cuda")
+    run, gpu = rr.plan("1B", corpus="tinystories"), torch.device("cuda")
     monkeypatch.setattr(memory_fit, "free", lambda device: 10**15)
     monkeypatch.setattr(memory_fit, "free_ram", lambda: 3 * GIB)  # 984 M float32 are 3.7 GiB
     with pytest.raises(RRError, match="building the model needs .* RAM"):

@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+import rr
 from rr import cli
 from rr.config import RRError
 from rr.training import checkpoint, run_folder, save_interval, trainer
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("kept_threads")
 
 @pytest.fixture
 def run(tiny_corpus):
-    return run_folder.plan(
+    return rr.plan(
         TINY,
         corpus=tiny_corpus,
         tokenizer="bpe:300",

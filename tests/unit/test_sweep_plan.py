@@ -12,7 +12,7 @@ from rr import cli
 from rr.config import RRError
 from rr.model.ladder import flops_per_token
 from rr.sweep import Runner, cells, commands, notebook
-from rr.training.run_folder import plan
+from rr.training.planning import plan
 
 TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"
 quiet = {"say": lambda line: None}

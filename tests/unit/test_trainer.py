@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tiny import TINY, result_of, train
 from torch.nn import functional as F
 
+import rr
 from rr import io
 from rr.config import Interrupted, ModelConfig, Recipe, RRError, RunFailed
 from rr.data import batches, fables, open_corpus
@@ -375,7 +376,7 @@ def test_the_entropy_floor_lies_below_the_loss_on_the_same_stories(tmp_path, mon
     monkeypatch.setitem(fables.STORIES, "valid", 40)
     monkeypatch.setattr(fables, "IDENTITY", "fables, a few")
     shape = "nano:n_layer=2,d_model=48,n_head=2,seq_len="
-    run = run_folder.plan(shape + "256", steps=15, batch=4, tokenizer="bpe:1024", precision="fp32")
+    run = rr.plan(shape + "256", steps=15, batch=4, tokenizer="bpe:1024", precision="fp32")
     result = result_of(train(run, tmp_path))
     assert 0 < result["floor_error"] < 0.1 * result["floor"]
     assert 0.2 < result["floor"] < result["story_loss"] < math.log(1024)
@@ -385,7 +386,7 @@ def test_the_entropy_floor_lies_below_the_loss_on_the_same_stories(tmp_path, mon
     assert (result["stories"], few["stories"]) == (40, 8)
     assert few["floor"] != result["floor"] and few["floor"] < few["story_loss"]
     assert few["story_loss"] != result["story_loss"]
-    short = run_folder.plan(shape + "16", steps=2, batch=4, tokenizer="bpe:1024")
+    short = rr.plan(shape + "16", steps=2, batch=4, tokenizer="bpe:1024")
     result = result_of(train(short, tmp_path))  # no story fits: said so, and no number made up
     assert result["story_loss"] is None and result["floor"] > 0.2
 
@@ -636,7 +637,7 @@ def alone(tiny_corpus, tmp_path_factory):
     """Each of BUDGETS trained by itself: budget -> its result."""
     found = {}
     for budget in BUDGETS:
-        run = run_folder.plan(
+        run = rr.plan(
             TINY,
             "review",
             corpus=tiny_corpus,

@@ -4,7 +4,7 @@ import ipywidgets as widgets
 import numpy as np
 
 from rr.residual import RULES
-from rr.training.run_folder import plan
+from rr.training.planning import plan
 from rrbook.numerics import Change, trained
 
 from .. import figures
