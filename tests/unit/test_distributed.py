@@ -111,8 +111,9 @@ def single(tiny_corpus, tmp_path_factory):
 
 IN_TURN = """
 import json, sys
+import rr
 from torch import distributed
-from rr.training import run_folder, step, trainer
+from rr.training import step, trainer
 
 whole = step.compile_model
 step.compile_model = lambda model, _: whole(model, "aot_eager")

@@ -204,14 +204,14 @@ class Child(benchmark._Child):
     def __init__(self, case) -> None:
         self.case, self.measured, self.failed, self.times = case, {}, None, []
 
-    def tell(self, command, *arguments) -> None:
+    def send(self, command, *arguments) -> None:
         if command == "build":
             _, *where = arguments
             self.bench = benchmark_case.Bench(self.case, *where)
             command, arguments = "describe", ()
         self.answer = getattr(self.bench, command)(*arguments)
 
-    def hear(self) -> dict:
+    def receive(self) -> dict:
         return self.answer
 
     def end(self) -> None:
