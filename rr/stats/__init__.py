@@ -21,16 +21,13 @@ quantile of Student's t with the degrees of freedom of the test.
 pandas and SciPy belong to the extra `stats`; records are read without them.
 
 Example:
-    >>> from rr.stats import compare
-    >>> losses = {"review": [3.95, 3.97, 3.95], "constant": [4.00, 4.01, 4.02]}
-    >>> rows = [
-    ...     {"arm": arm, "seed": seed, "val_loss": loss}
-    ...     for arm in losses
-    ...     for seed, loss in enumerate(losses[arm])
-    ... ]
-    >>> table = compare(rows, baseline="constant")
-    >>> table.set_index("arm").difference.round(3)["review"]
-    np.float64(-0.053)
+    >>> from rr.stats import paired, seeds_needed
+    >>> review, constant = [3.95, 3.97, 3.95], [4.00, 4.01, 4.02]  # held-out losses, by seed
+    >>> difference = paired(review, constant)
+    >>> round(difference.mean, 3), round(difference.p, 3)
+    (-0.053, 0.026)
+    >>> seeds_needed(gap=0.02, sd=0.01)  # to find a gap of 0.02 next time
+    5
 """
 
 from typing import Any

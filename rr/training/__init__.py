@@ -30,7 +30,7 @@ Example:
     >>> tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
     >>> run = rr.plan(tiny, steps=2, batch=1, eval_batches=1)
     >>> with tempfile.TemporaryDirectory() as out:
-    ...     folder = rr.train(run, out, log=lambda line: None)  # again: nothing is left to do
+    ...     folder = rr.train(run, out, log=lambda line: None)
     ...     finished(folder)["tokens"]  # two steps of one window
     32
 """
