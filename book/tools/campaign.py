@@ -344,6 +344,24 @@ def f4() -> Study:
     )
 
 
+def f5() -> Study:
+    """E4's short window again: rates searched as long as the reported runs, six new seeds."""
+    study = e4()
+    arms = {name[:-4]: arm for name, arm in study.arms.items() if name.endswith(", 64")}
+    del arms["neutreno"]
+    # half the cache of keys and values, as SVFormer has 0.5625 of it
+    arms["own, one KV head"] = {**arms["own"], "rung": f"{arms['own']['rung']},n_kv_head=1"}
+    return replace(
+        study,
+        arms=arms,
+        common=study.common | study.reporting,
+        seeds=tuple(range(3, 9)),
+        rate_seeds=(100, 101),
+        searching={},
+        reporting={},
+    )
+
+
 def f6() -> Study:
     """Does the lead last? Three budgets as branches, one rate, new seeds."""
     return Study(
@@ -375,6 +393,7 @@ STUDIES = {
     "f2": f2,
     "f3": f3,
     "f4": f4,
+    "f5": f5,
     "f6": f6,
 }
 
