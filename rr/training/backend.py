@@ -20,7 +20,7 @@ from ..config import PRECISIONS, ModelConfig, RRError, Run, nearest, parse_spec
 from ..model.compile import grows
 from ..model.ladder import flops_per_token
 from ..ops import backends
-from .device import autocast, keep_freed, resolve_precision
+from .device import autocast, keep_freed
 from .distributed import ALONE, World
 
 CHOICES = {
@@ -30,7 +30,6 @@ CHOICES = {
     "optimizer": ("plain", "fused"),
     "compile": ("none", "layer"),
     "attention": ("auto", "blocks", "cudnn"),
-    "graph": ("none", "step"),
     "recompute": backends.RECOMPUTED,
     "allocator": ("system", "kept"),
 }
@@ -39,7 +38,6 @@ COMPILED_CPU = "compiled:attention=blocks"  # what a long run takes on a CPU
 # of an eager step's time, so on one or two cores it pays from here (data/measured/08_make_it_fast).
 COMPILE_FLOPS = 2e13
 TRITON = (8, 0)  # the least compute capability that Triton's own documentation supports
-FP16_GRAPH = "graph=step does not support fp16, whose loss scaling decides on the host: use bf16"
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,6 @@ class Backend:
     compile     "layer": each block by Inductor, one graph for all blocks
     attention   "blocks": written out for a compiler (`rr.ops.blocked_attention`); "cudnn": its
                 kernel before the others; GPU only
-    graph       "step": the whole step captured once as a CUDA graph, and replayed; GPU only
     recompute   "layer": the backward pass computes each block again; only its inputs are kept
     allocator   "kept": freed memory stays with the process; CPU only
 
@@ -71,7 +68,6 @@ class Backend:
     optimizer: str = "plain"
     compile: str = "none"
     attention: str = "auto"
-    graph: str = "none"
     recompute: str = "none"
     allocator: str = "system"
 
@@ -87,7 +83,7 @@ class Backend:
         """Raise RRError unless this device, model and number of processes support the backend."""
         self.kernels.validate()
         if device.type != "cuda":
-            for name, word in (("attention", "cudnn"), ("graph", "step"), ("gate", "triton")):
+            for name, word in (("attention", "cudnn"), ("gate", "triton")):
                 if getattr(self, name) == word:
                     raise RRError(f"{name}={word} needs a CUDA device, got {device.type}")
         elif self.gate == "triton":
@@ -97,8 +93,6 @@ class Backend:
                     "gate=triton needs a GPU of compute capability {}.{} (A100) or newer, "
                     "got {}.{}: use --path compiled".format(*TRITON, *capability)
                 )
-        if self.graph == "step" and world.size > 1:
-            raise RRError(f"graph=step needs one process, got {world.size}: use graph=none")
         if config and self.compile == "layer" and world.strategy == "fsdp" and grows(config):
             raise RRError(
                 f"{config.rule} with values {config.values} compiles as one graph, which cannot "
@@ -159,7 +153,7 @@ BACKENDS = {
 
 
 def parse_backend(spec: str) -> Backend:
-    """`"compiled:precision=tf32,graph=step"` -> the named backend with these choices changed.
+    """`"compiled:precision=tf32,loss=whole"` -> the named backend with these choices changed.
 
     The names: "reference"; "eager", what `rr train` runs on a CPU; "fast"; "compiled", what it runs
     on a GPU that Triton supports; "triton". The choices are the fields of `Backend`. Raises RRError
@@ -167,8 +161,8 @@ def parse_backend(spec: str) -> Backend:
 
     Example:
         >>> from rr.training import parse_backend
-        >>> backend = parse_backend("compiled:precision=tf32,graph=step")
-        >>> backend.precision, backend.compile, backend.graph
+        >>> backend = parse_backend("compiled:precision=tf32,loss=whole")
+        >>> backend.precision, backend.compile, backend.loss
         ('tf32', 'layer', 'step')
     """
     name, given = parse_spec(spec)
@@ -206,8 +200,7 @@ def compile_error(kind: str) -> str | None:
 def on_gpu(capability: tuple[int, int]) -> str:
     """The backend that a run on a GPU of this compute capability takes, where it compiles.
 
-    Compiled blocks where Triton supports the GPU, with cuDNN's attention first on Hopper. CUDA
-    graphs are used on request only: no measurement has shown yet that they win.
+    Compiled blocks where Triton supports the GPU, with cuDNN's attention first on Hopper.
     """
     if capability < TRITON:
         return "fast"
@@ -241,10 +234,7 @@ def check_spec(spec: str, device: torch.device, run: Run, world: World = ALONE) 
         raise RRError(
             f"--path {spec}: the precision of a run is part of its recipe: use --precision instead"
         )
-    backend = parse_backend(spec)
-    backend.validate(device, run.model, world)
-    if backend.graph == "step" and resolve_precision(device, run.recipe.precision) == "fp16":
-        raise RRError(FP16_GRAPH)
+    parse_backend(spec).validate(device, run.model, world)
 
 
 def of_run(

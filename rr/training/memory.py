@@ -148,7 +148,7 @@ def shape_and_recipe(what: Run | ModelConfig, recipe: Recipe | None) -> tuple[Mo
 
 def plain(backend: Backend, device: str) -> Backend:
     """An eager backend that holds the same bytes on `device` and runs on tensors without any."""
-    choices = {"compile": "none", "attention": "auto", "graph": "none", "allocator": "system"}
+    choices = {"compile": "none", "attention": "auto", "allocator": "system"}
     if backend.gate == "triton":  # holds what the fast one holds
         choices["gate"] = "fast"
     if backend.loss == "fused" and device != "cpu":  # compiled; holds what the chunked one holds

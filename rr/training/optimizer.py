@@ -41,22 +41,18 @@ def decay_groups(model: nn.Module, weight_decay: float, everything: bool) -> lis
     return [group for group in groups if group["params"]]
 
 
-def check_optimizer(recipe: Recipe, backend: Backend, world: World = ALONE) -> None:
-    """Raise RRError where torch lacks the recipe's optimiser, or backend or world bar it."""
+def check_optimizer(recipe: Recipe, world: World = ALONE) -> None:
+    """Raise RRError where torch lacks the recipe's optimiser, or the world bars it."""
     if recipe.optimizer == "adamw":
         return
     if not hasattr(torch.optim, "Muon"):
         raise RRError(f"optimizer muon needs torch 2.9 or newer, this is {torch.__version__}")
-    if backend.graph == "step":
-        raise RRError("optimizer muon reads its learning rate on the host: use graph=none")
     if world.strategy == "fsdp":
         raise RRError("optimizer muon needs whole matrices: use --parallel ddp")
 
 
-def optimizer(
-    model: nn.Module, recipe: Recipe, backend: Backend, device: torch.device
-) -> torch.optim.Optimizer:
-    """The recipe's optimiser, AdamW fused or not; for a CUDA graph its rates are tensors."""
+def optimizer(model: nn.Module, recipe: Recipe, backend: Backend) -> torch.optim.Optimizer:
+    """The recipe's optimiser, AdamW fused or not."""
     everything = recipe.decay_all or not isinstance(model, Model)
     groups = decay_groups(model, recipe.weight_decay, everything)
     matrices = block_matrices(model) if recipe.optimizer == "muon" else []
@@ -67,17 +63,12 @@ def optimizer(
     if recipe.depth_lr:
         assert isinstance(model, Model)  # no peer of a benchmark has its own rates
         groups = [half for group in groups for half in by_depth(model, group, recipe)]
-    graph = backend.graph == "step"
-    if graph:
-        for group in groups:
-            group["lr"] = torch.tensor(recipe.lr, device=device)
     adamw = torch.optim.AdamW(
         groups,
         lr=recipe.lr,
         betas=recipe.betas,
         eps=recipe.eps,
         fused=backend.optimizer == "fused" or None,
-        capturable=graph,
     )
     if not matrices:
         return adamw

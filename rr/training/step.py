@@ -1,15 +1,15 @@
-"""One optimiser step: gradients in micro-batches, clipping, AdamW, CUDA graphs, checkpoints."""
+"""One optimiser step: gradients in micro-batches, clipping, the update, checkpoints."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from ..config import Recipe, RRError, RunFailed
+from ..config import Recipe, RunFailed
 from ..model.compile import compile_model
 from ..model.transformer import Model
 from ..ops import cross_entropy
-from .backend import FP16_GRAPH, Backend
+from .backend import Backend
 from .device import (
     autocast,
     device_name,
@@ -26,8 +26,8 @@ class OptimizerStep:
 
     step(x, y), this process's ids and targets (B, T), takes one step over the batch, `micro`
     windows at a time, and returns the mean loss (nats per token) before it, over all processes.
-    `gradients` and `update` are its two halves, where the backend has no CUDA graph. `grad_norm`:
-    the Euclidean norm of all gradients in the last step, before they were clipped.
+    `gradients` and `update` are its two halves. `grad_norm`: the Euclidean norm of all gradients in
+    the last step, before they were clipped.
 
     model: an `rr.Model`, or another module that returns the mean loss of (x, y). recipe: its
     learning rate is set by `set_rate`. micro: windows at once; None: the whole batch. precision: a
@@ -68,15 +68,13 @@ class OptimizerStep:
         on_shrink: Callable[[int], None] | None = None,
     ) -> None:
         backend.validate(device, model.config if isinstance(model, Model) else None, world)
-        check_optimizer(recipe, backend, world)
+        check_optimizer(recipe, world)
         self.model, self.recipe, self.backend, self.device = model, recipe, backend, device
         self.world, self.micro = world, micro or recipe.batch // world.size
         self.on_shrink = on_shrink
         self.precision = precision or resolve_precision(device, backend.precision)
         # Keeps float16 gradients above what it can hold; does nothing at another precision.
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision == "fp16")
-        if self.scaler.is_enabled() and backend.graph == "step":
-            raise RRError(FP16_GRAPH)
         if isinstance(model, Model):
             model.use(backend.kernels)
         if backend.compile == "layer":
@@ -85,37 +83,23 @@ class OptimizerStep:
             else:
                 model.compile(backend=compiler, dynamic=False)  # a peer's: whole, as it comes
         self.wrapped = world.wrap(model)  # what a step calls; evaluation calls the model
-        self.optimizer = optimizer(model, recipe, backend, device)
-        self.graph: torch.cuda.CUDAGraph | None = None
+        self.optimizer = optimizer(model, recipe, backend)
         self.grad_norm: Tensor | None = None  # before the first step
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        if self.backend.graph == "none":
-            return self._step(x, y)
-        graph = self._capture(x, y) if self.graph is None else self.graph
-        self.x.copy_(x)
-        self.y.copy_(y)
-        graph.replay()
-        return self.loss
+        loss = self._gradients_that_fit(x, y)
+        self.update()
+        return loss
 
     def set_rate(self, rate: float) -> None:
         """The learning rate of the steps from here on, times each group's factor."""
         for group in self.optimizer.param_groups:
-            lr = rate * group.get("factor", 1.0)
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(lr)
-            else:
-                group["lr"] = lr
+            group["lr"] = rate * group.get("factor", 1.0)
 
     @property
     def description(self) -> str:
         """Precision, device and micro-batch in words, for the log."""
         return f"{self.precision} on {device_name(self.device)}, {self.micro} windows at once"
-
-    def _step(self, x: Tensor, y: Tensor) -> Tensor:
-        loss = self._gradients_that_fit(x, y)
-        self.update()
-        return loss
 
     def _gradients_that_fit(self, x: Tensor, y: Tensor) -> Tensor:
         """`gradients`; where memory runs out, again with half the micro-batch."""
@@ -123,7 +107,7 @@ class OptimizerStep:
             try:
                 return self.gradients(x, y)
             except (RuntimeError, MemoryError) as error:
-                if self.on_shrink is None or self.backend.graph == "step":
+                if self.on_shrink is None:
                     raise
                 if not out_of_memory(error):
                     raise
@@ -167,35 +151,6 @@ class OptimizerStep:
         self.scaler.step(self.optimizer)
         self.scaler.update()
 
-    def _capture(self, x: Tensor, y: Tensor) -> torch.cuda.CUDAGraph:
-        """Capture one step as a CUDA graph; undo the three warm-up steps that capturing needs."""
-        self.x, self.y = x.clone(), y.clone()
-        weights = [p.detach() for p in self.model.parameters()]
-        weights_before = [p.clone() for p in weights]
-        state_before = {
-            p: {name: value.clone() for name, value in state.items()}
-            for p, state in self.optimizer.state.items()
-        }
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                self._step(self.x, self.y)
-        torch.cuda.current_stream().wait_stream(stream)
-        for p, before in zip(weights, weights_before, strict=True):
-            p.copy_(before)
-        for p, state in self.optimizer.state.items():
-            for name, value in state.items():
-                if p in state_before:
-                    value.copy_(state_before[p][name])
-                else:  # before the first step there is no state: then all of it is zero
-                    value.zero_()
-        self.optimizer.zero_grad(set_to_none=True)
-        graph = self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.loss = self._step(self.x, self.y)
-        return graph
-
     # -- checkpoints --------------------------------------------------------------------------
 
     def weights(self) -> dict[str, Tensor]:
@@ -219,4 +174,3 @@ class OptimizerStep:
             group["lr"] = rate
         if self.scaler.is_enabled():
             self.scaler.load_state_dict(state["scaler"])
-        self.graph = None  # it writes into the tensors that the optimiser has let go

@@ -124,7 +124,7 @@ def check(run: Run, request: Request, world: World, charts: Sequence[str]) -> No
         positive("micro-batch", request.micro_batch)
     path = request.path or backend.default(world.device, run.model, world)
     backend.check_spec(path, world.device, run, world)
-    optimizer.check_optimizer(run.recipe, backend.parse_backend(path), world)
+    optimizer.check_optimizer(run.recipe, world)
     save_interval.check_interval(request.save_every)
     loggers.check_loggers(charts)
 

@@ -8,7 +8,7 @@ with what is missing. A stage that would not fit into --minutes is left out, and
 
     doctor          `rr doctor` for the study's arms at 60M, with two steps
     tests           the tests marked gpu, where pytest is installed
-    paths           Review at 60M: compiled, with cuDNN's attention, with a CUDA graph, with Triton
+    paths           Review at 60M: compiled, with cuDNN's attention, with Triton
     60M … 1B        review and its matched standard, reference path and the path of a run: step
                     times, tokens/s, MFU, peak memory; at 60M each optimisation undone alone
     gates           the gated write alone, forward and backward, at the five widths
@@ -50,10 +50,9 @@ from rr.training.checkpoint import Checkpoints
 from rr.training.device import pick_device
 
 BEGAN = time.monotonic()
-GOOD, GRAPHED = "compiled:attention=cudnn", "compiled:attention=cudnn,graph=step"
-SMALL = ("60M", "150M")  # bound by launches: a CUDA graph of the whole step is measured too
+GOOD = "compiled:attention=cudnn"
 ARMS = 3  # of the study: review, highway, standard
-PATHS = ("compiled", GOOD, GRAPHED, "triton:attention=cudnn")
+PATHS = ("compiled", GOOD, "triton:attention=cudnn")
 PAIRS = ("constant", "state-gate", "review")
 SEEDS = range(5)
 
@@ -230,10 +229,10 @@ def summary(args, stages: list[str]) -> None:
         if not path.exists():
             continue
         found = json.loads(path.read_text())
-        speeds += [r for r in found["over_the_reference"] if r["path"] in (GOOD, GRAPHED)]
+        speeds += [r for r in found["over_the_reference"] if r["path"] == GOOD]
         for row in found["rows"]:
             key = (row["rung"], row["rule"])
-            if row["failed"] or row["path"] not in (GOOD, GRAPHED):
+            if row["failed"] or row["path"] != GOOD:
                 continue
             if key not in best or row["step_ms_median"] < best[key]["step_ms_median"]:
                 best[key] = row
@@ -296,12 +295,12 @@ def main() -> int:
     expected = {"60M": 95, "150M": 60, "320M": 75, "590M": 100, "1B": 150}
     for name in names:
         good = GOOD if cuda else "fast"
-        paths = ["reference", good] + ([GRAPHED] if cuda and name in SMALL else [])
+        paths = ["reference", good]
         chosen = cases(
             name, paths, both, min(32, args.micro_batch) if name == "1B" else args.micro_batch
         )
         if name == "60M" and cuda:
-            undone = cases(name, ablations(GRAPHED, where), ("review",), args.micro_batch)
+            undone = cases(name, ablations(GOOD, where), ("review",), args.micro_batch)
             chosen = [*undone, *chosen]
         together = {"60M": 8, "150M": 6, "320M": 4, "590M": 2}.get(name, 1)
         stages.append(

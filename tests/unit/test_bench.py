@@ -176,7 +176,7 @@ def test_a_case_that_fails_says_why_and_the_others_go_on(monkeypatch, measured):
 @pytest.mark.parametrize(("words", "why"), [
     (["--rung", "61M"], "unknown rung"), (["--rule", "reviw"], "unknown rule"),
     (["--paths", "fastt"], "unknown backend"), (["--paths", "fast:gate=quick"], "unknown gate"),
-    (["--paths", "fast:graph=step"], "needs a CUDA device"), (["--steps", "0"], "steps must be"),
+    (["--paths", "triton"], "needs a CUDA device"), (["--steps", "0"], "steps must be"),
     (["--repeats", "-1"], "repeats must be"), (["--batch", "6", "--micro-batch", "4"], "divide"),
     (["--micro-batch", "0"], "micro-batch must be"), (["--threads", "0"], "threads must be"),
     (["--device", "tpu"], "unknown device"),

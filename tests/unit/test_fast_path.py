@@ -151,9 +151,7 @@ def test_inductor_follows_the_fast_path():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    "path", ["compiled:graph=step", "compiled:attention=cudnn", "triton", "reference:graph=step"]
-)
+@pytest.mark.parametrize("path", ["compiled:attention=cudnn", "triton"])
 def test_what_only_a_gpu_does_follows_the_reference_path(path):
     device = torch.device("cuda")
     config = ModelConfig(V, n_layer=2, n_head=2, d_model=128, d_ff=256, seq_len=T, rule="review")
@@ -167,8 +165,8 @@ def test_what_only_a_gpu_does_follows_the_reference_path(path):
 
 def test_paths_are_named_and_changed_by_words():
     assert parse_backend("reference") == Backend()
-    changed = parse_backend("compiled:precision=tf32,graph=step")
-    assert (changed.precision, changed.graph, changed.gate) == ("tf32", "step", "fast")
+    changed = parse_backend("compiled:precision=tf32,loss=whole")
+    assert (changed.precision, changed.loss, changed.gate) == ("tf32", "whole", "fast")
     assert ablations("fast") == [
         "fast:precision=tf32",
         "fast:gate=reference",

@@ -17,7 +17,7 @@ from rr.config import Interrupted, ModelConfig, RRError
 from rr.data import batches
 from rr.model.ladder import flops_per_token
 from rr.training import backend, step, trainer
-from rr.training.distributed import ALONE, World
+from rr.training.distributed import World
 
 CUDA = torch.device("cuda")
 
@@ -163,7 +163,6 @@ def test_a_compiled_run_is_measured_uncompiled(planned, tmp_path, monkeypatch, r
     [
         ("fast:precision=tf32", "use --precision"),
         ("fsat", "did you mean fast"),
-        ("fast:graph=step", "graph=step needs a CUDA device"),
         ("compiled:attention=cudnn", "attention=cudnn needs a CUDA device"),
         ("fast:recompute=block", "unknown recompute 'block': expected"),
         ("fast:allocator=keep", "unknown allocator 'keep': did you mean kept"),
@@ -197,7 +196,7 @@ def test_a_run_begun_along_a_path_that_is_gone(planned, tmp_path, cut_off):
     (folder,) = tmp_path.iterdir()
     record = io.read_json(folder / "run.json")
     assert record["provenance"]["code_path"] == "eager"
-    for path, words in (("fast:graph=step", "needs a CUDA device"), ("x", "corrupt")):
+    for path, words in (("fast:attention=cudnn", "needs a CUDA device"), ("x", "corrupt")):
         record["provenance"]["code_path"] = path
         io.write_json(folder / "run.json", record)
         with pytest.raises(RRError, match=words):
@@ -262,8 +261,6 @@ def test_what_does_not_go_together_is_refused(planned):
     for spec, precision, shape, world, words in (
         ("compiled", "bf16", config("attnres"), fsdp, "compiles as one graph"),
         ("compiled", "bf16", config("standard", "dense"), fsdp, "compiles as one graph"),
-        ("fast:graph=step", "bf16", config(), fsdp, "one process"),
-        ("fast:graph=step", "fp16", config(), ALONE, "does not support fp16"),
     ):
         with pytest.raises(RRError, match=words):
             run = planned(precision=precision)
