@@ -14,13 +14,13 @@ import rr
 from rr import stats
 from rr.model.ladder import describe, flops_per_token
 from rrbook.anatomy import anatomy
+from rrbook.stats import field
 
 from . import kit, poster
 
 HERE = Path(__file__).parent
 NANO = rr.DATA / "measured" / "04_field_guide"
 MINI = rr.DATA / "measured" / "e1_rates"
-FIELD = rr.DATA / "measured" / "f2_field"  # each rule at its own rate; shown once it is whole
 VERDICTS = {
     "use": "lower than both baselines, at most a tenth more FLOPs",
     "try": "lower than one of them, or lower and costlier",
@@ -89,7 +89,8 @@ def measured() -> dict[tuple[str, str], dict]:
     """By (kind, name): differences from both baselines, and the verdict they allow.
 
     At `mini` where each arm had a rate of its own (five seeds), else at `nano` at one rate for all
-    (three seeds). Each study is one Holm family.
+    (three seeds). Each study is one Holm family. A rule of F2 (`rrbook.stats.field`) has its
+    numbers from there as soon as three of its seeds are whole.
     """
     found = {}
     for folder, words in ((NANO, "nano, three seeds"), (MINI, "mini, five seeds, own rates")):
@@ -107,6 +108,20 @@ def measured() -> dict[tuple[str, str], dict]:
             if of_rule["study"] != words:
                 found[name] = of_rule = {"study": words, "rows": {}}
             of_rule["rows"][row["baseline"]] = row
+    return found | of_field()
+
+
+def of_field() -> dict[tuple[str, str], dict]:
+    """The same, of F2 alone."""
+    table, found = field.comparisons(), {}
+    if table.empty:
+        return found
+    arms = {*table.arm, *table.baseline}
+    for row in stats.as_rows(table):
+        name = field.rule_of(row["arm"], arms)
+        if name:
+            study = f"mini, {len(row['pairs'])} new seeds, own rates"
+            found.setdefault(name, {"study": study, "rows": {}})["rows"][row["baseline"]] = row
     return found
 
 
@@ -116,14 +131,37 @@ def steps() -> dict[tuple[str, str], dict]:
     return {(row["kind"], row["name"]): row for row in record["rows"]}
 
 
+def forms() -> str:
+    """HTML: F2's arms that fill no row above, other forms of a rule and the wider stream."""
+    table = field.comparisons()
+    if table.empty:
+        return ""
+    arms, rows = {*table.arm, *table.baseline}, {}
+    for row in stats.as_rows(table):
+        if row["arm"] not in field.BASELINES and field.rule_of(row["arm"], arms) is None:
+            rows.setdefault(row["arm"], {})[row["baseline"]] = _signed(row)
+    head = "".join(f"<th scope='col'>{words}</th>" for words in ("form", *COLUMNS[1:3]))
+    body = "".join(
+        f"<tr><th scope='row'><code>{escape(arm)}</code></th>"
+        + "".join(f"<td>{cells[base]}</td>" for base in field.BASELINES)
+        + "</tr>"
+        for arm, cells in rows.items()
+    )
+    return f"<table class='table'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
 def progress() -> str:
-    """How far the study of all rules at rates of their own is; seeds from 100 on chose rates."""
-    runs = stats.read_results(FIELD)
-    results = int((runs.seed < 100).sum())
-    rules = runs.rule.str.partition(":")[0].nunique()
-    searched = f"{len(runs) - results} runs have searched the learning rates of {rules} rules"
-    said = f"{results} have a result, shown here when all do" if results else "no result yet"
-    return f"In progress: a study of all rules, each at its own learning rate. {searched}; {said}."
+    """How far F2 is: whole seeds, or the search for rates."""
+    runs = field.read_runs()
+    whole = len(field.whole_seeds(runs))
+    searched = int((runs.seed >= field.SEARCHING).sum())
+    said = (
+        f"{whole} of its five seeds are whole"
+        if whole
+        else f"{searched} runs have searched the learning rates of {runs.arm.nunique()} arms"
+    )
+    shown = "" if whole < field.LEAST else f", and the rows marked “{whole} new seeds” are from it"
+    return f"A study of the field, each rule at its own learning rate: {said}{shown}."
 
 
 def verdict(rows: dict[str, dict], flops: float) -> str:
@@ -178,6 +216,7 @@ def table() -> str:
             *(_row(*one) for one in rows),
             "</tbody></table></div>",
             f"<p>{progress()}</p>",
+            forms(),
             f"<script>\n{kit.script_of('poster.js')}\n</script>",
             "</div>",
         ]
