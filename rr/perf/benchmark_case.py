@@ -103,8 +103,7 @@ class Bench:
         self._steps(2)
         seconds = time.perf_counter() - began
         if self.device.type == "cuda":
-            if self.step.graph is None:  # a graph allocates only while it is recorded
-                torch.cuda.reset_peak_memory_stats()
+            torch.cuda.reset_peak_memory_stats()
         else:
             with contextlib.suppress(OSError):  # Linux: reset the high-water mark
                 Path("/proc/self/clear_refs").write_text("5")
