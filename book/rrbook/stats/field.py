@@ -33,7 +33,8 @@ def whole_seeds(runs: pd.DataFrame) -> list[int]:
     """Reported seeds that every arm has run; arms are those of any run, also of a search."""
     reported = runs[runs.seed < SEARCHING]
     arms = {*runs.arm, *BASELINES}
-    return [int(seed) for seed, own in reported.groupby("seed") if {*own.arm} == arms]
+    seeds = sorted({*reported.seed.tolist()})
+    return [seed for seed in seeds if {*reported.arm[reported.seed == seed]} == arms]
 
 
 def comparisons(folder: Path = FOLDER) -> pd.DataFrame:
