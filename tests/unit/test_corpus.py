@@ -61,8 +61,7 @@ def small(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["a.txt", "a.txt.xz", "a.xz", "a.gz", "a.jsonl", "a.jsonl.gz", "a.jsonl.xz", "a.parquet"],
+    "name", ["a.txt", "a.xz", "a.gz", "a.jsonl", "a.jsonl.gz", "a.jsonl.xz", "a.parquet"]
 )
 def test_every_format_gives_the_same_documents(tmp_path, name):
     tokens = opened(f"file:{written(tmp_path / name)}")
@@ -122,9 +121,8 @@ def test_marks_on_the_edges_of_blocks(tmp_path):
     """Reading is in blocks of 2**20 bytes; a mark, or a character, may lie across their edge."""
     for shift in range(-15, 3):
         first = "é" * ((2**20 + shift) // 2) + "x" * (shift % 2)
-        path = tmp_path / f"{shift}.txt"
-        path.write_text(first + MARK + "second", encoding="utf-8")
-        assert list(read_all([path], {})) == [first, "second"]
+        (tmp_path / "a.txt").write_text(first + MARK + "second", encoding="utf-8")
+        assert list(read_all([tmp_path / "a.txt"], {})) == [first, "second"]
 
 
 def test_a_long_document_is_encoded_as_if_in_one_piece(monkeypatch, small):
@@ -143,26 +141,6 @@ def test_a_long_document_is_encoded_as_if_in_one_piece(monkeypatch, small):
         vocabulary.eot,
     ]
     assert sum(ended) == 3
-
-
-def test_training_a_tokenizer_is_deterministic(tmp_path):
-    code = (
-        "import sys; from rr.data import open_corpus; t = open_corpus('file:' + sys.argv[1],"
-        "'bpe:280', cache=sys.argv[2], log=lambda line: None); print(t.sha256['train'])"
-    )
-    path = written(tmp_path / "a.txt")
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", code, str(path), str(tmp_path / threads)],
-            check=True,
-            cwd=ROOT,
-            env={**os.environ, "RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": threads},
-            capture_output=True,
-            text=True,
-        ).stdout
-        for threads in ("1", "4")
-    }
-    assert len(found) == 1
 
 
 def test_a_large_vocabulary_takes_four_bytes(small, tmp_path):
@@ -192,37 +170,28 @@ def test_gpt2_on_real_stories():
     assert tokens.encode("Once upon a time") == [7454, 2402, 257, 640]
 
 
-@needs_shared
-def test_gpt2_by_name_and_by_folder_is_one_tokenizer():
-    assert identity("fables", "gpt2") == identity("fables", str(SHARED / "gpt2"))
-
-
 # ---- identity
 
 
 def test_identity_is_content_and_never_a_path(tmp_path):
-    (tmp_path / "x").mkdir()
-    a, b = written(tmp_path / "a.txt"), written(tmp_path / "x" / "b.txt")
-    assert identity(f"file:{a}", "bpe:300") == identity(f"file:{b}", "bpe:300")
-    assert str(tmp_path) not in str(identity(f"file:{a}", "bpe:300"))
-    before = identity(f"file:{a}", "bpe:300")
-    a.write_text(a.read_text().replace("fox", "cat"))
-    assert identity(f"file:{a}", "bpe:300") != before
-    assert identity(f"file:{b}", "bpe:301")["tokenizer"] != before["tokenizer"]
-    # the same bytes read in another way are another corpus
-    (tmp_path / "c.jsonl").write_bytes(b.read_bytes())
-    assert identity(f"file:{tmp_path / 'c.jsonl'}", "bpe:300")["corpus"] != before["corpus"]
+    def told(path, tokenizer="bpe:300"):
+        return identity(f"file:{tmp_path / path}", tokenizer)
 
-
-def test_identity_of_a_folder_is_its_parts(tmp_path):
     for home in ("one", "two"):
         (tmp_path / home).mkdir()
         written(tmp_path / home / "train.txt")
         written(tmp_path / home / "valid.txt", STORIES[:2])
-    one, two = (identity(f"file:{tmp_path / home}", "gpt2")["corpus"] for home in ("one", "two"))
-    assert one == two
+    assert told("one") == told("two") and told("one/train.txt") == told("two/train.txt")
+    assert str(tmp_path) not in str(told("one")) + str(told("one/train.txt"))
+    before = told("one"), told("one/train.txt")
+    written(tmp_path / "one" / "train.txt", ["Another fox ran.", *STORIES[1:]])
     written(tmp_path / "two" / "valid.txt", STORIES[:3])
-    assert identity(f"file:{tmp_path / 'two'}", "gpt2")["corpus"] != one
+    assert told("one")["corpus"] != before[0]["corpus"] != told("two")["corpus"]
+    assert told("one/train.txt")["corpus"] != before[1]["corpus"]
+    assert told("two/train.txt", "bpe:301")["tokenizer"] != before[1]["tokenizer"]
+    # the same bytes read in another way are another corpus
+    (tmp_path / "c.jsonl").write_bytes((tmp_path / "two" / "train.txt").read_bytes())
+    assert told("c.jsonl")["corpus"] != before[1]["corpus"]
 
 
 def test_planning_downloads_and_trains_nothing(monkeypatch, tmp_path):
@@ -235,53 +204,30 @@ def test_planning_downloads_and_trains_nothing(monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_digest_is_remembered_until_the_file_changes(tmp_path, monkeypatch):
-    path, home = tmp_path / "a.txt", tmp_path / "cache"
-    path.write_text("one")
-    first = cache.cached_digest(path, home)
-    assert first == cache.digest(path)
-    with monkeypatch.context() as without:
-        without.setattr(cache, "digest", lambda _: pytest.fail("read again"))
-        assert cache.cached_digest(path, home) == first
-    path.write_text("two!")
-    assert cache.cached_digest(path, home) == cache.digest(path) != first
-    for note in (home / "digests").iterdir():
-        note.write_text("{ damaged")
-    assert cache.cached_digest(path, home) == cache.digest(path)
-
-
 # ---- the cache
 
 
-def test_a_second_call_makes_nothing(small, monkeypatch):
+@pytest.mark.parametrize("damage", [None, "truncated", "flipped", "card", "lost", "tokenizer"])
+def test_a_second_call_makes_again_only_what_is_damaged(small, damage, monkeypatch):
     corpus, home = small
     first = opened(corpus, cache=home)
-    lines: list[str] = []
-    monkeypatch.setattr(documents, "read_all", lambda *_: pytest.fail("read again"))
-    second = opened(corpus, cache=home, log=lines.append)
-    assert np.array_equal(first.train, second.train) and first.sha256 == second.sha256
-    assert lines == []
-
-
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "card", "lost", "tokenizer"])
-def test_damage_is_found_and_made_again(small, damage):
-    corpus, home = small
-    before = np.array(opened(corpus, cache=home).train)
+    before, lines = np.array(first.train), []
     kind = "tokenizers" if damage == "tokenizer" else "tokens"
     (folder,) = (p for p in (home / kind).iterdir() if p.is_dir())
     path = folder / {"card": cache.CARD, "tokenizer": "merges.txt"}.get(damage, "train.bin")
     data = bytearray(path.read_bytes())
-    if damage == "lost":
+    if damage is None:
+        monkeypatch.setattr(documents, "read_all", lambda *_: pytest.fail("read again"))
+    elif damage == "lost":
         path.unlink()
     elif damage in ("flipped", "tokenizer"):
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
     else:
         path.write_bytes(data[: len(data) // 2])
-    lines: list[str] = []
     after = opened(corpus, cache=home, log=lines.append)
-    assert np.array_equal(before, after.train)
-    assert any("making it again" in line for line in lines)
+    assert np.array_equal(before, after.train) and first.sha256 == after.sha256
+    assert any("making it again" in line for line in lines) == (damage is not None)
 
 
 def test_a_process_killed_while_writing_leaves_no_half(small):
@@ -305,7 +251,7 @@ def test_a_process_killed_while_writing_leaves_no_half(small):
     )
     whole = np.array(opened(corpus, "bpe:257", cache=home / "reference").train)
     killed = 0
-    for at in (1, 3, 6, 9, 11, 12, 13, 14, 16, 99):
+    for at in (1, 6, 11, 13, 16):
         there = home / str(at)
         done = subprocess.run(
             [sys.executable, "-c", code, corpus, str(there), str(at)],
@@ -320,10 +266,10 @@ def test_a_process_killed_while_writing_leaves_no_half(small):
                 assert cache.check_entry(folder)[0] is not None
         assert np.array_equal(opened(corpus, "bpe:257", cache=there).train, whole)
         assert not list(there.glob("*/*.aside-*"))
-    assert 5 <= killed < 10
+    assert killed == 5
 
 
-def test_processes_at_once_make_it_once(small):
+def test_processes_at_once_make_it_once_and_threads_change_no_token(small, tmp_path):
     corpus, home = small
     code = (
         "import sys; from rr.data import open_corpus; "
@@ -331,30 +277,24 @@ def test_processes_at_once_make_it_once(small):
     )
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", code, corpus, str(home)],
+            [sys.executable, "-c", code, corpus, str(where)],
             cwd=ROOT,
+            env={**os.environ, "RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": threads},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for _ in range(4)
+        for where, threads in ((home, "1"), (home, "1"), (tmp_path / "other", "4"))
     ]
     said = [process.communicate(timeout=120) for process in running]
     assert all(process.returncode == 0 for process in running), said
-    out = "".join(stdout for stdout, _ in said)
-    assert out.count("trained in") == 1 and out.count("(train) with") == 1
-    assert len(set(re.findall(r"\{'train.*\}", out))) == 1
+    out = [stdout for stdout, _ in said]
+    both = out[0] + out[1]
+    assert both.count("trained in") == 1 and both.count("(train) with") == 1
+    assert len(set(re.findall(r"\{'train.*\}", "".join(out)))) == 1
 
 
-def test_a_cache_that_cannot_be_written(small, tmp_path):
-    corpus, _ = small
-    (tmp_path / "taken").write_text("a file")
-    for home in (tmp_path / "taken", Path("/proc/no/such")):
-        with pytest.raises(RRError, match="cannot write the cache .* set RR_CACHE"):
-            opened(corpus, cache=home)
-
-
-def test_a_full_disk_leaves_nothing(small, monkeypatch):
+def test_a_disk_that_takes_nothing_is_one_line_and_leaves_nothing(small, monkeypatch):
     corpus, home = small
 
     def full(*_):
@@ -363,33 +303,29 @@ def test_a_full_disk_leaves_nothing(small, monkeypatch):
     monkeypatch.setattr(cache, "sync", full)
     with pytest.raises(RRError, match="No space left"):
         opened(corpus, cache=home)
+    with pytest.raises(RRError, match="cannot write the cache .* set RR_CACHE"):
+        opened(corpus, cache=Path("/proc/no/such"))
     assert not [p for p in home.glob("*/*") if p.is_dir()]
 
 
 # ---- bad input: one line, nothing left behind
 
 
-def bad(path: Path, data: bytes) -> str:
-    path.write_bytes(data)
-    return f"file:{path}"
-
-
 GOOD = ("{}" + MARK).format("word " * 50).encode() * 4
+FLIPPED = bytearray(lzma.compress(b"".join(b"%d words. " % (i * i) for i in range(400))))
+FLIPPED[50] ^= 4
 BAD_FILES = {
-    "empty.txt": (b"", "is empty"),
     "empty.txt.xz": (b"", "is empty"),
     "blank.txt": (b"\n \n", "contains no text"),
     "marks.txt": (b"<|endoftext|>" * 3, "contains no text"),
     "zeros.txt": (bytes(5000), "not text .it contains zero bytes"),
     "zeros.xz": (bytes(5000), "corrupt or not a .xz file"),
-    "zeros.gz": (bytes(5000), "corrupt or not a .gz file"),
     "zeros.parquet": (bytes(5000), "corrupt or not a Parquet file"),
-    "zeros.jsonl": (bytes(5000), "line 1 is not JSON"),
     "binary.txt": (bytes(range(1, 256)), "not UTF-8 text .invalid byte 0x80"),
     "half.txt": ("é".encode() * 9 + b"\xc3", "not UTF-8"),
-    "utf16.txt": ("word".encode("utf-16"), "not UTF-8"),
     "cut.txt.xz": (lzma.compress(GOOD)[:-9], "corrupt"),
     "cut.txt.gz": (gzip.compress(GOOD)[:-9], "corrupt"),
+    "flipped.txt.xz": (bytes(FLIPPED), "corrupt"),
     "line.jsonl": (b'{"text": "a"}\n\n{"text": "b"\n', "line 3 is not JSON"),
     "list.jsonl": (b'["text"]\n', 'line 1 has no "text" string'),
     "other.jsonl": (b'{"text": "a"}\n{"story": "b"}\n', 'line 2 has no "text" string'),
@@ -404,20 +340,11 @@ BAD_FILES = {
 @pytest.mark.parametrize("name", BAD_FILES)
 def test_bad_files(tmp_path, name):
     data, says = BAD_FILES[name]
-    corpus = bad(tmp_path / name, data)
-    with pytest.raises(RRError, match=says) as error:
-        opened(corpus, "gpt2", cache=tmp_path / "cache")  # said before the tokenizer is asked for
-    assert "\n" not in str(error.value)
-    assert name in str(error.value)
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(RRError, match=says) as error:  # said before the tokenizer is asked for
+        opened(f"file:{tmp_path / name}", "gpt2", cache=tmp_path / "cache")
+    assert "\n" not in str(error.value) and name in str(error.value)
     assert not [p for p in (tmp_path / "cache").glob("*/*") if p.is_dir()]
-
-
-@pytest.mark.parametrize("at", range(30, 90, 20))
-def test_a_flipped_bit_in_packed_text_is_found(tmp_path, at):
-    data = bytearray(lzma.compress(b"".join(b"%d words. " % (i * i) for i in range(400))))
-    data[at] ^= 4
-    with pytest.raises(RRError, match="corrupt"):
-        opened(bad(tmp_path / "a.txt.xz", bytes(data)), "bpe:257")
 
 
 def test_parquet_without_text(tmp_path):
@@ -426,8 +353,6 @@ def test_parquet_without_text(tmp_path):
     for table, says in (
         ({"story": ["a"], "n": [1]}, "no 'text' column, but story, n"),
         ({"text": ["a", None]}, "is not a string"),
-        ({"text": [1, 2]}, "is not a string"),
-        ({"text": [""]}, "contains no text"),
     ):
         parquet.write_table(pyarrow.table(table), path)
         with pytest.raises(RRError, match=says):
@@ -435,21 +360,23 @@ def test_parquet_without_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "corpus, says",
+    ("corpus", "tokenizer", "says"),
     [
-        ("fabels", "unknown corpus 'fabels': did you mean fables"),
-        ("", "unknown corpus"),
-        ("file:", "names no path"),
-        ("file:/no/such.txt", "no file or folder /no/such.txt"),
-        ("no/such.txt", "for a path write file:no/such.txt"),
-        (str(ROOT), "for a path write file:"),
-        ("a b/c", "unknown corpus"),
+        ("fabels", "bpe:300", "unknown corpus 'fabels': did you mean fables"),
+        ("a b/c", "bpe:300", "unknown corpus"),
+        ("file:", "bpe:300", "names no path"),
+        ("file:/no/such.txt", "bpe:300", "no file or folder /no/such.txt"),
+        ("no/such.txt", "bpe:300", "for a path write file:no/such.txt"),
+        *(
+            ("fables", f"bpe:{size}", "must be bpe:N .* from 257 .* to 1,000,000")
+            for size in ("", "x", "256", "-3", "1e4", "²", "1000001")
+        ),
     ],
 )
-def test_bad_corpus_names(corpus, says):
+def test_bad_names(corpus, tokenizer, says):
     for ask in (identity, opened):
-        with pytest.raises(RRError, match=re.escape(says)):
-            ask(corpus, "bpe:300")
+        with pytest.raises(RRError, match=says):
+            ask(corpus, tokenizer)
 
 
 def test_folders_that_lack_a_part(tmp_path):
@@ -458,19 +385,6 @@ def test_folders_that_lack_a_part(tmp_path):
     written(tmp_path / "train.txt")
     with pytest.raises(RRError, match="no valid. file .it has train.txt"):
         opened(f"file:{tmp_path}")
-    (tmp_path / "valid.txt").touch()
-    with pytest.raises(RRError, match="valid.txt is empty"):
-        opened(f"file:{tmp_path}")
-
-
-@pytest.mark.parametrize(
-    "tokenizer",
-    ["bpe:", "bpe:x", "bpe:256", "bpe:-3", "bpe:1e4", "bpe:²", "bpe:99999999999", "bpe:1000001"],
-)
-def test_bad_bpe_sizes(tokenizer):
-    for ask in (identity, opened):
-        with pytest.raises(RRError, match=r"must be bpe:N .* from 257 .* to 1,000,000"):
-            ask("fables", tokenizer)
 
 
 def test_more_tokens_than_the_text_has(small):
@@ -483,34 +397,28 @@ def test_more_tokens_than_the_text_has(small):
     assert opened(corpus, f"bpe:{most}", cache=home).vocab_size == int(most)
 
 
-def test_bad_tokenizer_folders(tmp_path):
-    with pytest.raises(RRError, match="unknown tokenizer 'gtp2': did you mean gpt2"):
-        opened("fables", "gtp2")
-    with pytest.raises(RRError, match="no vocab.json and no merges.txt"):
+@pytest.mark.parametrize(
+    ("vocab", "merges", "says"),
+    [
+        (None, None, "no vocab.json and no merges.txt"),
+        ('{"a": 0, "<|endoftext|>": 1}', None, "no merges.txt"),
+        ('{"a": 0, "<|endoftext|>": 1}', "#version: 0.2\n", "its vocab.json lacks 255 of"),
+        ('{"a": 0}', "#version: 0.2\n", "no <.endoftext.> entry"),
+        *((text, "#version: 0.2\n", "vocab.json") for text in ("[1]", "{", '{"a": "b"}')),
+    ],
+)
+def test_bad_tokenizer_folders(tmp_path, vocab, merges, says):
+    for name, text in (("vocab.json", vocab), ("merges.txt", merges)):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    with pytest.raises(RRError, match=says):
         opened("fables", str(tmp_path))
-    (tmp_path / "vocab.json").write_text('{"a": 0, "<|endoftext|>": 1}')
-    with pytest.raises(RRError, match="no merges.txt"):
-        opened("fables", str(tmp_path))
-    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
-    with pytest.raises(RRError, match="not a byte-level BPE: its vocab.json lacks 255 of"):
-        opened("fables", str(tmp_path))
-    (tmp_path / "vocab.json").write_text('{"a": 0}')
-    with pytest.raises(RRError, match="no <.endoftext.> entry"):
-        opened("fables", str(tmp_path))
-    for text in ("[1]", "{", '{"a": "b"}'):
-        (tmp_path / "vocab.json").write_text(text)
-        with pytest.raises(RRError, match="vocab.json"):
-            opened("fables", str(tmp_path))
-        with pytest.raises(RRError, match="is not a vocabulary"):
-            vocabularies.planned_size(str(tmp_path))
 
 
 def test_a_corpus_shorter_than_a_window(small):
     corpus, home = small
     with pytest.raises(RRError, match=r"tokens in its valid part, .* at least 258"):
         opened(corpus, cache=home, min_tokens=258)
-    with pytest.raises(RRError, match="must be documents or tokens"):
-        opened(corpus, cache=home, split="words")
 
 
 # ---- the hub, without a network
@@ -528,76 +436,40 @@ def test_without_a_network_one_line_soon(monkeypatch, tmp_path):
         opened("fables", "gpt2", cache=tmp_path)
 
 
-def test_offline_by_choice_asks_nobody(monkeypatch, tmp_path):
+HUB = {
+    "tinystories": ("roneneldan/TinyStories", "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64"),
+    "fineweb-edu": ("HuggingFaceFW/fineweb-edu", "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9"),
+}
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_the_hub_is_asked_once_and_for_the_pinned_revision(monkeypatch, tmp_path, name):
+    """The real library reads a local folder in the hub's place; FineWeb-Edu is one file of it."""
     datasets = pytest.importorskip("datasets")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-
-    def absent(*_, **__):
-        raise ConnectionError("Couldn't reach it\n(offline mode)")
-
-    monkeypatch.setattr(datasets, "load_dataset", absent)
-    documents.hub_rows.cache_clear()
-    with pytest.raises(RRError, match="cannot load org/other@0+ from the hub: Couldn't re"):
-        opened(f"org/other@{'0' * 40}", cache=tmp_path)
-
-
-def test_the_hub_is_asked_once_and_for_the_pinned_revision(monkeypatch, tmp_path):
-    """The real library loads a local Parquet file in the hub's place."""
-    datasets = pytest.importorskip("datasets")
-    path, asked = written(tmp_path / "a.parquet"), []
-    real = datasets.load_dataset
-
-    def load(path_of, *, name, revision, split, data_files):
-        assert name is None and data_files is None
-        asked.append((path_of, revision, split))
-        return real(
-            "parquet",
-            data_files=str(path),
-            cache_dir=str(tmp_path / "hf"),
-            split=split.replace("400000", "100"),
-        )
-
-    monkeypatch.setattr(datasets, "load_dataset", load)
-    monkeypatch.setattr(documents, "require_hub", lambda *_: None)
-    documents.hub_rows.cache_clear()
-    tokens = opened("tinystories", cache=tmp_path)
-    documents.hub_rows.cache_clear()
-    assert asked == [
-        ("roneneldan/TinyStories", "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64", "train[:400000]")
-    ]
-    assert tokens.name == "tinystories" and sum(tokens.n_documents.values()) == 100
-    assert tokens.decode(tokens.train).startswith(STORIES[0] + "<|endoftext|>")
-
-
-def test_fineweb_edu_is_one_file_of_a_pinned_revision(monkeypatch, tmp_path):
-    """The real library reads a local folder with the data set's layout in the hub's place."""
-    datasets = pytest.importorskip("datasets")
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    texts = [f"Lesson {i}. Water boils when it is heated." for i in range(100)]
-    columns = {"text": texts, "id": [f"<urn:uuid:{i}>" for i in range(100)],
-               "dump": ["CC-MAIN-2024-10"] * 100, "url": ["https://example.org"] * 100,
-               "file_path": ["s3://commoncrawl/x"] * 100, "language": ["en"] * 100,
-               "language_score": [0.9] * 100, "token_count": [9] * 100,
-               "score": [3.5] * 100, "int_score": [4] * 100}  # fmt: skip
-    for name, rows in (("000_00000", columns), ("001_00000", {**columns, "text": ["x"] * 100})):
-        path = tmp_path / "hub" / "sample" / "10BT" / f"{name}.parquet"
+    for place, texts in (("000_00000", STORIES), ("001_00000", ["x"] * 100)):
+        path = tmp_path / "hub" / "sample" / "10BT" / f"{place}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        parquet.write_table(pyarrow.table(rows), path)
+        written(path, texts)
     real, asked = datasets.load_dataset, []
 
-    def load(repository, *, revision, **given):
+    def load(repository, *, revision, split, data_files, **given):
         asked.append((repository, revision))
-        return real(str(tmp_path / "hub"), cache_dir=str(tmp_path / "hf"), **given)
+        assert (split == "train[:400000]") == (name == "tinystories") == (data_files is None)
+        files = data_files or "sample/10BT/000_00000.parquet"
+        split = split.replace("400000", str(len(STORIES)))
+        where = {"split": split, "data_files": files, "cache_dir": str(tmp_path / "hf")}
+        return real(str(tmp_path / "hub"), **where)
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     monkeypatch.setattr(documents, "require_hub", lambda *_: None)
     documents.hub_rows.cache_clear()
-    tokens = opened("fineweb-edu", tokenizer="bpe:300", cache=tmp_path)
+    tokens = opened(name, cache=tmp_path)
     documents.hub_rows.cache_clear()
-    assert asked == [("HuggingFaceFW/fineweb-edu", "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9")]
-    assert sum(tokens.n_documents.values()) == 100
-    assert tokens.decode(tokens.train).startswith(texts[0] + "<|endoftext|>" + texts[1])
-    assert "000_00000.parquet" in identity("fineweb-edu", "bpe:300", cache=tmp_path)["corpus"]
+    assert asked == [HUB[name]]
+    assert tokens.name == name and sum(tokens.n_documents.values()) == len(STORIES)
+    assert tokens.decode(tokens.train).startswith(STORIES[0] + "<|endoftext|>")
+    (file,) = re.findall("0.._00000.parquet", tokens.identity["corpus"]) or [None]
+    assert (file is None) == (name == "tinystories")
 
 
 # ---- baselines
@@ -642,9 +514,3 @@ def test_baselines_against_the_definition():
     assert found["bigram_nats"] == pytest.approx(nats(found["bigram_lambda"]), rel=1e-12)
     assert found["tokens"] == 2500 and found["valid_tokens"] == 500
     json.dumps(found)
-
-
-def test_baselines_of_too_little():
-    tokens = SimpleNamespace(name="x", train=np.arange(9), valid=np.arange(9), vocab_size=9)
-    with pytest.raises(RRError, match="too short for baselines"):
-        baselines(tokens)
