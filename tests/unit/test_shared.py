@@ -149,16 +149,10 @@ def placed(foreign, way, name="Evil"):
 
 
 def sample(folder, *words):
-    code = cli.main(["sample", str(folder), "--tokens", "2", *words])
-    return code
+    return cli.main(["sample", str(folder), "--tokens", "2", *words])
 
 
-VERBS = {
-    "rr.load": rr.load,
-    "report.read": lambda folder: report.read(folder),
-    "report.look": lambda folder: report.look(report.read(folder)),
-    "sample": sample,
-}
+VERBS = [rr.load, report.read, sample]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -172,15 +166,15 @@ def test_a_foreign_run_imports_nothing(foreign, capsys, way, verb, kind):
         path.unlink()
     elif way == "up":
         path.write_text(path.read_text() + "# changed since\n")
-    there = [content] if way in ("gone",) else [sha256(path), content]
+    there = [content] if way == "gone" else [sha256(path), content]
     words = [rule, rule.partition(":")[0], *there, "--rule ", f"allow_rule={rule!r}"]
-    if verb == "sample":
+    if verb is sample:
         assert sample(folder) == 2
         told = capsys.readouterr()
         assert told.out == "" and told.err.count("\n") == 1
         assert all(word in told.err for word in words), told.err
     else:
-        refused(lambda: VERBS[verb](folder), *words)
+        refused(lambda: verb(folder), *words)
     assert foreign.held_back()
 
 
@@ -200,28 +194,16 @@ def test_folders_are_read_without_their_rules(foreign, capsys):
     assert foreign.held_back()
 
 
-@pytest.mark.parametrize("verb", [rr.load, report.read, sample])
-def test_a_model_whose_rule_is_not_its_run_s_is_refused(foreign, verb, capsys):
+def test_a_model_whose_rule_is_not_its_run_s_or_has_no_content_is_refused(foreign):
     """The run's id is of the run's own rule: what its model names was not in it."""
     rule, _ = placed(foreign, "inside")
+    says = repr(rule), "without the file's SHA-256"
+    refused(lambda: rr.load(foreign.run("rule", rule, "")), *says)
     folder = foreign.run(rule=None)
     record = io.read_json(folder / "run.json")
     record["run"]["model"]["rule"] = rule
     io.write_record(folder / "run.json", record)
-    if verb is sample:
-        assert sample(folder) == 3 and capsys.readouterr().err.count("\n") == 1
-    else:
-        refused(lambda: verb(folder), "its model has another rule", kind=RunFailed)
-    assert foreign.held_back()
-
-
-def test_a_path_without_its_content_is_refused(foreign):
-    rule, _ = placed(foreign, "inside")
-    refused(
-        lambda: rr.load(foreign.run("rule", rule, "")),
-        repr(rule.rpartition(":options")[2]),
-        "without the file's SHA-256",
-    )
+    refused(lambda: rr.load(folder), "its model has another rule", kind=RunFailed)
     assert foreign.held_back()
 
 
@@ -250,15 +232,9 @@ def test_a_given_rule_has_to_be_the_run_s(foreign, tmp_path):
     rule, path = placed(foreign, "inside")
     folder = foreign.run("rule", rule, sha256(path))
     other = foreign.code(tmp_path / "other.py", more="# longer\n")
-    refused(
-        lambda: rr.load(folder, allow_rule=other),
-        other,
-        sha256(tmp_path / "other.py"),
-        sha256(path),
-        "restore the file",
-    )
+    found = other, sha256(tmp_path / "other.py"), sha256(path)
+    refused(lambda: rr.load(folder, allow_rule=other), *found, "restore the file")
     refused(lambda: rr.load(folder, allow_rule=f"{path}:Other"), "read the file, then allow it")
-    refused(lambda: rr.load(folder, allow_rule="evil"), "expected path.py:Class")
     refused(lambda: rr.load(folder, allow_rule=f"{rule}:c=1"), "expected path.py:Class")
     refused(lambda: rr.load(folder, allow_rule="nowhere.py:Evil"), "no file 'nowhere.py'")
     refused(lambda: rr.load(foreign.genuine, allow_rule=rule), f"names no rule {rule}", "standard")
@@ -311,16 +287,8 @@ def test_a_shape_that_names_a_file_is_not_resolved_until_it_is_allowed(foreign):
 
 
 def words(out, rule, tiny_corpus, verb="train"):
-    given = {
-        "rung": TINY,
-        "rule": rule,
-        "corpus": tiny_corpus,
-        "tokenizer": "bpe:300",
-        "batch": 4,
-        "steps": 3,
-        "threads": 1,
-        "out": out,
-    }
+    given = {"rung": TINY, "rule": rule, "corpus": tiny_corpus, "tokenizer": "bpe:300"}
+    given |= {"batch": 4, "steps": 3, "threads": 1, "out": out}
     return [verb, *(str(w) for name, value in given.items() for w in (f"--{name}", value))]
 
 
@@ -359,13 +327,13 @@ def test_what_runs_is_what_was_planned(tmp_path, tiny_corpus):
     """An edit while a run is trained changes neither the run nor what it records of itself."""
     path = tmp_path / "mine.py"
     text = "import rr\nclass Mine(rr.Rule):\n    def write(self, state, u):\n        return {}\n"
+    given = {"corpus": tiny_corpus, "tokenizer": "bpe:300", "batch": 4, "steps": 3}
     path.write_text(text.format("state + u"))
-    run = rr.plan(TINY, f"{path}:Mine", corpus=tiny_corpus, tokenizer="bpe:300", batch=4, steps=3)
+    run = rr.plan(TINY, f"{path}:Mine", **given)
     path.write_text(text.format("state - u"))
     folder = trainer.train(run, tmp_path / "runs", threads=1, log=lambda line: None)
     assert run_folder.load(folder)[1].id == run.id == folder.name
-    again = rr.plan(TINY, f"{path}:Mine", corpus=tiny_corpus, tokenizer="bpe:300", batch=4, steps=3)
-    assert again.id != run.id
+    assert rr.plan(TINY, f"{path}:Mine", **given).id != run.id
     refused(lambda: trainer.train(run, tmp_path / "runs"), "has changed since the run was planned")
 
 
@@ -416,11 +384,10 @@ def test_a_run_of_a_rule_in_a_file_is_not_shared(foreign):
 # ---- sizes ---------------------------------------------------------------------------------------
 
 CLAIMS = [
-    {"n_layer": 10**6}, {"d_model": 2**30}, {"d_ff": 2**30}, {"vocab_size": 2**30},
-    {"seq_len": 2**30}, {"n_loops": 2**30}, {"n_layer": 1},
-    {"rule": "review:per_pass=1", "n_loops": 1000}, {"rule": f"review:rank={10**15}"},
+    {"n_layer": 10**6}, {"d_model": 2**30}, {"vocab_size": 2**30}, {"seq_len": 2**30},
+    {"n_loops": 2**30}, {"n_layer": 1}, {"rule": "review:per_pass=1", "n_loops": 1000},
     {"rule": f"review:rank={2**62}"}, {"rule": "hyper-connections"}, {"values": "svformer"},
-    {"tied": False}, {"n_kv_head": 1}, {"flavour": "llama"},
+    {"n_kv_head": 1}, {"flavour": "llama"},
 ]  # fmt: skip
 
 
@@ -452,23 +419,19 @@ def test_a_run_s_sizes_are_its_weights(foreign, no_room, claim):
     refused(lambda: rr.load(folder), str(folder), "cannot be loaded", kind=RunFailed)
 
 
-@pytest.mark.parametrize("damage", ["more", "fewer", "renamed", "no tensors", "no state"])
+@pytest.mark.parametrize("damage", ["more", "fewer", "no tensors", "no state"])
 def test_weights_that_are_no_model_s_are_one_line(foreign, no_room, damage):
     folder = foreign.run()
     checkpoints = Checkpoints(folder, folder.name)
-    (step,) = checkpoints.steps()[-1:]
+    (step,) = checkpoints.steps()
     state = checkpoints.read(step)
-    weights = state["model"]
     if damage == "more":
-        weights["layers.0.more"] = torch.zeros(3)
+        state["model"]["layers.0.more"] = torch.zeros(3)
     elif damage == "fewer":
-        del weights["final_rule.gain"]
-    elif damage == "renamed":
-        weights["layers.0.attn.in"] = weights.pop("layers.0.attn.qkv.weight")
+        del state["model"]["layers.0.attn.qkv.weight"]
     else:
         state = {**state, "model": {"token.weight": 5}} if damage == "no tensors" else [state]
     foreign.checkpoint(folder, folder.name, step, state)
-    shutil.rmtree(checkpoints.path(checkpoints.steps()[0])) if len(checkpoints.steps()) > 1 else 0
     refused(lambda: rr.load(folder), kind=RunFailed)
 
 
