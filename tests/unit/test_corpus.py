@@ -3,12 +3,10 @@
 import gzip
 import json
 import lzma
-import math
 import os
 import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -109,11 +107,8 @@ def test_a_mark_in_a_row_separates_and_never_comes_from_text(tmp_path):
     tokens = opened(f"file:{written(tmp_path / 'a.jsonl', rows)}")
     assert tokens.n_documents["train"] + tokens.n_documents["valid"] == len(rows) + 1
     assert int((tokens.train == tokens.eot).sum()) == tokens.n_documents["train"]
-    assert tokens.encode("one<|endoftext|>two") == [
-        *tokens.encode("one"),
-        tokens.eot,
-        *tokens.encode("two"),
-    ]
+    one, two = tokens.encode("one"), tokens.encode("two")
+    assert tokens.encode("one<|endoftext|>two") == [*one, tokens.eot, *two]
     assert tokens.eot not in tokens.encode("<|endoftext| > and |endoftext|>")
 
 
@@ -133,13 +128,8 @@ def test_a_long_document_is_encoded_as_if_in_one_piece(monkeypatch, small):
     pieces = list(vocabularies.text_pieces(text))
     assert len(pieces) > 20 and "".join(p for p, _ in pieces) == text
     ids, ended = zip(*vocabulary.stream([text, "", "b"]), strict=True)
-    assert np.concatenate(ids).tolist() == [
-        *vocabulary.encode(text),
-        vocabulary.eot,
-        vocabulary.eot,
-        *vocabulary.encode("b"),
-        vocabulary.eot,
-    ]
+    wanted = [*vocabulary.encode(text), vocabulary.eot, vocabulary.eot, *vocabulary.encode("b")]
+    assert np.concatenate(ids).tolist() == [*wanted, vocabulary.eot]
     assert sum(ended) == 3
 
 
@@ -234,39 +224,29 @@ def test_a_process_killed_while_writing_leaves_no_half(small):
     """Killed at each point where the folder is made: before, between and after its files."""
     corpus, home = small
     code = (
-        "import os, sys\n"
-        "import rr.data.cache, rr.data.corpus\n"
-        "at, seen = int(sys.argv[3]), [0]\n"
-        "def point(name, real):\n"
+        "import os, sys, rr.data\n"
+        "at, seen = int(sys.argv[3]), []\n"
+        "def point(module, name):\n"
+        "    real = getattr(module, name)\n"
         "    def wrapped(*a, **k):\n"
-        "        seen[0] += 1\n"
-        "        if seen[0] == at: os.kill(os.getpid(), 9)\n"
-        "        return real(*a, **k)\n"
-        "    return wrapped\n"
-        "rr.data.corpus._write = point('write', rr.data.corpus._write)\n"
-        "rr.data.cache.sync = point('sync', rr.data.cache.sync)\n"
-        "rr.data.cache.digest = point('digest', rr.data.cache.digest)\n"
+        "        seen.append(name)\n"
+        "        return os.kill(os.getpid(), 9) if len(seen) == at else real(*a, **k)\n"
+        "    setattr(module, name, wrapped)\n"
+        "point(rr.data.corpus, '_write')\n"
+        "point(rr.data.cache, 'sync')\n"
+        "point(rr.data.cache, 'digest')\n"
         "rr.data.open_corpus(sys.argv[1], 'bpe:257', cache=sys.argv[2])\n"
-        "print(seen[0])\n"
     )
     whole = np.array(opened(corpus, "bpe:257", cache=home / "reference").train)
-    killed = 0
     for at in (1, 6, 11, 13, 16):
         there = home / str(at)
-        done = subprocess.run(
-            [sys.executable, "-c", code, corpus, str(there), str(at)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode in (0, -9), done.stderr
-        killed += done.returncode == -9
+        command = [sys.executable, "-c", code, corpus, str(there), str(at)]
+        assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == -9
         for folder in there.glob("*/*"):  # whatever has its final name is whole
             if folder.is_dir() and ".aside-" not in folder.name:
                 assert cache.check_entry(folder)[0] is not None
         assert np.array_equal(opened(corpus, "bpe:257", cache=there).train, whole)
         assert not list(there.glob("*/*.aside-*"))
-    assert killed == 5
 
 
 def test_processes_at_once_make_it_once_and_threads_change_no_token(small, tmp_path):
@@ -275,17 +255,12 @@ def test_processes_at_once_make_it_once_and_threads_change_no_token(small, tmp_p
         "import sys; from rr.data import open_corpus; "
         "t = open_corpus(sys.argv[1], 'bpe:280', cache=sys.argv[2]); print(t.sha256)"
     )
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, corpus, str(where)],
-            cwd=ROOT,
-            env={**os.environ, "RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": threads},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for where, threads in ((home, "1"), (home, "1"), (tmp_path / "other", "4"))
-    ]
+    running = []
+    for where, threads in ((home, "1"), (home, "1"), (tmp_path / "other", "4")):
+        env = {**os.environ, "RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": threads}
+        command = [sys.executable, "-c", code, corpus, str(where)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        running.append(subprocess.Popen(command, cwd=ROOT, env=env, **pipes))
     said = [process.communicate(timeout=120) for process in running]
     assert all(process.returncode == 0 for process in running), said
     out = [stdout for stdout, _ in said]
@@ -317,19 +292,14 @@ FLIPPED[50] ^= 4
 BAD_FILES = {
     "empty.txt.xz": (b"", "is empty"),
     "blank.txt": (b"\n \n", "contains no text"),
-    "marks.txt": (b"<|endoftext|>" * 3, "contains no text"),
     "zeros.txt": (bytes(5000), "not text .it contains zero bytes"),
     "zeros.xz": (bytes(5000), "corrupt or not a .xz file"),
     "zeros.parquet": (bytes(5000), "corrupt or not a Parquet file"),
     "binary.txt": (bytes(range(1, 256)), "not UTF-8 text .invalid byte 0x80"),
-    "half.txt": ("é".encode() * 9 + b"\xc3", "not UTF-8"),
     "cut.txt.xz": (lzma.compress(GOOD)[:-9], "corrupt"),
-    "cut.txt.gz": (gzip.compress(GOOD)[:-9], "corrupt"),
     "flipped.txt.xz": (bytes(FLIPPED), "corrupt"),
     "line.jsonl": (b'{"text": "a"}\n\n{"text": "b"\n', "line 3 is not JSON"),
-    "list.jsonl": (b'["text"]\n', 'line 1 has no "text" string'),
     "other.jsonl": (b'{"text": "a"}\n{"story": "b"}\n', 'line 2 has no "text" string'),
-    "null.jsonl": (b'{"text": null}\n', 'line 1 has no "text" string'),
     "byte.jsonl": (b'{"text": "\xff"}\n', "line 1 is not JSON"),
     "deep.jsonl": (b'{"text": ' + b"[" * 100_000, "line 1 is not JSON"),
     "a.parquet.gz": (gzip.compress(b"x"), "compressed inside already"),
@@ -347,29 +317,15 @@ def test_bad_files(tmp_path, name):
     assert not [p for p in (tmp_path / "cache").glob("*/*") if p.is_dir()]
 
 
-def test_parquet_without_text(tmp_path):
-    pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
-    path = tmp_path / "a.parquet"
-    for table, says in (
-        ({"story": ["a"], "n": [1]}, "no 'text' column, but story, n"),
-        ({"text": ["a", None]}, "is not a string"),
-    ):
-        parquet.write_table(pyarrow.table(table), path)
-        with pytest.raises(RRError, match=says):
-            opened(f"file:{path}")
-
-
 @pytest.mark.parametrize(
     ("corpus", "tokenizer", "says"),
     [
         ("fabels", "bpe:300", "unknown corpus 'fabels': did you mean fables"),
-        ("a b/c", "bpe:300", "unknown corpus"),
-        ("file:", "bpe:300", "names no path"),
         ("file:/no/such.txt", "bpe:300", "no file or folder /no/such.txt"),
         ("no/such.txt", "bpe:300", "for a path write file:no/such.txt"),
         *(
             ("fables", f"bpe:{size}", "must be bpe:N .* from 257 .* to 1,000,000")
-            for size in ("", "x", "256", "-3", "1e4", "²", "1000001")
+            for size in ("x", "256", "²", "1000001")
         ),
     ],
 )
@@ -377,14 +333,6 @@ def test_bad_names(corpus, tokenizer, says):
     for ask in (identity, opened):
         with pytest.raises(RRError, match=says):
             ask(corpus, tokenizer)
-
-
-def test_folders_that_lack_a_part(tmp_path):
-    with pytest.raises(RRError, match="no train. file .it is empty"):
-        opened(f"file:{tmp_path}")
-    written(tmp_path / "train.txt")
-    with pytest.raises(RRError, match="no valid. file .it has train.txt"):
-        opened(f"file:{tmp_path}")
 
 
 def test_more_tokens_than_the_text_has(small):
@@ -397,28 +345,15 @@ def test_more_tokens_than_the_text_has(small):
     assert opened(corpus, f"bpe:{most}", cache=home).vocab_size == int(most)
 
 
-@pytest.mark.parametrize(
-    ("vocab", "merges", "says"),
-    [
-        (None, None, "no vocab.json and no merges.txt"),
-        ('{"a": 0, "<|endoftext|>": 1}', None, "no merges.txt"),
-        ('{"a": 0, "<|endoftext|>": 1}', "#version: 0.2\n", "its vocab.json lacks 255 of"),
-        ('{"a": 0}', "#version: 0.2\n", "no <.endoftext.> entry"),
-        *((text, "#version: 0.2\n", "vocab.json") for text in ("[1]", "{", '{"a": "b"}')),
-    ],
-)
-def test_bad_tokenizer_folders(tmp_path, vocab, merges, says):
-    for name, text in (("vocab.json", vocab), ("merges.txt", merges)):
-        if text is not None:
-            (tmp_path / name).write_text(text)
-    with pytest.raises(RRError, match=says):
-        opened("fables", str(tmp_path))
-
-
-def test_a_corpus_shorter_than_a_window(small):
-    corpus, home = small
-    with pytest.raises(RRError, match=r"tokens in its valid part, .* at least 258"):
-        opened(corpus, cache=home, min_tokens=258)
+def test_a_folder_that_is_no_tokenizer(tmp_path):
+    for name, text, says in (
+        ("vocab.json", '{"a": 0, "<|endoftext|>": 1}', "no merges.txt"),
+        ("merges.txt", "#version: 0.2\n", "its vocab.json lacks 255 of"),
+        ("vocab.json", '{"a": "b"}', "vocab.json"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(RRError, match=says):
+            opened("fables", str(tmp_path))
 
 
 # ---- the hub, without a network
@@ -475,42 +410,29 @@ def test_the_hub_is_asked_once_and_for_the_pinned_revision(monkeypatch, tmp_path
 # ---- baselines
 
 
-def _reference(train, valid, vocab_size):
-    """The definition in plain Python, λ by a fine grid."""
-
-    def tables(ids):
-        return Counter(ids), Counter(zip(ids, ids[1:], strict=False)), Counter(ids[:-1]), len(ids)
-
-    def nats(table, before, scored, lam):
-        uni, pairs, context, n = table
-        total = 0.0
-        for a, b in zip([before, *scored], scored, strict=False):
-            p = (uni[b] + 1) / (n + vocab_size)
-            q = pairs[a, b] / context[a] if context[a] else p
-            total -= math.log(lam * q + (1 - lam) * p)
-        return total / len(scored)
-
-    at = len(train) * 9 // 10
-    fit = tables(train[:at])
-    lam = min(
-        (i / 2000 for i in range(2000)), key=lambda lam: nats(fit, train[at - 1], train[at:], lam)
-    )
-    whole = tables(train)
-    return lam, lambda lam: nats(whole, valid[0], valid[1:], lam)
-
-
 def test_baselines_against_the_definition():
+    """Counts as tables of NumPy, λ by a fine grid."""
     rng = np.random.default_rng(0)
-    vocab_size = 12
+    size = 12
     steps = rng.choice(5, p=[0.5, 0.2, 0.1, 0.1, 0.1], size=3000)
     ids = (np.cumsum(steps) % 10).astype(np.uint16)  # two tokens never occur in training
     ids[::23] = rng.integers(0, 10, size=len(ids[::23]))  # so that counting pairs is not all
     ids[2800:2810] = 10, 11, 10, 3, 11, 11, 2, 10, 1, 0
-    tokens = SimpleNamespace(name="x", train=ids[:2500], valid=ids[2500:], vocab_size=vocab_size)
-    found = baselines(tokens)
-    lam, nats = _reference(ids[:2500].tolist(), ids[2500:].tolist(), vocab_size)
+
+    def nats(train, before, scored, lam):
+        single = (np.bincount(train, minlength=size) + 1) / (len(train) + size)
+        pairs = np.zeros((size, size))
+        np.add.at(pairs, (train[:-1], train[1:]), 1)
+        context = pairs.sum(1, keepdims=True)
+        after = np.where(context > 0, pairs / np.maximum(context, 1), single)
+        mixed = lam * after + (1 - lam) * single
+        return -np.log(mixed[np.append(before, scored[:-1]), scored]).mean()
+
+    train, valid = ids[:2500], ids[2500:]
+    grid = np.arange(2000) / 2000
+    lam = min(grid, key=lambda one: nats(train[:2250], train[2249], train[2250:], one))
+    found = baselines(SimpleNamespace(name="x", train=train, valid=valid, vocab_size=size))
     assert 0.5 < lam < 0.995 and found["bigram_lambda"] == pytest.approx(lam, abs=1e-3)
-    assert found["unigram_nats"] == pytest.approx(nats(0.0), rel=1e-12)
-    assert found["bigram_nats"] == pytest.approx(nats(found["bigram_lambda"]), rel=1e-12)
+    for name, mix in (("unigram_nats", 0.0), ("bigram_nats", found["bigram_lambda"])):
+        assert found[name] == pytest.approx(nats(train, valid[0], valid[1:], mix), rel=1e-12)
     assert found["tokens"] == 2500 and found["valid_tokens"] == 500
-    json.dumps(found)
