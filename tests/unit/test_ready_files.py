@@ -177,15 +177,12 @@ printf '#!/bin/bash\\necho "$@" >> {tmp_path}/made\\n' > "$4/bin/python"; chmod 
 
 def services(tmp_path) -> None:
     """The image's start script: it says that it started, and when it was told to end."""
-    tool(
-        tmp_path,
-        "start.sh",
-        f"""
+    said = f"{tmp_path}/services"
+    tool(tmp_path, "start.sh", f"""
 sleep 600 &
-trap 'echo ended >> {tmp_path}/services; kill $!; exit' TERM
-echo started >> {tmp_path}/services
-wait""",
-    )
+trap 'echo ended >> {said}; kill $!; exit' TERM
+echo started >> {said}
+wait""")  # fmt: skip
 
 
 @pytest.mark.slow  # a whole run in processes of its own: `make faults`
@@ -204,7 +201,6 @@ def test_a_pod_makes_its_environment_once_and_goes_on(tmp_path, tiny, undisturbe
     (tmp_path / "start.sh").unlink()
     made = (tmp_path / "made").read_text()
     assert made.startswith("venv\n-m pip install -q -c ") and made.count("\n") == 2
-    assert "[book,hub]" in made
     # pip may add, but not replace the image's torch
     assert (volume / "venv" / "image.txt").read_text() == "torch==2.8.0+cu128\n"
     again = subprocess.run(command, env=env, capture_output=True, text=True)
@@ -212,26 +208,6 @@ def test_a_pod_makes_its_environment_once_and_goes_on(tmp_path, tiny, undisturbe
     assert fingerprint(volume / "runs") == undisturbed
     assert (tmp_path / "made").read_text() == made  # not a second time
     assert not (tmp_path / "home").exists()  # nothing on the container's own disk
-    (volume / "venv" / ".ready").write_text("half")  # a pod that was cut off while installing
-    subprocess.run([*command[:2], "true"], env=env, check=True)
-    assert (tmp_path / "made").read_text() == 2 * made
-
-
-def test_a_pod_whose_command_has_ended_can_still_be_looked_at(tmp_path):
-    env = pod(tmp_path) | {"RUNPOD_POD_ID": "abc"}
-    services(tmp_path)
-    process = subprocess.Popen(
-        ["bash", str(READY / "runpod_start.sh"), "false"],
-        env=env,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    lines = [process.stderr.readline() for _ in range(2)]
-    assert "ended with code 1" in lines[0] and "runpodctl stop pod abc" in lines[1]
-    assert process.poll() is None and (tmp_path / "services").read_text() == "started\n"
-    process.send_signal(signal.SIGTERM)
-    process.communicate()
-    assert process.returncode == 1 and "ended" in (tmp_path / "services").read_text()
 
 
 @pytest.mark.parametrize(
@@ -262,7 +238,7 @@ def test_what_a_sky_task_writes_lies_in_its_bucket():
     assert f"--out {mounted}/" in SKY["run"] and SKY["envs"]["RR_CACHE"].startswith(mounted)
 
 
-def test_skypilot_itself_reads_the_task(monkeypatch):
+def test_skypilot_itself_reads_the_task():
     sky = pytest.importorskip("sky")
     task = sky.Task.from_yaml(str(READY / "sky.yaml"))
     assert task.name == "rr-sweep" and list(task.storage_mounts) == ["/runs"]
@@ -298,14 +274,12 @@ def colab(tmp_path, monkeypatch, machine: str, words=()) -> tuple[str, Path]:
     monkeypatch.setitem(sys.modules, "google", types.ModuleType("google"))
     monkeypatch.setitem(sys.modules, "google.colab", types.SimpleNamespace(drive=drive))
     text, kept = (READY / "colab_cell.py").read_text(), tmp_path / "drive"
+    command = re.search(r"^COMMAND = (.*)$", text, re.MULTILINE)[1]
     for old, new in (
         ('Path("/content/drive/MyDrive/rr-runs")', f"Path({str(kept)!r})"),
         ('Path("/content/runs")', f"Path({str(tmp_path / machine)!r})"),
         ("MINUTES = 12.0", "MINUTES = 0.002"),
-        (
-            re.search(r"^COMMAND = (.*)$", text, re.MULTILINE)[1],
-            repr([*words]),
-        ),
+        (command, repr([*words])),
     ):
         assert text.count(old) == 1
         text = text.replace(old, new)
@@ -368,26 +342,23 @@ def checkpoint(home: Path, step: int, *, sealed: bool = True) -> None:
         (folder / "meta.json").write_text("{}")
 
 
-def test_what_is_deleted_on_drive_is_empty(cell, tmp_path, monkeypatch):
+def test_what_is_deleted_on_drive_is_empty(cell, monkeypatch):
     """Drive's trash keeps each file at the size it had when it was deleted."""
-    one, trash, unlink = cell(), [], Path.unlink
+    one, trash, unlink = cell(), {}, Path.unlink
 
     def to_trash(path, *args, **kwargs):
         if path.is_relative_to(one.KEPT):
-            trash.append((path.parent.name, path.name, path.stat().st_size))
+            trash[int(path.parent.name), path.name] = path.stat().st_size
         unlink(path, *args, **kwargs)
 
     monkeypatch.setattr(Path, "unlink", to_trash)
     monkeypatch.setattr(shutil, "rmtree", lambda *a, **k: pytest.fail("deleted as it was"))
-    for step in (10, 20, 30):
+    for step in (10, 20):
         checkpoint(one.RUNS, step)
         one.mirror(one.RUNS, one.KEPT, one.NEWEST)
         one.tidy()
-    assert sorted(p.name for p in one.KEPT.glob("*/checkpoint/*")) == ["00000030"]
-    assert {size for *_, size in trash} == {0}
-    assert {(step, name) for step, name, _ in trash} == {
-        (f"000000{step}", name) for step in (10, 20) for name in ("meta.json", "state.pt")
-    }
+    assert [p.name for p in one.KEPT.glob("*/checkpoint/*")] == ["00000020"]
+    assert trash == {(10, "meta.json"): 0, (10, "state.pt"): 0}
 
 
 def test_an_older_one_stays_until_the_newer_is_whole_and_where_a_branch_goes_back_to_it(cell):
@@ -410,15 +381,3 @@ def test_an_older_one_stays_until_the_newer_is_whole_and_where_a_branch_goes_bac
     shutil.rmtree(one.RUNS / "id" / "checkpoint" / "00000020")
     one.tidy()
     assert on_drive() == [16, 24]
-
-
-def test_a_full_drive_is_said_and_does_not_stop_the_copies(cell, capsys):
-    one = cell()
-    one.KEPT.mkdir(parents=True)
-
-    def full(*args):
-        raise OSError(28, "No space left on device")
-
-    one.attempt(full)
-    out = capsys.readouterr().out
-    assert "No space left on device" in out and "GB used" in out
