@@ -62,15 +62,7 @@ def asked(monkeypatch):
     sys.modules.pop("rr.training.harness", None)
 
 
-def test_an_empty_choice_is_an_error_that_names_its_question(asked):
-    _, answers = asked
-    whole = [(("Is it? ", "yes"), [0, 1], [2, 3]), (("Is it? ", "no"), [0, 1], [4])]
-    with pytest.raises(RRError, match="empty text is after 'Is it[?] '") as error:
-        answers([*whole, (("Is it? ", ""), [0, 1], [])])
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("size", [3, 16, 24])
+@pytest.mark.parametrize("size", [3, 24])
 def test_a_choice_is_scored_at_its_own_tokens_where_the_prompt_is_cut(asked, size):
     """The window is 16 tokens: the prompt loses its beginning, a longer choice its own."""
     model, answers = asked
@@ -80,6 +72,8 @@ def test_a_choice_is_scored_at_its_own_tokens_where_the_prompt_is_cut(asked, siz
     logp = model(torch.tensor([whole[-17:-1]])).log_softmax(-1)[0]
     wanted = sum(logp[16 - len(kept) + i, token].item() for i, token in enumerate(kept))
     assert got == pytest.approx(wanted, rel=1e-4)
+    with pytest.raises(RRError, match="empty text is after 'Is it[?] '"):
+        answers([(("p", "c"), prompt, choice), (("Is it? ", ""), [0, 1], [])])
 
 
 # ---- logs of others
@@ -139,23 +133,23 @@ def test_no_module_needs_what_only_unix_has():
     assert done.returncode == 0, done.stderr
 
 
-def test_a_missing_package_is_installed_by_the_extra_that_has_it(monkeypatch, capsys):
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = extras["optional-dependencies"]
-    for package, extra in {**cli.EXTRAS, "nowhere": None}.items():
+@pytest.mark.parametrize("package", [*cli.EXTRAS, "nowhere"])
+def test_a_missing_package_is_installed_by_the_extra_that_has_it(package, monkeypatch, capsys):
+    def fails(verb):
+        raise ModuleNotFoundError(f"No module named {package!r}", name=f"{package}.part")
 
-        def fails(verb, package=package):
-            raise ModuleNotFoundError(f"No module named {package!r}", name=f"{package}.part")
-
-        monkeypatch.setattr(cli, "parser", fails)
-        assert cli.main(["rules"]) == 2
-        line = capsys.readouterr().err
-        assert line.count("\n") == 1 and f"package {package}, which is missing" in line
-        wanted = f"review-residuals[{extra}]" if extra else package
-        assert f"pip install '{wanted}'" in line
-        if extra:
-            held = [words.lower().replace("-", "_") for words in extras[extra]]
-            assert any(words.startswith(package.lower()) for words in held), (package, extra)
+    monkeypatch.setattr(cli, "parser", fails)
+    assert cli.main(["rules"]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and f"package {package}, which is missing" in line
+    extra = cli.EXTRAS.get(package)
+    assert f"pip install '{f'review-residuals[{extra}]' if extra else package}'" in line
+    if extra:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        held = [
+            words.lower().replace("-", "_") for words in project["optional-dependencies"][extra]
+        ]
+        assert any(words.startswith(package.lower()) for words in held)
 
 
 # ---- locks that do not lock
@@ -165,20 +159,17 @@ class Agreeable:
     """A lock on a file system where flock always succeeds."""
 
     def __init__(self, path, thread_local=True):
-        self.held = False
+        pass
 
     def acquire(self, timeout=None):
-        self.held = True
+        pass
 
     def release(self):
-        self.held = False
+        pass
 
 
-class Soft(SoftFileLock):
-    """What filelock takes where the system has no locks: a file, which a kill leaves behind."""
-
-
-@pytest.mark.parametrize("kind", [Agreeable, Soft])
+# where a system has no locks, filelock takes a file, which a kill leaves behind
+@pytest.mark.parametrize("kind", [Agreeable, SoftFileLock])
 def test_a_file_system_without_locks_is_refused(kind, tmp_path, monkeypatch):
     lock = io.try_lock(tmp_path / "a")
     assert lock and io.try_lock(tmp_path / "a") is None
@@ -192,8 +183,11 @@ def test_a_file_system_without_locks_is_refused(kind, tmp_path, monkeypatch):
 
 
 def test_a_notebooks_kernel_is_the_interpreter_that_runs_rr(tmp_path, monkeypatch):
-    """Though a python3 in the user's folder, or in JUPYTER_PATH, is another one; reports say so."""
-    pytest.importorskip("ipykernel")
+    """Though a python3 in the user's folder, or in JUPYTER_PATH, is another one; reports say so.
+
+    The notebook was saved on another machine, with a kernel that is not here.
+    """
+    nbformat = pytest.importorskip("nbformat")
     for data in (tmp_path / "user", tmp_path / "path"):
         spec = data / "kernels" / "python3"
         spec.mkdir(parents=True)
@@ -202,23 +196,9 @@ def test_a_notebooks_kernel_is_the_interpreter_that_runs_rr(tmp_path, monkeypatc
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "user"))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "path"))
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "0")
-    code = (
-        "from jupyter_client.manager import start_new_kernel\n"
-        "manager, client = start_new_kernel(kernel_name='python3')\n"
-        "client.execute_interactive('from rrbook import reports; print(reports.made_by())')\n"
-        "manager.shutdown_kernel(now=True)"
-    )
-    process = Process(["-c", code], tmp_path / "log", {})
-    process.process.wait(120)
-    last = (tmp_path / "log").read_text().splitlines()[-1]
-    assert last.startswith("report made by Python 3.") and last.endswith(f", {sys.executable}")
-
-
-def test_a_notebook_from_another_machine_runs_here(tmp_path):
-    """Whatever kernel it was saved with."""
-    nbformat = pytest.importorskip("nbformat")
-    cell = nbformat.v4.new_code_cell("seed = 0", metadata={"tags": ["parameters"]})
-    book = nbformat.v4.new_notebook(cells=[cell, nbformat.v4.new_code_cell("print(seed)")])
+    parameters = nbformat.v4.new_code_cell("seed = 0", metadata={"tags": ["parameters"]})
+    code = "from rrbook import reports\nprint(seed, reports.made_by())"
+    book = nbformat.v4.new_notebook(cells=[parameters, nbformat.v4.new_code_cell(code)])
     spec = {"name": "my_env", "display_name": "Mine", "language": "python"}
     book.metadata = nbformat.from_dict({"kernelspec": spec})
     path, report = tmp_path / "a.ipynb", tmp_path / "report.ipynb"
@@ -226,7 +206,8 @@ def test_a_notebook_from_another_machine_runs_here(tmp_path):
     words = notebook.papermill(path, report, {"seed": 7})
     process = Process(["-m", *words, "--no-progress-bar"], tmp_path / "log", {})
     assert process.process.wait(120) == 0, (tmp_path / "log").read_text()
-    assert nbformat.read(report, 4).cells[-1].outputs[0].text == "7\n"
+    said = nbformat.read(report, 4).cells[-1].outputs[0].text.strip()
+    assert said.startswith("7 report made by Python 3.") and said.endswith(f", {sys.executable}")
 
 
 # ---- a cluster
@@ -234,7 +215,7 @@ def test_a_notebook_from_another_machine_runs_here(tmp_path):
 
 @pytest.mark.parametrize(
     ("device", "fraction", "cells", "asks"),
-    [(None, None, 1, 1.0), ("cpu", None, 4, 0.0), ("cuda", None, 1, 1.0), (None, 0.5, 2, 0.5)],
+    [(None, None, 1, 1.0), ("cpu", None, 4, 0.0), (None, 0.5, 2, 0.5)],
 )
 def test_cells_on_the_cpu_ask_a_cluster_for_no_gpu(monkeypatch, device, fraction, cells, asks):
     size, options = {"CPU": 4.0, "GPU": 1.0}, {}
