@@ -1,7 +1,6 @@
 """The audit: its claims, its rule of verdicts, its table, and the script against the Python."""
 
 import csv
-import itertools
 import json
 import re
 
@@ -9,7 +8,7 @@ import pytest
 
 from rr import DATA, RRError
 from rrbook.explorables.audit import FIELDS, PAPERS, VERDICTS
-from rrbook.explore import audit_rows, audit_table, claim_map, verdict
+from rrbook.explore import audit_rows, audit_table, verdict
 
 with (DATA / "published" / "claims.csv").open() as file:
     CLAIMS = list(csv.DictReader(file))
@@ -27,39 +26,18 @@ CHOICES = [
 ]
 
 
-def test_the_claims_file_is_whole():
-    assert len(CLAIMS) >= 25 and all(list(claim) == list(FIELDS) for claim in CLAIMS)
-    assert {claim["paper"] for claim in CLAIMS} == set(PAPERS)
-    marks = {"primary", "secondary", "figure", "computed", "unverified"}
-    for claim in CLAIMS:
-        assert all(claim.values()), claim["id"]
-        assert {int(n) for n in claim["main"].split()} <= set(
-            range(1, len(claim["parts"].split(" | ")) + 1)
-        )
-        assert claim["words"] in ("quoted", "ours") and claim["read"] in marks
-        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", claim["id"])
-        assert len(claim["short"]) <= 30, claim["short"]
-    # words that the papers are not known to have are not put in quotation marks
-    primary = {claim["read"] for claim in CLAIMS if claim["words"] == "quoted"}
-    assert primary == {"primary"}
-
-
-def test_every_claim_leads_to_a_section_of_the_chapter():
+def test_the_claims_file_is_whole_and_leads_to_sections_of_the_chapter():
     path = DATA.parent / "notebooks" / "12_audit.ipynb"
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     text = "\n".join("".join(cell["source"]) for cell in cells)
+    assert len(CLAIMS) >= 25 and {claim["paper"] for claim in CLAIMS} == set(PAPERS)
     for claim in CLAIMS:
+        assert list(claim) == list(FIELDS) and all(claim.values()), claim["id"]
+        assert claim["words"] in ("quoted", "ours"), claim["id"]
+        # words that the papers are not known to have are not put in quotation marks
+        assert claim["read"] == "primary" or claim["words"] == "ours", claim["id"]
         assert f"({claim['section']})=" in text, claim["section"]
         assert f'"{claim["id"]}"' in text, f"{claim['id']} is not judged in the chapter"
-
-
-def test_the_published_runs_say_what_the_quotations_are_about():
-    # a claim's figure, where it has one, stands in the data as well
-    rows = list(csv.DictReader((DATA / "published" / "value_residual.csv").open()))
-    saved = {r["value"] for r in rows if r["metric"].endswith("saved at equal loss")}
-    by = {claim["id"]: claim["claim"] for claim in CLAIMS}
-    for name in ("savings-v1", "savings-v5"):
-        assert set(re.findall(r"\d+\.\d+", by[name])) <= saved
 
 
 def test_a_verdict_is_what_its_parts_say():
@@ -73,10 +51,9 @@ def test_a_verdict_is_what_its_parts_say():
         (True, False): "holds in part",
     }
     assert {parts: verdict(parts) for parts in said} == said
-    for parts in itertools.product((True, False, None), repeat=3):
-        assert verdict(parts) == verdict(parts[::-1])  # the order of parts says nothing
-        if True in parts and len(set(parts)) > 1:
-            assert verdict(parts) == "holds in part"
+    for parts in ([], [1], ["yes"]):
+        with pytest.raises(RRError, match="one or more of True, False and None"):
+            verdict(parts)
 
 
 def test_the_verdict_on_the_main_part_is_on_that_part_alone():
@@ -91,10 +68,7 @@ def test_the_verdict_on_the_main_part_is_on_that_part_alone():
         assert (row["main"], row["main_verdict"]) == ([2], said)
         assert row["verdict"] == "holds in part"
         html = audit_table([row]).html
-        assert 'main part: <span class="is-' in html and html.count("<em>main:</em>") == 1
-        assert re.search(r"<em>main:</em> two</li>", html)
-    (row,) = audit_rows([claim | {"main": "1 2"}], {"emerges": ("shown", [True, False, True])})
-    assert row["main_verdict"] == "holds in part"
+        assert 'main part: <span class="is-' in html and "<em>main:</em> two</li>" in html
 
 
 def test_quotations_stand_in_the_abstracts_of_their_papers():
@@ -118,12 +92,6 @@ def test_quotations_stand_in_the_abstracts_of_their_papers():
         assert claim["claim"] in abstracts[claim["paper"]], claim["id"]
 
 
-@pytest.mark.parametrize("parts", [[], [1], ["yes"], [0.5, True]])
-def test_a_part_is_true_false_or_open(parts):
-    with pytest.raises(RRError, match="one or more of True, False and None"):
-        verdict(parts)
-
-
 def changed(place=0, **new):
     return [claim | new if i == place else claim for i, claim in enumerate(CLAIMS)]
 
@@ -132,10 +100,8 @@ def changed(place=0, **new):
     "claims, found, words",
     [
         (changed(needs=""), FOUND, "has no needs"),
-        (changed(paper="1234.56789"), FOUND, "is of paper '1234.56789'"),
         (changed(parts="one | two | three"), FOUND, "has 3 parts, and 2 are judged"),
         (changed(main="3"), FOUND, "numbers from 1 to 2, got '3'"),
-        (changed(main="first"), FOUND, "numbers from 1 to 2, got 'first'"),
         ([*CLAIMS, CLAIMS[0]], FOUND, "is given twice"),
         (CLAIMS, {k: v for k, v in FOUND.items() if k != "emerges"}, "'emerges' is not judged"),
         (CLAIMS, FOUND | {"emerge": ("", [None])}, "no claim 'emerge' is listed.*emerges"),
@@ -152,13 +118,11 @@ def test_the_table_stands_whole_without_scripts():
     html = audit_table(rows).html
     assert "<script" not in html and "hidden>" not in html
     assert re.findall(r'<tr role="row" id="claim-([\w-]+)"', html) == [c["id"] for c in CLAIMS]
-    for row in rows:
+    known = {True: ("yes", "✓"), False: ("no", "✗"), None: ("cannot be told", "?")}
+    for place, row in enumerate(rows):
         part = html.split(f'id="claim-{row["id"]}"')[1].split("</tr>")[0]
-        assert f">{row['verdict']}</span>" in part and f"shown {rows.index(row)}" in part
-        assert part.count("<li>") == len(row["parts"])
-        assert f'href="#claim-{row["id"]}"' in part and f'href="#{row["section"]}"' in part
+        assert f">{row['verdict']}</span>" in part and f"shown {place}" in part
         marks = re.findall(r'<b aria-label="([^"]+):">(.)</b>', part)
-        known = {True: ("yes", "✓"), False: ("no", "✗"), None: ("cannot be told", "?")}
         assert marks == [known[held] for held in row["held"]]
         assert ("“" in part) == (row["words"] == "quoted") or "“" in row["claim"]
     # what is written in a claim stays text
@@ -186,25 +150,10 @@ def test_choices_in_words(script):
     held = {r["id"]: r["main_verdict"] for r in rows}
     order = [VERDICTS.index(held[i]) for i in lists[-1]]
     assert order == sorted(order) and len(set(order)) == 4
-    only = [row for row in rows if row["main_verdict"] == "holds"]
-    contradicted = everything | {"verdict": "contradicted"}
-    [nothing] = script("audit", "auditSentence", [only, contradicted])
-    assert nothing.endswith("none has the verdict “contradicted”.")
-
-
-def test_the_explorable_needs_a_claim():
-    with pytest.raises(RRError, match="no claim to show"):
-        claim_map([])
 
 
 def test_the_lab_counts_the_real_modules():
-    for name in ("matplotlib", "ipywidgets", "torch"):
-        pytest.importorskip(name)
-    import matplotlib
-
-    matplotlib.use("Agg")
     from rr.model import ladder
-    from rrbook.explore import lab_audit
     from rrbook.labs.audit import budget
 
     # the study's own count at 60M, and its gate by hand
@@ -214,8 +163,3 @@ def test_the_lab_counts_the_real_modules():
     assert parts["embeddings"] == (50257 + 256) * 512
     wide = ladder.arm("60M", "highway", protocol="paper")
     assert sum(budget("60M", "highway").values()) == ladder.count(wide)
-    made = lab_audit()
-    said = re.search(r'aria-label="([^"]*)"', made.picture.value)[1]
-    assert "984.0 million parameters, of which gates 23 %" in said
-    made.controls["rung"].value = "60M"
-    assert "gates 14.1 %" in re.search(r'aria-label="([^"]*)"', made.picture.value)[1]

@@ -6,10 +6,9 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats as scipy_stats
 
 import rr
-from rr.stats import as_rows, paired, read_results
+from rr.stats import as_rows, read_results
 from rrbook.stats import best_rate_shares, rate_spreads, resampled_rates
 
 E5 = rr.DATA / "measured" / "e5_loops"
@@ -30,16 +29,6 @@ def test_two_seeds_by_hand():
     assert shares == {1e-3: 0.25, 2e-3: 0.75}
 
 
-def test_the_exact_shares_are_those_of_drawing():
-    rng = np.random.default_rng(3)
-    table = {s: {lr: rng.normal() for lr in (1, 2, 4)} for s in range(4)}
-    exact = best_rate_shares(rows(table))
-    losses = np.array([list(row.values()) for row in table.values()])
-    drawn = [losses[rng.integers(0, 4, 4)].mean(0).argmin() for _ in range(20_000)]
-    for i, share in enumerate(exact.values()):
-        assert abs(np.mean(np.array(drawn) == i) - share) < 4 * 0.5 / 20_000**0.5
-
-
 @pytest.mark.parametrize(("loops", "share"), [(1, 0.64), (2, 0.59), (4, 0.96), (8, 0.76)])
 def test_recorded_rates_agree_with_a_referee(loops, share):
     """P(best rate = 4e-3) under ε = 1/N, as a referee drew it from the same records."""
@@ -54,12 +43,13 @@ def test_recorded_rates_agree_with_a_referee(loops, share):
 def test_a_seed_without_every_rate_is_left_out_and_too_few_are_refused():
     table = {0: {1: 1.0, 2: 2.0}, 1: {1: 4.0, 2: 2.0}, 2: {1: 0.0}}
     assert best_rate_shares(rows(table)) == {1: 0.25, 2: 0.75}
-    with pytest.raises(rr.RRError, match="at least two"):
-        best_rate_shares(rows({0: table[0], 2: table[2]}))
-    with pytest.raises(rr.RRError, match="run twice"):
-        best_rate_shares(2 * rows(table))
-    with pytest.raises(rr.RRError, match="not finite"):
-        best_rate_shares(rows({0: {1: None}, 1: {1: 1.0}}))
+    for wrong, says in (
+        (rows({0: table[0], 2: table[2]}), "at least two"),
+        (2 * rows(table), "run twice"),
+        (rows({0: {1: None}, 1: {1: 1.0}}), "not finite"),
+    ):
+        with pytest.raises(rr.RRError, match=says):
+            best_rate_shares(wrong)
 
 
 def test_resampled_rates_are_vertices_of_the_resampled_means():
@@ -69,15 +59,6 @@ def test_resampled_rates_are_vertices_of_the_resampled_means():
     both = (1.0 * 1 + 2.0 * 3) / 4  # the means' vertex: weighted by curvature
     found = resampled_rates(rows(table))
     assert np.log2(found) == pytest.approx([1.0, both, both, 2.0])
-
-
-def test_resamples_of_arms_with_the_same_seeds_are_paired():
-    rng = np.random.default_rng(0)
-    table = {s: {r: (np.log2(r) - rng.normal(1.5)) ** 2 for r in (1, 2, 4, 8)} for s in range(3)}
-    table = {s: {r: float(x) for r, x in row.items()} for s, row in table.items()}
-    shifted = {s: {2 * r: loss for r, loss in row.items()} for s, row in table.items()}
-    ratio = resampled_rates(rows(shifted)) / resampled_rates(rows(table))
-    assert ratio == pytest.approx(np.full(27, 2.0))
 
 
 def vertex(losses):
@@ -145,20 +126,6 @@ def test_the_planned_comparison_of_chapter_6_by_a_second_method():
     assert found.p == np.mean(as_large) == 0.5
 
 
-def test_the_losses_of_chapter_6_by_a_second_method():
-    """1/√N less 1/N, each at the rate with the lowest mean."""
-    tables = two_scales()
-    for N in (2, 4, 8):
-        lowest = []
-        for scale in "nr":
-            by = pd.DataFrame({seed: tables[scale, seed].loc[N] for seed in (0, 1, 2)})
-            lowest.append(by.loc[by.mean(axis=1).idxmin()])
-        test = scipy_stats.ttest_rel(lowest[1], lowest[0])
-        found = paired(lowest[1], lowest[0])
-        assert found.p == pytest.approx(test.pvalue, rel=1e-6) and found.p > 0.05
-        assert (found.lo, found.hi) == pytest.approx(tuple(test.confidence_interval(0.95)))
-
-
 def test_spreads_that_differ_in_every_seed_get_the_least_p_and_equal_ones_the_greatest():
     rng = np.random.default_rng(0)
 
@@ -167,14 +134,14 @@ def test_spreads_that_differ_in_every_seed_get_the_least_p_and_equal_ones_the_gr
             {"loops": N, "lr": 2.0**k, "seed": s, "val_loss": (k - per_pass * N) ** 2 + noise}
             for N in (1, 2, 4)
             for k in range(6)
-            for s in range(5)
+            for s in range(4)
             for noise in [0.01 * rng.normal()]
         ]
 
     still, moving = drift(0.5), drift(1.0)
     found = rate_spreads(still, moving)
     assert (found.one, found.other) == pytest.approx((1.5, 3.0), abs=0.05)
-    assert found.lo < found.difference < found.hi < -1 and found.p == 2 / 2**5
+    assert found.lo < found.difference < found.hi < -1 and found.p == 2 / 2**4
     same = rate_spreads(still, still)
     assert same.difference == 0 and same.p == 1
 
@@ -185,7 +152,6 @@ def test_spreads_that_differ_in_every_seed_get_the_least_p_and_equal_ones_the_gr
         (lambda rows: rows[1:], "no run of seed 0 with loops 1 at lr 1"),
         (lambda rows: rows + rows[:1], "run twice"),
         (lambda rows: [{**rows[0], "val_loss": None}, *rows[1:]], "not finite"),
-        (lambda rows: [row for row in rows if row["seed"] == 0], "no run of seed 1"),
         (lambda rows: [{"lr": 1, "seed": 0, "val_loss": 1.0}], "a row without 'loops'"),
     ],
 )

@@ -11,37 +11,8 @@ import pytest
 import scipy.stats as scipy_stats
 
 import rr
-from rr.stats import as_rows, compare, read_results
+from rr.stats import as_rows, compare, detectable_gap, holm, read_results
 
-
-def contrasts(rows, pairs, value="val_loss"):
-    return as_rows(compare(rows, pairs=pairs, value=value))
-
-
-MINI = rr.DATA / "measured" / "mini_arms"
-GATES = [
-    ("update-gate", "state-gate"),
-    ("update-gate", "review:groups=2"),
-    ("state-gate", "review:groups=2"),
-]
-ARMS = [
-    "constant",
-    "state-gate",
-    "update-gate",
-    "review:groups=2",
-    "review",
-    "highway",
-    "layerscale",
-]
-PAIRS = [
-    *((arm, "standard") for arm in ARMS),
-    *((arm, "constant") for arm in ARMS[1:]),
-    *GATES,
-    ("review", "state-gate"),
-]
-
-
-# E1: the same and the controls that its plan adds, the gates compared among themselves
 E1 = rr.DATA / "measured" / "e1_rates"
 HALF = "constant:unwidened"
 E1_ARMS = ["standard", "constant", HALF, "highway", "state-gate", "state-gate:groups=2",
@@ -55,46 +26,39 @@ E1_PAIRS = [
 ]
 
 
-def results(folder):
-    """Results at `mini` from the JSON itself, the unwidened constant under a name of its own."""
-    told = [json.loads(text) for text in pd.read_parquet(folder / "runs.parquet").result]
+def results():
+    """E1 at `mini` from the JSON itself, the unwidened constant under a name of its own."""
+    told = [json.loads(text) for text in pd.read_parquet(E1 / "runs.parquet").result]
     for row in told:
         if row["rung"] == "mini:d_ff=768":
             row |= {"rule": HALF, "rung": "mini"}
     return [row for row in told if row["rung"] == "mini"]
 
 
-def by_hand(folder=MINI, value="val_loss"):
-    """(arm, seed) -> value and (arm, rate) -> mean loss on the seeds that chose the rates."""
-    final, rates = {}, {}
-    for row in results(folder):
-        if row["seed"] >= 100:
-            rates.setdefault((row["rule"], row["lr"]), []).append(row["val_loss"])
-        else:
-            final.setdefault(row["rule"], {})[row["seed"]] = row[value]
-    return final, {key: sum(losses) / len(losses) for key, losses in rates.items()}
-
-
-@pytest.mark.parametrize("folder, pairs", [(MINI, PAIRS), (E1, E1_PAIRS)], ids=["first", "e1"])
 @pytest.mark.parametrize("value", ["val_loss", "ece"])
-def test_the_family_of_a_campaign_by_a_second_method(value, folder, pairs):
-    final, _ = by_hand(folder, value)
-    wide = {arm: np.array([seeds[s] for s in sorted(seeds)]) for arm, seeds in final.items()}
-    p = np.array([scipy_stats.ttest_rel(wide[a], wide[b]).pvalue for a, b in pairs])
+def test_the_family_of_a_campaign_by_a_second_method(value):
+    """A gate's plan: the controls, and the gates among themselves; Holm as stepped by numpy."""
+    rows = [row for row in results() if row["seed"] < 100]
+    wide = pd.DataFrame(rows).pivot(index="seed", columns="rule", values=value)
+    p = np.array([scipy_stats.ttest_rel(wide[a], wide[b]).pvalue for a, b in E1_PAIRS])
     order = np.argsort(p)
-    stepped = np.maximum.accumulate(np.minimum(1, p[order] * np.arange(len(p), 0, -1)))
-    holm = np.empty_like(p)
-    holm[order] = stepped
-    found = contrasts([row for row in results(folder) if row["seed"] < 100], pairs, value=value)
-    assert len(found) in (17, 21) and [(r["arm"], r["baseline"]) for r in found] == pairs
-    for row, (a, b), chance, corrected in zip(found, pairs, p, holm, strict=True):
+    stepped = np.empty_like(p)
+    stepped[order] = np.maximum.accumulate(np.minimum(1, p[order] * np.arange(len(p), 0, -1)))
+    found = as_rows(compare(rows, pairs=E1_PAIRS, value=value))
+    assert [(row["arm"], row["baseline"]) for row in found] == E1_PAIRS
+    for row, (a, b), chance, corrected in zip(found, E1_PAIRS, p, stepped, strict=True):
         gap = wide[a] - wide[b]
         assert len(row["pairs"]) == 5 and row["difference"] == pytest.approx(gap.mean(), abs=1e-12)
+        assert (row["p"], row["holm"]) == pytest.approx((chance, corrected), rel=1e-6)
+        span = scipy_stats.ttest_1samp(gap, 0).confidence_interval(0.95)
+        assert (row["lo"], row["hi"]) == pytest.approx(tuple(span), rel=1e-6)
         assert row["sd"] == pytest.approx(gap.std(ddof=1), rel=1e-6)
-        assert row["p"] == pytest.approx(chance, rel=1e-6)
-        assert row["holm"] == pytest.approx(corrected, rel=1e-6)
-        half = scipy_stats.t.ppf(0.975, 4) * gap.std(ddof=1) / math.sqrt(5)
-        assert row["hi"] - row["difference"] == pytest.approx(half, rel=1e-6)
+    a, b = E1_PAIRS[-1]
+    (alone,) = as_rows(compare(rows, pairs=[(a, b)], value=value))
+    gap = detectable_gap(5, alone["sd"])
+    assert alone["detectable"] == alone["detectable_corrected"] == pytest.approx(gap)
+    gap = detectable_gap(5, alone["sd"], alpha=0.05 / len(p))
+    assert found[-1]["detectable_corrected"] == pytest.approx(gap)
 
 
 @pytest.mark.parametrize(
@@ -157,10 +121,7 @@ def test_the_twelve_of_value_residuals_are_what_their_chapter_shows():
         for window in (64, 256)
         for arm, base in pairs
     }
-    p = np.array([test.pvalue for test in tests.values()])
-    order = np.argsort(p)
-    holm = np.empty_like(p)
-    holm[order] = np.maximum.accumulate(np.minimum(1, p[order] * np.arange(12, 0, -1)))
+    corrected = holm([test.pvalue for test in tests.values()])
     book = Path(__file__).parents[2] / "notebooks" / "05_value_residual.ipynb"
     (cell,) = [c for c in json.loads(book.read_text())["cells"] if c["id"] == "e4-table"]
     tables = (out["data"].get("text/html") for out in cell["outputs"])  # the others are glued
@@ -170,7 +131,7 @@ def test_the_twelve_of_value_residuals_are_what_their_chapter_shows():
     expected = []
     for at in range(6):
         for window in (0, 6):
-            test, chance = list(tests.values())[window + at], holm[window + at]
+            test, chance = list(tests.values())[window + at], corrected[window + at]
             low, high = test.confidence_interval(0.95)
             mean = (low + high) / 2
             expected += [
@@ -180,49 +141,17 @@ def test_the_twelve_of_value_residuals_are_what_their_chapter_shows():
     assert found == expected
 
 
-def test_the_detectable_difference_is_found_that_often():
-    rows = read_results(MINI).query("seed < 100")
-    (row,) = contrasts(rows, [("review", "constant")])
-    draw = np.random.default_rng(0).normal(row["detectable"], row["sd"], (40_000, 5))
-    share = (scipy_stats.ttest_1samp(draw, 0, axis=1).pvalue < 0.05).mean()
-    assert share == pytest.approx(0.8, abs=0.01)
-    assert row["detectable_corrected"] == row["detectable"]  # one comparison: nothing to correct
-    both = contrasts(rows, [("review", "constant"), ("review", "standard")])
-    draw = np.random.default_rng(1).normal(both[0]["detectable_corrected"], row["sd"], (40_000, 5))
-    share = (scipy_stats.ttest_1samp(draw, 0, axis=1).pvalue < 0.025).mean()
-    assert share == pytest.approx(0.8, abs=0.01)
-
-
-def result(rule, seed, loss, lr=1e-3):
-    return {"rule": rule, "values": "own", "seed": seed, "lr": lr, "val_loss": loss}
-
-
-@pytest.mark.parametrize(
-    ("pairs", "says"),
-    [
-        ([("a", "x")], "no arm 'x'"),
-        ([("a", "b"), ("b", "a")], "give each pair once"),
-        ([("a", "a")], "give each pair once"),
-    ],
-)
-def test_a_family_without_sense_is_refused(pairs, says):
-    rows = [result(arm, seed, seed + 1.0) for arm in "ab" for seed in range(2)]
-    with pytest.raises(rr.RRError, match=says):
-        contrasts(rows, pairs)
-    with pytest.raises(rr.RRError, match="two runs of seed"):
-        contrasts(rows * 2, [("a", "b")])
-
-
 def test_each_arm_of_e1_was_run_at_the_vertex_of_its_own_parabola():
     """Cramer's rule on the normal equations, against the rates in the records of seeds 10 to 14."""
-    _, rates = by_hand(E1)
-    reported = {}
-    for row in results(E1):
+    rates, reported = {}, {}
+    for row in results():
         if row["seed"] < 100:
             reported.setdefault(row["rule"], set()).add(row["lr"])
+        else:
+            rates.setdefault((row["rule"], row["lr"]), []).append(row["val_loss"])
     assert set(reported) == set(E1_ARMS)
     for arm in E1_ARMS:
-        mine = sorted((lr, loss) for (name, lr), loss in rates.items() if name == arm)
+        mine = sorted((lr, np.mean(loss)) for (name, lr), loss in rates.items() if name == arm)
         lowest = min(range(len(mine)), key=lambda i: mine[i][1])
         start = min(max(lowest - 2, 0), len(mine) - 5)
         x = np.log([lr for lr, _ in mine[start : start + 5]])

@@ -1,7 +1,6 @@
 """Other trainers' logs: three shapes, one table; what is asked, marked and refused."""
 
 import csv
-import io
 import json
 import math
 import re
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 
 from rr import cli
 from rr.config import RRError
-from rr.stats import as_rows, compare, forest, read_logs, render
+from rr.stats import as_rows, compare, read_logs, render
 
 
 def against(runs, baseline, design, level=0.95):
@@ -54,6 +53,19 @@ def write_csv(path, head, lines):
 @pytest.fixture
 def long_csv(tmp_path):
     return write_csv(tmp_path / "long.csv", ["model", "seed", "step", "val/loss"], measured())
+
+
+def put(folder, name, content):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def refused(paths, says, **options):
+    with pytest.raises(RRError, match=says) as told:
+        read_logs(paths, **options)
+    assert "\n" not in str(told.value)
 
 
 def jsonl(folder):
@@ -120,55 +132,19 @@ def test_every_shape_of_log_says_the_same(shape, long_csv, tmp_path):
     assert (lost["arm"], lost["seed"], lost["status"]) == ("wide", 3, "diverged")
 
 
-def test_paired_by_scipy(long_csv):
-    base, gate, wide = against(read_logs([long_csv], **COLUMNS), "base", "paired")
-    a, b = list(LOSSES["gate"].values()), list(LOSSES["base"].values())
-    test = scipy.stats.ttest_rel(a, b)
-    span = test.confidence_interval(0.95)
-    assert (gate["p"], gate["lo"], gate["hi"]) == pytest.approx((test.pvalue, *span), rel=1e-9)
-    assert gate["holm"] == pytest.approx(2 * test.pvalue) and gate["pairs"] == [0, 1, 2, 3]
-    assert gate["differences"] == pytest.approx([-0.1, -0.18, -0.07, -0.15])
-    assert wide["diverged"] == [3] and wide["pairs"] == [0, 1, 2] and wide["notes"] == []
-    mean = scipy.stats.t.interval(0.95, 3, sum(b) / 4, scipy.stats.sem(b))
-    assert (base["mean_lo"], base["mean_hi"]) == pytest.approx(mean, rel=1e-9)
-    assert base["difference"] is None and base["baseline"] is None
-
-
 def test_unpaired_by_scipy(long_csv):
-    rows = against(read_logs([long_csv], **COLUMNS), "base", "independent")
+    """Paired tests of the same rows are held to SciPy in test_tables."""
+    runs = read_logs([long_csv], **COLUMNS)
+    rows = against(runs, "base", "independent")
+    base = list(LOSSES["base"].values())
     for row in rows[1:]:
         a = [x for x in LOSSES[row["arm"]].values() if math.isfinite(x)]
-        test = scipy.stats.ttest_ind(a, list(LOSSES["base"].values()), equal_var=False)
+        test = scipy.stats.ttest_ind(a, base, equal_var=False)
         span = test.confidence_interval(0.95)
-        found = row["p"], row["lo"], row["hi"]
-        assert found == pytest.approx((test.pvalue, *span), rel=1e-9)
+        assert (row["p"], row["lo"], row["hi"]) == pytest.approx((test.pvalue, *span), rel=1e-9)
         assert row["pairs"] == row["differences"] == []
-    assert (
-        rows[1]["p"]
-        > 0.3
-        > 0.02
-        > against(read_logs([long_csv], **COLUMNS), "base", "paired")[1]["p"]
-    )  # the noise that seeds share hides the same difference
-
-
-@pytest.mark.parametrize("design", ["paired", "independent"])
-def test_the_seeds_needed_find_the_observed_difference_that_often(long_csv, design):
-    """By simulation of t tests on fresh normal losses."""
-    import numpy as np
-
-    row = against(read_logs([long_csv], **COLUMNS), "base", design)[1]
-    gap, sd, source = row["difference"], row["sd"], np.random.default_rng(0)
-
-    def share(n):
-        if design == "paired":
-            drawn = source.normal(gap, sd, (20_000, n))
-            return (scipy.stats.ttest_1samp(drawn, 0, axis=1).pvalue < 0.05).mean()
-        drawn = source.normal(0, sd, (2, 20_000, n))
-        return (scipy.stats.ttest_ind(drawn[0] + gap, drawn[1], axis=1).pvalue < 0.05).mean()
-
-    assert share(row["needed"]) > 0.79 and share(row["needed"] - 1) < 0.81
-    assert row["needed_lo"] <= row["needed"] <= row["needed_hi"]
-    assert row["needed_corrected"] > row["needed"]
+    # the noise that seeds share hides the same difference
+    assert rows[1]["p"] > 0.3 > 0.02 > against(runs, "base", "paired")[1]["p"]
 
 
 def test_a_run_that_ended_early_decides_the_step_unless_another_is_given(tmp_path):
@@ -184,8 +160,6 @@ def test_a_run_that_ended_early_decides_the_step_unless_another_is_given(tmp_pat
     assert (rows[1]["unfinished"], rows[1]["pairs"]) == ([1], [0, 2, 3])
     text = render(compare(runs, "base"))
     assert "unfinished: seed 1" in text and "3 ✗1" in text and "diverged: seed 3" in text
-    with pytest.raises(RRError, match="no run has a loss at step 150"):
-        read_logs([path], **COLUMNS, at=150)
 
 
 def table(argv, capsys):
@@ -198,140 +172,66 @@ def table(argv, capsys):
 OPTIONS = "--loss val/loss --arm model --seed seed --step step --baseline base".split()
 
 
-def test_the_command_in_every_form(long_csv, tmp_path, capsys):
+def test_the_figure_has_a_mark_for_every_arm_and_a_dot_for_every_pair(long_csv, tmp_path, capsys):
     words = [long_csv, *OPTIONS, "--paired"]
     rows = json.loads(table([*words, "--json"], capsys))
     assert [row["arm"] for row in rows] == ["base", "gate", "wide"]
-    lines = list(csv.DictReader(io.StringIO(table([*words, "--csv"], capsys))))
-    assert [float(line["difference"]) for line in lines[1:]] == [r["difference"] for r in rows[1:]]
-    piped = [line for line in table([*words, "--markdown"], capsys).splitlines() if "|" in line]
-    assert len(piped) == 2 + 3 and {line.count("|") for line in piped} == {12}
-    figure = tmp_path / "found.svg"
-    table([*words, "--figure", figure], capsys)
-    drawn = ElementTree.fromstring(figure.read_text())
-    marks = [e.get("class") for e in drawn.iter() if (e.get("class") or "").startswith("mark")]
-    assert len(marks) == 2 and [m == "mark sure" for m in marks] == [
-        r["holm"] < 0.05 for r in rows[1:]
-    ]
-    dots = [e for e in drawn.iter() if e.get("class") == "seed"]
-    assert len(dots) == sum(len(row["differences"]) for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        ([], "--paired"),
-        (["--paired", "--loss", "valloss"], "no column 'valloss'.*val/loss"),
-        (["--paired", "--arm", "arms"], "no column 'arms'.*model"),
-        (["--paired", "--baseline", "bas"], "did you mean base"),
-        (["--paired", "--at", "7"], "no run has a loss at step 7"),
-        (["--paired", "--figure", "x.png"], "svg"),
-        (["--paired", "--run", "{arm}"], "--arm and --seed"),
-    ],
-)
-def test_bad_words_are_one_line(more, says, long_csv, capsys):
-    assert cli.main(["table", str(long_csv), *OPTIONS, *more]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1 and re.search(says, told)
-
-
-@pytest.mark.parametrize(
-    ("lines", "says"),
-    [
-        (["a,0,3.0", "a,0,3.1", "b,0,2.9"], "two losses: .*--step"),
-        (["a,0,3.0", "a,1,oops", "b,0,2.9"], "line 3: 'loss' .* got 'oops'"),
-        (["a,0,3.0", ",1,3.0"], "line 3: 'arm' is empty"),
-        ([], "with a loss"),
-    ],
-)
-def test_tables_that_cannot_be_compared(lines, says, tmp_path):
-    path = tmp_path / "runs.csv"
-    path.write_text("\n".join(["arm,seed,loss", *lines]))
-    with pytest.raises(RRError, match=says) as told:
-        against(read_logs([path], loss="loss", arm="arm", seed="seed"), "a", "paired")
-    assert "\n" not in str(told.value)
-
-
-def test_names_of_runs_that_do_not_say_arm_and_seed(tmp_path):
-    path = write_csv(tmp_path / "w.csv", ["Step", "first - loss"], [[1, 3.0]])
-    with pytest.raises(RRError, match="'first' does not fit"):
-        read_logs([path], loss="loss", run="{arm}-s{seed}")
-    with pytest.raises(RRError, match="--run"):
-        read_logs([path], loss="loss")
-    with pytest.raises(RRError, match="once"):
-        read_logs([path], loss="loss", run="{arm}")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(RRError, match="no runs, event files or tables"):
-        read_logs([tmp_path / "empty"], **NAMED)
-    broken = tmp_path / "x.jsonl"
-    broken.write_text('{"a": 1}\n[1]')
-    with pytest.raises(RRError, match="line 2 is not a JSON object"):
-        read_logs([broken], **NAMED)
-
-
-@pytest.mark.parametrize(
-    ("lines", "notes"),
-    [
-        (["a,0,3.0", "b,0,3.1"], ["fewer than two pairs: no test"]),
-        (["a,0,3.0", "a,1,3.1"], None),
-        (["a,0,nan", "a,1,", "b,0,3.0", "b,1,3.1"],
-         ["a diverged at seed 0", "a is unfinished at seed 1", "fewer than two pairs: no test"]),
-        (["a,0,3.0", "a,1,3.1", "b,5,3.0", "b,6,3.1"],
-         ["seed 5, 6 not run by a", "fewer than two pairs: no test"]),
-        (["a,0,3.0", "a,1,3.1", "b,0,3.2", "b,1,3.3"], ["all 2 differences are equal: no test"]),
-        (["a,0,3.0", "a,1,3.1", "b,0,3.0", "b,1,3.1"], ["all 2 differences are equal: no test"]),
-    ],
-)  # fmt: skip
-def test_where_there_is_no_test_the_means_stand(lines, notes, tmp_path, capsys):
-    path = tmp_path / "runs.csv"
-    path.write_text("\n".join(["arm,seed,loss", *lines, ""]))
-    rows = json.loads(table([path, "--paired", "--baseline", "a", "--json"], capsys))
-    for row in rows[1:]:
-        assert row["p"] is row["lo"] is row["needed"] is row["detectable"] is None
-        assert row["notes"] == notes and row["mean"] is not None
-    assert len(rows) == (1 if notes is None else 2)
-    assert "b" in table([path, "--paired", "--baseline", "a"], capsys)
-
-
-def test_another_level_is_named_in_table_and_figure(long_csv):
-    rows = compare(read_logs([long_csv], **COLUMNS), "base", level=0.9)
-    assert "90 % intervals" in forest(rows) and "95 %" not in forest(rows)
-    text = render(rows)
-    assert "90 % interval" in text and "p < 0.1." in text and "95 %" not in text
-
-
-def test_power_beforehand(capsys):
-    """d = 2/3, two-sided 5 %, 80 %: 20 pairs, or 37 a group, as published tables have it."""
-    assert cli.main(["power", "--sd", "0.015", "--effect", "0.01", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [(row["design"], row["needed"]) for row in rows] == [("paired", 20), ("independent", 37)]
-    words = ["power", "--sd", "0.015", "--effect", "0.01", "--seeds", "20", "--paired"]
-    assert cli.main([*words, "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
-    drawn = scipy.stats.norm.rvs(0.01, 0.015, size=(20_000, 20), random_state=0)
-    share = (scipy.stats.ttest_1samp(drawn, 0, axis=1).pvalue < 0.05).mean()
-    assert row["power"] == pytest.approx(share, abs=0.01) and row["detectable"] <= 0.01
-    assert cli.main(words) == 0 and "20 seeds" in capsys.readouterr().out
-    assert cli.main([*words, "--comparisons", "4", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["alpha"] == 0.0125
+    table([*words, "--figure", tmp_path / "found.svg"], capsys)
+    drawn = ElementTree.fromstring((tmp_path / "found.svg").read_text())
+    kinds = [element.get("class") or "" for element in drawn.iter()]
+    sure = [kind == "mark sure" for kind in kinds if kind.startswith("mark")]
+    assert sure == [row["holm"] < 0.05 for row in rows[1:]]
+    assert kinds.count("seed") == sum(len(row["differences"]) for row in rows)
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("--sd 1", "--effect, --seeds"),
-        ("--sd -1 --seeds 3", "sd must be"),
-        ("--seeds 3", "--sd"),
-        ("--sd 1 --seeds 3 --loss x", "--from LOG"),
-        ("--sd 1 --seeds 1", "integer ≥ 2"),
-        ("--sd 1 --effect 0", "gap must not be 0"),
-        ("--sd 1 --seeds 3 --comparisons 0", "comparisons must be"),
+        ("table LOG", "--paired"),
+        ("table LOG --paired --loss valloss", "no column 'valloss'.*val/loss"),
+        ("table LOG --paired --baseline bas", "did you mean base"),
+        ("table LOG --paired --figure x.png", "svg"),
+        ("table LOG --paired --run {arm}", "--arm and --seed"),
+        ("power --sd 1", "--effect, --seeds"),
+        ("power --sd 1 --seeds 3 --loss x", "--from LOG"),
+        ("power --sd 1 --seeds 3 --comparisons 0", "comparisons must be"),
     ],
 )
-def test_a_plan_without_sense_is_one_line(words, says, capsys):
-    assert cli.main(["power", *words.split()]) == 2
+def test_bad_words_are_one_line(words, says, long_csv, capsys):
+    verb, *more = words.replace("LOG", str(long_csv)).split()
+    given = [*more[:1], *OPTIONS, *more[1:]] if verb == "table" else more
+    assert cli.main([verb, *given]) == 2
     told = capsys.readouterr().err
-    assert says in told and told.count("\n") == 1
+    assert told.count("\n") == 1 and re.search(says, told)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "says"),
+    [
+        ("a.csv", "arm,seed,loss\na,0,3.0\na,0,3.1\n", {}, "two losses: .*--step"),
+        ("a.csv", "arm,seed,loss\na,0,3.0\na,1,oops\n", {}, "line 3: 'loss' .* got 'oops'"),
+        ("a.csv", "arm,seed,loss\na,0,3.0\n,1,3.0\n", {}, "line 3: 'arm' is empty"),
+        ("a.csv", "arm,seed,loss\n", {}, "with a loss"),
+        ("a.csv", "arm,seed,loss,loss\na,0,3.1,9.9\n", {}, "2 columns 'loss'"),  # row 1
+        ("a.jsonl", '{"arm": "a", "seed": 0, "loss": 1, "loss": 2}\n', {}, "2 columns"),
+        ("a.jsonl", '{"a": 1}\n[1]', {}, "line 2 is not a JSON object"),
+        ("a.csv", "Step,first - loss\n1,3.0\n", {"run": "{arm}-s{seed}"}, "'first' does not fit"),
+        ("a.csv", "Step,first - loss\n1,3.0\n", {}, "--run"),
+    ],
+)
+def test_logs_that_cannot_be_read_are_one_line(name, text, options, says, tmp_path):
+    refused([put(tmp_path, name, text)], says, loss="loss", **options)
+
+
+def test_power_beforehand(capsys):
+    """d = 2/3, two-sided 5 %, 80 %: 20 pairs, or 37 a group, as published tables have it."""
+    words = ["power", "--sd", "0.015", "--effect", "0.01", "--json"]
+    assert cli.main(words) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["design"], row["needed"]) for row in rows] == [("paired", 20), ("independent", 37)]
+    assert cli.main([*words, "--seeds", "20", "--paired", "--comparisons", "4"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["alpha"] == 0.0125 and row["power"] < 0.8 and row["detectable"] > 0.01
 
 
 # ---- The rows of tests/reports.md ----------------------------------------------------------------
@@ -339,13 +239,6 @@ def test_a_plan_without_sense_is_one_line(words, says, capsys):
 HEAD = "arm,seed,loss\n"
 FOUR = [("a", 0, 3.1), ("a", 1, 3.25), ("b", 0, 2.9), ("b", 1, 3.0)]
 LONG = "".join(f"{arm},{seed},{loss}\n" for arm, seed, loss in FOUR)
-
-
-def put(folder, name, content):
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
 
 
 def losses(runs):
@@ -363,35 +256,6 @@ def with_steps(steps, delimiter=",", head="arm,seed,step,loss"):
     return "\n".join(lines).replace(",", delimiter) + "\n"
 
 
-def refused(paths, says, **options):
-    with pytest.raises(RRError, match=says) as told:
-        read_logs(paths, **options)
-    assert "\n" not in str(told.value)
-
-
-def test_1_a_column_that_is_there_twice_is_named(tmp_path):
-    path = put(tmp_path, "x.csv", "arm,seed,loss,loss\na,0,3.1,9.9\nb,0,3.0,9.8\n")
-    refused([path], "2 columns 'loss'", loss="loss")
-    refused([put(tmp_path, "y.csv", "arm,seed,loss, loss\na,0,3.1,9.9\n")], "2 columns 'loss'")
-    refused([put(tmp_path, "z.jsonl", '{"arm": "a", "seed": 0, "loss": 1, "loss": 2}\n')], "2 col")
-    # one that is not read may be there twice
-    whole = "arm,seed,loss,x,x\n" + LONG.replace("\n", ",1,2\n")
-    assert losses(read_logs([put(tmp_path, "w.csv", whole)])) == WANTED
-
-
-def test_2_jsonl_breaks_at_newlines_alone(tmp_path):
-    lines = [
-        json.dumps({"arm": a, "seed": s, "loss": x, "text": "one\u2028two\x85"}, ensure_ascii=False)
-        for a, s, x in FOUR
-    ]
-    assert losses(read_logs([put(tmp_path, "x.jsonl", "\n".join(lines))])) == WANTED
-
-
-def test_3_a_huge_cell_is_read(tmp_path):
-    text = "arm,seed,note,loss\n" + "".join(f"{a},{s},{'x' * 140_000},{x}\n" for a, s, x in FOUR)
-    assert losses(read_logs([put(tmp_path, "x.csv", text)])) == WANTED
-
-
 def test_4_a_step_without_a_value_is_no_step_and_nan_at_the_end_is_divergence(tmp_path):
     nan = math.nan
     steps = {"a": {0: nan, 10: 1.0, 20: 0.0}, "b": {0: nan, 10: 1.0, 20: 0.0}}
@@ -401,9 +265,6 @@ def test_4_a_step_without_a_value_is_no_step_and_nan_at_the_end_is_divergence(tm
     rows = as_rows(read_logs([put(tmp_path, "y.csv", with_steps(steps))]))
     assert [row["status"] for row in rows] == ["finished"] * 2 + ["diverged"] * 2
     assert {row["step"] for row in rows[:2]} == {20}
-    steps["b"] = {0: nan, 10: math.inf}
-    rows = as_rows(read_logs([put(tmp_path, "z.csv", with_steps(steps))]))
-    assert [row["status"] for row in rows[2:]] == ["diverged"] * 2
     # a table that holds NaN wherever another thing was logged
     steps = dict.fromkeys("ab", {5: nan, 10: 1.0, 15: nan, 20: 0.0, 25: nan})
     assert losses(read_logs([put(tmp_path, "w.csv", with_steps(steps))])) == WANTED
@@ -413,25 +274,15 @@ def test_4_a_last_line_that_is_cut_is_said_to_be(tmp_path):
     path = put(tmp_path, "x.csv", HEAD + LONG + "b,2")
     runs = read_logs([path], loss="loss")
     assert losses(runs) == WANTED and "line 6 is cut off" in runs.attrs["notes"][0]
-    lines = [json.dumps({"arm": a, "seed": s, "loss": x}) for a, s, x in FOUR]
-    path = put(tmp_path, "x.jsonl", "\n".join([*lines, '{"arm": "b", "se']))
-    runs = read_logs([path], loss="loss")
-    assert losses(runs) == WANTED and "line 5 is cut off" in runs.attrs["notes"][0]
     rows = as_rows(read_logs([put(tmp_path, "y.csv", HEAD + "c,0\n" + LONG)]))
     assert (rows[0]["arm"], rows[0]["status"], rows[0]["val_loss"]) == ("c", "unfinished", None)
     # a number that is shorter than all others may be the start of one
     refused([put(tmp_path, "z.csv", HEAD + "a,0,3.11\na,1,3.12\nb,0,3.1")], "was cut off")
     runs = read_logs([put(tmp_path, "w.csv", HEAD + LONG.rstrip())], loss="loss")
     assert losses(runs) == WANTED and "no line break" in runs.attrs["notes"][0]
-    runs = read_logs([put(tmp_path, "v.csv", "loss,seed,arm\n3.1,0,long\n3,0,lo")], loss="loss")
-    assert set(runs.arm) == {"long", "lo"} and "no line break" in runs.attrs["notes"][0]
 
 
 def test_5_runs_that_end_at_different_steps_meet_at_the_last_common_one(tmp_path):
-    steps = {"a": {500: 0.0, 999: 7.0}, "b": {500: 0.0, 1000: 8.0}}
-    runs = read_logs([put(tmp_path, "x.csv", with_steps(steps))])
-    assert losses(runs) == WANTED
-    assert any("step 500" in n and "a seed 0 (to 999)" in n for n in runs.attrs["notes"])
     wide = "Step,a-s0 - loss,b-s0 - loss\n1,3.1,2.9\n2,3.0,2.8\n3,,2.7\n"
     runs = read_logs([put(tmp_path, "w.csv", wide)], run="{arm}-s{seed}")
     assert losses(runs) == {("a", 0): 3.0, ("b", 0): 2.8}
@@ -452,26 +303,28 @@ def test_6_a_resumed_run_logs_steps_again(tmp_path):
     rows = lives.splitlines()
     shuffled = "\n".join([rows[0], "a,0,2,3.1", *rows[1:-2], rows[-1]]) + "\n"
     refused([put(tmp_path, "y.csv", shuffled)], "--duplicates")
-    # equal values are one
-    runs = read_logs([put(tmp_path, "z.csv", with_steps({"a": {1: 0.0}, "b": {1: 0.0}}) * 2)])
-    assert losses(runs) == WANTED
 
 
-DIALECTS = {  # beside those that are drawn below
-    "excel": "sep=;\r\n" + (HEAD + LONG).replace(",", ";").replace("\n", "\r\n"),
-    "blanks": "arm , seed, loss\n" + LONG.replace(",", ", "),
-    "utf-16 unmarked": (HEAD + LONG).encode("utf-16-le"),
-    "comments": "# of today\n#\n" + HEAD + LONG[:8] + "# a remark\n" + LONG[8:],
-    "two headers": HEAD + LONG[:8] + HEAD + LONG[8:],
-    "array": json.dumps([{"arm": a, "seed": s, "loss": x} for a, s, x in FOUR]),
-    "blank lines": HEAD + "\n" + LONG + ",,\n\n",
+ROWS = [{"arm": arm, "seed": seed, "loss": loss} for arm, seed, loss in FOUR]
+MARKED = [json.dumps(row | {"text": "one\u2028two\x85"}, ensure_ascii=False) for row in ROWS]
+DIALECTS = {  # beside those that are drawn below; by the rows of tests/reports.md
+    "1 a repeated column, not read": "arm,seed,loss,x,x\n" + LONG.replace("\n", ",1,2\n"),
+    "2 lines end at newlines alone": "\n".join(MARKED),
+    "3 a huge cell": "arm,seed,loss,note\n" + LONG.replace("\n", f",{'x' * 140_000}\n"),
+    "7 excel": "sep=;\r\n" + (HEAD + LONG).replace(",", ";").replace("\n", "\r\n"),
+    "7 blanks": "arm , seed, loss\n" + LONG.replace(",", ", "),
+    "7 utf-16 unmarked": (HEAD + LONG).encode("utf-16-le"),
+    "7 comments": "# of today\n#\n" + HEAD + LONG[:8] + "# a remark\n" + LONG[8:],
+    "7 two headers": HEAD + LONG[:8] + HEAD + LONG[8:],
+    "7 array": json.dumps(ROWS),
+    "7 blank lines": HEAD + "\n" + LONG + ",,\n\n",
 }
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_7_dialects(dialect, tmp_path):
-    name = "x.json" if dialect == "array" else "x.csv"
-    assert losses(read_logs([put(tmp_path, name, DIALECTS[dialect])])) == WANTED
+def test_dialects(dialect, tmp_path):
+    ending = {"2 lines end at newlines alone": "jsonl", "7 array": "json"}.get(dialect, "csv")
+    assert losses(read_logs([put(tmp_path, f"x.{ending}", DIALECTS[dialect])])) == WANTED
 
 
 def test_7_thousands_where_the_mark_is_known(tmp_path):
@@ -482,19 +335,7 @@ def test_7_thousands_where_the_mark_is_known(tmp_path):
     german = HEAD.replace(",", ";") + "a;0;3,125\na;1;3,250\n"
     refused([put(tmp_path, "y.csv", german)], "'3,250' may be 3250 or 3.250: give --decimal")
     assert losses(read_logs([tmp_path / "y.csv"], decimal=",")) == {("a", 0): 3.125, ("a", 1): 3.25}
-    assert losses(read_logs([tmp_path / "y.csv"], decimal="."))["a", 0] == 3125
-    mixed = HEAD.replace(",", ";") + "a;0;3,12\na;1;3.25\n"
-    refused([put(tmp_path, "z.csv", mixed)], "--decimal")
     refused([put(tmp_path, "w.csv", HEAD + "a,0,3,1\n")], "line 2 has 4 cells, the header 3")
-
-
-@pytest.mark.parametrize("design", ["--paired", "--unpaired"])
-def test_8_seeds_that_gave_one_loss_are_no_evidence(design, tmp_path, capsys):
-    path = put(tmp_path, "x.csv", HEAD + "a,0,3.1\na,1,3.1\nb,0,2.9\nb,1,2.9\n")
-    printed = table([path, "--baseline", "a", design], capsys)
-    assert printed.count("gave the same loss: was the seed used?") == 3 and "1e-4" not in printed
-    words = ["power", "--from", str(path), "--effect", "0.1", design]
-    assert cli.main(words) == 2 and "was the seed used?" in capsys.readouterr().err
 
 
 def test_10_and_11_event_files_of_several_lives_and_of_the_new_style(tmp_path):
@@ -527,17 +368,12 @@ def test_12_logs_of_trainers_one_file_per_run(tmp_path):
             f"epoch,step,train_loss,val_loss\n0,9,9.5,\n0,10,,{loss + 1}\n1,20,,{loss}\n1,21,7,\n"
         )
         put(tmp_path, f"pl/{arm}-s{seed}/version_0/metrics.csv", lightning)
-        put(
-            tmp_path,
-            f"keras/{arm}-s{seed}.csv",
-            f"epoch,loss,val_loss\n0,9,{loss + 1}\n1,8,{loss}\n",
-        )
+        keras = f"epoch,loss,val_loss\n0,9,{loss + 1}\n1,8,{loss}\n"
+        put(tmp_path, f"keras/{arm}-s{seed}.csv", keras)
     pattern = "{arm}-s{seed}"
     for folder, loss in (("hf", "eval_loss"), ("pl", "val_loss"), ("keras", "val_loss")):
         assert losses(read_logs([tmp_path / folder], loss, run=pattern)) == WANTED
         refused([tmp_path / folder], "which column is the loss\\? give --loss", run=pattern)
-        files = sorted(file for file in (tmp_path / folder).rglob("*") if file.is_file())
-        assert losses(read_logs(files, loss, run=pattern)) == WANTED
     both = put(tmp_path, "x.csv", "arm,seed,step,global_step,loss\na,0,1,8,3\na,0,2,16,3.1\n")
     refused([both], "which column is the step\\? give --step 'step' or --step 'global_step'")
 
@@ -556,13 +392,9 @@ def test_13_the_spread_of_the_runs_at_hand(tmp_path, capsys):
     assert paired["sd"] == pytest.approx(statistics.stdev(gaps)) and paired["df"] == 1
     within = (statistics.variance([3.1, 3.25]) + statistics.variance([2.9, 3.0])) / 2
     assert apart["sd"] == pytest.approx(math.sqrt(within)) and apart["df"] == 2
-    for text, design in (
-        (HEAD + "a,0,3.1\nb,0,3.0\n", "--paired"),
-        (HEAD + "a,0,1\n", "--unpaired"),
-    ):
-        path = str(put(tmp_path, "y.csv", text))
-        assert cli.main(["power", "--from", path, "--seeds", "5", design]) == 2
-        assert "needs them" in capsys.readouterr().err
+    path = str(put(tmp_path, "y.csv", HEAD + "a,0,3.1\nb,0,3.0\n"))
+    assert cli.main(["power", "--from", path, "--seeds", "5", "--paired"]) == 2
+    assert "needs them" in capsys.readouterr().err
 
 
 # ---- Any dialect, and any damage -----------------------------------------------------------------
@@ -582,7 +414,7 @@ def tables(draw):
     return frame[draw(st.permutations(list(frame)))]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(tables(), MARKS, ENCODINGS, ENDINGS, st.sampled_from([0, 1, 2]), st.sampled_from(["", " "]))
 def test_a_table_reads_back_the_same_in_any_dialect(frame, marks, encoding, ending, quoting, blank):
     with tempfile.TemporaryDirectory() as folder:
@@ -595,7 +427,7 @@ def test_a_table_reads_back_the_same_in_any_dialect(frame, marks, encoding, endi
     assert found == last.to_dict()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(tables(), ENDINGS, st.integers(0, 999), st.integers(0, 255), st.booleans())
 def test_a_damaged_file_gives_numbers_of_its_table_or_one_line(frame, ending, at, byte, cut):
     """A file that was cut loses lines, and may lose the end of its last number: it says so."""

@@ -7,9 +7,8 @@ import pytest
 from scipy import stats as st
 
 from rrbook.explorables.luck import best_of
-from rrbook.explore import winners_luck
 
-CASES = [(2, 2, 0.05, 0.0), (30, 3, 0.02, 0.01), (40, 20, 0.005, 0.1), (8, 3, 0.02, 0.03)]
+CASES = [(30, 3, 0.02, 0.01), (8, 3, 0.02, 0.03)]
 
 
 def given(rules: int, seeds: int, sd: float, lead: float) -> dict:
@@ -37,16 +36,6 @@ def test_luck_closed_forms(script):
     # one rule ahead of one other: Φ(lead / (√2·se))
     assert ahead["first"] == pytest.approx(st.norm.cdf(1.5 / np.sqrt(2)), abs=1e-5)
     assert many["first"] == pytest.approx(1 / 30, abs=1e-5)
-
-
-def test_the_sentence_says_both_numbers(script):
-    [said] = script("luck", "luckSentence", [given(30, 3, 0.02, 0.01)])
-    assert said == (
-        "30 rules that are equally good, 3 seeds: the best of them looks 0.0236 nats ahead of what "
-        "it is, by luck alone. One rule that is truly 0.01 ahead of the others comes first in "
-        "14.9\u00a0% of such tables."
-    )
-    assert 'name="rules" min="2" max="40" step="1" value="8"' in winners_luck(rules=8).html
 
 
 def test_lab_race_trains_both_rules_on_the_same_batches(monkeypatch):

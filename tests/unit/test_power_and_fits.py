@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 from scipy.integrate import quad
+from scipy.optimize import brentq
 
 from rr import stats
 from rr.config import RRError
@@ -33,18 +34,15 @@ def t_tail(t, df):
 # ---- Effects and power -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("gap, sd, n", [(0.01, 0.01, 3), (0.005, 0.01, 8), (0.02, 0.004, 2)])
+@pytest.mark.parametrize("gap, sd, n", [(0.01, 0.01, 3), (0.005, 0.01, 8)])
 def test_power_against_integration(gap, sd, n):
     for design, df, shift in (
         ("paired", n - 1, math.sqrt(n) * gap / sd),
         ("independent", 2 * n - 2, math.sqrt(n / 2) * gap / sd),
     ):
         found = stats.power(gap, sd, n, alpha=0.05, design=design)
-        low, high = 0.0, 100.0  # the critical value, by bisection on the density
-        for _ in range(60):
-            middle = (low + high) / 2
-            low, high = (middle, high) if t_tail(middle, df) > 0.05 else (low, middle)
-        beyond = 1 - shifted_cdf(low, df, shift) + shifted_cdf(-low, df, shift)
+        critical = brentq(lambda t, df=df: t_tail(t, df) - 0.05, 0.1, 100)
+        beyond = 1 - shifted_cdf(critical, df, shift) + shifted_cdf(-critical, df, shift)
         assert found == pytest.approx(beyond, abs=1e-6)
 
 
@@ -113,14 +111,10 @@ def test_fit_against_the_normal_equations():
     assert value - low == pytest.approx(high - value)
 
 
-def test_fit_of_an_exact_line_and_of_a_flat_one():
+def test_an_exact_line_a_flat_one_and_a_pooled_spread_by_hand():
     exact = fit([1, 2, 3, 4], [3, 5, 7, 9])
     assert (exact.slope, exact.intercept, exact.chi2) == (pytest.approx(2), pytest.approx(1), None)
-    flat = fit([1, 2, 3], [0, 0, 0])
-    assert flat.slope == 0 and math.isnan(flat.p)
-
-
-def test_pooled_sd_by_hand():
+    assert fit([1, 2, 3], [0, 0, 0]).slope == 0 and math.isnan(fit([1, 2, 3], [0, 0, 0]).p)
     # squares 2 and 0.5 with 2 and 1 degrees of freedom; a single value has no spread to give
     assert stats.pooled_sd([[1, 2, 3], [5, 6], [9]]) == (pytest.approx(math.sqrt(2.5 / 3)), 3)
 
@@ -151,19 +145,14 @@ def test_power_and_fits_against_statsmodels():
 
 BAD = [
     (lambda: stats.power(0.01, 0.0, 3), "sd must be > 0"),
-    (lambda: stats.power(0.01, 0.1, 1), "n must be an integer ≥ 2"),
     (lambda: stats.power(0.01, 0.1, 3, design="pair"), "did you mean paired"),
     (lambda: stats.seeds_needed(0, 0.1), "gap must not be 0"),
     (lambda: stats.seeds_needed(1e-9, 0.1), "more than 100000 seeds"),
     (lambda: stats.detectable_gap(3, 0.1, power=0.01), "must be above alpha"),
-    (lambda: stats.sd_interval(0.1, 0), "df must be ≥ 1"),
-    (lambda: fit([1, 2], [1, 2]), "at least three points"),
     (lambda: fit([1, 1, 1], [1, 2, 3]), "x is 1 at every point"),
     (lambda: fit([1, 2, 3], [1, 2]), "equal length, got 3, 2"),
     (lambda: fit([1, 2, 3], [1, 2, 3], [1, 0, 1]), "se must be > 0, got 1 of 3"),
     (lambda: fit([1, 2, 3], [1, 2, 3], errors="known"), "need se"),
-    (lambda: fit([1, 2, 3], [1, 2, 3], errors="odd"), "errors must be"),
-    (lambda: stats.pooled_sd([[1], [2]]), "no group has two"),
 ]
 
 

@@ -11,14 +11,8 @@ import scipy.stats as scipy_stats
 FOLDER = Path(__file__).parents[2] / "data" / "published"
 RUNS = list(csv.DictReader((FOLDER / "review_residuals.csv").open()))
 COLUMNS = "paper where size arm setting metric value unit source evidence note".split()
-FILES = (
-    "review_residuals_summary",
-    "looped",
-    "value_residual",
-    "attention_residuals",
-    "others",
-    "threads",
-)
+FILES = ("review_residuals_summary", "looped", "value_residual", "attention_residuals", "others",
+         "threads")  # fmt: skip
 MARKS = {"primary", "secondary", "figure", "computed", "unverified"}
 SIZES = {"60M": (512, 8, 8), "150M": (768, 12, 12), "320M": (1024, 16, 16), "590M": (1280, 20, 20),
          "1B": (1536, 24, 16)}  # fmt: skip
@@ -68,26 +62,20 @@ def test_rows_are_tidy(name):
     assert not [k for k, n in keys.items() if n > 1]
 
 
-def test_the_dictionary_names_every_file_column_and_mark():
-    text = (FOLDER / "README.md").read_text()
-    for word in (*COLUMNS, *RUNS[0], *MARKS, *(p.name for p in FOLDER.glob("*.csv"))):
-        assert f"`{word}`" in text, word
-
-
 # ---- Review Residuals --------------------------------------------------------------------------
 
 
-def test_the_design_is_42_runs_of_15_cells():
-    cells = Counter((r["rung"], r["arm"]) for r in RUNS)
-    assert len(RUNS) == 42 and len(cells) == 15
-    assert all(n == (2 if size == "320M" else 3) for (size, _), n in cells.items())
-    # arms of a rung have the same seeds and the same steps, so they pair
+def test_the_design_is_42_runs_whose_arms_pair():
+    assert len(RUNS) == 42
     for size in SIZES:
         designs = {
-            a: [(r["seed"], r["steps"]) for r in RUNS if (r["rung"], r["arm"]) == (size, a)]
-            for a in ("review", "highway", "standard")
+            arm: sorted(
+                (r["seed"], r["steps"]) for r in RUNS if (r["rung"], r["arm"]) == (size, arm)
+            )
+            for arm in ("review", "highway", "standard")
         }
-        assert len({tuple(sorted(d)) for d in designs.values()}) == 1
+        assert designs["review"] == designs["highway"] == designs["standard"]
+        assert len(designs["review"]) == (2 if size == "320M" else 3)
 
 
 def test_the_15_cells_reproduce_to_four_decimals():
@@ -196,22 +184,12 @@ def test_looped_counts_and_rules():
         assert count == int(row["value"])
         assert rounds_to(count / 1e6, only(rows, where="Table 2", size=row["size"]), 1)
     rate, depth = common["base LR eta0"], common["reference depth L_ref"]
-    for layers in (24, 48):
+    for layers in (24, 48):  # rate and multiplier fall with the root of the depth
         by = math.sqrt(depth / layers)
-        assert only(rows, size=f"L={layers}", metric="learning rate") == pytest.approx(
-            rate * by, rel=1e-3
-        )
-        assert only(rows, size=f"L={layers}", metric="branch multiplier eps") == pytest.approx(
-            by, abs=5e-4
-        )
-    # under 1/N the best rate stays, under 1/sqrt(N) it moves; all of them are on the grid
-    grid = {float(r["value"]) for r in rows if r["metric"] == "learning rate tried"}
-    best = {
-        a: [float(r["value"]) for r in rows if (r["arm"], r["metric"]) == (a, "best base LR")]
-        for a in ("eps=1/N", "eps=1/sqrt(N)")
-    }
-    assert set(best["eps=1/N"]) == {rate} and best["eps=1/sqrt(N)"][-1] > rate
-    assert grid >= {x for rates in best.values() for x in rates}
+        told = only(rows, size=f"L={layers}", metric="learning rate")
+        assert told == pytest.approx(rate * by, rel=1e-3)
+        told = only(rows, size=f"L={layers}", metric="branch multiplier eps")
+        assert told == pytest.approx(by, abs=5e-4)
 
 
 # ---- Value residual ----------------------------------------------------------------------------
@@ -225,14 +203,9 @@ def test_value_residual_means():
         assert len(means) == (6 if n == 7 else 4) and size_of in COLUMNS
         for mean in means:
             context = mean["setting"].partition(",")[0] if n == 6 else ""
-            parts = [
-                float(r["value"])
-                for r in table
-                if r is not mean
-                and r["size"] == mean["size"]
-                and r["arm"] == mean["arm"]
-                and r["setting"].startswith(context)
-            ]
+            alike = [r for r in table if r is not mean and r["setting"].startswith(context)]
+            parts = [float(r["value"]) for r in alike
+                     if (r["size"], r["arm"]) == (mean["size"], mean["arm"])]  # fmt: skip
             assert len(parts) == n and f"mean of {n}" in mean["setting"]
             assert rounds_to(math.fsum(parts) / n, mean["value"], places), mean
 
@@ -268,12 +241,10 @@ def test_value_residual_figures():
             x = x0 + (loss[size, "Transformer"] - y0) * (x1 - x0) / (y1 - y0)
             value, places = 100 * (1 - math.exp(x) / params[size]), 2
         else:
+            gain = loss.get((size, "Transformer"), 0) - loss.get((size, "ResFormer"), 0)
             value, places = {
                 ("params", "parameters"): (params[size], 0),
-                ("gain in val_loss", "nats per token"): (
-                    loss.get((size, "Transformer"), 0) - loss.get((size, "ResFormer"), 0),
-                    4,
-                ),
+                ("gain in val_loss", "nats per token"): (gain, 4),
                 ("params removed", "parameters"): (removed, 0),
                 ("params removed", "%"): (100 * removed / params[size], 2),
                 ("KV cache", "ratio"): ((layers + 1) / (2 * layers), 4),
@@ -287,10 +258,6 @@ def test_value_residual_figures():
     first = only(saved, where="v1 text/appendix")
     assert min(ours) < first < max(ours) < only(saved, where="v4 abstract")
     assert len({r["value"] for r in saved if r["evidence"] == "primary"}) == 3
-    # the ablations of the last version start from the first one's means, rounded
-    for arm, old in (("Transformer", "Transformer"), ("Identity-ResFormer 0.5/0.5", "ResFormer")):
-        later = only(rows, where="v5 ablations (82M, 8 layers)", arm=arm)
-        assert rounds_to(loss["82M", old], later, 3)
 
 
 # ---- Attention Residuals -----------------------------------------------------------------------
@@ -329,22 +296,10 @@ def test_attention_residual_figures():
     assert len(computed(rows)) == 15 + 1 + 3 + 5
 
 
-def test_attention_residual_tables_agree_with_each_other():
+def test_attention_residual_optima_and_gains_are_those_of_their_figure():
     rows = load("attention_residuals")
-    value = {
-        (r["where"], r["arm"], r["setting"]): float(r["value"])
-        for r in rows
-        if r["size"] in ("", "436M")
-    }
-    pairs = [
-        ("baseline", "baseline", "87.9B tokens"),
-        ("full", "full", "87.9B tokens"),
-        ("block, S=4", "block", "87.9B tokens, N=8"),
-    ]
-    for ablation, arm, setting in pairs:
-        assert value["Table 4", ablation, "16 layers"] == value["Table 2", arm, setting]
-    assert value["Fig. 6", "block", "S=1"] == value["Table 4", "full", "16 layers"]
-    assert value["Fig. 6", "block", "S=4"] == value["Table 4", "block, S=4", "16 layers"]
+    value = {(r["where"], r["arm"], r["setting"]): float(r["value"]) for r in rows
+             if r["size"] in ("", "436M")}  # fmt: skip
     # Fig. 7: the stated optima and the stated range of gains
     grid = {
         arm: {s: v for (w, a, s), v in value.items() if w.startswith("Fig. 7") and a == arm}
@@ -355,11 +310,3 @@ def test_attention_residual_tables_agree_with_each_other():
     assert best == {"baseline": "H/Lb=0.3, d/Lb=60", "full": "H/Lb=0.3, d/Lb=45"}
     gains = [grid["baseline"][s] - grid["full"][s] for s in grid["full"]]
     assert (round(min(gains), 3), round(max(gains), 3)) == (0.019, 0.063)
-    # the large model: none of the benchmarks is lower
-    scores = [r for r in rows if r["where"] == "Table 3"]
-    tasks = {r["setting"] for r in scores}
-    assert len(tasks) == 15 and len(scores) == 30
-    assert all(
-        only(scores, setting=t, arm="block") >= only(scores, setting=t, arm="baseline")
-        for t in tasks
-    )

@@ -37,11 +37,8 @@ def test_only_the_five_nearest_rates_count():
     assert basin(losses).lr == pytest.approx(1.5e-3)
 
 
-def test_a_dome_takes_the_lowest_rate_tried():
+def test_a_dome_takes_the_lowest_rate_tried_and_two_losses_are_refused():
     found = basin({1e-3: 4.0, 2e-3: 4.3, 4e-3: 4.1})
     assert (found.lr, found.loss, found.width, found.edge) == (1e-3, 4.0, 1.0, True)
-
-
-def test_two_finite_losses_are_refused():
     with pytest.raises(RRError, match="three finite losses, got 2"):
         basin({1e-3: 4.0, 2e-3: 3.9, 4e-3: math.inf})

@@ -350,6 +350,8 @@ def test_the_readme_says_which_nets_finish_below_a_bigram_table():
     text = " ".join((rr.DATA.parent / "README.md").read_text(encoding="utf-8").split())
     short = "on TinyStories no run of 150 to 300 steps reaches a lower loss than a bigram table"
     assert short in text
+    page = (rr.DATA.parent / "book" / "what_we_know.md").read_text(encoding="utf-8")
+    assert "runs of 300 and 1,200 steps finish above a" in " ".join(page.split())
     assert "those of 1,200 and 4,800 steps do" in text
     seen: dict[int, list[bool]] = {}
     counted = {}

@@ -12,12 +12,15 @@ import nbformat
 import numpy as np
 import pytest
 import scipy.stats
+import torch
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 import rr
 from rr import cli, io, stats
 from rr.config import Interrupted, RRError
-from rr.sweep import notebook
+from rr.data import baselines
+from rr.model import initialise
+from rr.sweep import AXES, cells, notebook
 from rr.training import command_line
 from rrbook import figures
 from rrbook import reports as report
@@ -39,22 +42,14 @@ def test_no_choice_names_the_run_that_rr_train_would():
         assert report.chosen(tier, "nano", "", **nothing).id == rr.plan("nano", "review").id
     chosen = report.chosen("smoke", "nano", "highway", **nothing | {"seed": 3, "steps": 9})
     assert chosen.id == rr.plan("nano", "highway", seed=3, steps=9).id
-    branches = report.chosen("smoke", "nano", "", **nothing | {"budgets": [50, 100]})
-    assert branches.id == rr.plan("nano", "review", budgets=[50, 100]).id
-    assert report.chosen("smoke", budgets=[5, 10]).recipe.budgets == (5, 10)
 
 
 @pytest.mark.parametrize(
     ("words", "options", "told"),
     [
         (("smok", "nano"), {}, "did you mean smoke"),
-        (("smoke", "nanoo"), {}, "unknown rung"),
-        (("smoke", "nano", "revue"), {}, "unknown rule"),
         (("smoke", "nano"), {"budgets": "50,100"}, r"budgets must be .*\[2000, 4000\]"),
-        (("smoke", "nano"), {"budgets": [5, 2.5]}, "budgets must be"),
         (("smoke", "nano"), {"lr": -1.0}, "lr must be"),
-        (("smoke", "nano"), {"steps": -3}, "steps must be"),
-        (("smoke", "nano"), {"protocol": "papr"}, "unknown protocol"),
     ],
 )
 def test_wrong_parameters_are_refused_in_one_line(words, options, told):
@@ -66,45 +61,22 @@ def test_wrong_parameters_are_refused_in_one_line(words, options, told):
 @pytest.mark.parametrize(
     "given",
     [
-        {"rung": "nano", "rule": "review"},
-        {
-            "rung": BODY,
-            "rule": "highway",
-            "steps": 7,
-            "lr": 0.01,
-            "warmup": 2,
-            "batch": 3,
-            "seed": 4,
-        },
-        {
-            "rung": "mini",
-            "rule": "scaled",
-            "loops": 2,
-            "depth_lr": True,
-            "precision": "fp32",
-            "optimizer": "muon",
-        },
-        {
-            "rung": "60M",
-            "rule": "standard",
-            "values": "identity",
-            "protocol": "paper",
-            "corpus": "tinystories",
-        },
+        {"rung": BODY, "rule": "highway", "steps": 7, "lr": 0.01, "warmup": 2, "batch": 3,
+         "seed": 4},
+        {"rung": "mini", "rule": "scaled", "loops": 2, "depth_lr": True, "precision": "fp32",
+         "optimizer": "muon"},
+        {"rung": "60M", "values": "identity", "protocol": "paper", "corpus": "tinystories"},
         {"rung": "nano", "rule": "constant:c=0.25", "budgets": [20, 40], "eval_batches": 2},
     ],
-)
+)  # fmt: skip
 def test_the_command_of_a_run_names_the_same_run(given):
     """The words go through the command line's own parser."""
-    from rr.cli import parser
-
     run = rr.plan(**given)
-    words = shlex.split(command_line.words(command_line.options(run), "train", "runs"))
     whole = command_line.words(command_line.options(run), "train", "runs")
     lines = command_line.wrapped(whole)
-    assert shlex.split(lines.replace("\\\n", "")) == words
+    assert shlex.split(lines.replace("\\\n", "")) == shlex.split(whole)
     assert all(len(line) <= 80 for line in lines.splitlines())
-    args = vars(parser().parse_args(words[1:]))
+    args = vars(cli.parser().parse_args(shlex.split(whole)[1:]))
     names = ("rung", "rule", "values", "loops", "flavour", "corpus", "tokenizer", "protocol",
              "seed", "steps", "budgets", "warmup", "lr", "batch", "eval_batches", "precision",
              "depth_lr", "optimizer")  # fmt: skip
@@ -121,29 +93,14 @@ def trained(tiny_corpus, tmp_path_factory):
     made = {}
     for rule in ("standard", "review"):
         for seed in (0, 1):
-            run = rr.plan(
-                BODY,
-                rule,
-                corpus=tiny_corpus,
-                tokenizer="bpe:300",
-                steps=6,
-                batch=2,
-                eval_batches=2,
-                seed=seed,
-            )
-            made[rule, seed] = report.train(
-                run,
-                str(out),
-                threads=1,
-                cache=str(cache),
-                path="",
-                micro_batch=0,
-                log=lambda line: None,
-            )
+            given = {"corpus": tiny_corpus, "tokenizer": "bpe:300", "steps": 6, "batch": 2}
+            run = rr.plan(BODY, rule, **given, eval_batches=2, seed=seed)
+            how = {"threads": 1, "cache": str(cache), "path": "", "micro_batch": 0}
+            made[rule, seed] = report.train(run, str(out), **how, log=lambda line: None)
     return out, str(cache), made
 
 
-def test_a_report_of_a_run(trained):
+def test_a_report_of_a_run(trained, tiny_corpus):
     _, cache, made = trained
     ended = report.read(made["review", 0])
     lines = [json.loads(x) for x in (ended.folder / "metrics.jsonl").read_text().splitlines()]
@@ -168,6 +125,9 @@ def test_a_report_of_a_run(trained):
     assert float(told["matmul FLOPs in total"]) == pytest.approx(flops * 6 * 2 * 16, rel=1e-3)
     assert dict(report.provenance(ended))["run"] == ended.folder.name
     assert "finished 6 steps" in report.outcome(ended)
+    # what `rr prepare` prints of the corpus, see test_cli
+    tokens = rr.open_corpus(tiny_corpus, "bpe:300", cache=cache, log=lambda line: None)
+    assert report.bigram(ended.run, cache) == baselines(tokens)["bigram_nats"]
 
 
 def test_a_run_that_stops_to_write_ends_with_the_same_weights(trained, tmp_path, capsys):
@@ -179,8 +139,6 @@ def test_a_run_that_stops_to_write_ends_with_the_same_weights(trained, tmp_path,
     assert folder == tmp_path / ended.run.id
     result = io.read_json(folder / "result.json")
     assert result["weights_sha256"] == ended.result["weights_sha256"]
-    from rr import cli
-
     capsys.readouterr()
     assert cli.main(["sample", str(folder), "--tokens", "5"]) == 0
     assert capsys.readouterr().out.strip() == texts[-1][1] == report.text(folder, 5)
@@ -189,59 +147,24 @@ def test_a_run_that_stops_to_write_ends_with_the_same_weights(trained, tmp_path,
 
 
 def test_a_person_who_stops_a_run_in_parts_stops_it(trained, tmp_path, monkeypatch):
-    _, cache, made = trained
-    run = report.read(made["review", 0]).run
-
     def stopped(run, out, **how):
         raise Interrupted("stopped at step 1")
 
     monkeypatch.setattr("rr.training.trainer.train", stopped)
     with pytest.raises(Interrupted):
-        report.train_in_parts(run, str(tmp_path), "paper", [2])
+        report.train_in_parts(report.read(trained[2]["review", 0]).run, str(tmp_path), "paper", [2])
 
 
-def test_the_bigram_line_is_what_rr_prepare_prints(trained, tiny_corpus, monkeypatch, capsys):
-    from rr import cli
-
-    _, cache, made = trained
-    monkeypatch.setenv("RR_CACHE", cache)
-    words = ["prepare", "--corpus", tiny_corpus, "--tokenizer", "bpe:300", "--json"]
-    capsys.readouterr()
-    assert cli.main(words) == 0
-    told = json.loads(capsys.readouterr().out)["bigram_nats"]
-    assert report.bigram(report.read(made["review", 0]).run, cache) == told
-
-
-@pytest.mark.parametrize(
-    ("rule", "expected"),
-    [
-        ("standard", 1.0),
-        ("constant:c=0.5", 0.5),
-        ("layerscale", 0.1),
-        ("review", None),
-    ],
-)
-def test_what_a_sublayer_writes(rule, expected):
-    model = rr.Model(rr.plan(BODY, rule).model)
-    from rr.model import initialise
-
-    rows, why = report.gates(initialise(model, 0), np_ids())
-    assert why == "" and len(rows) == 2
-    for row in rows:
-        if expected is None:
-            assert row["r"] == [0.5] * 5  # Review's gates begin at one half, all of them
-        else:
+def test_what_a_sublayer_writes():
+    ids = torch.arange(32).view(2, 16)
+    for rule, expected in (("standard", 1.0), ("constant:c=0.5", 0.5), ("layerscale", 0.1)):
+        rows, why = report.gates(initialise(rr.Model(rr.plan(BODY, rule).model), 0), ids)
+        assert why == "" and len(rows) == 2
+        for row in rows:
             assert row["coefficient"] == pytest.approx(expected, rel=1e-4) and row["r"] is None
-
-
-def np_ids():
-    import torch
-
-    return torch.arange(32).view(2, 16)
-
-
-def test_a_rule_without_a_single_stream_says_so():
-    rows, why = report.gates(rr.Model(rr.plan(BODY, "denseformer").model), np_ids())
+    rows, _ = report.gates(initialise(rr.Model(rr.plan(BODY, "review").model), 0), ids)
+    assert [row["r"] for row in rows] == [[0.5] * 5] * 2  # its gates begin at one half, all of them
+    rows, why = report.gates(rr.Model(rr.plan(BODY, "denseformer").model), ids)
     assert rows == [] and "list as its state" in why
 
 
@@ -265,13 +188,9 @@ def test_a_diverged_run_is_shown_as_one(trained, tmp_path):
     _, ax = figures.canvas()
     figures.run_curve(ax, ended.curves, ended.held_out)
     assert any(line.get_marker() == "x" for line in ax.lines)  # the cross at its end
-    for draw, given in (
-        (figures.gates_by_sublayer, ([], "review", looked.why)),
-        (figures.reliability, (None, looked.why)),
-    ):
-        _, ax = figures.canvas()
-        draw(ax, *given)
-        assert looked.why in [text.get_text() for text in ax.texts]
+    _, ax = figures.canvas()
+    figures.gates_by_sublayer(ax, [], "review", looked.why)
+    assert looked.why in [text.get_text() for text in ax.texts]
 
 
 # ---- `rr report` ---------------------------------------------------------------------------------
@@ -317,49 +236,25 @@ def test_a_finished_run_and_a_folder_of_runs_become_pages(trained, short_reports
     assert nbformat.read(folder / "report.ipynb", 4).metadata["papermill"]["end_time"]
 
 
-OWN = (
-    "from rr import Rule\n\n\nclass Mine(Rule):\n    equation, source = 'h + u', 'here'\n\n"
-    "    def write(self, state, u):\n        return state + u\n"
-)
-
-
-@pytest.mark.parametrize(("kind", "told"), [
-    ("absent", "no folder"), ("begun", "has not ended"), ("no book", "pip install -e book"),
-    ("own rule", "none of its code was run"),
-])  # fmt: skip
-def test_what_has_no_report_is_one_line(
-    trained, tiny_corpus, tmp_path, capsys, monkeypatch, kind, told
-):
+def test_what_has_no_report_is_one_line(trained, tmp_path, capsys, monkeypatch):
     folder = tmp_path / trained[2]["review", 0].name
-    if kind != "absent":
-        shutil.copytree(trained[2]["review", 0], folder)
-    if kind == "begun":
-        (folder / "result.json").unlink()
-    if kind == "own rule":
-        mine = tmp_path / "mine.py"
-        mine.write_text(OWN)
-        given = {"corpus": tiny_corpus, "tokenizer": "bpe:300", "steps": 1, "batch": 1}
-        ran = rr.plan(BODY, f"{mine}:Mine", **given, eval_batches=1)
-        folder = rr.train(ran, tmp_path, log=lambda line: None)
-        mine.write_text(f"{OWN}# changed\n")
-        rr.plan(BODY, f"{mine}:Mine", **given)  # what this process may import is another rule now
-    if kind == "no book":
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert cli.main(["report", str(folder)]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and told in error
-    assert not (folder / "report.ipynb").exists()
+
+    def refused(told):
+        assert cli.main(["report", str(folder)]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and told in error
+        assert not (folder / "report.ipynb").exists()
+
+    refused("no folder")
+    shutil.copytree(trained[2]["review", 0], folder)
+    with monkeypatch.context() as bare:
+        bare.setattr(importlib.util, "find_spec", lambda name: None)
+        refused("pip install -e book")
+    (folder / "result.json").unlink()
+    refused("has not ended")
 
 
 # ---- A folder ------------------------------------------------------------------------------------
-
-
-def copied(folder, to):
-    for path in folder.iterdir():
-        (to / path.name).mkdir(parents=True)
-        for name in ("run.json", "metrics.jsonl", "result.json"):
-            (to / path.name / name).write_bytes((path / name).read_bytes())
-    return to
 
 
 def test_a_whole_folder(trained):
@@ -378,15 +273,11 @@ def test_a_whole_folder(trained):
     rows = report.cost_by_arm(here)
     assert [row["runs"] for row in rows] == [2, 2, 4]
     assert rows[-1]["tokens"] == 4 * 6 * 2 * 16
-    assert rows[-1]["hours"] == pytest.approx(
-        sum(json.loads((path / "result.json").read_text())["seconds"] for path in made.values())
-        / 3600
-    )
 
 
 def test_a_folder_with_holes(trained, tmp_path):
     out, _, made = trained
-    folder = copied(out, tmp_path / "runs")
+    folder = shutil.copytree(out, tmp_path / "runs")
     (folder / made["review", 0].name / "result.json").unlink()
     (folder / made["standard", 1].name / "result.json").write_text('{"id":')
     here = report.survey(folder)
@@ -397,42 +288,27 @@ def test_a_folder_with_holes(trained, tmp_path):
     points, without = report.points(here)
     assert points == [] and "fewer than two pairs" in without[0]
     # the command, read back, plans the very runs that are missing
-    from rr.cli import parser
-    from rr.sweep import AXES, cells
-
     (line,) = report.command(here)
-    args = vars(parser().parse_args(shlex.split(line)[1:]))
+    args = vars(cli.parser().parse_args(shlex.split(line)[1:]))
     planned = {cell.id for cell in cells({key: args[key] for key in AXES}, lambda line: None)}
     assert planned == {path.name for path in made.values()} and args["out"] == str(folder)
 
 
 def test_a_plan_is_a_frame(trained):
-    out, _, made = trained
-    here = report.survey(out, seeds=[1, 2], rules=["standard", "constant:c=0.5"])
+    here = report.survey(trained[0], seeds=[1, 2], rules=["standard", "constant:c=0.5"])
     assert len(here.results) == 1 and len(here.outside) == 3
     assert any("seed 0 is not in the plan" in line for line in here.outside)
     assert any("rule review is not in the plan" in line for line in here.outside)
-    assert {(gap["arm"], *gap["seeds"]) for gap in here.missing} == {
-        ("standard", 2),
-        ("constant", 1, 2),
-    }
-    rung = report.survey(out, rungs=[BODY, "mini"])
-    assert {gap["rung"] for gap in rung.missing} >= {"mini"}
-    for wrong in ({"rungs": ["nanoo"]}, {"rules": ["revue"]}):
-        with pytest.raises(RRError, match="unknown"):
-            report.survey(out, **wrong)
-
-
-def test_a_folder_without_its_baseline_says_so(trained):
-    here = report.survey(trained[0], baseline="highway")
-    assert here.rows == [] and "no baseline 'highway'" in here.notes[0]
-    assert len(here.results) == 4
+    found = {(gap["arm"], *gap["seeds"]) for gap in here.missing}
+    assert found == {("standard", 2), ("constant", 1, 2)}
+    with pytest.raises(RRError, match="unknown"):
+        report.survey(trained[0], rungs=["nanoo"])
+    for place, told in (("no", "no folder"), ("", "folder")):
+        with pytest.raises(RRError, match=told):
+            report.survey(place)
 
 
 def test_the_published_study_is_read_as_the_folder_of_its_own_sweep():
-    from rr.cli import parser
-    from rr.sweep import AXES, cells
-
     with report.STUDY.open() as file:
         stated = {(r["rung"], r["arm"], int(r["seed"])): r for r in csv.DictReader(file)}
     here = report.survey("review_residuals", seeds=[0, 1, 2])
@@ -443,18 +319,12 @@ def test_the_published_study_is_read_as_the_folder_of_its_own_sweep():
     assert not stated
     assert list(dict.fromkeys(row["rung"] for row in here.rows)) == [
         "60M", "150M", "320M", "590M", "1B"]  # fmt: skip
-    # the intervals are SciPy's, and every arm is one series over the five sizes
-    points, without = report.points(here)
+    points, without = report.points(here)  # every arm is one series over the five sizes
     assert {p["series"] for p in points} == {"review", "highway"} and without == []
-    review = next(p for p in points if (p["rung"], p["rule"]) == ("1B", "review"))
-    pairs = [[r["val_loss"] for r in here.results if (r["rung"], r["rule"]) == ("1B", rule)]
-             for rule in ("review", "standard")]  # fmt: skip
-    interval = scipy.stats.ttest_rel(*pairs).confidence_interval()
-    assert (review["lo"], review["hi"]) == pytest.approx(tuple(interval))
     # what the study lacks is named, and the command trains these very runs
     assert {(g["rung"], *g["seeds"]) for g in here.missing} == {("320M", 2)}
     (line,) = report.command(here)
-    args = vars(parser().parse_args(shlex.split(line)[1:]))
+    args = vars(cli.parser().parse_args(shlex.split(line)[1:]))
     planned = cells({key: args[key] for key in AXES}, lambda line: None)
     assert {(c.run.rung, c.run.rule, c.run.seed) for c in planned} == {
         ("320M", rule, 2) for rule in ("standard", "highway", "review")}  # fmt: skip
@@ -462,20 +332,12 @@ def test_the_published_study_is_read_as_the_folder_of_its_own_sweep():
     assert {row["id"] for row in here.results} == known and len(known) == 42
 
 
-def test_no_folder_or_no_runs(tmp_path):
-    for place, told in ((tmp_path, "no run below"), (tmp_path / "no", "no folder"), ("", "folder")):
-        with pytest.raises(RRError, match=told):
-            report.survey(place)
-
-
 def test_a_record_is_found_by_its_name():
     here = report.survey("02_gate_equation", seeds=range(5))
     runs = stats.read_results(here.folder).query("seed < 5")
-    rows = stats.as_rows(stats.compare(runs, "standard"))
-    assert here.rows == rows and here.shown == "RUNS" and len(here.outside) == 12
-    shown = {row["arm"]: row for row in report.shown(here)}
-    review = next(row for row in rows if row["arm"] == "review")
-    assert shown["review"]["p, Holm"] == f"{review['holm']:.4f}"
+    assert here.rows == stats.as_rows(stats.compare(runs, "standard"))
+    assert here.shown == "RUNS" and len(here.outside) == 12
+    assert [row["arm"] for row in report.shown(here)] == [row["arm"] for row in here.rows]
 
 
 # ---- Figures -------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ import rr
 from rr.config import RRError
 from rr.data import documents, open_corpus
 from rr.data.corpus import identity
-from rr.data.documents import pinned
 from rr.data.files import EOT, read_all
 from rr.data.tokenizer import text_pieces
 from rr.sweep import cells
@@ -44,27 +43,19 @@ def read(path: Path) -> list[str]:
 # ---- what is not text
 
 
-SYNTAX = {
-    "a.csv": b"text\nhello\n",
+ENDINGS = {
     "a.csv.gz": gzip.compress(b"text\nhello\n"),
-    "a.tsv": b"text\nhello\n",
     "a.html": b"<p>hello</p>",
-    "a.pdf": b"%PDF-1.7\n",
     "a.json": b'[{"text": "hello"}]',
-    "a.docx": b"PK\x03\x04",
-    "a.zip": b"PK\x03\x04",
     "a.tar.gz": gzip.compress(b"hello"),
-    "a.zst": b"\x28\xb5\x2f\xfd",
     "a.txt.bak": b"hello",
 }
 RENAMED = {
     "pdf.txt": b"%PDF-1.7\nsome text\n",
     "scan.txt": b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n",
     "rtf.txt": b"{\\rtf1\\ansi hello}",
-    "page.txt": b"\n  <!DOCTYPE html>\n<p>hello</p>",
     "page.md": b"\xef\xbb\xbf<HTML><p>hello</p>",
     "feed.txt": b'<?xml version="1.0"?><a>hello</a>',
-    "rows.txt": b'{"text": "hello"}\n{"text": "you"}\n',
     "array.txt": b'[\n {"text": "hello"}\n]\n',
     "rows.xz": lzma.compress(b'{"id": 1, "text": "hello"}\n'),
     "book.txt": b"PK\x03\x04\x00\x00word/document.xml",
@@ -72,48 +63,21 @@ RENAMED = {
 }
 
 
-@pytest.mark.parametrize("name", SYNTAX)
-def test_an_ending_that_is_not_texts_is_refused_with_those_that_are(tmp_path, name):
-    corpus = file(tmp_path / name, SYNTAX[name])
-    for ask in (identity, open_corpus):  # when planning, too
-        with pytest.raises(
-            RRError, match=r"expected \.txt, \.md, \.jsonl .* or \.parquet"
-        ) as error:
-            ask(corpus, "bpe:300")
+@pytest.mark.parametrize("name", [*ENDINGS, *RENAMED])
+def test_what_is_not_text_is_refused_by_its_ending_or_its_beginning(tmp_path, name):
+    corpus = file(tmp_path / name, ENDINGS.get(name) or RENAMED[name])
+    says = "not (plain |UTF-8 )?text" if name in RENAMED else r"expected \.txt, .* or \.parquet"
+    for ask in (open_corpus,) if name in RENAMED else (identity, open_corpus):  # when planning, too
+        with pytest.raises(RRError, match=says) as error:
+            ask(corpus, "bpe:257")
         assert "\n" not in str(error.value) and name in str(error.value)
         assert ("jq -c" in str(error.value)) == (name == "a.json")
 
 
-@pytest.mark.parametrize("name", RENAMED)
-def test_what_only_the_name_calls_text_is_refused(tmp_path, name):
-    more = b"" if name.endswith("xz") else b"word " * 500
-    with pytest.raises(RRError, match="not (plain |UTF-8 )?text") as error:
-        open_corpus(file(tmp_path / name, RENAMED[name] + more), "bpe:257", log=quiet)
-    assert "\n" not in str(error.value) and name in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[1] The fox ran.",
-        "{} is a set.",
-        "<p> is a tag",
-        '"So!" said she: {"no"}',
-        "% a comment",
-        "PDF is a format",
-    ],
-)
+@pytest.mark.parametrize("text", ["[1] A fox.", "{} is a set.", "<p> is a tag", "% a comment"])
 def test_text_that_only_looks_a_little_like_it_is_read(tmp_path, text):
-    (tmp_path / "a").write_text(text)
     (tmp_path / "a.md").write_text(text)
-    assert read(tmp_path / "a") == read(tmp_path / "a.md") == [text]
-
-
-def test_a_folder_with_another_format_is_refused(tmp_path):
-    (tmp_path / "train.csv").write_text("text\nhello\n")
-    (tmp_path / "valid.txt").write_text("hello")
-    with pytest.raises(RRError, match=r"train\.csv ends in \.csv"):
-        identity(f"file:{tmp_path}", "bpe:300")
+    assert read(tmp_path / "a.md") == [text]
 
 
 # ---- rows
@@ -165,15 +129,13 @@ def test_several_streams_in_one_file_are_all_read(tmp_path, name):
 # ---- line ends
 
 
-@pytest.mark.parametrize("packed", ["", ".gz", ".xz"])
-def test_windows_line_ends_are_the_same_text_and_are_named_once(tmp_path, packed):
+def test_windows_line_ends_are_the_same_text_and_are_named_once(tmp_path):
     text = "".join(f"Story {i}.\nThe end.\n<|endoftext|>\n" for i in range(50))
-    pack = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[packed]
     tokens, said = [], []
     for name, ends in (("unix", "\n"), ("windows", "\r\n")):
-        path = tmp_path / name / f"a.txt{packed}"
+        path = tmp_path / name / "a.txt.gz"
         path.parent.mkdir()
-        corpus = file(path, pack(text.replace("\n", ends).encode()))
+        corpus = file(path, gzip.compress(text.replace("\n", ends).encode()))
         log = said.append if name == "windows" else quiet
         tokens.append(open_corpus(corpus, "bpe:280", cache=tmp_path / "cache", log=log))
     assert tokens[0].sha256 == tokens[1].sha256
@@ -202,7 +164,7 @@ def test_no_other_sign_ends_a_line_or_a_document(tmp_path, name):
 # ---- no blank
 
 
-@pytest.mark.parametrize("letters", ["ACGT", "-", " ", "字"])
+@pytest.mark.parametrize("letters", ["ACGT", "字"])
 def test_a_tokenizer_is_trained_on_a_line_without_blanks(tmp_path, letters):
     """The square of the word's length would be a day; and memory is bounded."""
     code = (
@@ -214,13 +176,8 @@ def test_a_tokenizer_is_trained_on_a_line_without_blanks(tmp_path, letters):
     drawn = random.Random(0).choices(letters, k=600_000)
     text = "".join(drawn) + EOT + "some other words here. " * 900
     corpus = file(tmp_path / "a.txt", text.encode())
-    done = subprocess.run(
-        [sys.executable, "-c", code, corpus, str(tmp_path / "cache")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command = [sys.executable, "-c", code, corpus, str(tmp_path / "cache")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     tokens, kib = map(int, done.stdout.split())
     assert tokens > 100 and kib < 600_000
@@ -294,12 +251,6 @@ def test_a_run_keeps_the_commit_that_it_was_planned_with(hub, monkeypatch):
     assert rr.plan("nano", corpus="org/name:de", tokenizer="bpe:270").id != run.id
 
 
-def test_only_names_of_branches_ask_the_hub(monkeypatch):
-    monkeypatch.setattr(documents, "require_hub", lambda *_: pytest.fail("the hub was asked"))
-    for corpus in ("fables", "tinystories", "file:a/b.txt", f"org/name@{'0' * 40}"):
-        assert pinned(corpus) == corpus
-
-
 # ---- for every input
 
 
@@ -324,7 +275,7 @@ def as_file(folder: str, kind: str, packed: str, texts: list[str], ends: str, bo
     return path
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     TEXTS,
     st.sampled_from(["txt", "jsonl"]),
@@ -345,7 +296,7 @@ def test_any_documents_come_back_from_any_dialect(texts, kind, packed, ends, bom
             assert not any(text.strip() for text in wanted) or first.startswith(refused), error
 
 
-@settings(max_examples=250)
+@settings(max_examples=100)
 @given(
     TEXTS,
     st.sampled_from(["txt", "jsonl"]),
@@ -373,7 +324,7 @@ def test_a_damaged_file_is_text_or_one_line(texts, kind, packed, place, byte, cu
             assert str(path) in str(error) and "\n" not in str(error).replace(str(path), "")
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.text(st.sampled_from("aé \n\t字"), max_size=400), st.integers(1, 40), st.integers(1, 40))
 def test_pieces_are_the_text_and_none_is_long(text, piece, more):
     with pytest.MonkeyPatch.context() as patch:

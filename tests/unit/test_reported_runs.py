@@ -38,8 +38,8 @@ def quiet(line: str) -> None:
 
 
 @pytest.fixture
-def harness(monkeypatch):
-    """`rr.training.harness` with the harness's own package as a stand-in, where it is missing."""
+def asked(monkeypatch):
+    """(a model of a window of 16, what `rr eval` answers lm-eval), lm-eval being a stand-in."""
     if importlib.util.find_spec("lm_eval") is None:
         names = {
             "lm_eval": {"evaluator": None},
@@ -53,72 +53,51 @@ def harness(monkeypatch):
             module = ModuleType(name)
             vars(module).update(given)
             monkeypatch.setitem(sys.modules, name, module)
-    yield importlib.import_module("rr.training.harness")
+    config = rr.ModelConfig(64, n_layer=1, n_head=1, d_model=8, d_ff=16, seq_len=16)
+    model = rr.model.initialise(rr.Model(config), seed=0).eval()
+    harness = importlib.import_module("rr.training.harness")
+    scores = harness.Harness(model, SimpleNamespace(eot=0))
+    scores.cache_hook = SimpleNamespace(add_partial=lambda *_: None)
+    yield model, scores._loglikelihood_tokens
     sys.modules.pop("rr.training.harness", None)
 
 
-def test_an_empty_choice_is_an_error_that_names_its_question(harness):
-    config = rr.ModelConfig(64, n_layer=1, n_head=1, d_model=8, d_ff=16, seq_len=16)
-    model = rr.model.initialise(rr.Model(config), seed=0)
-    scores = harness.Harness(model, SimpleNamespace(eot=0))
-    scores.cache_hook = SimpleNamespace(add_partial=lambda *_: None)
-    whole = [(("Is it? ", "yes"), [0, 1], [2, 3]), (("Is it? ", "no"), [0, 1], [4])]
-    got = scores._loglikelihood_tokens(whole)
-    logp = model(torch.tensor([[0, 1, 2]])).log_softmax(-1)[0]
-    assert got[0][0] == pytest.approx((logp[1, 2] + logp[2, 3]).item(), rel=1e-4)
-    with pytest.raises(RRError, match="empty text is after 'Is it[?] '") as error:
-        scores._loglikelihood_tokens([*whole, (("Is it? ", ""), [0, 1], [])])
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("size", [3, 16, 17, 24])
-def test_a_choice_is_scored_at_its_own_tokens_where_the_prompt_is_cut(harness, size):
+@pytest.mark.parametrize("size", [3, 24])
+def test_a_choice_is_scored_at_its_own_tokens_where_the_prompt_is_cut(asked, size):
     """The window is 16 tokens: the prompt loses its beginning, a longer choice its own."""
-    config = rr.ModelConfig(64, n_layer=1, n_head=1, d_model=8, d_ff=16, seq_len=16)
-    model = rr.model.initialise(rr.Model(config), seed=0).eval()
-    scores = harness.Harness(model, SimpleNamespace(eot=0))
-    scores.cache_hook = SimpleNamespace(add_partial=lambda *_: None)
+    model, answers = asked
     prompt, choice = list(range(1, 21)), [i % 50 + 7 for i in range(size)]
-    ((got, _),) = scores._loglikelihood_tokens([(("p", "c"), prompt, choice)])
+    ((got, _),) = answers([(("p", "c"), prompt, choice)])
     whole, kept = [*prompt, *choice], choice[-16:]
     logp = model(torch.tensor([whole[-17:-1]])).log_softmax(-1)[0]
     wanted = sum(logp[16 - len(kept) + i, token].item() for i, token in enumerate(kept))
     assert got == pytest.approx(wanted, rel=1e-4)
+    with pytest.raises(RRError, match="empty text is after 'Is it[?] '"):
+        answers([(("p", "c"), prompt, choice), (("Is it? ", ""), [0, 1], [])])
 
 
 # ---- logs of others
 
 
-@pytest.mark.parametrize(
-    ("word", "status"),
-    [("NaN", "diverged"), ("Infinity", "diverged"), ("-Infinity", "diverged"), (2.5, "finished")],
-)
-def test_a_loss_that_is_no_number_is_a_word_in_json(tmp_path, word, status):
-    rows = [
-        {"arm": arm, "seed": seed, "step": step, "loss": word if (arm, step) == ("a", 2) else 2.5}
-        for arm in "ab"
-        for seed in (0, 1)
-        for step in (1, 2)
-    ]
+@pytest.mark.parametrize("word", ["NaN", "-Infinity"])
+def test_a_loss_that_is_no_number_is_a_word_in_json(tmp_path, word):
+    rows = [{"arm": arm, "seed": seed, "step": step, "loss": word if arm == "a" and seed else 2.5}
+            for arm in "ab" for seed in (0, 1) for step in (1, 2)]  # fmt: skip
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = read_logs([path])
-    assert found[found.arm == "a"].status.tolist() == [status] * 2
+    assert found[found.arm == "a"].status.tolist() == ["finished", "diverged"]
     assert found[found.arm == "b"].status.tolist() == ["finished"] * 2
 
 
 def test_a_run_whose_column_came_out_empty_is_unfinished_and_not_forgotten(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("Step,a-s0 - loss,a-s1 - loss,b-s0 - loss\n1,3.0,,3.1\n2,2.5,,2.4\n")
-    found = read_logs([path], run="{arm}-s{seed}")
-    assert dict(zip(zip(found.arm, found.seed, strict=True), found.status, strict=True)) == {
-        ("a", 0): "finished",
-        ("a", 1): "unfinished",
-        ("b", 0): "finished",
-    }
+    found = read_logs([path], run="{arm}-s{seed}").sort_values(["arm", "seed"])
+    assert found.status.tolist() == ["finished", "unfinished", "finished"]
 
 
-@pytest.mark.parametrize("damage", ["cut", "zeros", "empty"])
+@pytest.mark.parametrize("damage", ["cut", "zeros"])
 def test_a_damaged_event_file_gives_its_whole_records_or_one_line(tmp_path, damage):
     tensorboard = pytest.importorskip("torch.utils.tensorboard")
     for name in ("a-s0", "b-s0"):
@@ -127,7 +106,7 @@ def test_a_damaged_event_file_gives_its_whole_records_or_one_line(tmp_path, dama
                 writer.add_scalar("loss", 3 - step, step)
     (file,) = (tmp_path / "a-s0").iterdir()
     data = file.read_bytes()
-    file.write_bytes({"cut": data[:-7], "zeros": bytes(200), "empty": b""}[damage])
+    file.write_bytes(data[:-7] if damage == "cut" else bytes(200))
     if damage == "cut":
         found = read_logs([tmp_path], run="{arm}-s{seed}")
         assert found.val_loss.tolist() == [0.0, 0.0] and set(found.step) == {3}
@@ -154,23 +133,23 @@ def test_no_module_needs_what_only_unix_has():
     assert done.returncode == 0, done.stderr
 
 
-def test_a_missing_package_is_installed_by_the_extra_that_has_it(monkeypatch, capsys):
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = extras["optional-dependencies"]
-    for package, extra in {**cli.EXTRAS, "nowhere": None}.items():
+@pytest.mark.parametrize("package", [*cli.EXTRAS, "nowhere"])
+def test_a_missing_package_is_installed_by_the_extra_that_has_it(package, monkeypatch, capsys):
+    def fails(verb):
+        raise ModuleNotFoundError(f"No module named {package!r}", name=f"{package}.part")
 
-        def fails(verb, package=package):
-            raise ModuleNotFoundError(f"No module named {package!r}", name=f"{package}.part")
-
-        monkeypatch.setattr(cli, "parser", fails)
-        assert cli.main(["rules"]) == 2
-        line = capsys.readouterr().err
-        assert line.count("\n") == 1 and f"package {package}, which is missing" in line
-        wanted = f"review-residuals[{extra}]" if extra else package
-        assert f"pip install '{wanted}'" in line
-        if extra:
-            held = [words.lower().replace("-", "_") for words in extras[extra]]
-            assert any(words.startswith(package.lower()) for words in held), (package, extra)
+    monkeypatch.setattr(cli, "parser", fails)
+    assert cli.main(["rules"]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and f"package {package}, which is missing" in line
+    extra = cli.EXTRAS.get(package)
+    assert f"pip install '{f'review-residuals[{extra}]' if extra else package}'" in line
+    if extra:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        held = [
+            words.lower().replace("-", "_") for words in project["optional-dependencies"][extra]
+        ]
+        assert any(words.startswith(package.lower()) for words in held)
 
 
 # ---- locks that do not lock
@@ -180,20 +159,17 @@ class Agreeable:
     """A lock on a file system where flock always succeeds."""
 
     def __init__(self, path, thread_local=True):
-        self.held = False
+        pass
 
     def acquire(self, timeout=None):
-        self.held = True
+        pass
 
     def release(self):
-        self.held = False
+        pass
 
 
-class Soft(SoftFileLock):
-    """What filelock takes where the system has no locks: a file, which a kill leaves behind."""
-
-
-@pytest.mark.parametrize("kind", [Agreeable, Soft])
+# where a system has no locks, filelock takes a file, which a kill leaves behind
+@pytest.mark.parametrize("kind", [Agreeable, SoftFileLock])
 def test_a_file_system_without_locks_is_refused(kind, tmp_path, monkeypatch):
     lock = io.try_lock(tmp_path / "a")
     assert lock and io.try_lock(tmp_path / "a") is None
@@ -207,8 +183,11 @@ def test_a_file_system_without_locks_is_refused(kind, tmp_path, monkeypatch):
 
 
 def test_a_notebooks_kernel_is_the_interpreter_that_runs_rr(tmp_path, monkeypatch):
-    """Though a python3 in the user's folder, or in JUPYTER_PATH, is another one; reports say so."""
-    pytest.importorskip("ipykernel")
+    """Though a python3 in the user's folder, or in JUPYTER_PATH, is another one; reports say so.
+
+    The notebook was saved on another machine, with a kernel that is not here.
+    """
+    nbformat = pytest.importorskip("nbformat")
     for data in (tmp_path / "user", tmp_path / "path"):
         spec = data / "kernels" / "python3"
         spec.mkdir(parents=True)
@@ -217,37 +196,18 @@ def test_a_notebooks_kernel_is_the_interpreter_that_runs_rr(tmp_path, monkeypatc
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "user"))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "path"))
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "0")
-    code = (
-        "from jupyter_client.manager import start_new_kernel\n"
-        "manager, client = start_new_kernel(kernel_name='python3')\n"
-        "client.execute_interactive('from rrbook import reports; print(reports.made_by())')\n"
-        "manager.shutdown_kernel(now=True)"
-    )
-    process = Process(["-c", code], tmp_path / "log", {})
-    process.process.wait(120)
-    last = (tmp_path / "log").read_text().splitlines()[-1]
-    assert last.startswith("report made by Python 3.") and last.endswith(f", {sys.executable}")
-
-
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        {},
-        {"kernelspec": {"name": "my_env", "display_name": "Mine", "language": "python"}},
-    ],
-)
-def test_a_notebook_from_another_machine_runs_here(tmp_path, metadata):
-    """Whatever kernel it was saved with, and where it names none."""
-    nbformat = pytest.importorskip("nbformat")
-    cell = nbformat.v4.new_code_cell("seed = 0", metadata={"tags": ["parameters"]})
-    book = nbformat.v4.new_notebook(cells=[cell, nbformat.v4.new_code_cell("print(seed)")])
-    book.metadata = nbformat.from_dict(metadata)
+    parameters = nbformat.v4.new_code_cell("seed = 0", metadata={"tags": ["parameters"]})
+    code = "from rrbook import reports\nprint(seed, reports.made_by())"
+    book = nbformat.v4.new_notebook(cells=[parameters, nbformat.v4.new_code_cell(code)])
+    spec = {"name": "my_env", "display_name": "Mine", "language": "python"}
+    book.metadata = nbformat.from_dict({"kernelspec": spec})
     path, report = tmp_path / "a.ipynb", tmp_path / "report.ipynb"
     nbformat.write(book, path)
     words = notebook.papermill(path, report, {"seed": 7})
     process = Process(["-m", *words, "--no-progress-bar"], tmp_path / "log", {})
     assert process.process.wait(120) == 0, (tmp_path / "log").read_text()
-    assert nbformat.read(report, 4).cells[-1].outputs[0].text == "7\n"
+    said = nbformat.read(report, 4).cells[-1].outputs[0].text.strip()
+    assert said.startswith("7 report made by Python 3.") and said.endswith(f", {sys.executable}")
 
 
 # ---- a cluster
@@ -255,7 +215,7 @@ def test_a_notebook_from_another_machine_runs_here(tmp_path, metadata):
 
 @pytest.mark.parametrize(
     ("device", "fraction", "cells", "asks"),
-    [(None, None, 1, 1.0), ("cpu", None, 4, 0.0), ("cuda", None, 1, 1.0), (None, 0.5, 2, 0.5)],
+    [(None, None, 1, 1.0), ("cpu", None, 4, 0.0), (None, 0.5, 2, 0.5)],
 )
 def test_cells_on_the_cpu_ask_a_cluster_for_no_gpu(monkeypatch, device, fraction, cells, asks):
     size, options = {"CPU": 4.0, "GPU": 1.0}, {}
@@ -279,26 +239,19 @@ def test_cells_on_the_cpu_ask_a_cluster_for_no_gpu(monkeypatch, device, fraction
 # ---- a folder for compiled code that cannot be written
 
 
-def test_a_cache_that_cannot_be_written_is_one_line_and_the_run_goes_on(tmp_path):
+def training(tiny_corpus, out, *more):
+    """The command of a tiny run, in a process of its own."""
+    words = ["--rung", TINY, "--corpus", tiny_corpus, "--tokenizer", "bpe:300", "--threads", "1"]
+    words += ["--batch", "1", "--eval-batches", "1", "--out", str(out)]
+    return [sys.executable, "-m", "rr.cli", "train", *words, *more]
+
+
+def test_a_cache_that_cannot_be_written_is_one_line_and_the_run_goes_on(tmp_path, tiny_corpus):
     (tmp_path / "file").touch()
     place = tmp_path / "file" / "cache"  # also root cannot write there
-    words = ["train", "--rung", TINY, "--steps", "2", "--batch", "1", "--eval-batches", "1"]
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "rr.cli",
-            *words,
-            "--device",
-            "cpu",
-            "--out",
-            str(tmp_path / "runs"),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(place)},
-        capture_output=True,
-        text=True,
-    )
+    command = training(tiny_corpus, tmp_path / "runs", "--steps", "2", "--device", "cpu")
+    env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(place)}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if "TORCHINDUCTOR_CACHE_DIR" in line]
     assert len(said) == 1 and str(place) in said[0] and "Traceback" not in done.stderr
@@ -335,13 +288,12 @@ def init(dir, **given):
 '''
 
 
-def test_a_killed_run_gives_the_same_table_from_its_export(tmp_path):
+def test_a_killed_run_gives_the_same_table_from_its_export(tmp_path, tiny_corpus):
     """Killed between two saves, resumed, and logged by W&B without a network."""
     (tmp_path / "stubs").mkdir()
     (tmp_path / "stubs" / "wandb.py").write_text(WANDB)
-    words = ["--rung", TINY, "--steps", "20", "--batch", "1", "--eval-batches", "1"]
-    words += ["--save-every", "0.0001", "--log", "wandb", "--threads", "1"]
-    command = [sys.executable, "-m", "rr.cli", "train", *words, "--out", str(tmp_path / "runs")]
+    more = ["--steps", "20", "--save-every", "0.0001", "--log", "wandb"]
+    command = training(tiny_corpus, tmp_path / "runs", *more)
     env = {**os.environ, "PYTHONPATH": f"{tmp_path / 'stubs'}{os.pathsep}{ROOT}"}
     killed = subprocess.run(command, env=env | {"KILL_AT": "10"}, capture_output=True)
     assert killed.returncode == -9, killed.stderr
@@ -390,7 +342,7 @@ def contents(folder: Path) -> list:
     return [record.object("run.json"), record.object("result.json"), record.curve()]
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(FILES),
     st.integers(0, 999),

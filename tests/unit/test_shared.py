@@ -127,7 +127,7 @@ def refused(call, *words, kind=RRError):
 
 # ---- a rule in a file ----------------------------------------------------------------------------
 
-WAYS = ["inside", "relative", "up", "absolute", "symlink", "gone"]
+WAYS = ["inside", "relative", "up", "symlink", "gone"]
 
 
 def placed(foreign, way, name="Evil"):
@@ -139,9 +139,6 @@ def placed(foreign, way, name="Evil"):
     elif way == "up":
         (foreign.folder / "deeper").mkdir()
         rule = f"{foreign.folder}/deeper/../evil.py:{name}"
-    elif way == "absolute":
-        path = path.rename(foreign.home / "evil.py")
-        rule = f"{path}:{name}"
     elif way == "symlink":
         (foreign.folder / "fine.py").symlink_to(path)
         rule = f"{foreign.folder}/fine.py:{name}"
@@ -149,16 +146,14 @@ def placed(foreign, way, name="Evil"):
 
 
 def sample(folder, *words):
-    code = cli.main(["sample", str(folder), "--tokens", "2", *words])
-    return code
+    return cli.main(["sample", str(folder), "--tokens", "2", *words])
 
 
-VERBS = {
-    "rr.load": rr.load,
-    "report.read": lambda folder: report.read(folder),
-    "report.look": lambda folder: report.look(report.read(folder)),
-    "sample": sample,
-}
+def page(folder):
+    return cli.main(["report", str(folder)])
+
+
+VERBS = [rr.load, report.read, sample, page]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -172,15 +167,15 @@ def test_a_foreign_run_imports_nothing(foreign, capsys, way, verb, kind):
         path.unlink()
     elif way == "up":
         path.write_text(path.read_text() + "# changed since\n")
-    there = [content] if way in ("gone",) else [sha256(path), content]
+    there = [content] if way == "gone" else [sha256(path), content]
     words = [rule, rule.partition(":")[0], *there, "--rule ", f"allow_rule={rule!r}"]
-    if verb == "sample":
-        assert sample(folder) == 2
+    if verb in (sample, page):
+        assert verb(folder) == 2
         told = capsys.readouterr()
         assert told.out == "" and told.err.count("\n") == 1
         assert all(word in told.err for word in words), told.err
     else:
-        refused(lambda: VERBS[verb](folder), *words)
+        refused(lambda: verb(folder), *words)
     assert foreign.held_back()
 
 
@@ -200,28 +195,16 @@ def test_folders_are_read_without_their_rules(foreign, capsys):
     assert foreign.held_back()
 
 
-@pytest.mark.parametrize("verb", [rr.load, report.read, sample])
-def test_a_model_whose_rule_is_not_its_run_s_is_refused(foreign, verb, capsys):
+def test_a_model_whose_rule_is_not_its_run_s_or_has_no_content_is_refused(foreign):
     """The run's id is of the run's own rule: what its model names was not in it."""
     rule, _ = placed(foreign, "inside")
+    says = repr(rule), "without the file's SHA-256"
+    refused(lambda: rr.load(foreign.run("rule", rule, "")), *says)
     folder = foreign.run(rule=None)
     record = io.read_json(folder / "run.json")
     record["run"]["model"]["rule"] = rule
     io.write_record(folder / "run.json", record)
-    if verb is sample:
-        assert sample(folder) == 3 and capsys.readouterr().err.count("\n") == 1
-    else:
-        refused(lambda: verb(folder), "its model has another rule", kind=RunFailed)
-    assert foreign.held_back()
-
-
-def test_a_path_without_its_content_is_refused(foreign):
-    rule, _ = placed(foreign, "inside")
-    refused(
-        lambda: rr.load(foreign.run("rule", rule, "")),
-        repr(rule.rpartition(":options")[2]),
-        "without the file's SHA-256",
-    )
+    refused(lambda: rr.load(folder), "its model has another rule", kind=RunFailed)
     assert foreign.held_back()
 
 
@@ -232,16 +215,11 @@ def test_a_name_that_a_terminal_would_obey_is_not_printed(foreign, way):
     assert line.isprintable() and "--rule" not in line and foreign.held_back()
 
 
-@pytest.mark.parametrize("rule", [5, None, ["review"], {"review": 1}])
-@pytest.mark.parametrize("where", ["rule", "rule_content", "source"])
-def test_a_specification_of_other_types_is_one_line(foreign, rule, where):
+@pytest.mark.parametrize("rule", [5, None, ["review"]])
+def test_a_specification_of_other_types_is_one_line(foreign, rule):
     folder = foreign.run()
     record = io.read_json(folder / "run.json")
-    if where == "source":
-        record["source"]["corpus"] = rule
-    else:
-        record["run"][where] = rule
-        record["run"]["model"]["rule"] = record["run"]["rule"]
+    record["run"]["rule"] = record["run"]["model"]["rule"] = rule
     io.write_record(folder / "run.json", record)
     refused(lambda: rr.load(folder), "is corrupt", kind=RunFailed)
 
@@ -250,15 +228,9 @@ def test_a_given_rule_has_to_be_the_run_s(foreign, tmp_path):
     rule, path = placed(foreign, "inside")
     folder = foreign.run("rule", rule, sha256(path))
     other = foreign.code(tmp_path / "other.py", more="# longer\n")
-    refused(
-        lambda: rr.load(folder, allow_rule=other),
-        other,
-        sha256(tmp_path / "other.py"),
-        sha256(path),
-        "restore the file",
-    )
+    found = other, sha256(tmp_path / "other.py"), sha256(path)
+    refused(lambda: rr.load(folder, allow_rule=other), *found, "restore the file")
     refused(lambda: rr.load(folder, allow_rule=f"{path}:Other"), "read the file, then allow it")
-    refused(lambda: rr.load(folder, allow_rule="evil"), "expected path.py:Class")
     refused(lambda: rr.load(folder, allow_rule=f"{rule}:c=1"), "expected path.py:Class")
     refused(lambda: rr.load(folder, allow_rule="nowhere.py:Evil"), "no file 'nowhere.py'")
     refused(lambda: rr.load(foreign.genuine, allow_rule=rule), f"names no rule {rule}", "standard")
@@ -286,17 +258,6 @@ def test_a_rule_that_is_allowed_is_imported_from_where_the_caller_says(foreign, 
     assert report.look(ended).score is not None and dict(report.cost(ended))["parameters"]
 
 
-def test_both_rules_can_be_allowed(foreign):
-    one, two = foreign.folder / "one.py", foreign.folder / "two.py"
-    rule, values = foreign.code(one), foreign.code(two, "EvilValues", "# another file\n")
-    foreign.genuine = foreign.run("rule", rule, sha256(one))
-    folder = foreign.run("values", values, sha256(two))
-    refused(lambda: rr.load(folder, allow_rule=rule), values)
-    refused(lambda: rr.load(folder, allow_rule=values), rule)
-    assert foreign.held_back()
-    assert rr.load(folder, allow_rule=[values, rule])[1].values == values
-
-
 def test_a_shape_that_names_a_file_is_not_resolved_until_it_is_allowed(foreign):
     rule, path = placed(foreign, "inside")
     shape = ModelConfig(64, 1, 1, 8, 8, 8, rule=rule)
@@ -310,20 +271,6 @@ def test_a_shape_that_names_a_file_is_not_resolved_until_it_is_allowed(foreign):
 # ---- a caller's own rule, in a folder that is anybody's ------------------------------------------
 
 
-def words(out, rule, tiny_corpus, verb="train"):
-    given = {
-        "rung": TINY,
-        "rule": rule,
-        "corpus": tiny_corpus,
-        "tokenizer": "bpe:300",
-        "batch": 4,
-        "steps": 3,
-        "threads": 1,
-        "out": out,
-    }
-    return [verb, *(str(w) for name, value in given.items() for w in (f"--{name}", value))]
-
-
 @pytest.mark.parametrize("verb", ["train", "sweep"])
 def test_a_folder_does_not_choose_which_file_is_run(foreign, tmp_path, tiny_corpus, verb):
     """Its run.json has the id and the content of the caller's rule, and another file's path."""
@@ -332,40 +279,35 @@ def test_a_folder_does_not_choose_which_file_is_run(foreign, tmp_path, tiny_corp
         "import rr\nclass Evil(rr.Rule):\n    equation, source = 'h + u', 'here'\n"
         "    def write(self, state, u):\n        return state + u\n"
     )
-    run = words(foreign.folder, f"{mine}:Evil", tiny_corpus)
-    assert cli.main(run) == 0
+    given = {"rung": TINY, "rule": f"{mine}:Evil", "corpus": tiny_corpus, "tokenizer": "bpe:300"}
+    given |= {"batch": 4, "steps": 3, "threads": 1, "out": foreign.folder}
+    words = [str(word) for name, value in given.items() for word in (f"--{name}", value)]
+    assert cli.main(["train", *words]) == 0
     (folder,) = [path.parent for path in foreign.folder.rglob("run.json")]
-    whole = (folder / "result.json").read_bytes()
+    before = io.read_json(folder / "result.json")
     (folder / "result.json").unlink()  # one that was begun
     record = io.read_json(folder / "run.json")
     rule = foreign.code(foreign.folder / "evil.py")
     record["run"]["rule"] = record["run"]["model"]["rule"] = rule
     assert Run.from_spec(record["run"]).id == folder.name
     io.write_record(folder / "run.json", record)
-    if verb == "train":
-        assert cli.main(run) == 0
-    else:
-        given = words(foreign.folder, f"{mine}:Evil", tiny_corpus, "sweep")
-        assert cli.main([*given, "--runner", "direct", "--device", "cpu"]) == 0
-    assert foreign.held_back()
-    again, before = json.loads((folder / "result.json").read_bytes()), json.loads(whole)
-    assert again["weights_sha256"] == before["weights_sha256"]
-    # and what was trained in this process can be looked at in it, without saying so again
-    assert report.look(report.read(folder)).score is not None
-    assert foreign.held_back()
+    more = ["--runner", "direct", "--device", "cpu"] if verb == "sweep" else []
+    assert cli.main([verb, *words, *more]) == 0
+    again = io.read_json(folder / "result.json")
+    assert again["weights_sha256"] == before["weights_sha256"] and foreign.held_back()
 
 
 def test_what_runs_is_what_was_planned(tmp_path, tiny_corpus):
     """An edit while a run is trained changes neither the run nor what it records of itself."""
     path = tmp_path / "mine.py"
     text = "import rr\nclass Mine(rr.Rule):\n    def write(self, state, u):\n        return {}\n"
+    given = {"corpus": tiny_corpus, "tokenizer": "bpe:300", "batch": 4, "steps": 3}
     path.write_text(text.format("state + u"))
-    run = rr.plan(TINY, f"{path}:Mine", corpus=tiny_corpus, tokenizer="bpe:300", batch=4, steps=3)
+    run = rr.plan(TINY, f"{path}:Mine", **given)
     path.write_text(text.format("state - u"))
     folder = trainer.train(run, tmp_path / "runs", threads=1, log=lambda line: None)
     assert run_folder.load(folder)[1].id == run.id == folder.name
-    again = rr.plan(TINY, f"{path}:Mine", corpus=tiny_corpus, tokenizer="bpe:300", batch=4, steps=3)
-    assert again.id != run.id
+    assert rr.plan(TINY, f"{path}:Mine", **given).id != run.id
     refused(lambda: trainer.train(run, tmp_path / "runs"), "has changed since the run was planned")
 
 
@@ -396,8 +338,6 @@ def test_a_shared_model_imports_nothing(foreign, model, monkeypatch, way, kind, 
     refused(lambda: rr.from_pretrained(name), str(name), rule, *there, f"allow_rule={rule!r}")
     assert foreign.held_back()
     if way != "gone":
-        refused(lambda: rr.from_pretrained(name, allow_rule=f"{path}:Other"), "then allow it")
-        assert foreign.held_back()
         loaded = rr.from_pretrained(name, allow_rule=f"{path}:{rule.rpartition(':')[2]}")
         assert foreign.mark.exists()
         idx = torch.arange(8)[None]
@@ -416,11 +356,10 @@ def test_a_run_of_a_rule_in_a_file_is_not_shared(foreign):
 # ---- sizes ---------------------------------------------------------------------------------------
 
 CLAIMS = [
-    {"n_layer": 10**6}, {"d_model": 2**30}, {"d_ff": 2**30}, {"vocab_size": 2**30},
-    {"seq_len": 2**30}, {"n_loops": 2**30}, {"n_layer": 1},
-    {"rule": "review:per_pass=1", "n_loops": 1000}, {"rule": f"review:rank={10**15}"},
+    {"n_layer": 10**6}, {"d_model": 2**30}, {"vocab_size": 2**30}, {"seq_len": 2**30},
+    {"n_loops": 2**30}, {"n_layer": 1}, {"rule": "review:per_pass=1", "n_loops": 1000},
     {"rule": f"review:rank={2**62}"}, {"rule": "hyper-connections"}, {"values": "svformer"},
-    {"tied": False}, {"n_kv_head": 1}, {"flavour": "llama"},
+    {"n_kv_head": 1}, {"flavour": "llama"},
 ]  # fmt: skip
 
 
@@ -438,13 +377,9 @@ def no_room(monkeypatch):
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=str)
-def test_a_shared_model_s_sizes_are_its_weights(model, no_room, claim):
+def test_the_sizes_of_a_model_and_of_a_run_are_those_of_the_weights(model, foreign, no_room, claim):
     edited(model, **claim)
     refused(lambda: rr.from_pretrained(model), str(model), "is not a model of rr")
-
-
-@pytest.mark.parametrize("claim", CLAIMS, ids=str)
-def test_a_run_s_sizes_are_its_weights(foreign, no_room, claim):
     claim = dict(claim)
     rules = {kind: claim.pop(kind) for kind in ("rule", "values") if kind in claim}
     ((kind, rule),) = rules.items() or [("rule", None)]
@@ -452,23 +387,19 @@ def test_a_run_s_sizes_are_its_weights(foreign, no_room, claim):
     refused(lambda: rr.load(folder), str(folder), "cannot be loaded", kind=RunFailed)
 
 
-@pytest.mark.parametrize("damage", ["more", "fewer", "renamed", "no tensors", "no state"])
+@pytest.mark.parametrize("damage", ["more", "fewer", "no tensors", "no state"])
 def test_weights_that_are_no_model_s_are_one_line(foreign, no_room, damage):
     folder = foreign.run()
     checkpoints = Checkpoints(folder, folder.name)
-    (step,) = checkpoints.steps()[-1:]
+    (step,) = checkpoints.steps()
     state = checkpoints.read(step)
-    weights = state["model"]
     if damage == "more":
-        weights["layers.0.more"] = torch.zeros(3)
+        state["model"]["layers.0.more"] = torch.zeros(3)
     elif damage == "fewer":
-        del weights["final_rule.gain"]
-    elif damage == "renamed":
-        weights["layers.0.attn.in"] = weights.pop("layers.0.attn.qkv.weight")
+        del state["model"]["layers.0.attn.qkv.weight"]
     else:
         state = {**state, "model": {"token.weight": 5}} if damage == "no tensors" else [state]
     foreign.checkpoint(folder, folder.name, step, state)
-    shutil.rmtree(checkpoints.path(checkpoints.steps()[0])) if len(checkpoints.steps()) > 1 else 0
     refused(lambda: rr.load(folder), kind=RunFailed)
 
 
@@ -500,17 +431,13 @@ def test_the_json_of_a_run_has_a_size(foreign, file, capsys):
     assert f"{file} is larger than" in line + capsys.readouterr().err
 
 
-@pytest.mark.parametrize("damage", ["large", "pipe"])
-@pytest.mark.parametrize("file", ["config.json", "vocab.json", "merges.txt"])
-def test_the_files_of_a_shared_model_have_a_size_and_an_end(model, file, damage):
-    path = model / file
-    if damage == "large":
-        os.truncate(path, 2**26 + 1)
-    else:
-        path.unlink()
-        os.mkfifo(path)
-    what = f"{file} is larger than" if damage == "large" else "not a regular file"
-    refused(lambda: rr.from_pretrained(model), str(model), what)
+@pytest.mark.parametrize("file", ["config.json", "merges.txt"])
+def test_the_files_of_a_shared_model_have_a_size_and_an_end(model, file):
+    os.truncate(model / file, 2**26 + 1)
+    refused(lambda: rr.from_pretrained(model), str(model), f"{file} is larger than")
+    (model / file).unlink()
+    os.mkfifo(model / file)
+    refused(lambda: rr.from_pretrained(model), str(model), "not a regular file")
 
 
 def test_the_tokenizer_of_a_shared_model_is_its_own(model):
