@@ -150,6 +150,7 @@ PAPER = "https://arxiv.org/abs/2606.31859"
         ),
         ("{quoted}`about 7 % <residual2026>`", f"about 7 % ([Kramer, 2026]({PAPER}))"),
         ("Some {term}`arms <arm>`, one {term}`block`", "Some arms, one block"),
+        ("{preset}`64 sublayers <stream-share sublayers=64>`", "64 sublayers"),
         ("(a-label)=\n## Title", "## Title"),
         ("[words](01_residual_stream.ipynb), [more](../book/notation.md)", "words, more"),
         ("{download}`f.sh <../book/ready/f.sh>`", "`f.sh`"),
