@@ -27,10 +27,7 @@ def execute(source: str) -> None:
 
 
 def test_the_first_cell_does_nothing_where_rr_can_be_imported(monkeypatch, capsys):
-    def refuse(*args, **kwargs):
-        raise AssertionError("something was run")
-
-    monkeypatch.setattr("subprocess.run", refuse)
+    monkeypatch.setattr("subprocess.run", None)
     execute(bootstrap.source())
     assert capsys.readouterr().out == ""
 
@@ -70,14 +67,17 @@ def test_the_first_cell_takes_its_own_version(elsewhere, checkout, git, monkeypa
     git(checkout, "commit", "-qm", "later")
     newest = git(checkout, "rev-parse", "HEAD")
     here = Path("review-residuals").resolve()
-    for version, wanted, told in ((first, first, ""), ("v0.1.0", newest, "has no v0.1.0")):
+    git(checkout, "tag", "v0.1.0", first)
+    for version, wanted, told in (
+        (first, first, ""),
+        ("v0.1.0", first, ""),
+        ("v0.2.0", newest, "has no v0.2.0"),
+    ):
         execute(bootstrap.source(str(checkout), version))
         assert git(here, "rev-parse", "HEAD") == wanted
-        assert told in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert told in said and bool(said) == bool(told)
         shutil.rmtree(here)
-    git(checkout, "tag", "v0.1.0", first)
-    execute(bootstrap.source(str(checkout), "v0.1.0"))
-    assert git(here, "rev-parse", "HEAD") == first and capsys.readouterr().out == ""
     # with lower bounds, so that what the machine has stays
     parts = ("-e", f"{here}[notebooks,hub]", "-e", f"{here}/book")
     assert all(words[-4:] == parts for words in elsewhere)
@@ -106,11 +106,7 @@ def test_a_first_cell_that_cannot_install_says_why(elsewhere, tmp_path):
 
 @pytest.mark.parametrize(
     ("memory", "words"),
-    [
-        (15.8e9, 'Tesla T4, 16 GB: set tier = "colab"'),
-        (8e9, '"smoke" runs here'),
-        (None, ""),
-    ],
+    [(15.8e9, 'Tesla T4, 16 GB: set tier = "colab"'), (8e9, '"smoke" runs here'), (None, "")],
 )
 def test_on_a_gpu_the_first_cell_proposes_the_tier(
     elsewhere, checkout, git, monkeypatch, capsys, memory, words

@@ -15,14 +15,7 @@ START = new_code_cell("import torch\nimport rr", metadata={"tags": []})
         (IDEA, [], None),
         ("x = 1\nassert x == 1", [], None),
         ("tier = 'smoke'  # the tier", ["parameters"], "parameters"),
-        ("import numpy as np\n" + IDEA, [], None),
         ("explore.field()", ["explorable"], "code of the explorable"),
-        ("explore.lab_field()", ["lab"], "code of the lab"),
-        (
-            "answer = None\n\n\ndef check_it(answer):\n    return 1",
-            [],
-            "your answer, and its check",
-        ),
         ('answer = None\nprint(check("ex", answer))', [], "your answer, and its check"),
         ("x = 1\nglue('x', x)", [], "code, with the numbers for the text"),
         ("\n".join(f"x{i} = {i}" for i in range(13)), [], "code"),
@@ -33,8 +26,11 @@ START = new_code_cell("import torch\nimport rr", metadata={"tags": []})
 )
 def test_what_a_cell_is(source, given, button):
     cell = new_code_cell(source, metadata={"tags": given})
-    found = list(folding.folds(new_notebook(cells=[START, new_code_cell("y = 1"), cell])))
-    assert [what for _, what in found] == ["imports and set-up", None, button]
+    made = new_notebook(cells=[START, new_code_cell("y = 1"), cell])
+    assert [what for _, what in folding.folds(made)] == ["imports and set-up", None, button]
+    folding.fold(made)
+    assert [tags(one) for one in made.cells[:2]] == [["hide-input"], []]
+    assert made.cells[0].metadata["mystnb"]["code_prompt_show"] == "Show imports and set-up"
 
 
 def test_cells_of_a_solution_are_folded_with_it():
@@ -45,14 +41,6 @@ def test_cells_of_a_solution_are_folded_with_it():
     ]
     after = new_code_cell("x = 1")
     assert folding.open_cells(new_notebook(cells=[START, *solution, after])) == [after]
-
-
-def test_a_folded_cell_gets_its_tag_and_the_words_of_its_button():
-    made = new_notebook(cells=[START, new_code_cell(IDEA)])
-    folding.fold(made)
-    folded, shown = made.cells
-    assert tags(folded) == ["hide-input"] and tags(shown) == []
-    assert folded.metadata["mystnb"]["code_prompt_show"] == "Show imports and set-up"
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: path.stem)

@@ -16,19 +16,14 @@ def chapter():
     picture.paste("#0072b2", (100, 100, 800, 300))
     file = io.BytesIO()
     picture.save(file, "png")
-    figure = new_code_cell(
-        outputs=[
-            new_output("display_data", {"image/png": base64.b64encode(file.getvalue()).decode()})
-        ],
-        metadata={"mystnb": {"image": {"alt": "A blue bar."}}},
-    )
-    return new_notebook(
-        cells=[
-            new_markdown_cell("(ch-made)=\n# A made chapter\n\nText."),
-            new_markdown_cell("- **Time** 25 minutes to read; to run: 1 minute (CPU)."),
-            figure,
-        ]
-    )
+    shown = new_output("display_data", {"image/png": base64.b64encode(file.getvalue()).decode()})
+    described = {"mystnb": {"image": {"alt": "A blue bar."}}}
+    cells = [
+        new_markdown_cell("(ch-made)=\n# A made chapter\n\nText."),
+        new_markdown_cell("- **Time** 25 minutes to read; to run: 1 minute (CPU)."),
+        new_code_cell(outputs=[shown], metadata=described),
+    ]
+    return new_notebook(cells=cells)
 
 
 def test_a_chapter_says_its_title_and_its_minutes():

@@ -24,21 +24,15 @@ FORK = "https://github.com/somebody/fork"
 @pytest.mark.parametrize(
     ("remote", "address"),
     [
-        ("https://github.com/somebody/fork", FORK),
         ("https://user:secret@github.com/somebody/fork.git", FORK),  # a token never reaches a page
         ("git@github.com:somebody/fork.git", FORK),
         ("ssh://git@github.com/somebody/fork.git", FORK),
         ("git@gitlab.com:group/part/fork.git", "https://gitlab.com/group/part/fork"),
         ("/srv/git/fork.git", None),
-        ("../fork", None),
-        ("C:/git/fork", None),
-        ("file:///srv/git/fork", None),
-        ("git@intranet:somebody/fork.git", None),
         ("git@github.com-work:somebody/fork.git", None),  # an alias of ssh's own configuration
         ("ssh://git@host.example.org:2222/somebody/fork", None),
         ("https://localhost:3000/somebody/fork", None),
         ("https://192.168.0.7/somebody/fork", None),
-        ("https://github.com/somebody", None),
         ("", None),
     ],
 )
@@ -48,11 +42,14 @@ def test_the_address_of_a_remote(remote, address):
 
 def test_the_setting_comes_before_origin_and_origin_before_nothing(checkout, git):
     assert home.address(checkout) is None
-    git(checkout, "remote", "add", "origin", "/srv/git/fork.git")
-    assert home.address(checkout) is None
-    git(checkout, "remote", "set-url", "origin", "git@github.com:somebody/fork.git")
+    git(checkout, "remote", "add", "origin", "git@github.com:somebody/fork.git")
     assert home.address(checkout) == FORK and home.setting(checkout) is None
-    home.write("https://github.com/other/place", checkout)
+    for url in (FORK, "https://github.com/other/place"):  # written again, it is replaced
+        home.write(url, checkout)
+        citation = yaml.safe_load((checkout / "CITATION.cff").read_text())
+        assert citation["repository-code"] == home.setting(checkout) == url
+        assert git(checkout, "diff", "--shortstat") == "2 files changed, 2 insertions(+)"
+    git(checkout, "remote", "set-url", "origin", FORK)
     assert home.address(checkout) == "https://github.com/other/place"
 
 
@@ -70,14 +67,6 @@ def test_the_version_is_the_release_tag_or_the_commit(checkout, git):
     assert home.version(checkout) == head
     git(checkout, "tag", home.release())
     assert home.version(checkout) == home.release() == f"v{rr.__version__}"
-
-
-def test_writing_the_address_again_replaces_it(checkout, git):
-    for url in (FORK, "https://github.com/other/place"):
-        home.write(url, checkout)
-        citation = yaml.safe_load((checkout / "CITATION.cff").read_text())
-        assert citation["repository-code"] == home.setting(checkout) == url
-        assert git(checkout, "diff", "--shortstat") == "2 files changed, 2 insertions(+)"
 
 
 def test_the_citation_agrees_with_version_and_changelog():

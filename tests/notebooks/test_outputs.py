@@ -44,49 +44,36 @@ CELLS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory) -> list[str | None]:
-    """What nbval, as `make test` starts it, says against each of CELLS; None where it passes."""
-    path = tmp_path_factory.mktemp("stored") / "stored.ipynb"
+def test_a_changed_output_fails_and_another_machines_digits_pass(tmp_path):
+    """In nbval, as `make test` starts it."""
+    path = tmp_path / "stored.ipynb"
     cells = [
         new_code_cell(SOURCE, execution_count=i, outputs=outputs)
         for i, (outputs, _) in enumerate(CELLS, 1)
     ]
     nbformat.write(new_notebook(cells=cells), path)
     report = path.with_suffix(".xml")
-    done = subprocess.run(
-        [*PYTEST, f"--junit-xml={report}", path],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-    )
+    command = [*PYTEST, f"--junit-xml={report}", path]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
     told = list(ElementTree.parse(report).iter("testcase"))
     assert len(told) == len(CELLS), done.stdout
-    return [getattr(cell.find("failure"), "text", None) for cell in told]
-
-
-@pytest.mark.parametrize("place", range(len(CELLS)))
-def test_a_changed_output_fails_and_another_machines_digits_pass(outcomes, place):
-    expected, found = CELLS[place][1], outcomes[place]
-    assert (found is None) == (expected is None), found
-    assert expected is None or expected in found
+    for (_, expected), cell in zip(CELLS, told, strict=True):
+        found = getattr(cell.find("failure"), "text", None)
+        assert (found is None) == (expected is None), found
+        assert expected is None or expected in found
 
 
 @pytest.mark.parametrize(
     ("stored", "now", "same"),
     [
         ("227540992", "227540992", True),
-        ("12", "13", False),
         ("0.5", "0.6", False),
         ("-0.0391", "0.0391", False),
         ("2e-08", "7e-08", True),  # rounding noise
         ("nan", "0.1", False),
         ("'none'", "'deepnorm'", False),
-        ("'+0.8'", "'+0.9'", True),
         ("'−0.056 (−0.073 to −0.039)'", "'−0.055 (−0.074 to −0.039)'", True),
         ("'−0.056 (−0.073 to −0.039)'", "'−0.056 (−0.073 to −0.029)'", False),
-        ("'49,152'", "'99,152'", False),
         ("'0.98 to 1.02'", "'0.98'", False),
     ],
 )

@@ -1,4 +1,4 @@
-"""Buttons in the text that set an explorable: what they set exists; the plain edition."""
+"""Buttons in the text that set an explorable: what they set exists."""
 
 import nbformat
 import pytest
@@ -6,7 +6,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from rules import problems
 
 from rr.config import RRError
-from rrbook import explore, plain
+from rrbook import explore
 from rrbook.markdown import preset
 
 
@@ -28,7 +28,6 @@ def test_what_a_preset_says():
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("stream-share", None),
         ("stream-share sublayers=64 rule=convex", None),
         ("stream-share sublayers=65", "no control 'sublayers' that takes '65'"),
         ("stream-share rule=cubic", "no control 'rule' that takes 'cubic'"),
@@ -41,8 +40,3 @@ def test_a_preset_sets_what_its_explorable_has(target, said, tmp_path):
     nbformat.write(shown(f"Try {{preset}}`this <{target}>`."), path)
     found = [problem for problem in problems(path) if "preset: " in problem]
     assert len(found) == (said is not None) and all(said in problem for problem in found)
-
-
-def test_the_plain_edition_keeps_the_words():
-    made = plain.convert(shown("Try {preset}`64 sublayers <stream-share sublayers=64>`."), "a")
-    assert made.cells[0].source == "Try 64 sublayers."

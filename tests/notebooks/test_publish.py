@@ -78,7 +78,6 @@ def test_publishing_makes_the_site_the_only_commit_of_its_branch(site, git, tmp_
     assert git(far, "rev-list", "--count", "gh-pages") == "1"
     files = git(far, "ls-tree", "-r", "--name-only", "gh-pages").splitlines()
     assert files == [".nojekyll", "_static/a.js", "first.html", "index.html", "second.html"]
-    assert git(far, "log", "-1", "--format=%cn", "gh-pages") == "Tess"
     assert not git(root, "status", "--porcelain")
 
 
@@ -134,16 +133,6 @@ def built(tmp_path_factory) -> Path:
     return out
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(built):
-    wheel = built / "wheel"
-    assert {path.name for path in wheel.iterdir()} == {
-        "rr", f"review_residuals-{rr.__version__}.dist-info"
-    }  # fmt: skip
-    held = {path.relative_to(wheel) for path in wheel.rglob("rr/**/*.py")}
-    assert held == {path.relative_to(ROOT) for path in (ROOT / "rr").rglob("*.py")}
-    assert (wheel / "rr" / "py.typed").exists()
-
-
 def test_the_source_distribution_holds_no_tests_and_no_book(built):
     (folder,) = (built / "sdist").iterdir()
     names = {path.name for path in folder.iterdir()}
@@ -151,20 +140,23 @@ def test_the_source_distribution_holds_no_tests_and_no_book(built):
     assert not names & {"tests", "book", "notebooks", "data"}
 
 
-def test_the_wheel_says_what_the_project_is(built):
-    (info,) = (built / "wheel").glob("*.dist-info")
-    wheel = importlib.metadata.PathDistribution(info)
-    told = wheel.metadata
-    assert told["License-Expression"] == "Apache-2.0"
+def test_the_wheel_holds_the_package_and_says_what_the_project_is(built):
+    wheel = built / "wheel"
+    (info,) = wheel.glob("*.dist-info")
+    assert {path.name for path in wheel.iterdir()} == {"rr", info.name}
+    held = {path.relative_to(wheel) for path in wheel.rglob("rr/**/*.py")}
+    assert held == {path.relative_to(ROOT) for path in (ROOT / "rr").rglob("*.py")}
+    found = importlib.metadata.PathDistribution(info)
+    told = found.metadata
+    assert told["Version"] == rr.__version__ and told["License-Expression"] == "Apache-2.0"
     for name in ("LICENSE", "NOTICE"):
         assert (info / "licenses" / name).read_bytes() == (ROOT / name).read_bytes()
     assert told.get_payload().strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()
-    assert told["Requires-Python"] == ">=3.11"
     assert f"Repository, {ADDRESS}" in told.get_all("Project-URL")
     needed = [line for line in told.get_all("Requires-Dist") if "extra ==" not in line]
     names = {re.match(r"[\w-]+", line)[0] for line in needed}
     assert names == {"torch", "numpy", "tokenizers", "filelock"}
-    (script,) = wheel.entry_points
+    (script,) = found.entry_points
     assert (script.group, script.name, script.value) == ("console_scripts", "rr", "rr.cli:main")
 
 
@@ -180,10 +172,6 @@ def test_the_sums_are_those_that_sha256sum_checks(tmp_path):
 
 
 def test_colabs_list_is_read_in_both_of_its_forms():
-    listed = colab.listed(
-        "# comment\nipython==7.34.0\nJinja2==3.1.2\nodd @ file:///dist/odd-1.0.tar.gz\ntorch @ "
-        "https://download.org/whl/cu118/torch-2.1.0%2Bcu118-cp310-cp310-linux_x86_64.whl#sha256=a8\n"
-        "torchvision==0.26.0+cu128\n"
-    )
-    assert listed == {"ipython": "7.34.0", "jinja2": "3.1.2", "torch": "2.1.0",
-                      "torchvision": "0.26.0"}  # fmt: skip
+    wheel = "https://download.org/whl/cu118/torch-2.1.0%2Bcu118-cp310-cp310-linux_x86_64.whl"
+    given = f"# comment\nJinja2==3.1.2\nodd @ file:///odd-1.0.tar.gz\ntorch @ {wheel}#sha256=a8\n"
+    assert colab.listed(given) == {"jinja2": "3.1.2", "torch": "2.1.0"}

@@ -10,18 +10,13 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from nbkit import graft
 from store import WIDGET_STATE, WIDGET_VIEW, clean
 
+READ = ("rr/config.py", "book/rrbook/explorables/kit.js", "data/published/a.csv", "constraints.txt")
+
 
 @pytest.fixture
 def project(tmp_path) -> Path:
     """A small stand-in for the repository, to change without touching the real one."""
-    for name in (
-        "rr/config.py",
-        "book/rrbook/explore.py",
-        "book/rrbook/explorables/kit.js",
-        "data/published/a.csv",
-        "constraints.txt",
-        "book/intro.md",
-    ):
+    for name in (*READ, "book/intro.md"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x = 1\n")
@@ -41,11 +36,8 @@ def key(made, root: Path) -> str:
 @pytest.mark.parametrize(
     ("changed", "again"),
     [
-        ("rr/config.py", True),
-        ("book/rrbook/explorables/kit.js", True),
-        ("data/published/a.csv", True),
+        *((name, True) for name in READ),
         ("data/published/new.csv", True),
-        ("constraints.txt", True),
         ("book/intro.md", False),
         ("rr/__pycache__/config.pyc", False),
     ],
@@ -88,43 +80,29 @@ def test_storing_two_runs_gives_one_file():
         made = notebook("show()")
         made.metadata["papermill"] = {"start_time": start}
         made.metadata["language_info"] = {"name": "python", "version": start}
-        models = {
-            "box": {"children": [f"IPY_MODEL_{ids['slider']}", f"IPY_MODEL_{ids['text']}"]},
-            "slider": {"value": 3},
-            "text": {"value": "words"},
-            "link": {"source": [f"IPY_MODEL_{ids['slider']}", "value"]},  # nothing shows it
-        }
-        # papermill stores them sorted by their random ids
+        slider, text = (f"IPY_MODEL_{ids[name]}" for name in ("slider", "text"))
+        models = {"box": {"children": [slider, text]}, "slider": {"value": 3},
+                  "text": {"value": "words"}, "link": {"source": [slider, "value"]}}  # fmt: skip
+        # papermill stores them sorted by their random ids; nothing shows the link
         state = {ids[name]: models[name] for name in sorted(ids, key=ids.get)}
         made.metadata["widgets"] = {WIDGET_STATE: {"state": state}}
         cell = made.cells[0]
         cell.id = "show"
-        cell.metadata = {
-            "papermill": {"duration": start},
-            "execution": {"started": start},
-            "tags": ["lab"],
-        }
+        cell.metadata = {"papermill": {"duration": start}, "tags": ["lab"]}
         cell.outputs = [new_output("stream", name="stdout", text=piece) for piece in pieces]
         view = {WIDGET_VIEW: {"model_id": ids["box"]}}
         cell.outputs.append(new_output("display_data", data=view))
         return clean(made, "01_made")
 
-    names = ["box", "slider", "text", "link"]
-    one = run(
-        dict(zip(names, ["a" * 32, "b" * 32, "c" * 32, "d" * 32], strict=True)),
-        "1",
-        ["first\n", "second\n"],
-    )
-    two = run(
-        dict(zip(names, ["4" * 32, "3" * 32, "2" * 32, "1" * 32], strict=True)),
-        "2",
-        ["first\nsecond\n"],
-    )
+    def ids(letters: str) -> dict[str, str]:
+        names = ("box", "slider", "text", "link")
+        return {name: 32 * letter for name, letter in zip(names, letters, strict=True)}
+
+    one = run(ids("abcd"), "1", ["first\n", "second\n"])
+    two = run(ids("4321"), "2", ["first\nsecond\n"])
     assert nbformat.writes(one) == nbformat.writes(two)
     assert one.cells[0].metadata == {"tags": ["lab"]}
     state = one.metadata["widgets"][WIDGET_STATE]["state"]
     box = state[one.cells[0].outputs[1].data[WIDGET_VIEW]["model_id"]]
-    assert [state[child.removeprefix("IPY_MODEL_")]["value"] for child in box["children"]] == [
-        3,
-        "words",
-    ]
+    shown = [state[child.removeprefix("IPY_MODEL_")]["value"] for child in box["children"]]
+    assert shown == [3, "words"]

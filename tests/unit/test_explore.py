@@ -1,5 +1,6 @@
 """Explorables: their mathematics against simulation and the real gate; their HTML's promises."""
 
+import copy
 import csv
 import itertools
 import json
@@ -10,8 +11,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import rr
 from rr import DATA, stats
 from rr.config import RRError
+from rr.residual import RULES
 from rrbook.explorables import roofline
 from rrbook.explorables.evidence import verdict_data
 from rrbook.explorables.kit import number, share
@@ -24,9 +27,11 @@ from rrbook.explore import (
     gate_playground,
     gated_write,
     held_back,
+    lab_evidence,
     loop_growth,
     lost_work,
     rule_field,
+    simulated_study,
     size_or_training,
     step_roofline,
     stream_share,
@@ -81,9 +86,12 @@ MADE = {
 
 @pytest.fixture(scope="module", autouse=True)
 def one_rung():
-    """The roofline counts one size alone, which takes seconds; the largest: test_speed_shown.py."""
+    """The roofline is given counts, which take it a quarter of a minute: test_speed_shown.py."""
+    parts = dict.fromkeys(roofline.LONG, [1e12, 1e9, 1e9])
+    paths = dict.fromkeys(roofline.PATHS, {"memory": 9e9, "parts": parts})
+    counts = {"60M": {"tokens": 16384, "flops": 6e12, "micro": 64, "paths": paths}}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(roofline, "RUNGS", {"60M": 64})
+        patched.setattr(roofline, "_rungs", lambda: counts)
         roofline.step_data.cache_clear()
         yield
     roofline.step_data.cache_clear()
@@ -92,34 +100,21 @@ def one_rung():
 # ---- mathematics -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "rule, carry, write", [("sum", 1, 1), ("half", 1, 0.5), ("convex", 0.5, 0.5)]
-)
-def test_stream_shares_are_what_a_simulation_finds(script, rule, carry, write):
+def test_stream_shares_are_what_a_simulation_finds(script):
+    rules = {"sum": (1, 1), "half": (1, 0.5), "convex": (0.5, 0.5)}
     draws = np.random.default_rng(0).standard_normal((9, 200_000))  # the embedding and 8 updates
-    h = draws[0]
-    for u in draws[1:]:
-        h = carry * h + write * u
-    [found] = script("stream", "streamNumbers", [8, rule])
-    assert found["rms"][-1] == pytest.approx(math.sqrt(np.mean(h**2)), rel=0.01)
-    # the share of an independent contribution is its squared correlation with the sum
-    squared = [np.corrcoef(h, x)[0, 1] ** 2 for x in draws]
-    assert found["shares"] == pytest.approx(squared, abs=0.01)
-    assert sum(found["shares"]) == pytest.approx(1) and len(found["rms"]) == 9
-
-
-def test_stream_closed_forms(script):
-    calls = [32, "sum"], [32, "half"], [64, "convex"]
-    plain, half, convex = script("stream", "streamNumbers", *calls)
-    assert plain["shares"][0] == pytest.approx(1 / 33)
-    assert half["shares"][0] == pytest.approx(1 / 9)
-    assert convex["shares"][-1] == pytest.approx(3 / 4)
-    assert convex["rms"][-1] == pytest.approx(1 / math.sqrt(3))
-    plain, half, convex = script("stream", "streamSentence", *calls)
-    words = "After 32 sublayers under h + u the embedding holds 1/33 of the variance (3.03\u00a0%)"
-    assert plain.startswith(f"{words}, exactly as much as every write")
-    assert "four times as much as any single write" in half
-    assert "the last write alone holds 75\u00a0%. The stream has settled at 0.577 times" in convex
+    every = script("stream", "streamNumbers", *([8, rule] for rule in rules))
+    for (carry, write), found in zip(rules.values(), every, strict=True):
+        h = draws[0]
+        for u in draws[1:]:
+            h = carry * h + write * u
+        assert found["rms"][-1] == pytest.approx(math.sqrt(np.mean(h**2)), rel=0.01)
+        # the share of an independent contribution is its squared correlation with the sum
+        squared = [np.corrcoef(h, x)[0, 1] ** 2 for x in draws]
+        assert found["shares"] == pytest.approx(squared, abs=0.01)
+        assert sum(found["shares"]) == pytest.approx(1) and len(found["rms"]) == 9
+    [said] = script("stream", "streamSentence", [32, "sum"])
+    assert "After 32 sublayers under h + u the embedding holds 1/33 of the variance" in said
 
 
 STATE = (1.2, 0.9)  # of the playground
@@ -146,41 +141,34 @@ def test_a_gated_write_turns_by_the_angle_of_complex_numbers(script):
     assert found["turn"] == pytest.approx(abs(np.angle(step / u, deg=True)))
     assert found["kept"] == pytest.approx(abs(step / u))
     assert straight["turn"] == 0
-    turned, kept = script("write", "writeSentence", *([one] for one in writes))
-    assert f"turned by {found['turn']:.3g}°. A constant never turns it." in turned
-    assert "keeps the update’s direction and writes 50\u00a0% of its length" in kept
 
 
 def test_gate_at_initialisation_is_one_half_and_blind_to_u_without_its_weight(script):
-    def r_of(rule, **values):
-        return script("gate", "gateNumbers", [values | {"rule": rule}])[0]["r"]
-
-    for angle in (-180, -35, 0, 90):
-        start = {"angle": angle, "size": 1.0, "state": 0.0, "update": 0.0, "bias": 0.0}
-        assert r_of("review", **start) == r_of("constant", **start) == [0.5, 0.5]
-        assert r_of("standard", **start) == [1, 1]
-        moved = {**start, "state": 2.0, "update": 3.0}
-        assert r_of("state", **moved) == r_of("state", **{**moved, "angle": 10})
-    [said] = script("gate", "gateSentence", [start | {"rule": "constant"}])
-    assert "r = 0.5 in both channels" in said
+    start = {"angle": -35, "size": 1.0, "state": 0.0, "update": 0.0, "bias": 0.0}
+    moved = start | {"state": 2.0, "update": 3.0}
+    calls = [(start, "review"), (start, "constant"), (start, "standard"),
+             (moved, "state"), (moved | {"angle": 10}, "state")]  # fmt: skip
+    numbers = script("gate", "gateNumbers", *([values | {"rule": rule}] for values, rule in calls))
+    review, constant, standard, state, turned = (one["r"] for one in numbers)
+    assert review == constant == [0.5, 0.5] and standard == [1, 1] and state == turned
 
 
-@pytest.mark.parametrize("sublayers, bias", [(4, 0.0), (12, -1.0), (24, -3.0)])
-def test_cliff_is_what_a_simulation_finds(script, sublayers, bias):
-    rng, r = np.random.default_rng(1), 1 / (1 + math.exp(-bias))
-    first = rng.standard_normal(400_000)
-    convex = additive = first
-    direct = 1.0
-    for _ in range(sublayers):
-        u = rng.standard_normal(first.size)
-        convex, additive, direct = (1 - r) * convex + r * u, additive + r * u, (1 - r) * direct
-    [found] = script("cliff", "cliffNumbers", [sublayers, bias])
-    assert found["convex"]["direct"] == pytest.approx(direct)
-    rms = math.sqrt(np.mean(convex**2))
-    assert found["convex"]["share"] == pytest.approx(direct / rms, rel=0.01)
-    assert found["additive"]["share"] == pytest.approx(
-        1 / math.sqrt(np.mean(additive**2)), rel=0.01
-    )
+def test_cliff_is_what_a_simulation_finds(script):
+    cases = [[4, 0.0], [12, -1.0], [24, -3.0]]
+    for (sublayers, bias), found in zip(
+        cases, script("cliff", "cliffNumbers", *cases), strict=True
+    ):
+        rng, r = np.random.default_rng(1), 1 / (1 + math.exp(-bias))
+        first = rng.standard_normal(400_000)
+        convex = additive = first
+        direct = 1.0
+        for _ in range(sublayers):
+            u = rng.standard_normal(first.size)
+            convex, additive, direct = (1 - r) * convex + r * u, additive + r * u, (1 - r) * direct
+        share = {"convex": direct / math.sqrt(np.mean(convex**2)),
+                 "additive": 1 / math.sqrt(np.mean(additive**2))}  # fmt: skip
+        assert found["convex"]["direct"] == pytest.approx(direct)
+        assert {name: found[name]["share"] for name in share} == pytest.approx(share, rel=0.01)
 
 
 def test_recorded_runs_nearest_to_depth_and_bias(script):
@@ -191,28 +179,26 @@ def test_recorded_runs_nearest_to_depth_and_bias(script):
     assert arms["review"]["bias"] == 0 and arms["review-convex"]["bias"] == -3
     assert arms["review-convex"]["loss"] == pytest.approx(3.16 + 0.05 + 3)
     assert tie["depth"] == 16  # a tie goes to the smaller depth
-    [said] = script("cliff", "cliffSentence", [24, 0.0, RECORDED])
-    assert said.splitlines()[1] == (
-        "Recorded at 16 sublayers: review 3.21, review-convex 3.21 nats per token after 100 steps, "
-        "mean of 2 seeds."
-    )
 
 
 @pytest.mark.parametrize(
-    "change, words",
+    "make, runs, change, words",
     [
-        ({"loss": [1.0]}, "3 steps and 1 losses"),
-        ({"loss": [7.0, math.nan, 1.0]}, "not finite"),
-        ({"rule": None}, None),
+        (depth_cliff, RECORDED, lambda runs: runs[1].update(loss=[1.0]), "3 steps and 1 losses"),
+        (depth_cliff, RECORDED, lambda runs: runs[1].update(loss=[7.0, math.nan, 1.0]), "finite"),
+        (depth_cliff, RECORDED, lambda runs: runs[1].pop("rule"), "recorded run 1 has no rule"),
+        (verdict_table, PUBLISHED, lambda runs: runs.pop(), "need the same seeds"),
+        (verdict_table, PUBLISHED, lambda runs: runs[0].update(val_loss=math.nan), "not finite"),
+        (verdict_table, PUBLISHED, lambda runs: runs[0].pop("seed"), "run 0 has no seed"),
+        (verdict_table, PUBLISHED, lambda runs: runs.append(runs[0]), "two runs of seed 0"),
     ],
 )
-def test_a_broken_recorded_run_is_one_clear_line(change, words):
-    row = {**RECORDED[0], **change}
-    if change == {"rule": None}:
-        del row["rule"]
-        words = "recorded run 1 has no rule"
-    with pytest.raises(RRError, match=words):
-        depth_cliff([RECORDED[0], row])
+def test_broken_runs_are_one_clear_line(make, runs, change, words):
+    runs = copy.deepcopy(runs)
+    change(runs)
+    with pytest.raises(RRError, match=words) as caught:
+        make(runs)
+    assert "\n" not in str(caught.value)
 
 
 def test_verdicts_are_what_scipy_finds(script):
@@ -221,52 +207,42 @@ def test_verdicts_are_what_scipy_finds(script):
     data = verdict_data(PUBLISHED)
     everything = {"alpha": 0.05, "baseline": "both"} | dict.fromkeys(data, True)
 
-    def p(test):
-        chosen = everything | {"test": test, "correction": "none"}
-        [rows] = script("evidence", "verdictNumbers", [data, chosen])
+    tests = ("welch", "paired", "sign", "pooled")
+    chosen = [everything | {"test": test, "correction": "none"} for test in tests]
+    p = {}
+    found = script("evidence", "verdictNumbers", *([data, one] for one in chosen))
+    for test, rows in zip(tests, found, strict=True):
         assert len(rows) == 10 and all(row["p"] == row["q"] for row in rows)
-        return {(row["rung"], row["base"]): row["p"] for row in rows}
-
+        p[test] = {(row["rung"], row["base"]): row["p"] for row in rows}
     pairs = {
         (rung, base): (arms[base], arms["review"])
         for rung, arms in data.items()
         for base in ("standard", "highway")
     }
     for key, (a, b) in pairs.items():
-        assert p("welch")[key] == pytest.approx(st.ttest_ind(a, b, equal_var=False).pvalue)
-        assert p("paired")[key] == pytest.approx(st.ttest_rel(a, b).pvalue)
+        assert p["welch"][key] == pytest.approx(st.ttest_ind(a, b, equal_var=False).pvalue)
+        assert p["paired"][key] == pytest.approx(st.ttest_rel(a, b).pvalue)
         up = sum(x > y for x, y in zip(a, b, strict=True))
-        assert p("sign")[key] == pytest.approx(st.binomtest(up, len(a)).pvalue)
+        assert p["sign"][key] == pytest.approx(st.binomtest(up, len(a)).pvalue)
     # one spread for all sizes is the residual error of an analysis of variance with a mean a size
     d = [np.subtract(*pairs[rung, "standard"]) for rung in data]
     error = sum(((x - x.mean()) ** 2).sum() for x in d) / 9
     t = d[-1].mean() / math.sqrt(error / 3)
-    assert p("pooled")["1B", "standard"] == pytest.approx(2 * st.t.sf(t, 9))
+    assert p["pooled"]["1B", "standard"] == pytest.approx(2 * st.t.sf(t, 9))
 
 
 def test_verdicts_in_words(script):
     data = verdict_data(PUBLISHED)
     values = {"test": "welch", "correction": "none", "alpha": 0.05, "baseline": "both"}
     values |= dict.fromkeys(data, True)
-    plain, holm, paired, paired_plain, nothing = script(
+    plain, paired = script(
         "evidence",
         "verdictSentence",
         [data, values],
-        [data, values | {"correction": "holm"}],
         [data, values | {"correction": "holm", "test": "paired"}],
-        [data, values | {"test": "paired"}],
-        [data, values | dict.fromkeys(data, False)],
     )
-    assert plain == (
-        "Welch’s t, uncorrected, 10 tests at α = 0.05: Review’s loss is lower in 2 (590M against "
-        "standard, 590M against highway) and higher in none; undecided: 8."
-    )
-    # Holm over ten: none of the Welch tests, three of the paired ones
-    assert holm.endswith("lower in none and higher in none; undecided: 10.")
+    assert "lower in 2 (590M against standard, 590M against highway) and higher in none" in plain
     assert "lower in 3 (590M against highway, 1B against standard, 1B against highway)" in paired
-    # the loss at 60M is as significant as some wins, uncorrected
-    assert "higher in 1 (60M against standard)" in paired_plain
-    assert nothing == "No size is picked: there is nothing to test."
 
 
 def test_corrected_verdicts_follow_the_picked_comparisons(script):
@@ -298,36 +274,16 @@ def test_the_scripts_t_distribution_is_scipys(script):
     assert tails[6] == pytest.approx(1 - 2 * math.atan(1e-6) / math.pi, rel=1e-13)
 
 
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        (lambda runs: runs.pop(), "need the same seeds"),
-        (lambda runs: runs[0].update(val_loss=math.nan), "seed 0: the loss is not finite"),
-        (lambda runs: runs[0].pop("seed"), "run 0 has no seed"),
-        (lambda runs: runs.append(runs[0]), "two runs of seed 0"),
-        (lambda runs: [r.update(arm="other") for r in runs if r["arm"] == "review"], "baseline"),
-    ],
-)
-def test_runs_that_do_not_pair_are_one_clear_line(change, words):
-    runs = [dict(run) for run in PUBLISHED]
-    change(runs)
-    with pytest.raises(RRError, match=words) as caught:
-        verdict_table(runs)
-    assert "\n" not in str(caught.value)
-
-
 def test_numbers_in_words(script):
     said = {
-        0: "0", 1: "1", 0.5: "0.5", 1 / 3: "0.333", 12.345: "12.3", 100: "100", 999: "999",
-        -3: "−3", 0.03125: "0.0313", 999.6: "1000",
-        0.00098: "9.8\u00a0×\u00a010⁻⁴", 2**-64: "5.4\u00a0×\u00a010⁻²⁰",
-        1000: "1\u00a0×\u00a010³", 9.96e-10: "1\u00a0×\u00a010⁻⁹",
+        0: "0", 1 / 3: "0.333", 12.345: "12.3", 100: "100", -3: "−3", 999.6: "1000",
+        0.00098: "9.8\u00a0×\u00a010⁻⁴", 1000: "1\u00a0×\u00a010³", 9.96e-10: "1\u00a0×\u00a010⁻⁹",
     }  # fmt: skip
     assert {x: number(x) for x in said} == said
     assert script("kit", "number", *([x] for x in said)) == list(said.values())
-    shares = [1 / 33, 1e-4, 9e-5]
-    assert script("kit", "share", *([x] for x in shares)) == list(map(share, shares))
-    assert share(1 / 33) == "3.03\u00a0%" and share(1e-9) == "1\u00a0×\u00a010⁻⁹"
+    shares = {1 / 33: "3.03\u00a0%", 1e-4: share(1e-4), 1e-9: "1\u00a0×\u00a010⁻⁹"}
+    assert {x: share(x) for x in shares} == shares
+    assert script("kit", "share", *([x] for x in shares)) == list(shares.values())
 
 
 # ---- what the HTML promises --------------------------------------------------------------------
@@ -347,17 +303,11 @@ def test_html_is_self_contained_and_repeatable(name):
     assert 'aria-live="polite"' in html and "prefers-color-scheme" not in html
     alone = re.sub(r' data-values="[^"]*"', "", html)
     assert len(alone.encode()) < 24_000
-
-
-@pytest.mark.parametrize("name", MADE)
-def test_every_control_has_a_label_and_the_picture_words(name):
-    html = MADE[name]().html
     form = re.search(r"<form.*?</form>", html, re.S)[0]
     controls = re.findall(r"<(?:input|select)\b", form)
     labelled = re.findall(r"<label>(?:(?!</label>).)*<(?:input|select)\b", form)
     assert len(controls) == len(labelled) >= 2
-    picture = re.search(r'role="img" aria-label="([^"]+)"', html)[1]
-    assert len(picture) > 40
+    assert len(re.search(r'role="img" aria-label="([^"]+)"', html)[1]) > 40
 
 
 # ---- labs --------------------------------------------------------------------------------------
@@ -398,8 +348,6 @@ def test_lab_frame_follows_its_controls_and_leaves_no_figure_open(labs):
     assert told(made) == "a line up to &lt;3&gt;"
     made.controls["k"].value = 5
     assert told(made) == "a line up to &lt;5&gt;" and plt.get_fignums() == []
-    plain = made._repr_mimebundle_()["text/plain"]
-    assert plain == "<lab mine: needs a notebook that shows widgets>"
     # the sentence about the kernel shows on the book's pages only
     head = made.children[0].value
     assert "running kernel" in head and ".bd-article .rr-static-only{display:block}" in head
@@ -411,14 +359,11 @@ def test_lab_gate_drives_the_real_rule(labs):
     assert labs.gate_values(-1.0, 2.0, 3.0).numpy() == pytest.approx(r.numpy(), abs=1e-4)
     # Var of the gate's input is scale², its mean the bias
     inside = np.log(r.double().numpy() / (1 - r.double().numpy()))
-    assert inside.mean() == pytest.approx(-1, abs=0.1) and inside.std() == pytest.approx(
-        2, rel=0.05
-    )
+    assert inside.mean() == pytest.approx(-1, abs=0.1)
+    assert inside.std() == pytest.approx(2, rel=0.05)
     made = labs.lab_gate()
     made.controls["scale"].value = 0
     assert "r is 0.5 on average; 0 of the gates are below 0.1" in told(made)
-    picture = made.picture.value  # in the colours of a light ground, or of a notebook's dark one
-    assert "var(--rr-fig-ink, #" in picture and '[data-jp-theme-light="false"]' in picture
 
 
 def test_lab_stream_measures_a_real_model(labs):
@@ -433,14 +378,10 @@ def test_lab_stream_measures_a_real_model(labs):
     assert len(norms) == len(slopes) == 5
     assert norms == pytest.approx([norms[0]] * 5) and norms[0] == pytest.approx(0.028, rel=0.2)
     assert slopes == pytest.approx([slopes[0]] * 5)
-    made = labs.lab_stream(initialise(Model(config), 0))
-    made.controls["sublayers"].value = 4
-    made.controls["rule"].value = "review-convex"
-    assert told(made).startswith("review-convex, 4 sublayers, at initialisation")
 
 
 @pytest.mark.parametrize(
-    "picked", [slice(3, None, 7), pytest.param(slice(None), marks=pytest.mark.slow)], ids=str
+    "picked", [slice(3, None, 12), pytest.param(slice(None), marks=pytest.mark.slow)], ids=str
 )
 def test_lab_stream_measures_every_rule(labs, picked):
     made = labs.lab_stream()
@@ -452,12 +393,7 @@ def test_lab_stream_measures_every_rule(labs, picked):
 
 
 def test_lab_stream_draws_a_gradient_that_vanishes(labs, monkeypatch):
-    import rr
-    from rr.residual import RULES
-
     class Erased(rr.Rule):
-        """Each write puts almost nothing in the state's place."""
-
         def write(self, state, u):
             return 1e-30 * u
 
@@ -465,7 +401,6 @@ def test_lab_stream_draws_a_gradient_that_vanishes(labs, monkeypatch):
     made = labs.lab_stream()
     made.controls["rule"].value = "erased"
     assert "the gradient at the embedding is 0 times" in told(made)
-    assert "are 0, too small for single precision." in told(made)
 
 
 def test_lab_depth_trains_a_real_net(labs, monkeypatch):
@@ -484,32 +419,25 @@ def test_lab_depth_trains_a_real_net(labs, monkeypatch):
     assert f"{number(last)} nats per byte over the last ten of 20 steps" in told(made)
 
 
-def test_simulated_studies_have_the_truth_that_was_asked_for(labs):
-    from rrbook.explore import simulated_study
-
+def test_simulated_studies_have_the_truth_that_was_asked_for():
     rng = np.random.default_rng(3)
     a, b = simulated_study(0.02, 0.01, 0.8, 200_000, rng)
     assert a.mean() - b.mean() == pytest.approx(0.02, abs=1e-4)
     assert (a.std(), b.std()) == (pytest.approx(0.01, rel=0.01), pytest.approx(0.01, rel=0.01))
     assert np.corrcoef(a, b)[0, 1] == pytest.approx(0.8, abs=0.005)
-    assert (a - b).std() == pytest.approx(0.01 * math.sqrt(2 * 0.2), rel=0.01)
-    with pytest.raises(RRError, match="0 to 1"):
-        simulated_study(0.0, 0.01, 1.2, 3, rng)
 
 
 def test_lab_evidence_runs_the_real_tests(labs):
-    from rrbook.explore import lab_evidence
-
     def shares(made):
         found = re.search(
             r"in ([\d.]+) % of (\d+) studies.*?in ([\d.]+) %; .* in ([\d.]+) %", told(made)
         )
         return tuple(map(float, found.groups()))
 
-    made = lab_evidence(400)
+    made = lab_evidence(200)
     welch, studies, paired, theory = shares(made)
     # four binomial standard errors around the noncentral t's answer
-    assert studies == 400 and abs(paired - theory) < 4 * 100 * math.sqrt(0.25 / 400)
+    assert studies == 200 and abs(paired - theory) < 4 * 100 * math.sqrt(0.25 / 200)
     assert welch < paired - 20  # Welch's test does not know what the arms share
     made.controls["gap"].value = 0
     made.controls["correlation"].value = 0.0

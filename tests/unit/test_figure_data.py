@@ -33,16 +33,10 @@ def tables(ax) -> list[tuple[str, list[str], list[list[str]]]]:
 def test_lines_are_columns_over_the_places_that_they_share(ax):
     series = {"standard": [1.0, 1.41421, 1.75], "review": [1.0, 0.5, -0.25]}
     figures.stream_norms(ax, [0, 1, 2], series)
+    ax.axhline(0.5)  # a line across the figure is no data
     [(title, head, rows)] = tables(ax)
     assert title == "rms of the stream" and head == ["sublayer", "standard", "review"]
     assert rows == [["0", "1", "1"], ["1", "1.414", "0.5"], ["2", "1.75", "-0.25"]]
-
-
-def test_a_line_named_at_its_end_has_that_name(ax):
-    ax.plot([1, 2], [3, 5])
-    figures.label_ends(ax, [(2, 5, "by hand", "#0072B2")])
-    [(_, head, rows)] = tables(ax)
-    assert head[1] == "by hand" and rows == [["1", "3"], ["2", "5"]]
 
 
 def test_categories_have_their_interval_value_and_note(ax):
@@ -56,13 +50,6 @@ def test_categories_have_their_interval_value_and_note(ax):
     assert [*told] == ["review", "highway"]  # from the top, as they are drawn
     assert {"-0.25 to 0.5", "-0.125"} <= {*told["review"].values()}
     assert [*filter(None, told["highway"].values())] == ["not run"]
-
-
-def test_each_of_two_tests_is_one_column(ax):
-    figures.two_tests(ax, [("60M", 0.4, 0.02), ("1B", 0.08, 0.001)], ("Welch", "paired"), {})
-    [(_, head, rows)] = tables(ax)
-    assert head == ["name", "Welch", "paired"]
-    assert rows == [["60M", "0.4", "0.02"], ["1B", "0.08", "0.001"]]
 
 
 def test_hollow_marks_have_the_name_of_their_edge_and_a_zero_is_zero(ax):
@@ -97,12 +84,6 @@ def test_a_histogram_has_bins_and_a_band_its_ends(ax):
     assert "range" in head[1] and rows == [["1", "0 to 2"], ["2", "1 to 4"]]
 
 
-def test_a_map_of_colours_is_its_cells_with_what_is_written_in_them(ax):
-    figures.size_grid(ax, np.array([[1.0, 2.5], [4.0, 8.0]]), [1, 2], [4, 8], top=8)
-    [(_, head, rows)] = tables(ax)
-    assert head[1:] == ["4", "8"] and rows == [["1", "1.0", "2.5"], ["2", "4.0", "8.0"]]
-
-
 def test_panels_with_the_same_rows_are_one_table():
     fig, axes = figures.canvas(2, sharey=True)
     for ax, name in zip(axes, ("left", "right"), strict=True):
@@ -111,12 +92,6 @@ def test_panels_with_the_same_rows_are_one_table():
     [(_, head, rows)] = tables(axes[0])
     plt.close(fig)
     assert head == ["step", "left", "right"] and rows == [["1", "3", "3"], ["2", "4", "4"]]
-
-
-def test_lines_across_the_figure_are_no_data(ax):
-    ax.axhline(0.5)
-    ax.axvspan(0, 1)
-    assert tables(ax) == []
 
 
 def test_a_page_shows_a_long_table_in_part_and_offers_the_whole(ax):

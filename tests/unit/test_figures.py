@@ -2,7 +2,6 @@
 
 import math
 import re
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -54,24 +53,18 @@ def test_styles_are_fixed_and_tell_rules_apart():
     assert figures.style_of("damped") == {"color": "#CC79A7", "marker": ">", "linestyle": ":"}
 
 
-def _drawn():
-    fig, ax = figures.canvas()
-    figures.stream_norms(ax, [0, 1, 2], {"standard": [1.0, 1.4, 1.7], "review": [1.0, 0.7, 0.6]})
-    text = svg(fig)
-    plt.close(fig)
-    return text
-
-
 def test_an_svg_has_letters_and_colours_that_a_page_can_set():
-    text = _drawn()
-    ElementTree.fromstring(text)
-    assert text == _drawn()  # ids and all: nothing random, no date
-    named = re.findall(r"<text[^>]*>([^<]+)</text>", text)
+    texts = []
+    for _ in range(2):
+        fig, ax = figures.canvas()
+        figures.stream_norms(ax, [0, 1], {"standard": [1.0, 1.4], "review": [1.0, 0.7]})
+        texts.append(svg(fig))
+    assert texts[0] == texts[1]  # ids and all: nothing random, no date
+    named = re.findall(r"<text[^>]*>([^<]+)</text>", texts[0])
     assert {"standard", "review", "sublayer", "rms of the stream"} <= set(named)
     for colour in (figures.INK, figures.SOFT, figures.GRID, figures.CARD):
-        name = variables()[colour]
-        assert f"var({name}, {colour})" in text and f": {colour}" not in text
-    assert "<style" not in text and len(text) < 150_000
+        assert f"var({variables()[colour]}, {colour})" in texts[0] and f": {colour}" not in texts[0]
+    assert "<style" not in texts[0] and len(texts[0]) < 150_000
 
 
 def test_letters_are_large_and_dark_enough(ax):
@@ -103,17 +96,9 @@ def test_end_labels_do_not_cover_each_other(ax):
     assert (boxes["d"].y0 + boxes["d"].y1) / 2 == pytest.approx(level, abs=2)
 
 
-def test_stream_norms_and_gradients_draw_the_values(ax):
-    series = {"standard": [1.0, 1.4, 1.7], "review-convex": [1.0, 0.7, 0.6]}
-    figures.stream_norms(ax, [0, 1, 2], series)
-    assert lines(ax) == {k: [[0, v[0]], [1, v[1]], [2, v[2]]] for k, v in series.items()}
-    assert set(words(ax)) == set(series) and ax.get_ylabel() == "rms of the stream"
-    other = figures.canvas()[1]
-    figures.gradient_by_depth(other, [0, 1, 2], series)
-    assert lines(other) == lines(ax) and other.get_yscale() == "log"
-    figures.gradient_by_depth(other, [0, 1, 2, 3], {"underflowed": [0.0, 0.0, 1e-30, 1.0]})
-    assert lines(other)["underflowed"] == [[2, 1e-30], [3, 1.0]]
-    plt.close(other.figure)
+def test_gradients_that_underflowed_are_left_out(ax):
+    figures.gradient_by_depth(ax, [0, 1, 2, 3], {"underflowed": [0.0, 0.0, 1e-30, 1.0]})
+    assert lines(ax) == {"underflowed": [[2, 1e-30], [3, 1.0]]} and ax.get_yscale() == "log"
 
 
 def test_loss_curves_means_floor_and_divergence(ax):
@@ -130,10 +115,8 @@ def test_loss_curves_means_floor_and_divergence(ax):
     assert [[0, 6.0], [10, 4.0], [20, 2.0]] in every and [[0, 6.0], [10, 5.0], [20, 3.0]] in every
     crosses = [line for line in ax.get_lines() if line.get_marker() == "x"]
     assert [line.get_xydata().tolist() for line in crosses] == [[[10, 7.0]]]
-    assert any(set(line.get_ydata()) == {1.5} for line in ax.get_lines())
     low, high = ax.patches[0].get_extents().transformed(ax.transData.inverted()).intervaly
     assert (low, high) == pytest.approx((1.48, 1.52))
-    assert "entropy floor 1.500 ± 0.020" in words(ax)
 
 
 def test_runs_recorded_at_other_steps_have_no_mean(ax):
@@ -163,29 +146,24 @@ def test_depth_plot_keeps_every_seed_and_marks_diverged_ones(ax):
 
 
 def test_bar_share_fills_each_bar(ax):
-    rows = [("60M", {"body": 90, "gates": 10}), ("1B", {"body": 97, "gates": 3})]
-    figures.bar_share(ax, rows)
-    bars = [(p.get_x(), p.get_width()) for p in ax.patches]
-    flat = [number for bar in bars for number in bar]
-    assert flat == pytest.approx([0, 0.9, 0.9, 0.1, 0, 0.97, 0.97, 0.03])
+    figures.bar_share(ax, [("60M", {"body": 90, "gates": 10}), ("1B", {"body": 97, "gates": 3})])
+    bars = [number for one in ax.patches for number in (one.get_x(), one.get_width())]
+    assert bars == pytest.approx([0, 0.9, 0.9, 0.1, 0, 0.97, 0.97, 0.03])
     assert words(ax) == ["90.0 %", "10.0 %", "97.0 %", "3.0 %"]
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["body", "gates"]
 
 
 @pytest.mark.parametrize(
     "draw, said",
     [
         (lambda ax: figures.stream_norms(ax, [0, 1], {"review": [1.0]}), "1 values for 2 depths"),
-        (lambda ax: figures.stream_norms(ax, [], {}), "depth is empty"),
         (lambda ax: figures.stream_norms(ax, [0], {"review": [math.nan]}), "not finite"),
         (lambda ax: figures.gradient_by_depth(ax, [0], {"review": [0.0]}), "none above"),
         (lambda ax: figures.gradient_by_depth(ax, [0, 1], {"a": [1, -1]}), "norm below 0"),
-        (lambda ax: figures.gradient_by_depth(ax, [0, 1], {"a": [1]}), "1 values for 2 depths"),
         (lambda ax: figures.bar_share(ax, [("x", {"a": 0})]), "no positive amounts"),
         (lambda ax: figures.gate_histogram(ax, {"review": [1.5]}), "outside 0 to 1"),
-        (lambda ax: figures.two_tests(ax, [("x", 0.5, 0.0)], ("a", "b"), {}), "not in"),
         (lambda ax: figures.two_tests(ax, [("x", 0.5, math.nan)], ("a", "b"), {}), "not in"),
         (lambda ax: figures.rate_basins(ax, {}, {}), "no rates"),
+        (lambda ax: figures.seed_deviations(ax, {"review": {0: 5.0}}), "review has 1 seeds"),
         (lambda ax: figures.loss_curves(ax, [{"rule": "a", "steps": [1], "loss": []}]), "0 losses"),
     ],
 )
@@ -201,8 +179,6 @@ def test_seed_deviations_are_from_each_arms_own_mean(ax):
     figures.seed_deviations(ax, {"standard": {1: 3.0, 0: 1.0}, "review": {0: 5.0, 1: 5.5}})
     drawn = lines(ax)
     assert drawn["standard"] == [[0, -1.0], [1, 1.0]] and drawn["review"] == [[0, -0.25], [1, 0.25]]
-    with pytest.raises(RRError, match="review has 1 seeds"):
-        figures.seed_deviations(ax, {"review": {0: 5.0}})
 
 
 def test_gap_against_size_draws_points_intervals_and_the_line(ax):
@@ -224,23 +200,9 @@ def test_gap_against_size_draws_points_intervals_and_the_line(ax):
     assert [label.get_text() for label in ax.get_xticklabels()] == [p["name"] for p in points]
 
 
-def test_values_by_size_draw_every_run_and_the_means(ax):
-    arms = {"review": {"a": [1.0, 3.0], "b": [4.0]}, "standard": {"a": [2.0], "b": [0.0, 1.0]}}
-    figures.values_by_size(ax, arms, {"a": 1e6, "b": 1e7})
-    drawn = lines(ax)
-    assert [y for _, y in drawn["review"]] == [2.0, 4.0]
-    assert [y for _, y in drawn["standard"]] == [2.0, 0.5]
-    dots = sorted(
-        y for one in ax.get_lines() if one.get_linestyle() == "None" for y in one.get_ydata()
-    )
-    assert dots == [0.0, 1.0, 1.0, 2.0, 3.0, 4.0] and {"review", "standard"} <= set(words(ax))
-
-
 def test_simulated_tests_count_the_four_corners(ax):
     welch, paired = [0.5, 0.4, 0.3, 0.01], [0.01, 0.02, 0.9, 1e-9]
     figures.simulated_tests(ax, welch, paired, 0.05, ("Welch", "paired"))
     assert sorted(words(ax)) == ["0 %", "25 %", "25 %", "50 %"]
     (dots,) = [one.get_xydata() for one in ax.get_lines() if one.get_marker() == "o"]
     assert dots.tolist() == [[0.5, 0.01], [0.4, 0.02], [0.3, 0.9], [0.01, 1e-6]]
-    with pytest.raises(RRError, match="4 p-values against 3"):
-        figures.simulated_tests(ax, welch, paired[:3], 0.05, ("a", "b"))

@@ -49,10 +49,11 @@ def parts(html):
     return data["axes"], states
 
 
-@pytest.fixture
-def made(monkeypatch):
-    monkeypatch.setenv(RECORD, "1")
-    return lab("mine", controls(), draw, "Move it.", GRID)
+@pytest.fixture(scope="module")
+def made():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(RECORD, "1")
+        return lab("mine", controls(), draw, "Move it.", GRID)
 
 
 def test_every_combination_is_what_the_real_code_draws_and_says(made):
@@ -70,7 +71,7 @@ def test_every_combination_is_what_the_real_code_draws_and_says(made):
 
 def test_only_the_book_records_and_a_live_lab_shows_none_of_it(made, monkeypatch):
     assert made.children[-1].layout.display == "none"
-    monkeypatch.delenv(RECORD)
+    monkeypatch.delenv(RECORD, raising=False)
     live = lab("mine", controls(), draw, "Move it.", GRID)
     assert not any(FIGURE in getattr(child, "value", "") for child in live.children)
 

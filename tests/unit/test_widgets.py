@@ -57,9 +57,4 @@ def test_the_list_is_true_of_the_ipywidgets_at_hand():
     for name, traits in WIDGETS.items():
         cls = getattr(ipywidgets, name)
         assert set(traits) <= set(cls.class_trait_names()), name
-        if name == "IntSlider":  # by position as well
-            made = cls(3, 1, 9, 2)
-            assert (made.value, made.min, made.max, made.step) == (3, 1, 9, 2)
-        elif name in ("Dropdown", "SelectionSlider"):
-            assert cls(options=["a", "b"], value="b").options == ("a", "b")
     assert ATTRIBUTES <= set(dir(ipywidgets.IntSlider())) | set(dir(ipywidgets.Box()))
