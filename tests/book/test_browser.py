@@ -4,14 +4,12 @@ import os
 import re
 
 import pytest
-from nbkit import is_report, read
 from pdf import contents
 from vendor import axe
 
 from .conftest import ROOT, SITE, is_chapter
 
 pytestmark = pytest.mark.browser
-SCREENS = ROOT / "_build" / "screens"
 
 # console errors that are not ours, each with its reason
 NOT_OURS = [
@@ -21,7 +19,6 @@ PATIENCE = 120_000  # milliseconds: ends what hangs, never what is slow
 ALL_WIDGETS = """() => [...document.querySelectorAll('main .cell_output')]
     .filter(cell => cell.querySelector("script[type*='widget-view']"))
     .every(cell => cell.querySelector('.jupyter-widgets'))"""
-SIZES = {"phone": (390, 844), "": (1280, 900)}
 PAGES = [pytest.param(page, marks=pytest.mark.xdist_group(page)) for page in contents()]
 
 
@@ -75,13 +72,18 @@ def vendored() -> bool:
     return (SITE / "vendor" / "tex-svg.js").exists()
 
 
-def test_opens_without_errors_and_shows_everything(seen):
+def test_opens_without_errors_shows_everything_and_asks_nobody_else(seen, server):
     assert seen.response.status == 200
     ours = [e for e in seen.errors if not any(noise in e for noise in NOT_OURS)]
     if not vendored():
         ours = [e for e in ours if "ERR_" not in e]  # public scripts, perhaps out of reach
     assert not ours, "\n".join(ours)
+    asked = [url for url in seen.requests if not url.startswith((server, "data:", "blob:"))]
+    assert not asked or not vendored(), "\n".join(asked)
     assert seen.tab.locator("main article h1").count() == 1
+    names = seen.tab.evaluate("""() => [...document.querySelectorAll('main [role=slider]')]
+        .map(handle => handle.getAttribute('aria-label'))""")
+    assert all(names) or not vendored()  # for screen readers; ipywidgets gives a handle none
     if vendored():
         _mathematics(seen.tab)
         _widgets(seen.tab)
@@ -118,13 +120,6 @@ def _images(tab, least: int) -> None:
     twice = tab.evaluate("""() => { const ids = [...document.querySelectorAll('svg.rr-figure [id]')]
         .map(node => node.id); return ids.filter((id, i) => ids.indexOf(id) !== i) }""")
     assert not twice, f"figures share the ids {twice}"
-
-
-def test_sliders_have_names(seen):
-    """For screen readers; ipywidgets gives a slider's handle none."""
-    names = seen.tab.evaluate("""() => [...document.querySelectorAll('main [role=slider]')]
-        .map(handle => handle.getAttribute('aria-label'))""")
-    assert all(names) or not vendored()
 
 
 # Where Tab should stop in the article, and, in `stops`, where it did and whether that is seen.
@@ -311,17 +306,6 @@ def test_tab_begins_with_the_way_past_the_bars_and_is_seen_in_them(browser, serv
         assert all(shows for _, _, shows in stops), stops
 
 
-def test_asks_nobody_else(seen, server):
-    if not vendored():
-        pytest.skip("built without npm: mathematics and widgets come from public addresses")
-    own = (server, "data:", "blob:")
-    asked = [url for url in seen.requests if not url.startswith(own)]
-    assert not asked, "\n".join(asked)
-
-
-THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
-
-
 def switch(tab, theme: str) -> None:
     tab.emulate_media(color_scheme=theme)  # the page follows the system
     tab.wait_for_function("t => document.documentElement.dataset.theme === t", arg=theme)
@@ -334,20 +318,6 @@ def test_figures_keep_their_colours_in_the_dark(seen):
     filters = seen.tab.evaluate("""() => [...document.querySelectorAll('img.dark-light')]
         .map(image => getComputedStyle(image).filter)""")
     assert all(value == "none" for value in filters), "dark mode shifts a figure's colours"
-
-
-@pytest.mark.slow
-@THEMES
-def test_leaves_screenshots(seen, theme):
-    """One of each size, for somebody to look at; folds closed: a JPEG ends at 65,535 rows."""
-    switch(seen.tab, theme)
-    seen.tab.evaluate("document.querySelectorAll('main details').forEach(one => one.open = false)")
-    name = re.sub(r"\W+", "-", seen.page)
-    for size, (width, height) in SIZES.items():
-        seen.tab.set_viewport_size({"width": width, "height": height})
-        path = SCREENS / f"{'-'.join(filter(None, [name, size, theme]))}.jpg"
-        seen.tab.screenshot(path=path, full_page=True)
-        assert path.stat().st_size
 
 
 # What axe-core reads: not the inside of pictures that have a text of their own, and of code, whose
@@ -389,8 +359,17 @@ def test_no_serious_barrier(seen):
 
 
 @pytest.mark.slow
-def test_no_serious_barrier_in_the_dark(seen):
-    assert not (found := barriers(seen.tab, "dark")), "\n".join(found)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_has_no_serious_barrier_and_leaves_screenshots(seen, theme):
+    """One of each size, for somebody to look at; folds closed: a JPEG ends at 65,535 rows."""
+    assert not (found := barriers(seen.tab, theme)), "\n".join(found)
+    seen.tab.evaluate("document.querySelectorAll('main details').forEach(one => one.open = false)")
+    name = re.sub(r"\W+", "-", seen.page)
+    for size, width, height in (("-phone", 390, 844), ("", 1280, 900)):
+        seen.tab.set_viewport_size({"width": width, "height": height})
+        path = ROOT / "_build" / "screens" / f"{name}{size}-{theme}.jpg"
+        seen.tab.screenshot(path=path, full_page=True)
+        assert path.stat().st_size
 
 
 # of each kind of page one: their colours come from the same sheets
@@ -400,8 +379,10 @@ def test_no_serious_barrier_in_the_dark_of_one_page(browser, server, page):
         assert not (found := barriers(seen.tab, "dark")), "\n".join(found)
 
 
+FOUND = "() => /found/.test(document.querySelector('#search-results').innerText)"
+
+
 @pytest.mark.parametrize(("query", "title", "anchor"), [
-    ("Why addition", "Why addition", "01_residual_stream.html#why-addition"),
     ("on its first day it is one half", "On its first day it is one half",
      "02_gate_equation.html#on-its-first-day-it-is-one-half"),
     ("entropy floor", "Glossary", "book/glossary.html#term-entropy-floor"),
@@ -414,9 +395,7 @@ def test_search_finds_a_section_by_its_heading_and_a_term_at_its_home(
         tab.goto(f"{server}/search.html?q={query}")
         first = tab.locator("#search-results li a").first
         first.wait_for(timeout=PATIENCE)
-        tab.wait_for_function(
-            "() => /found/.test(document.querySelector('#search-results').innerText)"
-        )
+        tab.wait_for_function(FOUND)
         assert first.inner_text().endswith(title) and anchor in first.get_attribute("href")
 
 
@@ -424,15 +403,11 @@ def test_search_shows_prose_below_each_result_from_a_disk_with_the_network_off(b
     with browser.new_context(offline=True) as context:
         tab = context.new_page()
         tab.goto(f"{(site / 'search.html').as_uri()}?q=entropy+floor")
-        tab.wait_for_function(
-            "() => /found/.test(document.querySelector('#search-results').innerText)",
-            timeout=PATIENCE,
-        )
+        tab.wait_for_function(FOUND, timeout=PATIENCE)
         excerpts = tab.locator("#search-results li p.context").all_inner_texts()
         assert len(excerpts) > 3 and all(len(text) > 40 for text in excerpts), excerpts
-        assert "lowest loss that any model can reach" in excerpts[0], excerpts[
-            0
-        ]  # what the term means
+        meaning = "lowest loss that any model can reach"  # of the term
+        assert meaning in excerpts[0], excerpts[0]
         assert not [text for text in excerpts if "import " in text], excerpts
 
 
@@ -447,44 +422,6 @@ def test_a_reference_to_an_equation_shows_it(browser, server):
         assert box.locator("mjx-container svg").count() == 1
         tab.keyboard.press("Escape")
         assert box.count() == 0
-
-
-def test_explorables_answer_the_keyboard(seen):
-    width, height = SIZES[""]  # a narrow picture leaves out what its sentence tells
-    seen.tab.set_viewport_size({"width": width, "height": height})
-    figures = seen.tab.locator("figure.rr-explorable[data-explorable]")
-    if is_chapter(seen.page) and not is_report(read(ROOT / f"{seen.page}.ipynb")):
-        assert figures.count() >= 1, "a chapter has at least one explorable"
-    for i in range(figures.count()):
-        _answers(figures.nth(i))
-
-
-def _answers(figure) -> None:
-    name = figure.get_attribute("data-explorable")
-    nameless = figure.evaluate("""root => [...root.querySelectorAll('input, select, button')]
-        .filter(node => !(node.labels?.length || node.getAttribute('aria-label')
-                          || node.textContent.trim())).length""")
-    assert nameless == 0, f"{name}: {nameless} controls have no label"
-    control = figure.locator("input, select").first
-    at_its_end = control.evaluate("""node => node.matches("select")
-        ? node.selectedIndex === node.length - 1 : node.value === node.max""")
-    shown = """name => {
-        const root = document.querySelector(`figure[data-explorable="${name}"]`);
-        return [root.querySelector("svg").outerHTML,
-                ...[...root.querySelectorAll("[aria-live]")].map(node => node.innerText)] }"""
-    tab, before = figure.page, figure.page.evaluate(shown, name)
-    value = "node => node.matches('select') ? node.selectedIndex : node.value"
-    was = control.evaluate(value)
-    key = "ArrowLeft" if at_its_end else "ArrowRight"
-    control.focus()
-    control.press(key)
-    assert control.evaluate(value) != was, f"{name}: the first control does not answer the keyboard"
-    # the picture, and the sentence for screen readers
-    tab.wait_for_function(
-        f"""([name, before]) => {{ const now = ({shown})(name);
-            return now[0] !== before[0] && now.slice(1).join() !== before.slice(1).join() }}""",
-        arg=[name, before],
-    )
 
 
 def _wide(tab) -> str:

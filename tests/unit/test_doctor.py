@@ -26,7 +26,7 @@ def by_name(checks):
 
 
 def test_a_machine_that_is_ready_takes_two_steps_and_keeps_nothing(runs, tmp_path):
-    checks = by_name(doctor.examine(runs, tmp_path / "new" / "runs", "cpu"))
+    checks = by_name(doctor.examine(runs[:1], tmp_path / "new" / "runs", "cpu"))
     assert list(checks) == [
         "software", "GPU", "compiler", "disk", "RAM", "cores", "text", "two steps",
     ]  # fmt: skip

@@ -143,16 +143,6 @@ def test_a_gated_write_turns_by_the_angle_of_complex_numbers(script):
     assert straight["turn"] == 0
 
 
-def test_gate_at_initialisation_is_one_half_and_blind_to_u_without_its_weight(script):
-    start = {"angle": -35, "size": 1.0, "state": 0.0, "update": 0.0, "bias": 0.0}
-    moved = start | {"state": 2.0, "update": 3.0}
-    calls = [(start, "review"), (start, "constant"), (start, "standard"),
-             (moved, "state"), (moved | {"angle": 10}, "state")]  # fmt: skip
-    numbers = script("gate", "gateNumbers", *([values | {"rule": rule}] for values, rule in calls))
-    review, constant, standard, state, turned = (one["r"] for one in numbers)
-    assert review == constant == [0.5, 0.5] and standard == [1, 1] and state == turned
-
-
 def test_cliff_is_what_a_simulation_finds(script):
     cases = [[4, 0.0], [12, -1.0], [24, -3.0]]
     for (sublayers, bias), found in zip(
@@ -169,16 +159,6 @@ def test_cliff_is_what_a_simulation_finds(script):
                  "additive": 1 / math.sqrt(np.mean(additive**2))}  # fmt: skip
         assert found["convex"]["direct"] == pytest.approx(direct)
         assert {name: found[name]["share"] for name in share} == pytest.approx(share, rel=0.01)
-
-
-def test_recorded_runs_nearest_to_depth_and_bias(script):
-    calls = [RECORDED, 22, -2.0], [RECORDED, 24, 0]
-    near, tie = script("cliff", "recordedNear", *calls)
-    assert near["depth"] == 16
-    arms = {arm["rule"]: arm for arm in near["arms"]}
-    assert arms["review"]["bias"] == 0 and arms["review-convex"]["bias"] == -3
-    assert arms["review-convex"]["loss"] == pytest.approx(3.16 + 0.05 + 3)
-    assert tie["depth"] == 16  # a tie goes to the smaller depth
 
 
 @pytest.mark.parametrize(
@@ -229,20 +209,6 @@ def test_verdicts_are_what_scipy_finds(script):
     error = sum(((x - x.mean()) ** 2).sum() for x in d) / 9
     t = d[-1].mean() / math.sqrt(error / 3)
     assert p["pooled"]["1B", "standard"] == pytest.approx(2 * st.t.sf(t, 9))
-
-
-def test_verdicts_in_words(script):
-    data = verdict_data(PUBLISHED)
-    values = {"test": "welch", "correction": "none", "alpha": 0.05, "baseline": "both"}
-    values |= dict.fromkeys(data, True)
-    plain, paired = script(
-        "evidence",
-        "verdictSentence",
-        [data, values],
-        [data, values | {"correction": "holm", "test": "paired"}],
-    )
-    assert "lower in 2 (590M against standard, 590M against highway) and higher in none" in plain
-    assert "lower in 3 (590M against highway, 1B against standard, 1B against highway)" in paired
 
 
 def test_corrected_verdicts_follow_the_picked_comparisons(script):

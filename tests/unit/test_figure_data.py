@@ -6,14 +6,10 @@ import figure_data
 import numpy as np
 import pytest
 from bs4 import BeautifulSoup
+from matplotlib import pyplot as plt
 
-matplotlib = pytest.importorskip("matplotlib")
-matplotlib.use("Agg")
-
-from matplotlib import pyplot as plt  # noqa: E402
-
-from rrbook import figures  # noqa: E402
-from rrbook.figures.svg import svg  # noqa: E402
+from rrbook import figures
+from rrbook.figures.svg import svg
 
 
 @pytest.fixture

@@ -5,17 +5,14 @@ import re
 
 import numpy as np
 import pytest
+from matplotlib import pyplot as plt
 
-matplotlib = pytest.importorskip("matplotlib")
-matplotlib.use("Agg")
-
-from matplotlib import pyplot as plt  # noqa: E402
-
-from rr.config import RRError  # noqa: E402
-from rr.residual import REGISTRY  # noqa: E402
-from rrbook import figures  # noqa: E402
-from rrbook.figures.svg import svg, variables  # noqa: E402
-from rrbook.stats import fit  # noqa: E402
+from rr.config import RRError
+from rr.residual import REGISTRY
+from rrbook import figures
+from rrbook.figures.phone import phone
+from rrbook.figures.svg import svg, variables
+from rrbook.stats import fit
 
 RULES = ["standard", "constant", "highway", "review", "review-convex", "highway-carry"]
 
@@ -65,6 +62,10 @@ def test_an_svg_has_letters_and_colours_that_a_page_can_set():
     for colour in (figures.INK, figures.SOFT, figures.GRID, figures.CARD):
         assert f"var({variables()[colour]}, {colour})" in texts[0] and f": {colour}" not in texts[0]
     assert "<style" not in texts[0] and len(texts[0]) < 150_000
+    # laid out for a phone, too, where it can be copied
+    assert texts[0].count('class="rr-phone" display="none"') == 1
+    ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    assert phone(fig) is None and "rr-phone" not in svg(fig)
 
 
 def test_letters_are_large_and_dark_enough(ax):
@@ -119,15 +120,6 @@ def test_loss_curves_means_floor_and_divergence(ax):
     assert (low, high) == pytest.approx((1.48, 1.52))
 
 
-def test_runs_recorded_at_other_steps_have_no_mean(ax):
-    runs = [
-        {"rule": "review", "steps": [0, 10], "loss": [6.0, 4.0]},
-        {"rule": "review", "steps": [0, 20], "loss": [6.0, 3.0]},
-    ]
-    figures.loss_curves(ax, runs)
-    assert "review, mean" not in lines(ax) and len(ax.get_lines()) == 2
-
-
 def test_depth_plot_keeps_every_seed_and_marks_diverged_ones(ax):
     points = [
         {"rule": "review-convex", "sublayers": 4, "value": 3.0},
@@ -143,13 +135,6 @@ def test_depth_plot_keeps_every_seed_and_marks_diverged_ones(ax):
     *_, cross = ax.get_lines()
     assert cross.get_marker() == "x" and cross.get_xdata().tolist() == [16]
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["4", "16"]
-
-
-def test_bar_share_fills_each_bar(ax):
-    figures.bar_share(ax, [("60M", {"body": 90, "gates": 10}), ("1B", {"body": 97, "gates": 3})])
-    bars = [number for one in ax.patches for number in (one.get_x(), one.get_width())]
-    assert bars == pytest.approx([0, 0.9, 0.9, 0.1, 0, 0.97, 0.97, 0.03])
-    assert words(ax) == ["90.0 %", "10.0 %", "97.0 %", "3.0 %"]
 
 
 @pytest.mark.parametrize(
@@ -175,12 +160,6 @@ def test_data_that_cannot_be_drawn_is_one_clear_line(ax, draw, said):
 # ---- Evidence ----------------------------------------------------------------------------------
 
 
-def test_seed_deviations_are_from_each_arms_own_mean(ax):
-    figures.seed_deviations(ax, {"standard": {1: 3.0, 0: 1.0}, "review": {0: 5.0, 1: 5.5}})
-    drawn = lines(ax)
-    assert drawn["standard"] == [[0, -1.0], [1, 1.0]] and drawn["review"] == [[0, -0.25], [1, 0.25]]
-
-
 def test_gap_against_size_draws_points_intervals_and_the_line(ax):
     sizes = [1e7, 1e8, 1e9]
     points = [
@@ -198,11 +177,3 @@ def test_gap_against_size_draws_points_intervals_and_the_line(ax):
     at = np.interp(9, np.log10(curve[:, 0]), curve[:, 1])
     assert at == pytest.approx(line.at(9)[0], abs=1e-6)
     assert [label.get_text() for label in ax.get_xticklabels()] == [p["name"] for p in points]
-
-
-def test_simulated_tests_count_the_four_corners(ax):
-    welch, paired = [0.5, 0.4, 0.3, 0.01], [0.01, 0.02, 0.9, 1e-9]
-    figures.simulated_tests(ax, welch, paired, 0.05, ("Welch", "paired"))
-    assert sorted(words(ax)) == ["0 %", "25 %", "25 %", "50 %"]
-    (dots,) = [one.get_xydata() for one in ax.get_lines() if one.get_marker() == "o"]
-    assert dots.tolist() == [[0.5, 0.01], [0.4, 0.02], [0.3, 0.9], [0.01, 1e-6]]

@@ -7,19 +7,15 @@ import re
 import zlib
 from html import unescape
 
+import ipywidgets as widgets
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-pytest.importorskip("torch")
-pytest.importorskip("matplotlib")
-widgets = pytest.importorskip("ipywidgets")
-
-import nbformat  # noqa: E402
-from nbformat.v4 import new_code_cell, new_notebook, new_output  # noqa: E402
-
-from rr.config import RRError  # noqa: E402
-from rrbook import figures  # noqa: E402
-from rrbook.labs.lab import RECORD, lab  # noqa: E402
-from rrbook.labs.recorded import FIGURE, MOST, record  # noqa: E402
+from rr.config import RRError
+from rrbook import figures
+from rrbook.labs.lab import RECORD, lab
+from rrbook.labs.recorded import FIGURE, MOST, record
 
 
 def controls():
