@@ -51,6 +51,8 @@ def test_two_whole_seeds_are_no_result(records):
     records(2)
     assert field.comparisons().empty and which.of_field() == {} and which.forms() == ""
     assert "2 of its five seeds are whole" in which.progress()
+    records(0)
+    assert f"{len(ARMS)} runs have found the learning rates of {len(ARMS)} arms" in which.progress()
 
 
 def test_a_row_shows_the_plain_form_and_the_forms_stand_apart(records):

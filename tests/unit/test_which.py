@@ -44,7 +44,7 @@ def test_the_page_says_how_far_the_study_of_all_rules_is(page):
     said = which.progress()
     assert said in page
     whole = field.whole_seeds(field.read_runs())
-    assert (f"{(runs.seed >= 100).sum()} runs" in said) == (not whole)
+    assert (f"{(runs.seed >= 100).sum()} runs have found" in said) == (not whole)
 
 
 def test_every_rule_has_a_measured_step():

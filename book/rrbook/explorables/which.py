@@ -154,11 +154,11 @@ def progress() -> str:
     """How far F2 is: whole seeds, or the search for rates."""
     runs = field.read_runs()
     whole = len(field.whole_seeds(runs))
-    searched = int((runs.seed >= field.SEARCHING).sum())
+    searches = runs[runs.seed >= field.SEARCHING]
     said = (
         f"{whole} of its five seeds are whole"
         if whole
-        else f"{searched} runs have searched the learning rates of {runs.arm.nunique()} arms"
+        else f"{len(searches)} runs have found the learning rates of {searches.arm.nunique()} arms"
     )
     shown = "" if whole < field.LEAST else f", and the rows marked “{whole} new seeds” are from it"
     return f"A study of the field, each rule at its own learning rate: {said}{shown}."
