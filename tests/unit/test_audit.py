@@ -1,4 +1,4 @@
-"""The audit: its claims, its rule of verdicts, its table, and the script against the Python."""
+"""The audit: its claims, its rule of verdicts, its table and its lab."""
 
 import csv
 import json
@@ -7,7 +7,7 @@ import re
 import pytest
 
 from rr import DATA, RRError
-from rrbook.explorables.audit import FIELDS, PAPERS, VERDICTS
+from rrbook.explorables.audit import FIELDS, PAPERS
 from rrbook.explore import audit_rows, audit_table, verdict
 
 with (DATA / "published" / "claims.csv").open() as file:
@@ -18,12 +18,6 @@ FOUND = {
     claim["id"]: (f"shown {place}", KINDS[place % 4][: len(claim["parts"].split(" | "))])
     for place, claim in enumerate(CLAIMS)
 }
-CHOICES = [
-    {"paper": paper, "verdict": kind, "order": order}
-    for paper in ("all", *PAPERS)
-    for kind in ("all", *VERDICTS)
-    for order in ("paper", "verdict")
-]
 
 
 def test_the_claims_file_is_whole_and_leads_to_sections_of_the_chapter():
@@ -128,28 +122,6 @@ def test_the_table_stands_whole_without_scripts():
     # what is written in a claim stays text
     nasty = audit_rows(changed(claim="<b>&</b>"), FOUND)
     assert "&lt;b&gt;&amp;&lt;/b&gt;" in audit_table(nasty).html
-
-
-def test_choices_in_words(script):
-    rows = audit_rows(CLAIMS, FOUND)
-    everything = {"paper": "all", "verdict": "all", "order": "paper"}
-    choices = [everything, *CHOICES, everything | {"order": "verdict"}]
-    calls = [[rows, values] for values in choices]
-    lists = script("audit", "auditShown", *calls)
-    sentences = script("audit", "auditSentence", *calls)
-    assert lists[0] == [claim["id"] for claim in CLAIMS]
-    for values, shown, said in zip(choices, lists, sentences, strict=True):
-        kept = {
-            r["id"]
-            for r in rows
-            if values["paper"] in ("all", r["paper"])
-            and values["verdict"] in ("all", r["main_verdict"])
-        }
-        assert set(shown) == kept and len(shown) == len(kept)
-        assert said.startswith(f"{len(kept)} of {len(rows)} claims, ")
-    held = {r["id"]: r["main_verdict"] for r in rows}
-    order = [VERDICTS.index(held[i]) for i in lists[-1]]
-    assert order == sorted(order) and len(set(order)) == 4
 
 
 def test_the_lab_counts_the_real_modules():

@@ -335,27 +335,6 @@ def test_bad_names(corpus, tokenizer, says):
             ask(corpus, tokenizer)
 
 
-def test_more_tokens_than_the_text_has(small):
-    corpus, home = small
-    with pytest.raises(
-        RRError, match=r"bpe:9000: the training text has merges for (\d+) tokens"
-    ) as error:
-        opened(corpus, "bpe:9000", cache=home)
-    most = re.search(r"from 257 to (\d+)", str(error.value))[1]
-    assert opened(corpus, f"bpe:{most}", cache=home).vocab_size == int(most)
-
-
-def test_a_folder_that_is_no_tokenizer(tmp_path):
-    for name, text, says in (
-        ("vocab.json", '{"a": 0, "<|endoftext|>": 1}', "no merges.txt"),
-        ("merges.txt", "#version: 0.2\n", "its vocab.json lacks 255 of"),
-        ("vocab.json", '{"a": "b"}', "vocab.json"),
-    ):
-        (tmp_path / name).write_text(text)
-        with pytest.raises(RRError, match=says):
-            opened("fables", str(tmp_path))
-
-
 # ---- the hub, without a network
 
 

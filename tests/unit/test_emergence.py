@@ -69,12 +69,6 @@ def test_the_numbers_that_the_chapter_tells_by_a_second_method():
     assert float(told["together"]) == pytest.approx(r, rel=1e-3)
 
 
-def test_contrast_factor_is_what_a_simulation_finds():
-    draws = np.random.default_rng(0).normal(0, 0.01, (4000, 9))
-    found = [at_fixed_ratio(N, D, y)[0] for y in draws]
-    assert np.std(found) == pytest.approx(0.01 * at_fixed_ratio(N, D, draws[0])[1], rel=0.04)
-
-
 @pytest.mark.parametrize(
     "cells, words",
     [
@@ -175,11 +169,8 @@ def test_measured_names_what_it_leaves_out(tmp_path):
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "result.json").write_text("{")
     cells, left = measured(tmp_path)
-    assert cells == []
-    assert "nano, fables, 40 steps: 1 seeds in both constant and review" in left
+    assert cells == [] and "nano, fables, 40 steps: 1 seeds in both constant and review" in left
     assert sum("diverged" in line for line in left) == 3 and any("x: " in line for line in left)
-    with pytest.raises(RRError, match="no folder"):
-        measured(tmp_path / "none")
 
 
 # ---- the explorable and the lab ----------------------------------------------------------------

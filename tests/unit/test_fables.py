@@ -233,9 +233,3 @@ def test_entropy_floor_is_that_of_the_held_out_stories(tokens):
     t = np.diff(np.flatnonzero(tokens.valid == tokens.eot), prepend=-1)
     draws = np.random.default_rng(0).integers(0, len(s), (2000, len(s)))
     assert error == pytest.approx((s[draws].sum(1) / t[draws].sum(1)).std(), rel=0.1)
-
-
-def test_only_fables_have_a_floor(tiny_corpus):
-    other = open_corpus(tiny_corpus, "bpe:300", log=lambda line: None)
-    with pytest.raises(RRError, match="only fables"):
-        fables.entropy_floor(other)

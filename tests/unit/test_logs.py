@@ -248,12 +248,12 @@ def losses(runs):
 WANTED = {(arm, seed): loss for arm, seed, loss in FOUR}
 
 
-def with_steps(steps, delimiter=",", head="arm,seed,step,loss"):
+def with_steps(steps):
     """A long table; steps: arm -> {step: loss above the last}."""
-    lines = [head]
+    lines = ["arm,seed,step,loss"]
     for arm, seed, loss in FOUR:
         lines += [f"{arm},{seed},{at},{loss + more}" for at, more in steps[arm].items()]
-    return "\n".join(lines).replace(",", delimiter) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def test_4_a_step_without_a_value_is_no_step_and_nan_at_the_end_is_divergence(tmp_path):

@@ -342,25 +342,6 @@ def checkpoint(home: Path, step: int, *, sealed: bool = True) -> None:
         (folder / "meta.json").write_text("{}")
 
 
-def test_what_is_deleted_on_drive_is_empty(cell, monkeypatch):
-    """Drive's trash keeps each file at the size it had when it was deleted."""
-    one, trash, unlink = cell(), {}, Path.unlink
-
-    def to_trash(path, *args, **kwargs):
-        if path.is_relative_to(one.KEPT):
-            trash[int(path.parent.name), path.name] = path.stat().st_size
-        unlink(path, *args, **kwargs)
-
-    monkeypatch.setattr(Path, "unlink", to_trash)
-    monkeypatch.setattr(shutil, "rmtree", lambda *a, **k: pytest.fail("deleted as it was"))
-    for step in (10, 20):
-        checkpoint(one.RUNS, step)
-        one.mirror(one.RUNS, one.KEPT, one.NEWEST)
-        one.tidy()
-    assert [p.name for p in one.KEPT.glob("*/checkpoint/*")] == ["00000020"]
-    assert trash == {(10, "meta.json"): 0, (10, "state.pt"): 0}
-
-
 def test_an_older_one_stays_until_the_newer_is_whole_and_where_a_branch_goes_back_to_it(cell):
     def on_drive():
         return sorted(int(p.name) for p in one.KEPT.glob("*/checkpoint/*"))

@@ -67,17 +67,12 @@ def test_columns_say_what_the_texts_say(campaign):
         assert math.isfinite(row["val_loss"]) == (row["status"] == "finished")
 
 
-def test_a_campaign_is_a_data_set(tmp_path):
+def test_a_campaign_is_a_data_set():
     for campaign in CAMPAIGNS:
         front = yaml.safe_load((campaign / "README.md").read_text().split("---\n")[1])
-        assert front["license"] == "apache-2.0"
         files = {one["config_name"]: one["data_files"] for one in front["configs"]}
         assert files == {"runs": "runs.parquet", "curves": "curves.parquet"}
-    for campaign in CAMPAIGNS[:2]:  # the others are written by the same code
-        for name, table in files.items():
-            made = datasets.load_dataset(str(campaign), name, cache_dir=str(tmp_path))["train"]
-            whole = parquet.read_table(campaign / table)
-            assert made.num_rows == whole.num_rows > 0 and made.column_names == whole.column_names
+        assert front["license"] == "apache-2.0"
 
 
 def test_a_folder_of_folders_says_the_same(tmp_path):

@@ -19,7 +19,6 @@ from rr.config import RRError
 from rr.data import documents, open_corpus
 from rr.data.corpus import identity
 from rr.data.files import EOT, read_all
-from rr.data.tokenizer import text_pieces
 from rr.sweep import cells
 from rr.training import command_line
 
@@ -322,14 +321,3 @@ def test_a_damaged_file_is_text_or_one_line(texts, kind, packed, place, byte, cu
                 assert text.strip("\r\n")
         except RRError as error:
             assert str(path) in str(error) and "\n" not in str(error).replace(str(path), "")
-
-
-@settings(max_examples=50)
-@given(st.text(st.sampled_from("aé \n\t字"), max_size=400), st.integers(1, 40), st.integers(1, 40))
-def test_pieces_are_the_text_and_none_is_long(text, piece, more):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rr.data.tokenizer.PIECE", piece)
-        patch.setattr("rr.data.tokenizer.LONGEST", piece + more)
-        pieces = list(text_pieces(text))
-    assert "".join(p for p, _ in pieces) == text and [end for _, end in pieces].count(True) == 1
-    assert all(len(p) <= piece + more for p, _ in pieces)

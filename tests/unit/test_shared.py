@@ -127,7 +127,7 @@ def refused(call, *words, kind=RRError):
 
 # ---- a rule in a file ----------------------------------------------------------------------------
 
-WAYS = ["inside", "relative", "up", "symlink", "gone"]
+WAYS = ["inside", "relative", "up", "absolute", "symlink", "gone"]
 
 
 def placed(foreign, way, name="Evil"):
@@ -139,6 +139,9 @@ def placed(foreign, way, name="Evil"):
     elif way == "up":
         (foreign.folder / "deeper").mkdir()
         rule = f"{foreign.folder}/deeper/../evil.py:{name}"
+    elif way == "absolute":
+        path = path.rename(foreign.home / "evil.py")
+        rule = f"{path}:{name}"
     elif way == "symlink":
         (foreign.folder / "fine.py").symlink_to(path)
         rule = f"{foreign.folder}/fine.py:{name}"
@@ -256,6 +259,17 @@ def test_a_rule_that_is_allowed_is_imported_from_where_the_caller_says(foreign, 
     verb, *line = shlex.split(command_line.sample_command(ended.run, folder.parent))
     assert verb == "rr" and cli.main(line) == 0
     assert report.look(ended).score is not None and dict(report.cost(ended))["parameters"]
+
+
+def test_both_rules_can_be_allowed(foreign):
+    one, two = foreign.folder / "one.py", foreign.folder / "two.py"
+    rule, values = foreign.code(one), foreign.code(two, "EvilValues", "# another file\n")
+    foreign.genuine = foreign.run("rule", rule, sha256(one))
+    folder = foreign.run("values", values, sha256(two))
+    refused(lambda: rr.load(folder, allow_rule=rule), values)
+    refused(lambda: rr.load(folder, allow_rule=values), rule)
+    assert foreign.held_back()
+    assert rr.load(folder, allow_rule=[values, rule])[1].values == values
 
 
 def test_a_shape_that_names_a_file_is_not_resolved_until_it_is_allowed(foreign):
