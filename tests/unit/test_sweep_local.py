@@ -32,15 +32,16 @@ def test_a_cell_imports_nothing_from_the_working_folder(tmp_path, monkeypatch):
     assert output(Process(["-c", code], log, {}), log) == said
 
 
-def test_jobs_share_the_memory(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("jobs", "share"), [(3, str(3 * GIB)), (1, "None")])
+def test_jobs_share_the_memory_and_one_may_take_all(tmp_path, monkeypatch, jobs, share):
     monkeypatch.setattr(memory_fit, "free_ram", lambda: 9 * GIB)
-    code = "from rr.training import device, memory_fit as m; print(m.free_ram())"
+    code = f"import os; print(os.environ.get({memory_fit.RAM_LIMIT!r}))"
     log = tmp_path / "log"
-    engine = Local(3, 1, 1, "cpu")
-    assert int(output(engine.start(["-c", code], log, {}), log)) <= 3 * GIB
+    assert output(Local(jobs, 1, 1, "cpu").start(["-c", code], log, {}), log) == f"{share}\n"
+    assert memory_fit.RAM_LIMIT not in os.environ
 
 
-@pytest.mark.parametrize("jobs, gpus, share", [(4, 2, 0.5), (2, 2, 1), (5, 2, 1 / 3), (None, 2, 1)])
+@pytest.mark.parametrize("jobs, gpus, share", [(4, 2, 0.5), (5, 2, 1 / 3), (None, 2, 1)])
 def test_jobs_share_a_gpu(tmp_path, monkeypatch, jobs, gpus, share):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus))))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -50,17 +51,7 @@ def test_jobs_share_a_gpu(tmp_path, monkeypatch, jobs, gpus, share):
     told = output(Local(jobs, 1, None, None).start(["-c", code], log, {}), log)
     assert float(told) == pytest.approx(share)
     monkeypatch.setenv(device.GPU_SHARE, told.strip())
-    for name, value in (
-        ("mem_get_info", (70, 90)),
-        ("memory_reserved", 0),
-        ("memory_allocated", 0),
-    ):
+    known = {"mem_get_info": (70, 90), "memory_reserved": 0, "memory_allocated": 0}
+    for name, value in known.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
     assert memory_fit.free(torch.device("cuda")) == min(70, int(90 * share))
-
-
-def test_one_job_may_take_all(tmp_path):
-    log = tmp_path / "log"
-    code = f"import os; print(os.environ.get({memory_fit.RAM_LIMIT!r}))"
-    assert output(Local(1, 1, 1, "cpu").start(["-c", code], log, {}), log) == "None\n"
-    assert memory_fit.RAM_LIMIT not in os.environ

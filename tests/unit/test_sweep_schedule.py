@@ -1,4 +1,7 @@
-"""Which cell next, and what became of it: with processes that a test plays."""
+"""Which cell next, and what became of it: with processes that a test plays.
+
+Real processes, killed, stopped and two sweeps at a time: tests/faults.
+"""
 
 import json
 import signal
@@ -64,6 +67,10 @@ class Stage:
         return played
 
 
+def quiet(line):
+    pass
+
+
 def ends(status="finished", code=0):
     def step(folder):
         write_json(folder / "result.json", {"id": folder.name, "status": status})
@@ -90,14 +97,13 @@ def play(tmp_path, monkeypatch):
     monkeypatch.setattr(schedule, "LOOK", 0.001)
 
     def run(plan, scripts, kind="direct", **more):
-        said = []
-        stage = Stage(tmp_path, scripts)
-        runner = Runner(kind, tmp_path, {})
-        staged = schedule.Schedule(
-            plan, tmp_path, runner, stage, View(tmp_path, said.append), **more
-        )
+        said, stage = [], Stage(tmp_path, scripts)
+        runner, view = Runner(kind, tmp_path, {}), View(tmp_path, said.append)
+        staged = schedule.Schedule(plan, tmp_path, runner, stage, view, **more)
         settled = staged.run()
-        assert not [p for p in (tmp_path / ".claims").iterdir()]
+        assert not list((tmp_path / ".claims").iterdir())
+        # threads that wait actively take the cores of the cells beside them
+        assert {env["OMP_WAIT_POLICY"] for env in stage.told.values()} <= {"PASSIVE"}
         return settled, {s.cell.id: s.status for s in staged.states}, stage.started, said
 
     return run
@@ -108,64 +114,50 @@ def plan():
     return cells({"rule": ["standard", "review"], "seed": [0, 1], "steps": [10]}, print)
 
 
+def all_end(plan, **others):
+    """Scripts of cells that end at their first try, but for those that are given."""
+    return {cell.id: [[ends()]] for cell in plan} | others
+
+
 def test_each_cell_runs_once_in_the_order_of_the_plan(play, plan):
-    ids = [cell.id for cell in plan]
-    settled, states, started, _ = play(plan, {i: [[ends()]] for i in ids})
-    assert settled and started == ids and set(states.values()) == {"finished"}
-    # again: all is done
-    assert play(plan, {})[2] == []
-
-
-def test_the_threads_of_a_cell_do_not_spin(plan, tmp_path, monkeypatch):
-    """Threads that wait actively take the cores of the cells beside them."""
-    monkeypatch.setattr(schedule, "TICK", 0.001)
-    stage = Stage(tmp_path, {cell.id: [[ends()]] for cell in plan})
-    view = View(tmp_path, lambda line: None)
-    schedule.Schedule(plan, tmp_path, Runner("direct", tmp_path, {}), stage, view).run()
-    assert {env["OMP_WAIT_POLICY"] for env in stage.told.values()} == {"PASSIVE"}
+    settled, states, started, _ = play(plan, all_end(plan))
+    assert settled and started == [cell.id for cell in plan]
+    assert set(states.values()) == {"finished"}
+    assert play(plan, {})[2] == []  # again: all is done
 
 
 def test_a_crashed_cell_is_tried_again_and_a_diverged_one_is_not(play, plan):
     a, b, c, d = (cell.id for cell in plan)
-    settled, states, started, said = play(
-        plan,
-        {
-            a: [[crashes()], [crashes()], [ends()]],
-            b: [[ends("diverged", code=3)]],
-            c: [[ends()]],
-            d: [[ends()]],
-        },
-    )
-    assert states == {a: "finished", b: "diverged", c: "finished", d: "finished"}
-    assert sorted(started) == sorted([a, a, a, b, c, d])
-
-
-def test_without_progress_a_cell_fails_after_three_retries(play, plan):
-    (a, *others) = (cell.id for cell in plan)
-    scripts = {i: [[ends()]] for i in others} | {a: [[crashes(words="rr: no luck\n")]] * 4}
+    scripts = {
+        a: [[crashes()], [crashes()], [ends()]],
+        b: [[ends("diverged", code=3)]],
+        c: [[crashes(words="rr: no luck\n")]] * 4,  # without progress it fails after three retries
+        d: [[crashes(saved=step)] for step in (1, 2, 3, 4, 5, 6)] + [[ends()]],  # new tries
+    }
     _, states, started, said = play(plan, scripts)
-    assert started.count(a) == 4 and states[a] == "failed"
+    assert states == {a: "finished", b: "diverged", c: "failed", d: "finished"}
+    assert [started.count(i) for i in (a, b, c, d)] == [3, 1, 4, 7]
     assert any("no luck" in line and "failed" in line for line in said)
+    assert any("resuming from step 6" in line for line in said)
 
 
 def test_a_full_disk_stops_the_sweep(play, plan, monkeypatch):
-    why = "rr: cannot save in runs: No space left on device"
-    with pytest.raises(RunFailed, match=f"the disk of .* is full, at {plan[0].id} .*resumes"):
-        play(plan, {plan[0].id: [[crashes(words=f"{why}\n")]]})
-    monkeypatch.setattr(
-        "rr.sweep.schedule.shutil.disk_usage", lambda path: SimpleNamespace(free=1000)
-    )
+    first, why = plan[0].id, "rr: cannot save in runs: No space left on device\n"
+    with pytest.raises(RunFailed, match=f"the disk of .* is full, at {first} .*resumes"):
+        play(plan, {first: [[crashes(words=why)]]})
+    free = SimpleNamespace(free=1000)
+    monkeypatch.setattr("rr.sweep.schedule.shutil.disk_usage", lambda path: free)
     with pytest.raises(RunFailed, match="the disk of .* is full"):  # it could not even say so
-        play(plan, {plan[0].id: [[crashes(words="")]]})
+        play(plan, {first: [[crashes(words="")]]})
 
 
 def test_two_runs_that_fail_alike_stop_the_sweep(play, plan):
     """As without a compiler, where 42 runs would fail one after the other."""
-    a, b, *others = (cell.id for cell in plan)
+    a, b, *_ = (cell.id for cell in plan)
     why = "rr: {} needs 3.14 GiB\n"
     scripts = {i: [[crashes(2, words=why.format(i))]] for i in (a, b)}
     with pytest.raises(RunFailed, match="two runs failed alike, so 2 more were not tried"):
-        play(plan, scripts | {i: [[ends()]] for i in others})
+        play(plan, all_end(plan, **scripts))
 
 
 def test_runs_that_fail_unlike_or_apart_stop_nothing(play, plan):
@@ -173,14 +165,6 @@ def test_runs_that_fail_unlike_or_apart_stop_nothing(play, plan):
     same, other = [[crashes(2, words="rr: same\n")]], [[crashes(2, words="rr: other\n")]]
     _, states, started, _ = play(plan, {a: same, b: other, c: [[ends()]], d: list(same)})
     assert started == [a, b, c, d] and [states[i] for i in (a, b, d)] == ["failed"] * 3
-
-
-def test_progress_earns_new_tries(play, plan):
-    (a, *others) = (cell.id for cell in plan)
-    script = [[crashes(saved=step)] for step in (1, 2, 3, 4, 5, 6)] + [[ends()]]
-    _, states, started, said = play(plan, {i: [[ends()]] for i in others} | {a: script})
-    assert started.count(a) == 7 and states[a] == "finished"
-    assert any("resuming from step 6" in line for line in said)
 
 
 @pytest.mark.parametrize(
@@ -196,34 +180,17 @@ def test_a_refusal_is_not_repeated(play, plan, kind, code, line):
 
 
 def test_a_corrupt_result_is_named_and_left_alone(play, plan, tmp_path):
-    (a, *others) = (cell.id for cell in plan)
+    a = plan[0].id
     (tmp_path / a).mkdir()
     (tmp_path / a / "result.json").write_text("{")
-    _, states, started, said = play(plan, {i: [[ends()]] for i in others})
+    _, states, started, said = play(plan, all_end(plan[1:]))
     assert states[a] == "failed" and a not in started
     assert any("result.json is corrupt" in line for line in said)
 
 
-def test_a_run_that_another_process_writes_is_waited_for(play, plan, tmp_path):
-    """An orphan holds the lock: its cell is not started, and is done when the orphan ends it."""
-    (a, *others) = (cell.id for cell in plan)
-    (tmp_path / a).mkdir()
-    lock = try_lock(tmp_path / a / "lock")
-
-    def orphan_ends():
-        ends()(tmp_path / a)
-        lock.release()
-
-    timer = threading.Timer(0.3, orphan_ends)
-    timer.start()
-    _, states, started, _ = play(plan, {i: [[ends()]] for i in others})
-    timer.join()
-    assert a not in started and states[a] == "finished"
-
-
 def test_a_writer_that_ends_between_two_looks_is_believed(play, plan, tmp_path, monkeypatch):
     """Not finished at the first look, its lock free at the second: it ended in between."""
-    (a, *others) = (cell.id for cell in plan)
+    a = plan[0].id
     (tmp_path / a).mkdir()
 
     def busy(self, state):
@@ -232,95 +199,59 @@ def test_a_writer_that_ends_between_two_looks_is_believed(play, plan, tmp_path, 
         return False
 
     monkeypatch.setattr(schedule.Schedule, "busy", busy)
-    _, states, started, _ = play(plan, {i: [[ends()]] for i in others})
+    _, states, started, _ = play(plan, all_end(plan[1:]))
     assert a not in started and states[a] == "finished"
 
 
-def test_a_crash_while_another_process_writes_is_no_crash(play, plan, tmp_path):
+def test_a_crash_while_another_process_writes_is_no_crash(play, plan):
     """A kernel that outlived its papermill: however often, the successor waits for it."""
-    (a, *others) = (cell.id for cell in plan)
-    locks = []
+    a = plan[0].id
 
     def leaves_an_orphan(folder):
-        lock = try_lock(folder / "lock")
-        locks.append(lock)
-        threading.Timer(0.05, lock.release).start()
+        threading.Timer(0.03, try_lock(folder / "lock").release).start()
         return 1
 
-    script = [[leaves_an_orphan]] * 6 + [[ends()]]
-    _, states, started, _ = play(plan, {i: [[ends()]] for i in others} | {a: script})
-    assert states[a] == "finished" and started.count(a) == 7
+    _, states, started, _ = play(plan[:1], {a: [[leaves_an_orphan]] * 5 + [[ends()]]})
+    assert states[a] == "finished" and started.count(a) == 6
 
 
-def test_told_to_stop_it_stops_its_cells_and_releases_its_claims(play, plan):
-    ids = [cell.id for cell in plan]
-
-    def told(folder):
-        signal.raise_signal(signal.SIGTERM)
-
-    settled, states, started, said = play(plan, {ids[0]: [[told, lambda folder: None] * 50]})
-    assert not settled and started == ids[:1]
-    assert said[-1].startswith("stopping") or any(s.startswith("stopping") for s in said)
-
-
-def test_two_sweeps_share_a_folder(plan, tmp_path, monkeypatch):
-    """Each cell is started by one of the two, and both end when all are done."""
+@pytest.fixture
+def local(tmp_path, monkeypatch):
+    """local(scripts): the engine of a whole sweep is a stage with these."""
     monkeypatch.setattr(schedule, "TICK", 0.001)
-    monkeypatch.setattr(schedule, "LOOK", 0.002)
-    more = cells({"rule": ["standard"], "seed": list(range(30)), "steps": [10]}, print)
-    slow = [[lambda folder: None] * 5 + [ends()]]
-    stages, results = [], []
 
-    def one():
-        stage = Stage(tmp_path, {c.id: [list(s) for s in slow] for c in more}, places=2)
-        stages.append(stage)
-        staged = schedule.Schedule(
-            more, tmp_path, Runner("direct", tmp_path, {}), stage, View(tmp_path, lambda line: None)
-        )
-        results.append(staged.run())
+    def use(scripts):
+        stage = Stage(tmp_path, scripts)
+        stage.close = lambda: None
+        monkeypatch.setattr("rr.sweep.local.Local", lambda *a: stage)
 
-    threads = [threading.Thread(target=one) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    both = stages[0].started + stages[1].started
-    assert results == [True, True]
-    assert sorted(both) == sorted(cell.id for cell in more)  # no cell twice, none lost
-    assert stages[0].started and stages[1].started
+    return use
 
 
-def test_what_did_not_finish_is_named(plan, tmp_path, monkeypatch):
-    monkeypatch.setattr(schedule, "TICK", 0.001)
-    ids = [cell.id for cell in plan]
-    scripts = {i: [[ends("diverged" if i == ids[1] else "finished")]] for i in ids}
-    monkeypatch.setattr("rr.sweep.local.Local", lambda *a: stage)
-    stage = Stage(tmp_path, scripts)
-    stage.close = lambda: None
-    with pytest.raises(RunFailed, match=f"1 of 4 cells did not finish: {ids[1]} .*diverged"):
-        sweep(plan, tmp_path, runner="direct", log=lambda line: None)
-    stage.scripts = {i: [[lambda f: signal.raise_signal(signal.SIGINT)] * 9] for i in ids}
+def test_what_did_not_finish_is_named(plan, tmp_path, local):
+    second = plan[1].id
+    local(all_end(plan, **{second: [[ends("diverged")]]}))
+    with pytest.raises(RunFailed, match=f"1 of 4 cells did not finish: {second} .*diverged"):
+        sweep(plan, tmp_path, runner="direct", log=quiet)
     for path in tmp_path.glob("*/result.json"):
         path.unlink()
+    local({cell.id: [[lambda f: signal.raise_signal(signal.SIGINT)] * 9] for cell in plan})
     with pytest.raises(Interrupted, match="0 of 4 cells done"):
-        sweep(plan, tmp_path, runner="direct", log=lambda line: None)
+        sweep(plan, tmp_path, runner="direct", log=quiet)
 
 
 def test_a_disk_that_is_too_small_is_refused_before_anything_starts(plan, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "rr.sweep.start.shutil.disk_usage", lambda path: SimpleNamespace(free=10**6)
-    )
+    free = SimpleNamespace(free=10**6)
+    monkeypatch.setattr("rr.sweep.start.shutil.disk_usage", lambda path: free)
     with pytest.raises(RRError, match="4 runs need .* GB at most, 0.001 GB are free"):
-        sweep(plan, tmp_path / "new", runner="direct", log=lambda line: None)
+        sweep(plan, tmp_path / "new", runner="direct", log=quiet)
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(
-        "rr.sweep.start.shutil.disk_usage", lambda path: SimpleNamespace(free=10**9)
-    )
+    free.free = 10**9
     whole = _room_on_disk(plan, tmp_path, 1)
     (tmp_path / plan[0].id).mkdir()
     (tmp_path / plan[0].id / "state.pt").write_bytes(bytes(10**7))  # from an earlier sweep
-    before, now = (float(words.split(" need ")[1].split()[0]) for words in
-                   (whole, _room_on_disk(plan, tmp_path, 1)))  # fmt: skip
+    told = (whole, _room_on_disk(plan, tmp_path, 1))
+    before, now = (float(words.split(" need ")[1].split()[0]) for words in told)
     assert before - now == pytest.approx(0.01, rel=0.1)
 
 
@@ -370,40 +301,40 @@ def clock():
     return Clock()
 
 
+def an_hour(run):
+    """What a benchmark expects of any run."""
+    return 3600.0
+
+
 def pairs():
     """Two arms of equal FLOPs by three seeds."""
     return cells({"rule": ["standard", "constant"], "seed": [0, 1, 2], "steps": [10]}, print)
 
 
-def test_what_will_not_fit_is_not_started(play, clock):
-    """Pairs of two hours in five: the second pair ends at four, the third would at six."""
-    plan = pairs()
-    scripts = {cell.id: [clock.takes(1)] for cell in plan}
-    settled, states, started, _ = play(plan, scripts, hours=Hours(5, clock=clock))
-    assert not settled and started == [cell.id for cell in plan[:4]] and clock.now == 4
-    assert [states[cell.id] for cell in plan[4:]] == ["waiting"] * 2
-    # with the hours of a third pair it goes on, and ends
-    settled, states, started, _ = play(plan, scripts, hours=Hours(2, clock=clock))
-    assert settled and started == [cell.id for cell in plan[4:]]
-
-
-def test_the_rate_that_was_measured_decides(play, clock):
-    """A rule that turned out slow is left; its FLOPs alone would have let it in."""
-    plan = pairs()
-    slow = {"standard": 1, "constant": 2}
-    scripts = {cell.id: [clock.takes(slow[cell.run.rule])] for cell in plan}
-    settled, _, started, _ = play(plan, scripts, hours=Hours(8.5, clock=clock))
-    assert not settled and len(started) == 4 and clock.now == 6
+@pytest.mark.parametrize(
+    ("hours_of", "hours", "started", "over"),
+    [
+        ((1, 1), 5, 4, 4),  # the second pair ends at four, the third would at six
+        ((1, 2), 8.5, 4, 6),  # a rule that turned out slow: its FLOPs would have let it in
+        ((1, 1), 6, 6, 6),
+    ],
+)
+def test_what_will_not_fit_is_not_started(play, clock, hours_of, hours, started, over):
+    plan, takes = pairs(), dict(zip(("standard", "constant"), hours_of, strict=True))
+    scripts = {cell.id: [clock.takes(takes[cell.run.rule])] for cell in plan}
+    settled, states, names, _ = play(plan, scripts, hours=Hours(hours, clock=clock))
+    assert settled == (started == 6) and clock.now == over
+    assert names == [cell.id for cell in plan[:started]]
+    assert [states[cell.id] for cell in plan[started:]] == ["waiting"] * (6 - started)
 
 
 def test_a_benchmark_decides_before_anything_is_measured(play, clock, tmp_path):
     plan = pairs()
-    expected = lambda run: 3600.0  # noqa: E731
-    settled, _, started, _ = play(plan, {}, hours=Hours(1.5, expected, clock))
+    settled, _, started, _ = play(plan, {}, hours=Hours(1.5, an_hour, clock))
     assert not settled and started == []  # a pair takes two
     # what was seen counts for more: the second pair fits by the benchmark, and not by the first
     scripts = {cell.id: [clock.takes(2)] for cell in plan}
-    settled, _, started, _ = play(plan, scripts, hours=Hours(6.5, expected, clock))
+    settled, _, started, _ = play(plan, scripts, hours=Hours(6.5, an_hour, clock))
     assert not settled and len(started) == 2
 
 
@@ -413,51 +344,41 @@ def test_half_done_is_half_the_time(play, clock, tmp_path):
         (tmp_path / cell.id).mkdir()
         (tmp_path / cell.id / "metrics.jsonl").write_text('{"step": 5}\n')
     scripts = {cell.id: [clock.takes(0.5)] for cell in plan}
-    hours = Hours(1.2, lambda run: 3600.0, clock)
+    hours = Hours(1.2, an_hour, clock)
     settled, _, started, _ = play(plan, scripts, hours=hours)
     assert settled and len(started) == 2
     assert [hours.seconds(cell) for cell in plan] == [3600, 3600]  # of the whole cell
 
 
 def test_when_the_hours_are_over_what_runs_is_stopped(play, clock, plan):
-    ids = [cell.id for cell in plan]
+    first = plan[0].id
 
     def goes_on(folder):
         clock.now += 0.6
 
-    settled, states, started, said = play(
-        plan, {ids[0]: [[goes_on] * 50]}, hours=Hours(1, clock=clock)
-    )
-    assert not settled and started == ids[:1]
+    hours = Hours(1, clock=clock)
+    settled, _, started, said = play(plan, {first: [[goes_on] * 50]}, hours=hours)
+    assert not settled and started == [first]
     assert any("hours are over: each run saves a checkpoint" in line for line in said)
 
 
 def test_several_at_a_time_share_the_hours(clock):
     """Two places: two cells of an hour beside one that has half an hour left take 1.25 h."""
-    hours = Hours(1.2, lambda run: 3600.0, clock)
+    hours = Hours(1.2, an_hour, clock)
     a, b, c = pairs()[:3]
     held = [(c, 1.0, 1800.0)]
     assert hours.admit([(a, 1.0)], held, 2) and not hours.admit([(a, 1.0), (b, 1.0)], held, 2)
     assert hours.admit([(a, 1.0), (b, 1.0)], held, 3)
-    assert not Hours(0.9, lambda run: 3600.0, clock).admit([(a, 1.0)], [], 8)  # the longest alone
+    assert not Hours(0.9, an_hour, clock).admit([(a, 1.0)], [], 8)  # the longest alone
 
 
-def test_what_was_left_is_named_with_the_command(tmp_path, monkeypatch, clock):
-    monkeypatch.setattr(schedule, "TICK", 0.001)
-    monkeypatch.setattr("rr.sweep.local.Local", lambda *a: stage)
+def test_what_was_left_is_named_with_the_command(tmp_path, local, clock):
     plan = pairs()
-    stage = Stage(tmp_path, {cell.id: [clock.takes(1)] for cell in plan})
-    stage.close = lambda: None
+    local({cell.id: [clock.takes(1)] for cell in plan})
+    hours, command = Hours(5, clock=clock), "rr sweep --seed 0 1 2 --hours 5"
     with pytest.raises(Interrupted) as stopped:
-        sweep(
-            plan,
-            tmp_path,
-            runner="direct",
-            log=lambda line: None,
-            hours=Hours(5, clock=clock),
-            resume_command="rr sweep --seed 0 1 2 --hours 5",
-        )
+        sweep(plan, tmp_path, runner="direct", log=quiet, hours=hours, resume_command=command)
     told = str(stopped.value)
     assert told.startswith("4 of 6 cells done")
     assert "standard seed 2; constant seed 2" in told and "seed 1" not in told.partition(";")[2]
-    assert told.endswith("resume with: rr sweep --seed 0 1 2 --hours 5")
+    assert told.endswith(f"resume with: {command}")
