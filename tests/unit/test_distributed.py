@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import TINY, result_of, train
 from torch import distributed as dist
 
 import rr
@@ -19,15 +20,8 @@ from rr.model import Model
 from rr.training import trainer
 from rr.training.distributed import STRATEGIES, World
 
-TINY = "nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
-GIVEN = {
-    "rung": TINY,
-    "rule": "review",
-    "tokenizer": "bpe:300",
-    "batch": 4,
-    "steps": 12,
-    "precision": "fp32",
-}
+GIVEN = {"rung": TINY, "rule": "review", "tokenizer": "bpe:300", "batch": 4, "steps": 12,
+         "precision": "fp32"}  # fmt: skip
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 PATIENCE = 1800  # seconds: ends what hangs, never what is slow
 
@@ -41,13 +35,8 @@ def command(corpus, out, processes, **options):
 
 
 def start(*given, **options):
-    return subprocess.Popen(
-        command(*given, **options),
-        env={**os.environ, **ONE_THREAD},
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command(*given, **options), env={**os.environ, **ONE_THREAD}, **pipes)
 
 
 def run(*given, **options):
@@ -76,35 +65,26 @@ def folder_of(out):
     return Path(lines[0])
 
 
-def losses(folder):
+def curve(folder, *names):
+    """The first of these numbers that a line has, of all lines that have one."""
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [(line["step"], line.get("loss", line.get("valid"))) for line in lines]
-
-
-def norms(folder):
-    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [line["grad_norm"] for line in lines if "loss" in line]
-
-
-def result(folder):
-    return json.loads((folder / "result.json").read_text())
+    found = ((line["step"], [line[name] for name in names if name in line]) for line in lines)
+    return {step: there[0] for step, there in found if there}
 
 
 def close(folder, other, tolerance=1e-6):
-    assert [step for step, _ in losses(folder)] == [step for step, _ in losses(other)]
-    for (_, a), (_, b) in zip(losses(folder), losses(other), strict=True):
-        assert a == pytest.approx(b, abs=tolerance)
-    for name in ("val_loss", "ece"):
-        assert result(folder)[name] == pytest.approx(result(other)[name], abs=tolerance)
-    assert result(folder)["eval_tokens"] == result(other)["eval_tokens"]
+    losses = curve(other, "loss", "valid")
+    assert curve(folder, "loss", "valid") == pytest.approx(losses, abs=tolerance)
+    found, expected = result_of(folder), result_of(other)
+    for name in ("val_loss", "ece", "eval_tokens"):
+        assert found[name] == pytest.approx(expected[name], abs=tolerance)
 
 
 @pytest.fixture(scope="module")
 def single(tiny_corpus, tmp_path_factory):
     """The run by one process, this one."""
     threads = torch.get_num_threads()
-    run = rr.plan(**GIVEN, corpus=tiny_corpus)
-    folder = trainer.train(run, tmp_path_factory.mktemp("one"), threads=1, log=lambda line: None)
+    folder = train(rr.plan(**GIVEN, corpus=tiny_corpus), tmp_path_factory.mktemp("one"))
     torch.set_num_threads(threads)
     return folder
 
@@ -154,13 +134,11 @@ def pairs(tiny_corpus, tmp_path_factory, request):
     ]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     words = [str(place / "in_turn.py"), *map(json.dumps, (given, turns))]
+    env = {**os.environ, **ONE_THREAD}
     process = subprocess.run(
-        [sys.executable, *torchrun, *words],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **ONE_THREAD},
+        [sys.executable, *torchrun, *words], capture_output=True, text=True, env=env,
         timeout=PATIENCE,
-    )
+    )  # fmt: skip
     assert process.returncode == 0, process.stderr
     return {tuple(options.values()): next(Path(out).iterdir()) for out, options in turns}
 
@@ -174,13 +152,11 @@ def test_two_processes_train_as_one(pairs, single, options):
     folder = pairs[tuple(options.values())]
     assert folder.name == single.name
     close(folder, single)
-    assert norms(folder) == pytest.approx(norms(single), rel=1e-4)
+    norms = curve(single, "grad_norm")
+    assert curve(folder, "grad_norm") == pytest.approx(norms, rel=1e-4)
     told = json.loads((folder / "run.json").read_text())["provenance"]
-    assert (told["processes"], told["parallel"], told["code_path"]) == (
-        2,
-        options["parallel"],
-        options["path"],
-    )
+    assert (told["processes"], told["parallel"]) == (2, options["parallel"])
+    assert told["code_path"] == options["path"]
     assert told["micro_batch"] == options.get("micro_batch", 2)
 
 
@@ -189,8 +165,8 @@ def test_two_processes_train_as_one(pairs, single, options):
 def test_killed_processes_go_on_bit_for_bit(tiny_corpus, tmp_path, pairs, how):
     """Both are killed in mid-training; a new pair ends with the weights of an undisturbed pair."""
     kill_after(start(tiny_corpus, tmp_path, 2, parallel=how), tmp_path, checkpoints=1)
-    found = result(run(tiny_corpus, tmp_path, 2, parallel=how))
-    expected = result(pairs[how, "eager"])
+    found = result_of(run(tiny_corpus, tmp_path, 2, parallel=how))
+    expected = result_of(pairs[how, "eager"])
     for name in ("weights_sha256", "val_loss", "ece"):
         assert found[name] == expected[name]
 
@@ -214,39 +190,26 @@ def test_a_run_goes_on_in_another_world(tiny_corpus, tmp_path, single, kept_thre
     assert json.loads((folder / "run.json").read_text())["provenance"]["bit_exact"] is False
 
 
-def test_a_batch_that_does_not_divide_is_one_line(tiny_corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(World, "from_environment", lambda *given: World(0, 2, "ddp"))
-    run = rr.plan(TINY, corpus=tiny_corpus, tokenizer="bpe:300", batch=5, steps=12)
-    with pytest.raises(RRError, match="a batch of 5 windows does not divide among 2 processes"):
-        trainer.train(run, tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-def test_one_process_distributes_everything_to_itself():
+def test_every_process_is_given_equally_many():
     alone = World()
     assert list(alone.distribute("abc")) == [("a", True), ("b", True), ("c", True)]
     assert alone.slice([1, 2, 3]) == [1, 2, 3] and alone.any(True, False) == (True, False)
-
-
-def test_every_process_is_given_equally_many():
-    given = [list(World(rank, 3, "ddp").distribute("abcd")) for rank in range(3)]
-    assert given == [
-        [("a", True), ("d", True)],
-        [("b", True), ("d", False)],
-        [("c", True), ("d", False)],
-    ]
+    for rank, own in enumerate([[("a", True), ("d", True)], [("b", True), ("d", False)],
+                                [("c", True), ("d", False)]]):  # fmt: skip
+        assert list(World(rank, 3, "ddp").distribute("abcd")) == own
     assert [World(rank, 2, "ddp").slice([1, 2, 3, 4]) for rank in range(2)] == [[1, 2], [3, 4]]
 
 
-def test_rules_of_their_own_in_each_pass_are_not_sharded():
+def test_what_cannot_be_distributed_is_one_line(planned, tmp_path, monkeypatch):
     config = ModelConfig(50, 2, 2, 16, 32, seq_len=8, rule="review:per_pass=1", n_loops=2)
     with pytest.raises(RRError, match="per_pass=1 cannot be sharded"):
         World(0, 2, "fsdp").wrap(Model(config))
-
-
-def test_an_unknown_strategy_is_refused(monkeypatch):
     with pytest.raises(RRError, match="did you mean fsdp"):
         World.from_environment("fsdp2")
+    monkeypatch.setattr(World, "from_environment", lambda *given: World(0, 2, "ddp"))
+    with pytest.raises(RRError, match="a batch of 5 windows does not divide among 2 processes"):
+        train(planned(batch=5), tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_process_takes_its_own_gpu_before_it_joins_the_others(monkeypatch):
@@ -255,18 +218,19 @@ def test_a_process_takes_its_own_gpu_before_it_joins_the_others(monkeypatch):
     for name, value in {"WORLD_SIZE": 2, "RANK": 1, "LOCAL_RANK": 1, "MASTER_ADDR": "here",
                         "MASTER_PORT": 1}.items():  # fmt: skip
         monkeypatch.setenv(name, str(value))
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: calls.append(("device", device)))
+
+    def record(where, name):
+        monkeypatch.setattr(where, name, lambda *given, **more: calls.append((name, *given, more)))
+
+    record(torch.cuda, "set_device")
     for name in ("init_process_group", "barrier", "destroy_process_group"):
-        monkeypatch.setattr(
-            dist, name, lambda *given, _=name, **more: calls.append((_, *given, more))
-        )
-    world = World.from_environment("ddp", torch.device("cuda"))
+        record(dist, name)
+    world, own = World.from_environment("ddp", torch.device("cuda")), torch.device("cuda", 1)
     with world.joined():
         calls.append("inside")
-    own = torch.device("cuda", 1)
     assert world.device == own
     assert calls == [
-        ("device", own),
+        ("set_device", own, {}),
         ("init_process_group", "nccl", {"device_id": own}),
         "inside",
         ("barrier", {}),
@@ -286,30 +250,30 @@ def test_tokens_are_read_before_the_others_wait(planned, tmp_path, monkeypatch):
     assert calls == ["tokens", "joined"]
 
 
+WAITS = """
+import sys, rr
+from rr.training.distributed import World
+from rr.training import distributed
+distributed.PATIENCE = 0.5
+with World.from_environment("ddp").joined(lambda line: print(line, flush=True)):
+    pass
+"""
+
+
 def test_a_stale_world_size_is_one_line(planned, tmp_path, monkeypatch):
     """Variables left over in a shell: in part, one line at once; all of them, one line soon."""
     left = {"WORLD_SIZE": "2", "RANK": "0"}
+    more = {"LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
     for name, value in left.items():
         monkeypatch.setenv(name, value)
-    for name in ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+    for name in more:
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(RRError) as refused:
-        trainer.train(planned(), tmp_path, device="cpu")
-    assert str(refused.value) == (
-        "WORLD_SIZE is 2, but LOCAL_RANK, MASTER_ADDR, MASTER_PORT is not set: start several "
-        "processes with torchrun, or unset WORLD_SIZE"
-    )
-    code = (
-        "import sys, rr; from rr.training import distributed, trainer\n"
-        "distributed.PATIENCE = 0.5\n"
-        "run = rr.plan('nano:n_layer=1,d_model=16,n_head=1,seq_len=16', steps=1, batch=2)\n"
-        "try: trainer.train(run, sys.argv[1], device='cpu')\n"
-        "except rr.RRError as error: sys.exit(f'rr: {error}')\n"
-    )
-    more = {"LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
-    environment = {**os.environ, **left, **more, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", code, "nowhere"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        line = next(line for line in process.stderr if "waiting" in line)
+    with pytest.raises(
+        RRError, match="LOCAL_RANK, MASTER_ADDR, MASTER_PORT is not set: .*torchrun"
+    ):
+        train(planned(), tmp_path, device="cpu")
+    command, env = [sys.executable, "-c", WAITS], {**os.environ, **more, **ONE_THREAD}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
+        line = process.stdout.readline()
         process.kill()
     assert "waiting for 2 processes (WORLD_SIZE=2, RANK=0)" in line and "unset WORLD_SIZE" in line
