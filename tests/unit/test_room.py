@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from kinds import one_of_a_kind
+from tiny import result_of, train
 
 import rr
-from rr import cli
+from rr import io
 from rr.config import Interrupted, RRError
 from rr.model import ladder
 from rr.residual import REGISTRY
@@ -25,15 +27,8 @@ pytestmark = pytest.mark.usefixtures("kept_threads")
 
 @pytest.fixture
 def run(tiny_corpus):
-    return rr.plan(
-        BODY,
-        corpus=tiny_corpus,
-        tokenizer="bpe:300",
-        batch=16,
-        steps=2,
-        eval_batches=1,
-        precision="fp32",
-    )
+    given = {"batch": 16, "steps": 2, "eval_batches": 1, "precision": "fp32"}
+    return rr.plan(BODY, corpus=tiny_corpus, tokenizer="bpe:300", **given)
 
 
 @pytest.fixture
@@ -87,7 +82,6 @@ def v2(limit, used, cache=0):
         (20, {"a/b": v2(8, 3)}, "0::/a/b", 5),
         (20, {"a/b": v2("max", 3), "a": v2(6, 5, 2)}, "0::/a/b", 3),  # a parent's; cache is free
         (20, {".": v2(4, 1)}, "0::/../outside/name", 3),  # a container's own is the root it sees
-        (20, {"memory/job": v1(8, 6)}, "4:memory:/job", 2),
         (20, {"memory": v1(10, 6, 1)}, "4:memory:/docker/123", 5),
         (1, {"memory/job": v1(8, 6)}, "4:memory:/job", 1),  # the machine has less
         (20, {"memory/job": v1(8, 9)}, "4:memory:/job", 0),
@@ -98,12 +92,14 @@ def test_free_memory_is_the_machines_or_the_groups(tmp_path, available, groups, 
     assert memory_fit.free_ram(*machine(tmp_path, available, groups, name)) == gib * GIB
 
 
-def test_this_machines_memory_is_between_nothing_and_all():
+def test_this_machines_memory_is_between_nothing_and_all(monkeypatch):
     kernel = Path("/proc/meminfo")
     if not kernel.exists():
         pytest.skip("no /proc/meminfo")
     total = int(kernel.read_text().split()[1]) * 1024
     assert 0 < memory_fit.free(CPU) <= total
+    monkeypatch.setenv(memory_fit.RAM_LIMIT, "1000")  # what a sweep's job may take
+    assert memory_fit.free(CPU) == 1000
 
 
 def test_where_nothing_tells_nothing_is_refused(tmp_path, monkeypatch, run):
@@ -116,20 +112,18 @@ def test_where_nothing_tells_nothing_is_refused(tmp_path, monkeypatch, run):
 # -- what is needed -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", REGISTRY["residual"])
-def test_no_rule_needs_more_than_the_estimate(rule):
-    """Held against the predictor, along the path that holds the most."""
-    shape = "nano:n_layer=4,d_model=32,n_head=2,seq_len=32"
-    config, recipe = ladder.arm(shape, rule, 300), ladder.recipe(shape, batch=16)
-    held = memory.predict(config, parse_backend("reference"), 16, recipe=recipe)["total"]
-    assert held < memory_fit.estimate(config, 16)
+def test_no_rule_needs_more_than_the_estimate():
+    """Held against the predictor, along the path that holds the most.
 
-
-def test_not_even_one_whose_blocks_read_all_blocks_before():
-    shape = "nano:n_layer=12,d_model=16,n_head=2,seq_len=16"
-    config, recipe = ladder.arm(shape, "attnres", 300), ladder.recipe(shape, batch=8)
-    held = memory.predict(config, parse_backend("reference"), 8, recipe=recipe)["total"]
-    assert held < memory_fit.estimate(config, 8)
+    attnres has blocks that read all blocks before; tests/unit/kinds.py says what the others are.
+    """
+    kinds = [arm.values[0] for arm in one_of_a_kind((rule, "own") for rule in REGISTRY["residual"])
+             if not arm.marks]  # fmt: skip
+    for rule, depth in [*((rule, 4) for rule in kinds), ("attnres", 12)]:
+        shape = f"nano:n_layer={depth},d_model=32,n_head=2,seq_len=32"
+        config, recipe = ladder.arm(shape, rule, 300), ladder.recipe(shape, batch=16)
+        held = memory.predict(config, parse_backend("reference"), 16, recipe=recipe)["total"]
+        assert held < memory_fit.estimate(config, 16), rule
 
 
 def test_the_margin_covers_what_was_measured(root):
@@ -157,42 +151,30 @@ def test_processes_of_one_machine_share_its_memory(run, monkeypatch):
 # -- what is chosen -----------------------------------------------------------------------------
 
 
-def test_what_fits_is_left_as_it_was(run, only):
-    only(predicted(run, 16, "eager") + 1)
-    assert memory_fit.choose(run, CPU, None, None, "eager", ALONE, print) == (16, "eager")
-
-
 def test_fewer_windows_then_recomputation_then_both(run, only):
     """Each time one byte less than a way needs: the next that fits is taken, and said."""
-    ways = [
-        (n, spec)
-        for spec in ("eager", "eager:recompute=layer")
-        for n in (16, 8, 4, 2, 1)
-        if spec != "eager" or n >= 8
-    ]
+    again, said = "eager:recompute=layer", []
+    ways = [(16, "eager"), (8, "eager"), (16, again), (8, again), (4, again)]
     need = {way: predicted(run, *way) for way in ways}
+
+    def chosen():
+        return memory_fit.choose(run, CPU, None, None, "eager", ALONE, said.append)
+
+    only(need[ways[0]] + 1)
+    assert chosen() == (16, "eager")  # what fits is left as it was
+    assert not any("selected" in line for line in said)
     taken = []
     for way in ways[:3]:
         only(need[way] - 1)
-        first = next(other for other in ways if need[other] <= int(need[way] - 1))
-        said: list[str] = []
-        found = memory_fit.choose(run, CPU, None, None, "eager", ALONE, said.append)
-        assert found == first
+        found = chosen()
+        assert found == next(other for other in ways if need[other] <= int(need[way] - 1))
         assert f"selected {found[0]} windows at once with backend {found[1]}," in said[-1]
         assert "16 windows at once with backend eager may need" in said[-1]
         taken.append(found)
-    fewer, again, both = taken
-    assert fewer == (8, "eager") and again == (16, "eager:recompute=layer")
-    assert both[0] < 16 and both[1] == "eager:recompute=layer"
-
-
-def test_where_nothing_fits_one_line_says_how_much_would(run, only):
+    assert taken[:2] == [(8, "eager"), (16, again)] and taken[2] in ways[3:]
     only(1000)
-    with pytest.raises(RRError) as refused:
-        memory_fit.choose(run, CPU, None, None, "eager", ALONE, lambda line: None)
-    line = str(refused.value)
-    assert "16 windows at once with backend eager may need" in line and "0.0 GiB are free" in line
-    assert "use a machine with that much free" in line and "\n" not in line
+    with pytest.raises(RRError, match="windows at once .* 0.0 GiB are free.*use a machine with"):
+        chosen()
 
 
 def test_what_was_asked_for_is_refused_and_not_altered(run, only):
@@ -212,74 +194,43 @@ def test_what_was_asked_for_is_refused_and_not_altered(run, only):
 
 
 def test_nothing_is_predicted_where_there_is_plenty(run, only, monkeypatch):
-    monkeypatch.setattr(memory, "predict", lambda *a: pytest.fail("predicted"))
+    monkeypatch.setattr(memory, "predict", lambda *a: 1 / 0)
     only(4 * GIB)
-    nano = rr.plan("nano")
-    for one in (run, nano):
+    for one in (run, rr.plan("nano")):
         usual = one.recipe.batch, "eager"
         assert memory_fit.choose(one, CPU, None, None, "eager", ALONE, print) == usual
         memory_fit.check_resumed(one, CPU, *usual, ALONE, print)
-
-
-def test_a_billion_parameters_are_not_taken_for_plenty(only, monkeypatch):
-    """Twenty bytes a parameter at the very least: 64 windows ended in SIGKILL at 22.9 GiB."""
+    # a billion parameters, twenty bytes each at the very least: 64 windows took 22.9 GiB
     run = rr.plan("1B", corpus="tinystories")
     assert memory_fit.estimate(run.model, 64) > 20 * ladder.count(run.model) > 18 * GIB
-    monkeypatch.setattr(memory, "predict", lambda *a: 1 / 0)
     only(24 * GIB)
     with pytest.raises(ZeroDivisionError):
-        memory_fit.choose(run, CPU, 64, "eager", "eager", ALONE, lambda line: None)
+        memory_fit.choose(run, CPU, 64, "eager", "eager", ALONE, print)
 
 
 # -- whole runs ---------------------------------------------------------------------------------
 
 
-def words(run, out, *more):
-    given = {
-        "rung": BODY,
-        "corpus": run.source["corpus"],
-        "tokenizer": "bpe:300",
-        "batch": 16,
-        "steps": 2,
-        "eval-batches": 1,
-        "precision": "fp32",
-        "threads": 1,
-        "device": "cpu",
-        "out": out,
-    }
-    return ["train", *(str(w) for key, value in given.items() for w in (f"--{key}", value)), *more]
+def test_a_run_in_little_memory_is_the_same_run(run, only, tmp_path):
+    results = {}
+    for room, path in ((4 * GIB, "eager"),
+                       (predicted(run, 16, "eager:recompute=layer") + 1,
+                        "eager:recompute=layer")):  # fmt: skip
+        only(room)
+        folder = train(run, tmp_path / path)
+        told = io.read_json(folder / "run.json")["provenance"]
+        assert (told["micro_batch"], told["code_path"]) == (16, path)
+        results[path] = result_of(folder)
+    usual, little = results.values()
+    assert little["id"] == usual["id"]
+    assert little["val_loss"] == pytest.approx(usual["val_loss"], rel=1e-5)
 
 
-def made(out):
-    (folder,) = out.iterdir()
-    return folder, *(
-        json.loads((folder / f"{name}.json").read_text()) for name in ("run", "result")
-    )
-
-
-def test_a_run_in_little_memory_is_the_same_run(run, only, tmp_path, capsys):
-    assert cli.main(words(run, tmp_path / "plenty")) == 0
-    assert "memory" not in capsys.readouterr().err
-    only(predicted(run, 16, "eager:recompute=layer") + 1)
-    assert cli.main(words(run, tmp_path / "little")) == 0
-    err = capsys.readouterr().err
-    assert "selected 16 windows at once with backend eager:recompute=layer" in err
-    _, begun, result = made(tmp_path / "little")
-    _, before, usual = made(tmp_path / "plenty")
-    told, was = begun["provenance"], before["provenance"]
-    assert (told["micro_batch"], told["code_path"]) == (16, "eager:recompute=layer")
-    assert (was["micro_batch"], was["code_path"]) == (16, "eager")
-    assert result["id"] == usual["id"]
-    assert result["val_loss"] == pytest.approx(usual["val_loss"], rel=1e-5)
-
-
-@pytest.mark.parametrize("more", [(), ("--micro-batch", "16", "--path", "eager")])
-def test_a_run_that_cannot_fit_ends_before_anything_is_made(run, only, tmp_path, capsys, more):
+@pytest.mark.parametrize("asked", [{}, {"micro_batch": 16, "path": "eager"}])
+def test_a_run_that_cannot_fit_ends_before_anything_is_made(run, only, tmp_path, asked):
     only(1e6)
-    assert cli.main(words(run, tmp_path / "out", *more)) == 2
-    out, err = capsys.readouterr()
-    *_, last = err.splitlines()
-    assert out == "" and last.startswith("rr: rung nano") and "GiB are free" in last
+    with pytest.raises(RRError, match="^rung nano.* GiB are free"):
+        train(run, tmp_path / "out", **asked)
     assert not (tmp_path / "out").exists()
 
 
@@ -298,7 +249,7 @@ def test_a_run_that_goes_on_keeps_its_choices(run, only, tmp_path):
     only(need - 1)  # the prediction, and a part of its margin
     folder = go()
     assert [line for line in said if "as the run was started" in line]
-    made_by = json.loads((folder / "run.json").read_text())["provenance"]
+    made_by = io.read_json(folder / "run.json")["provenance"]
     assert (made_by["micro_batch"], made_by["code_path"]) == (16, "eager")
     said.clear()
     only(1)

@@ -4,8 +4,6 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
@@ -88,6 +86,8 @@ def test_the_last_two_checkpoints_stay(tmp_path):
     assert saved.steps() == [10, 100]
     state = saved.newest(quiet)
     assert state["step"] == 100 and torch.equal(state["weights"], STATE["weights"])
+    os.rename(saved.path(100), saved.path(7))  # under another step's name it is not believed
+    assert saved.newest(quiet)["step"] == 10
 
 
 def test_any_flipped_bit_is_seen_and_the_one_before_is_taken(tmp_path):
@@ -112,57 +112,6 @@ def test_any_flipped_bit_is_seen_and_the_one_before_is_taken(tmp_path):
     assert saved.newest(quiet)["step"] == 2
 
 
-def test_a_foreign_checkpoint_is_told_from_a_damaged_one(tmp_path):
-    checkpoint.Checkpoints(tmp_path, "abc").save(1, STATE)
-    with pytest.raises(RRError, match="belongs to run abc") as caught:
-        checkpoint.Checkpoints(tmp_path, "xyz").newest(quiet)
-    assert not isinstance(caught.value, RunFailed)
-
-
-def test_a_checkpoint_under_another_steps_name_is_not_believed(tmp_path):
-    saved = checkpoint.Checkpoints(tmp_path, "abc")
-    saved.save(1, STATE)
-    os.rename(saved.path(1), saved.path(7))
-    with pytest.raises(RunFailed, match="every checkpoint .* is corrupt"):
-        saved.newest(quiet)
-
-
-class Tripwire:
-    """Code that runs where it is unpickled: a checkpoint with it in must not be loaded."""
-
-    def __reduce__(self):
-        return os.mkdir, (os.environ["TRIPWIRE"],)
-
-
-def test_code_in_a_checkpoint_is_not_run(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRIPWIRE", str(tmp_path / "sprung"))
-    saved = checkpoint.Checkpoints(tmp_path, "abc")
-    saved.save(1, {"step": 1, "x": Tripwire()})
-    said = []
-    with pytest.raises(RunFailed, match="is corrupt"):
-        saved.newest(said.append)
-    assert "state.pt is no file of tensors" in said[0]
-    assert not (tmp_path / "sprung").exists()
-
-
-def test_a_save_that_fails_leaves_the_checkpoints_alone(tmp_path, monkeypatch):
-    saved = checkpoint.Checkpoints(tmp_path, "abc")
-    saved.save(1, STATE)
-    before = sorted(p for p in saved.folder.rglob("*"))
-
-    def fails(*args):
-        raise OSError(28, "No space left on device")
-
-    for call in ("fsync", "replace", "mkdir"):
-        with monkeypatch.context() as patch:
-            patch.setattr(os, call, fails)
-            with pytest.raises(OSError):
-                saved.save(2, STATE)
-        assert sorted(p for p in saved.folder.rglob("*")) == before
-    saved.save(2, STATE)
-    assert saved.steps() == [1, 2]
-
-
 # -- the lock -----------------------------------------------------------------------------------
 
 
@@ -172,8 +121,6 @@ def test_the_lock_excludes_and_is_freed(tmp_path):
         (folder / "something").touch()
         with pytest.raises(RunFailed, match="another process"), io.locked(folder):
             raise AssertionError("two writers")
-    with io.locked(folder):
-        pass
     with pytest.raises(ZeroDivisionError), io.locked(folder):
         raise ZeroDivisionError
     with io.locked(folder):
@@ -195,52 +142,17 @@ def test_a_lock_leaves_no_folder_that_was_not_there(tmp_path):
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["two"]
 
 
-def test_the_lock_of_a_killed_process_is_free(tmp_path):
-    code = (
-        "import sys, time; from pathlib import Path; from rr import io\n"
-        "with io.locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(99)"
-    )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "run")],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-    )
-    assert holder.stdout.readline() == "held\n"
-    with pytest.raises(RunFailed), io.locked(tmp_path / "run"):
-        raise AssertionError("two writers")
-    holder.kill()
-    holder.wait()
-    holder.stdout.close()
-    with io.locked(tmp_path / "run"):
-        pass
-
-
 # -- the machine --------------------------------------------------------------------------------
 
 
-def test_devices():
-    assert device.pick_device("cpu") == torch.device("cpu")
-    assert device.device_name(torch.device("cpu")) == "cpu"
-    with pytest.raises(RRError, match="expected one of: auto, cpu, cuda, mps$"):
-        device.pick_device("tpu")
-    assert device.pick_device(None).type == ("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def test_threads(monkeypatch):
-    before = torch.get_num_threads()
-    try:
-        for said in ("3", "3,1"):
-            monkeypatch.setenv("OMP_NUM_THREADS", said)
-            assert device.set_threads(None) == 3 == torch.get_num_threads()
-        assert device.set_threads(2) == 2 == torch.get_num_threads()
-        for said in ("", "0", "many"):
-            monkeypatch.setenv("OMP_NUM_THREADS", said)
-            assert device.set_threads(None) == len(os.sched_getaffinity(0))
-        with pytest.raises(RRError, match="threads must be"):
-            device.set_threads(0)
-    finally:
-        torch.set_num_threads(before)
+def test_threads(monkeypatch, kept_threads):
+    every = len(os.sched_getaffinity(0))
+    for said, count in (("3", 3), ("3,1", 3), ("", every), ("0", every), ("many", every)):
+        monkeypatch.setenv("OMP_NUM_THREADS", said)
+        assert device.set_threads(None) == count == torch.get_num_threads()
+    assert device.set_threads(2) == 2 == torch.get_num_threads()
+    with pytest.raises(RRError, match="threads must be"):
+        device.set_threads(0)
 
 
 def test_precisions():
@@ -268,11 +180,7 @@ def test_what_counts_as_out_of_memory():
 
 def test_provenance_names_the_machine_and_no_path():
     told = provenance.provenance(torch.device("cpu"))
-    assert (
-        told["packages"]["torch"] == torch.__version__.partition("+")[0]
-        or "+" in told["packages"]["torch"]
-    )
-    assert told["device"] == "cpu"
+    assert told["device"] == "cpu" and told["packages"]["torch"] in torch.__version__
     text = json.dumps(told)
     assert os.getcwd() not in text and os.path.expanduser("~") not in text
 
@@ -295,18 +203,18 @@ def test_signals_ask_and_handlers_come_back():
     assert {n: signal.getsignal(n) for n in before} == before
 
 
-RUN = SimpleNamespace(
-    rung="nano",
-    rule="review",
-    seed=0,
-    model=SimpleNamespace(seq_len=256),
-    recipe=SimpleNamespace(steps=100, batch=8),
-)
+RUN = SimpleNamespace(rung="nano", rule="review", seed=0, model=SimpleNamespace(seq_len=256),
+                      recipe=SimpleNamespace(steps=100, batch=8))  # fmt: skip
 
 
-def test_a_line_every_few_seconds_where_there_is_no_terminal(monkeypatch, capsys):
-    clock = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+@pytest.fixture
+def clock(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_line_every_few_seconds_where_there_is_no_terminal(clock, capsys):
     shown = progress.Progress(None)
     for step in range(1, 101):
         clock[0] += 1.0
@@ -319,9 +227,7 @@ def test_a_line_every_few_seconds_where_there_is_no_terminal(monkeypatch, capsys
     assert "step 100/100" in lines[-1] and "0:00 left" in lines[-1]
 
 
-def test_one_moving_line_on_a_terminal(monkeypatch, capsys):
-    clock = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+def test_one_moving_line_on_a_terminal(clock, monkeypatch, capsys):
     monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True)
     shown = progress.Progress(None)
     for step in (1, 50, 99, 100):
@@ -333,26 +239,9 @@ def test_one_moving_line_on_a_terminal(monkeypatch, capsys):
     assert widths == sorted(widths)  # a shorter line covers the longer one before it
 
 
-def test_a_line_that_stays_does_not_stick_to_the_moving_one(monkeypatch, capsys):
-    shown = progress.Progress(None)
-    shown.tty = True
-    shown.step(RUN, 1, RUN.recipe.steps, 2.5, spent=1.0)
-    shown.say("out of memory")
-    shown.say("next")
-    # A terminal shows what comes after the last return, over what was there.
-    screen = []
-    for line in capsys.readouterr().err.split("\n"):
-        cells = ""
-        for part in line.split("\r"):
-            cells = part + cells[len(part) :]
-        screen.append(cells.rstrip())
-    assert screen == ["out of memory", "next", ""]
-
-
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ({"cpu.max": "100000 100000"}, 1),
         ({"cpu.max": "50000 100000"}, 1),  # half a core: one thread
         ({"cpu.max": "400000 100000"}, 4),
         ({"cpu.max": "max 100000"}, 8),

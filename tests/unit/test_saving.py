@@ -18,34 +18,14 @@ pytestmark = pytest.mark.usefixtures("kept_threads")
 
 @pytest.fixture
 def run(tiny_corpus):
-    return rr.plan(
-        TINY,
-        corpus=tiny_corpus,
-        tokenizer="bpe:300",
-        batch=2,
-        steps=16,
-        eval_batches=1,
-        precision="fp32",
-    )
+    given = {"batch": 2, "steps": 16, "eval_batches": 1, "precision": "fp32"}
+    return rr.plan(TINY, corpus=tiny_corpus, tokenizer="bpe:300", **given)
 
 
-def cost_per_hour(interval, save, between):
-    """What saving and lost work take of an hour of work: C/T + T/2M, as chapter 17 has it."""
-    return save / interval + interval / 2 / between
-
-
-def test_youngs_interval_is_the_least_costly_one():
-    """Ten seconds and eight hours: 12.6 minutes (the root of 2·10·28,800 = 759 s)."""
-    best = save_interval.young(10, 8 * 3600)
-    assert best == pytest.approx(758.95, abs=0.01)
-    least = cost_per_hour(best, 10, 8 * 3600)
-    for other in (0.5, 0.9, 1.1, 2):
-        assert cost_per_hour(other * best, 10, 8 * 3600) > least
-
-
-@pytest.mark.parametrize("save", [0.01, 1, 23, 79, 200, 3000])
+@pytest.mark.parametrize("save", [0.01, 23, 200, 3000])
 def test_saving_never_takes_more_than_its_share(save):
-    """Save time over the whole cycle."""
+    """Save time over the whole cycle. (Young's interval, by hand: test_running.py.)"""
+    assert save_interval.young(10, 8 * 3600) == pytest.approx(math.sqrt(2 * 10 * 8 * 3600))
     assert save / (save_interval.young(save) + save) <= 0.05 * (1 + 1e-12)
 
 
@@ -59,22 +39,14 @@ def test_what_was_measured_decides_and_a_change_is_said():
     interval.saved(2.2)  # about the same: nothing to say
     assert len(said) == 1 and interval.seconds > 240
     interval.saved(60.0)
-    assert len(said) == 2 and interval.seconds == pytest.approx(
-        math.sqrt(2 * (64.2 / 3) * 4 * 3600)
-    )
-
-
-def test_a_large_model_is_not_saved_in_its_first_minute():
-    """12 bytes for each of 984 million parameters: a minute of writing, 5 % of twenty."""
+    mean = 64.2 / 3
+    assert len(said) == 2 and interval.seconds == pytest.approx(math.sqrt(2 * mean * 4 * 3600))
+    fixed = save_interval.Interval(7.0, 10**9, said.append)
+    fixed.saved(100.0)
+    assert fixed.seconds == 7 and len(said) == 2
+    # 12 bytes for each of 984 million parameters: a minute of writing, 5 % of twenty
     first = save_interval.Interval(None, 984_038_400, print).seconds
     assert 12 * 984_038_400 / save_interval.RATE / first < 0.06 and 600 < first < 3600
-
-
-def test_a_fixed_interval_stays():
-    said = []
-    interval = save_interval.Interval(7.0, 10**9, said.append)
-    interval.saved(100.0)
-    assert interval.seconds == 7 and not said
 
 
 @pytest.mark.parametrize("every", [0, -1, math.nan])
@@ -118,18 +90,12 @@ def test_a_run_saves_by_what_its_own_saves_take(run, tmp_path, monkeypatch):
     assert results[0]["val_loss"] == results[1]["val_loss"]
 
 
-def test_auto_is_the_default_and_a_number_is_taken(run, tmp_path, monkeypatch):
-    seen = []
-    monkeypatch.setattr(
-        trainer, "train", lambda *a, save_every=None, **k: seen.append(save_every) or 1
-    )
+def test_auto_is_the_default_and_a_number_is_taken(tmp_path, monkeypatch, capsys):
+    seen, of_trainer = [], lambda *a, save_every=None, **k: seen.append(save_every) or 1
+    monkeypatch.setattr(trainer, "train", of_trainer)
     monkeypatch.setattr(run_folder, "finished", lambda folder: {"status": "finished"})
     for words in ([], ["--save-every", "auto"], ["--save-every", "60"]):
         assert cli.main(["train", *words, "--out", str(tmp_path)]) == 0
     assert seen == [None, None, 60.0]
-
-
-def test_another_word_is_one_line(capsys, tmp_path):
-    assert cli.main(["train", "--save-every", "often", "--out", str(tmp_path / "out")]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1 and "save-every must be" in err and "'often'" in err
+    assert cli.main(["train", "--save-every", "often", "--out", str(tmp_path)]) == 2
+    assert "save-every must be" in capsys.readouterr().err
