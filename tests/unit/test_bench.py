@@ -15,13 +15,10 @@ TINY = "nano:d_model=16,n_layer=1,n_head=2,seq_len=8"
 
 
 @pytest.mark.parametrize(("name", "tera"), [
-    ("NVIDIA H100 80GB HBM3", 989), ("NVIDIA H100 PCIe", 756), ("NVIDIA H200", 989),
-    ("NVIDIA H100 NVL", 835), ("NVIDIA GH200 480GB", 989), ("NVIDIA B200", 2250),
-    ("NVIDIA A100-SXM4-80GB", 312), ("NVIDIA A100-PCIE-40GB", 312), ("NVIDIA A10G", 70),
-    ("NVIDIA A10", 125), ("NVIDIA L4", 121), ("NVIDIA L40S", 362), ("Tesla T4", 65),
-    ("NVIDIA GeForce RTX 4090", 165.2), ("NVIDIA GeForce RTX 4090 D", None),
-    ("NVIDIA GeForce RTX 4090 Laptop GPU", None), ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
-    ("NVIDIA H800", None), ("NVIDIA RTX A1000", None), ("cpu", None),
+    ("NVIDIA H100 80GB HBM3", 989), ("NVIDIA H100 PCIe", 756), ("NVIDIA GH200 480GB", 989),
+    ("NVIDIA A100-SXM4-80GB", 312), ("NVIDIA A10G", 70), ("NVIDIA A10", 125), ("Tesla T4", 65),
+    ("NVIDIA GeForce RTX 4090", 165.2), ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+    ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None), ("NVIDIA RTX A1000", None), ("cpu", None),
 ])  # fmt: skip
 def test_peaks_by_the_names_that_drivers_give(name, tera):
     gpu = gpus.find(name)
@@ -29,17 +26,8 @@ def test_peaks_by_the_names_that_drivers_give(name, tera):
 
 
 def row(path, rule, ms, peak_bytes):
-    return {
-        "rung": "r",
-        "rule": rule,
-        "path": path,
-        "batch": 2,
-        "micro_batch": 2,
-        "peer": None,
-        "failed": None,
-        "step_ms": ms,
-        "peak_bytes": peak_bytes,
-    }
+    return {"rung": "r", "rule": rule, "path": path, "batch": 2, "micro_batch": 2, "peer": None,
+            "failed": None, "step_ms": ms, "peak_bytes": peak_bytes}  # fmt: skip
 
 
 def test_ratios_are_taken_within_a_repeat():
@@ -85,68 +73,38 @@ def measured(tmp_path_factory):
     """Three cases, each in a process of its own, of which two fail; and their rows."""
     own = tmp_path_factory.mktemp("own") / "own.py"
     own.write_text(OWN)
-    arms = [
-        ("review", "reference"),
-        (f"{own}:Hungry", "fast"),
-        (f"{own}:Wrong", "fast"),
-    ]
+    arms = (("review", "reference"), (f"{own}:Hungry", "fast"), (f"{own}:Wrong", "fast"))
     cases = [Case(TINY, rule, path, 4, 2) for rule, path in arms]
     return benchmark.measure(cases, 1, 2, "cpu", 1)
 
 
 def test_the_whole_bench_once(capsys, tmp_path, measured, monkeypatch):
+    asked = []
+
     def measure(cases, *given, log):
-        assert [(case.rule, case.path) for case in cases] == [
-            ("review", "reference"),
-            ("review", "fast"),
-        ]
-        assert given == (1, 2, "cpu", 1)
+        asked.append(([(case.rule, case.path) for case in cases], given))
         return [measured[0] | {"path": case.path} for case in cases]
 
     monkeypatch.setattr(benchmark, "measure", measure)
-    words = [
-        "bench",
-        "--rung",
-        TINY,
-        "--rule",
-        "review",
-        "--paths",
-        "reference",
-        "fast",
-        "--steps",
-        "1",
-        "--repeats",
-        "2",
-        "--batch",
-        "4",
-        "--micro-batch",
-        "2",
-        "--threads",
-        "1",
-        "--device",
-        "cpu",
-    ]
-    assert cli.main([*words, "--json"]) == 0
+    words = ["bench", "--rung", TINY, "--rule", "review", "--paths", "reference", "fast",
+             "--steps", "1", "--repeats", "2", "--batch", "4", "--micro-batch", "2",
+             "--threads", "1", "--device", "cpu", "--json"]  # fmt: skip
+    assert cli.main(words) == 0
+    arms = [("review", "reference"), ("review", "fast")]
+    assert asked == [(arms, (1, 2, "cpu", 1))]
     found = json.loads(capsys.readouterr().out)
-    assert [(r["rule"], r["path"]) for r in found["rows"]] == [
-        ("review", path) for path in ("reference", "fast")
-    ]
-    for one in found["rows"]:
-        assert one["failed"] is None and one["mfu"] is None
-        assert len(one["step_ms"]) == 2 and min(one["step_ms"]) > 0
-        assert one["tokens_per_step"] == 32 and one["threads"] == 1
-        assert 2**26 < one["peak_bytes"] < 2**32  # a process with torch in it
-        assert one["params"] == ladder.count(ladder.arm(TINY, one["rule"]))
-        assert 8 < one["loss"] < 12  # near log 50257 = 10.8: random tokens
+    assert [(r["rule"], r["path"]) for r in found["rows"]] == arms
+    one = found["rows"][0]
+    assert one["failed"] is None and one["mfu"] is None
+    assert len(one["step_ms"]) == 2 and min(one["step_ms"]) > 0
+    assert one["tokens_per_step"] == 32 and one["threads"] == 1
+    assert 2**26 < one["peak_bytes"] < 2**32  # a process with torch in it
+    assert one["params"] == ladder.count(ladder.arm(TINY, one["rule"]))
+    assert 8 < one["loss"] < 12  # near log 50257 = 10.8: random tokens
     assert [r["over"] for r in found["over_the_reference"]] == ["reference"]
     file = tmp_path / "bench.json"  # as `rr plan --measured` reads it
     file.write_text(json.dumps(found))
-    assert all(
-        len(row["step_ms"]) == 2 and row["warm_seconds"] > 0
-        for row in budget.read_bench(str(file)).rows
-    )
-    lines = benchmark.table(found)
-    assert len(lines) == 3 and lines[1][5] == "–"
+    assert all(row["warm_seconds"] > 0 for row in budget.read_bench(str(file)).rows)
 
 
 @pytest.mark.slow
@@ -174,11 +132,9 @@ def test_a_case_that_fails_says_why_and_the_others_go_on(monkeypatch, measured):
 
 
 @pytest.mark.parametrize(("words", "why"), [
-    (["--rung", "61M"], "unknown rung"), (["--rule", "reviw"], "unknown rule"),
-    (["--paths", "fastt"], "unknown backend"), (["--paths", "fast:gate=quick"], "unknown gate"),
+    (["--rung", "61M"], "unknown rung"), (["--paths", "fast:gate=quick"], "unknown gate"),
     (["--paths", "fast:graph=step"], "needs a CUDA device"), (["--steps", "0"], "steps must be"),
     (["--repeats", "-1"], "repeats must be"), (["--batch", "6", "--micro-batch", "4"], "divide"),
-    (["--micro-batch", "0"], "micro-batch must be"), (["--threads", "0"], "threads must be"),
     (["--device", "tpu"], "unknown device"),
 ])  # fmt: skip
 def test_bad_words_are_one_line_before_anything_starts(words, why, capsys, monkeypatch):
@@ -188,40 +144,24 @@ def test_bad_words_are_one_line_before_anything_starts(words, why, capsys, monke
     assert out == "" and err.count("\n") == 1 and why in err
 
 
-def test_peers_that_are_absent_are_said_to_be(monkeypatch, capsys):
-    """Nothing is imported: what is not there cannot break what is."""
+def test_peers_stand_beside_the_path_that_a_long_run_takes(monkeypatch):
+    """Nothing is imported to find which are there: what is not cannot break what is."""
     from rr.perf import peers
 
     monkeypatch.setattr(peers, "find_spec", lambda name: None if name == "litgpt" else object())
-    here, absent = peers.installed()
-    assert here == ["gpt2", "llama", "x-transformers"] and absent == ["litgpt"]
-    monkeypatch.setattr(benchmark, "installed", lambda: ([], ["litgpt", "transformers"]))
-    measured = row("fast", "standard", [2.0], 1) | {
-        "threads": 1,
-        "step_ms_median": 2.0,
-        "tokens_per_second": 8000.0,
-        "mfu": None,
-    }
-    monkeypatch.setattr(benchmark, "measure", lambda *given, **options: [measured])
-    assert cli.main(["bench", "--rung", TINY, "--peers", "--device", "cpu"]) == 0
-    out = capsys.readouterr().out
-    assert "litgpt is not installed and was not measured" in out
-
-
-def test_peers_stand_beside_the_path_that_a_long_run_takes(monkeypatch):
+    assert peers.installed() == (["gpt2", "llama", "x-transformers"], ["litgpt"])
     asked = []
 
     def measure(cases, *given, **options):
-        asked.extend((case.peer, case.path) for case in cases)
+        asked.append([(case.peer, case.path) for case in cases])
         return [row("fast", "standard", [2.0], 1) | {"threads": 1}]
 
-    monkeypatch.setattr(benchmark, "installed", lambda: (["gpt2"], []))
+    monkeypatch.setattr(benchmark, "installed", lambda: (["gpt2"], ["litgpt"]))
     monkeypatch.setattr(benchmark, "measure", measure)
-    benchmark.bench([TINY], ["standard"], peers=True, device="cpu")
-    assert asked == [(None, COMPILED_CPU), ("gpt2", COMPILED_CPU)]
-    asked.clear()
-    benchmark.bench([TINY], ["standard"], ["eager"], peers=True, device="cpu")
-    assert asked == [(None, "eager"), ("gpt2", "eager")]
+    for paths, path in ((None, COMPILED_CPU), (["eager"], "eager")):
+        found = benchmark.bench([TINY], ["standard"], paths, peers=True, device="cpu")
+        assert found["absent"] == ["litgpt"]
+        assert asked.pop() == [(None, path), ("gpt2", path)]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "x-transformers", "litgpt"])
