@@ -86,18 +86,6 @@ def test_adamws_bytes_by_hand():
     assert 0 < beside < 100 * tensors  # a norm, a factor and a count of steps each
 
 
-def test_the_heads_share_of_the_60m_rung():
-    """By hand: 6·V·d for the head; a block's 12·d² weights and its gates' 4·d², 6 FLOPs each a
-    token; attention, 6·d·(T + 1) a block."""
-    recipe, config = ladder.recipe("60M"), ladder.arm("60M", "review", protocol="paper")
-    found = roofline.stacked(config, parse_backend("reference"), 64, recipe)
-    V, d, L, T = 50257, 512, 8, 256
-    head, blocks = 6 * V * d, L * (6 * 16 * d**2 + 6 * d * (T + 1))
-    assert found["head"].flops == head * 64 * T
-    share = found["head"].flops / total(found)
-    assert share == head / (head + blocks) == pytest.approx(0.43, abs=0.005)
-
-
 def test_blocks_that_are_alike_are_counted_on_two_of_them():
     recipe = Recipe(1, BATCH, 1e-3, 1)
     deep, path = replace(SHAPE, rule="review", n_layer=4), parse_backend("fast")
