@@ -206,10 +206,15 @@ def _of_table(path: Path, below: Path | None, options: _Options) -> Iterator[_Po
         options.note(note)
     for column in columns:
         for row, value in enumerate(numbers[column]):
-            if value is None:
-                if step is None or wide:
-                    yield _Point(*keys(row, column), None, math.nan, "", table.line(row))
-                continue  # nothing was measured at this step
+            if value is None:  # nothing was measured at this step, but there is a run
+                try:
+                    run = keys(row, column)
+                except RRError:
+                    if step is None or wide:
+                        raise
+                    continue  # a line that names no run and holds no loss
+                yield _Point(*run, None, math.nan, "", table.line(row))
+                continue
             at = numbers[step][row] if step else None
             if step and not finite(at):
                 raise RRError(

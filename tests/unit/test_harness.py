@@ -28,7 +28,6 @@ metadata:
 QUESTIONS = [
     {"question": "Ada sees", "choices": ["the sea", "bread for nights"], "answer": 0},
     {"question": "Then Ben", "choices": ["kite", "sleeps"], "answer": 1},
-    {"question": "Cleo wants", "choices": ["bread", "a red kite. Then"], "answer": 1},
     {"question": "Dov", "choices": ["finds", "finds bread"], "answer": 0},
     {"question": "Then Ada sleeps for 7", "choices": ["nights", "sea", "kite"], "answer": 2},
 ]
@@ -110,8 +109,7 @@ def test_an_unknown_task_is_one_line(trained, tasks, capsys):
 
 
 @pytest.mark.parametrize(("words", "told"), [
-    (["--batch", "0"], "batch must be"), (["--limit", "0"], "limit must be"),
-    (["--fewshot", "-1"], "fewshot must be"), ([], "review-residuals[eval]"),
+    (["--batch", "0"], "batch must be"), ([], "review-residuals[eval]"),
 ])  # fmt: skip
 def test_bad_options_and_a_missing_harness_are_one_line(tmp_path, capsys, monkeypatch, words, told):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

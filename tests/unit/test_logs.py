@@ -270,6 +270,15 @@ def test_4_a_step_without_a_value_is_no_step_and_nan_at_the_end_is_divergence(tm
     assert losses(read_logs([put(tmp_path, "w.csv", with_steps(steps))])) == WANTED
 
 
+def test_5_a_run_without_a_loss_at_any_step_is_unfinished(tmp_path):
+    lines = [{"arm": a, "seed": 0, "step": t, "loss": x}
+             for a, x in (("a", 3.0), ("b", None)) for t in (1, 2)]  # fmt: skip
+    lines.append({"step": 3, "learning_rate": 1e-3})  # of no run
+    text = "\n".join(map(json.dumps, lines))
+    rows = as_rows(read_logs([put(tmp_path, "x.jsonl", text)]))
+    assert [(row["arm"], row["status"]) for row in rows] == [("a", "finished"), ("b", "unfinished")]
+
+
 def test_4_a_last_line_that_is_cut_is_said_to_be(tmp_path):
     path = put(tmp_path, "x.csv", HEAD + LONG + "b,2")
     runs = read_logs([path], loss="loss")

@@ -215,7 +215,7 @@ def world(tmp_path_factory, tiny_corpus):
     with contextlib.chdir(home), pytest.MonkeyPatch.context() as patched:
         patched.setattr(local, "Process", Cell)
         patched.setattr(benchmark, "_Child", Child)
-        patched.setattr(doctor, "compile_error", lambda kind: None)  # test_doctor.py compiles
+        patched.setattr(doctor, "compile_error", lambda kind: None)  # test_run_paths.py does
         names = {CORPUS: tiny_corpus}
         own = SMALL["my_rule.py:Class"]
         for rule in (own, "standard", "constant", "review"):

@@ -25,28 +25,15 @@ def total(works, kind="flops"):
     return sum(getattr(one, kind) for one in works.values())
 
 
-def test_a_gpus_bytes_are_counted_in_its_own_precision(monkeypatch):
-    """Without asking tensors that have no bytes how quickly this CPU multiplies."""
-    monkeypatch.setattr("rr.training.device._emulates_bf16", lambda: pytest.fail("asked"))
-    roofline._counted.cache_clear()
-    bf16, fp32 = (total(counted(f"fast:precision={p}"), "other_bytes") for p in ("bf16", "fp32"))
-    assert 0 < bf16 != fp32
-
-
 @pytest.mark.parametrize(
     "shape",
     [
-        {"rule": "standard"},
-        {"rule": "review"},
         {"rule": "review:rank=8"},
-        {"rule": "gtrxl"},
         {"rule": "hyper-connections"},
         {"rule": "attnres"},
         {"values": "learnable"},
-        {"values": "svformer"},
         {"rule": "review", "n_loops": 2},
-        {"flavour": "llama"},
-        {"tied": False},
+        {"flavour": "llama", "tied": False},
     ],
     ids=str,
 )
@@ -65,21 +52,22 @@ def test_a_chunked_head_multiplies_the_padding_too():
 
 def test_micro_batches_read_the_weights_again():
     """Each product meets its weight three times: forward, towards its input, and its gradient."""
-    whole, half, quarter = (counted("reference", micro, rule="review") for micro in (8, 4, 2))
-    assert total(whole) == total(half) == total(quarter)
-    assert whole["optimizer"] == half["optimizer"] == quarter["optimizer"]
+    whole, half = (counted("reference", micro, rule="review") for micro in (8, 4))
+    assert total(whole) == total(half) and whole["optimizer"] == half["optimizer"]
     model = Model(replace(SHAPE, rule="review"))
     linear = [m for m in model.layers.modules() if isinstance(m, nn.Linear)]
-    gates = [layer_rule for layer in model.layers for layer_rule in layer.rules]
-    weights = [m.weight.numel() for m in [*linear, *gates]] + [6400 * 64]
-    biases = [m.bias.numel() for m in [*linear, *gates]]  # of forward products alone
-    again = 4 * (3 * sum(weights) + sum(biases))
-    assert total(half, "product_bytes") - total(whole, "product_bytes") == again
-    assert total(quarter, "product_bytes") - total(whole, "product_bytes") == 3 * again
+    linear += [rule for layer in model.layers for rule in layer.rules]
+    weights = sum(m.weight.numel() for m in linear) + 6400 * 64
+    biases = sum(m.bias.numel() for m in linear)  # of forward products alone
+    more = total(half, "product_bytes") - total(whole, "product_bytes")
+    assert more == 4 * (3 * weights + biases)
 
 
-def test_recomputation_is_one_forward_pass_of_the_blocks_more():
+def test_recomputation_is_one_forward_pass_of_the_blocks_more(monkeypatch):
     """Forward is a third of a step; the head is not computed again."""
+    # in the GPU's precision, without asking tensors that have no bytes how quickly a CPU multiplies
+    monkeypatch.setattr("rr.training.device._emulates_bf16", lambda: pytest.fail("asked"))
+    roofline._counted.cache_clear()
     plain, again = (counted(path, rule="review") for path in ("fast", "fast:recompute=layer"))
     blocks = ladder.flops_per_token(replace(SHAPE, rule="review")) - 6 * 6400 * 64
     assert total(again) - total(plain) == blocks // 3 * TOKENS
@@ -98,24 +86,10 @@ def test_adamws_bytes_by_hand():
     assert 0 < beside < 100 * tensors  # a norm, a factor and a count of steps each
 
 
-def test_the_heads_share_of_the_60m_rung():
-    """By hand: 6·V·d for the head; a block's 12·d² weights and its gates' 4·d², 6 FLOPs each a
-    token; attention, 6·d·(T + 1) a block."""
-    recipe, config = ladder.recipe("60M"), ladder.arm("60M", "review", protocol="paper")
-    found = roofline.stacked(config, parse_backend("reference"), 64, recipe)
-    V, d, L, T = 50257, 512, 8, 256
-    head, blocks = 6 * V * d, L * (6 * 16 * d**2 + 6 * d * (T + 1))
-    assert found["head"].flops == head * 64 * T
-    share = found["head"].flops / total(found)
-    assert share == head / (head + blocks) == pytest.approx(0.43, abs=0.005)
-
-
 def test_blocks_that_are_alike_are_counted_on_two_of_them():
     recipe = Recipe(1, BATCH, 1e-3, 1)
-    for path in ("reference", "fast"):
-        deep = replace(SHAPE, rule="review", n_layer=5)
-        whole = work(deep, parse_backend(path), 4, recipe)
-        assert roofline.stacked(deep, parse_backend(path), 4, recipe) == whole
+    deep, path = replace(SHAPE, rule="review", n_layer=4), parse_backend("fast")
+    assert roofline.stacked(deep, path, 4, recipe) == work(deep, path, 4, recipe)
     for options in ({"rule": "attnres"}, {"values": "learnable"}):
         with pytest.raises(RRError, match="blocks are not alike"):
             roofline.stacked(replace(SHAPE, **options), parse_backend("fast"), 4, recipe)
@@ -123,29 +97,19 @@ def test_blocks_that_are_alike_are_counted_on_two_of_them():
 
 def test_least_times_by_hand():
     """100 FLOP/s and 10 bytes/s: what waits for products, what for memory, what has none."""
-    works = dict.fromkeys(PARTS, Work()) | {
-        "mlp": Work(1000, 50, 20),
-        "head": Work(100, 50, 0),
-        "optimizer": Work(0, 0, 40),
-    }
+    works = dict.fromkeys(PARTS, Work())
+    works |= {"mlp": Work(1000, 50, 20), "head": Work(100, 50, 0), "optimizer": Work(0, 0, 40)}
     found = roofline.times(works, 100, 10)
     assert (found["mlp"], found["head"], found["optimizer"]) == (10 + 2, 5, 4)
     found = roofline.times(works, 100, 10, share=0.5, fused=True)
     assert (found["mlp"], found["head"], found["optimizer"]) == (20, 5, 4)
-    for peak, memory, share, words in (
-        (0, 1, 1, "FLOP/s must be"),
-        (1, float("inf"), 1, "bytes/s must be"),
-        (1, 1, 1.5, "share must be .* got 1.5"),
-    ):
-        with pytest.raises(RRError, match=words):
-            roofline.times(works, peak, memory, share)
+    with pytest.raises(RRError, match="share must be .* got 1.5"):
+        roofline.times(works, 1, 1, 1.5)
 
 
 def test_a_count_asks_for_what_it_needs():
     with pytest.raises(RRError, match="micro-batch 3 does not divide the batch 8"):
         counted("fast", 3)
-    with pytest.raises(RRError, match="micro-batch must be"):
-        counted("fast", 0)
     with pytest.raises(RRError, match="give its recipe"):
         work(SHAPE, parse_backend("fast"), 4)
 

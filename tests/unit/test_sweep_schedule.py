@@ -1,4 +1,7 @@
-"""Which cell next, and what became of it: with processes that a test plays."""
+"""Which cell next, and what became of it: with processes that a test plays.
+
+Real processes, killed, stopped and two sweeps at a time: tests/faults.
+"""
 
 import json
 import signal
@@ -210,29 +213,6 @@ def test_a_crash_while_another_process_writes_is_no_crash(play, plan):
 
     _, states, started, _ = play(plan[:1], {a: [[leaves_an_orphan]] * 5 + [[ends()]]})
     assert states[a] == "finished" and started.count(a) == 6
-
-
-def test_two_sweeps_share_a_folder(tmp_path, monkeypatch):
-    """Each cell is started by one of the two, and both end when all are done."""
-    monkeypatch.setattr(schedule, "TICK", 0.001)
-    monkeypatch.setattr(schedule, "LOOK", 0.002)
-    more = cells({"rule": ["standard"], "seed": list(range(20)), "steps": [10]}, print)
-    runner, view = Runner("direct", tmp_path, {}), View(tmp_path, lambda line: None)
-    stages, results = [], []
-
-    def one():
-        scripts = {c.id: [[lambda folder: None] * 5 + [ends()]] for c in more}
-        stages.append(Stage(tmp_path, scripts, places=2))
-        results.append(schedule.Schedule(more, tmp_path, runner, stages[-1], view).run())
-
-    threads = [threading.Thread(target=one) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    one, other = (stage.started for stage in stages)
-    assert results == [True, True] and one and other
-    assert sorted(one + other) == sorted(cell.id for cell in more)  # no cell twice, none lost
 
 
 @pytest.fixture

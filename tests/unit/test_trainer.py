@@ -20,7 +20,7 @@ from torch.nn import functional as F
 import rr
 from rr import io, stats
 from rr.config import Interrupted, ModelConfig, Recipe, RRError, RunFailed
-from rr.data import batches, fables, open_corpus
+from rr.data import fables, open_corpus
 from rr.model import Model, initialise, ladder
 from rr.model.ladder import recipe
 from rr.training import checkpoint, context, evaluate, run_folder, trainer
@@ -69,35 +69,13 @@ def test_both_schedules_by_hand():
 
 
 @st.composite
-def recipes(draw, schedule="plateau"):
+def recipes(draw):
     """A recipe whose warm-up ends before the first learning rate falls."""
     steps = draw(st.integers(2, 400))
-    budgets = None
-    if schedule == "plateau":
-        shorter = draw(st.sets(st.integers(2, steps), max_size=3))
-        budgets = draw(st.sampled_from([None, (*sorted(shorter - {steps}), steps)]))
-    first = budgets[0] if budgets else steps
-    warmup = draw(st.integers(0, first * 4 // 5))
-    return Recipe(steps, 1, 1.0, warmup, schedule=schedule, budgets=budgets)
-
-
-@settings(max_examples=30)
-@given(st.sampled_from(["plateau", "cosine"]).flatmap(recipes))
-def test_every_schedule_is_bounded_and_without_jumps(plan):
-    """Up by 1/W a step, then down by no more than its steepest slope, to one step above its end."""
-    cosine = plan.schedule == "cosine"
-    for end in plan.budgets or (plan.steps,):
-        rates = np.array([plan.lr_at(step, end) for step in range(end)])
-        assert (rates > 0).all() and rates.max() <= 1
-        rising, falling = np.split(rates, [plan.warmup])
-        assert rising == pytest.approx(np.arange(1, plan.warmup + 1) / max(1, plan.warmup))
-        assert falling[0] == 1  # the peak is reached, whatever the warm-up
-        decay = end - plan.warmup if cosine else end - end * 4 // 5
-        slope = (0.45 * math.pi if cosine else 1) / decay
-        falls = -np.diff(falling)
-        assert (falls >= 0).all() and (falls <= slope + 1e-9).all()
-        floor = 0.1 if cosine else 0.0
-        assert floor < rates[-1] <= floor + slope + 1e-9
+    shorter = draw(st.sets(st.integers(2, steps), max_size=3))
+    budgets = draw(st.sampled_from([None, (*sorted(shorter - {steps}), steps)]))
+    warmup = draw(st.integers(0, (budgets or (steps,))[0] * 4 // 5))
+    return Recipe(steps, 1, 1.0, warmup, budgets=budgets)
 
 
 @settings(max_examples=30)
@@ -114,45 +92,6 @@ def test_the_segments_lead_to_every_budget(plan):
         taken = [(step, plan.lr_at(step, p.budget)) for p in way for step in range(p.start, p.stop)]
         assert taken == [(step, plan.lr_at(step, part.budget)) for step in range(part.budget)]
     assert ends == list(plan.budgets or (plan.steps,))
-
-
-# -- batches ------------------------------------------------------------------------------------
-
-
-def test_clean_batches_are_a_function_of_seed_and_step_alone(planned):
-    run, other_arm = planned(batch=64), planned(batch=64, rule="standard", lr=1.0)
-    stream = np.random.RandomState(0)
-    drawn = batches.batch_starts(run, 5, 1000, stream)
-    before = stream.get_state()[1].copy()
-    for _ in range(3):  # in any order, after any other draw, for any arm
-        batches.batch_starts(run, 99, 1000, stream)
-        assert (batches.batch_starts(run, 5, 1000, stream) == drawn).all()
-    assert (batches.batch_starts(other_arm, 5, 1000, np.random.RandomState(9)) == drawn).all()
-    assert (stream.get_state()[1] == before).all()
-    assert (batches.batch_starts(run, 6, 1000, stream) != drawn).any()
-    assert (batches.batch_starts(run.with_seed(1), 5, 1000, stream) != drawn).any()
-    one, other = ((run, 1), (run.with_seed(1), 0))  # different draws, too
-    drawn = [batches.batch_starts(*of, 1000, stream) for of in (one, other)]
-    assert (drawn[0] != drawn[1]).any()
-
-
-def test_clean_batches_cover_all_places_evenly(planned):
-    run = planned(batch=1000)
-    n = run.model.seq_len + 1 + 10  # ten places
-    starts = np.concatenate([batches.batch_starts(run, s, n, None) for s in range(20)])
-    counts = np.bincount(starts, minlength=10)
-    assert len(counts) == 10
-    assert ((counts - 2000) ** 2 / 2000).sum() < 27.9  # χ², 9 degrees of freedom, p = 0.001
-
-
-def test_a_window_and_its_target_fit_the_shortest_corpus(planned):
-    for protocol in ("clean", "paper"):
-        run = planned(protocol=protocol, batch=50)
-        n = run.model.seq_len + 2
-        starts = batches.batch_starts(run, 0, n, np.random.RandomState(0))
-        x, y = batches.gather(np.arange(n), starts, run.model.seq_len)
-        assert x.shape == y.shape == (50, run.model.seq_len)
-        assert (y == x + 1).all()
 
 
 # -- whole runs against a plain loop ------------------------------------------------------------
