@@ -163,7 +163,7 @@ def parse_backend(spec: str) -> Backend:
         >>> from rr.training import parse_backend
         >>> backend = parse_backend("compiled:precision=tf32,loss=whole")
         >>> backend.precision, backend.compile, backend.loss
-        ('tf32', 'layer', 'step')
+        ('tf32', 'layer', 'whole')
     """
     name, given = parse_spec(spec)
     if name not in BACKENDS:
