@@ -347,7 +347,9 @@ def f4() -> Study:
 def f5() -> Study:
     """E4's short window again: rates searched as long as the reported runs, six new seeds."""
     study = e4()
-    arms = {name[:-4]: arm for name, arm in study.arms.items() if name.endswith(", 64")}
+    arms = {
+        name.removesuffix(", 64"): arm for name, arm in study.arms.items() if name.endswith(", 64")
+    }
     del arms["neutreno"]
     # half the cache of keys and values, as SVFormer has 0.5625 of it
     arms["own, one KV head"] = {**arms["own"], "rung": f"{arms['own']['rung']},n_kv_head=1"}

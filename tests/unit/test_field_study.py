@@ -31,8 +31,13 @@ def made_up(seeds: int) -> pd.DataFrame:
 
 @pytest.fixture
 def records(monkeypatch):
+    read = stats.read_results
+
     def of(seeds: int) -> None:
-        monkeypatch.setattr(stats, "read_results", lambda folder: made_up(seeds))
+        def results(folder):
+            return made_up(seeds) if folder == field.FOLDER else read(folder)
+
+        monkeypatch.setattr(stats, "read_results", results)
 
     return of
 
@@ -41,15 +46,15 @@ def test_seeds_count_when_every_arm_has_run_them(records):
     records(3)
     runs = field.read_runs()
     assert {*runs.arm} == set(ARMS) and field.whole_seeds(runs) == [35, 36, 37]
-    table = field.comparisons().set_index(["arm", "baseline"])
-    assert len(table) == 2 * (len(ARMS) - 2) + 1 == table.comparisons.iloc[0]
-    expected = -0.2 * (1 + 0.01 * 36)
-    assert table.difference[field.WIDER, "standard"] == pytest.approx(expected)
+    rows = {(row["arm"], row["baseline"]): row for row in field.comparisons()}
+    wider = rows[field.WIDER, "standard"]
+    assert len(rows) == 2 * (len(ARMS) - 2) + 1 == wider["comparisons"]
+    assert wider["difference"] == pytest.approx(-0.2 * (1 + 0.01 * 36))
 
 
 def test_two_whole_seeds_are_no_result(records):
     records(2)
-    assert field.comparisons().empty and which.of_field() == {} and which.forms() == ""
+    assert field.comparisons() == [] and which.forms([]) == ""
     assert "2 of its five seeds are whole" in which.progress()
     records(0)
     assert f"{len(ARMS)} runs have found the learning rates of {len(ARMS)} arms" in which.progress()
@@ -57,10 +62,11 @@ def test_two_whole_seeds_are_no_result(records):
 
 def test_a_row_shows_the_plain_form_and_the_forms_stand_apart(records):
     records(3)
-    found = which.of_field()
+    of_field = field.comparisons()
+    found = which.measured(of_field)
     plain = found["residual", "attnres"]
     assert plain["study"] == "mini, 3 new seeds, own rates"
     assert plain["rows"]["standard"]["difference"] < 0  # not the form with blocks
     assert {("residual", "rezero"), ("values", "constant")} <= set(found)
-    apart = which.forms()
+    apart = which.forms(of_field)
     assert "attnres:block=2" in apart and field.WIDER in apart and "rezero" not in apart

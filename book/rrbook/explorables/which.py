@@ -85,43 +85,28 @@ PHONE = """
 """
 
 
-def measured() -> dict[tuple[str, str], dict]:
+def measured(of_field: list[dict]) -> dict[tuple[str, str], dict]:
     """By (kind, name): differences from both baselines, and the verdict they allow.
 
     At `mini` where each arm had a rate of its own (five seeds), else at `nano` at one rate for all
-    (three seeds). Each study is one Holm family. A rule of F2 (`rrbook.stats.field`) has its
-    numbers from there as soon as three of its seeds are whole.
+    (three seeds). Each study is one Holm family; of a rule in several the last one counts.
+    of_field: F2's rows, by `field.comparisons`.
     """
+    mini = stats.read_results(MINI)
+    mini = mini[(mini.rung == "mini") & (mini.seed < field.SEARCHING)]
+    seeds = len(of_field[0]["pairs"]) if of_field else 0
     found = {}
-    for folder, words in ((NANO, "nano, three seeds"), (MINI, "mini, five seeds, own rates")):
-        runs = stats.read_results(folder)
-        if folder == MINI:
-            runs = runs[(runs.rung == "mini") & (runs.seed < 100)]
-        bases = ("standard", "constant")
-        arms = [arm for arm in stats.compare(runs, "standard").arm if arm not in bases]
-        pairs = [("constant", "standard")] + [(arm, base) for arm in arms for base in bases]
-        for row in stats.as_rows(stats.compare(runs, pairs=pairs)):
-            name = ("residual", row["arm"])
-            if row["arm"].startswith("standard + "):
-                name = ("values", row["arm"].removeprefix("standard + "))
-            of_rule = found.setdefault(name, {"study": words, "rows": {}})
-            if of_rule["study"] != words:
-                found[name] = of_rule = {"study": words, "rows": {}}
-            of_rule["rows"][row["baseline"]] = row
-    return found | of_field()
-
-
-def of_field() -> dict[tuple[str, str], dict]:
-    """The same, of F2 alone."""
-    table, found = field.comparisons(), {}
-    if table.empty:
-        return found
-    arms = {*table.arm, *table.baseline}
-    for row in stats.as_rows(table):
-        name = field.rule_of(row["arm"], arms)
-        if name:
-            study = f"mini, {len(row['pairs'])} new seeds, own rates"
-            found.setdefault(name, {"study": study, "rows": {}})["rows"][row["baseline"]] = row
+    for words, rows in (
+        ("nano, three seeds", field.against_both(stats.read_results(NANO))),
+        ("mini, five seeds, own rates", field.against_both(mini)),
+        (f"mini, {seeds} new seeds, own rates", of_field),
+    ):
+        arms, of_study = {row["arm"] for row in rows}, {}
+        for row in rows:
+            if name := field.rule_of(row["arm"], arms):
+                of_rule = of_study.setdefault(name, {"study": words, "rows": {}})
+                of_rule["rows"][row["baseline"]] = row
+        found |= of_study
     return found
 
 
@@ -131,15 +116,14 @@ def steps() -> dict[tuple[str, str], dict]:
     return {(row["kind"], row["name"]): row for row in record["rows"]}
 
 
-def forms() -> str:
+def forms(of_field: list[dict]) -> str:
     """HTML: F2's arms that fill no row above, other forms of a rule and the wider stream."""
-    table = field.comparisons()
-    if table.empty:
-        return ""
-    arms, rows = {*table.arm, *table.baseline}, {}
-    for row in stats.as_rows(table):
-        if row["arm"] not in field.BASELINES and field.rule_of(row["arm"], arms) is None:
+    arms, rows = {row["arm"] for row in of_field}, {}
+    for row in of_field:
+        if field.rule_of(row["arm"], arms) is None:
             rows.setdefault(row["arm"], {})[row["baseline"]] = _signed(row)
+    if not rows:
+        return ""
     head = "".join(f"<th scope='col'>{words}</th>" for words in ("form", *COLUMNS[1:3]))
     body = "".join(
         f"<tr><th scope='row'><code>{escape(arm)}</code></th>"
@@ -184,7 +168,8 @@ def cost(kind: str, name: str) -> float:
 
 def table() -> str:
     """HTML of the page: four questions, and a row for each registered rule."""
-    found, taken, rows = measured(), steps(), []
+    of_field = field.comparisons()
+    found, taken, rows = measured(of_field), steps(), []
     for row in describe():
         key = (row["kind"], row["name"])
         facts = anatomy(row["name"], row["kind"])
@@ -216,7 +201,7 @@ def table() -> str:
             *(_row(*one) for one in rows),
             "</tbody></table></div>",
             f"<p>{progress()}</p>",
-            forms(),
+            forms(of_field),
             f"<script>\n{kit.script_of('poster.js')}\n</script>",
             "</div>",
         ]
