@@ -85,6 +85,18 @@ def test_losses_stay_with_the_reference_path(rule, values, path):
 
 
 @pytest.mark.parametrize(
+    "rule", ["review", *(pytest.param(r, marks=pytest.mark.slow) for r in ("standard", "attnres"))]
+)
+def test_a_compiled_path_stays_with_the_reference_path_in_one_graph(rule):
+    """One graph for all of the fifty steps: none breaks, and nothing is compiled again."""
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = losses(rule, "compiled:recompute=layer", micro=2, compiler=counter)
+    apart = (compiled - losses(rule, "reference")).abs().max()
+    assert 0 < apart < BOUNDS["fast"]
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize(
     ("path", "called"), [("reference", {"review_gate", "whole"}), ("fast", {"gated_write"})]
 )
 def test_each_choice_of_a_path_is_made(monkeypatch, path, called):

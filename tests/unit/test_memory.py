@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch._subclasses import FakeTensor
 from torch.profiler import ProfilerActivity, profile
 
 from rr.config import ModelConfig, RRError
@@ -119,21 +120,30 @@ def test_a_deep_models_memory_is_counted_on_three_blocks(rule):
     config, recipe = replace(SHAPE, n_layer=4, rule=rule), ladder.recipe("nano", batch=8)
     for path, micro, device in (
         ("reference", 8, "cuda"),
+        ("fast", 2, "cuda"),
         ("fast:recompute=layer", 1, "cpu"),
+        ("fast:recompute=layer,precision=fp32", 1, "cpu"),
     ):
         given = config, parse_backend(path), micro, device, recipe
         assert memory.stacked(*given) == memory.predict(*given)["total"], path
 
 
-def test_a_cpu_that_emulates_bf16_is_counted_in_float32(monkeypatch):
-    recipe, path = ladder.recipe("nano", batch=2), "fast:precision={}"
-    monkeypatch.setattr("rr.training.device._emulates_bf16", lambda: True)
+def test_a_cpu_that_emulates_bf16_is_counted_in_float32_and_a_gpu_by_its_own(monkeypatch):
+    """What the products of this machine take is measured, never on tensors without bytes."""
+
+    def total(path, where):
+        recipe = ladder.recipe("nano", batch=2)
+        return memory.predict(SHAPE, parse_backend(path), 2, where, recipe)["total"]
+
+    def emulates():
+        assert not isinstance(torch.empty(1), FakeTensor)
+        return True
+
+    gpu = total("fast:precision=bf16", "cuda")
+    monkeypatch.setattr("rr.training.device._emulates_bf16", emulates)
     memory._counted.cache_clear()
-    cpu, cuda = (
-        [memory.predict(SHAPE, parse_backend(path.format(p)), 2, where, recipe)["total"]
-         for p in ("bf16", "fp32")] for where in ("cpu", "cuda")
-    )  # fmt: skip
-    assert cpu[0] == cpu[1] and cuda[0] != cuda[1]
+    assert total("fast:precision=bf16", "cpu") == total("fast:precision=fp32", "cpu")
+    assert total("fast:precision=bf16", "cuda") == gpu != total("fast:precision=fp32", "cuda")
 
 
 def test_blocks_that_are_not_alike_are_all_counted():
