@@ -9,29 +9,28 @@ e1 ... e6    the second plan, and what was added beside it: data/measured/second
              each of them asks
 f1 ... f6    the third plan, likewise: data/measured/third_plan.md
 
-Each run is one `rr train` in a process of its own, `--jobs` at a time on `--threads` threads each.
-A run that has finished is skipped and one that was cut off resumes, so the same command is given
-again until it says that nothing is missing. `--dry-run` prints the commands that are known so far.
+A study is lists of runs, trained by `rr.sweep`: those that search rates, then those that are
+reported. What has finished is skipped and what was cut off resumes, so the same command is given
+again until nothing is missing. `--dry-run` prints the commands that are known so far.
 """
 
 import argparse
 import json
 import math
-import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from rr.config import RunFailed
 from rr.model.ladder import describe
+from rr.sweep import Cell, Runner, cells, commands, sweep
 from rrbook.stats.rates import basin
 
-Cell = dict[str, str | int | float]  # the options of one `rr train`; True is a flag
+Options = dict[str, str | int | float | tuple]  # of one `rr train`; True is a flag
 
 # Forms of a rule that its papers compare, beside the default of each.
 FORMS = (
@@ -52,17 +51,18 @@ class Study:
     trains as its options say; with no `seeds`, the runs over rates are themselves what is reported.
     """
 
-    arms: dict[str, Cell]
-    common: Cell
+    arms: dict[str, Options]
+    common: Options
     seeds: tuple[int, ...]
     rates: tuple[float, ...] = ()
     rate_seeds: tuple[int, ...] = ()
-    searching: Cell = field(default_factory=dict)  # beside `common` while rates are searched
-    reporting: Cell = field(default_factory=dict)  # beside `common` in the reported runs
+    searching: Options = field(default_factory=dict)  # beside `common` while rates are searched
+    reporting: Options = field(default_factory=dict)  # beside `common` in the reported runs
+    path: str | None = None  # of computation; None: what the machine chooses
     vertex: bool = True  # the rate of a parabola's vertex; else the lowest of the rates tried
 
 
-def rules(*names: str) -> dict[str, Cell]:
+def rules(*names: str) -> dict[str, Options]:
     """An arm for each rule."""
     return {name: {"rule": name} for name in names}
 
@@ -135,9 +135,10 @@ def e1_starts() -> Study:
 
 # From here on all arms of an experiment are computed alike, also where it goes on on another CPU:
 # left to itself, `rr train` takes fp32 on one without bf16 instructions.
-ALIKE: Cell = {"path": "compiled", "precision": "bf16"}
+ALIKE: Options = {"precision": "bf16"}
+COMPILED = "compiled"
 # a quarter faster where windows are short, measured before the first run that is reported
-SHORT: Cell = ALIKE | {"path": "compiled:attention=blocks"}
+BLOCKS = "compiled:attention=blocks"
 
 
 def e2() -> Study:
@@ -149,7 +150,8 @@ def e2() -> Study:
         rates=(0.75e-3, 1.06e-3, 1.5e-3, 2.1e-3),
         rate_seeds=(100,),
         searching={"steps": 1200},
-        reporting={"budgets": "300,1200,4800"},
+        reporting={"budgets": (300, 1200, 4800)},
+        path=COMPILED,
     )
 
 
@@ -166,7 +168,7 @@ def e2_rates() -> Study:
         e2(),
         arms=rules("constant", "review"),
         rates=(1.06e-3, 1.5e-3, 2.1e-3),
-        searching={"budgets": "300,1200,4800"},
+        searching={"budgets": (300, 1200, 4800)},
         seeds=(),
     )
 
@@ -186,6 +188,7 @@ def e3() -> Study:
         rate_seeds=(100,),
         searching={"steps": 488},  # 1M tokens
         reporting={"steps": 3973},  # the tokens per parameter of 1,200 steps of `mini`
+        path=COMPILED,
     )
 
 
@@ -207,19 +210,20 @@ def e4() -> Study:
             arms[f"{name}, {window}"] = {"rung": rung, "values": rule, "batch": 512 // window}
     return Study(
         arms,
-        {"rule": "standard", "flavour": "llama", "tokenizer": "bpe:1024", **SHORT},
+        {"rule": "standard", "flavour": "llama", "tokenizer": "bpe:1024", **ALIKE},
         seeds=(0, 1, 2),
         rates=(1e-3, 1.73e-3, 3e-3),
         rate_seeds=(100,),
         searching={"steps": 1200},
-        reporting={"budgets": "300,1200,4800"},
+        reporting={"budgets": (300, 1200, 4800)},
+        path=BLOCKS,
     )
 
 
 def e5() -> Study:
     """Loops: five rates for each number of passes, three seeds, nothing chosen."""
     rung = "nano:n_layer={},d_model=64,n_head=2,d_ff=176,seq_len=64"
-    arms: dict[str, Cell] = {}
+    arms: dict[str, Options] = {}
     for loops in (1, 2, 4, 8):
         for law in ("linear", "sqrt") if loops > 1 else ("linear",):  # one network at one pass
             rule = f"scaled:init=flat,law={law},reference=2"
@@ -229,7 +233,7 @@ def e5() -> Study:
                 "loops": loops,
             }
     for loops in (1, 4):
-        for flag in ({}, {"depth-lr": True}):
+        for flag in ({}, {"depth_lr": True}):
             arms[f"L = 8, N = {loops}, {'depth_lr' if flag else 'one rate'}"] = {
                 "rung": rung.format(8),
                 "rule": "scaled:init=flat,law=linear,reference=2",
@@ -243,11 +247,12 @@ def e5() -> Study:
             "tokenizer": "bpe:1024",
             "batch": 8,
             "steps": 1200,
-            **SHORT,
+            **ALIKE,
         },
         seeds=(),
         rates=(2e-3, 2.83e-3, 4e-3, 5.66e-3, 8e-3),
         rate_seeds=(0, 1, 2),
+        path=BLOCKS,
     )
 
 
@@ -257,6 +262,7 @@ def e6() -> Study:
         rules("constant", "standard", "review"),
         {"rung": "60M", "tokenizer": "gpt2", "steps": 800, "lr": 2e-4, **ALIKE},
         seeds=(0,),
+        path=COMPILED,
     )
 
 
@@ -275,6 +281,7 @@ def f1() -> Study:
         {rule: {"rule": rule, "lr": rate} for rule, rate in rates.items()},
         {"rung": "mini", "tokenizer": "bpe:4096", "steps": 300, **ALIKE},
         seeds=tuple(range(15, 35)),
+        path=COMPILED,
     )
 
 
@@ -307,10 +314,11 @@ def f2() -> Study:
     arms["one wider stream"] = {"rule": "standard", "rung": "mini:d_model=216,d_ff=898"}
     return Study(
         arms,
-        {"rung": "mini", "tokenizer": "bpe:4096", "steps": 300, **SHORT},
+        {"rung": "mini", "tokenizer": "bpe:4096", "steps": 300, **ALIKE},
         seeds=(35, 36, 37, 38, 39),
         rates=(0.75e-3, 1.06e-3, 1.5e-3, 2.1e-3, 3.0e-3),
         rate_seeds=(100,),
+        path=BLOCKS,
     )
 
 
@@ -326,10 +334,11 @@ def f3() -> Study:
             }
             for name, law in laws.items()
         },
-        {"flavour": "llama", "tokenizer": "bpe:1024", "batch": 8, "steps": 1200, **SHORT},
+        {"flavour": "llama", "tokenizer": "bpe:1024", "batch": 8, "steps": 1200, **ALIKE},
         seeds=(),
         rates=(2e-3, 2.83e-3, 4e-3, 5.66e-3, 8e-3),
         rate_seeds=(3, 4, 5, 6, 7, 8),
+        path=BLOCKS,
     )
 
 
@@ -341,6 +350,7 @@ def f4() -> Study:
         seeds=tuple(range(40, 48)),
         rates=(0.75e-3, 1.06e-3, 1.5e-3, 2.1e-3, 3.0e-3),
         rate_seeds=(100,),
+        path=COMPILED,
     )
 
 
@@ -371,79 +381,82 @@ def f6() -> Study:
         {
             "rung": "mini",
             "tokenizer": "bpe:4096",
-            "budgets": "1200,2400,4800",
+            "budgets": (1200, 2400, 4800),
             "lr": 2.1e-3,
             **ALIKE,
         },
         seeds=tuple(range(3, 11)),
+        path=COMPILED,
     )
 
 
 STUDIES = {
-    "nano-rules": nano_rules,
-    "mini-arms": mini_arms,
-    "e1": e1,
-    "e1-starts": e1_starts,
-    "e2": e2,
-    "e2-after": e2_after,
-    "e2-rates": e2_rates,
-    "e3": e3,
-    "e4": e4,
-    "e5": e5,
-    "e6": e6,
-    "f1": f1,
-    "f2": f2,
-    "f3": f3,
-    "f4": f4,
-    "f5": f5,
-    "f6": f6,
+    study.__name__.replace("_", "-"): study
+    for study in (
+        nano_rules,
+        mini_arms,
+        e1,
+        e1_starts,
+        e2,
+        e2_after,
+        e2_rates,
+        e3,
+        e4,
+        e5,
+        e6,
+        f1,
+        f2,
+        f3,
+        f4,
+        f5,
+        f6,
+    )
 }
 
 
 class Campaign:
-    """Runs cells and remembers their held-out losses."""
+    """Trains lists of runs in the folder `out` and reads their held-out losses."""
 
     def __init__(
         self,
         corpus: str,
+        tokenizer: str | None,
         out: Path,
-        jobs: int = 1,
-        threads: int = 1,
-        dry: bool = False,
-        tokenizer: str | None = None,
+        jobs: int,
+        machine: dict[str, str | int | None],
+        dry: bool,
     ) -> None:
-        self.corpus, self.out, self.jobs, self.threads, self.dry = corpus, out, jobs, threads, dry
-        self.tokenizer = tokenizer  # where GPT-2's files are, for a study that names gpt2
+        self.corpus, self.tokenizer = corpus, tokenizer  # where a study's gpt2 is, if not None
+        self.out, self.jobs, self.machine, self.dry = out, jobs, machine, dry
         self.missing = 0
 
-    def command(self, cell: Cell) -> list[str]:
-        """The `rr train` of one cell."""
-        options = {**cell, "corpus": self.corpus, "threads": self.threads, "out": self.out}
-        if options.get("tokenizer") == "gpt2" and self.tokenizer:
-            options["tokenizer"] = self.tokenizer
-        words = [
-            f"--{key}" if value is True else f"--{key}={value}" for key, value in options.items()
-        ]
-        return [sys.executable, "-m", "rr.cli", "train", *words]
+    def cell(self, options: Options) -> Cell:
+        """The run of these options."""
+        given = {**options, "corpus": self.corpus}
+        if given.get("tokenizer") == "gpt2" and self.tokenizer:
+            given["tokenizer"] = self.tokenizer
+        lists = {name: value if value is True else [value] for name, value in given.items()}
+        return cells(lists, say=print)[0]
 
-    def run(self, cells: Iterable[Cell]) -> list[float | None]:
-        """The held-out loss of each cell, infinite where it diverged, None where it is missing."""
+    def run(self, runs: Iterable[Options]) -> list[float | None]:
+        """The held-out loss of each run, infinite where it diverged, None where it is missing."""
+        plan = [self.cell(options) for options in runs]
         if self.dry:
-            return [print(shlex.join(["rr", *self.command(cell)[3:]])) for cell in cells]
-        with ThreadPoolExecutor(self.jobs) as pool:
-            return list(pool.map(self._one, cells))
+            for command in commands(plan, Runner("direct", self.out, self.machine)):
+                print(shlex.join(command))
+            return [None] * len(plan)
+        try:
+            sweep(plan, self.out, runner="direct", jobs=self.jobs, machine=self.machine)
+        except RunFailed as error:  # some diverged, or are missing
+            print(error, flush=True)
+        return [self._loss(cell) for cell in plan]
 
-    def _one(self, cell: Cell) -> float | None:
-        count = str(self.threads)
-        env = {**os.environ, "OMP_NUM_THREADS": count, "OMP_WAIT_POLICY": "PASSIVE"}
-        done = subprocess.run(self.command(cell), env=env, capture_output=True, text=True)
-        if done.returncode not in (0, 3) or not done.stdout.strip():
+    def _loss(self, cell: Cell) -> float | None:
+        path = self.out / cell.id / "result.json"
+        if not path.exists():
             self.missing += 1
-            print(f"missing: {cell}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
             return None
-        result = json.loads((Path(done.stdout.split()[-1]) / "result.json").read_text())
-        loss = result["val_loss"]
-        print(f"{result['id']}  {cell}  {loss if loss is None else round(loss, 4)}", flush=True)
+        loss = json.loads(path.read_text())["val_loss"]
         return math.inf if loss is None else loss
 
     def study(self, study: Study) -> None:
@@ -480,7 +493,7 @@ class Campaign:
             print(f"{name}: lr {chosen[name]:g} ({tried})", flush=True)
         return chosen
 
-    def _search(self, study: Study, arm: Cell, rates: tuple[float, ...]) -> dict | None:
+    def _search(self, study: Study, arm: Options, rates: tuple[float, ...]) -> dict | None:
         """Mean loss by rate; while an edge wins, one more outward. None where a run is missing."""
         losses: dict[float, float] = {}
         step = study.rates[1] / study.rates[0]
@@ -516,10 +529,12 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1, help="of each run (default: 1)")
     parser.add_argument("--dry-run", action="store_true")
     given = parser.parse_args()
+    study = STUDIES[given.name]()
+    machine = {"threads": given.threads, "path": study.path}
     campaign = Campaign(
-        given.corpus, given.out, given.jobs, given.threads, given.dry_run, given.tokenizer
+        given.corpus, given.tokenizer, given.out, given.jobs, machine, given.dry_run
     )
-    campaign.study(STUDIES[given.name]())
+    campaign.study(study)
     if not given.dry_run:
         print(f"campaign: {campaign.missing} runs missing")
     return 3 if campaign.missing else 0
