@@ -1,7 +1,15 @@
-"""The pages of *Take it home*: their code around stubs of the projects, and their numbers."""
+"""The pages of *Take it home*: their code in the projects' own files, and their numbers.
 
+litgpt, torchtitan and OLMo-core are fetched from the package index, without what else they need to
+train. nanochat is on no index: a small model with its names and signatures stands in for it.
+"""
+
+import ast
+import importlib
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 import textwrap
 import types
@@ -13,6 +21,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 import torch
+from filelock import FileLock
 from torch import nn
 from torch.nn import functional as F
 
@@ -22,7 +31,6 @@ from rr.residual import RULES
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "book" / "recipes"
-STUBS = Path(__file__).parent / "stubs"
 sys.path.insert(0, str(ROOT / "book" / "tools"))
 from known import number  # noqa: E402
 
@@ -31,33 +39,177 @@ PLACE = re.compile(r"^(?P<indent> *)# < (?P<place>[^\n]+)\n.*?^ *# >\n", re.MULT
 VOCAB, D, L, H = 11, 8, 3, 2
 IDS = torch.arange(10).reshape(2, 5)
 
-SHAPE = Config(n_embd=D, n_layer=L, n_head=H, vocab=VOCAB)
-HEADS = Config(attention=Config(n_heads=H))  # of a layer of torchtitan's
+# the versions that the pages name, and what their models import beside what the tests have
+PACKAGES = {
+    "litgpt": "litgpt==0.5.13",
+    "torchtitan": "torchtitan==0.3.0",
+    "olmo_core": "ai2-olmo-core==3.0.0",
+}
+NEEDED = (
+    "spmd_types==0.2.3",
+    "tyro==1.0.17",
+    "docstring_parser==0.18.0",
+    "dataclass-extensions==0.5.0",
+    "bettermap==1.3.1",
+    "importlib_resources==7.1.0",
+)
+# of packages that are not here: what the projects' models import and never call
+ABSENT = {
+    "litgpt.scripts.convert_hf_checkpoint": {"qkv_reassemble": None},
+    "cached_path": {"cached_path": None},
+    "cached_path.schemes": {
+        "S3Client": type("S3Client", (), {"recoverable_errors": ()}),
+        "SchemeClient": object,
+        "add_scheme_client": lambda client: None,
+    },
+}
+
+
+def litgpt() -> nn.Module:
+    from litgpt.config import Config
+    from litgpt.model import GPT
+
+    return GPT(
+        Config(
+            n_embd=D,
+            n_layer=L,
+            n_head=H,
+            padded_vocab_size=VOCAB,
+            block_size=16,
+            parallel_residual=False,
+        )
+    )
+
+
+def torchtitan() -> nn.Module:
+    from torchtitan.models import llama3
+    from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
+    from torchtitan.models.common.attention import ScaledDotProductAttention
+
+    # what its own sizes are built by; flex attention, its default, needs masks
+    llama3.get_attention_config = lambda name: ScaledDotProductAttention.Config()
+    layers = llama3._build_llama3_layers(
+        n_layers=L,
+        dim=D,
+        n_heads=H,
+        hidden_dim=2 * D,
+        rope=ComplexRoPE.Config(dim=D // H, max_seq_len=16),
+        attn_backend="",
+    )
+    embedded = {"embedding_dim": D, "param_init": llama3._EMBEDDING_INIT}
+    return llama3.Llama3Model.Config(
+        dim=D,
+        vocab_size=VOCAB,
+        tok_embeddings=Embedding.Config(num_embeddings=VOCAB, **embedded),
+        norm=RMSNorm.Config(normalized_shape=D, param_init=llama3._NORM_INIT),
+        lm_head=Linear.Config(
+            in_features=D, out_features=VOCAB, param_init=llama3._output_linear_init(D)
+        ),
+        layers=layers,
+    ).build()
+
+
+def olmo_core() -> nn.Module:
+    from olmo_core.nn.transformer import TransformerConfig
+
+    config = TransformerConfig.llama_like(d_model=D, vocab_size=VOCAB, n_layers=L, n_heads=H)
+    return config.build(init_device=str(torch.get_default_device()))
+
+
+def nanochat() -> nn.Module:
+    shape = Config(n_embd=D, n_layer=L, n_head=H, vocab=VOCAB)
+    return sys.modules["nanochat"].GPT(shape, "cpu")
+
 
 # project: how a model is made, the import name of the shared file
 PROJECTS = {
-    "litgpt": (lambda p: p.GPT(SHAPE), "litgpt.residual_rule"),
-    "torchtitan": (
-        lambda p: p.Llama3Model(Config(dim=D, vocab=VOCAB, layers=[HEADS] * L)),
-        "torchtitan.models.llama3.residual_rule",
-    ),
-    "olmo_core": (
-        lambda p: p.Transformer(d_model=D, vocab_size=VOCAB, n_layers=L, n_heads=H),
-        "olmo_core.nn.transformer.residual_rule",
-    ),
-    "nanochat": (lambda p: p.GPT(SHAPE, "cpu"), None),
+    "litgpt": (litgpt, "litgpt.residual_rule"),
+    "torchtitan": (torchtitan, "torchtitan.models.llama3.residual_rule"),
+    "olmo_core": (olmo_core, "olmo_core.nn.transformer.residual_rule"),
+    "nanochat": (nanochat, None),
 }
-SHARDED = [name for name, (_, file) in PROJECTS.items() if file]
+SHARDED = [*PACKAGES]
 
 
 def pieces(page: str) -> dict[str, str]:
-    """The Python of a page by the place that its first line names, without the file."""
+    """The Python of a page by its first line, which names a file and a place in it."""
     found = {}
     for match in FENCE.finditer((PAGES / f"{page}.md").read_text(encoding="utf-8")):
         if match["language"] == "python":
             first, _, text = match["text"].partition("\n")
-            found[first.removeprefix("# ").rpartition(": ")[2]] = text
+            found[first.removeprefix("# ")] = text
     return found
+
+
+def edited(text: str, place: str, code: str) -> str:
+    """A project's file after one step of a recipe."""
+    name, method, where = re.fullmatch(r"(?:class )?(\w+)(?:\.(\w+))?, (.+)", place).groups()
+    (owner,) = (n for n in ast.parse(text).body if isinstance(n, ast.ClassDef) and n.name == name)
+    methods = {n.name: n for n in owner.body if isinstance(n, ast.FunctionDef)}
+    indent, lines = " " * 4, text.splitlines(keepends=True)
+    if where == "new methods":
+        first = last = owner.end_lineno
+    elif where == "instead of forward":
+        first, last = methods["forward"].lineno - 1, methods["forward"].end_lineno
+    elif where == "last":
+        indent, first = indent * 2, methods[method].end_lineno
+        last = first
+    else:
+        (loop,) = (node for node in methods[method].body if isinstance(node, ast.For))
+        indent, first = indent * 2, loop.lineno - 1 if "before" in where else loop.end_lineno
+        last = first
+    return "".join([*lines[:first], "\n", textwrap.indent(code, indent), "\n", *lines[last:]])
+
+
+@pytest.fixture(scope="session")
+def fetched():
+    """The projects' packages, from the package index once for all test runs."""
+    folder = ROOT / "_build" / "projects"
+    done = folder / ".done"
+    wanted = " ".join([*PACKAGES.values(), *NEEDED])
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock"):
+        if not done.exists() or done.read_text() != wanted:
+            command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--upgrade"]
+            words = [*command, "--target", folder, *wanted.split()]
+            answer = subprocess.run(words, capture_output=True, text=True)
+            if answer.returncode:
+                pytest.skip(f"the projects cannot be fetched: {answer.stderr.strip()[-200:]}")
+            done.write_text(wanted)
+    return folder
+
+
+def emptied(folder: Path, monkeypatch) -> None:
+    """A folder as the place where the projects are imported from, none of them imported yet."""
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in (*PROJECTS, "cached_path"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(folder)
+    for name, content in ABSENT.items():
+        absent = types.ModuleType(name)
+        absent.__dict__.update(content, __path__=[])
+        monkeypatch.setitem(sys.modules, name, absent)
+    package = types.ModuleType("litgpt")  # whose own start imports all that it can do
+    package.__path__ = [str(folder / "litgpt")]
+    monkeypatch.setitem(sys.modules, "litgpt", package)
+
+
+@pytest.fixture(scope="session")
+def followed(fetched, tmp_path_factory):
+    """A copy of the projects in which the recipes were followed."""
+    folder = tmp_path_factory.mktemp("projects")
+    for part in fetched.iterdir():
+        (folder / part.name).symlink_to(part)
+    for name in PACKAGES:
+        (folder / name).unlink()
+        shutil.copytree(fetched / name, folder / name)
+        for place, code in pieces(name).items():
+            file, _, place = place.rpartition(": ")
+            path = folder / file.removeprefix("src/")
+            path.write_text(edited(path.read_text(encoding="utf-8"), place, code), encoding="utf-8")
+        shared = folder.joinpath(*PROJECTS[name][1].split("."))
+        shared.with_suffix(".py").write_text(pieces("index")["residual_rule.py (new)"])
+    return folder
 
 
 def module(name: str, text: str) -> types.ModuleType:
@@ -66,21 +218,32 @@ def module(name: str, text: str) -> types.ModuleType:
     return made
 
 
-def stub(name: str, rule: str | None, monkeypatch) -> types.ModuleType:
-    """The stub of a project; with a rule, after the recipe was followed."""
-    text = (STUBS / f"{name}.py").read_text(encoding="utf-8")
-    if rule is None:
-        return module(name, text)
-    told = pieces(name)
-    if file := PROJECTS[name][1]:
-        shared = module(file, pieces("index")["residual_rule.py (new)"])
-        shared.RULE = rule
-        monkeypatch.setitem(sys.modules, file, shared)
-    else:
+@pytest.fixture
+def project(monkeypatch, request):
+    """Makes a project importable as it is; with a rule, after the recipe was followed."""
+
+    def load(name: str, rule: str | None = None) -> types.ModuleType:
+        if name == "nanochat":
+            monkeypatch.setitem(sys.modules, name, nanochat_after(rule))
+        else:
+            folder = request.getfixturevalue("followed" if rule else "fetched")
+            emptied(folder, monkeypatch)
+            if rule:
+                importlib.import_module(PROJECTS[name][1]).RULE = rule
+        return sys.modules.get(name)
+
+    return load
+
+
+def nanochat_after(rule: str | None) -> types.ModuleType:
+    text = Path(__file__).with_name("nanochat_stub.py").read_text(encoding="utf-8")
+    if rule is not None:
+        told = {place.rpartition(": ")[2]: code for place, code in pieces("nanochat").items()}
         (place,) = (place for place, code in told.items() if "RULE = " in code)
         told[place] = re.sub(r'RULE = ".*"', f'RULE = "{rule}"', told[place])
-    assert {match["place"] for match in PLACE.finditer(text)} == set(told)
-    return module(name, PLACE.sub(lambda m: textwrap.indent(told[m["place"]], m["indent"]), text))
+        assert {match["place"] for match in PLACE.finditer(text)} == set(told)
+        text = PLACE.sub(lambda m: textwrap.indent(told[m["place"]], m["indent"]), text)
+    return module("nanochat", text)
 
 
 def rules_of(model) -> list[nn.Parameter]:
@@ -89,10 +252,12 @@ def rules_of(model) -> list[nn.Parameter]:
     return [p for rule in modules if isinstance(rule, rr.Rule) for p in rule.parameters()]
 
 
-def made(name: str, project: types.ModuleType):
+def made(name: str):
     """A model with weights that are not the project's own start, so that every branch writes."""
-    model = PROJECTS[name][0](project)
-    every = model.state_dict(keep_vars=True) if isinstance(model, nn.Module) else model.params
+    model = PROJECTS[name][0]()
+    if hasattr(model, "init_states"):
+        model.init_states()
+    every = dict(model.named_parameters()) if isinstance(model, nn.Module) else model.params
     changed = isinstance(model, nn.Module) or hasattr(model, "residuals")
     rules = {id(p) for p in rules_of(model)} if changed else set()
     named = [(key, p) for key, p in every.items() if id(p) not in rules and "lambda" not in key]
@@ -106,13 +271,15 @@ def made(name: str, project: types.ModuleType):
 
 
 @pytest.mark.parametrize("name", PROJECTS)
-def test_a_neutral_rule_gives_the_project_s_own_output(name, monkeypatch):
+def test_a_neutral_rule_gives_the_project_s_own_output(name, project):
     """In nanochat the neutral rule is that of its own scales, as they start there."""
     neutral, outputs = "x0-scales:start=nanochat" if name == "nanochat" else "standard", []
     for rule in (None, neutral, "constant:c=0.5"):
-        project = stub(name, rule, monkeypatch)
-        project.COMPUTE_DTYPE = torch.float32  # else nanochat's own stream is rounded
-        outputs.append(made(name, project)(IDS))
+        if name == "nanochat":
+            project(name, rule).COMPUTE_DTYPE = torch.float32  # else its own stream is rounded
+        else:
+            project(name, rule)
+        outputs.append(made(name)(IDS))
     expected, got, other = outputs
     torch.testing.assert_close(got, expected)
     assert (other - expected).abs().max() > 0.3
@@ -125,8 +292,9 @@ def test_a_neutral_rule_gives_the_project_s_own_output(name, monkeypatch):
         *((name, rule) for name in SHARDED for rule in ("review", "hyper-connections", "attnres")),
     ],
 )
-def test_every_rule_trains_there(name, rule, monkeypatch):
-    model = made(name, stub(name, rule, monkeypatch))
+def test_every_rule_trains_there(name, rule, project):
+    project(name, rule)
+    model = made(name)
     rules = rules_of(model)
     expected = rr.Residuals(rule, D, L, H, norm=False).costs()["params"]
     assert sum(p.numel() for p in rules) == expected
@@ -142,8 +310,9 @@ def test_every_rule_trains_there(name, rule, monkeypatch):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in rules)
 
 
-def test_nanochat_s_optimiser_holds_every_parameter_once(monkeypatch):
-    model = made("nanochat", stub("nanochat", "review", monkeypatch))
+def test_nanochat_s_optimiser_holds_every_parameter_once(project):
+    project("nanochat", "review")
+    model = made("nanochat")
     groups = model.setup_optimizer()
     held = [id(p) for group in groups for p in group["params"]]
     assert sorted(held) == sorted(id(p) for p in model.parameters())
@@ -154,23 +323,22 @@ def test_nanochat_s_optimiser_holds_every_parameter_once(monkeypatch):
 
 
 @pytest.mark.parametrize("rule", ["review", "x0-scales:start=nanochat"])
-def test_nanochat_s_checkpoint_gives_the_same_model_and_trains_on(rule, monkeypatch):
+def test_nanochat_s_checkpoint_gives_the_same_model_and_trains_on(rule, project):
     """The rules' parameters are the tensors of the dict, wherever these come from."""
-    project = stub("nanochat", rule, monkeypatch)
-    first = made("nanochat", project)
+    stub = project("nanochat", rule)
+    first = made("nanochat")
     saved = {name: p.detach().clone() for name, p in first.state_dict().items()}
-    again = project.GPT(first.config, "cpu", params=saved)
+    again = stub.GPT(first.config, "cpu", params=saved)
     assert torch.equal(again(IDS), first(IDS))
     assert {id(p) for p in rules_of(again)} <= {id(p) for p in again.parameters()}
     again(IDS).sum().backward()
     assert all(p.grad is not None for p in again.parameters())
 
 
-def test_nanochat_s_forward_compiles_in_one_graph(monkeypatch):
+def test_nanochat_s_forward_compiles_in_one_graph(project):
     """With the rules among the buffers, and a list that grows."""
-    project = stub("nanochat", "attnres", monkeypatch)
-    monkeypatch.setitem(sys.modules, "nanochat", project)  # where the compiler looks for its names
-    model = made("nanochat", project)
+    project("nanochat", "attnres")
+    model = made("nanochat")
     compiled = torch.compile(model.__call__, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(IDS), model(IDS))
     compiled(IDS).sum().backward()
@@ -234,12 +402,12 @@ def test_a_module_to_paste_is_the_rule(name):
 
 @pytest.mark.parametrize("rule", ["review:bias=3", "highway", "x0-scales:x0=0.2", "attnres"])
 @pytest.mark.parametrize("name", ["torchtitan", "olmo_core"])
-def test_rules_made_on_meta_and_sharded_start_as_they_should(name, rule, process, monkeypatch):
+def test_rules_made_on_meta_and_sharded_start_as_they_should(name, rule, process, project):
     from torch.distributed.fsdp import fully_shard
 
-    project = stub(name, rule, monkeypatch)
+    project(name, rule)
     with torch.device("meta"):
-        model = PROJECTS[name][0](project)
+        model = PROJECTS[name][0]()
     blocks = model.layers if name == "torchtitan" else model.blocks
     for block in blocks.values():
         fully_shard(block)
@@ -249,7 +417,7 @@ def test_rules_made_on_meta_and_sharded_start_as_they_should(name, rule, process
         model.to_empty(device="cpu")
         model.init_states()
     else:
-        model.init_weights()
+        model.init_weights(device=torch.device("cpu"))
     expected = rr.Residuals(rule, D, L, H, norm=False)
     pairs = [nn.ModuleList(pair) for pair in expected.pairs]
     rules = [block.rules for block in blocks.values()]
@@ -260,8 +428,9 @@ def test_rules_made_on_meta_and_sharded_start_as_they_should(name, rule, process
 
 
 @pytest.mark.parametrize("name", SHARDED)
-def test_in_bfloat16_gates_work_under_autocast_and_stop_without(name, monkeypatch):
-    model = made(name, stub(name, "review", monkeypatch)).bfloat16()
+def test_in_bfloat16_gates_work_under_autocast_and_stop_without(name, project):
+    project(name, "review")
+    model = made(name).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
         assert model(IDS).isfinite().all()
     with pytest.raises(RuntimeError, match="dtype"):
@@ -285,7 +454,7 @@ def test_the_six_lines_are_a_network():
 
 
 def test_the_lines_for_transformers_run(tiny_gpt2, monkeypatch, tmp_path):
-    told = pieces("index")
+    told = {place.rpartition(": ")[2]: code for place, code in pieces("index").items()}
     attaching, looking = (
         told[place] for place in ("any script with transformers", "the same script")
     )
