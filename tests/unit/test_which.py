@@ -11,7 +11,7 @@ from rrbook.stats import field
 
 
 @pytest.mark.parametrize(
-    ("standard", "constant", "flops", "said"),
+    ("standard", "constant", "time", "said"),
     [
         ((-0.1, 0.01), (-0.1, 0.01), 1.0, "use"),
         ((-0.1, 0.01), (-0.1, 0.01), 1.2, "try"),
@@ -20,12 +20,12 @@ from rrbook.stats import field
         ((-0.1, 0.2), (0.1, None), 1.0, "open"),
     ],
 )
-def test_a_verdict_follows_from_differences_and_cost(standard, constant, flops, said):
+def test_a_verdict_follows_from_differences_and_cost(standard, constant, time, said):
     """Of each baseline: the difference, and Holm's p."""
     pairs = {"standard": standard, "constant": constant}
     rows = {name: {"difference": gap, "holm": p} for name, (gap, p) in pairs.items()}
-    assert which.verdict(rows, flops) == said
-    assert which.verdict({}, flops) == "open"
+    assert which.verdict(rows, time) == said
+    assert which.verdict({}, time) == "open"
 
 
 def test_costs_are_counted_against_the_standard_network():
