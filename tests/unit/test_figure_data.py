@@ -59,8 +59,8 @@ SHOWN = [  # function, its data, its table: rows by "//", cells by "|"
                             dict.fromkeys(("review", "highway", "standard"), "gate")),
      f"name|{LOSS}|interval|n|note|corrected p//review|-0.125|-0.25 to 0.5|3||0.25"
      "//highway||||not run|0.25//standard||||baseline|"),
-    (figures.reads_map, (np.array([[1, 0], [0.25, 0.75]]), ["a", "b"]),
-     "name|a|b//a|1|//b|0.25|0.75"),
+    (figures.reads_map, (np.array([[1, 0], [0.25, 0.75]]), ["a", "a"]),
+     "name|1 a|2 a//1 a|1|//2 a|0.25|0.75"),
     (figures.gate_bands, ([MLP],),
      "sublayer|kind|gate r|middle half|5 to 95 %//1|MLP|0.5|0.2 to 0.4|0.1 to 0.9"),
     (figures.variance_shares, ([MLP], {"channels": "between channels", "tokens": "between tokens"}),
@@ -81,7 +81,7 @@ SHOWN = [  # function, its data, its table: rows by "//", cells by "|"
        {"source": "threads", "marks": [("loss", 0, 0, 0)]}], {}),
      "name|loss|loss, interval//seed|0.1|0.05 to 0.2//threads|0|"),
     (figures.losses_apart, ({"one bit": [[0, 1], [0, 3]]},),
-     "training step|one bit, each run|one bit//1||//2|1; 3|2"),
+     "training step|one bit, each run|one bit//2|1; 3|2"),
     (figures.run_curve, ([CURVE], [(2, 2.5)], None, (2, 2.25)),
      "training step|held-out|held-out, whole stories|review//1|||3//2|2.5|2.25|2"),
     (figures.norm_curve, ([CURVE], 1.0), "training step|gradient norm//1|3//2|2"),
@@ -190,7 +190,7 @@ def test_a_value_is_written_in_four_digits(value, said):
 
 
 def test_rows_are_in_order_and_calls_for_one_panel_add_up(ax):
-    figures.keep(ax, [10, 2], {"$W_V$": [1, 2], "never": [None, None]})
+    figures.keep(ax, [10, 3, 2], {"$W_V$": [1, None, 2], "never": [None, NAN, ""]})
     figures.keep_row(ax, 2, {"$W_V$": 3, "late": (0, 1)})
     ax.set(title="block 1", ylabel="norm")
     assert tables(ax) == [

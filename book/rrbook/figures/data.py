@@ -72,9 +72,10 @@ def _axis_label(ax: Axes, side: str) -> str:
 
 
 def _places(columns: Columns) -> list:
-    """The rows' places: numbers sorted, words and bins in the order in which they were kept."""
-    found = dict.fromkeys(place for cells in columns.values() for place in cells)
-    return [*found] if any(isinstance(one, str | tuple) for one in found) else sorted(found)
+    """Where there is a value: numbers sorted, words and bins in the order of the calls."""
+    every = dict.fromkeys(place for cells in columns.values() for place in cells)
+    found = [one for one in every if any(cells.get(one) for cells in columns.values())]
+    return found if any(isinstance(one, str | tuple) for one in found) else sorted(found)
 
 
 def as_json(fig: Figure) -> str:
@@ -97,7 +98,7 @@ def as_json(fig: Figure) -> str:
     made = []
     for title, over, places, columns in tables:
         rows = [
-            [text(place), *("; ".join(cells.get(place, [])) for cells in columns.values())]
+            [_words(text(place)), *("; ".join(cells.get(place, [])) for cells in columns.values())]
             for place in places[:: -(-len(places) // ROWS)]
         ]
         made.append({"title": title, "head": [over or PLACE, *columns], "rows": rows})

@@ -18,7 +18,8 @@ def reads_map(ax: Axes, shares: np.ndarray, words: Sequence[str]) -> None:
     shown = LinearSegmentedColormap.from_list("reads", [CARD, GREEN])
     read = np.where(later, np.nan, shares)
     ax.imshow(read, cmap=shown, vmin=0, vmax=1)
-    keep(ax, words, dict(zip(words, read.T, strict=True)), down=True)
+    places = [f"{place} {word}" for place, word in enumerate(words, 1)]  # a word may return
+    keep(ax, places, dict(zip(places, read.T, strict=True)), down=True)
     ax.set_xticks(range(n), words, rotation=90)
     ax.set_yticks(range(n), words)
     ax.grid(False)
