@@ -85,7 +85,8 @@ def as_json(fig: Figure) -> str:
         kept, down = KEPT[ax]
         over, what = (_axis_label(ax, side) for side in ("yx" if down else "xy"))
         kept = {name: cells for name, cells in kept.items() if any(cells.values())}
-        title = ": ".join(filter(None, [_words(ax.get_title()), "" if "" in kept else what]))
+        said = "" in kept or what == over  # by the table's head
+        title = ": ".join(filter(None, [_words(ax.get_title()), "" if said else what]))
         columns = {_words(name) or what or VALUE: cells for name, cells in kept.items()}
         if not (places := _places(columns)):
             continue  # nothing has a value
