@@ -1,6 +1,7 @@
 """One function a figure: data in, Axes out, one style (no torch).
 
 audit      shares of a model by size, what its parameters are spent on
+data       what a panel shows, as a table for readers who do not see it
 style_of   colours, letters, lines named at their ends
 first      what attention reads, and the paths through two layers
 field      every rule against one baseline
@@ -22,6 +23,7 @@ values     a quantity by block, a sweep of λ, what caches hold
 
 # ruff: noqa: F401  (what this room offers)
 from .audit import parameter_bar, shares_by_size
+from .data import keep, keep_row
 from .depth import block_sizes, depth_map
 from .emergence import gaps_along, power_curve, size_and_tokens
 from .evidence import (

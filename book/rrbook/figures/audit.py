@@ -7,6 +7,7 @@ from matplotlib.ticker import PercentFormatter
 
 from rr.config import RRError
 
+from .data import keep, keep_row
 from .style import BLUE, CARD, GRID, INK, ORANGE, SKY, SOFT, VERMILLION, finite, readable
 
 PARTS = {"gates": VERMILLION, "blocks": BLUE, "embeddings": SKY}
@@ -32,6 +33,7 @@ def shares_by_size(
                 f"{name}: {len(y)} shares for {len(sizes)} sizes; give one share per size"
             )
         ax.plot(range(len(y)), y, marker=marker, color=colour, ms=7, mec=CARD, label=name)
+    keep(ax, sizes, shares)
     ax.axhline(claimed, color=SOFT, lw=1.6, ls="--")
     ax.annotate(
         words,
@@ -61,6 +63,7 @@ def parameter_bar(ax: Axes, parts: Mapping[str, int]) -> Axes:
             raise RRError(f"{name} {count} is no part's size; give counts of {', '.join(PARTS)}")
         ax.barh(0, count / 1e6, left=start, color=PARTS[name], ec=CARD, height=0.6, label=name)
         start += count / 1e6
+        keep_row(ax, name, {"": count / 1e6}, down=True)
     ax.set_yticks([])
     ax.set_xlim(0, start)
     ax.grid(axis="y", visible=False)

@@ -9,6 +9,7 @@ from matplotlib.ticker import NullFormatter
 
 from rr.config import RRError
 
+from .data import keep, keep_row
 from .style import (
     CARD,
     EMPTY,
@@ -53,6 +54,7 @@ def depth_map(
     low, colours = (-top, SIGNED) if signed else (0, LOOKED)
     ax.set_facecolor(EMPTY)  # what is not seen is not a weight of 0
     drawn = ax.pcolormesh(grid, cmap=colours, vmin=low, vmax=top, edgecolors=CARD, lw=0.6)
+    keep(ax, readers, dict(zip(sources, grid.T, strict=True)), down=True)
     if digits is not None:
         for (row, column), value in np.ndenumerate(grid):
             if np.isfinite(value):
@@ -118,11 +120,14 @@ def block_sizes(
     ax.plot(
         sizes[order], middle, color=shown["color"], marker=shown["marker"], ms=8, label="attnres"
     )
+    keep(ax, sizes[order], {"attnres": middle})
     for i in order:
-        if points[i].get("lo") is not None:
-            ends = [points[i]["lo"], points[i]["hi"]]
-            ax.plot([sizes[i]] * 2, ends, color=shown["color"], lw=2.2)
         each = list(points[i].get("each", ()))
+        keep_row(ax, sizes[i], {"attnres, each pair": each})
+        if points[i].get("lo") is not None:
+            ends = points[i]["lo"], points[i]["hi"]
+            ax.plot([sizes[i]] * 2, ends, color=shown["color"], lw=2.2)
+            keep_row(ax, sizes[i], {"attnres, interval": ends})
         ax.plot(
             [sizes[i]] * len(each),
             each,

@@ -8,6 +8,7 @@ from matplotlib.ticker import EngFormatter, NullLocator
 
 from rr.config import RRError
 
+from .data import keep
 from .style import (
     BLUE,
     CARD,
@@ -64,6 +65,7 @@ def size_and_tokens(
             mec=CARD,
             label=words,
         )
+        keep(ax, [size for size, _ in points], {words: [tokens for _, tokens in points]})
     ax.set(xscale="log", yscale="log", xlim=x, ylim=(low, high))
     for axis, words in ((ax.xaxis, "parameters"), (ax.yaxis, "training tokens")):
         axis.set_major_formatter(EngFormatter(sep=" "))
@@ -98,6 +100,8 @@ def gaps_along(
             if low is not None:
                 ax.plot([at, at], [low, high], color=look["color"], lw=1.8)
         y = finite([point[1] for point in points], label)
+        spans = [None if low is None else (low, high) for *_, low, high in points]
+        keep(ax, [point[0] for point in points], {label: y, f"{label}, interval": spans})
         ax.plot(x, y, mec=CARD, ms=7, label=label, **look)
     ax.axhline(0, color=SOFT, lw=1.2, zorder=0)
     ax.set_xscale("log")
@@ -118,6 +122,7 @@ def power_curve(ax: Axes, seeds: Sequence[int], chance: Sequence[float], chosen:
     """Probability of seeing an effect against the number of seeds, one of them marked."""
     y = finite(chance, "power")
     ax.plot(list(seeds), y, color=BLUE)
+    keep(ax, seeds, {"": y})
     at = list(seeds).index(chosen)
     ax.plot(chosen, y[at], "o", color=VERMILLION, ms=9, mec=CARD)
     ax.axhline(0.8, color=SOFT, lw=1.2, ls="--")

@@ -10,6 +10,7 @@ from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from rr.config import RRError
 
+from .data import keep, keep_row
 from .style import CARD, GRID, HALO, SOFT, finite, label_ends, readable, style_of
 
 
@@ -25,6 +26,7 @@ def seed_deviations(ax: Axes, arms: Mapping[str, Mapping[int, float]]) -> Axes:
             raise RRError(f"{arm} has {len(seeds)} seeds: a deviation needs at least two")
         ax.plot(seeds, values - values.mean(), label=arm, clip_on=False, **style_of(arm))
         ax.set_xticks(seeds)
+        keep(ax, seeds, {arm: values - values.mean()})
     ax.axhline(0, color=SOFT, lw=0.8, zorder=0)
     ax.margins(x=0.15)
     ax.set_xlabel("seed")
@@ -48,11 +50,10 @@ def two_tests(
     for place, (label, *both) in enumerate(rows):
         if not all(0 < p <= 1 for p in both):
             raise RRError(f"{label}: p is {both[0]} and {both[1]}, and not in (0, 1]")
-        # an arrow without a head: what joins two values is no value of its own
-        join = {"arrowstyle": "-", "color": colour, "lw": 1.2, "shrinkA": 0, "shrinkB": 0}
-        ax.annotate("", (both[0], place), (both[1], place), arrowprops=join, zorder=1)
-    tests = zip(names, list(zip(*rows, strict=True))[1:], (CARD, colour), "oD", strict=True)
-    for name, values, fill, marker in tests:
+        ax.plot(both, [place, place], color=colour, lw=1.2, zorder=1)
+    comparisons, *tested = zip(*rows, strict=True)
+    keep(ax, comparisons, dict(zip(names, tested, strict=True)), down=True)
+    for name, values, fill, marker in zip(names, tested, (CARD, colour), "oD", strict=True):
         shown = {"marker": marker, "ms": 7, "mfc": fill, "mec": colour, "mew": 1.5}
         ax.plot(values, range(len(rows)), ls="none", label=name, **shown)
     for words, level in levels.items():
@@ -94,6 +95,11 @@ def gap_against_size(ax: Axes, points: Sequence[Mapping], colour_of: str, line: 
         ax.fill_between(10**x, low, high, color=colour, alpha=0.18, lw=0)
         ax.plot(10**x, value, color=colour, lw=1.4, ls="--")
     for point in points:
+        told = {"": point["gap"], "own interval": point["own"], "pooled": point["pooled"]}
+        keep_row(ax, point["name"], told)
+        if line is not None:
+            value, *band = line.at(math.log10(point["size"]))
+            keep_row(ax, point["name"], {"line": value, "band": tuple(band)})
         ax.plot([point["size"]] * 2, point["own"], color=colour, lw=1)
         ax.plot([point["size"]] * 2, point["pooled"], color=colour, lw=3.4)
         ax.plot(point["size"], point["gap"], marker=shown["marker"], color=colour, ms=8, mec=CARD)
@@ -128,6 +134,7 @@ def values_by_size(
             y = finite(values, f"{arm} at {name}")
             x = sizes[name] * beside
             means.append((x, y.mean()))
+            keep_row(ax, name, {f"{arm}, each run": y.tolist(), arm: y.mean()})
             ax.plot(
                 [x] * len(y),
                 y,
@@ -163,6 +170,7 @@ def simulated_tests(
         draw(level, color=SOFT, lw=1.2, ls="--", zorder=0)
     colour = style_of("review")["color"]
     ax.plot(x, y, "o", ms=4, color=colour, alpha=0.45, mec="none")
+    keep(ax, x, {"": y})
     for left, low in ((True, True), (True, False), (False, True), (False, False)):
         inside = ((x <= level) == left) & ((y <= level) == low)
         ax.annotate(

@@ -8,6 +8,8 @@ from matplotlib.lines import Line2D
 
 from rr.config import RRError
 
+from .data import keep_row
+from .results import compared
 from .style import CARD, FAMILIES, HALO, LOOKS, SOFT, style_of
 
 
@@ -46,7 +48,7 @@ def rule_ranking(
     ax.axvline(0, color=SOFT, lw=1.2)
     ax.set_xlim(-limit, limit)
     for place, arm in enumerate(order):
-        row = by_arm[arm]
+        row, name = by_arm[arm], (labels or {}).get(arm, arm)
         colour, marker = mark_of(arm, families[arm])
         if key:
             ax.plot(
@@ -70,7 +72,9 @@ def rule_ranking(
                 fontsize=9,
                 path_effects=HALO,
             )
+            keep_row(ax, name, {"note": "baseline"}, down=True)
             continue
+        keep_row(ax, name, compared(row) | {"corrected p": row["holm"]}, down=True)
         gap = row["difference"]
         sure = row["holm"] is not None and row["holm"] < 0.05
         lost = f"{len(row['diverged'])} diverged" if row["diverged"] else ""

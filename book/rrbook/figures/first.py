@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
+from .data import keep
 from .style import CARD, GREEN, INK, QUIET, SOFT, readable
 
 
@@ -15,7 +16,10 @@ def reads_map(ax: Axes, shares: np.ndarray, words: Sequence[str]) -> None:
     n = len(words)
     later = np.triu(np.ones((n, n), dtype=bool), 1)
     shown = LinearSegmentedColormap.from_list("reads", [CARD, GREEN])
-    ax.imshow(np.ma.masked_where(later, shares), cmap=shown, vmin=0, vmax=1)
+    read = np.where(later, np.nan, shares)
+    ax.imshow(read, cmap=shown, vmin=0, vmax=1)
+    places = [f"{place} {word}" for place, word in enumerate(words, 1)]  # a word may return
+    keep(ax, places, dict(zip(places, read.T, strict=True)), down=True)
     ax.set_xticks(range(n), words, rotation=90)
     ax.set_yticks(range(n), words)
     ax.grid(False)

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 
 from rr.config import RRError
 
+from .data import keep, keep_row
 from .style import (
     BLUE,
     CARD,
@@ -48,13 +49,16 @@ def gate_bands(ax: Axes, rows: Sequence[Mapping]) -> Axes:
     """
     ax.axhline(0.5, color=SOFT, lw=1.2, ls="--")
     for place, row in enumerate(rows, 1):
-        _, colour, marker = _kind(row)
+        kind, colour, marker = _kind(row)
         low, first, _, third, high = finite(row["quantiles"], "quantiles")
         ax.plot([place, place], [low, high], color=colour, lw=1.4)
         ax.plot(
             [place, place], [first, third], color=colour, lw=6, alpha=0.45, solid_capstyle="butt"
         )
         ax.plot(place, row["mean"], marker, color=colour, ms=7, mec=INK, mew=0.6)
+        told = {"kind": kind, "": row["mean"]}
+        told |= {"middle half": (first, third), "5 to 95 %": (low, high)}
+        keep_row(ax, place, told)
     ax.set(ylim=(0, 1), xlabel="sublayer", ylabel="gate r")
     ax.set_xticks(range(1, len(rows) + 1))
     ax.grid(axis="x", visible=False)
@@ -85,6 +89,7 @@ def variance_shares(ax: Axes, rows: Sequence[Mapping], parts: Mapping[str, str])
                 )
             left += row[part]
         names.append(f"{_kind(row)[0]} {place + 1}")
+    keep(ax, names, {name: [row[part] for row in rows] for part, name in parts.items()}, down=True)
     return bars_of_shares(ax, names, {parts[part]: tint for part, tint in tints.items()})
 
 
@@ -110,6 +115,8 @@ def cost_of(ax: Axes, costs: Mapping[str, Sequence[float]]) -> Axes:
             fontsize=9.5,
             path_effects=HALO,
         )
+    for name, values in costs.items():
+        keep_row(ax, name, {"": np.mean(values), "each seed": list(values)}, down=True)
     ax.set_xscale("log")
     ax.xaxis.set_major_formatter("{x:g}")
     ax.set_yticks(range(len(costs)), list(costs)[::-1])
@@ -130,9 +137,11 @@ def seeds_by_sublayer(
     """
     ax.axhline(0, color=SOFT, lw=1.2)
     for place, row in enumerate(rows, 1):
-        _, colour, marker = _kind(row)
+        kind, colour, marker = _kind(row)
         y = finite(row["values"], "values")
+        keep_row(ax, place, {"kind": kind, "": y.mean(), "each seed": y.tolist()})
         if null is not None:
+            keep_row(ax, place, {"chance": (-null[place - 1], null[place - 1])})
             ax.fill_between(
                 [place - 0.42, place + 0.42],
                 -null[place - 1],
@@ -155,12 +164,13 @@ def by_fifth(ax: Axes, rows: Sequence[Mapping], names: Sequence[str]) -> Axes:
     rows: one per sublayer, with `kind`, `mean` and `by_fifth`, mean gates in the order of `names`.
     """
     ax.axhline(0, color=SOFT, lw=1.2)
-    for row in rows:
-        _, colour, marker = _kind(row)
+    for place, row in enumerate(rows, 1):
+        kind, colour, marker = _kind(row)
         y = np.asarray(finite(row["by_fifth"], "by_fifth")) - row["mean"]
         if len(y) != len(names):
             raise RRError(f"{len(y)} values for {len(names)} names")
         ax.plot(range(len(y)), y, marker=marker, color=colour, lw=1.3, ms=4.5, alpha=0.75)
+        keep(ax, names, {f"{kind} {place}": y})
     ax.set_xticks(range(len(names)), names)
     ax.set(xlabel="the token in the training text", ylabel="mean r − its own mean")
     return ax

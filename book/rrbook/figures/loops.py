@@ -12,6 +12,7 @@ from matplotlib.ticker import NullFormatter
 
 from rr.config import RRError
 
+from .data import keep, keep_row
 from .style import (
     BLUE,
     CARD,
@@ -64,6 +65,7 @@ def size_by_passes(
             label=scale,
         )
         ends.append((passes[-1], y[-1], f"ε = {scale}", colour))
+        keep(ax, passes, {f"ε = {scale}": y})
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks(list(passes), [str(n) for n in passes])
@@ -92,6 +94,7 @@ def cosine_matrix(ax: Axes, cosines: np.ndarray, what: str = "block") -> AxesIma
         raise RRError(f"cosines must have the shape (n, n), got {cosines.shape}")
     image = ax.imshow(cosines, cmap=COSINES, vmin=-1, vmax=1)
     n = len(cosines)
+    keep(ax, range(1, n + 1), dict(enumerate(cosines.T, 1)), down=True)
     marks = sorted({0, n // 2, n - 1}) if n > 4 else range(n)
     ax.set_xticks(list(marks), [str(i + 1) for i in marks])
     ax.set_yticks(list(marks), [str(i + 1) for i in marks])
@@ -112,6 +115,7 @@ def size_grid(
     if sizes.shape != (len(blocks), len(passes)):
         raise RRError(f"sizes are {sizes.shape} for {len(blocks)} blocks and {len(passes)} passes")
     image = ax.imshow(np.log(sizes), cmap="cividis", vmin=0, vmax=math.log(top), aspect="auto")
+    keep(ax, blocks, dict(zip(passes, sizes.T, strict=True)), down=True)
     for i, j in np.ndindex(*sizes.shape):
         light = math.log(sizes[i, j]) > 0.55 * math.log(top)
         ax.text(
@@ -146,7 +150,10 @@ def rates_by_passes(ax: Axes, points: Sequence[Mapping], named: bool = True) -> 
         colour, marker = PASSES.get(loops, (SOFT, "d"))
         means = []
         for lr, values in sorted(by[loops].items()):
-            if any(value is None or not math.isfinite(value) for value in values):
+            each = [value if value is not None and math.isfinite(value) else "diverged"
+                    for value in values]  # fmt: skip
+            keep_row(ax, 1e3 * lr, {f"N = {loops}, each run": each})
+            if "diverged" in each:
                 ax.plot(
                     lr,
                     1,
@@ -159,6 +166,7 @@ def rates_by_passes(ax: Axes, points: Sequence[Mapping], named: bool = True) -> 
                 )
                 continue
             means.append((lr, float(np.mean(values))))
+            keep_row(ax, 1e3 * lr, {f"N = {loops}": means[-1][1]})
             ax.plot(
                 [lr] * len(values), values, ls="none", marker=".", ms=5, color=colour, alpha=0.5
             )

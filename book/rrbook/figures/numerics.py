@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 
 from rr.config import RRError
 
+from .data import keep, keep_row
 from .style import BLUE, CARD, GREEN, HALO, INK, ORANGE, SOFT, VERMILLION, label_ends, readable
 
 LINES = ((BLUE, "-"), (VERMILLION, "--"), (GREEN, "-."), (INK, ":"), (ORANGE, "-"))
@@ -40,6 +41,8 @@ def spread_by_source(
             y = place + 0.22 * (i - (len(row["marks"]) - 1) / 2)
             marks = drawn.setdefault(label, [])
             colour = kinds[[*drawn].index(label)][0]
+            spread = {label: sd, f"{label}, interval": (low, high) if sd else None}
+            keep_row(ax, row["source"], spread, down=True)
             if sd == 0:
                 arrow = {"arrowstyle": "-|>", "color": colour}
                 again = any(one[1] == 0 for one in row["marks"][:i])  # one number for all of them
@@ -81,8 +84,10 @@ def losses_apart(
         shown = np.where(gaps > 0, gaps, np.nan)
         if thin and len(gaps) > 1:
             ax.plot(steps, shown.T, color=colour, lw=0.6, alpha=0.45)
+            keep(ax, steps, {f"{words}, each run": shown.T.tolist()})
         mean = gaps.mean(0)
         mean = np.where(mean > 0, mean, np.nan)
+        keep(ax, steps, {words: mean})
         there = np.isfinite(np.concatenate([[np.nan], mean, [np.nan]]))
         alone = np.flatnonzero(there[1:-1] & ~there[:-2] & ~there[2:]).tolist()  # joined to none
         dots = {"marker": ".", "ms": 3.5, "markevery": alone} if alone else {}

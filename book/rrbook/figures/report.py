@@ -8,6 +8,7 @@ from matplotlib.ticker import EngFormatter, NullLocator, PercentFormatter
 
 from rr.config import RRError
 
+from .data import keep, keep_row
 from .results import loss_curves
 from .style import (
     BLUE,
@@ -42,8 +43,10 @@ def run_curve(
         raise RRError("no training loss was recorded: give a run of at least one step")
     ends = [*zip(*held_out, strict=True)] if held_out else None
     if ends:
+        keep(ax, ends[0], {"held-out": ends[1]})
         ax.plot(*ends, "o", ms=7, mfc=CARD, mec=BLUE, mew=1.8, label="held-out", zorder=4)
     if story is not None:
+        keep_row(ax, story[0], {"held-out, whole stories": story[1]})
         ax.plot(*story, "D", ms=6, color=VERMILLION, label="held-out, whole stories", zorder=4)
     if bigram is not None:
         ax.axhline(bigram, color=ORANGE, lw=1.6, ls="--", label=f"bigram table {bigram:.2f}")
@@ -65,6 +68,7 @@ def norm_curve(ax: Axes, norms: Sequence[Mapping], clip: float) -> Axes:
         shown = style_of(curve["rule"])
         x, y = curve["steps"], finite(curve["loss"], "the gradient norm")
         ax.plot(x, y, color=shown["color"], ls=shown["linestyle"], lw=1.2)
+        keep(ax, x, {"": y})
     ax.axhline(clip, color=VERMILLION, lw=1.2, ls="--")
     ax.annotate(
         f"clipped to {clip:g}", (1, clip), (-4, 4), xycoords=("axes fraction", "data"),
@@ -87,10 +91,13 @@ def gates_by_sublayer(ax: Axes, rows: Sequence[Mapping], rule: str, why: str = "
         return says(ax, why or "no sublayer to show")
     colour = style_of(rule)["color"]
     for place, row in enumerate(rows):
+        keep_row(ax, row["name"], {"mean": row["mean"]}, down=True)
         if row["r"] is None:
             ax.plot(row["mean"], place, "D", color=colour, ms=6)
             continue
         low, first, middle, third, high = row["r"]
+        told = {"median": middle, "middle half": (first, third), "5 to 95 %": (low, high)}
+        keep_row(ax, row["name"], told, down=True)
         ax.plot([low, high], [place, place], color=colour, lw=1.4)
         ax.plot([first, third], [place, place], color=colour, lw=5, solid_capstyle="butt")
         ax.plot(middle, place, "o", ms=7, mfc=CARD, mec=colour, mew=1.8, zorder=3)
@@ -122,6 +129,7 @@ def reliability(ax: Axes, bins: np.ndarray | None, why: str = "") -> Axes:
     seen = bins[bins[:, 0] > 0]
     confidence, right = seen[:, 1] / seen[:, 0], seen[:, 2] / seen[:, 0]
     ax.plot([0, 1], [0, 1], color=SOFT, lw=1.2, ls=(0, (1, 1)))
+    keep(ax, confidence, {"": right, "tokens": seen[:, 0]})
     ax.vlines(confidence, confidence, right, color=VERMILLION, lw=1.4)
     ax.scatter(
         confidence,
@@ -160,6 +168,8 @@ def gaps_by_size(ax: Axes, points: Sequence[Mapping], why: str = "") -> Axes:
         own = sorted((p for p in points if p["series"] == name), key=lambda p: p["size"])
         shown, beside = style_of(own[0]["rule"]), step ** (place - (len(series) - 1) / 2)
         x, y = [p["size"] * beside for p in own], finite([p["gap"] for p in own], name)
+        spans = [(p["lo"], p["hi"]) for p in own]
+        keep(ax, [p["size"] for p in own], {name: y, f"{name}, interval": spans})
         for at, point in zip(x, own, strict=True):
             interval = [point["lo"], point["hi"]]
             ax.plot([at, at], interval, color=shown["color"], lw=2, marker="_", ms=10, mew=1.6)

@@ -4,12 +4,14 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from rr.config import RRError
 
+from .data import keep, keep_row
 from .style import (
     CARD,
     GREEN,
@@ -60,11 +62,13 @@ def loss_curves(
             ax.plot(
                 steps[:end], loss[:end], color=colour, ls=line, lw=width, alpha=opacity, label=label
             )
+            keep(ax, steps[:end], {label: loss[:end]})
             if 0 < end < len(loss):
                 ax.plot(steps[end - 1], loss[end - 1], "x", color=colour, ms=9, mew=2.5)
         means = _mean_curve(members)
         if means is not None and not alone:
             ax.plot(*means, color=colour, ls=line, lw=2.4, label=f"{label}, mean")
+            keep(ax, means[0], {f"{label}, mean": means[1]})
         steps, loss = means if means is not None else (members[0]["steps"], members[0]["loss"])
         finite = [(s, y) for s, y in zip(steps, loss, strict=True) if math.isfinite(y)]
         if finite:
@@ -133,12 +137,23 @@ def paired_differences(
             fontsize=9.5,
             path_effects=HALO,
         )
+    for row in rows:
+        keep_row(ax, row["arm"], compared(row), down=True)
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(-0.6, len(names) - 0.3)
     ax.grid(axis="y", visible=False)
     baselines = {row["baseline"] for row in rows if row["baseline"]}
     ax.set_xlabel(f"loss − {' or '.join(sorted(baselines)) or 'baseline'} (nats per token)")
     return ax
+
+
+def compared(row: Mapping) -> dict[str, Any]:
+    """A row of `rr.stats.compare` as cells of a figure's table."""
+    notes = [f"{len(row['diverged'])} diverged"] if row["diverged"] else []
+    if row["difference"] is None:
+        return {"": None, "note": "; ".join(notes or row["notes"])}
+    told = {"": row["difference"], "interval": (row["lo"], row["hi"]), "n": len(row["pairs"])}
+    return told | {"note": "; ".join(notes)}
 
 
 def bar_share(
@@ -163,6 +178,7 @@ def bar_share(
             fill = fills[part]
             width, middle = amount / total, left + amount / total / 2
             ax.barh(place, width, left=left, height=0.6, color=fill, edgecolor=CARD)
+            keep_row(ax, label, {part: width}, down=True)
             inside = width >= 0.06  # else the percentage stands above its part
             ax.text(
                 middle,

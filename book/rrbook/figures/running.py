@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
+from .data import keep, keep_row
 from .style import BLUE, CARD, GREEN, HALO, INK, ORANGE, PURPLE, SKY, SOFT, VERMILLION, label_ends
 
 MARKS = ("o", "^", "s", "D", "v", "P")
@@ -21,6 +22,8 @@ def destroyed_work(ax: Axes, kills: Sequence[Mapping]) -> Axes:
         lost, every = row["lost_seconds"], row["every"]
         ax.plot([every] * len(lost), lost, ls="none", marker="o", ms=5, mfc="none", mec=BLUE)
         ax.plot(every, np.mean(lost), marker="_", ms=22, mew=3, color=VERMILLION)
+        told = {"each kill": list(lost), "mean": np.mean(lost), "half the interval": every / 2}
+        keep_row(ax, every, told)
     ends = [min(row["every"] for row in kills), max(row["every"] for row in kills)]
     half = [every / 2 for every in ends]
     ax.plot(ends, half, color=INK, lw=1.2, ls="--")
@@ -51,6 +54,8 @@ def notices(ax: Axes, sizes: Sequence[Mapping], warnings: Mapping[str, float]) -
             color=BLUE,
             mfc=BLUE if row["measured"] else CARD,
         )
+        told = {"rung": row["rung"], "": row["seconds"]}
+        keep_row(ax, row["params"], told | {"note": "" if row["measured"] else "not measured"})
         ax.annotate(
             row["rung"],
             (row["params"], row["seconds"]),
@@ -84,6 +89,8 @@ def attempts(ax: Axes, reached: int, saved: int, steps: int) -> Axes:
         1, reached - saved, left=saved, height=0.5, color=VERMILLION, hatch="///", edgecolor=CARD
     )
     ax.barh(0, steps - saved, left=saved, height=0.5, color=BLUE)
+    steps_done = {"": [(0, reached), (saved, steps)], "done twice": [(saved, reached), None]}
+    keep(ax, ["first", "second"], steps_done, down=True)
     ax.axvline(saved, color=SOFT, ls=":", lw=1.4)
     ax.set_yticks([1, 0], ["first", "second"])
     ax.set_xlim(0, steps)

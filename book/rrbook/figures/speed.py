@@ -1,5 +1,6 @@
 """Figures of a training step's cost: its parts, what each change of path takes off, its memory."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from statistics import median
 
@@ -7,6 +8,7 @@ from matplotlib.axes import Axes
 
 from rr.config import RRError
 
+from .data import keep, keep_row
 from .style import (
     BLUE,
     CARD,
@@ -56,7 +58,8 @@ def stacked_parts(
         raise RRError("no bar to draw")
     longest = max(sum(parts.values()) for parts in bars.values())
     named = []
-    for place, parts in enumerate(bars.values()):
+    for place, (name, parts) in enumerate(bars.items()):
+        keep_row(ax, name, {WORDS.get(part, part): parts[part] for part in parts}, down=True)
         left = 0.0
         for part, value in parts.items():
             colour = COLOURS.get(part, QUIET)
@@ -128,7 +131,10 @@ def waterfall(ax: Axes, steps: Sequence[tuple[str, float]], form: str = "{:.2f}"
     last = len(values)
     ax.barh(last, values[-1], height=0.62, color=INK)
     ax.text(values[-1], last, " " + form.format(values[-1]), va="center", color=INK, fontsize=9.5)
-    ax.set_yticks(range(last + 1), [*names, "all together"])
+    names.append("all together")
+    changes = [None, *(b - a for a, b in itertools.pairwise(values)), None]
+    keep(ax, names, {"": [*values, values[-1]], "change": changes}, down=True)
+    ax.set_yticks(range(last + 1), names)
     ax.set_ylim(last + 0.55, -0.55)
     ax.set_xlim(0, 1.12 * max(values))
     ax.grid(axis="y", visible=False)
@@ -140,7 +146,8 @@ def undone(ax: Axes, rows: Sequence[tuple[str, float, float, float]]) -> Axes:
     if not rows:
         raise RRError("no change to draw")
     right = 1.2 * max(row[3] for row in rows)  # room for a column of the medians
-    for place, (_, middle, least, most) in enumerate(rows):
+    for place, (words, middle, least, most) in enumerate(rows):
+        keep_row(ax, words, {"": middle, "least to most": (least, most)}, down=True)
         ax.plot([least, most], [place] * 2, color=BLUE, lw=1.8)
         ax.plot(middle, place, "D", color=BLUE, ms=6.5)
         ax.text(
@@ -179,6 +186,8 @@ def beside(ax: Axes, ratios: Mapping[str, Mapping[str, Sequence[float]]]) -> Axe
         for place, values in zip(places, found.values(), strict=True):
             ax.plot([min(values), max(values)], [place] * 2, color=color, lw=1.6)
         middles = [median(values) for values in found.values()]
+        ranges = [(min(values), max(values)) for values in found.values()]
+        keep(ax, found, {size: middles, f"{size}, range": ranges}, down=True)
         ax.plot(middles, places, marker, color=color, ms=6, label=size)
     ax.axvline(1, color=SOFT, lw=1.2, ls="--")
     ax.set_yticks(range(len(cases)), cases)

@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,6 +11,7 @@ from matplotlib.ticker import NullFormatter, PercentFormatter
 
 from rr.config import RRError
 
+from .data import keep, keep_row
 from .style import HALO, SOFT, finite, label_ends, lines_by_depth, readable, style_of
 
 
@@ -67,6 +69,7 @@ def gate_histogram(
             raise RRError(f"{label} has values outside 0 to 1: not a gate")
         shares = np.histogram(gates, edges)[0] / gates.size
         colour = style_of(label)["color"]
+        keep(ax, pairwise(edges), {label: shares})
         ax.stairs(shares, edges, fill=True, color=colour, alpha=0.3)
         ax.stairs(shares, edges, color=colour, lw=1.8, label=label)
         top = int(np.argmax(shares))
@@ -113,6 +116,7 @@ def depth_plot(
         value = point["value"]
         if value is None or not math.isfinite(value):
             lost.append((point["sublayers"], style_of(point["rule"])["color"]))
+            keep_row(ax, point["sublayers"], {f"{label}, each run": "diverged"})
         else:
             groups[label][point["sublayers"]].append(float(value))
     ends, depths = [], sorted({point["sublayers"] for point in points})
@@ -123,6 +127,8 @@ def depth_plot(
         each = {"ls": "none", "alpha": 0.55, "ms": 4.5, "label": f"{label}, each run"}
         ax.plot(*zip(*every, strict=True), **each, **dots)
         means = [(depth, float(np.mean(by_depth[depth]))) for depth in sorted(by_depth)]
+        for depth, mean in means:
+            keep_row(ax, depth, {f"{label}, each run": by_depth[depth], label: mean})
         ax.plot(*zip(*means, strict=True), label=label, color=shown["color"], ls=shown["linestyle"])
         ends.append((*means[-1], label, shown["color"]))
     for depth, colour in lost:

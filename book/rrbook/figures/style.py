@@ -25,6 +25,7 @@ from matplotlib.ticker import PercentFormatter
 
 from rr.config import RRError
 
+from .data import keep
 from .phone import END
 
 CARD, INK, SOFT, GRID = "#fcfcfa", "#1f2429", "#59626c", "#dde1e5"
@@ -256,5 +257,6 @@ def lines_by_depth(ax: Axes, depth: Sequence[float], series: Mapping[str, Sequen
         shown = style_of(label)
         ax.plot(x, y, label=label, markevery=max(1, len(x) // 12), **shown)
         ends.append((x[-1], y[-1], label, shown["color"]))
+        keep(ax, x, {label: y})
     ax.set_xlabel("sublayer")
     return ends

@@ -8,6 +8,7 @@ from matplotlib.ticker import FixedLocator, NullFormatter
 
 from rr.config import RRError
 
+from .data import keep
 from .style import SOFT, finite, label_ends, style_of
 
 
@@ -25,6 +26,8 @@ def gap_bands(ax: Axes, gaps: Mapping[str, Sequence[Mapping]], baseline: str) ->
         shift = 3 * (place - (len(gaps) - 1) / 2)  # steps: bars of several arms stay apart
         steps = [(row["first"] + row["last"]) / 2 + shift for row in rows]
         means = finite([row["mean"] for row in rows], arm)
+        told = {arm: means, f"{arm}, interval": [(row["lo"], row["hi"]) for row in rows]}
+        keep(ax, [(row["first"], row["last"]) for row in rows], told)
         shown = style_of(arm)
         for x, row in zip(steps, rows, strict=True):
             ax.plot([x, x], [row["lo"], row["hi"]], color=shown["color"], lw=1.2)
@@ -54,6 +57,8 @@ def rate_basins(
         shown = style_of(arm)
         ax.plot(rates, values, label=arm, **shown)
         at = np.interp(np.log(best[arm]), np.log(rates), values)
+        keep(ax, [1000 * rate for rate in rates], {arm: values})
+        keep(ax, [1000 * best[arm]], {f"{arm}, chosen": [at]})
         ax.plot(best[arm], at, "|", ms=16, mew=2, color=shown["color"])
         ends.append((rates[-1], values[-1], arm, shown["color"]))
     ax.set_xscale("log")

@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 
 from rr.config import RRError
 
+from .data import keep
 from .style import (
     BLUE,
     GREEN,
@@ -63,7 +64,9 @@ def by_block(
         blocks, mean = np.arange(1, rows.shape[1] + 1), rows.mean(0)
         colour, marker = value_style(label)
         ax.plot(blocks, mean, color=colour, marker=marker, label=label)
+        keep(ax, blocks, {label: mean})
         if len(rows) > 1:
+            keep(ax, blocks, {f"{label}, range": zip(rows.min(0), rows.max(0), strict=True)})
             ax.fill_between(blocks, rows.min(0), rows.max(0), color=colour, alpha=0.15, lw=0)
         first, last = np.flatnonzero(np.isfinite(mean))[[0, -1]]
         if first == last:
@@ -74,6 +77,7 @@ def by_block(
     if null is not None:
         level, words = null
         span = blocks[[0, -1]]
+        keep(ax, blocks, {words: [level] * len(blocks)})
         ax.plot(span, [level, level], color=SOFT, lw=1.2, ls=(0, (1, 1)), label=words)
         ends.append((span[1], level, words, SOFT))
     ax.set_xticks(blocks if len(blocks) <= 12 else blocks[::2])
@@ -102,6 +106,7 @@ def cache_bars(ax: Axes, held: Sequence[tuple[float, float]]) -> Axes:
     """What each block's cache holds, bytes per token: [(keys, values), …], stacked from below."""
     blocks = np.arange(1, len(held) + 1)
     keys, values = np.array(held, dtype=float).T
+    keep(ax, blocks, {"keys": keys, "values": values})
     ax.bar(blocks, keys, color=QUIET, label="keys")
     ax.bar(blocks, values, bottom=keys, color=BLUE, label="values")
     ax.set_xticks(blocks if len(blocks) <= 12 else blocks[::2])
