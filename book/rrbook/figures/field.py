@@ -58,7 +58,6 @@ def rule_ranking(
                 color=colour,
                 ms=6,
                 clip_on=False,
-                gid="key",
                 transform=ax.get_yaxis_transform(),
             )
         if row["baseline"] is None:
