@@ -165,11 +165,6 @@ def test_what_is_done_to_gates_is_done_there(family):
     assert cost.abs() > 1e-4
 
 
-def test_the_total_jacobian_of_a_stack_that_writes_nothing_is_one(family):
-    model = rr.attach(tiny(family), "constant:c=0")
-    assert probes.jacobian_gain(model, IDX) == probes.embedding_share(model, IDX) == 1
-
-
 def test_the_mixing_of_values_is_that_of_the_rule():
     model = rr.attach(tiny("Llama"), "standard", values="constant:lam=3,own=2")
     bare = rr.attach(tiny("Llama"), "standard")
