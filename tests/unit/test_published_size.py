@@ -83,22 +83,8 @@ def test_another_size_is_said_once_a_size_and_not_of_a_body_of_ones_own(tiny_cor
 def test_the_size_is_recorded_beside_the_name(tiny_corpus, tmp_path, monkeypatch, capsys):
     small = ladder.Rung("60M", 16, 1, 2, steps=2, batch=2, seq_len=16)
     monkeypatch.setitem(ladder.RUNGS, "60M", small)  # the name and all that hangs on it
-    words = [
-        "train",
-        "--rung",
-        "60M",
-        "--corpus",
-        tiny_corpus,
-        "--tokenizer",
-        "bpe:300",
-        "--eval-batches",
-        "1",
-        "--threads",
-        "1",
-        "--out",
-        str(tmp_path),
-    ]
-    assert cli.main(words) == 0
+    options = "--rung 60M --tokenizer bpe:300 --eval-batches 1 --threads 1 --corpus"
+    assert cli.main(["train", *options.split(), tiny_corpus, "--out", str(tmp_path)]) == 0
     (folder,) = tmp_path.iterdir()
     params = ladder.count(ladder.arm("60M", vocab_size=300))
     published = params + (50_257 - 300) * 16
