@@ -165,14 +165,10 @@ def test_a_model_run_at_another_number_of_passes(rule):
 
 def test_scaled_takes_the_epsilon_of_the_new_number_or_keeps_its_own():
     model = model_of("scaled:reference=2", 4)
-    epsilons = {}
-    for keep in (False, True):
-        other = at_loops(model, 8, keep)
-        steps = trace(other, IDX)
-        assert len(steps) == 2 * 2 * 8
-        epsilons[keep] = [((step.out - step.h).norm() / step.u.norm()).item() for step in steps]
-    assert epsilons[False] == pytest.approx([1 / 8] * 32)
-    assert epsilons[True] == pytest.approx([1 / 4] * 32)
+    for keep, epsilon in ((False, 1 / 8), (True, 1 / 4)):
+        steps = trace(at_loops(model, 8, keep), IDX)
+        told = [((step.out - step.h).norm() / step.u.norm()).item() for step in steps]
+        assert told == pytest.approx([epsilon] * 32)
     again = at_loops(at_loops(model, 8, keep_scale=True), 2, keep_scale=True)  # still trained at 4
     assert again.rules[0].coefficient(again.rules[0].site) == 1 / 4
 

@@ -6,7 +6,6 @@ do differently elsewhere, and how the weights are chosen so that it does not mat
 
 import pytest
 import torch
-from hyper_connections import ManifoldConstrainedHyperConnections
 from hyper_connections.hyper_connections import HyperConnections
 from torch import nn
 from torch.nn.utils.stateless import _reparametrize_module
@@ -147,39 +146,6 @@ def test_mhc_by_hand():
         ours[0, 0], m @ x + torch.outer(h_post, u.detach()[0, 0]), rtol=1e-6, atol=1e-6
     )
     assert (m.sum(1) - 1).abs().max() < 1e-12 and (m.sum(0) - 1).abs().max() < 1e-6
-
-
-def test_mhc_is_the_librarys():
-    """Read, mix and write, with gradients by the update and by the stream where both share them.
-
-    The library projects each stream alone, W (d, n + 2), where the paper and `rr` project all at
-    once, W (n·d, n(n + 2)), after one norm over all streams. They meet where streams are of equal
-    length and W is block-diagonal. It starts Sinkhorn from the other axis, so that the two agree
-    once it has converged, and computes in float32.
-    """
-    rule = constrained(dynamic=1)
-    theirs = ManifoldConstrainedHyperConnections(N, dim=D, layer_index=1)
-    alone = 0.5 * draw(D, N + 2, seed=1).detach()
-    with torch.no_grad():
-        rule.dynamic.zero_()
-        for s in range(N):
-            rule.dynamic[s * D : (s + 1) * D, s * (N + 2) : (s + 1) * (N + 2)] = alone
-        rule.scale.copy_(torch.tensor([0.3, 0.2, 0.1]))
-        rule.static.copy_(0.5 * draw(N, N + 2, seed=4))
-        theirs.static_alpha.copy_(rule.static[:, : N + 1])
-        theirs.static_beta.copy_(rule.static[:, -1])
-        theirs.dynamic_alpha_fn.copy_(alone[None, :, : N + 1])
-        theirs.dynamic_beta_fn.copy_(alone[:, -1])
-        theirs.pre_branch_scale.fill_(0.3)
-        theirs.residual_scale.fill_(0.2)
-        theirs.h_post_scale.fill_(0.1)
-    streams = LARGE * rms_norm(draw(B, T, N, D, seed=2).detach())
-    u = draw(B, T, D, seed=3, scale=LARGE)
-    seen, state = rule.read(streams)
-    x, mixed, extra = theirs.width_connection(folded(streams))
-    torch.testing.assert_close(seen, rms_norm(x), rtol=1e-5, atol=1e-5)
-    other = unfolded(theirs.depth_connection(u, mixed, **extra))
-    same(rule.write(state, u), other, [u], [u], rtol=1e-5, atol=1e-5 * LARGE)
 
 
 @pytest.mark.parametrize("dynamic", [0, 1])
