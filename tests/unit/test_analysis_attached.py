@@ -22,31 +22,21 @@ FAMILIES = ["GPT2", "Llama"]
 
 def sublayers(model):
     """Embeddings, branches (with their norms) and the head of an untouched decoder."""
+    branches = []
     if hasattr(model, "transformer"):
         body = model.transformer
         x0 = body.wte(IDX) + body.wpe(torch.arange(IDX.shape[1]))
-        branches = [
-            branch
-            for block in body.h
-            for branch in (
-                lambda x, b=block: b.attn(b.ln_1(x))[0],
-                lambda x, b=block: b.mlp(b.ln_2(x)),
-            )
-        ]
+        for block in body.h:
+            branches.append(lambda x, b=block: b.attn(b.ln_1(x))[0])
+            branches.append(lambda x, b=block: b.mlp(b.ln_2(x)))
         return x0, branches, lambda x: model.lm_head(body.ln_f(x))
     body = model.model
     x0 = body.embed_tokens(IDX)
-    turned = body.rotary_emb(x0, torch.arange(IDX.shape[1])[None])
-    branches = [
-        branch
-        for layer in body.layers
-        for branch in (
-            lambda x, b=layer: b.self_attn(
-                b.input_layernorm(x), position_embeddings=turned, attention_mask=None
-            )[0],
-            lambda x, b=layer: b.mlp(b.post_attention_layernorm(x)),
-        )
-    ]
+    how = dict(position_embeddings=body.rotary_emb(x0, torch.arange(IDX.shape[1])[None]))
+    how |= dict(attention_mask=None)
+    for layer in body.layers:
+        branches.append(lambda x, b=layer: b.self_attn(b.input_layernorm(x), **how)[0])
+        branches.append(lambda x, b=layer: b.mlp(b.post_attention_layernorm(x)))
     return x0, branches, lambda x: model.lm_head(body.norm(x))
 
 

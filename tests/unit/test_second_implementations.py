@@ -120,7 +120,7 @@ def test_mhc_by_hand():
     with torch.no_grad():
         rule.dynamic.copy_(draw(N * D, N * (N + 2), seed=1))
         rule.scale.copy_(torch.tensor([0.3, 0.2, 0.1]))
-        rule.static.copy_(0.5 * draw(N, N + 2, seed=4))
+        rule.static.copy_(3 * draw(N, N + 2, seed=4))  # so far apart that 20 rounds are too few
     streams, u = draw(1, 1, N, D, seed=2), draw(1, 1, D, seed=3)
     seen, state = rule.read(streams)
     ours = rule.write(state, u)
@@ -145,7 +145,7 @@ def test_mhc_by_hand():
     torch.testing.assert_close(
         ours[0, 0], m @ x + torch.outer(h_post, u.detach()[0, 0]), rtol=1e-6, atol=1e-6
     )
-    assert (m.sum(1) - 1).abs().max() < 1e-12 and (m.sum(0) - 1).abs().max() < 1e-6
+    assert (m.sum(1) - 1).abs().max() < 1e-12 and (m.sum(0) - 1).abs().max() > 1e-5
 
 
 @pytest.mark.parametrize("dynamic", [0, 1])

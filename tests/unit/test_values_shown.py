@@ -1,9 +1,8 @@
 """What chapter 5 shows: its explorable against rr's own rules, its lab, its figures."""
 
 import json
-import sys
-from pathlib import Path
 
+import looks
 import numpy as np
 import pytest
 import torch
@@ -15,9 +14,6 @@ from rr.model import site_of
 from rr.residual.values import make_values
 from rrbook import attention, figures
 from rrbook.explorables.values import RULES
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "book" / "tools"))
-import looks  # noqa: E402
 
 TOKENS = 16  # of the toy
 
