@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F
 
 from rr.config import ModelConfig, RRError
-from rr.model import Model, at_loops, compile_model, initialise
+from rr.model import Model, at_loops, initialise
 from rr.ops import (
     blocked_attention,
     cross_entropy,
@@ -302,27 +301,6 @@ def test_rules_take_the_fast_gate_or_stay_on_the_reference(rule):
     same = all(map(torch.equal, got, expected))
     assert same == (rule in SLOW)  # otherwise another order of the same sums
     torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize(
-    "rule",
-    [
-        "review",
-        *(pytest.param(rule, marks=pytest.mark.slow) for rule in FAST[:5] if rule != "review"),
-    ],
-)
-def test_the_fast_gate_is_one_graph(rule, half):
-    model = gated_model(rule)
-    model.use(Kernels(gate="fast"))
-    expected = model_gradients(model, half)
-    torch._dynamo.reset()
-    counter = CompileCounterWithBackend("aot_eager")
-    compile_model(model, counter)
-    for _ in range(3):
-        got = model_gradients(model, half)
-    assert counter.frame_count == 1
-    torch.testing.assert_close(got, expected)
 
 
 def test_a_model_keeps_the_implementations_that_it_is_given():
