@@ -94,7 +94,11 @@ BESIDE = [
     ("def f(u): return u", "def f(u): return 2 * u", "return state + f(u)"),
     ("k = 1\ndef f(u): return k * u", "k = 2\ndef f(u): return k * u", "return state + f(u)"),
     ("class A:\n    c = 1", "class A:\n    c = 2", "return state + A.c * u"),
-    ("def f(u, c=1): return c * u", "def f(u, c=2): return c * u", "return state + f(u)"),
+    (
+        "k = 1\ndef f(u, c=k): return c * u",
+        "k = 2\ndef f(u, c=k): return c * u",
+        "return state + f(u)",
+    ),
     (
         "def f(c): return lambda u: c * u\ng = f(1)",
         "def f(c): return lambda u: c * u\ng = f(2)",
