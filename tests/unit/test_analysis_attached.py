@@ -22,31 +22,21 @@ FAMILIES = ["GPT2", "Llama"]
 
 def sublayers(model):
     """Embeddings, branches (with their norms) and the head of an untouched decoder."""
+    branches = []
     if hasattr(model, "transformer"):
         body = model.transformer
         x0 = body.wte(IDX) + body.wpe(torch.arange(IDX.shape[1]))
-        branches = [
-            branch
-            for block in body.h
-            for branch in (
-                lambda x, b=block: b.attn(b.ln_1(x))[0],
-                lambda x, b=block: b.mlp(b.ln_2(x)),
-            )
-        ]
+        for block in body.h:
+            branches.append(lambda x, b=block: b.attn(b.ln_1(x))[0])
+            branches.append(lambda x, b=block: b.mlp(b.ln_2(x)))
         return x0, branches, lambda x: model.lm_head(body.ln_f(x))
     body = model.model
     x0 = body.embed_tokens(IDX)
-    turned = body.rotary_emb(x0, torch.arange(IDX.shape[1])[None])
-    branches = [
-        branch
-        for layer in body.layers
-        for branch in (
-            lambda x, b=layer: b.self_attn(
-                b.input_layernorm(x), position_embeddings=turned, attention_mask=None
-            )[0],
-            lambda x, b=layer: b.mlp(b.post_attention_layernorm(x)),
-        )
-    ]
+    how = dict(position_embeddings=body.rotary_emb(x0, torch.arange(IDX.shape[1])[None]))
+    how |= dict(attention_mask=None)
+    for layer in body.layers:
+        branches.append(lambda x, b=layer: b.self_attn(b.input_layernorm(x), **how)[0])
+        branches.append(lambda x, b=layer: b.mlp(b.post_attention_layernorm(x)))
     return x0, branches, lambda x: model.lm_head(body.norm(x))
 
 
@@ -120,11 +110,6 @@ def test_the_probes_of_an_attached_model_are_its_equations(both):
         )
     if rule in ("standard", "review"):
         assert probes.norms_by_depth(model, IDX) == near([probes.rms(h) for h in states])
-        moves = torch.stack(states).detach().diff(dim=0)
-        cosines = [[F.cosine_similarity(a, b, -1).mean() for b in moves] for a in moves]
-        torch.testing.assert_close(
-            probes.increment_cosines(model, IDX).float(), torch.tensor(cosines), atol=1e-5, rtol=0
-        )
     if rule == "attnres":
         found = probes.depth_attention(model, IDX)
         for row, told in zip(found, by_equation.told, strict=True):
@@ -163,11 +148,6 @@ def test_what_is_done_to_gates_is_done_there(family):
     other = gates.losses(rr.attach(tiny(family), "constant:c=0.5"), IDX, TARGETS)
     assert (base.mean() + cost).item() == near(other.mean().item(), 1e-6)
     assert cost.abs() > 1e-4
-
-
-def test_the_total_jacobian_of_a_stack_that_writes_nothing_is_one(family):
-    model = rr.attach(tiny(family), "constant:c=0")
-    assert probes.jacobian_gain(model, IDX) == probes.embedding_share(model, IDX) == 1
 
 
 def test_the_mixing_of_values_is_that_of_the_rule():

@@ -2,7 +2,7 @@
 
 import copy
 import json
-import warnings
+import math
 
 import pytest
 import torch
@@ -16,38 +16,37 @@ hf = pytest.importorskip("transformers")
 
 IDX = torch.randint(60, (2, 9), generator=torch.Generator().manual_seed(0))
 KINDS = ["review", "hyper-connections", "attnres"]  # one for each kind of state
+# Without one norm of its own in each sublayer, as a block of `transformers` has it.
+OTHER_NORMS = ("rezero", "fixup", "deepnorm", "parallel", "gated-residual", "keel")
+NORMED = [rule for rule in RULES if rule not in OTHER_NORMS]
 ARMS = [(rule, None) for rule in KINDS] + [("standard", "learnable-plus"), ("denseformer", "dense")]
 
 
-def tiny(family: str, **more):
-    """A decoder of two blocks with random weights, in evaluation mode."""
+def tiny(family: str = "GPT2", **more):
+    """A decoder of two blocks with random weights and no dropout, in evaluation mode."""
     torch.manual_seed(1)
     shape = dict(vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
-    ends = dict(bos_token_id=1, eos_token_id=2, pad_token_id=None)
-    if family != "GPT2":
+    shape |= dict(bos_token_id=1, eos_token_id=2, pad_token_id=None)
+    if family == "GPT2":
+        shape |= dict(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
+    else:
         shape |= dict(intermediate_size=48, max_position_embeddings=64, num_key_value_heads=2)
     if family == "Qwen3":
         shape |= dict(head_dim=16)  # not d / H
-    config = getattr(hf, f"{family}Config")(**(shape | ends | more))
+    config = getattr(hf, f"{family}Config")(**(shape | more))
     return hf.AutoModelForCausalLM.from_config(config).eval()
 
 
 FAMILIES = ["GPT2", "Llama", "Mistral", "Qwen2", "Qwen3"]
 
 
-def scrambled(model, by: float = 0.2):
+def scrambled(model):
     """The attached rules' parameters, moved off their initial values."""
     source = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for p in model.rr_residuals.parameters():
-            p += by * torch.randn(p.shape, generator=source)
+            p += 0.2 * torch.randn(p.shape, generator=source)
     return model
-
-
-def quiet_attach(*args, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # SVFormer's, about the cache
-        return rr.attach(*args, **options)
 
 
 def gradients(model) -> dict:
@@ -78,23 +77,6 @@ def test_standard_is_the_untouched_model_to_the_bit_and_so_is_a_detached_one(fam
     assert rr.detach(model) is model
     assert torch.equal(model(IDX).logits, logits)
     assert list(model.state_dict()) == names and model.config.to_dict() == config
-
-
-@pytest.mark.parametrize(
-    ("family", "rule"),
-    [
-        *(("Llama", rule) for rule in RULES),
-        *((f, r) for f in FAMILIES if f != "Llama" for r in KINDS),
-    ],
-)
-def test_every_rule_gives_a_loss_and_gradients(family, rule):
-    model = scrambled(rr.attach(tiny(family), rule))
-    loss = model(IDX, labels=IDX).loss
-    assert loss.isfinite()
-    slopes = gradients(model)
-    alone = "rr_residuals.rules.0." if rule == "attnres" else "-"  # it has one source to attend to
-    assert all(g.isfinite().all() for g in slopes.values())
-    assert all(g.any() for name, g in slopes.items() if not name.startswith(alone))
 
 
 def test_hooks_on_the_rules_see_every_write():
@@ -138,23 +120,16 @@ def as_llama(model: rr.Model, **more):
             layer.mlp.down_proj.weight.copy_(mine.mlp.down.weight)
             layer.input_layernorm.weight.copy_(mine.attn_rule.gain)
             layer.post_attention_layernorm.weight.copy_(mine.mlp_rule.gain)
-    quiet_attach(other, c.rule, values=c.values)
-    attached = other.rr_residuals
-    for theirs, mine in [
-        *zip(attached.rules, model.rules, strict=True),
-        (attached.final, model.final_rule),
-        *zip(attached.value_rules, (b.attn.rule for b in model.layers), strict=False),
-    ]:
-        held = {k: v for k, v in mine.state_dict().items() if k != "gain"}
-        theirs.load_state_dict(held)
+    rr.attach(other, c.rule, values=c.values)
+    held = other.rr_residuals
+    attached = [*held.rules, held.final, *held.value_rules]
+    ours = [*model.rules, model.final_rule, *(block.attn.rule for block in model.layers)]
+    for theirs, mine in zip(attached, ours, strict=False):
+        theirs.load_state_dict({k: v for k, v in mine.state_dict().items() if k != "gain"})
     return other
 
 
-# Each sublayer with one norm of its own, as a block of `transformers` has it.
-OTHER_NORMS = ("rezero", "fixup", "deepnorm", "parallel", "gated-residual", "keel")
-NORMED = [rule for rule in RULES if rule not in OTHER_NORMS]
-
-
+@pytest.mark.filterwarnings("ignore:.*cache still holds the values of every block")
 @pytest.mark.parametrize(
     ("rule", "values"),
     [
@@ -167,7 +142,7 @@ NORMED = [rule for rule in RULES if rule not in OTHER_NORMS]
     ],
 )
 def test_an_attached_llama_is_the_model_of_the_same_weights(rule, values):
-    """`rr.Model` and `transformers` share no code: the same network, written twice."""
+    """`rr.Model` and `transformers` share no code."""
     shape = {} if values.startswith("neutreno") else {"n_kv_head": 1}
     model = model_of(rule, values, scramble=True, n_layer=3, flavour="llama", **shape)
     other, idx = as_llama(model), IDX[:, :8] % 50
@@ -180,19 +155,17 @@ def test_an_attached_llama_is_the_model_of_the_same_weights(rule, values):
         slopes = dict(mine.named_parameters())
         for name, p in theirs.named_parameters():
             torch.testing.assert_close(p.grad, slopes[name].grad, **how)
-    torch.testing.assert_close(
-        other.model.embed_tokens.weight.grad, model.token.weight.grad[:50], **how
-    )
-    for mine, layer in zip(model.layers, other.model.layers, strict=True):
-        torch.testing.assert_close(
-            layer.mlp.down_proj.weight.grad, mine.mlp.down.weight.grad, **how
-        )
+    body = other.model
+    torch.testing.assert_close(body.embed_tokens.weight.grad, model.token.weight.grad[:50], **how)
+    for mine, layer in zip(model.layers, body.layers, strict=True):
+        down = layer.mlp.down_proj.weight.grad
+        torch.testing.assert_close(down, mine.mlp.down.weight.grad, **how)
 
 
-@pytest.mark.parametrize("rule", [*KINDS, "deepnorm"])
+@pytest.mark.parametrize("rule", [*KINDS, *OTHER_NORMS])
 def test_an_attached_gpt2_is_its_blocks_on_a_stack_by_hand(rule):
-    model = scrambled(rr.attach(tiny("GPT2"), rule))
-    body = tiny("GPT2").transformer
+    model = scrambled(rr.attach(tiny(), rule))
+    body = tiny().transformer
     stack = rr.Residuals(rule, 32, 2, n_head=4, norm=False)
     stack.load_state_dict(model.rr_residuals.state_dict())
     state = stack.open(body.wte(IDX) + body.wpe(torch.arange(IDX.shape[1])))
@@ -208,7 +181,7 @@ def test_an_attached_gpt2_is_its_blocks_on_a_stack_by_hand(rule):
     torch.testing.assert_close(slopes["transformer.wte.weight"], body.wte.weight.grad)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["GPT2", "Llama"])
 def test_review_starts_within_the_stated_distance_of_standard(family):
     """At bias B each write lacks 1 − σ(B) < e^(−B) of its update; at 20 that is 0 in float32."""
     model = tiny(family)
@@ -217,9 +190,7 @@ def test_review_starts_within_the_stated_distance_of_standard(family):
         rr.attach(model, f"review:bias={bias}")
         apart[bias] = ((model(IDX).logits - expected).norm() / expected.norm()).item()
         rr.detach(model)
-    sublayers = 4
-    for bias in (4, 8):
-        assert apart[bias] < sublayers * torch.tensor(-bias).float().exp()
+        assert bias == 20 or apart[bias] < 4 * math.exp(-bias)  # of 4 sublayers
     assert 0 < apart[8] < apart[4] / 30 and apart[20] == 0  # e⁴ is about 55
 
 
@@ -258,19 +229,11 @@ def test_an_attached_model_trains_saves_loads_and_generates(family, rule, tmp_pa
     assert torch.equal(again(IDX).logits, bare(IDX).logits)
 
 
-@pytest.mark.parametrize("rule", [*KINDS, "denseformer", "x0-scales"])
-def test_generating_with_the_cache_is_generating_without(rule):
-    model = scrambled(rr.attach(tiny("Llama"), rule, values="identity"))
-    how = dict(max_new_tokens=8, do_sample=False, attention_mask=torch.ones_like(IDX))
-    assert torch.equal(model.generate(IDX, **how), model.generate(IDX, use_cache=False, **how))
-
-
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
 @pytest.mark.parametrize(("rule", "values"), ARMS)
 @pytest.mark.parametrize(("family", "reentrant"), [("GPT2", True), ("Llama", False)])
 def test_gradient_checkpointing_changes_nothing(family, rule, values, reentrant):
-    more = dict(attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0) if family == "GPT2" else {}
-    model = scrambled(rr.attach(tiny(family, **more), rule, values=values)).train()
+    model = scrambled(rr.attach(tiny(family), rule, values=values)).train()
     expected = gradients(model)
     model.gradient_checkpointing_enable({"use_reentrant": reentrant})
     same_gradients(gradients(model), expected, rtol=0, atol=0)
@@ -340,31 +303,19 @@ def test_svformer_says_that_the_cache_stays_as_large():
         assert torch.equal(model(IDX).logits, logits)
 
 
-REFUSED = {  # family: what it has instead of a pre-norm block, and a word of the refusal
-    "GPTNeoX": ({}, "parallel"),
-    "Gemma2": ({"head_dim": 8}, "4 norm"),
-    "Olmo2": ({}, "no norm reads the stream first"),
-    "Granite": ({"residual_multiplier": 0.5}, "second norm does not read stream"),
-    "Falcon": ({}, "found"),
-    "Bert": ({"is_decoder": True}, "found"),
-}
-
-
-@pytest.mark.parametrize("family", REFUSED)
-def test_other_architectures_are_refused_in_one_line(family):
-    more, words = REFUSED[family]
-    if family in ("GPTNeoX", "Falcon", "Bert"):
-        config = getattr(hf, f"{family}Config")(
-            vocab_size=60,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            intermediate_size=48,
-            **more,
-        )
-        model = hf.AutoModelForCausalLM.from_config(config)
-    else:
-        model = tiny(family, **more)
+@pytest.mark.parametrize(
+    ("family", "more", "words"),
+    [
+        ("GPTNeoX", {}, "parallel"),
+        ("Gemma2", {"head_dim": 8}, "4 norm"),
+        ("Olmo2", {}, "no norm reads the stream first"),
+        ("Granite", {"residual_multiplier": 0.5}, "second norm does not read stream"),
+        ("Falcon", {}, "found"),
+        ("Bert", {"is_decoder": True, "pad_token_id": 0}, "found"),
+    ],
+)
+def test_architectures_without_pre_norm_blocks_are_refused_in_one_line(family, more, words):
+    model = tiny(family, **more).train()
     mode = [module.training for module in model.modules()]
     with pytest.raises(rr.RRError, match=words) as error:
         rr.attach(model, "review")
@@ -374,8 +325,13 @@ def test_other_architectures_are_refused_in_one_line(family):
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
-def attached(**more):
-    return rr.attach(tiny("GPT2"), "review", **more)
+def attached():
+    return rr.attach(tiny(), "review")
+
+
+def saved(model, to):
+    model.save_pretrained(to)
+    return to
 
 
 @pytest.mark.parametrize(
@@ -383,50 +339,24 @@ def attached(**more):
     [
         (lambda to: rr.attach(attached(), "standard"), "attached already: rr.detach"),
         (lambda to: rr.attach("gpt2", "review"), "must be a module, got 'gpt2'"),
-        (
-            lambda to: rr.attach(attached().transformer.base_model, "nosuch"),
-            "unknown rule 'nosuch'",
-        ),
-        (lambda to: rr.attach(tiny("GPT2"), "standard", values="nosuch"), "unknown value rule"),
-        (lambda to: rr.detach(tiny("GPT2")), "no residual rule is attached"),
+        (lambda to: rr.attach(tiny(), "standard", values="nosuch"), "unknown value rule"),
+        (lambda to: rr.detach(tiny()), "no residual rule is attached"),
         (lambda to: rr.attach(tiny("Llama"), "standard", values="neutreno"), "n_kv_head = n_head"),
         (
             lambda to: rr.attach(
-                hf.AutoModelForCausalLM.from_config(
-                    hf.GPTNeoXConfig(
-                        vocab_size=60,
-                        hidden_size=32,
-                        num_hidden_layers=2,
-                        num_attention_heads=4,
-                        intermediate_size=48,
-                        use_parallel_residual=False,
-                    )
-                ),
-                "standard",
-                values="identity",
+                tiny("GPTNeoX", use_parallel_residual=False), "standard", values="identity"
             ),
             "needs a value projection .* query_key_value",
         ),
+        (lambda to: rr.attach(tiny(), "review", weights=to), "not a folder of save_pretrained"),
+        (lambda to: rr.attach(tiny(), "review", weights=saved(tiny(), to)), "saved without a rule"),
         (
-            lambda to: rr.attach(tiny("GPT2"), "review", weights=to),
-            "not a folder of save_pretrained",
-        ),
-        (
-            lambda to: (
-                tiny("GPT2").save_pretrained(to) or rr.attach(tiny("GPT2"), "review", weights=to)
-            ),
-            "saved without a rule",
-        ),
-        (
-            lambda to: (
-                attached().save_pretrained(to) or rr.attach(tiny("GPT2"), "constant", weights=to)
-            ),
+            lambda to: rr.attach(tiny(), "constant", weights=saved(attached(), to)),
             "saved with rule 'review', not 'constant'",
         ),
         (
-            lambda to: (
-                attached().save_pretrained(to)
-                or rr.attach(tiny("GPT2", num_hidden_layers=3), "review", weights=to)
+            lambda to: rr.attach(
+                tiny(num_hidden_layers=3), "review", weights=saved(attached(), to)
             ),
             "does not hold the rules' weights",
         ),
@@ -439,10 +369,9 @@ def test_bad_input_gets_one_line(call, words, tmp_path):
 
 
 def test_damaged_weights_are_refused(tmp_path):
-    attached().save_pretrained(tmp_path)
-    path = tmp_path / "model.safetensors"
+    path = saved(attached(), tmp_path) / "model.safetensors"
     path.write_bytes(path.read_bytes()[:100])
-    model = tiny("GPT2")
+    model = tiny()
     with pytest.raises(rr.RRError, match="is corrupt"):
         rr.attach(model, "review", weights=tmp_path)
     assert not hasattr(model, "rr_residuals")
@@ -457,27 +386,10 @@ def test_a_rule_in_a_file_is_imported_only_where_it_was_allowed(tmp_path):
     )
     spec = f"{path}:Mine"
     with pytest.raises(rr.RRError, match="none of its code was run"):
-        rr.attach(tiny("GPT2"), spec)
+        rr.attach(tiny(), spec)
     rr.allow_rule(spec)
-    model, other = rr.attach(tiny("GPT2"), spec), rr.attach(tiny("GPT2"), "constant:c=0.25")
+    model, other = rr.attach(tiny(), spec), rr.attach(tiny(), "constant:c=0.25")
     torch.testing.assert_close(model(IDX).logits, other(IDX).logits)
     model.save_pretrained(tmp_path / "saved")
     recorded = json.loads((tmp_path / "saved" / "config.json").read_text())
     assert recorded["rr_residuals"]["rule"] == spec
-
-
-def test_a_rule_that_counts_on_its_own_gain_is_refused(tmp_path):
-    """The block has the norm, so that the rule has no gain."""
-    path = tmp_path / "normed.py"
-    path.write_text(
-        "import rr\nfrom rr.ops import rms_norm\n\n\nclass Normed(rr.Rule):\n"
-        "    equation, source = 'h + u', 'a reader'\n\n"
-        "    def read(self, state):\n        return rms_norm(state, self.gain), state\n\n"
-        "    def write(self, state, u):\n        return state + u\n"
-    )
-    rr.allow_rule(f"{path}:Normed")
-    model = tiny("GPT2")
-    logits = model(IDX).logits
-    with pytest.raises(rr.RRError, match="use self.prenorm"):
-        rr.attach(model, f"{path}:Normed")
-    assert torch.equal(model(IDX).logits, logits) and not hasattr(model, "rr_residuals")

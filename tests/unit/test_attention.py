@@ -4,23 +4,25 @@ import math
 
 import pytest
 import torch
+from small import IDX, TARGETS
+from small import model_of as small
 from torch.nn import functional as F
 
 from rr.analysis import probes
-from rr.model import Model, initialise, ladder
+from rr.model import initialise
 from rr.model.transformer import rotate, turns
 from rrbook import attention
 
-IDX, TARGETS = torch.randint(70, (2, 3, 12), generator=torch.Generator().manual_seed(0))
+IDX, TARGETS = IDX[:, :12], TARGETS[:, :12]
 
 
 def model_of(values="own", grouped="", flavour="llama"):
     body = f"nano:n_layer=3,d_model=32,n_head=4,seq_len=16,d_ff=32{grouped}"
-    model = initialise(Model(ladder.arm(body, "standard", 70, values=values, flavour=flavour)), 0)
+    model = small("standard", values, body, flavour=flavour)
     with torch.no_grad():  # away from the even attention of a fresh model
         for layer in model.layers:
             layer.attn.qkv.weight *= 20
-    return model.double()
+    return model
 
 
 @pytest.mark.parametrize("grouped", ["", ",n_kv_head=2"])
@@ -78,8 +80,7 @@ def test_the_causal_null_is_not_the_logarithm(tokens, nats):
 
 
 def test_a_fresh_model_attends_as_evenly_as_the_null():
-    model = initialise(Model(model_of().config), 0)
-    found = attention.by_block(model, IDX)["entropy"]
+    found = attention.by_block(initialise(model_of(), 0), IDX)["entropy"]
     null = attention.entropy(attention.causal_null(12)).item()
     assert found == pytest.approx([null] * 3, abs=0.01)
 

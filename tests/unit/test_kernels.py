@@ -6,12 +6,12 @@ for it). It rounds to bfloat16 by cutting off, so its bounds there are twice tho
 
 import pytest
 import torch
+from test_ops import BOTH, gate_inputs, gated_model, model_gradients, plain_write, written
 from torch._dynamo.testing import CompileCounterWithBackend
-from torch.nn import functional as F
 
-from rr.config import ModelConfig, RRError
-from rr.model import Model, compile_model, initialise
-from rr.ops import backends, gated_write, norm
+from rr.config import RRError
+from rr.model import compile_model
+from rr.ops import backends, gated_write
 from rr.ops.backends import Kernels
 
 pytest.importorskip("triton", reason="Triton is not installed (it is for Linux alone)")
@@ -19,43 +19,12 @@ from rr.ops import gated_write_triton  # noqa: E402
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
-BOTH = ("state", "update")
-FORMS = [
-    (BOTH, False),
-    (BOTH, True),
-    (("state",), False),
-    (("state",), True),
-    (("update",), False),
-    (("update",), True),
-]
+FORMS = [(reads, convex) for reads in (BOTH, BOTH[:1], BOTH[1:]) for convex in (False, True)]
 # Relative to each tensor's norm: forward, then the gradients of h, u, W and b.
 BOUNDS = {
     torch.float32: [2e-6] * 5,
     torch.bfloat16: [b * (1 if CUDA else 2) for b in (2e-3, 4e-3, 6e-3, 8e-3, 6e-3)],
 }
-
-
-def inputs(shape, reads, seed=0):
-    b, t, d = shape
-    source = torch.Generator().manual_seed(seed)
-    h, u, w, bias = (
-        torch.randn(*size, generator=source, dtype=torch.float64)
-        for size in (shape, shape, (d, d * len(reads)), (d,))
-    )
-    return 3 * h, u.bfloat16().double(), w / d**0.5, bias
-
-
-def exact(h, u, weight, bias, reads, convex):
-    seen = [norm.rms_norm({"state": h, "update": u}[name]) for name in reads]
-    r = torch.sigmoid(F.linear(torch.cat(seen, -1), weight, bias))
-    return h + r * (u - h if convex else u)
-
-
-def with_gradients(write, leaves, *rest):
-    leaves = [t.detach().requires_grad_() for t in leaves]
-    out = write(*leaves, *rest)
-    along = torch.sin(torch.arange(out.numel(), device=out.device)).view(out.shape).to(out.dtype)
-    return [out.detach(), *torch.autograd.grad(out, leaves, along)]
 
 
 # One row; fewer channels than a tile; ragged edges in both; several tiles each way.
@@ -76,30 +45,13 @@ CASES = [
 
 @pytest.mark.parametrize(("shape", "reads", "convex", "dtype"), CASES)
 def test_the_kernel_computes_the_equation(shape, reads, convex, dtype):
-    tensors = inputs(shape, reads)
-    expected = with_gradients(exact, tensors, reads, convex)
-    h, u, *rest = (t.float().to(DEVICE) for t in tensors)
-    with torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32):
-        got = with_gradients(gated_write.triton_gated_write, [h, u.to(dtype), *rest], reads, convex)
+    tensors = list(gate_inputs(shape, reads))
+    tensors[1] = tensors[1].bfloat16().double()
+    expected = written(plain_write, tensors, torch.float64, reads, convex)
+    got = written(gated_write.triton_gated_write, tensors, dtype, reads, convex, DEVICE)
     for a, b, bound in zip(got, expected, BOUNDS[dtype], strict=True):
         # d = 1 turns h and u into their signs: gradients through them vanish, hence the T
         assert (a.cpu().double() - b).norm() <= bound * (b.norm() + shape[1])
-
-
-def gated_model(rule, **changes):
-    shape = dict(vocab_size=50, n_layer=2, n_head=2, d_model=16, d_ff=40, seq_len=8)
-    model = initialise(Model(ModelConfig(**(shape | changes), rule=rule)), 1)
-    source = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for p in model.parameters():
-            p += 0.3 * torch.randn(p.shape, generator=source)
-    return model.to(DEVICE)
-
-
-def model_gradients(model):
-    idx = torch.arange(16, device=DEVICE).reshape(2, 8)
-    loss = model(idx, idx.roll(1))
-    return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
 
 
 @pytest.mark.parametrize(
@@ -113,13 +65,11 @@ def model_gradients(model):
     ],
 )
 def test_models_take_the_kernel_and_compile_around_it(rule, monkeypatch):
-    model = gated_model(rule)
+    model = gated_model(rule, n_layer=2).to(DEVICE)
     expected = model_gradients(model)
     calls = []
-    written = gated_write_triton.gated_write
-    monkeypatch.setattr(
-        gated_write_triton, "gated_write", lambda *a: calls.append(1) or written(*a)
-    )
+    kernel = gated_write_triton.gated_write
+    monkeypatch.setattr(gated_write_triton, "gated_write", lambda *a: calls.append(1) or kernel(*a))
     model.use(Kernels(gate="triton"))
     torch.testing.assert_close(model_gradients(model), expected, rtol=1e-4, atol=1e-6)
     assert len(calls) == 4  # two blocks, two sublayers each
@@ -135,7 +85,7 @@ def test_models_take_the_kernel_and_compile_around_it(rule, monkeypatch):
 
 def test_what_the_operators_promise_is_what_they_give():
     """Shapes, dtypes and gradients of the registered operators, as torch checks them."""
-    h, u, w, b = (t.float().to(DEVICE) for t in inputs((1, 5, 4), BOTH))
+    h, u, w, b = (t.float().to(DEVICE) for t in gate_inputs((1, 5, 4), BOTH))
     leaves = [t.requires_grad_() for t in (h[0].detach(), u[0].detach(), w, b)]
     for reads in ((True, True), (True, False), (False, True)):
         weight = leaves[2] if all(reads) else leaves[2][:, :4].detach().contiguous()
@@ -148,7 +98,7 @@ def test_what_the_operators_promise_is_what_they_give():
 
 
 def test_what_the_kernel_cannot_do_it_says(monkeypatch):
-    h, u, w, b = inputs((1, 3, 4), BOTH)
+    h, u, w, b = gate_inputs((1, 3, 4), BOTH)
     with pytest.raises(RRError, match="float64"):
         gated_write.triton_gated_write(h, u, w, b)
     monkeypatch.setattr(gated_write_triton, "INTERPRETED", False)

@@ -1,50 +1,54 @@
-"""The ladder against the study's published table and hand counts."""
+"""Sizes, costs and starts of models against the study's published table, hand counts and papers.
+
+A published rung's name stands for its published size, or says which other size came out.
+
+Initial weights of init=paper, for d = 64, d_ff = 256 and L = 8 blocks, so S = 16 branches; worked
+out from the papers' equations and the authors' code, not by `rr`:
+
+* ReZero: nn.Transformer's Xavier; q, k, v one matrix of 192 × 64: √(2/256) = 0.0883883;
+  out √(2/128) = 0.125; MLP √(2/320) = 0.0790569.
+* Fixup: the same Xavier, times 16^(−1/6) = 0.6299605 for q, k, v and 16^(−1/2) = ¼ for the MLP's
+  first matrix; branch ends 0.
+* DeepNorm: q, k Xavier √(2/128) = 0.125; v, out and MLP times β = 64^(−1/4) = 0.3535534.
+"""
+
+import json
 
 import pytest
 import torch
+from test_published import SIZES, computed, load, only
+from tiny import TINY
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+import rr
+from rr import cli
 from rr.config import ModelConfig, RRError
-from rr.model import Model, ladder
+from rr.model import Model, initialise, ladder
 from rr.residual import RULES, Rule, allow_rule
+from rr.sweep import cells
+from rrbook import reports as report
 
-# rung, arm, d_model, exact parameters; the study's CSV prints them as params_M to two decimals.
-PUBLISHED = [
-    ("60M", "review", 512, 59_470_848, 59.47),
-    ("60M", "highway", 544, 60_681_024, 60.68),
-    ("60M", "standard", 568, 59_713_840, 59.71),
-    ("150M", "review", 768, 152_160_768, 152.16),
-    ("150M", "highway", 816, 153_210_528, 153.21),
-    ("150M", "standard", 876, 154_868_040, 154.87),
-    ("320M", "review", 1024, 320_374_784, 320.37),
-    ("320M", "highway", 1104, 329_011_872, 329.01),
-    ("320M", "standard", 1168, 321_136_928, 321.14),
-    ("590M", "review", 1280, 589_278_720, 589.28),
-    ("590M", "highway", 1380, 603_300_120, 603.30),
-    ("590M", "standard", 1480, 600_782_320, 600.78),
-    ("1B", "review", 1536, 984_038_400, 984.04),
-    ("1B", "highway", 1648, 996_304_992, 996.30),
-    ("1B", "standard", 1776, 998_584_416, 998.58),
-]
+FIGURES = computed(load("review_residuals_summary"))
 
 
-@pytest.mark.parametrize(("rung", "rule", "d", "params", "params_m"), PUBLISHED)
-def test_published_arms_have_their_published_parameters(rung, rule, d, params, params_m):
+@pytest.mark.parametrize("rule", ["review", "highway", "standard"])
+@pytest.mark.parametrize("rung", SIZES)
+def test_published_arms_have_their_published_parameters(rung, rule):
+    """To the last parameter; test_published has them by hand, and as the study prints them."""
     config = ladder.arm(rung, rule, protocol="paper")
     with torch.device("meta"):
-        model = Model(config)
-    assert config.d_model == d
-    assert sum(p.numel() for p in model.parameters()) == params == ladder.count(config)
-    assert round(params / 1e6, 2) == params_m
-
-
-def test_gate_parameters_are_the_hand_count():
-    for rung, gates in (("60M", 8_396_800), ("1B", 226_566_144)):
-        config = ladder.arm(rung, "review", protocol="paper")
-        d, sublayers = config.d_model, 2 * config.n_layer
-        assert ladder.rule_params(config) == sublayers * (2 * d * d + d) == gates
+        counted = sum(p.numel() for p in Model(config).parameters())
+    params = only(FIGURES, size=rung, arm=rule, metric="params")
+    assert counted == ladder.count(config) == params
+    if rule == "review":
+        assert ladder.rule_params(config) == only(FIGURES, size=rung, metric="gate params")
+        clean = rr.plan(rung, corpus="tinystories")  # read with GPT-2's tokens
+        assert clean.source["tokenizer"] == "gpt2" and ladder.other_size(clean) is None
+        assert ladder.count(clean.model) == params
+    else:
+        assert config.d_model == only(FIGURES, size=rung, arm=rule, metric="d_model")
 
 
 @pytest.mark.parametrize("rung", ["nano", "mini", "60M", "1B"])
@@ -128,13 +132,133 @@ def test_a_readers_file_runs_once_until_it_is_named_again(tmp_path):
 
 
 def test_specifications_are_canonical():
-    text = dict(corpus="c", tokenizer="t", vocab_size=100)
-    ids = {
-        ladder.specify("nano:d_model=64,n_layer=2", "constant:c=0.5", **text).id,
-        ladder.specify("nano:n_layer=2,d_model=64", "constant", **text).id,
-    }
-    assert len(ids) == 1
-    ids.add(ladder.specify("nano:n_layer=2,d_model=64", "constant", lr=1e-3, **text).id)
-    ids.add(ladder.specify("nano:n_layer=2,d_model=64", "constant", seed=1, **text).id)
-    ids.add(ladder.specify("nano:n_layer=2,d_model=64", "constant:c=0.25", **text).id)
-    assert len(ids) == 4
+    def id_of(rung="nano:n_layer=2,d_model=64", rule="constant", **more):
+        return ladder.specify(rung, rule, corpus="c", tokenizer="t", vocab_size=100, **more).id
+
+    assert id_of() == id_of("nano:d_model=64,n_layer=2", "constant:c=0.5")
+    assert len({id_of(), id_of(lr=1e-3), id_of(seed=1), id_of(rule="constant:c=0.25")}) == 4
+
+
+# -- a published name and another size ------------------------------------------------------------
+
+
+def one_line(capsys, words):
+    """The line on stderr of a command that is refused and prints nothing."""
+    assert cli.main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize(
+    ("verb", "protocol"), [("train", "clean"), ("train", "paper"), ("sweep --dry-run", "clean")]
+)
+def test_without_a_text_both_ways_out_are_named(capsys, tmp_path, verb, protocol):
+    words = f"{verb} --rung 60M --protocol {protocol} --out {tmp_path / 'out'}"
+    err = one_line(capsys, words.split())
+    assert "60M" in err and "--corpus tinystories" in err and "--tokenizer" in err
+    with pytest.raises(RRError, match="needs a text"):
+        rr.plan("60M", protocol=protocol)
+    assert not (tmp_path / "out").exists()
+
+
+def test_fables_has_to_be_told_the_tokens(capsys, tmp_path):
+    words = f"train --rung 60M --corpus fables --out {tmp_path / 'out'}"
+    err = one_line(capsys, words.split())
+    assert "--tokenizer gpt2" in err and "bpe:N" in err
+    run = rr.plan("60M", corpus="fables", tokenizer="bpe:1024")
+    assert ladder.count(run.model) == 34_263_552  # what it silently was
+
+
+def test_small_rungs_keep_their_text():
+    for rung in ("nano", "mini", "nano:n_layer=2"):
+        run = rr.plan(rung)
+        assert run.source == {"corpus": "fables", "tokenizer": "bpe:1024"}
+        assert ladder.other_size(run) is None
+    assert rr.plan("nano").id == rr.plan("nano", corpus="fables", tokenizer="bpe:1024").id
+
+
+def test_another_size_is_said_once_a_size_and_not_of_a_body_of_ones_own(tiny_corpus):
+    said = []
+    options = {"rung": ["60M"], "seed": [0, 1], "corpus": [tiny_corpus], "tokenizer": ["bpe:300"]}
+    assert len(cells(options, said.append)) == 2
+    by_hand = 59_470_848 - (50_257 - 300) * 512  # the embedding's rows, tied with the head
+    assert said == [
+        f"rung 60M with vocabulary 300: {by_hand:,} parameters, not the published 59,470,848"
+    ]
+    said.clear()
+    cells({**options, "rung": ["60M:n_layer=2"]}, said.append)
+    assert not said
+
+
+def test_the_size_is_recorded_beside_the_name(tiny_corpus, tmp_path, monkeypatch, capsys):
+    small = ladder.Rung("60M", 16, 1, 2, steps=2, batch=2, seq_len=16)
+    monkeypatch.setitem(ladder.RUNGS, "60M", small)  # the name and all that hangs on it
+    options = "--rung 60M --tokenizer bpe:300 --eval-batches 1 --threads 1 --corpus"
+    assert cli.main(["train", *options.split(), tiny_corpus, "--out", str(tmp_path)]) == 0
+    (folder,) = tmp_path.iterdir()
+    params = ladder.count(ladder.arm("60M", vocab_size=300))
+    published = params + (50_257 - 300) * 16
+    line = f"rung 60M with vocabulary 300: {params:,} parameters, not the published {published:,}"
+    assert capsys.readouterr().err.count(line) == 1
+    plan = json.loads((folder / "run.json").read_text())
+    result = json.loads((folder / "result.json").read_text())
+    for record in (plan["provenance"], result):
+        assert (record["params"], record["published_params"]) == (params, published)
+    assert "params" not in json.dumps(plan["run"])
+    assert report.read(folder).made_by["published_params"] == published
+
+
+def test_a_notebooks_paper_tier_is_the_published_model():
+    run = report.chosen("paper", corpus="", tokenizer="", rung="")
+    assert run.source == {"corpus": "tinystories", "tokenizer": "gpt2"}
+    assert ladder.count(run.model) == 59_470_848
+    with pytest.raises(RRError, match="needs a text"):
+        report.chosen("smoke", "60M", corpus="")
+    assert report.chosen("smoke", "nano", corpus="").source["corpus"] == "fables"
+
+
+# -- published starts -----------------------------------------------------------------------------
+
+SHAPE = "nano:d_model=64,n_layer=8,n_head=2,d_ff=256,seq_len=32"
+BY_HAND = {  # of q, k, v, out, up, down
+    "rezero": (0.0883883, 0.0883883, 0.0883883, 0.125, 0.0790569, 0.0790569),
+    "fixup": (0.0556812, 0.0556812, 0.0556812, 0.0, 0.0197642, 0.0),
+    "deepnorm": (0.125, 0.125, 0.0441942, 0.0441942, 0.0279508, 0.0279508),
+}
+
+
+def drawn(spec):
+    return initialise(Model(ladder.arm(SHAPE, spec)), seed=0)
+
+
+@pytest.mark.parametrize("rule", BY_HAND)
+def test_branches_start_as_their_paper_says(rule):
+    parts = [
+        (*b.attn.qkv.weight.chunk(3), b.attn.out.weight, b.mlp.up.weight, b.mlp.down.weight)
+        for b in drawn(f"{rule}:init=paper").layers
+    ]
+    spreads = [torch.cat(part).std().item() for part in zip(*parts, strict=True)]
+    # 8 blocks of 4,096 numbers or more: the spread of a sample is within 2 %
+    assert spreads == pytest.approx(BY_HAND[rule], rel=0.02)
+
+
+@pytest.mark.parametrize("rule", BY_HAND)
+def test_the_stream_starts_at_an_rms_near_one(rule):
+    idx = torch.randint(1000, (4, 32), generator=torch.Generator().manual_seed(0))
+    for init, rms in (("paper", (1 + 64 * 0.02**2) ** 0.5), ("shared", 0.02 * 2**0.5)):
+        model = drawn(f"{rule}:init={init}")
+        x0 = model.token(idx) + model.position(torch.arange(32))
+        seen = model.final_rule.open(x0)
+        assert seen.pow(2).mean().sqrt().item() == pytest.approx(rms, rel=0.05)  # 128 tokens
+        # what the first sublayer reads, for none of these three has a norm before it
+        assert torch.equal(model.rules[0].read(seen)[0], seen)
+        assert torch.isfinite(model.eval()(idx)).all()
+
+
+@pytest.mark.parametrize("rule", BY_HAND)
+def test_the_shared_start_is_the_default_and_keeps_every_run_id(rule):
+    assert rr.plan(TINY, rule).id == rr.plan(TINY, f"{rule}:init=shared").id
+    assert rr.plan(TINY, rule).id != rr.plan(TINY, f"{rule}:init=paper").id
+    same = zip(drawn(rule).parameters(), drawn(f"{rule}:init=shared").parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in same)

@@ -5,31 +5,26 @@ from dataclasses import replace
 
 import pytest
 import torch
+from small import IDX, TARGETS
+from small import model_of as small
+from tiny import broken_off, train
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import rr
 from rr import cli
-from rr.analysis.probes import increment_cosines, norms_by_depth, trace
+from rr.analysis.probes import norms_by_depth, trace
 from rr.config import ModelConfig, Recipe, RRError, Run
 from rr.model import Model, at_loops, initialise, ladder
 from rr.residual import RULES
-from rr.training import run_folder, trainer
+from rr.training import run_folder
 
 BODY = "nano:n_layer=2,d_model=32,n_head=2,seq_len=16"
-TINY = "nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
-IDX, TARGETS = torch.randint(70, (2, 3, 16), generator=torch.Generator().manual_seed(0))
 LOOPED = [name for name, cls in RULES.items() if cls.state != "list"]
+ONE_OF_A_KIND = ("review", "hyper-connections")  # of state
 
 
-def model_of(rule="standard", loops=1, values="own", body=BODY, seed=0, moved=0.0, **arm):
-    """A float64 model; `moved` shifts every parameter, off its special initial value."""
-    config = ladder.arm(body, rule, 70, values=values, loops=loops, **arm)
-    model = initialise(Model(config), seed).double()
-    source = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for p in model.parameters():
-            p += moved * torch.randn(p.shape, generator=source).to(p)
-    return model
+def model_of(rule="standard", loops=1, body=BODY, **more):
+    return small(rule, body=body, loops=loops, **more)
 
 
 # -- passes -------------------------------------------------------------------------------------
@@ -49,7 +44,6 @@ def test_two_passes_are_the_stack_twice(rule):
 
 @pytest.mark.parametrize("rule", LOOPED)
 def test_one_pass_is_the_plain_model(rule):
-    """Same names, same weights, same bits, whether copies a pass were asked for or not."""
     plain, own = model_of(rule), model_of(f"{rule}:per_pass=1")
     assert {k: v.shape for k, v in plain.state_dict().items()} == {
         k: v.shape for k, v in own.state_dict().items()
@@ -75,12 +69,6 @@ def test_cached_generation_at_every_pass(loops):
     assert loops == 1 or not torch.equal(firsts[0].v, firsts[1].v)
 
 
-@pytest.mark.parametrize("loops", [0, -1, 1.5, True])
-def test_a_number_of_passes_that_is_none(loops):
-    with pytest.raises(RRError, match="^n_loops must be an integer ≥ 1, got "):
-        ModelConfig(70, 2, 2, 32, 64, n_loops=loops)
-
-
 # -- parameters of its own in each pass ----------------------------------------------------------
 
 
@@ -96,9 +84,8 @@ def test_copies_are_counted_once_a_pass_and_nothing_else_grows(rule):
     assert ladder.rule_params(own) == 3 * ladder.rule_params(shared)
     assert ladder.flops_per_token(own) == ladder.flops_per_token(shared)
     assert len(model.rules) == 12 and [rule.site.pass_ for rule in model.rules[::4]] == [1, 2, 3]
-    assert len({id(p) for rule in model.rules for p in rule.parameters()}) * 1 == sum(
-        len(list(rule.parameters())) for rule in model.rules
-    )  # no parameter is shared
+    held = [id(p) for rule in model.rules for p in rule.parameters()]
+    assert len(set(held)) == len(held)  # no parameter is shared
 
 
 def test_copies_with_equal_weights_are_the_shared_rule_and_learn_apart():
@@ -122,10 +109,8 @@ def test_copies_with_equal_weights_are_the_shared_rule_and_learn_apart():
 @pytest.mark.parametrize(
     "rule",
     [
-        pytest.param(
-            rule, marks=[] if rule in ("review", "hyper-connections") else pytest.mark.slow
-        )
-        for rule in LOOPED  # in `make test` one for each kind of state
+        pytest.param(rule, marks=[] if rule in ONE_OF_A_KIND else pytest.mark.slow)
+        for rule in LOOPED
     ],
 )
 def test_copies_share_one_graph_too(rule):
@@ -142,24 +127,9 @@ def test_copies_share_one_graph_too(rule):
     assert counter.frame_count == 1
 
 
-def test_copies_follow_casts_and_go_round_through_a_state_dict():
-    model = model_of("highway:per_pass=1", 2, moved=0.1).float()
-    assert {p.dtype for layers in model.passes for layer in layers for p in layer.parameters()} == {
-        torch.float32
-    }
-    other = model_of("highway:per_pass=1", 2).float()
-    assert not torch.equal(other(IDX), model(IDX))
-    other.load_state_dict(model.state_dict())
-    assert torch.equal(other(IDX), model(IDX))
-    first, second = model.passes[0][0], model.passes[1][0]
-    assert second.attn is first.attn and second.mlp is first.mlp
-    assert not torch.equal(second.attn_rule.weight, first.attn_rule.weight)
-
-
 def test_copies_where_they_mean_nothing(tmp_path):
-    for rule in ("denseformer", "attnres"):
-        with pytest.raises(RRError, match="no option 'per_pass'"):
-            ladder.arm(BODY, f"{rule}:per_pass=1")
+    with pytest.raises(RRError, match="no option 'per_pass'"):
+        ladder.arm(BODY, "attnres:per_pass=1")
     mine = tmp_path / "mine.py"
     mine.write_text(
         "import rr\n\n\nclass Mine(rr.Rule):\n    def norm_params(self, site):\n        return 0\n"
@@ -195,14 +165,10 @@ def test_a_model_run_at_another_number_of_passes(rule):
 
 def test_scaled_takes_the_epsilon_of_the_new_number_or_keeps_its_own():
     model = model_of("scaled:reference=2", 4)
-    epsilons = {}
-    for keep in (False, True):
-        other = at_loops(model, 8, keep)
-        steps = trace(other, IDX)
-        assert len(steps) == 2 * 2 * 8
-        epsilons[keep] = [((step.out - step.h).norm() / step.u.norm()).item() for step in steps]
-    assert epsilons[False] == pytest.approx([1 / 8] * 32)
-    assert epsilons[True] == pytest.approx([1 / 4] * 32)
+    for keep, epsilon in ((False, 1 / 8), (True, 1 / 4)):
+        steps = trace(at_loops(model, 8, keep), IDX)
+        told = [((step.out - step.h).norm() / step.u.norm()).item() for step in steps]
+        assert told == pytest.approx([epsilon] * 32)
     again = at_loops(at_loops(model, 8, keep_scale=True), 2, keep_scale=True)  # still trained at 4
     assert again.rules[0].coefficient(again.rules[0].site) == 1 / 4
 
@@ -234,27 +200,18 @@ def test_two_factor_law_keeps_the_last_norm_over_a_grid():
 
 
 def test_what_belongs_to_one_number_of_passes_is_refused():
-    for rule in ("denseformer", "attnres"):
+    for rule in ("denseformer", "attnres", "unet"):
         with pytest.raises(RRError, match=f"^{rule} mixes fixed depths and needs loops=1"):
             at_loops(model_of(rule), 2)
     with pytest.raises(RRError, match="expected loops=3, got 2"):
         at_loops(model_of("review:per_pass=1", 3), 2)
-    with pytest.raises(RRError, match="n_loops must be"):
-        at_loops(model_of(), 0)
+    for loops in (0, 1.5, True):
+        with pytest.raises(RRError, match="^n_loops must be an integer ≥ 1, got "):
+            at_loops(model_of(), loops)
 
 
-def test_a_run_is_loaded_at_another_number_of_passes(tmp_path, tiny_corpus, capsys):
-    run = rr.plan(
-        TINY,
-        "scaled",
-        corpus=tiny_corpus,
-        tokenizer="bpe:300",
-        loops=2,
-        steps=2,
-        batch=2,
-        precision="fp32",
-    )
-    folder = trainer.train(run, tmp_path, threads=1, log=lambda line: None)
+def test_a_run_is_loaded_at_another_number_of_passes(planned, tmp_path, capsys):
+    folder = train(planned(rule="scaled", loops=2, steps=2), tmp_path)
     own, _, _ = run_folder.load(folder)
     other, told, _ = run_folder.load(folder, loops=3)
     assert (own.config.n_loops, other.config.n_loops, told.loops) == (2, 3, 2)
@@ -285,20 +242,13 @@ def test_rates_by_depth_are_the_papers():
 
 
 @pytest.fixture
-def begun(tiny_corpus, tmp_path, cut_off, steppers):
+def begun(planned, tmp_path, cut_off, steppers):
     """begun(steps, **changes) -> a run, and its `OptimizerStep` after so many steps of training."""
 
     def make(taken=0, **changes):
-        given = {
-            "corpus": tiny_corpus,
-            "tokenizer": "bpe:300",
-            "steps": 40,
-            "batch": 2,
-            "precision": "fp32",
-        } | changes
-        run = rr.plan(TINY, **given)
+        run = planned(**changes)
         with cut_off(taken):
-            trainer.train(run, tmp_path / str(taken), threads=1, log=lambda line: None)
+            train(run, tmp_path / str(taken))
         return run, steppers[-1]
 
     return make
@@ -330,26 +280,6 @@ def test_groups_of_a_run_with_rates_by_depth(begun, protocol, loops):
     assert sorted(seen) == sorted(order)
 
 
-def test_the_first_step_moves_the_blocks_by_their_own_rate(begun):
-    """Adam's first step is lr·g/(|g| + eps): the ratio of a block's two steps is the factor."""
-    moved = {}
-    for depth_lr in (False, True):
-        before, after = (
-            dict(
-                begun(taken, rule="standard", depth_lr=depth_lr, lr=1e-3)[
-                    1
-                ].model.named_parameters()
-            )
-            for taken in (0, 1)
-        )
-        moved[depth_lr] = {name: after[name].detach() - p.detach() for name, p in before.items()}
-    for name, step in moved[False].items():
-        if name.endswith("gain"):  # starts at 1, is not decayed, and has a gradient of some size
-            ratio = moved[True][name].norm() / step.norm()
-            assert ratio == pytest.approx(1 if "final" in name else 6**0.5, rel=1e-3), name
-    assert torch.equal(moved[True]["token.weight"], moved[False]["token.weight"])
-
-
 def test_without_rates_by_depth_nothing_changes_in_the_specification(begun):
     run, stepper = begun()
     groups = stepper.optimizer.param_groups
@@ -362,61 +292,8 @@ def test_without_rates_by_depth_nothing_changes_in_the_specification(begun):
 
 
 @pytest.mark.parametrize("rule", ["standard", "review:per_pass=1"])
-def test_a_broken_off_run_ends_as_if_it_had_not(rule, tmp_path, tiny_corpus, cut_off):
-    run = rr.plan(
-        TINY,
-        rule,
-        corpus=tiny_corpus,
-        tokenizer="bpe:300",
-        steps=6,
-        batch=2,
-        loops=2,
-        depth_lr=True,
-    )
-
-    def result(out):
-        folder = trainer.train(run, out, threads=1, save_every=1e-9, log=lambda line: None)
-        return run_folder.finished(folder)
-
-    whole = result(tmp_path / "whole")
+def test_a_broken_off_run_ends_as_if_it_had_not(rule, planned, tmp_path, cut_off):
+    run = planned(rule=rule, loops=2, depth_lr=True)
+    whole, again = broken_off(run, tmp_path, cut_off)
     assert whole["depth_lr"] is True
-    with cut_off(4):
-        result(tmp_path / "broken")
-    assert result(tmp_path / "broken")["weights_sha256"] == whole["weights_sha256"]
-
-
-# -- probes -------------------------------------------------------------------------------------
-
-
-def test_norms_by_depth_are_those_of_the_stream():
-    model = model_of("review", 3, moved=0.1)
-    norms, steps = norms_by_depth(model, IDX), trace(model, IDX)
-    assert len(norms) == 1 + 2 * model.config.depth == 13 and model.config.depth == 6
-    assert [step.pass_ for step in steps] == [1] * 4 + [2] * 4 + [3] * 4
-    assert norms[0] == pytest.approx(steps[0].h.pow(2).mean().sqrt().item())
-    assert norms[1:] == pytest.approx([step.out.pow(2).mean().sqrt().item() for step in steps])
-
-
-@pytest.mark.parametrize(("each", "n"), [("sublayer", 12), ("block", 6), ("pass", 3)])
-def test_cosines_of_increments_by_their_definition(each, n):
-    model = model_of("scaled", 3, moved=0.1)
-    steps = trace(model, IDX)
-    states = [steps[0].h, *(step.out for step in steps)][:: 12 // n]
-    moves = [after - before for before, after in zip(states, states[1:], strict=False)]
-    expected = [
-        [((a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1))).mean() for b in moves] for a in moves
-    ]
-    got = increment_cosines(model, IDX, each)
-    torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64))
-    torch.testing.assert_close(got.diagonal(), torch.ones(n, dtype=torch.float64))
-    with pytest.raises(RRError, match="expected one of: block, pass, sublayer"):
-        increment_cosines(model, IDX, "passes")
-
-
-def test_tied_increments_agree_and_untied_ones_do_not():
-    """Random nets, one block 8 times against 8 blocks once: off-diagonal cosines."""
-    body = "nano:n_layer={},d_model=128,n_head=2,seq_len=16"
-    off = ~torch.eye(8, dtype=torch.bool)
-    tied = increment_cosines(model_of(body=body.format(1), loops=8), IDX, "block")[off]
-    untied = increment_cosines(model_of(body=body.format(8)), IDX, "block")[off]
-    assert tied.mean() > 0.3 and untied.mean().abs() < 0.05
+    assert again["weights_sha256"] == whole["weights_sha256"]

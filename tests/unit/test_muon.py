@@ -4,13 +4,13 @@ import json
 
 import pytest
 import torch
+from tiny import broken_off, result_of, train
 from torch.utils.flop_counter import FlopCounterMode
 
-import rr
 from rr.config import ModelConfig, Recipe, RRError, Run
 from rr.model import Model, initialise
 from rr.stats import as_rows, compare
-from rr.training import memory, run_folder, trainer
+from rr.training import memory
 from rr.training.backend import parse_backend
 from rr.training.distributed import World
 from rr.training.optimizer import check_optimizer, step_flops
@@ -89,30 +89,10 @@ def test_decay_and_rates_by_depth_reach_both_parts():
     assert {round(g["lr"] / 3e-3, 6) for g in step.optimizer.param_groups} == {1.0, round(rate, 6)}
 
 
-@pytest.fixture
-def planned(tiny_corpus):
-    def plan(**options):
-        body = "nano:n_layer=2,d_model=32,n_head=2,seq_len=16"
-        given = dict(corpus=tiny_corpus, tokenizer="bpe:300", steps=6, batch=2)
-        return rr.plan(body, "review", **given, **options)
-
-    return plan
-
-
 def test_a_broken_off_run_ends_as_if_it_had_not(planned, tmp_path, cut_off):
-    run = planned(optimizer="muon")
-
-    def result(out):
-        folder = trainer.train(run, out, threads=1, save_every=1e-9, log=lambda line: None)
-        return run_folder.finished(folder)
-
-    whole = result(tmp_path / "whole")
-    with cut_off(4):
-        result(tmp_path / "broken")
-    assert result(tmp_path / "broken")["weights_sha256"] == whole["weights_sha256"]
-    assert whole["optimizer"] == "muon"
-    other = trainer.train(planned(), tmp_path, threads=1, log=lambda line: None)
-    plain = run_folder.finished(other)
+    whole, again = broken_off(planned(rule="review", optimizer="muon"), tmp_path, cut_off)
+    assert again["weights_sha256"] == whole["weights_sha256"]
+    plain = result_of(train(planned(rule="review"), tmp_path))
     assert "optimizer" not in plain and plain["weights_sha256"] != whole["weights_sha256"]
     # two optimisers are two protocols: their runs are in no comparison
     rows = as_rows(compare([whole, plain], "review"))
@@ -137,23 +117,12 @@ def test_where_it_cannot_be_is_one_line(planned, monkeypatch, tmp_path):
         planned(optimizer="moun")
     monkeypatch.delattr(torch.optim, "Muon")
     with pytest.raises(RRError, match="torch 2.9"):
-        trainer.train(planned(optimizer="muon"), tmp_path, threads=1)
+        train(planned(optimizer="muon"), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command_line_names_it(capsys):
-    from rr import cli
-
-    words = ["sweep", "--rung", "nano", "--optimizer", "adamw", "muon", "--dry-run", "--out", "x"]
-    assert cli.main([*words, "--runner", "direct"]) == 0
-    first, second = capsys.readouterr().out.splitlines()
-    assert "--optimizer adamw" in first and "--optimizer muon" in second
-    assert cli.main(words) == 0 and "-p optimizer muon" in capsys.readouterr().out
-    assert rr.plan("nano", optimizer="muon").recipe.optimizer == "muon"
-
-
 def test_its_matrix_products_are_those_that_torch_counts():
-    _, _, _, step = stepped("muon")
+    *_, step = stepped("muon")
     with FlopCounterMode(display=False) as counter:
         step.optimizer.step()
     config = ModelConfig(**SHAPE, rule="review")

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tiny import TINY, result_of, train
 
 import rr
 from rr import stats
@@ -104,16 +105,8 @@ def test_the_explorable_says_what_becomes_of_a_number(script):
 
 @pytest.fixture(scope="module")
 def small(tiny_corpus):
-    run = rr.plan(
-        "nano:d_model=32,n_layer=2,seq_len=16",
-        "review",
-        corpus=tiny_corpus,
-        tokenizer="bpe:300",
-        steps=4,
-        batch=4,
-        precision="fp32",
-        eval_batches=3,
-    )
+    how = {"steps": 4, "batch": 4, "precision": "fp32", "eval_batches": 3}
+    run = rr.plan(TINY, "review", corpus=tiny_corpus, tokenizer="bpe:300", **how)
     tokens = rr.open_corpus(tiny_corpus, "bpe:300", log=lambda line: None)
     return run, tokens
 
@@ -122,8 +115,7 @@ def small(tiny_corpus):
 def test_the_plain_run_is_the_trainers_bit_for_bit(small, tmp_path, depth_lr):
     run, tokens = small
     run = replace(run, recipe=replace(run.recipe, depth_lr=depth_lr))
-    out = rr.train(run, tmp_path, threads=1, device="cpu", log=lambda line: None)
-    told = json.loads((out / "result.json").read_text())
+    told = result_of(train(run, tmp_path, device="cpu"))
     model, losses = trained(run, tokens.train)
     assert weights_sha256(model) == told["weights_sha256"] and len(losses) == run.recipe.steps
 

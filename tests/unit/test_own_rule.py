@@ -48,8 +48,7 @@ def run_cell(code, space):
 def define(write="return state + 0.5 * u", before="", attributes="", module="__main__"):
     """Run a notebook's cell that registers "mine"; returns the class."""
     space = {"__name__": module}
-    code = CLASS.format(write=write, before=before, attributes=attributes)
-    run_cell(code, space)
+    run_cell(CLASS.format(write=write, before=before, attributes=attributes), space)
     return space["Mine"]
 
 
@@ -70,25 +69,13 @@ def plan(rule="mine", **options):
 # ---- what counts, and what does not --------------------------------------------------------------
 
 CHANGES = {
-    "a number in a method": dict(write="return state + 0.25 * u"),
-    "another operation": dict(write="return state - 0.5 * u"),
-    "a method called": dict(write="return state.mul(1) + 0.5 * u"),
+    "the text of a method": dict(write="return state + 0.25 * u"),
     "an attribute": dict(attributes="scale = 2.0"),
     "a list": dict(attributes="scales = [1, {'a': 2}]"),
     "a tensor": dict(attributes="scale = torch.ones(2)"),
     "an option": dict(attributes="options = {'c': rr.residual.Option(1.0, 'coefficient')}"),
     "a static method": dict(attributes="kept = staticmethod(lambda h, u: 0.5)"),
     "a property": dict(attributes="half = property(lambda self: 0.5)"),
-    "a function inside": dict(write="return state + (lambda x: 0.5 * x)(u)"),
-    "a keyword": dict(write="return torch.add(state, u, alpha=0.5)"),
-    "another keyword": dict(write="return torch.add(input=state, other=u)"),
-    "a loop": dict(write="return state + sum(u / n for n in range(1, 3)) if len(u) > 1 else u"),
-    "words with numbers": dict(write='return state + len(f"{u.ndim:.2f}{state!r}") * u'),
-    "a try": dict(write="try:\n            return state + u\n        except ValueError: raise"),
-    "a match": dict(
-        write="match u.ndim:\n            case 3: return state + u\n            case _: return u"
-    ),
-    "a set of words": dict(write="return state + (0.5 if 'a' in {'a', 'b'} else 1) * u"),
 }
 
 
@@ -107,7 +94,11 @@ BESIDE = [
     ("def f(u): return u", "def f(u): return 2 * u", "return state + f(u)"),
     ("k = 1\ndef f(u): return k * u", "k = 2\ndef f(u): return k * u", "return state + f(u)"),
     ("class A:\n    c = 1", "class A:\n    c = 2", "return state + A.c * u"),
-    ("def f(u, c=1): return c * u", "def f(u, c=2): return c * u", "return state + f(u)"),
+    (
+        "k = 1\ndef f(u, c=k): return c * u",
+        "k = 2\ndef f(u, c=k): return c * u",
+        "return state + f(u)",
+    ),
     (
         "def f(c): return lambda u: c * u\ng = f(1)",
         "def f(c): return lambda u: c * u\ng = f(2)",
@@ -150,9 +141,11 @@ def test_what_it_does_not_use_does_not_count():
     assert plan().id == first
 
 
-def test_without_its_source_a_class_is_refused():
-    space = {"__name__": "__main__"}
-    exec(CLASS.format(write="return state + u", before="", attributes=""), space)
+def test_what_an_id_cannot_name_is_refused():
+    define("return state + next(turns) * u", "turns = iter([1.0])")
+    with pytest.raises(RRError, match="'mine' uses 'turns', a list_iterator"):
+        plan()
+    exec(CLASS.format(write="return u", before="", attributes=""), {"__name__": "__main__"})
     with pytest.raises(RRError, match="'mine' uses 'write', whose source text cannot be found"):
         plan()
 
@@ -176,11 +169,8 @@ def test_options_count_by_their_defaults_and_not_by_their_words():
 
 
 def test_an_id_does_not_depend_on_the_process(tmp_path):
-    code = CLASS.format(
-        write="return state + (0.5 if 'a' in {'a', 'b', 'c'} else 1) * u",
-        before="",
-        attributes="names = frozenset(['x', 'y', 'z'])",
-    )
+    names = "names = frozenset(['x', 'y', 'z'])"
+    code = CLASS.format(write="return state", before="", attributes=names)
     code += f"\nprint(rr.plan({BODY!r}, 'mine', steps=2, batch=2).id)"
     (tmp_path / "mine.py").write_text(code)
     told = {
@@ -194,12 +184,6 @@ def test_an_id_does_not_depend_on_the_process(tmp_path):
         for seed in ("1", "2")
     }
     assert len(told) == 1
-
-
-def test_what_an_id_cannot_name_is_refused():
-    define("return state + next(turns) * u", "turns = iter([1.0])")
-    with pytest.raises(RRError, match="'mine' uses 'turns', a list_iterator"):
-        plan()
 
 
 def test_rules_that_ship_keep_their_ids_and_their_names():
@@ -322,13 +306,9 @@ def test_a_new_rule_holds_to_every_check_and_says_what_comes_next(tmp_path, caps
     ("name", "words"),
     [
         ("", "a name is needed"),
-        ("review", "'review' is a residual rule that ships with rr"),
         ("svformer", "'svformer' is a values rule that ships"),
         ("2fast", "small letters, digits, - and _, got '2fast'"),
-        ("-x", "small letters, digits, - and _, got '-x'"),
         ("a/b", "got 'a/b'"),
-        ("Big", "small letters"),
-        ("two words", "got 'two words'"),
     ],
 )
 def test_a_bad_name_is_one_line(tmp_path, capsys, name, words):
@@ -345,13 +325,10 @@ def test_options_of_a_rule_in_a_file_are_held_to_what_it_declares(tmp_path):
     for given, words in (
         ("c=often", "HalfStep: c must be a finite number, got often"),
         ("k=1", "rule 'HalfStep' has no option 'k'"),
-        ("c", "expected name:key=value"),
     ):
         with pytest.raises(RRError, match=words):
             plan(f"{path}:HalfStep:{given}")
-    with pytest.raises(
-        RRError, match="no values rule named 'HalfStep': expected a subclass of rr.residual.values"
-    ):
+    with pytest.raises(RRError, match="no values rule named 'HalfStep': expected a subclass"):
         plan("standard", values=f"{path}:HalfStep")
     # the same file elsewhere is the same run
     other = tmp_path / "elsewhere.py"

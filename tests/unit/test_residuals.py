@@ -71,28 +71,26 @@ def held_equal(rule: str, **shape) -> None:
     assert torch.equal(got, expected)
     for logits in (expected, got):
         F.cross_entropy(logits.flatten(0, 1), IDX.roll(1).flatten()).backward()
-    theirs = [p.grad for r in (*model.rules, model.final_rule) for p in r.parameters()]
-    mine = [p.grad for r in (*stack.rules, stack.final) for p in r.parameters()]
-    own = (
-        "token",
-        "position",
-        "layers.0.attn.",
-        "layers.1.attn.",
-        "layers.0.mlp.",
-        "layers.1.mlp.",
-    )
-    held = dict(body.named_parameters())
-    named = [(n, p) for n, p in model.named_parameters() if n.startswith(own)]
-    theirs += [p.grad for _, p in named]
-    mine += [held[name].grad for name, _ in named]
-    assert len(theirs) == len(mine)
+    theirs = [p for rule in (*model.rules, model.final_rule) for p in rule.parameters()]
+    mine = [p for rule in (*stack.rules, stack.final) for p in rule.parameters()]
+    for kind in ("token", "position", "layers.0.attn.", "layers.1.mlp."):
+        for net, found in ((body, mine), (model, theirs)):
+            found += [p for name, p in net.named_parameters() if name.startswith(kind)]
     for a, b in zip(mine, theirs, strict=True):
-        assert (a is None) == (b is None) and (a is None or torch.equal(a, b))
+        assert (a.grad is None) == (b.grad is None)
+        assert a.grad is None or torch.equal(a.grad, b.grad)
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_a_stack_by_hand_is_the_model_to_the_bit(rule):
-    held_equal(rule)
+@pytest.mark.parametrize(
+    ("rule", "loops"),
+    [
+        *((rule, 1) for rule in RULES),
+        *((rule, 3) for rule in ("review", "scaled", "hyper-connections")),
+        *((f"{rule}per_pass=1", 3) for rule in ("review:", "rezero:norm=pre,")),
+    ],
+)
+def test_a_stack_by_hand_is_the_model_to_the_bit(rule, loops):
+    held_equal(rule, n_loops=loops)
 
 
 def test_a_rule_of_the_readers_own_is_too(own):
@@ -130,14 +128,6 @@ def test_a_readers_own_read_asks_for_the_pre_norm(tmp_path):
     with pytest.raises(rr.RRError, match=r"reads self.gain.*use self.prenorm") as error:
         rr.Residuals(direct, 8, 1, norm=False)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "rule",
-    ["review", "review:per_pass=1", "scaled", "hyper-connections", "rezero:norm=pre,per_pass=1"],
-)
-def test_so_are_passes_with_shared_rules_and_with_their_own(rule):
-    held_equal(rule, n_loops=3)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -236,10 +226,7 @@ def test_a_branch_takes_and_returns_more():
         (lambda: rr.Residuals("reveiw", 8, 2), "did you mean review"),
         (lambda: rr.Residuals("attnres", 8, 2, loops=2), "needs loops=1, got 2"),
         (lambda: rr.Residuals("standard:per_pass=1", 8, 2, loops=2, norm=False), "per_pass=0"),
-        (lambda: rr.Residuals("standard", 8, 2, seed=-1), "integer ≥ 0, got -1"),
-        (lambda: rr.Residuals("nowhere.py:Rule", 8, 2), "no file 'nowhere.py'"),
         (lambda: rr.Residuals("standard", 8, 2).open(torch.zeros(1, 3, 6)), r"got \(1, 3, 6\)"),
-        (lambda: rr.Residuals("standard", 8, 2).open(torch.zeros(3, 8)), r"tokens, dim = 8\)"),
         (
             lambda: rr.Residuals("standard", 8, 2)[1](torch.zeros(1, 3, 8), nn.Linear(8, 6)),
             r"sublayer 2 must return \(1, 3, 8\).* got \(1, 3, 6\)",

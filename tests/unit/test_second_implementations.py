@@ -6,11 +6,10 @@ do differently elsewhere, and how the weights are chosen so that it does not mat
 
 import pytest
 import torch
-from hyper_connections import ManifoldConstrainedHyperConnections
 from hyper_connections.hyper_connections import HyperConnections
 from torch import nn
 from torch.nn.utils.stateless import _reparametrize_module
-from x_transformers.x_transformers import AttentionResidual, GRUGating, HyperConnection
+from x_transformers.x_transformers import AttentionResidual, GRUGating
 
 from rr.config import ModelConfig
 from rr.model import site_of
@@ -77,17 +76,21 @@ def test_hyper_connections_are_the_librarys(dynamic):
     """
     rule = rule_of(f"hyper-connections:streams={N},dynamic={dynamic}")
     theirs = HyperConnections(N, dim=D, layer_index=1).double()
+    pairs = [
+        (theirs.static_alpha, rule.static, slice(N + 1)),
+        (theirs.static_beta, rule.static, -1),
+    ]
     with torch.no_grad():
         rule.static += 0.1 * draw(N, N + 2)
         if dynamic:
             rule.dynamic.copy_(draw(D, N + 2, seed=1))
             rule.scale.copy_(torch.tensor([0.3, 0.2]))
-            theirs.dynamic_alpha_fn.copy_(rule.dynamic[:, : N + 1])
-            theirs.dynamic_beta_fn.copy_(rule.dynamic[:, -1])
             theirs.dynamic_alpha_scale.copy_(rule.scale[0])
             theirs.dynamic_beta_scale.copy_(rule.scale[1])
-        theirs.static_alpha.copy_(rule.static[:, : N + 1])
-        theirs.static_beta.copy_(rule.static[:, -1])
+            pairs.append((theirs.dynamic_alpha_fn, rule.dynamic, slice(N + 1)))
+            pairs.append((theirs.dynamic_beta_fn, rule.dynamic, -1))
+        for weight, held, columns in pairs:
+            weight.copy_(held[:, columns])
     streams, u = draw(B, T, N, D, seed=2, scale=LARGE), draw(B, T, D, seed=3, scale=LARGE)
     seen, state = rule.read(streams)
     x, mixed, extra = theirs.width_connection(folded(streams))
@@ -95,43 +98,13 @@ def test_hyper_connections_are_the_librarys(dynamic):
     ours = rule.write(state, u)
     other = unfolded(theirs.depth_connection(u, mixed, **extra))
     same(ours, other, [streams, u], [streams, u])
-    weight = draw(*ours.shape, seed=99).detach()
-    (ours * weight).sum().backward()
-    (other * weight).sum().backward()
-    torch.testing.assert_close(rule.static.grad[:, 1:-1], theirs.static_alpha.grad[:, 1:])
-    torch.testing.assert_close(rule.static.grad[:, -1], theirs.static_beta.grad)
+    (seen.sum() + ours.square().sum()).backward()
+    (rms_norm(x).sum() + other.square().sum()).backward()
+    for weight, held, columns in pairs:
+        torch.testing.assert_close(held.grad[:, columns], weight.grad)
     if dynamic:
-        torch.testing.assert_close(rule.dynamic.grad[:, :-1], theirs.dynamic_alpha_fn.grad)
-        torch.testing.assert_close(rule.dynamic.grad[:, -1], theirs.dynamic_beta_fn.grad)
         torch.testing.assert_close(rule.scale.grad[0], theirs.dynamic_alpha_scale.grad)
         torch.testing.assert_close(rule.scale.grad[1], theirs.dynamic_beta_scale.grad)
-
-
-def test_a_stack_of_hyper_connections_is_the_librarys():
-    """Six sublayers from embedding to the summed streams, each with weights of its own."""
-    expand, reduce = HyperConnections.get_expand_reduce_stream_functions(N)
-    x0 = draw(B, T, D, scale=LARGE)
-    branches = [draw(D, D, seed=10 + i).detach() for i in range(6)]
-    ours = rule_of(f"hyper-connections:streams={N}", 7, blocks=3).open(x0)
-    flat = expand(x0)
-    for i, matrix in enumerate(branches):
-        rule = rule_of(f"hyper-connections:streams={N}", i + 1, blocks=3)
-        theirs = HyperConnections(N, dim=D, layer_index=i).double()
-        with torch.no_grad():
-            rule.static += 0.1 * draw(N, N + 2, seed=20 + i)
-            rule.dynamic.copy_(draw(D, N + 2, seed=30 + i))
-            theirs.static_alpha.copy_(rule.static[:, : N + 1])
-            theirs.static_beta.copy_(rule.static[:, -1])
-            theirs.dynamic_alpha_fn.copy_(rule.dynamic[:, : N + 1])
-            theirs.dynamic_beta_fn.copy_(rule.dynamic[:, -1])
-            for scale in (theirs.dynamic_alpha_scale, theirs.dynamic_beta_scale):
-                scale.fill_(rule.scale[0].item())
-        seen, state = rule.read(ours)
-        ours = rule.write(state, LARGE * torch.tanh(seen @ matrix))
-        x, write = theirs(flat)
-        flat = write(LARGE * torch.tanh(rms_norm(x) @ matrix))
-    final = rule_of(f"hyper-connections:streams={N}", 7, blocks=3)
-    same(final.read(ours)[0], rms_norm(reduce(flat)), [x0], [x0])
 
 
 # -- the constrained form, mHC ------------------------------------------------------------------
@@ -147,7 +120,7 @@ def test_mhc_by_hand():
     with torch.no_grad():
         rule.dynamic.copy_(draw(N * D, N * (N + 2), seed=1))
         rule.scale.copy_(torch.tensor([0.3, 0.2, 0.1]))
-        rule.static.copy_(0.5 * draw(N, N + 2, seed=4))
+        rule.static.copy_(3 * draw(N, N + 2, seed=4))  # so far apart that 20 rounds are too few
     streams, u = draw(1, 1, N, D, seed=2), draw(1, 1, D, seed=3)
     seen, state = rule.read(streams)
     ours = rule.write(state, u)
@@ -172,75 +145,7 @@ def test_mhc_by_hand():
     torch.testing.assert_close(
         ours[0, 0], m @ x + torch.outer(h_post, u.detach()[0, 0]), rtol=1e-6, atol=1e-6
     )
-    assert (m.sum(1) - 1).abs().max() < 1e-12 and (m.sum(0) - 1).abs().max() < 1e-6
-
-
-def test_mhc_is_the_librarys():
-    """Read, mix and write, with gradients by the update and by the stream where both share them.
-
-    The library projects each stream alone, W (d, n + 2), where the paper and `rr` project all at
-    once, W (n·d, n(n + 2)), after one norm over all streams. They meet where streams are of equal
-    length and W is block-diagonal. It starts Sinkhorn from the other axis, so that the two agree
-    once it has converged, and computes in float32.
-    """
-    rule = constrained(dynamic=1)
-    theirs = ManifoldConstrainedHyperConnections(N, dim=D, layer_index=1)
-    alone = 0.5 * draw(D, N + 2, seed=1).detach()
-    with torch.no_grad():
-        rule.dynamic.zero_()
-        for s in range(N):
-            rule.dynamic[s * D : (s + 1) * D, s * (N + 2) : (s + 1) * (N + 2)] = alone
-        rule.scale.copy_(torch.tensor([0.3, 0.2, 0.1]))
-        rule.static.copy_(0.5 * draw(N, N + 2, seed=4))
-        theirs.static_alpha.copy_(rule.static[:, : N + 1])
-        theirs.static_beta.copy_(rule.static[:, -1])
-        theirs.dynamic_alpha_fn.copy_(alone[None, :, : N + 1])
-        theirs.dynamic_beta_fn.copy_(alone[:, -1])
-        theirs.pre_branch_scale.fill_(0.3)
-        theirs.residual_scale.fill_(0.2)
-        theirs.h_post_scale.fill_(0.1)
-    streams = LARGE * rms_norm(draw(B, T, N, D, seed=2).detach())
-    u = draw(B, T, D, seed=3, scale=LARGE)
-    seen, state = rule.read(streams)
-    x, mixed, extra = theirs.width_connection(folded(streams))
-    torch.testing.assert_close(seen, rms_norm(x), rtol=1e-5, atol=1e-5)
-    other = unfolded(theirs.depth_connection(u, mixed, **extra))
-    same(rule.write(state, u), other, [u], [u], rtol=1e-5, atol=1e-5 * LARGE)
-
-
-def test_mhcs_static_part_has_the_librarys_gradients():
-    """Without the dynamic part the stream's gradient is the same too."""
-    rule = constrained(dynamic=0)
-    theirs = ManifoldConstrainedHyperConnections(N, dim=D, layer_index=1)
-    with torch.no_grad():
-        rule.static.copy_(0.5 * draw(N, N + 2, seed=4))
-        theirs.static_alpha.copy_(rule.static[:, : N + 1])
-        theirs.static_beta.copy_(rule.static[:, -1])
-    streams, u = draw(B, T, N, D, seed=2), draw(B, T, D, seed=3)
-    _, state = rule.read(streams)
-    _, mixed, extra = theirs.width_connection(folded(streams))
-    other = unfolded(theirs.depth_connection(u, mixed, **extra))
-    same(rule.write(state, u), other, [streams, u], [streams, u], rtol=1e-5, atol=1e-5)
-
-
-def test_mhcs_read_and_write_are_x_transformers():
-    """A_m and B; x-transformers pushes the dynamic part of B through 2σ twice.
-
-    With zero projections that is 2σ(b + 0.01·1), which a shift of our b matches. The mixing is left
-    out: release 2.31.10 runs Sinkhorn on each row of H_res as a 1 × n matrix, which makes it 1s.
-    """
-    rule = constrained(dynamic=0)
-    theirs = HyperConnection(D, layer_index=1, num_residual_streams=N).double()
-    with torch.no_grad():
-        rule.static.copy_(0.5 * draw(N, N + 2, seed=4))
-        theirs.static_alpha.copy_(rule.static[:, : N + 1])
-        theirs.static_beta.copy_(rule.static[:, -1] - theirs.dynamic_beta_scale)
-    streams, u = draw(B, T, N, D, seed=2, scale=LARGE), draw(B, T, D, seed=3, scale=LARGE)
-    seen, state = rule.read(streams)
-    x, mixed, extra = theirs.prepare(folded(streams))
-    same(seen, rms_norm(x), [streams], [streams])
-    written = rule.write(state, u) - state[0]
-    same(written, unfolded(theirs(u, mixed, **extra)) - mixed, [u], [u])
+    assert (m.sum(1) - 1).abs().max() < 1e-12 and (m.sum(0) - 1).abs().max() > 1e-5
 
 
 @pytest.mark.parametrize("dynamic", [0, 1])
@@ -288,22 +193,6 @@ def test_depth_attention_is_x_transformers_for_the_same_query():
             torch.testing.assert_close(seen[0, 0], rms_norm(expected[b, t]))
             alpha = rule.weights(list(sources[:, b : b + 1, t : t + 1]))
             assert alpha.sum().item() == pytest.approx(1) and alpha.max() > 0.25  # not uniform
-
-
-def test_depth_attention_is_x_transformers_whole_where_the_latest_source_is_constant():
-    """If the latest source is the same at every token, so is their query: one rule, all tokens."""
-    rule, theirs = rule_of("attnres"), AttentionResidual(D, lora_rank=2).double()
-    w = draw(D, seed=9).detach()
-    with torch.no_grad():
-        rule.query.copy_(w)
-        theirs.norm.weight.copy_(w * D**0.5)  # rms(1, …, 1) = 1; the low-rank part starts at 0
-        for p in (rule.key_gain, theirs.to_keys.weight):
-            p.copy_(1 + 0.5 * draw(D, seed=8))
-    past = draw(4, B, T, D, scale=LARGE)
-    latest = torch.full((B, T, D), LARGE, dtype=torch.float64)
-    ours = rule.read([*past, latest])[0]
-    other = rms_norm(theirs([*past, latest]))
-    same(ours, other, [past, rule.key_gain], [past, theirs.to_keys.weight])
 
 
 # -- the GRU gate -------------------------------------------------------------------------------
@@ -355,8 +244,6 @@ def test_the_published_mhc_starts_with_the_mean_of_the_streams():
     read, mix, spread = rule.coefficients(draw(B, T, N, D, seed=1))
     for part, start in ((read, 1 / 2), (mix, 1 / N), (spread, 1.0)):
         torch.testing.assert_close(part, torch.full_like(part, start), rtol=0, atol=3e-3)
-    with pytest.raises(Exception, match="start=published is of the form sinkhorn=1"):
-        rule_of("hyper-connections:start=published")
 
 
 def test_the_head_of_deepseek_v4_by_hand():
@@ -372,10 +259,6 @@ def test_the_head_of_deepseek_v4_by_hand():
             mixed = weight @ h
             expected[b, t] = rule.gain * mixed / (mixed.pow(2).mean() + 1e-5).sqrt()
     torch.testing.assert_close(rule.read(streams)[0], expected)
-    torch.testing.assert_close(
-        rule.read(streams)[0],
-        rule.prenorm((rule.head_weights(streams) * streams).sum(-2)),
-    )
 
 
 @pytest.mark.parametrize("sinkhorn", [0, 1])

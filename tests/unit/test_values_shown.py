@@ -1,12 +1,12 @@
 """What chapter 5 shows: its explorable against rr's own rules, its lab, its figures."""
 
 import json
-import sys
-from pathlib import Path
 
+import looks
 import numpy as np
 import pytest
 import torch
+from tiny import train
 from torch.nn import functional as F
 
 import rr
@@ -15,9 +15,6 @@ from rr.model import site_of
 from rr.residual.values import make_values
 from rrbook import attention, figures
 from rrbook.explorables.values import RULES
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "book" / "tools"))
-import looks  # noqa: E402
 
 TOKENS = 16  # of the toy
 
@@ -85,20 +82,19 @@ def test_figures_by_block_leave_gaps_and_draw_the_null():
             figures.by_block(ax, {"own": wrong}, "nats")
 
 
-def test_looks_of_finished_runs(tmp_path, monkeypatch):
+def test_looks_of_finished_runs(planned, tiny_corpus, tmp_path, monkeypatch):
     """Of each reported run; by a second way, attention laid bare on one window at a time."""
-    tiny = "nano:d_model=16,n_layer=2,n_head=2,d_ff=32,seq_len=16"
     for seed in (0, 100):  # the second chose a rate
-        how = {"steps": 2, "batch": 2, "eval_batches": 1, "flavour": "llama", "seed": seed}
-        run = rr.plan(tiny, "standard", values="svformer", **how)
-        rr.train(run, tmp_path / "runs", threads=1, log=lambda line: None)
+        run = planned(values="svformer", steps=2, eval_batches=1, flavour="llama", seed=seed)
+        train(run, tmp_path / "runs")
     monkeypatch.setattr(looks, "READ", 64)
     monkeypatch.setattr("sys.argv", ["looks.py", str(tmp_path / "runs"), "--to", str(tmp_path)])
     assert looks.main() == 0
     (row,) = json.loads((tmp_path / "looks.json").read_text())
     model, run, _ = rr.load(tmp_path / "runs" / row["id"], device="cpu")
     assert run.seed == 0 and row["window"] == 16 and row["value_gradient"][1] is None
-    ids = torch.as_tensor(rr.open_corpus("fables", log=lambda line: None).valid[:64].astype(int))
+    text = rr.open_corpus(tiny_corpus, "bpe:300", log=lambda line: None)
+    ids = torch.as_tensor(text.valid[:64].astype(int))
     found = []
     for window in ids.view(4, 1, 16):
         for weights, _ in attention.trace_attention(model, window):

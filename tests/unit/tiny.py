@@ -15,3 +15,15 @@ def train(run: Run, out: Path, **options) -> Path:
 
 def result_of(folder: Path) -> dict:
     return json.loads((folder / "result.json").read_text())
+
+
+def broken_off(run: Run, out: Path, cut_off) -> tuple[dict, dict]:
+    """Results of the run left alone, and of the run cut off before its batch 4 and started anew."""
+
+    def result(folder):
+        return result_of(train(run, folder, save_every=1e-9))
+
+    whole = result(out / "whole")
+    with cut_off(4):
+        result(out / "broken")
+    return whole, result(out / "broken")
