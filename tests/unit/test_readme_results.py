@@ -320,6 +320,21 @@ def f3():
     return told
 
 
+def f2():
+    """By hand: arms from rung, rule and value rule; Holm over each arm − both baselines."""
+    rows = reported("f2_field")
+    arm = rows.rule.where(rows["values"] == "own", "V " + rows["values"])
+    rows["arm"] = arm.where(~rows.rung.str.contains("d_model"), "wider")
+    table = rows.pivot(index="seed", columns="arm", values="val_loss")
+    assert table.notna().all(axis=None) and table.shape[1] == 22
+    pairs = [(arm, base) for base in ("standard", "constant") for arm in table if arm != base]
+    pairs.remove(("standard", "constant"))
+    p = stats.holm([st.ttest_rel(table[arm], table[base]).pvalue for arm, base in pairs])
+    sure = {pair: value < 0.05 for pair, value in zip(pairs, p, strict=True)}
+    gap = {(arm, base): table[arm] - table[base] for arm, base in pairs}
+    return table, gap, sure
+
+
 @pytest.mark.parametrize(
     ("name", "computed"),
     [
