@@ -8,6 +8,7 @@
     FOLDER: ARM - BASELINE, steps 1-30, mean     without its interval
     FOLDER: best                          the lowest held-out loss
     FOLDER: worst                         the highest held-out loss
+    FOLDER: seeds                         how many seeds its arms share
     FOLDER: bigram                        the loss of a bigram table on the same held-out tokens
     FOLDER/LOG.csv: ARM - BASELINE        the same of runs that another trainer logged there
     NAME                                  one of NAMED
@@ -32,7 +33,7 @@ import rr
 from rr import stats
 from rr.config import RRError, nearest
 from rr.stats.results import arm_of
-from rrbook.stats import emergence, gap_by_step, rate_spreads, read_curves
+from rrbook.stats import emergence, field, gap_by_step, rate_spreads, read_curves
 
 FORM = re.compile(r"(?P<folder>[\w./-]+)(?:\[(?P<where>[^\]]+)\])?: (?P<what>.+)")
 GAP = re.compile(
@@ -60,6 +61,8 @@ def number(text: str) -> str:
         raise RRError(f"no run in {text!r}: nothing in {folder.name} has these values")
     if what in ("best", "worst"):
         return f"{(min if what == 'best' else max)(row['val_loss'] for row in rows):.2f}"
+    if what == "seeds":
+        return str(len({row["seed"] for row in rows}))
     if gap:
         if gap["first"]:
             band = (int(gap["first"]), int(gap["last"]))
@@ -69,7 +72,9 @@ def number(text: str) -> str:
             return spread(over["mean"], over["lo"], over["hi"])
         over = stats.paired(_by_seed(rows, gap["arm"]), _by_seed(rows, gap["base"]))
         return signed(over.mean) if gap["alone"] else spread(over.mean, over.lo, over.hi)
-    raise RRError(f"{what!r} is not understood: `ARM - BASELINE`, `best` or `bigram` is expected")
+    raise RRError(
+        f"{what!r} is not understood: `ARM - BASELINE`, `best`, `seeds` or `bigram` is expected"
+    )
 
 
 def _runs(path: Path, curves: bool) -> list[dict]:
@@ -80,6 +85,8 @@ def _runs(path: Path, curves: bool) -> list[dict]:
     if path.suffix == ".csv":
         runs = stats.read_logs([path], "val_loss", arm="rule", seed="seed", step="step")
         rows = stats.as_rows(runs)
+    elif path == field.FOLDER:  # which names an arm of its own
+        rows = stats.as_rows(field.read_runs())
     elif curves:
         rows = read_curves(path)
     else:
