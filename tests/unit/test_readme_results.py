@@ -20,6 +20,10 @@ from rr.data import corpus
 
 MEASURED = rr.DATA / "measured"
 HALF, LARGE = "constant:lam=0.0,own=0.7071067812", "constant:lam=0.0,own=2.236067977"
+BASELINES = ("standard", "constant")
+TOLD = ("scales-skips:attnres=1", "rezero:init=paper", "unet", "state-gate",
+        "standard + constant", "review", "attnres:block=2", "hyper-connections", "attnres",
+        "one wider stream", "hyper-connections:mix=identity", "gated-residual")  # fmt: skip
 LINEAR, ROOT = "scaled:init=flat,reference=2", "scaled:init=flat,law=sqrt,reference=2"
 
 
@@ -320,25 +324,51 @@ def f3():
     return told
 
 
-def f2():
-    """By hand: arms from rung, rule and value rule; Holm over each arm − both baselines."""
+@cache
+def field() -> tuple[pd.DataFrame, dict]:
+    """F2: losses, seeds × arms; whether each arm − baseline survives Holm over all of them."""
     rows = reported("f2_field")
-    arm = rows.rule.where(rows["values"] == "own", "V " + rows["values"])
-    rows["arm"] = arm.where(~rows.rung.str.contains("d_model"), "wider")
+    arm = rows.rule.where(rows["values"] == "own", "standard + " + rows["values"])
+    rows = rows.assign(arm=arm.where(~rows.rung.str.contains("d_model"), "one wider stream"))
     table = rows.pivot(index="seed", columns="arm", values="val_loss")
     assert table.notna().all(axis=None) and table.shape[1] == 22
-    pairs = [(arm, base) for base in ("standard", "constant") for arm in table if arm != base]
-    pairs.remove(("standard", "constant"))
+    pairs = [(arm, base) for base in BASELINES for arm in table if arm != base]
+    pairs.remove(BASELINES)
     p = stats.holm([st.ttest_rel(table[arm], table[base]).pvalue for arm, base in pairs])
-    sure = {pair: value < 0.05 for pair, value in zip(pairs, p, strict=True)}
-    gap = {(arm, base): table[arm] - table[base] for arm, base in pairs}
-    return table, gap, sure
+    return table, {pair: value < 0.05 for pair, value in zip(pairs, p, strict=True)}
+
+
+def surviving(sign: int) -> dict[str, list[str]]:
+    """Arms that survive on one side, by how many baselines, in the order of their losses."""
+    table, sure = field()
+    by: dict[int, list[str]] = {1: [], 2: []}
+    for arm in table.mean().sort_values().index:
+        found = [base for base in BASELINES if sure.get((arm, base))
+                 and (table[arm] - table[base]).mean() * sign > 0]  # fmt: skip
+        if found:
+            by[len(found)].append(f"`{arm}`")
+    return {"one": by[1], "both": by[2]}
+
+
+def f2():
+    table, sure = field()
+    lower, higher = surviving(-1), surviving(1)
+    said = [f"{len(table)} of the five planned seeds", f"{len(sure)} comparisons"]
+    for words, arms in (
+        ("lower than both", lower["both"]),
+        ("lower than one", lower["one"]),
+        ("higher than both", higher["both"]),
+        ("higher than one", higher["one"]),
+    ):
+        said.append(f"{words}: {', '.join(arms) or 'none'}")  # fmt: skip
+    return said + [f"`{arm}` {held(table[arm] - table['standard'])}" for arm in TOLD]
 
 
 @pytest.mark.parametrize(
     ("name", "computed"),
     [
         ("f1_pairs", f1),
+        ("f2_field", f2),
         ("f3_loops", f3),
         ("f4_muon", f4),
         ("e1_rates", e1),
@@ -384,3 +414,24 @@ def test_the_readme_says_which_nets_finish_below_a_bigram_table():
     by = reported("e2_training").groupby("steps").val_loss.agg(["min", "max"])
     assert by["min"][300] > bigram and by["min"][1200] > bigram > by["max"][4800]
     assert reported("e3_size").val_loss.max() < bigram
+
+
+def test_what_the_pages_say_of_the_field():
+    """README.md, *Which rule should I use?*, *What we know*, *What failed*, chapters 4, 5 and 7."""
+    table, sure = field()
+    gap = {arm: table[arm] - table["standard"] for arm in table}
+    ends = {arm: st.ttest_1samp(gap[arm], 0).confidence_interval() for arm in gap}
+    assert table.mean().idxmin() == "scales-skips:attnres=1"
+    for arm in ("unet", "state-gate", "review", "standard + constant"):
+        assert ends[arm].high < 0 and sure[arm, "standard"]
+    for arm in ("constant", "one wider stream", "hyper-connections:mix=identity", "attnres",
+                "standard + identity", "x0-scales:start=nanochat"):  # fmt: skip
+        assert ends[arm].low < 0 < ends[arm].high and not sure[arm, "standard"]
+    for arm in ("layerscale", "scaled", "gated-residual", "orthogonal"):
+        assert gap[arm].mean() > 0.02
+    assert 0.35 < gap["hyper-connections"].mean() / gap["unet"].mean() < 0.65  # "about half"
+    assert gap["hyper-connections:mix=identity"].mean() > 0  # "no lower than one plain stream"
+    assert gap["attnres:block=2"].mean() < gap["attnres"].mean() < 0
+    rows = json.loads((MEASURED / "04_field_guide" / "steps.json").read_text())["rows"]
+    time = {row["name"]: row["time"] for row in rows}
+    assert abs(time["review"] - 4 / 3) < 0.05 and abs(time["hyper-connections"] - 1.5) < 0.1
