@@ -180,7 +180,7 @@ def table() -> str:
             judged = "baseline"
         rows.append((row, facts, ours, flops, judged, taken[key]))
     order = list(VERDICTS)
-    rows.sort(key=lambda one: (order.index(one[4]), one[2]["study"] == "not yet"))
+    rows.sort(key=lambda one: (order.index(one[4]), *_place(one[2]["rows"])))
     asked = {"reads": poster.READS, "keeps": poster.KEEPS, "writes": poster.WRITES}
     controls = [
         kit.choice(name, f"it {name}", {**poster.ANY, **words}, "") for name, words in asked.items()
@@ -206,6 +206,12 @@ def table() -> str:
             "</div>",
         ]
     )
+
+
+def _place(rows: dict[str, dict]) -> tuple[bool, float]:
+    """Within a verdict: the lowest from the standard residual first, the unmeasured last."""
+    gap = rows["standard"]["difference"] if "standard" in rows else None
+    return gap is None, gap or 0.0
 
 
 def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str, step: dict) -> str:
