@@ -2,12 +2,10 @@
 
 import re
 
-import pandas as pd
 import pytest
 
 from rr.residual import REGISTRY
 from rrbook.explorables import which
-from rrbook.stats import field
 
 
 @pytest.mark.parametrize(
@@ -37,14 +35,6 @@ def test_costs_are_counted_against_the_standard_network():
 @pytest.fixture(scope="module")
 def page() -> str:
     return which.table()
-
-
-def test_the_page_says_how_far_the_study_of_all_rules_is(page):
-    runs = pd.read_parquet(field.FOLDER / "runs.parquet")
-    said = which.progress()
-    assert said in page
-    whole = field.whole_seeds(field.read_runs())
-    assert (f"{(runs.seed >= 100).sum()} runs have found" in said) == (not whole)
 
 
 def test_every_rule_has_a_measured_step():

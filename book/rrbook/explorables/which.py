@@ -90,16 +90,15 @@ def measured(of_field: list[dict]) -> dict[tuple[str, str], dict]:
 
     At `mini` where each arm had a rate of its own (five seeds), else at `nano` at one rate for all
     (three seeds). Each study is one Holm family; of a rule in several the last one counts.
-    of_field: F2's rows, by `field.comparisons`.
+    of_field: F2's rows, by `field.against_both`.
     """
     mini = stats.read_results(MINI)
     mini = mini[(mini.rung == "mini") & (mini.seed < field.SEARCHING)]
-    seeds = len(of_field[0]["pairs"]) if of_field else 0
     found = {}
     for words, rows in (
         ("nano, three seeds", field.against_both(stats.read_results(NANO))),
         ("mini, five seeds, own rates", field.against_both(mini)),
-        (f"mini, {seeds} new seeds, own rates", of_field),
+        ("mini, five new seeds, own rates", of_field),
     ):
         arms, of_study = {row["arm"] for row in rows}, {}
         for row in rows:
@@ -122,8 +121,6 @@ def forms(of_field: list[dict]) -> str:
     for row in of_field:
         if field.rule_of(row["arm"], arms) is None:
             rows.setdefault(row["arm"], {})[row["baseline"]] = _signed(row)
-    if not rows:
-        return ""
     head = "".join(f"<th scope='col'>{words}</th>" for words in ("form", *COLUMNS[1:3]))
     body = "".join(
         f"<tr><th scope='row'><code>{escape(arm)}</code></th>"
@@ -132,20 +129,6 @@ def forms(of_field: list[dict]) -> str:
         for arm, cells in rows.items()
     )
     return f"<table class='table'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def progress() -> str:
-    """How far F2 is: whole seeds, or the search for rates."""
-    runs = field.read_runs()
-    whole = len(field.whole_seeds(runs))
-    searches = runs[runs.seed >= field.SEARCHING]
-    said = (
-        f"{whole} of its five seeds are whole"
-        if whole
-        else f"{len(searches)} runs have found the learning rates of {searches.arm.nunique()} arms"
-    )
-    shown = "" if whole < field.LEAST else f", and the rows marked “{whole} new seeds” are from it"
-    return f"A study of the field, each rule at its own learning rate: {said}{shown}."
 
 
 def verdict(rows: dict[str, dict], time: float) -> str:
@@ -168,7 +151,7 @@ def cost(kind: str, name: str) -> float:
 
 def table() -> str:
     """HTML of the page: four questions, and a row for each registered rule."""
-    of_field = field.comparisons()
+    of_field = field.against_both(field.read_runs())
     found, taken, rows = measured(of_field), steps(), []
     for row in describe():
         key = (row["kind"], row["name"])
@@ -200,7 +183,6 @@ def table() -> str:
             f"<table class='table'><thead><tr>{cells}</tr></thead><tbody>",
             *(_row(*one) for one in rows),
             "</tbody></table></div>",
-            f"<p>{progress()}</p>",
             forms(of_field),
             f"<script>\n{kit.script_of('poster.js')}\n</script>",
             "</div>",

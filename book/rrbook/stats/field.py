@@ -1,4 +1,4 @@
-"""The field at one size, F2 of the third plan: its arms, its whole seeds, its family of tests."""
+"""The field at one size, F2 of the third plan: its arms and its family of tests."""
 
 import pandas as pd
 
@@ -10,27 +10,19 @@ from rr.stats.results import arm_of
 FOLDER = rr.DATA / "measured" / "f2_field"
 BASELINES = ("standard", "constant")
 WIDER = "one wider stream"
-LEAST = 3  # seeds below which no interval is shown
 SEARCHING = 100  # seeds from here on chose learning rates and are no result
 
 
 def read_runs() -> pd.DataFrame:
-    """F2's runs with their arms: `arm, seed, val_loss, status`.
+    """F2's reported runs with their arms: `arm, seed, val_loss, status`.
 
     The standard residual with a wider stream is an arm of its own, although its rule is the
     baseline's.
     """
     runs = stats.read_results(FOLDER)
+    runs = runs[runs.seed < SEARCHING]
     arms = [WIDER if "d_model" in run["rung"] else arm_of(run) for run in stats.as_rows(runs)]
     return runs[["seed", "val_loss", "status"]].assign(arm=arms)
-
-
-def whole_seeds(runs: pd.DataFrame) -> list[int]:
-    """Reported seeds that every arm has run; arms are those of any run, also of a search."""
-    reported = runs[runs.seed < SEARCHING]
-    arms = {*runs.arm, *BASELINES}
-    seeds = sorted({*reported.seed.tolist()})
-    return [seed for seed in seeds if {*reported.arm[reported.seed == seed]} == arms]
 
 
 def against_both(runs: pd.DataFrame) -> list[dict]:
@@ -39,13 +31,6 @@ def against_both(runs: pd.DataFrame) -> list[dict]:
     arms = [arm for arm in names if arm not in BASELINES]
     pairs = [("constant", "standard"), *((arm, base) for arm in arms for base in BASELINES)]
     return stats.as_rows(stats.compare(runs, pairs=pairs))
-
-
-def comparisons() -> list[dict]:
-    """`against_both` of F2's whole seeds; [] while there are fewer than three."""
-    runs = read_runs()
-    seeds = whole_seeds(runs)
-    return against_both(runs.query("seed in @seeds")) if len(seeds) >= LEAST else []
 
 
 def rule_of(arm: str, arms: set[str]) -> tuple[str, str] | None:
