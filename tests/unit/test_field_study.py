@@ -48,6 +48,7 @@ def test_a_row_shows_the_plain_form_and_the_forms_stand_apart(rows):
     plain = found["residual", "attnres"]
     assert plain["study"] == "mini, five new seeds, own rates"
     assert plain["rows"]["standard"]["difference"] < 0  # not the form with blocks
-    assert {("residual", "rezero"), ("values", "constant")} <= set(found)
+    assert found["residual", "rezero"]["study"].endswith("own rates, as rezero:init=paper")
+    assert found["values", "constant"]["study"].endswith("as standard + constant:lam=2")
     apart = which.forms(rows)
     assert "attnres:block=2" in apart and field.WIDER in apart and "rezero" not in apart

@@ -72,6 +72,7 @@ CLAIMS = {
 
 COLUMNS = ("our verdict", "rule − standard", "rule − constant ½", "its paper claims", "layers read",
            "its gate reads", "parameters per block", "cost of a step", "who ships it")  # fmt: skip
+SCROLLING = "<div class='pst-scrollable-table-container' tabindex='0' style='overflow-x: auto'>"
 # On a phone a row is a card, and each cell names its column.
 PHONE = """
 @media (max-width: 620px) {
@@ -103,7 +104,8 @@ def measured(of_field: list[dict]) -> dict[tuple[str, str], dict]:
         arms, of_study = {row["arm"] for row in rows}, {}
         for row in rows:
             if name := field.rule_of(row["arm"], arms):
-                of_rule = of_study.setdefault(name, {"study": words, "rows": {}})
+                form = "" if row["arm"].endswith(name[1]) else f", as {row['arm']}"
+                of_rule = of_study.setdefault(name, {"study": words + form, "rows": {}})
                 of_rule["rows"][row["baseline"]] = row
         found |= of_study
     return found
@@ -128,7 +130,10 @@ def forms(of_field: list[dict]) -> str:
         + "</tr>"
         for arm, cells in rows.items()
     )
-    return f"<table class='table'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return (
+        f"{SCROLLING}<table class='table'><thead><tr>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table></div>"
+    )
 
 
 def verdict(rows: dict[str, dict], time: float) -> str:
@@ -179,7 +184,7 @@ def table() -> str:
             "</style>",
             '<div class="rr-explorable rr-part" hidden>',
             f'<form autocomplete="off">{"".join(controls)}</form><p aria-live="polite"></p></div>',
-            "<div class='pst-scrollable-table-container' tabindex='0' style='overflow-x: auto'>",
+            SCROLLING,
             f"<table class='table'><thead><tr>{cells}</tr></thead><tbody>",
             *(_row(*one) for one in rows),
             "</tbody></table></div>",
@@ -206,7 +211,7 @@ def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str, step: di
     ]
     study = ours["study"] if ours["rows"] or judged != "baseline" else ""
     cells = (
-        f"<b>{judged}</b><br>{study}",
+        f"<b>{judged}</b><br>{escape(study)}",
         *differences,
         re.sub("`(.+?)`", r"<code>\1</code>", escape(CLAIMS[row["kind"], row["name"]])),
         poster.READS[answers["reads"]],
