@@ -324,7 +324,9 @@ def test_figures_keep_their_colours_in_the_dark(seen):
 # colours are those of one palette for high contrast, one block alone. All that is taken out of the
 # page meanwhile, because axe-core asks for the place and colours of what it is not to judge, too.
 BARRIERS = """async theme => {
-    document.getAnimations().forEach(one => one.finish());  // colours on their way to a theme
+    // colours on their way to a theme, bars to their place; then what is wide is marked
+    document.getAnimations().forEach(one => one.finish());
+    for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame);
     const code = [...document.querySelectorAll("div.highlight")].slice(1);
     const left = [...document.querySelectorAll("mjx-container, svg.rr-figure, svg.rr-picture"),
                   ...code];
