@@ -332,6 +332,7 @@ def field() -> tuple[pd.DataFrame, dict]:
     rows = rows.assign(arm=arm.where(~rows.rung.str.contains("d_model"), "one wider stream"))
     table = rows.pivot(index="seed", columns="arm", values="val_loss")
     assert table.notna().all(axis=None) and table.shape == (5, 22)
+    assert set(rows.precision) == {"bf16"}
     pairs = [(arm, base) for base in BASELINES for arm in table if arm != base]
     pairs.remove(BASELINES)
     p = stats.holm([st.ttest_rel(table[arm], table[base]).pvalue for arm, base in pairs])
@@ -430,6 +431,7 @@ def test_what_the_pages_say_of_the_field():
         assert -0.03 < gap[arm].mean() < 0 and not sure[arm, "standard"]
     for arm in ("layerscale", "scaled", "gated-residual", "orthogonal"):
         assert gap[arm].mean() > 0.02
+    assert not any(sure["hyper-connections", base] for base in BASELINES)
     assert 0.35 < gap["hyper-connections"].mean() / gap["unet"].mean() < 0.65  # "about half"
     assert gap["hyper-connections:mix=identity"].mean() > 0  # "no lower than one plain stream"
     assert gap["attnres:block=2"].mean() < gap["attnres"].mean() < 0
