@@ -1,16 +1,13 @@
 """The studies of data/measured/ as lists of runs, and the search of a rate before them."""
 
-import sys
 from pathlib import Path
 
+import campaign
 import pandas as pd
+from campaign import STUDIES, Campaign, Study
+from tiny import TINY, result_of
 
 import rr
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "book" / "tools"))
-import campaign  # noqa: E402
-from campaign import STUDIES, Campaign, Study  # noqa: E402
-from tiny import TINY, result_of  # noqa: E402
 
 
 def of(out: Path, dry: bool = False) -> Campaign:

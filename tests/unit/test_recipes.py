@@ -275,10 +275,9 @@ def test_a_neutral_rule_gives_the_project_s_own_output(name, project):
     """In nanochat the neutral rule is that of its own scales, as they start there."""
     neutral, outputs = "x0-scales:start=nanochat" if name == "nanochat" else "standard", []
     for rule in (None, neutral, "constant:c=0.5"):
+        loaded = project(name, rule)
         if name == "nanochat":
-            project(name, rule).COMPUTE_DTYPE = torch.float32  # else its own stream is rounded
-        else:
-            project(name, rule)
+            loaded.COMPUTE_DTYPE = torch.float32  # else its own stream is rounded
         outputs.append(made(name)(IDS))
     expected, got, other = outputs
     torch.testing.assert_close(got, expected)

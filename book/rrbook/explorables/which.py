@@ -15,6 +15,7 @@ from rr import stats
 from rr.model.ladder import describe, flops_per_token
 from rrbook.anatomy import anatomy
 from rrbook.stats import field
+from rrbook.stats.emergence import TUNING
 
 from . import kit, poster
 
@@ -94,7 +95,7 @@ def measured(of_field: list[dict]) -> dict[tuple[str, str], dict]:
     of_field: F2's rows, by `field.against_both`.
     """
     mini = stats.read_results(MINI)
-    mini = mini[(mini.rung == "mini") & (mini.seed < field.SEARCHING)]
+    mini = mini[(mini.rung == "mini") & (mini.seed < TUNING)]
     found = {}
     for words, rows in (
         ("nano, three seeds", field.against_both(stats.read_results(NANO))),

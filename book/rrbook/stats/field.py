@@ -7,10 +7,11 @@ from rr import stats
 from rr.config import parse_spec
 from rr.stats.results import arm_of
 
+from .emergence import TUNING
+
 FOLDER = rr.DATA / "measured" / "f2_field"
 BASELINES = ("standard", "constant")
 WIDER = "one wider stream"
-SEARCHING = 100  # seeds from here on chose learning rates and are no result
 
 
 def read_runs() -> pd.DataFrame:
@@ -20,7 +21,7 @@ def read_runs() -> pd.DataFrame:
     baseline's.
     """
     runs = stats.read_results(FOLDER)
-    runs = runs[runs.seed < SEARCHING]
+    runs = runs[runs.seed < TUNING]
     arms = [WIDER if "d_model" in run["rung"] else arm_of(run) for run in stats.as_rows(runs)]
     return runs[["seed", "val_loss", "status"]].assign(arm=arms)
 
