@@ -133,8 +133,8 @@ def e1_starts() -> Study:
     )
 
 
-# From here on all arms of an experiment ask for the same. A CPU without bf16 instructions takes fp32
-# all the same: its results say so, and such runs are to be given to another machine.
+# From here on all arms of an experiment ask for the same. A CPU without bf16 instructions takes
+# fp32 all the same: its results say so, and such runs are to be given to another machine.
 ALIKE: Options = {"precision": "bf16"}
 COMPILED = "compiled"
 # a quarter faster where windows are short, measured before the first run that is reported
