@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+import torch
 from torch.nn import Linear
 
 from .. import residual
@@ -22,7 +23,6 @@ from ..config import (
     parse_spec,
     positive,
 )
-from .meta import building
 from .transformer import Layer, Model
 
 PAPER_ARMS = ("review", "highway", "standard")
@@ -149,7 +149,7 @@ def _meta(config: ModelConfig) -> Model:
 @lru_cache(maxsize=256)
 def _built(config: ModelConfig, rule: type, values: type) -> Model:
     # Cached by the classes, too: a name that is registered again is another rule.
-    with building():
+    with torch.device("meta"):
         return Model(config)
 
 
@@ -394,7 +394,7 @@ def polynomial(costs: Sequence[int]) -> str:
 
 def _middle(config: ModelConfig) -> Layer:
     """The second block of a model, built alone."""
-    with building():
+    with torch.device("meta"):
         return Layer(config, residual.Residuals.of(config).pairs[1])
 
 
