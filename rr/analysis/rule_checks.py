@@ -1,8 +1,9 @@
 """Checks that every residual rule must pass, shared by notebooks and the test suite.
 
 Each takes a rule as `--rule` does and returns None if it passes, else one line with the declared
-and the measured value; a check that has nothing to compare raises `NotApplicable`. The test suite (`tests/unit/test_registry.py`) runs them on every rule in
-the registry and adds checks that need a training run or another number format.
+and the measured value; a check that has nothing to compare raises `NotApplicable`. The test suite
+(`tests/unit/test_registry.py`) runs them on every rule in the registry and adds checks that need a
+training run or another number format.
 """
 
 from collections.abc import Callable
