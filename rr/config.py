@@ -19,6 +19,7 @@ PROTOCOLS = ("clean", "paper")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 FLAVOURS = ("gpt2", "llama")
 OPTIMIZERS = ("adamw", "muon")
+ARM = ("rule", "values", "loops", "flavour")  # of a run, read off its model
 REFERENCE_DEPTH = 12  # blocks at which the looped paper's scales are 1
 MIB = 1 << 20
 LARGEST_JSON = 4 * MIB  # bytes read of a JSON file at most; those that rr writes are a few KiB
@@ -430,10 +431,6 @@ class Run:
     """
 
     rung: str  # name of the model's size, "nano" … "1B", with its options
-    rule: str  # residual rule, options in canonical form
-    values: str  # value rule, likewise
-    loops: int  # N, passes over the stack
-    flavour: str  # "gpt2" or "llama"
     seed: int  # of weights and batches
     protocol: str  # "clean", or "paper": the study's own recipe and batches
     corpus: str  # content identity, never a path
@@ -445,18 +442,8 @@ class Run:
     source: dict = field(default_factory=dict, compare=False)  # the text as named; not hashed
 
     def __post_init__(self) -> None:
-        _check_texts(
-            self,
-            "rung",
-            "rule",
-            "values",
-            "flavour",
-            "protocol",
-            "corpus",
-            "tokenizer",
-            "rule_content",
-            "values_content",
-        )
+        names = ("rung", "protocol", "corpus", "tokenizer", "rule_content", "values_content")
+        _check_texts(self, *names)
         if not all(isinstance(value, str) for value in self.source.values()):
             raise RRError(f"source must map names to strings, got {self.source!r}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
@@ -468,11 +455,32 @@ class Run:
                 f"unknown protocol {self.protocol!r}: {nearest(self.protocol, PROTOCOLS)}"
             )
 
+    @property
+    def rule(self) -> str:
+        """The model's residual rule, options in canonical form."""
+        return self.model.rule
+
+    @property
+    def values(self) -> str:
+        """The model's value rule, likewise."""
+        return self.model.values
+
+    @property
+    def loops(self) -> int:
+        """N, the model's passes over the stack."""
+        return self.model.n_loops
+
+    @property
+    def flavour(self) -> str:
+        """The model's, "gpt2" or "llama"."""
+        return self.model.flavour
+
     def spec(self) -> dict:
-        """The hashed part, as plain JSON types."""
-        spec = asdict(self)
-        del spec["source"]
-        return spec
+        """The hashed part, as plain JSON types; it repeats what names an arm beside the model."""
+        parts = asdict(self)
+        del parts["source"]
+        arm = {name: getattr(self, name) for name in ARM}
+        return {"rung": parts.pop("rung"), **arm, **parts}
 
     @property
     def tokens(self) -> int:
@@ -512,12 +520,13 @@ class Run:
                 if recipe.get(name) is not None:
                     recipe[name] = tuple(recipe[name])
             spec["recipe"] = Recipe(**recipe)
+            arm = {name: spec.pop(name) for name in ARM}
             run = cls(**spec, source=source or {})
         except (KeyError, TypeError) as error:
             raise RRError(f"not a run's specification: {error}") from None
-        for kind in ("rule", "values"):  # the id is made from the run's, not from its model's
-            if getattr(run.model, kind) != getattr(run, kind):
-                raise RRError(f"not a run's specification: its model has another {kind}")
+        for name, value in arm.items():
+            if getattr(run, name) != value:
+                raise RRError(f"not a run's specification: its model has another {name}")
         return run
 
     def with_seed(self, seed: int) -> "Run":

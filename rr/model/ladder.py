@@ -288,10 +288,6 @@ def specify(
     rule, values = residual.canonical(rule), residual.canonical(values, "values")
     return Run(
         rung=canonical_rung(rung),
-        rule=rule,
-        values=values,
-        loops=loops,
-        flavour=flavour,
         seed=seed,
         protocol=protocol,
         corpus=corpus,
