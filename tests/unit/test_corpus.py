@@ -17,20 +17,16 @@ from rr.config import RRError
 from rr.data import Tokens, baselines, cache, documents, open_corpus
 from rr.data import tokenizer as vocabularies
 from rr.data.corpus import identity
-from rr.data.files import read_all
+from rr.data.files import EOT, read_all
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = Path(os.environ.get("RR_SHARED", ROOT.parent / "shared")) / "data"
 STORIES = ["The fox ran.\nIt was late.", "A bee sang to the sea.", "Zoë ate 3 pears — ok?"] * 40
-MARK = "\n<|endoftext|>\n"
-
-
-def quiet(line: str) -> None:
-    """A log for tests that do not read it."""
+MARK = f"\n{EOT}\n"
 
 
 def opened(corpus, tokenizer="bpe:270", **options) -> Tokens:
-    return open_corpus(str(corpus), tokenizer, **{"log": quiet, **options})
+    return open_corpus(str(corpus), tokenizer, **{"log": lambda line: None, **options})
 
 
 def written(path: Path, texts=STORIES) -> Path:
@@ -63,13 +59,12 @@ def small(tmp_path):
 )
 def test_every_format_gives_the_same_documents(tmp_path, name):
     tokens = opened(f"file:{written(tmp_path / name)}")
-    parts = [tokens.decode(part).split("<|endoftext|>") for part in (tokens.train, tokens.valid)]
-    assert all(part[-1] == "" for part in parts)  # each document is followed by the mark
-    assert [*parts[0][:-1], *parts[1][:-1]] == STORIES
-    assert tokens.n_documents == {"train": len(parts[0]) - 1, "valid": len(parts[1]) - 1}
-    held = sum(len(t.encode()) for t in parts[1])
-    total = sum(len(t.encode()) for t in STORIES)
-    assert held >= 0.03 * total > held - len(parts[1][0].encode())  # and no document more
+    train, valid = (tokens.decode(part).split(EOT) for part in (tokens.train, tokens.valid))
+    assert train.pop() == valid.pop() == ""  # each document is followed by the mark
+    assert train + valid == STORIES
+    assert tokens.n_documents == {"train": len(train), "valid": len(valid)}
+    total, held, first = (len("".join(texts).encode()) for texts in (STORIES, valid, valid[:1]))
+    assert held >= 0.03 * total > held - first  # and no document more
     assert tokens.train.dtype == np.uint16 and isinstance(tokens.train, np.memmap)
     assert tokens.vocab_size == 270 and tokens.train.max() < 270
 
@@ -79,8 +74,8 @@ def test_a_folder_brings_its_own_held_out_part(tmp_path):
     written(tmp_path / "train-00.jsonl", STORIES[:3])
     written(tmp_path / "valid.txt.xz", ["A new tale."])
     tokens = opened(f"file:{tmp_path}")
-    assert tokens.decode(tokens.train).split("<|endoftext|>")[:-1] == STORIES
-    assert tokens.decode(tokens.valid) == "A new tale.<|endoftext|>"
+    assert tokens.decode(tokens.train).split(EOT)[:-1] == STORIES
+    assert tokens.decode(tokens.valid) == f"A new tale.{EOT}"
     assert tokens.name == tmp_path.name
 
 
@@ -381,9 +376,8 @@ def test_the_hub_is_asked_once_and_for_the_pinned_revision(monkeypatch, tmp_path
     documents.hub_rows.cache_clear()
     assert asked == [HUB[name]]
     assert tokens.name == name and sum(tokens.n_documents.values()) == len(STORIES)
-    assert tokens.decode(tokens.train).startswith(STORIES[0] + "<|endoftext|>")
-    (file,) = re.findall("0.._00000.parquet", tokens.identity["corpus"]) or [None]
-    assert (file is None) == (name == "tinystories")
+    assert tokens.decode(tokens.train).startswith(STORIES[0] + EOT)
+    assert ("_00000.parquet" in tokens.identity["corpus"]) == (name == "fineweb-edu")
 
 
 # ---- baselines

@@ -2,8 +2,8 @@
 
 A command is a line of a code block, of a script or of a script's head that begins with rr,
 papermill, make or torchrun, and a span of code like it in a page's prose. What is not run whole is
-in REASONS, and is held to the program's own parser. Nothing is passed over: a command that the
-table does not make runnable fails. The list of all, with exit codes, is _build/commands.txt.
+held to the program's own parser. Nothing is passed over: a command that the table does not make
+runnable fails.
 """
 
 import ast
@@ -78,17 +78,6 @@ MORE = {
 }
 # values kept by a verb that makes a process for each combination
 FIRST = {"--rung": 1, "--rule": 1, "--seed": 1, "--paths": 1}
-REASONS = {
-    "make": "make -n: the targets run this suite, or take minutes",
-    "torchrun": "parsed by torchrun and by rr: needs eight GPUs; test_distributed.py runs two "
-    "processes",
-    "papermill": "parsed by papermill, which injects; the cells up to the check are run here, and "
-    "test_parameters.py runs them in a kernel",
-    "eval": "parsed by rr: these tasks come from the hub; test_harness.py runs local ones",
-    "report": "parsed by rr: test_report.py makes both reports, from short notebooks",
-    "ray": "with --dry-run: needs a cluster; tests/faults/test_ray.py has one",
-    "verb": "named alone: the parser knows the verb",
-}
 
 
 # -- what is printed -------------------------------------------------------------------------------
@@ -250,7 +239,7 @@ def small(command: Printed, names: dict[str, str]) -> list[str]:
             parts[-1].append(names.get(word, word))
     if verb == "sample" and "--rule" in words:
         parts[0][1] = names[OWN]
-    if "ray" in words:
+    if "ray" in words:  # needs a cluster; tests/faults/test_ray.py has one
         parts.append(["--dry-run"])
     given = {part[0] for part in parts}
     if verb in ("sweep", "bench") and "--dry-run" not in given:
@@ -281,10 +270,12 @@ def code_of(words: tuple[str, ...]) -> int:
 
 
 def make(words: list[str]) -> int:
+    """Named alone: the targets run this suite, or take minutes."""
     return subprocess.run(["make", "-n", *words], cwd=ROOT, stdout=subprocess.DEVNULL).returncode
 
 
 def torchrun(words: list[str], names: dict[str, str]) -> int:
+    """Parsed: it needs eight GPUs; test_distributed.py runs two processes."""
     from torch.distributed.run import get_args_parser
 
     given = get_args_parser().parse_args(words)
@@ -295,7 +286,10 @@ def torchrun(words: list[str], names: dict[str, str]) -> int:
 
 
 def papermill(words: list[str], monkeypatch) -> int:
-    """What papermill would execute, up to the cell that checks the parameters, in this process."""
+    """What papermill would execute, up to the cell that checks the parameters, in this process.
+
+    test_parameters.py runs them in a kernel.
+    """
     import papermill.cli
     from IPython.core.interactiveshell import InteractiveShell
     from papermill.iorw import load_notebook_node
@@ -319,34 +313,23 @@ def papermill(words: list[str], monkeypatch) -> int:
         InteractiveShell.clear_instance()
 
 
-@pytest.fixture(scope="module")
-def rows():
-    """The table of all commands, written where they have all been run."""
-    made = []
-    yield made
-    (ROOT / "_build").mkdir(exist_ok=True)
-    (ROOT / "_build" / "commands.txt").write_text("".join(f"{row}\n" for row in made))
-
-
 @pytest.mark.parametrize("command", ALL, ids=str)
-def test_a_printed_command_is_run(command, world, rows, monkeypatch):
-    words, reason = list(command.words), REASONS.get(command.program)
+def test_a_printed_command_is_run(command, world, monkeypatch):
+    words = list(command.words)
     if command.program == "make":
         code = make(words)
     elif command.program == "torchrun":
         code = torchrun(words, world)
     elif command.program == "papermill":
         code = papermill(words, monkeypatch)
-    elif command.span and len(words) == 1:
-        code, reason = called([*words, "--help"])[0], REASONS["verb"]
-    elif words[0] in ("report", "eval"):
+    elif command.span and len(words) == 1:  # named alone: the parser knows the verb
+        code = called([*words, "--help"])[0]
+    elif words[0] in ("report", "eval"):  # run by test_report.py and by test_harness.py
         cli.parser().parse_args(words)
-        code, reason = 0, REASONS[words[0]]
+        code = 0
     else:
-        words = small(command, world)
-        code, reason = code_of(tuple(words)), REASONS["ray"] if "ray" in words else None
-    rows.append(f"{code}  {command.where}: {command}\n       {reason or shlex.join(words)}")
-    assert code == 0, rows[-1]
+        code = code_of(tuple(small(command, world)))
+    assert code == 0, f"{command.where}: {command}"
 
 
 def test_the_readme_s_python_is_run(world, tiny_gpt2, monkeypatch, tmp_path):
@@ -430,4 +413,4 @@ rr is here
 def test_a_command_that_cannot_run_is_not_passed_over(text, world, monkeypatch):
     (command,) = commands("", text)
     with pytest.raises(AssertionError):
-        test_a_printed_command_is_run(command, world, [], monkeypatch)
+        test_a_printed_command_is_run(command, world, monkeypatch)

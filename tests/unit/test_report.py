@@ -7,7 +7,6 @@ import math
 import shlex
 import shutil
 
-import matplotlib
 import nbformat
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 import rr
 from rr import cli, io, stats
-from rr.config import Interrupted, RRError
+from rr.config import RUN_OPTIONS, Interrupted, RRError
 from rr.data import baselines
 from rr.model import initialise
 from rr.sweep import AXES, cells, notebook
@@ -26,7 +25,6 @@ from rrbook import figures
 from rrbook import reports as report
 from rrbook.reports.run import LEVELS
 
-matplotlib.use("Agg")
 BODY = "nano:d_model=16,n_head=1,n_layer=1,seq_len=16"
 
 
@@ -34,10 +32,10 @@ BODY = "nano:d_model=16,n_head=1,n_layer=1,seq_len=16"
 
 
 def test_no_choice_names_the_run_that_rr_train_would():
-    nothing = {"values": "", "loops": 1, "flavour": "", "corpus": "fables", "tokenizer": "",
-               "protocol": "clean", "seed": 0, "steps": 0, "budgets": [], "warmup": 0, "lr": 0.0,
-               "depth_lr": False, "batch": 0, "eval_batches": 0, "precision": "",
-               "optimizer": ""}  # fmt: skip
+    stored = notebook.parameters(notebook.find(None))
+    nothing = {name: type(stored[name])() for name in RUN_OPTIONS if name in stored}
+    nothing |= {"loops": 1, "corpus": "fables", "protocol": "clean"}
+    del nothing["rung"], nothing["rule"]
     for tier in report.TIERS:  # the tier says nothing of a rung that is named
         assert report.chosen(tier, "nano", "", **nothing).id == rr.plan("nano", "review").id
     chosen = report.chosen("smoke", "nano", "highway", **nothing | {"seed": 3, "steps": 9})
@@ -45,16 +43,16 @@ def test_no_choice_names_the_run_that_rr_train_would():
 
 
 @pytest.mark.parametrize(
-    ("words", "options", "told"),
+    ("tier", "options", "told"),
     [
-        (("smok", "nano"), {}, "did you mean smoke"),
-        (("smoke", "nano"), {"budgets": "50,100"}, r"budgets must be .*\[2000, 4000\]"),
-        (("smoke", "nano"), {"lr": -1.0}, "lr must be"),
+        ("smok", {}, "did you mean smoke"),
+        ("smoke", {"budgets": "50,100"}, r"budgets must be .*\[2000, 4000\]"),
+        ("smoke", {"lr": -1.0}, "lr must be"),
     ],
 )
-def test_wrong_parameters_are_refused_in_one_line(words, options, told):
+def test_wrong_parameters_are_refused_in_one_line(tier, options, told):
     with pytest.raises(RRError, match=told) as refused:
-        report.chosen(*words, **options)
+        report.chosen(tier, "nano", **options)
     assert "\n" not in str(refused.value)
 
 
@@ -77,10 +75,7 @@ def test_the_command_of_a_run_names_the_same_run(given):
     assert shlex.split(lines.replace("\\\n", "")) == shlex.split(whole)
     assert all(len(line) <= 80 for line in lines.splitlines())
     args = vars(cli.parser().parse_args(shlex.split(whole)[1:]))
-    names = ("rung", "rule", "values", "loops", "flavour", "corpus", "tokenizer", "protocol",
-             "seed", "steps", "budgets", "warmup", "lr", "batch", "eval_batches", "precision",
-             "depth_lr", "optimizer")  # fmt: skip
-    assert rr.plan(**{name: args[name] for name in names}).id == run.id
+    assert rr.plan(**{name: args[name] for name in RUN_OPTIONS}).id == run.id
 
 
 # ---- A run that has ended ------------------------------------------------------------------------
@@ -89,15 +84,14 @@ def test_the_command_of_a_run_names_the_same_run(given):
 @pytest.fixture(scope="module")
 def trained(tiny_corpus, tmp_path_factory):
     """Four short runs in one folder: two arms, two seeds."""
-    out, cache = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("cache")
-    made = {}
+    out, cache, made = tmp_path_factory.mktemp("runs"), str(tmp_path_factory.mktemp("cache")), {}
+    given = {"corpus": tiny_corpus, "tokenizer": "bpe:300", "batch": 2, "eval_batches": 2}
+    how = {"threads": 1, "cache": cache, "path": "", "micro_batch": 0, "log": lambda line: None}
     for rule in ("standard", "review"):
         for seed in (0, 1):
-            given = {"corpus": tiny_corpus, "tokenizer": "bpe:300", "steps": 6, "batch": 2}
-            run = rr.plan(BODY, rule, **given, eval_batches=2, seed=seed)
-            how = {"threads": 1, "cache": str(cache), "path": "", "micro_batch": 0}
-            made[rule, seed] = report.train(run, str(out), **how, log=lambda line: None)
-    return out, str(cache), made
+            run = rr.plan(BODY, rule, **given, steps=6, seed=seed)
+            made[rule, seed] = report.train(run, str(out), **how)
+    return out, cache, made
 
 
 def test_a_report_of_a_run(trained, tiny_corpus):
@@ -170,10 +164,7 @@ def test_what_a_sublayer_writes():
 
 def test_a_diverged_run_is_shown_as_one(trained, tmp_path):
     _, cache, made = trained
-    home = tmp_path / made["review", 1].name
-    home.mkdir()
-    for name in ("run.json", "metrics.jsonl", "result.json"):
-        (home / name).write_text((made["review", 1] / name).read_text())
+    home = shutil.copytree(made["review", 1], tmp_path / made["review", 1].name)
     lines = (home / "metrics.jsonl").read_text().splitlines()
     end = {**json.loads(lines[-1]), "loss": None, "status": "diverged"}
     (home / "metrics.jsonl").write_text("\n".join([*lines[:-1], json.dumps(end)]) + "\n")

@@ -1,6 +1,5 @@
 """Runs and machines, as people reported them to other projects; see tests/reports.md."""
 
-import csv
 import importlib
 import json
 import os
@@ -9,29 +8,28 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 from filelock import SoftFileLock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiny import train
 
 import rr
 from rr import cli, io
 from rr.config import RRError, RunFailed
 from rr.stats import read_logs
-from rr.stats.records import read_record, read_records
+from rr.stats.records import read_record
 from rr.sweep import notebook
 from rr.sweep.process import Process
 from rr.sweep.ray_engine import RayEngine
+from rr.training.checkpoint import Checkpoints
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
-
-
-def quiet(line: str) -> None:
-    """A log for tests that do not read it."""
 
 
 # ---- an empty choice
@@ -41,18 +39,8 @@ def quiet(line: str) -> None:
 def asked(monkeypatch):
     """(a model of a window of 16, what `rr eval` answers lm-eval), lm-eval being a stand-in."""
     if importlib.util.find_spec("lm_eval") is None:
-        names = {
-            "lm_eval": {"evaluator": None},
-            "lm_eval.api": {},
-            "lm_eval.api.instance": {"Instance": object},
-            "lm_eval.api.model": {"TemplateLM": type("TemplateLM", (), {})},
-            "lm_eval.tasks": {"TaskManager": object},
-            "lm_eval.utils": {"get_rolling_token_windows": None, "make_disjoint_window": None},
-        }
-        for name, given in names.items():
-            module = ModuleType(name)
-            vars(module).update(given)
-            monkeypatch.setitem(sys.modules, name, module)
+        for name in ("", ".api", ".api.instance", ".api.model", ".tasks", ".utils"):
+            monkeypatch.setitem(sys.modules, f"lm_eval{name}", MagicMock(TemplateLM=object))
     config = rr.ModelConfig(64, n_layer=1, n_head=1, d_model=8, d_ff=16, seq_len=16)
     model = rr.model.initialise(rr.Model(config), seed=0).eval()
     harness = importlib.import_module("rr.training.harness")
@@ -218,38 +206,34 @@ def test_a_notebooks_kernel_is_the_interpreter_that_runs_rr(tmp_path, monkeypatc
     [(None, None, 1, 1.0), ("cpu", None, 4, 0.0), (None, 0.5, 2, 0.5)],
 )
 def test_cells_on_the_cpu_ask_a_cluster_for_no_gpu(monkeypatch, device, fraction, cells, asks):
-    size, options = {"CPU": 4.0, "GPU": 1.0}, {}
-
-    class Remote:
-        def options(self, **given):
-            options.update(given)
-
-    ray = ModuleType("ray")
-    ray.is_initialized = lambda: True
-    ray.cluster_resources = lambda: size
-    ray.nodes = lambda: [{"Alive": True, "Resources": size}]
-    ray.remote = lambda task: Remote()
-    ray.shutdown = lambda: None
+    size, ray = {"CPU": 4.0, "GPU": 1.0}, MagicMock()
+    ray.cluster_resources.return_value = size
+    ray.nodes.return_value = [{"Alive": True, "Resources": size}]
     monkeypatch.setitem(sys.modules, "ray", ray)
-    engine = RayEngine(None, fraction, None, None, 1, quiet, device=device)
-    assert engine.room == cells and options["num_gpus"] == asks
+    engine = RayEngine(None, fraction, None, None, 1, print, device=device)
+    assert engine.room == cells
+    assert ray.remote.return_value.options.call_args.kwargs["num_gpus"] == asks
     engine.close()
 
 
 # ---- a folder for compiled code that cannot be written
 
 
-def training(tiny_corpus, out, *more):
-    """The command of a tiny run, in a process of its own."""
-    words = ["--rung", TINY, "--corpus", tiny_corpus, "--tokenizer", "bpe:300", "--threads", "1"]
-    words += ["--batch", "1", "--eval-batches", "1", "--out", str(out)]
-    return [sys.executable, "-m", "rr.cli", "train", *words, *more]
-
-
 def test_a_cache_that_cannot_be_written_is_one_line_and_the_run_goes_on(tmp_path, tiny_corpus):
     (tmp_path / "file").touch()
     place = tmp_path / "file" / "cache"  # also root cannot write there
-    command = training(tiny_corpus, tmp_path / "runs", "--steps", "2", "--device", "cpu")
+    words = ["--rung", TINY, "--corpus", tiny_corpus, "--tokenizer", "bpe:300", "--threads", "1"]
+    words += [
+        "--batch",
+        "1",
+        "--steps",
+        "2",
+        "--eval-batches",
+        "1",
+        "--out",
+        str(tmp_path / "runs"),
+    ]
+    command = [sys.executable, "-m", "rr.cli", "train", *words, "--device", "cpu"]
     env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(place)}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -259,82 +243,50 @@ def test_a_cache_that_cannot_be_written_is_one_line_and_the_run_goes_on(tmp_path
 
 # ---- a run that was killed, exported from elsewhere
 
-WANDB = '''
-"""What an offline run of W&B keeps: a folder for each process, a step that falls back dropped."""
-import json, os, signal, time
-from pathlib import Path
 
+def test_a_killed_run_gives_the_same_table_from_its_export(planned, tmp_path, monkeypatch, cut_off):
+    """Killed between two saves, and resumed; W&B keeps each life, without steps that fall back."""
+    lives, save = [], Checkpoints.save
 
-class Session:
-    def __init__(self, folder):
-        folder = Path(folder) / "wandb"
-        folder.mkdir(exist_ok=True)
-        self.file, self.last = open(folder / f"offline-{time.time_ns()}.jsonl", "a"), -1
+    def log(scalars, step):
+        if not lives[-1] or step >= lives[-1][-1][0]:
+            lives[-1].append((step, scalars))
 
-    def log(self, scalars, step):
-        if step >= self.last:
-            self.last = step
-            self.file.write(json.dumps({"_step": step, **scalars}) + "\\n")
-            self.file.flush()
-        if step == int(os.environ.get("KILL_AT", -1)):
-            os.kill(os.getpid(), signal.SIGKILL)
+    def few(self, done, state):
+        if done in (5, 20):
+            save(self, done, state)
 
-    def finish(self):
-        self.file.close()
-
-
-def init(dir, **given):
-    return Session(dir)
-'''
-
-
-def test_a_killed_run_gives_the_same_table_from_its_export(tmp_path, tiny_corpus):
-    """Killed between two saves, resumed, and logged by W&B without a network."""
-    (tmp_path / "stubs").mkdir()
-    (tmp_path / "stubs" / "wandb.py").write_text(WANDB)
-    more = ["--steps", "20", "--save-every", "0.0001", "--log", "wandb"]
-    command = training(tiny_corpus, tmp_path / "runs", *more)
-    env = {**os.environ, "PYTHONPATH": f"{tmp_path / 'stubs'}{os.pathsep}{ROOT}"}
-    killed = subprocess.run(command, env=env | {"KILL_AT": "10"}, capture_output=True)
-    assert killed.returncode == -9, killed.stderr
-    subprocess.run(command, env=env, check=True, capture_output=True)
-    (record,) = (tmp_path / "runs").glob("*/run.json")
-    lives = sorted((record.parent / "wandb").iterdir())
-    assert len(lives) == 2
-    logged = [json.loads(line) for life in lives for line in life.read_text().splitlines()]
-    kept = map(json.loads, (record.parent / "metrics.jsonl").read_text().splitlines())
-    exported, recorded = tmp_path / "export.csv", tmp_path / "metrics.csv"
-    for path, rows in (
-        (exported, [(line["_step"], line["loss"]) for line in logged if "loss" in line]),
-        (recorded, [(line["step"] + 1, line["loss"]) for line in kept if "loss" in line]),
-    ):
-        with open(path, "w", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(["arm", "seed", "_step", "loss"])
-            table.writerows(["review", 0, *row] for row in rows)
-    one, other = (read_logs([path], step="_step", loss="loss") for path in (exported, recorded))
-    columns = ["arm", "seed", "val_loss", "status"]
-    assert one[columns].equals(other[columns]) and set(one.status) == {"finished"}
+    session = SimpleNamespace(log=log, finish=lambda: None)
+    package = SimpleNamespace(init=lambda **given: lives.append([]) or session, __spec__=True)
+    monkeypatch.setitem(sys.modules, "wandb", package)
+    monkeypatch.setattr(Checkpoints, "save", few)
+    run, how = planned(steps=20), {"save_every": 1e-9, "charts": ["wandb"]}
+    with cut_off(10):
+        train(run, tmp_path, **how)
+    folder = train(run, tmp_path, **how)
+    logged = [(step, told["loss"]) for life in lives for step, told in life if "loss" in told]
+    kept = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    recorded = [(line["step"], line["loss"]) for line in kept if "loss" in line]
+    assert len(logged) == len(recorded) + 5
+    tables = []
+    for name, rows in (("export.csv", logged), ("metrics.csv", recorded)):
+        lines = [f"review,0,{step},{loss}" for step, loss in rows]
+        (tmp_path / name).write_text("\n".join(["arm,seed,_step,loss", *lines]) + "\n")
+        found = read_logs([tmp_path / name], step="_step", loss="loss")
+        tables.append(found[["arm", "seed", "val_loss", "status"]])
+    assert tables[0].equals(tables[1]) and set(tables[0].status) == {"finished"}
 
 
 # ---- damage to any file of a run
 
 
-@pytest.fixture(scope="module")
-def sealed(tmp_path_factory):
-    """A finished run with seals, exported from the records of the project."""
-    for campaign in sorted((rr.DATA / "measured").glob("*/runs.parquet")):
-        for record in read_records(campaign.parent)[:1]:
-            result = json.loads(record.read("result.json"))
-            if "curve_sha256" in result and "seal" in result:
-                folder = tmp_path_factory.mktemp("sealed")
-                for name in FILES:
-                    (folder / name).write_bytes(record.read(name))
-                return folder
-    raise AssertionError("no record has seals")
-
-
 FILES = ("run.json", "result.json", "metrics.jsonl")
+
+
+@pytest.fixture
+def sealed(planned, tmp_path):
+    """A finished run, whose files have seals."""
+    return train(planned(), tmp_path / "runs")
 
 
 def contents(folder: Path) -> list:
@@ -390,4 +342,3 @@ def test_the_lines_of_a_dry_run_run_as_they_stand(tmp_path, monkeypatch, capsys)
     for line in out.splitlines():
         subprocess.run(["bash", "-c", line], check=True, env={**os.environ, "PATH": path})
     assert len(list((tmp_path / "my runs").glob("*/report.ipynb"))) == 2
-    assert shutil.which("papermill", path=str(bin))
