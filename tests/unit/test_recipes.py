@@ -69,16 +69,8 @@ def litgpt() -> nn.Module:
     from litgpt.config import Config
     from litgpt.model import GPT
 
-    return GPT(
-        Config(
-            n_embd=D,
-            n_layer=L,
-            n_head=H,
-            padded_vocab_size=VOCAB,
-            block_size=16,
-            parallel_residual=False,
-        )
-    )
+    shape = {"n_embd": D, "n_layer": L, "n_head": H, "padded_vocab_size": VOCAB}
+    return GPT(Config(**shape, block_size=16, parallel_residual=False))
 
 
 def torchtitan() -> nn.Module:
@@ -88,24 +80,18 @@ def torchtitan() -> nn.Module:
 
     # what its own sizes are built by; flex attention, its default, needs masks
     llama3.get_attention_config = lambda name: ScaledDotProductAttention.Config()
-    layers = llama3._build_llama3_layers(
-        n_layers=L,
-        dim=D,
-        n_heads=H,
-        hidden_dim=2 * D,
-        rope=ComplexRoPE.Config(dim=D // H, max_seq_len=16),
-        attn_backend="",
-    )
-    embedded = {"embedding_dim": D, "param_init": llama3._EMBEDDING_INIT}
+    shape = {"n_layers": L, "dim": D, "n_heads": H, "hidden_dim": 2 * D}
+    rope = ComplexRoPE.Config(dim=D // H, max_seq_len=16)
+    embedding, head = llama3._EMBEDDING_INIT, llama3._output_linear_init(D)
     return llama3.Llama3Model.Config(
         dim=D,
         vocab_size=VOCAB,
-        tok_embeddings=Embedding.Config(num_embeddings=VOCAB, **embedded),
-        norm=RMSNorm.Config(normalized_shape=D, param_init=llama3._NORM_INIT),
-        lm_head=Linear.Config(
-            in_features=D, out_features=VOCAB, param_init=llama3._output_linear_init(D)
+        tok_embeddings=Embedding.Config(
+            num_embeddings=VOCAB, embedding_dim=D, param_init=embedding
         ),
-        layers=layers,
+        norm=RMSNorm.Config(normalized_shape=D, param_init=llama3._NORM_INIT),
+        lm_head=Linear.Config(in_features=D, out_features=VOCAB, param_init=head),
+        layers=llama3._build_llama3_layers(**shape, rope=rope, attn_backend=""),
     ).build()
 
 
@@ -131,14 +117,23 @@ PROJECTS = {
 SHARDED = [*PACKAGES]
 
 
+def blocks_of(page: str, language: str) -> list[str]:
+    text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
+    return [match["text"] for match in FENCE.finditer(text) if match["language"] == language]
+
+
 def pieces(page: str) -> dict[str, str]:
     """The Python of a page by its first line, which names a file and a place in it."""
-    found = {}
-    for match in FENCE.finditer((PAGES / f"{page}.md").read_text(encoding="utf-8")):
-        if match["language"] == "python":
-            first, _, text = match["text"].partition("\n")
-            found[first.removeprefix("# ")] = text
-    return found
+    by_place = {}
+    for code in blocks_of(page, "python"):
+        first, _, text = code.partition("\n")
+        by_place[first.removeprefix("# ")] = text
+    return by_place
+
+
+def by_short_place(page: str) -> dict[str, str]:
+    """The same, by the place in the file alone."""
+    return {place.rpartition(": ")[2]: code for place, code in pieces(page).items()}
 
 
 def edited(text: str, place: str, code: str) -> str:
@@ -146,19 +141,19 @@ def edited(text: str, place: str, code: str) -> str:
     name, method, where = re.fullmatch(r"(?:class )?(\w+)(?:\.(\w+))?, (.+)", place).groups()
     (owner,) = (n for n in ast.parse(text).body if isinstance(n, ast.ClassDef) and n.name == name)
     methods = {n.name: n for n in owner.body if isinstance(n, ast.FunctionDef)}
-    indent, lines = " " * 4, text.splitlines(keepends=True)
+    indent, lines, last = " " * 8, text.splitlines(keepends=True), None
     if where == "new methods":
-        first = last = owner.end_lineno
+        indent, first = " " * 4, owner.end_lineno
     elif where == "instead of forward":
-        first, last = methods["forward"].lineno - 1, methods["forward"].end_lineno
+        indent, first = " " * 4, methods["forward"].lineno - 1
+        last = methods["forward"].end_lineno
     elif where == "last":
-        indent, first = indent * 2, methods[method].end_lineno
-        last = first
+        first = methods[method].end_lineno
     else:
         (loop,) = (node for node in methods[method].body if isinstance(node, ast.For))
-        indent, first = indent * 2, loop.lineno - 1 if "before" in where else loop.end_lineno
-        last = first
-    return "".join([*lines[:first], "\n", textwrap.indent(code, indent), "\n", *lines[last:]])
+        first = loop.lineno - 1 if "before" in where else loop.end_lineno
+    rest = lines[last or first :]
+    return "".join([*lines[:first], "\n", textwrap.indent(code, indent), "\n", *rest])
 
 
 @pytest.fixture(scope="session")
@@ -238,11 +233,10 @@ def project(monkeypatch, request):
 def nanochat_after(rule: str | None) -> types.ModuleType:
     text = Path(__file__).with_name("nanochat_stub.py").read_text(encoding="utf-8")
     if rule is not None:
-        told = {place.rpartition(": ")[2]: code for place, code in pieces("nanochat").items()}
-        (place,) = (place for place, code in told.items() if "RULE = " in code)
-        told[place] = re.sub(r'RULE = ".*"', f'RULE = "{rule}"', told[place])
-        assert {match["place"] for match in PLACE.finditer(text)} == set(told)
-        text = PLACE.sub(lambda m: textwrap.indent(told[m["place"]], m["indent"]), text)
+        steps = by_short_place("nanochat")
+        assert {match["place"] for match in PLACE.finditer(text)} == set(steps)
+        text = PLACE.sub(lambda m: textwrap.indent(steps[m["place"]], m["indent"]), text)
+        text = re.sub(r'RULE = ".*"', f'RULE = "{rule}"', text)
     return module("nanochat", text)
 
 
@@ -258,15 +252,13 @@ def made(name: str):
     if hasattr(model, "init_states"):
         model.init_states()
     every = dict(model.named_parameters()) if isinstance(model, nn.Module) else model.params
-    changed = isinstance(model, nn.Module) or hasattr(model, "residuals")
-    rules = {id(p) for p in rules_of(model)} if changed else set()
-    named = [(key, p) for key, p in every.items() if id(p) not in rules and "lambda" not in key]
+    own = [name for name in sorted(every) if not re.search("rule|residuals|lambda", name)]
     with torch.no_grad():
         if "backout_lambda" in every:  # which no rule has
             every["backout_lambda"].zero_()
-        for i, (_, parameter) in enumerate(sorted(named)):
+        for i, name in enumerate(own):
             generator = torch.Generator().manual_seed(i)
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 2)
+            every[name].copy_(torch.randn(every[name].shape, generator=generator) / 2)
     return model
 
 
@@ -300,11 +292,10 @@ def test_every_rule_trains_there(name, rule, project):
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-2)
     losses = []
     for _ in range(5):
-        loss = F.cross_entropy(model(IDS).flatten(0, 1), IDS.roll(1).flatten())
         optimizer.zero_grad()
-        loss.backward()
+        losses.append(F.cross_entropy(model(IDS).flatten(0, 1), IDS.roll(1).flatten()))
+        losses[-1].backward()
         optimizer.step()
-        losses.append(loss.item())
     assert losses[-1] < losses[0] - 0.1
     assert all(p.grad is not None and p.grad.isfinite().all() for p in rules)
 
@@ -344,59 +335,65 @@ def test_nanochat_s_forward_compiles_in_one_graph(project):
     assert all(p.grad is not None for p in rules_of(model))
 
 
-def pasted(name: str) -> types.ModuleType:
-    return module(name, (PAGES / "paste" / f"{name}.py").read_text(encoding="utf-8"))
-
-
 def branches(dim: int) -> list[nn.Module]:
     torch.manual_seed(0)
     return [nn.Sequential(nn.RMSNorm(dim), nn.Linear(dim, dim)) for _ in range(2 * L)]
 
 
-def randomised(rule: str) -> rr.Residuals:
-    made = rr.Residuals(rule, D, L, H, norm=False)
-    with torch.no_grad():
-        for p in made.parameters():
-            p.add_(torch.randn(p.shape) / 3)
-    return made
+def after_reviews(modules, x, parts):
+    for module, branch in zip(modules, parts, strict=True):
+        x = module(x, branch(x))
+    return x
 
 
-@pytest.mark.parametrize("name", ["review", "hyper_connections", "attnres"])
-def test_a_module_to_paste_is_the_rule(name):
+def after_hyper_connections(modules, x, parts):
+    streams = x.unsqueeze(-2).repeat(1, 1, 4, 1)
+    for module, branch in zip(modules, parts, strict=True):
+        streams = module(streams, branch)
+    return streams.sum(-2)
+
+
+def after_depth_attention(modules, x, parts):
+    updates = [x]
+    for module, branch in zip(modules[:-1], parts, strict=True):
+        updates = [*updates, branch(module(updates))]
+    return modules[-1](updates)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "forward"),
+    [
+        ("review", lambda pasted, i: pasted.Review(D), after_reviews),
+        (
+            "hyper_connections",
+            lambda pasted, i: pasted.HyperConnection(D, i),
+            after_hyper_connections,
+        ),
+        ("attnres", lambda pasted, i: pasted.DepthAttention(D), after_depth_attention),
+    ],
+)
+def test_a_module_to_paste_is_the_rule(name, make, forward):
     """Six sublayers at the rule's parameters, and both start alike."""
-    theirs, rule = pasted(name), name.replace("_", "-")
     text = (PAGES / "paste" / f"{name}.py").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 40 and "rr" not in re.findall(r"import (\w+)", text)
     for page in PROJECTS:
         assert f"paste/{name}.py" in (PAGES / f"{page}.md").read_text(encoding="utf-8")
-    fresh, model = rr.Residuals(rule, D, L, H, norm=False), randomised(rule)
+    stack = rr.Residuals(name.replace("_", "-"), D, L, H, norm=False)
+    rules = [*stack.rules, stack.final] if name == "attnres" else stack.rules
+    modules = [make(module(name, text), i) for i in range(len(rules))]
     x, parts = torch.randn(2, 5, D), branches(D)
-    make = {
-        "review": lambda i: theirs.Review(D),
-        "hyper_connections": lambda i: theirs.HyperConnection(D, i),
-        "attnres": lambda i: theirs.DepthAttention(D),
-    }[name]
-    for stack in (fresh, model):
+    for moved in (0, 1 / 3):
+        with torch.no_grad():
+            for pasted, rule in zip(modules, rules, strict=True):
+                for p in rule.parameters():
+                    p.add_(moved * torch.randn(p.shape))
+                if moved:
+                    pasted.load_state_dict(rule.state_dict())
         state = stack.open(x)
-        modules = [make(i) for i in range(2 * L + 1)]
-        rules = [*stack.rules, stack.final] if name == "attnres" else stack.rules
-        if stack is model:
-            for mine, rule_ in zip(modules, rules, strict=False):
-                mine.load_state_dict(rule_.state_dict())
-        h, updates, streams = x, [x], x.unsqueeze(-2).repeat(1, 1, 4, 1)
         for i, branch in enumerate(parts):
             state = stack[i](state, branch)
-            if name == "review":
-                h = modules[i](h, branch(h))
-            elif name == "hyper_connections":
-                streams = modules[i](streams, branch)
-            else:
-                updates = [*updates, branch(modules[i](updates))]
-        if name == "hyper_connections":
-            h = streams.sum(-2)
-        elif name == "attnres":
-            h = modules[-1](updates)
-        torch.testing.assert_close(h, stack.close(state), rtol=1e-5, atol=1e-5)
+        expected = stack.close(state)
+        torch.testing.assert_close(forward(modules, x, parts), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("rule", ["review:bias=3", "highway", "x0-scales:x0=0.2", "attnres"])
@@ -453,18 +450,15 @@ def test_the_six_lines_are_a_network():
 
 
 def test_the_lines_for_transformers_run(tiny_gpt2, monkeypatch, tmp_path):
-    told = {place.rpartition(": ")[2]: code for place, code in pieces("index").items()}
-    attaching, looking = (
-        told[place] for place in ("any script with transformers", "the same script")
-    )
+    code = by_short_place("index")
     monkeypatch.chdir(tmp_path)
-    exec(attaching, names := {})
+    exec(code["any script with transformers"], names := {})
     ids = torch.randint(32, (2, 16), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         first, second = (names[name].eval()(ids).logits for name in ("model", "again"))
     assert torch.equal(first, second)
     names["ids"] = ids
-    exec(looking, names)
+    exec(code["the same script"], names)
     sublayers = 2 * 2
     assert [len(names[name]) for name in ("norms", "slopes")] == [sublayers + 1] * 2
     start = torch.sigmoid(torch.tensor(7.0))
@@ -474,59 +468,46 @@ def test_the_lines_for_transformers_run(tiny_gpt2, monkeypatch, tmp_path):
 
 def test_the_commands_run(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
-    lines = [
+    rows = [
         f"{rule},{seed},{step},{4 - step / 10 + (seed + 1) * gain}"
         for rule, gain in (("standard", 0.01), ("review", -0.02))
         for seed in range(3)
         for step in (1, 2)
     ]
-    Path("logs.csv").write_text("\n".join(["rule,seed,step,val_loss", *lines]))
-    text = (PAGES / "index.md").read_text(encoding="utf-8")
-    lines = [
-        line
-        for match in FENCE.finditer(text)
-        if match["language"] == "bash"
-        for line in match["text"].replace("\\\n", " ").splitlines()
-    ]
+    Path("logs.csv").write_text("\n".join(["rule,seed,step,val_loss", *rows]))
     Path("data").symlink_to(ROOT / "data")
-    assert {shlex.split(line)[1] for line in lines} == {"table", "power"}
-    for line in lines:
-        assert cli.main(shlex.split(line)[1:]) in (0, None), line
-        assert re.search(r"seeds|review", capsys.readouterr().out), line
+    text = "".join(blocks_of("index", "bash")).replace("\\\n", " ")
+    commands = [shlex.split(line)[1:] for line in text.splitlines()]
+    assert {command[0] for command in commands} == {"table", "power"}
+    for command in commands:
+        assert cli.main(command) in (0, None), command
+        assert re.search(r"seeds|review", capsys.readouterr().out), command
 
 
 def test_the_two_houses_by_scipy_and_what_the_page_says_of_them():
     folder = rr.DATA / "measured" / "attached_nano"
     logged = pd.read_csv(folder / "attached.csv").dropna()
     assert (logged.step == 150).all() and len(logged) == 6
-    gaps = {}
-    for house, rows in (("rr", pd.read_parquet(folder / "runs.parquet")), ("gpt2", logged)):
+    gaps = []
+    for rows in (pd.read_parquet(folder / "runs.parquet"), logged):
         loss = rows.pivot(index="seed", columns="rule", values="val_loss")
-        gaps[house] = loss["review"] - loss["constant"]
-    told = {}
-    for name, gap in (
-        ("attached_nano: review - constant", gaps["rr"]),
-        ("attached_nano/attached.csv: review - constant", gaps["gpt2"]),
-        ("review - constant, attached less rr", gaps["gpt2"] - gaps["rr"]),
-    ):
-        test = scipy.stats.ttest_1samp(gap, 0)
-        expected = [gap.mean(), *test.confidence_interval(0.95)]
-        told[name] = [float(n.replace("−", "-")) for n in re.findall(r"[−+][\d.]+", number(name))]
-        assert told[name] == [round(x, 3) for x in expected]
-    rr_house, gpt2, apart = told.values()
+        gaps.append(loss["review"] - loss["constant"])
+    inside, attached = gaps
     assert (pd.concat(gaps) < 0).all()  # "lower in both, in every seed"
-    assert rr_house[2] < 0 < gpt2[2]  # "attached, the interval of its mean includes zero"
-    assert apart[1] < 0 < apart[2]  # "Its interval includes zero"
+    undecided = []
+    for name, gap in (
+        ("attached_nano: review - constant", inside),
+        ("attached_nano/attached.csv: review - constant", attached),
+        ("review - constant, attached less rr", attached - inside),
+    ):
+        interval = scipy.stats.ttest_1samp(gap, 0).confidence_interval(0.95)
+        shown = [float(n.replace("−", "-")) for n in re.findall(r"[−+][\d.]+", number(name))]
+        assert shown == [round(x, 3) for x in (gap.mean(), *interval)]
+        undecided.append(interval.low < 0 < interval.high)
+    assert undecided == [False, True, True]  # "the interval of its mean includes zero"
 
 
 # ---- the threads ---------------------------------------------------------------------------------
-
-
-def test_every_number_of_the_threads_is_computed():
-    told = re.findall(r"\{known\}`([^`]+)`", (PAGES / "index.md").read_text(encoding="utf-8"))
-    assert len(told) > 12
-    for name in told:
-        assert re.search(r"\d", number(name)), name
 
 
 def test_the_threads_by_a_second_method():
@@ -540,19 +521,19 @@ def test_the_threads_by_a_second_method():
         signs = [set(one.value < one.value_of) for _, one in trials]
         lower, higher, mixed = (signs.count(one) for one in ({True}, {False}, {True, False}))
         assert [lower, higher, mixed] == expected
-        told = re.findall(r"\d+", number(f"threads: {method}"))
-        assert [int(n) for n in told] == [len(signs), *expected]
+        counts = re.findall(r"\d+", number(f"threads: {method}"))
+        assert [int(n) for n in counts] == [len(signs), *expected]
         p = scipy.stats.binomtest(lower, lower + higher).pvalue
         assert float(number(f"threads: {method}, p")) == round(p, 2)
 
 
 def test_what_the_page_says_of_luck():
-    spread, found = (float(number(f"threads: {name}")) for name in ("spread", "found"))
+    spread, detectable = (float(number(f"threads: {name}")) for name in ("spread", "found"))
     seeds = [1.12196, 1.12107, 1.11967]
     assert spread == pytest.approx(np.std(seeds, ddof=1), abs=5e-5)
     assert number("threads: seeds") == "1"
-    told = re.findall(r"threads: attn_residuals, (?!p`)[^`]+", (PAGES / "index.md").read_text())
-    moved = [number(name) for name in told]
+    trials = re.findall(r"threads: attn_residuals, (?!p`)[^`]+", (PAGES / "index.md").read_text())
+    moved = [number(name) for name in trials]
     bits = [float(m.split()[0].replace("−", "-")) for m in moved if "bits per byte" in m]
-    assert len(bits) == 4 and all(abs(b) > found for b in bits)
+    assert len(bits) == 4 and all(abs(b) > detectable for b in bits)
     assert min(bits) < 0 < max(bits)  # "in both directions"
