@@ -21,9 +21,9 @@ from rr.data import corpus
 MEASURED = rr.DATA / "measured"
 HALF, LARGE = "constant:lam=0.0,own=0.7071067812", "constant:lam=0.0,own=2.236067977"
 BASELINES = ("standard", "constant")
-TOLD = ("scales-skips:attnres=1", "rezero:init=paper", "unet", "state-gate",
-        "standard + constant", "review", "attnres:block=2", "hyper-connections", "attnres",
-        "one wider stream", "hyper-connections:mix=identity", "gated-residual")  # fmt: skip
+NAMED = ("scales-skips:attnres=1", "rezero:init=paper", "unet", "state-gate",
+         "standard + constant", "review", "attnres:block=2", "hyper-connections", "attnres",
+         "one wider stream", "hyper-connections:mix=identity", "gated-residual")  # fmt: skip
 LINEAR, ROOT = "scaled:init=flat,reference=2", "scaled:init=flat,law=sqrt,reference=2"
 
 
@@ -65,8 +65,33 @@ def window(name: str, first: int, last: int) -> pd.DataFrame:
     return lines.groupby(["seed", "rule"]).loss.mean().unstack()
 
 
+def bigram(name: str) -> float:
+    return json.loads((MEASURED / name / "baselines.json").read_text())["bigram_nats"]
+
+
+def warmups(name: str) -> tuple[set, set]:
+    """Of the runs that searched for a rate, and of the reported ones."""
+    rows = ends(name)
+    return set(rows[rows.seed >= 100].warmup), set(rows[rows.seed < 100].warmup)
+
+
 def minus(text: str) -> str:
     return text.replace("-", "−")
+
+
+def p_of(x) -> float:
+    return st.ttest_1samp(x, 0).pvalue
+
+
+def undecided(x) -> bool:
+    low, high = st.ttest_1samp(x, 0).confidence_interval(0.95)
+    return low < 0 < high
+
+
+def within_a_hundredth(x) -> float:
+    """p of both one-sided tests against ±0.01."""
+    below = st.ttest_1samp(x, -0.01, alternative="greater").pvalue
+    return max(below, st.ttest_1samp(x, 0.01, alternative="less").pvalue)
 
 
 def mean(x, digits=3) -> str:
@@ -91,71 +116,62 @@ def e1():
     reading = [rows["review"] - rows["state-gate"] for rows in (own, first)]
     ten = pd.concat(reading)
     update = [rows["update-gate"] - rows["state-gate"] for rows in (own, first)]
-    both = max(st.ttest_1samp(ten + 0.01, 0, alternative="greater").pvalue,
-               st.ttest_1samp(ten - 0.01, 0, alternative="less").pvalue)  # fmt: skip
     # the sentence "accounts for the lead": what is left is less than a fifth of it
     low = st.ttest_1samp(reading[0], 0).confidence_interval(0.95).low
     assert low < 0 < -base["review"].mean() and -low < -base["review"].mean() / 5
     assert len(ten) == 10
-    bigram = json.loads((MEASURED / "mini_arms" / "baselines.json").read_text())["bigram_nats"]
-    assert reported("e1_rates", rung="mini").val_loss.min() > bigram
+    assert reported("e1_rates", rung="mini").val_loss.min() > bigram("mini_arms")
     return [held(base["review"]), held(reading[0]), f"at most {-low:.3f}", joined(update[0]),
             held(base["update-gate"]), held(reading[1]), held(update[1]), held(ten), "±0.01",
-            f"p = {both:.3f}"]  # fmt: skip
+            f"p = {within_a_hundredth(ten):.3f}"]  # fmt: skip
 
 
 def e2():
-    steps, gaps = (300, 1200, 4800), {}
-    for n in steps:
-        rows = loss("e2_training", steps=n)
-        gaps[n] = rows["review"] - rows["constant"]
-        beside = rows["review"] - rows["state-gate"]
-        low, high = st.ttest_1samp(beside, 0).confidence_interval(0.95)
-        assert low < 0 < high and rows.shape == (3, 4)
-    logs = np.log10(steps)
-    slopes = [st.linregress(logs, row).slope for row in pd.DataFrame(gaps).to_numpy()]
-    pairs = itertools.combinations(("standard", "constant", "state-gate", "review"), 2)
-    for one, other in pairs:  # "as have those of all six pairs of arms"
-        each = pd.concat([loss("e2_training", steps=n)[one] - loss("e2_training", steps=n)[other]
-                          for n in steps], axis=1)  # fmt: skip
-        all_slopes = [st.linregress(logs, row).slope for row in each.to_numpy()]
-        low, high = st.ttest_1samp(all_slopes, 0).confidence_interval(0.95)
-        assert low < 0 < high
+    steps = (300, 1200, 4800)
+    final_loss = {n: loss("e2_training", steps=n) for n in steps}
+    assert all(rows.shape == (3, 4) for rows in final_loss.values())
+    slopes = {}
+    for one, other in itertools.combinations(("review", "standard", "constant", "state-gate"), 2):
+        gaps = pd.DataFrame({n: rows[one] - rows[other] for n, rows in final_loss.items()})
+        slopes[one, other] = [st.linregress(np.log10(steps), row).slope for row in gaps.to_numpy()]
+        assert undecided(slopes[one, other])  # "as have those of all six pairs of arms"
+    gaps = {n: rows["review"] - rows["constant"] for n, rows in final_loss.items()}
+    beside = {n: rows["review"] - rows["state-gate"] for n, rows in final_loss.items()}
+    assert all(undecided(gap) for gap in beside.values())
     train = {span: window("e2_training", *span)
              for span in ((601, 1200), (1201, 2400), (2401, 3400), (3841, 4800))}  # fmt: skip
     early, late = train[601, 1200], train[2401, 3400]
-    said = [
+    phrases = [
         *(held(gaps[n]) for n in (300, 1200)),
         joined(gaps[4800]),
-        f"p = {st.ttest_1samp(gaps[4800], 0).pvalue:.2f}",
-        held(beside),
+        f"p = {p_of(gaps[4800]):.2f}",
+        held(beside[4800]),
         mean(early["review"] - early["constant"]),
         held(late["review"] - late["constant"]),
     ]
     for arm in ("review", "state-gate"):
         change = (late[arm] - late["constant"]) - (early[arm] - early["constant"])
-        said.append(f"{joined(change)}, p = {st.ttest_1samp(change, 0).pvalue:.3f}")
-    said += [f"{(part['review'] - part['constant']).std():.3f}" for part in train.values()]
-    last = loss("e2_training", steps=4800)
-    assert (train[3841, 4800].columns == last.columns).all()
-    final = window("e2_training", 4321, 4800)  # the last tenth
-    said.append(f"{np.corrcoef(final.to_numpy().ravel(), last.to_numpy().ravel())[0, 1]:.2f}")
-    said += [minus(f"{np.corrcoef(rows['review'], rows['constant'])[0, 1]:.2f}")
-             for rows in (loss("e2_training", steps=n) for n in steps)]  # fmt: skip
-    warm = ends("e2_training").groupby(ends("e2_training").seed >= 100).warmup.unique()
-    assert list(warm[True]) == [60] and list(warm[False]) == [240]
-    # said with its sign in front, its interval behind other words
-    return [*said, mean(slopes), minus("({:+.3f} to {:+.3f})".format(
-        *st.ttest_1samp(slopes, 0).confidence_interval(0.95)))]  # fmt: skip
+        phrases.append(f"{joined(change)}, p = {p_of(change):.3f}")
+    phrases += [f"{(part['review'] - part['constant']).std():.3f}" for part in train.values()]
+    last_tenth = window("e2_training", 4321, 4800)
+    assert (last_tenth.columns == final_loss[4800].columns).all()
+    both = [rows.to_numpy().ravel() for rows in (last_tenth, final_loss[4800])]
+    phrases.append(f"{np.corrcoef(*both)[0, 1]:.2f}")
+    phrases += [minus(f"{np.corrcoef(rows['review'], rows['constant'])[0, 1]:.2f}")
+                for rows in final_loss.values()]  # fmt: skip
+    assert warmups("e2_training") == ({60}, {240})
+    # in the text the mean has its sign in front, its interval behind other words
+    slope, interval = held(slopes["review", "constant"]).split(maxsplit=1)
+    return [*phrases, slope, interval]
 
 
 def e2_after():
-    wide, said = None, []
+    phrases = []
     for n in (300, 1200, 4800):
         wide = loss("e2_training", steps=n)["review"]
         bare = loss("e2_after", steps=n)["constant"]
         assert len(wide) == len(bare) == 3
-        said.append(held(wide - bare))
+        phrases.append(held(wide - bare))
     sizes = [reported("e2_training", rule="review").params.iloc[0],
              reported("e2_after", rule="constant").params.iloc[0]]  # fmt: skip
     assert abs(sizes[1] / sizes[0] - 0.8) < 0.02  # "a fifth fewer"
@@ -168,7 +184,7 @@ def e2_after():
     gap = tried["review"] - tried["constant"]
     assert tried["review"].idxmin() == tried["constant"].idxmin() == 2.1e-3 and (gap < 0).all()
     rest = gap.drop(2.1e-3)
-    return [*said, mean(gap[2.1e-3]), mean(rest.max()), mean(rest.min()), "0.0021"]
+    return [*phrases, mean(gap[2.1e-3]), mean(rest.max()), mean(rest.min()), "0.0021"]
 
 
 def e3():
@@ -179,26 +195,24 @@ def e3():
              for name in ("e2_training", "e3_size")]  # fmt: skip
     change = held(gaps[0].mean() - gaps[1].mean(), test=test)
     rows = ends("e3_size")
-    assert set(rows[rows.seed >= 100].warmup) == {24} and set(rows[rows.seed < 100].warmup) == {198}
+    assert warmups("e3_size") == ({24}, {198})
     assert set(rows[rows.seed >= 100].steps) == {488}
     rate = reported("e3_size").groupby("rule").lr.first()
-    said = [
+    parts = [window("e3_size", *span) for span in ((1, 1000), (1001, 2000), (2001, 3178))]
+    noise = np.hypot(*(gap.std() for gap in gaps))
+    return [
         change[:-1],
         f"p = {test.pvalue:.2f}",
         *(held(gap) for gap in gaps),
         *(mean(gap) for gap in gaps[0]),
         held(big["state-gate"] - big["constant"]),
         *(f"{size:.1f}M" for size in sizes),
-        *(f"{rate[arm] / rate['constant']:.1f} times" for arm in ("review",)),
+        f"{rate['review'] / rate['constant']:.1f} times",
         f"state {rate['state-gate'] / rate['constant']:.1f} times",
+        *(held(part["review"] - part["constant"]) for part in parts),
+        held(parts[-1]["state-gate"] - parts[-1]["constant"]),
+        f"{stats.detectable_gap(3, noise):.2f} nats",
     ]
-    for span in ((1, 1000), (1001, 2000), (2001, 3178)):
-        part = window("e3_size", *span)
-        said.append(held(part["review"] - part["constant"]))
-    said.append(held(part["state-gate"] - part["constant"]))
-    noise = np.hypot(*(gap.std() for gap in gaps))
-    find = stats.detectable_gap(3, noise)
-    return [*said, f"{find:.2f} nats"]
 
 
 def e4():
@@ -211,36 +225,29 @@ def e4():
     failed = [at(w, 4800, "identity", HALF) for w in (64, 256)]
     of_size = {"identity": HALF, "constant": LARGE, "svformer": "own", "neutreno": "own",
                HALF: "own", LARGE: "own"}  # fmt: skip
-    p = {(w, arm): st.ttest_1samp(at(w, 4800, arm, base), 0).pvalue
+    p = {(w, arm): p_of(at(w, 4800, arm, base))
          for w in (64, 256) for arm, base in of_size.items()}  # fmt: skip
     order, holm, worst = sorted(p, key=p.get), {}, 0.0
     for place, key in enumerate(order):  # Holm, by hand
         worst = max(worst, min(1.0, (len(order) - place) * p[key]))
         holm[key] = worst
     assert [key for key, value in holm.items() if value < 0.05] == [(64, "constant")]
-    low, high = st.ttest_1samp(lead[1], 0).confidence_interval(0.95)
-    said = [*(held(x) for x in failed), held(lead[0]), mean(lead[1]),
-            minus(f"{low:+.3f} to {high:+.3f}"), f"corrected p {holm[256, 'constant']:.2f}",
-            *(held(x) for x in plain)]  # fmt: skip
-    said += [mean(at(w, n, "svformer", "own")) for w in (64, 256) for n in (1200, 4800)]
-    bigram = json.loads((MEASURED / "e4_values" / "baselines.json").read_text())["bigram_nats"]
-    said.append(f"{bigram:.2f}")
+    average, interval = held(lead[1])[:-1].split(" (")
+    phrases = [*(held(x) for x in failed), held(lead[0]), average, interval,
+               f"corrected p {holm[256, 'constant']:.2f}", *(held(x) for x in plain),
+               f"{bigram('e4_values'):.2f}"]  # fmt: skip
+    phrases += [mean(at(w, n, "svformer", "own")) for w in (64, 256) for n in (1200, 4800)]
     for n in (300, 1200, 4800):
         rows = reported("e4_values", steps=n).val_loss
-        assert rows.min() > bigram if n == 300 else rows.max() < bigram
-        said.append(f"{rows.min():.2f} to {rows.max():.2f}")
-    rows = ends("e4_values")
-    assert set(rows[rows.seed >= 100].warmup) == {60}
-    assert set(rows[rows.seed < 100].warmup) == {240}
+        phrases.append(f"{rows.min():.2f} to {rows.max():.2f}")
+    assert warmups("e4_values") == ({60}, {240})
     above, looks = [], pd.read_json(MEASURED / "e4_values" / "looks.json").set_index("id")
     for w in (64, 256):
         even = np.array([sum(1 / i for i in range(j, w + 1)) for j in range(1, w + 1)]) / w
         mine = reported("e4_values", steps=4800, batch=512 // w)
-        mine = mine.assign(run=mine.id.str.partition("/")[0]).set_index("run")
+        mine = mine.assign(run=mine.id.str.partition("/")[0]).set_index("run").sort_values("seed")
         by = {
-            values: pd.DataFrame({row.seed: looks.entropy[run] for run, row in part.iterrows()})[
-                [0, 1, 2]
-            ]
+            values: pd.DataFrame({row.seed: looks.entropy[run] for run, row in part.iterrows()})
             for values, part in mine.groupby("values")
         }  # blocks × seeds
         null = st.entropy(even)
@@ -249,7 +256,7 @@ def e4():
     below = [x for x in above if x < 0]
     assert len(below) == 1 and len(above) == 16
     # "by up to 0.03 nats in the search": chapter 5 computes it, as `missed_most`
-    return [*said, f"by {-below[0]:.3f}", "0.03 nats in the search"]
+    return [*phrases, f"by {-below[0]:.3f}", "0.03 nats in the search"]
 
 
 def e5():
@@ -267,9 +274,9 @@ def e5():
         at_own.append(part[LINEAR].min(axis=1) - part[ROOT].min(axis=1))
     assert not any((x < 0).all() for x in at_lowest) and (averaged[2] < 0).all()
     assert (at_lowest[2] < 0).sum() == 2
-    p = st.ttest_1samp(averaged[2], 0).pvalue
     return [*(held(x, 4) for x in (*at_lowest, averaged[0], averaged[1])),
-            f"{held(averaged[2], 4)[:-1]}, p = {p:.3f}", *(held(x, 4) for x in at_own[1:]),
+            f"{held(averaged[2], 4)[:-1]}, p = {p_of(averaged[2]):.3f}",
+            *(held(x, 4) for x in at_own[1:]),
             f"{at_lowest[2].max():.5f} in one",
             # the spans of best rates and their bootstrap: test_known and chapter 6 have them
             "0.3 doublings", "0.9 under", "−0.6 (−1.5 to −0.1)"]  # fmt: skip
@@ -277,8 +284,6 @@ def e5():
 
 def mini():
     rows = loss("mini_arms")
-    bigram = json.loads((MEASURED / "mini_arms" / "baselines.json").read_text())["bigram_nats"]
-    assert rows.min(axis=None) > bigram
     return [held(rows[arm] - rows["constant"]) for arm in ("review", "update-gate")]
 
 
@@ -286,15 +291,13 @@ def f1():
     rows = loss("f1_pairs")
     assert rows.shape == (20, 4) and set(ends("f1_pairs").status) == {"finished"}
     reading = rows["review"] - rows["state-gate"]
-    both = max(st.ttest_1samp(reading + 0.01, 0, alternative="greater").pvalue,
-               st.ttest_1samp(reading - 0.01, 0, alternative="less").pvalue)  # fmt: skip
     pairs = [("state-gate", "constant"), ("review", "constant"), ("update-gate", "constant"),
              ("update-gate", "state-gate")]  # fmt: skip
     p = stats.holm([st.ttest_rel(rows[arm], rows[base]).pvalue for arm, base in pairs])
     assert [value <= 0.05 for value in p] == [True, True, False, True]
     assert (reading > 0).sum() == 17  # "in 17 of the 20 seeds"
-    two_sided = st.ttest_1samp(reading, 0).pvalue
-    return [held(reading), "±0.01", f"p = {both:.2f}", f"p = {two_sided:.5f}",
+    return [held(reading), "±0.01", f"p = {within_a_hundredth(reading):.2f}",
+            f"p = {p_of(reading):.5f}",
             *(held(rows[arm] - rows[base]) for arm, base in pairs)]  # fmt: skip
 
 
@@ -303,7 +306,7 @@ def f4():
     assert rows.shape == (8, 3) and len(ends("f4_muon")) == 24 + 23
     lead = rows["review"] - rows["constant"]
     beside = rows["review"] - rows["state-gate"]
-    p = stats.holm([st.ttest_1samp(x, 0).pvalue for x in (lead, beside)])
+    p = stats.holm([p_of(x) for x in (lead, beside)])
     assert p[0] < 0.05 < p[1] and lead.mean() > 0
     more = (under_adamw.mean() - rows.mean()).dropna()
     return [held(lead), held(beside), held(rows["state-gate"] - rows["constant"]),
@@ -311,7 +314,7 @@ def f4():
 
 
 def f3():
-    rows, told = reported("f3_loops"), []
+    rows, phrases = reported("f3_loops"), []
     rows = rows[rows.lr <= 8e-3]  # the five planned rates
     assert len(rows) == 120
     for corpus_, digits, exact in (("fables", 4, 3), (None, 3, 4)):
@@ -320,8 +323,8 @@ def f3():
         assert table.shape == (6, 10)
         gap = (table[LINEAR] - table[ROOT]).mean(axis=1)
         assert (gap < 0).all()
-        told += [held(gap, digits), f"p = {st.ttest_1samp(gap, 0).pvalue:.{exact}f}"]
-    return told
+        phrases += [held(gap, digits), f"p = {p_of(gap):.{exact}f}"]
+    return phrases
 
 
 @cache
@@ -344,43 +347,28 @@ def surviving(sign: int) -> dict[str, list[str]]:
     table, sure = field()
     by: dict[int, list[str]] = {1: [], 2: []}
     for arm in table.mean().sort_values().index:
-        found = [base for base in BASELINES if sure.get((arm, base))
-                 and (table[arm] - table[base]).mean() * sign > 0]  # fmt: skip
-        if found:
-            by[len(found)].append(f"`{arm}`")
+        beaten = [base for base in BASELINES if sure.get((arm, base))
+                  and (table[arm] - table[base]).mean() * sign > 0]  # fmt: skip
+        if beaten:
+            by[len(beaten)].append(f"`{arm}`")
     return {"one": by[1], "both": by[2]}
 
 
 def f2():
     table, sure = field()
-    lower, higher = surviving(-1), surviving(1)
-    said = [f"{len(sure)} comparisons"]
-    for words, arms in (
-        ("lower than both", lower["both"]),
-        ("lower than one", lower["one"]),
-        ("higher than both", higher["both"]),
-        ("higher than one", higher["one"]),
-    ):
-        said.append(f"{words}: {', '.join(arms) or 'none'}")  # fmt: skip
-    return said + [f"`{arm}` {held(table[arm] - table['standard'])}" for arm in TOLD]
+    phrases = [f"{len(sure)} comparisons"]
+    for side, sign in (("lower", -1), ("higher", 1)):
+        for count, arms in surviving(sign).items():
+            phrases.append(f"{side} than {count}: {', '.join(arms) or 'none'}")
+    return phrases + [f"`{arm}` {held(table[arm] - table['standard'])}" for arm in NAMED]
 
 
-@pytest.mark.parametrize(
-    ("name", "computed"),
-    [
-        ("f1_pairs", f1),
-        ("f2_field", f2),
-        ("f3_loops", f3),
-        ("f4_muon", f4),
-        ("e1_rates", e1),
-        ("e2_training", e2),
-        ("e2_after", e2_after),
-        ("e3_size", e3),
-        ("e4_values", e4),
-        ("e5_loops", e5),
-        ("mini_arms", mini),
-    ],
-)
+COMPUTED = {"f1_pairs": f1, "f2_field": f2, "f3_loops": f3, "f4_muon": f4, "e1_rates": e1,
+            "e2_training": e2, "e2_after": e2_after, "e3_size": e3, "e4_values": e4,
+            "e5_loops": e5, "mini_arms": mini}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "computed"), COMPUTED.items(), ids=[*COMPUTED])
 def test_every_number_of_a_result_is_computed_from_the_records(name, computed):
     text = " ".join((MEASURED / name / "README.md").read_text(encoding="utf-8").split())
     text = text.partition("**Result.**")[2]
@@ -400,33 +388,27 @@ def test_the_readme_says_which_nets_finish_below_a_bigram_table():
     assert "runs of 300 and 1,200 steps finish above a" in " ".join(page.split())
     assert "those of 1,200 and 4,800 steps do" in text
     sides: dict[int, set[bool]] = {}
-    for name, counted in (("mini_arms", "mini_arms"), ("e1_rates", "mini_arms"),
-                          ("e4_values", "e4_values"),
-                          ("02_gate_equation", "02_gate_equation")):  # fmt: skip
-        bigram = json.loads((MEASURED / counted / "baselines.json").read_text())["bigram_nats"]
-        rows = reported(name, corpus="tinystories")
-        if name == "e1_rates":
-            rows = rows[rows.rung.str.startswith("mini")]
-        for steps, losses in rows.groupby("steps").val_loss:
-            sides.setdefault(steps, set()).update(losses < bigram)
+    for name in ("mini_arms", "e4_values", "02_gate_equation"):
+        for steps, losses in reported(name, corpus="tinystories").groupby("steps").val_loss:
+            sides.setdefault(steps, set()).update(losses < bigram(name))
     assert sides == {150: {False}, 300: {False}, 1200: {True}, 4800: {True}}
     # technical documentation: Review's 300 and 1,200 steps above, 4,800 and E3 below
-    bigram = json.loads((MEASURED / "e2_training" / "baselines.json").read_text())["bigram_nats"]
+    floor = bigram("e2_training")
     by = reported("e2_training").groupby("steps").val_loss.agg(["min", "max"])
-    assert by["min"][300] > bigram and by["min"][1200] > bigram > by["max"][4800]
-    assert reported("e3_size").val_loss.max() < bigram
+    assert by["min"][300] > floor and by["min"][1200] > floor > by["max"][4800]
+    assert reported("e3_size").val_loss.max() < floor
 
 
 def test_what_the_pages_say_of_the_field():
     """README.md, *Which rule should I use?*, *What we know*, *What failed*, chapters 4, 5 and 7."""
     table, sure = field()
     gap = {arm: table[arm] - table["standard"] for arm in table}
-    ends = {arm: st.ttest_1samp(gap[arm], 0).confidence_interval() for arm in gap}
+    interval = {arm: st.ttest_1samp(gap[arm], 0).confidence_interval() for arm in gap}
     assert table.mean().idxmin() == "scales-skips:attnres=1"
     for arm in ("unet", "state-gate", "review", "standard + constant"):
-        assert ends[arm].high < 0 and sure[arm, "standard"]
+        assert interval[arm].high < 0 and sure[arm, "standard"]
     for arm in ("constant", "one wider stream", "hyper-connections:mix=identity"):
-        assert ends[arm].low < 0 < ends[arm].high
+        assert interval[arm].low < 0 < interval[arm].high
     for arm in ("attnres", "standard + identity"):
         assert -0.03 < gap[arm].mean() < 0 and not sure[arm, "standard"]
     for arm in ("layerscale", "scaled", "gated-residual", "orthogonal"):
