@@ -3,8 +3,6 @@
 The pages are made here from `rrbook.explore`; that the built book carries them is tested elsewhere.
 """
 
-import csv
-import json
 import re
 from html import unescape
 
@@ -12,7 +10,6 @@ import drawings
 import pytest
 from nbkit import ROOT, read, sources
 
-from rr import DATA
 from rrbook.explorables.audit import PAPERS, VERDICTS
 from rrbook.explorables.write import START
 from rrbook.explore import (
@@ -20,55 +17,23 @@ from rrbook.explore import (
     audit_rows,
     audit_table,
     claim_map,
-    depth_attention,
-    depth_cliff,
-    float_formats,
     gate_playground,
     gated_write,
-    held_back,
-    loop_growth,
-    lost_work,
-    rule_field,
-    size_or_training,
-    step_roofline,
     stream_share,
-    value_dilution,
-    verdict_table,
-    winners_luck,
 )
+from tests.explorables import CLAIMS, STARTS
 
 pytestmark = pytest.mark.browser
-
-RECORDED = [
-    {
-        "rule": rule,
-        "sublayers": n,
-        "bias": bias,
-        "seed": seed,
-        "steps": [0, 50, 100],
-        "loss": [7.0, 6.0, 3.0 + n / 100 + seed / 10 - bias],
-    }
-    for rule, bias in (("review", 0), ("review-convex", 0), ("review-convex", -3))
-    for n in (4, 16, 32)
-    for seed in range(2 if n == 4 else 1)
-]
-
-with (DATA / "published" / "review_residuals.csv").open() as file:
-    PUBLISHED = [
-        r | {"seed": int(r["seed"]), "val_loss": float(r["val_loss"])} for r in csv.DictReader(file)
-    ]
-STORY = json.loads((DATA / "measured" / "13_inside_the_gate" / "story.json").read_text())
 
 
 @pytest.fixture
 def show(browser):
     """show(*explorables, width=…) -> page; fails at the end if the page raised an error."""
-    contexts, errors = [], []
+    pages, errors = [], []
 
     def make(*shown, width=800, **options):
-        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
-        contexts.append(context)
-        page = context.new_page()
+        page = browser.new_page(viewport={"width": width, "height": 900}, **options)
+        pages.append(page)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("request", lambda request: errors.append(f"asked for {request.url}"))
         body = "".join(one.html for one in shown)
@@ -76,29 +41,18 @@ def show(browser):
         return page
 
     yield make
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.close()
     assert errors == []
 
 
-# name -> what makes the explorable; not made here, where each process reads this file
-STARTS = {
-    "held-back": lambda: held_back(STORY, 2),
-    "stream-share": stream_share,
-    "gate-playground": gate_playground,
-    "gated-write": gated_write,
-    "depth-cliff": lambda: depth_cliff(RECORDED),
-    "verdict-table": lambda: verdict_table(PUBLISHED),
-    "depth-attention": depth_attention,
-    "loop-growth": loop_growth,
-    "rule-field": rule_field,
-    "value-dilution": value_dilution,
-    "float-formats": float_formats,
-    "lost-work": lost_work,
-    "size-or-training": lambda: size_or_training(PUBLISHED),
-    "step-roofline": step_roofline,
-    "winners-luck": winners_luck,
-}
+def drag(page, knob, right: float, down: float) -> None:
+    box = knob.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + right, y + down, steps=5)
+    page.mouse.up()
 
 
 # Goes to control i, and says by which key it moves.
@@ -138,37 +92,30 @@ def test_a_recorded_lab_walks_through_its_settings(show):
     }
     html = record("mine", controls, draw, "Move it.", {"k": [1, 4, 9], "law": ["up", "down"]})
     page = show(Explorable("mine", html))
-    said, picture = page.locator(".rr-said"), page.locator("svg.rr-picture")
-    said.get_by_text("up by 4").wait_for()
+    sentence, picture = page.locator(".rr-said"), page.locator("svg.rr-picture")
+    sentence.get_by_text("up by 4").wait_for()
     before, label = picture.inner_html(), page.locator("label b")
     assert label.inner_text() == "4" and "up" in picture.text_content()
     page.keyboard.press("Tab")
     page.keyboard.press("ArrowRight")
-    assert said.inner_text() == "up by 9" and label.inner_text() == "9"
+    assert sentence.inner_text() == "up by 9" and label.inner_text() == "9"
     assert picture.inner_html() != before
     page.locator("select").select_option(label="down")
-    assert said.inner_text() == "down by 9" and "down" in picture.text_content()
+    assert sentence.inner_text() == "down by 9" and "down" in picture.text_content()
 
 
 def test_a_dragged_vector_moves_its_sliders_and_a_gate_stays_within_its_box(show):
     page = show(gated_write())
+    tip_of_u, tip_of_gated = page.locator("svg.rr-picture circle[style]").all()
 
-    def at(name):
-        return float(page.locator(f"input[name={name}]").input_value())
+    def at(*names):
+        return [float(page.locator(f"input[name={name}]").input_value()) for name in names]
 
-    def drag(ring, right, down):
-        box = page.locator("svg.rr-picture circle[style]").nth(ring).bounding_box()
-        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-        page.mouse.move(x, y)
-        page.mouse.down()
-        page.mouse.move(x + right, y + down, steps=3)
-        page.mouse.up()
-
-    drag(0, -50, 60)  # the tip of u
-    moved = {"u1": at("u1"), "u2": at("u2")}
-    assert moved["u1"] < START["u1"] and moved["u2"] < START["u2"]
-    drag(1, 400, -300)  # the tip of r ⊙ u, far beyond that of u
-    assert (at("r1"), at("r2")) == (1, 1) and moved == {"u1": at("u1"), "u2": at("u2")}
+    drag(page, tip_of_u, -50, 60)
+    u1, u2 = at("u1", "u2")
+    assert u1 < START["u1"] and u2 < START["u2"]
+    drag(page, tip_of_gated, 400, -300)  # far beyond the tip of u
+    assert at("r1", "r2", "u1", "u2") == [1, 1, u1, u2]
     assert "writes 100\u00a0% of its length" in page.locator(".rr-said").inner_text()
 
 
@@ -192,31 +139,22 @@ def test_the_tip_of_the_update_can_be_dragged(show):
     """To the other side of h's tip, where u points the other way and is as long as before."""
     page = show(gate_playground())
     knob, size = page.locator(".rr-picture circle[style]"), page.locator("input[name=size]")
-
-    def centre():
-        box = knob.bounding_box()
-        return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-
-    tip, length = centre(), size.input_value()
+    tip, length = knob.bounding_box(), size.input_value()
     size.fill("0")
-    middle = centre()  # u = 0: the tip of h
+    middle = knob.bounding_box()  # u = 0: the tip of h
     size.fill(length)
-    page.mouse.move(*tip)
-    page.mouse.down()
-    page.mouse.move(2 * middle[0] - tip[0], 2 * middle[1] - tip[1], steps=5)
-    page.mouse.up()
+    drag(page, knob, 2 * (middle["x"] - tip["x"]), 2 * (middle["y"] - tip["y"]))
+    page.mouse.move(tip["x"], tip["y"])  # let go: it stays
     assert (page.locator("input[name=angle]").input_value(), size.input_value()) == ("-70", length)
-    page.mouse.move(*tip)  # let go: it stays
-    assert page.locator("input[name=angle]").input_value() == "-70"
 
 
 def test_two_copies_on_one_page_live_apart(show):
     page = show(gate_playground(), stream_share(), gate_playground())
-    said = page.locator(".rr-said")
-    before = said.all_inner_texts()
+    sentences = page.locator(".rr-said")
+    before = sentences.all_inner_texts()
     page.locator("figure").nth(2).locator("input[value=standard]").check()
     page.locator("figure").nth(1).locator("select").select_option("convex")
-    after = said.all_inner_texts()
+    after = sentences.all_inner_texts()
     assert after[0] == before[0] and after[1] != before[1] and after[2] != before[2]
     assert page.locator("figure").nth(0).locator("input[value=review]").is_checked()
 
@@ -238,12 +176,9 @@ def test_drawn_again_into_a_page_that_is_already_loaded(show):
         stream_share().html,
     )
     assert page.locator("svg.rr-picture path").count() > 3
-    said = page.locator(".rr-said")
-    assert len(said.all_inner_texts()) == 3 and len({*said.all_inner_texts()}) == 1
-    assert said.first.inner_text().startswith("After 16 sublayers under h + u ")
     page.locator("input[type=range]").nth(1).press("ArrowRight")
-    assert said.nth(1).inner_text().startswith("After 17 sublayers under h + u ")
-    assert said.nth(2).inner_text().startswith("After 16 sublayers under h + u ")
+    for sentence, sublayers in zip(page.locator(".rr-said").all(), (16, 17, 16), strict=True):
+        assert sentence.inner_text().startswith(f"After {sublayers} sublayers under h + u ")
 
 
 @pytest.mark.parametrize("width", [360, 390, 1000])
@@ -309,17 +244,11 @@ def test_dark_theme_changes_the_colours(show):
 
 def claims():
     """Judged claims, a verdict of each kind by turns."""
-    with (DATA / "published" / "claims.csv").open() as file:
-        read = list(csv.DictReader(file))
-    kinds = ([True] * 9, [True, False, None] * 3, [False] * 9, [None] * 9)
-    parts = [claim["parts"].split(" | ") for claim in read]
-    return audit_rows(
-        read,
-        {
-            claim["id"]: ("shown", kinds[place % 4][: len(parts[place])])
-            for place, claim in enumerate(read)
-        },
-    )
+    kinds, judged = ([True] * 9, [True, False, None] * 3, [False] * 9, [None] * 9), {}
+    for place, claim in enumerate(CLAIMS):
+        parts = claim["parts"].split(" | ")
+        judged[claim["id"]] = "shown", kinds[place % 4][: len(parts)]
+    return audit_rows(CLAIMS, judged)
 
 
 @pytest.mark.parametrize("table_first", [False, True])
@@ -327,42 +256,34 @@ def test_the_table_of_claims_follows_the_choice_by_keyboard(show, table_first):
     rows = claims()
     made = [claim_map(rows), audit_table(rows)]
     page = show(*(made[::-1] if table_first else made))
-    line, values = page.locator("tr[data-claim]:visible"), {}
+    line, chosen = page.locator("tr[data-claim]:visible"), {"paper": "all", "verdict": "all"}
 
-    def follows():
-        ids = line.evaluate_all("rows => rows.map(row => row.dataset.claim)")
-        kept = [
-            row
-            for row in rows
-            if values["paper"] in ("all", row["paper"])
-            and values["verdict"] in ("all", row["main_verdict"])
-        ]
-        if values["order"] == "verdict":
-            kept.sort(key=lambda row: VERDICTS.index(row["main_verdict"]))
-        assert ids == [row["id"] for row in kept]
-        said = page.locator(".rr-said").inner_text()
-        assert said.startswith(f"{len(kept)} of {len(rows)} claims, ")
-        assert page.locator("svg.rr-picture text.b").count() == len(ids)
-
-    for name, options in (
-        ("paper", ["all", *PAPERS]),
-        ("verdict", ["all", *VERDICTS]),
-        ("order", ["paper", "verdict"]),
-    ):
-        values[name] = options[0]
+    def choose(name, key, options):
+        """By one key after the other; each time the table and the picture follow."""
         page.locator(f"select[name={name}]").focus()
-        for option in options[1:]:
-            page.keyboard.press("ArrowDown")
-            values = {"paper": "all", "verdict": "all", "order": "paper"} | values
-            values[name] = option
-            follows()
+        for option in options:
+            page.keyboard.press(key)
+            chosen[name] = option
+            kept = [
+                row
+                for row in rows
+                if chosen["paper"] in ("all", row["paper"])
+                and chosen["verdict"] in ("all", row["main_verdict"])
+            ]
+            if chosen.get("order") == "verdict":
+                kept.sort(key=lambda row: VERDICTS.index(row["main_verdict"]))
+            ids = line.evaluate_all("rows => rows.map(row => row.dataset.claim)")
+            assert ids == [row["id"] for row in kept]
+            sentence = page.locator(".rr-said").inner_text()
+            assert sentence.startswith(f"{len(kept)} of {len(rows)} claims, ")
+            assert page.locator("svg.rr-picture text.b").count() == len(ids)
+
+    choose("paper", "ArrowDown", PAPERS)
+    choose("verdict", "ArrowDown", VERDICTS)
+    choose("order", "ArrowDown", ["verdict"])
     # from the last paper and verdict back to everything, now by verdict
-    for name, options in (("paper", PAPERS), ("verdict", VERDICTS)):
-        page.locator(f"select[name={name}]").focus()
-        for _ in options:
-            page.keyboard.press("ArrowUp")
-        values[name] = "all"
-        follows()
+    choose("paper", "ArrowUp", [*reversed([*PAPERS][:-1]), "all"])
+    choose("verdict", "ArrowUp", [*reversed([*VERDICTS][:-1]), "all"])
     assert line.count() == len(rows)
 
 
@@ -391,18 +312,14 @@ def test_the_table_of_claims_fits_and_stands_without_scripts(show, width):
 
 
 def test_a_button_in_the_text_sets_an_explorable_and_reset_sets_it_back(show):
-    settings = "sublayers=64&amp;rule=convex"
     button = (
-        f'<button class="rr-preset" data-explorable="stream-share" data-set="{settings}">'
-        "64 sublayers</button>"
+        '<button class="rr-preset" data-explorable="stream-share"'
+        ' data-set="sublayers=64&amp;rule=convex">64 sublayers</button>'
     )
     script = (ROOT / "book" / "_static" / "presets.js").read_text(encoding="utf-8")
-    parts = button, stream_share().html, f"<script>{script}</script>"
-    page = show(Explorable("page", "".join(parts)))
-    said = page.locator(".rr-said")
+    page = show(Explorable("page", f"{button}{stream_share().html}<script>{script}</script>"))
+    sentence = page.locator(".rr-said")
     page.get_by_role("button", name="64 sublayers").click()
-    assert said.text_content().startswith("After 64 sublayers under (h + u)/2 ")
+    sentence.get_by_text("After 64 sublayers under (h + u)/2 ").wait_for()
     page.get_by_role("button", name="reset").click()
-    says = "text => document.querySelector('.rr-said').textContent.startsWith(text)"
-    # a form resets after the click
-    page.wait_for_function(says, arg="After 16 sublayers under h + u ")
+    sentence.get_by_text("After 16 sublayers under h + u ").wait_for()  # a moment after the click

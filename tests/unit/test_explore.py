@@ -1,86 +1,29 @@
 """Explorables: their mathematics against simulation and the real gate; their HTML's promises."""
 
 import copy
-import csv
 import itertools
-import json
 import math
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import rr
-from rr import DATA, stats
+from rr import stats
 from rr.config import RRError
 from rr.residual import RULES
 from rrbook.explorables import roofline
 from rrbook.explorables.evidence import verdict_data
 from rrbook.explorables.kit import number, share
-from rrbook.explore import (
-    audit_rows,
-    claim_map,
-    depth_attention,
-    depth_cliff,
-    float_formats,
-    gate_playground,
-    gated_write,
-    held_back,
-    lab_evidence,
-    loop_growth,
-    lost_work,
-    rule_field,
-    simulated_study,
-    size_or_training,
-    step_roofline,
-    stream_share,
-    value_dilution,
-    verdict_table,
-    winners_luck,
-)
+from rrbook.explore import audit_rows, claim_map, depth_cliff, simulated_study, verdict_table
+from tests.explorables import CLAIMS, PUBLISHED, RECORDED, STARTS
 
-RECORDED = [
-    {
-        "rule": rule,
-        "sublayers": n,
-        "bias": bias,
-        "seed": seed,
-        "steps": [0, 50, 100],
-        "loss": [7.0, 6.0, 3.0 + n / 100 + seed / 10 - bias],
-    }
-    for rule, bias in (("review", 0), ("review-convex", 0), ("review-convex", -3))
-    for n in (4, 16, 32)
-    for seed in (0, 1)
-]
-with (DATA / "published" / "review_residuals.csv").open() as file:
-    PUBLISHED = [
-        r | {"seed": int(r["seed"]), "val_loss": float(r["val_loss"])} for r in csv.DictReader(file)
-    ]
-with (DATA / "published" / "claims.csv").open() as file:
-    CLAIMS = list(csv.DictReader(file))
 JUDGED = {
     c["id"]: ("shown", [n % 2 == 0] * len(c["parts"].split(" | "))) for n, c in enumerate(CLAIMS)
 }
-STORY = json.loads((DATA / "measured" / "13_inside_the_gate" / "story.json").read_text())
-MADE = {
-    "stream-share": stream_share,
-    "gate-playground": gate_playground,
-    "gated-write": gated_write,
-    "depth-attention": depth_attention,
-    "depth-cliff": depth_cliff,
-    "depth-cliff with runs": lambda: depth_cliff(RECORDED),
-    "verdict-table": lambda: verdict_table(PUBLISHED),
+MADE = STARTS | {
+    "depth-cliff without runs": depth_cliff,
     "claim-map": lambda: claim_map(audit_rows(CLAIMS, JUDGED)),
-    "float-formats": float_formats,
-    "held-back": lambda: held_back(STORY),
-    "rule-field": rule_field,
-    "loop-growth": loop_growth,
-    "lost-work": lost_work,
-    "size-or-training": lambda: size_or_training(PUBLISHED),
-    "step-roofline": lambda: step_roofline("60M"),
-    "value-dilution": value_dilution,
-    "winners-luck": winners_luck,
 }
 
 
@@ -89,7 +32,7 @@ def one_rung():
     """The roofline is given counts, which take it a quarter of a minute: test_speed_shown.py."""
     parts = dict.fromkeys(roofline.LONG, [1e12, 1e9, 1e9])
     paths = dict.fromkeys(roofline.PATHS, {"memory": 9e9, "parts": parts})
-    counts = {"60M": {"tokens": 16384, "flops": 6e12, "micro": 64, "paths": paths}}
+    counts = {"320M": {"tokens": 16384, "flops": 6e12, "micro": 64, "paths": paths}}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(roofline, "_rungs", lambda: counts)
         roofline.step_data.cache_clear()
@@ -104,17 +47,17 @@ def test_stream_shares_are_what_a_simulation_finds(script):
     rules = {"sum": (1, 1), "half": (1, 0.5), "convex": (0.5, 0.5)}
     draws = np.random.default_rng(0).standard_normal((9, 200_000))  # the embedding and 8 updates
     every = script("stream", "streamNumbers", *([8, rule] for rule in rules))
-    for (carry, write), found in zip(rules.values(), every, strict=True):
+    for (carry, write), numbers in zip(rules.values(), every, strict=True):
         h = draws[0]
         for u in draws[1:]:
             h = carry * h + write * u
-        assert found["rms"][-1] == pytest.approx(math.sqrt(np.mean(h**2)), rel=0.01)
+        assert numbers["rms"][-1] == pytest.approx(math.sqrt(np.mean(h**2)), rel=0.01)
         # the share of an independent contribution is its squared correlation with the sum
         squared = [np.corrcoef(h, x)[0, 1] ** 2 for x in draws]
-        assert found["shares"] == pytest.approx(squared, abs=0.01)
-        assert sum(found["shares"]) == pytest.approx(1) and len(found["rms"]) == 9
-    [said] = script("stream", "streamSentence", [32, "sum"])
-    assert "After 32 sublayers under h + u the embedding holds 1/33 of the variance" in said
+        assert numbers["shares"] == pytest.approx(squared, abs=0.01)
+        assert sum(numbers["shares"]) == pytest.approx(1) and len(numbers["rms"]) == 9
+    [sentence] = script("stream", "streamSentence", [32, "sum"])
+    assert "After 32 sublayers under h + u the embedding holds 1/33 of the variance" in sentence
 
 
 STATE = (1.2, 0.9)  # of the playground
@@ -125,40 +68,37 @@ def test_gate_is_the_real_one_with_a_diagonal_matrix(script):
     from rr.ops import review_gate
 
     values = {"angle": 70, "size": 1.3, "state": -1.0, "update": 2.5, "bias": 0.5}
-    [found] = script("gate", "gateNumbers", [values | {"rule": "review"}])
-    h, u = (torch.tensor([[x]], dtype=torch.float64) for x in (STATE, found["u"]))
+    [numbers] = script("gate", "gateNumbers", [values | {"rule": "review"}])
+    h, u = (torch.tensor([[x]], dtype=torch.float64) for x in (STATE, numbers["u"]))
     eye = torch.eye(2, dtype=torch.float64)
     r = review_gate(h, u, torch.cat([-1.0 * eye, 2.5 * eye], 1), torch.full((2,), 0.5).double())
-    assert found["r"] == pytest.approx(r.flatten().tolist(), rel=1e-12)
-    assert found["next"] == pytest.approx((h + r * u).flatten().tolist(), rel=1e-12)
-    assert found["convex"] == pytest.approx(((1 - r) * h + r * u).flatten().tolist(), rel=1e-12)
+    expected = {"r": r, "next": h + r * u, "convex": (1 - r) * h + r * u}
+    for name, value in expected.items():
+        assert numbers[name] == pytest.approx(value.flatten().tolist(), rel=1e-12)
 
 
 def test_a_gated_write_turns_by_the_angle_of_complex_numbers(script):
     writes = [{"u1": 1.5, "u2": 0.8, "r1": r1, "r2": r2} for r1, r2 in ((0.9, 0.2), (0.5, 0.5))]
-    found, straight = script("write", "writeNumbers", *([one] for one in writes))
+    turned, straight = script("write", "writeNumbers", *([one] for one in writes))
     u, step = complex(1.5, 0.8), complex(1.5 * 0.9, 0.8 * 0.2)
-    assert found["turn"] == pytest.approx(abs(np.angle(step / u, deg=True)))
-    assert found["kept"] == pytest.approx(abs(step / u))
+    assert turned["turn"] == pytest.approx(abs(np.angle(step / u, deg=True)))
+    assert turned["kept"] == pytest.approx(abs(step / u))
     assert straight["turn"] == 0
 
 
-def test_cliff_is_what_a_simulation_finds(script):
-    cases = [[4, 0.0], [12, -1.0], [24, -3.0]]
-    for (sublayers, bias), found in zip(
-        cases, script("cliff", "cliffNumbers", *cases), strict=True
-    ):
-        rng, r = np.random.default_rng(1), 1 / (1 + math.exp(-bias))
-        first = rng.standard_normal(400_000)
-        convex = additive = first
-        direct = 1.0
-        for _ in range(sublayers):
-            u = rng.standard_normal(first.size)
-            convex, additive, direct = (1 - r) * convex + r * u, additive + r * u, (1 - r) * direct
-        share = {"convex": direct / math.sqrt(np.mean(convex**2)),
-                 "additive": 1 / math.sqrt(np.mean(additive**2))}  # fmt: skip
-        assert found["convex"]["direct"] == pytest.approx(direct)
-        assert {name: found[name]["share"] for name in share} == pytest.approx(share, rel=0.01)
+@pytest.mark.parametrize(("sublayers", "bias"), [(4, 0.0), (12, -1.0), (24, -3.0)])
+def test_cliff_is_what_a_simulation_finds(script, sublayers, bias):
+    rng, r = np.random.default_rng(1), 1 / (1 + math.exp(-bias))
+    convex = additive = rng.standard_normal(400_000)
+    direct = 1.0
+    for _ in range(sublayers):
+        u = rng.standard_normal(convex.size)
+        convex, additive, direct = (1 - r) * convex + r * u, additive + r * u, (1 - r) * direct
+    share = direct / math.sqrt(np.mean(convex**2)), 1 / math.sqrt(np.mean(additive**2))
+    [numbers] = script("cliff", "cliffNumbers", [sublayers, bias])
+    assert numbers["convex"]["direct"] == pytest.approx(direct)
+    shown = [numbers[name]["share"] for name in ("convex", "additive")]
+    assert shown == pytest.approx(share, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -186,29 +126,24 @@ def test_verdicts_are_what_scipy_finds(script):
 
     data = verdict_data(PUBLISHED)
     everything = {"alpha": 0.05, "baseline": "both"} | dict.fromkeys(data, True)
-
-    tests = ("welch", "paired", "sign", "pooled")
-    chosen = [everything | {"test": test, "correction": "none"} for test in tests]
     p = {}
-    found = script("evidence", "verdictNumbers", *([data, one] for one in chosen))
-    for test, rows in zip(tests, found, strict=True):
+    for test in ("welch", "paired", "sign", "pooled"):
+        chosen = everything | {"test": test, "correction": "none"}
+        [rows] = script("evidence", "verdictNumbers", [data, chosen])
         assert len(rows) == 10 and all(row["p"] == row["q"] for row in rows)
-        p[test] = {(row["rung"], row["base"]): row["p"] for row in rows}
-    pairs = {
-        (rung, base): (arms[base], arms["review"])
-        for rung, arms in data.items()
-        for base in ("standard", "highway")
-    }
-    for key, (a, b) in pairs.items():
-        assert p["welch"][key] == pytest.approx(st.ttest_ind(a, b, equal_var=False).pvalue)
-        assert p["paired"][key] == pytest.approx(st.ttest_rel(a, b).pvalue)
-        up = sum(x > y for x, y in zip(a, b, strict=True))
-        assert p["sign"][key] == pytest.approx(st.binomtest(up, len(a)).pvalue)
+        p |= {(test, row["rung"], row["base"]): row["p"] for row in rows}
+    for rung, base in itertools.product(data, ("standard", "highway")):
+        a, b = np.array(data[rung][base]), np.array(data[rung]["review"])
+        welch, paired = st.ttest_ind(a, b, equal_var=False), st.ttest_rel(a, b)
+        assert p["welch", rung, base] == pytest.approx(welch.pvalue)
+        assert p["paired", rung, base] == pytest.approx(paired.pvalue)
+        sign = st.binomtest(int((a > b).sum()), len(a))
+        assert p["sign", rung, base] == pytest.approx(sign.pvalue)
     # one spread for all sizes is the residual error of an analysis of variance with a mean a size
-    d = [np.subtract(*pairs[rung, "standard"]) for rung in data]
+    d = [np.subtract(arms["standard"], arms["review"]) for arms in data.values()]
     error = sum(((x - x.mean()) ** 2).sum() for x in d) / 9
     t = d[-1].mean() / math.sqrt(error / 3)
-    assert p["pooled"]["1B", "standard"] == pytest.approx(2 * st.t.sf(t, 9))
+    assert p["pooled", "1B", "standard"] == pytest.approx(2 * st.t.sf(t, 9))
 
 
 def test_corrected_verdicts_follow_the_picked_comparisons(script):
@@ -216,11 +151,8 @@ def test_corrected_verdicts_follow_the_picked_comparisons(script):
     for test, base in itertools.product(("welch", "paired"), ("both", "highway")):
         picked = dict.fromkeys(data, False) | dict.fromkeys(["60M", "590M", "1B"], True)
         chosen = picked | {"test": test, "alpha": 0.05, "baseline": base}
-        plain, bonferroni, holm = script(
-            "evidence",
-            "verdictNumbers",
-            *([data, chosen | {"correction": name}] for name in ("none", "bonferroni", "holm")),
-        )
+        calls = [[data, chosen | {"correction": name}] for name in ("none", "bonferroni", "holm")]
+        plain, bonferroni, holm = script("evidence", "verdictNumbers", *calls)
         p = [row["p"] for row in plain]
         assert len(p) == (6 if base == "both" else 3)
         assert [row["q"] for row in bonferroni] == pytest.approx(stats.bonferroni(p))
@@ -241,12 +173,12 @@ def test_the_scripts_t_distribution_is_scipys(script):
 
 
 def test_numbers_in_words(script):
-    said = {
+    numbers = {
         0: "0", 1 / 3: "0.333", 12.345: "12.3", 100: "100", -3: "−3", 999.6: "1000",
         0.00098: "9.8\u00a0×\u00a010⁻⁴", 1000: "1\u00a0×\u00a010³", 9.96e-10: "1\u00a0×\u00a010⁻⁹",
     }  # fmt: skip
-    assert {x: number(x) for x in said} == said
-    assert script("kit", "number", *([x] for x in said)) == list(said.values())
+    assert {x: number(x) for x in numbers} == numbers
+    assert script("kit", "number", *([x] for x in numbers)) == list(numbers.values())
     shares = {1 / 33: "3.03\u00a0%", 1e-4: share(1e-4), 1e-9: "1\u00a0×\u00a010⁻⁹"}
     assert {x: share(x) for x in shares} == shares
     assert script("kit", "share", *([x] for x in shares)) == list(shares.values())
@@ -281,24 +213,20 @@ def test_html_is_self_contained_and_repeatable(name):
 
 @pytest.fixture(scope="module")
 def labs():
-    for name in ("torch", "matplotlib", "ipywidgets"):
-        pytest.importorskip(name)
-    import matplotlib
+    pytest.importorskip("ipywidgets")
+    from rrbook import labs
+    from rrbook.labs import depth, evidence, gate, lab, stream  # noqa: F401
 
-    matplotlib.use("Agg")
-    from rrbook.labs import depth, gate, lab, stream
-
-    return SimpleNamespace(**{**vars(depth), **vars(gate), **vars(stream), **vars(lab)})
+    return labs
 
 
-def told(lab):
-    """The sentence under a lab's picture, after checking that the picture carries it too."""
+def sentence_of(lab):
+    """What stands under a lab's picture, after checking that the picture carries it too."""
     value = lab.picture.value
     assert value.count('<svg role="img"') == 1
-    alt = re.search(r'aria-label="([^"]*)"', value)[1]
-    said = re.search(r"<p[^>]*>(.*)</p>", value)[1]
-    assert alt == said
-    return said
+    sentence = re.search(r"<p[^>]*>(.*)</p>", value)[1]
+    assert re.search(r'aria-label="([^"]*)"', value)[1] == sentence
+    return sentence
 
 
 def test_lab_frame_follows_its_controls_and_leaves_no_figure_open(labs):
@@ -310,36 +238,35 @@ def test_lab_frame_follows_its_controls_and_leaves_no_figure_open(labs):
         ax.plot([0, k])
         return fig, f"a line up to <{k}>"
 
-    made = labs.lab("mine", {"k": ipywidgets.IntSlider(3)}, draw, "Move it.")
-    assert told(made) == "a line up to &lt;3&gt;"
+    made = labs.lab.lab("mine", {"k": ipywidgets.IntSlider(3)}, draw, "Move it.")
+    assert sentence_of(made) == "a line up to &lt;3&gt;"
     made.controls["k"].value = 5
-    assert told(made) == "a line up to &lt;5&gt;" and plt.get_fignums() == []
+    assert sentence_of(made) == "a line up to &lt;5&gt;" and plt.get_fignums() == []
     # the sentence about the kernel shows on the book's pages only
     head = made.children[0].value
     assert "running kernel" in head and ".bd-article .rr-static-only{display:block}" in head
 
 
 def test_lab_gate_drives_the_real_rule(labs):
-    assert (labs.gate_values(0.0, 0.0, 1.0) == 0.5).all()
-    r = labs.gate_values(-1.0, 2.0, 1.0)
-    assert labs.gate_values(-1.0, 2.0, 3.0).numpy() == pytest.approx(r.numpy(), abs=1e-4)
+    gate_values = labs.gate.gate_values
+    assert (gate_values(0.0, 0.0, 1.0) == 0.5).all()
+    r = gate_values(-1.0, 2.0, 1.0)
+    assert gate_values(-1.0, 2.0, 3.0).numpy() == pytest.approx(r.numpy(), abs=1e-4)
     # Var of the gate's input is scale², its mean the bias
     inside = np.log(r.double().numpy() / (1 - r.double().numpy()))
     assert inside.mean() == pytest.approx(-1, abs=0.1)
     assert inside.std() == pytest.approx(2, rel=0.05)
-    made = labs.lab_gate()
+    made = labs.gate.lab_gate()
     made.controls["scale"].value = 0
-    assert "r is 0.5 on average; 0 of the gates are below 0.1" in told(made)
+    assert "r is 0.5 on average; 0 of the gates are below 0.1" in sentence_of(made)
 
 
 def test_lab_stream_measures_a_real_model(labs):
     from rr.config import ModelConfig
     from rr.model import Model, initialise
 
-    config = ModelConfig(
-        vocab_size=64, n_layer=2, n_head=1, d_model=16, d_ff=32, seq_len=9, rule="constant:c=0"
-    )
-    norms, slopes = labs.stream_and_gradient(initialise(Model(config), 0))
+    config = ModelConfig(64, 2, n_head=1, d_model=16, d_ff=32, seq_len=9, rule="constant:c=0")
+    norms, slopes = labs.stream.stream_and_gradient(initialise(Model(config), 0))
     # a rule that writes nothing leaves stream and gradient as they are: N(0, 0.02²) twice
     assert len(norms) == len(slopes) == 5
     assert norms == pytest.approx([norms[0]] * 5) and norms[0] == pytest.approx(0.028, rel=0.2)
@@ -350,12 +277,12 @@ def test_lab_stream_measures_a_real_model(labs):
     "picked", [slice(3, None, 12), pytest.param(slice(None), marks=pytest.mark.slow)], ids=str
 )
 def test_lab_stream_measures_every_rule(labs, picked):
-    made = labs.lab_stream()
+    made = labs.stream.lab_stream()
     made.controls["sublayers"].value = 4
     assert made.controls["rule"].options[picked]
     for rule in made.controls["rule"].options[picked]:
         made.controls["rule"].value = rule
-        assert told(made).startswith(f"{rule}, 4 sublayers, at initialisation")
+        assert sentence_of(made).startswith(f"{rule}, 4 sublayers, at initialisation")
 
 
 def test_lab_stream_draws_a_gradient_that_vanishes(labs, monkeypatch):
@@ -364,25 +291,26 @@ def test_lab_stream_draws_a_gradient_that_vanishes(labs, monkeypatch):
             return 1e-30 * u
 
     monkeypatch.setitem(RULES, "erased", Erased)
-    made = labs.lab_stream()
+    made = labs.stream.lab_stream()
     made.controls["rule"].value = "erased"
-    assert "the gradient at the embedding is 0 times" in told(made)
+    assert "the gradient at the embedding is 0 times" in sentence_of(made)
 
 
 def test_lab_depth_trains_a_real_net(labs, monkeypatch):
-    stream = labs.letters(20)
+    depth = labs.depth
+    stream = depth.letters(20)
     assert stream.max() < 256 and len(stream) > 2000
-    losses = labs.short_training("review", 4, 12, stream)
+    losses = depth.short_training("review", 4, 12, stream)
     assert losses[0] == pytest.approx(math.log(256), abs=0.05) and losses[-1] < losses[0] - 1
-    assert labs.short_training("review", 4, 12, stream) == losses
+    assert depth.short_training("review", 4, 12, stream) == losses
     with monkeypatch.context() as idle:  # until what it is asked for is small
-        idle.setattr("rrbook.labs.depth.short_training", lambda rule, n, steps, _: [3.0] * steps)
-        made = labs.lab_depth()
-        assert "16 sublayers: 3 nats" in told(made) and "of 60 steps" in told(made)
+        idle.setattr(depth, "short_training", lambda rule, n, steps, _: [3.0] * steps)
+        made = depth.lab_depth()
+        assert "16 sublayers: 3 nats" in sentence_of(made) and "of 60 steps" in sentence_of(made)
         made.controls["sublayers"].value = 4
     made.controls["steps"].value = 20
-    last = sum(labs.short_training("review-convex:bias=0", 4, 20, labs.letters())[-10:]) / 10
-    assert f"{number(last)} nats per byte over the last ten of 20 steps" in told(made)
+    last = sum(depth.short_training("review-convex:bias=0", 4, 20, depth.letters())[-10:]) / 10
+    assert f"{number(last)} nats per byte over the last ten of 20 steps" in sentence_of(made)
 
 
 def test_simulated_studies_have_the_truth_that_was_asked_for():
@@ -394,18 +322,17 @@ def test_simulated_studies_have_the_truth_that_was_asked_for():
 
 
 def test_lab_evidence_runs_the_real_tests(labs):
-    def shares(made):
-        found = re.search(
-            r"in ([\d.]+) % of (\d+) studies.*?in ([\d.]+) %; .* in ([\d.]+) %", told(made)
-        )
-        return tuple(map(float, found.groups()))
+    made = labs.evidence.lab_evidence(200)
 
-    made = lab_evidence(200)
-    welch, studies, paired, theory = shares(made)
+    def shares():
+        form = r"in ([\d.]+) % of (\d+) studies.*?in ([\d.]+) %; .* in ([\d.]+) %"
+        return [float(share) for share in re.search(form, sentence_of(made)).groups()]
+
+    welch, studies, paired, theory = shares()
     # four binomial standard errors around the noncentral t's answer
     assert studies == 200 and abs(paired - theory) < 4 * 100 * math.sqrt(0.25 / 200)
     assert welch < paired - 20  # Welch's test does not know what the arms share
     made.controls["gap"].value = 0
     made.controls["correlation"].value = 0.0
-    welch, _, paired, theory = shares(made)
+    welch, _, paired, theory = shares()
     assert theory == 5 and welch < 10 and 1 < paired < 10
