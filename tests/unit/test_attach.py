@@ -223,10 +223,6 @@ def test_an_attached_model_trains_saves_loads_and_generates(family, rule, tmp_pa
     assert torch.equal(again(IDX).logits, model(IDX).logits)
     how = dict(max_new_tokens=12, do_sample=False, attention_mask=torch.ones_like(IDX))
     assert torch.equal(again.generate(IDX, **how), model.generate(IDX, use_cache=False, **how))
-    rr.detach(again)
-    bare = tiny(family)
-    bare.load_state_dict({k: v for k, v in model.state_dict().items() if "rr_residuals" not in k})
-    assert torch.equal(again(IDX).logits, bare(IDX).logits)
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
@@ -319,8 +315,7 @@ def test_architectures_without_pre_norm_blocks_are_refused_in_one_line(family, m
     mode = [module.training for module in model.modules()]
     with pytest.raises(rr.RRError, match=words) as error:
         rr.attach(model, "review")
-    line = str(error.value)
-    assert "\n" not in line and "rr.Residuals" in line
+    assert "\n" not in str(error.value) and "rr.Residuals" in str(error.value)
     assert [module.training for module in model.modules()] == mode
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
@@ -329,59 +324,58 @@ def attached():
     return rr.attach(tiny(), "review")
 
 
-def saved(model, to):
-    model.save_pretrained(to)
-    return to
+def neox():
+    return tiny("GPTNeoX", use_parallel_residual=False)
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda to: rr.attach(attached(), "standard"), "attached already: rr.detach"),
-        (lambda to: rr.attach("gpt2", "review"), "must be a module, got 'gpt2'"),
-        (lambda to: rr.attach(tiny(), "standard", values="nosuch"), "unknown value rule"),
-        (lambda to: rr.detach(tiny()), "no residual rule is attached"),
-        (lambda to: rr.attach(tiny("Llama"), "standard", values="neutreno"), "n_kv_head = n_head"),
+        (lambda: rr.attach(attached(), "standard"), "attached already: rr.detach"),
+        (lambda: rr.attach("gpt2", "review"), "must be a module, got 'gpt2'"),
+        (lambda: rr.attach(tiny(), "standard", "nosuch"), "unknown value rule"),
+        (lambda: rr.attach(tiny(), "standard", "embeddings"), "by token ids"),
+        (lambda: rr.attach(tiny("Llama"), "standard", "neutreno"), "n_kv_head = n_head"),
         (
-            lambda to: rr.attach(
-                tiny("GPTNeoX", use_parallel_residual=False), "standard", values="identity"
-            ),
-            "needs a value projection .* query_key_value",
+            lambda: rr.attach(neox(), "standard", "identity"),
+            "a value projection .* query_key_value",
         ),
-        (lambda to: rr.attach(tiny(), "review", weights=to), "not a folder of save_pretrained"),
-        (lambda to: rr.attach(tiny(), "review", weights=saved(tiny(), to)), "saved without a rule"),
-        (
-            lambda to: rr.attach(tiny(), "constant", weights=saved(attached(), to)),
-            "saved with rule 'review', not 'constant'",
-        ),
-        (
-            lambda to: rr.attach(
-                tiny(num_hidden_layers=3), "review", weights=saved(attached(), to)
-            ),
-            "does not hold the rules' weights",
-        ),
+        (lambda: rr.detach(tiny()), "no residual rule is attached"),
     ],
 )
-def test_bad_input_gets_one_line(call, words, tmp_path):
+def test_bad_input_gets_one_line(call, words):
     with pytest.raises(rr.RRError, match=words) as error:
-        call(tmp_path)
+        call()
     assert "\n" not in str(error.value)
 
 
-def test_damaged_weights_are_refused(tmp_path):
-    path = saved(attached(), tmp_path) / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:100])
-    model = tiny()
-    with pytest.raises(rr.RRError, match="is corrupt"):
-        rr.attach(model, "review", weights=tmp_path)
-    assert not hasattr(model, "rr_residuals")
+@pytest.mark.parametrize(
+    ("saved", "rule", "blocks", "words"),
+    [
+        (None, "review", 2, "not a folder of save_pretrained"),
+        (tiny, "review", 2, "saved without a rule"),
+        (attached, "constant", 2, "saved with rule 'review', not 'constant'"),
+        (attached, "review", 3, "does not hold the rules' weights"),
+        (attached, "review", 2, "is corrupt"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(saved, rule, blocks, words, tmp_path):
+    if saved:
+        saved().save_pretrained(tmp_path)
+    if "corrupt" in words:
+        path = tmp_path / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:100])
+    model = tiny(num_hidden_layers=blocks)
+    with pytest.raises(rr.RRError, match=words) as error:
+        rr.attach(model, rule, weights=tmp_path)
+    assert "\n" not in str(error.value) and not hasattr(model, "rr_residuals")
     rr.attach(model, "standard")  # nothing is left behind
 
 
 def test_a_rule_in_a_file_is_imported_only_where_it_was_allowed(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(
-        "import rr\n\n\nclass Mine(rr.Rule):\n    equation, source = 'h + u / 4', 'a reader'\n\n"
+        "import rr\nclass Mine(rr.Rule):\n    equation, source = 'h + u / 4', 'a reader'\n"
         "    def write(self, state, u):\n        return state + u / 4\n"
     )
     spec = f"{path}:Mine"
