@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-import types
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 import rr
+from rr import cli
 
 READY = Path(rr.__file__).parents[1] / "book" / "ready"
 SKY = yaml.safe_load((READY / "sky.yaml").read_text())
@@ -32,13 +33,11 @@ def tiny(tiny_corpus):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tiny_corpus, tmp_path_factory):
+def undisturbed(tiny, tmp_path_factory):
     """The fingerprint of the tiny run's weights when nothing happens."""
-    given = {"batch": 2, "steps": 60, "eval_batches": 2}
-    given |= {"corpus": tiny_corpus, "tokenizer": "bpe:300"}
-    run = rr.plan("nano:n_layer=2,d_model=32,seq_len=64", "review", **given)
-    folder = rr.train(run, tmp_path_factory.mktemp("runs"), threads=1, log=lambda line: None)
-    return fingerprint(folder.parent)
+    folder = tmp_path_factory.mktemp("runs")
+    assert cli.main(["train", *tiny, "--out", str(folder)]) in (0, None)
+    return fingerprint(folder)
 
 
 def tool(folder: Path, name: str, text: str) -> None:
@@ -56,16 +55,36 @@ def environment(bin: Path, **more) -> dict:
     return {**os.environ, "PATH": f"{bin}:{os.environ['PATH']}", **more}
 
 
-def started(command: list, env: dict, out: Path, lines: int = 10) -> subprocess.Popen:
-    """The process, once the run below `out` has recorded so many steps."""
-    process = subprocess.Popen(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+def wait_for(there, process: subprocess.Popen) -> None:
     since = time.monotonic()
-    while sum(len(p.read_text().splitlines()) for p in out.glob("*/metrics.jsonl")) < lines:
-        assert process.poll() is None and time.monotonic() - since < 120, process.communicate()[0]
+    while not there():
+        assert process.poll() is None and time.monotonic() - since < 120
         time.sleep(0.01)
-    return process
+
+
+def interrupted(command: list, env: dict, out: Path) -> str:
+    """What a command printed that was stopped once the run below `out` had recorded ten steps."""
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen(command, env=env, **both)
+
+    def ten_steps():
+        return any(p.read_text().count("\n") >= 10 for p in out.glob("*/metrics.jsonl"))
+
+    wait_for(ten_steps, process)
+    process.send_signal(signal.SIGTERM)
+    printed = process.communicate()[0]
+    assert process.returncode == 130
+    return printed
+
+
+def answer(command: list, env: dict) -> subprocess.CompletedProcess:
+    return subprocess.run(command, env=env, capture_output=True, text=True)
+
+
+def goes_on(command: list, env: dict, out: Path, undisturbed: str) -> None:
+    again = answer(command, env)
+    assert again.returncode == 0 and "resuming from step" in again.stderr
+    assert fingerprint(out) == undisturbed
 
 
 def fingerprint(out: Path) -> str:
@@ -88,8 +107,6 @@ def test_scripts_are_bash(name):
 
 @pytest.mark.parametrize("name", ["slurm.sbatch", "runpod_start.sh", "sky.yaml"])
 def test_the_sweeps_they_name_are_sweeps(name, capsys):
-    from rr import cli
-
     text = re.sub(r"\\\n#?", " ", (READY / name).read_text())
     words = re.search(r"rr sweep (--[^>\n]*)", text)[1].split()
     cells = len(words[words.index("--rung") : words.index("--rule")]) - 1
@@ -111,36 +128,25 @@ def slurm(tmp_path: Path, task: int, tiny: list) -> tuple[list, dict]:
     (tmp_path / "venv" / "bin").mkdir(parents=True, exist_ok=True)
     (tmp_path / "venv" / "bin" / "activate").touch()
     (work / "cells.txt").write_text(f"rr no-such-verb\nrr train {' '.join(tiny)} --out runs\n")
-    env = environment(
-        bin,
-        SLURM_SUBMIT_DIR=str(work),
-        SLURM_JOB_ID="17",
-        SLURM_ARRAY_TASK_ID=str(task),
-        VENV=str(tmp_path / "venv"),
-    )
-    env.setdefault("RR_CACHE", str(tmp_path / "cache"))
+    job = {"SLURM_SUBMIT_DIR": str(work), "SLURM_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": str(task)}
+    env = environment(bin, VENV=str(tmp_path / "venv"), **job)
     return ["bash", str(READY / "slurm.sbatch")], env
 
 
 @pytest.mark.slow  # a whole run in processes of its own: `make faults`
 def test_a_slurm_task_that_is_stopped_saves_asks_again_and_goes_on(tmp_path, tiny, undisturbed):
     command, env = slurm(tmp_path, 2, tiny)
-    process = started(command, env, tmp_path / "work" / "runs")
-    process.send_signal(signal.SIGTERM)  # to the batch shell alone, as --signal=B:TERM@120
-    said = process.communicate()[0]
-    assert process.returncode == 130 and "asking for another turn" in said
+    out = tmp_path / "work" / "runs"
+    # the signal goes to the batch shell alone, as by --signal=B:TERM@120
+    assert "asking for another turn" in interrupted(command, env, out)
     assert (tmp_path / "asked").read_text() == "requeue 17\n"
-    assert not list(tmp_path.glob("work/runs/*/result.json"))
-    again = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert again.returncode == 0 and "resuming from step" in again.stderr
-    assert fingerprint(tmp_path / "work" / "runs") == undisturbed
+    goes_on(command, env, out, undisturbed)
     assert (tmp_path / "asked").read_text() == "requeue 17\n"  # no more turns
 
 
 @pytest.mark.parametrize("task, words", [(1, "invalid choice"), (3, "--array=1-2")])
 def test_a_slurm_task_that_cannot_run_is_not_asked_for_again(tmp_path, tiny, task, words):
-    command, env = slurm(tmp_path, task, tiny)
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    done = answer(*slurm(tmp_path, task, tiny))
     assert done.returncode == 2 and words in done.stderr
     assert not (tmp_path / "asked").exists()
 
@@ -170,43 +176,29 @@ printf '#!/bin/bash\\necho "$@" >> {tmp_path}/made\\n' > "$4/bin/python"; chmod 
     tool(bin, "nvidia-smi", "echo 535.104.05")
     # the corpus that is tokenised already: the script's own cache would begin empty
     (volume / "cache").mkdir()
-    if "RR_CACHE" in env:
-        (volume / "cache" / "rr").symlink_to(env["RR_CACHE"])
+    (volume / "cache" / "rr").symlink_to(env["RR_CACHE"])
     return env
-
-
-def services(tmp_path) -> None:
-    """The image's start script: it says that it started, and when it was told to end."""
-    said = f"{tmp_path}/services"
-    tool(tmp_path, "start.sh", f"""
-sleep 600 &
-trap 'echo ended >> {said}; kill $!; exit' TERM
-echo started >> {said}
-wait""")  # fmt: skip
 
 
 @pytest.mark.slow  # a whole run in processes of its own: `make faults`
 def test_a_pod_makes_its_environment_once_and_goes_on(tmp_path, tiny, undisturbed):
-    env = pod(tmp_path)
-    services(tmp_path)
-    volume = tmp_path / "workspace"
-    command = ["bash", str(READY / "runpod_start.sh"), "rr", "train", *tiny]
-    command += ["--out", str(volume / "runs")]
-    process = started(command, env, volume / "runs")
-    process.send_signal(signal.SIGTERM)
-    said = process.communicate()[0]
-    assert process.returncode == 130 and "torch 2.8.0+cu128 on NVIDIA A40" in said
+    env, volume, services = pod(tmp_path), tmp_path / "workspace", tmp_path / "services"
+    tool(tmp_path, "start.sh", f"""
+sleep 600 &
+trap 'echo ended >> {services}; kill $!; exit' TERM
+echo started >> {services}
+wait""")  # fmt: skip
+    out = volume / "runs"
+    command = ["bash", str(READY / "runpod_start.sh"), "rr", "train", *tiny, "--out", str(out)]
+    assert "torch 2.8.0+cu128 on NVIDIA A40" in interrupted(command, env, out)
     # ssh and Jupyter were there meanwhile, and are not left behind
-    assert (tmp_path / "services").read_text() == "started\nended\n"
+    assert services.read_text() == "started\nended\n"
     (tmp_path / "start.sh").unlink()
-    made = (tmp_path / "made").read_text()
-    assert made.startswith("venv\n-m pip install -q -c ") and made.count("\n") == 2
     # pip may add, but not replace the image's torch
     assert (volume / "venv" / "image.txt").read_text() == "torch==2.8.0+cu128\n"
-    again = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert again.returncode == 0 and "resuming from step" in again.stderr
-    assert fingerprint(volume / "runs") == undisturbed
-    assert (tmp_path / "made").read_text() == made  # not a second time
+    goes_on(command, env, out, undisturbed)
+    made = (tmp_path / "made").read_text()  # once, not a second time
+    assert made.startswith("venv\n-m pip install -q -c ") and made.count("\n") == 2
     assert not (tmp_path / "home").exists()  # nothing on the container's own disk
 
 
@@ -223,8 +215,7 @@ def test_a_pod_that_does_not_fit_is_named_before_anything_is_installed(tmp_path,
     env = pod(tmp_path, **(image or {}))
     if image is None:
         env["WORKSPACE"] = str(tmp_path / "none")
-    command = ["bash", str(READY / "runpod_start.sh"), "true"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    done = answer(["bash", str(READY / "runpod_start.sh"), "true"], env)
     assert done.returncode == 2 and words in done.stderr
     assert not (tmp_path / "made").exists()
 
@@ -251,13 +242,11 @@ def test_the_ray_job_submits_the_sweep_with_its_code_and_time_to_save(tmp_path):
     tool(tmp_path, "ray", 'printf "%s\\n" "$PWD" "$@"')
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "RR_CACHE": "/shared/rr"}
     command = ["bash", str(READY / "ray_job.sh"), "--rung", "60M", "--out", "/shared/runs"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    done = answer(command, env)
     assert done.returncode != 0 and "RAY_ADDRESS" in done.stderr
-    env["RAY_ADDRESS"] = "http://head:8265"
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    where, *said = done.stdout.splitlines()
+    where, *words = answer(command, env | {"RAY_ADDRESS": "http://head"}).stdout.splitlines()
     assert (Path(where) / "rr" / "cli" / "__main__.py").exists()  # what travels is the project
-    options, entry = said[: said.index("--")], said[said.index("--") + 1 :]
+    options, entry = words[: words.index("--")], words[words.index("--") + 1 :]
     given = json.loads(options[options.index("--runtime-env-json") + 1])
     assert given == {"env_vars": {"RR_CACHE": "/shared/rr", "RAY_JOB_STOP_WAIT_TIME_S": "120"}}
     assert options[:2] == ["job", "submit"] and "--working-dir" in options
@@ -268,50 +257,36 @@ def test_the_ray_job_submits_the_sweep_with_its_code_and_time_to_save(tmp_path):
 # ---- Colab -------------------------------------------------------------------------------------
 
 
-def colab(tmp_path, monkeypatch, machine: str, words=()) -> tuple[str, Path]:
-    """The cell's text on a machine of that name, and the folder on Drive; Drive is one for all."""
-    drive = types.SimpleNamespace(mount=lambda where: None)
-    monkeypatch.setitem(sys.modules, "google", types.ModuleType("google"))
-    monkeypatch.setitem(sys.modules, "google.colab", types.SimpleNamespace(drive=drive))
-    text, kept = (READY / "colab_cell.py").read_text(), tmp_path / "drive"
+def colab(tmp_path: Path, machine: str, words=()) -> str:
+    """The cell's text on a machine of that name; Drive is one folder for all of them."""
+    text = (READY / "colab_cell.py").read_text()
     command = re.search(r"^COMMAND = (.*)$", text, re.MULTILINE)[1]
+    drive = "from types import SimpleNamespace\n\ndrive = SimpleNamespace(mount=print)"
     for old, new in (
-        ('Path("/content/drive/MyDrive/rr-runs")', f"Path({str(kept)!r})"),
-        ('Path("/content/runs")', f"Path({str(tmp_path / machine)!r})"),
+        ("from google.colab import drive", drive),
+        ("/content/drive/MyDrive/rr-runs", str(tmp_path / "drive")),
+        ("/content/runs", str(tmp_path / machine)),
         ("MINUTES = 12.0", "MINUTES = 0.002"),
         (command, repr([*words])),
     ):
         assert text.count(old) == 1
         text = text.replace(old, new)
-    return text, kept
+    return text
 
 
 @pytest.mark.slow  # a whole run in processes of its own: `make faults`
-def test_a_colab_machine_that_is_lost_costs_what_was_not_copied(
-    tmp_path, monkeypatch, tiny, undisturbed, capsys
-):
-    words = ["train", *tiny, "--save-every", "0.1"]
-    text, kept = colab(tmp_path, monkeypatch, "first", words)
-    (tmp_path / "cell.py").write_text(
-        "import sys, types\nsys.modules['google'] = types.ModuleType('google')\n"
-        "drive = types.SimpleNamespace(mount=lambda where: None)\n"
-        "sys.modules['google.colab'] = types.SimpleNamespace(drive=drive)\n" + text
+def test_a_colab_machine_that_is_lost_costs_what_was_not_copied(tmp_path, tiny, undisturbed):
+    words, kept = ["train", *tiny, "--save-every", "0.1"], tmp_path / "drive"
+    first, second = (
+        [sys.executable, "-c", colab(tmp_path, machine, words)] for machine in ("first", "second")
     )
-    cell = subprocess.Popen(
-        [sys.executable, tmp_path / "cell.py"],
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": str(READY.parents[1])},
-    )
-    since = time.monotonic()
-    while not list(kept.glob("*/checkpoint/*/meta.json")):
-        assert time.monotonic() - since < 120 and cell.poll() is None
-        time.sleep(0.01)
+    env = {**os.environ, "PYTHONPATH": str(READY.parents[1])}
+    cell = subprocess.Popen(first, start_new_session=True, env=env)
+    wait_for(lambda: [*kept.glob("*/checkpoint/*/meta.json")], cell)
     os.killpg(cell.pid, signal.SIGKILL)  # the machine is gone, its disk with it
     cell.wait()
     shutil.rmtree(tmp_path / "first")
-    text, _ = colab(tmp_path, monkeypatch, "second", words)
-    exec(compile(text, "colab_cell.py", "exec"), {"__name__": "cell"})
-    out = capsys.readouterr().out
+    out = answer(second, env).stdout
     assert "code 0" in out and re.search(r"Drive: [\d.]+ of [\d.]+ GB used, 0\.0 GB by", out)
     assert fingerprint(kept) == fingerprint(tmp_path / "second") == undisturbed
     # of the machine's two last checkpoints Drive holds the newest
@@ -319,18 +294,11 @@ def test_a_colab_machine_that_is_lost_costs_what_was_not_copied(
     assert [p.name for p in kept.glob("*/checkpoint/*")] == steps[-1:]
 
 
-@pytest.fixture
-def cell(tmp_path, monkeypatch):
-    """cell(*words) -> the names of the cell with that command, up to where Drive is mounted."""
-
-    def made(*words):
-        text, _ = colab(tmp_path, monkeypatch, "machine", words)
-        names = {}
-        exec(compile(text[: text.index("drive.mount(")], "colab_cell.py", "exec"), names)
-        (tmp_path / "machine" / "id").mkdir(parents=True, exist_ok=True)
-        return types.SimpleNamespace(**names)
-
-    return made
+def cell_of(tmp_path: Path, *words: str) -> SimpleNamespace:
+    """The names of the cell with that command, up to where Drive is mounted."""
+    names = {}
+    exec(colab(tmp_path, "machine", words).partition("drive.mount(")[0], names)
+    return SimpleNamespace(**names)
 
 
 def checkpoint(home: Path, step: int, *, sealed: bool = True) -> None:
@@ -342,11 +310,11 @@ def checkpoint(home: Path, step: int, *, sealed: bool = True) -> None:
         (folder / "meta.json").write_text("{}")
 
 
-def test_an_older_one_stays_until_the_newer_is_whole_and_where_a_branch_goes_back_to_it(cell):
+def test_an_older_one_stays_until_the_newer_is_whole_and_where_a_branch_goes_back_to_it(tmp_path):
     def on_drive():
         return sorted(int(p.name) for p in one.KEPT.glob("*/checkpoint/*"))
 
-    one = cell()
+    one = cell_of(tmp_path)
     checkpoint(one.RUNS, 10)
     one.mirror(one.RUNS, one.KEPT, one.NEWEST)
     checkpoint(one.RUNS, 20, sealed=False)
@@ -355,7 +323,7 @@ def test_an_older_one_stays_until_the_newer_is_whole_and_where_a_branch_goes_bac
     one.tidy()
     assert on_drive() == [10]
     shutil.rmtree(one.RUNS / "id")
-    one = cell("train", "--budgets", "20,40")
+    one = cell_of(tmp_path, "train", "--budgets", "20,40")
     for step in (16, 20, 24):
         checkpoint(one.RUNS, step)
     one.mirror(one.RUNS, one.KEPT, one.NEWEST)
