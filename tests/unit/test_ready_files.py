@@ -286,8 +286,9 @@ def test_a_colab_machine_that_is_lost_costs_what_was_not_copied(tmp_path, tiny, 
     os.killpg(cell.pid, signal.SIGKILL)  # the machine is gone, its disk with it
     cell.wait()
     shutil.rmtree(tmp_path / "first")
-    out = answer(second, env).stdout
-    assert "code 0" in out and re.search(r"Drive: [\d.]+ of [\d.]+ GB used, 0\.0 GB by", out)
+    again = answer(second, env)
+    assert "resuming from step" in again.stderr and "code 0" in again.stdout
+    assert re.search(r"Drive: [\d.]+ of [\d.]+ GB used, 0\.0 GB by", again.stdout)
     assert fingerprint(kept) == fingerprint(tmp_path / "second") == undisturbed
     # of the machine's two last checkpoints Drive holds the newest
     steps = sorted(p.name for p in (tmp_path / "second").glob("*/checkpoint/*"))
