@@ -36,6 +36,15 @@ def draw(*shape, seed=0, scale=1.0):
     return (scale * torch.randn(*shape, generator=source, dtype=torch.float64)).requires_grad_()
 
 
+def lively_rule(spec, sublayer=2):
+    """A rule whose every parameter is random."""
+    rule = rule_of(spec, sublayer)
+    with torch.no_grad():
+        for i, p in enumerate(rule.parameters()):
+            p.copy_(0.5 * draw(*p.shape, seed=40 + i))
+    return rule
+
+
 def same(ours, theirs, ours_of, theirs_of, rtol=1e-9, atol=1e-9):
     """Outputs, and the gradients of one random sum of them by matching tensors."""
     torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol)
@@ -110,13 +119,12 @@ def test_hyper_connections_are_the_librarys(dynamic):
 # -- the constrained form, mHC ------------------------------------------------------------------
 
 
-def constrained(dynamic, sublayer=2):
-    return rule_of(f"hyper-connections:streams={N},sinkhorn=1,dynamic={dynamic}", sublayer)
+CONSTRAINED = f"hyper-connections:streams={N},sinkhorn=1"
 
 
 def test_mhc_by_hand():
     """Equations 7 to 9 of 2512.24880 on plain matrices, for one token, in the paper's letters."""
-    rule = constrained(dynamic=1)
+    rule = rule_of(CONSTRAINED)
     with torch.no_grad():
         rule.dynamic.copy_(draw(N * D, N * (N + 2), seed=1))
         rule.scale.copy_(torch.tensor([0.3, 0.2, 0.1]))
@@ -150,10 +158,7 @@ def test_mhc_by_hand():
 
 @pytest.mark.parametrize("dynamic", [0, 1])
 def test_mhcs_gradients_in_float64(dynamic):
-    rule = constrained(dynamic)
-    with torch.no_grad():
-        for p in rule.parameters():
-            p += 0.3 * draw(*p.shape, seed=5)
+    rule = lively_rule(f"{CONSTRAINED},dynamic={dynamic}")
     names, weights = zip(*rule.named_parameters(), strict=True)
 
     def step(streams, u, *values):
@@ -222,21 +227,11 @@ def test_gtrxl_is_x_transformers_where_both_gates_are_one():
 # -- streams as public models ship them ---------------------------------------------------------
 
 
-def lively_rule(spec, sublayer=2):
-    """A rule whose every parameter is random."""
-    rule = rule_of(spec, sublayer)
-    with torch.no_grad():
-        for i, p in enumerate(rule.parameters()):
-            p.copy_(0.5 * draw(*p.shape, seed=40 + i))
-    return rule
-
-
-MHC = f"hyper-connections:streams={N},sinkhorn=1,start=published,head=sigmoid"
+MHC = f"{CONSTRAINED},start=published,head=sigmoid"
 
 
 def test_the_published_mhc_starts_with_the_mean_of_the_streams():
-    config = ModelConfig(70, 2, 1, D, 8, rule=MHC)
-    rule = make(MHC, site_of(config, "mlp", 2), config).double()
+    rule = rule_of(MHC)
     with torch.no_grad():
         rule.reset(lambda tensor, std: tensor.copy_(std * draw(*tensor.shape)))
     assert rule.scale.tolist() == pytest.approx([0.01] * 3) and not rule.static.any()
@@ -273,10 +268,10 @@ def test_a_frozen_mix_is_the_learned_one_at_the_identity(sinkhorn, dynamic):
         learned.static[:, 1:-1] = 400 * eye - 200 if sinkhorn else eye
         learned.static[:, [0, -1]] = frozen.static
         if dynamic:
-            w = frozen.dynamic.unflatten(-1, (N, 2) if sinkhorn else (1, 2))
-            there = learned.dynamic.unflatten(-1, (N, N + 2) if sinkhorn else (1, N + 2))
-            there.zero_()
-            there[..., [0, -1]] = w
+            rows = N if sinkhorn else 1
+            learned.dynamic.zero_()
+            columns = learned.dynamic.unflatten(-1, (rows, N + 2))
+            columns[..., [0, -1]] = frozen.dynamic.unflatten(-1, (rows, 2))
             learned.scale[[0, -1]] = frozen.scale
     streams, u = draw(B, T, N, D, seed=2), draw(B, T, D, seed=3)
     seen, state = frozen.read(streams)
