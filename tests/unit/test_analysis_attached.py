@@ -41,9 +41,9 @@ def sublayers(model):
 
 
 def computed(family: str, rule: str, rules) -> SimpleNamespace:
-    """The network by its equations, on an untouched decoder: states, updates, coefficients."""
+    """The network by its equations, on an untouched decoder: states, coefficients and loss."""
     x0, branches, head = sublayers(tiny(family))
-    seen = SimpleNamespace(states=[], updates=[], told=[])
+    states, coefficients = [], []
     h = [x0] if rule == "attnres" else x0
     if rule == "hyper-connections":
         h = x0.unsqueeze(2).repeat(1, 1, 4, 1)
@@ -51,33 +51,30 @@ def computed(family: str, rule: str, rules) -> SimpleNamespace:
     def attended(sources, reader):
         v = torch.stack(sources)
         alpha = (rms_norm(v, reader.key_gain) * reader.query).sum(-1, keepdim=True).softmax(0)
-        seen.told.append(alpha)
+        coefficients.append(alpha)
         return (alpha * v).sum(0)
 
     for p, branch in zip(rules[:-1], branches, strict=True):
-        seen.states.append(h)
+        states.append(h)
         if rule == "attnres":
             h = [*h, branch(attended(h, p))]
-            seen.updates.append(h[-1])
         elif rule == "hyper-connections":
             scale = torch.cat([p.scale[:1]] * 5 + [p.scale[1:]])
             c = p.static + scale * torch.tanh(rms_norm(h) @ p.dynamic)
-            seen.told.append(c)
+            coefficients.append(c)
             u = branch((c[..., :1] * h).sum(2))
             h = torch.einsum("btij,btid->btjd", c[..., 1:5], h) + c[..., 5:] * u.unsqueeze(2)
-            seen.updates.append(u)
         else:
             u = branch(h)
             both = torch.cat([rms_norm(h), rms_norm(u)], -1)
             r = 1 if rule == "standard" else (both @ p.weight.T + p.bias).sigmoid()
-            seen.told.append(r)
-            seen.updates.append(u)
+            coefficients.append(r)
             h = h + r * u
-    seen.states.append(h)
+    states.append(h)
     last = attended(h, rules[-1]) if rule == "attnres" else h
     last = last.sum(2) if rule == "hyper-connections" else last
-    seen.loss = F.cross_entropy(head(last).flatten(0, 1), TARGETS.flatten())
-    return seen
+    loss = F.cross_entropy(head(last).flatten(0, 1), TARGETS.flatten())
+    return SimpleNamespace(states=states, coefficients=coefficients, loss=loss)
 
 
 def slopes(loss, tensors) -> list[float]:
@@ -103,41 +100,28 @@ def near(values, rel=2e-4):
 
 def test_the_probes_of_an_attached_model_are_its_equations(both):
     rule, model, by_equation = both
-    states = by_equation.states
+    states, coefficients = by_equation.states, by_equation.coefficients
+    assert gates.losses(model, IDX, TARGETS).mean().item() == near(by_equation.loss.item(), 1e-5)
     if rule != "attnres":
-        assert probes.gradient_by_depth(model, IDX, TARGETS) == near(
-            slopes(by_equation.loss, states)
-        )
+        expected = slopes(by_equation.loss, states)
+        assert probes.gradient_by_depth(model, IDX, TARGETS) == near(expected)
     if rule in ("standard", "review"):
         assert probes.norms_by_depth(model, IDX) == near([probes.rms(h) for h in states])
     if rule == "attnres":
-        found = probes.depth_attention(model, IDX)
-        for row, told in zip(found, by_equation.told, strict=True):
-            expected = told.detach().double().mean((1, 2, 3))
-            torch.testing.assert_close(row[: len(told)], expected, rtol=1e-5, atol=1e-6)
-            assert not row[len(told) :].any()
+        for row, alpha in zip(probes.depth_attention(model, IDX), coefficients, strict=True):
+            expected = alpha.detach().double().mean((1, 2, 3))
+            torch.testing.assert_close(row[: len(alpha)], expected, rtol=1e-5, atol=1e-6)
+            assert not row[len(alpha) :].any()
     if rule == "hyper-connections":
-        found = probes.stream_mixing(model, IDX)
-        every = torch.cat([found.read[..., None], found.mix, found.spread[..., None]], -1)
-        mean = torch.stack([told.detach().double().mean((0, 1)) for told in by_equation.told])
+        mixing = probes.stream_mixing(model, IDX)
+        every = torch.cat([mixing.read[..., None], mixing.mix, mixing.spread[..., None]], -1)
+        mean = torch.stack([c.detach().double().mean((0, 1)) for c in coefficients])
         torch.testing.assert_close(every, mean, rtol=1e-5, atol=1e-6)
         assert every.std(0).min() > 0  # no two sublayers alike
     if rule == "review":
-        found = gates.trace_gates(model, IDX)
-        r = torch.stack(by_equation.told)
-        torch.testing.assert_close(found.r, r.detach())
-        assert found.kinds == ("attn", "mlp", "attn", "mlp") and r.std() > 0.01
-
-
-def test_norms_are_those_of_transformers_own_hidden_states(family):
-    """`standard` is the untouched model, whose library says what is between its blocks."""
-    untouched = tiny(family)
-    hidden = untouched(IDX, output_hidden_states=True).hidden_states
-    loss = F.cross_entropy(untouched(IDX).logits.flatten(0, 1), TARGETS.flatten())
-    model = rr.attach(untouched, "standard")
-    norms = probes.norms_by_depth(model, IDX)
-    assert norms[:3:2] == [probes.rms(h) for h in hidden[:2]]
-    assert gates.losses(model, IDX, TARGETS).mean().item() == near(loss.item(), 1e-6)
+        traced, r = gates.trace_gates(model, IDX), torch.stack(coefficients)
+        torch.testing.assert_close(traced.r, r.detach())
+        assert traced.kinds == ("attn", "mlp", "attn", "mlp") and r.std() > 0.01
 
 
 def test_what_is_done_to_gates_is_done_there(family):
@@ -177,30 +161,30 @@ def test_a_module_with_residuals_is_measured_as_the_model_is(rule, loops):
     model = model_of(rule, scramble=True, n_layer=2, n_loops=loops)
     mine, idx = Mine(model, rule), IDX[:, :6] % 50
     targets, state = idx.roll(1, 1), model.final_rule.state
-    for asked in (model, mine):
-        asked.double()
-    asked = []
+    model.double()
+    mine.double()
+
+    def same(probe, *given):
+        measured = probe(mine, idx, *given)
+        torch.testing.assert_close(measured, probe(model, idx, *given), rtol=1e-9, atol=1e-12)
+        return measured
+
     if state in ("tensor", "streams"):
-        asked.append(lambda net: probes.gradient_by_depth(net, idx, targets))
+        same(probes.gradient_by_depth, targets)
     if state == "tensor":
-        asked += [
-            lambda net: probes.norms_by_depth(net, idx),
-            lambda net: probes.increment_cosines(net, idx, "pass"),
-            lambda net: probes.jacobian_gain(net, idx, 2),
-            lambda net: probes.embedding_share(net, idx),
-        ]
+        same(probes.norms_by_depth)
+        same(probes.increment_cosines, "pass")
+        same(probes.jacobian_gain, 2)
+        same(probes.embedding_share)
     if rule == "attnres":
-        asked.append(lambda net: probes.depth_attention(net, idx))
+        same(probes.depth_attention)
     if state == "streams":
-        asked.append(lambda net: probes.stream_mixing(net, idx))
-        made = probes.stream_mixing(mine, idx)
-        assert [len(part) for part in made] == [4 * loops] * 3
+        mixing = same(probes.stream_mixing)
+        assert [len(part) for part in mixing] == [4 * loops] * 3
         if "sinkhorn" in rule:
             totals = torch.ones(4, 4).double()
-            torch.testing.assert_close(made.mix.sum(-2), totals)
-            torch.testing.assert_close(made.mix.sum(-1), totals, atol=0.02, rtol=0)  # 20 steps
-    for ask in asked:
-        torch.testing.assert_close(ask(mine), ask(model), rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(mixing.mix.sum(-2), totals)
+            torch.testing.assert_close(mixing.mix.sum(-1), totals, atol=0.02, rtol=0)  # 20 steps
     assert gates.losses(mine, idx, targets).mean().item() == near(model(idx, targets).item(), 1e-9)
 
 
