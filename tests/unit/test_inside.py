@@ -106,8 +106,8 @@ def test_a_part_at_its_mean_is_a_gate_with_another_bias(measured):
     h, u = torch.randn(2, 2, 5, 16, generator=torch.Generator().manual_seed(4))
     for i, rule in enumerate(model.rules):
         by_hand = rms_norm(h) @ rule.weight[:, :16].T + rule.bias + known.means[i, 1]
-        found = gates.partly(model, known)["the update at its mean"](rule, h, u)
-        torch.testing.assert_close(found, torch.sigmoid(by_hand).float(), rtol=1e-4, atol=1e-5)
+        gate = gates.partly(model, known)["the update at its mean"](rule, h, u)
+        torch.testing.assert_close(gate, torch.sigmoid(by_hand).float(), rtol=1e-4, atol=1e-5)
 
 
 def test_moments_of_the_parts_are_those_over_all_tokens(measured):
@@ -124,16 +124,13 @@ def test_moments_of_the_parts_are_those_over_all_tokens(measured):
     assert sum(shares.values()) == pytest.approx(1)
 
 
-def test_shuffling_what_a_gate_does_not_read_costs_nothing():
-    for rule, deaf in (
-        ("update-gate", "the state shuffled"),
-        ("state-gate", "the update shuffled"),
-    ):
-        model = model_of(rule)
-        base = gates.losses(model, IDX, TARGETS)
-        cost = gates.costs(model, IDX, TARGETS, gates.shuffled(0), base)
-        assert cost[deaf].abs().max() < 1e-6
-        assert cost["both shuffled"].abs().max() > 1e-3
+@pytest.mark.parametrize(("rule", "unread"), [("update-gate", "state"), ("state-gate", "update")])
+def test_shuffling_what_a_gate_does_not_read_costs_nothing(rule, unread):
+    model = model_of(rule)
+    base = gates.losses(model, IDX, TARGETS)
+    cost = gates.costs(model, IDX, TARGETS, gates.shuffled(0), base)
+    assert cost[f"the {unread} shuffled"].abs().max() < 1e-6
+    assert cost["both shuffled"].abs().max() > 1e-3
 
 
 def test_both_shuffled_is_a_permutation_of_the_same_gates():
@@ -147,23 +144,22 @@ def test_both_shuffled_is_a_permutation_of_the_same_gates():
 
 def test_saved_is_the_loss_of_a_model_whose_gate_is_shut_there(measured):
     model, base, _ = measured
-    found = gates.one_by_one(model, IDX, TARGETS, gates.nothing) - base
-    assert found.shape == (4, 6, 16)
+    saved = gates.one_by_one(model, IDX, TARGETS, gates.nothing) - base
+    assert saved.shape == (4, 6, 16)
     for i in (0, 3):
         shut = copy.deepcopy(model)
         with torch.no_grad():
             shut.rules[i].weight.zero_()
             shut.rules[i].bias.fill_(-200.0)
         expected = gates.losses(shut, IDX, TARGETS) - base
-        torch.testing.assert_close(found[i], expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(saved[i], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_shares_of_variance_by_hand():
     channel, token = torch.tensor([0.1, 0.2, 0.6]), torch.tensor([0.0, 0.1, 0.2, 0.3])
-    found = gates.two_way(token[:, None] + channel)
-    assert found["both"] == pytest.approx(0, abs=1e-12)
     a, t = channel.var(correction=0).item(), token.var(correction=0).item()
-    assert found["channel"] == pytest.approx(a / (a + t))
+    expected = {"channel": a / (a + t), "token": t / (a + t), "both": 0}
+    assert gates.two_way(token[:, None] + channel) == pytest.approx(expected, abs=1e-6)
     # rows and columns that sum to zero: nothing but interaction
     assert gates.two_way(torch.tensor([[0.6, 0.4], [0.4, 0.6]])) == pytest.approx(
         {"channel": 0, "token": 0, "both": 1}, abs=1e-12
@@ -201,12 +197,12 @@ def test_correlations_against_scipy_and_their_nulls():
     cells = np.broadcast_to(np.arange(40) // 10, (30, 40))
     x = source.normal(size=(30, 40)) + 5 * cells
     y = 0.3 * source.normal(size=(30, 40)) - 5 * cells
-    found = gates.correlations(x, y, cells)
-    assert found["spearman"] == pytest.approx(scipy.stats.spearmanr(x.ravel(), y.ravel()).statistic)
-    assert found["pearson"] == pytest.approx(np.corrcoef(x.ravel(), y.ravel())[0, 1])
-    assert found["spearman"] < -0.9 and abs(found["within"]) < 0.08  # the cells explain it all
-    assert found["null"] == pytest.approx(1.96 / 1200**0.5, rel=0.25)
-    assert found["null_windows"] > 0.9  # windows permuted: the place in them still explains it
+    r = gates.correlations(x, y, cells)
+    assert r["spearman"] == pytest.approx(scipy.stats.spearmanr(x.ravel(), y.ravel()).statistic)
+    assert r["pearson"] == pytest.approx(np.corrcoef(x.ravel(), y.ravel())[0, 1])
+    assert r["spearman"] < -0.9 and abs(r["within"]) < 0.08  # the cells explain it all
+    assert r["null"] == pytest.approx(1.96 / 1200**0.5, rel=0.25)
+    assert r["null_windows"] > 0.9  # windows permuted: the place in them still explains it
 
 
 def test_a_report_is_plain_and_adds_up():
@@ -214,9 +210,9 @@ def test_a_report_is_plain_and_adds_up():
     tokens = SimpleNamespace(
         train=rng.integers(0, 70, 900), valid=rng.integers(0, 70, 400), vocab_size=70
     )
-    found = json.loads(json.dumps(gates.report(model_of(), tokens, 9)))
-    assert len(found["sublayers"]) == 4 and len(found["costs"]) == 9
-    for row in found["sublayers"]:
+    report = json.loads(json.dumps(gates.report(model_of(), tokens, 9)))
+    assert len(report["sublayers"]) == 4 and len(report["costs"]) == 9
+    for row in report["sublayers"]:
         assert sum(row["shares"].values()) == pytest.approx(1)
         assert sum(row["logit"].values()) == pytest.approx(1)
     with pytest.raises(RRError, match="the text has 24"):
@@ -241,9 +237,9 @@ def test_models_without_additive_gates_in_one_pass_are_refused(rule, loops, word
 
 def test_records_are_of_recorded_runs():
     runs = pd.read_parquet(DATA / "measured" / "mini_arms" / "runs.parquet").set_index("id")
-    found = [json.loads(path.read_text()) for path in RECORDS.glob("????????????.json")]
-    assert found
-    for record in found:
+    records = [json.loads(path.read_text()) for path in RECORDS.glob("????????????.json")]
+    assert records
+    for record in records:
         assert record["corpus"] == "tinystories" and record["seed"] < 100
         if record["id"] in runs.index:  # the weights measured are those whose loss is recorded
             assert runs.weights_sha256[record["id"]] == record["weights_sha256"]
@@ -254,12 +250,12 @@ def test_records_are_of_recorded_runs():
 def test_strip_numbers_against_scipy(script):
     data = strip_data(STORY)
     calls = [[data, s, "saved"] for s in range(1, len(data["kinds"]) + 1)]
-    for i, found in enumerate(script("strip", "stripNumbers", *calls)):
+    for i, shown in enumerate(script("strip", "stripNumbers", *calls)):
         held, saved = np.array(data["held"][i]), np.array(data["saved"][i])
-        assert found["rank"] == pytest.approx(scipy.stats.spearmanr(held, saved).statistic)
-        assert (found["low"], found["high"]) == (held.min(), held.max())
-        assert (held[found["at_low"]], held[found["at_high"]]) == (held.min(), held.max())
-        assert found["mean"] == pytest.approx(held.mean()) and found["helped"] == (saved > 0).sum()
-    [said] = script("strip", "stripSentence", [data, 1, "loss"])
+        assert shown["rank"] == pytest.approx(scipy.stats.spearmanr(held, saved).statistic)
+        assert (shown["low"], shown["high"]) == (held.min(), held.max())
+        assert (held[shown["at_low"]], held[shown["at_high"]]) == (held.min(), held.max())
+        assert shown["mean"] == pytest.approx(held.mean()) and shown["helped"] == (saved > 0).sum()
+    [sentence] = script("strip", "stripSentence", [data, 1, "loss"])
     luck = 1.96 / np.sqrt(len(data["loss"]) - 1)
-    assert said.startswith("Sublayer 1, attention: ") and f"within ±{luck:.3g}." in said
+    assert sentence.startswith("Sublayer 1, attention: ") and f"within ±{luck:.3g}." in sentence
