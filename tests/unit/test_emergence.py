@@ -43,30 +43,34 @@ def lead(rows, arm="review"):
 
 def test_the_numbers_that_the_chapter_tells_by_a_second_method():
     """Chapter 14's stored numbers of E2 and E3 against pandas and scipy; some of them post hoc."""
-    told = {name: text.strip("'") for name, text in glued(CHAPTER).items()}
+    stored = {name: text.strip("'") for name, text in glued(CHAPTER).items()}
     gap = pd.DataFrame({n: lead(loss("e2_training", steps=n)) for n in (300, 1200, 4800)})
     slopes = [scipy.stats.linregress(np.log10(gap.columns), row).slope for row in gap.values]
-    assert told["slope_said"] == held(slopes)
-    assert float(told["slope_p"]) == pytest.approx(scipy.stats.ttest_1samp(slopes, 0).pvalue, 1e-4)
-    assert told["last_said"] == held(gap[4800])
-    assert told["rise_said"] == held(gap[4800] - gap[1200])
+    assert stored["slope_said"] == held(slopes)
+    assert float(stored["slope_p"]) == pytest.approx(
+        scipy.stats.ttest_1samp(slopes, 0).pvalue, 1e-4
+    )
+    assert stored["last_said"] == held(gap[4800])
+    assert stored["rise_said"] == held(gap[4800] - gap[1200])
     # E3's planned question: Welch's test of the large net's gaps against the small net's
     large = lead(loss("e3_size"))
     test = scipy.stats.ttest_ind(large, gap[1200], equal_var=False)
-    assert told["change_said"] == held(large.mean() - gap[1200].mean(), test=test)
-    assert told["big_said"] == held(large)
-    assert told["big_state"] == held(lead(window("e3_size", 2001, 3178), "state-gate"))
+    assert stored["change_said"] == held(large.mean() - gap[1200].mean(), test=test)
+    assert stored["big_said"] == held(large)
+    assert stored["big_state"] == held(lead(window("e3_size", 2001, 3178), "state-gate"))
     # training loss at the constant rate, early less late
     early, late = (window("e2_training", *span) for span in ((601, 1200), (2401, 3400)))
     for name, arm in (("review", "review"), ("state", "state-gate")):
         fade = lead(late, arm) - lead(early, arm)
-        assert told[f"fade_{name}"] == held(fade) and told[f"late_{name}"] == held(lead(late, arm))
+        assert stored[f"fade_{name}"] == held(fade) and stored[f"late_{name}"] == held(
+            lead(late, arm)
+        )
         p = scipy.stats.ttest_1samp(fade, 0).pvalue
-        assert float(told[f"fade_{name}_p"]) == pytest.approx(p, rel=1e-3)
-        assert float(told[f"early_{name}"]) == pytest.approx(lead(early, arm).mean(), abs=1e-6)
+        assert float(stored[f"fade_{name}_p"]) == pytest.approx(p, rel=1e-3)
+        assert float(stored[f"early_{name}"]) == pytest.approx(lead(early, arm).mean(), abs=1e-6)
     ends = loss("e2_training", steps=4800)
     r = scipy.stats.pearsonr(ends["review"], ends["constant"]).statistic
-    assert float(told["together"]) == pytest.approx(r, rel=1e-3)
+    assert float(stored["together"]) == pytest.approx(r, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -176,11 +180,6 @@ def test_measured_names_what_it_leaves_out(tmp_path):
 # ---- the explorable and the lab ----------------------------------------------------------------
 
 
-def toy(speed, size, alpha, cost, design, falls):
-    return {"speed": speed, "size": size, "alpha": alpha, "cost": cost, "design": design,
-            "falls": falls}  # fmt: skip
-
-
 def test_each_design_shows_what_it_should(script):
     def curve(x):
         return 1.7 + x**-0.3
@@ -189,7 +188,8 @@ def test_each_design_shows_what_it_should(script):
     assert toy_gap(0.5, 2, 1.0, 0.01, 0.3, cost=0.005) == pytest.approx(-0.015)
 
     def change(speed, size, design, falls):
-        chosen = toy(speed, size, 0.3, 0.025, design, falls)
+        chosen = {"speed": speed, "size": size, "design": design, "falls": falls}
+        chosen |= {"alpha": 0.3, "cost": 0.025}
         return script("emergence", "toyNumbers", [RUNGS, chosen])[0]["change"]
 
     assert change(1.1, 0, "steps", "ratio") < -0.01  # training alone, and it looks like size
@@ -202,29 +202,24 @@ def test_each_design_shows_what_it_should(script):
 
 def test_the_explorable_draws_the_gap_at_each_size(script):
     """By `toy_gap`, at the tokens per parameter that the design gives."""
-    drawn = list(itertools.product(DESIGNS, FALLS))
-    chosen = [toy(1.13, 0.014, 0.6, 0.025, *pair) for pair in drawn]
-    numbers = script("emergence", "toyNumbers", *([RUNGS, one] for one in chosen))
-    for (design, falls), found in zip(drawn, numbers, strict=True):
-        first, steps = RUNGS[0][1], RUNGS[0][2]
-        start = steps * WINDOW / first
-        for row, ratio, gap in zip(RUNGS, found["ratios"], found["gaps"], strict=True):
+    for design, falls in itertools.product(DESIGNS, FALLS):
+        chosen = {"speed": 1.13, "size": 0.014, "alpha": 0.6, "cost": 0.025}
+        chosen |= {"design": design, "falls": falls}
+        [shown] = script("emergence", "toyNumbers", [RUNGS, chosen])
+        _, first, steps, _ = RUNGS[0]
+        for row, ratio, gap in zip(RUNGS, shown["ratios"], shown["gaps"], strict=True):
             _, size, own_steps, _ = row
-            taken = {"steps": own_steps * WINDOW, "tokens": steps * WINDOW, "ratio": start * size}
-            tokens = taken[design]
+            by_design = {"steps": own_steps, "tokens": steps, "ratio": steps * size / first}
+            tokens = by_design[design] * WINDOW
             assert ratio == pytest.approx(tokens / size)
             x = ratio if falls == "ratio" else tokens / first
             expected = toy_gap(x, np.log10(size / first), 1.13, 0.014, 0.6, 0.025)
             assert gap == pytest.approx(expected)
-        assert found["change"] == pytest.approx(found["gaps"][-1] - found["gaps"][0])
+        assert shown["change"] == pytest.approx(shown["gaps"][-1] - shown["gaps"][0])
 
 
 def test_lab_power_says_what_stats_say():
-    for name in ("torch", "matplotlib", "ipywidgets"):
-        pytest.importorskip(name)
-    import matplotlib
-
-    matplotlib.use("Agg")
+    pytest.importorskip("ipywidgets")
     from rrbook.explorables.kit import number
     from rrbook.explore import lab_power
 
