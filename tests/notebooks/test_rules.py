@@ -25,17 +25,15 @@ def figure_cell(**metadata):
 
 
 def notebook(*cells):
-    def start(source: str, name: str, *tags: str):
-        return new_code_cell(source, id=name, metadata={"tags": list(tags)})
-
     begin = [
-        start(bootstrap.source(), "bootstrap", *bootstrap.CELL_TAGS),
-        start('tier = "smoke"  # smoke, colab or paper', "parameters", "parameters"),
-        start('steps = parameters.check(tier, {"smoke": 2})', "derived"),
+        (bootstrap.source(), "bootstrap", [*bootstrap.CELL_TAGS]),
+        ('tier = "smoke"  # smoke, colab or paper', "parameters", ["parameters"]),
+        ('steps = parameters.check(tier, {"smoke": 2})', "derived", []),
     ]
+    first = [new_code_cell(text, id=name, metadata={"tags": tags}) for text, name, tags in begin]
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     metadata = {"rr": {"kind": "report"}, "kernelspec": kernel}
-    made = new_notebook(cells=[*begin, *cells], metadata=metadata)
+    made = new_notebook(cells=[*first, *cells], metadata=metadata)
     code = [cell for cell in made.cells if cell.cell_type == "code"]
     for count, cell in enumerate(code, 1):
         cell.execution_count = count
@@ -43,7 +41,7 @@ def notebook(*cells):
 
 
 @pytest.fixture
-def found(tmp_path):
+def problems_of(tmp_path):
     def look(made) -> str:
         path = tmp_path / "01_made.ipynb"
         path.write_text(json.dumps(made))  # as it is: nbformat would mend what is to be found
@@ -52,13 +50,13 @@ def found(tmp_path):
     return look
 
 
-def test_a_good_notebook_passes(found):
+def test_a_good_notebook_passes(problems_of):
     prose = new_markdown_cell("Depths 4, 16 and 32; {glue:text}`gap:.3f` nats.", id="prose")
-    assert found(notebook(prose, figure_cell())) == ""
+    assert problems_of(notebook(prose, figure_cell())) == ""
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "expected"),
     [
         ("x = 1;", "ends in `;`"),
         ('x = """\na;\n"""  # b;', ""),
@@ -66,26 +64,26 @@ def test_a_good_notebook_passes(found):
         ("  ", "is empty"),
     ],
 )
-def test_bad_code(found, source, said):
-    told = found(notebook(new_code_cell(source, id="code")))
-    assert said in told and bool(told) == bool(said)
+def test_bad_code(problems_of, source, expected):
+    named = problems_of(notebook(new_code_cell(source, id="code")))
+    assert expected in named and bool(named) == bool(expected)
 
 
-def test_a_cell_that_was_not_executed_and_stored_errors_and_warnings(found):
+def test_a_cell_that_was_not_executed_and_stored_errors_and_warnings(problems_of):
     made = notebook(new_code_cell("1 / 0", id="code"))
     made.cells[-1].execution_count = None
     made.cells[-1].outputs = [
         new_output("error", ename="ZeroDivisionError", evalue="division by zero", traceback=[]),
         new_output("stream", name="stderr", text="careful\n"),
     ]
-    said = found(made)
-    assert "'code': was not executed" in said
-    assert "stores an error: ZeroDivisionError" in said
-    assert "stores a warning: careful" in said
+    named = problems_of(made)
+    assert "'code': was not executed" in named
+    assert "stores an error: ZeroDivisionError" in named
+    assert "stores a warning: careful" in named
 
 
 @pytest.mark.parametrize(
-    ("metadata", "said"),
+    ("metadata", "expected"),
     [
         ({"mystnb": {"image": DARK | {"alt": "short"}, "figure": NAMED}}, "alt has 5 characters"),
         ({"mystnb": {"image": {"alt": ALT}, "figure": NAMED}}, "dark-light"),
@@ -95,19 +93,19 @@ def test_a_cell_that_was_not_executed_and_stored_errors_and_warnings(found):
         ({"tags": ["check-exact", "chekc"]}, "unknown tag `chekc`"),
     ],
 )
-def test_bad_figures(found, metadata, said):
-    assert said in found(notebook(figure_cell(**metadata)))
+def test_bad_figures(problems_of, metadata, expected):
+    assert expected in problems_of(notebook(figure_cell(**metadata)))
 
 
-def test_two_figures_in_a_cell_without_an_assert(found):
+def test_two_figures_in_a_cell_without_an_assert(problems_of):
     cell = figure_cell()
     cell.source, cell.outputs = "plt.show()", [IMAGE, IMAGE]
-    said = found(notebook(cell))
-    assert "no assert" in said and "shows 2 figures" in said
+    named = problems_of(notebook(cell))
+    assert "no assert" in named and "shows 2 figures" in named
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "expected"),
     [
         ("seeds = [0]  # seeds", "the first line is not `tier"),
         ('tier = "paper"  # the tier', 'stored tier is not "smoke"'),
@@ -116,35 +114,35 @@ def test_two_figures_in_a_cell_without_an_assert(found):
         ('tier = "smoke"  # tier\nsteps = 10', "`steps` has no comment"),
     ],
 )
-def test_bad_parameters(found, source, said):
+def test_bad_parameters(problems_of, source, expected):
     made = notebook()
     made.cells[1].source = source
-    assert said in found(made)
+    assert expected in problems_of(made)
 
 
-def test_parameters_that_nothing_checks(found):
+def test_parameters_that_nothing_checks(problems_of):
     made = notebook(new_code_cell("1 + 1", id="more"), new_code_cell("parameters.check(tier, {})"))
-    assert "neither" not in found(made)
+    assert "neither" not in problems_of(made)
     made.cells[2].source = 'steps = {"smoke": 2}[tier]'
-    said = found(made)
-    assert "neither of the two code cells after the parameters calls" in said
-    assert "'derived': `[tier]` meets a wrong tier" in said
+    named = problems_of(made)
+    assert "neither of the two code cells after the parameters calls" in named
+    assert "'derived': `[tier]` meets a wrong tier" in named
 
 
-def test_ids_are_used_once_and_the_bootstrap_cell_is_current(found):
+def test_ids_are_used_once_and_the_bootstrap_cell_is_current(problems_of):
     made = notebook(new_markdown_cell("a", id="same"), new_markdown_cell("b", id="other"))
     made.cells[-1]["id"] = "same"
     made.cells[0].source += "\nprint('mine')"
-    said = found(made)
-    assert "cell id 'same' is used twice" in said and "current bootstrap cell" in said
+    named = problems_of(made)
+    assert "cell id 'same' is used twice" in named and "current bootstrap cell" in named
 
 
-def test_a_chapter_keeps_to_the_template(found):
+def test_a_chapter_keeps_to_the_template(problems_of):
     made = notebook(new_markdown_cell("Short.", id="prose"))
     made.metadata["rr"] = {"kind": "chapter"}
-    said = found(made)
+    named = problems_of(made)
     for part in ("2 code cells", "1 words", "rr-card", "0 exercises", "explorable", "lab"):
-        assert part in said
+        assert part in named
 
 
 @pytest.mark.parametrize(
@@ -168,7 +166,7 @@ def test_a_chapter_keeps_to_the_template(found):
     ],
 )
 def test_typed_results_are_found_and_nothing_else(text, kinds):
-    assert sorted(found for _, found, _ in typed_results(text)) == kinds
+    assert sorted(kind for _, kind, _ in typed_results(text)) == kinds
 
 
 def test_links_that_sphinx_would_not_check_and_the_lines_of_typed_results():
@@ -198,12 +196,12 @@ def test_words_counts_what_is_read():
 )
 def test_wordings_that_the_book_does_not_use(tmp_path, name, text, advice):
     (tmp_path / name).write_text(text, encoding="utf-8")
-    heard = [said for _, _, said in worded(tmp_path / name)]
-    assert len(heard) == (advice is not None) and all(said.startswith(advice) for said in heard)
+    given = [one for _, _, one in worded(tmp_path / name)]
+    assert len(given) == (advice is not None) and all(one.startswith(advice) for one in given)
 
 
 def test_wordings_of_a_notebook_are_those_of_its_markdown(tmp_path):
     cells = [new_markdown_cell("Two nats a token."), new_code_cell("x = 'nats a token'")]
     path = tmp_path / "a.ipynb"
     nbformat.write(new_notebook(cells=cells), path)
-    assert [(place, said) for place, said, _ in worded(path)] == [(0, "nats a token")]
+    assert [(place, text) for place, text, _ in worded(path)] == [(0, "nats a token")]
