@@ -17,9 +17,7 @@ from rrbook.explorables import roofline as shown_roofline
 from rrbook.explorables.roofline import PATHS, RUNGS, step_data
 from rrbook.roofline import Work, times
 
-TINY = ModelConfig(
-    vocab_size=64, n_layer=1, n_head=1, d_model=16, d_ff=32, seq_len=8, rule="review"
-)
+TINY = ModelConfig(64, n_layer=1, n_head=1, d_model=16, d_ff=32, seq_len=8, rule="review")
 # 10¹⁴ FLOP/s, 10¹² bytes/s; by hand below
 TOY = {
     "rungs": {"60M": {"tokens": 1000, "flops": 6e12, "micro": 64, "paths": {
@@ -39,28 +37,28 @@ TOY = {
 # ---- the roofline ------------------------------------------------------------------------------
 
 
-def asked(path: str, card: str, share: float, fusion: str, rung: str = "60M") -> dict:
+def chosen(path: str, card: str, share: float, fusion: str, rung: str = "60M") -> dict:
     return {"rung": rung, "path": path, "card": card, "share": share, "fusion": fusion}
 
 
 def test_a_step_by_hand(script):
     """TF32 has half of the peak; what is fused keeps the bytes of embedding and optimiser."""
     calls = [
-        [TOY, asked("reference", "new", 50, "none")],
-        [TOY, asked("reference", "new", 50, "all")],
-        [TOY, asked("fast", "new", 100, "none")],
-        [TOY, asked("reference", "T4", 50, "none")],
+        [TOY, chosen("reference", "new", 50, "none")],
+        [TOY, chosen("reference", "new", 50, "all")],
+        [TOY, chosen("fast", "new", 100, "none")],
+        [TOY, chosen("reference", "T4", 50, "none")],
     ]
-    found, fused, fast, unknown = script("roofline", "stepNumbers", *calls)
+    plain, fused, fast, unknown = script("roofline", "stepNumbers", *calls)
     words, _, _, refused = script("roofline", "stepSentence", *calls)
     times = {"attention": 60 + 10, "mlp": 80, "rule": 50, "embedding": 1, "head": 120 + 100,
              "optimizer": 4}  # fmt: skip
-    assert found["ms"] == pytest.approx(times)
-    arithmetic = {part for part, bound in found["bound"].items() if bound == "arithmetic"}
+    assert plain["ms"] == pytest.approx(times)
+    arithmetic = {part for part, bound in plain["bound"].items() if bound == "arithmetic"}
     assert arithmetic == {"mlp", "head"}
-    assert found["step"] == pytest.approx(425) and found["tokens"] == pytest.approx(1000 / 0.425)
-    assert found["mfu"] == pytest.approx(6e12 / (0.425 * 1e14)) and found["largest"] == "head"
-    assert found["fits"]  # 9 of 9.2 GB
+    assert plain["step"] == pytest.approx(425) and plain["tokens"] == pytest.approx(1000 / 0.425)
+    assert plain["mfu"] == pytest.approx(6e12 / (0.425 * 1e14)) and plain["largest"] == "head"
+    assert plain["fits"]  # 9 of 9.2 GB
     assert fused["step"] == pytest.approx(60 + 80 + 0 + 1 + 120 + 4)
     assert fast["step"] == pytest.approx(10 + 20 + 1 + 30) and not fast["fits"]
     assert unknown is None
@@ -78,10 +76,10 @@ def test_the_page_shows_what_the_package_counts(script, monkeypatch):
         parts = data["rungs"]["1B"]["paths"][path]["parts"]
         peak = 989e12 * {"reference": 0.5, "fast": 1}[path]
         works = {part: Work(*counts) for part, counts in parts.items()}
-        chosen = asked(path, "H100", 40, "all" if fused else "none", "1B")
-        [shown] = script("roofline", "stepNumbers", [data, chosen])
-        found = times(works, peak, 3.35e12, 0.4, fused)
-        assert shown["ms"] == pytest.approx({part: 1000 * s for part, s in found.items()})
+        choice = chosen(path, "H100", 40, "all" if fused else "none", "1B")
+        [shown] = script("roofline", "stepNumbers", [data, choice])
+        expected = times(works, peak, 3.35e12, 0.4, fused)
+        assert shown["ms"] == pytest.approx({part: 1000 * s for part, s in expected.items()})
         # by hand: 2 FLOPs a weight forward and 4 backward, for each token
         tokens, d = 64 * 256, 1536
         assert works["mlp"].flops == 6 * 24 * 8 * d**2 * tokens
@@ -146,9 +144,9 @@ def test_the_lab_takes_real_steps(speed_lab):
     made = speed_lab.lab_speed(1)
     for name, value in (("width", 64), ("micro", 4), ("path", "the reference path again")):
         made.controls[name].value = value
-    said = re.search(r"<p[^>]*>(.*)</p>", made.picture.value)[1]
-    assert said.endswith("The losses before the first step differ by 0 nats.")
-    kept, against = re.search(r"4 windows: ([\d.]+) MB against ([\d.]+)\.", said).groups()
+    sentence = re.search(r"<p[^>]*>(.*)</p>", made.picture.value)[1]
+    assert sentence.endswith("The losses before the first step differ by 0 nats.")
+    kept, against = re.search(r"4 windows: ([\d.]+) MB against ([\d.]+)\.", sentence).groups()
     assert kept == against
 
 
@@ -159,7 +157,6 @@ def test_the_front_page_says_what_was_measured():
     large = json.loads((records / "large.json").read_text())["over_the_reference"]
     best, first = (steps[i]["step_ms_median"] / 1000 for i in (-1, 0))
     (memory,) = [r["memory"] for r in large if r["path"] == "compiled"]
-    said = " ".join((records.parents[2] / "README.md").read_text().split())
-    paths = f"{best:.2f} s on the `compiled` path and {first:.2f} s on the reference path"
-    assert paths in said
-    assert f"With 32 windows at once, `compiled` needed {memory:.2f} of the reference" in said
+    page = " ".join((records.parents[2] / "README.md").read_text().split())
+    assert f"{best:.2f} s on the `compiled` path and {first:.2f} s on the reference path" in page
+    assert f"With 32 windows at once, `compiled` needed {memory:.2f} of the reference" in page
