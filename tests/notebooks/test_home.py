@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
-import types
+from types import SimpleNamespace
 
 import bootstrap
 import home
@@ -80,8 +80,7 @@ def test_the_citation_agrees_with_version_and_changelog():
 # ---- the page ----------------------------------------------------------------------------------
 
 BOOK = {
-    "book/_toc.yml": "format: jb-book\nroot: book/intro\nparts:\n- caption: P\n  chapters:\n"
-    "  - file: notebooks/01_one\n",
+    "book/_toc.yml": "format: jb-book\nroot: book/intro\nchapters:\n- file: notebooks/01_one\n",
     "book/intro.md": "# Title\n",
     "book/references.bib": "",
     "constraints.txt": "",
@@ -107,13 +106,9 @@ def test_a_forks_page_leads_to_the_fork_at_its_version(checkout, git, tmp_path):
     # git but no npm: the page's own scripts are not what is looked at here
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "git").symlink_to(shutil.which("git"))
-    done = subprocess.run(
-        [sys.executable, "book/tools/render.py", "--site", "_build/site"],
-        cwd=checkout,
-        env={**os.environ, "PATH": str(tmp_path / "bin"), "PYTHONPATH": ""},
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "book/tools/render.py", "--site", "_build/site"]
+    env = {**os.environ, "PATH": str(tmp_path / "bin"), "PYTHONPATH": ""}
+    done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"buttons lead to {FORK}" in done.stdout
     site = checkout / "_build" / "site"
@@ -136,10 +131,8 @@ def test_a_forks_page_leads_to_the_fork_at_its_version(checkout, git, tmp_path):
     ],
 )
 def test_a_page_has_no_dead_buttons(monkeypatch, address, buttons):
-    config = types.SimpleNamespace(
-        html_theme_options={"launch_buttons": {}}, html_static_path=[], html_css_files=[]
-    )
+    options = {"launch_buttons": {}}
+    config = SimpleNamespace(html_theme_options=options, html_static_path=[], html_css_files=[])
     monkeypatch.setattr(home, "address", lambda: address)
-    rr_book.configure(types.SimpleNamespace(srcdir="nowhere"), config)
-    options = {"launch_buttons", "use_repository_button"} & {*config.html_theme_options}
-    assert options == buttons
+    rr_book.configure(SimpleNamespace(srcdir="nowhere"), config)
+    assert {"launch_buttons", "use_repository_button"} & {*options} == buttons

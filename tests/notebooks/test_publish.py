@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import colab
@@ -38,9 +37,7 @@ def test_the_zip_holds_the_site_below_one_folder_and_is_the_same_again(site, tmp
     (site / "index.html").touch()
     site_zip.zipped(site, second)
     assert first.read_bytes() == second.read_bytes()
-    with zipfile.ZipFile(first) as pack:
-        assert pack.testzip() is None
-        pack.extractall(tmp_path / "opened")
+    shutil.unpack_archive(first, tmp_path / "opened")
     opened = tmp_path / "opened" / site_zip.NAME
     assert (opened / "_static" / "a.js").read_text() == "1" and (opened / "index.html").exists()
 
@@ -100,17 +97,14 @@ def test_the_records_are_one_data_set_with_a_card(tmp_path, monkeypatch):
 
     measured = ROOT / "data" / "measured"
     site_zip.packed(release.records(measured), tmp_path / "records.zip")
-    with zipfile.ZipFile(tmp_path / "records.zip") as pack:
-        pack.extractall(tmp_path / "records")
+    shutil.unpack_archive(tmp_path / "records.zip", tmp_path / "records")
     front = yaml.safe_load((tmp_path / "records" / "README.md").read_text().split("---\n")[1])
-    tables = sorted(measured.glob("*/*.parquet"))
-    assert {one["data_files"] for one in front["configs"]} == {
-        path.relative_to(measured).as_posix() for path in tables
-    }
+    tables = {path.relative_to(measured).as_posix() for path in measured.glob("*/*.parquet")}
+    assert {one["data_files"] for one in front["configs"]} == tables
     name = "02_gate_equation-runs"
     read = datasets.load_dataset(str(tmp_path / "records"), name, cache_dir=str(tmp_path / "c"))
-    (record,) = [path for path in tables if "02_gate" in str(path) and path.stem == "runs"]
-    assert read["train"].num_rows == parquet.read_table(record).num_rows > 0
+    record = parquet.read_table(measured / "02_gate_equation" / "runs.parquet")
+    assert read["train"].num_rows == record.num_rows > 0
 
 
 @pytest.fixture(scope="module")
@@ -146,17 +140,17 @@ def test_the_wheel_holds_the_package_and_says_what_the_project_is(built):
     assert {path.name for path in wheel.iterdir()} == {"rr", info.name}
     held = {path.relative_to(wheel) for path in wheel.rglob("rr/**/*.py")}
     assert held == {path.relative_to(ROOT) for path in (ROOT / "rr").rglob("*.py")}
-    found = importlib.metadata.PathDistribution(info)
-    told = found.metadata
-    assert told["Version"] == rr.__version__ and told["License-Expression"] == "Apache-2.0"
+    package = importlib.metadata.PathDistribution(info)
+    fields = package.metadata
+    assert fields["Version"] == rr.__version__ and fields["License-Expression"] == "Apache-2.0"
     for name in ("LICENSE", "NOTICE"):
         assert (info / "licenses" / name).read_bytes() == (ROOT / name).read_bytes()
-    assert told.get_payload().strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()
-    assert f"Repository, {ADDRESS}" in told.get_all("Project-URL")
-    needed = [line for line in told.get_all("Requires-Dist") if "extra ==" not in line]
+    assert fields.get_payload().strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()
+    assert f"Repository, {ADDRESS}" in fields.get_all("Project-URL")
+    needed = [line for line in fields.get_all("Requires-Dist") if "extra ==" not in line]
     names = {re.match(r"[\w-]+", line)[0] for line in needed}
     assert names == {"torch", "numpy", "tokenizers", "filelock"}
-    (script,) = found.entry_points
+    (script,) = package.entry_points
     assert (script.group, script.name, script.value) == ("console_scripts", "rr", "rr.cli:main")
 
 
