@@ -34,10 +34,6 @@ def lines(ax):
     }
 
 
-def words(ax):
-    return [text.get_text() for text in ax.texts if text.get_text()]
-
-
 def test_styles_are_fixed_and_tell_rules_apart():
     styles = {rule: figures.style_of(rule) for rule in REGISTRY["residual"]}
     seen = [(look["color"], look["marker"]) for look in styles.values()]
@@ -74,10 +70,8 @@ def test_letters_are_large_and_dark_enough(ax):
     ax.plot([0, 1], [0, 1])
     figures.label_ends(ax, [(1, 1, rule, figures.style_of(rule)["color"]) for rule in RULES])
     for text in ax.texts:
-        linear = [
-            p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4
-            for p in text.get_color()[:3]
-        ]
+        rgb = text.get_color()[:3]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in rgb]
         contrast = 1.03 / (float(np.dot(linear, [0.2126, 0.7152, 0.0722])) + 0.05)
         assert contrast >= 4.5, text
 
@@ -103,11 +97,12 @@ def test_gradients_that_underflowed_are_left_out(ax):
 
 
 def test_loss_curves_means_floor_and_divergence(ax):
-    runs = [
-        {"rule": "review", "steps": [0, 10, 20], "loss": [6.0, 4.0, 2.0]},
-        {"rule": "review", "steps": [0, 10, 20], "loss": [6.0, 5.0, 3.0]},
-        {"rule": "review-convex", "steps": [0, 10, 20], "loss": [6.0, 7.0, math.nan]},
+    curves = [
+        ("review", [6.0, 4.0, 2.0]),
+        ("review", [6.0, 5.0, 3.0]),
+        ("review-convex", [6.0, 7.0, math.nan]),
     ]
+    runs = [{"rule": rule, "steps": [0, 10, 20], "loss": loss} for rule, loss in curves]
     figures.loss_curves(ax, runs, floor=(1.5, 0.01))
     drawn = lines(ax)
     assert drawn["review, mean"] == [[0, 6.0], [10, 4.5], [20, 2.5]]
@@ -121,12 +116,8 @@ def test_loss_curves_means_floor_and_divergence(ax):
 
 
 def test_depth_plot_keeps_every_seed_and_marks_diverged_ones(ax):
-    points = [
-        {"rule": "review-convex", "sublayers": 4, "value": 3.0},
-        {"rule": "review-convex", "sublayers": 4, "value": 3.4},
-        {"rule": "review-convex", "sublayers": 16, "value": 5.0},
-        {"rule": "review-convex", "sublayers": 16, "value": None},
-    ]
+    values = [(4, 3.0), (4, 3.4), (16, 5.0), (16, None)]
+    points = [{"rule": "review-convex", "sublayers": n, "value": value} for n, value in values]
     figures.depth_plot(ax, points, "loss", logx=True)
     assert lines(ax) == {
         "review-convex": [[4, 3.2], [16, 5.0]],
@@ -138,7 +129,7 @@ def test_depth_plot_keeps_every_seed_and_marks_diverged_ones(ax):
 
 
 @pytest.mark.parametrize(
-    "draw, said",
+    "draw, words",
     [
         (lambda ax: figures.stream_norms(ax, [0, 1], {"review": [1.0]}), "1 values for 2 depths"),
         (lambda ax: figures.stream_norms(ax, [0], {"review": [math.nan]}), "not finite"),
@@ -152,8 +143,8 @@ def test_depth_plot_keeps_every_seed_and_marks_diverged_ones(ax):
         (lambda ax: figures.loss_curves(ax, [{"rule": "a", "steps": [1], "loss": []}]), "0 losses"),
     ],
 )
-def test_data_that_cannot_be_drawn_is_one_clear_line(ax, draw, said):
-    with pytest.raises(RRError, match=said):
+def test_data_that_cannot_be_drawn_is_one_clear_line(ax, draw, words):
+    with pytest.raises(RRError, match=words):
         draw(ax)
 
 
