@@ -162,8 +162,8 @@ def test_what_is_inconclusive_and_what_follows_from_an_equation():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("published comparisons that survived", "survive"),
-        ("mini_arms: reviw - constant", "review"),
+        ("published comparisons that survived", "did you mean published"),
+        ("mini_arms: reviw - constant", "did you mean review"),
         ("mini_arms[lr=9]: best", "no run"),
         ("mini_arms: middle", "not understood"),
         ("06_looped_transformers: scaled:reference=2 - scaled:law=none,reference=2", "several"),

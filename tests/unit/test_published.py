@@ -2,8 +2,9 @@
 
 import csv
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import scipy.stats as scipy_stats
@@ -24,9 +25,8 @@ def load(name):
 
 def only(rows, **fields):
     """The value of the one row that matches, as a number."""
-    found = [r for r in rows if all(r[k] == v for k, v in fields.items())]
-    assert len(found) == 1, (fields, len(found))
-    return float(found[0]["value"])
+    (row,) = (r for r in rows if all(r[k] == v for k, v in fields.items()))
+    return float(row["value"])
 
 
 def computed(rows):
@@ -66,16 +66,13 @@ def test_rows_are_tidy(name):
 
 
 def test_the_design_is_42_runs_whose_arms_pair():
-    assert len(RUNS) == 42
-    for size in SIZES:
-        designs = {
-            arm: sorted(
-                (r["seed"], r["steps"]) for r in RUNS if (r["rung"], r["arm"]) == (size, arm)
-            )
-            for arm in ("review", "highway", "standard")
-        }
-        assert designs["review"] == designs["highway"] == designs["standard"]
-        assert len(designs["review"]) == (2 if size == "320M" else 3)
+    designs = defaultdict(list)
+    for run in RUNS:
+        designs[run["rung"], run["arm"]].append((run["seed"], run["steps"]))
+    assert len(RUNS) == 42 and len(designs) == 15
+    for (size, _), design in designs.items():
+        assert sorted(design) == sorted(designs[size, "review"])
+        assert len(design) == (2 if size == "320M" else 3)
 
 
 def test_the_15_cells_reproduce_to_four_decimals():
@@ -83,8 +80,7 @@ def test_the_15_cells_reproduce_to_four_decimals():
     stated = {(r["size"], r["arm"]): r["value"] for r in table if r["metric"] == "val_loss"}
     assert len(stated) == 15
     for (size, arm), value in stated.items():
-        losses = cell(size, arm)
-        assert f"{math.fsum(losses) / len(losses):.4f}" == f"{float(value):.4f}", (size, arm)
+        assert f"{fmean(cell(size, arm)):.4f}" == f"{float(value):.4f}", (size, arm)
 
 
 def test_the_stated_welch_t_are_the_runs_own_and_the_stated_p_is_not():
@@ -118,7 +114,7 @@ def _review_figures():
     out = {}
     for size, (d, layers, heads) in SIZES.items():
         total, gates = _params(d, layers, 2)
-        here, steps = f"d={d}, L={layers}", int(cell(size, "review", "steps")[0])
+        shape, steps = f"d={d}, L={layers}", int(cell(size, "review", "steps")[0])
         tokens = steps * 64 * 256
         for metric, value, places in (
             ("params", total, 0),
@@ -127,8 +123,8 @@ def _review_figures():
             ("gate share over the ungated model", 100 * gates / (total - gates), 2),
             ("tokens per parameter", tokens / total, 3),
         ):
-            out[size, "review", here, metric] = value, places
-        out[size, "", here, "training tokens"] = tokens / 1e6, 3
+            out[size, "review", shape, metric] = value, places
+        out[size, "", shape, "training tokens"] = tokens / 1e6, 3
         for arm, inputs in (("highway", 1), ("standard", 0)):
             width = d  # widened in steps of the number of heads until no smaller than Review
             while _params(width, layers, inputs)[0] < total:
@@ -136,14 +132,12 @@ def _review_figures():
             out[size, arm, f"L={layers}", "d_model"] = width, 0
             out[size, arm, f"L={layers}", "params"] = _params(width, layers, inputs)[0], 0
         for arm in ("review", "highway", "standard"):
-            ece = cell(size, arm, "ece")
-            out[size, arm, "mean over seeds", "ece"] = math.fsum(ece) / len(ece), 4
+            out[size, arm, "mean over seeds", "ece"] = fmean(cell(size, arm, "ece")), 4
         for base in ("highway", "standard"):
             a, b = cell(size, base), cell(size, "review")
             pair, apart = scipy_stats.ttest_rel(a, b), scipy_stats.ttest_ind(a, b, equal_var=False)
-            gap = math.fsum(x - y for x, y in zip(a, b, strict=True)) / len(a)
             for metric, value, places in (
-                ("gap, baseline - review", gap, 4),
+                ("gap, baseline - review", fmean(a) - fmean(b), 4),
                 ("paired t", pair.statistic, 2),
                 ("paired df", pair.df, 0),
                 ("paired p", pair.pvalue, 4),
@@ -185,11 +179,10 @@ def test_looped_counts_and_rules():
         assert rounds_to(count / 1e6, only(rows, where="Table 2", size=row["size"]), 1)
     rate, depth = common["base LR eta0"], common["reference depth L_ref"]
     for layers in (24, 48):  # rate and multiplier fall with the root of the depth
-        by = math.sqrt(depth / layers)
-        told = only(rows, size=f"L={layers}", metric="learning rate")
-        assert told == pytest.approx(rate * by, rel=1e-3)
-        told = only(rows, size=f"L={layers}", metric="branch multiplier eps")
-        assert told == pytest.approx(by, abs=5e-4)
+        by, size = math.sqrt(depth / layers), f"L={layers}"
+        assert only(rows, size=size, metric="learning rate") == pytest.approx(rate * by, rel=1e-3)
+        eps = only(rows, size=size, metric="branch multiplier eps")
+        assert eps == pytest.approx(by, abs=5e-4)
 
 
 # ---- Value residual ----------------------------------------------------------------------------
@@ -197,17 +190,16 @@ def test_looped_counts_and_rules():
 
 def test_value_residual_means():
     rows = load("value_residual")
-    for where, size_of, n, places in (("v1 Table 5", "size", 7, 4), ("v1 Table 1", "arm", 6, 3)):
+    for where, count, n, places in (("v1 Table 5", 6, 7, 4), ("v1 Table 1", 4, 6, 3)):
         table = [r for r in rows if r["where"] == where]
-        means = [r for r in table if "mean of" in r["setting"]]
-        assert len(means) == (6 if n == 7 else 4) and size_of in COLUMNS
+        means = [r for r in table if f"mean of {n}" in r["setting"]]
+        assert len(means) == count
         for mean in means:
             context = mean["setting"].partition(",")[0] if n == 6 else ""
             alike = [r for r in table if r is not mean and r["setting"].startswith(context)]
             parts = [float(r["value"]) for r in alike
                      if (r["size"], r["arm"]) == (mean["size"], mean["arm"])]  # fmt: skip
-            assert len(parts) == n and f"mean of {n}" in mean["setting"]
-            assert rounds_to(math.fsum(parts) / n, mean["value"], places), mean
+            assert len(parts) == n and rounds_to(fmean(parts), mean["value"], places), mean
 
 
 def test_value_residual_figures():
@@ -228,7 +220,7 @@ def test_value_residual_figures():
         for r in rows
         if r["where"] == "v1 Table 5" and "mean of" in r["setting"]
     }
-    seen = 0
+    assert len(computed(rows)) == 4 + 3 * 4 + 2
     for row in computed(rows):
         size, unit = row["size"], row["unit"]
         layers, d, _ = shape[size]
@@ -250,8 +242,6 @@ def test_value_residual_figures():
                 ("KV cache", "ratio"): ((layers + 1) / (2 * layers), 4),
             }[row["metric"], unit]
         assert rounds_to(value, row["value"], places), row
-        seen += 1
-    assert seen == 4 + 3 * 4 + 2
     # the three versions state three savings; the tables of the first allow its own
     saved = [r for r in rows if r["metric"] == "params saved at equal loss"]
     ours = [float(r["value"]) for r in saved if r["evidence"] == "computed"]
