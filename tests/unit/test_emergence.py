@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
-from test_readme_results import held, loss, window
+from test_readme_results import e2, e3, held, loss, minus, p_of, window
 
 from rr import stats
 from rr.config import RRError
@@ -44,33 +44,21 @@ def lead(rows, arm="review"):
 def test_the_numbers_that_the_chapter_tells_by_a_second_method():
     """Chapter 14's stored numbers of E2 and E3 against pandas and scipy; some of them post hoc."""
     stored = {name: text.strip("'") for name, text in glued(CHAPTER).items()}
+    recomputed = " ".join([*e2(), *e3()])  # and written as the records' own texts have them
+    for name in ("slope_said", "last_said", "change_said", "big_said", "big_state", "late_review"):
+        assert stored[name].removesuffix(")") in recomputed, name
+    for name in ("fade_review", "fade_state"):
+        p = float(stored[f"{name}_p"])
+        assert f"{stored[name].removesuffix(')')}, p = {p:.3f}" in recomputed
+    assert minus(f"{float(stored['together']):.2f}") in recomputed
     gap = pd.DataFrame({n: lead(loss("e2_training", steps=n)) for n in (300, 1200, 4800)})
     slopes = [scipy.stats.linregress(np.log10(gap.columns), row).slope for row in gap.values]
-    assert stored["slope_said"] == held(slopes)
-    assert float(stored["slope_p"]) == pytest.approx(
-        scipy.stats.ttest_1samp(slopes, 0).pvalue, 1e-4
-    )
-    assert stored["last_said"] == held(gap[4800])
+    assert float(stored["slope_p"]) == pytest.approx(p_of(slopes), 1e-4)
     assert stored["rise_said"] == held(gap[4800] - gap[1200])
-    # E3's planned question: Welch's test of the large net's gaps against the small net's
-    large = lead(loss("e3_size"))
-    test = scipy.stats.ttest_ind(large, gap[1200], equal_var=False)
-    assert stored["change_said"] == held(large.mean() - gap[1200].mean(), test=test)
-    assert stored["big_said"] == held(large)
-    assert stored["big_state"] == held(lead(window("e3_size", 2001, 3178), "state-gate"))
-    # training loss at the constant rate, early less late
     early, late = (window("e2_training", *span) for span in ((601, 1200), (2401, 3400)))
-    for name, arm in (("review", "review"), ("state", "state-gate")):
-        fade = lead(late, arm) - lead(early, arm)
-        assert stored[f"fade_{name}"] == held(fade) and stored[f"late_{name}"] == held(
-            lead(late, arm)
-        )
-        p = scipy.stats.ttest_1samp(fade, 0).pvalue
-        assert float(stored[f"fade_{name}_p"]) == pytest.approx(p, rel=1e-3)
-        assert float(stored[f"early_{name}"]) == pytest.approx(lead(early, arm).mean(), abs=1e-6)
-    ends = loss("e2_training", steps=4800)
-    r = scipy.stats.pearsonr(ends["review"], ends["constant"]).statistic
-    assert float(stored["together"]) == pytest.approx(r, rel=1e-3)
+    assert stored["late_state"] == held(lead(late, "state-gate"))
+    for name, arm in (("early_review", "review"), ("early_state", "state-gate")):
+        assert float(stored[name]) == pytest.approx(lead(early, arm).mean(), abs=1e-6)
 
 
 @pytest.mark.parametrize(
