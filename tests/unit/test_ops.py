@@ -155,12 +155,6 @@ def written(write, tensors, dtype, reads, convex, device="cpu"):
     return [out.detach(), *grads]
 
 
-@pytest.mark.parametrize(("reads", "convex"), FORMS)
-def test_gradients_of_the_fast_gate(reads, convex):
-    leaves = [t.requires_grad_() for t in gate_inputs((2, 3, 5), reads)]
-    assert torch.autograd.gradcheck(lambda *x: gated_write(*x, reads, convex), leaves)
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("reads", "convex"), FORMS)
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-13), (torch.float32, 2e-6)])

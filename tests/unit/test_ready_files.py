@@ -229,12 +229,6 @@ def test_what_a_sky_task_writes_lies_in_its_bucket():
     assert f"--out {mounted}/" in SKY["run"] and SKY["envs"]["RR_CACHE"].startswith(mounted)
 
 
-def test_skypilot_itself_reads_the_task():
-    sky = pytest.importorskip("sky")
-    task = sky.Task.from_yaml(str(READY / "sky.yaml"))
-    assert task.name == "rr-sweep" and list(task.storage_mounts) == ["/runs"]
-
-
 # ---- Ray ---------------------------------------------------------------------------------------
 
 
