@@ -167,7 +167,10 @@ def test_the_saving_is_shown_as_a_negative_cost():
 @pytest.mark.parametrize(("flavour", "loops"), [("gpt2", 1), ("llama", 2)])
 @pytest.mark.parametrize(("values", "grouped"), CASES)
 def test_cached_generation_makes_the_same_tokens(values, grouped, flavour, loops):
-    """And the same states, read in pieces: one token, several, one."""
+    """And the same states, read in pieces: one token, several, one.
+
+    A token has 2L·d_kv elements in the caches of a pass, and with SVFormer (L + 1)·d_kv.
+    """
     body = f"nano:n_layer=3,d_model=32,n_head=4,seq_len=16,d_ff=32{grouped}"
     model = model_of(values, body, moved=0.2, flavour=flavour, loops=loops)
     caches, pieces, past = model.caches(), [], 0
@@ -176,25 +179,13 @@ def test_cached_generation_makes_the_same_tokens(values, grouped, flavour, loops
             pieces.append(model.hidden(piece, caches, past))
             past += piece.shape[1]
         torch.testing.assert_close(torch.cat(pieces, 1), model.hidden(IDX))
+    elements = (4 if values == "svformer" else 6) * 8 * model.config.kv_heads
+    assert sum(cache.nbytes for cache in caches) == 8 * IDX.numel() * loops * elements
     one, two = (
         model.generate(IDX[:1, :5], 6, generator=torch.Generator().manual_seed(3), cached=cached)
         for cached in (True, False)
     )
     assert torch.equal(one, two) and one.shape == (1, 11)
-
-
-@pytest.mark.parametrize(("layers", "loops"), [(4, 1), (3, 2)])
-@pytest.mark.parametrize(("values", "grouped"), CASES)
-def test_bytes_a_token_in_the_caches(values, grouped, layers, loops):
-    """2L·d_kv elements; SVFormer's (L + 1)·d_kv: (L + 1)/2L, and that over g with grouped heads."""
-    body = f"nano:n_layer={layers},d_model=32,n_head=4,seq_len=16,d_ff=32{grouped}"
-    config = ladder.arm(body, "standard", 70, values=values, flavour="llama", loops=loops)
-    model = Model(config)  # its bytes do not depend on its weights
-    caches = model.caches()
-    model.hidden(IDX[:1, :7], caches)
-    model.hidden(IDX[:1, 7:10], caches, 7)
-    elements = (layers + 1 if values == "svformer" else 2 * layers) * 8 * config.kv_heads
-    assert sum(cache.nbytes for cache in caches) == 4 * 10 * loops * elements
 
 
 @pytest.mark.parametrize(
