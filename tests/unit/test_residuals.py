@@ -161,7 +161,7 @@ def test_costs_are_those_declared_and_counted(rule, norm):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_new_stack_starts_as_the_rule_declares_and_by_its_seed(rule):
+def test_a_new_stack_starts_by_its_seed(rule):
     stack, again, other = (rr.Residuals(rule, 16, 2, n_head=2, seed=s) for s in (5, 5, 6))
     values, same, others = (
         torch.cat([p.flatten() for p in net.parameters()]) for net in (stack, again, other)
@@ -169,11 +169,6 @@ def test_a_new_stack_starts_as_the_rule_declares_and_by_its_seed(rule):
     assert values.isfinite().all() and torch.equal(values, same)
     drawn = rule in ("highway", "highway-carry", "gtrxl", "delta", "gated-residual")
     assert torch.equal(values, others) != drawn
-    h, u = torch.randn(2, 1, 3, 16)
-    for built in stack.rules if stack.state == "tensor" else ():
-        coefficient, carry = built.coefficient(built.site), built.carry(built.site)
-        if coefficient is not None and carry is not None:
-            torch.testing.assert_close(built.write(h, u), carry * h + coefficient * u)
 
 
 def test_an_optimiser_decays_the_matrices_alone():
