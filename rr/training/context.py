@@ -233,7 +233,6 @@ def _resumed(
         log(f"the run keeps the backend {settings.path} it was started with")
     settings.backend.validate(device, run.model, world)
     prepare_device(device, threads)
-    memory_fit.check_resumed(run, device, settings.micro_batch, settings.path, world, log)
     return settings
 
 

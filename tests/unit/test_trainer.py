@@ -22,7 +22,7 @@ from rr.data import fables, open_corpus
 from rr.model import Model, initialise, ladder
 from rr.model.ladder import recipe
 from rr.training import checkpoint, context, evaluate, run_folder, trainer
-from rr.training.device import resolve_precision
+from rr.training.device import _has_bf16, resolve_precision
 from rr.training.step import OptimizerStep
 
 DiskUsage = namedtuple("DiskUsage", "total used free")
@@ -589,3 +589,11 @@ def test_a_cpu_without_bfloat16_gets_float32():
     env = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
     asked = subprocess.check_output([sys.executable, "-c", code], env=env, text=True)
     assert asked.split() == ["fp32", "fp32", "tf32"]
+
+
+@pytest.mark.parametrize("flags", ["fma avx512f avx512_bf16 amx_tile", "fma avx512f", None])
+def test_a_cpus_bfloat16_is_read_off_its_flags(tmp_path, flags, monkeypatch):
+    if flags:
+        (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\n")
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    assert _has_bf16(tmp_path / "cpuinfo") == ("bf16" in (flags or ""))
