@@ -52,6 +52,26 @@ class RRError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
 
+# the extra of the distribution that installs a package
+EXTRAS = {
+    **dict.fromkeys(("pandas", "scipy", "tabulate", "pyarrow"), "stats"),
+    **dict.fromkeys(("matplotlib", "ipywidgets", "ipykernel"), "notebooks"),
+    **dict.fromkeys(("nbconvert", "papermill"), "book"),
+    **dict.fromkeys(("datasets", "huggingface_hub", "safetensors"), "hub"),
+    "lm_eval": "eval",
+    "ray": "ray",
+    "transformers": "hf",
+    "triton": "kernels",
+}
+
+
+def missing_package(error: ModuleNotFoundError) -> str:
+    """`needs pandas, which is missing: pip install '…'`, for a message about a failed import."""
+    package = (error.name or "").partition(".")[0]
+    install = f"review-residuals[{EXTRAS[package]}]" if package in EXTRAS else package
+    return f"needs the package {package}, which is missing: pip install '{install}'"
+
+
 class RunFailed(RRError):
     """A run that could not continue, or whose loss is not finite. The CLI exits with 3."""
 
@@ -532,6 +552,58 @@ class Run:
     def with_seed(self, seed: int) -> "Run":
         """The same run at another seed."""
         return replace(self, seed=seed)
+
+
+def seconds_of(word: str) -> float | None:
+    """A number of seconds; None for "auto"."""
+    try:
+        return None if word == "auto" else float(word)
+    except ValueError:
+        raise RRError(f"save-every must be a number of seconds or auto, got {word!r}") from None
+
+
+@dataclass(frozen=True)
+class Request:
+    """How the caller wants a run computed; none of it is part of the run's id."""
+
+    threads: int | None = option("CPU threads (default: OMP_NUM_THREADS or all)", int, default=None)
+    device: str | None = option(
+        "auto (cuda, else cpu), cpu, cuda or mps (default: auto)", default=None
+    )
+    path: str | None = option(
+        "how a step is computed: reference, eager, fast, compiled or triton, with options: "
+        "fast:recompute=layer (default: compiled on a GPU, and on a CPU where the run is long "
+        "enough to win the compilation back; else eager)",
+        default=None,
+    )
+    micro_batch: int | None = option(
+        "windows that a process takes at once; gradients are accumulated over the batch "
+        "(default: the whole batch, halved until it fits the memory)",
+        int,
+        default=None,
+    )
+    save_every: float | None = option(
+        "seconds between checkpoints (default: auto, from how long a save takes)",
+        seconds_of,
+        "SECONDS",
+        0.0,
+        default=None,
+    )
+    parallel: str | None = option(
+        "under torchrun: ddp, every process holds the model, or fsdp, each holds a shard "
+        "(default: ddp)",
+        default=None,
+    )
+    log: str | None = option(
+        "also log curves to tensorboard, wandb (default: metrics.jsonl alone)",
+        metavar="NAME,…",
+        default=None,
+    )
+    keep_checkpoints: bool = option(
+        "keep the last two checkpoints of a run that has ended, not its weights alone",
+        bool,
+        default=False,
+    )
 
 
 def canonical_json(value: Any) -> str:

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from ..config import MIB, RUN_OPTIONS, RRError, file_bytes, nearest, options_of
-from ..training.context import Request
+from ..config import MIB, RUN_OPTIONS, Request, RRError, file_bytes, nearest, options_of
 from .grid import Cell
 
 REPORTS = Path(__file__).resolve().parents[2] / "book" / "rrbook" / "reports"

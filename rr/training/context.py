@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import io
-from ..config import PRECISIONS, RRError, Run, RunFailed, option, positive
+from ..config import PRECISIONS, Request, RRError, Run, RunFailed, positive
 from ..data import batches
 from ..data.corpus import Tokens, open_corpus
 from ..data.tokenizer import FILES
@@ -19,53 +19,8 @@ from . import backend, checkpoint, memory_fit, provenance
 from .device import device_name, prepare_device, resolve_precision
 from .distributed import World
 from .run_folder import specification, tokenizer_sha256
-from .save_interval import seconds_of
 
 Log = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Request:
-    """How the caller wants a run computed; none of it is part of the run's id."""
-
-    threads: int | None = option("CPU threads (default: OMP_NUM_THREADS or all)", int, default=None)
-    device: str | None = option(
-        "auto (cuda, else cpu), cpu, cuda or mps (default: auto)", default=None
-    )
-    path: str | None = option(
-        "how a step is computed: reference, eager, fast, compiled or triton, with options: "
-        "fast:recompute=layer (default: compiled on a GPU, and on a CPU where the run is long "
-        "enough to win the compilation back; else eager)",
-        default=None,
-    )
-    micro_batch: int | None = option(
-        "windows that a process takes at once; gradients are accumulated over the batch "
-        "(default: the whole batch, halved until it fits the memory)",
-        int,
-        default=None,
-    )
-    save_every: float | None = option(
-        "seconds between checkpoints (default: auto, from how long a save takes)",
-        seconds_of,
-        "SECONDS",
-        0.0,
-        default=None,
-    )
-    parallel: str | None = option(
-        "under torchrun: ddp, every process holds the model, or fsdp, each holds a shard "
-        "(default: ddp)",
-        default=None,
-    )
-    log: str | None = option(
-        "also log curves to tensorboard, wandb (default: metrics.jsonl alone)",
-        metavar="NAME,…",
-        default=None,
-    )
-    keep_checkpoints: bool = option(
-        "keep the last two checkpoints of a run that has ended, not its weights alone",
-        bool,
-        default=False,
-    )
 
 
 @dataclass(frozen=True)

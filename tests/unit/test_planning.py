@@ -47,7 +47,6 @@ def bench_row(run, **more):
     return {
         "rung": run.rung,
         "rule": run.rule,
-        "peer": None,
         "path": "compiled",
         "failed": None,
         "precision": "bf16",
