@@ -363,17 +363,19 @@ class Recipe:
 
         After each branch but the last, training resumes from the checkpoint where it branched off.
         """
-        parts, at, done = [], 0, 0
-        for budget in self.budgets or (self.steps,):
+        *branches, last = self.budgets or (self.steps,)
+        parts: list[Segment] = []
+        reached = taken = 0  # the plateau's step so far; all steps, those of branches included
+        for budget in branches:
             leaves = self.decay_start(budget)
-            if budget == self.steps:
-                leaves = at  # nothing follows: plateau and decay are one segment
-            elif leaves > at:
-                parts.append(Segment(at, leaves, None, done))
-                at, done = leaves, done + leaves - at
-            parts.append(Segment(leaves, budget, budget, done))
-            done += budget - leaves
-        return tuple(parts)
+            if leaves > reached:
+                parts.append(Segment(reached, leaves, None, taken))
+                taken += leaves - reached
+                reached = leaves
+            parts.append(Segment(leaves, budget, budget, taken))
+            taken += budget - leaves
+        # nothing follows the last budget: its plateau and its decay are one segment
+        return (*parts, Segment(reached, last, last, taken))
 
     def block_factor(self, n_layer: int) -> float:
         """Factor of the blocks' learning rate and AdamW eps under depth_lr; 1 without it.
@@ -519,11 +521,8 @@ class Run:
                 if spec[part][name] == default:
                     del spec[part][name]
         for kind in ("rule", "values"):
-            rule, content = spec[kind], spec.pop(f"{kind}_content")
-            if content:
-                name, _ = parse_spec(rule)
-                rule = rule.replace(name, f"{content}:{name.rpartition(':')[2]}", 1)
-            spec[kind] = spec["model"][kind] = rule
+            spec[kind] = _hashed_rule(spec[kind], spec.pop(f"{kind}_content"))
+            spec["model"][kind] = spec[kind]
         return hashlib.sha256(canonical_json(spec).encode()).hexdigest()[:12]
 
     @classmethod
@@ -604,6 +603,14 @@ class Request:
         bool,
         default=False,
     )
+
+
+def _hashed_rule(spec: str, content: str) -> str:
+    """A rule as it is hashed: of `folder/my.py:Mine:c=1` with content 0f…, `0f…:Mine:c=1`."""
+    if not content:
+        return spec
+    name, _ = parse_spec(spec)
+    return f"{content}:{name.rpartition(':')[2]}{spec.removeprefix(name)}"
 
 
 def canonical_json(value: Any) -> str:

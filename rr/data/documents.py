@@ -211,8 +211,14 @@ def _hub(
     config: str | None = None,
 ) -> Source:
     """A data set of the hub: its train split, or the one `file` of it, up to row `limit`."""
-    identity = f"hub {repository}" + (f":{config}" if config else "") + f"@{revision}"
-    identity += (f"/{file}" if file else "") + (f"[:{limit}]" if limit else "")
+    identity = f"hub {repository}"
+    if config:
+        identity += f":{config}"
+    identity += f"@{revision}"
+    if file:
+        identity += f"/{file}"
+    if limit:
+        identity += f"[:{limit}]"
     changes: dict[str, Counter[str]] = {}
     read = partial(_read_hub, changes, repository, revision, limit, file, config)
     return Source(name, identity, read, changes=changes)

@@ -6,6 +6,7 @@ One document is in memory at a time, and what reading changes is counted. Bad in
 
 import codecs
 import gzip
+import io
 import json
 import lzma
 import re
@@ -13,6 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ..config import RRError
 
@@ -77,8 +79,47 @@ def read_all(paths: list[Path], changes: dict[str, Counter[str]]) -> Iterator[st
 
 
 def _opened(path: Path, packed: str | None = None):
-    opener = {"xz": lzma.open, "gz": gzip.open, None: open}[packed]
-    return opener(path, "rb")
+    if packed == "xz":
+        return io.BufferedReader(_Xz(path), 1 << 20)
+    return gzip.open(path, "rb") if packed else open(path, "rb")
+
+
+class _Xz(io.RawIOBase):
+    """The content of an .xz file. Python's own reader ends silently at a corrupt stream."""
+
+    def __init__(self, path: Path) -> None:
+        self.file, self.data = open(path, "rb"), b""
+        # None between two streams
+        self.stream: lzma.LZMADecompressor | None = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        text = b""
+        while not text:
+            if self.stream is None:
+                while not self.data:
+                    block = self.file.read(1 << 16)
+                    if not block:
+                        return 0
+                    self.data = block.lstrip(b"\0")  # streams may be padded
+                self.stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+            elif self.stream.needs_input and not self.data:
+                self.data = self.file.read(1 << 16)
+                if not self.data:
+                    raise EOFError("it ends inside a stream")
+            text = self.stream.decompress(self.data, len(buffer))
+            self.data = b""
+            if self.stream.eof:
+                self.data = self.stream.unused_data.lstrip(b"\0")
+                self.stream = None
+        buffer[: len(text)] = text
+        return len(text)
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
 
 
 def read_text_file(path: Path, changed: Counter[str], packed: str | None = None) -> Iterator[str]:

@@ -139,12 +139,6 @@ def place(run: Run, order: str) -> tuple:
 
     order: "smallest", "longest" or "given" (one key for all: a stable sort leaves them as they
     are). Keys of one order can be compared.
-
-    Example:
-        >>> import rr
-        >>> from rr.sweep import place
-        >>> place(rr.plan("nano"), "smallest") < place(rr.plan("mini"), "smallest")
-        True
     """
     if order == "smallest":
         return *group(run), run.rule != "standard", run.rule, run.values

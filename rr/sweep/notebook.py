@@ -76,11 +76,10 @@ def arguments(
     Raises RRError where the notebook lacks one, or has it with another type.
     """
     options = {**cell.words, **machine, "out": str(out)}
-    for name, value in NEUTRAL.items():
-        if name not in options and known.get(name) not in (None, value) and known[name]:
-            options[name] = (
-                value  # the notebook's own default would be a choice that we did not make
-            )
+    for name, neutral in NEUTRAL.items():
+        # a default of the notebook's own would be a choice that we did not make
+        if name not in options and known.get(name) and known[name] != neutral:
+            options[name] = neutral
     chosen = {}
     for name, value in options.items():
         if name not in known:
@@ -135,7 +134,7 @@ def papermill(
 def _guessed(word: str) -> object:
     """The value that papermill reads from the word after -p."""
     if word in ("True", "False", "None"):
-        return {"True": True, "False": False, "None": None}[word]
+        return ast.literal_eval(word)
     for kind in (int, float):
         try:
             return kind(word)

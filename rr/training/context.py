@@ -113,19 +113,32 @@ def _settle(
     record = io.read_json(path) if path.exists() else {}
     if record and specification(record, folder).id != run.id:
         raise RRError(f"{path} describes another run: choose another --out")
-    if started:
-        recorded = _recorded(record, path)
-        if recorded["corpus_sha256"] != tokens.sha256:
-            raise RRError(
-                f"run {folder.name} was started on other tokens: resume it with the same corpus"
-            )
-        settings = _resumed(run, recorded, device, request, world, log)
-        changed = recorded | _changes(recorded, settings, device, world, log)
-        if changed != recorded:
-            io.write_record(path, {**record, "provenance": changed})
-        for name in _keep_tokenizer(folder, tokens):
-            log(f"{name} is corrupt or missing: written again")
-        return settings
+    if not started:
+        return _begin(run, folder, tokens, device, request, world, log)
+    recorded = _recorded(record, path)
+    if recorded["corpus_sha256"] != tokens.sha256:
+        raise RRError(
+            f"run {folder.name} was started on other tokens: resume it with the same corpus"
+        )
+    settings = _resumed(run, recorded, device, request, world, log)
+    changed = recorded | _changes(recorded, settings, device, world, log)
+    if changed != recorded:
+        io.write_record(path, {**record, "provenance": changed})
+    for name in _keep_tokenizer(folder, tokens):
+        log(f"{name} is corrupt or missing: written again")
+    return settings
+
+
+def _begin(
+    run: Run,
+    folder: Path,
+    tokens: Tokens,
+    device: torch.device,
+    request: Request,
+    world: World,
+    log: Log,
+) -> Settings:
+    """The settings of a new run, written to its run.json."""
     _check_disk(run, folder)
     settings = _chosen(run, device, request, world, log)
     _keep_tokenizer(folder, tokens)
@@ -144,7 +157,7 @@ def _settle(
         made_by["published_params"] = published_params(run)
         log(line)
     specified = {"id": folder.name, "run": run.spec(), "source": run.source}
-    io.write_record(path, {**specified, "provenance": made_by})
+    io.write_record(folder / "run.json", {**specified, "provenance": made_by})
     return settings
 
 

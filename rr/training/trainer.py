@@ -24,10 +24,9 @@ from . import backend, checkpoint, evaluate, loggers, optimizer, provenance, sav
 from .context import Context, prepare, tokens_of
 from .device import check_threads, out_of_memory, pick_device
 from .distributed import World
-from .progress import Progress
+from .progress import Progress, Stop
 from .result import Examiner, result
 from .run_folder import check_rules, finished
-from .signals import Stop
 from .step import OptimizerStep
 
 PREFIX = 16  # batches of the held-out stream that are scored during a `clean` run

@@ -145,9 +145,10 @@ def repeatable(record: Record, corpus: str | None = None, tokenizer: str | None 
     }
     for name, form in (("corpus", "file:PATH"), ("tokenizer", "a folder")):
         recorded = getattr(run, name)
-        tokenizer = source["tokenizer"] if name == "tokenizer" else None
-        try:
-            current = identity(source["corpus"], tokenizer)[name]
+        try:  # of the corpus alone first, whatever its tokenizer is
+            current = identity(
+                source["corpus"], source["tokenizer"] if name == "tokenizer" else None
+            )[name]
         except RRError as error:
             current = str(error)
         if current != recorded:

@@ -219,7 +219,7 @@ def test_a_process_killed_while_writing_leaves_no_half(small):
     """Killed at each point where the folder is made: before, between and after its files."""
     corpus, home = small
     code = (
-        "import os, sys, rr.data\n"
+        "import os, sys, rr.data.cache, rr.data.corpus\n"
         "at, seen = int(sys.argv[3]), []\n"
         "def point(module, name):\n"
         "    real = getattr(module, name)\n"
