@@ -153,15 +153,16 @@ def resolve_precision(device: torch.device, requested: str) -> str:
 
 @functools.cache
 def _has_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the CPU has instructions for bf16 that torch's library of products, oneDNN, uses.
+    """Whether the CPU has instructions for bf16 that oneDNN, torch's library of products, may use.
 
-    Not known, and False, where it is not Linux.
+    Not known, and False, where it is not Linux. ONEDNN_MAX_CPU_ISA is oneDNN's own limit.
     """
-    if not torch.backends.mkldnn.is_available():
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL")
+    if not any(word in limit for word in ("ALL", "BF16", "AMX", "AVX10")):
         return False
     with contextlib.suppress(OSError):
-        has = {"avx512_bf16", "amx_bf16", "bf16"} & set(cpuinfo.read_text().split())  # bf16: ARM's
-        return bool(has) and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        # of x86, and ARM's
+        return bool({"avx512_bf16", "amx_bf16", "bf16"} & set(cpuinfo.read_text().split()))
     return False
 
 
