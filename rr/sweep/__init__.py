@@ -16,7 +16,6 @@ The modules:
     view        one line of progress over all cells
     hours       which cells still end within a time limit
     schedule    which cell runs next, how it ended, whether it is tried again
-    checks      what is refused before anything starts
     start       all of these together: `sweep()`
 
 Example:

@@ -16,11 +16,39 @@ from ..data.corpus import Tokens, open_corpus
 from ..data.tokenizer import FILES
 from ..model.ladder import count, other_size, published_params
 from . import backend, checkpoint, memory_fit, provenance
-from .device import device_name, prepare_device, resolve_precision
-from .distributed import World
+from .device import (
+    check_device,
+    check_threads,
+    device_name,
+    pick_device,
+    prepare_device,
+    resolve_precision,
+)
+from .distributed import World, check_strategy
+from .loggers import check_loggers, named
 from .run_folder import specification, tokenizer_sha256
+from .save_interval import check_interval
 
 Log = Callable[[str], None]
+
+
+def check_request(request: Request, here: bool = True) -> None:
+    """Raise RRError for what no run can be asked for.
+
+    here: the run is computed by this machine, whose device and loggers have to exist.
+    """
+    check_device(request.device or "auto")
+    if here:
+        pick_device(request.device)
+    if request.threads is not None:
+        check_threads(request.threads)
+    if request.path is not None:
+        backend.parse_backend(request.path)
+    if request.micro_batch is not None:
+        positive("micro-batch", request.micro_batch)
+    check_interval(request.save_every)
+    check_strategy(request.parallel or "ddp")
+    check_loggers(named(request.log or ""), here)
 
 
 @dataclass(frozen=True)
