@@ -43,7 +43,8 @@ def run(*given, **options):
     process = start(*given, **options)
     out, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors
-    return folder_of(out)
+    (folder,) = out.split()  # one process speaks for all
+    return Path(folder)
 
 
 def kill_after(process, out, checkpoints):
@@ -57,12 +58,6 @@ def kill_after(process, out, checkpoints):
                 os.kill(int(path.parent.name), signal.SIGKILL)
     process.communicate()
     assert not list(out.glob("*/result.json"))
-
-
-def folder_of(out):
-    lines = [line for line in out.splitlines() if line.strip()]
-    assert len(lines) == 1, "one process speaks for all"
-    return Path(lines[0])
 
 
 def curve(folder, *names):
@@ -133,12 +128,9 @@ def pairs(tiny_corpus, tmp_path_factory, request):
         if options in asked or options in QUICK[:2]
     ]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    words = [str(place / "in_turn.py"), *map(json.dumps, (given, turns))]
-    env = {**os.environ, **ONE_THREAD}
-    process = subprocess.run(
-        [sys.executable, *torchrun, *words], capture_output=True, text=True, env=env,
-        timeout=PATIENCE,
-    )  # fmt: skip
+    words = [sys.executable, *torchrun, str(place / "in_turn.py"), *map(json.dumps, (given, turns))]
+    how = {"capture_output": True, "text": True, "env": {**os.environ, **ONE_THREAD}}
+    process = subprocess.run(words, **how, timeout=PATIENCE)
     assert process.returncode == 0, process.stderr
     return {tuple(options.values()): next(Path(out).iterdir()) for out, options in turns}
 
@@ -243,10 +235,8 @@ def test_tokens_are_read_before_the_others_wait(planned, tmp_path, monkeypatch):
     calls = []
     read, joined = trainer.tokens_of, World.joined
     monkeypatch.setattr(trainer, "tokens_of", lambda *given: calls.append("tokens") or read(*given))
-    monkeypatch.setattr(
-        World, "joined", lambda self, log: calls.append("joined") or joined(self, log)
-    )
-    trainer.train(planned(), tmp_path, threads=1, log=lambda line: None)
+    monkeypatch.setattr(World, "joined", lambda *given: calls.append("joined") or joined(*given))
+    train(planned(), tmp_path)
     assert calls == ["tokens", "joined"]
 
 
@@ -262,15 +252,12 @@ with World.from_environment("ddp").joined(lambda line: print(line, flush=True)):
 
 def test_a_stale_world_size_is_one_line(planned, tmp_path, monkeypatch):
     """Variables left over in a shell: in part, one line at once; all of them, one line soon."""
-    left = {"WORLD_SIZE": "2", "RANK": "0"}
     more = {"LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
-    for name, value in left.items():
-        monkeypatch.setenv(name, value)
     for name in more:
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(
-        RRError, match="LOCAL_RANK, MASTER_ADDR, MASTER_PORT is not set: .*torchrun"
-    ):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(RRError, match=f"{', '.join(more)} is not set: .*torchrun"):
         train(planned(), tmp_path, device="cpu")
     command, env = [sys.executable, "-c", WAITS], {**os.environ, **more, **ONE_THREAD}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
