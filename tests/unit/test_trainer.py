@@ -361,53 +361,40 @@ def test_the_recorded_loss_is_the_mean_since_the_last_line(planned, tmp_path, mo
     assert rows[-1]["loss"] == pytest.approx(losses[-1], rel=1e-12)
 
 
-def test_a_run_knows_its_own_device_and_tokens(planned, tmp_path, cut_off):
-    """On another device it goes on where that is named: not bit for bit, which is written down."""
+@pytest.mark.parametrize(
+    ("here", "path", "asked"),
+    [("cpu", "compiled:attention=cudnn", {"device": "cpu"}), ("NVIDIA H100", "eager", {})],
+)
+def test_a_run_knows_its_own_device_and_tokens(
+    planned, tmp_path, cut_off, monkeypatch, here, path, asked
+):
+    """On a named device, or a GPU of another name, it goes on: not bit for bit, which is recorded.
+
+    A CPU stands for that GPU.
+    """
     run, said = planned(precision="bf16"), []
     with cut_off(3):
         train(run, tmp_path, save_every=1e-9)
-    path = tmp_path / run.id / "run.json"
-    record = io.read_json(path)
+    file = tmp_path / run.id / "run.json"
+    record = io.read_json(file)
     own = record["provenance"]
     assert own["device"] == "cpu" and own["threads"] == 1
-    gpu = {"device": "NVIDIA H200", "code_path": "compiled:attention=cudnn"}
     for change, words in (
         ({"corpus_sha256": {"train": "0", "valid": "0"}}, "started on other tokens"),
-        (gpu, "started on NVIDIA H200, not on cpu"),
+        ({"device": "NVIDIA H200", "code_path": path}, "started on NVIDIA H200, not on cpu"),
     ):
-        io.write_record(path, record | {"provenance": own | change})
+        io.write_record(file, record | {"provenance": own | change})
         with pytest.raises(RRError, match=words):
             train(run, tmp_path)
-    folder = trainer.train(run, tmp_path, device="cpu", log=said.append)
-    assert any("started on NVIDIA H200 and resumes on cpu" in line for line in said)
-    made_by = io.read_json(path)["provenance"]
-    assert made_by["device"] == "cpu" and made_by["code_path"] == "eager"
+    if here != "cpu":
+        monkeypatch.setattr(context, "device_name", lambda device: here)
+        monkeypatch.setattr(context, "_device_type", lambda name: "cpu")
+    folder = trainer.train(run, tmp_path, log=said.append, **asked)
+    assert any(f"started on NVIDIA H200 and resumes on {here}" in line for line in said)
+    made_by = io.read_json(file)["provenance"]
+    assert made_by["device"] == here and made_by["code_path"] == "eager"
     assert made_by["bit_exact"] is False and made_by["threads"] == 1
     assert result_of(folder)["status"] == "finished"
-
-
-def test_a_run_goes_on_on_a_gpu_of_another_name(planned, tmp_path, cut_off, monkeypatch):
-    run, said = planned(), []
-    with cut_off(3):
-        train(run, tmp_path, save_every=1e-9)
-    path = tmp_path / run.id / "run.json"
-    # as if "cpu" were the name of one GPU among others
-    monkeypatch.setattr(context, "device_name", lambda device: "NVIDIA H100 PCIe")
-    monkeypatch.setattr(context, "_device_type", lambda name: "cpu")
-    folder = trainer.train(run, tmp_path, log=said.append)
-    assert any("started on cpu and resumes on NVIDIA H100 PCIe" in line for line in said)
-    made_by = io.read_json(path)["provenance"]
-    assert made_by["bit_exact"] is False and made_by["device"] == "NVIDIA H100 PCIe"
-    assert result_of(folder)["status"] == "finished"
-
-
-def test_settings_are_free_until_the_first_checkpoint(planned, tmp_path, cut_off):
-    run = planned()
-    with cut_off(1):
-        train(run, tmp_path, path="fast")
-    folder = train(run, tmp_path, path="reference", micro_batch=2)
-    made_by = io.read_json(folder / "run.json")["provenance"]
-    assert made_by["code_path"] == "reference" and made_by["micro_batch"] == 2
 
 
 def test_a_full_disk_ends_a_run_before_its_first_step(planned, tmp_path, monkeypatch):
