@@ -1,6 +1,7 @@
-"""Each statistic against a second way to it: enumeration, statsmodels; tables by SciPy: test_tables.
+"""Each statistic against a second way to it: enumeration, closed forms, statsmodels.
 
-statsmodels is no dependency of the project; its tests are skipped where it is not installed.
+Rows of tables are held to SciPy in test_tables. statsmodels is no dependency of the project; its
+tests are skipped where it is not installed.
 """
 
 import csv
