@@ -311,9 +311,6 @@ def test_sample_is_a_function_of_its_seed(rr, runs):
     assert len(greedy) == 1
 
 
-# -- as a process -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("to", "code", "lines"), [("| true; exit ${PIPESTATUS[0]}", 0, 0), ("> /dev/full", 2, 1)]
 )

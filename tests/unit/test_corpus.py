@@ -140,8 +140,6 @@ def test_a_large_vocabulary_takes_four_bytes(small, tmp_path):
     assert tokens.decode(tokens.train[: len(tokens.encode(STORIES[0]))]) == STORIES[0]
 
 
-# ---- real data (absent in a bare clone)
-
 needs_shared = pytest.mark.skipif(not (SHARED / "gpt2").is_dir(), reason="no shared data here")
 
 
@@ -378,9 +376,6 @@ def test_the_hub_is_asked_once_and_for_the_pinned_revision(monkeypatch, tmp_path
     assert tokens.name == name and sum(tokens.n_documents.values()) == len(STORIES)
     assert tokens.decode(tokens.train).startswith(STORIES[0] + EOT)
     assert ("_00000.parquet" in tokens.identity["corpus"]) == (name == "fineweb-edu")
-
-
-# ---- baselines
 
 
 def test_baselines_against_the_definition():

@@ -331,9 +331,6 @@ def test_a_record_is_found_by_its_name():
     assert [row["arm"] for row in report.shown(here)] == [row["arm"] for row in here.rows]
 
 
-# ---- Figures -------------------------------------------------------------------------------------
-
-
 def test_reliability_is_drawn_from_the_bins():
     bins = np.array([[10, 2.0, 1], [0, 0, 0], [30, 27.0, 24]])
     _, ax = figures.canvas()

@@ -32,9 +32,6 @@ ROOT = Path(__file__).resolve().parents[2]
 TINY = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
 
 
-# ---- an empty choice
-
-
 @pytest.fixture
 def asked(monkeypatch):
     """(a model of a window of 16, what `rr eval` answers lm-eval), lm-eval being a stand-in."""
@@ -62,9 +59,6 @@ def test_a_choice_is_scored_at_its_own_tokens_where_the_prompt_is_cut(asked, siz
     assert got == pytest.approx(wanted, rel=1e-4)
     with pytest.raises(RRError, match="empty text is after 'Is it[?] '"):
         answers([(("p", "c"), prompt, choice), (("Is it? ", ""), [0, 1], [])])
-
-
-# ---- logs of others
 
 
 @pytest.mark.parametrize("word", ["NaN", "-Infinity"])
@@ -103,9 +97,6 @@ def test_a_damaged_event_file_gives_its_whole_records_or_one_line(tmp_path, dama
         read_logs([tmp_path], run="{arm}-s{seed}")
 
 
-# ---- other systems
-
-
 def test_no_module_needs_what_only_unix_has():
     """Windows has no fcntl, and no resource: neither may be imported where a module begins."""
     code = (
@@ -140,9 +131,6 @@ def test_a_missing_package_is_installed_by_the_extra_that_has_it(package, monkey
         assert any(words.startswith(package.lower()) for words in held)
 
 
-# ---- locks that do not lock
-
-
 class Agreeable:
     """A lock on a file system where flock always succeeds."""
 
@@ -165,9 +153,6 @@ def test_a_file_system_without_locks_is_refused(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(io, "FileLock", kind)
     with pytest.raises(RRError, match="locks do not work there.*local --out"):
         io.try_lock(tmp_path / "b")
-
-
-# ---- another interpreter
 
 
 def test_a_notebooks_kernel_is_the_interpreter_that_runs_rr(tmp_path, monkeypatch):
@@ -198,9 +183,6 @@ def test_a_notebooks_kernel_is_the_interpreter_that_runs_rr(tmp_path, monkeypatc
     assert said.startswith("7 report made by Python 3.") and said.endswith(f", {sys.executable}")
 
 
-# ---- a cluster
-
-
 @pytest.mark.parametrize(
     ("device", "fraction", "cells", "asks"),
     [(None, None, 1, 1.0), ("cpu", None, 4, 0.0), (None, 0.5, 2, 0.5)],
@@ -214,9 +196,6 @@ def test_cells_on_the_cpu_ask_a_cluster_for_no_gpu(monkeypatch, device, fraction
     assert engine.room == cells
     assert ray.remote.return_value.options.call_args.kwargs["num_gpus"] == asks
     engine.close()
-
-
-# ---- a folder for compiled code that cannot be written
 
 
 def test_a_cache_that_cannot_be_written_is_one_line_and_the_run_goes_on(tmp_path, tiny_corpus):
@@ -239,9 +218,6 @@ def test_a_cache_that_cannot_be_written_is_one_line_and_the_run_goes_on(tmp_path
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if "TORCHINDUCTOR_CACHE_DIR" in line]
     assert len(said) == 1 and str(place) in said[0] and "Traceback" not in done.stderr
-
-
-# ---- a run that was killed, exported from elsewhere
 
 
 def test_a_killed_run_gives_the_same_table_from_its_export(planned, tmp_path, monkeypatch, cut_off):
@@ -275,9 +251,6 @@ def test_a_killed_run_gives_the_same_table_from_its_export(planned, tmp_path, mo
         found = read_logs([tmp_path / name], step="_step", loss="loss")
         tables.append(found[["arm", "seed", "val_loss", "status"]])
     assert tables[0].equals(tables[1]) and set(tables[0].status) == {"finished"}
-
-
-# ---- damage to any file of a run
 
 
 FILES = ("run.json", "result.json", "metrics.jsonl")
@@ -323,9 +296,6 @@ def test_a_damaged_record_is_the_same_or_one_line(sealed, tmp_path, name, place,
     except RunFailed as error:
         assert name in str(error) or name == "result.json"  # which holds the hash of the curve
         assert "\n" not in str(error)
-
-
-# ---- the printed commands
 
 
 def test_the_lines_of_a_dry_run_run_as_they_stand(tmp_path, monkeypatch, capsys):

@@ -36,9 +36,6 @@ def family(rows, bases, **options):
     return stats.as_rows(stats.compare(rows, pairs=pairs, by="rung", **options))
 
 
-# ---- The published runs ------------------------------------------------------------------------
-
-
 def test_the_published_family_of_ten():
     """What survives; the numbers of a row are held to SciPy in test_tables and test_contrasts."""
     rows = family(published(), ["highway", "standard"])
@@ -54,9 +51,6 @@ def test_the_published_family_of_ten():
     # three seeds cannot reach 0.05 by signs or ranks, whatever they say
     assert survive("signed_rank_p") == survive("sign_p") == set()
     assert all(row["p_min"] == (0.5 if row["rung"] == "320M" else 0.25) for row in rows)
-
-
-# ---- No spread ---------------------------------------------------------------------------------
 
 
 def undecided(test):
@@ -77,9 +71,6 @@ def test_equal_differences_and_equal_values():
     assert flat.mean == 1 and undecided(flat) and math.isnan(flat.df)
     assert undecided(stats.welch([1, 1], [1, 1]))
     assert math.isnan(stats.interval([2.0, 2.0]).lo) and stats.interval([2.0, 2.0]).sd == 0
-
-
-# ---- Signs, ranks, bootstrap -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -146,9 +137,6 @@ def test_bootstrap_against_every_resample():
     assert flat.mean == 2.0 and math.isnan(flat.lo) and math.isnan(flat.hi)
 
 
-# ---- Corrections -------------------------------------------------------------------------------
-
-
 # a run sets denormal numbers to zero, for its whole process
 CHANCES = st.lists(st.floats(0, 1, allow_subnormal=False), max_size=7)
 
@@ -162,9 +150,6 @@ def test_holm_is_the_closure_of_bonferroni(p):
     assert stats.holm(p) == expected
     assert stats.bonferroni(p) == [min(1.0, len(p) * one) for one in p]
     assert all(one <= q <= b for one, q, b in zip(p, expected, stats.bonferroni(p), strict=True))
-
-
-# ---- statsmodels -------------------------------------------------------------------------------
 
 
 def test_all_of_it_against_statsmodels():
@@ -188,8 +173,6 @@ def test_all_of_it_against_statsmodels():
     for name in ("holm", "bonferroni"):
         assert getattr(stats, name)(p) == pytest.approx(multipletests(p, method=name)[1])
 
-
-# ---- Bad input ---------------------------------------------------------------------------------
 
 BAD = [
     (lambda: stats.paired([], []), "at least two pairs"),
@@ -240,8 +223,6 @@ def test_a_family_counts_what_it_cannot_compare():
     expected = pytest.approx(min(1, 3 * a["paired_p"]))
     assert a["paired_bonferroni"] == expected == a["paired_holm"]
 
-
-# ---- Without the extra -------------------------------------------------------------------------
 
 WITHOUT = """
 import sys
