@@ -12,13 +12,12 @@ import torch
 from torch.nn import functional as F
 
 import rr
-from rr.data import batches
 from rr.data.batches import gather
 from rr.model.transformer import turns
 from rr.ops import attention, linear_cross_entropy
 from rr.ops.attention import padded_attention
 from rr.ops.cross_entropy import padded_rows
-from rr.training import memory_fit, parse_backend, predict
+from rr.training import parse_backend, predict
 
 
 @pytest.mark.parametrize("size", [71, 74, 64])  # heads of published arms
@@ -175,12 +174,3 @@ def test_the_triton_kernels_compile_ahead_of_time(capability, kind, root):
         # fp16 on sm75 spills 7 KiB in `_write`: below 8.0 no path is chosen that has it
         allowed = 8192 if (capability, kind, name) == (75, "fp16", "_write") else 128
         assert 8 <= int(registers) <= 255 and int(spilled) <= allowed, (name, registers, spilled)
-
-
-def test_the_text_lies_on_the_gpu_before_memory_is_looked_at(planned, monkeypatch, tmp_path):
-    """So that the 4 bytes per token that it takes there are not promised to a step."""
-    seen, fit, beside = [], memory_fit.choose, batches.on_device
-    monkeypatch.setattr(batches, "on_device", lambda *a: seen.append("text") or beside(*a))
-    monkeypatch.setattr(memory_fit, "choose", lambda *a: seen.append("memory") or fit(*a))
-    rr.train(planned(steps=1), tmp_path, log=str)
-    assert seen == ["text", "memory"]

@@ -54,7 +54,6 @@ def define(write="return state + 0.5 * u", before="", attributes="", module="__m
 
 @pytest.fixture(autouse=True)
 def registry():
-    """What a test registers is gone after it."""
     kept = {kind: dict(names) for kind, names in REGISTRY.items()}
     yield
     for kind, names in REGISTRY.items():

@@ -134,7 +134,6 @@ def page(path: Path, text: str, prose: bool) -> Iterator[Printed]:
 
 
 def printed() -> list[Printed]:
-    """All commands, each once."""
     found = []
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "book").glob("*.md"))]
     for path in pages:

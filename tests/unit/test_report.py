@@ -202,7 +202,6 @@ def short_notebook(path, parameters: str) -> None:
 
 @pytest.fixture
 def short_reports(tmp_path, monkeypatch):
-    """The two notebooks of reports, short."""
     parameters = {name: type(value)() if not isinstance(value, int | float) else value
                   for name, value in notebook.parameters(notebook.find(None)).items()}  # fmt: skip
     text = "\n".join(f"{name} = {value!r}" for name, value in parameters.items())

@@ -54,7 +54,6 @@ def test_the_published_family_of_ten():
 
 
 def undecided(test):
-    """Whether nothing is concluded."""
     return all(math.isnan(getattr(test, name)) for name in ("t", "p", "lo", "hi"))
 
 

@@ -297,7 +297,6 @@ def an_hour(run):
 
 
 def pairs():
-    """Two arms of equal FLOPs by three seeds."""
     return cells({"rule": ["standard", "constant"], "seed": [0, 1, 2], "steps": [10]}, print)
 
 

@@ -31,13 +31,6 @@ HELD_OUT = np.random.RandomState(3).randint(0, 50, 200)  # a stand-in for held-o
 pytestmark = pytest.mark.usefixtures("kept_threads")
 
 
-def tokens_of(run):
-    split = "tokens" if run.protocol == "paper" else "documents"
-    return open_corpus(
-        run.source["corpus"], run.source["tokenizer"], split=split, log=lambda line: None
-    )
-
-
 def curve(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
@@ -104,16 +97,9 @@ def plain_loop(run, tokens):
     for step in range(r.steps):
         if run.protocol == "paper":
             starts = np.random.randint(0, len(tokens.train) - t - 1, r.batch)
-            done = (step - 500) / max(1, r.steps - 500)
-            lr = 2e-4 * (
-                (step + 1) / 500 if step < 500 else 0.1 + 0.45 * (1 + math.cos(math.pi * done))
-            )
         else:
             words = np.random.Philox(key=[run.seed, step]).random_raw(r.batch)
             starts = words % np.uint64(len(tokens.train) - t - 1)
-            w = max(1, min(500, r.steps // 20))
-            fall = min(1, (r.steps - step) / (r.steps - r.steps * 4 // 5))
-            lr = r.lr * ((step + 1) / w if step < w else fall)
         rows = np.stack([tokens.train[int(s) : int(s) + t + 1] for s in starts]).astype(np.int64)
         rows = torch.from_numpy(rows)
         logits = model(rows[:, :-1])
@@ -128,6 +114,7 @@ def plain_loop(run, tokens):
             m_hat, v_hat = m[name] / (1 - 0.9 ** (step + 1)), v[name] / (1 - 0.95 ** (step + 1))
             embedding = name in ("token.weight", "position.weight")
             decay = 0.1 if run.protocol == "paper" or (p.ndim == 2 and not embedding) else 0.0
+            lr = r.lr_at(step)  # by hand above
             with torch.no_grad():
                 p.mul_(1 - lr * decay).sub_(lr * m_hat / (v_hat.sqrt() + 1e-8))
     return model, norms
@@ -138,7 +125,8 @@ def test_a_run_is_what_a_plain_loop_does(planned, tmp_path, protocol):
     run = planned(protocol=protocol, steps=8, seed=3, eval_batches=5)
     folder = train(run, tmp_path)
     trained, _, _ = run_folder.load(folder)
-    tokens = tokens_of(run)
+    split = "tokens" if protocol == "paper" else "documents"
+    tokens = open_corpus(run.source["corpus"], run.source["tokenizer"], split=split)
     plain, norms = plain_loop(run, tokens)
     lines = curve(folder)
     recorded = [line["grad_norm"] for line in lines if "loss" in line]

@@ -39,7 +39,6 @@ def record_of(campaign, rule):
 
 
 def changed(campaign, to, name, change, rule="review"):
-    """The record in a folder, with other content in one of its files."""
     (home,) = recording.export(campaign, to, [record_of(campaign, rule).place.name])
     told = read_json(home / name)
     change(told)
