@@ -48,16 +48,9 @@ def test_a_run_keeps_its_path(planned, tmp_path, cut_off, monkeypatch):
 
 
 FREED = """
-import sys
 from pathlib import Path
-
 import torch
-
-from rr.config import ModelConfig, Recipe
-from rr.model import Model, initialise
 from rr.training.backend import parse_backend
-from rr.training.step import OptimizerStep
-from rr.training.checkpoint import weights_sha256
 
 
 def resident():
@@ -65,28 +58,20 @@ def resident():
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
 
-torch.set_num_threads(1)
-config = ModelConfig(50, 2, 2, 32, 64, seq_len=16, rule="review")
-batches = torch.randint(50, (5, 2, 4, 16), generator=torch.Generator().manual_seed(0))
 for path in ("fast:allocator=system", "fast"):
-    backend, cpu = parse_backend(path), torch.device("cpu")
-    backend.set_up(cpu)
-    step = OptimizerStep(initialise(Model(config), 0), Recipe(5, 4, 1e-3, 1), backend, cpu)
-    losses = [step(x, y).item() for x, y in batches]
+    parse_backend(path).set_up(torch.device("cpu"))
     before = resident()
     block = torch.ones(50_000_000)
     del block
-    print(resident() - before, *losses, weights_sha256(step.model))
+    print(resident() - before)
 """
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's malloc alone is told")
-def test_a_freed_block_stays_or_goes_and_no_bit_changes():
+def test_a_freed_block_stays_or_goes():
     """In a process of its own: what is kept is kept for the rest of it. 200 MB, told in kB."""
-    asked = subprocess.check_output([sys.executable, "-c", FREED], text=True)
-    system, kept = (line.split() for line in asked.splitlines())
-    assert int(system[0]) < 20e3 and int(kept[0]) > 180e3
-    assert system[1:] == kept[1:] and len(set(system[1:6])) == 5
+    system, kept = subprocess.check_output([sys.executable, "-c", FREED]).split()
+    assert int(system) < 20e3 and int(kept) > 180e3
 
 
 @pytest.mark.parametrize("rule", ["review", "attnres"])  # block by block, and whole
