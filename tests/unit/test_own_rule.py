@@ -265,11 +265,9 @@ def test_a_new_rule_holds_to_every_check_and_says_what_comes_next(tmp_path, caps
     path = tmp_path / "rules" / "half_step.py"
     rule = f"{path}:HalfStep"
     assert set(rule_checks.check(rule).values()) == {None}
+    # what test_printed_commands runs, by the paths of this environment's programs
     commands = [line for line in told.splitlines()[1:] if line and line[0] != "#"]
-    assert len(commands) == 3 and commands[0].startswith(f"RR_RULE={rule} ")
-    assert f"for rule in standard constant {rule};" in commands[1] and "--rung nano" in commands[1]
-    assert "for rule in standard constant;" in commands[2] and "--baseline $rule" in commands[2]
-    # the programs of this environment, by their paths: nothing has to be activated
+    assert len(commands) == 3 and all(rule in command for command in commands[:2])
     for command in commands:
         program = re.search(r"\S*/(?:rr|pytest) ", command)[0].strip()
         assert (new_rule.ROOT / program).exists()
