@@ -25,7 +25,7 @@ import pytest
 import torch
 
 from rr import cli
-from rr.perf import benchmark, benchmark_case, doctor
+from rr.perf import doctor
 from rr.residual import REGISTRY
 from rr.sweep import local
 
@@ -172,26 +172,6 @@ class Cell:
         return self.code
 
 
-class Child(benchmark._Child):
-    """A benchmark's case in this process; test_bench.py has those in processes of their own."""
-
-    def __init__(self, case) -> None:
-        self.case, self.measured, self.failed, self.times = case, {}, None, []
-
-    def send(self, command, *arguments) -> None:
-        if command == "build":
-            _, *where = arguments
-            self.bench = benchmark_case.Bench(self.case, *where)
-            command, arguments = "describe", ()
-        self.answer = getattr(self.bench, command)(*arguments)
-
-    def receive(self) -> dict:
-        return self.answer
-
-    def end(self) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, tiny_corpus):
     """A folder with small runs and rules; what the table's names stand for there."""
@@ -202,7 +182,6 @@ def world(tmp_path_factory, tiny_corpus):
         new_rule.new_rule(name, home / "my_rules")
     with contextlib.chdir(home), pytest.MonkeyPatch.context() as patched:
         patched.setattr(local, "Process", Cell)
-        patched.setattr(benchmark, "_Child", Child)
         patched.setattr(doctor, "compile_error", lambda kind: None)  # test_run_paths.py does
         names = {CORPUS: tiny_corpus}
         own = SMALL["my_rule.py:Class"]
