@@ -133,7 +133,7 @@ def test_specifications_are_canonical():
         return ladder.specify(rung, rule, corpus="c", tokenizer="t", vocab_size=100, **more).id
 
     assert id_of() == id_of("nano:d_model=64,n_layer=2", "constant:c=0.5")
-    assert len({id_of(), id_of(lr=1e-3), id_of(seed=1), id_of(rule="constant:c=0.25")}) == 4
+    assert id_of() != id_of(rule="constant:c=0.25")
 
 
 # -- a published name and another size ------------------------------------------------------------

@@ -45,18 +45,14 @@ SMALL = {
     "2000,4000,8000": "2,3,4",
     "runs/ID": RUN,
     "/workspace/runs/ID": RUN,
-    "my_rule.py:Class": "my_rules/damped.py:Damped",
     "runs/damped": "runs",  # where the small runs of all rules lie
     "runs/limiter": "runs",
-    "runs/try": "runs",
-    "compiled": "fast",  # Inductor alone takes most of a minute per model
     "mine.json": MEASURED,
     "40": "1",  # steps run again
     "/workspace/runs": "runs",
     "/shared/runs": "runs",
     "/runs/sweep": "runs",
     "in.ipynb": "notebooks/03_depth_stability.ipynb",
-    "runs/ID/report.ipynb": "report.ipynb",
 }
 TEXT = {"--corpus": CORPUS, "--tokenizer": "bpe:300"}
 TINY = {**TEXT, "--steps": "2", "--batch": "2", "--eval-batches": "2"}
@@ -184,7 +180,7 @@ def world(tmp_path_factory, tiny_corpus):
         patched.setattr(local, "Process", Cell)
         patched.setattr(doctor, "compile_error", lambda kind: None)  # test_run_paths.py does
         names = {CORPUS: tiny_corpus}
-        own = SMALL["my_rule.py:Class"]
+        own = "my_rules/damped.py:Damped"
         for rule in (own, "standard", "constant", "review"):
             words = small(Printed("", "rr", ("train", "--rung", "nano", "--rule", rule)), names)
             code, out = called([*words, "--out", "runs"])
