@@ -10,7 +10,7 @@ import sys
 import new_rule
 import pytest
 import torch
-from tiny import train
+from tiny import TINY, train
 
 import rr
 from rr import stats
@@ -20,7 +20,6 @@ from rr.residual import REGISTRY, content
 from rr.stats import read_records
 from rr.training import run_folder
 
-BODY = "nano:n_layer=1,d_model=16,n_head=1,seq_len=16"
 CLASS = """
 import torch
 import rr
@@ -62,7 +61,7 @@ def registry():
 
 
 def plan(rule="mine", **options):
-    return rr.plan(BODY, rule, steps=2, batch=2, **options)
+    return rr.plan(TINY, rule, steps=2, batch=2, **options)
 
 
 # ---- what counts, and what does not --------------------------------------------------------------
@@ -159,7 +158,7 @@ def test_options_count_by_their_defaults_and_not_by_their_words():
 def test_an_id_does_not_depend_on_the_process(tmp_path):
     names = "names = frozenset(['x', 'y', 'z'])"
     code = CLASS.format(write="return state", before="", attributes=names)
-    code += f"\nprint(rr.plan({BODY!r}, 'mine', steps=2, batch=2).id)"
+    code += f"\nprint(rr.plan({TINY!r}, 'mine', steps=2, batch=2).id)"
     (tmp_path / "mine.py").write_text(code)
     command = [sys.executable, tmp_path / "mine.py"]
     one, other = (

@@ -16,7 +16,7 @@ import torch
 from filelock import SoftFileLock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tiny import train
+from tiny import TINY, train
 
 import rr
 from rr import cli, io
@@ -29,7 +29,6 @@ from rr.sweep.ray_engine import RayEngine
 from rr.training.checkpoint import Checkpoints
 
 ROOT = Path(__file__).resolve().parents[2]
-TINY = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny import TINY
 
 from rr import stats
 from rr.config import RRError
@@ -228,27 +229,23 @@ import sys
 for name in ("pandas", "scipy", "tabulate", "pyarrow", "matplotlib", "papermill", "IPython"):
     sys.modules[name] = None
 from pathlib import Path
-import rr
 from rr.cli import main
 from rr.stats import read_record
-rung, corpus = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16", sys.argv[1]
-text = {"corpus": corpus, "tokenizer": "bpe:300"}
-run = rr.plan(rung, **text, steps=2, batch=1, eval_batches=1)
-folder = Path(rr.train(run, "runs", threads=1, log=lambda line: None))
-assert read_record(folder).object("result.json")["steps"] == 2
-words = ["--rung", rung, "--steps", "2", "--batch", "1", "--eval-batches", "1", "--device", "cpu"]
-words += ["--corpus", corpus, "--tokenizer", "bpe:300", "--out", "runs", "--runner", "direct"]
-assert main(["sweep", *words, "--seed", "2"]) == 0
-print(len(list(Path("runs").glob("*/result.json"))))
+words = sys.argv[1:]
+assert main(["train", *words]) == 0
+(folder,) = Path("runs").glob("*/result.json")
+assert read_record(folder.parent).object("result.json")["steps"] == 2
+assert main(["sweep", *words, "--seed", "2", "--runner", "direct"]) == 0
+assert len(list(Path("runs").glob("*/result.json"))) == 2
 sys.exit(main(["table", "absent.csv", "--paired"]))
 """
 
 
 def test_training_needs_no_package_of_the_extra_and_statistics_name_it(tmp_path, tiny_corpus):
     """torch, numpy and tokenizers train, sweep and read what they trained."""
-    found = subprocess.run(
-        [sys.executable, "-c", WITHOUT, tiny_corpus], capture_output=True, text=True, cwd=tmp_path
-    )
-    assert found.returncode == 2 and found.stdout.splitlines()[-1] == "2", found.stderr
+    words = f"--rung {TINY} --corpus {tiny_corpus} --tokenizer bpe:300 --steps 2 --out runs"
+    command = [sys.executable, "-c", WITHOUT, *words.split(), "--device", "cpu", "--batch", "1"]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert found.returncode == 2, found.stderr
     line = "rr: rr.stats needs pandas, which is missing: pip install 'review-residuals[stats]'"
     assert found.stderr.splitlines()[-1] == line
