@@ -26,15 +26,15 @@ def whole(runs: Path, newest: bool) -> set[Path]:
 
     Of a run that has ended its weights alone are left, which are the newest.
     """
-    found: set[Path] = set()
+    checkpoints: set[Path] = set()
     for home in runs.glob("*/checkpoint"):
         steps = sorted(
             path.parent.relative_to(runs)
             for path in home.glob("*/meta.json")
             if not path.parent.name.startswith(".")
         )
-        found.update(steps[-1:] if newest else steps)
-    return found
+        checkpoints.update(steps[-1:] if newest else steps)
+    return checkpoints
 
 
 def mirror(source: Path, target: Path, newest: bool) -> None:

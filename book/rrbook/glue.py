@@ -45,14 +45,14 @@ def glued(outputs: Iterable[Mapping]) -> dict[str, str]:
     }
 
 
-def assert_recorded(holds: object, said: str = "") -> None:
+def assert_recorded(holds: object, note: str = "") -> None:
     """An assert of what the book says of its recorded execution; never raised to a reader.
 
     It guards the edition: only the book's own tools, which execute at the default parameters, set
     RR_EDITION to 1. An assert that checks code is written as one, for everybody.
     """
     if os.environ.get(EDITION) == "1":
-        assert holds, f"not as in the recorded execution: {said}"
+        assert holds, f"not as in the recorded execution: {note}"
 
 
 def verdict(name: str, holds: object, yes: str, no: str, varies: bool = False) -> None:
@@ -73,16 +73,16 @@ def formatted(value: str, spec: str = "") -> str:
     `value` is text/plain as stored: the text of a number, or a quoted string.
     """
     try:
-        found = ast.literal_eval(value)
+        parsed = ast.literal_eval(value)
     except (SyntaxError, ValueError):
-        found = value
+        parsed = value
     if spec[-1:] and spec[-1] in "bcdoxX":
-        found = int(found)
+        parsed = int(parsed)
     elif spec[-1:] and spec[-1] in "eEfFgGn%":
-        found = float(found)
+        parsed = float(parsed)
     else:
-        found = str(found)
-    return format(found, spec)
+        parsed = str(parsed)
+    return format(parsed, spec)
 
 
 def recorded(values: Mapping[str, list[str]]) -> None:
@@ -112,11 +112,11 @@ def table(now: Mapping[str, str], before: Mapping[str, list[str]]) -> str:
             cells[2] = f"<b>{cells[2]}</b>"
         rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     count = f"{len(rows)} number" + "s" * (len(rows) != 1)
-    said = f"{moved} of {count} moved" if moved else f"{count} for the text"
+    note = f"{moved} of {count} moved" if moved else f"{count} for the text"
     head = "<tr><th>name</th><th>recorded</th><th>this run</th></tr>"
     opened = " open" if moved else ""
     return (
-        f"<details{opened}><summary>{said}: recorded, and this run</summary>"
+        f"<details{opened}><summary>{note}: recorded, and this run</summary>"
         f"<table>{head}{''.join(rows)}</table></details>"
     )
 

@@ -38,13 +38,13 @@ def numbered(chapter: str | None, count: int) -> str:
 
 def labels(notebook: nbformat.NotebookNode, chapter: str | None) -> dict[str, Label]:
     """Every label of a notebook, its things counted in their order."""
-    found: dict[str, Label] = {}
+    by_label: dict[str, Label] = {}
     counts = {"figure": 0, "equation": 0, "exercise": 0}
     page = f"notebooks/{chapter}"
 
     def add(kind: str, label: str, title: str = "") -> None:
         counts[kind] += 1
-        found[label] = Label(kind, numbered(chapter, counts[kind]), title, page)
+        by_label[label] = Label(kind, numbered(chapter, counts[kind]), title, page)
 
     for cell in notebook.cells:
         if figure := cell.metadata.get("mystnb", {}).get("figure"):
@@ -62,15 +62,15 @@ def labels(notebook: nbformat.NotebookNode, chapter: str | None) -> dict[str, La
             elif token.type == "heading_open":
                 heading = True
             elif token.type == "inline" and heading:
-                found |= {label: Label("section", "", token.content, page) for label in waiting}
+                by_label |= {label: Label("section", "", token.content, page) for label in waiting}
                 waiting, heading = [], False
-    return found
+    return by_label
 
 
 @cache
 def elsewhere() -> dict[str, Label]:
     """The labels of every chapter as this checkout stores it."""
-    found: dict[str, Label] = {}
+    by_label: dict[str, Label] = {}
     for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
-        found |= labels(nbformat.read(path, as_version=4), path.stem)
-    return found
+        by_label |= labels(nbformat.read(path, as_version=4), path.stem)
+    return by_label

@@ -54,17 +54,17 @@ def _located(rule: Callable) -> Callable:
 
 def parser() -> MarkdownIt:
     """A parser of the book's Markdown, with the extensions that _config.yml names and uses."""
-    found = MarkdownIt("commonmark").enable("table")
+    markdown = MarkdownIt("commonmark").enable("table")
     for plugin in (myst_block_plugin, myst_role_plugin, colon_fence_plugin, amsmath_plugin):
-        found.use(plugin)
-    found.use(dollarmath_plugin)
+        markdown.use(plugin)
+    markdown.use(dollarmath_plugin)
     for name, rule in (
         ("myst_role", myst_role),
         ("math_inline", math_inline_dollar()),
         ("link", link),
     ):
-        found.inline.ruler.at(name, _located(rule))
-    return found
+        markdown.inline.ruler.at(name, _located(rule))
+    return markdown
 
 
 PARSER = parser()
@@ -134,8 +134,8 @@ def walk(text: str) -> Iterator[Token]:
     """Every token of a text, those within its boxes too."""
     for token in PARSER.parse(text):
         yield token
-        if found := Directive.of(token):
-            yield from walk(found.body)
+        if directive := Directive.of(token):
+            yield from walk(directive.body)
 
 
 @dataclass
@@ -159,42 +159,44 @@ class Plain:
         """A title or caption: one line."""
         return " ".join(self.text(source).split())
 
-    def box(self, found: Directive) -> str:
+    def box(self, directive: Directive) -> str:
         """A directive as a block quote with a bold title, or as a fold."""
-        if found.name in SOLUTIONS:
-            return self._solution(found)
-        if found.name in QUESTIONS:
-            return self._question(found)
-        if found.name not in BOXES:
-            known = nearest(found.name, (*BOXES, *QUESTIONS, *SOLUTIONS))
-            raise RRError(f"directive {{{found.name}}} is not known: {known}")
-        title, body = self.line(found.argument), self.text(found.body)
-        if found.name == "exercise":
-            number = self.number("exercise", found.options.get("label", ""))
+        if directive.name in SOLUTIONS:
+            return self._solution(directive)
+        if directive.name in QUESTIONS:
+            return self._question(directive)
+        if directive.name not in BOXES:
+            known = nearest(directive.name, (*BOXES, *QUESTIONS, *SOLUTIONS))
+            raise RRError(f"directive {{{directive.name}}} is not known: {known}")
+        title, body = self.line(directive.argument), self.text(directive.body)
+        if directive.name == "exercise":
+            number = self.number("exercise", directive.options.get("label", ""))
             title = f"**Exercise {number}.** {title}".rstrip()
-        elif found.name == "dropdown" or "dropdown" in found.options.get("class", ""):
+        elif directive.name == "dropdown" or "dropdown" in directive.options.get("class", ""):
             return fold(title, body)
-        elif found.name == "admonition":
+        elif directive.name == "admonition":
             title = f"**{title}**"
         else:
-            name = {"seealso": "See also"}.get(found.name, found.name.capitalize())
+            name = {"seealso": "See also"}.get(directive.name, directive.name.capitalize())
             body, title = "\n\n".join(filter(None, [title, body])), f"**{name}**"
         return _quote(f"{title}\n\n{body}" if body else title)
 
-    def _question(self, found: Directive) -> str:
-        if found.name == "number":
-            number = " ".join(filter(None, [found.options["right"], found.options.get("unit")]))
-            return fold("Answer", f"{typeset(number)}. {self.text(found.body)}")
-        options, _, why = found.body.partition("\n\n")
+    def _question(self, directive: Directive) -> str:
+        if directive.name == "number":
+            number = " ".join(
+                filter(None, [directive.options["right"], directive.options.get("unit")])
+            )
+            return fold("Answer", f"{typeset(number)}. {self.text(directive.body)}")
+        options, _, why = directive.body.partition("\n\n")
         right = re.sub(r"^[-*] ✓ *", "- ", options, flags=re.MULTILINE)
         (answer,) = re.findall(r"^[-*] ✓ *(.*)", options, flags=re.MULTILINE)
         return f"{self.text(right)}\n\n{fold('Answer', self.text(f'*{answer}*. {why}'))}"
 
-    def _solution(self, found: Directive) -> str:
-        label, body = found.argument, self.text(found.body)
-        if found.name == "solution":
+    def _solution(self, directive: Directive) -> str:
+        label, body = directive.argument, self.text(directive.body)
+        if directive.name == "solution":
             return fold(self.solved(label), body)
-        if found.name == "solution-end":
+        if directive.name == "solution-end":
             self.solution = None
             return "</details>"
         self.solution = label
@@ -249,8 +251,8 @@ class _Pass:
             elif token.type == "math_block_label":
                 number = self.plain.number("equation", token.info)
                 self._block(token, f"$$\n{token.content.strip()} \\tag{{{number}}}\n$$")
-            elif found := Directive.of(token):
-                self._block(token, f"\n{self.plain.box(found)}\n")
+            elif directive := Directive.of(token):
+                self._block(token, f"\n{self.plain.box(directive)}\n")
         return self._edited()
 
     def on_one_line(self) -> str:

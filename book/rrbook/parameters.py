@@ -103,10 +103,10 @@ def _as_number(value: Any, default: Any) -> Any:
     if not isinstance(value, str) or type(default) not in (int, float):
         return value
     try:
-        found = float(value)
+        number = float(value)
     except ValueError:
         return value
-    return int(found) if type(default) is int and found.is_integer() else found
+    return int(number) if type(default) is int and number.is_integer() else number
 
 
 def _history() -> tuple[dict[str, Any], list[str], dict[str, Any]]:
@@ -130,15 +130,15 @@ def _assigned(source: str) -> dict[str, ast.expr]:
         lines = ast.parse(source).body
     except SyntaxError:
         return {}
-    found = {}
+    assigned = {}
     for line in lines:
         if not isinstance(line, ast.Assign | ast.AnnAssign) or line.value is None:
             return {}
         target = line.target if isinstance(line, ast.AnnAssign) else line.targets[0]
         if not isinstance(target, ast.Name):
             return {}
-        found[target.id] = line.value
-    return found
+        assigned[target.id] = line.value
+    return assigned
 
 
 def _fits(value: Any, default: Any) -> bool:
@@ -157,10 +157,10 @@ def _refusal(name: str, value: Any, default: Any) -> str:
     kind = KINDS[type(default)]
     if isinstance(default, list) and default:
         kind += f" of {EACH.get(type(default[0]), 'dictionaries')}"
-    said = f"parameter {name} must be {kind}, got {value!r}"
+    message = f"parameter {name} must be {kind}, got {value!r}"
     if isinstance(default, list) and isinstance(value, str):
         wanted = value if value.startswith("[") else default
-        return f'{said}; papermill takes a list by -y "{name}: {wanted}"'
+        return f'{message}; papermill takes a list by -y "{name}: {wanted}"'
     if isinstance(default, str):
-        return f'{said}; papermill takes text as it is by -r {name} "{value}"'
-    return said
+        return f'{message}; papermill takes text as it is by -r {name} "{value}"'
+    return message

@@ -54,15 +54,15 @@ def chapter_of(notebook: nbformat.NotebookNode, name: str) -> str | None:
 
 def home(notebook: nbformat.NotebookNode) -> tuple[str | None, str]:
     """The repository's address and the version, as the notebook's first cell states them."""
-    said: dict[str, str] = {}
+    assigned: dict[str, str] = {}
     for cell in notebook.cells:
         if "bootstrap" in tags(cell):
             for node in ast.parse(cell.source).body:
                 if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
                     target, value = node.targets[0], node.value.value
                     if isinstance(target, ast.Name) and isinstance(value, str):
-                        said[target.id] = value
-    return said.get("home") or None, said.get("version", "")
+                        assigned[target.id] = value
+    return assigned.get("home") or None, assigned.get("version", "")
 
 
 def site(address: str | None) -> str | None:
@@ -288,10 +288,10 @@ class Edition:
             title = "Numbers of this run"
             when = str(self.run.get("end_time") or self.run.get("start_time") or "")[:16]
             chosen = (self.run.get("parameters") or {}).items()
-            said = ", ".join(f"`{name} = {value!r}`" for name, value in chosen)
+            parameters = ", ".join(f"`{name} = {value!r}`" for name, value in chosen)
             lines = [
                 f"The sentences hold the numbers of this copy, executed {when.replace('T', ' ')}"
-                f" UTC with {said or 'the parameters as they stood'}.",
+                f" UTC with {parameters or 'the parameters as they stood'}.",
             ]
             if self.before:
                 lines.append("A table below each cell that computed some shows the recorded too.")
@@ -355,14 +355,14 @@ def convert(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode
 def read(path: Path) -> nbformat.NotebookNode:
     """A notebook. RRError where there is none."""
     try:
-        found = nbformat.read(path, as_version=4)
-        nbformat.validate(found)
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
     except OSError as error:
         raise RRError(f"{path} cannot be read: {error.strerror}") from None
     except Exception as error:  # not JSON, or another shape; nbformat raises a dozen kinds
-        said = str(error).splitlines()[0][:100]
-        raise RRError(f"{path} is not a Jupyter notebook: {said}") from None
-    return found
+        reason = str(error).splitlines()[0][:100]
+        raise RRError(f"{path} is not a Jupyter notebook: {reason}") from None
+    return notebook
 
 
 # what a program folds in a notebook is folded on the page, too

@@ -32,18 +32,18 @@ def _surname(person: Person) -> str:
     return str(Text.from_latex(" ".join(name for part in names for name in part)))
 
 
-def authors(found: Entry) -> str:
+def authors(reference: Entry) -> str:
     """`Li`, `Li and Vu`, or `Li et al.`"""
-    persons: Any = found.persons
+    persons: Any = reference.persons
     names = [_surname(person) for person in persons["author"]]
     if len(names) > 2 or names[-1] == "others":
         return f"{names[0]} et al."
     return " and ".join(names)
 
 
-def address(found: Entry) -> str | None:
+def address(reference: Entry) -> str | None:
     """Where the paper can be read; None where its entry names no place."""
-    fields: Any = found.fields
+    fields: Any = reference.fields
     if fields.get("archiveprefix", "").lower() == "arxiv":
         return f"https://arxiv.org/abs/{fields['eprint']}"
     if "doi" in fields:
@@ -58,11 +58,11 @@ class Citations:
         self.cited: set[str] = set()
 
     def _linked(self, key: str, form: str) -> str:
-        found = entry(key)
-        fields: Any = found.fields
+        reference = entry(key)
+        fields: Any = reference.fields
         self.cited.add(key)
-        words = escape(form.format(authors(found), fields["year"]))
-        place = address(found)
+        words = escape(form.format(authors(reference), fields["year"]))
+        place = address(reference)
         return f"[{words}]({place})" if place else words
 
     def _each(self, keys: str, form: str, between: str) -> str:

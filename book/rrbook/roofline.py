@@ -109,8 +109,8 @@ def work(
     if recipe.batch % micro:
         raise RRError(f"micro-batch {micro} does not divide the batch {recipe.batch}")
     several = recipe.batch > micro
-    how = recipe.decay_all, recipe.optimizer
-    once, again, update = _counted(what, kinds, plain(path, "cuda"), micro, *how, several)
+    of_recipe = recipe.decay_all, recipe.optimizer
+    once, again, update = _counted(what, kinds, plain(path, "cuda"), micro, *of_recipe, several)
     total = Counter(once) + Counter(update)
     for key, value in again.items():
         total[key] += value * (recipe.batch // micro - 1)
@@ -217,7 +217,7 @@ def _counted(
 
 @contextmanager
 def _counting(part: Callable[[set[str]], str] | None = None) -> Iterator[Counter]:
-    with ModuleTracker() as where, _Counter(lambda: (part or _part)(where.parents)) as counter:
+    with ModuleTracker() as tracker, _Counter(lambda: (part or _part)(tracker.parents)) as counter:
         yield counter.counts
 
 

@@ -485,9 +485,9 @@ class Campaign:
             losses = self._search(study, arm, study.rates)
             if losses is None:
                 continue
-            found = basin(losses)
+            best = basin(losses)
             chosen[name] = (
-                float(f"{found.lr:.3g}") if study.vertex else min(losses, key=losses.__getitem__)
+                float(f"{best.lr:.3g}") if study.vertex else min(losses, key=losses.__getitem__)
             )
             tried = ", ".join(f"{lr:g}: {loss:.4f}" for lr, loss in sorted(losses.items()))
             print(f"{name}: lr {chosen[name]:g} ({tried})", flush=True)
@@ -503,11 +503,13 @@ class Campaign:
                 for rate in rates
                 for seed in study.rate_seeds
             ]
-            found = [loss for loss in self.run(cells) if loss is not None]
-            if len(found) < len(cells):
+            results = [loss for loss in self.run(cells) if loss is not None]
+            if len(results) < len(cells):
                 return None
             per = len(study.rate_seeds)
-            losses |= {lr: sum(found[i * per : (i + 1) * per]) / per for i, lr in enumerate(rates)}
+            losses |= {
+                lr: sum(results[i * per : (i + 1) * per]) / per for i, lr in enumerate(rates)
+            }
             best = min(losses, key=losses.__getitem__)
             if best == max(losses):
                 rates = (float(f"{best * step:.3g}"),)

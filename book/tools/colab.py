@@ -79,14 +79,14 @@ def make() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     python = os.environ.get("PYTHON") or f"python{PYTHON}"
     subprocess.run([python, "-m", "venv", FOLDER / "venv"], check=True)
-    found = subprocess.run(
+    version = subprocess.run(
         [FOREIGN, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
         check=True,
         capture_output=True,
         text=True,
     ).stdout.strip()
-    if found != PYTHON:
-        print(f"colab: Python {found} instead of Colab's {PYTHON}", flush=True)
+    if version != PYTHON:
+        print(f"colab: Python {version} instead of Colab's {PYTHON}", flush=True)
     pip = [FOREIGN, "-m", "pip", "install", "-q"]
     more = shlex.split(os.environ.get("PIP_TORCH", ""))
     subprocess.run([*pip, *more, f"torch=={VERSIONS['torch']}"], check=True)

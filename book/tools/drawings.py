@@ -37,9 +37,9 @@ TAKE = """() => {
         for (const name of places.filter(name => node.hasAttribute(name)))
             node.setAttribute(name, node.getAttribute(name).replace(
                 /-?\\d+\\.\\d+(e-?\\d+)?/g, x => String(Math.round(x * 10) / 10 + 0)));
-    const said = document.createElement("p");
-    said.textContent = document.querySelector(".rr-said").textContent;
-    return "<noscript>" + svg.outerHTML + said.outerHTML + "</noscript>";
+    const sentence = document.createElement("p");
+    sentence.textContent = document.querySelector(".rr-said").textContent;
+    return "<noscript>" + svg.outerHTML + sentence.outerHTML + "</noscript>";
 }"""
 
 

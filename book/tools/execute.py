@@ -43,10 +43,10 @@ class ProgressEngine(NBClientEngine):
     @classmethod
     def execute_managed_notebook(cls, nb_man, kernel_name, **kwargs):
         total, done = len(code_cells(nb_man.nb)), 0
-        said, finish = time.monotonic(), nb_man.cell_complete
+        shown, finish = time.monotonic(), nb_man.cell_complete
 
         def cell_complete(cell, *args, **more):
-            nonlocal done, said
+            nonlocal done, shown
             finish(cell, *args, **more)
             if cell.cell_type != "code":
                 return
@@ -56,9 +56,9 @@ class ProgressEngine(NBClientEngine):
             line = f"{cls.label}  cell {done}/{total}  {now - cls.started:.0f} s"
             if sys.stdout.isatty():
                 print(f"\r{line}", end="", flush=True)
-            elif now - said > 10:
+            elif now - shown > 10:
                 print(line, flush=True)
-                said = now
+                shown = now
 
         nb_man.cell_complete = cell_complete
         return super().execute_managed_notebook(nb_man, kernel_name, **kwargs)
@@ -90,10 +90,10 @@ def explain(name: str, error: Exception, copy: Path) -> str:
         return f"  {name} stopped: {type(error).__name__}: {error}\n  the copy: {copy}"
     cell = read(copy).cells
     failed = [c for c in cell if any(o.output_type == "error" for o in c.get("outputs", []))]
-    where = f"cell {failed[0].id!r} " if failed else ""
+    place = f"cell {failed[0].id!r} " if failed else ""
     source = "\n".join(f"    | {line}" for line in error.source.splitlines()[:15])
     return (
-        f"  {name}, {where}(the {error.exec_count}. that ran): {error.ename}: "
+        f"  {name}, {place}(the {error.exec_count}. that ran): {error.ename}: "
         f"{ANSI.sub('', str(error.evalue))}\n{source}\n  the executed copy: {copy}"
     )
 

@@ -45,11 +45,11 @@ def shown(tables: list[dict], name: str) -> str:
     for place, table in enumerate(tables):
         every = -(-len(table["rows"]) // ROWS)
         body = "".join(_row(row) for row in table["rows"][::every])
-        said = html.escape(table["title"])
+        title = html.escape(table["title"])
         if every > 1:
             link = _download(table, f"{name}-{place + 1}" if len(tables) > 1 else name)
-            said += f"{'. ' if said else ''}One row in {every} of {link}"
-        caption = f"<caption>{said}</caption>" if said else ""
+            title += f"{'. ' if title else ''}One row in {every} of {link}"
+        caption = f"<caption>{title}</caption>" if title else ""
         parts.append(
             f'<div class="pst-scrollable-table-container"><table class="table">{caption}'
             f"<thead>{_row(table['head'], head=True)}</thead><tbody>{body}</tbody></table></div>"

@@ -96,8 +96,8 @@ class Colab(SphinxRole):
     def run(self):
         match, place = self.FORM.fullmatch(self.text), home.address() or ""
         if match is None:
-            said = f"{{colab}} needs `words <chapter>`, not {self.text!r}"
-            problem = self.inliner.reporter.error(said, line=self.lineno)
+            message = f"{{colab}} needs `words <chapter>`, not {self.text!r}"
+            problem = self.inliner.reporter.error(message, line=self.lineno)
             return [self.inliner.problematic(self.rawtext, self.rawtext, problem)], [problem]
         if not place.startswith("https://github.com/"):
             return [], []
@@ -192,18 +192,18 @@ class Timeline(SphinxDirective):
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        found = []
+        papers = []
         for line in self.content:
             match = PAPER.fullmatch(line.strip())
             if match is None:
                 raise self.error(f"a line is `key: what the paper added`, not {line!r}")
             try:
-                found.append((first_version(match["key"]), match["key"], match["words"]))
+                papers.append((first_version(match["key"]), match["key"], match["words"]))
             except RRError as error:
                 raise self.error(str(error)) from None
         items = [
             f"- [{year}]{{.rr-year}} {words} {{cite:p}}`{key}`"
-            for (year, _), key, words in sorted(found)
+            for (year, _), key, words in sorted(papers)
         ]
         return self.parse_text_to_nodes("\n".join([":::{div} rr-timeline", *items, ":::"]))
 

@@ -128,7 +128,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     rng = random.Random(0)
-    found = {
+    record = {
         "machine": f"{platform.machine()}, {os.cpu_count()} shared cores, one per run",
         "torch": torch.__version__,
         "sigkill": [],
@@ -136,16 +136,16 @@ def main() -> None:
         "checkpoints": [],
     }
     if args.to.exists():
-        found = io.read_json(args.to)
+        record = io.read_json(args.to)
     args.to.parent.mkdir(parents=True, exist_ok=True)
 
     def keep(part: str, row: dict) -> None:
-        found[part].append(row)
-        io.write_json(args.to, found)
+        record[part].append(row)
+        io.write_json(args.to, record)
         print(row, flush=True)
 
     def count(part: str, key: str, value: object) -> int:
-        return sum(row[key] == value for row in found[part])
+        return sum(row[key] == value for row in record[part])
 
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)

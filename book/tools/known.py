@@ -158,8 +158,8 @@ def _published_large(column: str) -> list[float]:
 
 def _large_survivors() -> str:
     """Of the published comparisons at 590M and 1B, how many survive Holm over all ten, paired."""
-    found = _published_large("paired_holm")
-    return f"{sum(p <= 0.05 for p in found)} of {len(found)}"
+    p_values = _published_large("paired_holm")
+    return f"{sum(p <= 0.05 for p in p_values)} of {len(p_values)}"
 
 
 def _as_published() -> str:
@@ -225,11 +225,11 @@ def _unwidened() -> str:
 
 def _large_and_small() -> dict[str, list[dict]]:
     """E3's reported runs, and those of E2 they are compared with, by arm."""
-    found = {}
+    result = {}
     for name, steps in (("e3_size", 3973), ("e2_training", 1200)):
         rows = _runs(rr.DATA / "measured" / name, curves=False)
-        found[name] = [r for r in rows if r["steps"] == steps]
-    return found
+        result[name] = [r for r in rows if r["steps"] == steps]
+    return result
 
 
 def _size() -> str:
@@ -259,9 +259,9 @@ def _loops() -> str:
     rows = [row for row in rows if "n_layer=2," in row["rung"]]
     one, other = ([row for row in rows if row["loops"] == 1 or ("law=sqrt" in row["rule"]) == root]
                   for root in (False, True))  # fmt: skip
-    found = rate_spreads(one, other)
-    told = f"{found.difference:+.1f} ({found.lo:+.1f} to {found.hi:+.1f})".replace("-", "−")
-    return f"{told} by resampled seeds, p = {found.p:.2g}"
+    result = rate_spreads(one, other)
+    interval = f"{result.difference:+.1f} ({result.lo:+.1f} to {result.hi:+.1f})".replace("-", "−")
+    return f"{interval} by resampled seeds, p = {result.p:.2g}"
 
 
 def _cache() -> str:

@@ -48,8 +48,8 @@ def main() -> int:
     parser.add_argument("runs", type=Path, help="folder of the finished runs")
     parser.add_argument("--to", required=True, type=Path, help="folder for looks.json")
     given = parser.parse_args()
-    told = given.to / "looks.json"
-    known = {line["id"]: line for line in json.loads(told.read_text())} if told.exists() else {}
+    table = given.to / "looks.json"
+    known = {line["id"]: line for line in json.loads(table.read_text())} if table.exists() else {}
     read = 0
     for folder in sorted(path.parent for path in given.runs.glob("*/run.json")):
         result = finished(folder)
@@ -61,7 +61,7 @@ def main() -> int:
         print(f"looks: no finished run with a seed below {TUNING} in {given.runs}", file=sys.stderr)
         return 2
     lines = [json.dumps(known[run]) for run in sorted(known)]
-    write_atomic(told, ("[\n" + ",\n".join(lines) + "\n]\n").encode())
+    write_atomic(table, ("[\n" + ",\n".join(lines) + "\n]\n").encode())
     print(f"looks: {read} runs read, {len(known)} told")
     return 0
 

@@ -34,12 +34,12 @@ def environment() -> dict[str, str]:
 
 def sources(*picks: str) -> list[Path]:
     """The chapters in order; with `picks`, those whose name contains one of them."""
-    found = sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
+    notebooks = sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
     if not picks:
-        return found
-    chosen = [path for path in found if any(Path(pick).stem in path.stem for pick in picks)]
+        return notebooks
+    chosen = [path for path in notebooks if any(Path(pick).stem in path.stem for pick in picks)]
     if not chosen:
-        names = ", ".join(path.stem for path in found) or "none yet"
+        names = ", ".join(path.stem for path in notebooks) or "none yet"
         raise SystemExit(f"no notebook is called like {' or '.join(picks)}; there are: {names}")
     return chosen
 

@@ -69,9 +69,9 @@ def programs(python: Path) -> tuple[str, str]:
     """`rr` and `pytest` of this Python's environment, which need not be activated."""
     folder = python.parent
     here = folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
-    found = [str(here / name) for name in ("rr", "pytest") if (folder / name).exists()]
-    if len(found) == 2:
-        return found[0], found[1]
+    commands = [str(here / name) for name in ("rr", "pytest") if (folder / name).exists()]
+    if len(commands) == 2:
+        return commands[0], commands[1]
     return f"{here / python.name} -m rr.cli", f"{here / python.name} -m pytest"
 
 

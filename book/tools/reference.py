@@ -62,13 +62,13 @@ def label(name: str, value: Any) -> str:
 @cache
 def owners() -> dict[Any, str]:
     """The name under which each function and class is printed: that of its own package first."""
-    found: dict[Any, str] = {}
+    named: dict[Any, str] = {}
     for package in sorted(PACKAGES, key=lambda name: name == "rr"):
         for name, value in public(package):
             if described(value):
                 own = value.__module__.startswith(f"{package}.") and package != "rr"
-                found[value] = name if own else found.get(value, name)
-    return found
+                named[value] = name if own else named.get(value, name)
+    return named
 
 
 def doc_of(value: object) -> str:
@@ -124,15 +124,15 @@ def _names(node: ast.FunctionDef) -> dict[str, str]:
 def fields(cls: type) -> dict[str, tuple[str, str]]:
     """A class's annotated fields: declaration, and the comment with meaning and unit."""
     lines = textwrap.dedent(inspect.getsource(cls)).splitlines()
-    found = {}
+    named = {}
     for node in tree_of(cls, ast.ClassDef).body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             declared = f"{node.target.id}: {ast.unparse(node.annotation)}"
             if node.value and not ast.unparse(node.value).startswith("field("):
                 declared += f" = {ast.unparse(node.value)}"
             comment = lines[(node.end_lineno or 1) - 1].partition("  # ")[2]
-            found[node.target.id] = declared, comment
-    return found
+            named[node.target.id] = declared, comment
+    return named
 
 
 def methods(cls: type) -> Iterator[tuple[str, ast.FunctionDef, str]]:
@@ -172,11 +172,11 @@ def _class(short: str, cls: type, text: str, links: dict[str, str]) -> list[str]
     if isinstance(init, ast.FunctionDef):
         head += "\n\n" + signature(short, init).removesuffix(" -> None")
         names = _names(init)
-    told = {name for block in re.split(r"\n\s*\n", text) for name, _ in aligned(block)}
+    in_text = {name for block in re.split(r"\n\s*\n", text) for name, _ in aligned(block)}
     items = [
         f"* `{declared}`" + (f": {escaped(comment, links)}" if comment else "")
         for name, (declared, comment) in known.items()
-        if name not in told
+        if name not in in_text
     ]
     shown = [code(head, "python"), prose(text, names, links)]
     shown += ["**Fields**\n\n" + "\n".join(items)] if items else []
@@ -300,12 +300,12 @@ def page(package: str, links: dict[str, str]) -> str:
 
 def targets() -> dict[str, str]:
     """Where a link to each public name leads."""
-    found = {package: label(package, import_module(package)) for package in PACKAGES}
+    named = {package: label(package, import_module(package)) for package in PACKAGES}
     for package in PACKAGES:
         for name, value in public(package):
             shown = owners()[value] if described(value) else name
-            found[name] = label(shown, value)
-    return found
+            named[name] = label(shown, value)
+    return named
 
 
 def write_pages(folder: Path, packages: Sequence[str] = PACKAGES) -> None:

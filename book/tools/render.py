@@ -160,8 +160,8 @@ def main() -> int:
     stage(folder, executed, args.only)
     if args.links:
         build(folder, out, strict=False, builder="linkcheck")
-        found = (out / "_build" / "linkcheck" / "output.txt").read_text(encoding="utf-8")
-        broken = [line for line in found.splitlines() if "[broken]" in line]
+        report = (out / "_build" / "linkcheck" / "output.txt").read_text(encoding="utf-8")
+        broken = [line for line in report.splitlines() if "[broken]" in line]
         print("\n".join([*broken, f"render: {len(broken)} links are broken"]))
         return 1 if broken else 0
     mark, made_of = site / ".made-of", fingerprint(folder)

@@ -144,10 +144,10 @@ class Quoted(SphinxRole):
             return [self.inliner.problematic(self.rawtext, self.rawtext, problem)], [problem]
         quoted = nodes.inline(self.rawtext, match["words"], classes=["rr-quoted"])
         cite = self.env.get_domain("cite").roles["p"]
-        found, messages = cite(
+        cited, messages = cite(
             "cite:p", self.rawtext, match["key"], self.lineno, self.inliner, {}, []
         )
-        return [quoted, nodes.Text(" "), *found], messages
+        return [quoted, nodes.Text(" "), *cited], messages
 
 
 class Known(SphinxRole):
@@ -213,8 +213,8 @@ def inline_figures(app: Sphinx, doctree: nodes.document) -> None:
         box = '<div class="rr-figure-box">'
         looks = ("rr-figure", "rr-figure rr-phone")
         for drawn, look in zip(layouts(prefixed(text, f"f{place}-")), looks, strict=False):
-            said = f'<svg class="{look}" role="img" aria-label="{alt}" '
-            box += drawn.replace("<svg ", said, 1)
+            opening = f'<svg class="{look}" role="img" aria-label="{alt}" '
+            box += drawn.replace("<svg ", opening, 1)
         box += "</div>"
         figure = next(filter(lambda node: isinstance(node, nodes.figure), _above(image)), image)
         name = next(iter(figure.get("names", ())), "figure")
@@ -260,7 +260,7 @@ def one_header(app: Sphinx, doctree: nodes.document) -> None:
         text = node.astext()
         if 'class="dataframe"' not in text:
             continue
-        text = HEAD.sub(lambda found: f"<thead>{_joined(found[1])}</thead>", text)
+        text = HEAD.sub(lambda match: f"<thead>{_joined(match[1])}</thead>", text)
         cells = re.findall(r"<td>([^<]*)</td>", text)
         if all(VALUE.fullmatch(cell.strip()) for cell in cells):
             text = text.replace('class="dataframe"', 'class="dataframe rr-numbers"')

@@ -72,9 +72,9 @@ def problems(path: Path) -> Iterator[str]:
     yield from _parameters(notebook, path)
     yield from _checked(notebook)
     for cell in notebook.cells:
-        where = f"cell {cell.get('id')!r}: "
+        place = f"cell {cell.get('id')!r}: "
         check = _code if cell.cell_type == "code" else _markdown
-        yield from (where + problem for problem in check(cell))
+        yield from (place + problem for problem in check(cell))
     yield from _figures(notebook)
     yield from _presets(notebook)
     if not is_report(notebook):
@@ -92,20 +92,20 @@ def _whole(notebook: nbformat.NotebookNode) -> Iterator[str]:
 
 
 def _bootstrap(notebook: nbformat.NotebookNode) -> Iterator[str]:
-    found = [cell for cell in notebook.cells if "bootstrap" in tags(cell)]
-    current = [cell for cell in found if cell.source == bootstrap.source()]
-    if len(found) != 1 or len(current) != 1:
+    tagged = [cell for cell in notebook.cells if "bootstrap" in tags(cell)]
+    current = [cell for cell in tagged if cell.source == bootstrap.source()]
+    if len(tagged) != 1 or len(current) != 1:
         yield "needs exactly the current bootstrap cell: run book/tools/bootstrap.py"
-    elif code_cells(notebook)[0] is not found[0]:
+    elif code_cells(notebook)[0] is not tagged[0]:
         yield "the bootstrap cell is not the first code cell"
 
 
 def _parameters(notebook: nbformat.NotebookNode, path: Path) -> Iterator[str]:
-    found = [cell for cell in notebook.cells if "parameters" in tags(cell)]
-    if len(found) != 1:
-        yield f"has {len(found)} cells tagged `parameters`; needs one"
+    tagged = [cell for cell in notebook.cells if "parameters" in tags(cell)]
+    if len(tagged) != 1:
+        yield f"has {len(tagged)} cells tagged `parameters`; needs one"
         return
-    tree = ast.parse(found[0].source)
+    tree = ast.parse(tagged[0].source)
     names = []
     for node in tree.body:
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
@@ -120,9 +120,9 @@ def _parameters(notebook: nbformat.NotebookNode, path: Path) -> Iterator[str]:
             yield f"parameters: line {node.lineno} does not assign to a name"
             continue
         names.append(target.id)
-        if "#" not in found[0].source.splitlines()[: node.end_lineno][-1]:
+        if "#" not in tagged[0].source.splitlines()[: node.end_lineno][-1]:
             yield f"parameters: `{target.id}` has no comment that says its meaning and unit"
-    if not found[0].source.startswith("tier = ") or not names or names[0] != "tier":
+    if not tagged[0].source.startswith("tier = ") or not names or names[0] != "tier":
         yield 'parameters: the first line is not `tier = "smoke"`'
     elif ast.literal_eval(tree.body[0].value) != "smoke":
         yield 'parameters: the stored tier is not "smoke"'
@@ -203,28 +203,28 @@ def _figures(notebook: nbformat.NotebookNode) -> Iterator[str]:
     cells = code_cells(notebook)
     names = []
     for i, cell in enumerate(cells):
-        where, drawn, kinds = f"cell {cell.get('id')!r}: ", images(cell), CHECKS.keys() & tags(cell)
+        place, drawn, kinds = f"cell {cell.get('id')!r}: ", images(cell), CHECKS.keys() & tags(cell)
         if not drawn:
             if kinds:
-                yield f"{where}says how a figure is checked, but shows none"
+                yield f"{place}says how a figure is checked, but shows none"
             continue
         meta = cell.metadata.get("mystnb", {})
         image, figure = meta.get("image", {}), meta.get("figure", {})
         if drawn > 1:
-            yield f"{where}shows {drawn} figures; one per cell: it has one alternative text"
+            yield f"{place}shows {drawn} figures; one per cell: it has one alternative text"
         if (length := len(image.get("alt", ""))) < ALT:
-            yield f"{where}mystnb.image.alt has {length} characters; at least {ALT}"
+            yield f"{place}mystnb.image.alt has {length} characters; at least {ALT}"
         if "dark-light" not in image.get("classes", ""):
-            yield f"{where}mystnb.image.classes lacks dark-light, so dark mode shifts its colours"
+            yield f"{place}mystnb.image.classes lacks dark-light, so dark mode shifts its colours"
         if not figure.get("caption") or not figure.get("name"):
-            yield f"{where}needs mystnb.figure.caption and mystnb.figure.name"
+            yield f"{place}needs mystnb.figure.caption and mystnb.figure.name"
         else:
             names.append(figure["name"])
         if len(kinds) != 1:
-            yield f"{where}needs exactly one of {', '.join(sorted(CHECKS))}"
+            yield f"{place}needs exactly one of {', '.join(sorted(CHECKS))}"
         near = cells[max(0, i - 1) : i + 2]
         if not any(ASSERTS.search(c.source) for c in near):
-            yield f"{where}no assert in the code cell before it, in it, or after it"
+            yield f"{place}no assert in the code cell before it, in it, or after it"
     for twice in sorted({n for n in names if names.count(n) > 1}):
         yield f"figure name {twice!r} is used twice"
 
@@ -234,23 +234,23 @@ def _presets(notebook: nbformat.NotebookNode) -> Iterator[str]:
     outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
     shown = "".join(output.get("data", {}).get("text/html", "") for output in outputs)
     for cell in notebook.cells:
-        where = f"cell {cell.get('id')!r}: preset: "
+        place = f"cell {cell.get('id')!r}: preset: "
         roles = re.findall(r"\{preset\}`([^`]+)`", cell.source)
         for _, name, settings in map(preset, roles if cell.cell_type == "markdown" else []):
             figure = re.search(rf'data-explorable="{name}".*?</form>', shown, re.DOTALL)
             if figure is None:
-                yield f"{where}the notebook shows no explorable {name!r}"
+                yield f"{place}the notebook shows no explorable {name!r}"
                 continue
             for key, value in settings.items():
                 if not _takes(figure.group(), key, value):
-                    yield f"{where}{name} has no control {key!r} that takes {value!r}"
+                    yield f"{place}{name} has no control {key!r} that takes {value!r}"
 
 
 def _takes(form: str, name: str, value: str) -> bool:
     """Whether a form's control takes the value: slider, checkbox, radio button or list."""
     slider = rf'type="range" name="{name}" min="([^"]+)" max="([^"]+)"'
-    if found := re.search(slider, form):
-        return float(found[1]) <= float(value) <= float(found[2])
+    if match := re.search(slider, form):
+        return float(match[1]) <= float(value) <= float(match[2])
     if f'type="checkbox" name="{name}"' in form:
         return value in ("on", "off")
     options = re.search(rf'<select name="{name}">.*?</select>', form, re.DOTALL)

@@ -20,14 +20,14 @@ LOADED = "script[src], link[rel~=stylesheet], link[rel~=icon], img[src], iframe[
 
 def outside(site: Path) -> list[str]:
     """What the pages load from the network: page and address."""
-    found = []
+    loaded = []
     for path in sorted(site.rglob("*.html")):
         soup = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
         for tag in soup.select(LOADED):
             place = str(tag.get("src") or tag.get("href") or "")
             if place.startswith(("http:", "https:", "//")):
-                found.append(f"{path.relative_to(site)} loads {place}")
-    return found
+                loaded.append(f"{path.relative_to(site)} loads {place}")
+    return loaded
 
 
 def packed(files: Iterable[tuple[str, bytes]], out: Path) -> None:
@@ -50,10 +50,10 @@ def main() -> int:
     if not (SITE / "index.html").exists():
         print("site_zip: nothing built yet; run `make book` first")
         return 1
-    if found := outside(SITE):
-        print("\n".join(found[:10]))
+    if loaded := outside(SITE):
+        print("\n".join(loaded[:10]))
         print(
-            f"site_zip: {len(found)} things come from the network; with npm at hand `make clean "
+            f"site_zip: {len(loaded)} things come from the network; with npm at hand `make clean "
             "book` brings the page's own"
         )
         return 1

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from ..config import RUN_OPTIONS, RRError
 from .options import add_machine, add_order, add_run, machine, pick
-from .output import log
-from .own_rules import locate_errors
+from .output import locate_errors, log
 
 
 def add_arguments(parser) -> None:
@@ -137,7 +136,8 @@ def _hours(args):
 
 def _listed(args) -> dict[str, list]:
     """The command of each run, and what is said beside them."""
-    from ..sweep import Runner, check, commands
+    from ..sweep import Runner, commands
+    from ..sweep.checks import check
 
     notes = []
     plan = _plan(args, notes.append)

@@ -29,20 +29,12 @@ Example:
 from .. import lazy_names
 
 _MODULES = {
-    "AXES": "grid",
-    "ENGINES": "checks",
-    "ORDERS": "grid",
-    "RUNNERS": "command",
     "Cell": "grid",
     "Hours": "hours",
     "Runner": "command",
     "cells": "grid",
-    "check": "checks",
     "commands": "command",
-    "group": ".model.ladder",
-    "place": "grid",
     "sweep": "start",
-    "typed": ".training.command_line",
 }
 __all__ = [*_MODULES]
 __getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__)

@@ -20,11 +20,6 @@ def check(machine: Mapping[str, Any], engine: str, ray: Mapping[str, object], he
     `sweep()` takes them. engine: "local" or "ray". ray: address, gpu_fraction and cpus_per_cell,
     which only the engine ray takes; None: not given. here: the cells run on this machine, whose
     device and loggers have to exist.
-
-    Example:
-        >>> from rr.sweep import check
-        >>> given = {"threads": 1, "device": "cpu"}
-        >>> check(given, "local", {}, here=True)  # nothing to object to
     """
     if engine not in ENGINES:
         raise RRError(f"unknown engine {engine!r}: {nearest(engine, ENGINES)}")

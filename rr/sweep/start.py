@@ -5,10 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config import Interrupted, RRError, Run, RunFailed
+from ..config import Interrupted, Request, RRError, Run, RunFailed
 from ..perf import doctor
 from ..training.checkpoint import disk_of
-from ..training.context import Request
 from ..training.device import pick_device
 from .checks import check
 from .command import Runner, commands

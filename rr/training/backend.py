@@ -9,7 +9,6 @@ import functools
 import os
 import shutil
 import sysconfig
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -249,7 +248,6 @@ def of_run(
     Where compilation fails, a default falls back to an uncompiled backend. Raises RRError where the
     one asked for is not supported, or cannot be compiled.
     """
-    _use_a_writable_cache(log)
     named = spec is not None
     if spec is None:
         flops = flops_per_token(run.model) * run.tokens
@@ -265,21 +263,6 @@ def of_run(
         spec = "fast" if device.type == "cuda" else "eager"
         log(f"compilation fails here: {why}; selected backend {spec}")
     return spec
-
-
-def _use_a_writable_cache(log: Callable[[str], None]) -> None:
-    """Without a folder for compiled code torch cannot be imported whole, and no run begins."""
-    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    try:
-        if folder:
-            os.makedirs(folder, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        del os.environ["TORCHINDUCTOR_CACHE_DIR"]
-        log(
-            f"TORCHINDUCTOR_CACHE_DIR={folder} cannot be written ({error.strerror or error}): "
-            f"compiled code is kept in {tempfile.gettempdir()}"
-        )
 
 
 def ablations(spec: str, device: torch.device | None = None) -> list[str]:

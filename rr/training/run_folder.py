@@ -158,7 +158,7 @@ def allowed(run: Run, folder: Path, allow_rule: str | Sequence[str] = ()) -> Run
     read = [(run.rule, run.rule_content), (run.values, run.values_content)]
     rule, values = as_allowed(read, allow_rule, str(folder))
     model = replace(run.model, rule=rule, values=values)
-    run = replace(run, rule=rule, values=values, model=model)
+    run = replace(run, model=model)
     try:
         check_rules(run)
     except RRError as error:

@@ -72,11 +72,3 @@ def check_interval(every: float | None) -> None:
     """Raise RRError unless `every` is None or a number of seconds above 0."""
     if every is not None and not every > 0:
         raise RRError(f"save-every must be a number of seconds above 0, or auto, got {every}")
-
-
-def seconds_of(word: str) -> float | None:
-    """A number of seconds; None for "auto"."""
-    try:
-        return None if word == "auto" else float(word)
-    except ValueError:
-        raise RRError(f"save-every must be a number of seconds or auto, got {word!r}") from None

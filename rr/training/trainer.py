@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from .. import io
-from ..config import Interrupted, Run, RunFailed, positive
+from ..config import Interrupted, Request, Run, RunFailed, positive
 from ..data import batches
 from ..data.batches import batch_starts
 from ..model.init import initialise
@@ -21,13 +21,12 @@ from ..model.ladder import count
 from ..model.transformer import Model
 from ..ops import cross_entropy
 from . import backend, checkpoint, evaluate, loggers, optimizer, provenance, save_interval
-from .context import Context, Request, prepare, tokens_of
+from .context import Context, prepare, tokens_of
 from .device import check_threads, out_of_memory, pick_device
 from .distributed import World
-from .progress import Progress
+from .progress import Progress, Stop
 from .result import Examiner, result
 from .run_folder import check_rules, finished
-from .signals import Stop
 from .step import OptimizerStep
 
 PREFIX = 16  # batches of the held-out stream that are scored during a `clean` run

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from nursery import PROTOCOLS, RULES, SEEDS, Nursery, only, outcome
+from workers import PROTOCOLS, RULES, SEEDS, Workers, only, outcome
 
 SHAPE = "nano:n_layer=2,d_model=32,n_head=2,seq_len=32"
 COUNTED = pytest.StashKey[Counter]()
@@ -31,16 +31,16 @@ def home(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def nursery(home) -> Nursery:
-    with contextlib.closing(Nursery(home)) as born:
-        yield born
+def workers(home) -> Workers:
+    with contextlib.closing(Workers(home)) as process:
+        yield process
 
 
 @pytest.fixture(scope="session")
-def second(home, nursery) -> Nursery:
+def second(home, workers) -> Workers:
     """Another one, for two sweeps at once."""
-    with contextlib.closing(Nursery(home)) as born:
-        yield born
+    with contextlib.closing(Workers(home)) as process:
+        yield process
 
 
 @pytest.fixture(scope="session")
@@ -67,18 +67,18 @@ def command(corpus):
 
 
 @pytest.fixture(scope="session")
-def undisturbed(nursery, command, tmp_path_factory):
+def undisturbed(workers, command, tmp_path_factory):
     """protocol -> (outcome, longest stay in each phase in s), of a run that was left alone."""
-    found = {}
+    runs = {}
     for protocol in PROTOCOLS:
         for again in ("first", "second"):  # the first one also makes the cache
             out = tmp_path_factory.mktemp("undisturbed") / again
-            run = nursery.rr(*command(out, protocol))
+            run = workers.rr(*command(out, protocol))
             assert run.code == 0, run.err
-            told = outcome(only(out))
-            assert found.setdefault(protocol, (told, run.durations()))[0] == told
-        found[protocol] = told, run.durations()
-    return found
+            expected = outcome(only(out))
+            assert runs.setdefault(protocol, (expected, run.durations()))[0] == expected
+        runs[protocol] = expected, run.durations()
+    return runs
 
 
 @pytest.fixture(scope="session")
@@ -94,7 +94,7 @@ def sweeping(command):
 
 
 @pytest.fixture(scope="session")
-def alone(nursery, command, undisturbed, tmp_path_factory):
+def alone(workers, command, undisturbed, tmp_path_factory):
     """alone(steps) -> outcome of each cell of that sweep, by id: trained by itself, undisturbed."""
     known: dict[int, dict] = {}
 
@@ -104,7 +104,7 @@ def alone(nursery, command, undisturbed, tmp_path_factory):
             for rule in RULES:
                 for seed in SEEDS:
                     words = command(out, steps=steps, rule=rule, seed=seed, precision="fp32")
-                    run = nursery.rr(*words)
+                    run = workers.rr(*words)
                     assert run.code == 0, run.err
             known[steps] = {folder.name: outcome(folder) for folder in out.iterdir()}
             assert len(known[steps]) == len(RULES) * len(SEEDS)

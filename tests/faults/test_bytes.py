@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from nursery import ROOT, only, outcome
+from workers import ROOT, only, outcome
 
 HALFWAY = ("run.json", "metrics.jsonl", "state.pt", "meta.json", "vocab.json", "merges.txt")
 ENDED = ("run.json", "result.json", "metrics.jsonl", "state.pt", "vocab.json", "merges.txt")
@@ -101,27 +101,27 @@ def damages(name: str) -> dict:
     }
 
 
-def made(nursery, command, tmp_path_factory, **asked) -> dict[int, Path]:
-    """Runs of two seeds: finished, or killed where `asked` says."""
+def made(workers, command, tmp_path_factory, **options) -> dict[int, Path]:
+    """Runs of two seeds: finished, or killed where `options` say."""
     runs = {}
     for seed in (0, 1):
         runs[seed] = tmp_path_factory.mktemp("made")
-        end = nursery.rr(*command(runs[seed], seed=seed), **asked)
-        assert end.code == (-signal.SIGKILL if asked else 0)
+        end = workers.rr(*command(runs[seed], seed=seed), **options)
+        assert end.code == (-signal.SIGKILL if options else 0)
     return runs
 
 
 @pytest.fixture(scope="module")
-def halfway(nursery, command, undisturbed, tmp_path_factory) -> dict[int, Path]:
+def halfway(workers, command, undisturbed, tmp_path_factory) -> dict[int, Path]:
     """Killed in the middle with two checkpoints each."""
-    runs = made(nursery, command, tmp_path_factory, at=("save", 4, 0.0))
+    runs = made(workers, command, tmp_path_factory, at=("save", 4, 0.0))
     assert [len(checkpoints(only(out))) for out in runs.values()] == [2, 2]
     return runs
 
 
 @pytest.fixture(scope="module")
-def ended(nursery, command, undisturbed, tmp_path_factory) -> dict[int, Path]:
-    return made(nursery, command, tmp_path_factory)
+def ended(workers, command, undisturbed, tmp_path_factory) -> dict[int, Path]:
+    return made(workers, command, tmp_path_factory)
 
 
 def says(data: bytes) -> object:
@@ -132,14 +132,14 @@ def says(data: bytes) -> object:
         return data
 
 
-def goes_on(nursery, command, out: Path, name: str, told, whole: bytes) -> str:
-    """The fate of a damage to a run that was cut off, when it is told to go on."""
+def goes_on(workers, command, out: Path, name: str, expected, whole: bytes) -> str:
+    """The fate of a damage to a run that was cut off, when it is resumed."""
     folder = only(out)
     path = place(folder, name)
     same = path.is_file() and says(path.read_bytes()) == says(whole)
-    end = nursery.rr(*command(out))
+    end = workers.rr(*command(out))
     assert "Traceback" not in end.err, end.err
-    if end.code == 0 and outcome(folder) == told:
+    if end.code == 0 and outcome(folder) == expected:
         named = path.name in end.err or path.parent.name in end.err
         if name == "metrics.jsonl" and not named:  # lines after the checkpoint: written again
             return "harmless"
@@ -176,11 +176,11 @@ def table_of(fates: dict, counts: Counter) -> None:
 
 @quick_or_all
 def test_every_damage_to_a_run_that_goes_on(
-    nursery, command, undisturbed, halfway, tmp_path, counts, quick
+    workers, command, undisturbed, halfway, tmp_path, counts, quick
 ):
-    fates, told = {}, undisturbed["clean"][0]
+    fates, expected = {}, undisturbed["clean"][0]
     for name, word, out, whole in damaged(halfway, HALFWAY, quick, tmp_path):
-        fates[name, word] = goes_on(nursery, command, out, name, told, whole)
+        fates[name, word] = goes_on(workers, command, out, name, expected, whole)
     table_of(fates, counts)
 
 
@@ -193,10 +193,10 @@ def ask(folder: Path, name: str) -> object:
     from rrbook import reports as report
 
     if name == "result.json":
-        found = stats.scan(folder.parent)
-        told = run_folder.finished(folder)
-        assert list(found.id) == [told["id"]]
-        return told
+        runs = stats.scan(folder.parent)
+        result = run_folder.finished(folder)
+        assert list(runs.id) == [result["id"]]
+        return result
     if name in ("run.json", "metrics.jsonl"):
         ended = report.read(folder)
         return ended.history if name == "metrics.jsonl" else read_json(folder / name)
@@ -204,28 +204,28 @@ def ask(folder: Path, name: str) -> object:
     return weights_sha256(model), run.id, vocabulary.encode("Ada sees the sea 7 times.")
 
 
-def fate_of_reading(folder: Path, name: str, told: object) -> str:
+def fate_of_reading(folder: Path, name: str, expected: object) -> str:
     from rr.config import RRError
 
     try:
-        found = ask(folder, name)
+        content = ask(folder, name)
     except RRError as error:
         home = {"vocab.json": "tokenizer", "merges.txt": "tokenizer", "state.pt": "checkpoint"}
         return "refused" if home.get(name, name) in str(error) else "believed"
-    return "harmless" if found == told else "believed"
+    return "harmless" if content == expected else "believed"
 
 
 def test_any_flipped_bit_of_a_result_is_seen(ended, counts):
     from rr import stats
 
     folder, rng = only(ended[0]), random.Random(0)
-    path, told = folder / "result.json", ask(only(ended[0]), "result.json")
+    path, expected = folder / "result.json", ask(only(ended[0]), "result.json")
     whole, fates = path.read_bytes(), {}
     for at in range(0, len(whole), 3):
         bit = rng.randrange(8)
         flip((at + 0.5) / len(whole), bit)(path)
         fates["result.json", f"byte {at} bit {bit}"] = fate = fate_of_reading(
-            folder, "result.json", told
+            folder, "result.json", expected
         )
         if fate == "refused":
             assert stats.scan(folder.parent).empty
@@ -237,20 +237,20 @@ def test_any_flipped_bit_of_a_result_is_seen(ended, counts):
 
 @quick_or_all
 def test_every_damage_to_a_run_that_has_ended(
-    nursery, command, undisturbed, ended, tmp_path, counts, quick
+    workers, command, undisturbed, ended, tmp_path, counts, quick
 ):
-    fates, told = {}, {name: ask(only(ended[0]), name) for name in ENDED}
+    fates, contents = {}, {name: ask(only(ended[0]), name) for name in ENDED}
     for name, word, out, _ in damaged(ended, ENDED, quick, tmp_path):
         if (name, word) == ("result.json", "missing"):  # it is made again from the checkpoint
-            end, expected = nursery.rr(*command(out)), undisturbed["clean"][0]
+            end, expected = workers.rr(*command(out)), undisturbed["clean"][0]
             good = end.code == 0 and outcome(only(out)) == expected
             fate = "recovered" if good else "believed"
         else:
-            fate = fate_of_reading(only(out), name, told[name])
+            fate = fate_of_reading(only(out), name, contents[name])
         if name == "result.json" and fate == "refused":  # and named, never overwritten
             path = only(out) / name
             left = path.is_file() and path.read_bytes()
-            end = nursery.rr(*command(out))
+            end = workers.rr(*command(out))
             assert end.code == 3 and "result.json" in end.err, end.err
             assert left == (path.is_file() and path.read_bytes())
         fates[name, word] = fate
@@ -278,7 +278,7 @@ def forge(checkpoint: Path) -> None:
 
 @pytest.mark.parametrize("form", ["pickle", "beside the weights"])
 def test_a_checkpoint_cannot_run_code(
-    nursery, command, undisturbed, halfway, tmp_path, form, counts
+    workers, command, undisturbed, halfway, tmp_path, form, counts
 ):
     import torch
 
@@ -295,7 +295,7 @@ def test_a_checkpoint_cannot_run_code(
     assert proof.exists()  # the trap is set: another loader falls into it
     proof.unlink()
     forge(newest)
-    end = nursery.rr(*command(out))
+    end = workers.rr(*command(out))
     assert end.code == 0 and "is corrupt" in end.err and "Traceback" not in end.err, end.err
     assert not proof.exists()
     assert outcome(only(out)) == undisturbed["clean"][0]
@@ -303,7 +303,7 @@ def test_a_checkpoint_cannot_run_code(
 
 
 def test_a_checkpoint_of_another_layout_is_refused(
-    nursery, command, undisturbed, halfway, tmp_path, counts
+    workers, command, undisturbed, halfway, tmp_path, counts
 ):
     import torch
 
@@ -313,14 +313,14 @@ def test_a_checkpoint_of_another_layout_is_refused(
         state["sums"] = state.pop("loss_sum")
         torch.save(state, checkpoint / "state.pt")
         forge(checkpoint)
-    end = nursery.rr(*command(out))
+    end = workers.rr(*command(out))
     assert end.code == 3 and "another version" in end.err and "Traceback" not in end.err, end.err
     assert not (only(out) / "result.json").exists()
     counts["damages refused"] += 1
 
 
 def test_nothing_of_ours_unpickles_what_it_reads():
-    # the only reader of pickled files is torch's, told to take tensors and plain values alone
+    # the only reader of pickled files is torch's, which takes here tensors and plain values alone
     for path in (ROOT / "rr").rglob("*.py"):
         text = path.read_text()
         for call in ("pickle.load", "np.load(", "allow_pickle=True", "weights_only=False"):

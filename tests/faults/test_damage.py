@@ -7,14 +7,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from nursery import only, outcome, started
+from workers import only, outcome, started
 
 
 @pytest.fixture(scope="module")
-def halfway(nursery, command, undisturbed, tmp_path_factory):
+def halfway(workers, command, undisturbed, tmp_path_factory):
     """A run of protocol `clean` that was killed in the middle, with two checkpoints."""
     out = tmp_path_factory.mktemp("halfway")
-    child = nursery.rr(*command(out), at=("save", 4, 0.0))
+    child = workers.rr(*command(out), at=("save", 4, 0.0))
     assert child.code == -signal.SIGKILL
     assert len(steps(out)) == 2
     return out
@@ -56,63 +56,63 @@ def flip_middle(path: Path) -> None:
 
 
 # every kind of damage to every file: test_bytes.py
-def test_damage_found_late_does_not_stay_beside_good_checkpoints(nursery, command, cut_off):
+def test_damage_found_late_does_not_stay_beside_good_checkpoints(workers, command, cut_off):
     _, newest = steps(cut_off)
     flip_middle(newest / "state.pt")
-    child = nursery.rr(*command(cut_off), at=("save", 1, 0.0))
+    child = workers.rr(*command(cut_off), at=("save", 1, 0.0))
     assert child.code == -signal.SIGKILL
     assert newest not in steps(cut_off)
 
 
-def test_a_damaged_last_checkpoint_is_made_again(nursery, command, undisturbed, tmp_path):
+def test_a_damaged_last_checkpoint_is_made_again(workers, command, undisturbed, tmp_path):
     words = command(tmp_path)
-    assert nursery.rr(*words, at=("result", 1, 0.0)).code == -signal.SIGKILL
+    assert workers.rr(*words, at=("result", 1, 0.0)).code == -signal.SIGKILL
     newest = steps(tmp_path)[-1]
     flip_middle(newest / "state.pt")
-    child = nursery.rr(*words)
+    child = workers.rr(*words)
     assert child.code == 0 and "resuming from step" in child.err
     assert outcome(only(tmp_path)) == undisturbed["clean"][0]
-    assert nursery.rr("sample", only(tmp_path)).err == ""  # the newest is whole again
+    assert workers.rr("sample", only(tmp_path)).err == ""  # the newest is whole again
 
 
-def test_without_a_whole_checkpoint_the_run_stops(nursery, command, cut_off):
+def test_without_a_whole_checkpoint_the_run_stops(workers, command, cut_off):
     for checkpoint in steps(cut_off):
         flip_middle(checkpoint / "state.pt")
     before = snapshot(only(cut_off))
-    refused(nursery.rr(*command(cut_off)), 3, "every checkpoint", "is corrupt", "to start again")
+    refused(workers.rr(*command(cut_off)), 3, "every checkpoint", "is corrupt", "to start again")
     assert snapshot(only(cut_off)) == before
-    refused(nursery.rr("sample", only(cut_off)), 3, "every checkpoint")
+    refused(workers.rr("sample", only(cut_off)), 3, "every checkpoint")
 
 
-def test_a_checkpoint_of_another_specification_is_refused(nursery, command, cut_off, tmp_path):
+def test_a_checkpoint_of_another_specification_is_refused(workers, command, cut_off, tmp_path):
     other = tmp_path / "other"
-    assert nursery.rr(*command(other, seed=1), at=("save", 4, 0.0)).code == -signal.SIGKILL
+    assert workers.rr(*command(other, seed=1), at=("save", 4, 0.0)).code == -signal.SIGKILL
     shutil.copytree(steps(other)[-1], only(cut_off) / "checkpoint" / "00000039")
     before = snapshot(only(cut_off))
-    refused(nursery.rr(*command(cut_off)), 2, "belongs to run", only(other).name)
+    refused(workers.rr(*command(cut_off)), 2, "belongs to run", only(other).name)
     assert snapshot(only(cut_off)) == before
 
 
 # -- folders that refuse ------------------------------------------------------------------------
 
 
-def test_a_folder_that_cannot_be_written(nursery, command, tmp_path):
+def test_a_folder_that_cannot_be_written(workers, command, tmp_path):
     (tmp_path / "file").write_text("not a folder")
     file = tmp_path / "file"
     for out in (file, file / "below", Path("/proc/rr"), Path("/dev/null")):
-        refused(nursery.rr(*command(out)), 2, "cannot write to", "writable --out")
+        refused(workers.rr(*command(out)), 2, "cannot write to", "writable --out")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
-def test_another_user_cannot_write(nursery, command, tmp_path):
+def test_another_user_cannot_write(workers, command, tmp_path):
     stranger = 65_534
     for folder in (tmp_path, *tmp_path.parents):
         if folder.stat().st_uid == os.geteuid() and str(folder).startswith("/tmp/"):
             folder.chmod(0o755)
     out = tmp_path / "mine"
     out.mkdir()
-    child = nursery.rr(*command(out), uid=stranger)
+    child = workers.rr(*command(out), uid=stranger)
     refused(child, 2, "ermission denied")
     assert list(out.iterdir()) == []
 
@@ -120,22 +120,22 @@ def test_another_user_cannot_write(nursery, command, tmp_path):
 # -- a disk that is full ------------------------------------------------------------------------
 
 
-def test_a_full_disk_while_saving(nursery, command, undisturbed, cut_off):
+def test_a_full_disk_while_saving(workers, command, undisturbed, cut_off):
     kept = {p.name: snapshot(p) for p in steps(cut_off)}
     size = (steps(cut_off)[0] / "state.pt").stat().st_size
-    child = nursery.rr(*command(cut_off), file_limit=size - 10_000)
+    child = workers.rr(*command(cut_off), file_limit=size - 10_000)
     refused(child, 3, "cannot save in")
     assert {p.name: snapshot(p) for p in steps(cut_off)} == kept
     assert not list((only(cut_off) / "checkpoint").glob(".*"))
-    assert nursery.rr(*command(cut_off)).code == 0
+    assert workers.rr(*command(cut_off)).code == 0
     assert outcome(only(cut_off)) == undisturbed["clean"][0]
 
 
-def test_a_full_disk_in_the_curve(nursery, command, undisturbed, tmp_path):
+def test_a_full_disk_in_the_curve(workers, command, undisturbed, tmp_path):
     out = tmp_path / "out"
-    refused(nursery.rr(*command(out), file_limit=1000), 3, "cannot")
+    refused(workers.rr(*command(out), file_limit=1000), 3, "cannot")
     assert not list(tmp_path.rglob(".*"))
-    assert nursery.rr(*command(out)).code == 0
+    assert workers.rr(*command(out)).code == 0
     assert outcome(only(out)) == undisturbed["clean"][0]
 
 
@@ -158,10 +158,10 @@ def test_a_full_disk_in_the_curve(nursery, command, undisturbed, tmp_path):
     ],
 )
 def test_a_signal_ends_the_step_saves_and_goes_on(
-    nursery, command, undisturbed, tmp_path, number, protocol, moment
+    workers, command, undisturbed, tmp_path, number, protocol, moment
 ):
     words = command(tmp_path, protocol)
-    child = nursery.rr(*words, at=moment, number=number)
+    child = workers.rr(*words, at=moment, number=number)
     refused(child, 130, "stopped")
     saved = int(steps(tmp_path)[-1].name)
     begun = sum(phase == "step" for phase, _ in child.phases) - sum(
@@ -169,12 +169,12 @@ def test_a_signal_ends_the_step_saves_and_goes_on(
     )  # a step is announced again after what interrupts it
     if "result" not in dict(child.phases):
         assert saved == begun, "the step that had begun was finished, and no more"
-    end = nursery.rr(*words)
+    end = workers.rr(*words)
     assert end.code == 0 and f"resuming from step {saved}" in end.err
     assert outcome(only(tmp_path)) == undisturbed[protocol][0]
 
 
-def test_one_writer_at_a_time(nursery, command, tmp_path_factory, tmp_path):
+def test_one_writer_at_a_time(workers, command, tmp_path_factory, tmp_path):
     words = command(tmp_path, steps=100_000)
     pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
     cache = tmp_path_factory.mktemp("other-cache")
@@ -183,10 +183,10 @@ def test_one_writer_at_a_time(nursery, command, tmp_path_factory, tmp_path):
             for line in holder.stderr:
                 if "step 1/" in line:
                     break
-            second = nursery.rr(*words)
+            second = workers.rr(*words)
             refused(second, 3, "another process")
             assert len(second.err.splitlines()) == 1
         finally:
             holder.kill()
-    third = nursery.rr(*words, at=("step", 3, 0.0), number=signal.SIGTERM)
+    third = workers.rr(*words, at=("step", 3, 0.0), number=signal.SIGTERM)
     assert third.code == 130, "the lock of a killed process is free"

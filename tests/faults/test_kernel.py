@@ -6,17 +6,17 @@ import subprocess
 import time
 
 import pytest
-from nursery import only, outcome, started
+from workers import only, outcome, started
 
 STEPS = 400
 
 
 @pytest.mark.slow
-def test_a_kernel_that_dies(nursery, command, home, tmp_path, undisturbed, counts):
+def test_a_kernel_that_dies(workers, command, home, tmp_path, undisturbed, counts):
     pytest.importorskip("papermill")
     psutil = pytest.importorskip("psutil")
     alone, out = tmp_path / "alone", tmp_path / "out"
-    assert nursery.rr(*command(alone, steps=STEPS)).code == 0
+    assert workers.rr(*command(alone, steps=STEPS)).code == 0
     run = only(alone).name
     words = ["sweep", *command(out, steps=STEPS, **{"save-every": 0.1})[1:]]
     pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
@@ -30,12 +30,12 @@ def test_a_kernel_that_dies(nursery, command, home, tmp_path, undisturbed, count
         kernels = [p for p in below if "ipykernel" in " ".join(p.cmdline())]
         assert len(kernels) == 1
         os.kill(kernels[0].pid, signal.SIGKILL)
-        _, said = sweep.communicate(timeout=400)
+        _, err = sweep.communicate(timeout=400)
     finally:
         sweep.kill()
         sweep.wait()
-    assert sweep.returncode == 0, said
-    assert "crashed" in said and "resuming from step" in said, said
+    assert sweep.returncode == 0, err
+    assert "crashed" in err and "resuming from step" in err, err
     assert outcome(out / run) == outcome(only(alone))
     assert (out / run / "report.ipynb").is_file()
     counts["SIGKILLs of a notebook's kernel"] += 1

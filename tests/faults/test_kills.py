@@ -9,10 +9,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from nursery import PHASES, PROTOCOLS, moment, only, outcome
+from workers import PHASES, PROTOCOLS, moment, only, outcome
 
 
-def kill(nursery, command, undisturbed, out: Path, wanted: int, seed: int) -> Counter:
+def kill(workers, command, undisturbed, out: Path, wanted: int, seed: int) -> Counter:
     """Kill `wanted` times at random moments, start again each time; count the kills by phase.
 
     Every run that ends in between, and the last, must equal the undisturbed one.
@@ -21,25 +21,25 @@ def kill(nursery, command, undisturbed, out: Path, wanted: int, seed: int) -> Co
     while counted.total() < wanted:
         runs += 1
         protocol = PROTOCOLS[runs % 2]
-        told, longest = undisturbed[protocol]
-        words, here = command(out / str(runs), protocol), out / str(runs)
+        expected, longest = undisturbed[protocol]
+        words, runs_folder = command(out / str(runs), protocol), out / str(runs)
         deaths = 0
-        while not list(here.glob("*/result.json")):
+        while not list(runs_folder.glob("*/result.json")):
             if deaths == 8 or counted.total() >= wanted:
-                end = nursery.rr(*words)
+                end = workers.rr(*words)
                 assert end.code == 0, end.err
                 break
             if not aims:
                 aims = rng.sample(PHASES, len(PHASES))
-            child = nursery.rr(*words, at=moment(rng, aims.pop(), longest))
+            child = workers.rr(*words, at=moment(rng, aims.pop(), longest))
             assert child.code in (0, -signal.SIGKILL), child.err
             if child.code:
                 counted[child.phase] += 1
                 deaths += 1
-        end = nursery.rr(*words)  # a finished run is left as it is
+        end = workers.rr(*words)  # a finished run is left as it is
         assert (end.code, end.phases[1:]) == (0, []), end.err
-        folder = only(here)
-        assert outcome(folder) == told, f"seed {seed}, run {runs}, kills {dict(counted)}"
+        folder = only(runs_folder)
+        assert outcome(folder) == expected, f"seed {seed}, run {runs}, kills {dict(counted)}"
         # two checkpoints, and the weights of a run that was killed once its result was written
         assert len(list((folder / "checkpoint").iterdir())) <= 3
         assert not [p for p in folder.rglob(".*") if p.name != ".metrics.jsonl.aside"]
@@ -58,8 +58,8 @@ def seed() -> int:
 
 
 @pytest.mark.parametrize("wanted", [20, pytest.param(100, marks=pytest.mark.slow)])
-def test_random_kills(nursery, command, undisturbed, tmp_path, seed, counts, wanted):
-    counted = kill(nursery, command, undisturbed, tmp_path, wanted, seed)
+def test_random_kills(workers, command, undisturbed, tmp_path, seed, counts, wanted):
+    counted = kill(workers, command, undisturbed, tmp_path, wanted, seed)
     tally(counts, counted, "single runs", seed)
     assert counted.total() >= wanted
     assert wanted < 100 or all(counted[phase] >= 3 for phase in PHASES), counted
@@ -68,7 +68,7 @@ def test_random_kills(nursery, command, undisturbed, tmp_path, seed, counts, wan
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_crash_before_every_single_change_of_the_disk(
-    nursery, command, undisturbed, tmp_path, protocol, counts
+    workers, command, undisturbed, tmp_path, protocol, counts
 ):
     # Random times miss the instant between two system calls; this visits each of them.
     n, crashed = 0, Counter()
@@ -76,12 +76,12 @@ def test_a_crash_before_every_single_change_of_the_disk(
         n += 1
         out = tmp_path / str(n)
         words = command(out, protocol, **{"save-every": 0.15})
-        child = nursery.rr(*words, crash_at=n)
+        child = workers.rr(*words, crash_at=n)
         if child.code == 0:
             break
         assert child.code == -signal.SIGKILL, child.err
         crashed[child.phase] += 1
-        end = nursery.rr(*words)
+        end = workers.rr(*words)
         assert end.code == 0, end.err
         assert outcome(only(out)) == undisturbed[protocol][0], f"crash {n} in {child.phase}"
         shutil.rmtree(out)

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from nursery import outcome, started
+from workers import outcome, started
 
 LIMIT = 1800.0  # seconds: ends what hangs, never what is slow
 
@@ -18,17 +18,17 @@ def cluster(monkeypatch):
 
     small = {"num_cpus": 1, "object_store_memory": 100 << 20}
     for left in (2, 1, 0):
-        found = Cluster()
+        nodes = Cluster()
         try:
-            found.add_node(**small, include_dashboard=False)
-            found.second = found.add_node(**small)
+            nodes.add_node(**small, include_dashboard=False)
+            nodes.second = nodes.add_node(**small)
             break
         except Exception:  # a crowded machine takes longer than the 30 s that Ray waits for a node
-            found.shutdown()
+            nodes.shutdown()
             if not left:
                 raise
-    yield found
-    found.shutdown()
+    yield nodes
+    nodes.shutdown()
 
 
 def wait_for(condition, process) -> None:
@@ -38,14 +38,14 @@ def wait_for(condition, process) -> None:
         time.sleep(0.05)
 
 
-def test_a_lost_nodes_cell_goes_on_elsewhere(nursery, command, cluster, tmp_path):
+def test_a_lost_nodes_cell_goes_on_elsewhere(workers, command, cluster, tmp_path):
     rules = ("standard", "review")
     steps = 600  # both workers must train at once, though one may start seconds later
     options = command(tmp_path / "ray", steps=steps, **{"save-every": 0.2})[1:]
     words = ["sweep", *options, "--rule", *rules, "--runner", "direct"]
     words += ["--engine", "ray", "--address", cluster.address]
-    said = tmp_path / "said"
-    with open(said, "w") as file:
+    log = tmp_path / "log"
+    with open(log, "w") as file:
         process = started(["-m", "rr.cli", *words], tmp_path / "cache", stdout=file, stderr=file)
     try:
         folders = (tmp_path / "ray").glob
@@ -57,7 +57,7 @@ def test_a_lost_nodes_cell_goes_on_elsewhere(nursery, command, cluster, tmp_path
         )
         done = list((tmp_path / "ray").glob("*/result.json"))
         cluster.remove_node(cluster.second, allow_graceful=False)  # SIGKILL to its raylet
-        assert process.wait(LIMIT) == 0, said.read_text()
+        assert process.wait(LIMIT) == 0, log.read_text()
     finally:
         process.kill()
     assert not done  # both cells were still training
@@ -65,7 +65,7 @@ def test_a_lost_nodes_cell_goes_on_elsewhere(nursery, command, cluster, tmp_path
     assert any("resuming from step" in log for log in logs), logs
     # the same runs, undisturbed, one after the other on this machine
     for rule in rules:
-        alone = nursery.rr(*command(tmp_path / "alone", steps=steps), "--rule", rule)
+        alone = workers.rr(*command(tmp_path / "alone", steps=steps), "--rule", rule)
         assert alone.code == 0, alone.err
     for folder in (tmp_path / "alone").iterdir():
         assert outcome(tmp_path / "ray" / folder.name) == outcome(folder)

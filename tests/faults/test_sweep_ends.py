@@ -1,4 +1,4 @@
-"""A real `rr sweep` that is told to stop, or dies: what its processes do, and how it goes on."""
+"""A real `rr sweep` that is stopped, or dies: what its processes do, and how it goes on."""
 
 import signal
 import subprocess
@@ -8,7 +8,7 @@ import time
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
-from nursery import only, outcome, started
+from workers import only, outcome, started
 
 from rr.io import try_lock
 
@@ -37,7 +37,7 @@ def notebook(tmp_path):
 
 
 @pytest.fixture
-def start(nursery, command, tmp_path):
+def start(workers, command, tmp_path):
     """start(out, *words, **options) -> a sweep of one cell, begun; killed at the end."""
     begun = []
 
@@ -86,7 +86,7 @@ def free(out) -> bool:
     ],
 )
 def test_a_sweep_that_ends_leaves_nobody_writing(
-    start, nursery, command, notebook, tmp_path, number, runner
+    start, workers, command, notebook, tmp_path, number, runner
 ):
     out = tmp_path / "out"
     words = ["--runner", runner, *(["--notebook", notebook] if runner == "papermill" else [])]
@@ -95,10 +95,10 @@ def test_a_sweep_that_ends_leaves_nobody_writing(
     assert process.poll() is None, process.communicate()
     folder = next(out.glob("*/metrics.jsonl")).parent
     process.send_signal(number)
-    _, said = process.communicate(timeout=LIMIT)
+    _, err = process.communicate(timeout=LIMIT)
     if number == signal.SIGTERM:
-        assert process.returncode == 130, said
-        assert said.splitlines()[-1].startswith("rr: 0 of 1 cells done; checkpoints are")
+        assert process.returncode == 130, err
+        assert err.splitlines()[-1].startswith("rr: 0 of 1 cells done; checkpoints are")
         assert free(out) and not list((out / ".claims").iterdir())
     wait_for(lambda: free(out))  # asked by the system, where the sweep could not
     if number == signal.SIGTERM or runner == "direct":  # it was asked to save, and it has
@@ -106,7 +106,7 @@ def test_a_sweep_that_ends_leaves_nobody_writing(
     assert not (folder / "result.json").exists()
     if runner == "direct":
         again = start(out, *words, steps=300)
-        _, said = again.communicate(timeout=LIMIT)
-        assert again.returncode == 0, said
-        assert nursery.rr(*command(tmp_path / "alone", steps=300)).code == 0
+        _, err = again.communicate(timeout=LIMIT)
+        assert again.returncode == 0, err
+        assert workers.rr(*command(tmp_path / "alone", steps=300)).code == 0
         assert outcome(folder) == outcome(only(tmp_path / "alone"))

@@ -22,7 +22,7 @@ SECONDS = 60
 
 def candidates():
     """By id; in several campaigns, the last."""
-    found = {}
+    records = {}
     for record in read_records(rr.DATA / "measured"):
         result = record.object("result.json")
         quick = result["seconds"] < SECONDS and result["precision"] == "fp32"
@@ -31,13 +31,13 @@ def candidates():
                 repeatable(record)
             except RRError:  # a rule that a notebook registers
                 continue
-            found[result["id"]] = record
-    return [found[name] for name in sorted(found)]
+            records[result["id"]] = record
+    return [records[name] for name in sorted(records)]
 
 
 @pytest.mark.parametrize("i", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 2))])
 def test_a_record_is_repeated(i):
     chosen = random.Random(SEED).sample(candidates(), 3)
-    found = verify(chosen[i])
-    print(f"RR_VERIFY_SEED={SEED}: {found}")
-    assert found.agrees, f"RR_VERIFY_SEED={SEED}: {found}; {'; '.join(found.lines())}"
+    verdict = verify(chosen[i])
+    print(f"RR_VERIFY_SEED={SEED}: {verdict}")
+    assert verdict.agrees, f"RR_VERIFY_SEED={SEED}: {verdict}; {'; '.join(verdict.lines())}"

@@ -9,7 +9,6 @@ from rr.config import RunFailed
 from rr.model import ladder
 from rr.perf import benchmark, budget, gpus
 from rr.perf.benchmark_case import Case
-from rr.training.backend import COMPILED_CPU
 
 TINY = "nano:d_model=16,n_layer=1,n_head=2,seq_len=8"
 
@@ -26,7 +25,7 @@ def test_peaks_by_the_names_that_drivers_give(name, tera):
 
 
 def row(path, rule, ms, peak_bytes):
-    return {"rung": "r", "rule": rule, "path": path, "batch": 2, "micro_batch": 2, "peer": None,
+    return {"rung": "r", "rule": rule, "path": path, "batch": 2, "micro_batch": 2,
             "failed": None, "step_ms": ms, "peak_bytes": peak_bytes}  # fmt: skip
 
 
@@ -137,38 +136,7 @@ def test_a_case_that_fails_says_why_and_the_others_go_on(monkeypatch, measured):
     (["--device", "tpu"], "unknown device"),
 ])  # fmt: skip
 def test_bad_words_are_one_line_before_anything_starts(words, why, capsys, monkeypatch):
-    monkeypatch.setattr("subprocess.Popen", None)  # nothing may be started
+    monkeypatch.setattr(benchmark, "ProcessPoolExecutor", None)  # nothing may be started
     assert cli.main(["bench", *words, "--device", "cpu", *words[-2:]]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and why in err
-
-
-def test_peers_stand_beside_the_path_that_a_long_run_takes(monkeypatch):
-    """Nothing is imported to find which are there: what is not cannot break what is."""
-    from rr.perf import peers
-
-    monkeypatch.setattr(peers, "find_spec", lambda name: None if name == "litgpt" else object())
-    assert peers.installed() == (["gpt2", "llama", "x-transformers"], ["litgpt"])
-    asked = []
-
-    def measure(cases, *given, **options):
-        asked.append([(case.peer, case.path) for case in cases])
-        return [row("fast", "standard", [2.0], 1) | {"threads": 1}]
-
-    monkeypatch.setattr(benchmark, "installed", lambda: (["gpt2"], ["litgpt"]))
-    monkeypatch.setattr(benchmark, "measure", measure)
-    for paths, path in ((None, COMPILED_CPU), (["eager"], "eager")):
-        found = benchmark.bench([TINY], ["standard"], paths, peers=True, device="cpu")
-        assert found["absent"] == ["litgpt"]
-        assert asked.pop() == [(None, path), ("gpt2", path)]
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama", "x-transformers", "litgpt"])
-def test_a_peer_has_the_size_of_our_standard_arm(name):
-    """Within 1 %: norms, biases and positions differ between the packages."""
-    from rr.perf.peers import PEERS, Peer
-
-    pytest.importorskip(PEERS[name][0], reason="not among what the tests install")
-    case = Case("nano", "standard", "fast", 2, 2, name)
-    made = sum(p.numel() for p in Peer(name, case.config).parameters())
-    assert made == pytest.approx(ladder.count(case.config), rel=0.01)

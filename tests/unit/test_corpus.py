@@ -179,7 +179,7 @@ def test_identity_is_content_and_never_a_path(tmp_path):
 
 def test_planning_downloads_and_trains_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(documents, "require_hub", lambda *_: pytest.fail("the hub was asked"))
-    told = identity("tinystories", "gpt2", cache=tmp_path)
+    told = identity("tinystories", "gpt2")
     assert told["corpus"].startswith("hub roneneldan/TinyStories@f54c09fd2331")
     assert identity(f"a/b:c@{'0' * 40}", None)["corpus"] == f"hub a/b:c@{'0' * 40}"
     assert identity("fables", "bpe:1024")["tokenizer"].startswith("bpe:1024 of fables ")
@@ -217,7 +217,7 @@ def test_a_process_killed_while_writing_leaves_no_half(small):
     """Killed at each point where the folder is made: before, between and after its files."""
     corpus, home = small
     code = (
-        "import os, sys, rr.data\n"
+        "import os, sys, rr.data.cache, rr.data.corpus\n"
         "at, seen = int(sys.argv[3]), []\n"
         "def point(module, name):\n"
         "    real = getattr(module, name)\n"

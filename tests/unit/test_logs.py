@@ -6,7 +6,6 @@ import math
 import re
 import statistics
 import tempfile
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pandas as pd
@@ -148,26 +147,12 @@ def test_a_run_that_ended_early_decides_the_step_unless_another_is_given(tmp_pat
 OPTIONS = "--loss val/loss --arm model --seed seed --step step --baseline base".split()
 
 
-def test_the_figure_has_a_mark_for_every_arm_and_a_dot_for_every_pair(long_csv, tmp_path, capsys):
-    words = ["table", str(long_csv), *OPTIONS, "--paired"]
-    assert cli.main([*words, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [row["arm"] for row in rows] == ["base", "gate", "wide"]
-    assert cli.main([*words, "--figure", str(tmp_path / "found.svg")]) == 0
-    drawn = ElementTree.fromstring((tmp_path / "found.svg").read_text())
-    kinds = [element.get("class") or "" for element in drawn.iter()]
-    sure = [kind == "mark sure" for kind in kinds if kind.startswith("mark")]
-    assert sure == [row["holm"] < 0.05 for row in rows[1:]]
-    assert kinds.count("seed") == sum(len(row["differences"]) for row in rows)
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         ("table LOG", "--paired"),
         ("table LOG --paired --loss valloss", "no column 'valloss'.*val/loss"),
         ("table LOG --paired --baseline bas", "did you mean base"),
-        ("table LOG --paired --figure x.png", "svg"),
         ("table LOG --paired --run {arm}", "--arm and --seed"),
         ("power --sd 1", "--effect, --seeds"),
         ("power --sd 1 --seeds 3 --loss x", "--from LOG"),

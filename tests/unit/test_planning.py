@@ -9,7 +9,8 @@ from rr import cli
 from rr.config import RRError
 from rr.model import ladder
 from rr.perf import budget, rates
-from rr.sweep import AXES, cells, place
+from rr.sweep import cells
+from rr.sweep.grid import AXES, place
 from rr.training.checkpoint import disk_of
 
 CARD = budget.GPUSpec("a card", 1e14, 1e11)
@@ -47,7 +48,6 @@ def bench_row(run, **more):
     return {
         "rung": run.rung,
         "rule": run.rule,
-        "peer": None,
         "path": "compiled",
         "failed": None,
         "precision": "bf16",

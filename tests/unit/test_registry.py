@@ -52,7 +52,10 @@ def with_options() -> list[str]:
 @pytest.mark.parametrize("rule", RESIDUAL)
 @pytest.mark.parametrize("check", [c for c in rule_checks.CHECKS if c is not rule_checks.one_graph])
 def test_what_a_rule_declares_holds(check, rule):
-    assert check(rule) is None
+    try:
+        assert check(rule) is None
+    except rule_checks.NotApplicable as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.mark.parametrize("spec", with_options())
@@ -62,7 +65,8 @@ def test_what_a_rule_declares_holds_over_the_range_of_each_option(spec):
     except RRError:
         pytest.skip("not at this width and depth")
     for check in (rule_checks.parameters, rule_checks.flops, rule_checks.coefficients):
-        assert check(spec) is None
+        with contextlib.suppress(rule_checks.NotApplicable):
+            assert check(spec) is None
 
 
 @pytest.mark.parametrize(("rule", "values"), ARMS)

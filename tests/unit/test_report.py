@@ -18,7 +18,8 @@ from rr import cli, io, stats
 from rr.config import RUN_OPTIONS, Interrupted, RRError
 from rr.data import baselines
 from rr.model import initialise
-from rr.sweep import AXES, cells, notebook
+from rr.sweep import cells, notebook
+from rr.sweep.grid import AXES
 from rr.training import command_line
 from rrbook import figures
 from rrbook import reports as report

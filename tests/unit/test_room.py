@@ -192,7 +192,6 @@ def test_nothing_is_predicted_where_there_is_plenty(run, only, monkeypatch):
     for one in (run, rr.plan("nano")):
         usual = one.recipe.batch, "eager"
         assert memory_fit.choose(one, CPU, None, None, "eager", ALONE, print) == usual
-        memory_fit.check_resumed(one, CPU, *usual, ALONE, print)
     # a billion parameters, twenty bytes each at the very least: 64 windows took 22.9 GiB
     run = rr.plan("1B", corpus="tinystories")
     assert memory_fit.estimate(run.model, 64) > 20 * ladder.count(run.model) > 18 * GIB
@@ -233,38 +232,10 @@ def test_a_run_that_goes_on_keeps_its_choices(run, only, tmp_path):
 
     with pytest.raises(Interrupted):
         go(stop_after=1)
-    need = predicted(run, 16, "eager")
-    only((need - 300 * 2**20) / 1.2 - 1)  # not even the prediction
-    with pytest.raises(RRError, match="may need .* checkpoints remain"):
-        go()
-    only(need - 1)  # the prediction, and a part of its margin
+    only(predicted(run, 16, "eager") - 1)  # a new run would choose otherwise
     folder = go()
-    assert [line for line in said if "as the run was started" in line]
     made_by = io.read_json(folder / "run.json")["provenance"]
     assert (made_by["micro_batch"], made_by["code_path"]) == (16, "eager")
     said.clear()
     only(1)
     assert go() == folder and not said  # finished: nothing is needed
-
-
-# -- beside a GPU -------------------------------------------------------------------------------
-
-
-def test_a_model_is_built_in_ram_before_it_goes_to_the_gpu(monkeypatch):
-    run, gpu = rr.plan("1B", corpus="tinystories"), torch.device("cuda")
-    monkeypatch.setattr(memory_fit, "free", lambda device: 10**15)
-    monkeypatch.setattr(memory_fit, "free_ram", lambda: 3 * GIB)  # 984 M float32 are 3.7 GiB
-    with pytest.raises(RRError, match="building the model needs .* RAM"):
-        memory_fit.choose(run, gpu, None, None, "compiled", ALONE, print)
-    monkeypatch.setattr(memory_fit, "free_ram", lambda: 5 * GIB)
-    assert memory_fit.choose(run, gpu, None, None, "compiled", ALONE, print) == (64, "compiled")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    with pytest.raises(RRError, match="GiB of RAM"):  # each process builds it
-        memory_fit.choose(run, gpu, None, None, "compiled", World(0, 2, "ddp"), print)
-
-
-def test_a_gpus_run_that_goes_on_is_only_warned(run, only):
-    only(1e6)
-    said = []
-    memory_fit.check_resumed(run, torch.device("cuda"), 16, "compiled", ALONE, said.append)
-    assert len(said) == 1 and "may need" in said[0]

@@ -61,6 +61,7 @@ class Foreign:
             spec[kind] = spec["model"][kind] = rule
             spec[f"{kind}_content"] = content
         spec["model"] |= model
+        spec |= {"loops": spec["model"]["n_loops"], "flavour": spec["model"]["flavour"]}
         try:
             name = Run.from_spec(spec).id
         except RRError:  # no run of rr's, but somebody can write it all the same

@@ -185,7 +185,7 @@ def test_unequal_seeds_and_a_diverged_baseline_are_told():
     assert rows["review"]["pairs"] == [0, 2, 3] and rows["standard"]["diverged"] == [1]
 
 
-NOTHING = ("p", "holm", "lo", "hi", "paired_t", "signed_rank_p", "sign_p", "bootstrap_lo",
+NOTHING = ("p", "holm", "lo", "hi", "paired_t", "sign_p", "bootstrap_lo",
            "bootstrap_hi", "detectable", "needed")  # fmt: skip
 
 

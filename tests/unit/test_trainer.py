@@ -2,10 +2,6 @@
 
 import json
 import math
-import os
-import platform
-import subprocess
-import sys
 from collections import namedtuple
 from dataclasses import replace
 
@@ -22,7 +18,7 @@ from rr.data import fables, open_corpus
 from rr.model import Model, initialise, ladder
 from rr.model.ladder import recipe
 from rr.training import checkpoint, context, evaluate, run_folder, trainer
-from rr.training.device import resolve_precision
+from rr.training.device import _has_bf16, resolve_precision
 from rr.training.step import OptimizerStep
 
 DiskUsage = namedtuple("DiskUsage", "total used free")
@@ -555,12 +551,27 @@ def test_a_gpu_without_bfloat16_gets_float16(monkeypatch):
     assert resolve_precision(device, "bf16") == "bf16"
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the names of oneDNN's x86 kernels")
-def test_a_cpu_without_bfloat16_gets_float32():
-    code = (
-        "import torch; from rr.training.device import resolve_precision as resolve\n"
-        "print(*(resolve(torch.device('cpu'), name) for name in ('bf16', 'fp32', 'tf32')))"
-    )
-    env = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
-    asked = subprocess.check_output([sys.executable, "-c", code], env=env, text=True)
-    assert asked.split() == ["fp32", "fp32", "tf32"]
+@pytest.mark.parametrize(
+    ("flags", "limit", "has"),
+    [
+        ("fma avx512f avx512_bf16 amx_tile", None, True),
+        ("fma avx512f avx512_bf16", "AVX512_CORE_BF16", True),
+        ("fma avx512f avx512_bf16", "AVX2", False),
+        ("fma avx512f", None, False),
+        (None, None, False),
+    ],
+)
+def test_a_cpus_bfloat16_is_read_off_its_flags(tmp_path, flags, limit, has, monkeypatch):
+    if flags:
+        (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\n")
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    if limit:
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    assert _has_bf16(tmp_path / "cpuinfo") == has
+
+
+def test_a_cpu_without_bfloat16_gets_float32(monkeypatch):
+    monkeypatch.setattr("rr.training.device._has_bf16", lambda: False)
+    cpu = torch.device("cpu")
+    given = [resolve_precision(cpu, name) for name in ("bf16", "fp32", "tf32")]
+    assert given == ["fp32", "fp32", "tf32"]

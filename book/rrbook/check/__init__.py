@@ -43,10 +43,10 @@ def check(label: str, answer: object = None, **given: object) -> str:
     """
     if label not in EXERCISES:
         raise RRError(f"no exercise {label!r}: {nearest(label, EXERCISES)}")
-    found = EXERCISES[label]
+    asked = EXERCISES[label]
     if answer is None:
-        return f"not answered yet: {found.ask}, then run this cell"
-    return "right" if found.right(answer, **given) else f"not yet: {found.nudge}"
+        return f"not answered yet: {asked.ask}, then run this cell"
+    return "right" if asked.right(answer, **given) else f"not yet: {asked.nudge}"
 
 
 def writes_like(answer: type[rr.Rule], name: str) -> bool:

@@ -52,11 +52,13 @@ def _learns(answer: type[rr.Rule]) -> bool:
     nudge="the two starts still differ by more than a hundredth",
 )
 def _loud(answer: float, fresh: Callable[[str], rr.Model], ids: torch.Tensor) -> bool:
-    said = {}
+    outputs = {}
     for rule in ("standard", "attnres"):
         model = fresh(rule).requires_grad_(False)
         model.token.weight.mul_(answer)
         model.position.weight.mul_(answer)
-        said[rule] = model(ids)
-    gap = (said["attnres"] - said["standard"]).pow(2).mean().sqrt() / said["standard"].std()
+        outputs[rule] = model(ids)
+    gap = (outputs["attnres"] - outputs["standard"]).pow(2).mean().sqrt() / outputs[
+        "standard"
+    ].std()
     return gap.item() < 0.01

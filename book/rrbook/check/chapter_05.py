@@ -31,9 +31,9 @@ def _null(answer: Callable[[int, int], float]) -> bool:
     T = 12
     even = torch.ones(T, T, dtype=torch.float64).tril()
     even = torch.nn.functional.normalize(even / even.sum(1, keepdim=True), dim=-1)
-    found = even @ even.T
+    products = even @ even.T
     pairs = [(i, j) for j in range(2, T + 1) for i in range(1, j)]
-    return all(abs(answer(i, j) - found[i - 1, j - 1].item()) < 1e-9 for i, j in pairs)
+    return all(abs(answer(i, j) - products[i - 1, j - 1].item()) < 1e-9 for i, j in pairs)
 
 
 @exercise(

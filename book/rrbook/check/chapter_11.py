@@ -50,5 +50,5 @@ def _wrong(answer: float, runs: pd.DataFrame) -> bool:
     nudge="how many pairs are left for each size, and which level for each test?",
 )
 def _plan(answer: tuple[float, float], between: float) -> bool:
-    found = [stats.detectable_gap(30 // m, between, alpha=0.05 / m) for m in (5, 3)]
-    return np.shape(answer) == (2,) and np.allclose(answer, found, rtol=0, atol=2e-4)
+    gaps = [stats.detectable_gap(30 // m, between, alpha=0.05 / m) for m in (5, 3)]
+    return np.shape(answer) == (2,) and np.allclose(answer, gaps, rtol=0, atol=2e-4)

@@ -32,10 +32,10 @@ def _steps(answer: float) -> bool:
 )
 def _sum(answer: Callable[[np.ndarray], np.float32]) -> bool:
     parts = np.random.default_rng(0).random(2**16).astype(np.float32)
-    found = answer(parts)
+    total = answer(parts)
     exact = parts.astype(np.float64).sum()
-    loop, mine = abs(np.cumsum(parts)[-1] - exact), abs(float(found) - exact)
-    return found.dtype == np.float32 and mine <= loop / 10
+    loop, mine = abs(np.cumsum(parts)[-1] - exact), abs(float(total) - exact)
+    return total.dtype == np.float32 and mine <= loop / 10
 
 
 @exercise(

@@ -63,7 +63,7 @@ def verdict(parts: Sequence[bool | None]) -> str:
 
 
 def audit_rows(
-    claims: Sequence[Mapping[str, str]], found: Mapping[str, tuple[str, Sequence[bool | None]]]
+    claims: Sequence[Mapping[str, str]], published: Mapping[str, tuple[str, Sequence[bool | None]]]
 ) -> list[dict[str, Any]]:
     """The claims with their verdicts: each dict of `claims` and `shows`, `held`, `verdict`.
 
@@ -76,7 +76,7 @@ def audit_rows(
     ids = [claim.get("id", "?") for claim in claims]
     if twice := sorted({name for name in ids if ids.count(name) > 1}):
         raise RRError(f"claim {twice[0]!r} is given twice: give one row per claim")
-    for name in found:
+    for name in published:
         if name not in ids:
             raise RRError(f"no claim {name!r} is listed: {nearest(name, ids)}")
     rows = []
@@ -86,9 +86,9 @@ def audit_rows(
         name, parts = claim["id"], claim["parts"].split(" | ")
         if claim["paper"] not in PAPERS:
             raise RRError(f"claim {name!r} is of paper {claim['paper']!r}, not of {list(PAPERS)}")
-        if name not in found:
+        if name not in published:
             raise RRError(f"claim {name!r} is not judged: each needs what is shown, and its parts")
-        shows, held = found[name]
+        shows, held = published[name]
         if len(held) != len(parts):
             raise RRError(f"claim {name!r} has {len(parts)} parts, and {len(held)} are judged")
         main = _main(name, claim["main"], len(parts))
@@ -107,7 +107,7 @@ def _main(name: str, text: str, parts: int) -> list[int]:
 
 def _row(row: Mapping[str, Any]) -> str:
     words = escape(row["claim"])
-    said = f"“{words}”" if row["words"] == "quoted" else f"In our words: {words}."
+    quotation = f"“{words}”" if row["words"] == "quoted" else f"In our words: {words}."
     marks = "".join(
         f'<li><b aria-label="{MARKS[held][1]}:">{MARKS[held][0]}</b>'
         f"{'<em>main:</em> ' if number in row['main'] else ''}{escape(part)}</li>"
@@ -121,7 +121,7 @@ def _row(row: Mapping[str, Any]) -> str:
         f'<span>main part: <span class="is-{LOOK[row["main_verdict"]]}">{row["main_verdict"]}'
         f'</span>; all parts: <span class="is-{LOOK[row["verdict"]]}">{row["verdict"]}</span>'
         "</span></th>"
-        f'<td role="cell"><p>{said}</p>'
+        f'<td role="cell"><p>{quotation}</p>'
         f'<p class="rr-soft">{paper}, {escape(row["where"])}; read: {escape(row["read"])}.</p>'
         f'<p class="rr-soft">To support it: {escape(row["needs"])}</p></td>'
         f'<td role="cell"><ul>{marks}</ul><p>{escape(row["shows"])} '

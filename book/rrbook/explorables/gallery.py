@@ -317,9 +317,9 @@ def equation(row: dict) -> str:
 
 def card(row: dict, facts: dict) -> str:
     """HTML of one rule: a row of `rr.model.ladder.describe` and its `anatomy`."""
-    said = f"{reads(facts)}; {writes(facts)}"
+    description = f"{reads(facts)}; {writes(facts)}"
     width, height, elements = picture(facts)
-    where = ARXIV.sub(r'<a href="https://arxiv.org/abs/\1">\1</a>', escape(row["source"]))
+    source_link = ARXIV.sub(r'<a href="https://arxiv.org/abs/\1">\1</a>', escape(row["source"]))
     cost = row["cost"]
     entries = {
         "reads": reads(facts),
@@ -342,9 +342,9 @@ def card(row: dict, facts: dict) -> str:
     part = '<div class="rr-explorable rr-part">'
     return (
         f'<div class="rr-rule">{part}{name(row, facts)}'
-        f'<p class="rr-from">{where}</p>'
+        f'<p class="rr-from">{source_link}</p>'
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(row["name"])}: '
-        f'{escape(said)}">{"".join(elements)}</svg></div>'
+        f'{escape(description)}">{"".join(elements)}</svg></div>'
         f"{equation(row)}{part}<dl>{listed}</dl></div></div>"
     )
 

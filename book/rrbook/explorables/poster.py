@@ -98,11 +98,11 @@ def _group(kind: str, title: str, rows: list[tuple[dict, dict]]) -> str:
 
 def _card(row: dict, facts: dict) -> str:
     width, height, elements = gallery.picture(facts)
-    said = f"{row['name']}: {gallery.reads(facts)}; {gallery.writes(facts)}"
-    found = "".join(f' data-{name}="{key}"' for name, key in answers(row, facts).items())
+    description = f"{row['name']}: {gallery.reads(facts)}; {gallery.writes(facts)}"
+    attributes = "".join(f' data-{name}="{key}"' for name, key in answers(row, facts).items())
     return (
-        f'<div class="rr-rule"{found}><div class="rr-explorable rr-part">'
+        f'<div class="rr-rule"{attributes}><div class="rr-explorable rr-part">'
         f"{gallery.name(row, facts)}"
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(said)}">'
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(description)}">'
         f"{''.join(elements)}</svg></div>{gallery.equation(row)}</div>"
     )

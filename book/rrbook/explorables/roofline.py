@@ -48,11 +48,11 @@ def _rungs() -> dict:
         tokens = recipe.batch * config.seq_len
         paths = {}
         for path in PATHS:
-            found = roofline.stacked(config, parse_backend(path), micro, recipe)
+            times = roofline.stacked(config, parse_backend(path), micro, recipe)
             paths[path] = {
                 "parts": {
                     part: [one.flops, one.product_bytes, one.other_bytes]
-                    for part, one in found.items()
+                    for part, one in times.items()
                 },
                 "memory": stacked(config, parse_backend(path), micro, "cuda", recipe),
             }

@@ -96,7 +96,7 @@ def measured(of_field: list[dict]) -> dict[tuple[str, str], dict]:
     """
     mini = stats.read_results(MINI)
     mini = mini[(mini.rung == "mini") & (mini.seed < TUNING)]
-    found = {}
+    results = {}
     for words, rows in (
         ("nano, three seeds", field.against_both(stats.read_results(NANO))),
         ("mini, five seeds, own rates", field.against_both(mini)),
@@ -108,8 +108,8 @@ def measured(of_field: list[dict]) -> dict[tuple[str, str], dict]:
                 form = "" if row["arm"].endswith(name[1]) else f", as {row['arm']}"
                 of_rule = of_study.setdefault(name, {"study": words + form, "rows": {}})
                 of_rule["rows"][row["baseline"]] = row
-        found |= of_study
-    return found
+        results |= of_study
+    return results
 
 
 def steps() -> dict[tuple[str, str], dict]:
@@ -139,12 +139,12 @@ def forms(of_field: list[dict]) -> str:
 
 def verdict(rows: dict[str, dict], time: float) -> str:
     """use, try, skip or open, from one rule's differences and a step's time over the standard's."""
-    told = [row for row in rows.values() if row["holm"] is not None and row["holm"] < 0.05]
-    if any(row["difference"] > 0 for row in told):
+    significant = [row for row in rows.values() if row["holm"] is not None and row["holm"] < 0.05]
+    if any(row["difference"] > 0 for row in significant):
         return "skip"
-    if len(told) == 2 and time <= 1.1:
+    if len(significant) == 2 and time <= 1.1:
         return "use"
-    return "try" if told else "open"
+    return "try" if significant else "open"
 
 
 def cost(kind: str, name: str) -> float:
@@ -158,11 +158,11 @@ def cost(kind: str, name: str) -> float:
 def table() -> str:
     """HTML of the page: four questions, and a row for each registered rule."""
     of_field = field.against_both(field.read_runs())
-    found, taken, rows = measured(of_field), steps(), []
+    results, taken, rows = measured(of_field), steps(), []
     for row in describe():
         key = (row["kind"], row["name"])
         facts = anatomy(row["name"], row["kind"])
-        ours = found.get(key, {"study": "not yet", "rows": {}})
+        ours = results.get(key, {"study": "not yet", "rows": {}})
         flops = cost(*key)
         judged = verdict(ours["rows"], taken[key]["time"])
         if key in (("residual", "standard"), ("residual", "constant"), ("values", "own")):

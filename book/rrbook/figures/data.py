@@ -66,16 +66,16 @@ def _words(label: str) -> str:
 def _axis_label(ax: Axes, side: str) -> str:
     """The axis's label, else that of an axes which shares it, else the figure's."""
     shared = getattr(ax, f"get_shared_{side}_axes")().get_siblings(ax)
-    found = [getattr(one, f"get_{side}label")() for one in (ax, *shared)]
+    names = [getattr(one, f"get_{side}label")() for one in (ax, *shared)]
     of_figure = getattr(ax.figure, f"get_sup{side}label")()
-    return _words(next(filter(None, [*found, of_figure]), ""))
+    return _words(next(filter(None, [*names, of_figure]), ""))
 
 
 def _places(columns: Columns) -> list:
     """Where there is a value: numbers sorted, words and bins in the order of the calls."""
     every = dict.fromkeys(place for cells in columns.values() for place in cells)
-    found = [one for one in every if any(cells.get(one) for cells in columns.values())]
-    return found if any(isinstance(one, str | tuple) for one in found) else sorted(found)
+    names = [one for one in every if any(cells.get(one) for cells in columns.values())]
+    return names if any(isinstance(one, str | tuple) for one in names) else sorted(names)
 
 
 def as_json(fig: Figure) -> str:
@@ -85,8 +85,8 @@ def as_json(fig: Figure) -> str:
         kept, down = KEPT[ax]
         over, what = (_axis_label(ax, side) for side in ("yx" if down else "xy"))
         kept = {name: cells for name, cells in kept.items() if any(cells.values())}
-        said = "" in kept or what == over  # by the table's head
-        title = ": ".join(filter(None, [_words(ax.get_title()), "" if said else what]))
+        in_head = "" in kept or what == over  # by the table's head
+        title = ": ".join(filter(None, [_words(ax.get_title()), "" if in_head else what]))
         columns = {_words(name) or what or VALUE: cells for name, cells in kept.items()}
         if not (places := _places(columns)):
             continue  # nothing has a value

@@ -95,8 +95,8 @@ def gap_against_size(ax: Axes, points: Sequence[Mapping], colour_of: str, line: 
         ax.fill_between(10**x, low, high, color=colour, alpha=0.18, lw=0)
         ax.plot(10**x, value, color=colour, lw=1.4, ls="--")
     for point in points:
-        told = {"": point["gap"], "own interval": point["own"], "pooled": point["pooled"]}
-        keep_row(ax, point["name"], told)
+        cells = {"": point["gap"], "own interval": point["own"], "pooled": point["pooled"]}
+        keep_row(ax, point["name"], cells)
         if line is not None:
             value, *band = line.at(math.log10(point["size"]))
             keep_row(ax, point["name"], {"line": value, "band": tuple(band)})
@@ -127,10 +127,10 @@ def values_by_size(
     sizes: {name: parameters}. Arms stand a little beside one another.
     """
     ends = []
-    for place, (arm, found) in enumerate(arms.items()):
+    for place, (arm, intervals) in enumerate(arms.items()):
         shown, beside = style_of(arm), 1.06 ** (place - (len(arms) - 1) / 2)
         means = []
-        for name, values in found.items():
+        for name, values in intervals.items():
             y = finite(values, f"{arm} at {name}")
             x = sizes[name] * beside
             means.append((x, y.mean()))

@@ -27,7 +27,7 @@ def reads_map(ax: Axes, shares: np.ndarray, words: Sequence[str]) -> None:
 
 def paths(ax: Axes, words: Sequence[str]) -> None:
     """The four ways through two layers with an addition, one per row, each with its words."""
-    for row, (said, way) in enumerate(zip(words, ((0, 0), (1, 0), (0, 1), (1, 1)), strict=True)):
+    for row, (label, way) in enumerate(zip(words, ((0, 0), (1, 0), (0, 1), (1, 1)), strict=True)):
         y = -row
         for k, through in enumerate(way):
             box = Rectangle((1.6 * k + 0.6, y - 0.22), 0.6, 0.44, facecolor="none",
@@ -38,6 +38,6 @@ def paths(ax: Axes, words: Sequence[str]) -> None:
                                     mutation_scale=11, connectionstyle=bend, lw=2,
                                     color=readable(GREEN) if through else SOFT)  # fmt: skip
             ax.add_patch(arrow)
-        ax.text(3.5, y, said, va="center")
+        ax.text(3.5, y, label, va="center")
     ax.set(xlim=(0, 5.6), ylim=(-3.5, 0.9))
     ax.axis("off")

@@ -56,9 +56,9 @@ def gate_bands(ax: Axes, rows: Sequence[Mapping]) -> Axes:
             [place, place], [first, third], color=colour, lw=6, alpha=0.45, solid_capstyle="butt"
         )
         ax.plot(place, row["mean"], marker, color=colour, ms=7, mec=INK, mew=0.6)
-        told = {"kind": kind, "": row["mean"]}
-        told |= {"middle half": (first, third), "5 to 95 %": (low, high)}
-        keep_row(ax, place, told)
+        cells = {"kind": kind, "": row["mean"]}
+        cells |= {"middle half": (first, third), "5 to 95 %": (low, high)}
+        keep_row(ax, place, cells)
     ax.set(ylim=(0, 1), xlabel="sublayer", ylabel="gate r")
     ax.set_xticks(range(1, len(rows) + 1))
     ax.grid(axis="x", visible=False)

@@ -88,8 +88,8 @@ def losses_apart(
         mean = gaps.mean(0)
         mean = np.where(mean > 0, mean, np.nan)
         keep(ax, steps, {words: mean})
-        there = np.isfinite(np.concatenate([[np.nan], mean, [np.nan]]))
-        alone = np.flatnonzero(there[1:-1] & ~there[:-2] & ~there[2:]).tolist()  # joined to none
+        finite = np.isfinite(np.concatenate([[np.nan], mean, [np.nan]]))
+        alone = np.flatnonzero(finite[1:-1] & ~finite[:-2] & ~finite[2:]).tolist()  # joined to none
         dots = {"marker": ".", "ms": 3.5, "markevery": alone} if alone else {}
         ax.plot(steps, mean, color=colour, ls=line, label=words, **dots)
         if np.isfinite(mean).any():

@@ -152,8 +152,8 @@ def _ends_below(fig: Figure, ax: Axes) -> list[Line2D]:
 def _beyond(ax: Axes, x: float) -> float:
     """A little right of x, or the present end of the axis where that is nearer."""
     place = ax.transAxes.inverted().transform(ax.transData.transform((x, ax.get_ylim()[0])))[0]
-    there = ax.transAxes.transform((min(place + 0.03, 1), 0))
-    return ax.transData.inverted().transform(there)[0]
+    corner = ax.transAxes.transform((min(place + 0.03, 1), 0))
+    return ax.transData.inverted().transform(corner)[0]
 
 
 def _legends(owner: Figure | Axes) -> list[Legend]:

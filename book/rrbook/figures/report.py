@@ -96,8 +96,8 @@ def gates_by_sublayer(ax: Axes, rows: Sequence[Mapping], rule: str, why: str = "
             ax.plot(row["mean"], place, "D", color=colour, ms=6)
             continue
         low, first, middle, third, high = row["r"]
-        told = {"median": middle, "middle half": (first, third), "5 to 95 %": (low, high)}
-        keep_row(ax, row["name"], told, down=True)
+        cells = {"median": middle, "middle half": (first, third), "5 to 95 %": (low, high)}
+        keep_row(ax, row["name"], cells, down=True)
         ax.plot([low, high], [place, place], color=colour, lw=1.4)
         ax.plot([first, third], [place, place], color=colour, lw=5, solid_capstyle="butt")
         ax.plot(middle, place, "o", ms=7, mfc=CARD, mec=colour, mew=1.8, zorder=3)

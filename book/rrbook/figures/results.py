@@ -152,8 +152,8 @@ def compared(row: Mapping) -> dict[str, Any]:
     notes = [f"{len(row['diverged'])} diverged"] if row["diverged"] else []
     if row["difference"] is None:
         return {"": None, "note": "; ".join(notes or row["notes"])}
-    told = {"": row["difference"], "interval": (row["lo"], row["hi"]), "n": len(row["pairs"])}
-    return told | {"note": "; ".join(notes)}
+    cells = {"": row["difference"], "interval": (row["lo"], row["hi"]), "n": len(row["pairs"])}
+    return cells | {"note": "; ".join(notes)}
 
 
 def bar_share(

@@ -22,8 +22,8 @@ def destroyed_work(ax: Axes, kills: Sequence[Mapping]) -> Axes:
         lost, every = row["lost_seconds"], row["every"]
         ax.plot([every] * len(lost), lost, ls="none", marker="o", ms=5, mfc="none", mec=BLUE)
         ax.plot(every, np.mean(lost), marker="_", ms=22, mew=3, color=VERMILLION)
-        told = {"each kill": list(lost), "mean": np.mean(lost), "half the interval": every / 2}
-        keep_row(ax, every, told)
+        cells = {"each kill": list(lost), "mean": np.mean(lost), "half the interval": every / 2}
+        keep_row(ax, every, cells)
     ends = [min(row["every"] for row in kills), max(row["every"] for row in kills)]
     half = [every / 2 for every in ends]
     ax.plot(ends, half, color=INK, lw=1.2, ls="--")
@@ -54,8 +54,8 @@ def notices(ax: Axes, sizes: Sequence[Mapping], warnings: Mapping[str, float]) -
             color=BLUE,
             mfc=BLUE if row["measured"] else CARD,
         )
-        told = {"rung": row["rung"], "": row["seconds"]}
-        keep_row(ax, row["params"], told | {"note": "" if row["measured"] else "not measured"})
+        cells = {"rung": row["rung"], "": row["seconds"]}
+        keep_row(ax, row["params"], cells | {"note": "" if row["measured"] else "not measured"})
         ax.annotate(
             row["rung"],
             (row["params"], row["seconds"]),

@@ -179,15 +179,17 @@ def beside(ax: Axes, ratios: Mapping[str, Mapping[str, Sequence[float]]]) -> Axe
     """
     if not ratios or not all(ratios.values()) or len(ratios) > len(SIZES):
         raise RRError(f"one to {len(SIZES)} sizes with a case each can be drawn, got {len(ratios)}")
-    cases = list(dict.fromkeys(case for found in ratios.values() for case in found))
-    for i, ((size, found), (color, marker)) in enumerate(zip(ratios.items(), SIZES, strict=False)):
+    cases = list(dict.fromkeys(case for by_case in ratios.values() for case in by_case))
+    for i, ((size, by_case), (color, marker)) in enumerate(
+        zip(ratios.items(), SIZES, strict=False)
+    ):
         shift = 0.22 * (i - (len(ratios) - 1) / 2)
-        places = [cases.index(case) + shift for case in found]
-        for place, values in zip(places, found.values(), strict=True):
+        places = [cases.index(case) + shift for case in by_case]
+        for place, values in zip(places, by_case.values(), strict=True):
             ax.plot([min(values), max(values)], [place] * 2, color=color, lw=1.6)
-        middles = [median(values) for values in found.values()]
-        ranges = [(min(values), max(values)) for values in found.values()]
-        keep(ax, found, {size: middles, f"{size}, range": ranges}, down=True)
+        middles = [median(values) for values in by_case.values()]
+        ranges = [(min(values), max(values)) for values in by_case.values()]
+        keep(ax, by_case, {size: middles, f"{size}, range": ranges}, down=True)
         ax.plot(middles, places, marker, color=color, ms=6, label=size)
     ax.axvline(1, color=SOFT, lw=1.2, ls="--")
     ax.set_yticks(range(len(cases)), cases)

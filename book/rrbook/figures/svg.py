@@ -98,7 +98,7 @@ def prefixed(text: str, prefix: str) -> str:
     names = set(re.findall(r'\bid="([^"]+)"', text))
     return re.sub(
         r'(\bid="|#)([^")]+)(?=["\)])',
-        lambda found: f"{found[1]}{prefix if found[2] in names else ''}{found[2]}",
+        lambda match: f"{match[1]}{prefix if match[2] in names else ''}{match[2]}",
         text,
     )
 

@@ -26,8 +26,8 @@ def gap_bands(ax: Axes, gaps: Mapping[str, Sequence[Mapping]], baseline: str) ->
         shift = 3 * (place - (len(gaps) - 1) / 2)  # steps: bars of several arms stay apart
         steps = [(row["first"] + row["last"]) / 2 + shift for row in rows]
         means = finite([row["mean"] for row in rows], arm)
-        told = {arm: means, f"{arm}, interval": [(row["lo"], row["hi"]) for row in rows]}
-        keep(ax, [(row["first"], row["last"]) for row in rows], told)
+        columns = {arm: means, f"{arm}, interval": [(row["lo"], row["hi"]) for row in rows]}
+        keep(ax, [(row["first"], row["last"]) for row in rows], columns)
         shown = style_of(arm)
         for x, row in zip(steps, rows, strict=True):
             ax.plot([x, x], [row["lo"], row["hi"]], color=shown["color"], lw=1.2)

@@ -41,15 +41,15 @@ def lab_evidence(studies: int = 300) -> Lab:
         welch, paired = np.array(p).T
         figure, ax = figures.canvas(height=3.8)
         figures.simulated_tests(ax, welch, paired, 0.05, ("Welch", "paired"))
-        found = [100 * float((p <= 0.05).mean()) for p in (welch, paired)]
+        shares = [100 * float((p <= 0.05).mean()) for p in (welch, paired)]
         spread = sd / 1000 * math.sqrt(2 * (1 - correlation))
         theory = 100 * stats.power(gap / 1000, spread, n) if gap else 5.0
         what = "finds the gap" if gap else "raises a false alarm"
         return figure, (
             f"True gap {number(gap / 1000)} nats, {n} seeds, noise {number(sd / 1000)} of which "
             f"the arms share {number(100 * correlation)} % of the variance: Welch’s test {what} "
-            f"in {number(found[0])} % of {studies} studies, the paired test in "
-            f"{number(found[1])} %; by formula the paired test does in {number(theory)} %."
+            f"in {number(shares[0])} % of {studies} studies, the paired test in "
+            f"{number(shares[1])} %; by formula the paired test does in {number(theory)} %."
         )
 
     controls = {

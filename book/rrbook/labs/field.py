@@ -78,15 +78,15 @@ def lab_field() -> Lab:
             seq_len=33,
             rule=spec,
         )
-        found = {
+        curves = {
             name: updates_and_gradients(initialise(Model(replace(config, rule=name)), seed=0))
             for name in dict.fromkeys(("standard", spec))
         }
         figure, (left, right) = figures.canvas(2, height=3.2)
         depth = range(sublayers + 1)
-        figures.stream_norms(left, depth, {name: norms for name, (norms, _) in found.items()})
-        norms, slopes = found[spec]
-        alive = {name: g for name, (_, g) in found.items() if any(g)}
+        figures.stream_norms(left, depth, {name: norms for name, (norms, _) in curves.items()})
+        norms, slopes = curves[spec]
+        alive = {name: g for name, (_, g) in curves.items() if any(g)}
         figures.gradient_by_depth(right, depth, alive)
         right.set_ylabel("gradient at each update")
         silent = sum(slope == 0 for slope in slopes[1:])

@@ -64,15 +64,15 @@ class Lab(widgets.VBox):
 
     def update(self, change: object = None) -> None:
         """Ask the real code again and show what it says."""
-        figure, said = self._draw(**{name: c.value for name, c in self.controls.items()})
+        figure, sentence = self._draw(**{name: c.value for name, c in self.controls.items()})
         drawn = svg(figure, data=False)
         plt.close(figure)  # else the notebook would show it a second time
-        drawn = drawn.replace("<svg ", f'<svg role="img" aria-label="{escape(said)}" ', 1)
+        drawn = drawn.replace("<svg ", f'<svg role="img" aria-label="{escape(sentence)}" ', 1)
         # no width of its own: picture and words take that of the page
         self.picture.value = (
             f"<style>{DARK.read_text(encoding='utf-8')}</style>"
             f'<div style="width:0;min-width:100%"><div style="max-width:700px">{drawn}</div></div>'
-            f'<p style="{TEXT}">{escape(said)}</p>'
+            f'<p style="{TEXT}">{escape(sentence)}</p>'
         )
 
     def __repr__(self) -> str:

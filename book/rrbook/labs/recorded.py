@@ -60,8 +60,11 @@ def packed(states: Iterable[tuple[str, str]]) -> str:
     """Pictures (SVG) and sentences, each line once, compressed, in base64."""
     lines: dict[str, int] = {}
     kept = [
-        {"said": said, "lines": [lines.setdefault(line, len(lines)) for line in drawn.split("\n")]}
-        for drawn, said in states
+        {
+            "said": sentence,
+            "lines": [lines.setdefault(line, len(lines)) for line in drawn.split("\n")],
+        }
+        for drawn, sentence in states
     ]
     text = json.dumps({"lines": list(lines), "states": kept}, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
@@ -95,8 +98,8 @@ def record(
     states, first = [], ("", "")
     for values in product(*grid.values()):
         at = {**start, **dict(zip(grid, values, strict=True))}
-        figure, said = draw(**at)
-        states.append((drawn(figure), said))
+        figure, sentence = draw(**at)
+        states.append((drawn(figure), sentence))
         if at == start:
             first = states[-1]
     data = json.dumps({"axes": axes, "packed": packed(states)}, separators=(",", ":"))

@@ -89,12 +89,12 @@ def saved_bytes(run: Callable[[], torch.Tensor], owned: torch.nn.Module) -> int:
 
     Not those of the weights themselves: they are there anyway.
     """
-    there = {p.untyped_storage().data_ptr() for p in owned.parameters()}
+    owned_storages = {p.untyped_storage().data_ptr() for p in owned.parameters()}
     kept: dict[int, int] = {}
 
     def see(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in there:
+        if storage.data_ptr() not in owned_storages:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
@@ -158,11 +158,11 @@ def side_by_side(
         taken = [[timed_step(step, clock, *batch) for step, clock, _ in tried] for batch in batches]
     finally:
         torch.set_num_threads(threads)
-    found = []
+    measured = []
     for (_, _, kept), mine in zip(tried, zip(*taken, strict=True), strict=True):
         ordered = sorted((parts for parts, _ in mine[1:]), key=lambda parts: sum(parts.values()))
-        found.append(Measured(ordered[steps // 2], kept, mine[0][1]))
-    return found
+        measured.append(Measured(ordered[steps // 2], kept, mine[0][1]))
+    return measured
 
 
 def timed_step(

@@ -62,13 +62,15 @@ def lab_values() -> Lab:
         figures.cache_bars(right, held)
         total, standard_total = sum(map(sum, held)), sum(map(sum, full))
         others = [slope for slope in slopes[1:] if slope is not None]
-        said = "there is only one value matrix"
+        sentence = "there is only one value matrix"
         if others and slopes[0] is not None:
             ratio = number(slopes[0] * len(others) / sum(others))
-            said = f"the gradient of the first value matrix is {ratio} times the mean of the others"
+            sentence = (
+                f"the gradient of the first value matrix is {ratio} times the mean of the others"
+            )
         heads = f"{queries} query head{'s' * (queries > 1)} per value head"
         return figure, (
-            f"{spec}, {blocks} blocks, {heads}, before training: {said}. "
+            f"{spec}, {blocks} blocks, {heads}, before training: {sentence}. "
             f"The caches hold {total:,.0f} bytes per token, "
             f"{number(total / standard_total)} of what own values with four value heads take."
         )

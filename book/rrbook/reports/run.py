@@ -14,8 +14,7 @@ import numpy as np
 from rr import io
 from rr.analysis import probes
 from rr.config import MIB, Interrupted, RRError, Run, RunFailed, file_bytes, nearest
-from rr.data import batches
-from rr.data.corpus import baselines
+from rr.data import baselines, batches
 from rr.model import ladder
 from rr.model.transformer import Model
 from rr.training import evaluate, trainer
@@ -42,7 +41,7 @@ COUNTED = 2**24  # training tokens that a report's bigram table counts at most: 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # quantiles of a gate
 
 
-def chosen(tier: str, rung: str = "", rule: str = "", *, cache: str = "", **options) -> Run:
+def chosen(tier: str, rung: str = "", rule: str = "", **options) -> Run:
     """The run that a notebook's parameters describe; "", 0 and [] mean the default of `rr`.
 
     A rung that is named is trained as `rr train` would, whatever the tier: equal options name the
@@ -57,19 +56,19 @@ def chosen(tier: str, rung: str = "", rule: str = "", *, cache: str = "", **opti
     if not rung:
         rung, usual = TIERS[tier]
         given = {k: v for k, v in usual.items() if k != "steps" or not budgets} | given
-    return plan(rung, rule or "review", cache=cache or None, **given)
+    return plan(rung, rule or "review", **given)
 
 
-def train(run: Run, out: str = "", tier: str = "paper", **how) -> Path:
+def train(run: Run, out: str = "", tier: str = "paper", **options) -> Path:
     """`rr.training.trainer.train` with a notebook's parameters: "" and 0 mean its defaults.
 
     Without `out` the run is in `runs`, at the smoke tier in a temporary folder.
     """
-    return _trained(run, _place(out, tier), how)
+    return _trained(run, _place(out, tier), options)
 
 
 def train_in_parts(
-    run: Run, out: str, tier: str, stops: Sequence[int], words: int = 40, **how
+    run: Run, out: str, tier: str, stops: Sequence[int], words: int = 40, **options
 ) -> tuple[Path, list[tuple[int, str]]]:
     """`train`, stopped after each of these steps for a text; the folder, and (step, text) each.
 
@@ -77,17 +76,17 @@ def train_in_parts(
     stops. The last text is that of the whole run. Stops that the run has passed are left out.
     words: tokens of each text at most.
     """
-    out, texts, device = _place(out, tier), [], how.get("device", "")
+    out, texts, device = _place(out, tier), [], options.get("device", "")
     for step in stops:
         try:
-            _trained(run, out, {**how, "stop_after": step})
+            _trained(run, out, {**options, "stop_after": step})
             break  # it ended: it had passed this step before
         except Interrupted:
             folder = Path(out) / run.id
             if Checkpoints(folder, run.id).steps()[-1:] != [step]:  # a person stopped it
                 raise
         texts.append((step, text(folder, words, device)))
-    folder = _trained(run, out, how)
+    folder = _trained(run, out, options)
     return folder, [*texts, (run.recipe.steps, text(folder, words, device))]
 
 
@@ -95,8 +94,8 @@ def _place(out: str, tier: str) -> str:
     return out or (tempfile.mkdtemp(prefix="rr-") if tier == "smoke" else "runs")
 
 
-def _trained(run: Run, out: str, how: Mapping[str, Any]) -> Path:
-    return trainer.train(run, out, **{name: value for name, value in how.items() if value})
+def _trained(run: Run, out: str, options: Mapping[str, Any]) -> Path:
+    return trainer.train(run, out, **{name: value for name, value in options.items() if value})
 
 
 def text(folder: str | Path, tokens: int = 40, device: str = "") -> str:
@@ -252,13 +251,13 @@ def look(ended: Ended, cache: str = "", device: str = "") -> Look:
     length, batch = run.model.seq_len, run.recipe.batch
     limit = min(BATCHES, run.recipe.eval_batches or BATCHES)
     starts = np.arange(0, len(tokens.valid) - 1 - length, length)[: limit * batch]
-    tally, where = evaluate.Tally(), model.token.weight.device
-    with evaluate.evaluating(model), autocast(where, ended.result["precision"]):
+    tally, on = evaluate.Tally(), model.token.weight.device
+    with evaluate.evaluating(model), autocast(on, ended.result["precision"]):
         for i in range(0, len(starts), batch):
             x, y = batches.gather(tokens.valid, starts[i : i + batch], length)
             evaluate.add_batch(model, tally, x, y)
         x, _ = batches.gather(tokens.valid, starts[:batch], length)
-        rows, why = gates(model, x.to(where))
+        rows, why = gates(model, x.to(on))
     score = tally.score()
     again = run.protocol == "clean" and score.eval_tokens == ended.result["eval_tokens"]
     return Look(rows, why, tally.bins, score, again)

@@ -100,12 +100,12 @@ def _gates(look: Look) -> str:
     if not means:
         return ""
     below = sum(mean < 0.5 for mean in means)
-    where = (
+    place = (
         "all below one half" if below == len(means)
         else "all at one half or above" if not below
         else f"{below} of {len(means)} below one half"
     )  # fmt: skip
-    return f"The gates' means run from {min(means):.3f} to {max(means):.3f}: {where}."
+    return f"The gates' means run from {min(means):.3f} to {max(means):.3f}: {place}."
 
 
 def _calibration(look: Look) -> str:
@@ -162,19 +162,19 @@ def folder_summary(here: Survey, baseline: str) -> str:
         )
     else:
         lines.append("No run has ended yet.")
-    told = [row for row in here.rows if row["difference"] is not None]
-    clear = [row for row in told if row["holm"] is not None and row["holm"] <= 0.05]
-    lines += [_compared(row) for row in (told if len(told) <= SENTENCES else clear)]
-    if len(told) > SENTENCES:
+    compared = [row for row in here.rows if row["difference"] is not None]
+    clear = [row for row in compared if row["holm"] is not None and row["holm"] <= 0.05]
+    lines += [_compared(row) for row in (compared if len(compared) <= SENTENCES else clear)]
+    if len(compared) > SENTENCES:
         lines.append(
-            f"The table has all {len(told)} differences; above are those that are significant "
+            f"The table has all {len(compared)} differences; above are those that are significant "
             "after Holm's correction."
             if clear
-            else f"The table has all {len(told)} differences."
+            else f"The table has all {len(compared)} differences."
         )
-    if len(told) > 1:
-        lines.append(_corrected(told))
-    if ids and not told:
+    if len(compared) > 1:
+        lines.append(_corrected(compared))
+    if ids and not compared:
         lines.append(f"No arm can be compared with `{baseline}`: {_why_not(here, arms, baseline)}.")
     return listed(lines)
 
@@ -210,8 +210,8 @@ def _compared(row: Mapping) -> str:
     )
 
 
-def _corrected(told: Sequence[Mapping]) -> str:
-    tested = [row for row in told if row["holm"] is not None]
+def _corrected(compared: Sequence[Mapping]) -> str:
+    tested = [row for row in compared if row["holm"] is not None]
     clear = [row for row in tested if row["holm"] <= 0.05]
     if not tested:
         return "None of these differences can be tested."

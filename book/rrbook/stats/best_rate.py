@@ -78,8 +78,8 @@ class Spreads:
 
     Example:
         >>> from rrbook.stats import Spreads
-        >>> found = Spreads(one=0.3, other=0.9, difference=-0.6, lo=-1.5, hi=-0.1, p=0.5)
-        >>> found.hi < 0, found.p < 0.05
+        >>> spreads = Spreads(one=0.3, other=0.9, difference=-0.6, lo=-1.5, hi=-0.1, p=0.5)
+        >>> spreads.hi < 0, spreads.p < 0.05
         (True, False)
     """
 
@@ -117,8 +117,8 @@ def rate_spreads(
         ...         for k in range(5)
         ...         for s in range(3)
         ...     ]
-        >>> found = rate_spreads(rows(0.5), rows(1.0))
-        >>> round(found.one, 3), round(found.other, 3), found.p
+        >>> spreads = rate_spreads(rows(0.5), rows(1.0))
+        >>> round(spreads.one, 3), round(spreads.other, 3), spreads.p
         (0.5, 1.0, 0.25)
     """
     rates, losses = _whole_table([list(one), list(other)], over)
@@ -131,7 +131,7 @@ def rate_spreads(
     drawn = _draws(n, draws, seed=0)
     resampled = [spread(losses[0, draw]) - spread(losses[1, draw]) for draw in drawn]
     both = losses.reshape(2 * n, *losses.shape[2:])
-    found = st.permutation_test(
+    spreads = st.permutation_test(
         (np.arange(n), np.arange(n, 2 * n)),
         lambda these, those: spread(both[these]) - spread(both[those]),
         permutation_type="samples",
@@ -141,7 +141,7 @@ def rate_spreads(
     )
     lo, hi = np.percentile(resampled, (2.5, 97.5))
     first, second = spread(losses[0]), spread(losses[1])
-    return Spreads(first, second, first - second, float(lo), float(hi), float(found.pvalue))
+    return Spreads(first, second, first - second, float(lo), float(hi), float(spreads.pvalue))
 
 
 def _whole_table(arms: list[list[Mapping]], over: str) -> tuple[list[float], np.ndarray]:

@@ -160,19 +160,21 @@ def _cell(names: dict, corpus: str, campaign: str, arms: dict) -> Cell | str:
         rates = sorted((rows for (rule, _), rows in arms.items() if rule == arm), key=len)
         if rates and (len(rates) == 1 or len(rates[-1]) > len(rates[-2])):
             chosen[arm] = rates[-1]
-    where = f"{names['rung']}, {corpus}, {names['steps']} steps"
+    setting = f"{names['rung']}, {corpus}, {names['steps']} steps"
     if not any(rule == "review" for rule, _ in arms):
         return ""
     if missing := [arm for arm in NEEDED if arm not in chosen]:
-        return f"{where}: no {', '.join(missing)} at one learning rate"
+        return f"{setting}: no {', '.join(missing)} at one learning rate"
     seeds = sorted(set.intersection(*(set(chosen[arm]) for arm in NEEDED)))
     if len(seeds) < 2:
-        return f"{where}: {len(seeds)} seeds in both constant and review"
+        return f"{setting}: {len(seeds)} seeds in both constant and review"
     present = [arm for arm in ARMS if set(seeds) <= set(chosen.get(arm, ()))]
     sizes = {arm: chosen[arm][seeds[0]]["params"] for arm in present}
     present = [arm for arm in present if _matched(sizes[arm], sizes["review"])]
     if "constant" not in present:
-        return f"{where}: constant has {sizes['constant']:,} parameters, review {sizes['review']:,}"
+        return (
+            f"{setting}: constant has {sizes['constant']:,} parameters, review {sizes['review']:,}"
+        )
     loss = {arm: [chosen[arm][s]["val_loss"] for s in seeds] for arm in present}
     row = chosen["review"][seeds[0]]
     return Cell(

@@ -47,8 +47,8 @@ def basin(losses: Mapping[float, float], tolerance: float = 0.02) -> Basin:
 
     Example:
         >>> from rrbook.stats import basin
-        >>> found = basin({1e-3: 4.1, 2e-3: 4.0, 4e-3: 4.1})
-        >>> round(found.lr, 6), found.edge
+        >>> best = basin({1e-3: 4.1, 2e-3: 4.0, 4e-3: 4.1})
+        >>> round(best.lr, 6), best.edge
         (0.002, False)
     """
     points = sorted((lr, loss) for lr, loss in losses.items() if math.isfinite(loss))

@@ -1,10 +1,10 @@
 """Runs `rr …` in children that are meant to die: forked from a process that has torch in memory.
 
 A start of Python and torch takes seconds, a fork milliseconds, so that hundreds of kills fit into
-minutes. `Nursery` starts this file as a process of its own and talks to it in lines of JSON; for
+minutes. `Workers` starts this file as a process of its own and talks to it in lines of JSON; for
 each request it forks a child that runs `rr.cli.main(argv)`, its stdout and stderr in pipes. The
 child announces on a pipe which phase it is in, by wrapped functions of rr: nothing in rr knows.
-Whole sweeps, whose cells are forked as well, are in `brood`.
+Whole sweeps, whose cells are forked as well, are in `sweep_workers`.
 """
 
 import builtins
@@ -58,14 +58,14 @@ def started(words: list, cache: Path, **pipes) -> subprocess.Popen:
     return subprocess.Popen(command, env=env, cwd=ROOT, text=True, **pipes)
 
 
-class Nursery:
-    """Where children are born: `rr(argv)` runs one to its end, or to its kill."""
+class Workers:
+    """A process that forks children: `rr(argv)` runs one to its end, or to its kill."""
 
     def __init__(self, cache: Path) -> None:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self.process = started([__file__], cache, **pipes)
 
-    def rr(self, *argv: object, **asked: object) -> Outcome:
+    def rr(self, *argv: object, **options: object) -> Outcome:
         """One child.
 
         at: (phase, n, s): signal `number` (SIGKILL) is sent s seconds into the n-th such phase.
@@ -74,11 +74,11 @@ class Nursery:
         fill: (disk, name, n): the disk is filled when the n-th file called `name` on it is opened
         to be written.
         """
-        return Outcome(**self._ask({"argv": list(map(str, argv)), **asked}))
+        return Outcome(**self._ask({"argv": list(map(str, argv)), **options}))
 
-    def sweep(self, *argv: str, **asked: object) -> dict:
-        """One sweep, as `brood.serve` tells of it: `asked` is what that reads."""
-        return self._ask({"argv": list(map(str, argv)), "brood": True, **asked})
+    def sweep(self, *argv: str, **options: object) -> dict:
+        """One sweep, as `sweep_workers.serve` describes it; `options` are of its request."""
+        return self._ask({"argv": list(map(str, argv)), "sweep": True, **options})
 
     def _ask(self, request: dict) -> dict:
         self.process.stdin.write(json.dumps(request, default=str) + "\n")
@@ -117,15 +117,15 @@ def only(out: Path) -> Path:
 
 
 class Announcer:
-    """Tells which phase this process is in: `tell(phase)` at each that begins, `first` now."""
+    """Calls `report(phase)` at each phase that begins, with `first` now."""
 
-    def __init__(self, tell: Callable[[str], None], first: str) -> None:
-        self.tell = tell
+    def __init__(self, report: Callable[[str], None], first: str) -> None:
+        self.report = report
         self.enter(first)
 
     def enter(self, phase: str) -> None:
         self.now = phase
-        self.tell(phase)
+        self.report(phase)
 
     def wrap(self, owner: object, name: str, phase: str, stays: bool = False) -> None:
         """`owner.name` is the phase, until it returns, or, if it `stays`, until the next."""
@@ -143,12 +143,12 @@ class Announcer:
         setattr(owner, name, wrapped)
 
 
-def announce(tell: Callable[[str], None]) -> None:
+def announce(report: Callable[[str], None]) -> None:
     """Announce the phases of a run."""
     from rr.training import checkpoint, trainer
     from rr.training.result import Examiner
 
-    phases = Announcer(tell, "start-up")
+    phases = Announcer(report, "start-up")
     phases.wrap(trainer, "batch_starts", "step", stays=True)
     phases.wrap(Examiner, "held_out", "evaluation")
     phases.wrap(trainer, "result", "result", stays=True)
@@ -191,9 +191,9 @@ def _fill(disk: str, name: str, n: int) -> None:
     left = [n]
 
     def meets(path: object, writing: bool) -> None:
-        told = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
-        found = os.path.basename(told).removeprefix(".").removesuffix(".aside")
-        if writing and told.startswith(disk) and found == name:
+        full = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+        file = os.path.basename(full).removeprefix(".").removesuffix(".aside")
+        if writing and full.startswith(disk) and file == name:
             left[0] -= 1
             if left[0] == 0:
                 fill_up(Path(disk))
@@ -246,13 +246,13 @@ def _serve(request: dict) -> dict:
             os._exit(code)
     for _, write in (phase, out, err):
         os.close(write)
-    born = time.monotonic()
+    begun = time.monotonic()
     at, number = request.get("at"), request.get("number", signal.SIGKILL)
     phases, out, err = _watch(pid, phase[0], out[0], err[0], at, number)
     return {
         "code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]),
         "phases": phases,
-        "ended": time.monotonic() - born,
+        "ended": time.monotonic() - begun,
         "phase": phases[-1][0] if phases else "",
         "out": out,
         "err": err,
@@ -262,8 +262,8 @@ def _serve(request: dict) -> dict:
 def _watch(
     pid: int, pipe: int, out: int, err: int, at: tuple | None, number: int
 ) -> tuple[list, str, str]:
-    """Read all that the child says until it is dead; send the signal when its moment has come."""
-    born = time.monotonic()
+    """Read what the child prints and announces until it ends; send the signal at its moment."""
+    begun = time.monotonic()
     phases, when, texts = [], None, {out: b"", err: b""}
     reading = [pipe, out, err]
     while reading:
@@ -271,17 +271,17 @@ def _watch(
         if when is not None and now >= when:
             os.kill(pid, number)
             when, at = None, None
-        if now - born > LIMIT:
+        if now - begun > LIMIT:
             os.kill(pid, signal.SIGKILL)
         for end in select.select(reading, [], [], 0.5 if when is None else max(0, when - now))[0]:
-            said = os.read(end, 1 if end == pipe else 1 << 16)
-            if not said:
+            data = os.read(end, 1 if end == pipe else 1 << 16)
+            if not data:
                 reading.remove(end)
                 os.close(end)
             elif end != pipe:
-                texts[end] += said
+                texts[end] += data
             else:
-                phases.append((PHASES[said[0]], time.monotonic() - born))
+                phases.append((PHASES[data[0]], time.monotonic() - begun))
                 entered = sum(phase == phases[-1][0] for phase, _ in phases)
                 if at is not None and when is None and [phases[-1][0], entered] == at[:2]:
                     when = time.monotonic() + at[2]
@@ -289,7 +289,7 @@ def _watch(
 
 
 def _main() -> None:
-    import brood
+    import sweep_workers
     import torch._dynamo  # noqa: F401  (an optimiser imports it: three seconds)
 
     import rr.cli
@@ -300,8 +300,9 @@ def _main() -> None:
 
     for line in sys.stdin:
         request = json.loads(line)
-        told = brood.serve(request) if request.pop("brood", False) else _serve(request)
-        print(json.dumps(told), flush=True)
+        sweep = request.pop("sweep", False)
+        answer = sweep_workers.serve(request) if sweep else _serve(request)
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
