@@ -14,7 +14,7 @@ from torch import nn
 
 from rr import io
 from rr.config import Interrupted, RRError, RunFailed
-from rr.training import checkpoint, device, progress, provenance, signals
+from rr.training import checkpoint, device, progress, provenance
 
 STATE = {"step": 3, "weights": torch.arange(1000.0), "text": "x"}
 
@@ -187,7 +187,7 @@ def test_provenance_names_the_machine_and_no_path():
 def test_signals_ask_and_handlers_come_back():
     before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
     for number in before:
-        with signals.Stop() as stop:
+        with progress.Stop() as stop:
             assert not stop.requested
             os.kill(os.getpid(), number)
             assert stop.requested
