@@ -240,7 +240,12 @@ def test_the_order_in_which_a_run_begins(planned, tmp_path, monkeypatch):
 
     def note(place, name):
         does = getattr(place, name)
-        monkeypatch.setattr(place, name, lambda *given: calls.append(name) or does(*given))
+
+        def noted(*given):
+            calls.append(name)
+            return does(*given)
+
+        monkeypatch.setattr(place, name, noted)
 
     note(trainer, "tokens_of")
     note(World, "joined")

@@ -207,9 +207,11 @@ def test_a_killed_run_gives_the_same_table_from_its_export(planned, tmp_path, mo
         if done in (5, 20):
             save(self, done, state)
 
-    session = SimpleNamespace(log=log, finish=lambda: None)
-    package = SimpleNamespace(init=lambda **given: lives.append([]) or session, __spec__=True)
-    monkeypatch.setitem(sys.modules, "wandb", package)
+    def init(**given):
+        lives.append([])
+        return SimpleNamespace(log=log, finish=lambda: None)
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, __spec__=True))
     monkeypatch.setattr(Checkpoints, "save", few)
     run, how = planned(steps=20), {"save_every": 1e-9, "charts": ["wandb"]}
     with cut_off(10):
