@@ -220,13 +220,13 @@ def test_a_killed_run_gives_the_same_table_from_its_export(planned, tmp_path, mo
     logged = [(step, told["loss"]) for life in lives for step, told in life if "loss" in told]
     kept = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     recorded = [(line["step"], line["loss"]) for line in kept if "loss" in line]
-    assert len(logged) == len(recorded) + 5
+    assert len(logged) == len(recorded) + 5 and dict(logged) == dict(recorded)
     tables = []
     for name, rows in (("export.csv", logged), ("metrics.csv", recorded)):
         lines = [f"review,0,{step},{loss}" for step, loss in rows]
         (tmp_path / name).write_text("\n".join(["arm,seed,_step,loss", *lines]) + "\n")
         found = read_logs([tmp_path / name], step="_step", loss="loss")
-        tables.append(found[["arm", "seed", "val_loss", "status"]])
+        tables.append(found[["arm", "seed", "step", "val_loss", "status"]])
     assert tables[0].equals(tables[1]) and set(tables[0].status) == {"finished"}
 
 
