@@ -85,10 +85,9 @@ def test_the_whole_bench_once(capsys, tmp_path, measured, monkeypatch):
         return [measured[0] | {"path": case.path} for case in cases]
 
     monkeypatch.setattr(benchmark, "measure", measure)
-    words = ["bench", "--rung", TINY, "--rule", "review", "--paths", "reference", "fast",
-             "--steps", "1", "--repeats", "2", "--batch", "4", "--micro-batch", "2",
-             "--threads", "1", "--device", "cpu", "--json"]  # fmt: skip
-    assert cli.main(words) == 0
+    words = f"bench --rung {TINY} --rule review --paths reference fast --steps 1 --repeats 2 "
+    words += "--batch 4 --micro-batch 2 --threads 1 --device cpu --json"
+    assert cli.main(words.split()) == 0
     arms = [("review", "reference"), ("review", "fast")]
     assert asked == [(arms, (1, 2, "cpu", 1))]
     found = json.loads(capsys.readouterr().out)

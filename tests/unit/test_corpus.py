@@ -63,8 +63,11 @@ def test_every_format_gives_the_same_documents(tmp_path, name):
     assert train.pop() == valid.pop() == ""  # each document is followed by the mark
     assert train + valid == STORIES
     assert tokens.n_documents == {"train": len(train), "valid": len(valid)}
-    total, held, first = (len("".join(texts).encode()) for texts in (STORIES, valid, valid[:1]))
-    assert held >= 0.03 * total > held - first  # and no document more
+
+    def size(texts):
+        return len("".join(texts).encode())
+
+    assert size(valid) >= 0.03 * size(STORIES) > size(valid[1:])  # and no document more
     assert tokens.train.dtype == np.uint16 and isinstance(tokens.train, np.memmap)
     assert tokens.vocab_size == 270 and tokens.train.max() < 270
 
@@ -139,8 +142,6 @@ def test_a_large_vocabulary_takes_four_bytes(small, tmp_path):
     assert tokens.train.dtype == np.uint32 and tokens.vocab_size == 65_536
     assert tokens.decode(tokens.train[: len(tokens.encode(STORIES[0]))]) == STORIES[0]
 
-
-# ---- real data (absent in a bare clone)
 
 needs_shared = pytest.mark.skipif(not (SHARED / "gpt2").is_dir(), reason="no shared data here")
 
@@ -378,9 +379,6 @@ def test_the_hub_is_asked_once_and_for_the_pinned_revision(monkeypatch, tmp_path
     assert tokens.name == name and sum(tokens.n_documents.values()) == len(STORIES)
     assert tokens.decode(tokens.train).startswith(STORIES[0] + EOT)
     assert ("_00000.parquet" in tokens.identity["corpus"]) == (name == "fineweb-edu")
-
-
-# ---- baselines
 
 
 def test_baselines_against_the_definition():

@@ -1,6 +1,7 @@
 """Other trainers' logs: three shapes, one table; what is asked, marked and refused."""
 
 import csv
+import itertools
 import json
 import math
 import re
@@ -72,7 +73,10 @@ def wandb(folder):
     """A chart's export: a column per run, its least and its largest beside it."""
     names = [f"{arm}-s{seed} - val/loss" for arm, seed, _ in RUNS]
     head = ["Step", *(name + end for name in names for end in ("", "__MIN", "__MAX"))]
-    lines = [[at, *(loss + more for *_, loss in RUNS for _ in range(3))] for at, more in CURVE]
+    lines = []
+    for at, more in CURVE:
+        cells = [[loss + more] * 3 for *_, loss in RUNS]
+        lines.append([at, *itertools.chain(*cells)])
     lines.append([150, *[""] * 3 * len(RUNS)])  # where another chart was logged
     return [write_csv(folder / "wandb.csv", head, lines)], NAMED
 

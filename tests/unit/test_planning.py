@@ -58,16 +58,20 @@ def bench_row(run, **more):
     } | more
 
 
-def runs(rung="nano", rules=("review", "standard"), seeds=(0, 1), **more):
-    return [
-        ladder.specify(rung, rule, seed=seed, **NAMES, **more) for seed in seeds for rule in rules
-    ]
+def one(rung="nano", rule="review", seed=0, **more):
+    return ladder.specify(rung, rule, seed=seed, **NAMES, **more)
+
+
+def pairs(rung, **more):
+    """Review and standard at two seeds."""
+    arms = [(rule, seed) for seed in (0, 1) for rule in ("review", "standard")]
+    return [one(rung, rule, seed, **more) for rule, seed in arms]
 
 
 def test_hours_by_hand(roomy, tmp_path):
     """tokens · FLOPs a token over peak · MFU; scoring costs a third of training; the rest apart."""
-    plan = runs(rules=["review"], seeds=[0], eval_batches=2)
-    (row,) = budget.what_fits(plan, CARD, mfu=(0.1, 0.4), price=3.0, records=tmp_path)
+    given = {"mfu": (0.1, 0.4), "price": 3.0, "records": tmp_path}
+    (row,) = budget.what_fits([one(eval_batches=2)], CARD, **given)
     each, window = ladder.flops_per_token(ladder.arm("nano", "review", 500)), 8 * 256
     assert row["tokens"] == 150 * window
     assert row["scored_tokens"] == 4 * 2 * window  # at the end and three times on the way
@@ -88,12 +92,12 @@ def test_hours_by_hand(roomy, tmp_path):
 
 def test_branches_are_trained_and_paid_for(roomy):
     """2,000 to 4,000 steps: the longer budget, and the shorter's last fifth again."""
-    (row,) = budget.what_fits(runs(rules=["review"], seeds=[0], budgets=[2000, 4000]), CARD)
+    (row,) = budget.what_fits([one(budgets=[2000, 4000])], CARD)
     assert row["tokens"] == (4000 + 400) * 8 * 256
 
 
 def test_pairs_are_complete_and_small_rungs_first(roomy, tmp_path):
-    plan = by_size(runs("mini") + runs("nano"))
+    plan = by_size(pairs("mini") + pairs("nano"))
     given = {"mfu": (0.005, 0.005), "records": tmp_path}
     whole = budget.what_fits(plan, CARD, **given)
     assert [(row["rung"], row["seed"], row["rule"]) for row in whole] == [
@@ -112,7 +116,7 @@ def test_pairs_are_complete_and_small_rungs_first(roomy, tmp_path):
 
 def test_the_studys_arms_are_a_pair_though_they_are_of_other_widths(roomy, tmp_path):
     """Protocol paper widens the standard arm; TF32 has half of the 16-bit peak."""
-    plan = by_size(runs("nano", protocol="paper"))
+    plan = by_size(pairs("nano", protocol="paper"))
     assert plan[0].model.d_model > plan[1].model.d_model
     rows = budget.what_fits(plan, CARD, mfu=(0.5, 0.5), records=tmp_path)
     arms = [(row["seed"], row["rule"]) for row in rows]
@@ -124,22 +128,20 @@ def test_the_studys_arms_are_a_pair_though_they_are_of_other_widths(roomy, tmp_p
 
 def test_what_does_not_fit_the_memory_is_said_to_and_takes_no_hours(tmp_path):
     card = budget.GPUSpec("a small card", 1e12, 6e8)  # less than a driver takes
-    tiny = "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"
-    rows = budget.what_fits(runs(tiny, seeds=[0], batch=1), card, records=tmp_path)
-    assert {row["fits"] for row in rows} == {"memory"}
-    assert all(row["micro_batch"] is None and row["until"] is None for row in rows)
+    tiny = one("nano:n_layer=1,d_model=16,n_head=2,seq_len=16", batch=1)
+    (row,) = budget.what_fits([tiny], card, records=tmp_path)
+    assert (row["fits"], row["micro_batch"], row["until"]) == ("memory", None, None)
 
 
 def test_a_record_of_that_card_is_used_with_its_spread(roomy, tmp_path):
     """Steps of 1, 2 and 4 seconds: the rate is the record's, not an assumption."""
-    run = runs(rules=["review"], seeds=[0])[0]
     (tmp_path / "gpu").mkdir()
-    bench_file(tmp_path / "gpu" / "nano.json", "NVIDIA L4", bench_row(run))
-    (found,) = budget.what_fits([run], budget.gpu("L4"), records=tmp_path)
+    bench_file(tmp_path / "gpu" / "nano.json", "NVIDIA L4", bench_row(one()))
+    (found,) = budget.what_fits([one()], budget.gpu("L4"), records=tmp_path)
     steps = 150 + found["scored_tokens"] / 2048 / 3
     assert trained(found) == pytest.approx((steps / 3600, 4 * steps / 3600))
     assert found["measured"] == "gpu/nano.json"
-    (other,) = budget.what_fits([run], budget.gpu("T4"), records=tmp_path)
+    (other,) = budget.what_fits([one()], budget.gpu("T4"), records=tmp_path)
     assert other["measured"] is None and other["precision"] == "fp16"
 
 
@@ -180,11 +182,10 @@ def test_budgets():
 
 def test_a_file_of_this_machine_is_believed_first(roomy, tmp_path, capsys):
     """Its rates, its compilation and its card; what it does not hold stays an estimate."""
-    run = runs(rules=["review"], seeds=[0])[0]
-    bench_file(tmp_path / "gpu.json", "NVIDIA L4", bench_row(run, step_ms=[8000]))
-    mine = bench_file(tmp_path / "mine.json", "NVIDIA L4", bench_row(run, warm_seconds=33.0))
+    bench_file(tmp_path / "gpu.json", "NVIDIA L4", bench_row(one(), step_ms=[8000]))
+    mine = bench_file(tmp_path / "mine.json", "NVIDIA L4", bench_row(one(), warm_seconds=33.0))
     read = budget.read_bench(str(mine))
-    (row,) = budget.what_fits([run], budget.gpu("L4"), records=tmp_path, bench=read)
+    (row,) = budget.what_fits([one()], budget.gpu("L4"), records=tmp_path, bench=read)
     assert row["parts"]["training"] == pytest.approx((150 / 3600, 600 / 3600))
     assert row["parts"]["compilation"] == pytest.approx((33 / 3600, 33 / 3600))
     assert row["measured"] == str(mine)
@@ -201,7 +202,7 @@ def test_a_file_of_this_machine_is_believed_first(roomy, tmp_path, capsys):
 
 def test_what_a_benchmark_expects_of_a_run(tmp_path):
     """At most: 600 s of steps, the rest by hand; nothing for a rung that it does not hold."""
-    run, other = runs(rules=["review"], seeds=[0], eval_batches=1)[0], runs("mini")[0]
+    run, other = one(eval_batches=1), one("mini")
     file = bench_file(tmp_path / "cpu.json", "cpu", bench_row(run, path="fast"))
     seconds = budget.expected(budget.read_bench(str(file)))
     saved = 12 * ladder.count(run.model) / 1e8 + 0.05 * 600
@@ -211,19 +212,18 @@ def test_what_a_benchmark_expects_of_a_run(tmp_path):
 
 
 def test_a_benchmark_of_other_runs_is_an_error_that_says_which(roomy, tmp_path):
-    run = runs("60M", rules=["review"], protocol="paper")[0]
-    row = {**bench_row(run), "precision": "bf16"}
-    measured = budget.read_bench(str(bench_file(tmp_path / "x.json", "NVIDIA H100 80GB HBM3", row)))
+    run = one("60M", protocol="paper")
+    file = bench_file(tmp_path / "x.json", "NVIDIA H100 80GB HBM3", bench_row(run))
+    measured = budget.read_bench(str(file))
     with pytest.raises(RRError, match="none of these runs: it has 60M in bf16, they are 60M in tf"):
         budget.what_fits([run], budget.gpu("H100"), bench=measured)
 
 
 def test_the_disk_of_a_plan_is_what_stays_and_the_largest_while_it_trains(roomy):
-    small, large = runs("nano", seeds=[0])[0], runs("mini", seeds=[0])[0]
-    rows = budget.what_fits([small, large], CARD)
-    params = [ladder.count(run.model) for run in (small, large)]
-    by_hand = 4 * sum(params) + 3 * 12 * params[1]
-    assert budget.disk_of_rows(rows) == disk_of([small, large]) == by_hand
+    plan = [one("nano"), one("mini")]
+    small, large = (ladder.count(run.model) for run in plan)
+    by_hand = 4 * (small + large) + 3 * 12 * large
+    assert budget.disk_of_rows(budget.what_fits(plan, CARD)) == disk_of(plan) == by_hand
 
 
 def of_l4(**row):
@@ -237,7 +237,7 @@ def of_l4(**row):
         ("[1]", "is not the output"),
         (of_l4(failed=None), "is not the output"),
         (of_l4(failed="x"), "no case"),
-        (of_l4(**bench_row(runs()[0], step_ms=[0])), "is not the output"),
+        (of_l4(**bench_row(one(), step_ms=[0])), "is not the output"),
     ],
 )
 def test_a_wrong_file_is_one_line(content, why, tmp_path, capsys):
@@ -254,7 +254,7 @@ def test_a_file_of_another_card_is_refused(tmp_path):
         ("NVIDIA L4", "H100", "was measured on NVIDIA L4, not on H100"),
         ("cpu", None, "add --gpu"),  # a sweep needs no card
     ):
-        file = bench_file(tmp_path / "x.json", device, bench_row(runs()[0]))
+        file = bench_file(tmp_path / "x.json", device, bench_row(one()))
         with pytest.raises(RRError, match=words):
             budget.chosen_gpu(card, None, None, budget.read_bench(str(file)))
 
@@ -295,25 +295,21 @@ def test_the_largest_micro_batch_is_found(monkeypatch):
         return micro * (10 if path.recompute == "none" else 4)
 
     monkeypatch.setattr(budget.memory, "stacked", need)
-    (run,) = runs(rules=["review"], seeds=[0], batch=64)
     again = ":recompute=layer"
     ways = [(10 * m, m, "compiled") for m in (64, 32, 16, 8)]
     ways += [(4 * m, m, f"compiled{again}") for m in (64, 32, 16, 8)]
     ways += [(4 * m, m, f"fast{again}") for m in (4, 2, 1)]
     for room in (3, 4, 10, 31, 32, 79, 80, 159, 400, 639, 640):
         card = budget.GPUSpec("a card", 1e12, (room + 0.5) / (1 - budget.SPARE))
-        (row,) = budget.what_fits([run], card)
+        (row,) = budget.what_fits([one(batch=64)], card)
         fitting = [way[1:] for way in ways if way[0] <= room] + [(None, f"fast{again}")]
         assert (row["micro_batch"], row["path"]) == fitting[0], room
 
 
 def test_rates_come_from_the_path_with_the_best_median():
-    run = runs(rules=["review"], seeds=[0])[0]
+    run, here = one(), {"record": "here"}
     slow = bench_row(run, path="fast", step_ms=[9000], tokens_per_second=200, warm_seconds=1.0)
-    rate = rates.measured(
-        run,
-        budget.gpu("L4"),
-        [{**row, "record": "here"} for row in (slow, bench_row(run, warm_seconds=7.0))],
-    )
+    rows = [slow | here, bench_row(run, warm_seconds=7.0) | here]
+    rate = rates.measured(run, budget.gpu("L4"), rows)
     work = 2048 * ladder.flops_per_token(run.model)
     assert (rate.low, rate.high, rate.compile) == (work / 4, work, (7.0, 7.0))

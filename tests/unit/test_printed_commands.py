@@ -25,7 +25,7 @@ import pytest
 import torch
 
 from rr import cli
-from rr.perf import benchmark, benchmark_case, doctor
+from rr.perf import doctor
 from rr.residual import REGISTRY
 from rr.sweep import local
 
@@ -45,18 +45,14 @@ SMALL = {
     "2000,4000,8000": "2,3,4",
     "runs/ID": RUN,
     "/workspace/runs/ID": RUN,
-    "my_rule.py:Class": "my_rules/damped.py:Damped",
     "runs/damped": "runs",  # where the small runs of all rules lie
     "runs/limiter": "runs",
-    "runs/try": "runs",
-    "compiled": "fast",  # Inductor alone takes most of a minute per model
     "mine.json": MEASURED,
     "40": "1",  # steps run again
     "/workspace/runs": "runs",
     "/shared/runs": "runs",
     "/runs/sweep": "runs",
     "in.ipynb": "notebooks/03_depth_stability.ipynb",
-    "runs/ID/report.ipynb": "report.ipynb",
 }
 TEXT = {"--corpus": CORPUS, "--tokenizer": "bpe:300"}
 TINY = {**TEXT, "--steps": "2", "--batch": "2", "--eval-batches": "2"}
@@ -134,7 +130,6 @@ def page(path: Path, text: str, prose: bool) -> Iterator[Printed]:
 
 
 def printed() -> list[Printed]:
-    """All commands, each once."""
     found = []
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "book").glob("*.md"))]
     for path in pages:
@@ -173,26 +168,6 @@ class Cell:
         return self.code
 
 
-class Child(benchmark._Child):
-    """A benchmark's case in this process; test_bench.py has those in processes of their own."""
-
-    def __init__(self, case) -> None:
-        self.case, self.measured, self.failed, self.times = case, {}, None, []
-
-    def send(self, command, *arguments) -> None:
-        if command == "build":
-            _, *where = arguments
-            self.bench = benchmark_case.Bench(self.case, *where)
-            command, arguments = "describe", ()
-        self.answer = getattr(self.bench, command)(*arguments)
-
-    def receive(self) -> dict:
-        return self.answer
-
-    def end(self) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, tiny_corpus):
     """A folder with small runs and rules; what the table's names stand for there."""
@@ -203,10 +178,9 @@ def world(tmp_path_factory, tiny_corpus):
         new_rule.new_rule(name, home / "my_rules")
     with contextlib.chdir(home), pytest.MonkeyPatch.context() as patched:
         patched.setattr(local, "Process", Cell)
-        patched.setattr(benchmark, "_Child", Child)
         patched.setattr(doctor, "compile_error", lambda kind: None)  # test_run_paths.py does
         names = {CORPUS: tiny_corpus}
-        own = SMALL["my_rule.py:Class"]
+        own = "my_rules/damped.py:Damped"
         for rule in (own, "standard", "constant", "review"):
             words = small(Printed("", "rr", ("train", "--rung", "nano", "--rule", rule)), names)
             code, out = called([*words, "--out", "runs"])
@@ -379,23 +353,19 @@ def test_every_place_that_prints_commands_is_read():
     }
     read = {where for where, *_ in found}
     assert read >= {path.name for path in (ROOT / "book" / "ready").iterdir()}
-
-
-def test_lines_are_joined_loops_gone_through_and_comments_left_out():
-    text = r"""
-A=1 B=2 rr train --seed 0 \
+    # lines are joined, loops gone through, comments and what follows a program left out
+    text = """
+A=1 rr train --seed 0 \\
     --out runs   # words
 for rule in one two; do .venv/bin/rr train --rule $rule; done
-#          bash /x/runpod_start.sh \
-#              rr sweep --out runs > cells.txt
-rr is here
+#    bash /x/runpod_start.sh \\
+#        rr sweep --out runs > cells.txt
 """
     assert [str(c) for c in commands("", text)] == [
         "rr train --seed 0 --out runs",
         "rr train --rule one",
         "rr train --rule two",
         "rr sweep --out runs",
-        "rr is here",
     ]
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import sys
 from pathlib import Path
 
 import datasets
@@ -140,32 +141,26 @@ def test_the_command_and_again(folder, tmp_path, capsys):
     assert {path.name: path.read_bytes() for path in to.iterdir()} == before
 
 
-def damaged(run, file, changes):
-    """The run with a file of other bytes, or a sealed one of other fields."""
-    if changes:
-        told = read_json(run / file)
-        for part, fields in changes.items():
-            told[part] |= fields
-        write_record(run / file, told)
-    else:
-        (run / file).write_bytes((run / file).read_bytes().replace(b"1", b"2", 1))
-
-
 @pytest.mark.parametrize(
-    ("file", "changes", "says"),
+    ("file", "part", "fields", "says"),
     [
-        ("result.json", {}, "result.json is corrupt"),
-        ("metrics.jsonl", {}, "metrics.jsonl is corrupt"),
-        ("run.json", {"run": {"seed": 9}}, "is not run"),
-        *(("run.json", {"provenance": {"device": place}}, "would record the path")
-          for place in ("/home/ada/rr", "built in ~/rr", "C:\\rr")),
+        ("result.json", None, None, "result.json is corrupt"),
+        ("metrics.jsonl", None, None, "metrics.jsonl is corrupt"),
+        ("run.json", "run", {"seed": 9}, "is not run"),
+        ("run.json", "provenance", {"device": "/home/ada/rr"}, "would record the path"),
+        ("run.json", "provenance", {"device": "built in ~/rr"}, "would record the path"),
+        ("run.json", "provenance", {"device": "C:\\rr"}, "would record the path"),
     ],
-)  # fmt: skip
+)
 def test_a_run_that_is_refused_is_named_and_nothing_is_written(
-    file, changes, says, folder, tmp_path
+    file, part, fields, says, folder, tmp_path
 ):
     run, to = copied(folder, tmp_path), tmp_path / "to"
-    damaged(run, file, changes)
+    if part:  # a sealed file of other fields
+        told = read_json(run / file)
+        write_record(run / file, told | {part: told[part] | fields})
+    else:  # other bytes
+        (run / file).write_bytes((run / file).read_bytes().replace(b"1", b"2", 1))
     new, (line,) = recording.import_runs([run], to)
     assert new == [] and run.name in line and says in line and "\n" not in line
     assert not to.exists()
@@ -249,7 +244,7 @@ def test_a_text_that_was_changed_within_a_table_does_not_count(folder, tmp_path,
 
 def test_without_pyarrow_folders_are_read_and_tables_named(folder, tmp_path, monkeypatch):
     recording.import_runs([folder], tmp_path)
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(RRError, match=r"runs.parquet needs pyarrow: .*\[stats\]"):
         stats.read_results(tmp_path)
     assert len(stats.read_results(folder.parent)) == 1

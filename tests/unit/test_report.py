@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 import rr
 from rr import cli, io, stats
@@ -188,44 +187,25 @@ def test_a_diverged_run_is_shown_as_one(trained, tmp_path):
 # ---- `rr report` ---------------------------------------------------------------------------------
 
 
-def short_notebook(path, parameters: str) -> None:
-    """A notebook with parameters, and a sentence that holds one number of its own."""
-    cells = [new_markdown_cell("# T"),
-             new_code_cell(parameters, metadata={"tags": ["parameters"]}),
-             new_code_cell("from pathlib import Path\n"
-                           "from rrbook.glue import glue\n"
-                           "here = Path(out if 'out' in dir() else folder)\n"
-                           "glue('found', len(list(here.glob('*/result.json'))), display=False)"),
-             new_markdown_cell("{term}`run`: {glue:text}`found` ended.")]  # fmt: skip
-    kernel = {"name": "python3", "language": "python", "display_name": "Python 3"}
-    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
-
-
-@pytest.fixture
-def short_reports(tmp_path, monkeypatch):
-    """The two notebooks of reports, short."""
-    parameters = {name: type(value)() if not isinstance(value, int | float) else value
-                  for name, value in notebook.parameters(notebook.find(None)).items()}  # fmt: skip
-    text = "\n".join(f"{name} = {value!r}" for name, value in parameters.items())
-    short_notebook(tmp_path / "run.ipynb", text)
-    short_notebook(tmp_path / "folder.ipynb", 'folder, baseline = "", ""')
-    monkeypatch.setattr(notebook, "REPORTS", tmp_path)
-
-
-def test_a_finished_run_and_a_folder_of_runs_become_pages(trained, short_reports, tmp_path, capsys):
+def test_a_finished_run_and_a_folder_of_runs_become_pages(trained, tmp_path, capsys):
     """The second call of a run reads the report that the first one left."""
     out, _, made = trained
     shutil.copytree(out, tmp_path / "runs")
     folder = tmp_path / "runs" / made["review", 0].name
     assert cli.main(["report", str(folder), "--html", str(tmp_path / "a.txt")]) == 2
     assert capsys.readouterr().err == "rr: OUT must end in .ipynb or .html, got 'a.txt'\n"
-    for given, html in ((folder, "a.html"), (folder, "b.html"), (folder.parent, "c.html")):
-        assert cli.main(["report", str(given), "--html", str(tmp_path / html)]) == 0
+
+    def page(of, html):
+        assert cli.main(["report", str(of), "--html", str(tmp_path / html)]) == 0
         assert capsys.readouterr().out == f"{tmp_path / html}\n"
-        page = (tmp_path / html).read_text()
-        assert "run: 4 ended" in page and "{term}" not in page
-        (tmp_path / "run.ipynb").write_text("read no more")
-    assert nbformat.read(folder / "report.ipynb", 4).metadata["papermill"]["end_time"]
+        return (tmp_path / html).read_text()
+
+    assert "finished 6 steps" in page(folder, "a.html")
+    saved = (folder / "report.ipynb").read_bytes()
+    assert nbformat.reads(saved, 4).metadata["papermill"]["end_time"]
+    assert folder.name in page(folder, "b.html")
+    assert (folder / "report.ipynb").read_bytes() == saved
+    assert "standard" in page(folder.parent, "c.html")
 
 
 def test_what_has_no_report_is_one_line(trained, tmp_path, capsys, monkeypatch):
@@ -330,9 +310,6 @@ def test_a_record_is_found_by_its_name():
     assert here.rows == stats.as_rows(stats.compare(runs, "standard"))
     assert here.shown == "RUNS" and len(here.outside) == 12
     assert [row["arm"] for row in report.shown(here)] == [row["arm"] for row in here.rows]
-
-
-# ---- Figures -------------------------------------------------------------------------------------
 
 
 def test_reliability_is_drawn_from_the_bins():

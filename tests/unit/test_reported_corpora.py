@@ -36,9 +36,6 @@ def read(path: Path) -> list[str]:
     return list(read_all([path], {}))
 
 
-# ---- what is not text
-
-
 ENDINGS = {
     "a.csv.gz": gzip.compress(b"text\nhello\n"),
     "a.html": b"<p>hello</p>",
@@ -76,9 +73,6 @@ def test_text_that_only_looks_a_little_like_it_is_read(tmp_path, text):
     assert read(tmp_path / "a.md") == [text]
 
 
-# ---- rows
-
-
 def test_half_a_character_and_rows_without_text_are_counted_once(tmp_path):
     texts = [f"Story {i} of a fox." for i in range(60)]
     texts[3:3] = ["", "\n", "cut off \ud83d", "\udc00 and \ud83d again", "whole \U0001f98a"]
@@ -104,9 +98,6 @@ def test_rows_of_parquet_without_text_are_skipped_too(tmp_path):
     assert list(changes["a.parquet"].values()) == [3]
 
 
-# ---- packed
-
-
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.xz"])
 def test_several_streams_in_one_file_are_all_read(tmp_path, name):
     """As `cat` and parallel compressors make them; the second of them damaged is not silence."""
@@ -120,9 +111,6 @@ def test_several_streams_in_one_file_are_all_read(tmp_path, name):
         path.write_bytes(first + rest)
         with pytest.raises(RRError, match="corrupt"):
             read(path)
-
-
-# ---- line ends
 
 
 def test_windows_line_ends_are_the_same_text_and_are_named_once(tmp_path):
@@ -156,9 +144,6 @@ def test_no_other_sign_ends_a_line_or_a_document(tmp_path, name):
     assert read(tmp_path / name) == [LINES]
 
 
-# ---- no blank
-
-
 @pytest.mark.parametrize("letters", ["ACGT", "字"])
 def test_a_tokenizer_is_trained_on_a_line_without_blanks(tmp_path, letters):
     """The square of the word's length would be a day; and memory is bounded."""
@@ -176,9 +161,6 @@ def test_a_tokenizer_is_trained_on_a_line_without_blanks(tmp_path, letters):
     assert done.returncode == 0, done.stderr
     tokens, kib = map(int, done.stdout.split())
     assert tokens > 100 and kib < 600_000
-
-
-# ---- the hub
 
 
 @pytest.fixture
@@ -243,9 +225,6 @@ def test_a_run_keeps_the_commit_that_it_was_planned_with(hub, monkeypatch):
     assert identity(kept, "bpe:270")["corpus"] == run.corpus
     assert command_line.options(run)["corpus"] == kept
     assert rr.plan("nano", corpus="org/name:de", tokenizer="bpe:270").id != run.id
-
-
-# ---- for every input
 
 
 LETTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0\r")

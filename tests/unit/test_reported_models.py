@@ -285,7 +285,8 @@ def test_a_model_without_numbers_is_refused():
 @pytest.mark.parametrize("way", ["cpu_offload", "disk_offload"])
 def test_an_offloaded_model_is_refused(way, tmp_path):
     offload = getattr(pytest.importorskip("accelerate"), way)
-    model, folder = tiny("Llama"), [str(tmp_path)] if way == "disk_offload" else []
+    model = tiny("Llama")
+    folder = [str(tmp_path)] if way == "disk_offload" else []
     offload(model, *folder, execution_device=torch.device("cpu"))
     logits = model(IDX).logits
     with pytest.raises(rr.RRError, match="without offloading"):

@@ -59,19 +59,15 @@ def machine(tmp_path, available, groups, name):
 
 
 def v1(limit, used, cache=0):
-    return {
-        "memory.limit_in_bytes": limit * GIB,
-        "memory.usage_in_bytes": used * GIB,
-        "memory.stat": f"total_inactive_file {cache * GIB}\ntotal_active_file 0",
-    }
+    stat = f"total_inactive_file {cache * GIB}\ntotal_active_file 0"
+    sizes = {"memory.limit_in_bytes": limit * GIB, "memory.usage_in_bytes": used * GIB}
+    return {**sizes, "memory.stat": stat}
 
 
 def v2(limit, used, cache=0):
-    return {
-        "memory.max": limit if limit == "max" else limit * GIB,
-        "memory.current": used * GIB,
-        "memory.stat": f"anon 5\nactive_file 0\ninactive_file {cache * GIB}",
-    }
+    limit = limit if limit == "max" else limit * GIB
+    stat = f"anon 5\nactive_file 0\ninactive_file {cache * GIB}"
+    return {"memory.max": limit, "memory.current": used * GIB, "memory.stat": stat}
 
 
 @pytest.mark.parametrize(
@@ -91,11 +87,9 @@ def test_free_memory_is_the_machines_or_the_groups(tmp_path, available, groups, 
     assert memory_fit.free_ram(*machine(tmp_path, available, groups, name)) == gib * GIB
 
 
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="no /proc/meminfo")
 def test_this_machines_memory_is_between_nothing_and_all(monkeypatch):
-    kernel = Path("/proc/meminfo")
-    if not kernel.exists():
-        pytest.skip("no /proc/meminfo")
-    total = int(kernel.read_text().split()[1]) * 1024
+    total = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
     assert 0 < memory_fit.free(CPU) <= total
     monkeypatch.setenv(memory_fit.RAM_LIMIT, "1000")  # what a sweep's job may take
     assert memory_fit.free(CPU) == 1000
@@ -210,16 +204,14 @@ def test_nothing_is_predicted_where_there_is_plenty(run, only, monkeypatch):
 
 
 def test_a_run_in_little_memory_is_the_same_run(run, only, tmp_path):
-    results = {}
-    for room, path in ((4 * GIB, "eager"),
-                       (predicted(run, 16, "eager:recompute=layer") + 1,
-                        "eager:recompute=layer")):  # fmt: skip
+    again, results = "eager:recompute=layer", []
+    for path, room in (("eager", 4 * GIB), (again, predicted(run, 16, again) + 1)):
         only(room)
         folder = train(run, tmp_path / path)
         told = io.read_json(folder / "run.json")["provenance"]
         assert (told["micro_batch"], told["code_path"]) == (16, path)
-        results[path] = result_of(folder)
-    usual, little = results.values()
+        results.append(result_of(folder))
+    usual, little = results
     assert little["id"] == usual["id"]
     assert little["val_loss"] == pytest.approx(usual["val_loss"], rel=1e-5)
 

@@ -86,13 +86,11 @@ class Foreign:
         io.write_json(where / "meta.json", meta)
 
     def held_back(self):
-        """Whether nothing of the file was run."""
         return not self.mark.exists() and "evil" not in sys.modules
 
 
 @pytest.fixture(scope="module")
 def genuine(tiny_corpus, tmp_path_factory):
-    """A finished run of the standard rule."""
     plan = rr.plan(TINY, "standard", corpus=tiny_corpus, tokenizer="bpe:300", batch=4, steps=3)
     return train(plan, tmp_path_factory.mktemp("runs"), keep_checkpoints=True)
 
@@ -106,7 +104,6 @@ def foreign(genuine, tmp_path, monkeypatch):
 
 @pytest.fixture
 def model(genuine, foreign):
-    """A model's folder that was shared."""
     pytest.importorskip("huggingface_hub")
     pytest.importorskip("safetensors")
     return rr.save_pretrained(genuine, foreign.folder / "model")

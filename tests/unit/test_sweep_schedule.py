@@ -23,18 +23,16 @@ class Played:
     """
 
     def __init__(self, script, folder):
-        self.script, self.folder, self.code, self.stopped = list(script), folder, None, False
+        self.script, self.folder, self.code = list(script), folder, None
 
     def poll(self):
-        if self.stopped and self.code is None:
-            self.code = 130
         if self.code is None:
             value = self.script.pop(0)(self.folder)
             self.code = value if not self.script else None
         return self.code
 
     def stop(self):
-        self.stopped = True
+        self.code = 130 if self.code is None else self.code
 
     kill = stop
 
@@ -297,7 +295,6 @@ def an_hour(run):
 
 
 def pairs():
-    """Two arms of equal FLOPs by three seeds."""
     return cells({"rule": ["standard", "constant"], "seed": [0, 1, 2], "steps": [10]}, print)
 
 

@@ -17,10 +17,6 @@ from rr.training.verify import Verdict, find, repeatable
 BODY = "nano:n_layer=1,d_model=16,n_head=1,seq_len=16"
 
 
-def quiet(line):
-    pass
-
-
 @pytest.fixture(scope="module")
 def made(tiny_corpus, tmp_path_factory):
     """(cache, a campaign's folder with two records) of runs that were trained here."""
@@ -29,7 +25,7 @@ def made(tiny_corpus, tmp_path_factory):
     given = {"corpus": tiny_corpus, "tokenizer": "bpe:300", "batch": 2, "eval_batches": 2}
     for rule, steps, budgets in (("review", 8, None), ("constant", None, [4, 8])):
         run = rr.plan(BODY, rule, **given, steps=steps, budgets=budgets)
-        rr.train(run, out, threads=1, cache=cache, log=quiet)
+        rr.train(run, out, threads=1, cache=cache, log=print)
     to = tmp_path_factory.mktemp("measured") / "tiny"
     recording.import_runs([out], to)
     yield cache, to
@@ -43,7 +39,6 @@ def record_of(campaign, rule):
 
 
 def changed(campaign, to, name, change, rule="review"):
-    """The record in a folder, with other content in one of its files."""
     (home,) = recording.export(campaign, to, [record_of(campaign, rule).place.name])
     told = read_json(home / name)
     change(told)
@@ -54,7 +49,7 @@ def changed(campaign, to, name, change, rule="review"):
 @pytest.mark.parametrize("rule", ["review", "constant"])
 def test_a_record_of_this_machine_gives_the_same_bits(made, tiny_corpus, rule):
     cache, campaign = made
-    found = verify.verify(record_of(campaign, rule), corpus=tiny_corpus, cache=cache, log=quiet)
+    found = verify.verify(record_of(campaign, rule), corpus=tiny_corpus, cache=cache, log=print)
     assert found.same_bits and found.agrees and found.differ == {}
     assert found.repeated == found.recorded and not any(gap for _, gap in found.gaps)
     assert len(found.gaps) == {"review": 8, "constant": 9}[rule]  # step 4 on a branch, too
@@ -63,7 +58,7 @@ def test_a_record_of_this_machine_gives_the_same_bits(made, tiny_corpus, rule):
 def test_the_first_steps_have_the_schedule_of_all(made, tiny_corpus):
     cache, campaign = made
     record = record_of(campaign, "review")
-    found = verify.verify(record, corpus=tiny_corpus, steps=5, cache=cache, log=quiet)
+    found = verify.verify(record, corpus=tiny_corpus, steps=5, cache=cache, log=print)
     assert [step for step, _ in found.gaps] == [1, 2, 3, 4, 5]
     assert found.agrees and not any(gap for _, gap in found.gaps)
     assert found.same_bits is None and found.repeated is None
@@ -140,7 +135,7 @@ def test_an_unknown_rule_is_refused_and_a_file_is_not_run(made, tiny_corpus, tmp
         result = record.object("result.json") | {"id": record.object("run.json")["id"]}
         write_record(record.place / "result.json", result)
         with pytest.raises(RRError):
-            verify.verify(record, corpus=tiny_corpus, log=quiet)
+            verify.verify(record, corpus=tiny_corpus, log=print)
     assert not (tmp_path / "ran").exists()
 
 
@@ -152,8 +147,8 @@ def test_a_record_of_another_machine_is_run_here_where_asked(made, tiny_corpus, 
 
     record = changed(made[1], tmp_path, "run.json", elsewhere)
     with pytest.raises(RRError, match="trained on NVIDIA H100.*give --device cpu"):
-        verify.verify(record, corpus=tiny_corpus, cache=made[0], log=quiet)
-    found = verify.verify(record, corpus=tiny_corpus, cache=made[0], device="cpu", log=quiet)
+        verify.verify(record, corpus=tiny_corpus, cache=made[0], log=print)
+    found = verify.verify(record, corpus=tiny_corpus, cache=made[0], device="cpu", log=print)
     assert found.agrees and found.differ["device"] == ("NVIDIA H100 80GB HBM3", "cpu")
     assert "packages" in found.differ and "2.0.0" in "".join(found.lines())
 
