@@ -49,9 +49,9 @@ def test_mfu_is_counted_flops_over_the_peak(monkeypatch):
     flops = ladder.flops_per_token(case.config) * 512
     monkeypatch.setattr(gpus, "GPUS", {"Thing": gpus.GPUSpec("Thing", flops * 10, 80e9)})
     measured = {"device": "A Thing 80GB", "flops_per_token": flops / 512, "peak_bytes": 1}
-    found = benchmark.result_row(case, measured, [1000.0])
-    assert found["mfu"] == pytest.approx(0.1)
-    assert found["tokens_per_second"] == 512
+    result = benchmark.result_row(case, measured, [1000.0])
+    assert result["mfu"] == pytest.approx(0.1)
+    assert result["tokens_per_second"] == 512
     assert benchmark.result_row(case, measured | {"device": "cpu"}, [1000.0])["mfu"] is None
 
 
@@ -90,18 +90,18 @@ def test_the_whole_bench_once(capsys, tmp_path, measured, monkeypatch):
     assert cli.main(words.split()) == 0
     arms = [("review", "reference"), ("review", "fast")]
     assert asked == [(arms, (1, 2, "cpu", 1))]
-    found = json.loads(capsys.readouterr().out)
-    assert [(r["rule"], r["path"]) for r in found["rows"]] == arms
-    one = found["rows"][0]
+    result = json.loads(capsys.readouterr().out)
+    assert [(r["rule"], r["path"]) for r in result["rows"]] == arms
+    one = result["rows"][0]
     assert one["failed"] is None and one["mfu"] is None
     assert len(one["step_ms"]) == 2 and min(one["step_ms"]) > 0
     assert one["tokens_per_step"] == 32 and one["threads"] == 1
     assert 2**26 < one["peak_bytes"] < 2**32  # a process with torch in it
     assert one["params"] == ladder.count(ladder.arm(TINY, one["rule"]))
     assert 8 < one["loss"] < 12  # near log 50257 = 10.8: random tokens
-    assert [r["over"] for r in found["over_the_reference"]] == ["reference"]
+    assert [r["over"] for r in result["over_the_reference"]] == ["reference"]
     file = tmp_path / "bench.json"  # as `rr plan --measured` reads it
-    file.write_text(json.dumps(found))
+    file.write_text(json.dumps(result))
     assert all(row["warm_seconds"] > 0 for row in budget.read_bench(str(file)).rows)
 
 
@@ -122,8 +122,8 @@ def test_a_case_that_fails_says_why_and_the_others_go_on(monkeypatch, measured):
     assert hungry["failed"] == "out of memory"
     assert wrong["failed"] == "ValueError: that is wrong"
     assert fine["failed"] is None and len(fine["step_ms"]) == 2
-    found = {"rows": [hungry, fine], "over_the_reference": []}
-    assert "out of memory" in benchmark.table(found)[1]
+    result = {"rows": [hungry, fine], "over_the_reference": []}
+    assert "out of memory" in benchmark.table(result)[1]
     monkeypatch.setattr(benchmark, "measure", lambda *given, **options: [hungry])
     with pytest.raises(RunFailed, match="out of memory"):
         benchmark.bench([TINY], [hungry["rule"]], ["fast"], batch=2, device="cpu")

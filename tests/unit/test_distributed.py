@@ -64,16 +64,16 @@ def kill_after(process, out, checkpoints):
 def curve(folder, *names):
     """The first of these numbers that a line has, of all lines that have one."""
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    found = ((line["step"], [line[name] for name in names if name in line]) for line in lines)
-    return {step: there[0] for step, there in found if there}
+    result = ((line["step"], [line[name] for name in names if name in line]) for line in lines)
+    return {step: there[0] for step, there in result if there}
 
 
 def close(folder, other, tolerance=1e-6):
     losses = curve(other, "loss", "valid")
     assert curve(folder, "loss", "valid") == pytest.approx(losses, abs=tolerance)
-    found, expected = result_of(folder), result_of(other)
+    result, expected = result_of(folder), result_of(other)
     for name in ("val_loss", "ece", "eval_tokens"):
-        assert found[name] == pytest.approx(expected[name], abs=tolerance)
+        assert result[name] == pytest.approx(expected[name], abs=tolerance)
 
 
 @pytest.fixture(scope="module")
@@ -147,10 +147,10 @@ def test_two_processes_train_as_one(pairs, single, options):
     close(folder, single)
     norms = curve(single, "grad_norm")
     assert curve(folder, "grad_norm") == pytest.approx(norms, rel=1e-4)
-    told = json.loads((folder / "run.json").read_text())["provenance"]
-    assert (told["processes"], told["parallel"]) == (2, options["parallel"])
-    assert told["code_path"] == options["path"]
-    assert told["micro_batch"] == options.get("micro_batch", 2)
+    recorded = json.loads((folder / "run.json").read_text())["provenance"]
+    assert (recorded["processes"], recorded["parallel"]) == (2, options["parallel"])
+    assert recorded["code_path"] == options["path"]
+    assert recorded["micro_batch"] == options.get("micro_batch", 2)
 
 
 @pytest.mark.slow
@@ -158,10 +158,10 @@ def test_two_processes_train_as_one(pairs, single, options):
 def test_killed_processes_go_on_bit_for_bit(tiny_corpus, tmp_path, pairs, how):
     """Both are killed in mid-training; a new pair ends with the weights of an undisturbed pair."""
     kill_after(start(tiny_corpus, tmp_path, 2, parallel=how), tmp_path, checkpoints=1)
-    found = result_of(run(tiny_corpus, tmp_path, 2, parallel=how))
+    result = result_of(run(tiny_corpus, tmp_path, 2, parallel=how))
     expected = result_of(pairs[how, "eager"])
     for name in ("weights_sha256", "val_loss", "ece"):
-        assert found[name] == expected[name]
+        assert result[name] == expected[name]
 
 
 # A sharded checkpoint that one process reads is saved and loaded, too; `make faults` has the rest.

@@ -57,10 +57,10 @@ def front(shared) -> dict:
 
 
 def test_the_card_s_front_matter_is_what_the_hub_reads(run, shared, tmp_path):
-    told = front(shared)
-    assert told["library_name"] == "review-residuals"
-    assert told["license"] == "unknown"  # of somebody's text, nobody else knows it
-    assert "residual-connections" in told["tags"] and "datasets" not in told
+    recorded = front(shared)
+    assert recorded["library_name"] == "review-residuals"
+    assert recorded["license"] == "unknown"  # of somebody's text, nobody else knows it
+    assert "residual-connections" in recorded["tags"] and "datasets" not in recorded
     again = rr.save_pretrained(run, shared, license="cc-by-4.0")
     assert front(again)["license"] == "cc-by-4.0"  # the card of before does not stay
 
@@ -75,8 +75,8 @@ def test_a_card_names_the_data_set_of_the_hub(run, tmp_path, monkeypatch):
     ):
         loaded = model, replace(specification, source={"corpus": corpus}), vocabulary
         monkeypatch.setattr(hub, "load", lambda *_, loaded=loaded, **__: loaded)
-        told = front(rr.save_pretrained(run, tmp_path / "shared"))
-        assert (told["license"], told.get("datasets")) == (license, datasets)
+        recorded = front(rr.save_pretrained(run, tmp_path / "shared"))
+        assert (recorded["license"], recorded.get("datasets")) == (license, datasets)
 
 
 def test_the_card_s_command_trains_the_same_run(run, shared, tiny_corpus, tmp_path):

@@ -164,16 +164,16 @@ def test_small_rungs_keep_their_text():
 
 
 def test_another_size_is_said_once_a_size_and_not_of_a_body_of_ones_own(tiny_corpus):
-    said = []
+    printed = []
     options = {"rung": ["60M"], "seed": [0, 1], "corpus": [tiny_corpus], "tokenizer": ["bpe:300"]}
-    assert len(cells(options, said.append)) == 2
+    assert len(cells(options, printed.append)) == 2
     by_hand = 59_470_848 - (50_257 - 300) * 512  # the embedding's rows, tied with the head
-    assert said == [
+    assert printed == [
         f"rung 60M with vocabulary 300: {by_hand:,} parameters, not the published 59,470,848"
     ]
-    said.clear()
-    cells({**options, "rung": ["60M:n_layer=2"]}, said.append)
-    assert not said
+    printed.clear()
+    cells({**options, "rung": ["60M:n_layer=2"]}, printed.append)
+    assert not printed
 
 
 def test_the_size_is_recorded_beside_the_name(tiny_corpus, tmp_path, monkeypatch, capsys):

@@ -62,8 +62,8 @@ def test_the_peak_is_the_allocators(shape, path, micro):
     """Within 3 %: a kernel's own temporaries are all that the count cannot see."""
     config, recipe = replace(SHAPE, **shape), ladder.recipe("nano", batch=8)
     held, most = allocated(config, path, micro, 8)
-    found = memory.predict(config, parse_backend(path), micro, recipe=recipe)
-    assert found["step"] - found["tokens"] == pytest.approx(held + most, rel=0.03)
+    result = memory.predict(config, parse_backend(path), micro, recipe=recipe)
+    assert result["step"] - result["tokens"] == pytest.approx(held + most, rel=0.03)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -78,13 +78,13 @@ def test_what_the_fused_softmax_holds_in_its_rows_is_the_allocators(threads, kep
 def test_parts_by_hand():
     """fp32 weights, gradients and two moments: 16 bytes a parameter; the sum is the step."""
     path, recipe = parse_backend("fast:recompute=layer"), ladder.recipe("nano", batch=8)
-    found = memory.predict(SHAPE, path, 4, recipe=recipe)
+    result = memory.predict(SHAPE, path, 4, recipe=recipe)
     sizes = [p.numel() for p in Model(SHAPE).parameters()]
-    assert found["weights"] == found["gradients"] == 4 * sum(sizes)
-    assert found["moments"] == 8 * sum(sizes) + 4 * len(sizes)  # AdamW counts each tensor's steps
-    assert found["step"] == sum(found[name] for name in memory.PARTS)
-    assert found["total"] == max(found["step"], found["evaluation"])
-    assert found["tokens"] == 2 * 8 * 8 * 64  # ids and targets, int64
+    assert result["weights"] == result["gradients"] == 4 * sum(sizes)
+    assert result["moments"] == 8 * sum(sizes) + 4 * len(sizes)  # AdamW counts each tensor's steps
+    assert result["step"] == sum(result[name] for name in memory.PARTS)
+    assert result["total"] == max(result["step"], result["evaluation"])
+    assert result["tokens"] == 2 * 8 * 8 * 64  # ids and targets, int64
 
 
 def test_unfused_adamw_on_a_gpu_works_on_a_whole_group_at_once():

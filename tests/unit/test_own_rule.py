@@ -260,12 +260,12 @@ def test_a_file_may_end_python_and_is_still_one_line(tmp_path):
 def test_a_new_rule_holds_to_every_check_and_says_what_comes_next(tmp_path, capsys):
     words = ["--to", str(tmp_path / "rules"), "half-step"]
     assert new_rule.main(words) == 0
-    told = capsys.readouterr().out
+    recorded = capsys.readouterr().out
     path = tmp_path / "rules" / "half_step.py"
     rule = f"{path}:HalfStep"
     assert set(rule_checks.check(rule).values()) == {None}
     # what test_printed_commands runs, by the paths of this environment's programs
-    commands = [line for line in told.splitlines()[1:] if line and line[0] != "#"]
+    commands = [line for line in recorded.splitlines()[1:] if line and line[0] != "#"]
     assert len(commands) == 3 and all(rule in command for command in commands[:2])
     for command in commands:
         program = re.search(r"\S*/(?:rr|pytest) ", command)[0].strip()
@@ -275,8 +275,8 @@ def test_a_new_rule_holds_to_every_check_and_says_what_comes_next(tmp_path, caps
     made, constant = (rule_checks.model_of(name).rules[0] for name in (rule, "constant"))
     assert torch.equal(made.write(h, u), constant.write(h, u))
     assert new_rule.main(words) == 2
-    told, err = capsys.readouterr()
-    assert "exists already" in err and err.count("\n") == 1 and told == ""
+    recorded, err = capsys.readouterr()
+    assert "exists already" in err and err.count("\n") == 1 and recorded == ""
 
 
 @pytest.mark.parametrize(
@@ -290,8 +290,8 @@ def test_a_new_rule_holds_to_every_check_and_says_what_comes_next(tmp_path, caps
 )
 def test_a_bad_name_is_one_line(tmp_path, capsys, name, words):
     assert new_rule.main(["--to", str(tmp_path / "rules"), "--", name]) == 2
-    told, err = capsys.readouterr()
-    assert told == "" and err.count("\n") == 1 and words in err
+    recorded, err = capsys.readouterr()
+    assert recorded == "" and err.count("\n") == 1 and words in err
     assert not (tmp_path / "rules").exists()
 
 

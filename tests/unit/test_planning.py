@@ -137,10 +137,10 @@ def test_a_record_of_that_card_is_used_with_its_spread(roomy, tmp_path):
     """Steps of 1, 2 and 4 seconds: the rate is the record's, not an assumption."""
     (tmp_path / "gpu").mkdir()
     bench_file(tmp_path / "gpu" / "nano.json", "NVIDIA L4", bench_row(one()))
-    (found,) = budget.what_fits([one()], budget.gpu("L4"), records=tmp_path)
-    steps = 150 + found["scored_tokens"] / 2048 / 3
-    assert trained(found) == pytest.approx((steps / 3600, 4 * steps / 3600))
-    assert found["measured"] == "gpu/nano.json"
+    (result,) = budget.what_fits([one()], budget.gpu("L4"), records=tmp_path)
+    steps = 150 + result["scored_tokens"] / 2048 / 3
+    assert trained(result) == pytest.approx((steps / 3600, 4 * steps / 3600))
+    assert result["measured"] == "gpu/nano.json"
     (other,) = budget.what_fits([one()], budget.gpu("T4"), records=tmp_path)
     assert other["measured"] is None and other["precision"] == "fp16"
 
@@ -148,8 +148,8 @@ def test_a_record_of_that_card_is_used_with_its_spread(roomy, tmp_path):
 def test_the_verb(capsys):
     words = ["plan", "--gpu", "T4", "--rung", "nano", "--rule", "review", "standard"]
     assert cli.main([*words, "--dollars", "6", "--price", "3", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["hours"] == 2 and len(found["rows"]) == 2
+    result = json.loads(capsys.readouterr().out)
+    assert result["hours"] == 2 and len(result["rows"]) == 2
     assert cli.main([*words, "--hours", "1"]) == 0
     out = capsys.readouterr().out
     assert "not measured" in out and "assumed MFU of 0.2–0.45" in out and "dollars" not in out
@@ -192,12 +192,12 @@ def test_a_file_of_this_machine_is_believed_first(roomy, tmp_path, capsys):
     words = ["plan", "--measured", str(mine), "--rung", "nano", "mini", "--hours", "3", "--json"]
     assert cli.main(words) == 0
     out, err = capsys.readouterr()
-    told = json.loads(out)  # one value, and nothing else
-    assert told["gpu"]["name"] == "L4" and "plan: 1 of 2 runs" in err
-    assert [r["measured"] for r in told["rows"]] == [str(mine), None]
-    assert told["rows"][0]["path"] == "compiled"
+    recorded = json.loads(out)  # one value, and nothing else
+    assert recorded["gpu"]["name"] == "L4" and "plan: 1 of 2 runs" in err
+    assert [r["measured"] for r in recorded["rows"]] == [str(mine), None]
+    assert recorded["rows"][0]["path"] == "compiled"
     command = "rr sweep --rung nano mini --order smallest --hours 3 --measured"
-    assert told["command"] == f"{command} {shlex.quote(str(mine))}"
+    assert recorded["command"] == f"{command} {shlex.quote(str(mine))}"
 
 
 def test_what_a_benchmark_expects_of_a_run(tmp_path):
@@ -270,19 +270,19 @@ def test_a_file_of_another_card_is_refused(tmp_path):
 def test_plan_and_sweep_have_one_order(words, capsys, roomy):
     """The command that plan prints, read by the real parser, is the plan: cell by cell."""
     assert cli.main(["plan", "--gpu", "H100", "--hours", "8", "--json", *words]) == 0
-    told = json.loads(capsys.readouterr().out)
-    args = vars(cli.parser().parse_args(shlex.split(told["command"])[1:]))
+    recorded = json.loads(capsys.readouterr().out)
+    args = vars(cli.parser().parse_args(shlex.split(recorded["command"])[1:]))
     options = {name: args[name] for name in (*AXES, "depth_lr")}
     listed = [cell.id for cell in cells(options, print, order=args["order"])]
-    assert listed == [row["id"] for row in told["rows"]] and args["hours"] == 8
+    assert listed == [row["id"] for row in recorded["rows"]] and args["hours"] == 8
     if not words:
-        assert [row["rung"] for row in told["rows"]][:1] == ["60M"] and len(listed) == 42
+        assert [row["rung"] for row in recorded["rows"]][:1] == ["60M"] and len(listed) == 42
     # and what a sweep would run, line by line
-    typed = shlex.split(told["command"])[1:]
+    typed = shlex.split(recorded["command"])[1:]
     assert cli.main([*typed, "--dry-run", "--runner", "direct"]) == 0
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == len(listed) and "rr plan estimates which" in err
-    for line, row in zip(out.splitlines(), told["rows"], strict=True):
+    for line, row in zip(out.splitlines(), recorded["rows"], strict=True):
         given = shlex.split(line)
         named = {name: given[given.index(f"--{name}") + 1] for name in ("rung", "rule", "seed")}
         assert named == {name: str(row[name]) for name in named}

@@ -125,27 +125,27 @@ def page(path: Path, text: str, prose: bool) -> Iterator[Printed]:
         yield from commands(path.name, block)
     text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
     for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", text) if prose else ():
-        for found in commands(path.name, span):
-            yield Printed(found.where, found.program, found.words, span=True)
+        for result in commands(path.name, span):
+            yield Printed(result.where, result.program, result.words, span=True)
 
 
 def printed() -> list[Printed]:
-    found = []
+    result = []
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "book").glob("*.md"))]
     for path in pages:
-        found += page(path, path.read_text(), prose=path.parent == ROOT)
+        result += page(path, path.read_text(), prose=path.parent == ROOT)
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         cells = json.loads(path.read_text())["cells"]
         text = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
-        found += page(path, text, prose=path.name.startswith("17_"))
+        result += page(path, text, prose=path.name.startswith("17_"))
     for path in sorted((ROOT / "book" / "ready").iterdir()):
-        found += commands(path.name, path.read_text())
+        result += commands(path.name, path.read_text())
         if cell := re.search(r"^COMMAND = (\[.*?\])$", path.read_text(), re.MULTILINE | re.DOTALL):
             words = (*ast.literal_eval(cell[1]), "--out", "runs")  # as the file itself adds
-            found.append(Printed(path.name, "rr", words))
+            result.append(Printed(path.name, "rr", words))
     for _, command in new_rule.next_commands("my_rules/damped.py:Damped", "damped", "rr", "pytest"):
-        found += commands("new_rule.py", command)
-    return list(dict.fromkeys(found))
+        result += commands("new_rule.py", command)
+    return list(dict.fromkeys(result))
 
 
 ALL = printed()
@@ -341,8 +341,8 @@ def test_the_readme_s_python_is_run(world, tiny_gpt2, monkeypatch, tmp_path):
 
 
 def test_every_place_that_prints_commands_is_read():
-    found = {(c.where, c.program, c.words[0]) for c in ALL}
-    assert found >= {
+    result = {(c.where, c.program, c.words[0]) for c in ALL}
+    assert result >= {
         ("README.md", "rr", "train"),
         ("README.md", "torchrun", "--nproc-per-node"),
         ("README.md", "papermill", "--engine"),
@@ -351,7 +351,7 @@ def test_every_place_that_prints_commands_is_read():
         ("17_running_it.ipynb", "rr", "prepare"),
         ("new_rule.py", "rr", "train"),
     }
-    read = {where for where, *_ in found}
+    read = {where for where, *_ in result}
     assert read >= {path.name for path in (ROOT / "book" / "ready").iterdir()}
     # lines are joined, loops gone through, comments and what follows a program left out
     text = """

@@ -37,12 +37,12 @@ def test_every_record_is_byte_for_byte_what_its_folder_was(tmp_path, monkeypatch
             campaign, name, *digests = line.split()
             was[campaign, name] = digests
     assert len(was) == 502
-    found = {}
+    got = {}
     for campaign in CAMPAIGNS:
         for home in recording.export(campaign, tmp_path / campaign.name):
             digests = [hashlib.sha256((home / name).read_bytes()).hexdigest() for name in NAMES]
-            found[campaign.name, home.name] = [digest[:16] for digest in digests]
-    assert {key: found[key] for key in was} == was
+            got[campaign.name, home.name] = [digest[:16] for digest in digests]
+    assert {key: got[key] for key in was} == was
 
 
 @pytest.mark.parametrize("campaign", CAMPAIGNS, ids=lambda path: path.name)
@@ -55,11 +55,11 @@ def test_columns_say_what_the_texts_say(campaign):
         result, run = json.loads(row["result"]), json.loads(row["run"])
         assert row["id"] == result["id"] == run["id"]
         for name in RUNS:
-            told, cell = result.get(name), row[name]
-            assert cell == told or (told is None and pd.isna(cell)), (row["id"], name)
-        for kind, told in (("result_seal", result), ("run_seal", run)):
-            assert row[kind] == told.get("seal") or pd.isna(row[kind])
-            unsealed(told)
+            recorded, cell = result.get(name), row[name]
+            assert cell == recorded or (recorded is None and pd.isna(cell)), (row["id"], name)
+        for kind, recorded in (("result_seal", result), ("run_seal", run)):
+            assert row[kind] == recorded.get("seal") or pd.isna(row[kind])
+            unsealed(recorded)
         curve = curves[curves.id == row["id"]]
         assert list(curve.line) == list(range(len(curve)))
         for _, part in curve.groupby("budget", dropna=False):  # the run itself, and each branch
@@ -113,10 +113,10 @@ def test_a_record_is_the_run_without_its_paths(folder, tiny_corpus, tmp_path):
     kept = "".join((home / name).read_text() for name in NAMES)
     for place in (tiny_corpus.removeprefix("file:"), str(folder), str(Path.home())):
         assert place not in kept
-    told, before = (read_json(path / "run.json") for path in (home, folder))
-    assert told["source"] == {"corpus": "tiny.txt", "tokenizer": "bpe:300"}
-    assert told["run"] == before["run"] and told["provenance"] == before["provenance"]
-    assert Run.from_spec(told["run"]).id == home.name
+    recorded, before = (read_json(path / "run.json") for path in (home, folder))
+    assert recorded["source"] == {"corpus": "tiny.txt", "tokenizer": "bpe:300"}
+    assert recorded["run"] == before["run"] and recorded["provenance"] == before["provenance"]
+    assert Run.from_spec(recorded["run"]).id == home.name
     for name in ("result.json", "metrics.jsonl"):
         assert (home / name).read_bytes() == (folder / name).read_bytes()
     assert list(stats.read_results(tmp_path / "to").id) == [folder.name]
@@ -157,8 +157,8 @@ def test_a_run_that_is_refused_is_named_and_nothing_is_written(
 ):
     run, to = copied(folder, tmp_path), tmp_path / "to"
     if part:  # a sealed file of other fields
-        told = read_json(run / file)
-        write_record(run / file, told | {part: told[part] | fields})
+        recorded = read_json(run / file)
+        write_record(run / file, recorded | {part: recorded[part] | fields})
     else:  # other bytes
         (run / file).write_bytes((run / file).read_bytes().replace(b"1", b"2", 1))
     new, (line,) = recording.import_runs([run], to)
@@ -217,12 +217,12 @@ def test_a_damaged_table_is_refused(folder, tmp_path):
             (tmp_path / name).write_bytes(whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :])
             try:
                 (record,) = read_records(tmp_path)
-                told = [record.parsed(file) for file in NAMES]
+                recorded = [record.parsed(file) for file in NAMES]
             except RunFailed as error:
                 assert name in str(error) or "metrics.jsonl" in str(error)
             else:  # a byte that says nothing of the content
-                assert told[2] == (folder / "metrics.jsonl").read_bytes()
-                assert told[1] == (folder / "result.json").read_bytes()
+                assert recorded[2] == (folder / "metrics.jsonl").read_bytes()
+                assert recorded[1] == (folder / "result.json").read_bytes()
         (tmp_path / name).write_bytes(whole[:-9])
         with pytest.raises(RunFailed, match="is corrupt"):
             read_records(tmp_path)[0].curve()

@@ -43,15 +43,15 @@ def test_no_choice_names_the_run_that_rr_train_would():
 
 
 @pytest.mark.parametrize(
-    ("tier", "options", "told"),
+    ("tier", "options", "recorded"),
     [
         ("smok", {}, "did you mean smoke"),
         ("smoke", {"budgets": "50,100"}, r"budgets must be .*\[2000, 4000\]"),
         ("smoke", {"lr": -1.0}, "lr must be"),
     ],
 )
-def test_wrong_parameters_are_refused_in_one_line(tier, options, told):
-    with pytest.raises(RRError, match=told) as refused:
+def test_wrong_parameters_are_refused_in_one_line(tier, options, recorded):
+    with pytest.raises(RRError, match=recorded) as refused:
         report.chosen(tier, "nano", **options)
     assert "\n" not in str(refused.value)
 
@@ -113,10 +113,10 @@ def test_a_report_of_a_run(trained, tiny_corpus):
     for row in looked.gates:
         assert sorted(row["r"]) == row["r"] and len(row["r"]) == len(LEVELS)
         assert row["r"][0] <= row["mean"] <= row["r"][-1]
-    told = dict(report.cost(ended))
-    assert told["tokens trained on"] == f"{6 * 2 * 16}"
-    flops = int(told["matmul FLOPs per token"].replace(",", ""))
-    assert float(told["matmul FLOPs in total"]) == pytest.approx(flops * 6 * 2 * 16, rel=1e-3)
+    recorded = dict(report.cost(ended))
+    assert recorded["tokens trained on"] == f"{6 * 2 * 16}"
+    flops = int(recorded["matmul FLOPs per token"].replace(",", ""))
+    assert float(recorded["matmul FLOPs in total"]) == pytest.approx(flops * 6 * 2 * 16, rel=1e-3)
     assert dict(report.provenance(ended))["run"] == ended.folder.name
     assert "finished 6 steps" in report.outcome(ended)
     # what `rr prepare` prints of the corpus, see test_cli
@@ -211,10 +211,10 @@ def test_a_finished_run_and_a_folder_of_runs_become_pages(trained, tmp_path, cap
 def test_what_has_no_report_is_one_line(trained, tmp_path, capsys, monkeypatch):
     folder = tmp_path / trained[2]["review", 0].name
 
-    def refused(told):
+    def refused(recorded):
         assert cli.main(["report", str(folder)]) == 2
         error = capsys.readouterr().err
-        assert error.count("\n") == 1 and told in error
+        assert error.count("\n") == 1 and recorded in error
         assert not (folder / "report.ipynb").exists()
 
     refused("no folder")
@@ -271,12 +271,12 @@ def test_a_plan_is_a_frame(trained):
     assert len(here.results) == 1 and len(here.outside) == 3
     assert any("seed 0 is not in the plan" in line for line in here.outside)
     assert any("rule review is not in the plan" in line for line in here.outside)
-    found = {(gap["arm"], *gap["seeds"]) for gap in here.missing}
-    assert found == {("standard", 2), ("constant", 1, 2)}
+    got = {(gap["arm"], *gap["seeds"]) for gap in here.missing}
+    assert got == {("standard", 2), ("constant", 1, 2)}
     with pytest.raises(RRError, match="unknown"):
         report.survey(trained[0], rungs=["nanoo"])
-    for place, told in (("no", "no folder"), ("", "folder")):
-        with pytest.raises(RRError, match=told):
+    for place, recorded in (("no", "no folder"), ("", "folder")):
+        with pytest.raises(RRError, match=recorded):
             report.survey(place)
 
 
@@ -286,8 +286,11 @@ def test_the_published_study_is_read_as_the_folder_of_its_own_sweep():
     here = report.survey("review_residuals", seeds=[0, 1, 2])
     assert len(here.results) == 42 and not (here.notes or here.damaged or here.begun)
     for row in here.results:
-        told = stated.pop((row["rung"], row["rule"], row["seed"]))
-        assert (row["val_loss"], row["steps"]) == (float(told["val_loss"]), int(told["steps"]))
+        recorded = stated.pop((row["rung"], row["rule"], row["seed"]))
+        assert (row["val_loss"], row["steps"]) == (
+            float(recorded["val_loss"]),
+            int(recorded["steps"]),
+        )
     assert not stated
     assert list(dict.fromkeys(row["rung"] for row in here.rows)) == [
         "60M", "150M", "320M", "590M", "1B"]  # fmt: skip

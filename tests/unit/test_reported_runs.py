@@ -66,16 +66,16 @@ def test_a_loss_that_is_no_number_is_a_word_in_json(tmp_path, word):
             for arm in "ab" for seed in (0, 1) for step in (1, 2)]  # fmt: skip
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = read_logs([path])
-    assert found[found.arm == "a"].status.tolist() == ["finished", "diverged"]
-    assert found[found.arm == "b"].status.tolist() == ["finished"] * 2
+    result = read_logs([path])
+    assert result[result.arm == "a"].status.tolist() == ["finished", "diverged"]
+    assert result[result.arm == "b"].status.tolist() == ["finished"] * 2
 
 
 def test_a_run_whose_column_came_out_empty_is_unfinished_and_not_forgotten(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("Step,a-s0 - loss,a-s1 - loss,b-s0 - loss\n1,3.0,,3.1\n2,2.5,,2.4\n")
-    found = read_logs([path], run="{arm}-s{seed}").sort_values(["arm", "seed"])
-    assert found.status.tolist() == ["finished", "unfinished", "finished"]
+    result = read_logs([path], run="{arm}-s{seed}").sort_values(["arm", "seed"])
+    assert result.status.tolist() == ["finished", "unfinished", "finished"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "zeros"])
@@ -89,8 +89,8 @@ def test_a_damaged_event_file_gives_its_whole_records_or_one_line(tmp_path, dama
     data = file.read_bytes()
     file.write_bytes(data[:-7] if damage == "cut" else bytes(200))
     if damage == "cut":
-        found = read_logs([tmp_path], run="{arm}-s{seed}")
-        assert found.val_loss.tolist() == [0.0, 0.0] and set(found.step) == {3}
+        result = read_logs([tmp_path], run="{arm}-s{seed}")
+        assert result.val_loss.tolist() == [0.0, 0.0] and set(result.step) == {3}
         return
     with pytest.raises(RRError, match="a-s0 holds no scalars: .* empty or damaged"):
         read_logs([tmp_path], run="{arm}-s{seed}")
@@ -165,8 +165,10 @@ def test_a_notebooks_kernel_is_the_interpreter_that_runs_rr(tmp_path, monkeypatc
     words = notebook.papermill(path, report, {"seed": 7})
     process = Process(["-m", *words, "--no-progress-bar"], tmp_path / "log", {})
     assert process.process.wait(120) == 0, (tmp_path / "log").read_text()
-    said = nbformat.read(report, 4).cells[-1].outputs[0].text.strip()
-    assert said.startswith("7 report made by Python 3.") and said.endswith(f", {sys.executable}")
+    printed = nbformat.read(report, 4).cells[-1].outputs[0].text.strip()
+    assert printed.startswith("7 report made by Python 3.") and printed.endswith(
+        f", {sys.executable}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -217,7 +219,7 @@ def test_a_killed_run_gives_the_same_table_from_its_export(planned, tmp_path, mo
     with cut_off(10):
         train(run, tmp_path, **how)
     folder = train(run, tmp_path, **how)
-    logged = [(step, told["loss"]) for life in lives for step, told in life if "loss" in told]
+    logged = [(step, stated["loss"]) for life in lives for step, stated in life if "loss" in stated]
     kept = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     recorded = [(line["step"], line["loss"]) for line in kept if "loss" in line]
     assert len(logged) == len(recorded) + 5 and dict(logged) == dict(recorded)
@@ -225,8 +227,8 @@ def test_a_killed_run_gives_the_same_table_from_its_export(planned, tmp_path, mo
     for name, rows in (("export.csv", logged), ("metrics.csv", recorded)):
         lines = [f"review,0,{step},{loss}" for step, loss in rows]
         (tmp_path / name).write_text("\n".join(["arm,seed,_step,loss", *lines]) + "\n")
-        found = read_logs([tmp_path / name], step="_step", loss="loss")
-        tables.append(found[["arm", "seed", "step", "val_loss", "status"]])
+        result = read_logs([tmp_path / name], step="_step", loss="loss")
+        tables.append(result[["arm", "seed", "step", "val_loss", "status"]])
     assert tables[0].equals(tables[1]) and set(tables[0].status) == {"finished"}
 
 

@@ -146,24 +146,24 @@ def test_processes_of_one_machine_share_its_memory(run, monkeypatch):
 
 def test_fewer_windows_then_recomputation_then_both(run, only):
     """Each time one byte less than a way needs: the next that fits is taken, and said."""
-    again, said = "eager:recompute=layer", []
+    again, printed = "eager:recompute=layer", []
     ways = [(16, "eager"), (8, "eager"), (16, again), (8, again), (4, again)]
     need = {way: predicted(run, *way) for way in ways}
 
     def chosen():
-        return memory_fit.choose(run, CPU, None, None, "eager", ALONE, said.append)
+        return memory_fit.choose(run, CPU, None, None, "eager", ALONE, printed.append)
 
     only(need[ways[0]] + 1)
     assert chosen() == (16, "eager")  # what fits is left as it was
-    assert not any("selected" in line for line in said)
+    assert not any("selected" in line for line in printed)
     taken = []
     for way in ways[:3]:
         only(need[way] - 1)
-        found = chosen()
-        assert found == next(other for other in ways if need[other] <= int(need[way] - 1))
-        assert f"selected {found[0]} windows at once with backend {found[1]}," in said[-1]
-        assert "16 windows at once with backend eager may need" in said[-1]
-        taken.append(found)
+        result = chosen()
+        assert result == next(other for other in ways if need[other] <= int(need[way] - 1))
+        assert f"selected {result[0]} windows at once with backend {result[1]}," in printed[-1]
+        assert "16 windows at once with backend eager may need" in printed[-1]
+        taken.append(result)
     assert taken[:2] == [(8, "eager"), (16, again)] and taken[2] in ways[3:]
     only(1000)
     with pytest.raises(RRError, match="windows at once .* 0.0 GiB are free.*use a machine with"):
@@ -208,8 +208,8 @@ def test_a_run_in_little_memory_is_the_same_run(run, only, tmp_path):
     for path, room in (("eager", 4 * GIB), (again, predicted(run, 16, again) + 1)):
         only(room)
         folder = train(run, tmp_path / path)
-        told = io.read_json(folder / "run.json")["provenance"]
-        assert (told["micro_batch"], told["code_path"]) == (16, path)
+        recorded = io.read_json(folder / "run.json")["provenance"]
+        assert (recorded["micro_batch"], recorded["code_path"]) == (16, path)
         results.append(result_of(folder))
     usual, little = results
     assert little["id"] == usual["id"]
@@ -225,10 +225,10 @@ def test_a_run_that_cannot_fit_ends_before_anything_is_made(run, only, tmp_path,
 
 
 def test_a_run_that_goes_on_keeps_its_choices(run, only, tmp_path):
-    said = []
+    printed = []
 
     def go(stop_after=None):
-        return trainer.train(run, tmp_path, threads=1, log=said.append, stop_after=stop_after)
+        return trainer.train(run, tmp_path, threads=1, log=printed.append, stop_after=stop_after)
 
     with pytest.raises(Interrupted):
         go(stop_after=1)
@@ -236,6 +236,6 @@ def test_a_run_that_goes_on_keeps_its_choices(run, only, tmp_path):
     folder = go()
     made_by = io.read_json(folder / "run.json")["provenance"]
     assert (made_by["micro_batch"], made_by["code_path"]) == (16, "eager")
-    said.clear()
+    printed.clear()
     only(1)
-    assert go() == folder and not said  # finished: nothing is needed
+    assert go() == folder and not printed  # finished: nothing is needed

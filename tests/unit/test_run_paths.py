@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("kept_threads")
 
 
 def test_a_run_keeps_its_path(planned, tmp_path, cut_off, monkeypatch):
-    run, said, freed = planned(precision="bf16"), [], []
+    run, printed, freed = planned(precision="bf16"), [], []
     monkeypatch.setattr(backend, "keep_freed", lambda: freed.append("kept"))
     eager, fast, again, default = (
         result_of(train(run, tmp_path / str(name), path=name))
@@ -38,13 +38,13 @@ def test_a_run_keeps_its_path(planned, tmp_path, cut_off, monkeypatch):
     assert eager["val_loss"] == pytest.approx(fast["val_loss"], abs=0.01)
     with cut_off(3):
         train(run, tmp_path / "cut", save_every=1e-9, path="fast")
-    cut = trainer.train(run, tmp_path / "cut", path="eager", threads=1, log=said.append)
-    assert any("keeps the backend fast" in line for line in said)
+    cut = trainer.train(run, tmp_path / "cut", path="eager", threads=1, log=printed.append)
+    assert any("keeps the backend fast" in line for line in printed)
     assert result_of(cut)["weights_sha256"] == fast["weights_sha256"]
     assert io.read_json(cut / "run.json")["provenance"]["code_path"] == "fast"
-    said.clear()
-    trainer.train(planned(steps=1), tmp_path / "new", device="cpu", log=said.append)
-    assert any("fp32 on cpu" in line and "backend eager" in line for line in said)
+    printed.clear()
+    trainer.train(planned(steps=1), tmp_path / "new", device="cpu", log=printed.append)
+    assert any("fp32 on cpu" in line and "backend eager" in line for line in printed)
 
 
 FREED = """
@@ -139,9 +139,9 @@ def test_what_is_chosen_on_a_gpu(planned, monkeypatch):
     assert backend.default(CUDA, config("attnres"), fsdp) == "fast"
     assert backend.default(CUDA, config("review"), fsdp) == "compiled:attention=cudnn"
     # without a compiler another backend; where compilation was asked for, an end
-    run, said = planned(precision="fp16"), []
-    assert backend.of_run(None, CUDA, run, log=said.append) == "fast"
-    assert said == ["compilation fails here: no C compiler; selected backend fast"]
+    run, printed = planned(precision="fp16"), []
+    assert backend.of_run(None, CUDA, run, log=printed.append) == "fast"
+    assert printed == ["compilation fails here: no C compiler; selected backend fast"]
     with pytest.raises(RRError, match="cannot be compiled here: no C compiler; use --path fast"):
         backend.of_run("compiled", CUDA, run)
     why[0], card[0] = None, (8, 0)
@@ -170,11 +170,11 @@ def test_a_run_that_could_not_be_compiled_goes_on_along_another_path(tiny_corpus
 
 def test_a_long_run_on_a_cpu_is_compiled_by_its_flops_alone(planned, monkeypatch):
     monkeypatch.setattr(backend, "compile_error", lambda kind: None)
-    run, said = planned(), []
+    run, printed = planned(), []
     flops = flops_per_token(run.model) * run.tokens
     monkeypatch.setattr(backend, "COMPILE_FLOPS", flops)
-    chosen = backend.of_run(None, torch.device("cpu"), run, log=said.append)
-    assert chosen == backend.COMPILED_CPU and len(said) == 1 and "selected backend" in said[0]
+    chosen = backend.of_run(None, torch.device("cpu"), run, log=printed.append)
+    assert chosen == backend.COMPILED_CPU and len(printed) == 1 and "selected backend" in printed[0]
     monkeypatch.setattr(backend, "COMPILE_FLOPS", flops + 1)
     assert backend.of_run(None, torch.device("cpu"), run) == "eager"
 

@@ -101,9 +101,9 @@ def test_any_flipped_bit_is_seen_and_the_one_before_is_taken(tmp_path):
                 same = json.loads(bytes(data)) == json.loads(whole)  # a blank for a blank
             except ValueError:
                 same = False
-            said = []
-            assert saved.newest(said.append)["step"] == (2 if same else 1), (name, at)
-            assert same or "is corrupt" in said[0]
+            printed = []
+            assert saved.newest(printed.append)["step"] == (2 if same else 1), (name, at)
+            assert same or "is corrupt" in printed[0]
         path.write_bytes(whole)
     assert saved.newest(print)["step"] == 2
 
@@ -143,8 +143,8 @@ def test_a_lock_leaves_no_folder_that_was_not_there(tmp_path):
 
 def test_threads(monkeypatch, kept_threads):
     every = len(os.sched_getaffinity(0))
-    for said, count in (("3", 3), ("3,1", 3), ("", every), ("0", every), ("many", every)):
-        monkeypatch.setenv("OMP_NUM_THREADS", said)
+    for printed, count in (("3", 3), ("3,1", 3), ("", every), ("0", every), ("many", every)):
+        monkeypatch.setenv("OMP_NUM_THREADS", printed)
         assert device.set_threads(None) == count == torch.get_num_threads()
     assert device.set_threads(2) == 2 == torch.get_num_threads()
     with pytest.raises(RRError, match="threads must be"):
@@ -175,9 +175,9 @@ def test_what_counts_as_out_of_memory():
 
 
 def test_provenance_names_the_machine_and_no_path():
-    told = provenance.provenance(torch.device("cpu"))
-    assert told["device"] == "cpu" and told["packages"]["torch"] in torch.__version__
-    text = json.dumps(told)
+    recorded = provenance.provenance(torch.device("cpu"))
+    assert recorded["device"] == "cpu" and recorded["packages"]["torch"] in torch.__version__
+    text = json.dumps(recorded)
     assert os.getcwd() not in text and os.path.expanduser("~") not in text
 
 

@@ -208,8 +208,8 @@ def test_training_needs_no_package_of_the_extra_and_statistics_name_it(tmp_path,
     """torch, numpy and tokenizers train, sweep and read what they trained."""
     words = f"--rung {TINY} --corpus {tiny_corpus} --tokenizer bpe:300 --steps 2 --out runs"
     command = [sys.executable, "-c", WITHOUT, *words.split(), "--device", "cpu", "--batch", "1"]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert found.returncode == 2, found.stderr
-    line = found.stderr.splitlines()[-1]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    line = result.stderr.splitlines()[-1]
     assert line.startswith("rr: rr.stats needs the package pandas, which is missing: pip install")
     assert line.endswith("'review-residuals[stats]'")

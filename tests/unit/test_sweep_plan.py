@@ -56,7 +56,7 @@ def told_words(words: list[str]) -> list[str]:
 def test_protocol_paper_alone_is_the_published_plan(dry, root, tmp_path):
     code, lines, _ = dry("--protocol", "paper")
     assert code == 0 and len(lines) == 42
-    told = Counter()
+    recorded = Counter()
     for line in lines:
         words = told_words(shlex.split(line))
         assert words[0] == "papermill" and words[1].endswith("book/rrbook/reports/run.ipynb")
@@ -64,10 +64,10 @@ def test_protocol_paper_alone_is_the_published_plan(dry, root, tmp_path):
         assert set(words[3::3]) == {"-p"}
         assert (given["protocol"], given["corpus"]) == ("paper", "tinystories")
         assert words[2] == f"{given['out']}/{words[2].split('/')[1]}/report.ipynb"
-        told[given["rung"], given["rule"], given["seed"]] += 1
+        recorded[given["rung"], given["rule"], given["seed"]] += 1
     with open(root / "data" / "published" / "review_residuals.csv") as file:
         published = Counter((row["rung"], row["arm"], row["seed"]) for row in csv.DictReader(file))
-    assert told == published
+    assert recorded == published
     assert len({shlex.split(line)[2] for line in lines}) == 42
     assert not list(tmp_path.iterdir())  # a dry run leaves nothing
 
@@ -75,30 +75,30 @@ def test_protocol_paper_alone_is_the_published_plan(dry, root, tmp_path):
 def test_small_models_come_first_and_arms_of_a_seed_together_unless_the_order_is_given():
     options = {"rung": ["mini", "nano"], "rule": ["review", "standard"], "seed": [1, 0]}
     first, given = cells(options, print), cells(options, print, order="given")
-    told = [(rung, seed, rule) for rung in options["rung"] for seed in options["seed"]
+    recorded = [(rung, seed, rule) for rung in options["rung"] for seed in options["seed"]
             for rule in options["rule"]]  # fmt: skip
-    assert [(c.run.rung, c.run.seed, c.run.rule) for c in given] == told
-    assert [(c.run.rung, c.run.seed, c.run.rule) for c in first] == told[::-1]
+    assert [(c.run.rung, c.run.seed, c.run.rule) for c in given] == recorded
+    assert [(c.run.rung, c.run.seed, c.run.rule) for c in first] == recorded[::-1]
 
 
 def test_the_longest_run_comes_first_where_asked():
     options = {"rung": ["nano", "60M", "mini"], "steps": [50, 100], "corpus": ["tinystories"]}
-    found = cells(options, print, order="longest")
-    tokens = [c.run.recipe.steps * c.run.recipe.batch * 256 for c in found]
-    cost = [flops_per_token(c.run.model) * n for c, n in zip(found, tokens, strict=True)]
-    assert cost == sorted(cost, reverse=True) == [c.flops for c in found]
+    result = cells(options, print, order="longest")
+    tokens = [c.run.recipe.steps * c.run.recipe.batch * 256 for c in result]
+    cost = [flops_per_token(c.run.model) * n for c, n in zip(result, tokens, strict=True)]
+    assert cost == sorted(cost, reverse=True) == [c.flops for c in result]
     (cell,) = cells({"budgets": [[100, 200]]}, print)  # branches count: from 80 to 100 again
     assert cell.flops == flops_per_token(cell.run.model) * (200 + 20) * 8 * 256
 
 
 def test_one_run_named_twice_is_run_once():
-    said, options = [], {"rule": ["standard", "constant", "constant:c=0.5"], "seed": [0, 1, 0]}
-    found = cells(options, said.append)
+    printed, options = [], {"rule": ["standard", "constant", "constant:c=0.5"], "seed": [0, 1, 0]}
+    result = cells(options, printed.append)
     arms = [("constant", 0), ("constant", 1), ("standard", 0), ("standard", 1)]
-    assert sorted((c.run.rule, c.run.seed) for c in found) == arms
-    assert said == ["5 of 9 combinations are the same run as another: run once"]
-    found = cells({"rule": ["standard", "review"], "lr": [1e-3, 2e-3], "steps": [10]}, print)
-    assert {c.name for c in found} == {  # what differs
+    assert sorted((c.run.rule, c.run.seed) for c in result) == arms
+    assert printed == ["5 of 9 combinations are the same run as another: run once"]
+    result = cells({"rule": ["standard", "review"], "lr": [1e-3, 2e-3], "steps": [10]}, print)
+    assert {c.name for c in result} == {  # what differs
         f"{rule} lr={lr} seed 0" for rule in ("standard", "review") for lr in (0.001, 0.002)
     }
 
@@ -154,16 +154,18 @@ def test_papermill_reads_back_what_was_told(command, tmp_path):
     click_guess = pytest.importorskip("papermill.cli")._resolve_type
     more = "lr = 0.0\nbudgets = []\ndepth_lr = False\ntokenizer = ''"
     words = command(SOURCE + more, lr=[1], budgets=[[10, 20]], depth_lr=True)
-    told, words = {}, iter(told_words(words)[3:])
+    recorded, words = {}, iter(told_words(words)[3:])
     for flag in words:
         if flag == "-y":
-            told |= yaml.safe_load(next(words))
+            recorded |= yaml.safe_load(next(words))
         else:
             name, word = next(words), next(words)
-            told[name] = {"-p": click_guess, "-r": str}[flag](word)
-    assert told["lr"] == 1.0 and isinstance(told["lr"], float)
-    assert told["budgets"] == [10, 20] and told["depth_lr"] is True and told["seed"] == 0
-    assert "tokenizer" not in told  # not chosen
+            recorded[name] = {"-p": click_guess, "-r": str}[flag](word)
+    assert recorded["lr"] == 1.0 and isinstance(recorded["lr"], float)
+    assert (
+        recorded["budgets"] == [10, 20] and recorded["depth_lr"] is True and recorded["seed"] == 0
+    )
+    assert "tokenizer" not in recorded  # not chosen
     # a folder called 2026 stays a word
     words = notebook.papermill(tmp_path / "n.ipynb", tmp_path / "r.ipynb", {"out": "2026"})
     assert told_words(words)[3:] == ["-r", "out", "2026"]
@@ -187,8 +189,8 @@ def test_a_parameter_the_notebook_lacks_is_refused(command, source, options, lin
 def test_the_notebooks_own_choice_is_overruled_where_none_was_made(command):
     assert "steps" in command(SOURCE + "steps = 0.5", steps=[3])  # a whole number is a float, too
     words = told_words(command(SOURCE + "steps = 7\nflavour = 'llama'"))
-    told = dict(zip(words[4::3], words[5::3], strict=True))
-    assert (told["steps"], told["flavour"]) == ("0", "gpt2")
+    recorded = dict(zip(words[4::3], words[5::3], strict=True))
+    assert (recorded["steps"], recorded["flavour"]) == ("0", "gpt2")
 
 
 def test_the_stored_notebook_takes_every_option(root):

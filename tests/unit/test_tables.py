@@ -56,8 +56,8 @@ def test_table_pairs_by_seed_and_drops_nothing():
     expected = paired([2.9, 3.0, 3.1], [3.0, 3.2, 3.4])
     review = arms["review"]
     assert (review["n"], review["pairs"], review["missing"]) == (3, [0, 1, 2], [])
-    told = (review["difference"], review["lo"], review["hi"], review["p"])
-    assert told == (expected.mean, expected.lo, expected.hi, expected.p)
+    recorded = (review["difference"], review["lo"], review["hi"], review["p"])
+    assert recorded == (expected.mean, expected.lo, expected.hi, expected.p)
     assert review["mean"] == pytest.approx(3.0) and arms["standard"]["mean"] == pytest.approx(3.2)
     highway = arms["highway"]
     assert (highway["n"], highway["diverged"], highway["pairs"]) == (2, [1], [0, 2])
@@ -129,8 +129,8 @@ LOSSES = {
 def all_runs(losses=None):
     return [
         run(rule, seed, loss)
-        for rule, found in (losses or LOSSES).items()
-        for seed, loss in enumerate(found)
+        for rule, result in (losses or LOSSES).items()
+        for seed, loss in enumerate(result)
     ]
 
 
@@ -257,10 +257,10 @@ def test_every_kind_of_damage_is_named(tmp_path, capsys):
     (tmp_path / "folder" / "result.json").mkdir(parents=True)
     (tmp_path / "waiting").mkdir()
     (tmp_path / "waiting" / "run.json").write_text("{}")
-    found = scan(tmp_path)
+    result = scan(tmp_path)
     damaged = {*files, "folder"} - {"good"}
-    assert {path.parent.name for path, _ in found.attrs["corrupt"]} == damaged
-    assert list(found.id) == [RUNS[0]["id"]] and read_results(tmp_path).equals(found)
+    assert {path.parent.name for path, _ in result.attrs["corrupt"]} == damaged
+    assert list(result.id) == [RUNS[0]["id"]] and read_results(tmp_path).equals(result)
     *named, corrupt, waiting = capsys.readouterr().err.splitlines()
     assert len(named) == len(damaged)
     assert all(any(f"{name}/result.json" in line for line in named) for name in damaged)

@@ -266,7 +266,7 @@ def test_the_entropy_floor_lies_below_the_loss_on_the_same_stories(tmp_path, mon
 def test_out_of_memory_halves_the_micro_batch_and_nothing_else(planned, tmp_path, monkeypatch):
     """Which errors count as that: test_runtime.py."""
     plain = result_of(train(planned(), tmp_path / "plain"))
-    forward, sizes, said, most = Model.forward, [], [], 1
+    forward, sizes, printed, most = Model.forward, [], [], 1
 
     def fails_above(self, idx, targets=None):
         if targets is not None:
@@ -277,9 +277,9 @@ def test_out_of_memory_halves_the_micro_batch_and_nothing_else(planned, tmp_path
 
     monkeypatch.setattr(Model, "forward", fails_above)
     run = planned()
-    folder = trainer.train(run, tmp_path / "small", threads=1, log=said.append)
+    folder = trainer.train(run, tmp_path / "small", threads=1, log=printed.append)
     assert sizes == [4, 2] + [1] * 4 * run.recipe.steps
-    assert [line for line in said if "micro-batch 2" in line or "micro-batch 1" in line]
+    assert [line for line in printed if "micro-batch 2" in line or "micro-batch 1" in line]
     record = json.loads((folder / "run.json").read_text())
     assert record["provenance"]["micro_batch"] == 1 and record["run"]["recipe"]["batch"] == 4
     result = result_of(folder)
@@ -356,7 +356,7 @@ def test_a_run_knows_its_own_device_and_tokens(
 
     A CPU stands for that GPU.
     """
-    run, said = planned(precision="bf16"), []
+    run, printed = planned(precision="bf16"), []
     with cut_off(3):
         train(run, tmp_path, save_every=1e-9)
     file = tmp_path / run.id / "run.json"
@@ -373,8 +373,8 @@ def test_a_run_knows_its_own_device_and_tokens(
     if here != "cpu":
         monkeypatch.setattr(context, "device_name", lambda device: here)
         monkeypatch.setattr(context, "_device_type", lambda name: "cpu")
-    folder = trainer.train(run, tmp_path, log=said.append, **asked)
-    assert any(f"started on NVIDIA H200 and resumes on {here}" in line for line in said)
+    folder = trainer.train(run, tmp_path, log=printed.append, **asked)
+    assert any(f"started on NVIDIA H200 and resumes on {here}" in line for line in printed)
     made_by = io.read_json(file)["provenance"]
     assert made_by["device"] == here and made_by["code_path"] == "eager"
     assert made_by["bit_exact"] is False and made_by["threads"] == 1
@@ -432,11 +432,11 @@ def branched(planned):
 def alone(tiny_corpus, tmp_path_factory):
     """Each of BUDGETS trained by itself: budget -> its result."""
     given = {"corpus": tiny_corpus, "tokenizer": "bpe:300", "batch": 4, "precision": "fp32"}
-    out, found = tmp_path_factory.mktemp("alone"), {}
+    out, got = tmp_path_factory.mktemp("alone"), {}
     for budget in BUDGETS:
         run = rr.plan(TINY, "review", **given, steps=budget, warmup=2)
-        found[budget] = result_of(train(run, out))
-    return found
+        got[budget] = result_of(train(run, out))
+    return got
 
 
 def same_as_alone(result, alone):
@@ -454,8 +454,8 @@ def test_each_branch_is_the_budget_trained_alone(branched, alone, tmp_path):
         assert result[name] == alone[24][name]
     assert [path.name for path in (folder / "checkpoint").iterdir()] == ["weights"]
     rows = stats.as_rows(stats.read_results(tmp_path))  # a table has a row for each
-    found = {row["steps"]: row["val_loss"] for row in rows}
-    assert found == {steps: alone[steps]["val_loss"] for steps in BUDGETS}
+    got = {row["steps"]: row["val_loss"] for row in rows}
+    assert got == {steps: alone[steps]["val_loss"] for steps in BUDGETS}
 
 
 @pytest.mark.parametrize("stop_after", [6, 7, 8, 19])
@@ -536,10 +536,10 @@ def test_float16_scales_its_loss_and_resumes_exactly(planned, tmp_path, cut_off)
         train(run, tmp_path / "cut", save_every=1e-9)
     state = torch.load(next((tmp_path / "cut").glob("*/checkpoint/*5/state.pt")))
     assert state["scaler"]["scale"] == 65536.0
-    said = []
-    cut = result_of(trainer.train(run, tmp_path / "cut", threads=2, log=said.append))
+    printed = []
+    cut = result_of(trainer.train(run, tmp_path / "cut", threads=2, log=printed.append))
     assert cut["weights_sha256"] == whole["weights_sha256"]
-    assert cut["threads"] == 1 and any("keeps the 1 threads" in line for line in said)
+    assert cut["threads"] == 1 and any("keeps the 1 threads" in line for line in printed)
 
 
 def test_a_gpu_without_bfloat16_gets_float16(monkeypatch):
