@@ -52,6 +52,26 @@ class RRError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
 
+# the extra of the distribution that installs a package
+EXTRAS = {
+    **dict.fromkeys(("pandas", "scipy", "tabulate", "pyarrow"), "stats"),
+    **dict.fromkeys(("matplotlib", "ipywidgets", "ipykernel"), "notebooks"),
+    **dict.fromkeys(("nbconvert", "papermill"), "book"),
+    **dict.fromkeys(("datasets", "huggingface_hub", "safetensors"), "hub"),
+    "lm_eval": "eval",
+    "ray": "ray",
+    "transformers": "hf",
+    "triton": "kernels",
+}
+
+
+def missing_package(error: ModuleNotFoundError) -> str:
+    """`needs pandas, which is missing: pip install '…'`, for a message about a failed import."""
+    package = (error.name or "").partition(".")[0]
+    install = f"review-residuals[{EXTRAS[package]}]" if package in EXTRAS else package
+    return f"needs the package {package}, which is missing: pip install '{install}'"
+
+
 class RunFailed(RRError):
     """A run that could not continue, or whose loss is not finite. The CLI exits with 3."""
 
@@ -343,17 +363,19 @@ class Recipe:
 
         After each branch but the last, training resumes from the checkpoint where it branched off.
         """
-        parts, at, done = [], 0, 0
-        for budget in self.budgets or (self.steps,):
+        *branches, last = self.budgets or (self.steps,)
+        parts: list[Segment] = []
+        reached = taken = 0  # the plateau's step so far; all steps, those of branches included
+        for budget in branches:
             leaves = self.decay_start(budget)
-            if budget == self.steps:
-                leaves = at  # nothing follows: plateau and decay are one segment
-            elif leaves > at:
-                parts.append(Segment(at, leaves, None, done))
-                at, done = leaves, done + leaves - at
-            parts.append(Segment(leaves, budget, budget, done))
-            done += budget - leaves
-        return tuple(parts)
+            if leaves > reached:
+                parts.append(Segment(reached, leaves, None, taken))
+                taken += leaves - reached
+                reached = leaves
+            parts.append(Segment(leaves, budget, budget, taken))
+            taken += budget - leaves
+        # nothing follows the last budget: its plateau and its decay are one segment
+        return (*parts, Segment(reached, last, last, taken))
 
     def block_factor(self, n_layer: int) -> float:
         """Factor of the blocks' learning rate and AdamW eps under depth_lr; 1 without it.
@@ -499,11 +521,8 @@ class Run:
                 if spec[part][name] == default:
                     del spec[part][name]
         for kind in ("rule", "values"):
-            rule, content = spec[kind], spec.pop(f"{kind}_content")
-            if content:
-                name, _ = parse_spec(rule)
-                rule = rule.replace(name, f"{content}:{name.rpartition(':')[2]}", 1)
-            spec[kind] = spec["model"][kind] = rule
+            spec[kind] = _hashed_rule(spec[kind], spec.pop(f"{kind}_content"))
+            spec["model"][kind] = spec[kind]
         return hashlib.sha256(canonical_json(spec).encode()).hexdigest()[:12]
 
     @classmethod
@@ -532,6 +551,66 @@ class Run:
     def with_seed(self, seed: int) -> "Run":
         """The same run at another seed."""
         return replace(self, seed=seed)
+
+
+def seconds_of(word: str) -> float | None:
+    """A number of seconds; None for "auto"."""
+    try:
+        return None if word == "auto" else float(word)
+    except ValueError:
+        raise RRError(f"save-every must be a number of seconds or auto, got {word!r}") from None
+
+
+@dataclass(frozen=True)
+class Request:
+    """How the caller wants a run computed; none of it is part of the run's id."""
+
+    threads: int | None = option("CPU threads (default: OMP_NUM_THREADS or all)", int, default=None)
+    device: str | None = option(
+        "auto (cuda, else cpu), cpu, cuda or mps (default: auto)", default=None
+    )
+    path: str | None = option(
+        "how a step is computed: reference, eager, fast, compiled or triton, with options: "
+        "fast:recompute=layer (default: compiled on a GPU, and on a CPU where the run is long "
+        "enough to win the compilation back; else eager)",
+        default=None,
+    )
+    micro_batch: int | None = option(
+        "windows that a process takes at once; gradients are accumulated over the batch "
+        "(default: the whole batch, halved until it fits the memory)",
+        int,
+        default=None,
+    )
+    save_every: float | None = option(
+        "seconds between checkpoints (default: auto, from how long a save takes)",
+        seconds_of,
+        "SECONDS",
+        0.0,
+        default=None,
+    )
+    parallel: str | None = option(
+        "under torchrun: ddp, every process holds the model, or fsdp, each holds a shard "
+        "(default: ddp)",
+        default=None,
+    )
+    log: str | None = option(
+        "also log curves to tensorboard, wandb (default: metrics.jsonl alone)",
+        metavar="NAME,…",
+        default=None,
+    )
+    keep_checkpoints: bool = option(
+        "keep the last two checkpoints of a run that has ended, not its weights alone",
+        bool,
+        default=False,
+    )
+
+
+def _hashed_rule(spec: str, content: str) -> str:
+    """A rule as it is hashed: of `folder/my.py:Mine:c=1` with content 0f…, `0f…:Mine:c=1`."""
+    if not content:
+        return spec
+    name, _ = parse_spec(spec)
+    return f"{content}:{name.rpartition(':')[2]}{spec.removeprefix(name)}"
 
 
 def canonical_json(value: Any) -> str:

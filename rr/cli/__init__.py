@@ -15,21 +15,9 @@ import textwrap
 from collections.abc import Container, Mapping
 from importlib import import_module
 
-from ..config import Interrupted, RRError, RunFailed
-from ..stats import EXTRA as STATS
+from ..config import Interrupted, RRError, RunFailed, missing_package
 from .output import log
 
-# The extra that installs a package, for messages about missing ones.
-EXTRAS = {
-    **dict.fromkeys((*STATS, "pyarrow"), "stats"),
-    **dict.fromkeys(("matplotlib", "ipywidgets", "ipykernel"), "notebooks"),
-    **dict.fromkeys(("nbconvert", "papermill"), "book"),
-    **dict.fromkeys(("datasets", "huggingface_hub", "safetensors"), "hub"),
-    "lm_eval": "eval",
-    "ray": "ray",
-    "transformers": "hf",
-    "triton": "kernels",
-}
 # One module here for each verb; the text is its line in `rr --help`.
 USED = {
     "rules": "list the residual and value rules: cost, initial coefficient, source",
@@ -118,9 +106,7 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "rr":
             raise
-        package = (error.name or "").partition(".")[0]
-        install = f"review-residuals[{EXTRAS[package]}]" if package in EXTRAS else package
-        words = f"this verb needs the package {package}, which is missing: pip install '{install}'"
+        words = f"this verb {missing_package(error)}"
         return _fail(2, words)
     except KeyboardInterrupt:
         return _fail(130, "interrupted")

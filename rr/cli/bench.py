@@ -24,8 +24,8 @@ def add_arguments(parser) -> None:
         nargs="+",
         metavar="PATH",
         help="reference, eager (as a short rr train on a CPU), fast, compiled or triton, with "
-        "options: fast:precision=tf32 (default: reference fast; on a GPU, and with --peers, the "
-        "one that a long rr train takes here)",
+        "options: fast:precision=tf32 (default: reference fast; on a GPU the one that rr train "
+        "takes here)",
     )
     parser.add_argument("--steps", type=int, default=5, help="timed steps per repeat (default: 5)")
     parser.add_argument(
@@ -42,20 +42,13 @@ def add_arguments(parser) -> None:
         action="store_true",
         help="also measure the last path with each of its optimisations undone alone",
     )
-    parser.add_argument(
-        "--peers",
-        action="store_true",
-        help="also measure models of equal size from transformers, x-transformers and litgpt, "
-        "where installed, compiled as the last path is",
-    )
     add_json(parser)
 
 
 def run(args) -> None:
     from ..perf.benchmark import bench, table
 
-    names = ("steps", "repeats", "batch", "micro_batch", "threads", "device", "ablate", "peers",
-             "protocol")  # fmt: skip
+    names = ("steps", "repeats", "batch", "micro_batch", "threads", "device", "ablate", "protocol")
     result = bench(args.rung, args.rule, args.paths, log=log, **pick(args, names))
     if args.json:
         return print_json(result)
@@ -70,5 +63,3 @@ def run(args) -> None:
             f"{row['rung']} {row['rule']} {row['path']}: {row['speed']:.3f} "
             f"({row['least']:.3f}–{row['most']:.3f}) times the speed of {row['over']}"
         )
-    for name in result["absent"]:
-        print(f"{name} is not installed and was not measured")

@@ -1,6 +1,6 @@
 """`rr doctor`: what this machine lacks for a sweep, before anything is paid for."""
 
-from ..config import RUN_OPTIONS, RunFailed
+from ..config import RUN_OPTIONS, Request, RunFailed
 from .options import add_machine, add_run, machine, pick
 from .output import add_json, log, print_json
 
@@ -22,7 +22,6 @@ def run(args) -> None:
 
     from ..perf.doctor import examine, rows
     from ..sweep import cells
-    from ..training.context import Request
 
     options = pick(args, RUN_OPTIONS)
     if not any(options.values()):  # the study's own plan

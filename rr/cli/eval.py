@@ -3,8 +3,7 @@
 import importlib.util
 
 from ..config import RRError, positive
-from .output import add_json, print_columns, print_json
-from .own_rules import locate_errors
+from .output import add_json, locate_errors, print_columns, print_json
 
 
 def add_arguments(parser) -> None:

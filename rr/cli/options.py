@@ -3,8 +3,7 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from ..config import RUN_OPTIONS, RunOption, options_of
-from ..training.context import Request
+from ..config import RUN_OPTIONS, Request, RunOption, options_of
 
 
 def pick(args, names) -> dict[str, Any]:

@@ -1,9 +1,14 @@
-"""What verbs print: results on stdout, as JSON or columns; progress on stderr."""
+"""What verbs print: results on stdout, as JSON or columns; progress and errors on stderr."""
 
 import argparse
+import contextlib
 import json
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..config import Interrupted, RRError
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -30,3 +35,26 @@ def print_columns(rows: Sequence[tuple], align: str = "") -> None:
 def log(line: str) -> None:
     """Print a line on stderr at once."""
     print(line, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def locate_errors(*specs: str) -> Iterator[None]:
+    """Turn an exception raised by a rule of the reader's own, among `specs`, into an RRError."""
+    try:
+        yield
+    except (RRError, Interrupted):
+        raise
+    except Exception as error:
+        own = next((spec for spec in specs if ".py:" in spec), None)
+        if own is None:
+            raise
+        raise RRError(f"{_place(error, own)}: {type(error).__name__}: {error}") from error
+
+
+def _place(error: Exception, own: str) -> str:
+    """The line of the rule's file that raised, or the rule that was in use when something did."""
+    path = Path(own.partition(".py:")[0] + ".py").resolve()
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if Path(frame.filename).resolve() == path:
+            return f"{path.name}, line {frame.lineno}"
+    return f"with the rule {own}"

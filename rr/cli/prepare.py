@@ -10,7 +10,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> None:
-    from ..data.corpus import baselines, open_corpus
+    from ..data import baselines, open_corpus
 
     result = baselines(open_corpus(args.corpus, args.tokenizer, log=log))
     if args.json:

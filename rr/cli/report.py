@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from ..config import RRError, RunFailed
-from .own_rules import locate_errors
+from .output import locate_errors
 
 
 def add_arguments(parser) -> None:

@@ -1,7 +1,7 @@
 """`rr sample`: generate text with a trained run."""
 
 from ..config import RRError
-from .own_rules import locate_errors
+from .output import locate_errors
 
 
 def add_arguments(parser) -> None:

@@ -4,10 +4,9 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from ..config import RUN_OPTIONS, RRError
+from ..config import RUN_OPTIONS, Request, RRError
 from .options import add_machine, add_order, add_run, machine, pick
-from .output import log
-from .own_rules import locate_errors
+from .output import locate_errors, log
 
 
 def add_arguments(parser) -> None:
@@ -137,14 +136,17 @@ def _hours(args):
 
 def _listed(args) -> dict[str, list]:
     """The command of each run, and what is said beside them."""
-    from ..sweep import Runner, check, commands
+    from ..sweep import Runner, commands
+    from ..sweep.start import check_engine
+    from ..training.context import check_request
 
     notes = []
     plan = _plan(args, notes.append)
     hours = _hours(args)
     runner = Runner(args.runner, Path(args.out), machine(args), args.processes, args.notebook)
     ray = pick(args, ("address", "gpu_fraction", "cpus_per_cell"))
-    check(runner.machine, args.engine, ray, here=False)  # the commands may run elsewhere
+    check_engine(args.engine, ray)
+    check_request(Request(**runner.machine), here=False)  # the commands may run elsewhere
     listed = commands(plan, runner)
     if hours is not None:
         notes.append("rr: this lists all runs; rr plan estimates which of them fit the hours")

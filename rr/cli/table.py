@@ -1,7 +1,5 @@
 """`rr table`: the rules in a folder of runs, or the arms in anybody's logs, against a baseline."""
 
-from pathlib import Path
-
 from ..config import RRError
 from .logs import add_logs, holds_runs, logs_options, read_logs
 from .options import add_design
@@ -17,7 +15,6 @@ def add_arguments(parser) -> None:
         "TensorBoard, trainer_state.json, or a folder of such files or of event files",
     )
     add_logs(parser)
-    parser.add_argument("--figure", metavar="FILE.svg", help="logs: also draw the differences")
     add_design(parser, "logs: ")
     parser.add_argument(
         "--baseline", default="standard", help="rule to compare with (default: standard)"
@@ -29,12 +26,10 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> None:
-    from ..stats import as_rows, compare, forest, read_results, render
+    from ..stats import as_rows, compare, read_results, render
 
-    if args.figure and Path(args.figure).suffix != ".svg":
-        raise RRError(f"--figure must end in .svg, got {args.figure}")
     if holds_runs(args.paths):
-        if any(logs_options(args).values()) or args.design or args.figure:
+        if any(logs_options(args).values()) or args.design:
             raise RRError(
                 f"{args.paths[0]} is a folder of runs, which needs none of the options for logs: "
                 "leave them out"
@@ -42,8 +37,6 @@ def run(args) -> None:
         table = compare(read_results(args.paths[0]), args.baseline)
     else:
         table = compare(read_logs(args), args.baseline, design=args.design)
-    if args.figure:
-        Path(args.figure).write_text(forest(table, args.loss or "loss"), encoding="utf-8")
     if args.json:
         print_json(as_rows(table))
     else:

@@ -4,7 +4,7 @@ import os
 
 from ..config import RUN_OPTIONS, RunFailed
 from .options import add_machine, add_run, machine, pick
-from .own_rules import locate_errors
+from .output import locate_errors
 
 
 def add_arguments(parser) -> None:

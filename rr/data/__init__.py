@@ -7,6 +7,8 @@ Example:
     (5.31, 1.75)
 """
 
-from .corpus import Tokens, baselines, open_corpus
+from .. import lazy_names
 
-__all__ = ["Tokens", "baselines", "open_corpus"]
+_MODULES = {"Tokens": "corpus", "baselines": "predictability", "open_corpus": "corpus"}
+__all__ = [*_MODULES]
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__)

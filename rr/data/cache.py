@@ -10,11 +10,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from ..config import RRError
 from ..io import sync
@@ -32,34 +31,6 @@ def digest(path: str | Path) -> str:
     """SHA-256 of a file's bytes, as 64 hex digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def cached_digest(path: Path, cache: str | Path | None = None) -> str:
-    """`digest`, cached by path, size, modification time and inode, so that planning stays cheap.
-
-    There is one file in the cache for each path; it is replaced where the file has changed. A cache
-    that cannot be read or written is not an error.
-    """
-    path = path.resolve()
-    stat = path.stat()
-    version = [str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino]
-    name = hashlib.sha256(str(path).encode()).hexdigest()[:24]
-    stored = root(cache) / "digests" / f"{name}.json"
-    try:
-        known = json.loads(stored.read_text())
-        if known["seen"] == version:
-            return known["value"]
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # absent or corrupt
-    value = digest(path)
-    try:
-        stored.parent.mkdir(parents=True, exist_ok=True)
-        temporary = stored.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps({"seen": version, "value": value}))
-        temporary.replace(stored)
-    except OSError:
-        pass  # costs planning time, not correctness
-    return value
 
 
 def entry_path(kind: str, key: dict, cache: str | Path | None = None) -> Path:
@@ -87,7 +58,7 @@ def get_or_create(
         return folder, card
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder.with_name(f"{folder.name}.lock"), log):
+        with FileLock(folder.with_name(f"{folder.name}.lock")):  # freed when its holder dies
             card, problem = check_entry(folder)  # another process may have made it while we waited
             if card is not None:
                 return folder, card
@@ -137,18 +108,3 @@ def check_entry(folder: Path) -> tuple[dict | None, str]:
             None,
             f"{CARD} or a file unreadable: {type(error).__name__}" if folder.exists() else "",
         )
-
-
-@contextmanager
-def _locked(path: Path, log: Callable[[str], None]) -> Iterator[None]:
-    """Hold an exclusive lock on `path`; the system releases it when its holder dies."""
-    lock = FileLock(path, thread_local=False)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        log(f"cache: waiting for another process that makes {path.stem}")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()

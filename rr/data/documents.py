@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ..config import RRError, nearest
 from . import fables
-from .cache import cached_digest
+from .cache import digest
 from .files import EOT, KINDS, documents_of, file_format, read_all
 
 HELD_OUT = 0.03  # share of a corpus that comes without a held-out part
@@ -57,13 +57,13 @@ class Source:
     changes: dict[str, Counter[str]] = field(default_factory=dict, compare=False)
 
 
-def source(corpus: str, cache: str | Path | None = None) -> Source:
+def source(corpus: str) -> Source:
     """The source of `fables`, `tinystories`, `fineweb-edu`, `file:PATH` or a data set of the hub.
 
     Nothing is read.
 
-    (The bytes of a file are hashed for its identity, once: `rr.data.cache.cached_digest`. A branch
-    or tag of the hub is resolved to its commit, see `pinned`.)
+    (The bytes of a file are hashed for its identity. A branch or tag of the hub is resolved to its
+    commit, see `pinned`.)
     """
     if corpus == "fables":
         return Source("fables", fables.IDENTITY, fables.train, fables.valid)
@@ -76,7 +76,7 @@ def source(corpus: str, cache: str | Path | None = None) -> Source:
         if not path:
             raise RRError(f"corpus 'file:' names no path: expected file:PATH, {KINDS}")
         try:
-            return _local(Path(path).expanduser(), cache)
+            return _local(Path(path).expanduser())
         except OSError as error:
             raise RRError(f"cannot read {path}: {error.strerror or error}") from error
     if os.path.exists(corpus) or corpus.endswith(_SUFFIXES):
@@ -126,7 +126,7 @@ def hold_out(origin: Source) -> tuple[Documents, Documents]:
 # ---- files and folders
 
 
-def _local(path: Path, cache: str | Path | None) -> Source:
+def _local(path: Path) -> Source:
     if path.is_dir():
         parts = {}
         for part in ("train", "valid"):
@@ -138,20 +138,27 @@ def _local(path: Path, cache: str | Path | None) -> Source:
                     f"the folder {path} has no {part}* file ({content}): expected train* and "
                     "valid* files, several of each are read in sorted order"
                 )
-        files = [[p.name, _fingerprint(p, cache)] for part in parts.values() for p in part]
+        files = [[p.name, _fingerprint(p)] for part in parts.values() for p in part]
         sha = hashlib.sha256(json.dumps(files).encode()).hexdigest()
         changes: dict[str, Counter[str]] = {}
         train, valid = (partial(read_all, parts[part], changes) for part in ("train", "valid"))
         return Source(path.resolve().name, f"folder {sha}", train, valid, changes)
     if not path.exists():
         raise RRError(f"no file or folder {path}: expected {KINDS}")
-    identity, changes = f"file {_fingerprint(path, cache)}", {}
+    identity, changes = f"file {_fingerprint(path)}", {}
     return Source(path.name, identity, partial(read_all, [path], changes), changes=changes)
 
 
-def _fingerprint(path: Path, cache: str | Path | None) -> str:
+def _fingerprint(path: Path) -> str:
     """A file's format and the hash of its bytes, which together determine its documents."""
-    return f"{'.'.join(file_format(path))} {cached_digest(path, cache)}"
+    stat = path.stat()
+    return f"{'.'.join(file_format(path))} {_digest(path, stat.st_size, stat.st_mtime_ns)}"
+
+
+@cache
+def _digest(path: Path, size: int, changed: int) -> str:
+    """The hash of a file's bytes, computed once per process for each version of the file."""
+    return digest(path)
 
 
 # ---- the hub
@@ -204,8 +211,14 @@ def _hub(
     config: str | None = None,
 ) -> Source:
     """A data set of the hub: its train split, or the one `file` of it, up to row `limit`."""
-    identity = f"hub {repository}" + (f":{config}" if config else "") + f"@{revision}"
-    identity += (f"/{file}" if file else "") + (f"[:{limit}]" if limit else "")
+    identity = f"hub {repository}"
+    if config:
+        identity += f":{config}"
+    identity += f"@{revision}"
+    if file:
+        identity += f"/{file}"
+    if limit:
+        identity += f"[:{limit}]"
     changes: dict[str, Counter[str]] = {}
     read = partial(_read_hub, changes, repository, revision, limit, file, config)
     return Source(name, identity, read, changes=changes)

@@ -26,14 +26,14 @@ import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..config import ModelConfig, RRError, file_bytes
-from ..ops.module_list import ModuleList
 from ..residual import Residuals, canonical, resolve
-from ..residual.values import ValueRule, make_values
+from ..residual.values import make_values
 from .decoder import Block, find
 from .hooks import NAME, Hooks, Values, unhook
 from .packing import Layout
@@ -240,7 +240,7 @@ class Attached(Residuals):
         nn.Module.__init__(self)
         self.config = config
         self._build(config, norm=False)
-        self.value_rules: ModuleList[ValueRule] = ModuleList()
+        self.value_rules: Any = nn.ModuleList()  # of ValueRules
         if config.values != "own":
             self.value_rules.extend(
                 make_values(config.values, attn_rule.site, config) for attn_rule, _ in self.pairs

@@ -376,15 +376,18 @@ def _cost(name: str, kind: str, d: int, vocab: int = 64) -> tuple[int, int]:
 
 def polynomial(costs: Sequence[int]) -> str:
     """`a d² + b d + c` through costs at WIDTHS; "" where the last disagrees with the others."""
-    (x, y), last = (WIDTHS[:3], costs[:3]), WIDTHS[3]
+    x, y, last = WIDTHS[:3], costs[:3], WIDTHS[3]
     a = (y[2] - 2 * y[1] + y[0]) // (2 * x[0] ** 2)
     b = (y[1] - y[0]) // x[0] - 3 * a * x[0]
     c = y[0] - a * x[0] ** 2 - b * x[0]
     if costs[3] != a * last**2 + b * last + c:
         return ""
-    parts = [(n, u) for n, u in ((a, "d²"), (b, "d"), (c, "")) if n]
-    unit = {1: "", -1: "-"}
-    terms = [f"{unit.get(n, n) if u else n}{u}" for n, u in parts]
+    terms = []
+    for factor, power in ((a, "d²"), (b, "d"), (c, "")):
+        if factor and power and abs(factor) == 1:
+            terms.append(power if factor > 0 else f"-{power}")
+        elif factor:
+            terms.append(f"{factor}{power}")
     return " + ".join(terms).replace("+ -", "- ") or "0"
 
 
@@ -405,12 +408,6 @@ def group(run: Run) -> tuple:
     Returns (size, rung, protocol, corpus, tokenizer, steps, budgets, seed). A sweep orders its
     cells by it, so that all arms of one size and seed are trained together. Raises RRError for an
     unknown rung.
-
-    Example:
-        >>> import rr
-        >>> from rr.sweep import group
-        >>> group(rr.plan("nano", "review")) == group(rr.plan("nano", "standard"))
-        True
     """
     rung, _ = parse_rung(run.rung)  # not the arm's width, which protocol `paper` changes
     size = rung.n_layer * rung.d_model**2

@@ -18,7 +18,6 @@ from torch.utils.checkpoint import checkpoint
 from ..config import ModelConfig, RRError
 from ..ops import attention, blocked_attention, cross_entropy
 from ..ops.backends import DEFAULT, Kernels
-from ..ops.module_list import ModuleList
 from ..residual import Residuals, Rule, Site
 from ..residual.values import make_values
 
@@ -260,14 +259,14 @@ class Model(nn.Module):
             self.head = nn.Linear(config.d_model, config.padded_vocab, bias=False)
         residuals, depth = Residuals.of(config), config.n_layer
         self.per_pass, pairs = residuals.per_pass, residuals.pairs
-        self.layers = ModuleList(Layer(config, rules) for rules in pairs[:depth])
+        self.layers: Any = nn.ModuleList(Layer(config, rules) for rules in pairs[:depth])
         self.final_rule = residuals.final
         # Plain lists: attention and MLP are registered once, in `layers`.
         self._later = [
             [Layer(config, pairs[n + i], self.layers[i]) for i in range(depth)]
             for n in range(depth, len(pairs), depth)
         ]
-        self.later_rules = ModuleList(
+        self.later_rules: Any = nn.ModuleList(
             rule for layers in self._later for layer in layers for rule in layer.rules
         )
         self.stack = Stack(self.passes, self.final_rule)

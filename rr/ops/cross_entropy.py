@@ -30,7 +30,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_weight = None
         total = torch.zeros((), dtype=wide, device=hidden.device)
         # float16 has no numbers below 6e-8: there the mean's 1/n is applied after loss scaling.
-        now, ctx.later = (1, n) if hidden.dtype == torch.float16 else (n, None)
+        if hidden.dtype == torch.float16:
+            now, ctx.later = 1, n
+        else:
+            now, ctx.later = n, None
         if not fused:
             softmax = _softmax
         elif hidden.device.type == "cpu":  # a compiler's softmax takes twice as long there

@@ -11,15 +11,14 @@ The FLOPs are `ladder.flops_per_token`: linear layers, gates and head, attention
 recomputation not counted. A device that is not in `gpus.GPUS` has no MFU.
 """
 
-import contextlib
 import itertools
-import json
+import os
 import platform
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict
+from multiprocessing import get_context
 from statistics import median
 
 import torch
@@ -28,55 +27,41 @@ from .. import __version__
 from ..config import RRError, RunFailed, positive
 from ..model import ladder
 from ..training import provenance
-from ..training.backend import COMPILED_CPU, ablations, default, parse_backend
+from ..training.backend import ablations, default, parse_backend
 from ..training.device import device_name, pick_device, set_threads
-from .benchmark_case import Case
+from .benchmark_case import Case, obey
 from .gpus import find
-from .peers import installed
 
 
 class _Child:
-    """The parent's end of a case's process; `benchmark_case.Bench` is the other end."""
+    """A case's own process, which takes commands: the methods of its `benchmark_case.Bench`."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
         self.measured: dict = {}
         self.failed: str | None = None
         self.times: list[float] = []
-        self.errors = tempfile.TemporaryFile("w+")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "rr.perf.benchmark_case"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-        )
-        assert process.stdin is not None and process.stdout is not None  # pipes, as asked for
-        self.process, self.stdin, self.stdout = process, process.stdin, process.stdout
+        # what a library prints there must not mix with the results
+        self.process = ProcessPoolExecutor(1, get_context("spawn"), os.dup2, (2, 1))
+        self.answer: Future[dict] = Future()
 
     def send(self, command: str, *arguments: object) -> None:
         """Send a command, unless the case has failed."""
         if self.failed is None:
-            with contextlib.suppress(BrokenPipeError):  # `receive` reports why it ended
-                print(json.dumps([command, *arguments]), file=self.stdin, flush=True)
+            self.answer = self.process.submit(obey, command, *arguments)
 
     def receive(self) -> dict | None:
         """The answer; None where there is none: the case has then failed."""
         if self.failed is not None:
             return None
-        line = self.stdout.readline()
-        if not line:
-            self.process.wait()
-            self.errors.seek(0)
-            last = [x for x in self.errors.read().splitlines() if x.strip()][-1:]
-            answer = {"failed": (last or [f"ended with code {self.process.returncode}"])[0].strip()}
-        else:
-            answer = json.loads(line)
-        if "failed" in answer:
-            self.failed = answer["failed"]
-            self.end()
-            return None
-        return answer
+        try:
+            return self.answer.result()
+        except RRError as error:
+            self.failed = str(error)
+        except Exception as error:  # of the rule, of a library; or the process was killed
+            self.failed = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        self.end()
+        return None
 
     def ask(self, command: str, *arguments: object) -> dict | None:
         """`send`, then `receive`."""
@@ -90,11 +75,7 @@ class _Child:
 
     def end(self) -> None:
         """End the process, which frees its memory."""
-        with contextlib.suppress(BrokenPipeError):
-            self.stdin.close()
-        self.process.wait()
-        self.stdout.close()
-        self.errors.close()
+        self.process.shutdown()
 
 
 def measure(
@@ -121,7 +102,7 @@ def measure(
         children = [_Child(case) for case in cases]
         for turn in [[c] for c in children] if target.type == "cpu" else [children]:
             for child in turn:
-                child.send("build", asdict(child.case), device, threads)
+                child.send("build", child.case, device, threads)
             for child in turn:
                 child.measured |= child.receive() or {}
         for i in range(0, len(children), together):
@@ -153,7 +134,6 @@ def result_row(case: Case, measured: dict, times: list[float], failed: str | Non
     row = {
         "rung": case.rung,
         "rule": case.rule,
-        "peer": case.peer,
         "path": case.path,
         "choices": asdict(parse_backend(case.path)),
         "batch": case.batch,
@@ -182,10 +162,7 @@ def ratios(rows: list[dict], key: str, base: str) -> list[dict]:
             (
                 r
                 for r in rows
-                if r[key] == base
-                and all(r[k] == row[k] for k in same)
-                and r["peer"] == row["peer"]
-                and not r["failed"]
+                if r[key] == base and all(r[k] == row[k] for k in same) and not r["failed"]
             ),
             None,
         )
@@ -218,20 +195,17 @@ def bench(
     threads: int | None = None,
     device: str | None = None,
     ablate: bool = False,
-    peers: bool = False,
     protocol: str = "clean",
     log: Callable[[str], None] = lambda line: None,
 ) -> dict:
     """Measure rung × rule × path; see the module. Raises RRError before anything is started.
 
-    paths: default: on a CPU the reference and the fast one, with peers the one that a long run
-    takes; on a GPU the reference and the one that a run takes there, in the protocol's precision,
-    so that `rr plan --measured` finds what it plans. The rungs are measured one after the other.
+    paths: default: on a CPU the reference and the fast one; on a GPU the reference and the one that
+    a run takes there, in the protocol's precision, so that `rr plan --measured` finds what it
+    plans. The rungs are measured one after the other.
     batch: windows per step (default: the rung's); micro_batch: windows at once, a divisor of it
     (default: the batch on a GPU, 8 on a CPU). ablate: also the last path with each of its options
-    undone alone. peers: also the installed models of other packages, at the size of the standard
-    arm, with the precision, optimiser and compilation of the last path. A case that runs out of
-    memory is a row whose `failed` says so.
+    undone alone. A case that runs out of memory is a row whose `failed` says so.
     """
     for name, value in (("steps", steps), ("repeats", repeats)):
         positive(name, value)
@@ -242,14 +216,11 @@ def bench(
         exact = ladder.recipe(rungs[0], protocol).precision
         usual = default(target, ladder.arm(rungs[0], protocol=protocol))
         paths = ["reference", f"{usual}{',' if ':' in usual else ':'}precision={exact}"]
-    elif not paths and peers:  # the path that a long run takes
-        paths = [COMPILED_CPU]
     paths = paths or ["reference", "fast"]
     last_path = paths[-1]
     paths = list(dict.fromkeys([*paths, *(ablations(last_path, target) if ablate else [])]))
     for path in paths:
         parse_backend(path).validate(target)
-    present, absent = installed() if peers else ([], [])
     by_rung = []
     for rung in map(ladder.canonical_rung, rungs):
         windows = ladder.recipe(rung, protocol, batch=batch).batch
@@ -263,9 +234,6 @@ def bench(
             Case(rung, rule, path, windows, micro, protocol=protocol)
             for rule in rules
             for path in paths
-        ]
-        cases += [
-            Case(rung, "standard", last_path, windows, micro, peer, protocol) for peer in present
         ]
         by_rung.append(cases)
     for case in itertools.chain(*by_rung):
@@ -283,7 +251,6 @@ def bench(
         "over_the_reference": ratios(rows, "path", "reference"),
         "over_the_standard": ratios(rows, "rule", "standard"),
         "ablated": ratios(rows, "path", last_path) if ablate else [],
-        "absent": absent,
     }
 
 
@@ -310,11 +277,11 @@ def table(result: dict) -> list[tuple[str, ...]]:
     ]
     over = {(r["rung"], r["rule"], r["path"]): r for r in result["over_the_reference"]}
     for row in result["rows"]:
-        names = (row["rung"], row["peer"] or row["rule"], row["path"])
+        names = (row["rung"], row["rule"], row["path"])
         if row["failed"]:
             lines.append((*names, row["failed"], *[""] * 5))
             continue
-        ratio = None if row["peer"] else over.get((row["rung"], row["rule"], row["path"]))
+        ratio = over.get(names)
         times = row["step_ms"]
         lines.append(
             (

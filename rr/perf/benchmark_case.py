@@ -1,12 +1,11 @@
-"""One case of a benchmark, in a process of its own, driven by commands on stdin."""
+"""One case of a benchmark, in a process of its own, driven by commands."""
 
 import contextlib
-import json
-import os
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,34 +17,31 @@ from ..residual import allow_rule
 from ..training.backend import parse_backend
 from ..training.device import device_name, out_of_memory, pick_device, prepare_device
 from ..training.step import OptimizerStep
-from .peers import Peer
 
 VOCAB = 50257  # GPT-2's
 
 
 @dataclass(frozen=True)
 class Case:
-    """What to measure: a model with a path, or a peer's model of equal size."""
+    """What to measure: a model with a path."""
 
     rung: str
     rule: str
     path: str
     batch: int
     micro_batch: int
-    peer: str | None = None
     protocol: str = "clean"
 
     @property
     def config(self) -> ModelConfig:
-        """The model: the rule's arm in the protocol; for a peer the standard arm."""
+        """The model: the rule's arm in the protocol."""
         allow_rule(self.rule)  # the user named it
-        flavour = "gpt2" if self.peer in (None, "gpt2") else "llama"
-        return ladder.arm(self.rung, self.rule, VOCAB, self.protocol, flavour=flavour)
+        return ladder.arm(self.rung, self.rule, VOCAB, self.protocol)
 
     @property
     def name(self) -> str:
         """The case's name in messages and tables."""
-        return f"{self.rung} {self.peer or self.rule} {self.path}"
+        return f"{self.rung} {self.rule} {self.path}"
 
 
 class Bench:
@@ -55,11 +51,7 @@ class Bench:
         self.device = pick_device(device)
         self.threads = prepare_device(self.device, threads)
         config, recipe = case.config, ladder.recipe(case.rung, case.protocol, batch=case.batch)
-        if case.peer is None:
-            self.model = initialise(Model(config), 0)
-        else:
-            torch.manual_seed(0)
-            self.model = Peer(case.peer, config)
+        self.model = initialise(Model(config), 0)
         self.model.to(self.device).train()
         self.config, self.case = config, case
         path = parse_backend(case.path)
@@ -72,11 +64,8 @@ class Bench:
 
     def describe(self) -> dict:
         """What is known before the first step. Parameters without the padding of the head."""
-        params = sum(p.numel() for p in self.model.parameters())
-        if self.case.peer is None:
-            params = ladder.count(self.config)
         return {
-            "params": params,
+            "params": ladder.count(self.config),
             "flops_per_token": ladder.flops_per_token(self.config),
             "precision": self.step.precision,
             "device": device_name(self.device),
@@ -123,30 +112,24 @@ class Bench:
         return {"bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
 
 
-def serve() -> None:
-    """Answer commands on stdin, a line of JSON each, until it closes."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints must not mix with the answers
-    bench = None
-    for line in sys.stdin:
-        command, *arguments = json.loads(line)
-        try:
-            if command == "build":
-                case, device, threads = arguments
-                bench = Bench(Case(**case), device, threads)
-                answer = bench.describe()
-            else:
-                answer = getattr(bench, command)(*arguments)
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
-            answer = {"failed": "out of memory"}
-        except RRError as error:
-            answer = {"failed": str(error)}
-        if bench is not None and bench.device.type == "cuda":
+_bench: Bench | None = None  # of this process
+
+
+def obey(command: str, *arguments: Any) -> dict:
+    """In the case's process: "build" its `Bench` from the arguments, or call a method of it.
+
+    Raises RRError where memory runs out.
+    """
+    global _bench
+    try:
+        if command == "build":
+            _bench = Bench(*arguments)
+            return _bench.describe()
+        return getattr(_bench, command)(*arguments)
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        raise RRError("out of memory") from None
+    finally:
+        if _bench is not None and _bench.device.type == "cuda":
             torch.cuda.empty_cache()  # for the other cases
-        print(json.dumps(answer), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    serve()

@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from ..config import ModelConfig, RRError, Run
+from ..config import ModelConfig, Request, RRError, Run
 from ..data.corpus import Tokens, open_corpus
 from ..data.documents import require_hub
 from ..model.ladder import count, flops_per_token
 from ..training import memory_fit
 from ..training.backend import compile_error, has_compiler
 from ..training.checkpoint import disk_of
-from ..training.context import Request, prepare
+from ..training.context import prepare
 from ..training.device import cores, device_name, pick_device
 from ..training.distributed import ALONE
 from ..training.progress import Progress

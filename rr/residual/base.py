@@ -92,6 +92,11 @@ def whole(default: int, meaning: str, least: int) -> Option:
     return Option(default, meaning, accepts, lambda number: number >= least)
 
 
+def flag(default: int, meaning: str) -> Option:
+    """An option whose value is 0 or 1."""
+    return Option(default, meaning, "0 or 1", lambda number: number in (0, 1))
+
+
 class Described(nn.Module):
     """Base of residual rules and value rules: options and self-description.
 
@@ -145,9 +150,7 @@ class Described(nn.Module):
 
 # In a looped model all passes share a rule's parameters, norm gains included, unless per_pass=1
 # gives each pass its own: an option of every rule that can be looped.
-PER_PASS = {
-    "per_pass": Option(0, "1: parameters of its own in each pass", "0 or 1", lambda n: n in (0, 1))
-}
+PER_PASS = {"per_pass": flag(0, "1: parameters of its own in each pass")}
 
 
 class Rule(Described):
@@ -235,7 +238,11 @@ class Rule(Described):
         """
         x, state = self.read(state)
         result = branch(x, *args, **kwargs)
-        u, *more = result if isinstance(result, tuple) else (result,)
+        more = []
+        if isinstance(result, tuple):
+            u, *more = result
+        else:
+            u = result
         if not isinstance(u, Tensor) or u.shape != x.shape:
             raise RRError(
                 f"the branch of sublayer {self.site.sublayer} must return {tuple(x.shape)}, the "
@@ -394,7 +401,9 @@ def canonical(spec: str, kind: str = "residual") -> str:
     cls, given = resolve(spec, kind)
     path = parse_spec(spec)[0]
     kept = {k: v for k, v in sorted(given.items()) if v != cls.options[k].default}
-    return ":".join([path, ",".join(f"{k}={v}" for k, v in kept.items())]) if kept else path
+    if not kept:
+        return path
+    return f"{path}:{','.join(f'{key}={value}' for key, value in kept.items())}"
 
 
 def content(spec: str, kind: str = "residual") -> str:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..config import ModelConfig, RRError
 from ..ops.norm import EPS, rms_norm
-from .base import Normal, Option, Rule, Site, one_of, register, whole
+from .base import Normal, Option, Rule, Site, flag, one_of, register, whole
 
 
 def unlooped(rule: Rule, site: Site) -> None:
@@ -123,9 +123,7 @@ class AttnRes(Rule):
             1, "sublayers per block; 1 is the full form", "a divisor of 2L", lambda n: n > 0
         ),
         "query": one_of("learned", "learned, or zero for a uniform mean", "learned", "zero"),
-        "neutral": Option(
-            0, "1: ε₀ over the squared number of sources", "0 or 1", lambda n: n in (0, 1)
-        ),
+        "neutral": flag(0, "1: ε₀ over the squared number of sources"),
         "block": whole(0, "sublayers per block that attends at its first alone; 0: all attend", 0),
     }
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from ..config import ModelConfig, RRError
 from ..ops.gated_write import gated_write, review_gate, triton_gated_write
 from ..ops.norm import rms_norm
-from .base import Normal, Option, Rule, Site, one_of, register, whole
+from .base import Normal, Option, Rule, Site, flag, one_of, register, whole
 
 STUDY = "Review Residuals (2606.31859)"
 
@@ -110,7 +110,7 @@ class NormedGate(Gated):
         "rank": whole(0, "rank of W; 0 is dense", 0),
         "granularity": one_of("channel", "who shares a gate", "channel", "head", "scalar"),
         "groups": whole(1, "groups of channels that gate themselves", 1),
-        "gain": whole(0, "1: learned gains inside the gate's norms", 0),
+        "gain": flag(0, "1: learned gains inside the gate's norms"),
     }
 
     def build(self, site: Site, config: ModelConfig) -> None:
@@ -285,7 +285,7 @@ class GTrXL(Rule):
     matrix_names = ("from_update", "from_state", "candidate")
     options = {
         "bias": Option(2.0, "b of the update gate z; positive starts near carry"),
-        "relu": whole(0, "1: ReLU on the update first", 0),
+        "relu": flag(0, "1: ReLU on the update first"),
     }
 
     def build(self, site: Site, config: ModelConfig) -> None:

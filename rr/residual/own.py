@@ -283,8 +283,13 @@ class _Walk:
             yield f"{value.dtype} {value.tolist()}"
         elif isinstance(value, list | tuple | set | frozenset | dict):
             yield f"{type(value).__name__} {len(value)}"
-            parts = value.items() if isinstance(value, dict) else value
-            for part in sorted(parts, key=repr) if isinstance(value, set | frozenset) else parts:
+            if isinstance(value, dict):
+                parts = value.items()
+            elif isinstance(value, set | frozenset):
+                parts = sorted(value, key=repr)
+            else:
+                parts = value
+            for part in parts:
                 yield from self.value(part, name)
         elif isinstance(value, staticmethod | classmethod):
             yield type(value).__name__

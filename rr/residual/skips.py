@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from ..config import ModelConfig, RRError
 from ..ops.norm import rms_norm
-from .base import Normal, Option, Rule, Site, one_of, register
+from .base import Normal, Option, Rule, Site, flag, one_of, register
 from .depth import depth_weights, unlooped
 
 MODDED = "modded-nanogpt (Jordan et al. 2024)"
@@ -155,11 +155,7 @@ class ScalesSkips(UNet):
     )
     source = f"{MODDED}; with attnres, Attention Residuals (2603.15031)"
     shipped = ""
-    options = UNet.options | {
-        "attnres": Option(
-            0, "1: attend over the updates of blocks", "0 or 1", lambda n: n in (0, 1)
-        )
-    }
+    options = UNet.options | {"attnres": flag(0, "1: attend over the updates of blocks")}
 
     def build(self, site: Site, config: ModelConfig) -> None:
         super().build(site, config)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from ..config import ModelConfig, RRError, positive
-from ..ops.module_list import ModuleList
 from . import own
 from .base import Described, Rule, Site, make, resolve
 
@@ -123,7 +122,7 @@ class Residuals(nn.Module):
         self.dim, self.sublayers = config.d_model, 2 * config.n_layer * config.n_loops
         self.per_pass = bool(resolve(config.rule)[1].get("per_pass"))
         passes = range(1, config.n_loops + 1) if self.per_pass else (None,)
-        self.rules = ModuleList(
+        self.rules: Any = nn.ModuleList(
             make(config.rule, site_of(config, kind, 2 * block + i, pass_, norm), config)
             for pass_ in passes
             for block in range(config.n_layer)

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from ..config import ModelConfig, RRError
 from ..ops.norm import rms_norm
-from .base import Normal, Option, Rule, Site, one_of, register, whole
+from .base import Normal, Rule, Site, flag, one_of, register, whole
 
 SINKHORN_STEPS = 20  # t_max of mHC
 
@@ -67,8 +67,8 @@ class HyperConnections(Rule):
     matrix_names = ("dynamic",)
     options = {
         "streams": whole(4, "n", 1),
-        "dynamic": Option(1, "1: coefficients read the token", "0 or 1", lambda n: n in (0, 1)),
-        "sinkhorn": Option(0, "1: the constrained form", "0 or 1", lambda n: n in (0, 1)),
+        "dynamic": flag(1, "1: coefficients read the token"),
+        "sinkhorn": flag(0, "1: the constrained form"),
         "mix": one_of("learned", "A_r: learned, or frozen at the identity", "learned", "identity"),
         "start": one_of(
             "standard", "initial coefficients of the constrained form", "standard", "published"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config import ModelConfig, RRError
-from .base import Described, Normal, Option, Site, one_of, register, resolve, whole
+from .base import Described, Normal, Option, Site, flag, one_of, register, resolve, whole
 
 
 class ValueRule(Described):
@@ -312,9 +312,7 @@ class NeuTRENO(Mixed):
     source = "NeuTRENO (2312.00751), as in the code of 2410.17897"
     options = {
         "lam": Option(0.4, "λ"),
-        "residual": Option(
-            0, "1: mix the values as `identity` does, too", "0 or 1", lambda n: n in (0, 1)
-        ),
+        "residual": flag(0, "1: mix the values as `identity` does, too"),
     }
 
     def __init__(self, site: Site, config: ModelConfig, **given: Any) -> None:

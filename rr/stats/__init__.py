@@ -7,11 +7,11 @@ Runs are rows of a pandas DataFrame, and one function compares their arms:
 | a folder of `rr` runs, or records | `read_results()` | `compare()` |
 | logs of another trainer | `read_logs()` | `compare()` |
 | rows of your own: arm, seed, val_loss | | `compare()` |
-| two lists of losses, by seed | | `paired()`, `welch()`, `signed_rank()` |
+| two lists of losses, by seed | | `paired()`, `welch()`, `sign_test()` |
 | a question, before training | | `power()`, `seeds_needed()`, `detectable_gap()` |
 
 `as_rows()` makes dictionaries of a DataFrame, with None where a value is missing. The text of a
-table is `render()`, its figure `forest()`.
+table is `render()`.
 
 Arms of one (rung, seed) see the same batches in the same order, so the noise of a seed is shared
 and the unit of evidence is the *difference* at one seed. Losses are nats per token throughout; a
@@ -33,23 +33,22 @@ Example:
 from typing import Any
 
 from .. import lazy_names
-from ..config import RRError
+from ..config import EXTRAS, RRError, missing_package
 
 _MODULES = {
     "Bootstrap": "inference",
     "Interval": "inference",
     "Paired": "inference",
-    "Ranks": "inference",
     "Record": "records",
     "Welch": "inference",
     "as_rows": "frames",
     "bonferroni": "inference",
     "bootstrap": "inference",
     "compare": "arms",
+    "Signs": "inference",
     "constant": "inference",
     "detectable_gap": "effects",
     "differences": "inference",
-    "forest": "drawing",
     "holm": "inference",
     "interval": "inference",
     "paired": "inference",
@@ -64,11 +63,9 @@ _MODULES = {
     "sd_interval": "effects",
     "seeds_needed": "effects",
     "sign_test": "inference",
-    "signed_rank": "inference",
     "spread": "arms",
     "welch": "inference",
 }
-EXTRA = ("pandas", "scipy", "tabulate")  # packages of the extra `stats`
 __all__ = list(_MODULES)
 _import, __dir__ = lazy_names(__name__, _MODULES, __all__)
 
@@ -77,12 +74,6 @@ def __getattr__(name: str) -> Any:
     try:
         return _import(name)
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in EXTRA:
-            raise
-        raise RRError(missing(package)) from None
-
-
-def missing(package: str) -> str:
-    """One line for a package of the extra that is not installed."""
-    return f"rr.stats needs {package}, which is missing: pip install 'review-residuals[stats]'"
+        if error.name in EXTRAS:
+            raise RRError(f"rr.stats {missing_package(error)}") from None
+        raise

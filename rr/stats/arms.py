@@ -26,12 +26,11 @@ from .inference import (
     paired,
     pooled_sd,
     sign_test,
-    signed_rank,
     welch,
 )
 from .results import GROUP, TOLD, arm_of, group_key, short_name
 
-TESTS = ("paired", "welch", "signed_rank", "sign")
+TESTS = ("paired", "welch", "sign")
 # what is None where it cannot be computed
 NUMBERS = (
     "difference", "lo", "hi", "sd", "p", "holm", "bonferroni", "bootstrap_lo", "bootstrap_hi",
@@ -123,7 +122,7 @@ def compare(
     * `pairs`: seeds that both finished; `differences` at each; `difference, lo, hi, sd`: arm −
       baseline with its interval (sd: of the differences, or pooled within an arm);
     * `p, holm, bonferroni`: of the design's test; `TEST_p, TEST_holm, TEST_bonferroni` for TEST in
-      paired, welch, signed_rank and sign; `paired_t, paired_df, welch_t, welch_df`; `p_min`: the
+      paired, welch and sign; `paired_t, paired_df, welch_t, welch_df`; `p_min`: the
       smallest p that the signs of so many pairs can give;
     * `bootstrap_lo, bootstrap_hi`: percentile interval over the pairs, which covers at most
       1 − 2^(1−n);
@@ -359,12 +358,12 @@ def _test(row: dict, mine: dict, theirs: dict, shared: list, design: str, level:
         row |= {"welch_t": unpaired.t, "welch_df": unpaired.df, "welch_p": unpaired.p}
     if len(shared) >= 2:
         a, b = [mine[seed] for seed in shared], [theirs[seed] for seed in shared]
-        test, ranks, gaps = paired(a, b, level), signed_rank(a, b), differences(a, b)
+        test, signs, gaps = paired(a, b, level), sign_test(a, b), differences(a, b)
         row["paired_df"] = test.df
         if test.sd:
-            resampled = bootstrap(gaps, level, "percentile")
-            row |= {"paired_t": test.t, "paired_p": test.p, "signed_rank_p": ranks.p}
-            row |= {"sign_p": sign_test(a, b).p, "p_min": ranks.p_min}
+            resampled = bootstrap(gaps, level)
+            row |= {"paired_t": test.t, "paired_p": test.p}
+            row |= {"sign_p": signs.p, "p_min": signs.p_min}
             row |= {"bootstrap_lo": resampled.lo, "bootstrap_hi": resampled.hi}
         if design == "paired":
             row |= {"difference": test.mean, "sd": test.sd, "differences": gaps.tolist()}

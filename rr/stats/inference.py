@@ -1,4 +1,4 @@
-"""One comparison of two arms: Welch, paired t, signed ranks, signs, t and bootstrap intervals.
+"""One comparison of two arms: Welch, paired t, signs, t and bootstrap intervals.
 
 Every function raises RRError for values that are not finite: a diverged run is never averaged in;
 the caller reports it. A standard deviation of zero is no evidence, it is a sign that the values are
@@ -6,7 +6,6 @@ copies of one another: it gives no interval and no p-value, both are NaN (`const
 """
 
 import math
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.stats as st
 
-from ..config import RRError, nearest
+from ..config import RRError
 
 
 @dataclass(frozen=True)
@@ -84,10 +83,8 @@ class Welch:
 
 
 @dataclass(frozen=True)
-class Ranks:
-    """A test on the signs, or the ranks and signs, of n differences that are not zero.
-
-    `sign_test()` and `signed_rank()` make one.
+class Signs:
+    """A test on the signs of n differences that are not zero. `sign_test()` makes one.
 
     Example:
         >>> from rr.stats import sign_test
@@ -96,13 +93,11 @@ class Ranks:
         0.25
     """
 
-    test: str  # "sign" or "signed rank"
     n: int  # differences that are not zero
     zeros: int  # pairs that were equal and have no sign
-    statistic: float
+    statistic: float  # k, how many are positive
     p: float  # two-sided
     p_min: float  # 2^(1−n), the smallest two-sided p of n pairs: all differences have one sign
-    method: str  # how p was computed
 
 
 @dataclass(frozen=True)
@@ -110,9 +105,8 @@ class Bootstrap:
     """A mean with a bootstrap interval, in the unit of the values.
 
     No resample leaves the range of the n values, and for symmetric noise that range covers the true
-    mean with probability 1 − 2^(1−n). Percentile and BCa intervals lie within it, so that this
-    `ceiling` bounds their coverage whatever `level` is (n = 3: 0.75). A basic interval is mirrored
-    at the mean and may leave the range; its ceiling is None.
+    mean with probability 1 − 2^(1−n). The interval lies within it, so that this `ceiling` bounds
+    its coverage whatever `level` is (n = 3: 0.75).
 
     Example:
         >>> from rr.stats import bootstrap
@@ -125,9 +119,8 @@ class Bootstrap:
     lo: float
     hi: float
     level: float
-    method: str  # "BCa", "percentile" or "basic"
     resamples: int
-    ceiling: float | None  # the most an interval of n values covers
+    ceiling: float  # the most an interval of n values covers
 
 
 def numbers(values: Iterable[float | None], what: str) -> np.ndarray:
@@ -282,45 +275,7 @@ def welch(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Welch:
     return Welch(len(a), len(b), mean, float(lo), float(hi), float(t), float(df), float(p), level)
 
 
-def signed_rank(a: Iterable[float], b: Iterable[float]) -> Ranks:
-    """Wilcoxon's signed-rank test of a − b, two-sided; statistic: the smaller rank sum.
-
-    Assumes that differences are symmetric about their median, not that they are normal. Equal pairs
-    are left out of n and counted in `zeros`. How p is computed, `method`, depends on ties among the
-    |differences|:
-
-    * no ties: the exact null distribution, "exact";
-    * ties, n ≤ 13: all 2^n sign patterns, exact too, "exact, ties permuted";
-    * ties, n > 13: the normal approximation, "normal approximation, ties".
-
-    Raises RRError as `differences()` does. Source: Wilcoxon 1945.
-
-    Example:
-        >>> from rr.stats import signed_rank
-        >>> a, b = [4.00, 4.02, 3.99], [4.05, 4.06, 4.05]
-        >>> signed_rank(a, b).p
-        0.25
-    """
-    d = differences(a, b)
-    moved = d[d != 0]
-    n = len(moved)
-    if not n:
-        return Ranks("signed rank", 0, len(d), 0.0, 1.0, 1.0, "exact")
-    method: Any
-    if len(np.unique(np.abs(moved))) == n:
-        method, name = "exact", "exact"
-    elif n <= 13:
-        method, name = st.PermutationMethod(n_resamples=2**n), "exact, ties permuted"
-    else:
-        method, name = "approx", "normal approximation, ties"
-    test: Any = st.wilcoxon(moved, method=method)  # scipy has no types
-    statistic = min(test.statistic, n * (n + 1) / 2 - test.statistic)
-    return Ranks(
-        "signed rank", n, len(d) - n, float(statistic), float(test.pvalue), 2.0 ** (1 - n), name
-    )
-
-
-def sign_test(a: Iterable[float], b: Iterable[float]) -> Ranks:
+def sign_test(a: Iterable[float], b: Iterable[float]) -> Signs:
     """Sign test of a − b: k positive of n ~ Binomial(n, ½), two-sided, exact; statistic: k.
 
     Assumes only that seeds are independent. Equal pairs are left out of n and counted in `zeros`.
@@ -335,35 +290,29 @@ def sign_test(a: Iterable[float], b: Iterable[float]) -> Ranks:
     d = differences(a, b)
     n, k = int((d != 0).sum()), int((d > 0).sum())
     p = float(st.binomtest(k, n, 0.5).pvalue) if n else 1.0
-    return Ranks("sign", n, len(d) - n, float(k), p, 2.0 ** (1 - max(n, 1)), "exact")
+    return Signs(n, len(d) - n, float(k), p, 2.0 ** (1 - max(n, 1)))
 
 
 def bootstrap(
     x: Iterable[float],
     level: float = 0.95,
-    method: str = "BCa",
     resamples: int = 9999,
     seed: int = 0,
 ) -> Bootstrap:
-    """Mean of x with a bootstrap interval; for pairs, give the `differences()` of a and b.
+    """Mean of x with a percentile bootstrap interval; for pairs, of the `differences()` of a and b.
 
-    method: "BCa" (bias-corrected and accelerated), "percentile" or "basic". resamples: how many
-    means are drawn. seed: of the draws; the same seed gives the same interval.
+    resamples: how many means are drawn. seed: of the draws; the same seed gives the same interval.
 
     Where the values are equal but for rounding, lo and hi are NaN. Raises RRError for fewer than
-    two values, values that are not finite, an unknown method, fewer than 100 resamples, or where
-    BCa has no interval, as for two values. Source: Efron 1987.
+    two values, values that are not finite and fewer than 100 resamples. Source: Efron 1979.
 
     Example:
         >>> from rr.stats import bootstrap, differences
         >>> a, b = [4.00, 4.02, 3.99], [4.05, 4.06, 4.05]
-        >>> round(bootstrap(differences(a, b), method="percentile").mean, 2)
+        >>> round(bootstrap(differences(a, b)).mean, 2)
         -0.05
     """
     x, level = numbers(x, "x"), fraction(level, "level")
-    if method not in ("BCa", "percentile", "basic"):
-        known = nearest(str(method), ["BCa", "percentile", "basic"])
-        raise RRError(f"unknown bootstrap method {method!r}: {known}")
     if len(x) < 2:
         raise RRError(f"a bootstrap needs at least two values, got {len(x)}: train more seeds")
     if not isinstance(resamples, int) or resamples < 100:
@@ -371,24 +320,16 @@ def bootstrap(
     mean = math.fsum(x) / len(x)
     lo = hi = math.nan
     if not constant(x):
-        with warnings.catch_warnings():
-            # BCa cannot estimate an acceleration from two values: that case is handled below
-            warnings.simplefilter("ignore")
-            ends = st.bootstrap(
-                (x,),
-                np.mean,
-                n_resamples=resamples,
-                confidence_level=level,
-                method=method,
-                random_state=np.random.default_rng(seed),  # pyright: ignore[reportCallIssue] scipy's stubs lack it
-            ).confidence_interval
+        ends = st.bootstrap(
+            (x,),
+            np.mean,
+            n_resamples=resamples,
+            confidence_level=level,
+            method="percentile",
+            random_state=np.random.default_rng(seed),  # pyright: ignore[reportCallIssue] scipy's stubs lack it
+        ).confidence_interval
         lo, hi = float(ends.low), float(ends.high)
-        if not (math.isfinite(lo) and math.isfinite(hi)):
-            raise RRError(
-                f'{method} has no interval for these {len(x)} values: use method "percentile"'
-            )
-    ceiling = None if method == "basic" else 1 - 2.0 ** (1 - len(x))
-    return Bootstrap(len(x), mean, lo, hi, level, method, resamples, ceiling)
+    return Bootstrap(len(x), mean, lo, hi, level, resamples, 1 - 2.0 ** (1 - len(x)))
 
 
 def pooled_sd(groups: Iterable[Iterable[float]]) -> tuple[float, int]:

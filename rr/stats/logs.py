@@ -429,9 +429,8 @@ def _curve(key: tuple, points: list[_Point], options: _Options, twice: list[str]
         # beside a number an empty or NaN cell at the same step is another kind of line
         known = [point for point in mine if not math.isnan(point.loss)] or mine[-1:]
         if len({point.loss for point in known}) > 1 or (at is None and len(mine) > 1):
-            if options.duplicates in (None, "error") and not (
-                options.duplicates is None and at is not None and _resumed(points)
-            ):
+            resumed = options.duplicates is None and at is not None and _resumed(points)
+            if options.duplicates == "error" or (options.duplicates is None and not resumed):
                 raise RRError(_refused(key, at, known, options))
             step = "" if at is None else f", step {at:g}"
             twice.append(f"arm {key[0]!r}, seed {key[1]}{step}")

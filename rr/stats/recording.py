@@ -11,6 +11,7 @@ What is changed in a sealed file is sealed again.
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -92,15 +93,17 @@ def thin(lines: list[str]) -> list[str]:
     before it in the run, not since the one that stands before it in the record.
     """
     keep = {i for i, line in enumerate(lines) if "loss" not in json.loads(line)}
-    keep |= {len(lines) - 1} if lines else set()
+    if lines:
+        keep.add(len(lines) - 1)
     others = [i for i in range(len(lines)) if i not in keep]
     room = LIMIT - len(keep)
     if room < 0:
         raise RRError(
             f"a record holds at most {LIMIT} lines of metrics, got {len(keep)} that must stay"
         )
-    spread = others[:: max(1, -(-len(others) // room))] if room else []
-    return [lines[i] for i in sorted(keep.union(spread))]
+    if room and others:
+        keep.update(others[:: math.ceil(len(others) / room)])
+    return [lines[i] for i in sorted(keep)]
 
 
 def import_runs(places: Iterable[Path], to: Path) -> tuple[list[Record], list[str]]:
@@ -123,7 +126,8 @@ def import_runs(places: Iterable[Path], to: Path) -> tuple[list[Record], list[st
                     f"{run.place} is recorded with other content ({', '.join(differ)}): "
                     "one record per run, so keep the first or choose another --to"
                 )
-            new += [one] if before is one else []
+            if before is one:
+                new.append(one)
         except RRError as error:
             refused.append(str(error))
     if new:

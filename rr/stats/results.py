@@ -47,9 +47,8 @@ def arm_of(row: Mapping) -> str:
 
 def group_key(row: Mapping, names: Iterable[str] = GROUP + TOLD) -> tuple[str, ...]:
     """A key that is equal for two runs exactly where these of their columns agree."""
-    return tuple(
-        value if isinstance(value := row.get(name), str) else json.dumps(value) for name in names
-    )
+    values = [row.get(name) for name in names]
+    return tuple(value if isinstance(value, str) else json.dumps(value) for value in values)
 
 
 def problem(row: object) -> str | None:

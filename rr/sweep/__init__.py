@@ -16,7 +16,6 @@ The modules:
     view        one line of progress over all cells
     hours       which cells still end within a time limit
     schedule    which cell runs next, how it ended, whether it is tried again
-    checks      what is refused before anything starts
     start       all of these together: `sweep()`
 
 Example:
@@ -29,20 +28,12 @@ Example:
 from .. import lazy_names
 
 _MODULES = {
-    "AXES": "grid",
-    "ENGINES": "checks",
-    "ORDERS": "grid",
-    "RUNNERS": "command",
     "Cell": "grid",
     "Hours": "hours",
     "Runner": "command",
     "cells": "grid",
-    "check": "checks",
     "commands": "command",
-    "group": ".model.ladder",
-    "place": "grid",
     "sweep": "start",
-    "typed": ".training.command_line",
 }
 __all__ = [*_MODULES]
 __getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__)

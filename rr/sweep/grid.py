@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ..config import RUN_OPTIONS, RRError, Run, nearest
 from ..model.ladder import PAPER_ARMS, RUNGS, flops_per_token, group, other_size
@@ -71,7 +70,6 @@ def _named(plan: Sequence[Cell]) -> list[Cell]:
 def cells(
     options: Mapping[str, Sequence | bool | None],
     say: Callable[[str], None],
-    cache: str | Path | None = None,
     order: str = "smallest",
 ) -> list[Cell]:
     """Every combination of `options`, each a run; nothing is created or downloaded.
@@ -80,7 +78,7 @@ def cells(
     default; and for each of `SWITCHES` a bool. Under protocol `paper` the defaults are the study's
     own: every published rung, its three arms, the seeds that the study gave the rung, tinystories.
     say: called with a line where two combinations are the same run, which is run once, and where a
-    published rung's name is given another size. cache: as in `rr.plan`. order: "smallest": small
+    published rung's name is given another size. order: "smallest": small
     models first, all arms of a seed together, so that an interrupted sweep leaves complete pairs;
     "longest": the most FLOP first, for the fewest idle places at the end; "given": as the options
     list them, the last of `AXES` fastest.
@@ -121,7 +119,7 @@ def cells(
             if tokenizer is not None:
                 words["tokenizer"] = tokenizer
             words |= {name: True for name in SWITCHES if options.get(name)}
-            run = plan_run(**words, cache=cache)
+            run = plan_run(**words)
             words["corpus"] = run.source["corpus"]  # a branch of the hub by its commit
             if run.id in plan:
                 duplicates += 1
@@ -141,12 +139,6 @@ def place(run: Run, order: str) -> tuple:
 
     order: "smallest", "longest" or "given" (one key for all: a stable sort leaves them as they
     are). Keys of one order can be compared.
-
-    Example:
-        >>> import rr
-        >>> from rr.sweep import place
-        >>> place(rr.plan("nano"), "smallest") < place(rr.plan("mini"), "smallest")
-        True
     """
     if order == "smallest":
         return *group(run), run.rule != "standard", run.rule, run.values

@@ -1,5 +1,6 @@
 """The engine `local`: some cells at a time on this machine, round robin over its GPUs."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,7 +43,7 @@ class Local:
         if free is not None:
             shares[memory_fit.RAM_LIMIT] = str(free // self.jobs)
         if self.jobs > len(self.groups) > 0:
-            shares[GPU_SHARE] = str(1 / -(-self.jobs // len(self.groups)))
+            shares[GPU_SHARE] = str(1 / math.ceil(self.jobs / len(self.groups)))
         return shares
 
     @property

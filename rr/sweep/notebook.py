@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from ..config import MIB, RUN_OPTIONS, RRError, file_bytes, nearest, options_of
-from ..training.context import Request
+from ..config import MIB, RUN_OPTIONS, Request, RRError, file_bytes, nearest, options_of
 from .grid import Cell
 
 REPORTS = Path(__file__).resolve().parents[2] / "book" / "rrbook" / "reports"
@@ -77,11 +76,10 @@ def arguments(
     Raises RRError where the notebook lacks one, or has it with another type.
     """
     options = {**cell.words, **machine, "out": str(out)}
-    for name, value in NEUTRAL.items():
-        if name not in options and known.get(name) not in (None, value) and known[name]:
-            options[name] = (
-                value  # the notebook's own default would be a choice that we did not make
-            )
+    for name, neutral in NEUTRAL.items():
+        # a default of the notebook's own would be a choice that we did not make
+        if name not in options and known.get(name) and known[name] != neutral:
+            options[name] = neutral
     chosen = {}
     for name, value in options.items():
         if name not in known:
@@ -136,7 +134,7 @@ def papermill(
 def _guessed(word: str) -> object:
     """The value that papermill reads from the word after -p."""
     if word in ("True", "False", "None"):
-        return {"True": True, "False": False, "None": None}[word]
+        return ast.literal_eval(word)
     for kind in (int, float):
         try:
             return kind(word)

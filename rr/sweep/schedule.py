@@ -17,7 +17,7 @@ from ..config import MIB, RRError, RunFailed
 from ..io import try_lock
 from ..model.ladder import group
 from ..training.checkpoint import Checkpoints
-from ..training.signals import Stop
+from ..training.progress import Stop
 from .command import Runner
 from .grid import Cell
 from .hours import Hours

@@ -5,18 +5,29 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config import Interrupted, RRError, Run, RunFailed
+from ..config import Interrupted, Request, RRError, Run, RunFailed, nearest
 from ..perf import doctor
 from ..training.checkpoint import disk_of
-from ..training.context import Request
+from ..training.context import check_request
 from ..training.device import pick_device
-from .checks import check
 from .command import Runner, commands
 from .grid import Cell
 from .hours import Hours
 from .notebook import check_installed
 from .schedule import SETTLED, Schedule
 from .view import View
+
+ENGINES = ("local", "ray")
+
+
+def check_engine(engine: str, ray: Mapping[str, object]) -> None:
+    """Raise RRError for an unknown engine, and for options of ray (None: not given) without it."""
+    if engine not in ENGINES:
+        raise RRError(f"unknown engine {engine!r}: {nearest(engine, ENGINES)}")
+    for name, value in ray.items():
+        if engine == "local" and value is not None:
+            option = name.replace("_", "-")
+            raise RRError(f"--{option} {value} needs --engine ray, got --engine local")
 
 
 def sweep(
@@ -72,7 +83,8 @@ def sweep(
         check_installed()
     commands(plan, launcher)  # raises for what the notebook does not take
     ray = {"address": address, "gpu_fraction": gpu_fraction, "cpus_per_cell": cpus_per_cell}
-    check(machine, engine, ray, here=engine == "local")
+    check_engine(engine, ray)
+    check_request(Request(**machine), here=engine == "local")
     view = View(out, log)
     if engine == "local":
         from .local import Local

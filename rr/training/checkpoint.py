@@ -133,7 +133,7 @@ class Checkpoints:
 
         A run that is killed before it has its result resumes from its checkpoints, which stand.
         """
-        *_, last = self.steps()
+        last = self.steps()[-1]
         self._write(self.folder / "weights", last, {"model": self.read(last)["model"]})
 
     def drop_steps(self) -> None:

@@ -54,11 +54,6 @@ def typed(options: Mapping[str, object]) -> list[str]:
 
     options: by name. A list gives an option several values; a list within it is one value with
     commas. None and False leave an option out, True gives it no value.
-
-    Example:
-        >>> from rr.sweep import typed
-        >>> typed({"seed": [0, 1], "depth_lr": True})
-        ['--seed', '0', '1', '--depth-lr']
     """
     words = []
     for name, value in options.items():

@@ -10,62 +10,45 @@ import torch
 from torch import Tensor
 
 from .. import io
-from ..config import PRECISIONS, RRError, Run, RunFailed, option, positive
+from ..config import PRECISIONS, Request, RRError, Run, RunFailed, positive
 from ..data import batches
 from ..data.corpus import Tokens, open_corpus
 from ..data.tokenizer import FILES
 from ..model.ladder import count, other_size, published_params
 from . import backend, checkpoint, memory_fit, provenance
-from .device import device_name, prepare_device, resolve_precision
-from .distributed import World
+from .device import (
+    check_device,
+    check_threads,
+    device_name,
+    pick_device,
+    prepare_device,
+    resolve_precision,
+)
+from .distributed import World, check_strategy
+from .loggers import check_loggers, named
 from .run_folder import specification, tokenizer_sha256
-from .save_interval import seconds_of
+from .save_interval import check_interval
 
 Log = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Request:
-    """How the caller wants a run computed; none of it is part of the run's id."""
+def check_request(request: Request, here: bool = True) -> None:
+    """Raise RRError for what no run can be asked for.
 
-    threads: int | None = option("CPU threads (default: OMP_NUM_THREADS or all)", int, default=None)
-    device: str | None = option(
-        "auto (cuda, else cpu), cpu, cuda or mps (default: auto)", default=None
-    )
-    path: str | None = option(
-        "how a step is computed: reference, eager, fast, compiled or triton, with options: "
-        "fast:recompute=layer (default: compiled on a GPU, and on a CPU where the run is long "
-        "enough to win the compilation back; else eager)",
-        default=None,
-    )
-    micro_batch: int | None = option(
-        "windows that a process takes at once; gradients are accumulated over the batch "
-        "(default: the whole batch, halved until it fits the memory)",
-        int,
-        default=None,
-    )
-    save_every: float | None = option(
-        "seconds between checkpoints (default: auto, from how long a save takes)",
-        seconds_of,
-        "SECONDS",
-        0.0,
-        default=None,
-    )
-    parallel: str | None = option(
-        "under torchrun: ddp, every process holds the model, or fsdp, each holds a shard "
-        "(default: ddp)",
-        default=None,
-    )
-    log: str | None = option(
-        "also log curves to tensorboard, wandb (default: metrics.jsonl alone)",
-        metavar="NAME,…",
-        default=None,
-    )
-    keep_checkpoints: bool = option(
-        "keep the last two checkpoints of a run that has ended, not its weights alone",
-        bool,
-        default=False,
-    )
+    here: the run is computed by this machine, whose device and loggers have to exist.
+    """
+    check_device(request.device or "auto")
+    if here:
+        pick_device(request.device)
+    if request.threads is not None:
+        check_threads(request.threads)
+    if request.path is not None:
+        backend.parse_backend(request.path)
+    if request.micro_batch is not None:
+        positive("micro-batch", request.micro_batch)
+    check_interval(request.save_every)
+    check_strategy(request.parallel or "ddp")
+    check_loggers(named(request.log or ""), here)
 
 
 @dataclass(frozen=True)
@@ -158,19 +141,32 @@ def _settle(
     record = io.read_json(path) if path.exists() else {}
     if record and specification(record, folder).id != run.id:
         raise RRError(f"{path} describes another run: choose another --out")
-    if started:
-        recorded = _recorded(record, path)
-        if recorded["corpus_sha256"] != tokens.sha256:
-            raise RRError(
-                f"run {folder.name} was started on other tokens: resume it with the same corpus"
-            )
-        settings = _resumed(run, recorded, device, request, world, log)
-        changed = recorded | _changes(recorded, settings, device, world, log)
-        if changed != recorded:
-            io.write_record(path, {**record, "provenance": changed})
-        for name in _keep_tokenizer(folder, tokens):
-            log(f"{name} is corrupt or missing: written again")
-        return settings
+    if not started:
+        return _begin(run, folder, tokens, device, request, world, log)
+    recorded = _recorded(record, path)
+    if recorded["corpus_sha256"] != tokens.sha256:
+        raise RRError(
+            f"run {folder.name} was started on other tokens: resume it with the same corpus"
+        )
+    settings = _resumed(run, recorded, device, request, world, log)
+    changed = recorded | _changes(recorded, settings, device, world, log)
+    if changed != recorded:
+        io.write_record(path, {**record, "provenance": changed})
+    for name in _keep_tokenizer(folder, tokens):
+        log(f"{name} is corrupt or missing: written again")
+    return settings
+
+
+def _begin(
+    run: Run,
+    folder: Path,
+    tokens: Tokens,
+    device: torch.device,
+    request: Request,
+    world: World,
+    log: Log,
+) -> Settings:
+    """The settings of a new run, written to its run.json."""
     _check_disk(run, folder)
     settings = _chosen(run, device, request, world, log)
     _keep_tokenizer(folder, tokens)
@@ -189,7 +185,7 @@ def _settle(
         made_by["published_params"] = published_params(run)
         log(line)
     specified = {"id": folder.name, "run": run.spec(), "source": run.source}
-    io.write_record(path, {**specified, "provenance": made_by})
+    io.write_record(folder / "run.json", {**specified, "provenance": made_by})
     return settings
 
 
@@ -233,7 +229,6 @@ def _resumed(
         log(f"the run keeps the backend {settings.path} it was started with")
     settings.backend.validate(device, run.model, world)
     prepare_device(device, threads)
-    memory_fit.check_resumed(run, device, settings.micro_batch, settings.path, world, log)
     return settings
 
 

@@ -5,7 +5,6 @@ import ctypes
 import functools
 import os
 import platform
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,10 +137,10 @@ def autocast(device: torch.device, precision: str) -> Iterator[None]:
 def resolve_precision(device: torch.device, requested: str) -> str:
     """The precision to use on a device: the requested one, unless that is bf16 without hardware.
 
-    Then fp16 on a GPU, and fp32 on a CPU, where products in bf16 are emulated: up to forty times
+    Then fp16 on a GPU, and fp32 on a CPU, which would emulate products in bf16, up to forty times
     slower than in float32.
     """
-    if requested == "bf16" and device.type == "cpu" and _emulates_bf16():
+    if requested == "bf16" and device.type == "cpu" and not _has_bf16():
         return "fp32"
     if requested == "bf16" and device.type == "cuda":
         if not torch.cuda.is_bf16_supported(including_emulation=False):
@@ -153,24 +152,18 @@ def resolve_precision(device: torch.device, requested: str) -> str:
 
 
 @functools.cache
-def _emulates_bf16() -> bool:
-    """Whether products in bf16 are clearly slower here than in float32; measured in milliseconds.
+def _has_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether the CPU has instructions for bf16 that oneDNN, torch's library of products, may use.
 
-    With instructions for bf16 they take half the time or less, emulated more than twice as long.
+    Not known, and False, where it is not Linux. ONEDNN_MAX_CPU_ISA is oneDNN's own limit.
     """
-    return product_rate("bf16") < 0.7 * product_rate("fp32")
-
-
-def product_rate(precision: str) -> float:
-    """FLOP/s of a square matrix product on the CPU in this precision, on torch's threads now."""
-    size = 256
-    a, b = (torch.ones(size, size, dtype=HALF.get(precision, torch.float32)) for _ in range(2))
-    seconds = []
-    for _ in range(5):  # the first prepares the kernel
-        began = time.perf_counter()
-        torch.mm(a, b)
-        seconds.append(time.perf_counter() - began)
-    return 2 * size**3 / min(seconds)
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL")
+    if not any(word in limit for word in ("ALL", "BF16", "AMX", "AVX10")):
+        return False
+    with contextlib.suppress(OSError):
+        # of x86, and ARM's
+        return bool({"avx512_bf16", "amx_bf16", "bf16"} & set(cpuinfo.read_text().split()))
+    return False
 
 
 def prepare_device(device: torch.device, threads: int | None) -> int:

@@ -298,7 +298,8 @@ def from_pretrained(
             _check_sizes(config, {key: weights.get_slice(key).get_shape() for key in names})
             model = Pretrained(config)
             model.load_state_dict({key: weights.get_tensor(key) for key in names})
-        folder = [_file(name, file, revision) for file in FILES][0].parent
+        for file in FILES:
+            folder = _file(name, file, revision).parent
     except REFUSED as error:
         line = str(error).strip().partition("\n")[0]
         raise RRError(

@@ -155,7 +155,7 @@ def plain(backend: Backend, device: str) -> Backend:
         choices["loss"] = "chunked"
     if backend.precision == "fp16":  # loss scaling reads values; bf16 takes the same bytes
         choices["precision"] = "bf16"
-    elif device == "cpu":  # measured with real tensors: those without bytes take no time
+    elif device == "cpu":
         choices["precision"] = resolve_precision(CPU, backend.precision)
     return replace(backend, **choices)
 

@@ -123,20 +123,16 @@ def estimate(config: ModelConfig, windows: int) -> int:
     return int(32 * count(config) + tokens * (config.depth * block + 16 * config.padded_vocab))
 
 
-def needs(
-    run: Run, micro: int, spec: str, device: torch.device, world: World, spare: bool = True
-) -> int:
-    """Predicted bytes of a step of `micro` windows; with `spare`, including the safety margin."""
+def needs(run: Run, micro: int, spec: str, device: torch.device, world: World) -> int:
+    """Predicted bytes of a step of `micro` windows, including the safety margin."""
     from . import memory  # takes a second
 
     precision = resolve_precision(device, run.recipe.precision)
     backend = replace(parse_backend(spec), precision=precision)
     kind = "cuda" if device.type == "cuda" else "cpu"
-    held = memory.predict(run, backend, micro, kind)["total"]
-    if spare:
-        held *= margin(backend, kind)
-        if kind == "cpu":
-            held += LIBRARIES
+    held = margin(backend, kind) * memory.predict(run, backend, micro, kind)["total"]
+    if kind == "cpu":
+        held += LIBRARIES
     if world.strategy == "ddp":
         held += 4 * count(run.model)  # buckets of gradients
     return int(held) * (1 if kind == "cuda" else _local_processes())
@@ -166,7 +162,6 @@ def choose(
     logged. Raises RRError where nothing fits. Shards (fsdp) are not predicted.
     """
     largest = micro or run.recipe.batch // world.size
-    _check_host(run, device, world)
     room = free(device)
     if room is None or world.strategy == "fsdp" or _surely_fits(run, largest, device, room, world):
         return largest, usual
@@ -231,31 +226,6 @@ def fallbacks(usual: str) -> list[str]:
     return list(dict.fromkeys([usual, recomputing(usual), "fast", recomputing("fast")]))
 
 
-def check_resumed(
-    run: Run, device: torch.device, micro: int, path: str, world: World, say: Callable[[str], None]
-) -> None:
-    """Check that a resumed run, with the settings it keeps, still fits; log where it may not.
-
-    Raises RRError where the prediction, even without its margin, is more RAM than is free. On a GPU
-    it only logs, because running out of memory there halves the micro-batch.
-    """
-    _check_host(run, device, world)
-    room = free(device)
-    if room is None or world.strategy == "fsdp" or _surely_fits(run, micro, device, room, world):
-        return
-    need = needs(run, micro, path, device, world)
-    if need <= room:
-        return
-    line = (
-        f"{_in_words(micro, path)}, as the run was started, may need {need / GIB:.1f} GiB of "
-        f"memory, {room / GIB:.1f} GiB are free"
-    )
-    sure = needs(run, micro, path, device, world, spare=False)
-    if device.type != "cuda" and sure > room:
-        raise RRError(f"{line}: free memory, or use a machine with more; checkpoints remain")
-    say(line)
-
-
 def halvings(n: int) -> Sequence[int]:
     """n, half of it rounded up, and so on to 1."""
     return [n, *halvings(-(-n // 2))] if n > 1 else [1]
@@ -282,17 +252,3 @@ def _surely_fits(run: Run, micro: int, device: torch.device, room: int, world: W
     windows = max(micro, run.recipe.batch // 8)
     code = GIB if device.type == "cuda" else LIBRARIES
     return (2 * estimate(run.model, windows) + code) * _local_processes() <= room
-
-
-def _check_host(run: Run, device: torch.device, world: World) -> None:
-    """Raise RRError where a GPU's host has too little RAM for the model, which is built there.
-
-    fsdp: every process also holds a whole checkpoint there while one is saved.
-    """
-    room = free_ram() if device.type == "cuda" else None
-    need = 1.1 * (12 if world.strategy == "fsdp" else 4) * count(run.model) * _local_processes()
-    if room is not None and need > room:
-        raise RRError(
-            f"rung {run.rung}, rule {run.rule}: building the model needs {need / GIB:.1f} GiB of "
-            f"RAM, {room / GIB:.1f} GiB are free: use a machine with more RAM"
-        )

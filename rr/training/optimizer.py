@@ -51,17 +51,15 @@ def check_optimizer(recipe: Recipe, world: World = ALONE) -> None:
         raise RRError("optimizer muon needs whole matrices: use --parallel ddp")
 
 
-def optimizer(model: nn.Module, recipe: Recipe, backend: Backend) -> torch.optim.Optimizer:
+def optimizer(model: Model, recipe: Recipe, backend: Backend) -> torch.optim.Optimizer:
     """The recipe's optimiser, AdamW fused or not."""
-    everything = recipe.decay_all or not isinstance(model, Model)
-    groups = decay_groups(model, recipe.weight_decay, everything)
+    groups = decay_groups(model, recipe.weight_decay, recipe.decay_all)
     matrices = block_matrices(model) if recipe.optimizer == "muon" else []
     muons = {id(p) for p in matrices}
     for group in groups:
         group["params"] = [p for p in group["params"] if id(p) not in muons]
     groups = [group for group in groups if group["params"]]
     if recipe.depth_lr:
-        assert isinstance(model, Model)  # no peer of a benchmark has its own rates
         groups = [half for group in groups for half in by_depth(model, group, recipe)]
     adamw = torch.optim.AdamW(
         groups,
@@ -72,7 +70,6 @@ def optimizer(model: nn.Module, recipe: Recipe, backend: Backend) -> torch.optim
     )
     if not matrices:
         return adamw
-    assert isinstance(model, Model)
     blocks = {"params": matrices, "factor": recipe.block_factor(model.config.n_layer)}
     # The update's rms is set to that of AdamW (2502.16982), so that one rate serves both.
     muon = torch.optim.Muon(

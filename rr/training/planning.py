@@ -1,7 +1,5 @@
 """The run that options describe: its id and its text, before anything is read or trained."""
 
-from pathlib import Path
-
 from ..config import RUN_OPTIONS, RRError, Run
 from ..data.corpus import default_tokenizer, identity
 from ..data.documents import pinned
@@ -15,7 +13,6 @@ def plan(
     *,
     corpus: str | None = None,
     tokenizer: str | None = None,
-    cache: str | Path | None = None,
     **options,
 ) -> Run:
     """The run that these options describe; nothing is downloaded, tokenised or trained.
@@ -26,7 +23,6 @@ def plan(
     in `rr.residual.RULES`, or one of your own, "my_rule.py:Class", whose file is then allowed to be
     imported. corpus: as `rr.open_corpus` takes it; None: "fables", which ships with `rr` (a
     published rung needs one named). tokenizer: likewise; None: "bpe:1024" for fables, else "gpt2".
-    cache: the folder of tokenised texts; None: `$RR_CACHE`, else `~/.cache/review-residuals`.
 
     Where the rung's name overrides no size, a smaller arm than Review is widened to the number of
     parameters of the rung's Review arm. The other options, by keyword, None for the default:
@@ -42,7 +38,7 @@ def plan(
         (128, 10)
     """
     corpus, tokenizer = text_of(rung, corpus, tokenizer)
-    content = identity(corpus, tokenizer, cache)
+    content = identity(corpus, tokenizer)
     return specify(
         rung,
         rule,

@@ -86,7 +86,7 @@ def result(
         "precision": precision,
         "lr": run.recipe.lr,
         **({"depth_lr": True} if run.recipe.depth_lr else {}),
-        **({"optimizer": name} if (name := run.recipe.optimizer) != "adamw" else {}),
+        **({"optimizer": run.recipe.optimizer} if run.recipe.optimizer != "adamw" else {}),
         "batch": run.recipe.batch,
         "steps": run.recipe.steps,
         **evaluation,

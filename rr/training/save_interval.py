@@ -42,11 +42,10 @@ class Interval:
 
     every: a fixed interval; None: `young` of the mean save, and until one was measured the longer
     of `FIRST` and what `MOST` allows with a disk of `RATE`. params: of the model. No result depends
-    on it. Raises RRError unless a fixed interval is above 0.
+    on it.
     """
 
     def __init__(self, every: float | None, params: int, say: Callable[[str], None]) -> None:
-        check_interval(every)
         expected = CHECKPOINT * params / RATE
         self.seconds = max(FIRST, expected / MOST - expected) if every is None else every
         self.every, self.say = every, say
@@ -72,11 +71,3 @@ def check_interval(every: float | None) -> None:
     """Raise RRError unless `every` is None or a number of seconds above 0."""
     if every is not None and not every > 0:
         raise RRError(f"save-every must be a number of seconds above 0, or auto, got {every}")
-
-
-def seconds_of(word: str) -> float | None:
-    """A number of seconds; None for "auto"."""
-    try:
-        return None if word == "auto" else float(word)
-    except ValueError:
-        raise RRError(f"save-every must be a number of seconds or auto, got {word!r}") from None

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..config import Recipe, RunFailed
 from ..model.compile import compile_model
@@ -29,12 +29,11 @@ class OptimizerStep:
     `gradients` and `update` are its two halves. `grad_norm`: the Euclidean norm of all gradients in
     the last step, before they were clipped.
 
-    model: an `rr.Model`, or another module that returns the mean loss of (x, y). recipe: its
-    learning rate is set by `set_rate`. micro: windows at once; None: the whole batch. precision: a
-    run's own, where it is not the backend's. world: the processes that share the batch; by default
-    this one alone. compiler: a backend of `torch.compile`. on_shrink: called with the new
-    micro-batch after memory ran out and the micro-batch was halved; without it, an out-of-memory
-    error is raised.
+    recipe: its learning rate is set by `set_rate`. micro: windows at once; None: the whole batch.
+    precision: a run's own, where it is not the backend's. world: the processes that share the
+    batch; by default this one alone. compiler: a backend of `torch.compile`. on_shrink: called with
+    the new micro-batch after memory ran out and the micro-batch was halved; without it, an
+    out-of-memory error is raised.
 
     What holds for the whole process is `Backend.set_up`'s to set: call it before.
 
@@ -56,7 +55,7 @@ class OptimizerStep:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: Model,
         recipe: Recipe,
         backend: Backend,
         device: torch.device,
@@ -67,7 +66,7 @@ class OptimizerStep:
         compiler: object = "inductor",
         on_shrink: Callable[[int], None] | None = None,
     ) -> None:
-        backend.validate(device, model.config if isinstance(model, Model) else None, world)
+        backend.validate(device, model.config, world)
         check_optimizer(recipe, world)
         self.model, self.recipe, self.backend, self.device = model, recipe, backend, device
         self.world, self.micro = world, micro or recipe.batch // world.size
@@ -75,13 +74,9 @@ class OptimizerStep:
         self.precision = precision or resolve_precision(device, backend.precision)
         # Keeps float16 gradients above what it can hold; does nothing at another precision.
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision == "fp16")
-        if isinstance(model, Model):
-            model.use(backend.kernels)
+        model.use(backend.kernels)
         if backend.compile == "layer":
-            if isinstance(model, Model):
-                compile_model(model, compiler)
-            else:
-                model.compile(backend=compiler, dynamic=False)  # a peer's: whole, as it comes
+            compile_model(model, compiler)
         self.wrapped = world.wrap(model)  # what a step calls; evaluation calls the model
         self.optimizer = optimizer(model, recipe, backend)
         self.grad_norm: Tensor | None = None  # before the first step

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from .. import io
-from ..config import Interrupted, Run, RunFailed, positive
+from ..config import Interrupted, Request, Run, RunFailed
 from ..data import batches
 from ..data.batches import batch_starts
 from ..model.init import initialise
@@ -21,13 +21,12 @@ from ..model.ladder import count
 from ..model.transformer import Model
 from ..ops import cross_entropy
 from . import backend, checkpoint, evaluate, loggers, optimizer, provenance, save_interval
-from .context import Context, Request, prepare, tokens_of
-from .device import check_threads, out_of_memory, pick_device
+from .context import Context, check_request, prepare, tokens_of
+from .device import out_of_memory, pick_device
 from .distributed import World
-from .progress import Progress
+from .progress import Progress, Stop
 from .result import Examiner, result
 from .run_folder import check_rules, finished
-from .signals import Stop
 from .step import OptimizerStep
 
 PREFIX = 16  # batches of the held-out stream that are scored during a `clean` run
@@ -95,10 +94,12 @@ def train(
         micro_batch=micro_batch,
         save_every=save_every,
         parallel=parallel,
+        log=",".join(charts),
     )
+    check_request(request)
     folder = Path(out) / run.id
     world = World.from_environment(parallel, pick_device(device))
-    check(run, request, world, charts)
+    check(run, request, world)
     progress = Progress(log if world.leads else lambda line: None)
     if finished(folder) is not None:
         return folder
@@ -114,19 +115,13 @@ def train(
     return folder
 
 
-def check(run: Run, request: Request, world: World, charts: Sequence[str]) -> None:
-    """Raise RRError for bad input, before anything is read or written."""
+def check(run: Run, request: Request, world: World) -> None:
+    """Raise RRError where this run cannot be computed as requested; nothing is read or written."""
     check_rules(run)
     world.check_batch(run.recipe.batch)
-    if request.threads is not None:
-        check_threads(request.threads)
-    if request.micro_batch is not None:
-        positive("micro-batch", request.micro_batch)
     path = request.path or backend.default(world.device, run.model, world)
     backend.check_spec(path, world.device, run, world)
     optimizer.check_optimizer(run.recipe, world)
-    save_interval.check_interval(request.save_every)
-    loggers.check_loggers(charts)
 
 
 @contextlib.contextmanager

@@ -14,15 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from ..config import Interrupted, RRError, Run, RunFailed, positive
 from ..data.corpus import identity
 from ..stats.records import Record, read_record, read_records
-from . import memory_fit
 from .device import device_name, pick_device
-from .distributed import ALONE
-from .progress import Progress
 from .run_folder import allowed, specification
 from .trainer import train
 
@@ -150,9 +145,10 @@ def repeatable(record: Record, corpus: str | None = None, tokenizer: str | None 
     }
     for name, form in (("corpus", "file:PATH"), ("tokenizer", "a folder")):
         recorded = getattr(run, name)
-        tokenizer = source["tokenizer"] if name == "tokenizer" else None
-        try:
-            current = identity(source["corpus"], tokenizer)[name]
+        try:  # of the corpus alone first, whatever its tokenizer is
+            current = identity(
+                source["corpus"], source["tokenizer"] if name == "tokenizer" else None
+            )[name]
         except RRError as error:
             current = str(error)
         if current != recorded:
@@ -205,7 +201,6 @@ def verify(
             "micro_batch": made_by["micro_batch"],
             "path": made_by["code_path"],
         }
-        _check_memory(run, here, made_by, log)
     with tempfile.TemporaryDirectory(prefix="rr-verify-") as out:
         with contextlib.nullcontext() if complete else contextlib.suppress(Interrupted):
             train(
@@ -237,18 +232,6 @@ def verify(
             if name != "started" and repeated_by.get(name) != recorded
         },
     )
-
-
-def _check_memory(
-    run: Run, device: torch.device, made_by: dict, log: Callable[[str], None] | None
-) -> None:
-    """Raise RRError where the run does not fit with its recorded settings, which verify keeps."""
-    path, micro_batch = made_by["code_path"], made_by["micro_batch"]
-    try:
-        memory_fit.choose(run, device, micro_batch, path, path, ALONE, Progress(log).say)
-    except RRError as error:
-        why = str(error).partition(";")[0]  # the rest names options that rr verify lacks
-        raise RRError(f"{run.id} does not fit as it was trained: {why}") from None
 
 
 def _losses(record: Record) -> dict[tuple, float | None]:

@@ -9,7 +9,6 @@ from rr.config import RunFailed
 from rr.model import ladder
 from rr.perf import benchmark, budget, gpus
 from rr.perf.benchmark_case import Case
-from rr.training.backend import COMPILED_CPU
 
 TINY = "nano:d_model=16,n_layer=1,n_head=2,seq_len=8"
 
@@ -26,7 +25,7 @@ def test_peaks_by_the_names_that_drivers_give(name, tera):
 
 
 def row(path, rule, ms, peak_bytes):
-    return {"rung": "r", "rule": rule, "path": path, "batch": 2, "micro_batch": 2, "peer": None,
+    return {"rung": "r", "rule": rule, "path": path, "batch": 2, "micro_batch": 2,
             "failed": None, "step_ms": ms, "peak_bytes": peak_bytes}  # fmt: skip
 
 
@@ -50,9 +49,9 @@ def test_mfu_is_counted_flops_over_the_peak(monkeypatch):
     flops = ladder.flops_per_token(case.config) * 512
     monkeypatch.setattr(gpus, "GPUS", {"Thing": gpus.GPUSpec("Thing", flops * 10, 80e9)})
     measured = {"device": "A Thing 80GB", "flops_per_token": flops / 512, "peak_bytes": 1}
-    found = benchmark.result_row(case, measured, [1000.0])
-    assert found["mfu"] == pytest.approx(0.1)
-    assert found["tokens_per_second"] == 512
+    result = benchmark.result_row(case, measured, [1000.0])
+    assert result["mfu"] == pytest.approx(0.1)
+    assert result["tokens_per_second"] == 512
     assert benchmark.result_row(case, measured | {"device": "cpu"}, [1000.0])["mfu"] is None
 
 
@@ -86,24 +85,23 @@ def test_the_whole_bench_once(capsys, tmp_path, measured, monkeypatch):
         return [measured[0] | {"path": case.path} for case in cases]
 
     monkeypatch.setattr(benchmark, "measure", measure)
-    words = ["bench", "--rung", TINY, "--rule", "review", "--paths", "reference", "fast",
-             "--steps", "1", "--repeats", "2", "--batch", "4", "--micro-batch", "2",
-             "--threads", "1", "--device", "cpu", "--json"]  # fmt: skip
-    assert cli.main(words) == 0
+    words = f"bench --rung {TINY} --rule review --paths reference fast --steps 1 --repeats 2 "
+    words += "--batch 4 --micro-batch 2 --threads 1 --device cpu --json"
+    assert cli.main(words.split()) == 0
     arms = [("review", "reference"), ("review", "fast")]
     assert asked == [(arms, (1, 2, "cpu", 1))]
-    found = json.loads(capsys.readouterr().out)
-    assert [(r["rule"], r["path"]) for r in found["rows"]] == arms
-    one = found["rows"][0]
+    result = json.loads(capsys.readouterr().out)
+    assert [(r["rule"], r["path"]) for r in result["rows"]] == arms
+    one = result["rows"][0]
     assert one["failed"] is None and one["mfu"] is None
     assert len(one["step_ms"]) == 2 and min(one["step_ms"]) > 0
     assert one["tokens_per_step"] == 32 and one["threads"] == 1
     assert 2**26 < one["peak_bytes"] < 2**32  # a process with torch in it
     assert one["params"] == ladder.count(ladder.arm(TINY, one["rule"]))
     assert 8 < one["loss"] < 12  # near log 50257 = 10.8: random tokens
-    assert [r["over"] for r in found["over_the_reference"]] == ["reference"]
+    assert [r["over"] for r in result["over_the_reference"]] == ["reference"]
     file = tmp_path / "bench.json"  # as `rr plan --measured` reads it
-    file.write_text(json.dumps(found))
+    file.write_text(json.dumps(result))
     assert all(row["warm_seconds"] > 0 for row in budget.read_bench(str(file)).rows)
 
 
@@ -124,8 +122,8 @@ def test_a_case_that_fails_says_why_and_the_others_go_on(monkeypatch, measured):
     assert hungry["failed"] == "out of memory"
     assert wrong["failed"] == "ValueError: that is wrong"
     assert fine["failed"] is None and len(fine["step_ms"]) == 2
-    found = {"rows": [hungry, fine], "over_the_reference": []}
-    assert "out of memory" in benchmark.table(found)[1]
+    result = {"rows": [hungry, fine], "over_the_reference": []}
+    assert "out of memory" in benchmark.table(result)[1]
     monkeypatch.setattr(benchmark, "measure", lambda *given, **options: [hungry])
     with pytest.raises(RunFailed, match="out of memory"):
         benchmark.bench([TINY], [hungry["rule"]], ["fast"], batch=2, device="cpu")
@@ -138,38 +136,7 @@ def test_a_case_that_fails_says_why_and_the_others_go_on(monkeypatch, measured):
     (["--device", "tpu"], "unknown device"),
 ])  # fmt: skip
 def test_bad_words_are_one_line_before_anything_starts(words, why, capsys, monkeypatch):
-    monkeypatch.setattr("subprocess.Popen", None)  # nothing may be started
+    monkeypatch.setattr(benchmark, "ProcessPoolExecutor", None)  # nothing may be started
     assert cli.main(["bench", *words, "--device", "cpu", *words[-2:]]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and why in err
-
-
-def test_peers_stand_beside_the_path_that_a_long_run_takes(monkeypatch):
-    """Nothing is imported to find which are there: what is not cannot break what is."""
-    from rr.perf import peers
-
-    monkeypatch.setattr(peers, "find_spec", lambda name: None if name == "litgpt" else object())
-    assert peers.installed() == (["gpt2", "llama", "x-transformers"], ["litgpt"])
-    asked = []
-
-    def measure(cases, *given, **options):
-        asked.append([(case.peer, case.path) for case in cases])
-        return [row("fast", "standard", [2.0], 1) | {"threads": 1}]
-
-    monkeypatch.setattr(benchmark, "installed", lambda: (["gpt2"], ["litgpt"]))
-    monkeypatch.setattr(benchmark, "measure", measure)
-    for paths, path in ((None, COMPILED_CPU), (["eager"], "eager")):
-        found = benchmark.bench([TINY], ["standard"], paths, peers=True, device="cpu")
-        assert found["absent"] == ["litgpt"]
-        assert asked.pop() == [(None, path), ("gpt2", path)]
-
-
-@pytest.mark.parametrize("name", ["gpt2", "llama", "x-transformers", "litgpt"])
-def test_a_peer_has_the_size_of_our_standard_arm(name):
-    """Within 1 %: norms, biases and positions differ between the packages."""
-    from rr.perf.peers import PEERS, Peer
-
-    pytest.importorskip(PEERS[name][0], reason="not among what the tests install")
-    case = Case("nano", "standard", "fast", 2, 2, name)
-    made = sum(p.numel() for p in Peer(name, case.config).parameters())
-    assert made == pytest.approx(ladder.count(case.config), rel=0.01)

@@ -63,8 +63,11 @@ def test_every_format_gives_the_same_documents(tmp_path, name):
     assert train.pop() == valid.pop() == ""  # each document is followed by the mark
     assert train + valid == STORIES
     assert tokens.n_documents == {"train": len(train), "valid": len(valid)}
-    total, held, first = (len("".join(texts).encode()) for texts in (STORIES, valid, valid[:1]))
-    assert held >= 0.03 * total > held - first  # and no document more
+
+    def size(texts):
+        return len("".join(texts).encode())
+
+    assert size(valid) >= 0.03 * size(STORIES) > size(valid[1:])  # and no document more
     assert tokens.train.dtype == np.uint16 and isinstance(tokens.train, np.memmap)
     assert tokens.vocab_size == 270 and tokens.train.max() < 270
 
@@ -140,8 +143,6 @@ def test_a_large_vocabulary_takes_four_bytes(small, tmp_path):
     assert tokens.decode(tokens.train[: len(tokens.encode(STORIES[0]))]) == STORIES[0]
 
 
-# ---- real data (absent in a bare clone)
-
 needs_shared = pytest.mark.skipif(not (SHARED / "gpt2").is_dir(), reason="no shared data here")
 
 
@@ -159,30 +160,32 @@ def test_gpt2_on_real_stories():
 
 
 def test_identity_is_content_and_never_a_path(tmp_path):
-    def told(path, tokenizer="bpe:300"):
+    def recorded(path, tokenizer="bpe:300"):
         return identity(f"file:{tmp_path / path}", tokenizer)
 
     for home in ("one", "two"):
         (tmp_path / home).mkdir()
         written(tmp_path / home / "train.txt")
         written(tmp_path / home / "valid.txt", STORIES[:2])
-    assert told("one") == told("two") and told("one/train.txt") == told("two/train.txt")
-    assert str(tmp_path) not in str(told("one")) + str(told("one/train.txt"))
-    before = told("one"), told("one/train.txt")
+    assert recorded("one") == recorded("two") and recorded("one/train.txt") == recorded(
+        "two/train.txt"
+    )
+    assert str(tmp_path) not in str(recorded("one")) + str(recorded("one/train.txt"))
+    before = recorded("one"), recorded("one/train.txt")
     written(tmp_path / "one" / "train.txt", ["Another fox ran.", *STORIES[1:]])
     written(tmp_path / "two" / "valid.txt", STORIES[:3])
-    assert told("one")["corpus"] != before[0]["corpus"] != told("two")["corpus"]
-    assert told("one/train.txt")["corpus"] != before[1]["corpus"]
-    assert told("two/train.txt", "bpe:301")["tokenizer"] != before[1]["tokenizer"]
+    assert recorded("one")["corpus"] != before[0]["corpus"] != recorded("two")["corpus"]
+    assert recorded("one/train.txt")["corpus"] != before[1]["corpus"]
+    assert recorded("two/train.txt", "bpe:301")["tokenizer"] != before[1]["tokenizer"]
     # the same bytes read in another way are another corpus
     (tmp_path / "c.jsonl").write_bytes((tmp_path / "two" / "train.txt").read_bytes())
-    assert told("c.jsonl")["corpus"] != before[1]["corpus"]
+    assert recorded("c.jsonl")["corpus"] != before[1]["corpus"]
 
 
 def test_planning_downloads_and_trains_nothing(monkeypatch, tmp_path):
     monkeypatch.setattr(documents, "require_hub", lambda *_: pytest.fail("the hub was asked"))
-    told = identity("tinystories", "gpt2", cache=tmp_path)
-    assert told["corpus"].startswith("hub roneneldan/TinyStories@f54c09fd2331")
+    recorded = identity("tinystories", "gpt2")
+    assert recorded["corpus"].startswith("hub roneneldan/TinyStories@f54c09fd2331")
     assert identity(f"a/b:c@{'0' * 40}", None)["corpus"] == f"hub a/b:c@{'0' * 40}"
     assert identity("fables", "bpe:1024")["tokenizer"].startswith("bpe:1024 of fables ")
     assert [vocabularies.planned_size(t) for t in ("bpe:1024", "gpt2")] == [1024, 50_257]
@@ -219,7 +222,7 @@ def test_a_process_killed_while_writing_leaves_no_half(small):
     """Killed at each point where the folder is made: before, between and after its files."""
     corpus, home = small
     code = (
-        "import os, sys, rr.data\n"
+        "import os, sys, rr.data.cache, rr.data.corpus\n"
         "at, seen = int(sys.argv[3]), []\n"
         "def point(module, name):\n"
         "    real = getattr(module, name)\n"
@@ -256,9 +259,9 @@ def test_processes_at_once_make_it_once_and_threads_change_no_token(small, tmp_p
         command = [sys.executable, "-c", code, corpus, str(where)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         running.append(subprocess.Popen(command, cwd=ROOT, env=env, **pipes))
-    said = [process.communicate(timeout=120) for process in running]
-    assert all(process.returncode == 0 for process in running), said
-    out = [stdout for stdout, _ in said]
+    printed = [process.communicate(timeout=120) for process in running]
+    assert all(process.returncode == 0 for process in running), printed
+    out = [stdout for stdout, _ in printed]
     both = out[0] + out[1]
     assert both.count("trained in") == 1 and both.count("(train) with") == 1
     assert len(set(re.findall(r"\{'train.*\}", "".join(out)))) == 1
@@ -380,9 +383,6 @@ def test_the_hub_is_asked_once_and_for_the_pinned_revision(monkeypatch, tmp_path
     assert ("_00000.parquet" in tokens.identity["corpus"]) == (name == "fineweb-edu")
 
 
-# ---- baselines
-
-
 def test_baselines_against_the_definition():
     """Counts as tables of NumPy, λ by a fine grid."""
     rng = np.random.default_rng(0)
@@ -404,8 +404,8 @@ def test_baselines_against_the_definition():
     train, valid = ids[:2500], ids[2500:]
     grid = np.arange(2000) / 2000
     lam = min(grid, key=lambda one: nats(train[:2250], train[2249], train[2250:], one))
-    found = baselines(SimpleNamespace(name="x", train=train, valid=valid, vocab_size=size))
-    assert 0.5 < lam < 0.995 and found["bigram_lambda"] == pytest.approx(lam, abs=1e-3)
-    for name, mix in (("unigram_nats", 0.0), ("bigram_nats", found["bigram_lambda"])):
-        assert found[name] == pytest.approx(nats(train, valid[0], valid[1:], mix), rel=1e-12)
-    assert found["tokens"] == 2500 and found["valid_tokens"] == 500
+    result = baselines(SimpleNamespace(name="x", train=train, valid=valid, vocab_size=size))
+    assert 0.5 < lam < 0.995 and result["bigram_lambda"] == pytest.approx(lam, abs=1e-3)
+    for name, mix in (("unigram_nats", 0.0), ("bigram_nats", result["bigram_lambda"])):
+        assert result[name] == pytest.approx(nats(train, valid[0], valid[1:], mix), rel=1e-12)
+    assert result["tokens"] == 2500 and result["valid_tokens"] == 500

@@ -12,13 +12,12 @@ import torch
 from torch.nn import functional as F
 
 import rr
-from rr.data import batches
 from rr.data.batches import gather
 from rr.model.transformer import turns
 from rr.ops import attention, linear_cross_entropy
 from rr.ops.attention import padded_attention
 from rr.ops.cross_entropy import padded_rows
-from rr.training import memory_fit, parse_backend, predict
+from rr.training import parse_backend, predict
 
 
 @pytest.mark.parametrize("size", [71, 74, 64])  # heads of published arms
@@ -148,25 +147,20 @@ for name, (kernel, constants, num_warps, num_stages) in kernels.items():
 SHARED = {75: 64, 80: 163, 90: 227}  # KiB of shared memory that a program may have
 
 
-AHEAD = [(75, "fp16"), (80, "fp32"), (90, "bf16")]
 OTHERS = [(75, "fp32"), (80, "bf16"), (80, "fp16"), (90, "fp16"), (90, "fp32")]
 
 
-@pytest.mark.parametrize(
-    ("capability", "kind"),
-    [*AHEAD, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)],
-)
+@pytest.mark.parametrize(("capability", "kind"), [
+    (75, "fp16"), (80, "fp32"), (90, "bf16"),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS),
+])  # fmt: skip
 def test_the_triton_kernels_compile_ahead_of_time(capability, kind, root):
     triton = pytest.importorskip("triton", reason="Triton is for Linux alone")
     reader = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILE, str(capability), kind, reader],
-        cwd=root,
-        env=env | {"PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-c", COMPILE, str(capability), kind, reader]
+    how = {"cwd": root, "env": env | {"PYTHONPATH": str(root)}, "text": True}
+    done = subprocess.run(command, capture_output=True, **how)
     assert done.returncode == 0, done.stderr[-2000:]
     rows = [line.split() for line in done.stdout.splitlines()]
     assert [name for name, *_ in rows] == ["_rows", "_write", "_grad_gate", "_grad_inputs"]
@@ -175,12 +169,3 @@ def test_the_triton_kernels_compile_ahead_of_time(capability, kind, root):
         # fp16 on sm75 spills 7 KiB in `_write`: below 8.0 no path is chosen that has it
         allowed = 8192 if (capability, kind, name) == (75, "fp16", "_write") else 128
         assert 8 <= int(registers) <= 255 and int(spilled) <= allowed, (name, registers, spilled)
-
-
-def test_the_text_lies_on_the_gpu_before_memory_is_looked_at(planned, monkeypatch, tmp_path):
-    """So that the 4 bytes per token that it takes there are not promised to a step."""
-    seen, fit, beside = [], memory_fit.choose, batches.on_device
-    monkeypatch.setattr(batches, "on_device", lambda *a: seen.append("text") or beside(*a))
-    monkeypatch.setattr(memory_fit, "choose", lambda *a: seen.append("memory") or fit(*a))
-    rr.train(planned(steps=1), tmp_path, log=str)
-    assert seen == ["text", "memory"]

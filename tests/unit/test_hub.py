@@ -2,10 +2,12 @@
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -55,31 +57,26 @@ def front(shared) -> dict:
 
 
 def test_the_card_s_front_matter_is_what_the_hub_reads(run, shared, tmp_path):
-    told = front(shared)
-    assert told["library_name"] == "review-residuals"
-    assert told["license"] == "unknown"  # of somebody's text, nobody else knows it
-    assert "residual-connections" in told["tags"] and "datasets" not in told
+    recorded = front(shared)
+    assert recorded["library_name"] == "review-residuals"
+    assert recorded["license"] == "unknown"  # of somebody's text, nobody else knows it
+    assert "residual-connections" in recorded["tags"] and "datasets" not in recorded
     again = rr.save_pretrained(run, shared, license="cc-by-4.0")
     assert front(again)["license"] == "cc-by-4.0"  # the card of before does not stay
 
 
-@pytest.mark.parametrize(
-    ("corpus", "license", "datasets"),
-    [
+def test_a_card_names_the_data_set_of_the_hub(run, tmp_path, monkeypatch):
+    """As if the text had come from there."""
+    model, specification, vocabulary = run_folder.load(run)
+    for corpus, license, datasets in (
         ("tinystories", "unknown", ["roneneldan/TinyStories"]),
         ("some/texts@v2", "unknown", ["some/texts"]),
         ("fables", "apache-2.0", None),
-    ],
-)
-def test_a_card_names_the_data_set_of_the_hub(
-    run, tmp_path, monkeypatch, corpus, license, datasets
-):
-    """As if the text had come from there."""
-    model, specification, vocabulary = run_folder.load(run)
-    specification = replace(specification, source={"corpus": corpus})
-    monkeypatch.setattr(hub, "load", lambda *_, **__: (model, specification, vocabulary))
-    told = front(rr.save_pretrained(run, tmp_path / "shared"))
-    assert (told["license"], told.get("datasets")) == (license, datasets)
+    ):
+        loaded = model, replace(specification, source={"corpus": corpus}), vocabulary
+        monkeypatch.setattr(hub, "load", lambda *_, loaded=loaded, **__: loaded)
+        recorded = front(rr.save_pretrained(run, tmp_path / "shared"))
+        assert (recorded["license"], recorded.get("datasets")) == (license, datasets)
 
 
 def test_the_card_s_command_trains_the_same_run(run, shared, tiny_corpus, tmp_path):
@@ -110,63 +107,51 @@ def test_a_damaged_shared_model_is_one_line(shared, name, damage):
     assert "\n" not in str(refused.value)
 
 
-class Hub:
-    """Stands in for `HfApi`: keeps what would be sent."""
+@pytest.fixture
+def api(monkeypatch, tmp_path):
+    """Stands in for `HfApi`: what would be sent to a repository is in tmp_path / "sent"."""
 
-    def __init__(self):
-        self.made, self.sent, self.refusal = [], {}, None
-
-    def create_repo(self, repo_id, **options):
-        if self.refusal:
-            raise self.refusal
-        self.made.append((repo_id, options))
-
-    def upload_folder(self, *, repo_id, folder_path, commit_message):
-        self.sent[repo_id] = {path.name: path.read_bytes() for path in folder_path.iterdir()}
+    def upload_folder(*, repo_id, folder_path, commit_message):
+        shutil.copytree(folder_path, tmp_path / "sent" / repo_id)
         return SimpleNamespace(commit_url=f"https://hub/{repo_id}/commit/1")
 
-
-@pytest.fixture
-def stubbed(monkeypatch):
-    api = Hub()
+    api = Mock()
+    api.upload_folder.side_effect = upload_folder
     monkeypatch.setattr(hub, "HfApi", lambda: api)
     monkeypatch.setattr(hub, "get_token", lambda: "a token")
     return api
 
 
-def test_what_is_pushed_is_the_shared_folder(run, shared, stubbed, tmp_path):
-    assert not stubbed.made and not stubbed.sent  # to save is not to send
+def test_what_is_pushed_is_the_shared_folder(run, shared, api, tmp_path):
+    assert not api.mock_calls  # to save is not to send
     assert rr.push_to_hub(run, "ada/tiny", license="cc-by-4.0") == "https://hub/ada/tiny/commit/1"
-    assert stubbed.made == [("ada/tiny", {"private": True, "exist_ok": True})]
-    sent = stubbed.sent["ada/tiny"]
-    assert sent.keys() == {path.name for path in shared.iterdir()}
-    assert sent["model.safetensors"] == (shared / "model.safetensors").read_bytes()
-    card = sent["README.md"].decode()
+    api.create_repo.assert_called_once_with("ada/tiny", private=True, exist_ok=True)
+    sent = tmp_path / "sent" / "ada" / "tiny"
+    assert {path.name for path in sent.iterdir()} == {path.name for path in shared.iterdir()}
+    assert (sent / "model.safetensors").read_bytes() == (shared / "model.safetensors").read_bytes()
+    card = (sent / "README.md").read_text()
     assert 'rr.from_pretrained("ada/tiny")' in card and "license: cc-by-4.0" in card
-    (tmp_path / "again").mkdir()
-    for name, data in sent.items():
-        (tmp_path / "again" / name).write_bytes(data)
-    assert rr.from_pretrained(tmp_path / "again").config == rr.from_pretrained(shared).config
+    assert rr.from_pretrained(sent).config == rr.from_pretrained(shared).config
 
 
 @pytest.mark.parametrize("refusal", [
     hub.errors.HFValidationError("Repo id must be\nof two parts"), OSError("no route to host"),
     hub.REFUSED[-1]("no network"),
 ])  # fmt: skip
-def test_a_hub_that_refuses_is_one_line(run, stubbed, refusal):
-    stubbed.refusal = refusal
+def test_a_hub_that_refuses_is_one_line(run, api, refusal):
+    api.create_repo.side_effect = refusal
     with pytest.raises(RRError, match="did not take 'ada/tiny': (Repo id|no)") as refused:
         rr.push_to_hub(run, "ada/tiny")
-    assert "\n" not in str(refused.value) and not stubbed.sent
+    assert "\n" not in str(refused.value) and not api.upload_folder.called
 
 
-def test_without_a_token_nothing_is_sent(run, stubbed, monkeypatch):
+def test_without_a_token_nothing_is_sent(run, api, monkeypatch):
     monkeypatch.setattr(hub, "get_token", lambda: None)
     with pytest.raises(RRError, match="hf auth login"):
         rr.push_to_hub(run, "ada/tiny")
     with pytest.raises(RRError, match="is no run"):
         rr.push_to_hub(run.parent, "ada/tiny")
-    assert not stubbed.made and not stubbed.sent
+    assert not api.mock_calls
 
 
 def test_without_the_extra_it_is_named():

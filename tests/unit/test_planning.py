@@ -9,7 +9,8 @@ from rr import cli
 from rr.config import RRError
 from rr.model import ladder
 from rr.perf import budget, rates
-from rr.sweep import AXES, cells, place
+from rr.sweep import cells
+from rr.sweep.grid import AXES, place
 from rr.training.checkpoint import disk_of
 
 CARD = budget.GPUSpec("a card", 1e14, 1e11)
@@ -47,7 +48,6 @@ def bench_row(run, **more):
     return {
         "rung": run.rung,
         "rule": run.rule,
-        "peer": None,
         "path": "compiled",
         "failed": None,
         "precision": "bf16",
@@ -58,16 +58,20 @@ def bench_row(run, **more):
     } | more
 
 
-def runs(rung="nano", rules=("review", "standard"), seeds=(0, 1), **more):
-    return [
-        ladder.specify(rung, rule, seed=seed, **NAMES, **more) for seed in seeds for rule in rules
-    ]
+def one(rung="nano", rule="review", seed=0, **more):
+    return ladder.specify(rung, rule, seed=seed, **NAMES, **more)
+
+
+def pairs(rung, **more):
+    """Review and standard at two seeds."""
+    arms = [(rule, seed) for seed in (0, 1) for rule in ("review", "standard")]
+    return [one(rung, rule, seed, **more) for rule, seed in arms]
 
 
 def test_hours_by_hand(roomy, tmp_path):
     """tokens · FLOPs a token over peak · MFU; scoring costs a third of training; the rest apart."""
-    plan = runs(rules=["review"], seeds=[0], eval_batches=2)
-    (row,) = budget.what_fits(plan, CARD, mfu=(0.1, 0.4), price=3.0, records=tmp_path)
+    given = {"mfu": (0.1, 0.4), "price": 3.0, "records": tmp_path}
+    (row,) = budget.what_fits([one(eval_batches=2)], CARD, **given)
     each, window = ladder.flops_per_token(ladder.arm("nano", "review", 500)), 8 * 256
     assert row["tokens"] == 150 * window
     assert row["scored_tokens"] == 4 * 2 * window  # at the end and three times on the way
@@ -88,12 +92,12 @@ def test_hours_by_hand(roomy, tmp_path):
 
 def test_branches_are_trained_and_paid_for(roomy):
     """2,000 to 4,000 steps: the longer budget, and the shorter's last fifth again."""
-    (row,) = budget.what_fits(runs(rules=["review"], seeds=[0], budgets=[2000, 4000]), CARD)
+    (row,) = budget.what_fits([one(budgets=[2000, 4000])], CARD)
     assert row["tokens"] == (4000 + 400) * 8 * 256
 
 
 def test_pairs_are_complete_and_small_rungs_first(roomy, tmp_path):
-    plan = by_size(runs("mini") + runs("nano"))
+    plan = by_size(pairs("mini") + pairs("nano"))
     given = {"mfu": (0.005, 0.005), "records": tmp_path}
     whole = budget.what_fits(plan, CARD, **given)
     assert [(row["rung"], row["seed"], row["rule"]) for row in whole] == [
@@ -112,7 +116,7 @@ def test_pairs_are_complete_and_small_rungs_first(roomy, tmp_path):
 
 def test_the_studys_arms_are_a_pair_though_they_are_of_other_widths(roomy, tmp_path):
     """Protocol paper widens the standard arm; TF32 has half of the 16-bit peak."""
-    plan = by_size(runs("nano", protocol="paper"))
+    plan = by_size(pairs("nano", protocol="paper"))
     assert plan[0].model.d_model > plan[1].model.d_model
     rows = budget.what_fits(plan, CARD, mfu=(0.5, 0.5), records=tmp_path)
     arms = [(row["seed"], row["rule"]) for row in rows]
@@ -124,30 +128,28 @@ def test_the_studys_arms_are_a_pair_though_they_are_of_other_widths(roomy, tmp_p
 
 def test_what_does_not_fit_the_memory_is_said_to_and_takes_no_hours(tmp_path):
     card = budget.GPUSpec("a small card", 1e12, 6e8)  # less than a driver takes
-    tiny = "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"
-    rows = budget.what_fits(runs(tiny, seeds=[0], batch=1), card, records=tmp_path)
-    assert {row["fits"] for row in rows} == {"memory"}
-    assert all(row["micro_batch"] is None and row["until"] is None for row in rows)
+    tiny = one("nano:n_layer=1,d_model=16,n_head=2,seq_len=16", batch=1)
+    (row,) = budget.what_fits([tiny], card, records=tmp_path)
+    assert (row["fits"], row["micro_batch"], row["until"]) == ("memory", None, None)
 
 
 def test_a_record_of_that_card_is_used_with_its_spread(roomy, tmp_path):
     """Steps of 1, 2 and 4 seconds: the rate is the record's, not an assumption."""
-    run = runs(rules=["review"], seeds=[0])[0]
     (tmp_path / "gpu").mkdir()
-    bench_file(tmp_path / "gpu" / "nano.json", "NVIDIA L4", bench_row(run))
-    (found,) = budget.what_fits([run], budget.gpu("L4"), records=tmp_path)
-    steps = 150 + found["scored_tokens"] / 2048 / 3
-    assert trained(found) == pytest.approx((steps / 3600, 4 * steps / 3600))
-    assert found["measured"] == "gpu/nano.json"
-    (other,) = budget.what_fits([run], budget.gpu("T4"), records=tmp_path)
+    bench_file(tmp_path / "gpu" / "nano.json", "NVIDIA L4", bench_row(one()))
+    (result,) = budget.what_fits([one()], budget.gpu("L4"), records=tmp_path)
+    steps = 150 + result["scored_tokens"] / 2048 / 3
+    assert trained(result) == pytest.approx((steps / 3600, 4 * steps / 3600))
+    assert result["measured"] == "gpu/nano.json"
+    (other,) = budget.what_fits([one()], budget.gpu("T4"), records=tmp_path)
     assert other["measured"] is None and other["precision"] == "fp16"
 
 
 def test_the_verb(capsys):
     words = ["plan", "--gpu", "T4", "--rung", "nano", "--rule", "review", "standard"]
     assert cli.main([*words, "--dollars", "6", "--price", "3", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["hours"] == 2 and len(found["rows"]) == 2
+    result = json.loads(capsys.readouterr().out)
+    assert result["hours"] == 2 and len(result["rows"]) == 2
     assert cli.main([*words, "--hours", "1"]) == 0
     out = capsys.readouterr().out
     assert "not measured" in out and "assumed MFU of 0.2–0.45" in out and "dollars" not in out
@@ -180,28 +182,27 @@ def test_budgets():
 
 def test_a_file_of_this_machine_is_believed_first(roomy, tmp_path, capsys):
     """Its rates, its compilation and its card; what it does not hold stays an estimate."""
-    run = runs(rules=["review"], seeds=[0])[0]
-    bench_file(tmp_path / "gpu.json", "NVIDIA L4", bench_row(run, step_ms=[8000]))
-    mine = bench_file(tmp_path / "mine.json", "NVIDIA L4", bench_row(run, warm_seconds=33.0))
+    bench_file(tmp_path / "gpu.json", "NVIDIA L4", bench_row(one(), step_ms=[8000]))
+    mine = bench_file(tmp_path / "mine.json", "NVIDIA L4", bench_row(one(), warm_seconds=33.0))
     read = budget.read_bench(str(mine))
-    (row,) = budget.what_fits([run], budget.gpu("L4"), records=tmp_path, bench=read)
+    (row,) = budget.what_fits([one()], budget.gpu("L4"), records=tmp_path, bench=read)
     assert row["parts"]["training"] == pytest.approx((150 / 3600, 600 / 3600))
     assert row["parts"]["compilation"] == pytest.approx((33 / 3600, 33 / 3600))
     assert row["measured"] == str(mine)
     words = ["plan", "--measured", str(mine), "--rung", "nano", "mini", "--hours", "3", "--json"]
     assert cli.main(words) == 0
     out, err = capsys.readouterr()
-    told = json.loads(out)  # one value, and nothing else
-    assert told["gpu"]["name"] == "L4" and "plan: 1 of 2 runs" in err
-    assert [r["measured"] for r in told["rows"]] == [str(mine), None]
-    assert told["rows"][0]["path"] == "compiled"
+    recorded = json.loads(out)  # one value, and nothing else
+    assert recorded["gpu"]["name"] == "L4" and "plan: 1 of 2 runs" in err
+    assert [r["measured"] for r in recorded["rows"]] == [str(mine), None]
+    assert recorded["rows"][0]["path"] == "compiled"
     command = "rr sweep --rung nano mini --order smallest --hours 3 --measured"
-    assert told["command"] == f"{command} {shlex.quote(str(mine))}"
+    assert recorded["command"] == f"{command} {shlex.quote(str(mine))}"
 
 
 def test_what_a_benchmark_expects_of_a_run(tmp_path):
     """At most: 600 s of steps, the rest by hand; nothing for a rung that it does not hold."""
-    run, other = runs(rules=["review"], seeds=[0], eval_batches=1)[0], runs("mini")[0]
+    run, other = one(eval_batches=1), one("mini")
     file = bench_file(tmp_path / "cpu.json", "cpu", bench_row(run, path="fast"))
     seconds = budget.expected(budget.read_bench(str(file)))
     saved = 12 * ladder.count(run.model) / 1e8 + 0.05 * 600
@@ -211,19 +212,18 @@ def test_what_a_benchmark_expects_of_a_run(tmp_path):
 
 
 def test_a_benchmark_of_other_runs_is_an_error_that_says_which(roomy, tmp_path):
-    run = runs("60M", rules=["review"], protocol="paper")[0]
-    row = {**bench_row(run), "precision": "bf16"}
-    measured = budget.read_bench(str(bench_file(tmp_path / "x.json", "NVIDIA H100 80GB HBM3", row)))
+    run = one("60M", protocol="paper")
+    file = bench_file(tmp_path / "x.json", "NVIDIA H100 80GB HBM3", bench_row(run))
+    measured = budget.read_bench(str(file))
     with pytest.raises(RRError, match="none of these runs: it has 60M in bf16, they are 60M in tf"):
         budget.what_fits([run], budget.gpu("H100"), bench=measured)
 
 
 def test_the_disk_of_a_plan_is_what_stays_and_the_largest_while_it_trains(roomy):
-    small, large = runs("nano", seeds=[0])[0], runs("mini", seeds=[0])[0]
-    rows = budget.what_fits([small, large], CARD)
-    params = [ladder.count(run.model) for run in (small, large)]
-    by_hand = 4 * sum(params) + 3 * 12 * params[1]
-    assert budget.disk_of_rows(rows) == disk_of([small, large]) == by_hand
+    plan = [one("nano"), one("mini")]
+    small, large = (ladder.count(run.model) for run in plan)
+    by_hand = 4 * (small + large) + 3 * 12 * large
+    assert budget.disk_of_rows(budget.what_fits(plan, CARD)) == disk_of(plan) == by_hand
 
 
 def of_l4(**row):
@@ -237,7 +237,7 @@ def of_l4(**row):
         ("[1]", "is not the output"),
         (of_l4(failed=None), "is not the output"),
         (of_l4(failed="x"), "no case"),
-        (of_l4(**bench_row(runs()[0], step_ms=[0])), "is not the output"),
+        (of_l4(**bench_row(one(), step_ms=[0])), "is not the output"),
     ],
 )
 def test_a_wrong_file_is_one_line(content, why, tmp_path, capsys):
@@ -254,7 +254,7 @@ def test_a_file_of_another_card_is_refused(tmp_path):
         ("NVIDIA L4", "H100", "was measured on NVIDIA L4, not on H100"),
         ("cpu", None, "add --gpu"),  # a sweep needs no card
     ):
-        file = bench_file(tmp_path / "x.json", device, bench_row(runs()[0]))
+        file = bench_file(tmp_path / "x.json", device, bench_row(one()))
         with pytest.raises(RRError, match=words):
             budget.chosen_gpu(card, None, None, budget.read_bench(str(file)))
 
@@ -270,19 +270,19 @@ def test_a_file_of_another_card_is_refused(tmp_path):
 def test_plan_and_sweep_have_one_order(words, capsys, roomy):
     """The command that plan prints, read by the real parser, is the plan: cell by cell."""
     assert cli.main(["plan", "--gpu", "H100", "--hours", "8", "--json", *words]) == 0
-    told = json.loads(capsys.readouterr().out)
-    args = vars(cli.parser().parse_args(shlex.split(told["command"])[1:]))
+    recorded = json.loads(capsys.readouterr().out)
+    args = vars(cli.parser().parse_args(shlex.split(recorded["command"])[1:]))
     options = {name: args[name] for name in (*AXES, "depth_lr")}
     listed = [cell.id for cell in cells(options, print, order=args["order"])]
-    assert listed == [row["id"] for row in told["rows"]] and args["hours"] == 8
+    assert listed == [row["id"] for row in recorded["rows"]] and args["hours"] == 8
     if not words:
-        assert [row["rung"] for row in told["rows"]][:1] == ["60M"] and len(listed) == 42
+        assert [row["rung"] for row in recorded["rows"]][:1] == ["60M"] and len(listed) == 42
     # and what a sweep would run, line by line
-    typed = shlex.split(told["command"])[1:]
+    typed = shlex.split(recorded["command"])[1:]
     assert cli.main([*typed, "--dry-run", "--runner", "direct"]) == 0
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == len(listed) and "rr plan estimates which" in err
-    for line, row in zip(out.splitlines(), told["rows"], strict=True):
+    for line, row in zip(out.splitlines(), recorded["rows"], strict=True):
         given = shlex.split(line)
         named = {name: given[given.index(f"--{name}") + 1] for name in ("rung", "rule", "seed")}
         assert named == {name: str(row[name]) for name in named}
@@ -295,25 +295,21 @@ def test_the_largest_micro_batch_is_found(monkeypatch):
         return micro * (10 if path.recompute == "none" else 4)
 
     monkeypatch.setattr(budget.memory, "stacked", need)
-    (run,) = runs(rules=["review"], seeds=[0], batch=64)
     again = ":recompute=layer"
     ways = [(10 * m, m, "compiled") for m in (64, 32, 16, 8)]
     ways += [(4 * m, m, f"compiled{again}") for m in (64, 32, 16, 8)]
     ways += [(4 * m, m, f"fast{again}") for m in (4, 2, 1)]
     for room in (3, 4, 10, 31, 32, 79, 80, 159, 400, 639, 640):
         card = budget.GPUSpec("a card", 1e12, (room + 0.5) / (1 - budget.SPARE))
-        (row,) = budget.what_fits([run], card)
+        (row,) = budget.what_fits([one(batch=64)], card)
         fitting = [way[1:] for way in ways if way[0] <= room] + [(None, f"fast{again}")]
         assert (row["micro_batch"], row["path"]) == fitting[0], room
 
 
 def test_rates_come_from_the_path_with_the_best_median():
-    run = runs(rules=["review"], seeds=[0])[0]
+    run, here = one(), {"record": "here"}
     slow = bench_row(run, path="fast", step_ms=[9000], tokens_per_second=200, warm_seconds=1.0)
-    rate = rates.measured(
-        run,
-        budget.gpu("L4"),
-        [{**row, "record": "here"} for row in (slow, bench_row(run, warm_seconds=7.0))],
-    )
+    rows = [slow | here, bench_row(run, warm_seconds=7.0) | here]
+    rate = rates.measured(run, budget.gpu("L4"), rows)
     work = 2048 * ladder.flops_per_token(run.model)
     assert (rate.low, rate.high, rate.compile) == (work / 4, work, (7.0, 7.0))

@@ -25,7 +25,7 @@ import pytest
 import torch
 
 from rr import cli
-from rr.perf import benchmark, benchmark_case, doctor
+from rr.perf import doctor
 from rr.residual import REGISTRY
 from rr.sweep import local
 
@@ -45,18 +45,14 @@ SMALL = {
     "2000,4000,8000": "2,3,4",
     "runs/ID": RUN,
     "/workspace/runs/ID": RUN,
-    "my_rule.py:Class": "my_rules/damped.py:Damped",
     "runs/damped": "runs",  # where the small runs of all rules lie
     "runs/limiter": "runs",
-    "runs/try": "runs",
-    "compiled": "fast",  # Inductor alone takes most of a minute per model
     "mine.json": MEASURED,
     "40": "1",  # steps run again
     "/workspace/runs": "runs",
     "/shared/runs": "runs",
     "/runs/sweep": "runs",
     "in.ipynb": "notebooks/03_depth_stability.ipynb",
-    "runs/ID/report.ipynb": "report.ipynb",
 }
 TEXT = {"--corpus": CORPUS, "--tokenizer": "bpe:300"}
 TINY = {**TEXT, "--steps": "2", "--batch": "2", "--eval-batches": "2"}
@@ -129,28 +125,27 @@ def page(path: Path, text: str, prose: bool) -> Iterator[Printed]:
         yield from commands(path.name, block)
     text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
     for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", text) if prose else ():
-        for found in commands(path.name, span):
-            yield Printed(found.where, found.program, found.words, span=True)
+        for result in commands(path.name, span):
+            yield Printed(result.where, result.program, result.words, span=True)
 
 
 def printed() -> list[Printed]:
-    """All commands, each once."""
-    found = []
+    result = []
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "book").glob("*.md"))]
     for path in pages:
-        found += page(path, path.read_text(), prose=path.parent == ROOT)
+        result += page(path, path.read_text(), prose=path.parent == ROOT)
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         cells = json.loads(path.read_text())["cells"]
         text = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
-        found += page(path, text, prose=path.name.startswith("17_"))
+        result += page(path, text, prose=path.name.startswith("17_"))
     for path in sorted((ROOT / "book" / "ready").iterdir()):
-        found += commands(path.name, path.read_text())
+        result += commands(path.name, path.read_text())
         if cell := re.search(r"^COMMAND = (\[.*?\])$", path.read_text(), re.MULTILINE | re.DOTALL):
             words = (*ast.literal_eval(cell[1]), "--out", "runs")  # as the file itself adds
-            found.append(Printed(path.name, "rr", words))
+            result.append(Printed(path.name, "rr", words))
     for _, command in new_rule.next_commands("my_rules/damped.py:Damped", "damped", "rr", "pytest"):
-        found += commands("new_rule.py", command)
-    return list(dict.fromkeys(found))
+        result += commands("new_rule.py", command)
+    return list(dict.fromkeys(result))
 
 
 ALL = printed()
@@ -173,26 +168,6 @@ class Cell:
         return self.code
 
 
-class Child(benchmark._Child):
-    """A benchmark's case in this process; test_bench.py has those in processes of their own."""
-
-    def __init__(self, case) -> None:
-        self.case, self.measured, self.failed, self.times = case, {}, None, []
-
-    def send(self, command, *arguments) -> None:
-        if command == "build":
-            _, *where = arguments
-            self.bench = benchmark_case.Bench(self.case, *where)
-            command, arguments = "describe", ()
-        self.answer = getattr(self.bench, command)(*arguments)
-
-    def receive(self) -> dict:
-        return self.answer
-
-    def end(self) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, tiny_corpus):
     """A folder with small runs and rules; what the table's names stand for there."""
@@ -203,10 +178,9 @@ def world(tmp_path_factory, tiny_corpus):
         new_rule.new_rule(name, home / "my_rules")
     with contextlib.chdir(home), pytest.MonkeyPatch.context() as patched:
         patched.setattr(local, "Process", Cell)
-        patched.setattr(benchmark, "_Child", Child)
         patched.setattr(doctor, "compile_error", lambda kind: None)  # test_run_paths.py does
         names = {CORPUS: tiny_corpus}
-        own = SMALL["my_rule.py:Class"]
+        own = "my_rules/damped.py:Damped"
         for rule in (own, "standard", "constant", "review"):
             words = small(Printed("", "rr", ("train", "--rung", "nano", "--rule", rule)), names)
             code, out = called([*words, "--out", "runs"])
@@ -367,8 +341,8 @@ def test_the_readme_s_python_is_run(world, tiny_gpt2, monkeypatch, tmp_path):
 
 
 def test_every_place_that_prints_commands_is_read():
-    found = {(c.where, c.program, c.words[0]) for c in ALL}
-    assert found >= {
+    result = {(c.where, c.program, c.words[0]) for c in ALL}
+    assert result >= {
         ("README.md", "rr", "train"),
         ("README.md", "torchrun", "--nproc-per-node"),
         ("README.md", "papermill", "--engine"),
@@ -377,25 +351,21 @@ def test_every_place_that_prints_commands_is_read():
         ("17_running_it.ipynb", "rr", "prepare"),
         ("new_rule.py", "rr", "train"),
     }
-    read = {where for where, *_ in found}
+    read = {where for where, *_ in result}
     assert read >= {path.name for path in (ROOT / "book" / "ready").iterdir()}
-
-
-def test_lines_are_joined_loops_gone_through_and_comments_left_out():
-    text = r"""
-A=1 B=2 rr train --seed 0 \
+    # lines are joined, loops gone through, comments and what follows a program left out
+    text = """
+A=1 rr train --seed 0 \\
     --out runs   # words
 for rule in one two; do .venv/bin/rr train --rule $rule; done
-#          bash /x/runpod_start.sh \
-#              rr sweep --out runs > cells.txt
-rr is here
+#    bash /x/runpod_start.sh \\
+#        rr sweep --out runs > cells.txt
 """
     assert [str(c) for c in commands("", text)] == [
         "rr train --seed 0 --out runs",
         "rr train --rule one",
         "rr train --rule two",
         "rr sweep --out runs",
-        "rr is here",
     ]
 
 

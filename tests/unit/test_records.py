@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import sys
 from pathlib import Path
 
 import datasets
@@ -36,12 +37,12 @@ def test_every_record_is_byte_for_byte_what_its_folder_was(tmp_path, monkeypatch
             campaign, name, *digests = line.split()
             was[campaign, name] = digests
     assert len(was) == 502
-    found = {}
+    got = {}
     for campaign in CAMPAIGNS:
         for home in recording.export(campaign, tmp_path / campaign.name):
             digests = [hashlib.sha256((home / name).read_bytes()).hexdigest() for name in NAMES]
-            found[campaign.name, home.name] = [digest[:16] for digest in digests]
-    assert {key: found[key] for key in was} == was
+            got[campaign.name, home.name] = [digest[:16] for digest in digests]
+    assert {key: got[key] for key in was} == was
 
 
 @pytest.mark.parametrize("campaign", CAMPAIGNS, ids=lambda path: path.name)
@@ -54,11 +55,11 @@ def test_columns_say_what_the_texts_say(campaign):
         result, run = json.loads(row["result"]), json.loads(row["run"])
         assert row["id"] == result["id"] == run["id"]
         for name in RUNS:
-            told, cell = result.get(name), row[name]
-            assert cell == told or (told is None and pd.isna(cell)), (row["id"], name)
-        for kind, told in (("result_seal", result), ("run_seal", run)):
-            assert row[kind] == told.get("seal") or pd.isna(row[kind])
-            unsealed(told)
+            recorded, cell = result.get(name), row[name]
+            assert cell == recorded or (recorded is None and pd.isna(cell)), (row["id"], name)
+        for kind, recorded in (("result_seal", result), ("run_seal", run)):
+            assert row[kind] == recorded.get("seal") or pd.isna(row[kind])
+            unsealed(recorded)
         curve = curves[curves.id == row["id"]]
         assert list(curve.line) == list(range(len(curve)))
         for _, part in curve.groupby("budget", dropna=False):  # the run itself, and each branch
@@ -112,10 +113,10 @@ def test_a_record_is_the_run_without_its_paths(folder, tiny_corpus, tmp_path):
     kept = "".join((home / name).read_text() for name in NAMES)
     for place in (tiny_corpus.removeprefix("file:"), str(folder), str(Path.home())):
         assert place not in kept
-    told, before = (read_json(path / "run.json") for path in (home, folder))
-    assert told["source"] == {"corpus": "tiny.txt", "tokenizer": "bpe:300"}
-    assert told["run"] == before["run"] and told["provenance"] == before["provenance"]
-    assert Run.from_spec(told["run"]).id == home.name
+    recorded, before = (read_json(path / "run.json") for path in (home, folder))
+    assert recorded["source"] == {"corpus": "tiny.txt", "tokenizer": "bpe:300"}
+    assert recorded["run"] == before["run"] and recorded["provenance"] == before["provenance"]
+    assert Run.from_spec(recorded["run"]).id == home.name
     for name in ("result.json", "metrics.jsonl"):
         assert (home / name).read_bytes() == (folder / name).read_bytes()
     assert list(stats.read_results(tmp_path / "to").id) == [folder.name]
@@ -140,32 +141,26 @@ def test_the_command_and_again(folder, tmp_path, capsys):
     assert {path.name: path.read_bytes() for path in to.iterdir()} == before
 
 
-def damaged(run, file, changes):
-    """The run with a file of other bytes, or a sealed one of other fields."""
-    if changes:
-        told = read_json(run / file)
-        for part, fields in changes.items():
-            told[part] |= fields
-        write_record(run / file, told)
-    else:
-        (run / file).write_bytes((run / file).read_bytes().replace(b"1", b"2", 1))
-
-
 @pytest.mark.parametrize(
-    ("file", "changes", "says"),
+    ("file", "part", "fields", "says"),
     [
-        ("result.json", {}, "result.json is corrupt"),
-        ("metrics.jsonl", {}, "metrics.jsonl is corrupt"),
-        ("run.json", {"run": {"seed": 9}}, "is not run"),
-        *(("run.json", {"provenance": {"device": place}}, "would record the path")
-          for place in ("/home/ada/rr", "built in ~/rr", "C:\\rr")),
+        ("result.json", None, None, "result.json is corrupt"),
+        ("metrics.jsonl", None, None, "metrics.jsonl is corrupt"),
+        ("run.json", "run", {"seed": 9}, "is not run"),
+        ("run.json", "provenance", {"device": "/home/ada/rr"}, "would record the path"),
+        ("run.json", "provenance", {"device": "built in ~/rr"}, "would record the path"),
+        ("run.json", "provenance", {"device": "C:\\rr"}, "would record the path"),
     ],
-)  # fmt: skip
+)
 def test_a_run_that_is_refused_is_named_and_nothing_is_written(
-    file, changes, says, folder, tmp_path
+    file, part, fields, says, folder, tmp_path
 ):
     run, to = copied(folder, tmp_path), tmp_path / "to"
-    damaged(run, file, changes)
+    if part:  # a sealed file of other fields
+        recorded = read_json(run / file)
+        write_record(run / file, recorded | {part: recorded[part] | fields})
+    else:  # other bytes
+        (run / file).write_bytes((run / file).read_bytes().replace(b"1", b"2", 1))
     new, (line,) = recording.import_runs([run], to)
     assert new == [] and run.name in line and says in line and "\n" not in line
     assert not to.exists()
@@ -222,12 +217,12 @@ def test_a_damaged_table_is_refused(folder, tmp_path):
             (tmp_path / name).write_bytes(whole[:at] + bytes([whole[at] ^ 16]) + whole[at + 1 :])
             try:
                 (record,) = read_records(tmp_path)
-                told = [record.parsed(file) for file in NAMES]
+                recorded = [record.parsed(file) for file in NAMES]
             except RunFailed as error:
                 assert name in str(error) or "metrics.jsonl" in str(error)
             else:  # a byte that says nothing of the content
-                assert told[2] == (folder / "metrics.jsonl").read_bytes()
-                assert told[1] == (folder / "result.json").read_bytes()
+                assert recorded[2] == (folder / "metrics.jsonl").read_bytes()
+                assert recorded[1] == (folder / "result.json").read_bytes()
         (tmp_path / name).write_bytes(whole[:-9])
         with pytest.raises(RunFailed, match="is corrupt"):
             read_records(tmp_path)[0].curve()
@@ -249,7 +244,7 @@ def test_a_text_that_was_changed_within_a_table_does_not_count(folder, tmp_path,
 
 def test_without_pyarrow_folders_are_read_and_tables_named(folder, tmp_path, monkeypatch):
     recording.import_runs([folder], tmp_path)
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(RRError, match=r"runs.parquet needs pyarrow: .*\[stats\]"):
         stats.read_results(tmp_path)
     assert len(stats.read_results(folder.parent)) == 1

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 import rr
 from rr import cli, io, stats
 from rr.config import RUN_OPTIONS, Interrupted, RRError
 from rr.data import baselines
 from rr.model import initialise
-from rr.sweep import AXES, cells, notebook
+from rr.sweep import cells, notebook
+from rr.sweep.grid import AXES
 from rr.training import command_line
 from rrbook import figures
 from rrbook import reports as report
@@ -43,15 +43,15 @@ def test_no_choice_names_the_run_that_rr_train_would():
 
 
 @pytest.mark.parametrize(
-    ("tier", "options", "told"),
+    ("tier", "options", "recorded"),
     [
         ("smok", {}, "did you mean smoke"),
         ("smoke", {"budgets": "50,100"}, r"budgets must be .*\[2000, 4000\]"),
         ("smoke", {"lr": -1.0}, "lr must be"),
     ],
 )
-def test_wrong_parameters_are_refused_in_one_line(tier, options, told):
-    with pytest.raises(RRError, match=told) as refused:
+def test_wrong_parameters_are_refused_in_one_line(tier, options, recorded):
+    with pytest.raises(RRError, match=recorded) as refused:
         report.chosen(tier, "nano", **options)
     assert "\n" not in str(refused.value)
 
@@ -113,10 +113,10 @@ def test_a_report_of_a_run(trained, tiny_corpus):
     for row in looked.gates:
         assert sorted(row["r"]) == row["r"] and len(row["r"]) == len(LEVELS)
         assert row["r"][0] <= row["mean"] <= row["r"][-1]
-    told = dict(report.cost(ended))
-    assert told["tokens trained on"] == f"{6 * 2 * 16}"
-    flops = int(told["matmul FLOPs per token"].replace(",", ""))
-    assert float(told["matmul FLOPs in total"]) == pytest.approx(flops * 6 * 2 * 16, rel=1e-3)
+    recorded = dict(report.cost(ended))
+    assert recorded["tokens trained on"] == f"{6 * 2 * 16}"
+    flops = int(recorded["matmul FLOPs per token"].replace(",", ""))
+    assert float(recorded["matmul FLOPs in total"]) == pytest.approx(flops * 6 * 2 * 16, rel=1e-3)
     assert dict(report.provenance(ended))["run"] == ended.folder.name
     assert "finished 6 steps" in report.outcome(ended)
     # what `rr prepare` prints of the corpus, see test_cli
@@ -187,53 +187,34 @@ def test_a_diverged_run_is_shown_as_one(trained, tmp_path):
 # ---- `rr report` ---------------------------------------------------------------------------------
 
 
-def short_notebook(path, parameters: str) -> None:
-    """A notebook with parameters, and a sentence that holds one number of its own."""
-    cells = [new_markdown_cell("# T"),
-             new_code_cell(parameters, metadata={"tags": ["parameters"]}),
-             new_code_cell("from pathlib import Path\n"
-                           "from rrbook.glue import glue\n"
-                           "here = Path(out if 'out' in dir() else folder)\n"
-                           "glue('found', len(list(here.glob('*/result.json'))), display=False)"),
-             new_markdown_cell("{term}`run`: {glue:text}`found` ended.")]  # fmt: skip
-    kernel = {"name": "python3", "language": "python", "display_name": "Python 3"}
-    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
-
-
-@pytest.fixture
-def short_reports(tmp_path, monkeypatch):
-    """The two notebooks of reports, short."""
-    parameters = {name: type(value)() if not isinstance(value, int | float) else value
-                  for name, value in notebook.parameters(notebook.find(None)).items()}  # fmt: skip
-    text = "\n".join(f"{name} = {value!r}" for name, value in parameters.items())
-    short_notebook(tmp_path / "run.ipynb", text)
-    short_notebook(tmp_path / "folder.ipynb", 'folder, baseline = "", ""')
-    monkeypatch.setattr(notebook, "REPORTS", tmp_path)
-
-
-def test_a_finished_run_and_a_folder_of_runs_become_pages(trained, short_reports, tmp_path, capsys):
+def test_a_finished_run_and_a_folder_of_runs_become_pages(trained, tmp_path, capsys):
     """The second call of a run reads the report that the first one left."""
     out, _, made = trained
     shutil.copytree(out, tmp_path / "runs")
     folder = tmp_path / "runs" / made["review", 0].name
     assert cli.main(["report", str(folder), "--html", str(tmp_path / "a.txt")]) == 2
     assert capsys.readouterr().err == "rr: OUT must end in .ipynb or .html, got 'a.txt'\n"
-    for given, html in ((folder, "a.html"), (folder, "b.html"), (folder.parent, "c.html")):
-        assert cli.main(["report", str(given), "--html", str(tmp_path / html)]) == 0
+
+    def page(of, html):
+        assert cli.main(["report", str(of), "--html", str(tmp_path / html)]) == 0
         assert capsys.readouterr().out == f"{tmp_path / html}\n"
-        page = (tmp_path / html).read_text()
-        assert "run: 4 ended" in page and "{term}" not in page
-        (tmp_path / "run.ipynb").write_text("read no more")
-    assert nbformat.read(folder / "report.ipynb", 4).metadata["papermill"]["end_time"]
+        return (tmp_path / html).read_text()
+
+    assert "finished 6 steps" in page(folder, "a.html")
+    saved = (folder / "report.ipynb").read_bytes()
+    assert nbformat.reads(saved, 4).metadata["papermill"]["end_time"]
+    assert folder.name in page(folder, "b.html")
+    assert (folder / "report.ipynb").read_bytes() == saved
+    assert "standard" in page(folder.parent, "c.html")
 
 
 def test_what_has_no_report_is_one_line(trained, tmp_path, capsys, monkeypatch):
     folder = tmp_path / trained[2]["review", 0].name
 
-    def refused(told):
+    def refused(recorded):
         assert cli.main(["report", str(folder)]) == 2
         error = capsys.readouterr().err
-        assert error.count("\n") == 1 and told in error
+        assert error.count("\n") == 1 and recorded in error
         assert not (folder / "report.ipynb").exists()
 
     refused("no folder")
@@ -290,12 +271,12 @@ def test_a_plan_is_a_frame(trained):
     assert len(here.results) == 1 and len(here.outside) == 3
     assert any("seed 0 is not in the plan" in line for line in here.outside)
     assert any("rule review is not in the plan" in line for line in here.outside)
-    found = {(gap["arm"], *gap["seeds"]) for gap in here.missing}
-    assert found == {("standard", 2), ("constant", 1, 2)}
+    got = {(gap["arm"], *gap["seeds"]) for gap in here.missing}
+    assert got == {("standard", 2), ("constant", 1, 2)}
     with pytest.raises(RRError, match="unknown"):
         report.survey(trained[0], rungs=["nanoo"])
-    for place, told in (("no", "no folder"), ("", "folder")):
-        with pytest.raises(RRError, match=told):
+    for place, recorded in (("no", "no folder"), ("", "folder")):
+        with pytest.raises(RRError, match=recorded):
             report.survey(place)
 
 
@@ -305,8 +286,11 @@ def test_the_published_study_is_read_as_the_folder_of_its_own_sweep():
     here = report.survey("review_residuals", seeds=[0, 1, 2])
     assert len(here.results) == 42 and not (here.notes or here.damaged or here.begun)
     for row in here.results:
-        told = stated.pop((row["rung"], row["rule"], row["seed"]))
-        assert (row["val_loss"], row["steps"]) == (float(told["val_loss"]), int(told["steps"]))
+        recorded = stated.pop((row["rung"], row["rule"], row["seed"]))
+        assert (row["val_loss"], row["steps"]) == (
+            float(recorded["val_loss"]),
+            int(recorded["steps"]),
+        )
     assert not stated
     assert list(dict.fromkeys(row["rung"] for row in here.rows)) == [
         "60M", "150M", "320M", "590M", "1B"]  # fmt: skip
@@ -329,9 +313,6 @@ def test_a_record_is_found_by_its_name():
     assert here.rows == stats.as_rows(stats.compare(runs, "standard"))
     assert here.shown == "RUNS" and len(here.outside) == 12
     assert [row["arm"] for row in report.shown(here)] == [row["arm"] for row in here.rows]
-
-
-# ---- Figures -------------------------------------------------------------------------------------
 
 
 def test_reliability_is_drawn_from_the_bins():

@@ -36,9 +36,6 @@ def read(path: Path) -> list[str]:
     return list(read_all([path], {}))
 
 
-# ---- what is not text
-
-
 ENDINGS = {
     "a.csv.gz": gzip.compress(b"text\nhello\n"),
     "a.html": b"<p>hello</p>",
@@ -76,18 +73,15 @@ def test_text_that_only_looks_a_little_like_it_is_read(tmp_path, text):
     assert read(tmp_path / "a.md") == [text]
 
 
-# ---- rows
-
-
 def test_half_a_character_and_rows_without_text_are_counted_once(tmp_path):
     texts = [f"Story {i} of a fox." for i in range(60)]
     texts[3:3] = ["", "\n", "cut off \ud83d", "\udc00 and \ud83d again", "whole \U0001f98a"]
     path = tmp_path / "a.jsonl"
     corpus = file(path, "".join(json.dumps({"text": t}) + "\n" for t in texts).encode())
-    said: list[str] = []
+    printed: list[str] = []
     for _ in range(2):  # the second time the tokens are there
-        tokens = open_corpus(corpus, "bpe:270", cache=tmp_path / "cache", log=said.append)
-    assert [line for line in said if line.startswith("a.jsonl: ")] == [
+        tokens = open_corpus(corpus, "bpe:270", cache=tmp_path / "cache", log=printed.append)
+    assert [line for line in printed if line.startswith("a.jsonl: ")] == [
         "a.jsonl: rows without text, skipped: 2",
         "a.jsonl: rows with half a character (a lone surrogate), replaced by U+FFFD: 2",
     ]
@@ -102,9 +96,6 @@ def test_rows_of_parquet_without_text_are_skipped_too(tmp_path):
     changes = {}
     assert list(read_all([tmp_path / "a.parquet"], changes)) == ["a", "b"]
     assert list(changes["a.parquet"].values()) == [3]
-
-
-# ---- packed
 
 
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.xz"])
@@ -122,19 +113,16 @@ def test_several_streams_in_one_file_are_all_read(tmp_path, name):
             read(path)
 
 
-# ---- line ends
-
-
 def test_windows_line_ends_are_the_same_text_and_are_named_once(tmp_path):
     text = "".join(f"Story {i}.\nThe end.\n<|endoftext|>\n" for i in range(50))
-    tokens, said = [], []
+    tokens, printed = [], []
     for name, ends in (("unix", "\n"), ("windows", "\r\n")):
         path = tmp_path / name / "a.txt.gz"
         path.parent.mkdir()
         corpus = file(path, gzip.compress(text.replace("\n", ends).encode()))
-        tokens.append(open_corpus(corpus, "bpe:280", cache=tmp_path / "cache", log=said.append))
+        tokens.append(open_corpus(corpus, "bpe:280", cache=tmp_path / "cache", log=printed.append))
     assert tokens[0].sha256 == tokens[1].sha256
-    assert sum("line ends normalised from CRLF to LF: 150" in line for line in said) == 1
+    assert sum("line ends normalised from CRLF to LF: 150" in line for line in printed) == 1
 
 
 def test_a_line_end_across_the_edge_of_a_block(tmp_path):
@@ -156,9 +144,6 @@ def test_no_other_sign_ends_a_line_or_a_document(tmp_path, name):
     assert read(tmp_path / name) == [LINES]
 
 
-# ---- no blank
-
-
 @pytest.mark.parametrize("letters", ["ACGT", "字"])
 def test_a_tokenizer_is_trained_on_a_line_without_blanks(tmp_path, letters):
     """The square of the word's length would be a day; and memory is bounded."""
@@ -176,9 +161,6 @@ def test_a_tokenizer_is_trained_on_a_line_without_blanks(tmp_path, letters):
     assert done.returncode == 0, done.stderr
     tokens, kib = map(int, done.stdout.split())
     assert tokens > 100 and kib < 600_000
-
-
-# ---- the hub
 
 
 @pytest.fixture
@@ -215,13 +197,13 @@ def hub(monkeypatch, tmp_path):
 
 
 def test_a_configuration_is_named_and_the_branch_is_a_commit(hub, tmp_path):
-    said: list[str] = []
-    tokens = open_corpus("org/name:de", "bpe:270", cache=tmp_path / "c", log=said.append)
+    printed: list[str] = []
+    tokens = open_corpus("org/name:de", "bpe:270", cache=tmp_path / "c", log=printed.append)
     assert tokens.identity["corpus"] == f"hub org/name:de@{'a' * 40}"
     assert set(hub) == {("org/name", "de", "a" * 40)}
     assert tokens.decode(tokens.train).startswith(f"de story 0, a fox.{EOT}de story 1")
     assert sum(tokens.n_documents.values()) == 50
-    assert "org/name: rows without text, skipped: 1" in said
+    assert "org/name: rows without text, skipped: 1" in printed
     other = identity("org/name:en@v1", "bpe:270")["corpus"]
     assert other == f"hub org/name:en@{'b' * 40}"
     assert documents.hub_dataset("org/name:de@v1") == "org/name"
@@ -243,9 +225,6 @@ def test_a_run_keeps_the_commit_that_it_was_planned_with(hub, monkeypatch):
     assert identity(kept, "bpe:270")["corpus"] == run.corpus
     assert command_line.options(run)["corpus"] == kept
     assert rr.plan("nano", corpus="org/name:de", tokenizer="bpe:270").id != run.id
-
-
-# ---- for every input
 
 
 LETTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0\r")

@@ -85,10 +85,10 @@ def test_lora_trains_the_rule_and_keeps_it(kind, rule, values, tmp_path):
 
 def test_lora_without_the_rule_is_said_once_and_how():
     model = with_lora(rr.attach(tiny(), "review")).train()
-    with pytest.warns(UserWarning, match=r'modules_to_save=\["rr_residuals"\]') as said:
+    with pytest.warns(UserWarning, match=r'modules_to_save=\["rr_residuals"\]') as printed:
         moved = trained(model)
     assert not any("rr_residuals" in name for name in moved)
-    assert sum("frozen" in str(line.message) for line in said) == 1
+    assert sum("frozen" in str(line.message) for line in printed) == 1
     model.rr_residuals.requires_grad_()  # the other way that the warning names
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -285,7 +285,8 @@ def test_a_model_without_numbers_is_refused():
 @pytest.mark.parametrize("way", ["cpu_offload", "disk_offload"])
 def test_an_offloaded_model_is_refused(way, tmp_path):
     offload = getattr(pytest.importorskip("accelerate"), way)
-    model, folder = tiny("Llama"), [str(tmp_path)] if way == "disk_offload" else []
+    model = tiny("Llama")
+    folder = [str(tmp_path)] if way == "disk_offload" else []
     offload(model, *folder, execution_device=torch.device("cpu"))
     logits = model(IDX).logits
     with pytest.raises(rr.RRError, match="without offloading"):

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("kept_threads")
 
 
 def test_a_run_keeps_its_path(planned, tmp_path, cut_off, monkeypatch):
-    run, said, freed = planned(precision="bf16"), [], []
+    run, printed, freed = planned(precision="bf16"), [], []
     monkeypatch.setattr(backend, "keep_freed", lambda: freed.append("kept"))
     eager, fast, again, default = (
         result_of(train(run, tmp_path / str(name), path=name))
@@ -38,26 +38,19 @@ def test_a_run_keeps_its_path(planned, tmp_path, cut_off, monkeypatch):
     assert eager["val_loss"] == pytest.approx(fast["val_loss"], abs=0.01)
     with cut_off(3):
         train(run, tmp_path / "cut", save_every=1e-9, path="fast")
-    cut = trainer.train(run, tmp_path / "cut", path="eager", threads=1, log=said.append)
-    assert any("keeps the backend fast" in line for line in said)
+    cut = trainer.train(run, tmp_path / "cut", path="eager", threads=1, log=printed.append)
+    assert any("keeps the backend fast" in line for line in printed)
     assert result_of(cut)["weights_sha256"] == fast["weights_sha256"]
     assert io.read_json(cut / "run.json")["provenance"]["code_path"] == "fast"
-    said.clear()
-    trainer.train(planned(steps=1), tmp_path / "new", device="cpu", log=said.append)
-    assert any("fp32 on cpu" in line and "backend eager" in line for line in said)
+    printed.clear()
+    trainer.train(planned(steps=1), tmp_path / "new", device="cpu", log=printed.append)
+    assert any("fp32 on cpu" in line and "backend eager" in line for line in printed)
 
 
 FREED = """
-import sys
 from pathlib import Path
-
 import torch
-
-from rr.config import ModelConfig, Recipe
-from rr.model import Model, initialise
 from rr.training.backend import parse_backend
-from rr.training.step import OptimizerStep
-from rr.training.checkpoint import weights_sha256
 
 
 def resident():
@@ -65,28 +58,20 @@ def resident():
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
 
-torch.set_num_threads(1)
-config = ModelConfig(50, 2, 2, 32, 64, seq_len=16, rule="review")
-batches = torch.randint(50, (5, 2, 4, 16), generator=torch.Generator().manual_seed(0))
 for path in ("fast:allocator=system", "fast"):
-    backend, cpu = parse_backend(path), torch.device("cpu")
-    backend.set_up(cpu)
-    step = OptimizerStep(initialise(Model(config), 0), Recipe(5, 4, 1e-3, 1), backend, cpu)
-    losses = [step(x, y).item() for x, y in batches]
+    parse_backend(path).set_up(torch.device("cpu"))
     before = resident()
     block = torch.ones(50_000_000)
     del block
-    print(resident() - before, *losses, weights_sha256(step.model))
+    print(resident() - before)
 """
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's malloc alone is told")
-def test_a_freed_block_stays_or_goes_and_no_bit_changes():
+def test_a_freed_block_stays_or_goes():
     """In a process of its own: what is kept is kept for the rest of it. 200 MB, told in kB."""
-    asked = subprocess.check_output([sys.executable, "-c", FREED], text=True)
-    system, kept = (line.split() for line in asked.splitlines())
-    assert int(system[0]) < 20e3 and int(kept[0]) > 180e3
-    assert system[1:] == kept[1:] and len(set(system[1:6])) == 5
+    system, kept = subprocess.check_output([sys.executable, "-c", FREED]).split()
+    assert int(system) < 20e3 and int(kept) > 180e3
 
 
 @pytest.mark.parametrize("rule", ["review", "attnres"])  # block by block, and whole
@@ -154,9 +139,9 @@ def test_what_is_chosen_on_a_gpu(planned, monkeypatch):
     assert backend.default(CUDA, config("attnres"), fsdp) == "fast"
     assert backend.default(CUDA, config("review"), fsdp) == "compiled:attention=cudnn"
     # without a compiler another backend; where compilation was asked for, an end
-    run, said = planned(precision="fp16"), []
-    assert backend.of_run(None, CUDA, run, log=said.append) == "fast"
-    assert said == ["compilation fails here: no C compiler; selected backend fast"]
+    run, printed = planned(precision="fp16"), []
+    assert backend.of_run(None, CUDA, run, log=printed.append) == "fast"
+    assert printed == ["compilation fails here: no C compiler; selected backend fast"]
     with pytest.raises(RRError, match="cannot be compiled here: no C compiler; use --path fast"):
         backend.of_run("compiled", CUDA, run)
     why[0], card[0] = None, (8, 0)
@@ -172,8 +157,8 @@ def test_what_is_chosen_on_a_gpu(planned, monkeypatch):
 
 def test_a_run_that_could_not_be_compiled_goes_on_along_another_path(tiny_corpus, tmp_path):
     """Nothing is fixed before the first checkpoint: CXX that fails, then --path eager."""
-    words = ["train", "--rung", TINY, "--corpus", tiny_corpus, "--tokenizer", "bpe:300"]
-    words += ["--batch", "2", "--steps", "2", "--out", str(tmp_path), "--device", "cpu"]
+    words = f"train --rung {TINY} --corpus {tiny_corpus} --tokenizer bpe:300 --batch 2 --steps 2"
+    words = [*words.split(), "--out", str(tmp_path), "--device", "cpu"]
     broken = {**os.environ, "CXX": "/bin/false", "CC": "/bin/false",
               "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}  # fmt: skip
     command = [sys.executable, "-m", "rr.cli", *words, "--path", "compiled"]
@@ -185,24 +170,20 @@ def test_a_run_that_could_not_be_compiled_goes_on_along_another_path(tiny_corpus
 
 def test_a_long_run_on_a_cpu_is_compiled_by_its_flops_alone(planned, monkeypatch):
     monkeypatch.setattr(backend, "compile_error", lambda kind: None)
-    run, said = planned(), []
+    run, printed = planned(), []
     flops = flops_per_token(run.model) * run.tokens
     monkeypatch.setattr(backend, "COMPILE_FLOPS", flops)
-    chosen = backend.of_run(None, torch.device("cpu"), run, log=said.append)
-    assert chosen == backend.COMPILED_CPU and len(said) == 1 and "selected backend" in said[0]
+    chosen = backend.of_run(None, torch.device("cpu"), run, log=printed.append)
+    assert chosen == backend.COMPILED_CPU and len(printed) == 1 and "selected backend" in printed[0]
     monkeypatch.setattr(backend, "COMPILE_FLOPS", flops + 1)
     assert backend.of_run(None, torch.device("cpu"), run) == "eager"
 
 
 def test_what_does_not_go_together_is_refused(planned):
-    fsdp = World(0, 2, "fsdp")
-    for spec, precision, shape, world, words in (
-        ("compiled", "bf16", config("attnres"), fsdp, "compiles as one graph"),
-        ("compiled", "bf16", config("standard", "dense"), fsdp, "compiles as one graph"),
-    ):
-        with pytest.raises(RRError, match=words):
-            run = planned(precision=precision)
-            backend.of_run(spec, CUDA, replace(run, model=shape), world)
+    for shape in (config("attnres"), config("standard", "dense")):
+        run = replace(planned(precision="bf16"), model=shape)
+        with pytest.raises(RRError, match="compiles as one graph"):
+            backend.of_run("compiled", CUDA, run, World(0, 2, "fsdp"))
 
 
 def test_windows_gathered_beside_the_model_are_those_cut_on_the_host(monkeypatch):

@@ -14,13 +14,9 @@ from torch import nn
 
 from rr import io
 from rr.config import Interrupted, RRError, RunFailed
-from rr.training import checkpoint, device, progress, provenance, signals
+from rr.training import checkpoint, device, progress, provenance
 
 STATE = {"step": 3, "weights": torch.arange(1000.0), "text": "x"}
-
-
-def quiet(line):
-    pass
 
 
 # -- files --------------------------------------------------------------------------------------
@@ -80,14 +76,14 @@ def test_the_hash_of_weights_by_hand_and_what_it_sees():
 
 def test_the_last_two_checkpoints_stay(tmp_path):
     saved = checkpoint.Checkpoints(tmp_path, "abc")
-    assert saved.newest(quiet) is None and saved.steps() == []
+    assert saved.newest(print) is None and saved.steps() == []
     for step in (1, 2, 10, 100):
         saved.save(step, STATE | {"step": step})
     assert saved.steps() == [10, 100]
-    state = saved.newest(quiet)
+    state = saved.newest(print)
     assert state["step"] == 100 and torch.equal(state["weights"], STATE["weights"])
     os.rename(saved.path(100), saved.path(7))  # under another step's name it is not believed
-    assert saved.newest(quiet)["step"] == 10
+    assert saved.newest(print)["step"] == 10
 
 
 def test_any_flipped_bit_is_seen_and_the_one_before_is_taken(tmp_path):
@@ -105,11 +101,11 @@ def test_any_flipped_bit_is_seen_and_the_one_before_is_taken(tmp_path):
                 same = json.loads(bytes(data)) == json.loads(whole)  # a blank for a blank
             except ValueError:
                 same = False
-            said = []
-            assert saved.newest(said.append)["step"] == (2 if same else 1), (name, at)
-            assert same or "is corrupt" in said[0]
+            printed = []
+            assert saved.newest(printed.append)["step"] == (2 if same else 1), (name, at)
+            assert same or "is corrupt" in printed[0]
         path.write_bytes(whole)
-    assert saved.newest(quiet)["step"] == 2
+    assert saved.newest(print)["step"] == 2
 
 
 # -- the lock -----------------------------------------------------------------------------------
@@ -147,8 +143,8 @@ def test_a_lock_leaves_no_folder_that_was_not_there(tmp_path):
 
 def test_threads(monkeypatch, kept_threads):
     every = len(os.sched_getaffinity(0))
-    for said, count in (("3", 3), ("3,1", 3), ("", every), ("0", every), ("many", every)):
-        monkeypatch.setenv("OMP_NUM_THREADS", said)
+    for printed, count in (("3", 3), ("3,1", 3), ("", every), ("0", every), ("many", every)):
+        monkeypatch.setenv("OMP_NUM_THREADS", printed)
         assert device.set_threads(None) == count == torch.get_num_threads()
     assert device.set_threads(2) == 2 == torch.get_num_threads()
     with pytest.raises(RRError, match="threads must be"):
@@ -179,9 +175,9 @@ def test_what_counts_as_out_of_memory():
 
 
 def test_provenance_names_the_machine_and_no_path():
-    told = provenance.provenance(torch.device("cpu"))
-    assert told["device"] == "cpu" and told["packages"]["torch"] in torch.__version__
-    text = json.dumps(told)
+    recorded = provenance.provenance(torch.device("cpu"))
+    assert recorded["device"] == "cpu" and recorded["packages"]["torch"] in torch.__version__
+    text = json.dumps(recorded)
     assert os.getcwd() not in text and os.path.expanduser("~") not in text
 
 
@@ -191,7 +187,7 @@ def test_provenance_names_the_machine_and_no_path():
 def test_signals_ask_and_handlers_come_back():
     before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
     for number in before:
-        with signals.Stop() as stop:
+        with progress.Stop() as stop:
             assert not stop.requested
             os.kill(os.getpid(), number)
             assert stop.requested

@@ -61,6 +61,7 @@ class Foreign:
             spec[kind] = spec["model"][kind] = rule
             spec[f"{kind}_content"] = content
         spec["model"] |= model
+        spec |= {"loops": spec["model"]["n_loops"], "flavour": spec["model"]["flavour"]}
         try:
             name = Run.from_spec(spec).id
         except RRError:  # no run of rr's, but somebody can write it all the same
@@ -85,13 +86,11 @@ class Foreign:
         io.write_json(where / "meta.json", meta)
 
     def held_back(self):
-        """Whether nothing of the file was run."""
         return not self.mark.exists() and "evil" not in sys.modules
 
 
 @pytest.fixture(scope="module")
 def genuine(tiny_corpus, tmp_path_factory):
-    """A finished run of the standard rule."""
     plan = rr.plan(TINY, "standard", corpus=tiny_corpus, tokenizer="bpe:300", batch=4, steps=3)
     return train(plan, tmp_path_factory.mktemp("runs"), keep_checkpoints=True)
 
@@ -105,7 +104,6 @@ def foreign(genuine, tmp_path, monkeypatch):
 
 @pytest.fixture
 def model(genuine, foreign):
-    """A model's folder that was shared."""
     pytest.importorskip("huggingface_hub")
     pytest.importorskip("safetensors")
     return rr.save_pretrained(genuine, foreign.folder / "model")
@@ -175,9 +173,9 @@ def test_a_foreign_run_imports_nothing(foreign, capsys, way, verb, kind):
     words = [rule, rule.partition(":")[0], *there, "--rule ", f"allow_rule={rule!r}"]
     if verb in (sample, page):
         assert verb(folder) == 2
-        told = capsys.readouterr()
-        assert told.out == "" and told.err.count("\n") == 1
-        assert all(word in told.err for word in words), told.err
+        recorded = capsys.readouterr()
+        assert recorded.out == "" and recorded.err.count("\n") == 1
+        assert all(word in recorded.err for word in words), recorded.err
     else:
         refused(lambda: verb(folder), *words)
     assert foreign.held_back()
@@ -228,8 +226,8 @@ def test_a_given_rule_has_to_be_the_run_s(foreign, tmp_path):
     rule, path = placed(foreign, "inside")
     folder = foreign.run("rule", rule, sha256(path))
     other = foreign.code(tmp_path / "other.py", more="# longer\n")
-    found = other, sha256(tmp_path / "other.py"), sha256(path)
-    refused(lambda: rr.load(folder, allow_rule=other), *found, "restore the file")
+    got = other, sha256(tmp_path / "other.py"), sha256(path)
+    refused(lambda: rr.load(folder, allow_rule=other), *got, "restore the file")
     refused(lambda: rr.load(folder, allow_rule=f"{path}:Other"), "read the file, then allow it")
     refused(lambda: rr.load(folder, allow_rule=f"{rule}:c=1"), "expected path.py:Class")
     refused(lambda: rr.load(folder, allow_rule="nowhere.py:Evil"), "no file 'nowhere.py'")
@@ -337,7 +335,7 @@ def test_a_shared_model_imports_nothing(foreign, model, monkeypatch, way, kind, 
     from rr.training import hub
 
     rule, path = placed(foreign, way, "Evil" if kind == "rule" else "EvilValues")
-    found = sha256(path)
+    got = sha256(path)
     if way == "gone":
         path.unlink()
     edited(model, **{kind: rule})
@@ -345,7 +343,7 @@ def test_a_shared_model_imports_nothing(foreign, model, monkeypatch, way, kind, 
     if place == "hub":
         name = "somebody/model"
         monkeypatch.setattr(hub, "hf_hub_download", lambda name, file, **_: str(model / file))
-    there = [] if way == "gone" else [found]
+    there = [] if way == "gone" else [got]
     refused(lambda: rr.from_pretrained(name), str(name), rule, *there, f"allow_rule={rule!r}")
     assert foreign.held_back()
     if way != "gone":

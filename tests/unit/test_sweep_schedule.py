@@ -23,18 +23,16 @@ class Played:
     """
 
     def __init__(self, script, folder):
-        self.script, self.folder, self.code, self.stopped = list(script), folder, None, False
+        self.script, self.folder, self.code = list(script), folder, None
 
     def poll(self):
-        if self.stopped and self.code is None:
-            self.code = 130
         if self.code is None:
             value = self.script.pop(0)(self.folder)
             self.code = value if not self.script else None
         return self.code
 
     def stop(self):
-        self.stopped = True
+        self.code = 130 if self.code is None else self.code
 
     kill = stop
 
@@ -91,12 +89,12 @@ def play(tmp_path, monkeypatch):
     monkeypatch.setattr(schedule, "LOOK", 0.001)
 
     def run(plan, scripts, kind="direct", **more):
-        said, stage = [], Stage(tmp_path, scripts)
-        runner, view = Runner(kind, tmp_path, {}), View(tmp_path, said.append)
+        printed, stage = [], Stage(tmp_path, scripts)
+        runner, view = Runner(kind, tmp_path, {}), View(tmp_path, printed.append)
         staged = schedule.Schedule(plan, tmp_path, runner, stage, view, **more)
         settled = staged.run()
         assert not list((tmp_path / ".claims").iterdir())
-        return settled, {s.cell.id: s.status for s in staged.states}, stage.started, said
+        return settled, {s.cell.id: s.status for s in staged.states}, stage.started, printed
 
     return run
 
@@ -126,11 +124,11 @@ def test_a_crashed_cell_is_tried_again_and_a_diverged_one_is_not(play, plan):
         c: [[crashes(words="rr: no luck\n")]] * 4,  # without progress it fails after three retries
         d: [[crashes(saved=step)] for step in (1, 2, 3, 4, 5, 6)] + [[ends()]],  # new tries
     }
-    _, states, started, said = play(plan, scripts)
+    _, states, started, printed = play(plan, scripts)
     assert states == {a: "finished", b: "diverged", c: "failed", d: "finished"}
     assert [started.count(i) for i in (a, b, c, d)] == [3, 1, 4, 7]
-    assert any("no luck" in line and "failed" in line for line in said)
-    assert any("resuming from step 6" in line for line in said)
+    assert any("no luck" in line and "failed" in line for line in printed)
+    assert any("resuming from step 6" in line for line in printed)
 
 
 def test_a_full_disk_stops_the_sweep(play, plan, monkeypatch):
@@ -166,18 +164,18 @@ def test_runs_that_fail_unlike_or_apart_stop_nothing(play, plan):
 def test_a_refusal_is_not_repeated(play, plan, kind, code, line):
     cell = plan[0].id
     script = [[crashes(code, words=f"some progress\n{line}\n")]]
-    _, states, started, said = play(plan[:1], {cell: script}, kind)
+    _, states, started, printed = play(plan[:1], {cell: script}, kind)
     assert started == [cell] and states[cell] == "failed"
-    assert any("on another device" in line for line in said)
+    assert any("on another device" in line for line in printed)
 
 
 def test_a_corrupt_result_is_named_and_left_alone(play, plan, tmp_path):
     a = plan[0].id
     (tmp_path / a).mkdir()
     (tmp_path / a / "result.json").write_text("{")
-    _, states, started, said = play(plan, all_end(plan[1:]))
+    _, states, started, printed = play(plan, all_end(plan[1:]))
     assert states[a] == "failed" and a not in started
-    assert any("result.json is corrupt" in line for line in said)
+    assert any("result.json is corrupt" in line for line in printed)
 
 
 def test_a_writer_that_ends_between_two_looks_is_believed(play, plan, tmp_path, monkeypatch):
@@ -242,8 +240,8 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_starts(plan, tmp_pa
     whole = _room_on_disk(plan, tmp_path, 1)
     (tmp_path / plan[0].id).mkdir()
     (tmp_path / plan[0].id / "state.pt").write_bytes(bytes(10**7))  # from an earlier sweep
-    told = (whole, _room_on_disk(plan, tmp_path, 1))
-    before, now = (float(words.split(" need ")[1].split()[0]) for words in told)
+    recorded = (whole, _room_on_disk(plan, tmp_path, 1))
+    before, now = (float(words.split(" need ")[1].split()[0]) for words in recorded)
     assert before - now == pytest.approx(0.01, rel=0.1)
 
 
@@ -297,7 +295,6 @@ def an_hour(run):
 
 
 def pairs():
-    """Two arms of equal FLOPs by three seeds."""
     return cells({"rule": ["standard", "constant"], "seed": [0, 1, 2], "steps": [10]}, print)
 
 
@@ -347,9 +344,9 @@ def test_when_the_hours_are_over_what_runs_is_stopped(play, clock, plan):
         clock.now += 0.6
 
     hours = Hours(1, clock=clock)
-    settled, _, started, said = play(plan, {first: [[goes_on] * 50]}, hours=hours)
+    settled, _, started, printed = play(plan, {first: [[goes_on] * 50]}, hours=hours)
     assert not settled and started == [first]
-    assert any("hours are over: each run saves a checkpoint" in line for line in said)
+    assert any("hours are over: each run saves a checkpoint" in line for line in printed)
 
 
 def test_several_at_a_time_share_the_hours(clock):
@@ -368,7 +365,10 @@ def test_what_was_left_is_named_with_the_command(tmp_path, local, clock):
     hours, command = Hours(5, clock=clock), "rr sweep --seed 0 1 2 --hours 5"
     with pytest.raises(Interrupted) as stopped:
         sweep(plan, tmp_path, runner="direct", log=quiet, hours=hours, resume_command=command)
-    told = str(stopped.value)
-    assert told.startswith("4 of 6 cells done")
-    assert "standard seed 2; constant seed 2" in told and "seed 1" not in told.partition(";")[2]
-    assert told.endswith(f"resume with: {command}")
+    recorded = str(stopped.value)
+    assert recorded.startswith("4 of 6 cells done")
+    assert (
+        "standard seed 2; constant seed 2" in recorded
+        and "seed 1" not in recorded.partition(";")[2]
+    )
+    assert recorded.endswith(f"resume with: {command}")

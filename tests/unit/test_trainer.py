@@ -2,10 +2,6 @@
 
 import json
 import math
-import os
-import platform
-import subprocess
-import sys
 from collections import namedtuple
 from dataclasses import replace
 
@@ -22,20 +18,13 @@ from rr.data import fables, open_corpus
 from rr.model import Model, initialise, ladder
 from rr.model.ladder import recipe
 from rr.training import checkpoint, context, evaluate, run_folder, trainer
-from rr.training.device import resolve_precision
+from rr.training.device import _has_bf16, resolve_precision
 from rr.training.step import OptimizerStep
 
 DiskUsage = namedtuple("DiskUsage", "total used free")
 HELD_OUT = np.random.RandomState(3).randint(0, 50, 200)  # a stand-in for held-out tokens
 
 pytestmark = pytest.mark.usefixtures("kept_threads")
-
-
-def tokens_of(run):
-    split = "tokens" if run.protocol == "paper" else "documents"
-    return open_corpus(
-        run.source["corpus"], run.source["tokenizer"], split=split, log=lambda line: None
-    )
 
 
 def curve(folder):
@@ -104,16 +93,9 @@ def plain_loop(run, tokens):
     for step in range(r.steps):
         if run.protocol == "paper":
             starts = np.random.randint(0, len(tokens.train) - t - 1, r.batch)
-            done = (step - 500) / max(1, r.steps - 500)
-            lr = 2e-4 * (
-                (step + 1) / 500 if step < 500 else 0.1 + 0.45 * (1 + math.cos(math.pi * done))
-            )
         else:
             words = np.random.Philox(key=[run.seed, step]).random_raw(r.batch)
             starts = words % np.uint64(len(tokens.train) - t - 1)
-            w = max(1, min(500, r.steps // 20))
-            fall = min(1, (r.steps - step) / (r.steps - r.steps * 4 // 5))
-            lr = r.lr * ((step + 1) / w if step < w else fall)
         rows = np.stack([tokens.train[int(s) : int(s) + t + 1] for s in starts]).astype(np.int64)
         rows = torch.from_numpy(rows)
         logits = model(rows[:, :-1])
@@ -128,6 +110,7 @@ def plain_loop(run, tokens):
             m_hat, v_hat = m[name] / (1 - 0.9 ** (step + 1)), v[name] / (1 - 0.95 ** (step + 1))
             embedding = name in ("token.weight", "position.weight")
             decay = 0.1 if run.protocol == "paper" or (p.ndim == 2 and not embedding) else 0.0
+            lr = r.lr_at(step)  # by hand above
             with torch.no_grad():
                 p.mul_(1 - lr * decay).sub_(lr * m_hat / (v_hat.sqrt() + 1e-8))
     return model, norms
@@ -138,7 +121,8 @@ def test_a_run_is_what_a_plain_loop_does(planned, tmp_path, protocol):
     run = planned(protocol=protocol, steps=8, seed=3, eval_batches=5)
     folder = train(run, tmp_path)
     trained, _, _ = run_folder.load(folder)
-    tokens = tokens_of(run)
+    split = "tokens" if protocol == "paper" else "documents"
+    tokens = open_corpus(run.source["corpus"], run.source["tokenizer"], split=split)
     plain, norms = plain_loop(run, tokens)
     lines = curve(folder)
     recorded = [line["grad_norm"] for line in lines if "loss" in line]
@@ -282,7 +266,7 @@ def test_the_entropy_floor_lies_below_the_loss_on_the_same_stories(tmp_path, mon
 def test_out_of_memory_halves_the_micro_batch_and_nothing_else(planned, tmp_path, monkeypatch):
     """Which errors count as that: test_runtime.py."""
     plain = result_of(train(planned(), tmp_path / "plain"))
-    forward, sizes, said, most = Model.forward, [], [], 1
+    forward, sizes, printed, most = Model.forward, [], [], 1
 
     def fails_above(self, idx, targets=None):
         if targets is not None:
@@ -293,9 +277,9 @@ def test_out_of_memory_halves_the_micro_batch_and_nothing_else(planned, tmp_path
 
     monkeypatch.setattr(Model, "forward", fails_above)
     run = planned()
-    folder = trainer.train(run, tmp_path / "small", threads=1, log=said.append)
+    folder = trainer.train(run, tmp_path / "small", threads=1, log=printed.append)
     assert sizes == [4, 2] + [1] * 4 * run.recipe.steps
-    assert [line for line in said if "micro-batch 2" in line or "micro-batch 1" in line]
+    assert [line for line in printed if "micro-batch 2" in line or "micro-batch 1" in line]
     record = json.loads((folder / "run.json").read_text())
     assert record["provenance"]["micro_batch"] == 1 and record["run"]["recipe"]["batch"] == 4
     result = result_of(folder)
@@ -361,53 +345,40 @@ def test_the_recorded_loss_is_the_mean_since_the_last_line(planned, tmp_path, mo
     assert rows[-1]["loss"] == pytest.approx(losses[-1], rel=1e-12)
 
 
-def test_a_run_knows_its_own_device_and_tokens(planned, tmp_path, cut_off):
-    """On another device it goes on where that is named: not bit for bit, which is written down."""
-    run, said = planned(precision="bf16"), []
+@pytest.mark.parametrize(
+    ("here", "path", "asked"),
+    [("cpu", "compiled:attention=cudnn", {"device": "cpu"}), ("NVIDIA H100", "eager", {})],
+)
+def test_a_run_knows_its_own_device_and_tokens(
+    planned, tmp_path, cut_off, monkeypatch, here, path, asked
+):
+    """On a named device, or a GPU of another name, it goes on: not bit for bit, which is recorded.
+
+    A CPU stands for that GPU.
+    """
+    run, printed = planned(precision="bf16"), []
     with cut_off(3):
         train(run, tmp_path, save_every=1e-9)
-    path = tmp_path / run.id / "run.json"
-    record = io.read_json(path)
+    file = tmp_path / run.id / "run.json"
+    record = io.read_json(file)
     own = record["provenance"]
     assert own["device"] == "cpu" and own["threads"] == 1
-    gpu = {"device": "NVIDIA H200", "code_path": "compiled:attention=cudnn"}
     for change, words in (
         ({"corpus_sha256": {"train": "0", "valid": "0"}}, "started on other tokens"),
-        (gpu, "started on NVIDIA H200, not on cpu"),
+        ({"device": "NVIDIA H200", "code_path": path}, "started on NVIDIA H200, not on cpu"),
     ):
-        io.write_record(path, record | {"provenance": own | change})
+        io.write_record(file, record | {"provenance": own | change})
         with pytest.raises(RRError, match=words):
             train(run, tmp_path)
-    folder = trainer.train(run, tmp_path, device="cpu", log=said.append)
-    assert any("started on NVIDIA H200 and resumes on cpu" in line for line in said)
-    made_by = io.read_json(path)["provenance"]
-    assert made_by["device"] == "cpu" and made_by["code_path"] == "eager"
+    if here != "cpu":
+        monkeypatch.setattr(context, "device_name", lambda device: here)
+        monkeypatch.setattr(context, "_device_type", lambda name: "cpu")
+    folder = trainer.train(run, tmp_path, log=printed.append, **asked)
+    assert any(f"started on NVIDIA H200 and resumes on {here}" in line for line in printed)
+    made_by = io.read_json(file)["provenance"]
+    assert made_by["device"] == here and made_by["code_path"] == "eager"
     assert made_by["bit_exact"] is False and made_by["threads"] == 1
     assert result_of(folder)["status"] == "finished"
-
-
-def test_a_run_goes_on_on_a_gpu_of_another_name(planned, tmp_path, cut_off, monkeypatch):
-    run, said = planned(), []
-    with cut_off(3):
-        train(run, tmp_path, save_every=1e-9)
-    path = tmp_path / run.id / "run.json"
-    # as if "cpu" were the name of one GPU among others
-    monkeypatch.setattr(context, "device_name", lambda device: "NVIDIA H100 PCIe")
-    monkeypatch.setattr(context, "_device_type", lambda name: "cpu")
-    folder = trainer.train(run, tmp_path, log=said.append)
-    assert any("started on cpu and resumes on NVIDIA H100 PCIe" in line for line in said)
-    made_by = io.read_json(path)["provenance"]
-    assert made_by["bit_exact"] is False and made_by["device"] == "NVIDIA H100 PCIe"
-    assert result_of(folder)["status"] == "finished"
-
-
-def test_settings_are_free_until_the_first_checkpoint(planned, tmp_path, cut_off):
-    run = planned()
-    with cut_off(1):
-        train(run, tmp_path, path="fast")
-    folder = train(run, tmp_path, path="reference", micro_batch=2)
-    made_by = io.read_json(folder / "run.json")["provenance"]
-    assert made_by["code_path"] == "reference" and made_by["micro_batch"] == 2
 
 
 def test_a_full_disk_ends_a_run_before_its_first_step(planned, tmp_path, monkeypatch):
@@ -461,11 +432,11 @@ def branched(planned):
 def alone(tiny_corpus, tmp_path_factory):
     """Each of BUDGETS trained by itself: budget -> its result."""
     given = {"corpus": tiny_corpus, "tokenizer": "bpe:300", "batch": 4, "precision": "fp32"}
-    out, found = tmp_path_factory.mktemp("alone"), {}
+    out, got = tmp_path_factory.mktemp("alone"), {}
     for budget in BUDGETS:
         run = rr.plan(TINY, "review", **given, steps=budget, warmup=2)
-        found[budget] = result_of(train(run, out))
-    return found
+        got[budget] = result_of(train(run, out))
+    return got
 
 
 def same_as_alone(result, alone):
@@ -483,8 +454,8 @@ def test_each_branch_is_the_budget_trained_alone(branched, alone, tmp_path):
         assert result[name] == alone[24][name]
     assert [path.name for path in (folder / "checkpoint").iterdir()] == ["weights"]
     rows = stats.as_rows(stats.read_results(tmp_path))  # a table has a row for each
-    found = {row["steps"]: row["val_loss"] for row in rows}
-    assert found == {steps: alone[steps]["val_loss"] for steps in BUDGETS}
+    got = {row["steps"]: row["val_loss"] for row in rows}
+    assert got == {steps: alone[steps]["val_loss"] for steps in BUDGETS}
 
 
 @pytest.mark.parametrize("stop_after", [6, 7, 8, 19])
@@ -565,10 +536,10 @@ def test_float16_scales_its_loss_and_resumes_exactly(planned, tmp_path, cut_off)
         train(run, tmp_path / "cut", save_every=1e-9)
     state = torch.load(next((tmp_path / "cut").glob("*/checkpoint/*5/state.pt")))
     assert state["scaler"]["scale"] == 65536.0
-    said = []
-    cut = result_of(trainer.train(run, tmp_path / "cut", threads=2, log=said.append))
+    printed = []
+    cut = result_of(trainer.train(run, tmp_path / "cut", threads=2, log=printed.append))
     assert cut["weights_sha256"] == whole["weights_sha256"]
-    assert cut["threads"] == 1 and any("keeps the 1 threads" in line for line in said)
+    assert cut["threads"] == 1 and any("keeps the 1 threads" in line for line in printed)
 
 
 def test_a_gpu_without_bfloat16_gets_float16(monkeypatch):
@@ -580,12 +551,27 @@ def test_a_gpu_without_bfloat16_gets_float16(monkeypatch):
     assert resolve_precision(device, "bf16") == "bf16"
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the names of oneDNN's x86 kernels")
-def test_a_cpu_without_bfloat16_gets_float32():
-    code = (
-        "import torch; from rr.training.device import resolve_precision as resolve\n"
-        "print(*(resolve(torch.device('cpu'), name) for name in ('bf16', 'fp32', 'tf32')))"
-    )
-    env = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
-    asked = subprocess.check_output([sys.executable, "-c", code], env=env, text=True)
-    assert asked.split() == ["fp32", "fp32", "tf32"]
+@pytest.mark.parametrize(
+    ("flags", "limit", "has"),
+    [
+        ("fma avx512f avx512_bf16 amx_tile", None, True),
+        ("fma avx512f avx512_bf16", "AVX512_CORE_BF16", True),
+        ("fma avx512f avx512_bf16", "AVX2", False),
+        ("fma avx512f", None, False),
+        (None, None, False),
+    ],
+)
+def test_a_cpus_bfloat16_is_read_off_its_flags(tmp_path, flags, limit, has, monkeypatch):
+    if flags:
+        (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\n")
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    if limit:
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    assert _has_bf16(tmp_path / "cpuinfo") == has
+
+
+def test_a_cpu_without_bfloat16_gets_float32(monkeypatch):
+    monkeypatch.setattr("rr.training.device._has_bf16", lambda: False)
+    cpu = torch.device("cpu")
+    given = [resolve_precision(cpu, name) for name in ("bf16", "fp32", "tf32")]
+    assert given == ["fp32", "fp32", "tf32"]

@@ -11,14 +11,10 @@ from rr import cli
 from rr.config import RRError, RunFailed
 from rr.io import read_json, write_record
 from rr.stats import read_record, recording
-from rr.training import memory_fit, verify
+from rr.training import verify
 from rr.training.verify import Verdict, find, repeatable
 
 BODY = "nano:n_layer=1,d_model=16,n_head=1,seq_len=16"
-
-
-def quiet(line):
-    pass
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +25,7 @@ def made(tiny_corpus, tmp_path_factory):
     given = {"corpus": tiny_corpus, "tokenizer": "bpe:300", "batch": 2, "eval_batches": 2}
     for rule, steps, budgets in (("review", 8, None), ("constant", None, [4, 8])):
         run = rr.plan(BODY, rule, **given, steps=steps, budgets=budgets)
-        rr.train(run, out, threads=1, cache=cache, log=quiet)
+        rr.train(run, out, threads=1, cache=cache, log=print)
     to = tmp_path_factory.mktemp("measured") / "tiny"
     recording.import_runs([out], to)
     yield cache, to
@@ -43,30 +39,29 @@ def record_of(campaign, rule):
 
 
 def changed(campaign, to, name, change, rule="review"):
-    """The record in a folder, with other content in one of its files."""
     (home,) = recording.export(campaign, to, [record_of(campaign, rule).place.name])
-    told = read_json(home / name)
-    change(told)
-    write_record(home / name, told)
+    stated = read_json(home / name)
+    change(stated)
+    write_record(home / name, stated)
     return read_record(home)
 
 
 @pytest.mark.parametrize("rule", ["review", "constant"])
 def test_a_record_of_this_machine_gives_the_same_bits(made, tiny_corpus, rule):
     cache, campaign = made
-    found = verify.verify(record_of(campaign, rule), corpus=tiny_corpus, cache=cache, log=quiet)
-    assert found.same_bits and found.agrees and found.differ == {}
-    assert found.repeated == found.recorded and not any(gap for _, gap in found.gaps)
-    assert len(found.gaps) == {"review": 8, "constant": 9}[rule]  # step 4 on a branch, too
+    got = verify.verify(record_of(campaign, rule), corpus=tiny_corpus, cache=cache, log=print)
+    assert got.same_bits and got.agrees and got.differ == {}
+    assert got.repeated == got.recorded and not any(gap for _, gap in got.gaps)
+    assert len(got.gaps) == {"review": 8, "constant": 9}[rule]  # step 4 on a branch, too
 
 
 def test_the_first_steps_have_the_schedule_of_all(made, tiny_corpus):
     cache, campaign = made
     record = record_of(campaign, "review")
-    found = verify.verify(record, corpus=tiny_corpus, steps=5, cache=cache, log=quiet)
-    assert [step for step, _ in found.gaps] == [1, 2, 3, 4, 5]
-    assert found.agrees and not any(gap for _, gap in found.gaps)
-    assert found.same_bits is None and found.repeated is None
+    got = verify.verify(record, corpus=tiny_corpus, steps=5, cache=cache, log=print)
+    assert [step for step, _ in got.gaps] == [1, 2, 3, 4, 5]
+    assert got.agrees and not any(gap for _, gap in got.gaps)
+    assert got.same_bits is None and got.repeated is None
     for rule, steps, words in (("constant", 5, "decay branches"), ("review", 0, "steps must be")):
         with pytest.raises(RRError, match=words):
             record = record_of(campaign, rule)
@@ -100,9 +95,9 @@ def test_other_weights_are_judged_by_their_loss(
 )
 def test_a_run_that_amplifies_rounding_still_agrees(parts, gap, agrees):
     gaps = [(1, 0.0), (5, -parts), (9, 0.1)]
-    found = Verdict("x", 9, gaps, 4.0, 4.0 - gap, False, True, {})
-    assert found.agrees == agrees
-    assert f"at most {0.05 if parts < 1e-4 else 0.01}" in str(found)
+    got = Verdict("x", 9, gaps, 4.0, 4.0 - gap, False, True, {})
+    assert got.agrees == agrees
+    assert f"at most {0.05 if parts < 1e-4 else 0.01}" in str(got)
 
 
 def test_a_divergence_on_one_side_disagrees():
@@ -130,46 +125,41 @@ def test_an_unknown_rule_is_refused_and_a_file_is_not_run(made, tiny_corpus, tmp
     bait.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Rule: pass\n")
     for rule in ("nonesuch", f"{bait}:Rule"):
 
-        def foreign(told, rule=rule):
-            told["run"]["rule"] = told["run"]["model"]["rule"] = rule
-            told["run"]["rule_content"] = "0" * 64
-            told["id"] = rr.Run.from_spec(told["run"], told["source"]).id
+        def foreign(stated, rule=rule):
+            stated["run"]["rule"] = stated["run"]["model"]["rule"] = rule
+            stated["run"]["rule_content"] = "0" * 64
+            stated["id"] = rr.Run.from_spec(stated["run"], stated["source"]).id
 
         home = tmp_path / rule.rpartition("/")[2]
         record = changed(made[1], home, "run.json", foreign)
         result = record.object("result.json") | {"id": record.object("run.json")["id"]}
         write_record(record.place / "result.json", result)
         with pytest.raises(RRError):
-            verify.verify(record, corpus=tiny_corpus, log=quiet)
+            verify.verify(record, corpus=tiny_corpus, log=print)
     assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU of the record may be here")
 def test_a_record_of_another_machine_is_run_here_where_asked(made, tiny_corpus, tmp_path):
-    def elsewhere(told):
-        told["provenance"]["device"] = "NVIDIA H100 80GB HBM3"
-        told["provenance"]["packages"]["torch"] = "2.0.0"
+    def elsewhere(stated):
+        stated["provenance"]["device"] = "NVIDIA H100 80GB HBM3"
+        stated["provenance"]["packages"]["torch"] = "2.0.0"
 
     record = changed(made[1], tmp_path, "run.json", elsewhere)
     with pytest.raises(RRError, match="trained on NVIDIA H100.*give --device cpu"):
-        verify.verify(record, corpus=tiny_corpus, cache=made[0], log=quiet)
-    found = verify.verify(record, corpus=tiny_corpus, cache=made[0], device="cpu", log=quiet)
-    assert found.agrees and found.differ["device"] == ("NVIDIA H100 80GB HBM3", "cpu")
-    assert "packages" in found.differ and "2.0.0" in "".join(found.lines())
-
-
-def test_what_does_not_fit_is_refused(made, tiny_corpus, monkeypatch):
-    monkeypatch.setattr(memory_fit, "free", lambda device: 2**20)
-    with pytest.raises(RRError, match="does not fit as it was trained") as error:
-        verify.verify(record_of(made[1], "review"), corpus=tiny_corpus, cache=made[0], log=quiet)
-    assert "--micro-batch" not in str(error.value)
+        verify.verify(record, corpus=tiny_corpus, cache=made[0], log=print)
+    got = verify.verify(record, corpus=tiny_corpus, cache=made[0], device="cpu", log=print)
+    assert got.agrees and got.differ["device"] == ("NVIDIA H100 80GB HBM3", "cpu")
+    assert "packages" in got.differ and "2.0.0" in "".join(got.lines())
 
 
 def test_a_damaged_record_is_refused(made, tmp_path):
-    record = changed(made[1], tmp_path, "run.json", lambda told: told["run"].update(seed=7))
+    record = changed(made[1], tmp_path, "run.json", lambda stated: stated["run"].update(seed=7))
     with pytest.raises(RunFailed, match="is corrupt"):
         repeatable(record)
-    path = changed(made[1], tmp_path / "b", "result.json", lambda told: None).place / "result.json"
+    path = (
+        changed(made[1], tmp_path / "b", "result.json", lambda stated: None).place / "result.json"
+    )
     path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
     with pytest.raises(RunFailed, match="result.json is corrupt"):
         verify.verify(read_record(path.parent))

@@ -14,8 +14,7 @@ import numpy as np
 from rr import io
 from rr.analysis import probes
 from rr.config import MIB, Interrupted, RRError, Run, RunFailed, file_bytes, nearest
-from rr.data import batches
-from rr.data.corpus import baselines
+from rr.data import baselines, batches
 from rr.model import ladder
 from rr.model.transformer import Model
 from rr.training import evaluate, trainer
@@ -42,7 +41,7 @@ COUNTED = 2**24  # training tokens that a report's bigram table counts at most: 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # quantiles of a gate
 
 
-def chosen(tier: str, rung: str = "", rule: str = "", *, cache: str = "", **options) -> Run:
+def chosen(tier: str, rung: str = "", rule: str = "", **options) -> Run:
     """The run that a notebook's parameters describe; "", 0 and [] mean the default of `rr`.
 
     A rung that is named is trained as `rr train` would, whatever the tier: equal options name the
@@ -57,7 +56,7 @@ def chosen(tier: str, rung: str = "", rule: str = "", *, cache: str = "", **opti
     if not rung:
         rung, usual = TIERS[tier]
         given = {k: v for k, v in usual.items() if k != "steps" or not budgets} | given
-    return plan(rung, rule or "review", cache=cache or None, **given)
+    return plan(rung, rule or "review", **given)
 
 
 def train(run: Run, out: str = "", tier: str = "paper", **options) -> Path:
