@@ -8,7 +8,7 @@ another, so a text has one derivation at most, and
     log p(text) = Σ over its choices of log(weight / sum of the weights to choose from)
 
 exactly. The mean of −log p over held-out stories is then the loss, in nats, below which no model
-can go but by luck: the entropy floor (`entropy_floor`). `parse` recovers the derivation.
+can go but by luck: the entropy floor (`entropy_floor`).
 
 The words that decide come from SHAKE-128, a standard, so a story never changes with a library.
 """
@@ -173,43 +173,6 @@ def train() -> Iterator[str]:
 def valid() -> Iterator[str]:
     """The held-out stories of `fables`: independent draws from the same distribution."""
     return (story(SEED, i, "valid")[0] for i in range(STORIES["valid"]))
-
-
-def parse(text: str) -> tuple[list[int], float]:
-    """The one derivation of a story, as the index of each choice, and its log-probability, nats.
-
-    Raises RRError where the grammar cannot generate the text.
-    """
-    chosen: list[int] = []
-
-    def choose(choices: Choices, telling: Telling) -> int:
-        at = sum(map(len, telling.text))
-        fits = [
-            i
-            for i, option in enumerate(choices.options)
-            if text.startswith("".join(telling.text)) and _begins(option, telling.known, text, at)
-        ]
-        if len(fits) != 1:
-            raise RRError(f"not a fable: {len(fits)} ways to continue after {text[:at][-40:]!r}")
-        chosen.append(fits[0])
-        return fits[0]
-
-    telling = Telling(choose)
-    if "".join(telling.text) != text:
-        raise RRError("not a fable: the text does not end as a fable does")
-    return chosen, telling.log_prob
-
-
-def _begins(option: Option, known: dict[str, str], text: str, at: int) -> bool:
-    """Whether `text` from `at` on can begin with `option`, as far as its text is fixed."""
-    for part in option.parts:
-        piece = part.text + known[part.variable] if part.variable else part.text
-        if part.is_rule:
-            return any(_begins(nested, known, text, at) for nested in RULES[piece])
-        if not text.startswith(piece, at):
-            return False
-        at += len(piece)
-    return True
 
 
 @cache  # half a second, and the same for every run
