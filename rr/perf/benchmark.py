@@ -12,11 +12,11 @@ recomputation not counted. A device that is not in `gpus.GPUS` has no MFU.
 """
 
 import itertools
-import os
 import platform
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from multiprocessing import get_context
 from statistics import median
@@ -29,7 +29,7 @@ from ..model import ladder
 from ..training import provenance
 from ..training.backend import ablations, default, parse_backend
 from ..training.device import device_name, pick_device, set_threads
-from .benchmark_case import Case, obey
+from .benchmark_case import Case, obey, start
 from .gpus import find
 
 
@@ -41,14 +41,18 @@ class _Child:
         self.measured: dict = {}
         self.failed: str | None = None
         self.times: list[float] = []
-        # what a library prints there must not mix with the results
-        self.process = ProcessPoolExecutor(1, get_context("spawn"), os.dup2, (2, 1))
+        self.process = ProcessPoolExecutor(1, get_context("spawn"), start)
         self.answer: Future[dict] = Future()
 
     def send(self, command: str, *arguments: object) -> None:
         """Send a command, unless the case has failed."""
-        if self.failed is None:
+        if self.failed is not None:
+            return
+        try:
             self.answer = self.process.submit(obey, command, *arguments)
+        except BrokenProcessPool as error:  # `receive` reports it
+            self.answer = Future()
+            self.answer.set_exception(error)
 
     def receive(self) -> dict | None:
         """The answer; None where there is none: the case has then failed."""
@@ -58,8 +62,8 @@ class _Child:
             return self.answer.result()
         except RRError as error:
             self.failed = str(error)
-        except Exception as error:  # of the rule, of a library; or the process was killed
-            self.failed = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        except BrokenProcessPool:
+            self.failed = "its process was killed"
         self.end()
         return None
 
@@ -94,7 +98,8 @@ def measure(
 
     On a GPU the models of all cases lie in its memory at once. together: how many of them compile
     and warm up at once, limited by memory; timed steps are always taken one case at a time. keep:
-    called with the rows after every repeat, so that an interrupted benchmark keeps them.
+    called with the rows after every repeat, so that an interrupted benchmark keeps them. A script
+    that calls this needs the guard `if __name__ == "__main__"`: its processes import it.
     """
     children = []
     try:
@@ -118,7 +123,9 @@ def measure(
                 if answer is not None:
                     child.times.append(1000 * answer["seconds"] / steps)
                     child.measured["loss"] = answer["loss"]
-                    peak = child.ask("peak") or {}
+                    peak = child.ask("peak")
+                    if peak is None:
+                        continue
                     child.measured["peak_bytes"] = peak["bytes"]
                     log(f"{child.case.name}: {child.times[-1]:.1f} ms per step")
             keep([child.row for child in children])

@@ -1,7 +1,11 @@
 """One case of a benchmark, in a process of its own, driven by commands."""
 
 import contextlib
+import multiprocessing
+import os
+import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,10 +119,24 @@ class Bench:
 _bench: Bench | None = None  # of this process
 
 
+def start() -> None:
+    """Prepare a case's process: it prints on stderr, stops at Ctrl-C and ends with its parent."""
+    os.dup2(2, 1)  # what a library prints must not mix with the results
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # this is a pool's process
+    parent.join()
+    os._exit(1)
+
+
 def obey(command: str, *arguments: Any) -> dict:
     """In the case's process: "build" its `Bench` from the arguments, or call a method of it.
 
-    Raises RRError where memory runs out.
+    Raises RRError for whatever goes wrong: another exception may not survive the way back.
     """
     global _bench
     try:
@@ -126,10 +144,13 @@ def obey(command: str, *arguments: Any) -> dict:
             _bench = Bench(*arguments)
             return _bench.describe()
         return getattr(_bench, command)(*arguments)
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
-            raise
-        raise RRError("out of memory") from None
+    except RRError:
+        raise
+    except (Exception, SystemExit) as error:  # of the rule, of a library
+        if out_of_memory(error):
+            raise RRError("out of memory") from None
+        words = " ".join(str(error).split())
+        raise RRError(f"{type(error).__name__}: {words}") from None
     finally:
         if _bench is not None and _bench.device.type == "cuda":
             torch.cuda.empty_cache()  # for the other cases

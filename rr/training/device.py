@@ -157,8 +157,9 @@ def _has_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
     Not known, and False, where it is not Linux. ONEDNN_MAX_CPU_ISA is oneDNN's own limit.
     """
-    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL")
-    if not any(word in limit for word in ("ALL", "BF16", "AMX", "AVX10")):
+    names = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+    limit = next(filter(None, map(os.environ.get, names)), "all").lower()
+    if not any(word in limit for word in ("all", "bf16", "fp16", "amx", "avx10")):
         return False
     with contextlib.suppress(OSError):
         # of x86, and ARM's

@@ -56,6 +56,7 @@ def test_mfu_is_counted_flops_over_the_peak(monkeypatch):
 
 
 OWN = """
+import os
 import rr
 class Hungry(rr.Rule):
     equation, source = 'h', 'here'
@@ -64,15 +65,19 @@ class Hungry(rr.Rule):
 class Wrong(Hungry):
     def write(self, state, u):
         raise ValueError('that is wrong')
+class Killed(Hungry):
+    def write(self, state, u):
+        os.kill(os.getpid(), 9)
 """
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    """Three cases, each in a process of its own, of which two fail; and their rows."""
+    """Four cases, each in a process of its own, of which three fail; and their rows."""
     own = tmp_path_factory.mktemp("own") / "own.py"
     own.write_text(OWN)
     arms = (("review", "reference"), (f"{own}:Hungry", "fast"), (f"{own}:Wrong", "fast"))
+    arms += ((f"{own}:Killed", "fast"),)
     cases = [Case(TINY, rule, path, 4, 2) for rule, path in arms]
     return benchmark.measure(cases, 1, 2, "cpu", 1)
 
@@ -118,7 +123,8 @@ def test_memory_is_the_cases_own():
 
 
 def test_a_case_that_fails_says_why_and_the_others_go_on(monkeypatch, measured):
-    fine, hungry, wrong = measured
+    fine, hungry, wrong, killed = measured
+    assert killed["failed"] == "its process was killed"
     assert hungry["failed"] == "out of memory"
     assert wrong["failed"] == "ValueError: that is wrong"
     assert fine["failed"] is None and len(fine["step_ms"]) == 2

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from test_attach import IDX, hf, saved, scrambled
+from test_attach import IDX, hf, scrambled
 from test_attach import tiny as decoder
 from torch import nn
 
@@ -18,6 +18,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning"),
 ]
 tiny = partial(decoder, num_hidden_layers=3)
+
+
+def saved(model, to):
+    model.save_pretrained(to)
+    return to
 
 
 def trained(model, steps: int = 5) -> set[str]:

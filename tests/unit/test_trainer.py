@@ -555,8 +555,11 @@ def test_a_gpu_without_bfloat16_gets_float16(monkeypatch):
     ("flags", "limit", "has"),
     [
         ("fma avx512f avx512_bf16 amx_tile", None, True),
-        ("fma avx512f avx512_bf16", "AVX512_CORE_BF16", True),
-        ("fma avx512f avx512_bf16", "AVX2", False),
+        ("fma avx512f avx512_bf16", "ONEDNN_MAX_CPU_ISA=avx512_core_bf16", True),
+        ("fma avx512f avx512_bf16", "ONEDNN_MAX_CPU_ISA=AVX2", False),
+        ("fma avx512f avx512_bf16", "DNNL_MAX_CPU_ISA=AVX2", False),
+        ("fma avx512f avx512_bf16", "ONEDNN_MAX_CPU_ISA=all", True),
+        ("fma avx512f avx512_bf16", "ONEDNN_MAX_CPU_ISA=", True),
         ("fma avx512f", None, False),
         (None, None, False),
     ],
@@ -564,9 +567,10 @@ def test_a_gpu_without_bfloat16_gets_float16(monkeypatch):
 def test_a_cpus_bfloat16_is_read_off_its_flags(tmp_path, flags, limit, has, monkeypatch):
     if flags:
         (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\n")
-    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
+        monkeypatch.delenv(name, raising=False)
     if limit:
-        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+        monkeypatch.setenv(*limit.split("="))
     assert _has_bf16(tmp_path / "cpuinfo") == has
 
 
