@@ -29,7 +29,7 @@ from ..model import ladder
 from ..training import provenance
 from ..training.backend import ablations, default, parse_backend
 from ..training.device import device_name, pick_device, set_threads
-from .benchmark_case import Case, obey, start
+from .benchmark_case import Case, run_command, start
 from .gpus import find
 
 
@@ -49,7 +49,7 @@ class _Child:
         if self.failed is not None:
             return
         try:
-            self.answer = self.process.submit(obey, command, *arguments)
+            self.answer = self.process.submit(run_command, command, *arguments)
         except BrokenProcessPool as error:  # `receive` reports it
             self.answer = Future()
             self.answer.set_exception(error)
@@ -209,10 +209,10 @@ def bench(
 
     paths: default: on a CPU the reference and the fast one; on a GPU the reference and the one that
     a run takes there, in the protocol's precision, so that `rr plan --measured` finds what it
-    plans. The rungs are measured one after the other.
-    batch: windows per step (default: the rung's); micro_batch: windows at once, a divisor of it
-    (default: the batch on a GPU, 8 on a CPU). ablate: also the last path with each of its options
-    undone alone. A case that runs out of memory is a row whose `failed` says so.
+    plans. The rungs are measured one after the other. batch: windows per step (default: the
+    rung's); micro_batch: windows at once, a divisor of it (default: the batch on a GPU, 8 on a
+    CPU). ablate: also the last path with each of its options undone alone. A case that runs out of
+    memory is a row whose `failed` says so.
     """
     for name, value in (("steps", steps), ("repeats", repeats)):
         positive(name, value)

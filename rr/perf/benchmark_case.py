@@ -133,7 +133,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def obey(command: str, *arguments: Any) -> dict:
+def run_command(command: str, *arguments: Any) -> dict:
     """In the case's process: "build" its `Bench` from the arguments, or call a method of it.
 
     Raises RRError for whatever goes wrong: another exception may not survive the way back.

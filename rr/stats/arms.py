@@ -122,8 +122,8 @@ def compare(
     * `pairs`: seeds that both finished; `differences` at each; `difference, lo, hi, sd`: arm −
       baseline with its interval (sd: of the differences, or pooled within an arm);
     * `p, holm, bonferroni`: of the design's test; `TEST_p, TEST_holm, TEST_bonferroni` for TEST in
-      paired, welch and sign; `paired_t, paired_df, welch_t, welch_df`; `p_min`: the
-      smallest p that the signs of so many pairs can give;
+      paired, welch and sign; `paired_t, paired_df, welch_t, welch_df`; `p_min`: the smallest p that
+      the signs of so many pairs can give;
     * `bootstrap_lo, bootstrap_hi`: percentile interval over the pairs, which covers at most
       1 − 2^(1−n);
     * `detectable`: the true difference that so many seeds find with this power; `needed`: seeds per

@@ -78,10 +78,10 @@ def cells(
     default; and for each of `SWITCHES` a bool. Under protocol `paper` the defaults are the study's
     own: every published rung, its three arms, the seeds that the study gave the rung, tinystories.
     say: called with a line where two combinations are the same run, which is run once, and where a
-    published rung's name is given another size. order: "smallest": small
-    models first, all arms of a seed together, so that an interrupted sweep leaves complete pairs;
-    "longest": the most FLOP first, for the fewest idle places at the end; "given": as the options
-    list them, the last of `AXES` fastest.
+    published rung's name is given another size. order: "smallest": small models first, all arms of
+    a seed together, so that an interrupted sweep leaves complete pairs; "longest": the most FLOP
+    first, for the fewest idle places at the end; "given": as the options list them, the last of
+    `AXES` fastest.
 
     Raises RRError, before anything is created, for what `rr.plan` refuses and an unknown order.
 

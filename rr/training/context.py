@@ -37,9 +37,10 @@ def check_request(request: Request, here: bool = True) -> None:
 
     here: the run is computed by this machine, whose device and loggers have to exist.
     """
-    check_device(request.device or "auto")
     if here:
         pick_device(request.device)
+    else:
+        check_device(request.device or "auto")
     if request.threads is not None:
         check_threads(request.threads)
     if request.path is not None:

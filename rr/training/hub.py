@@ -298,7 +298,7 @@ def from_pretrained(
             _check_sizes(config, {key: weights.get_slice(key).get_shape() for key in names})
             model = Pretrained(config)
             model.load_state_dict({key: weights.get_tensor(key) for key in names})
-        for file in FILES:
+        for file in FILES:  # each is fetched; they lie in one folder
             folder = _file(name, file, revision).parent
     except REFUSED as error:
         line = str(error).strip().partition("\n")[0]

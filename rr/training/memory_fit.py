@@ -163,7 +163,7 @@ def choose(
     """
     largest = micro or run.recipe.batch // world.size
     room = free(device)
-    if room is None or world.strategy == "fsdp" or _surely_fits(run, largest, device, room, world):
+    if room is None or world.strategy == "fsdp" or _surely_fits(run, largest, device, room):
         return largest, usual
     say(f"predicting the memory of a step of {count(run.model):,} parameters")
 
@@ -244,7 +244,7 @@ def _in_words(micro: int, path: str) -> str:
     return f"{windows} at once with backend {path}"
 
 
-def _surely_fits(run: Run, micro: int, device: torch.device, room: int, world: World) -> bool:
+def _surely_fits(run: Run, micro: int, device: torch.device, room: int) -> bool:
     """Whether twice the estimate is free, so that no prediction is needed, even for a user's rule.
 
     Evaluation scores the whole batch without gradients: an eighth of a step's memory is ample.
