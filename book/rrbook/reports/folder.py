@@ -34,8 +34,8 @@ def published() -> tuple[list[dict], dict[str, dict]]:
     rows, runs = [], {}
     for cell in cells({"protocol": ["paper"]}, say=lambda line: None):
         run, recipe = cell.run, cell.run.recipe
-        published = stated.pop((run.rung, run.rule, run.seed))
-        steps = int(published["steps"])
+        figures = stated.pop((run.rung, run.rule, run.seed))
+        steps = int(figures["steps"])
         rows.append({
             "id": run.id, "rung": run.rung, "rule": run.rule, "values": run.values,
             "loops": run.loops, "flavour": run.flavour, "seed": run.seed,
@@ -43,11 +43,11 @@ def published() -> tuple[list[dict], dict[str, dict]]:
             "tokenizer": run.source["tokenizer"], "tokenizer_id": run.tokenizer,
             "precision": recipe.precision, "lr": recipe.lr, "warmup": recipe.warmup,
             "batch": recipe.batch, "steps": steps, "eval_shortened": False, "eval_batches": None,
-            "status": "finished", "val_loss": float(published["val_loss"]),
-            "ece": float(published["ece"]),
-            "params": round(1e6 * float(published["params_M"])),
+            "status": "finished", "val_loss": float(figures["val_loss"]),
+            "ece": float(figures["ece"]),
+            "params": round(1e6 * float(figures["params_M"])),
             "tokens": steps * recipe.batch * run.model.seq_len,
-            "seconds": 60 * float(published["minutes"]),
+            "seconds": 60 * float(figures["minutes"]),
         })  # fmt: skip
         runs[run.id] = {"id": run.id, "run": run.spec(), "source": run.source,
                         "provenance": {"device": "the study's GPU"}}  # fmt: skip
@@ -373,7 +373,7 @@ def points(here: Survey) -> tuple[list[dict], list[str]]:
         sizes[group_key(row), arm_of(row), row["lr"]].append(row["params"])
     arms = [(row["rung"], row["arm"]) for row in here.rows]
     several = len({*arms}) < len(arms) or len({_recipe(row) for row in here.rows}) > 1
-    parts, without = [], []
+    shown, without = [], []
     for row in here.rows:
         if row["baseline"] is None:
             if row["notes"] and arm_of(row) != row["arm"]:
@@ -386,7 +386,7 @@ def points(here: Survey) -> tuple[list[dict], list[str]]:
         series = arm_of(row)
         if several:
             series += f", {row['steps']} steps"
-        parts.append(
+        shown.append(
             {
                 "arm": row["arm"],
                 "rule": row["rule"],
@@ -400,7 +400,7 @@ def points(here: Survey) -> tuple[list[dict], list[str]]:
                 "diverged": len(row["diverged"]),
             }
         )
-    return parts, without
+    return shown, without
 
 
 def _recipe(row: dict) -> tuple:
@@ -418,21 +418,21 @@ def cost_by_arm(here: Survey) -> list[dict]:
     whole = {}
     for row in here.results:  # rows of one run follow one another, the longest budget last
         whole[row["id"].partition("/")[0]] = row
-    parts = defaultdict(list)
+    by_arm = defaultdict(list)
     for name, row in whole.items():
         made = here.runs.get(name, {}).get("provenance", {})
         device = made.get("device", "unknown")
         threads = row.get("threads")
         place = f"{device}, {threads} threads" if device == "cpu" else device
-        parts[row["rung"], arm_of(row), place].append(row)
+        by_arm[row["rung"], arm_of(row), place].append(row)
     by_size = _sizes(here.results)
     lines = [
         _cost(rung, arm, place, runs)
         for (rung, arm, place), runs in sorted(
-            parts.items(), key=lambda item: (by_size[item[0][0]], *item[0])
+            by_arm.items(), key=lambda item: (by_size[item[0][0]], *item[0])
         )
     ]
-    total = list(itertools.chain.from_iterable(parts.values()))
+    total = list(itertools.chain.from_iterable(by_arm.values()))
     return [*lines, _cost("all", "", "", total)] if total else []
 
 

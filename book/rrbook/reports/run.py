@@ -251,13 +251,13 @@ def look(ended: Ended, cache: str = "", device: str = "") -> Look:
     length, batch = run.model.seq_len, run.recipe.batch
     limit = min(BATCHES, run.recipe.eval_batches or BATCHES)
     starts = np.arange(0, len(tokens.valid) - 1 - length, length)[: limit * batch]
-    tally, on = evaluate.Tally(), model.token.weight.device
-    with evaluate.evaluating(model), autocast(on, ended.result["precision"]):
+    tally, model_device = evaluate.Tally(), model.token.weight.device
+    with evaluate.evaluating(model), autocast(model_device, ended.result["precision"]):
         for i in range(0, len(starts), batch):
             x, y = batches.gather(tokens.valid, starts[i : i + batch], length)
             evaluate.add_batch(model, tally, x, y)
         x, _ = batches.gather(tokens.valid, starts[:batch], length)
-        rows, why = gates(model, x.to(on))
+        rows, why = gates(model, x.to(model_device))
     score = tally.score()
     again = run.protocol == "clean" and score.eval_tokens == ended.result["eval_tokens"]
     return Look(rows, why, tally.bins, score, again)

@@ -100,12 +100,12 @@ def _gates(look: Look) -> str:
     if not means:
         return ""
     below = sum(mean < 0.5 for mean in means)
-    place = (
+    share = (
         "all below one half" if below == len(means)
         else "all at one half or above" if not below
         else f"{below} of {len(means)} below one half"
     )  # fmt: skip
-    return f"The gates' means run from {min(means):.3f} to {max(means):.3f}: {place}."
+    return f"The gates' means run from {min(means):.3f} to {max(means):.3f}: {share}."
 
 
 def _calibration(look: Look) -> str:
