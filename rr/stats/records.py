@@ -189,10 +189,22 @@ def _columns(path: Path) -> dict[str, list]:
 @functools.lru_cache(maxsize=64)  # a notebook reads the same records again and again
 def _columns_of(path: Path, changed: int, size: int) -> dict[str, list]:
     table = _parquet(path).read_table(path, page_checksum_verification=True)
-    names = [*RUNS, *SEALS, *TEXTS] if path.name == "runs.parquet" else ["id", *CURVES, "text"]
-    missing = {"grad_norm"} - set(table.column_names)  # the first tables lack it
-    return {name: [None] * table.num_rows if name in missing else table.column(name).to_pylist()
-            for name in names}  # fmt: skip
+    schema = _schema(path)
+    if "grad_norm" in schema.names and "grad_norm" not in table.column_names:  # the first tables
+        table = table.append_column("grad_norm", [[None] * table.num_rows])
+    return table.select(schema.names).cast(schema).to_pydict()
+
+
+def _schema(table: Path):
+    """The columns of a table and their types, as they are written."""
+    import pyarrow
+
+    if table.name == "runs.parquet":
+        kinds = {**RUNS, **dict.fromkeys([*SEALS, *TEXTS], "string")}
+    else:
+        numbers = {name: "int64" if kind is int else "double" for name, kind in CURVES.items()}
+        kinds = {"id": "string", "line": "int64", **numbers, "text": "string"}
+    return pyarrow.schema([(column, kind) for column, kind in kinds.items()])
 
 
 def _parquet(path: Path):
@@ -247,12 +259,8 @@ def write_table(folder: Path, records: Iterable[Record]) -> None:
         )
         for i, line in enumerate(curve.decode().splitlines()):
             curves.append({"id": name, "line": i, **_cells(line)})
-    of_runs = {**RUNS, **dict.fromkeys([*SEALS, *TEXTS], "string")}
-    numbers = {name: "int64" if kind is int else "double" for name, kind in CURVES.items()}
-    of_lines = {"id": "string", "line": "int64", **numbers, "text": "string"}
-    for name, kinds, rows_of_table in zip(TABLES, (of_lines, of_runs), (curves, rows), strict=True):
-        schema = pyarrow.schema([(column, kind) for column, kind in kinds.items()])
-        table = pyarrow.Table.from_pylist(rows_of_table, schema)
+    for name, rows_of_table in zip(TABLES, (curves, rows), strict=True):
+        table = pyarrow.Table.from_pylist(rows_of_table, _schema(folder / name))
         out = io.BytesIO()
         _parquet(folder / name).write_table(
             table, out, compression="zstd", write_page_checksum=True

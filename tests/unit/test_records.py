@@ -8,6 +8,7 @@ from pathlib import Path
 
 import datasets
 import pandas as pd
+import pyarrow
 import pyarrow.parquet as parquet
 import pytest
 import yaml
@@ -230,6 +231,20 @@ def test_a_damaged_table_is_refused(folder, tmp_path):
     (tmp_path / "curves.parquet").unlink()
     with pytest.raises(RunFailed, match="metrics.jsonl is corrupt: No such file"):
         read_records(tmp_path)[0].curve()
+
+
+def test_columns_of_other_types_give_the_same_record_or_are_refused(folder, tmp_path):
+    recording.import_runs([folder], tmp_path)
+    path = tmp_path / "runs.parquet"
+    table = parquet.read_table(path)
+    kinds = {"string": pyarrow.binary()}
+    schema = [(field.name, kinds.get(str(field.type), field.type)) for field in table.schema]
+    parquet.write_table(table.cast(pyarrow.schema(schema)), path)
+    (record,) = read_records(tmp_path)
+    assert record.read("result.json") == (folder / "result.json").read_bytes()
+    parquet.write_table(table.set_column(0, "id", [[b"\xff"]]), path)
+    with pytest.raises(RunFailed, match="runs.parquet is corrupt: Invalid UTF8"):
+        read_records(tmp_path)
 
 
 def test_a_text_that_was_changed_within_a_table_does_not_count(folder, tmp_path, capsys):
