@@ -1,6 +1,7 @@
 """`rr doctor`: what this machine lacks for a sweep, before anything is paid for."""
 
-from ..config import RUN_OPTIONS, Request, RunFailed
+from ..config import RUN_OPTIONS, RunFailed
+from ..training.request import Request
 from .options import add_machine, add_run, machine, pick
 from .output import add_json, log, print_json
 

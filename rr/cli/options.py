@@ -3,7 +3,8 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from ..config import RUN_OPTIONS, Request, RunOption, options_of
+from ..config import RUN_OPTIONS, RunOption, options_of
+from ..training.request import Request
 
 
 def pick(args, names) -> dict[str, Any]:

@@ -4,7 +4,8 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from ..config import RUN_OPTIONS, Request, RRError
+from ..config import RUN_OPTIONS, RRError
+from ..training.request import Request
 from .options import add_machine, add_order, add_run, machine, pick
 from .output import locate_errors, log
 

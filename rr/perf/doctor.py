@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from ..config import ModelConfig, Request, RRError, Run
+from ..config import ModelConfig, RRError, Run
 from ..data.corpus import Tokens, open_corpus
 from ..data.documents import require_hub
 from ..model.ladder import count, flops_per_token
@@ -30,6 +30,7 @@ from ..training.context import prepare
 from ..training.device import cores, device_name, pick_device
 from ..training.distributed import ALONE
 from ..training.progress import Progress
+from ..training.request import Request
 from ..training.trainer import Training
 
 SLOW = 3e12  # FLOPs of two steps above which a CPU would take more than a minute or two

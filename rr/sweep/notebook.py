@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from ..config import MIB, RUN_OPTIONS, Request, RRError, file_bytes, nearest, options_of
+from ..config import MIB, RUN_OPTIONS, RRError, file_bytes, nearest, options_of
+from ..training.request import Request
 from .grid import Cell
 
 REPORTS = Path(__file__).resolve().parents[2] / "book" / "rrbook" / "reports"

@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config import Interrupted, Request, RRError, Run, RunFailed, nearest
+from ..config import Interrupted, RRError, Run, RunFailed, nearest
 from ..perf import doctor
 from ..training.checkpoint import disk_of
 from ..training.context import check_request
 from ..training.device import pick_device
+from ..training.request import Request
 from .command import Runner, commands
 from .grid import Cell
 from .hours import Hours

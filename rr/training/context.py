@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import io
-from ..config import PRECISIONS, Request, RRError, Run, RunFailed, positive
+from ..config import PRECISIONS, RRError, Run, RunFailed, positive
 from ..data import batches
 from ..data.corpus import Tokens, open_corpus
 from ..data.tokenizer import FILES
@@ -26,6 +26,7 @@ from .device import (
 )
 from .distributed import World, check_strategy
 from .loggers import check_loggers, named
+from .request import Request
 from .run_folder import specification, tokenizer_sha256
 from .save_interval import check_interval
 

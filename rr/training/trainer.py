@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from .. import io
-from ..config import Interrupted, Request, Run, RunFailed
+from ..config import Interrupted, Run, RunFailed
 from ..data import batches
 from ..data.batches import batch_starts
 from ..model.init import initialise
@@ -25,6 +25,7 @@ from .context import Context, check_request, prepare, tokens_of
 from .device import out_of_memory, pick_device
 from .distributed import World
 from .progress import Progress, Stop
+from .request import Request
 from .result import Examiner, result
 from .run_folder import check_rules, finished
 from .step import OptimizerStep

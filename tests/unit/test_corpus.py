@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from rr.config import RRError
 from rr.data import Tokens, baselines, cache, documents, open_corpus
@@ -265,6 +266,22 @@ def test_processes_at_once_make_it_once_and_threads_change_no_token(small, tmp_p
     both = out[0] + out[1]
     assert both.count("trained in") == 1 and both.count("(train) with") == 1
     assert len(set(re.findall(r"\{'train.*\}", "".join(out)))) == 1
+
+
+def test_a_process_that_waits_for_another_says_so(tmp_path):
+    folder = cache.entry_path("kind", {}, tmp_path)
+    folder.parent.mkdir()
+    lock, lines = FileLock(f"{folder}.lock"), []
+
+    def log(line):
+        lines.append(line)
+        lock.release()
+
+    with lock:
+        cache.get_or_create("kind", {}, lambda folder: {}, tmp_path, log)
+    assert lines == [f"cache: another process makes {folder}: waiting for it"]
+    cache.get_or_create("kind", {}, lambda folder: {}, tmp_path, lines.append)
+    assert len(lines) == 1 and cache.check_entry(folder)[0] is not None
 
 
 def test_a_disk_that_takes_nothing_is_one_line_and_leaves_nothing(small, monkeypatch):
