@@ -2,6 +2,7 @@
 
 import copy
 import json
+import statistics
 from types import SimpleNamespace
 
 import numpy as np
@@ -153,6 +154,17 @@ def test_saved_is_the_loss_of_a_model_whose_gate_is_shut_there(measured):
             shut.rules[i].bias.fill_(-200.0)
         expected = gates.losses(shut, IDX, TARGETS) - base
         torch.testing.assert_close(saved[i], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_distribution_by_hand():
+    facts = gates.distribution(torch.tensor([[0.05, 0.75], [0.45, 0.95]]))
+    assert facts["mean"] == pytest.approx(0.55)
+    assert facts["sd"] == pytest.approx(statistics.pstdev([0.05, 0.75, 0.45, 0.95]))
+    assert facts["quantiles"] == pytest.approx(
+        np.quantile([0.05, 0.75, 0.45, 0.95], gates.QUANTILES)
+    )
+    assert facts["channels"] == pytest.approx(np.quantile([0.25, 0.85], gates.QUANTILES))
+    assert (facts["shut"], facts["open"]) == (0.25, 0.25)
 
 
 def test_shares_of_variance_by_hand():
