@@ -188,7 +188,10 @@ def _columns(path: Path) -> dict[str, list]:
 
 @functools.lru_cache(maxsize=64)  # a notebook reads the same records again and again
 def _columns_of(path: Path, changed: int, size: int) -> dict[str, list]:
-    table = _parquet(path).read_table(path, page_checksum_verification=True)
+    with _parquet(path).ParquetFile(path, page_checksum_verification=True) as file:
+        table, rows = file.read(), file.metadata.num_rows
+    if table.num_rows != rows:  # a row group's count is damaged
+        raise ValueError(f"{table.num_rows} of {rows} rows are there")
     schema = _schema(path)
     if "grad_norm" in schema.names and "grad_norm" not in table.column_names:  # the first tables
         table = table.append_column("grad_norm", [[None] * table.num_rows])

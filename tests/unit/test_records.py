@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -231,6 +232,22 @@ def test_a_damaged_table_is_refused(folder, tmp_path):
     (tmp_path / "curves.parquet").unlink()
     with pytest.raises(RunFailed, match="metrics.jsonl is corrupt: No such file"):
         read_records(tmp_path)[0].curve()
+
+
+def test_no_damaged_count_hides_a_run(folder, tmp_path):
+    """Parquet's checksums cover pages, not the footer, where the numbers of rows are."""
+    recording.import_runs([folder], tmp_path)
+    path = tmp_path / "runs.parquet"
+    table = parquet.read_table(path)
+    parquet.write_table(pyarrow.concat_tables([table] * 301), path)
+    whole, refused = path.read_bytes(), 0
+    for count in re.finditer(b"\xda\x04", whole):  # 301, as Thrift writes it
+        path.write_bytes(whole[: count.start()] + b"\xd8" + whole[count.start() + 1 :])  # 300
+        try:
+            assert len(read_records(tmp_path)) == 301
+        except RunFailed:
+            refused += 1
+    assert refused
 
 
 def test_columns_of_other_types_give_the_same_record_or_are_refused(folder, tmp_path):
