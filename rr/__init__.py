@@ -31,18 +31,20 @@ DATA = Path(__file__).resolve().parents[1] / "data"
 
 
 def lazy_names(
-    package: str, modules: Mapping[str, str], names: Sequence[str]
+    package: str, modules: Mapping[str, str], names: Sequence[str], packages: Sequence[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package whose names are imported when they are asked for.
 
     So a package costs nothing to import, and no module needs all the others. package: its
     `__name__`. modules: name -> module that has it, relative to the package, with a dot more for
-    each package above. names: its `__all__`.
+    each package above. names: its `__all__`. packages: those in it, imported likewise.
     """
 
     def __getattr__(name: str) -> Any:
         if name in modules:
             return getattr(import_module(f".{modules[name]}", package), name)
+        if name in packages:
+            return import_module(f".{name}", package)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return __getattr__, lambda: list(names)
@@ -68,5 +70,6 @@ _MODULES = {
     "save_pretrained": "training.hub",
     "train": "training.trainer",
 }
+_PACKAGES = ("analysis", "data", "model", "ops", "perf", "residual", "stats", "sweep", "training")
 __all__ = ["DATA", "__version__", *_MODULES]
-__getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__, _PACKAGES)

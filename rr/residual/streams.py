@@ -229,7 +229,7 @@ class GatedResidual(Rule):
 
     equation = (
         r"x_l = \tfrac1n \sum_j w_{l,j} \odot \mathrm{rms}(H_{l-1,j}),\quad "
-        r"H_{l,j} = H_{l-1,j} + 2\sigma(W_{\mathrm{in}} X)_j\,u_l"
+        r"H_{l,j} = H_{l-1,j} + 2\sigma(W_{\mathrm{in}} X / n)_j\,u_l"
     )
     source = "Qwen3.8-Flash-Next (qwen4_exp in Transformers, 2026)"
     shipped = "Qwen3.8-Flash-Next (qwen4_exp in Transformers)"

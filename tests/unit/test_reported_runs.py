@@ -111,6 +111,16 @@ def test_no_module_needs_what_only_unix_has():
     assert done.returncode == 0, done.stderr
 
 
+def test_import_rr_gives_its_packages_and_names_and_costs_no_torch():
+    packages = sorted(path.parent.name for path in Path(rr.__file__).parent.glob("*/__init__.py"))
+    script = (
+        "import sys, rr; assert 'torch' not in sys.modules\n"
+        f"for name in {[name for name in packages if name != 'cli']}: getattr(rr, name)\n"
+        "for name in rr.__all__: getattr(rr, name)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 @pytest.mark.parametrize("package", [*EXTRAS, "nowhere"])
 def test_a_missing_package_is_installed_by_the_extra_that_has_it(package, monkeypatch, capsys):
     def fails(verb):

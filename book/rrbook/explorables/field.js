@@ -1,4 +1,4 @@
-// A toy stream under any rule, at its start: norm and gradient by depth, by reverse-mode
+// A toy stream under one rule, at its start: norm and gradient by depth, by reverse-mode
 // derivatives on vectors of 32 channels.
 
 var D = 32, EPS = 1e-5, GAIN = 1.6;

@@ -1,4 +1,4 @@
-"""Chapter 04's explorable: a toy stream under any rule, its norm and its gradient by depth.
+"""Chapter 04's explorable: a toy stream under one rule, its norm and its gradient by depth.
 
 The toy: one token of 32 channels; u = W₂ tanh(W₁ x), x what the rule reads, W₁ and W₂ random and
 the same for every rule; the loss is the mean product of what the head would read with a fixed
@@ -20,7 +20,7 @@ def rule_field(
     start: str = "unit",
     bias: float = 0.0,
 ) -> kit.Explorable:
-    """Explorable: a toy stream under any residual rule of the book (TOY), at its start.
+    """Explorable: a toy stream under one of seventeen residual rules (TOY), at its start.
 
     Where it begins: `rule`, `sublayers` (4 to 64), `start` ("unit": updates as large as the
     embedding; "own": branch weights as the rule initialises them), gate `bias`.
@@ -28,7 +28,7 @@ def rule_field(
     return kit.explorable(
         "rule-field",
         script="field.js",
-        title="A toy stream under any rule",
+        title="A toy stream under one rule",
         lead="One token, random sublayers, each rule as it is before training.",
         controls=[
             kit.slider("sublayers", "sublayers", 4, 64, 4, sublayers),
