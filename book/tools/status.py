@@ -39,7 +39,8 @@ def row(name: str, notebook: NotebookNode, executed: Path | None) -> str:
         seconds = f"{record['seconds']:.0f}"
         peak = f"{record['peak_mib']:,.0f} MiB" if record.get("peak_mib") else "not measured"
         run = [when, seconds, peak]
-    title = f"{int(name[:2])}. {named(notebook)[1]}"
+    number = f"{int(name[:2])}. "
+    title = number + named(notebook)[1].removeprefix(number)  # chapter 0 says it itself
     return table_row(
         [
             f"[{title}](../notebooks/{name}.ipynb)",

@@ -13,6 +13,7 @@ ARMS = {  # arm -> rung, rule, values, loss above the standard network's
     "attnres": ("mini", "attnres", "own", -0.1),
     "attnres:block=2": ("mini", "attnres:block=2", "own", 0.2),
     "rezero:init=paper": ("mini", "rezero:init=paper", "own", 0.3),
+    "scales-skips:attnres=1": ("mini", "scales-skips:attnres=1", "own", -0.15),
     "standard + constant:lam=2": ("mini", "standard", "constant:lam=2", -0.05),
     field.WIDER: ("mini:d_model=216,d_ff=898", "standard", "own", -0.2),
 }
@@ -50,5 +51,7 @@ def test_a_row_shows_the_plain_form_and_the_forms_stand_apart(rows):
     assert plain["rows"]["standard"]["difference"] < 0  # not the form with blocks
     assert found["residual", "rezero"]["study"].endswith("own rates, as rezero:init=paper")
     assert found["values", "constant"]["study"].endswith("as standard + constant:lam=2")
+    assert ("residual", "scales-skips") not in found  # the form that was run has more parameters
     apart = which.forms(rows)
+    assert "scales-skips:attnres=1</code></th>" in apart
     assert "attnres:block=2" in apart and field.WIDER in apart and "rezero" not in apart

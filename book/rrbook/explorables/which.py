@@ -73,6 +73,11 @@ CLAIMS = {
 
 COLUMNS = ("our verdict", "rule − standard", "rule − constant ½", "its paper claims", "layers read",
            "its gate reads", "parameters per block", "cost of a step", "who ships it")  # fmt: skip
+FORMS = (
+    "Other networks of the last study. <code>scales-skips:attnres=1</code>: scales and skips, and "
+    "each block attends over earlier updates. <code>attnres:block=2</code>: only the first of two "
+    "sublayers attends over depth. One wider stream: the standard residual, 216 channels wide."
+)
 SCROLLING = "<div class='pst-scrollable-table-container' tabindex='0' style='overflow-x: auto'>"
 # On a phone a row is a card, and each cell names its column.
 PHONE = """
@@ -132,7 +137,7 @@ def forms(of_field: list[dict]) -> str:
         for arm, cells in rows.items()
     )
     return (
-        f"{SCROLLING}<table class='table'><thead><tr>{head}</tr></thead>"
+        f"<p>{FORMS}</p>{SCROLLING}<table class='table'><thead><tr>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table></div>"
     )
 
@@ -233,7 +238,7 @@ def _cost(flops: float, step: dict) -> str:
     """FLOPs, time and memory of a step over those of the standard network, a line each."""
     ratios = [
         f"FLOPs × {flops:.2f}",
-        f"time × {step['time']:.1f}",
+        f"time × {step['time']:.2f}",
         f"memory × {step['memory']:.2f}",
     ]
     return "<br>".join(ratio.replace(" ", "\u00a0") for ratio in ratios)

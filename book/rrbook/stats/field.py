@@ -1,10 +1,13 @@
 """The field at one size, F2 of the third plan: its arms and its family of tests."""
 
+from dataclasses import replace
+
 import pandas as pd
 
 import rr
 from rr import stats
 from rr.config import parse_spec
+from rr.model.ladder import count
 from rr.stats.results import arm_of
 
 from .emergence import TUNING
@@ -37,12 +40,20 @@ def against_both(runs: pd.DataFrame) -> list[dict]:
 def rule_of(arm: str, arms: set[str]) -> tuple[str, str] | None:
     """(kind, name) of the rule whose row an arm fills; None where it is another form of it.
 
-    The form without options is the rule's; where `arms` has none, the form that it has. A value
-    rule's arm is "standard + RULE".
+    The form without options is the rule's; where `arms` has none, the form that it has, if that
+    has as many parameters. A value rule's arm is "standard + RULE".
     """
     if arm == WIDER:
         return None
     kind, spec = ("values", arm.partition(" + ")[2]) if " + " in arm else ("residual", arm)
     name, options = parse_spec(spec)
     plain = arm.replace(spec, name)
-    return None if options and plain in arms else (kind, name)
+    if options and (plain in arms or _size(kind, spec) != _size(kind, name)):
+        return None
+    return kind, name
+
+
+def _size(kind: str, spec: str) -> int:
+    """Parameters of a `mini` network with this rule, not widened."""
+    arm = {"rule": spec} if kind == "residual" else {"rule": "standard", "values": spec}
+    return count(replace(rr.plan("mini", **arm).model, d_ff=768))
