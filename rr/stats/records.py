@@ -191,7 +191,7 @@ def _columns_of(path: Path, changed: int, size: int) -> dict[str, list]:
     with _parquet(path).ParquetFile(path, page_checksum_verification=True) as file:
         table, rows = file.read(), file.metadata.num_rows
     if table.num_rows != rows:  # a row group's count is damaged
-        raise ValueError(f"{table.num_rows} of {rows} rows are there")
+        raise ValueError(f"its counts of rows differ: {table.num_rows} and {rows}")
     schema = _schema(path)
     if "grad_norm" in schema.names and "grad_norm" not in table.column_names:  # the first tables
         table = table.append_column("grad_norm", [[None] * table.num_rows])

@@ -384,7 +384,7 @@ def test_the_readme_says_which_nets_finish_below_a_bigram_table():
     text = " ".join((rr.DATA.parent / "README.md").read_text(encoding="utf-8").split())
     short = "no run of 150 to 300 steps under AdamW reaches a lower loss than a bigram table"
     assert short in text
-    long = "those under Muon do, and so do those of 4,800 steps and most of 1,200"
+    long = "the reported ones under Muon do, and so do those of 4,800 steps and most of 1,200"
     assert long in text
     page = (rr.DATA.parent / "book" / "what_we_know.md").read_text(encoding="utf-8")
     assert "runs of 300 and 1,200 steps finish above a" in " ".join(page.split())
