@@ -153,18 +153,21 @@ def resolve_precision(device: torch.device, requested: str) -> str:
 
 @functools.cache
 def _has_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the CPU has instructions for bf16 that oneDNN, torch's library of products, may use.
+    """Whether the CPU has instructions for bf16 that torch and oneDNN, its library, may use.
 
-    Not known, and False, where it is not Linux. ONEDNN_MAX_CPU_ISA is oneDNN's own limit.
+    Not known, and False, where it is not Linux. ONEDNN_MAX_CPU_ISA is oneDNN's own limit, and
+    ATEN_CPU_CAPABILITY torch's: below AVX-512 its attention in bf16 fails on a CPU with AMX.
     """
     names = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
     limit = next(filter(None, map(os.environ.get, names)), "all").lower()
     if not any(word in limit for word in ("all", "bf16", "fp16", "amx", "avx10")):
         return False
+    flags = set()
     with contextlib.suppress(OSError):
-        # of x86, and ARM's
-        return bool({"avx512_bf16", "amx_bf16", "bf16"} & set(cpuinfo.read_text().split()))
-    return False
+        flags |= set(cpuinfo.read_text().split())
+    x86 = bool({"avx512_bf16", "amx_bf16"} & flags)
+    arm = "bf16" in flags
+    return arm or (x86 and torch.backends.cpu.get_cpu_capability().startswith("AVX512"))
 
 
 def prepare_device(device: torch.device, threads: int | None) -> int:

@@ -560,6 +560,8 @@ def test_a_gpu_without_bfloat16_gets_float16(monkeypatch):
         ("fma avx512f avx512_bf16", "DNNL_MAX_CPU_ISA=AVX2", False),
         ("fma avx512f avx512_bf16", "ONEDNN_MAX_CPU_ISA=all", True),
         ("fma avx512f avx512_bf16", "ONEDNN_MAX_CPU_ISA=", True),
+        ("fma avx512f avx512_bf16", "ATEN_CPU_CAPABILITY=AVX2", False),
+        ("asimd bf16", "ATEN_CPU_CAPABILITY=DEFAULT", True),
         ("fma avx512f", None, False),
         (None, None, False),
     ],
@@ -569,8 +571,11 @@ def test_a_cpus_bfloat16_is_read_off_its_flags(tmp_path, flags, limit, has, monk
         (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\n")
     for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
         monkeypatch.delenv(name, raising=False)
-    if limit:
-        monkeypatch.setenv(*limit.split("="))
+    name, _, value = (limit or "").partition("=")
+    if name and name != "ATEN_CPU_CAPABILITY":
+        monkeypatch.setenv(name, value)
+    torch_has = value if name == "ATEN_CPU_CAPABILITY" else "AVX512"  # torch reads it at import
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: torch_has)
     assert _has_bf16(tmp_path / "cpuinfo") == has
 
 
