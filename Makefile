@@ -105,8 +105,8 @@ plain := PYTHON=python3.13 THREADS=1 KERNELS='ATEN_CPU_CAPABILITY=default \
 MACHINES := avx512 aten avx2 mkl plain
 
 portable: $(MACHINES)
-$(MACHINES):  ## one of them
-	@$(MAKE) VENV=_build/$@ $($@) outputs
+$(MACHINES):  ## one of them; what one compiled for its kernels does not run with another's
+	@TORCHINDUCTOR_CACHE_DIR=$(CURDIR)/_build/$@-kernels $(MAKE) VENV=_build/$@ $($@) outputs
 
 outputs: $(INSTALLED)
 	@$(PYTEST) notebooks tests/unit
