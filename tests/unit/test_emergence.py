@@ -126,9 +126,9 @@ def test_measured_cells_by_hand(tmp_path):
 
 def test_cells_of_two_campaigns_stay_apart_and_no_tuning_seed_counts(tmp_path):
     for campaign, lr, first in (("one", 1e-3, 0), ("two", 2e-3, 10)):
-        for rule in ("standard", "constant", "review"):
+        for slope, rule in enumerate(("standard", "constant", "review")):
             for seed in (first, first + 1, 100, 101):
-                record(tmp_path / campaign, rule, seed, 3.0 + seed / 1e3, lr=lr)
+                record(tmp_path / campaign, rule, seed, 3.0 + slope * seed / 1e3, lr=lr)
     cells, left = measured(tmp_path)
     assert [(c.campaign, c.rates["review"]) for c in cells] == [("one", 1e-3), ("two", 2e-3)]
     assert [c.gaps["review", "constant"].n for c in cells] == [2, 2] and left == []

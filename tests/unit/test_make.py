@@ -41,7 +41,9 @@ def make(checkout: Path, *words: str) -> tuple[int, str, list[str]]:
     """Exit code, output, and what each Python was called with."""
     said, command = checkout / "said", ["make", *words, f"PYTHON={checkout}/python3"]
     said.unlink(missing_ok=True)
-    done = subprocess.run(command, cwd=checkout, text=True, capture_output=True)
+    ours = {"VENV", "THREADS", "KERNELS", "MAKEFLAGS", "MFLAGS", "MAKELEVEL"}  # `make plain`
+    env = {name: value for name, value in os.environ.items() if name not in ours}
+    done = subprocess.run(command, cwd=checkout, text=True, capture_output=True, env=env)
     calls = said.read_text().splitlines() if said.exists() else []
     return done.returncode, done.stdout + done.stderr, calls
 
