@@ -105,7 +105,7 @@ plain := PYTHON=python3.13 THREADS=1 KERNELS='ATEN_CPU_CAPABILITY=default \
 MACHINES := avx512 aten avx2 mkl plain
 
 portable: $(MACHINES)
-$(MACHINES):  ## one of them; what one compiled for its kernels does not run with another's
+$(MACHINES):  ## one of them, with compiled code of its own: another's may not run here
 	@TORCHINDUCTOR_CACHE_DIR=$(CURDIR)/_build/$@-kernels $(MAKE) VENV=_build/$@ $($@) outputs
 
 outputs: $(INSTALLED)

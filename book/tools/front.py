@@ -151,7 +151,7 @@ class ChapterMap(SphinxDirective):
             f":link: {label}",
             ":link-type: ref",
             "",
-            f"**{int(chapter[:2])}. {title.removeprefix('0. ')}**",
+            f"**{int(chapter[:2])}. {title}**",
             "",
         ]
         minutes = minutes_to_read(notebook)

@@ -97,8 +97,8 @@ def graft(source: nbformat.NotebookNode, executed: nbformat.NotebookNode) -> nbf
 
 
 def named(notebook: nbformat.NotebookNode) -> tuple[str, str]:
-    """Label and title of a chapter."""
-    match = re.match(r"\((?P<label>[\w-]+)\)=\n# (?P<title>.+)", notebook.cells[0].source)
+    """Label and title of a chapter, without the number that chapter 0 says itself."""
+    match = re.match(r"\((?P<label>[\w-]+)\)=\n# (?:0\. )?(?P<title>.+)", notebook.cells[0].source)
     if match is None:
         raise RRError(f"a chapter begins with `(label)=` and `# Title`, got {notebook.cells[0].id}")
     return match["label"], match["title"]

@@ -39,8 +39,7 @@ def row(name: str, notebook: NotebookNode, executed: Path | None) -> str:
         seconds = f"{record['seconds']:.0f}"
         peak = f"{record['peak_mib']:,.0f} MiB" if record.get("peak_mib") else "not measured"
         run = [when, seconds, peak]
-    number = f"{int(name[:2])}. "
-    title = number + named(notebook)[1].removeprefix(number)  # chapter 0 says it itself
+    title = f"{int(name[:2])}. {named(notebook)[1]}"
     return table_row(
         [
             f"[{title}](../notebooks/{name}.ipynb)",

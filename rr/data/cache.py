@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -60,7 +59,12 @@ def get_or_create(
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder.with_name(f"{folder.name}.lock"))  # freed when its holder dies
-        with _acquired(lock, lambda: log(f"cache: another process makes {folder}: waiting for it")):
+        try:
+            held = lock.acquire(timeout=1)
+        except Timeout:
+            log(f"cache: another process makes {folder}: waiting for it")
+            held = lock.acquire()
+        with held:
             card, problem = check_entry(folder)  # another process may have made it while we waited
             if card is not None:
                 return folder, card
@@ -75,15 +79,6 @@ def get_or_create(
             f"cannot write the cache {root(cache)} ({error.strerror or error}): "
             "set RR_CACHE to a writable folder with enough space"
         ) from error
-
-
-def _acquired(lock: FileLock, waiting: Callable[[], None]) -> AbstractContextManager:
-    """The lock, held until the context ends; `waiting` is called where another holds it."""
-    try:
-        return lock.acquire(timeout=1)
-    except Timeout:
-        waiting()
-        return lock.acquire()
 
 
 def _create(folder: Path, key: dict, create: Callable[[Path], dict]) -> dict:

@@ -6,6 +6,7 @@ import io
 import pytest
 from front import first_version, minutes_to_read, named, thumbnail
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from nbkit import read, sources
 from PIL import Image
 
 from rr.config import RRError
@@ -29,6 +30,7 @@ def chapter():
 def test_a_chapter_says_its_title_and_its_minutes():
     made = chapter()
     assert named(made) == ("ch-made", "A made chapter") and minutes_to_read(made) == 25
+    assert named(read(sources("00")[0])) == ("ch-transformer", "A transformer in twenty minutes")
     assert minutes_to_read(new_notebook(cells=made.cells[:1])) is None
     with pytest.raises(RRError, match="a chapter begins with"):
         named(new_notebook(cells=made.cells[1:]))

@@ -6,7 +6,6 @@ text, of their abstracts. Without scripts the page shows every row.
 
 import json
 import re
-from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -154,10 +153,8 @@ def verdict(rows: dict[str, dict], time: float) -> str:
 
 def cost(kind: str, name: str) -> float:
     """FLOPs per token of a `mini` network with this rule, over those of the standard one."""
-    arm = {"rule": name} if kind == "residual" else {"rule": "standard", "values": name}
-    shapes = [rr.plan("mini", **one).model for one in (arm, {"rule": "standard"})]
-    with_rule, standard = (flops_per_token(replace(shape, d_ff=768)) for shape in shapes)
-    return with_rule / standard
+    standard = field.network("residual", "standard")
+    return flops_per_token(field.network(kind, name)) / flops_per_token(standard)
 
 
 def table() -> str:

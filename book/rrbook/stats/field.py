@@ -48,12 +48,12 @@ def rule_of(arm: str, arms: set[str]) -> tuple[str, str] | None:
     kind, spec = ("values", arm.partition(" + ")[2]) if " + " in arm else ("residual", arm)
     name, options = parse_spec(spec)
     plain = arm.replace(spec, name)
-    if options and (plain in arms or _size(kind, spec) != _size(kind, name)):
+    if options and (plain in arms or count(network(kind, spec)) != count(network(kind, name))):
         return None
     return kind, name
 
 
-def _size(kind: str, spec: str) -> int:
-    """Parameters of a `mini` network with this rule, not widened."""
+def network(kind: str, spec: str) -> rr.ModelConfig:
+    """A `mini` network with this rule, not widened."""
     arm = {"rule": spec} if kind == "residual" else {"rule": "standard", "values": spec}
-    return count(replace(rr.plan("mini", **arm).model, d_ff=768))
+    return replace(rr.plan("mini", **arm).model, d_ff=768)
