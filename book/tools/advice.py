@@ -16,6 +16,7 @@ MEASURED = rr.DATA / "measured"
 # studies with Review and the state gate at 300 steps under AdamW, in the order of their days
 BOTH_GATES = ("mini_arms", "e1_rates", "f1_pairs", "f2_field")
 STREAMS = ("hyper-connections", "standard")
+BOUND = 0.01  # nats per token: an interval inside ±BOUND is called equal
 
 
 def _gaps(name: str) -> list[float]:
@@ -45,6 +46,18 @@ def _small_rates() -> str:
     loss = runs.pivot_table("val_loss", "lr", "rule")
     gap = (loss["review"] - loss["state-gate"]).sort_index()
     return " and ".join(map(signed, gap.iloc[:2]))
+
+
+def _passes() -> str:
+    """E5: eight passes − one under 1/N, each at the rate of its lowest mean; paired by seed."""
+    runs = stats.read_results(MEASURED / "e5_loops")
+    runs = runs[runs.rung.str.contains("n_layer=2,") & ~runs.rule.str.contains("law=sqrt")]
+    best = {}
+    for loops, rows in runs.groupby("loops"):
+        loss = rows.pivot_table("val_loss", "seed", "lr")
+        best[loops] = loss[loss.mean().idxmin()]
+    over = stats.paired(best[8], best[1])
+    return spread(over.mean, over.lo, over.hi, digits=4)
 
 
 def _family(first: bool = False) -> list[dict]:
@@ -91,10 +104,12 @@ def _ratio(steps: int, folder: str) -> str:
 
 SHORT, LONG = (300, "f1_pairs"), (4800, "e2_training")
 NAMED = {
+    "bound of equality": lambda: f"{BOUND}",
     "review - state-gate, four studies pooled": _pooled,
     "review - state-gate, pooled without the largest": lambda: _pooled("f1_pairs"),
     "review - state-gate, p that the studies agree": _studies_differ,
     "review - state-gate at the smallest rates of E1's search": _small_rates,
+    "eight passes - one pass": _passes,
     "f2_field, survivors": _survivors,
     "f2_field, survivors as first run": lambda: _survivors(first=True),
     "f2_field, p of four streams": _of_streams,
