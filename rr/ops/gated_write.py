@@ -46,7 +46,9 @@ class _GatedWrite(torch.autograd.Function):
         r = torch.sigmoid(z * scales[-1] + bias)
         ctx.save_for_backward(h, u, weight, r.to(dtype), *scales)
         ctx.reads, ctx.convex, ctx.dtype = reads, convex, dtype
-        return (h + r * (u - h if convex else u)).to(h.dtype)
+        written = h + r * (u - h if convex else u)
+        # torch.compile of torch 2.11.0 loses the gradient of a result of `to` without effect
+        return written if written.dtype == h.dtype else written.to(h.dtype)
 
     @staticmethod
     @torch.autograd.function.once_differentiable

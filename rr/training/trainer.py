@@ -21,7 +21,8 @@ from ..model.ladder import count
 from ..model.transformer import Model
 from ..ops import cross_entropy
 from . import backend, checkpoint, evaluate, loggers, optimizer, provenance, save_interval
-from .context import Context, check_request, prepare, tokens_of
+from .compile_check import CompiledWrong
+from .context import Context, check_request, prepare, tokens_of, without_compiler
 from .device import out_of_memory, pick_device
 from .distributed import World
 from .progress import Progress, Stop
@@ -158,27 +159,19 @@ class Training:
         self.run, self.folder, self.context, self.progress = run, folder, context, progress
         self.id, self.world, self.device = folder.name, context.world, context.device
         self.tokens, self.text = context.tokens, context.text
-        settings = context.settings
         self.keep_checkpoints = keep_checkpoints
         self.interval = save_interval.Interval(save_every, count(run.model), progress.say)
         self.segments = run.recipe.segments
         self.segment = self.segments[0]
         branches = [(s.done, s.end) for s in self.segments[:-1] if s.budget is not None]
         self.checkpoints = checkpoint.Checkpoints(folder, self.id, branches)
-        settings.backend.set_up(self.device)
-        self.model = initialise(Model(run.model), run.seed, shared=run.protocol == "clean")
-        self.model.to(self.device).train()
-        self.examiner = Examiner(run, self.model, context)
-        self.optimizer_step = OptimizerStep(
-            self.model,
-            run.recipe,
-            settings.backend,
-            self.device,
-            settings.micro_batch,
-            precision=settings.precision,
-            world=self.world,
-            on_shrink=self._record_micro_batch,
-        )
+        try:
+            self.optimizer_step = self._first_step()
+        except CompiledWrong as error:
+            self.context = without_compiler(run, folder, context, error, progress.say)
+            self.optimizer_step = self._first_step()
+        self.model = self.optimizer_step.model
+        self.examiner = Examiner(run, self.model, self.context)
         self.stream = np.random.RandomState(run.seed)  # batches and evaluation of `paper`
         self.done, self.seconds = 0, 0.0
         self.history: list[dict] = []  # the lines of metrics.jsonl
@@ -187,6 +180,24 @@ class Training:
         self.shown_loss: float | None = None
         self._restore(self._newest())
         self.started = time.monotonic() - self.seconds
+
+    def _first_step(self) -> OptimizerStep:
+        """The optimiser step of a model with its first weights, by the settings of the context."""
+        settings = self.context.settings
+        settings.backend.set_up(self.device)
+        model = initialise(
+            Model(self.run.model), self.run.seed, shared=self.run.protocol == "clean"
+        )
+        return OptimizerStep(
+            model.to(self.device).train(),
+            self.run.recipe,
+            settings.backend,
+            self.device,
+            settings.micro_batch,
+            precision=settings.precision,
+            world=self.world,
+            on_shrink=self._record_micro_batch,
+        )
 
     # -- the loop -----------------------------------------------------------------------------
 
@@ -386,8 +397,8 @@ class Training:
             extra["budgets"] = self._budgets(evaluation)
         extra["curve_sha256"] = hashlib.sha256(provenance.curve_bytes(self.history)).hexdigest()
         if self.world.leads:
-            precision = self.context.settings.precision
-            record = result(run, self.tokens, precision, evaluation, extra, round(seconds, 3))
+            settings = self.context.settings
+            record = result(run, self.tokens, settings, evaluation, extra, round(seconds, 3))
             if not self.keep_checkpoints:
                 self.checkpoints.write_weights()
             io.write_record(self.folder / "result.json", record)
