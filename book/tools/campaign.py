@@ -7,7 +7,8 @@ nano-rules   every registered rule and value rule at `nano`, three paired seeds,
 mini-arms    eight arms at `mini`: the best of three rates each, then five paired seeds
 e1 ... e6    the second plan, and what was added beside it: data/measured/second_plan.md says what
              each of them asks
-f1 ... f6    the third plan, likewise: data/measured/third_plan.md
+f1 ... f5    the third plan, likewise: data/measured/third_plan.md
+g1 ... g4, f6-pilot, f6    the fourth: data/measured/fourth_plan.md
 
 A study is lists of runs, trained by `rr.sweep`: those that search rates, then those that are
 reported. What has finished is skipped and what was cut off resumes, so the same command is given
@@ -19,9 +20,10 @@ import json
 import math
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean as mean
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -60,6 +62,7 @@ class Study:
     reporting: Options = field(default_factory=dict)  # beside `common` in the reported runs
     path: str | None = None  # of computation; None: what the machine chooses
     vertex: bool = True  # the rate of a parabola's vertex; else the lowest of the rates tried
+    cliff: float = math.inf  # nats per token above its smaller neighbour: such a run blew up
 
 
 def rules(*names: str) -> dict[str, Options]:
@@ -374,20 +377,103 @@ def f5() -> Study:
     )
 
 
+# The fourth plan: data/measured/fourth_plan.md.
+
+CLIFF = 0.1
+SHORT: Options = {"rung": "mini", "tokenizer": "bpe:4096", "steps": 300, **ALIKE}
+PLAIN: Options = {"rule": "standard"}
+OWN_AS_LARGE = f"constant:lam=0,own={math.sqrt(5):.10g}"  # as 2V₁ + Vₙ
+
+
+def g1() -> Study:
+    """F2's misfits at the best rate that F2 tried, on its seeds."""
+    wider = f2().arms["one wider stream"]
+    return Study(
+        {
+            "scaled": {"rule": "scaled", "lr": 2.1e-3},
+            "orthogonal": {"rule": "orthogonal", "lr": 1.5e-3},
+            "one wider stream": {**wider, "lr": 2.1e-3},
+            "2V₁ + Vₙ": {**PLAIN, "values": "constant:lam=2", "lr": 2.1e-3},
+            "standard": {**PLAIN, "lr": 1.72e-3},
+        },
+        SHORT,
+        seeds=(35, 36, 37, 38, 39),
+        path=BLOCKS,
+    )
+
+
+def g2() -> Study:
+    """The field under Muon."""
+    arms = rules("standard", "constant", "state-gate", "unet")
+    arms["2V₁ + Vₙ"] = {**PLAIN, "values": "constant:lam=2"}
+    arms["own × √5"] = {**PLAIN, "values": OWN_AS_LARGE}
+    return Study(
+        arms,
+        SHORT | {"optimizer": "muon"},
+        seeds=tuple(range(48, 56)),
+        rates=(1.5e-3, 2.12e-3, 3.0e-3, 4.24e-3, 6.0e-3, 8.49e-3, 12.0e-3),
+        rate_seeds=(100, 101),
+        path=BLOCKS,
+        cliff=CLIFF,
+    )
+
+
+def g3() -> Study:
+    """Review against the state gate at three rates, nothing chosen; seed by seed."""
+    return Study(
+        {
+            f"{rule}, {rate:g}": {"rule": rule, "lr": rate}
+            for rate in (1.06e-3, 1.5e-3, 2.1e-3)
+            for rule in ("review", "state-gate")
+        },
+        SHORT,
+        seeds=tuple(range(56, 66)),
+        path=BLOCKS,
+    )
+
+
+def g4() -> Study:
+    """What the skips are worth: their control of size, and scales and skips without attention."""
+    return Study(
+        {
+            "standard": {**PLAIN, "lr": 1.72e-3},
+            "constant": {"rule": "constant", "lr": 1.82e-3},
+            "unet": {"rule": "unet", "lr": 1.90e-3},
+            "scales-skips:attnres=1": {"rule": "scales-skips:attnres=1", "lr": 2.48e-3},
+            "2V₁ + Vₙ": {**PLAIN, "values": "constant:lam=2", "lr": 2.1e-3},
+            "own × √5": {**PLAIN, "values": OWN_AS_LARGE},
+            **rules("unet:adds=own", "scales-skips"),
+        },
+        SHORT,
+        seeds=(66, 67, 68, 69, 70),
+        rates=f2().rates,
+        rate_seeds=(100,),
+        path=BLOCKS,
+        cliff=CLIFF,
+    )
+
+
 def f6() -> Study:
     """Does the lead last? Three budgets as branches, one rate, new seeds."""
+    arms = rules("standard", "constant", "state-gate")
+    arms["2V₁ + Vₙ"] = {**PLAIN, "values": "constant:lam=2"}
     return Study(
-        rules("constant", "state-gate", "review"),
+        arms,
         {
             "rung": "mini",
             "tokenizer": "bpe:4096",
             "budgets": (1200, 2400, 4800),
-            "lr": 2.1e-3,
+            "lr": 1.0e-3,
             **ALIKE,
         },
         seeds=tuple(range(3, 11)),
-        path=COMPILED,
+        path=BLOCKS,
     )
+
+
+def f6_pilot() -> Study:
+    """F6's first two seeds: their spread decides whether its runs get longer."""
+    return replace(f6(), seeds=(3, 4))
 
 
 STUDIES = {
@@ -409,9 +495,33 @@ STUDIES = {
         f3,
         f4,
         f5,
+        g1,
+        g2,
+        g3,
+        g4,
+        f6_pilot,
         f6,
     )
 }
+
+
+def before_cliff(
+    tried: Mapping[float, Sequence[float]], cliff: float
+) -> dict[float, Sequence[float]]:
+    """Of the losses by rate, a list over seeds each, those of the rates below the first cliff.
+
+    A rate is a cliff where on any seed the run did not finish, or finished more than `cliff` nats
+    per token above the run at the next smaller rate: a parabola through it has its minimum far from
+    the best rate. The larger rates go with it.
+    """
+    kept: dict[float, Sequence[float]] = {}
+    smaller: Sequence[float] = ()
+    for lr, losses in sorted(tried.items()):
+        rises = (loss - before for loss, before in zip(losses, smaller, strict=bool(smaller)))
+        if not all(map(math.isfinite, losses)) or any(rise > cliff for rise in rises):
+            break
+        kept[lr] = smaller = losses
+    return kept
 
 
 class Campaign:
@@ -482,20 +592,32 @@ class Campaign:
         for name, arm in study.arms.items():
             if name not in searched:
                 continue
-            losses = self._search(study, arm, study.rates)
-            if losses is None:
+            tried = self._search(study, arm, study.rates)
+            if tried is None:
                 continue
-            best = basin(losses)
-            chosen[name] = (
-                float(f"{best.lr:.3g}") if study.vertex else min(losses, key=losses.__getitem__)
+            means = {lr: mean(losses) for lr, losses in tried.items()}
+            points = means
+            if math.isfinite(study.cliff):
+                points = {lr: means[lr] for lr in before_cliff(tried, study.cliff)}
+            best = min(means, key=means.__getitem__)
+            if study.vertex and len(points) >= 3:
+                best = float(f"{basin(points).lr:.3g}")
+            chosen[name] = best
+            shown = ", ".join(
+                f"{lr:g}: {loss:.4f}" + ("" if lr in points else " no point")
+                for lr, loss in sorted(means.items())
             )
-            tried = ", ".join(f"{lr:g}: {loss:.4f}" for lr, loss in sorted(losses.items()))
-            print(f"{name}: lr {chosen[name]:g} ({tried})", flush=True)
+            print(f"{name}: lr {best:g} ({shown})", flush=True)
         return chosen
 
-    def _search(self, study: Study, arm: Options, rates: tuple[float, ...]) -> dict | None:
-        """Mean loss by rate; while an edge wins, one more outward. None where a run is missing."""
-        losses: dict[float, float] = {}
+    def _search(
+        self, study: Study, arm: Options, rates: tuple[float, ...]
+    ) -> dict[float, list[float]] | None:
+        """Losses by rate, one per seed; while an edge of their means wins, one rate more outward.
+
+        None where a run is missing.
+        """
+        tried: dict[float, list[float]] = {}
         step = study.rates[1] / study.rates[0]
         for _ in range(EXTENSIONS + 1):
             cells = [
@@ -507,17 +629,15 @@ class Campaign:
             if len(results) < len(cells):
                 return None
             per = len(study.rate_seeds)
-            losses |= {
-                lr: sum(results[i * per : (i + 1) * per]) / per for i, lr in enumerate(rates)
-            }
-            best = min(losses, key=losses.__getitem__)
-            if best == max(losses):
+            tried |= {lr: results[i * per : (i + 1) * per] for i, lr in enumerate(rates)}
+            best = min(tried, key=lambda lr: mean(tried[lr]))
+            if best == max(tried):
                 rates = (float(f"{best * step:.3g}"),)
-            elif best == min(losses):
+            elif best == min(tried):
                 rates = (float(f"{best / step:.3g}"),)
             else:
                 break
-        return losses
+        return tried
 
 
 def main() -> int:
