@@ -278,7 +278,7 @@ def _recorded(record: dict, path: Path) -> dict:
             raise RRError(f"{missing.pop()} is missing")
         return recorded
     except (RRError, KeyError, TypeError) as error:
-        raise RunFailed(f"{path} is corrupt ({error})") from None
+        raise RunFailed(f"{path} is corrupt or of another version ({error})") from None
 
 
 def _check_disk(run: Run, folder: Path) -> None:
