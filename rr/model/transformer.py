@@ -275,12 +275,10 @@ class Model(nn.Module):
     def use(self, kernels: Kernels) -> None:
         """Compute with these implementations from here on; results agree up to rounding.
 
-        To be called before the model is compiled. Raises RRError where one needs a package that is
-        missing.
+        To be called before the model is compiled.
         """
-        kernels.validate()
         attention = (layer.attn for layer in self.layers)
-        for module in (self, *self.every_layer, *attention, *self.rules, self.final_rule):
+        for module in (self, *self.every_layer, *attention):
             module.kernels = kernels
 
     @property

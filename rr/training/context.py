@@ -147,7 +147,7 @@ def without_compiler(
             "the version of torch in its run.json, or start it again in another --out"
         )
     if settings.reason == backend.ASKED_FOR:
-        raise RRError(f"--path {settings.path}: {error}; use --path {backend.uncompiled(device)}")
+        raise RRError(f"--path {settings.path}: {error}; use --path {backend.UNCOMPILED}")
 
     def settle() -> Settings:
         micro_batch, path = memory_fit.choose(
@@ -155,7 +155,7 @@ def without_compiler(
             device,
             context.request.micro_batch,
             None,
-            backend.uncompiled(device),
+            backend.UNCOMPILED,
             world,
             log,
         )
@@ -335,7 +335,7 @@ def _recorded(record: dict, path: Path) -> dict:
             raise RRError(f"{missing.pop()} is missing")
         return recorded
     except (RRError, KeyError, TypeError) as error:
-        raise RunFailed(f"{path} is corrupt ({error})") from None
+        raise RunFailed(f"{path} is corrupt or of another version ({error})") from None
 
 
 def _check_disk(run: Run, folder: Path) -> None:

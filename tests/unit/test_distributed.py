@@ -105,7 +105,7 @@ distributed.destroy_process_group()
 WAYS = (
     {"path": "eager"},
     {"path": "eager", "micro_batch": 1},
-    {"path": "fast:recompute=layer"},
+    {"path": "eager:recompute=layer"},
     {"path": "compiled:loss=chunked"},
 )
 TURNS = [{"parallel": how, **way} for way in WAYS for how in STRATEGIES]
