@@ -61,7 +61,6 @@ EXTRAS = {
     "lm_eval": "eval",
     "ray": "ray",
     "transformers": "hf",
-    "triton": "kernels",
 }
 
 

@@ -32,29 +32,34 @@ class Block:
     width: int = 0  # d, channels of the stream
 
 
-def first_tensor(args: tuple, kwargs: dict) -> Tensor:
+def uncompiled(module: nn.Module) -> nn.Module:
+    """The module that `torch.compile` returned a wrapper of; a module without one itself."""
+    return module._modules.get("_orig_mod") or module
+
+
+def first_tensor(args: tuple, kwargs: dict) -> Any:
     """What a module of a decoder works on: its first argument, or `hidden_states`."""
-    return args[0] if args else kwargs["hidden_states"]
+    return args[0] if args else kwargs.get("hidden_states")
 
 
-def first_output(out: Any) -> Tensor:
-    """What a module of a decoder has made: the first of a tuple, or all."""
-    return out[0] if isinstance(out, tuple) else out
+def first_output(out: Any) -> Any:
+    """What a module of a decoder has made: the first of a tuple or list, or all."""
+    return out[0] if isinstance(out, tuple | list) else out
 
 
-def find(model: nn.Module) -> tuple[list[Block], nn.Module]:
-    """The blocks of a pre-norm decoder, bottom to top, and the norm after the last.
+def find(model: nn.Module) -> tuple[list[Block], nn.Module, Tensor]:
+    """The blocks of a pre-norm decoder, bottom to top, the norm after the last, and its output.
 
     Two tokens are sent through the model, in evaluation mode and without gradients, to see that
     each block adds its attention's and its MLP's output to what it was given, and nothing else.
     RRError, one line, where there are no such blocks.
     """
     lists = [
-        (name, module)
+        (name, [uncompiled(member) for member in module])
         for name, module in model.named_modules()
         if isinstance(module, nn.ModuleList) and len(module)
     ]
-    matches = [(name, list(members)) for name, members in lists if all(map(_is_block, members))]
+    matches = [(name, members) for name, members in lists if all(map(_is_block, members))]
     if len(matches) != 1:
         candidates = [f"{n}: {len(m)} × {_words(m[0])}" for n, m in matches or lists[:1]]
         raise RRError(
@@ -65,8 +70,8 @@ def find(model: nn.Module) -> tuple[list[Block], nn.Module]:
     inside = {id(module) for block in blocks for module in block.module.modules()}
     ends = [m for m in model.modules() if id(m) not in inside and _kind("", m) == "norm"]
     seen = _Seen()
-    with _evaluated(model), seen.watching(blocks, ends):
-        _run(model)
+    with seen.watching(blocks, ends):
+        output = two_tokens(model)
     for n, block in enumerate(blocks):
         if wrong := seen.unlike(block):
             raise RRError(
@@ -81,11 +86,12 @@ def find(model: nn.Module) -> tuple[list[Block], nn.Module]:
             f"{type(model).__name__} has {len(last)} norms that read its last block: looked for "
             f"one: {WAY}"
         )
-    return blocks, last[0]
+    return blocks, last[0], output
 
 
 def _kind(name: str, module: nn.Module) -> str:
     """What a child of a block is, by the name of its class, else by its own."""
+    module = uncompiled(module)
     if isinstance(module, nn.Identity) or (isinstance(module, nn.Dropout) and module.p == 0):
         return "nothing"
     for text in (type(module).__name__.lower(), name.lower()):
@@ -113,7 +119,7 @@ def _block(module: nn.Module) -> Block:
     """Its parts in the order of registration; `unlike` sees whether it calls them so."""
     parts: dict[str, list[nn.Module]] = {kind: [] for kind in (*WANTED, "nothing")}
     for name, child in module.named_children():
-        parts[_kind(name, child)].append(child)
+        parts[_kind(name, child)].append(uncompiled(child))
     first, second = parts["norm"]
     return Block(module, (first, second), parts["attention"][0], parts["MLP"][0])
 
@@ -122,8 +128,8 @@ class _Seen:
     """What modules were given and what they made, by id, while watched."""
 
     def __init__(self) -> None:
-        self.inputs: dict[int, Tensor] = {}
-        self.outputs: dict[int, Tensor] = {}
+        self.inputs: dict[int, Any] = {}
+        self.outputs: dict[int, Any] = {}
 
     @contextmanager
     def watching(self, blocks: list[Block], ends: list[nn.Module]) -> Iterator[None]:
@@ -153,6 +159,11 @@ class _Seen:
         inputs = [self.inputs[id(part)] for part in parts]
         outputs = [self.outputs[id(part)] for part in parts]
         h, x1, x2, into_attn, into_mlp = inputs
+        if not isinstance(h, Tensor):
+            return "it does not take hidden states first, or under this name"
+        for part, given, made in zip(parts, inputs, outputs, strict=True):
+            if not all(isinstance(x, Tensor) and x.shape == h.shape for x in (given, made)):
+                return f"its {type(part).__name__} reads or returns another shape than the stream's"
         out, y1, y2, u1, u2 = outputs
         if not _same(x1, h):  # whichever of the two was registered first
             first, second = block.norms
@@ -168,8 +179,8 @@ class _Seen:
         return next((words for words, a, b in checks if not _same(a, b)), "")
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.equal(a, b)
+def _same(a: Any, b: Tensor) -> bool:
+    return isinstance(a, Tensor) and a.shape == b.shape and torch.equal(a, b)
 
 
 @contextmanager
@@ -185,14 +196,22 @@ def _evaluated(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _run(model: nn.Module) -> None:
+def two_tokens(model: nn.Module) -> Tensor:
+    """What the model makes of two tokens, in evaluation mode; RRError where it does not run.
+
+    Without what `torch.compile` has made of it: that ignores hooks that came after it.
+    """
     device = next(model.parameters()).device
     ids = torch.tensor([[0, 1]], device=device)
     try:
-        model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+        with _evaluated(model), torch.compiler.set_stance("force_eager"):
+            out = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+    except RRError:
+        raise
     except Exception as error:  # a foreign model's own words
         line = str(error).strip().partition("\n")[0]
         raise RRError(
             f"{type(model).__name__} does not run on two tokens (input_ids, attention_mask, "
             f"use_cache): {type(error).__name__}: {line}: {WAY}"
         ) from error
+    return out if isinstance(out, Tensor) else out[0]

@@ -207,8 +207,8 @@ def bench(
 ) -> dict:
     """Measure rung × rule × path; see the module. Raises RRError before anything is started.
 
-    paths: default: on a CPU the reference and the fast one; on a GPU the reference and the one that
-    a run takes there, in the protocol's precision, so that `rr plan --measured` finds what it
+    paths: default: on a CPU the reference and the eager one; on a GPU the reference and the one
+    that a run takes there, in the protocol's precision, so that `rr plan --measured` finds what it
     plans. The rungs are measured one after the other. batch: windows per step (default: the
     rung's); micro_batch: windows at once, a divisor of it (default: the batch on a GPU, 8 on a
     CPU). ablate: also the last path with each of its options undone alone. A case that runs out of
@@ -223,7 +223,7 @@ def bench(
         exact = ladder.recipe(rungs[0], protocol).precision
         usual = default(target, ladder.arm(rungs[0], protocol=protocol))
         paths = ["reference", f"{usual}{',' if ':' in usual else ':'}precision={exact}"]
-    paths = paths or ["reference", "fast"]
+    paths = paths or ["reference", "eager"]
     last_path = paths[-1]
     paths = list(dict.fromkeys([*paths, *(ablations(last_path, target) if ablate else [])]))
     for path in paths:

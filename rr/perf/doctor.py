@@ -220,7 +220,7 @@ def _steps(
             training.go()
             weights = training.checkpoints.weights(say)
             assert weights is not None and len(weights) > 0
-            chosen = context.settings
+            chosen = training.context.settings
     except (RRError, RuntimeError, OSError) as error:
         why = " ".join(str(error).split())[:300] or type(error).__name__
         return Check("two steps", False, f"{name}: {why}", "mend this first", stops=True)
@@ -232,6 +232,10 @@ def _steps(
 
     words = f"{name}, an evaluation, saved and read: {seconds:.0f} s (path {chosen.path}, "
     words += f"{chosen.micro_batch} windows at once)"
+    if "wrongly" in chosen.reason:
+        return Check(
+            "two steps", False, words, f"{chosen.reason}: install another version of torch"
+        )
     return Check("two steps", True, words)
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from .. import DATA
 from ..config import RRError, Run
-from ..training.backend import parse_backend
 from .gpus import GPUS, GPUSpec, find, gpu
 
 MFU = (0.2, 0.45)  # assumed where nothing was measured
@@ -118,6 +117,7 @@ def _is_complete(row: dict) -> bool:
     return (
         all(isinstance(row.get(name), int | float) for name in NUMBERS)
         and all(isinstance(row.get(name), str) for name in TEXTS)
+        and isinstance(row.get("choices"), dict)
         and isinstance(times, list)
         and bool(times)
         and all(isinstance(ms, int | float) and ms > 0 for ms in times)
@@ -173,7 +173,7 @@ def measured(run: Run, card: GPUSpec, rows: Sequence[dict]) -> Rate | None:
         for row in best.values()
         for ms in row["step_ms"]
     ]
-    compiled = [row for row in best.values() if parse_backend(row["path"]).compile != "none"]
+    compiled = [row for row in best.values() if row["choices"].get("compile") != "none"]
     warm = [row.get("warm_seconds") for row in compiled] or [0.0]
     known = [seconds for seconds in warm if seconds is not None]
     compiling = None if len(known) < len(warm) else (min(known), max(known))

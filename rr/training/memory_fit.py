@@ -223,7 +223,7 @@ def search(
 
 def fallbacks(usual: str) -> list[str]:
     """Backends to try in turn: the usual one, then with blocks recomputed, then uncompiled."""
-    return list(dict.fromkeys([usual, recomputing(usual), "fast", recomputing("fast")]))
+    return list(dict.fromkeys([usual, recomputing(usual), "eager", recomputing("eager")]))
 
 
 def halvings(n: int) -> Sequence[int]:

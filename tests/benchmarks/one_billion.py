@@ -85,7 +85,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="JSON file")
     parser.add_argument("--rung", default="1B")
     parser.add_argument("--rule", default="review")
-    parser.add_argument("--path", default="fast:recompute=layer,allocator=system")
+    parser.add_argument("--path", default="eager:recompute=layer")
     parser.add_argument("--micro-batch", type=int, default=4)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--scratch", type=Path, help="folder for the run (default: a new one)")

@@ -33,7 +33,7 @@ from rr.training.backend import parse_backend
 from rr.training.step import OptimizerStep
 
 CPU = torch.device("cpu")
-SYSTEM = "fast:allocator=system"  # keeping freed memory is the process's choice: for all or none
+SYSTEM = "eager"  # keeping freed memory is the process's choice: for all or none
 
 
 def seconds(work: Callable[[], object]) -> float:

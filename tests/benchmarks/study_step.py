@@ -37,7 +37,7 @@ from rr.perf.benchmark import made_by
 from rr.perf.benchmark_case import Bench, Case
 
 SCRIPTS = {"script fp32": False, "script bf16": True}  # whether under autocast
-BACKENDS = ("eager", "fast", "compiled", "compiled:attention=blocks")
+BACKENDS = ("eager", "compiled", "compiled:attention=blocks")
 BASE = "script bf16"
 
 

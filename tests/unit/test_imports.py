@@ -12,7 +12,6 @@ CORE = ("config", "io", "ops", "data", "residual", "model", "training", "analysi
 ALLOWED = {"rr", "torch", "filelock", "numpy", "tokenizers"}
 # modules that nothing imports until they are asked for, and the packages each needs beside
 ONLY_WHEN_ASKED = {
-    "rr/ops/gated_write_triton.py": "triton",
     "rr/training/harness.py": "lm_eval",
     "rr/training/hub.py": "safetensors huggingface_hub",
 }

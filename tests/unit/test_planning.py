@@ -43,12 +43,16 @@ def bench_file(path, device, *rows):
     return path
 
 
+UNCOMPILED = {"path": "eager", "choices": {"compile": "none"}}
+
+
 def bench_row(run, **more):
     """Steps of 1, 2 and 4 seconds, of 2,048 tokens each."""
     return {
         "rung": run.rung,
         "rule": run.rule,
         "path": "compiled",
+        "choices": {"compile": "layer"},
         "failed": None,
         "precision": "bf16",
         "tokens_per_step": 2048,
@@ -153,7 +157,7 @@ def test_the_verb(capsys):
     assert cli.main([*words, "--hours", "1"]) == 0
     out = capsys.readouterr().out
     assert "not measured" in out and "assumed MFU of 0.2–0.45" in out and "dollars" not in out
-    assert "predicted for --path fast on 16 GB" in out  # what a run on a T4 takes
+    assert "predicted for --path eager on 16 GB" in out  # what a run on a T4 takes
     assert out.endswith("rr sweep --rung nano --rule review standard --order smallest --hours 1\n")
 
 
@@ -203,7 +207,7 @@ def test_a_file_of_this_machine_is_believed_first(roomy, tmp_path, capsys):
 def test_what_a_benchmark_expects_of_a_run(tmp_path):
     """At most: 600 s of steps, the rest by hand; nothing for a rung that it does not hold."""
     run, other = one(eval_batches=1), one("mini")
-    file = bench_file(tmp_path / "cpu.json", "cpu", bench_row(run, path="fast"))
+    file = bench_file(tmp_path / "cpu.json", "cpu", bench_row(run, **UNCOMPILED))
     seconds = budget.expected(budget.read_bench(str(file)))
     saved = 12 * ladder.count(run.model) / 1e8 + 0.05 * 600
     # nothing is compiled; 90 s of start-up, 120 s of the report
@@ -298,17 +302,17 @@ def test_the_largest_micro_batch_is_found(monkeypatch):
     again = ":recompute=layer"
     ways = [(10 * m, m, "compiled") for m in (64, 32, 16, 8)]
     ways += [(4 * m, m, f"compiled{again}") for m in (64, 32, 16, 8)]
-    ways += [(4 * m, m, f"fast{again}") for m in (4, 2, 1)]
+    ways += [(4 * m, m, f"eager{again}") for m in (4, 2, 1)]
     for room in (3, 4, 10, 31, 32, 79, 80, 159, 400, 639, 640):
         card = budget.GPUSpec("a card", 1e12, (room + 0.5) / (1 - budget.SPARE))
         (row,) = budget.what_fits([one(batch=64)], card)
-        fitting = [way[1:] for way in ways if way[0] <= room] + [(None, f"fast{again}")]
+        fitting = [way[1:] for way in ways if way[0] <= room] + [(None, f"eager{again}")]
         assert (row["micro_batch"], row["path"]) == fitting[0], room
 
 
 def test_rates_come_from_the_path_with_the_best_median():
     run, here = one(), {"record": "here"}
-    slow = bench_row(run, path="fast", step_ms=[9000], tokens_per_second=200, warm_seconds=1.0)
+    slow = bench_row(run, **UNCOMPILED, step_ms=[9000], tokens_per_second=200, warm_seconds=1.0)
     rows = [slow | here, bench_row(run, warm_seconds=7.0) | here]
     rate = rates.measured(run, budget.gpu("L4"), rows)
     work = 2048 * ladder.flops_per_token(run.model)

@@ -68,7 +68,7 @@ MORE = {
     "plan": NANO,
     "doctor": NANO,
     "bench": ONE_THREAD
-    | {"--rung": f"nano:{SHAPE}", "--paths": "fast"}
+    | {"--rung": f"nano:{SHAPE}", "--paths": "eager"}
     | {"--batch": "2", "--steps": "1", "--repeats": "1"},
     "sample": {"--tokens": "5"},
 }
