@@ -36,7 +36,8 @@ def _with_arms() -> pd.DataFrame:
 def read_runs() -> pd.DataFrame:
     """F2's reported runs: `id, arm, seed, lr, val_loss, status, seconds`."""
     runs = _with_arms()
-    return runs[runs.seed < TUNING][["id", "arm", "seed", "lr", "val_loss", "status", "seconds"]]
+    wanted = ["id", "arm", "seed", "lr", "val_loss", "status", "seconds"]
+    return runs.loc[runs.seed < TUNING, wanted]
 
 
 def as_first_run(runs: pd.DataFrame) -> pd.DataFrame:
