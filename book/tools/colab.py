@@ -48,8 +48,17 @@ CHECKS = {
     "labs": ["tests/colab"],
     "all chapters": ["notebooks", *versions.NBVAL],
 }
-# of the environment's own front end, which Colab's kernel does not go with
-OTHERS = ("setuptools", "widgetsnbextension", "jupyterlab_widgets", "jedi", "traitlets")
+# what Colab's front end and its transformers choose by themselves
+OTHERS = (
+    "setuptools",
+    "widgetsnbextension",
+    "jupyterlab_widgets",
+    "jedi",
+    "traitlets",
+    "huggingface_hub",
+    "tokenizers",
+    "typer",
+)
 
 
 def alone() -> dict[str, str]:

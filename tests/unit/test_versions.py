@@ -1,4 +1,4 @@
-"""What is said of other versions of torch is what pytest reported, and pyproject.toml follows it."""
+"""What is said of other versions of torch is what pytest reported; pyproject.toml follows it."""
 
 import json
 import re
