@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from ..config import Interrupted, Run
+from ..io import columns
 
 
 class Progress:
@@ -56,6 +57,8 @@ class Progress:
         """Show the updating line; a `last` one stays."""
         self.shown = time.monotonic()
         if self.tty:
+            if not last:  # a moving line that wraps cannot move back
+                text = text[: columns(sys.stderr) - 1]
             print(
                 "\r" + text.ljust(self.width), end="\n" if last else "", file=sys.stderr, flush=True
             )
