@@ -85,8 +85,9 @@ def _runs(path: Path, curves: bool) -> list[dict]:
     A row per budget of a run, or with `curves` a row per run.
     """
     if path.suffix == ".csv":
-        runs = stats.read_logs([path], "val_loss", arm="rule", seed="seed", step="step")
-        rows = stats.as_rows(runs)
+        logged = pd.read_csv(path).dropna(subset="val_loss")[["rule", "seed", "step", "val_loss"]]
+        logged.columns = ["arm", "seed", "step", "loss"]
+        rows = stats.as_rows(stats.read_table(logged))
     elif path == field.FOLDER:  # which names an arm of its own
         rows = stats.as_rows(field.read_runs())
     elif curves:

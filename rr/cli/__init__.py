@@ -10,13 +10,14 @@ do); 3 a run that failed or diverged; 130 interrupted, the checkpoint saved.
 import argparse
 import os
 import shlex
+import shutil
 import sys
 import textwrap
 from collections.abc import Container, Mapping
 from importlib import import_module
 
 from ..config import Interrupted, RRError, RunFailed, missing_package
-from .output import log
+from .output import log, print_anywhere
 
 # One module here for each verb; the text is its line in `rr --help`.
 USED = {
@@ -26,7 +27,7 @@ USED = {
     "train": "train one run, or resume it; prints the run's folder last",
     "sample": "generate text with a trained run",
     "sweep": "train every combination of the given options; the same command resumes it",
-    "table": "compare the rules in a folder of runs, or the arms in anybody's logs",
+    "table": "compare the rules in a folder of runs, or the arms of a tidy table",
     "report": "the report of a run, or of a folder of runs, as a notebook and as one HTML page",
     "power": "how many seeds a difference needs, before training",
     "plan": "estimate which runs a GPU, hours or dollars pay for; without options of a run, the "
@@ -53,8 +54,8 @@ class Parser(argparse.ArgumentParser):
 def parser(verbs: Container[str] = frozenset(VERBS)) -> Parser:
     """The command line's parser. Only the named `verbs` get their arguments: others cost nothing.
 
-    >>> parser().parse_args(["table", "runs"]).paths
-    ['runs']
+    >>> parser().parse_args(["table", "runs"]).path
+    'runs'
     """
     main_parser = Parser(
         prog="rr",
@@ -82,14 +83,16 @@ def parser(verbs: Container[str] = frozenset(VERBS)) -> Parser:
 def _listed(verbs: Mapping[str, str]) -> str:
     """A line for each verb, wrapped beside its name."""
     indent = " " * 10
+    width = max(24, min(79, shutil.get_terminal_size().columns - 1))
     return "\n".join(
-        textwrap.fill(text, 79, initial_indent=f"  {verb:8}", subsequent_indent=indent)
+        textwrap.fill(text, width, initial_indent=f"  {verb:8}", subsequent_indent=indent)
         for verb, text in verbs.items()
     )
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
+    print_anywhere()
     try:
         argv = sys.argv[1:] if argv is None else argv
         args = parser(argv).parse_args(argv)

@@ -24,8 +24,8 @@ def add_arguments(parser) -> None:
         nargs="+",
         metavar="PATH",
         help="reference, eager (as a short rr train on a CPU) or compiled, with options: "
-        "eager:precision=tf32 (default: reference eager; on a GPU the one that rr train takes "
-        "here)",
+        "eager:precision=tf32 (default: reference eager; on a GPU only the one that rr train "
+        "takes here)",
     )
     parser.add_argument("--steps", type=int, default=5, help="timed steps per repeat (default: 5)")
     parser.add_argument(

@@ -22,7 +22,8 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--mfu",
         metavar="LO-HI",
-        help="model FLOP utilisation, assumed where this GPU was not measured (default: 0.2-0.45)",
+        help="model FLOP utilisation, assumed where this GPU was not measured (default: scaled "
+        "from what was measured, else 0.2-0.45)",
     )
     add_json(parser)
 
@@ -35,7 +36,7 @@ def run(args) -> None:
     bench = budget.read_bench(args.measured) if args.measured else None
     gpu = budget.chosen_gpu(args.gpu, args.tflops, args.memory, bench)
     hours = budget.budget(args.hours, args.dollars, args.price)
-    mfu = budget.mfu_range(args.mfu)
+    mfu = None if args.mfu is None else budget.mfu_range(args.mfu)
     options = pick(args, RUN_OPTIONS)
     if not any(options.values()):  # the study's own plan
         options["protocol"] = ["paper"]

@@ -78,6 +78,7 @@ def _execute(words: list[str]) -> None:
 
 def _failure(words: list[str]) -> str:
     """Run `python` with these words; the last line of its errors where it failed, else ""."""
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+    command = [sys.executable, *words]
+    done = subprocess.run(command, capture_output=True, text=True, errors="backslashreplace")
     lines = done.stderr.strip().splitlines() or ["no reason given"]
     return lines[-1] if done.returncode else ""

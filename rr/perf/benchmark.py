@@ -26,9 +26,10 @@ import torch
 from .. import __version__
 from ..config import RRError, RunFailed, positive
 from ..model import ladder
-from ..training import provenance
+from ..training import memory, provenance
 from ..training.backend import ablations, default, parse_backend
-from ..training.device import device_name, pick_device, set_threads
+from ..training.device import cores, device_name, pick_device, set_threads
+from ..training.memory_fit import free, margin
 from .benchmark_case import Case, run_command, start
 from .gpus import find
 
@@ -136,6 +137,30 @@ def measure(
     return [child.row for child in children]
 
 
+def side_by_side(cases: list[Case], device: torch.device, threads: int | None) -> int:
+    """How many of these cases may compile and warm up at once, at least one.
+
+    On a CPU as many as have cores of their own, on a GPU one per core; and no more than fit the
+    free memory, where the weights, gradients and moments of all of them stay.
+    """
+    busy = (threads or torch.get_num_threads()) if device.type == "cpu" else 1
+    many, room = min(len(cases), cores() // busy), free(device)
+    if many <= 1 or room is None:
+        return 1
+    kind, stay, more = "cuda" if device.type == "cuda" else "cpu", 0, 1
+    for case in cases:
+        recipe = ladder.recipe(case.rung, case.protocol, batch=case.batch)
+        backend = parse_backend(case.path)
+        try:
+            held = memory.predict(case.config, backend, case.micro_batch, kind, recipe)
+        except Exception:  # of the user's rule: the case's own process reports it
+            return 1
+        mine = sum(held[part] for part in ("weights", "gradients", "moments", "context"))
+        stay += mine
+        more = max(more, int(margin(backend, kind) * held["step"]) - mine)
+    return max(1, min(many, (room - stay) // more))
+
+
 def result_row(case: Case, measured: dict, times: list[float], failed: str | None = None) -> dict:
     """A case's row. measured: what its process reported; times: ms per step, one per repeat."""
     row = {
@@ -207,12 +232,12 @@ def bench(
 ) -> dict:
     """Measure rung × rule × path; see the module. Raises RRError before anything is started.
 
-    paths: default: on a CPU the reference and the eager one; on a GPU the reference and the one
-    that a run takes there, in the protocol's precision, so that `rr plan --measured` finds what it
-    plans. The rungs are measured one after the other. batch: windows per step (default: the
-    rung's); micro_batch: windows at once, a divisor of it (default: the batch on a GPU, 8 on a
-    CPU). ablate: also the last path with each of its options undone alone. A case that runs out of
-    memory is a row whose `failed` says so.
+    paths: default: on a CPU the reference and the eager one; on a GPU the one that a run takes
+    there, in the protocol's precision, so that `rr plan --measured` finds what it plans. The rungs
+    are measured one after the other; the cases of a rung compile side by side, as many as have
+    cores and memory. batch: windows per step (default: the rung's); micro_batch: windows at once, a
+    divisor of it (default: the batch on a GPU, 8 on a CPU). ablate: also the last path with each of
+    its options undone alone. A case that runs out of memory is a row whose `failed` says so.
     """
     for name, value in (("steps", steps), ("repeats", repeats)):
         positive(name, value)
@@ -222,7 +247,7 @@ def bench(
     if not paths and target.type == "cuda":
         exact = ladder.recipe(rungs[0], protocol).precision
         usual = default(target, ladder.arm(rungs[0], protocol=protocol))
-        paths = ["reference", f"{usual}{',' if ':' in usual else ':'}precision={exact}"]
+        paths = [f"{usual}{',' if ':' in usual else ':'}precision={exact}"]
     paths = paths or ["reference", "eager"]
     last_path = paths[-1]
     paths = list(dict.fromkeys([*paths, *(ablations(last_path, target) if ablate else [])]))
@@ -247,7 +272,9 @@ def bench(
         _ = case.config  # raises for an unknown rule or an impossible shape
     rows = []
     for cases in by_rung:  # the largest rungs would not fit a GPU together
-        rows += measure(cases, steps, repeats, device, threads, log=log)
+        rows += measure(
+            cases, steps, repeats, device, threads, side_by_side(cases, target, threads), log=log
+        )
     if all(row["failed"] for row in rows):
         raise RunFailed(f"no case could be measured: {rows[0]['failed']}")
     return {

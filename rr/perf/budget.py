@@ -2,9 +2,9 @@
 
     hours of a run = training + evaluation + start-up + compilation + checkpoints + report
 
-Training and evaluation are FLOPs over a rate: measured (`rr.perf.rates`), or an estimate and a
-range, never one number. The rest is measured where `rr bench` recorded it, else assumed: the
-constants below.
+Training and evaluation are FLOPs over a rate: measured, or a range that is scaled from what was
+measured or assumed (`rr.perf.rates`), never one number. The rest is measured where `rr bench`
+recorded it, else assumed: the constants below.
 
 Memory is `rr.training.memory`'s prediction for one path, which each row names. Prices are given by
 the user; none are stored here.
@@ -66,7 +66,7 @@ def what_fits(
     runs: Iterable[Run],
     card: GPUSpec,
     hours: float | None = None,
-    mfu: tuple[float, float] = MFU,
+    mfu: tuple[float, float] | None = None,
     price: float | None = None,
     records: Path = DATA / "measured",
     bench: Bench | None = None,
@@ -80,13 +80,15 @@ def what_fits(
     Nothing after a group that does not fit is tried in its place.
 
     bench: measured on this machine, preferred to `records`; RRError where it has none of the runs.
-    say: called with each progress line.
+    mfu: assumed of every run that was not measured on this GPU; None: scaled from what was measured
+    on others or at other sizes, `MFU` where that cannot be. say: called with each progress line.
 
     Rows: rung, rule, seed, id, params, tokens (of training, branches included), hours (low, high),
     parts (the same of "training", "evaluation", "start-up", "compilation", "checkpoints" and
     "report"), until (sum so far: low, high), cost (dollars: low, high; None without price),
     memory_bytes, path (that they are predicted for), disk_bytes (while it trains), micro_batch,
-    recompute, precision, measured (the record, or None: estimated from `mfu`), fits.
+    recompute, precision, measured (the record, or None), scaled (what the hours are scaled from, or
+    None: measured, or assumed from `mfu`), fits.
     """
     runs = list(runs)
     known = rates.sources(card, bench, records)
@@ -136,7 +138,11 @@ def expected(bench: Bench) -> Callable[[Run], float | None]:
 
 
 def _row(
-    run: Run, card: GPUSpec, mfu: tuple[float, float], price: float | None, known: Sequence
+    run: Run,
+    card: GPUSpec,
+    mfu: tuple[float, float] | None,
+    price: float | None,
+    known: Sequence[rates.Source],
 ) -> dict:
     rate = rates.rate(run, card, mfu, known)
     parts = {name: (low / 3600, high / 3600) for name, (low, high) in _seconds(run, rate).items()}
@@ -162,6 +168,7 @@ def _row(
         "recompute": parse_backend(path).recompute == "layer",
         "precision": precision(run, card),
         "measured": rate.source,
+        "scaled": rate.scaled,
     }
 
 
@@ -273,24 +280,48 @@ def disk_of_rows(rows: Sequence[dict]) -> int:
     return sum(kept) + max(while_training)
 
 
-def notes(rows: Sequence[dict], card: GPUSpec, hours: float | None, mfu: tuple) -> list[str]:
+def notes(
+    rows: Sequence[dict],
+    card: GPUSpec,
+    hours: float | None,
+    mfu: tuple[float, float] | None = None,
+) -> list[str]:
     """The table's measurements, assumptions and limits, one sentence per line."""
     lines = []
     known = sorted({row["measured"] for row in rows if row["measured"]})
     if known:
-        lines.append(f"measured on {card.name}: {'; '.join(known)}; ranges span its repeats")
-    if guessed := sum(row["measured"] is None for row in rows):
+        count = sum(row["measured"] is not None for row in rows)
+        lines.append(
+            f"measured on {card.name}: {count} of {len(rows)} runs, by {'; '.join(known)}; ranges "
+            "span its repeats and, where the run's rule was not measured, its rules"
+        )
+    ranges = [row["scaled"] for row in rows if row["scaled"]]
+    if ranges:
+        cards = sorted({words.partition(":")[0] for words in ranges})
+        lines.append(
+            f"scaled: {len(ranges)} of {len(rows)} runs, from sizes measured on {', '.join(cards)}"
+            "; between two of them: from the slower's slowest to the faster's fastest repeat"
+        )
+        if cards != [card.name]:
+            lines.append(
+                "scaled to another GPU: the speed times the least and the most of 1, the ratio of "
+                "the peaks and the ratio of the bandwidths, since a step may wait for launches, "
+                f"arithmetic or memory; to an MFU of {MFU[1]:g} at most"
+            )
+    guessed = [row for row in rows if row["measured"] is None and row["scaled"] is None]
+    if guessed:
         shares = "".join(
             f", of which {name} has {'half' if low == high else '1/16 to 1/2'}"
             for name, (low, high) in SHARE.items()
-            if low < 1 and any(row["precision"] == name for row in rows)
+            if low < 1 and any(row["precision"] == name for row in guessed)
         )
+        low, high = mfu or MFU
         lines.append(
-            f"not measured: {guessed} of {len(rows)} runs, estimated from "
+            f"not measured: {len(guessed)} of {len(rows)} runs, estimated from "
             f"{card.flops / 1e12:g} TFLOP/s{shares} × an assumed MFU of "
-            f"{mfu[0]:g}–{mfu[1]:g} (--mfu)"
+            f"{low:g}–{high:g} (--mfu)"
         )
-        if small := sum(row["measured"] is None and row["params"] < SMALL for row in rows):
+        if small := sum(row["params"] < SMALL for row in guessed):
             lines.append(
                 f"{small} of these have fewer than {SMALL / 1e6:g} M parameters: so small a model "
                 "leaves a GPU idle between kernels, and takes longer than the hours say"

@@ -1,11 +1,19 @@
-"""How fast a GPU trains a run: the throughput measured on it, or an estimate from its peak.
+"""How fast a GPU trains a run: measured on it, scaled from what was measured, or assumed.
 
 Throughput comes from `rr bench --json`: a file of this machine (`--measured`), else the records in
-data/measured of the same GPU. A rung that neither contains is estimated:
+data/measured of the same GPU. What neither contains is a range, by the first that applies:
 
-    FLOP/s = peak of the GPU · share · MFU,     MFU assumed, from lo to hi
+1. scaled: the run's rung was measured on another GPU in the run's precision, or a smaller and a
+   larger rung were, on this GPU or another. A step waits for arithmetic, for memory or for the
+   launches of its kernels, and nobody has measured which; so its FLOP/s change with the GPU by a
+   factor between the least and the most of
 
-The share is of the 16-bit peak that the run's precision has: `SHARE`.
+       peak / other's peak,     bandwidth / other's bandwidth,     1
+
+   and reach no more than the largest MFU below, unless the peaks' ratio alone takes them there.
+   Between two rungs: from the slower one's least to the faster one's most.
+2. assumed: FLOP/s = peak of the GPU · share · MFU, where MFU goes from lo to hi and the share is
+   that of the 16-bit peak which the run's precision has (`SHARE`).
 """
 
 import json
@@ -15,6 +23,7 @@ from pathlib import Path
 
 from .. import DATA
 from ..config import RRError, Run
+from ..model.ladder import count
 from .gpus import GPUS, GPUSpec, find, gpu
 
 MFU = (0.2, 0.45)  # assumed where nothing was measured
@@ -36,12 +45,24 @@ class Bench:
 
 @dataclass(frozen=True)
 class Rate:
-    """FLOP/s, slower and faster; seconds to compile and the record, None where not measured."""
+    """FLOP/s, slower and faster; seconds to compile and the record, None where not measured.
+
+    scaled: the GPU and the rungs that the rate is scaled from, where it is.
+    """
 
     low: float
     high: float
     compile: tuple[float, float] | None = None
     source: str | None = None
+    scaled: str | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows of benchmarks that ran on one GPU."""
+
+    card: GPUSpec
+    rows: Sequence[dict]
 
 
 def chosen_gpu(
@@ -67,14 +88,12 @@ def chosen_gpu(
     return chosen
 
 
-def mfu_range(words: str | None) -> tuple[float, float]:
+def mfu_range(words: str) -> tuple[float, float]:
     """`"0.3-0.5"` -> (0.3, 0.5); one number is a range of no width. RRError outside (0, 1].
 
     >>> mfu_range("0.3-0.5")
     (0.3, 0.5)
     """
-    if words is None:
-        return MFU
     try:
         low, *high = (float(word) for word in words.split("-"))
     except ValueError:
@@ -124,8 +143,8 @@ def _is_complete(row: dict) -> bool:
     )
 
 
-def recorded(records: Path, card: GPUSpec) -> Iterator[dict]:
-    """Rows of every benchmark in `records` that ran on this GPU, with the file they are from."""
+def recorded(records: Path) -> Iterator[tuple[GPUSpec, dict]]:
+    """Rows of every benchmark in `records` that ran on a known GPU, with the file they are from."""
     for path in sorted(records.rglob("*.json")):
         try:
             record = json.loads(path.read_text())
@@ -135,31 +154,32 @@ def recorded(records: Path, card: GPUSpec) -> Iterator[dict]:
         if not isinstance(rows, list) or not isinstance(record.get("made_by"), dict):
             continue
         ran_on = find(str(record["made_by"].get("device")))
-        if ran_on is None or ran_on.name != card.name:
+        if ran_on is None:
             continue
         for row in rows:
             if isinstance(row, dict) and not row.get("failed") and _is_complete(row):
-                yield {**row, "record": str(path.relative_to(records))}
+                yield ran_on, {**row, "record": str(path.relative_to(records))}
 
 
-def sources(card: GPUSpec, bench: Bench | None = None, records: Path = DATA / "measured") -> list:
-    """Rows of this machine, then those recorded of the same GPU."""
-    return [*([bench.rows] if bench else []), list(recorded(records, card))]
+def sources(
+    card: GPUSpec, bench: Bench | None = None, records: Path = DATA / "measured"
+) -> list[Source]:
+    """What was measured: on this machine, then on the same GPU, then on others."""
+    by_card: dict[str, list[dict]] = {card.name: []}
+    for ran_on, row in recorded(records):
+        by_card.setdefault(ran_on.name, []).append(row)
+    mine = [Source(card, bench.rows)] if bench else []
+    return mine + [Source(card if name == card.name else GPUS[name], rows)
+                   for name, rows in by_card.items()]  # fmt: skip
 
 
-def measured(run: Run, card: GPUSpec, rows: Sequence[dict]) -> Rate | None:
-    """The run's rate by `rows`; None where they lack its rung at its precision.
+def measured(run: Run, card: GPUSpec, rows: Sequence[dict], rung: str | None = None) -> Rate | None:
+    """The run's rate by `rows`; None where they lack its rung (or `rung`) at its precision.
 
     Rows of its own rule, else of any: each path by the slowest and fastest of its repeats; the path
     with the best median counts.
     """
-    same_rung = [
-        row
-        for row in rows
-        if row["rung"] == run.rung
-        and not row.get("peer")
-        and row["precision"] == precision(run, card)
-    ]
+    same_rung = [row for row in _usable(run, card, rows) if row["rung"] == (rung or run.rung)]
     same_rule = [row for row in same_rung if row["rule"] == run.rule]
     best: dict[str, dict] = {}
     for row in same_rule or same_rung:
@@ -181,13 +201,53 @@ def measured(run: Run, card: GPUSpec, rows: Sequence[dict]) -> Rate | None:
     return Rate(min(rates), max(rates), compiling, files)
 
 
-def rate(
-    run: Run, card: GPUSpec, mfu: tuple[float, float], known: Sequence[Sequence[dict]]
-) -> Rate:
-    """The run's rate by the first of `sources` that has it, else by the GPU's peak and `mfu`."""
-    for rows in known:
-        result = measured(run, card, rows)
-        if result is not None:
+def _usable(run: Run, card: GPUSpec, rows: Sequence[dict]) -> list[dict]:
+    """Rows of networks of `rr` in the precision that the run has on this GPU."""
+    exact = precision(run, card)
+    return [row for row in rows if not row.get("peer") and row["precision"] == exact]
+
+
+def scaled(run: Run, card: GPUSpec, source: Source) -> Rate | None:
+    """The run's range from what `source` measured; see the module. None where it lacks the rungs.
+
+    The rung itself, else the nearest smaller and the nearest larger one, by parameters.
+    """
+    rows = [row for row in _usable(run, card, source.rows) if "params" in row]
+    own, sizes = count(run.model), {row["rung"]: row["params"] for row in rows}
+    below = [name for name in sizes if sizes[name] <= own]
+    above = [name for name in sizes if sizes[name] >= own]
+    if run.rung in sizes:
+        rungs = [run.rung]
+    elif below and above:
+        rungs = [max(below, key=sizes.__getitem__), min(above, key=sizes.__getitem__)]
+    else:
+        return None
+    rates = [rate for name in rungs if (rate := measured(run, card, rows, name))]
+    low, high = min(rate.low for rate in rates), max(rate.high for rate in rates)
+    words = f"{source.card.name}: {', '.join(dict.fromkeys(rungs))}"
+    if card.name == source.card.name:
+        return Rate(low, high, scaled=words)
+    peaks = card.flops / source.card.flops
+    factors = [peaks, 1.0]
+    if card.bandwidth and source.card.bandwidth:
+        factors.append(card.bandwidth / source.card.bandwidth)
+    likely = MFU[1] * SHARE[precision(run, card)][1] * card.flops
+    most = min(high * max(factors), max(likely, high * peaks))
+    return Rate(low * min(factors), most, scaled=words)
+
+
+def rate(run: Run, card: GPUSpec, mfu: tuple[float, float] | None, known: Sequence[Source]) -> Rate:
+    """The run's rate by the first of `sources` that has it on this GPU, else scaled, else assumed.
+
+    mfu: assumed instead of anything scaled; None: `MFU`, where nothing can be scaled.
+    """
+    for source in known:
+        if source.card.name == card.name and (result := measured(run, card, source.rows)):
             return result
+    if mfu is None:
+        for source in known:
+            if result := scaled(run, card, source):
+                return result
+    lo, hi = mfu or MFU
     low, high = SHARE[precision(run, card)]
-    return Rate(card.flops * low * mfu[0], card.flops * high * mfu[1])
+    return Rate(card.flops * low * lo, card.flops * high * hi)

@@ -215,9 +215,9 @@ def interval(x: Iterable[float], level: float = 0.95, size: float | None = None)
     mean = math.fsum(x) / n
     if constant(x, size):
         return Interval(n, mean, math.nan, math.nan, 0.0, level)
-    sd = float(np.std(x, ddof=1))
-    half = float(st.t.ppf((1 + level) / 2, n - 1)) * sd / math.sqrt(n)
-    return Interval(n, mean, mean - half, mean + half, sd, level)
+    test: Any = st.ttest_1samp(x, 0.0)  # scipy has no types
+    lo, hi = test.confidence_interval(level)
+    return Interval(n, mean, float(lo), float(hi), float(np.std(x, ddof=1)), level)
 
 
 def paired(a: Iterable[float], b: Iterable[float], level: float = 0.95) -> Paired:

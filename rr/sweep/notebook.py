@@ -48,7 +48,7 @@ def check_installed() -> None:
 def parameters(path: Path) -> dict[str, object]:
     """Name and default of every parameter: the literals of the cell tagged `parameters`."""
     try:
-        cells = json.loads(path.read_text())["cells"]
+        cells = json.loads(path.read_bytes())["cells"]
         cell = next(c for c in cells if "parameters" in c["metadata"].get("tags", []))
         tree = ast.parse("".join(cell["source"]))
         defaults = {}
@@ -112,7 +112,7 @@ def engine() -> str | None:
 
 def _kernel(path: Path) -> list[str]:
     """Options of papermill for a notebook that names no kernel, or one of its author's machine."""
-    metadata = json.loads(path.read_text())["metadata"]
+    metadata = json.loads(path.read_bytes())["metadata"]
     spec = metadata.get("kernelspec", {})
     language = spec.get("language") or metadata.get("language_info", {}).get("name")
     return [] if spec.get("name") == "python3" and language else ["-k", "python3", "-l", "python"]

@@ -1,7 +1,6 @@
 """Progress of a sweep: what runs, what is done, what failed, time left."""
 
 import json
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -49,10 +48,7 @@ class View:
             words.append(f"{elsewhere} run by another process")
         if gained > 0 and open_ > done:
             words.append(f"{_duration(spent * (open_ - done) / gained)} left")
-        text = "sweep: " + ", ".join(words)
-        if self.progress.tty and not last:  # a moving line that wraps cannot move back
-            text = text[: shutil.get_terminal_size().columns - 1]
-        self.progress.move(text, last)
+        self.progress.move("sweep: " + ", ".join(words), last)
 
     def _share(self, state) -> float:
         """The part of a cell's training that is done."""

@@ -337,7 +337,7 @@ class Training:
             f"out of memory: micro-batch {micro}, gradients accumulated; "
             f"the batch stays {self.run.recipe.batch}"
         )
-        record = io.read_json(self.folder / "run.json")
+        record = io.read_sealed(self.folder / "run.json")
         record["provenance"]["micro_batch"] = micro
         io.write_record(self.folder / "run.json", record)
 
