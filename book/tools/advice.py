@@ -3,6 +3,9 @@
 `NAMED` is part of that of known.py. Differences are arm − baseline in nats per token.
 """
 
+import json
+from functools import partial
+
 import scipy.stats
 from wording import signed, spread
 
@@ -87,6 +90,17 @@ def _run_time(arm: str) -> str:
     return f"{field.times().time[arm]:.2f}"
 
 
+def _on_a_gpu(rung: str) -> str:
+    """A bf16 step of highway, whose gate is compiled, over one of the standard network, medians."""
+    rows = json.loads((MEASURED / "gpu_h200" / "steps.json").read_text())["rows"]
+    of = {
+        row["rule"]: row["step_ms_median"]
+        for row in rows
+        if row["rung"] == rung and row["precision"] == "bf16"
+    }
+    return f"{of['highway'] / of['standard']:.2f}"
+
+
 def _size(steps: int | None, folder: str = "f1_pairs") -> dict:
     """Parameters and tokens of Review's runs of so many steps."""
     runs = stats.read_results(MEASURED / folder)
@@ -119,12 +133,13 @@ NAMED = {
     "short run, tokens per parameter": lambda: _ratio(*SHORT),
     "long run, tokens": lambda: _million("tokens", *LONG),
     "long run, tokens per parameter": lambda: _ratio(*LONG),
+    **{f"gate on a GPU, {rung}": partial(_on_a_gpu, rung) for rung in ("60M", "320M", "1B")},
     **{
-        f"f2_field, cost of the rate of {arm}": lambda arm=arm: _cost(arm)
+        f"f2_field, cost of the rate of {arm}": partial(_cost, arm)
         for arm in ("scaled", "orthogonal", field.WIDER, "standard + constant")
     },
     **{
-        f"f2_field, run of {arm}": lambda arm=arm: _run_time(arm)
+        f"f2_field, run of {arm}": partial(_run_time, arm)
         for arm in ("review", "state-gate", "unet", "standard + constant", "hyper-connections")
     },
 }

@@ -145,6 +145,14 @@ def test_sizes_and_costs_by_hand():
         assert number(f"f2_field, run of {arm}") == expected
 
 
+def test_a_gate_on_a_gpu_by_hand():
+    """The three repeats of each case, in milliseconds: those that the folder's README has."""
+    by_hand = {"60M": (29.1, 22.2), "320M": (92.6, 88.1), "1B": (247.9, 232.5)}
+    for rung, (gated, plain) in by_hand.items():
+        ratio = float(number(f"gate on a GPU, {rung}"))
+        assert ratio == pytest.approx(gated / plain, abs=0.006)
+
+
 def test_the_published_study_by_hand():
     """test_stats has Holm's three of ten; the size at equal training is weighted by hand."""
     runs = pd.read_csv(rr.DATA / "published" / "review_residuals.csv")
