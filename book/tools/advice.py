@@ -90,6 +90,25 @@ def _run_time(arm: str) -> str:
     return f"{field.times().time[arm]:.2f}"
 
 
+def _under_muon() -> str:
+    """How far below its loss under AdamW each arm of F4 finishes: the least and the most."""
+    means = []
+    for name in ("f1_pairs", "f4_muon"):
+        runs = stats.read_results(MEASURED / name)
+        means.append(runs[runs.seed < TUNING].groupby("rule").val_loss.mean())
+    gain = (means[0] - means[1]).dropna()
+    return f"{gain.min():.2f} to {gain.max():.2f}"
+
+
+def _rates_under_muon(planned: bool) -> str:
+    """At how many rates of F4's search Review is below constant ½: those planned, or added."""
+    runs = stats.read_results(MEASURED / "f4_muon")
+    runs = runs[(runs.seed >= TUNING) & ((runs.lr <= 3e-3) == planned)]
+    loss = runs.pivot_table("val_loss", "lr", "rule")
+    gap = (loss["review"] - loss["constant"]).dropna()
+    return f"{(gap < 0).sum()} of {len(gap)}"
+
+
 def _on_a_gpu(rung: str) -> str:
     """A bf16 step of highway, whose gate is compiled, over one of the standard network, medians."""
     rows = json.loads((MEASURED / "gpu_h200" / "steps.json").read_text())["rows"]
@@ -124,6 +143,9 @@ NAMED = {
     "review - state-gate, p that the studies agree": _studies_differ,
     "review - state-gate at the smallest rates of E1's search": _small_rates,
     "eight passes - one pass": _passes,
+    "f4_muon, below AdamW": _under_muon,
+    "f4_muon, planned rates with Review below": partial(_rates_under_muon, planned=True),
+    "f4_muon, added rates with Review below": partial(_rates_under_muon, planned=False),
     "f2_field, survivors": _survivors,
     "f2_field, survivors as first run": lambda: _survivors(first=True),
     "f2_field, p of four streams": _of_streams,
