@@ -1,5 +1,7 @@
 """`rr table`: the rules in a folder of runs, or the arms of a tidy table, against a baseline."""
 
+from pathlib import Path
+
 from ..config import RRError
 from .options import add_design
 from .output import print_json
@@ -44,8 +46,6 @@ def run(args) -> None:
 
 def runs_of(path: str):
     """The runs in a folder of `rr`, or those of a tidy table, a row each."""
-    from pathlib import Path
-
     from ..stats import read_results, read_table
     from ..stats.tidy import PAGE
 
