@@ -20,7 +20,7 @@ import json
 import math
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean as mean
@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from rr.config import RunFailed
 from rr.model.ladder import describe
 from rr.sweep import Cell, Runner, cells, commands, sweep
-from rrbook.stats.rates import basin
+from rrbook.stats.rates import basin, before_cliff
 
 Options = dict[str, str | int | float | tuple]  # of one `rr train`; True is a flag
 
@@ -503,25 +503,6 @@ STUDIES = {
         f6,
     )
 }
-
-
-def before_cliff(
-    tried: Mapping[float, Sequence[float]], cliff: float
-) -> dict[float, Sequence[float]]:
-    """Of the losses by rate, a list over seeds each, those of the rates below the first cliff.
-
-    A rate is a cliff where on any seed the run did not finish, or finished more than `cliff` nats
-    per token above the run at the next smaller rate: a parabola through it has its minimum far from
-    the best rate. The larger rates go with it.
-    """
-    kept: dict[float, Sequence[float]] = {}
-    smaller: Sequence[float] = ()
-    for lr, losses in sorted(tried.items()):
-        rises = (loss - before for loss, before in zip(losses, smaller, strict=bool(smaller)))
-        if not all(map(math.isfinite, losses)) or any(rise > cliff for rise in rises):
-            break
-        kept[lr] = smaller = losses
-    return kept
 
 
 class Campaign:

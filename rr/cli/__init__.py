@@ -26,7 +26,7 @@ USED = {
     "train": "train one run, or resume it; prints the run's folder last",
     "sample": "generate text with a trained run",
     "sweep": "train every combination of the given options; the same command resumes it",
-    "table": "compare the rules in a folder of runs, or the arms in anybody's logs",
+    "table": "compare the rules in a folder of runs, or the arms of a tidy table",
     "report": "the report of a run, or of a folder of runs, as a notebook and as one HTML page",
     "power": "how many seeds a difference needs, before training",
     "plan": "estimate which runs a GPU, hours or dollars pay for; without options of a run, the "
@@ -53,8 +53,8 @@ class Parser(argparse.ArgumentParser):
 def parser(verbs: Container[str] = frozenset(VERBS)) -> Parser:
     """The command line's parser. Only the named `verbs` get their arguments: others cost nothing.
 
-    >>> parser().parse_args(["table", "runs"]).paths
-    ['runs']
+    >>> parser().parse_args(["table", "runs"]).path
+    'runs'
     """
     main_parser = Parser(
         prog="rr",

@@ -1,9 +1,9 @@
 """`rr power`: how many seeds a difference needs, before anything is trained."""
 
 from ..config import RRError, positive
-from .logs import add_logs, holds_runs, logs_options
 from .options import add_design
 from .output import add_json, print_json
+from .table import runs_of
 
 
 def add_arguments(parser) -> None:
@@ -15,10 +15,10 @@ def add_arguments(parser) -> None:
     )
     spread.add_argument(
         "--from",
-        dest="paths",
-        nargs="+",
-        metavar="LOG",
-        help="take the spread from these runs or logs, also from one arm run twice",
+        dest="path",
+        metavar="PATH",
+        help="take the spread from a folder of runs or a tidy table, as rr table reads them; also "
+        "from one arm run twice",
     )
     parser.add_argument("--effect", type=float, help="true difference to find, in the unit of --sd")
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds per arm that can be trained")
@@ -27,7 +27,6 @@ def add_arguments(parser) -> None:
     )
     add_json(parser)
     add_design(parser)
-    add_logs(parser)
 
 
 def run(args) -> None:
@@ -48,13 +47,8 @@ def _spreads(args) -> list[dict]:
 
     designs = [args.design] if args.design else list(DESIGNS)
     if args.sd is not None:
-        if any(logs_options(args).values()):
-            raise RRError("these options are for logs: give --from LOG instead of --sd")
         return [{"design": design, "sd": args.sd} for design in designs]
-    if holds_runs(args.paths):
-        runs = stats.read_results(args.paths[0])
-    else:
-        runs = stats.read_logs(args.paths, **logs_options(args))
+    runs = runs_of(args.path)
     out = []
     for design in designs:
         try:
@@ -65,7 +59,6 @@ def _spreads(args) -> list[dict]:
             continue  # one arm has no differences
         lo, hi = stats.sd_interval(sd, df)
         out.append({"design": design, "sd": sd, "sd_lo": lo, "sd_hi": hi, "df": df, "of": source})
-        out[-1]["assumed"] = runs.attrs.get("notes", [])
     return out
 
 
@@ -121,5 +114,4 @@ def _in_words(rows: list[dict]) -> str:
     tests = rows[0]["comparisons"]
     if tests > 1:
         level += f", 0.05 over {tests} comparisons"
-    notes = [f"note: {note}" for note in rows[0].get("assumed", [])]
-    return "\n".join([*blocks, f"({level}; normal noise with this sd is assumed)", *notes])
+    return "\n".join([*blocks, f"({level}; normal noise with this sd is assumed)"])

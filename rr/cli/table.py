@@ -1,21 +1,18 @@
-"""`rr table`: the rules in a folder of runs, or the arms in anybody's logs, against a baseline."""
+"""`rr table`: the rules in a folder of runs, or the arms of a tidy table, against a baseline."""
 
 from ..config import RRError
-from .logs import add_logs, holds_runs, logs_options, read_logs
 from .options import add_design
 from .output import print_json
 
 
 def add_arguments(parser) -> None:
     parser.add_argument(
-        "paths",
-        nargs="+",
+        "path",
         metavar="PATH",
-        help="folder of runs; or logs: CSV in any dialect, JSON, JSONL, exports of W&B and "
-        "TensorBoard, trainer_state.json, or a folder of such files or of event files",
+        help="folder of runs; or a tidy table, .csv, .parquet or .jsonl, with the columns arm, "
+        "seed, loss, maybe step and status",
     )
-    add_logs(parser)
-    add_design(parser, "logs: ")
+    add_design(parser, "tidy table: ")
     parser.add_argument(
         "--baseline", default="standard", help="rule to compare with (default: standard)"
     )
@@ -26,18 +23,35 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> None:
-    from ..stats import as_rows, compare, read_results, render
+    from ..stats import as_rows, compare, render
 
-    if holds_runs(args.paths):
-        if any(logs_options(args).values()) or args.design:
-            raise RRError(
-                f"{args.paths[0]} is a folder of runs, which needs none of the options for logs: "
-                "leave them out"
-            )
-        table = compare(read_results(args.paths[0]), args.baseline)
-    else:
-        table = compare(read_logs(args), args.baseline, design=args.design)
+    runs = runs_of(args.path)
+    if "rung" in runs and args.design:
+        raise RRError(
+            f"{args.path} is a folder of runs, whose seeds are paired: leave --{args.design} out"
+        )
+    if "rung" not in runs and args.design is None:
+        raise RRError(
+            "no design given: --paired if runs of one seed saw the same data in the same order, "
+            "else --unpaired"
+        )
+    table = compare(runs, args.baseline, design=args.design or "paired")
     if args.json:
         print_json(as_rows(table))
     else:
         print(render(table, "csv" if args.csv else "markdown" if args.markdown else "text"))
+
+
+def runs_of(path: str):
+    """The runs in a folder of `rr`, or those of a tidy table, a row each."""
+    from pathlib import Path
+
+    from ..stats import read_results, read_table
+    from ..stats.tidy import PAGE
+
+    place = Path(path)
+    if not place.is_dir():
+        return read_table(place)
+    if any(any(place.rglob(name)) for name in ("result.json", "run.json", "runs.parquet")):
+        return read_results(place)
+    raise RRError(f"{path} holds no runs of rr: expected them, or the file of a tidy table; {PAGE}")

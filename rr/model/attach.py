@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from ..config import ModelConfig, RRError, file_bytes
 from ..residual import Residuals, canonical, resolve
 from ..residual.values import make_values
-from .decoder import WAY, Block, find, two_tokens, uncompiled
+from .decoder import WAY, Decoder, find, two_tokens, uncompiled
 from .hooks import NAME, Hooks, Now, Values, unhook
 from .packing import Layout
 
@@ -114,14 +114,14 @@ def attach(
             f"values={values} looks values up by token ids, which attention here does not get: "
             "use it in rr.Model, or another value rule"
         )
-    blocks, last, output = find(model)
+    decoder = find(model)
     recorded = getattr(getattr(model, "config", None), NAME, None)
     if recorded and weights is None:
         raise RRError(
             f"this model was saved with {recorded['rule']!r} attached: give its folder as weights="
             f", or `del model.config.{NAME}` to begin with initial values"
         )
-    attached = Attached(_config(model, blocks, specs), blocks, last)
+    attached = Attached(_config(model, decoder, specs), decoder)
     if weights is not None:
         wanted = attached.state_dict()
         attached.load_state_dict(_saved(Path(weights), specs, wanted, type(model).__name__))
@@ -131,8 +131,8 @@ def attach(
             "are those of the first",
             stacklevel=2,
         )
-    _check_neutral(model, blocks, last, output)
-    _put(model, attached, blocks, last)
+    _check_neutral(model, decoder)
+    _put(model, attached, decoder)
     setattr(model.config, NAME, specs)
     torch.compiler.reset()  # what was compiled without the rule
     return given
@@ -148,8 +148,8 @@ def _check_plain(model: nn.Module) -> None:
         raise RRError("this model has a residual rule attached already: rr.detach(model) first")
     if kinds & {"PeftModel", "BaseTunerLayer"}:
         raise RRError(
-            "this model has adapters of PEFT already, whose files would not hold the rule: rr.attach "
-            f'first, then add them, with modules_to_save=["{NAME}"]; or merge_and_unload() first'
+            "this model has adapters of PEFT already, whose files would not hold the rule: attach "
+            f'it first, then add them, with modules_to_save=["{NAME}"]; or merge_and_unload() first'
         )
     for kind in ("DataParallel", "DistributedDataParallel"):
         if isinstance(model, getattr(nn.parallel, kind)):
@@ -169,31 +169,35 @@ def _check_plain(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def _check_neutral(model: nn.Module, blocks: list[Block], last: nn.Module, output: Tensor) -> None:
+def _check_neutral(model: nn.Module, decoder: Decoder) -> None:
     """Raise RRError unless the model gives its output also with "standard" in its blocks.
 
     Its blocks are pre-norm by now, but something else may read or scale the stream.
     """
-    neutral = Attached(_config(model, blocks, {"rule": "standard", "values": "own"}), blocks, last)
+    neutral = Attached(_config(model, decoder, {"rule": "standard", "values": "own"}), decoder)
     name = type(model).__name__
-    _put(model, neutral, blocks, last)
+    _put(model, neutral, decoder)
     try:
         again = two_tokens(model).double()
     except RRError as error:
-        raise RRError(f"the blocks of {name} do more with the stream than add: {error}") from None
+        why = f"{type(error.__cause__).__name__}: {error.__cause__}".partition("\n")[0]
+        raise RRError(
+            f"the blocks of {name} do more with the stream than add to it ({why}): {WAY}"
+        ) from None
     finally:
         _take(model)
-    bound = torch.finfo(output.dtype).eps ** 0.5  # gross errors only: kernels may round otherwise
-    if not (again - output).norm() <= bound * output.double().norm():
+    before = decoder.output.double()
+    bound = torch.finfo(decoder.output.dtype).eps ** 0.5  # kernels may round otherwise
+    if not (again - before).norm() <= bound * before.norm():
         raise RRError(
             f"{name} gives other logits once its blocks' additions are a rule's: something else "
             f"changes the stream: {WAY}"
         )
 
 
-def _put(model: nn.Module, attached: "Attached", blocks: list[Block], last: nn.Module) -> None:
+def _put(model: nn.Module, attached: "Attached", decoder: Decoder) -> None:
     model.add_module(NAME, attached)
-    setattr(model, HOOKS, Hooks(model, blocks, last))
+    setattr(model, HOOKS, Hooks(model, decoder))
 
 
 def _take(model: nn.Module) -> None:
@@ -231,14 +235,14 @@ def detach(model: nn.Module) -> nn.Module:
     return given
 
 
-def _config(model: nn.Module, blocks: list[Block], specs: dict[str, str]) -> ModelConfig:
+def _config(model: nn.Module, decoder: Decoder, specs: dict[str, str]) -> ModelConfig:
     """The decoder's shape, as a ModelConfig for the rules."""
     heads = getattr(getattr(model, "config", None), "num_attention_heads", None)
     if heads is None:
         raise RRError(f"{type(model).__name__} has no config with num_attention_heads")
-    kv, d = getattr(model.config, "num_key_value_heads", None), blocks[0].width
+    kv, d = getattr(model.config, "num_key_value_heads", None), decoder.blocks[0].width
     # no rule asks for what is not known here, such as the width of the MLP
-    return replace(ModelConfig(1, len(blocks), heads, d, 4 * d, n_kv_head=kv), **specs)
+    return replace(ModelConfig(1, len(decoder.blocks), heads, d, 4 * d, n_kv_head=kv), **specs)
 
 
 def _saved(
@@ -313,7 +317,7 @@ class Attached(Residuals):
     """Residual rules at the sublayers of another library's model, which `Hooks` call."""
 
     @torch.no_grad()
-    def __init__(self, config: ModelConfig, blocks: list[Block], last: nn.Module) -> None:
+    def __init__(self, config: ModelConfig, decoder: Decoder) -> None:
         nn.Module.__init__(self)
         self.config = config
         self._build(config, norm=False)
@@ -326,7 +330,7 @@ class Attached(Residuals):
         # one token of zeros, to see what becomes of the state from block to block
         state, vstate = self.open(torch.zeros(1, 1, self.dim)), None
         self.layouts = [Layout(state, vstate)]  # of what each block receives, and of the last
-        for n, (block, rules) in enumerate(zip(blocks, self.pairs, strict=True)):
+        for n, (block, rules) in enumerate(zip(decoder.blocks, self.pairs, strict=True)):
             if self.value_rules:
                 values = Values(self.value_rules[n], block.attention, config, Now())
                 vstate = values.after_one_token(vstate)
@@ -335,7 +339,8 @@ class Attached(Residuals):
             self.layouts.append(Layout(state, vstate))
             for rule in (*rules, *self.value_rules[n : n + 1]):
                 _move_to(rule, block.module)
-        _move_to(self.final, last if list(last.parameters()) else blocks[-1].module)
+        last = decoder.last
+        _move_to(self.final, last if list(last.parameters()) else decoder.blocks[-1].module)
 
 
 def _move_to(rule: nn.Module, module: nn.Module) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -47,8 +48,18 @@ def first_output(out: Any) -> Any:
     return out[0] if isinstance(out, tuple | list) else out
 
 
-def find(model: nn.Module) -> tuple[list[Block], nn.Module, Tensor]:
-    """The blocks of a pre-norm decoder, bottom to top, the norm after the last, and its output.
+@dataclass
+class Decoder:
+    """The parts of a pre-norm decoder that a rule is hooked into."""
+
+    blocks: list[Block]  # bottom to top
+    body: nn.Module  # whose forward calls them
+    last: nn.Module  # the norm after the last
+    output: Tensor  # of two tokens
+
+
+def find(model: nn.Module) -> Decoder:
+    """The parts of a pre-norm decoder.
 
     Two tokens are sent through the model, in evaluation mode and without gradients, to see that
     each block adds its attention's and its MLP's output to what it was given, and nothing else.
@@ -66,7 +77,8 @@ def find(model: nn.Module) -> tuple[list[Block], nn.Module, Tensor]:
             f"{type(model).__name__} is no decoder that is known: {LOOKED_FOR}, found "
             f"{'; '.join(candidates) or 'no list of modules'}: {WAY}"
         )
-    blocks = [_block(member) for member in matches[0][1]]
+    name, members = matches[0]
+    blocks = [_block(member) for member in members]
     inside = {id(module) for block in blocks for module in block.module.modules()}
     ends = [m for m in model.modules() if id(m) not in inside and _kind("", m) == "norm"]
     seen = _Seen()
@@ -79,6 +91,12 @@ def find(model: nn.Module) -> tuple[list[Block], nn.Module, Tensor]:
                 f"(parallel residuals, scaled residuals or post-norm?): {WAY}"
             )
         block.width = seen.inputs[id(block.module)].shape[-1]
+    for n, (below, above) in enumerate(pairwise(blocks)):
+        if not _same(seen.inputs[id(above.module)], seen.outputs[id(below.module)]):
+            raise RRError(
+                f"block {n + 1} of {type(model).__name__} does not read what block {n} returns: "
+                f"something between them changes the stream: {WAY}"
+            )
     top = seen.outputs[id(blocks[-1].module)]
     last = [m for m in ends if id(m) in seen.inputs and _same(seen.inputs[id(m)], top)]
     if len(last) != 1:
@@ -86,7 +104,7 @@ def find(model: nn.Module) -> tuple[list[Block], nn.Module, Tensor]:
             f"{type(model).__name__} has {len(last)} norms that read its last block: looked for "
             f"one: {WAY}"
         )
-    return blocks, last[0], output
+    return Decoder(blocks, model.get_submodule(name.rpartition(".")[0]), last[0], output)
 
 
 def _kind(name: str, module: nn.Module) -> str:
@@ -103,6 +121,7 @@ def _kind(name: str, module: nn.Module) -> str:
 
 def _counts(block: nn.Module) -> dict[str, int]:
     kinds = [_kind(name, child) for name, child in block.named_children()]
+    kinds += ["parameter"] * len(block._parameters)  # they would scale the state, or nothing
     return {kind: kinds.count(kind) for kind in dict.fromkeys(kinds) if kind != "nothing"}
 
 
@@ -206,8 +225,6 @@ def two_tokens(model: nn.Module) -> Tensor:
     try:
         with _evaluated(model), torch.compiler.set_stance("force_eager"):
             out = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
-    except RRError:
-        raise
     except Exception as error:  # a foreign model's own words
         line = str(error).strip().partition("\n")[0]
         raise RRError(

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ..config import ModelConfig, RRError
 from ..residual.values import ValueRule
-from .decoder import Block, first_output, first_tensor
+from .decoder import Block, Decoder, first_output, first_tensor
 from .packing import Layout, as_channels, as_heads
 
 NAME = "rr_residuals"  # under which the rules are registered on the model, and in its config
@@ -30,18 +30,21 @@ class Rules(NamedTuple):
     values: ValueRule | None
 
 
-class Now(threading.local):
-    """What a forward pass keeps from one hook of a block to the next.
+class Now:
+    """What a forward pass keeps from one hook to the next, in `local`: each thread has its own.
 
-    It belongs to the thread: several may call one model at the same time. A block runs in one
-    thread from its first hook to its last, also where checkpointing computes it again.
+    Several threads may call one model at the same time. A block runs in one thread from its first
+    hook to its last, also where checkpointing computes it again. Of a block
+
+        rules   its own, or those of its replica
+        state   the residual state; vstate: the value state
+        v, x    the values (B, heads, T, e); what attention read, (B, T, d)
+
+    and of the model `left`, the layout of what the last block so far has handed on.
     """
 
-    rules: Any = None  # the block's own, or those of its replica
-    state: Any = None
-    v: Any = None  # the values, (B, heads, T, e)
-    x: Any = None  # what attention read, (B, T, d)
-    vstate: Any = None
+    def __init__(self) -> None:
+        self.local: Any = threading.local()  # dynamo knows this class, and none derived from it
 
     def __reduce__(self) -> tuple:  # a copy of the model is in no pass
         return Now, ()
@@ -54,12 +57,12 @@ class Hooks:
     for one with an adapter around it. Every pass through the model begins by following that.
     """
 
-    def __init__(self, model: nn.Module, blocks: list[Block], last: nn.Module) -> None:
-        self.model, self.last, self.warned = model, last, False
+    def __init__(self, model: nn.Module, decoder: Decoder) -> None:
+        self.model, self.last, self.warned, self.now = model, decoder.last, False, Now()
         stack = getattr(model, NAME)
         self.rules = stack.rules
         self.calls: list[Calls] = []
-        for n, (block, rules) in enumerate(zip(blocks, _by_block(stack), strict=True)):
+        for n, (block, rules) in enumerate(zip(decoder.blocks, _by_block(stack), strict=True)):
             calls = Calls(self, block, rules, *stack.layouts[n : n + 2])
             if rules.values:
                 calls.values = Values(rules.values, block.attention, stack.config, calls.now)
@@ -72,10 +75,15 @@ class Hooks:
             block.module.register_forward_hook(calls.leave)
             self.calls.append(calls)
         self.calls[0].first = True
-        model.register_forward_pre_hook(self.begin)
-        last.register_forward_pre_hook(self.close)
+        model.register_forward_pre_hook(self.tell_replica)
+        decoder.body.register_forward_pre_hook(self.begin)
+        decoder.last.register_forward_pre_hook(self.close)
 
-    def begin(self, model: nn.Module, args: tuple) -> None:
+    def begin(self, body: nn.Module, args: tuple) -> None:
+        """A pass begins: no block has run."""
+        self.now.local.left = None
+
+    def tell_replica(self, model: nn.Module, args: tuple) -> None:
         """Tell a replica's blocks their rules: `nn.DataParallel` copies modules, but no hooks."""
         if getattr(model, "_is_replica", False):
             stack = getattr(model, NAME)
@@ -108,9 +116,13 @@ class Hooks:
         if not torch.compiler.is_compiling():
             self._warn_of_frozen(stack)
 
-    def close(self, norm: nn.Module, args: tuple) -> tuple:
+    def close(self, norm: nn.Module, args: tuple) -> tuple | None:
+        left = getattr(self.now.local, "left", None)
+        self.now.local.left = None
+        if left is None:  # nanochat normalises its embeddings with the same module
+            return None
         stack, _ = self.rules_at(norm, None)
-        state, _ = self.calls[-1].leaving.unpack(args[0])
+        state, _ = left.unpack(args[0])
         return _as_read(norm, stack.close(state), self.calls[-1].block)
 
     def __deepcopy__(self, memo: dict) -> "Hooks":
@@ -134,7 +146,7 @@ class Hooks:
 
 def _by_block(stack: Any) -> list[Rules]:
     values = list(stack.value_rules) or [None] * len(stack.pairs)
-    return [Rules(*pair, own) for pair, own in zip(stack.pairs, values, strict=True)]
+    return [Rules(attn, mlp, own) for (attn, mlp), own in zip(stack.pairs, values, strict=True)]
 
 
 def _with_model(hooks: Any, model: nn.Module, memo: dict) -> Any:
@@ -190,9 +202,10 @@ class Calls:
         hidden = first_tensor(args, kwargs)
         if self.first:
             self.all.follow()
-        stack, self.now.rules = self.all.rules_at(block, self.rules)
+        stack, rules = self.all.rules_at(block, self.rules)
+        self.now.local.rules = rules
         if self.first:
-            x0 = _as_computed(self.now.rules.attn, hidden)
+            x0 = _as_computed(rules.attn, hidden)
             hidden = self.entering.pack(stack.open(x0), None)
         hidden = F.pad(hidden, (self.leaving.width, 0))
         if args:
@@ -200,28 +213,30 @@ class Calls:
         return args, {**kwargs, "hidden_states": hidden}
 
     def before_attention(self, norm: nn.Module, args: tuple) -> tuple:
-        now = self.now
+        now = self.now.local
         state, now.vstate = self.entering.unpack(args[0][..., self.leaving.width :])
         x, now.state = now.rules.attn.read(state)
         return _as_read(norm, x, self.block)
 
     def after_attention(self, attention: nn.Module, args: tuple, out: Any) -> Any:
-        u, rule = first_output(out), self.now.rules.attn
-        self.now.state = rule(self.now.state, _as_computed(rule, u))
+        u, now = first_output(out), self.now.local
+        now.state = now.rules.attn(now.state, _as_computed(now.rules.attn, u))
         return _with_first(out, u.new_zeros(1, 1, 1))
 
     def before_mlp(self, norm: nn.Module, args: tuple) -> tuple:
-        x, self.now.state = self.now.rules.mlp.read(self.now.state)
+        now = self.now.local
+        x, now.state = now.rules.mlp.read(now.state)
         return _as_read(norm, x, self.block)
 
     def after_mlp(self, mlp: nn.Module, args: tuple, out: Any) -> Any:
-        now = self.now
+        now = self.now.local
         state = now.rules.mlp(now.state, _as_computed(now.rules.mlp, first_output(out)))
         packed = self.leaving.pack(state, now.vstate)
         now.state = now.vstate = now.v = now.x = None
         return _with_first(out, F.pad(packed, (0, self.entering.width)))
 
     def leave(self, block: nn.Module, args: tuple, out: Any) -> Any:
+        self.all.now.local.left = self.leaving
         return _with_first(out, first_output(out)[..., : self.leaving.width])
 
 
@@ -307,14 +322,15 @@ class Values:
         self.hooked = now
 
     def mix(self, projection: nn.Module, args: tuple, out: Tensor) -> Tensor:
-        v = as_heads(out[..., -self.width :], self.kv_heads)
-        self.now.v, self.now.vstate = _mixed(self.now.rules.values, v, self.now.vstate)
-        self.now.x = args[0]
-        mixed = as_channels(self.now.v).to(out.dtype)
+        now, v = self.now.local, as_heads(out[..., -self.width :], self.kv_heads)
+        now.v, now.vstate = _mixed(now.rules.values, v, now.vstate)
+        now.x = args[0]
+        mixed = as_channels(now.v).to(out.dtype)
         return torch.cat([out[..., : -self.width], mixed], -1)
 
     def add(self, projection: nn.Module, args: tuple) -> tuple:
-        now, rule = self.now, self.now.rules.values
+        now = self.now.local
+        rule = now.rules.values
         y = rule.after(as_heads(args[0], self.heads), now.v, now.vstate)
         y = rule.gated(y, now.x)
         return (as_channels(y).to(args[0].dtype), *args[1:])

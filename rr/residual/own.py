@@ -29,19 +29,6 @@ _NOT_CONTENT = {
     "__dict__", "__doc__", "__firstlineno__", "__module__", "__qualname__",
     "__static_attributes__", "__weakref__", "name", "equation", "source",
 }  # fmt: skip
-# Former names of modules that have moved: hashes use these, so that ids of recorded runs stay.
-_FORMER = {
-    "rr.residual.stack": "rr.model",  # site_of
-    "rr.residual.values": "rr.values",
-    "rr.ops.backends": "rr.ops",
-    "rr.ops.cross_entropy": "rr.ops",
-    "rr.ops.norm": "rr.ops",
-    "rr.ops.review_gate": "rr.ops",
-    "rr.model.compile": "rr.model",
-    "rr.model.init": "rr.model",
-    "rr.model.transformer": "rr.model",
-    "rr.model.ladder": "rr.ladder",
-}
 _PLAIN = (
     bool,
     int,
@@ -207,7 +194,7 @@ def content(spec: str, cls: type) -> str:
 
 def _dotted(obj: Any) -> str:
     """The name by which a run's id identifies an installed object."""
-    return f"{_FORMER.get(obj.__module__, obj.__module__)}.{obj.__qualname__}"
+    return f"{obj.__module__}.{obj.__qualname__}"
 
 
 def _parts(name: str) -> tuple[str, str]:
@@ -297,7 +284,7 @@ class _Walk:
         elif isinstance(value, property):
             yield from self.value((value.fget, value.fset, value.fdel), name)
         elif isinstance(value, ModuleType):
-            yield _FORMER.get(value.__name__, value.__name__)
+            yield value.__name__
         elif inspect.isfunction(value):
             yield from self.function(value, name)
         elif isinstance(value, type) and value.__module__ in self.home:

@@ -5,7 +5,7 @@ Runs are rows of a pandas DataFrame, and one function compares their arms:
 | you have | read it with | compare arms with |
 |---|---|---|
 | a folder of `rr` runs, or records | `read_results()` | `compare()` |
-| logs of another trainer | `read_logs()` | `compare()` |
+| a tidy table of any runs: arm, seed, loss | `read_table()` | `compare()` |
 | rows of your own: arm, seed, val_loss | | `compare()` |
 | two lists of losses, by seed | | `paired()`, `welch()`, `sign_test()` |
 | a question, before training | | `power()`, `seeds_needed()`, `detectable_gap()` |
@@ -54,10 +54,10 @@ _MODULES = {
     "paired": "inference",
     "pooled_sd": "inference",
     "power": "effects",
-    "read_logs": "logs",
     "read_record": "records",
     "read_records": "records",
     "read_results": "results",
+    "read_table": "tidy",
     "render": "show",
     "scan": "results",
     "sd_interval": "effects",

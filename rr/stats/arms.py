@@ -98,7 +98,7 @@ def compare(
 ) -> pd.DataFrame:
     """Compare arms: every arm with one `baseline`, or chosen `pairs` of (arm, baseline).
 
-    runs: of `read_results()` or `read_logs()`, or rows of your own: one per run, with `seed`, the
+    runs: of `read_results()` or `read_table()`, or rows of your own: one per run, with `seed`, the
     key `value`, either `arm` or `rule` and `values`, and maybe `status`. value: what is compared,
     nats per token for the loss; None or NaN where a run diverged. design: "paired" where runs of
     one seed saw the same data in the same order, the difference is the mean over shared seeds and
@@ -132,7 +132,7 @@ def compare(
     * `comparisons`: their number, which the corrections are for: with a baseline every arm that has
       run two seeds of it, with pairs all. One without a p counts as p = 1, so that a failure never
       eases the correction of the others. None where the row does not count;
-    * `notes`: why something is missing (NaN); `assumed`: what `read_logs()` assumed.
+    * `notes`: why something is missing (NaN).
 
     Where the losses of an arm, or the differences, are equal but for rounding, there is no test, no
     interval and no number of seeds, and a note asks whether the seed was used. A run found twice
@@ -151,7 +151,6 @@ def compare(
         >>> table.set_index("arm").difference.round(3)["review"]
         np.float64(-0.053)
     """
-    assumed = runs.attrs.get("notes", []) if isinstance(runs, pd.DataFrame) else []
     rows = as_rows(runs)
     fraction(level, "level")
     if design not in DESIGNS:
@@ -174,7 +173,6 @@ def compare(
     _correct(out, design)
     for row in out:
         _plan(row, design, level, power)
-        row["assumed"] = list(assumed)
     return as_frame(out)
 
 

@@ -28,7 +28,7 @@ def _column(values: list) -> pd.Series:
 def as_rows(frame: pd.DataFrame | Iterable[Mapping]) -> list[dict]:
     """The rows of a DataFrame as dictionaries, with None where a value is missing.
 
-    frame: of `read_results()`, `read_logs()` or `compare()`, or a part of one; a list of
+    frame: of `read_results()`, `read_table()` or `compare()`, or a part of one; a list of
     dictionaries is copied.
 
     Example:

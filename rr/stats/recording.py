@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from ..config import RRError, Run, RunFailed
-from ..io import sealed, write_atomic
+from ..io import sealed, unsealed, write_atomic
 from .records import LARGEST, Record, read_records, read_table, write_table
 from .results import problem
 
@@ -63,7 +63,7 @@ def record(run: Record) -> Record:
     # Where the text was on that machine is nobody else's business: names, and in the
     # specification and provenance the fingerprints, say which text it was.
     source = {"source": {name: result[name] for name in ("corpus", "tokenizer")}}
-    curve = {"curve_sha256": hashlib.sha256(kept).hexdigest()} if "curve_sha256" in result else {}
+    curve = {"curve_sha256": hashlib.sha256(kept).hexdigest()}
     for value in (*_strings(begun | source), *_strings(result)):
         if _PATH.search(value):
             raise RRError(f"{name} would record the path {value!r}: give a name without a folder")
@@ -76,13 +76,11 @@ def record(run: Record) -> Record:
 
 
 def _changed(data: bytes, new: dict) -> bytes:
-    """The object with these values, sealed again if it was; its own bytes where it has them."""
+    """The object with these values, sealed again; its own bytes where it has them."""
     content = json.loads(data)
     if new.items() <= content.items():
         return data
-    seal = content.pop("seal", None)
-    content |= new
-    return (json.dumps(content if seal is None else sealed(content), indent=1) + "\n").encode()
+    return (json.dumps(sealed(unsealed(content) | new), indent=1) + "\n").encode()
 
 
 def thin(lines: list[str]) -> list[str]:

@@ -87,8 +87,8 @@ class Record:
 
         Raises RunFailed where they are not the curve of its result.
         """
-        result = self.object("result.json") if "result.json" in self else {}
-        digest = result.get("curve_sha256")  # the first results did not say
+        result = self.object("result.json") if "result.json" in self else {"curve_sha256": None}
+        digest = result.get("curve_sha256", "")
 
         def lines(data: bytes) -> list[dict]:
             if digest not in (None, hashlib.sha256(data).hexdigest()):
@@ -193,8 +193,6 @@ def _columns_of(path: Path, changed: int, size: int) -> dict[str, list]:
     if table.num_rows != rows:  # a row group's count is damaged
         raise ValueError(f"its counts of rows differ: {table.num_rows} and {rows}")
     schema = _schema(path)
-    if "grad_norm" in schema.names and "grad_norm" not in table.column_names:  # the first tables
-        table = table.append_column("grad_norm", [[None] * table.num_rows])
     return table.select(schema.names).cast(schema).to_pydict()
 
 

@@ -37,7 +37,7 @@ def short_name(rule: str) -> str:
 def arm_of(row: Mapping) -> str:
     """The name of a run's arm: its rule, with its value rule where that is not `own`.
 
-    A row of another trainer's logs names its arm itself.
+    A row of a tidy table names its arm itself.
     """
     if "rule" not in row:
         return row["arm"]

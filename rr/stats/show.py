@@ -12,7 +12,7 @@ FOOT_RUNS = (
     "p: paired t test; Welch: unpaired t test; both assume normal losses. Holm: corrected for this "
     "table's {}. Bootstrap: percentile interval; with n pairs its coverage is at most 1 − 2^(1−n)."
 )
-FOOT_LOGS = """\
+FOOT_TABLE = """\
 loss: mean over finished seeds. arm − base: from {base}; negative where the arm's loss is lower.
 {test} Holm: corrected over {tests}.
 found by 80 %: the smallest true difference that so many seeds find with 80 % power at p < {alpha}.
@@ -72,7 +72,7 @@ def _notes(row: dict) -> str:
     return "; ".join(notes + row["notes"])
 
 
-# heading -> text of a row: of runs of `rr`, and of logs of any trainer
+# heading -> text of a row: of runs of `rr`, and of a tidy table
 RUNS: dict[str, Callable[[dict], str]] = {
     "arm": lambda row: row["arm"],
     "seeds": _seeds,
@@ -86,7 +86,7 @@ RUNS: dict[str, Callable[[dict], str]] = {
     "Welch, Holm": lambda row: _chance(row["welch_holm"], row["welch_p"]),
     "notes": _notes,
 }
-LOGS: dict[str, Callable[[dict], str]] = {
+TABLE: dict[str, Callable[[dict], str]] = {
     "arm": RUNS["arm"],
     "seeds": _seeds,
     "loss": _mean,
@@ -159,8 +159,7 @@ def render(table: pd.DataFrame, form: str = "text") -> str:
     """The table of `compare()`, for people or as a file.
 
     form: "text", "markdown" or "csv" (all columns with all digits; seeds separated by spaces, notes
-    by semicolons). Runs of `rr` are a block per group of comparable runs; below logs of another
-    trainer stand the notes on what was assumed. ✗ counts diverged runs.
+    by semicolons). Runs of `rr` are a block per group of comparable runs. ✗ counts diverged runs.
 
     Example:
         >>> import rr
@@ -174,8 +173,7 @@ def render(table: pd.DataFrame, form: str = "text") -> str:
         return _csv(rows)
     pipes = form == "markdown"
     if "rung" not in rows[0]:
-        assumed = "".join(f"\nnote: {note}" for note in rows[0]["assumed"])
-        return f"{_printed(rows, LOGS, pipes)}\n\n{_foot_of_logs(rows)}{assumed}"
+        return f"{_printed(rows, TABLE, pipes)}\n\n{_foot_of_table(rows)}"
     title = "### {}\n\n" if pipes else "{}\n"
     blocks = [title.format(name) + _printed(group, RUNS, pipes) for name, group in grouped(rows)]
     between = "\n\n" if pipes else "\n"
@@ -187,9 +185,9 @@ def _foot(rows: Sequence[dict]) -> str:
     return FOOT_RUNS.format("one comparison" if tests == 1 else f"{tests or 'no'} comparisons")
 
 
-def _foot_of_logs(rows: Sequence[dict]) -> str:
+def _foot_of_table(rows: Sequence[dict]) -> str:
     tests = max((row["comparisons"] or 0 for row in rows), default=0)
-    return FOOT_LOGS.format(
+    return FOOT_TABLE.format(
         alpha=f"{1 - rows[0]['level']:g}",
         base=rows[0]["arm"],
         test=TESTS[rows[0]["design"]],
@@ -200,7 +198,7 @@ def _foot_of_logs(rows: Sequence[dict]) -> str:
 def _csv(rows: Sequence[dict]) -> str:
     frame = pd.DataFrame(
         {
-            name: [_cell(row[name], "; " if name in ("notes", "assumed") else " ") for row in rows]
+            name: [_cell(row[name], "; " if name == "notes" else " ") for row in rows]
             for name in rows[0]
         },
         dtype=object,

@@ -189,7 +189,7 @@ def _settle(
             f"{path} is missing beside its checkpoints, which cannot be used without it: restore "
             f"it, or remove {folder} to start again"
         )
-    record = io.read_json(path) if path.exists() else {}
+    record = io.read_sealed(path) if path.exists() else {}
     if record and specification(record, folder).id != run.id:
         raise RRError(f"{path} describes another run: choose another --out")
     if not started:

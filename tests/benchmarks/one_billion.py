@@ -117,8 +117,8 @@ def main() -> int:
         )
         seconds = time.monotonic() - began
         end = status()
-        result = io.read_json(folder / "result.json")
-        record = io.read_json(folder / "run.json")
+        result = io.read_sealed(folder / "result.json")
+        record = io.read_sealed(folder / "run.json")
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         saved = [
             (path.parent.name, path.stat().st_size)

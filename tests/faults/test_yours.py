@@ -68,7 +68,7 @@ def mirrored(train):
         curve = [json.loads(line) for line in open(folder / "metrics.jsonl")]
         curve = [{k: v for k, v in turned(row).items() if k != "budgets"} for row in curve]
         io.write_atomic(folder / "metrics.jsonl", provenance.curve_bytes(curve))
-        result = turned(io.read_json(folder / "result.json"))
+        result = turned(io.read_sealed(folder / "result.json"))
         if not result["budgets"]:
             del result["budgets"]
         digest = hashlib.sha256(provenance.curve_bytes(curve)).hexdigest()

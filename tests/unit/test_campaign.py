@@ -4,12 +4,12 @@ from pathlib import Path
 
 import campaign
 import pandas as pd
-from campaign import STUDIES, Campaign, Study, before_cliff
+from campaign import STUDIES, Campaign, Study
 from tiny import TINY, result_of
 
 import rr
 from rr.model.ladder import count
-from rrbook.stats import basin
+from rrbook.stats import basin, before_cliff
 
 
 def of(out: Path, dry: bool = False) -> Campaign:

@@ -43,7 +43,7 @@ def test_a_run_keeps_its_path(planned, tmp_path, cut_off, monkeypatch):
     cut = trainer.train(run, tmp_path / "cut", path="eager", threads=1, log=printed.append)
     assert any(f"keeps the backend {WHOLE}" in line for line in printed)
     assert result_of(cut)["weights_sha256"] == whole["weights_sha256"]
-    assert io.read_json(cut / "run.json")["provenance"]["code_path"] == WHOLE
+    assert io.read_sealed(cut / "run.json")["provenance"]["code_path"] == WHOLE
     printed.clear()
     trainer.train(planned(steps=1), tmp_path / "new", device="cpu", log=printed.append)
     assert any("fp32 on cpu" in line and "backend eager" in line for line in printed)
@@ -118,7 +118,7 @@ def test_a_run_begun_along_a_path_that_is_gone(planned, tmp_path, cut_off):
     with cut_off(2):
         train(run, tmp_path, save_every=1e-9)
     (folder,) = tmp_path.iterdir()
-    record = io.read_json(folder / "run.json")
+    record = io.read_sealed(folder / "run.json")
     assert record["provenance"]["code_path"] == "eager"
     for path, words in (
         ("eager:attention=cudnn", "needs a CUDA device"),
@@ -126,7 +126,7 @@ def test_a_run_begun_along_a_path_that_is_gone(planned, tmp_path, cut_off):
         ("x", "corrupt"),
     ):
         record["provenance"]["code_path"] = path
-        io.write_json(folder / "run.json", record)
+        io.write_record(folder / "run.json", record)
         with pytest.raises(RRError, match=words):
             train(run, tmp_path)
 
@@ -146,7 +146,7 @@ def test_what_is_chosen_on_a_gpu(planned, monkeypatch):
     assert backend.default(CUDA, config("review"), fsdp) == "compiled:attention=cudnn"
     # without a compiler another backend; where compilation was asked for, an end
     run, printed = planned(precision="fp16"), []
-    assert backend.of_run(None, CUDA, run, log=printed.append) == "eager"
+    assert backend.of_run(None, CUDA, run, log=printed.append)[0] == "eager"
     assert printed == ["compilation fails here: no C compiler; selected backend eager"]
     with pytest.raises(RRError, match="cannot be compiled here: no C compiler; use --path eager"):
         backend.of_run("compiled", CUDA, run)
@@ -174,10 +174,10 @@ def test_a_long_run_on_a_cpu_is_compiled_by_its_flops_alone(planned, monkeypatch
     run, printed = planned(), []
     flops = flops_per_token(run.model) * run.tokens
     monkeypatch.setattr(backend, "COMPILE_FLOPS", flops)
-    chosen = backend.of_run(None, torch.device("cpu"), run, log=printed.append)
+    chosen, reason = backend.of_run(None, torch.device("cpu"), run, log=printed.append)
     assert chosen == backend.COMPILED_CPU and len(printed) == 1 and "selected backend" in printed[0]
     monkeypatch.setattr(backend, "COMPILE_FLOPS", flops + 1)
-    assert backend.of_run(None, torch.device("cpu"), run) == "eager"
+    assert backend.of_run(None, torch.device("cpu"), run) == ("eager", "the default here")
 
 
 def test_what_does_not_go_together_is_refused(planned):

@@ -55,7 +55,7 @@ class Foreign:
         """A finished run that names `rule`, by default a file inside its folder."""
         aside = self.folder / "aside"
         shutil.copytree(self.genuine, aside)
-        record = io.read_json(aside / "run.json")
+        record = io.read_sealed(aside / "run.json")
         spec = record["run"]
         if rule is not None:
             spec[kind] = spec["model"][kind] = rule
@@ -67,7 +67,7 @@ class Foreign:
         except RRError:  # no run of rr's, but somebody can write it all the same
             name = record["id"]
         io.write_record(aside / "run.json", {**record, "id": name})
-        result = io.read_json(aside / "result.json")
+        result = io.read_sealed(aside / "result.json")
         io.write_record(aside / "result.json", {**result, "id": name, kind: spec[kind]})
         self.checkpoint(aside, name)
         return aside.rename(self.folder / name)
@@ -203,7 +203,7 @@ def test_a_model_whose_rule_is_not_its_run_s_or_has_no_content_is_refused(foreig
     says = repr(rule), "without the file's SHA-256"
     refused(lambda: rr.load(foreign.run("rule", rule, "")), *says)
     folder = foreign.run(rule=None)
-    record = io.read_json(folder / "run.json")
+    record = io.read_sealed(folder / "run.json")
     record["run"]["model"]["rule"] = rule
     io.write_record(folder / "run.json", record)
     refused(lambda: rr.load(folder), "its model has another rule", kind=RunFailed)
@@ -293,16 +293,16 @@ def test_a_folder_does_not_choose_which_file_is_run(foreign, tmp_path, tiny_corp
     words = [str(word) for name, value in given.items() for word in (f"--{name}", value)]
     assert cli.main(["train", *words]) == 0
     (folder,) = [path.parent for path in foreign.folder.rglob("run.json")]
-    before = io.read_json(folder / "result.json")
+    before = io.read_sealed(folder / "result.json")
     (folder / "result.json").unlink()  # one that was begun
-    record = io.read_json(folder / "run.json")
+    record = io.read_sealed(folder / "run.json")
     rule = foreign.code(foreign.folder / "evil.py")
     record["run"]["rule"] = record["run"]["model"]["rule"] = rule
     assert Run.from_spec(record["run"]).id == folder.name
     io.write_record(folder / "run.json", record)
     more = ["--runner", "direct", "--device", "cpu"] if verb == "sweep" else []
     assert cli.main([verb, *words, *more]) == 0
-    again = io.read_json(folder / "result.json")
+    again = io.read_sealed(folder / "result.json")
     assert again["weights_sha256"] == before["weights_sha256"] and foreign.held_back()
 
 
@@ -418,7 +418,7 @@ def test_weights_that_are_no_model_s_are_one_line(foreign, no_room, change):
 def test_one_number_is_not_shown_as_a_large_model(foreign, no_room):
     """A tensor of stride 0 has any shape and one number: its copy would have the shape's bytes."""
     folder = foreign.run(d_model=2**16, n_head=1, d_ff=2**16)
-    config = rr.Run.from_spec(io.read_json(folder / "run.json")["run"]).model
+    config = rr.Run.from_spec(io.read_sealed(folder / "run.json")["run"]).model
     with torch.device("meta"):
         shapes = {name: t.shape for name, t in Model(config).state_dict().items()}
     wide = {name: torch.zeros(1).expand(shape) for name, shape in shapes.items()}

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from rr.config import Interrupted, RRError, RunFailed
-from rr.io import try_lock, write_json
+from rr.io import try_lock, write_record
 from rr.sweep import Hours, Runner, cells, schedule, sweep
 from rr.sweep.start import _room_on_disk
 from rr.sweep.view import View, taken
@@ -65,7 +65,7 @@ def quiet(line):
 
 def ends(status="finished", code=0):
     def step(folder):
-        write_json(folder / "result.json", {"id": folder.name, "status": status})
+        write_record(folder / "result.json", {"id": folder.name, "status": status})
         return code
 
     return step

@@ -360,7 +360,7 @@ def test_a_run_knows_its_own_device_and_tokens(
     with cut_off(3):
         train(run, tmp_path, save_every=1e-9)
     file = tmp_path / run.id / "run.json"
-    record = io.read_json(file)
+    record = io.read_sealed(file)
     own = record["provenance"]
     assert own["device"] == "cpu" and own["threads"] == 1
     for change, words in (
@@ -375,7 +375,7 @@ def test_a_run_knows_its_own_device_and_tokens(
         monkeypatch.setattr(context, "_device_type", lambda name: "cpu")
     folder = trainer.train(run, tmp_path, log=printed.append, **asked)
     assert any(f"started on NVIDIA H200 and resumes on {here}" in line for line in printed)
-    made_by = io.read_json(file)["provenance"]
+    made_by = io.read_sealed(file)["provenance"]
     assert made_by["device"] == here and made_by["code_path"] == "eager"
     assert made_by["bit_exact"] is False and made_by["threads"] == 1
     assert result_of(folder)["status"] == "finished"
