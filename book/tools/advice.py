@@ -10,10 +10,10 @@ import scipy.stats
 from wording import signed, spread
 
 import rr
-from rr import stats
-from rr.stats.results import arm_of
 from rrbook.stats import field
 from rrbook.stats.emergence import TUNING
+from rrstudy import stats
+from rrstudy.stats.results import arm_of
 
 MEASURED = rr.DATA / "measured"
 # studies with Review and the state gate at 300 steps under AdamW, in the order of their days

@@ -10,7 +10,7 @@ e1 ... e6    the second plan, and what was added beside it: data/measured/second
 f1 ... f5    the third plan, likewise: data/measured/third_plan.md
 g1 ... g4, f6-pilot, f6    the fourth: data/measured/fourth_plan.md
 
-A study is lists of runs, trained by `rr.sweep`: those that search rates, then those that are
+A study is lists of runs, trained by `rrstudy.sweep`: those that search rates, then those that are
 reported. What has finished is skipped and what was cut off resumes, so the same command is given
 again until nothing is missing. `--dry-run` prints the commands that are known so far.
 """
@@ -30,8 +30,8 @@ from studies import Options, Study
 from studies_later import STUDIES
 
 from rr.config import RunFailed
-from rr.sweep import Cell, Runner, cells, commands, sweep
 from rrbook.stats.rates import basin, before_cliff
+from rrstudy.sweep import Cell, Runner, cells, commands, sweep
 
 EXTENSIONS = 3  # rates that may be added beyond an edge that wins
 

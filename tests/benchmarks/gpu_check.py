@@ -41,9 +41,6 @@ import rr
 from rr import io
 from rr.config import ModelConfig, Recipe, RRError
 from rr.model import Model, initialise, ladder
-from rr.perf import doctor
-from rr.perf.benchmark import made_by, measure, ratios, side_by_side
-from rr.perf.benchmark_case import Case
 from rr.residual import RULES
 from rr.residual.base import REGISTRY
 from rr.training import finished, predict
@@ -52,6 +49,9 @@ from rr.training.checkpoint import Checkpoints
 from rr.training.compile_check import differences
 from rr.training.device import cores, device_name, pick_device
 from rr.training.step import OptimizerStep
+from rrstudy.perf import doctor
+from rrstudy.perf.benchmark import made_by, measure, ratios, side_by_side
+from rrstudy.perf.benchmark_case import Case
 
 BEGAN = time.monotonic()
 EACH = [(rule, "own") for rule in RULES]
@@ -83,7 +83,9 @@ def before(args, stage: str) -> dict:
 
 def examined(args) -> None:
     rung = "nano" if args.rehearse else "60M"
-    text = {"corpus": "fables", "tokenizer": "bpe:1024"}
+    text: dict = {"corpus": "fables", "tokenizer": "bpe:1024"}
+    if args.rehearse:
+        text["batch"] = 2
     runs = [rr.plan(rung, rule, protocol="paper", **text) for rule in ladder.PAPER_ARMS]
     checks = doctor.examine(runs, args.out / "trial", args.device, say=say)
     for line in doctor.rows(checks):
@@ -171,8 +173,9 @@ def resumed(args) -> None:
     losses = [result.get("val_loss") for result in results]
     near = None not in losses and abs(losses[0] - losses[1]) < 0.05
     say(f"resume: killed at a checkpoint of step {saved[-1:]}; held-out losses {losses}")
+    bits = [result.get("weights_sha256") for result in results]
     write(args, "resume", True, killed_after=saved[-1:], codes=codes, val_loss=losses, agree=near,
-          same_bits=results[0].get("weights_sha256") == results[1].get("weights_sha256"))  # fmt: skip
+          same_bits=bits[0] == bits[1])  # fmt: skip
 
 
 def cases_of(args, rungs: tuple[str, ...]) -> list[Case]:
@@ -213,8 +216,8 @@ def steps(args) -> None:
         kept += rows
         keep(rows, True)
         for row in rows:
-            say(f"{row['rung']} {row['rule']}: {row['failed'] or format(row['step_ms_median'], '.1f')}"
-                f"{'' if row['failed'] else ' ms'}")  # fmt: skip
+            told = row["failed"] or f"{row['step_ms_median']:.1f} ms"
+            say(f"{row['rung']} {row['rule']}: {told}")
 
 
 def study(args) -> None:
@@ -277,7 +280,8 @@ def main() -> int:
         if before(args, name).get("complete"):
             say(f"{name}: done already")
             continue
-        if time.monotonic() - BEGAN + seconds > 60 * args.minutes:
+        expected = 0 if args.rehearse else seconds
+        if time.monotonic() - BEGAN + expected > 60 * args.minutes:
             say(f"{name}: not begun within {args.minutes:g} minutes; call again to have it")
             continue
         say(f"{name}: begins")

@@ -8,8 +8,6 @@ import rr
 from rr import io
 from rr.config import ModelConfig, Recipe, RRError
 from rr.model import Model, initialise
-from rr.perf.benchmark_case import Case, run_command
-from rr.perf.doctor import examine
 from rr.residual import RULES
 from rr.residual.base import REGISTRY
 from rr.training import backend, compile_check
@@ -18,6 +16,8 @@ from rr.training.backend import parse_backend
 from rr.training.compile_check import CompiledWrong
 from rr.training.distributed import World
 from rr.training.step import OptimizerStep
+from rrstudy.perf.benchmark_case import Case, run_command
+from rrstudy.perf.doctor import examine
 
 CPU = torch.device("cpu")
 SHAPE = {"n_layer": 2, "n_head": 2, "d_model": 16, "d_ff": 32, "seq_len": 8}

@@ -13,12 +13,12 @@ import torch
 from tiny import TINY, train
 
 import rr
-from rr import stats
 from rr.analysis import rule_checks
 from rr.config import RRError, Run, RunFailed
 from rr.residual import REGISTRY, content
-from rr.stats import read_records
 from rr.training import run_folder
+from rrstudy import stats
+from rrstudy.stats import read_records
 
 CLASS = """
 import torch

@@ -10,11 +10,11 @@ from html import escape
 from pathlib import Path
 
 import rr
-from rr import stats
 from rr.model.ladder import describe, flops_per_token
 from rrbook.anatomy import anatomy
 from rrbook.stats import field
 from rrbook.stats.emergence import TUNING
+from rrstudy import stats
 
 from . import kit, poster
 
