@@ -124,12 +124,19 @@ def open_corpus(
     key = {**known, "split": own, "format": _FORMAT, "order": sys.byteorder}
     if not store.entry_path("tokens", key, cache).exists():
         next(parts.documents("train"))  # a problem with the text is reported before anything else
-    vocabulary = open_vocabulary(
-        chosen, origin.identity, lambda: parts.documents("train"), cache, log
-    )
+
+    def training_text() -> Iterator[str]:
+        yield from parts.documents("train")
+        origin.check()
+
+    vocabulary = open_vocabulary(chosen, origin.identity, training_text, cache, log)
 
     def make(folder: Path) -> dict:
-        return _tokenise(origin, parts, vocabulary, split, folder, log)
+        metadata = _tokenise(origin, parts, vocabulary, split, folder, log)
+        origin.check()  # of these bytes, or no entry
+        if tokenizer_identity(chosen, origin.identity) != known["tokenizer"]:
+            raise RRError(f"tokenizer {chosen} changed while it was read: start again")
+        return metadata
 
     folder, card = store.get_or_create("tokens", key, make, cache, log)
     maps = {p: np.memmap(folder / f"{p}.bin", vocabulary.dtype, "r") for p in ("train", "valid")}

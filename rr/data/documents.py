@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 import threading
 import urllib.error
 import urllib.request
@@ -22,7 +23,7 @@ from pathlib import Path
 from ..config import RRError, nearest
 from . import fables
 from .cache import digest
-from .files import EOT, KINDS, documents_of, file_format, read_all
+from .files import EOT, KINDS, PACKED, documents_of, file_format, read_all
 
 HELD_OUT = 0.03  # share of a corpus that comes without a held-out part
 TINYSTORIES = "roneneldan/TinyStories"
@@ -47,7 +48,8 @@ class Source:
 
     name: for tables; identity: of its content, for hashing (no path in it); train, valid: each call
     reads the documents again, in order. `valid` is None where the corpus has no held-out part.
-    changes: of each file read to its end, what reading has changed, and how often.
+    changes: of each file read to its end, what reading has changed, and how often. check: raises
+    RRError where the files are no longer those of `identity`.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Source:
     train: Documents
     valid: Documents | None = None
     changes: dict[str, Counter[str]] = field(default_factory=dict, compare=False)
+    check: Callable[[], None] = field(default=lambda: None, compare=False)
 
 
 def source(corpus: str) -> Source:
@@ -78,7 +81,8 @@ def source(corpus: str) -> Source:
         try:
             return _local(Path(path).expanduser())
         except OSError as error:
-            raise RRError(f"cannot read {path}: {error.strerror or error}") from error
+            name = error.filename or path
+            raise RRError(f"cannot read {name}: {error.strerror or error}") from error
     if os.path.exists(corpus) or corpus.endswith(_SUFFIXES):
         raise RRError(f"unknown corpus {corpus!r}: for a path write file:{corpus}")
     if hub := _HUB.fullmatch(pinned(corpus)):
@@ -128,31 +132,92 @@ def hold_out(origin: Source) -> tuple[Documents, Documents]:
 
 def _local(path: Path) -> Source:
     if path.is_dir():
-        parts = {}
-        for part in ("train", "valid"):
-            parts[part] = sorted(p for p in path.glob(f"{part}*") if p.is_file())
-            if not parts[part]:
-                names = sorted(p.name for p in path.iterdir())[:6]
-                content = f"it has {', '.join(names)}" if names else "it is empty"
-                raise RRError(
-                    f"the folder {path} has no {part}* file ({content}): expected train* and "
-                    "valid* files, several of each are read in sorted order"
-                )
-        files = [[p.name, _fingerprint(p)] for part in parts.values() for p in part]
-        sha = hashlib.sha256(json.dumps(files).encode()).hexdigest()
+        parts = {part: _files_of(path, part) for part in ("train", "valid")}
+        _refuse_twins([file for part in parts.values() for file in part])
+        files = {file: _fingerprint(file) for part in parts.values() for file in part}
+        named = [[file.name, known.identity] for file, known in files.items()]
+        sha = hashlib.sha256(json.dumps(named).encode()).hexdigest()
         changes: dict[str, Counter[str]] = {}
         train, valid = (partial(read_all, parts[part], changes) for part in ("train", "valid"))
-        return Source(path.resolve().name, f"folder {sha}", train, valid, changes)
+        name, identity = path.resolve().name, f"folder {sha}"
+        return Source(name, identity, train, valid, changes, partial(_check_unchanged, files))
     if not path.exists():
         raise RRError(f"no file or folder {path}: expected {KINDS}")
-    identity, changes = f"file {_fingerprint(path)}", {}
-    return Source(path.name, identity, partial(read_all, [path], changes), changes=changes)
+    known, changes = _fingerprint(path), {}
+    return Source(
+        path.name,
+        f"file {known.identity}",
+        partial(read_all, [path], changes),
+        changes=changes,
+        check=partial(_check_unchanged, {path: known}),
+    )
 
 
-def _fingerprint(path: Path) -> str:
+def _files_of(folder: Path, part: str) -> list[Path]:
+    """The files of a folder whose names begin with `part`, in the order of their names."""
+    inside = sorted(folder.iterdir(), key=lambda path: path.name)
+    # on every system alike, whether or not its file names have case
+    paths = [path for path in inside if path.name.lower().startswith(part)]
+    if not paths:
+        names = [path.name for path in inside][:6]
+        content = f"it has {', '.join(names)}" if names else "it is empty"
+        raise RRError(
+            f"the folder {folder} has no {part}* file ({content}): expected train* and "
+            "valid* files, several of each are read in sorted order"
+        )
+    return paths
+
+
+def _refuse_twins(paths: list[Path]) -> None:
+    """Raise RRError for a file beside its own compressed form, and for two of the same bytes."""
+    seen: dict[object, Path] = {}
+    for path in paths:
+        plain = path.with_suffix("") if path.suffix.lower() in PACKED else path
+        for key in (plain, _digest(path, *_regular(path))):
+            if (twin := seen.setdefault(key, path)) is not path:
+                why = "are the same bytes" if key != plain else "are one text, compressed and not"
+                raise RRError(f"{twin} and {path.name} {why}: it would be read twice; keep one")
+
+
+@dataclass(frozen=True)
+class _Fingerprint:
     """A file's format and the hash of its bytes, which together determine its documents."""
-    stat = path.stat()
-    return f"{'.'.join(file_format(path))} {_digest(path, stat.st_size, stat.st_mtime_ns)}"
+
+    identity: str
+    sha256: str
+    version: tuple[int, int]  # size in bytes, time of the last change in ns
+
+
+def _fingerprint(path: Path) -> _Fingerprint:
+    version = _regular(path)
+    sha256 = _digest(path, *version)
+    return _Fingerprint(f"{'.'.join(file_format(path))} {sha256}", sha256, version)
+
+
+def _regular(path: Path) -> tuple[int, int]:
+    """Size and time of the last change of a file; RRError where it is none."""
+    status = path.stat()
+    if stat.S_ISREG(status.st_mode):
+        return status.st_size, status.st_mtime_ns
+    if stat.S_ISDIR(status.st_mode):
+        raise RRError(f"{path} is a folder: expected train* and valid* files beside each other")
+    raise RRError(
+        f"{path} is a pipe or a device, which can be read only once, and a corpus is read several "
+        "times: write it to a file first"
+    )
+
+
+def _check_unchanged(files: dict[Path, _Fingerprint]) -> None:
+    """Raise RRError unless the files have been what they were hashed as, all the time."""
+    for path, known in files.items():
+        try:
+            same = _regular(path) == known.version and digest(path) == known.sha256
+        except OSError:
+            same = False
+        if not same:
+            raise RRError(
+                f"{path} changed while it was read: start again when nothing writes to it"
+            )
 
 
 @cache

@@ -26,11 +26,20 @@ _FORMATS |= {"jsonl": "jsonl", "ndjson": "jsonl", "parquet": "parquet"}
 _MARKUP = re.compile(
     r'%PDF-|\{\\rtf|<!doctype html|<html|<\?xml|\[?\s*\{\s*"[^"\n]*"\s*:', re.IGNORECASE
 )
+# how files begin that stand for a text, or lie beside it
+_STAND_INS = {
+    b"version https://git-lfs": "a pointer of git-lfs; `git lfs pull` fetches the text",
+    b"/annex/objects/": "a pointer of git-annex; `git annex get` fetches the text",
+    b"\0\x05\x16\x07": "macOS's metadata of another file (AppleDouble); remove it",
+    b"\xff\xfe": "UTF-16, as Windows and spreadsheets write it; save it as UTF-8",
+    b"\xfe\xff": "UTF-16; save it as UTF-8",
+}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # What reading changes, and how the log calls it.
 _CRLF = "line ends normalised from CRLF to LF"
 _EMPTY = "rows without text, skipped"
 _HALF = "rows with half a character (a lone surrogate), replaced by U+FFFD"
+PACKED = (".xz", ".gz")
 _CORRUPT = (lzma.LZMAError, zlib.error, gzip.BadGzipFile, EOFError)
 
 
@@ -61,6 +70,7 @@ def read_all(paths: list[Path], changes: dict[str, Counter[str]]) -> Iterator[st
         try:
             if path.stat().st_size == 0:
                 raise RRError(f"{path} is empty: expected {KINDS}")
+            _refuse_stand_in(path)
             for text in readers[kind](path, changed, *packed):
                 has_text = has_text or bool(text.strip())
                 yield text
@@ -76,6 +86,15 @@ def read_all(paths: list[Path], changes: dict[str, Counter[str]]) -> Iterator[st
         if not has_text:
             raise RRError(f"{path} contains no text: expected {KINDS}")
         changes[path.name] = changed
+
+
+def _refuse_stand_in(path: Path) -> None:
+    """Raise RRError for a file that is not what its name says, whatever its ending."""
+    with open(path, "rb") as file:
+        head = file.read(64)
+    for begin, what in _STAND_INS.items():
+        if head.startswith(begin):
+            raise RRError(f"{path} is not a text, but {what}")
 
 
 def _opened(path: Path, packed: str | None = None):

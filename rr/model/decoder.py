@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -32,41 +33,57 @@ class Block:
     width: int = 0  # d, channels of the stream
 
 
-def first_tensor(args: tuple, kwargs: dict) -> Tensor:
+def uncompiled(module: nn.Module) -> nn.Module:
+    """The module that `torch.compile` returned a wrapper of; a module without one itself."""
+    return module._modules.get("_orig_mod") or module
+
+
+def first_tensor(args: tuple, kwargs: dict) -> Any:
     """What a module of a decoder works on: its first argument, or `hidden_states`."""
-    return args[0] if args else kwargs["hidden_states"]
+    return args[0] if args else kwargs.get("hidden_states")
 
 
-def first_output(out: Any) -> Tensor:
-    """What a module of a decoder has made: the first of a tuple, or all."""
-    return out[0] if isinstance(out, tuple) else out
+def first_output(out: Any) -> Any:
+    """What a module of a decoder has made: the first of a tuple or list, or all."""
+    return out[0] if isinstance(out, tuple | list) else out
 
 
-def find(model: nn.Module) -> tuple[list[Block], nn.Module]:
-    """The blocks of a pre-norm decoder, bottom to top, and the norm after the last.
+@dataclass
+class Decoder:
+    """The parts of a pre-norm decoder that a rule is hooked into."""
+
+    blocks: list[Block]  # bottom to top
+    body: nn.Module  # whose forward calls them
+    last: nn.Module  # the norm after the last
+    output: Tensor  # of two tokens
+
+
+def find(model: nn.Module) -> Decoder:
+    """The parts of a pre-norm decoder.
 
     Two tokens are sent through the model, in evaluation mode and without gradients, to see that
     each block adds its attention's and its MLP's output to what it was given, and nothing else.
     RRError, one line, where there are no such blocks.
     """
     lists = [
-        (name, module)
+        (name, [uncompiled(member) for member in module])
         for name, module in model.named_modules()
         if isinstance(module, nn.ModuleList) and len(module)
     ]
-    matches = [(name, list(members)) for name, members in lists if all(map(_is_block, members))]
+    matches = [(name, members) for name, members in lists if all(map(_is_block, members))]
     if len(matches) != 1:
         candidates = [f"{n}: {len(m)} × {_words(m[0])}" for n, m in matches or lists[:1]]
         raise RRError(
             f"{type(model).__name__} is no decoder that is known: {LOOKED_FOR}, found "
             f"{'; '.join(candidates) or 'no list of modules'}: {WAY}"
         )
-    blocks = [_block(member) for member in matches[0][1]]
+    name, members = matches[0]
+    blocks = [_block(member) for member in members]
     inside = {id(module) for block in blocks for module in block.module.modules()}
     ends = [m for m in model.modules() if id(m) not in inside and _kind("", m) == "norm"]
     seen = _Seen()
-    with _evaluated(model), seen.watching(blocks, ends):
-        _run(model)
+    with seen.watching(blocks, ends):
+        output = two_tokens(model)
     for n, block in enumerate(blocks):
         if wrong := seen.unlike(block):
             raise RRError(
@@ -74,6 +91,12 @@ def find(model: nn.Module) -> tuple[list[Block], nn.Module]:
                 f"(parallel residuals, scaled residuals or post-norm?): {WAY}"
             )
         block.width = seen.inputs[id(block.module)].shape[-1]
+    for n, (below, above) in enumerate(pairwise(blocks)):
+        if not _same(seen.inputs[id(above.module)], seen.outputs[id(below.module)]):
+            raise RRError(
+                f"block {n + 1} of {type(model).__name__} does not read what block {n} returns: "
+                f"something between them changes the stream: {WAY}"
+            )
     top = seen.outputs[id(blocks[-1].module)]
     last = [m for m in ends if id(m) in seen.inputs and _same(seen.inputs[id(m)], top)]
     if len(last) != 1:
@@ -81,11 +104,12 @@ def find(model: nn.Module) -> tuple[list[Block], nn.Module]:
             f"{type(model).__name__} has {len(last)} norms that read its last block: looked for "
             f"one: {WAY}"
         )
-    return blocks, last[0]
+    return Decoder(blocks, model.get_submodule(name.rpartition(".")[0]), last[0], output)
 
 
 def _kind(name: str, module: nn.Module) -> str:
     """What a child of a block is, by the name of its class, else by its own."""
+    module = uncompiled(module)
     if isinstance(module, nn.Identity) or (isinstance(module, nn.Dropout) and module.p == 0):
         return "nothing"
     for text in (type(module).__name__.lower(), name.lower()):
@@ -97,6 +121,7 @@ def _kind(name: str, module: nn.Module) -> str:
 
 def _counts(block: nn.Module) -> dict[str, int]:
     kinds = [_kind(name, child) for name, child in block.named_children()]
+    kinds += ["parameter"] * len(block._parameters)  # they would scale the state, or nothing
     return {kind: kinds.count(kind) for kind in dict.fromkeys(kinds) if kind != "nothing"}
 
 
@@ -113,7 +138,7 @@ def _block(module: nn.Module) -> Block:
     """Its parts in the order of registration; `unlike` sees whether it calls them so."""
     parts: dict[str, list[nn.Module]] = {kind: [] for kind in (*WANTED, "nothing")}
     for name, child in module.named_children():
-        parts[_kind(name, child)].append(child)
+        parts[_kind(name, child)].append(uncompiled(child))
     first, second = parts["norm"]
     return Block(module, (first, second), parts["attention"][0], parts["MLP"][0])
 
@@ -122,8 +147,8 @@ class _Seen:
     """What modules were given and what they made, by id, while watched."""
 
     def __init__(self) -> None:
-        self.inputs: dict[int, Tensor] = {}
-        self.outputs: dict[int, Tensor] = {}
+        self.inputs: dict[int, Any] = {}
+        self.outputs: dict[int, Any] = {}
 
     @contextmanager
     def watching(self, blocks: list[Block], ends: list[nn.Module]) -> Iterator[None]:
@@ -153,6 +178,11 @@ class _Seen:
         inputs = [self.inputs[id(part)] for part in parts]
         outputs = [self.outputs[id(part)] for part in parts]
         h, x1, x2, into_attn, into_mlp = inputs
+        if not isinstance(h, Tensor):
+            return "it does not take hidden states first, or under this name"
+        for part, given, made in zip(parts, inputs, outputs, strict=True):
+            if not all(isinstance(x, Tensor) and x.shape == h.shape for x in (given, made)):
+                return f"its {type(part).__name__} reads or returns another shape than the stream's"
         out, y1, y2, u1, u2 = outputs
         if not _same(x1, h):  # whichever of the two was registered first
             first, second = block.norms
@@ -168,8 +198,8 @@ class _Seen:
         return next((words for words, a, b in checks if not _same(a, b)), "")
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.equal(a, b)
+def _same(a: Any, b: Tensor) -> bool:
+    return isinstance(a, Tensor) and a.shape == b.shape and torch.equal(a, b)
 
 
 @contextmanager
@@ -185,14 +215,20 @@ def _evaluated(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _run(model: nn.Module) -> None:
+def two_tokens(model: nn.Module) -> Tensor:
+    """What the model makes of two tokens, in evaluation mode; RRError where it does not run.
+
+    Without what `torch.compile` has made of it: that ignores hooks that came after it.
+    """
     device = next(model.parameters()).device
     ids = torch.tensor([[0, 1]], device=device)
     try:
-        model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+        with _evaluated(model), torch.compiler.set_stance("force_eager"):
+            out = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
     except Exception as error:  # a foreign model's own words
         line = str(error).strip().partition("\n")[0]
         raise RRError(
             f"{type(model).__name__} does not run on two tokens (input_ids, attention_mask, "
             f"use_cache): {type(error).__name__}: {line}: {WAY}"
         ) from error
+    return out if isinstance(out, Tensor) else out[0]

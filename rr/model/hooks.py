@@ -1,8 +1,10 @@
 """The hooks by which a rule works in another library's model: see `rr.model.attach`."""
 
 import copy
+import threading
 import warnings
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +12,42 @@ from torch.nn import functional as F
 
 from ..config import ModelConfig, RRError
 from ..residual.values import ValueRule
-from .decoder import Block, first_output, first_tensor
+from .decoder import Block, Decoder, first_output, first_tensor
 from .packing import Layout, as_channels, as_heads
 
 NAME = "rr_residuals"  # under which the rules are registered on the model, and in its config
+
+
+_EXCHANGE = threading.Lock()  # one thread at a time follows what PEFT has exchanged
+OF_REPLICA = "_rr_of_replica"  # attribute of a replica's blocks and last norm: its stack, its rules
+
+
+class Rules(NamedTuple):
+    """The rules of one block."""
+
+    attn: nn.Module
+    mlp: nn.Module
+    values: ValueRule | None
+
+
+class Now:
+    """What a forward pass keeps from one hook to the next, in `local`: each thread has its own.
+
+    Several threads may call one model at the same time. A block runs in one thread from its first
+    hook to its last, also where checkpointing computes it again. Of a block
+
+        rules   its own, or those of its replica
+        state   the residual state; vstate: the value state
+        v, x    the values (B, heads, T, e); what attention read, (B, T, d)
+
+    and of the model `left`, the layout of what the last block so far has handed on.
+    """
+
+    def __init__(self) -> None:
+        self.local: Any = threading.local()  # dynamo knows this class, and none derived from it
+
+    def __reduce__(self) -> tuple:  # a copy of the model is in no pass
+        return Now, ()
 
 
 class Hooks:
@@ -23,47 +57,73 @@ class Hooks:
     for one with an adapter around it. Every pass through the model begins by following that.
     """
 
-    def __init__(self, model: nn.Module, blocks: list[Block], last: nn.Module) -> None:
-        self.model, self.warned = model, False
+    def __init__(self, model: nn.Module, decoder: Decoder) -> None:
+        self.model, self.last, self.warned, self.now = model, decoder.last, False, Now()
         stack = getattr(model, NAME)
         self.rules = stack.rules
         self.calls: list[Calls] = []
-        for n, (block, rules) in enumerate(zip(blocks, stack.pairs, strict=True)):
-            values = None
-            if stack.value_rules:
-                values = Values(stack.value_rules[n], block.attention, stack.config)
-                values.follow()
-            calls = Calls(rules, values, *stack.layouts[n : n + 2])
+        for n, (block, rules) in enumerate(zip(decoder.blocks, _by_block(stack), strict=True)):
+            calls = Calls(self, block, rules, *stack.layouts[n : n + 2])
+            if rules.values:
+                calls.values = Values(rules.values, block.attention, stack.config, calls.now)
+                calls.values.follow()
             block.module.register_forward_pre_hook(calls.enter, with_kwargs=True)
             block.norms[0].register_forward_pre_hook(calls.before_attention)
             block.attention.register_forward_hook(calls.after_attention)
             block.norms[1].register_forward_pre_hook(calls.before_mlp)
             block.mlp.register_forward_hook(calls.after_mlp)
             block.module.register_forward_hook(calls.leave)
-            calls.all = self
             self.calls.append(calls)
         self.calls[0].first = True
-        last.register_forward_pre_hook(self.close)
+        model.register_forward_pre_hook(self.tell_replica)
+        decoder.body.register_forward_pre_hook(self.begin)
+        decoder.last.register_forward_pre_hook(self.close)
 
-    def open(self, x0: Tensor) -> Any:
-        """The first block's state from the embeddings."""
+    def begin(self, body: nn.Module, args: tuple) -> None:
+        """A pass begins: no block has run."""
+        self.now.local.left = None
+
+    def tell_replica(self, model: nn.Module, args: tuple) -> None:
+        """Tell a replica's blocks their rules: `nn.DataParallel` copies modules, but no hooks."""
+        if getattr(model, "_is_replica", False):
+            stack = getattr(model, NAME)
+            copies = dict(zip(self.model.modules(), model.modules(), strict=True))
+            for calls, rules in zip(self.calls, _by_block(stack), strict=True):
+                vars(copies[calls.block])[OF_REPLICA] = stack, rules
+            vars(copies[self.last])[OF_REPLICA] = stack, None
+
+    def rules_at(self, module: nn.Module, rules: Rules | None) -> tuple[Any, Any]:
+        """The stack that a block or the last norm belongs to, and its rules there."""
+        if getattr(module, "_is_replica", False):
+            if not hasattr(module, OF_REPLICA):
+                raise RRError(
+                    f"DataParallel calls a part of {type(self.model).__name__}, to which the rule "
+                    "is attached: let it call that model"
+                )
+            return getattr(module, OF_REPLICA)
+        return getattr(self.model, NAME), rules
+
+    def follow(self) -> None:
+        """Call the rules, and hook the projections, that the model has now."""
         stack: Any = getattr(self.model, NAME)
-        if stack.rules is not self.rules:
-            self.rules = stack.rules
-            for n, (calls, rules) in enumerate(zip(self.calls, stack.pairs, strict=True)):
-                calls.attn_rule, calls.mlp_rule = rules
-                if calls.values:
-                    calls.values.rule = stack.value_rules[n]
-        for calls in self.calls:
-            if calls.values:
-                calls.values.follow()
+        if stack.rules is not self.rules or any(c.values and c.values.moved() for c in self.calls):
+            with _EXCHANGE:
+                for calls, rules in zip(self.calls, _by_block(stack), strict=True):
+                    calls.rules = rules
+                    if calls.values:
+                        calls.values.follow()
+                self.rules = stack.rules
         if not torch.compiler.is_compiling():
             self._warn_of_frozen(stack)
-        return stack.open(x0)
 
-    def close(self, norm: nn.Module, args: tuple) -> tuple:
-        state, _ = self.calls[-1].leaving.unpack(args[0])
-        return _as_read(norm, getattr(self.model, NAME).close(state))
+    def close(self, norm: nn.Module, args: tuple) -> tuple | None:
+        left = getattr(self.now.local, "left", None)
+        self.now.local.left = None
+        if left is None:  # nanochat normalises its embeddings with the same module
+            return None
+        stack, _ = self.rules_at(norm, None)
+        state, _ = left.unpack(args[0])
+        return _as_read(norm, stack.close(state), self.calls[-1].block)
 
     def __deepcopy__(self, memo: dict) -> "Hooks":
         return _with_model(self, self.model, memo)
@@ -84,6 +144,11 @@ class Hooks:
                 )
 
 
+def _by_block(stack: Any) -> list[Rules]:
+    values = list(stack.value_rules) or [None] * len(stack.pairs)
+    return [Rules(attn, mlp, own) for (attn, mlp), own in zip(stack.pairs, values, strict=True)]
+
+
 def _with_model(hooks: Any, model: nn.Module, memo: dict) -> Any:
     """A copy for a model that is copied; of one module, as PEFT copies it, the hooks stay these."""
     if id(model) not in memo:
@@ -102,24 +167,33 @@ def unhook(module: nn.Module) -> None:
                 module._forward_pre_hooks_with_kwargs.pop(key, None)
 
 
-def _as_read(norm: nn.Module, x: Tensor) -> tuple[Tensor]:
-    """A norm's input in the precision of its weights: rules compute in float32 at least."""
+def _as_read(norm: nn.Module, x: Tensor, block: nn.Module) -> tuple[Tensor]:
+    """A norm's input in the precision of its weights: rules compute in float32 at least.
+
+    Of a norm without weights (OLMo's, nanochat's) in that of its block's.
+    """
     weight = getattr(norm, "weight", None)
+    if weight is None:
+        weight = next((p for p in block.parameters() if p.is_floating_point()), None)
     return (x if weight is None else x.to(weight.dtype),)
 
 
-class Calls:
-    """The hooks of one block; state is kept only from one hook to the next."""
+def _with_first(out: Any, x: Tensor) -> Any:
+    """What a module made, with x in the place of its first part."""
+    return type(out)((x, *out[1:])) if isinstance(out, tuple | list) else x
 
-    all: Hooks
+
+class Calls:
+    """The hooks of one block."""
+
     first = False  # the first block makes a state from the embeddings
 
     def __init__(
-        self, rules: tuple, values: "Values | None", entering: Layout, leaving: Layout
+        self, hooks: Hooks, block: Block, rules: Rules, entering: Layout, leaving: Layout
     ) -> None:
-        (self.attn_rule, self.mlp_rule), self.values = rules, values
+        self.all, self.block, self.rules, self.now = hooks, block.module, rules, Now()
         self.entering, self.leaving = entering, leaving
-        self.state: Any = None
+        self.values: Values | None = None
 
     def __deepcopy__(self, memo: dict) -> "Calls":
         return _with_model(self, self.all.model, memo)
@@ -127,45 +201,48 @@ class Calls:
     def enter(self, block: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         hidden = first_tensor(args, kwargs)
         if self.first:
-            x0 = _as_computed(self.attn_rule, hidden)
-            hidden = self.entering.pack(self.all.open(x0), None)
+            self.all.follow()
+        stack, rules = self.all.rules_at(block, self.rules)
+        self.now.local.rules = rules
+        if self.first:
+            x0 = _as_computed(rules.attn, hidden)
+            hidden = self.entering.pack(stack.open(x0), None)
         hidden = F.pad(hidden, (self.leaving.width, 0))
         if args:
             return (hidden, *args[1:]), kwargs
         return args, {**kwargs, "hidden_states": hidden}
 
     def before_attention(self, norm: nn.Module, args: tuple) -> tuple:
-        state, vstate = self.entering.unpack(args[0][..., self.leaving.width :])
-        if self.values:
-            self.values.vstate = vstate
-        x, self.state = self.attn_rule.read(state)
-        return _as_read(norm, x)
+        now = self.now.local
+        state, now.vstate = self.entering.unpack(args[0][..., self.leaving.width :])
+        x, now.state = now.rules.attn.read(state)
+        return _as_read(norm, x, self.block)
 
     def after_attention(self, attention: nn.Module, args: tuple, out: Any) -> Any:
-        u = first_output(out)
-        self.state = self.attn_rule(self.state, _as_computed(self.attn_rule, u))
-        nothing = u.new_zeros(1, 1, 1)
-        return (nothing, *out[1:]) if isinstance(out, tuple) else nothing
+        u, now = first_output(out), self.now.local
+        now.state = now.rules.attn(now.state, _as_computed(now.rules.attn, u))
+        return _with_first(out, u.new_zeros(1, 1, 1))
 
     def before_mlp(self, norm: nn.Module, args: tuple) -> tuple:
-        x, self.state = self.mlp_rule.read(self.state)
-        return _as_read(norm, x)
+        now = self.now.local
+        x, now.state = now.rules.mlp.read(now.state)
+        return _as_read(norm, x, self.block)
 
     def after_mlp(self, mlp: nn.Module, args: tuple, out: Any) -> Any:
-        u = first_output(out)
-        state = self.mlp_rule(self.state, _as_computed(self.mlp_rule, u))
-        packed = self.leaving.pack(state, self.values and self.values.take())
-        packed, self.state = F.pad(packed, (0, self.entering.width)), None
-        return (packed, *out[1:]) if isinstance(out, tuple) else packed
+        now = self.now.local
+        state = now.rules.mlp(now.state, _as_computed(now.rules.mlp, first_output(out)))
+        packed = self.leaving.pack(state, now.vstate)
+        now.state = now.vstate = now.v = now.x = None
+        return _with_first(out, F.pad(packed, (0, self.entering.width)))
 
     def leave(self, block: nn.Module, args: tuple, out: Any) -> Any:
-        packed = first_output(out)[..., : self.leaving.width]
-        return (packed, *out[1:]) if isinstance(out, tuple) else packed
+        self.all.now.local.left = self.leaving
+        return _with_first(out, first_output(out)[..., : self.leaving.width])
 
 
 def _as_computed(rule: nn.Module, x: Tensor) -> Tensor:
     """x in the precision of a rule that has parameters, unless autocast sees to that."""
-    weight = next(rule.parameters(), None)
+    weight = next(_weights(rule), None)
     if weight is None or torch.is_autocast_enabled(x.device.type):
         return x
     if weight.dtype in (torch.bfloat16, torch.float16):
@@ -176,15 +253,22 @@ def _as_computed(rule: nn.Module, x: Tensor) -> Tensor:
     return x.to(weight.dtype)
 
 
+def _weights(module: nn.Module) -> Iterator[Tensor]:
+    """The parameters of a module; those of a replica, which has none, as it computes with them."""
+    yield from module.parameters()
+    for part in module.modules():
+        yield from getattr(part, "_former_parameters", {}).values()
+
+
 class Values:
     """A value rule at one block's attention: on its value projection, and before its output."""
 
-    def __init__(self, rule: ValueRule, attention: nn.Module, config: ModelConfig) -> None:
-        self.rule, self.kv_heads, self.heads = rule, config.kv_heads, config.n_head
+    def __init__(
+        self, rule: ValueRule, attention: nn.Module, config: ModelConfig, now: Now
+    ) -> None:
+        self.rule, self.now = rule, now
+        self.kv_heads, self.heads = config.kv_heads, config.n_head
         self.width = self.kv_heads * getattr(attention, "head_dim", config.head_dim)
-        self.v: Any = None  # the values of this forward pass, (B, heads, T, e)
-        self.x: Any = None  # what attention read, (B, T, d)
-        self.vstate: Any = None
         self.attention = attention
         children = dict(attention.named_children())
         fused = children.get("c_attn")
@@ -213,38 +297,44 @@ class Values:
 
     def after_one_token(self, vstate: Any) -> Any:
         """The value state that one token leaves behind."""
-        return self._mix(as_heads(torch.zeros(1, 1, self.width), self.kv_heads), vstate)[1]
+        v = as_heads(torch.zeros(1, 1, self.width), self.kv_heads)
+        return _mixed(self.rule, v, vstate)[1]
+
+    def projections(self) -> tuple[nn.Module, ...]:
+        """Those that attention has now."""
+        names = (self.projection, self.out) if self.adds else (self.projection,)
+        return tuple(getattr(self.attention, name) for name in names)
+
+    def moved(self) -> bool:
+        """Whether they are others than those that the rule is hooked into."""
+        return self.projections() != self.hooked
 
     def follow(self) -> None:
         """Hook the rule into the projections that attention has now."""
-        names = (self.projection, self.out) if self.adds else (self.projection,)
-        now = tuple(getattr(self.attention, name) for name in names)
-        if now == self.hooked:
+        if not self.moved():
             return
         for module in self.hooked:
             unhook(module)
-        self.hooked = now
+        now = self.projections()
         now[0].register_forward_hook(self.mix)
         if self.adds:
             now[1].register_forward_pre_hook(self.add)
-
-    def _mix(self, v: Tensor, vstate: Any) -> tuple[Tensor, Any]:
-        has_own = self.rule.has_own_v(self.rule.site.block)
-        return self.rule.values(v if has_own else None, vstate)
+        self.hooked = now
 
     def mix(self, projection: nn.Module, args: tuple, out: Tensor) -> Tensor:
-        v = as_heads(out[..., -self.width :], self.kv_heads)
-        self.v, self.vstate = self._mix(v, self.vstate)
-        self.x = args[0]
-        mixed = as_channels(self.v).to(out.dtype)
+        now, v = self.now.local, as_heads(out[..., -self.width :], self.kv_heads)
+        now.v, now.vstate = _mixed(now.rules.values, v, now.vstate)
+        now.x = args[0]
+        mixed = as_channels(now.v).to(out.dtype)
         return torch.cat([out[..., : -self.width], mixed], -1)
 
     def add(self, projection: nn.Module, args: tuple) -> tuple:
-        y = self.rule.after(as_heads(args[0], self.heads), self.v, self.vstate)
-        y = self.rule.gated(y, self.x)
+        now = self.now.local
+        rule = now.rules.values
+        y = rule.after(as_heads(args[0], self.heads), now.v, now.vstate)
+        y = rule.gated(y, now.x)
         return (as_channels(y).to(args[0].dtype), *args[1:])
 
-    def take(self) -> Any:
-        """The value state after the block; nothing of it is kept here."""
-        vstate, self.vstate, self.v, self.x = self.vstate, None, None, None
-        return vstate
+
+def _mixed(rule: ValueRule, v: Tensor, vstate: Any) -> tuple[Tensor, Any]:
+    return rule.values(v if rule.has_own_v(rule.site.block) else None, vstate)

@@ -32,9 +32,11 @@ CHOICES = {
     "allocator": ("system", "kept"),
 }
 COMPILED_CPU = "compiled:attention=blocks"  # what a long run takes on a CPU
+UNCOMPILED = "eager"  # what a run takes that names none and cannot compile
 # FLOPs of a run from which a CPU compiles it. Compilation takes 35 to 50 s and saves 0.27 to 0.67
 # of an eager step's time, so on one or two cores it pays from here (data/measured/08_make_it_fast).
 COMPILE_FLOPS = 2e13
+ASKED_FOR = "asked for"  # why a run has the backend that its --path names
 TRITON = (8, 0)  # the least compute capability that Triton's own documentation supports
 # Names of earlier versions, whose gated writes had a backward pass written by hand.
 GONE = {"fast": "eager:allocator=kept", "triton": "compiled"}
@@ -233,27 +235,28 @@ def of_run(
     run: Run,
     world: World = ALONE,
     log: Callable[[str], None] = lambda line: None,
-) -> str:
-    """The backend of a run, as text: the one asked for, or the default, which is logged.
+) -> tuple[str, str]:
+    """The backend of a run, as text, and why it is that one; a default is logged.
 
     Where compilation fails, a default falls back to an uncompiled backend. Raises RRError where the
     one asked for is not supported, or cannot be compiled.
     """
-    named = spec is not None
+    named, reason = spec is not None, ASKED_FOR
     if spec is None:
         flops = flops_per_token(run.model) * run.tokens
-        spec = default(device, run.model, world, flops)
+        spec, reason = default(device, run.model, world, flops), "the default here"
         if spec == COMPILED_CPU:
-            log(f"{flops:.1e} FLOPs, {COMPILE_FLOPS:.0e} or more: selected backend {spec}")
+            reason = f"{flops:.1e} FLOPs, {COMPILE_FLOPS:.0e} or more"
+            log(f"{reason}: selected backend {spec}")
     else:
         check_spec(spec, device, run, world)
     backend = parse_backend(spec)
     if backend.compile != "none" and (why := compile_error(device.type)):
         if named:
-            raise RRError(f"--path {spec} cannot be compiled here: {why}; use --path eager")
-        spec = "eager"
-        log(f"compilation fails here: {why}; selected backend {spec}")
-    return spec
+            raise RRError(f"--path {spec} cannot be compiled here: {why}; use --path {UNCOMPILED}")
+        spec, reason = UNCOMPILED, f"compilation fails here: {why}"
+        log(f"{reason}; selected backend {spec}")
+    return spec, reason
 
 
 def ablations(spec: str, device: torch.device | None = None) -> list[str]:

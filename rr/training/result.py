@@ -9,7 +9,7 @@ from ..data.corpus import Tokens
 from ..model.ladder import count, published_params
 from ..model.transformer import Model
 from . import evaluate
-from .context import Context
+from .context import Context, Settings
 
 PAPER_EVAL_BATCHES = 80
 
@@ -66,11 +66,12 @@ class Examiner:
 
 
 def result(
-    run: Run, tokens: Tokens, precision: str, evaluation: dict, extra: dict, seconds: float
+    run: Run, tokens: Tokens, settings: Settings, evaluation: dict, extra: dict, seconds: float
 ) -> dict:
     """The content of result.json.
 
-    evaluation: status, tokens, the fields of `evaluate.Score`, and weights_sha256.
+    evaluation: status, tokens, the fields of `evaluate.Score`, and weights_sha256. code_path says
+    which backend was taken, code_path_reason why.
     """
     names = ("rung", "rule", "values", "loops", "flavour", "seed", "protocol")
     contents = {"rule_content": run.rule_content, "values_content": run.values_content}
@@ -83,7 +84,7 @@ def result(
         "corpus_id": run.corpus,
         "tokenizer": tokens.tokenizer_name,
         "tokenizer_id": run.tokenizer,
-        "precision": precision,
+        "precision": settings.precision,
         "lr": run.recipe.lr,
         **({"depth_lr": True} if run.recipe.depth_lr else {}),
         **({"optimizer": run.recipe.optimizer} if run.recipe.optimizer != "adamw" else {}),
@@ -97,4 +98,6 @@ def result(
         **({"published_params": published} if published else {}),
         "seconds": seconds,
         "threads": torch.get_num_threads(),
+        "code_path": settings.path,
+        "code_path_reason": settings.reason,
     }

@@ -3,12 +3,15 @@
 import json
 
 import pytest
+import torch
 
 from rr import cli
 from rr.config import RunFailed
 from rr.model import ladder
-from rr.perf import benchmark, budget, gpus
-from rr.perf.benchmark_case import Case
+from rr.training import memory
+from rr.training.backend import parse_backend
+from rrstudy.perf import benchmark, budget, gpus
+from rrstudy.perf.benchmark_case import Case
 
 TINY = "nano:d_model=16,n_layer=1,n_head=2,seq_len=8"
 
@@ -90,11 +93,12 @@ def test_the_whole_bench_once(capsys, tmp_path, measured, monkeypatch):
         return [measured[0] | {"path": case.path} for case in cases]
 
     monkeypatch.setattr(benchmark, "measure", measure)
+    monkeypatch.setattr(benchmark, "cores", lambda: 3)
     words = f"bench --rung {TINY} --rule review --paths reference eager --steps 1 --repeats 2 "
     words += "--batch 4 --micro-batch 2 --threads 1 --device cpu --json"
     assert cli.main(words.split()) == 0
     arms = [("review", "reference"), ("review", "eager")]
-    assert asked == [(arms, (1, 2, "cpu", 1))]
+    assert asked == [(arms, (1, 2, "cpu", 1, 2))]  # one thread each, and there are two cores
     result = json.loads(capsys.readouterr().out)
     assert [(r["rule"], r["path"]) for r in result["rows"]] == arms
     one = result["rows"][0]
@@ -108,6 +112,42 @@ def test_the_whole_bench_once(capsys, tmp_path, measured, monkeypatch):
     file = tmp_path / "bench.json"  # as `rr plan --measured` reads it
     file.write_text(json.dumps(result))
     assert all(row["warm_seconds"] > 0 for row in budget.read_bench(str(file)).rows)
+
+
+def test_on_a_gpu_one_path_is_measured_and_its_cases_compile_side_by_side(measured, monkeypatch):
+    """The path and precision of a run; a row for each rung and rule."""
+    asked = []
+
+    def measure(cases, steps, repeats, device, threads, together, log):
+        asked.append((together, [(case.rule, case.path) for case in cases]))
+        return [measured[0] | {"rule": case.rule, "path": case.path} for case in cases]
+
+    for name, value in (("measure", measure), ("cores", lambda: 16)):
+        monkeypatch.setattr(benchmark, name, value)
+    monkeypatch.setattr(benchmark, "pick_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(benchmark, "made_by", lambda device, threads: {})
+    monkeypatch.setattr(benchmark, "free", lambda device: 10**12)
+    rules, path = ["standard", "review"], "compiled:attention=cudnn,precision=tf32"
+    result = benchmark.bench([TINY], rules, protocol="paper")
+    assert asked == [(2, [(rule, path) for rule in rules])]
+    assert [(row["rule"], row["path"]) for row in result["rows"]] == asked[0][1]
+
+
+def test_no_more_cases_compile_at_once_than_have_cores_and_memory(monkeypatch):
+    cases = [Case(TINY, "standard", "eager", 4, 2) for _ in range(5)]
+    held = memory.predict(cases[0].config, parse_backend("eager"), 2, "cpu",
+                          ladder.recipe(TINY, batch=4))  # fmt: skip
+    stays = held["weights"] + held["gradients"] + held["moments"]
+    more = benchmark.margin(parse_backend("eager"), "cpu") * held["step"] - stays
+    cpu, free = torch.device("cpu"), [10**12]
+    monkeypatch.setattr(benchmark, "free", lambda device: free[0])
+    monkeypatch.setattr(benchmark, "cores", lambda: 8)
+    counted = [benchmark.side_by_side(cases, cpu, threads) for threads in (1, 2, 4, 8, 16)]
+    assert counted == [5, 4, 2, 1, 1]
+    for fit in (0, 1, 3):
+        free[0] = 5 * stays + (fit + 0.5) * more
+        assert benchmark.side_by_side(cases, cpu, 1) == max(1, fit)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """What only a GPU reaches, held to account where there is none: padding and copies."""
 
+import json
 import sys
 from types import SimpleNamespace
 
@@ -7,14 +8,17 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 import rr
+from rr import io
 from rr.data.batches import gather
 from rr.model.transformer import turns
 from rr.ops import attention, linear_cross_entropy
 from rr.ops.attention import padded_attention
 from rr.ops.cross_entropy import padded_rows
-from rr.training import parse_backend, predict
+from rr.training import parse_backend, predict, trainer
+from rr.training.trainer import Training
 
 
 @pytest.mark.parametrize("size", [71, 74, 64])  # heads of published arms
@@ -79,6 +83,70 @@ def test_starts_are_copied_without_waiting(monkeypatch):
     x, y = gather(torch.arange(90, device=None).as_subclass(OnGpu), np.array([1, 5]), 3)
     assert calls == ["pinned", ((OnGpu.device,), {"non_blocking": True})]
     assert x.tolist() == [[1, 2, 3], [5, 6, 7]] and y.tolist() == [[2, 3, 4], [6, 7, 8]]
+
+
+class Waits(TorchFunctionMode):
+    """Counts what makes the host wait for a GPU: a value that is read, a copy to the CPU."""
+
+    NAMES = ("item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__float__", "__int__")
+
+    def __init__(self):
+        self.count = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.count += getattr(function, "__name__", "") in self.NAMES
+        return function(*args, **(kwargs or {}))
+
+
+def lines(folder):
+    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+@pytest.mark.parametrize(
+    "options", [{"steps": 90}, {"steps": 90, "lr": 1e30}, {"budgets": (40, 90)}]
+)
+def test_a_run_waits_for_the_gpu_once_a_second(options, monkeypatch, tmp_path):
+    tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
+    run = rr.plan(tiny, "review", batch=2, eval_batches=1, **options)
+    quiet = {"log": lambda line: None, "threads": 1, "path": "eager"}
+    at_once = rr.train(run, tmp_path / "at once", **quiet)
+
+    now, waits, read = [0.0], Waits(), []
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    taken, recorded = Training._train_step, Training._record_losses
+
+    def step(self):
+        now[0] += 0.05
+        with waits:
+            taken(self)
+
+    def record(self):
+        read.append(len(self.kept))
+        return recorded(self)
+
+    monkeypatch.setattr(Training, "_train_step", step)
+    monkeypatch.setattr(Training, "_record_losses", record)
+    # as on a GPU, where a value that is read is waited for
+    monkeypatch.setattr(
+        Training, "_record_due", lambda self: self._due(self.recorded_at, trainer.RECORD_EVERY)
+    )
+    once_a_second = rr.train(run, tmp_path / "once a second", **quiet)
+    assert waits.count == 0
+    assert len(read) <= now[0] + 5  # three held-out losses and the ends of two budgets
+    assert max(read) > 10 or "lr" in options
+    assert lines(once_a_second) == lines(at_once)
+    one, other = (io.read_json(f / "result.json") for f in (at_once, once_a_second))
+    for name in ("status", "tokens", "val_loss"):
+        assert one[name] == other[name]
+
+
+def test_the_loss_of_a_step_is_not_read(monkeypatch):
+    """What `Waits` counts is what would wait: a loss that is read counts once."""
+    with Waits() as waits:
+        float(torch.ones(2).sum())
+        torch.ones(2).tolist()
+    assert waits.count == 2
 
 
 def test_angles_far_out_are_exact_to_float32s_rounding():

@@ -15,12 +15,13 @@ import pytest
 import yaml
 
 import rr
-from rr import cli, stats
+from rr import cli
 from rr.config import RRError, Run, RunFailed
 from rr.io import read_sealed, sealed, unsealed, write_record
-from rr.stats import recording
-from rr.stats.records import CURVES, RUNS, read_record, read_records, read_table
 from rrbook.stats import read_curves
+from rrstudy import stats
+from rrstudy.stats import recording
+from rrstudy.stats.records import CURVES, RUNS, read_record, read_records, read_table
 
 MEASURED = rr.DATA / "measured"
 CAMPAIGNS = sorted(path.parent for path in MEASURED.glob("*/runs.parquet"))
@@ -98,7 +99,8 @@ def test_a_campaign_is_a_data_set():
     for campaign in CAMPAIGNS:
         front = yaml.safe_load((campaign / "README.md").read_text().split("---\n")[1])
         files = {one["config_name"]: one["data_files"] for one in front["configs"]}
-        assert files == {"runs": "runs.parquet", "curves": "curves.parquet"}
+        assert {"runs", "curves"} <= set(files)
+        assert files == {table.stem: table.name for table in campaign.glob("*.parquet")}
         assert front["license"] == "apache-2.0"
 
 

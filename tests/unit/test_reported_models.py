@@ -112,13 +112,23 @@ def test_nothing_is_said_of_rules_that_train_or_have_nothing_to_train(rule):
         model(IDX)
 
 
-def test_an_adapter_below_the_rule_is_found_as_the_layer_was():
-    """The other order: a rule attached to a model that has adapters."""
+def test_a_rule_after_the_adapters_is_refused_and_both_ways_out_work(tmp_path):
+    """The adapters' file would not hold the rule, and nothing would say so."""
+    peft = pytest.importorskip("peft")
     peft_model = with_lora(tiny())
+    assert any("lora_" in name for name in trained(peft_model.train()))
+    peft_model.eval().save_pretrained(tmp_path)
     logits = peft_model(input_ids=IDX).logits
-    rr.attach(peft_model.base_model.model, "review:bias=20")
+    for model in (peft_model, peft_model.base_model.model):
+        names = list(model.state_dict())
+        with pytest.raises(rr.RRError, match="adapters of PEFT already") as error:
+            rr.attach(model, "review:bias=20")
+        assert "\n" not in str(error.value) and list(model.state_dict()) == names
     assert torch.equal(peft_model(input_ids=IDX).logits, logits)
-    assert any("rr_residuals" in name for name in trained(peft_model.train()))
+    below = peft.PeftModel.from_pretrained(rr.attach(tiny(), "review:bias=20"), str(tmp_path))
+    torch.testing.assert_close(below.eval()(input_ids=IDX).logits, logits)
+    merged = rr.attach(peft_model.merge_and_unload(), "review:bias=20")
+    torch.testing.assert_close(merged(IDX).logits, logits, rtol=1e-4, atol=1e-5)
 
 
 def test_lora_beside_accelerates_hooks():

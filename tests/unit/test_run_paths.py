@@ -146,7 +146,7 @@ def test_what_is_chosen_on_a_gpu(planned, monkeypatch):
     assert backend.default(CUDA, config("review"), fsdp) == "compiled:attention=cudnn"
     # without a compiler another backend; where compilation was asked for, an end
     run, printed = planned(precision="fp16"), []
-    assert backend.of_run(None, CUDA, run, log=printed.append) == "eager"
+    assert backend.of_run(None, CUDA, run, log=printed.append)[0] == "eager"
     assert printed == ["compilation fails here: no C compiler; selected backend eager"]
     with pytest.raises(RRError, match="cannot be compiled here: no C compiler; use --path eager"):
         backend.of_run("compiled", CUDA, run)
@@ -162,7 +162,7 @@ def test_a_run_that_could_not_be_compiled_goes_on_along_another_path(tiny_corpus
     words = [*words.split(), "--out", str(tmp_path), "--device", "cpu"]
     broken = {**os.environ, "CXX": "/bin/false", "CC": "/bin/false",
               "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}  # fmt: skip
-    command = [sys.executable, "-m", "rr.cli", *words, "--path", "compiled"]
+    command = [sys.executable, "-m", "rrstudy.cli", *words, "--path", "compiled"]
     asked = subprocess.run(command, capture_output=True, text=True, env=broken)
     assert asked.returncode == 2 and "Traceback" not in asked.stderr
     assert "rr: --path compiled cannot be compiled here" in asked.stderr.splitlines()[-1]
@@ -174,10 +174,10 @@ def test_a_long_run_on_a_cpu_is_compiled_by_its_flops_alone(planned, monkeypatch
     run, printed = planned(), []
     flops = flops_per_token(run.model) * run.tokens
     monkeypatch.setattr(backend, "COMPILE_FLOPS", flops)
-    chosen = backend.of_run(None, torch.device("cpu"), run, log=printed.append)
+    chosen, reason = backend.of_run(None, torch.device("cpu"), run, log=printed.append)
     assert chosen == backend.COMPILED_CPU and len(printed) == 1 and "selected backend" in printed[0]
     monkeypatch.setattr(backend, "COMPILE_FLOPS", flops + 1)
-    assert backend.of_run(None, torch.device("cpu"), run) == "eager"
+    assert backend.of_run(None, torch.device("cpu"), run) == ("eager", "the default here")
 
 
 def test_what_does_not_go_together_is_refused(planned):
