@@ -179,6 +179,57 @@ def test_the_environment_of_windows_and_of_a_bare_container(env, words, home):
     assert done.stdout.decode("cp1252") and not done.stderr
 
 
+class Cell:
+    """What a notebook puts in the place of a stream: it takes text, and has no file behind it."""
+
+    encoding = "UTF-8"
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        raise io.UnsupportedOperation("fileno")
+
+
+def test_a_notebooks_streams(home, monkeypatch, kept_threads):
+    out, err = Cell(), Cell()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    code = cli.main(training(home, "cell"))
+    monkeypatch.undo()
+    assert code == 0 and out.text.startswith(str(home / "cell")) and "held-out loss" in err.text
+
+
+def test_a_name_that_is_no_unicode(tmp_path, monkeypatch):
+    out, err = (Plain("utf-8", None) for _ in range(2))
+    monkeypatch.setattr(sys, "stdout", out.stream)
+    monkeypatch.setattr(sys, "stderr", err.stream)
+    path = tmp_path / os.fsdecode(b"caf\xe9.txt")
+    assert cli.main(["prepare", "--corpus", f"file:{path}"]) == 2
+    monkeypatch.undo()
+    assert b"caf\\udce9.txt" in err.bytes()
+
+
+@pytest.mark.parametrize("columns", [0, 1, 12])
+def test_help_on_a_terminal_of_no_width(columns, monkeypatch, capsys):
+    """As containers have it before their terminal is there."""
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((columns, 0)))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    assert "rules" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 @pytest.mark.parametrize(("words", "code"), [("power --sd 1 --effect 1", 0), ("power --sd", 2)])
 def test_closed_streams(closed, words, code):
