@@ -105,6 +105,24 @@ def test_sequences_of_several_requests_in_one_row():
     torch.testing.assert_close(model.lm_head(states), logits)
 
 
+def test_more_tokens_after_attaching(tmp_path):
+    model = scrambled(rr.attach(tiny(), "review"))
+    model.resize_token_embeddings(70)
+    logits = model(IDX).logits
+    model.save_pretrained(tmp_path)
+    again = hf.AutoModelForCausalLM.from_pretrained(tmp_path)
+    rr.attach(again, "review", weights=tmp_path)
+    assert logits.shape[-1] == 70 and torch.equal(again(IDX).logits, logits)
+
+
+@pytest.mark.slow
+def test_an_attached_model_is_exported_with_its_rule():
+    model = scrambled(rr.attach(decoder("Llama"), "review"))
+    program = torch.export.export(model, (), {"input_ids": IDX, "use_cache": False})
+    logits = program.module()(input_ids=IDX, use_cache=False).logits
+    torch.testing.assert_close(logits, model(IDX).logits)
+
+
 @pytest.mark.slow
 def test_continuous_batching_serves_what_the_plain_model_serves():
     model, how = tiny(), {"max_new_tokens": 6, "do_sample": False, "eos_token_id": 2}

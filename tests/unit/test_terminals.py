@@ -20,6 +20,7 @@ from rr import cli
 ROOT = Path(__file__).resolve().parents[2]
 TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"
 ENCODINGS = ["utf-8", "cp1252", "ascii"]
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +29,11 @@ def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("λ − é")
     story = "".join(f"Die Füchsin №{i} sah λ und 字 – “ja”.\n<|endoftext|>\n" for i in range(200))
     (home / "text.txt").write_text(story, encoding="utf-8")
+    source = "rung = ''\nrule = ''\nseed = 0\nprotocol = ''\ncorpus = ''\nsteps = 0\nout = ''\n"
+    cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": source}
+    words = {"cell_type": "markdown", "metadata": {}, "source": "Füchse, λ"}
+    note = json.dumps({"cells": [cell, words], "metadata": {}}, ensure_ascii=False)
+    (home / "note.ipynb").write_text(note, encoding="utf-8")
     rows = [f"{arm},{seed},{3 - seed / 9 - (arm == 'λ−é') / 3}" for arm in ("a", "λ−é")
             for seed in range(3)]  # fmt: skip
     (home / "log.csv").write_text("\n".join(["arm,seed,loss", *rows]), encoding="utf-8")
@@ -165,11 +171,13 @@ def test_the_marks_of_doctor_where_they_are_missing(monkeypatch):
     ("env", "words"),
     [
         ({"PYTHONIOENCODING": "cp1252"}, "table {log} --loss loss --baseline a --paired"),
-        ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, "rules"),
+        (ASCII, "rules"),
+        (ASCII, "sweep --dry-run --rung nano --steps 3 --corpus fables --notebook {note}"),
     ],
 )
 def test_the_environment_of_windows_and_of_a_bare_container(env, words, home):
-    command = [word.replace("{log}", str(home / "log.csv")) for word in words.split()]
+    names = {"{log}": str(home / "log.csv"), "{note}": str(home / "note.ipynb")}
+    command = [names.get(word, word) for word in words.split()]
     done = subprocess.run(
         [sys.executable, "-m", "rr.cli", *command],
         env={**os.environ, **env, "PYTHONPATH": str(ROOT)},
