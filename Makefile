@@ -33,7 +33,7 @@ PYTEST = env OMP_NUM_THREADS=$(THREADS) MKL_NUM_THREADS=$(THREADS) TORCHINDUCTOR
   $(KERNELS) $(PY) -m pytest -q -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder \
   -p tests.notebooks.glued @tests/notebooks/nbval.args
 
-.PHONY: help book store test faults portable lint home colab new-rule serve site-zip publish pdf \
+.PHONY: help book store test faults portable lint home colab versions new-rule serve site-zip publish pdf \
   release newest links colab-versions clean distclean outputs avx512 aten avx2 mkl plain
 
 help:  ## list the targets
@@ -44,7 +44,8 @@ help:  ## list the targets
 	@printf 'make portable  unit tests and outputs as other machines would run them (long); or one:\n  make avx512, aten, avx2, mkl, plain\n'
 	@printf 'make lint    style of code, notebooks and prose; types\n'
 	@printf 'make home    set the project'"'"'s address to that of origin, or URL=...\n'
-	@printf 'make colab   try the labs and first cells with the versions that Colab has (installs 5 GB)\n'
+	@printf 'make versions  gradients, paths, resume and three chapters with each version of torch (long)\n'
+	@printf 'make colab   all unit tests, labs and chapters with the versions that Colab has (6 GB, long)\n'
 	@printf 'make new-rule NAME=damped   begin a residual rule of your own\n'
 	@printf 'make serve   show the built book on http://localhost:$(PORT)\n'
 	@printf 'make site-zip  the built book as one file that opens without a network\n'
@@ -121,6 +122,9 @@ new-rule: $(INSTALLED)
 home: $(INSTALLED)  ## a fork: once, then commit; the environment stays, its metadata follow
 	@$(PY) book/tools/home.py $${URL:+"$$URL"}
 	@$(if $(INSTALLED),$(PY) -m pip install -q --no-deps --no-build-isolation -e . && touch $(READY))
+
+versions: $(INSTALLED)  ## installs each version beside .venv, one at a time; 7 GB at most
+	@$(PY) book/tools/versions.py $(VERSIONS)
 
 colab: $(INSTALLED)
 	@$(PY) book/tools/colab.py

@@ -25,8 +25,8 @@ MIB = 1 << 20
 LARGEST_JSON = 4 * MIB  # bytes read of a JSON file at most; those that rr writes are a few KiB
 
 
-# Fields added after the first records: at their default they are not hashed, so that the ids of
-# earlier runs stay.
+# Part of what an id is: at their default these fields are not hashed, because runs were recorded
+# before there was a choice.
 LATER = {
     "model": {"n_kv_head": None, "tied": True},
     "recipe": {"budgets": None, "depth_lr": False, "optimizer": "adamw"},
@@ -61,7 +61,6 @@ EXTRAS = {
     "lm_eval": "eval",
     "ray": "ray",
     "transformers": "hf",
-    "triton": "kernels",
 }
 
 

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -36,20 +36,11 @@ def _seal(record: dict) -> str:
 
 
 def unsealed(record: dict) -> dict:
-    """The record without its seal. ValueError where the seal does not match.
-
-    The first records have no seal and are accepted as they are. A record whose key "seal" itself
-    was corrupted does not pass for one of these.
-    """
-    if not record:
-        return record
-    *rest, (name, value) = record.items()
-    expected = _seal(dict(rest))
-    if (name, value) == ("seal", expected):
-        return dict(rest)
-    if "seal" in record or value == expected:
-        raise ValueError("checksum mismatch")
-    return record
+    """The record without its seal, its last entry. ValueError where the seal does not match."""
+    content = {name: value for name, value in record.items() if name != "seal"}
+    if record.get("seal") != _seal(content):
+        raise ValueError("checksum mismatch" if "seal" in record else "it has no seal")
+    return content
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -75,17 +66,26 @@ def write_json(path: Path, value: object) -> None:
 
 
 def write_record(path: Path, value: dict) -> None:
-    """`write_json` with a seal, which `read_json` checks."""
+    """`write_json` with a seal, which `read_sealed` checks."""
     write_json(path, sealed(value))
 
 
 def read_json(path: Path) -> dict:
-    """The object in a JSON file that rr wrote, without its seal. RunFailed if it is corrupt."""
+    """The object in a JSON file that rr wrote. RunFailed if it is corrupt."""
+    return _read(path, dict)
+
+
+def read_sealed(path: Path) -> dict:
+    """The object in a file of `write_record`, without its seal. RunFailed if it is corrupt."""
+    return _read(path, unsealed)
+
+
+def _read(path: Path, content: Callable[[dict], dict]) -> dict:
     try:
         value = json.loads(file_bytes(path))
         if not isinstance(value, dict):
             raise ValueError("not a JSON object")
-        return unsealed(value)
+        return content(value)
     except (ValueError, RecursionError) as error:
         raise RunFailed(f"{path} is corrupt ({error})") from None
     except OSError as error:

@@ -1,12 +1,12 @@
-"""Try the project with the versions that Colab has, as far as the package index holds them.
+"""Try the whole project with the versions that Colab has, as far as the package index holds them.
 
     python book/tools/colab.py         # `make colab`
 
 In a new environment (_build/colab; CUDA's libraries come with torch: about 6 GB, some minutes) with
-Colab's own versions, run a notebook's first cell as it stands, on this checkout's last commit; see
-that pip replaced nothing; build and move every lab under Colab's ipywidgets and under the
-project's; run the first cells of two notebooks in Colab's kernel. Not seen: Colab itself, its
-front end, its other packages, its CUDA build of torch, a GPU.
+Colab's own versions: run a notebook's first cell as it stands, on this checkout's last commit; see
+that pip replaced nothing; then every unit test, every lab, and all notebooks against their stored
+outputs. What came of it is kept with that of `versions.py`. Not seen: Colab itself, its front end,
+its other packages, a GPU.
 
     python book/tools/colab.py versions     # `make colab-versions`: has Colab moved on?
 
@@ -25,7 +25,8 @@ from pathlib import Path
 
 import bootstrap
 import home
-from nbkit import BUILD, ROOT, code_cells, environment, read, sources, write
+import versions
+from nbkit import BUILD, ROOT, environment
 
 # as of August 2026
 PYTHON = "3.13"
@@ -36,22 +37,28 @@ VERSIONS = {
     "ipython": "7.34.0",
     "ipykernel": "6.17.1",
     "ipywidgets": "7.7.1",
+    "transformers": "5.15.0",
 }
 # what Colab's runtime has, in the form of `pip freeze`
 LIST = "https://raw.githubusercontent.com/googlecolab/backend-info/main/pip-freeze.txt"
-CHAPTERS = ("02", "17")
-CELLS = 6  # the bootstrap cell, parameters, what is derived from them, and three more
 FOLDER = BUILD / "colab"
 FOREIGN = FOLDER / "venv" / "bin" / "python"
-TESTS = [
-    "-m",
-    "pytest",
-    "-q",
-    "-p",
-    "no:cacheprovider",
-    "tests/colab",
-    "tests/unit/test_widgets.py",
-]
+CHECKS = {
+    "unit tests": ["tests/unit"],
+    "labs": ["tests/colab"],
+    "all chapters": ["notebooks", *versions.NBVAL],
+}
+# what Colab's front end and its transformers choose by themselves
+OTHERS = (
+    "setuptools",
+    "widgetsnbextension",
+    "jupyterlab_widgets",
+    "jedi",
+    "traitlets",
+    "huggingface_hub",
+    "tokenizers",
+    "typer",
+)
 
 
 def alone() -> dict[str, str]:
@@ -70,29 +77,48 @@ def installed() -> dict[str, str]:
     return dict(line.split() for line in done.stdout.splitlines())
 
 
+def python() -> str:
+    """A Python of Colab's version; ends with one line where there is none."""
+    name = os.environ.get("PYTHON") or f"python{PYTHON}"
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        done = subprocess.run([name, "-c", code], capture_output=True, text=True)
+    except OSError:
+        done = None
+    if done is None or done.returncode:
+        raise SystemExit(f"colab: {name} does not run: give PYTHON=... of a Python {PYTHON}")
+    if done.stdout.strip() != PYTHON:
+        raise SystemExit(f"colab: {name} is Python {done.stdout.strip()}, Colab has {PYTHON}")
+    return name
+
+
 def make() -> None:
     """The environment with Colab's versions; made once."""
     ready = FOLDER / "ready"
     wanted = repr((PYTHON, VERSIONS))
     if ready.exists() and ready.read_text() == wanted:
         return
+    own = python()
     shutil.rmtree(FOLDER, ignore_errors=True)
-    python = os.environ.get("PYTHON") or f"python{PYTHON}"
-    subprocess.run([python, "-m", "venv", FOLDER / "venv"], check=True)
-    version = subprocess.run(
-        [FOREIGN, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
-    if version != PYTHON:
-        print(f"colab: Python {version} instead of Colab's {PYTHON}", flush=True)
+    subprocess.run([own, "-m", "venv", FOLDER / "venv"], check=True)
     pip = [FOREIGN, "-m", "pip", "install", "-q"]
     more = shlex.split(os.environ.get("PIP_TORCH", ""))
     subprocess.run([*pip, *more, f"torch=={VERSIONS['torch']}"], check=True)
     others = [f"{name}=={version}" for name, version in VERSIONS.items() if name != "torch"]
     subprocess.run([*pip, *others], check=True)
     ready.write_text(wanted)
+
+
+def test_packages() -> None:
+    """Add what the tests need, at our versions where Colab has none of its own."""
+    chosen = FOLDER / "constraints.txt"
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    left_out = {*VERSIONS, *OTHERS}
+    kept = [line for line in lines if line.partition("==")[0].lower() not in left_out]
+    kept += [f"{name}=={version}" for name, version in VERSIONS.items()]
+    chosen.write_text("\n".join(kept) + "\n")
+    command = [FOREIGN, "-m", "pip", "install", "-q", "-c", chosen, "-e", ".[book,test,hub]"]
+    subprocess.run([*command, "-e", "book"], cwd=ROOT, check=True)
 
 
 def first_cell(content: Path) -> list[str]:
@@ -107,20 +133,6 @@ def first_cell(content: Path) -> list[str]:
         for name, version in sorted(before.items())
         if after.get(name) != version
     ]
-
-
-def first_cells(content: Path) -> None:
-    """Run the first code cells of some notebooks in the environment's own kernel."""
-    code = (
-        "import sys, nbformat, nbclient\nnotebook = nbformat.read(sys.argv[1], 4)\n"
-        "nbclient.NotebookClient(notebook, timeout=600).execute()"
-    )
-    for path in sources(*CHAPTERS):
-        notebook = read(path)
-        notebook.cells = code_cells(notebook)[:CELLS]
-        write(notebook, content / path.name)
-        subprocess.run([FOREIGN, "-c", code, path.name], cwd=content, env=alone(), check=True)
-        print(f"colab: {path.stem}: its first {CELLS} code cells ran", flush=True)
 
 
 def listed(text: str) -> dict[str, str]:
@@ -151,17 +163,13 @@ def main() -> int:
     make()
     with tempfile.TemporaryDirectory() as content:  # outside this checkout, as on Colab
         replaced = first_cell(Path(content))
-        for line in replaced:
-            print(f"colab: REPLACED by pip: {line}", flush=True)
-        first_cells(Path(content))
-    subprocess.run([FOREIGN, "-m", "pip", "install", "-q", "pytest"], check=True)
-    codes = [
-        subprocess.run([python, *TESTS], cwd=ROOT, env=environment()).returncode
-        for python in (FOREIGN, sys.executable)
-    ]
-    failed = bool(replaced or any(codes))
-    print("colab: FAILED" if failed else "colab: nothing replaced, every lab built under both")
-    return 1 if failed else 0
+    for line in replaced:
+        print(f"colab: REPLACED by pip: {line}", flush=True)
+    test_packages()
+    row = versions.try_set("Colab's", str(FOREIGN), CHECKS, environment())
+    versions.keep(row)
+    print(f"colab: {row['checks']}", flush=True)
+    return 1 if replaced or versions.failures(row) else 0
 
 
 if __name__ == "__main__":

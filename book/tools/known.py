@@ -11,7 +11,7 @@
     FOLDER: seeds                         how many seeds its arms share
     FOLDER: bigram                        the loss of a bigram table on the same held-out tokens
     FOLDER/LOG.csv: ARM - BASELINE        the same of runs that another trainer logged there
-    NAME                                  one of NAMED
+    NAME                                  one of NAMED, here and in advice.py
     threads: METHOD[, WHICH]              what public threads report: threads.py
 
 FOLDER is one of data/measured/; "FOLDER[lr=0.0015,steps=300]" takes the rows with these values
@@ -23,17 +23,19 @@ import json
 import re
 from pathlib import Path
 
+import advice
 import numpy as np
 import pandas as pd
 import scipy.stats
 import threads
 import torch
+from wording import signed, spread
 
 import rr
-from rr import stats
 from rr.config import RRError, nearest
-from rr.stats.results import arm_of
 from rrbook.stats import emergence, field, gap_by_step, rate_spreads, read_curves
+from rrstudy import stats
+from rrstudy.stats.results import arm_of
 
 FORM = re.compile(r"(?P<folder>[\w./-]+)(?:\[(?P<where>[^\]]+)\])?: (?P<what>.+)")
 GAP = re.compile(
@@ -83,8 +85,9 @@ def _runs(path: Path, curves: bool) -> list[dict]:
     A row per budget of a run, or with `curves` a row per run.
     """
     if path.suffix == ".csv":
-        runs = stats.read_logs([path], "val_loss", arm="rule", seed="seed", step="step")
-        rows = stats.as_rows(runs)
+        logged = pd.read_csv(path).dropna(subset="val_loss")[["rule", "seed", "step", "val_loss"]]
+        logged.columns = ["arm", "seed", "step", "loss"]
+        rows = stats.as_rows(stats.read_table(logged))
     elif path == field.FOLDER:  # which names an arm of its own
         rows = stats.as_rows(field.read_runs())
     elif curves:
@@ -92,16 +95,6 @@ def _runs(path: Path, curves: bool) -> list[dict]:
     else:
         rows = stats.as_rows(stats.read_results(path))
     return [row for row in rows if row["seed"] < emergence.TUNING]
-
-
-def signed(difference: float) -> str:
-    """A difference, with a true minus sign."""
-    return f"{difference:+.3f}".replace("-", "−")
-
-
-def spread(mean: float, lo: float, hi: float) -> str:
-    """A difference and its interval."""
-    return f"{signed(mean)} ({signed(lo)} to {signed(hi)})"
 
 
 def _by_seed(rows: list[dict], arm: str) -> list[float]:
@@ -199,7 +192,7 @@ def _eight_passes(stories: bool = False) -> str:
     table = pd.DataFrame(rows).pivot_table("val_loss", "seed", ["rule", "lr"])
     root, linear = "scaled:init=flat,law=sqrt,reference=2", "scaled:init=flat,reference=2"
     over = stats.paired(table[linear].mean(axis=1), table[root].mean(axis=1))
-    return f"{over.mean:+.4f} ({over.lo:+.4f} to {over.hi:+.4f})".replace("-", "−")
+    return spread(over.mean, over.lo, over.hi, digits=4)
 
 
 def _houses() -> str:
@@ -294,4 +287,5 @@ NAMED = {
     "spread of the best rate, 1/N less 1/√N": _loops,
     "SVFormer's cache": _cache,
     "review - constant, attached less rr": _houses,
+    **advice.NAMED,
 }

@@ -29,6 +29,7 @@ import home
 import labs
 import reference
 import status
+import versions
 import yaml
 from nbkit import BUILD, NOTEBOOKS, ROOT, environment, graft, read, sources, tags, write
 from vendor import fetch
@@ -71,6 +72,7 @@ def stage(folder: Path, executed: Path | None, picks: list[str]) -> None:
         labs.show(notebook)
         write(notebook, folder / "notebooks" / path.name)
     (folder / "book" / "status.md").write_text(status.page(shown, executed), encoding="utf-8")
+    (folder / "book" / "tested_with.md").write_text(versions.page(), encoding="utf-8")
     listed = (ROOT / "book" / "_toc.yml").read_text(encoding="utf-8")
     reference.write_pages(folder / "book" / "api", re.findall(r"file: book/api/(\S+)", listed))
     toc = yaml.safe_load(listed)

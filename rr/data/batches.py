@@ -19,14 +19,19 @@ def gather(tokens: np.ndarray | Tensor, starts: np.ndarray, length: int) -> tupl
     From a tensor of tokens (`on_device`) they are gathered on its device.
     """
     if isinstance(tokens, Tensor):
-        first = torch.from_numpy(np.asarray(starts, dtype=np.int64))
-        if tokens.device.type == "cuda":  # pinned, so that the host does not wait for the copy
-            first = first.pin_memory().to(tokens.device, non_blocking=True)
+        first = moved(torch.from_numpy(np.asarray(starts, dtype=np.int64)), tokens.device)
         rows = tokens[first[:, None] + torch.arange(length + 1, device=tokens.device)].long()
         return rows[:, :-1], rows[:, 1:]
     pairs = [windows(tokens, int(start), length) for start in starts]
     x, y = (torch.from_numpy(np.stack(side)) for side in zip(*pairs, strict=True))
     return x, y
+
+
+def moved(x: Tensor, device: torch.device) -> Tensor:
+    """The tensor on the device; to a GPU from pinned memory, so that the host does not wait."""
+    if device.type == "cuda" and x.device.type == "cpu":
+        return x.pin_memory().to(device, non_blocking=True)
+    return x.to(device)
 
 
 def on_device(tokens: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
@@ -40,16 +45,16 @@ def on_device(tokens: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
 
 
 def batch_starts(
-    run: Run, step: int, n_tokens: int, stream: np.random.RandomState | None
+    run: Run, step: int, n_tokens: int, rng: np.random.RandomState | None
 ) -> np.ndarray:
     """Start positions of the windows of one step, (batch,).
 
-    paper: `randint(0, n − T − 1, batch)` from NumPy's legacy stream, the study's own batches.
+    paper: `randint(0, n − T − 1, batch)` from NumPy's legacy generator, the study's own batches.
     clean: a function of (seed, step) alone, from raw Philox words, so any step can be recomputed.
     """
     batch, last = run.recipe.batch, n_tokens - run.model.seq_len - 1
     if run.protocol == "paper":
-        assert stream is not None  # the study draws from it
-        return stream.randint(0, last, batch)
+        assert rng is not None  # the study draws from it
+        return rng.randint(0, last, batch)
     words = np.random.Philox(key=np.array([run.seed, step], dtype=np.uint64)).random_raw(batch)
     return (words % np.uint64(last)).astype(np.int64)

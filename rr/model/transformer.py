@@ -275,12 +275,10 @@ class Model(nn.Module):
     def use(self, kernels: Kernels) -> None:
         """Compute with these implementations from here on; results agree up to rounding.
 
-        To be called before the model is compiled. Raises RRError where one needs a package that is
-        missing.
+        To be called before the model is compiled.
         """
-        kernels.validate()
         attention = (layer.attn for layer in self.layers)
-        for module in (self, *self.every_layer, *attention, *self.rules, self.final_rule):
+        for module in (self, *self.every_layer, *attention):
             module.kernels = kernels
 
     @property
@@ -320,11 +318,20 @@ class Model(nn.Module):
                 f"expected at most seq_len = {self.config.seq_len} tokens, got "
                 f"{past + idx.shape[1]}"
             )
+        x0, angles, begun = self.embed(idx, past)
+        return self.stack(x0, caches, angles, begun)
+
+    def embed(self, idx: Tensor, past: int = 0) -> tuple[Tensor, Tensor | None, Any]:
+        """Token ids (B, T) at position `past` on -> what the stack starts from.
+
+        The embeddings x0 (B, T, d), the rotary angles (`turns`; None with learned positions), and
+        the value state at the start of each pass.
+        """
         x0, begun = self.token(idx), self.layers[0].attn.rule.begin(idx)
         if self.config.flavour == "gpt2":
             positions = torch.arange(past, past + idx.shape[1], device=idx.device)
-            return self.stack(x0 + self.position(positions), caches, None, begun)
-        return self.stack(x0, caches, turns(x0, self.config.head_dim, past), begun)
+            return x0 + self.position(positions), None, begun
+        return x0, turns(x0, self.config.head_dim, past), begun
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> Tensor:
         """Ids (B, T) -> logits (B, T, vocab_size); with targets (B, T), `loss`."""

@@ -12,8 +12,8 @@ Example:
 from .attention import attention
 from .blocked_attention import blocked_attention
 from .cross_entropy import linear_cross_entropy, token_losses, whole_cross_entropy
-from .gated_write import review_gate
 from .norm import EPS, rms_norm
+from .review_gate import review_gate
 
 __all__ = [
     "EPS",

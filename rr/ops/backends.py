@@ -3,12 +3,10 @@
 Implementations of one operation agree up to rounding, so a run's record names the one it used.
 """
 
-import importlib.util
 from dataclasses import dataclass
 
 from ..config import RRError, nearest
 
-GATES = ("reference", "fast", "triton")
 LOSSES = ("chunked", "fused", "whole")
 RECOMPUTED = ("none", "layer")
 ATTENTIONS = ("auto", "blocks")
@@ -18,34 +16,22 @@ ATTENTIONS = ("auto", "blocks")
 class Kernels:
     """Implementations that a model is built with, or given later by `Model.use`.
 
-    gate: of the gated write: "reference" (concatenated inputs, autograd), "fast" (`gated_write`) or
-    "triton" (the same as one kernel; needs Triton and a GPU, or its interpreter). Gates without a
-    fast implementation stay on the reference. loss: "chunked", "fused" (chunked, with the softmax
-    of a chunk compiled; on a CPU in rows) or "whole" (all logits at once, autograd). recompute:
-    "layer" computes each block again in the backward pass, "none" keeps its activations. attention:
-    in training, "auto" (torch's kernel for the device) or "blocks" (`blocked_attention`). Raises
-    RRError for other words.
+    loss: "chunked", "fused" (chunked, with the softmax of a chunk compiled; on a CPU in rows) or
+    "whole" (all logits at once, autograd). recompute: "layer" computes each block again in the
+    backward pass, "none" keeps its activations. attention: in training, "auto" (torch's kernel for
+    the device) or "blocks" (`blocked_attention`). Raises RRError for other words.
     """
 
-    gate: str = "reference"
     loss: str = "chunked"
     recompute: str = "none"
     attention: str = "auto"
 
     def __post_init__(self) -> None:
-        known = {"gate": GATES, "loss": LOSSES, "recompute": RECOMPUTED, "attention": ATTENTIONS}
+        known = {"loss": LOSSES, "recompute": RECOMPUTED, "attention": ATTENTIONS}
         for name, words in known.items():
             word = getattr(self, name)
             if word not in words:
                 raise RRError(f"unknown {name} implementation {word!r}: {nearest(word, words)}")
-
-    def validate(self) -> None:
-        """Raise RRError where an implementation needs a package that is not installed."""
-        if self.gate == "triton" and importlib.util.find_spec("triton") is None:
-            raise RRError(
-                "gate=triton needs the package triton, which is not installed: "
-                "install it, or use gate=fast"
-            )
 
 
 DEFAULT = Kernels()

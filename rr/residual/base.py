@@ -24,7 +24,6 @@ import torch
 from torch import Tensor, nn
 
 from ..config import ModelConfig, RRError, nearest, parse_spec
-from ..ops.backends import DEFAULT, Kernels
 from ..ops.norm import EPS, rms_norm
 from . import own
 
@@ -188,7 +187,6 @@ class Rule(Described):
     kind = "residual"
     state: ClassVar[str] = "tensor"  # or "streams", "pair", "list": see above
     at_final: ClassVar[bool] = False  # whether the read before the head has parameters of its own
-    kernels: Kernels = DEFAULT  # which implementations to compute with; set by `Model.use`
     options = PER_PASS
 
     def __init_subclass__(cls, **given: Any) -> None:

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..config import ModelConfig, RRError
-from ..ops.gated_write import gated_write, review_gate, triton_gated_write
 from ..ops.norm import rms_norm
+from ..ops.review_gate import review_gate
 from .base import Normal, Option, Rule, Site, flag, one_of, register, whole
 
 STUDY = "Review Residuals (2606.31859)"
@@ -142,15 +142,11 @@ class NormedGate(Gated):
         return self.reads
 
     @property
-    def dense(self) -> bool:
-        """Whether W is one dense matrix with a row per channel, as the fast kernels need."""
-        o = self.opt
-        return not o.rank and o.groups == 1 and o.granularity == "channel"
-
-    @property
     def plain(self) -> bool:
         """Whether this is the study's own gate: both inputs, dense, one gate per channel."""
-        return self.inputs_read == ("state", "update") and self.dense and not self.opt.gain
+        o = self.opt
+        dense = not o.rank and o.groups == 1 and o.granularity == "channel"
+        return self.inputs_read == ("state", "update") and dense and not o.gain
 
     def width(self, site: Site) -> int:
         """Gates per token: d, H or 1."""
@@ -163,14 +159,6 @@ class NormedGate(Gated):
                 normal(self.down, 0.02)
             if self.opt.gain:
                 nn.init.ones_(self.inner_gain)
-
-    def write(self, state: Tensor, u: Tensor) -> Tensor:
-        if self.kernels.gate == "reference" or not self.dense:
-            return super().write(state, u)
-        # a gain inside the norm is a factor on the columns of W
-        weight = self.weight * self.inner_gain.flatten() if self.opt.gain else self.weight
-        fast_write = triton_gated_write if self.kernels.gate == "triton" else gated_write
-        return fast_write(state, u, weight, self.bias, self.inputs_read, self.convex)
 
     def gate(self, h: Tensor, u: Tensor) -> Tensor:
         if self.plain:

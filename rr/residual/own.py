@@ -11,6 +11,7 @@ caller has named it: `allow` records its content, and every other file is refuse
 import hashlib
 import inspect
 import shlex
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -29,19 +30,6 @@ _NOT_CONTENT = {
     "__dict__", "__doc__", "__firstlineno__", "__module__", "__qualname__",
     "__static_attributes__", "__weakref__", "name", "equation", "source",
 }  # fmt: skip
-# Former names of modules that have moved: hashes use these, so that ids of recorded runs stay.
-_FORMER = {
-    "rr.residual.stack": "rr.model",  # site_of
-    "rr.residual.values": "rr.values",
-    "rr.ops.backends": "rr.ops",
-    "rr.ops.cross_entropy": "rr.ops",
-    "rr.ops.gated_write": "rr.ops",
-    "rr.ops.norm": "rr.ops",
-    "rr.model.compile": "rr.model",
-    "rr.model.init": "rr.model",
-    "rr.model.transformer": "rr.model",
-    "rr.model.ladder": "rr.ladder",
-}
 _PLAIN = (
     bool,
     int,
@@ -207,7 +195,7 @@ def content(spec: str, cls: type) -> str:
 
 def _dotted(obj: Any) -> str:
     """The name by which a run's id identifies an installed object."""
-    return f"{_FORMER.get(obj.__module__, obj.__module__)}.{obj.__qualname__}"
+    return f"{obj.__module__}.{obj.__qualname__}"
 
 
 def _parts(name: str) -> tuple[str, str]:
@@ -239,11 +227,17 @@ def _allowed_bytes(name: str) -> bytes:
 def _module(path: str, code: bytes) -> ModuleType:
     """A user's file as a module, executed once per content.
 
-    So all sublayers share one class, and the code that runs is the code in the run's id.
+    So all sublayers share one class, and the code that runs is the code in the run's id. It stands
+    in sys.modules, where dataclasses and compilers look for it, under a name that is no other's.
     """
-    module = ModuleType(Path(path).stem)
+    module = ModuleType(f"{Path(path).stem}_{_sha256(code)[:12]}")
     module.__file__ = path
-    exec(compile(code, path, "exec"), module.__dict__)
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(code, path, "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[module.__name__]
+        raise
     return module
 
 
@@ -297,7 +291,7 @@ class _Walk:
         elif isinstance(value, property):
             yield from self.value((value.fget, value.fset, value.fdel), name)
         elif isinstance(value, ModuleType):
-            yield _FORMER.get(value.__name__, value.__name__)
+            yield value.__name__
         elif inspect.isfunction(value):
             yield from self.function(value, name)
         elif isinstance(value, type) and value.__module__ in self.home:

@@ -82,6 +82,8 @@ class UNet(Rule):
 
     One learned number w per pair of blocks, 1 at the start; gate=sigmoid takes σ(w) with w = −1.5,
     as later records of modded-nanogpt do. Of an odd number of blocks the middle one has no partner.
+    adds=own is a control of size: the late block adds w times the stream it has, so that the stream
+    grows as with skips, but nothing comes from an early block.
 
     State: [h, the outputs of early blocks that no late one has read yet …].
     """
@@ -92,7 +94,10 @@ class UNet(Rule):
     source = f"{MODDED}, after U-Net (1505.04597)"
     shipped = "modded-nanogpt's records"
     state = "list"
-    options = {"gate": one_of("number", "what w is: the number or σ of it", "number", "sigmoid")}
+    options = {
+        "gate": one_of("number", "what w is: the number or σ of it", "number", "sigmoid"),
+        "adds": one_of("early", "X_b: the mirrored block's output, or h itself", "early", "own"),
+    }
 
     def build(self, site: Site, config: ModelConfig) -> None:
         unlooped(self, site)
@@ -119,7 +124,8 @@ class UNet(Rule):
     def read(self, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         if self.mirrors(self.site):
             h, *past, mirrored = state
-            state = [h + self.skip() * mirrored, *past]
+            added = mirrored if self.opt.adds == "early" else h
+            state = [h + self.skip() * added, *past]
         return self.prenorm(state[0]), state
 
     def write(self, state: list[Tensor], u: Tensor) -> list[Tensor]:
@@ -189,7 +195,8 @@ class ScalesSkips(UNet):
             h = len(parts) * (alpha * values).sum(0)
         h = self.scales[0] * h + self.scales[1] * x0
         if self.mirrors(self.site):
-            h = h + self.skip() * outputs[self.site.n_layer - self.site.block]
+            mirrored = outputs[self.site.n_layer - self.site.block]
+            h = h + self.skip() * (mirrored if self.opt.adds == "early" else h)
         return self.prenorm(h), [h, state[0], *past]
 
     def write(self, state: list[Tensor], u: Tensor) -> list[Tensor]:

@@ -22,7 +22,7 @@ One step:
     ops.cross_entropy.linear_cross_entropy        the head and the loss, in chunks
     training.step.OptimizerStep.update            clips the gradients; AdamW or Muon steps
     training.trainer.Training._record_losses      a line of metrics.jsonl
-    training.trainer.Training._save_if_due        a checkpoint, now and then
+    training.trainer.Training._save_now           a checkpoint, now and then
 
 Example:
     >>> import tempfile, rr
@@ -42,7 +42,6 @@ _MODULES = {
     "Checkpoints": "checkpoint",
     "OptimizerStep": "step",
     "Score": "evaluate",
-    "Verdict": "verify",
     "finished": "run_folder",
     "ordered": "evaluate",
     "parse_backend": "backend",

@@ -24,7 +24,6 @@ from .distributed import ALONE, World
 
 CHOICES = {
     "precision": PRECISIONS,
-    "gate": backends.GATES,
     "loss": backends.LOSSES,
     "optimizer": ("plain", "fused"),
     "compile": ("none", "layer"),
@@ -33,10 +32,14 @@ CHOICES = {
     "allocator": ("system", "kept"),
 }
 COMPILED_CPU = "compiled:attention=blocks"  # what a long run takes on a CPU
+UNCOMPILED = "eager"  # what a run takes that names none and cannot compile
 # FLOPs of a run from which a CPU compiles it. Compilation takes 35 to 50 s and saves 0.27 to 0.67
 # of an eager step's time, so on one or two cores it pays from here (data/measured/08_make_it_fast).
 COMPILE_FLOPS = 2e13
+ASKED_FOR = "asked for"  # why a run has the backend that its --path names
 TRITON = (8, 0)  # the least compute capability that Triton's own documentation supports
+# Names of earlier versions, whose gated writes had a backward pass written by hand.
+GONE = {"fast": "eager:allocator=kept", "triton": "compiled"}
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,6 @@ class Backend:
     """One implementation for each part of a step; the defaults are the reference backend.
 
     precision   of matrix products: "fp32", "tf32", "bf16" or "fp16"; a run's own comes before it
-    gate        "reference": concatenated inputs, autograd; "fast"; "triton"
     loss        "whole": all logits at once; "chunked"; "fused": chunked, its softmax compiled, or,
                 on a CPU, taken a few rows at a time
     optimizer   "plain": torch's own AdamW; "fused": one kernel
@@ -62,7 +64,6 @@ class Backend:
     """
 
     precision: str = "tf32"
-    gate: str = "reference"
     loss: str = "whole"
     optimizer: str = "plain"
     compile: str = "none"
@@ -74,24 +75,14 @@ class Backend:
     def kernels(self) -> backends.Kernels:
         """The part of the backend that the model's layers compute with."""
         attention = "blocks" if self.attention == "blocks" else "auto"  # which kernel: a context
-        return backends.Kernels(self.gate, self.loss, self.recompute, attention)
+        return backends.Kernels(self.loss, self.recompute, attention)
 
     def validate(
         self, device: torch.device, config: ModelConfig | None = None, world: World = ALONE
     ) -> None:
         """Raise RRError unless this device, model and number of processes support the backend."""
-        self.kernels.validate()
-        if device.type != "cuda":
-            for name, word in (("attention", "cudnn"), ("gate", "triton")):
-                if getattr(self, name) == word:
-                    raise RRError(f"{name}={word} needs a CUDA device, got {device.type}")
-        elif self.gate == "triton":
-            capability = torch.cuda.get_device_capability(device)
-            if capability < TRITON:
-                raise RRError(
-                    "gate=triton needs a GPU of compute capability {}.{} (A100) or newer, "
-                    "got {}.{}: use --path compiled".format(*TRITON, *capability)
-                )
+        if device.type != "cuda" and self.attention == "cudnn":
+            raise RRError(f"attention=cudnn needs a CUDA device, got {device.type}")
         if config and self.compile == "layer" and world.strategy == "fsdp" and grows(config):
             raise RRError(
                 f"{config.rule} with values {config.values} compiles as one graph, which cannot "
@@ -140,23 +131,20 @@ class Backend:
             yield
 
 
-FAST = Backend("bf16", "fast", "chunked", "fused", allocator="kept")
+EAGER = Backend("bf16", "chunked", "fused")
 BACKENDS = {
     "reference": Backend(),
-    # what `rr train` runs where there is no GPU
-    "eager": replace(FAST, gate="reference", allocator="system"),
-    "fast": FAST,
-    "compiled": replace(FAST, compile="layer", loss="fused"),
-    "triton": replace(FAST, compile="layer", loss="fused", gate="triton"),
+    "eager": EAGER,  # what `rr train` runs where nothing is compiled
+    "compiled": replace(EAGER, compile="layer", loss="fused", allocator="kept"),
 }
 
 
 def parse_backend(spec: str) -> Backend:
     """`"compiled:precision=tf32,loss=whole"` -> the named backend with these choices changed.
 
-    The names: "reference"; "eager", what `rr train` runs on a CPU; "fast"; "compiled", what it runs
-    on a GPU that Triton supports; "triton". The choices are the fields of `Backend`. Raises RRError
-    for unknown names and values, with those that exist.
+    The names: "reference"; "eager", what a short `rr train` runs on a CPU; "compiled", what a long
+    one runs, and one on a GPU that Triton supports. The choices are the fields of `Backend`. Raises
+    RRError for unknown names and values, with those that exist.
 
     Example:
         >>> from rr.training import parse_backend
@@ -165,6 +153,11 @@ def parse_backend(spec: str) -> Backend:
         ('tf32', 'layer', 'whole')
     """
     name, given = parse_spec(spec)
+    if name in GONE or "gate" in given:
+        raise RRError(
+            f"backend {spec!r} (--path) is of an earlier version, which wrote a gate's backward "
+            f"pass by hand: use {GONE.get(name, name)}, or that version to resume or repeat its run"
+        )
     if name not in BACKENDS:
         raise RRError(f"unknown backend {name!r} (--path): {nearest(name, BACKENDS)}")
     for key, word in given.items():
@@ -202,7 +195,7 @@ def on_gpu(capability: tuple[int, int]) -> str:
     Compiled blocks where Triton supports the GPU, with cuDNN's attention first on Hopper.
     """
     if capability < TRITON:
-        return "fast"
+        return "eager"
     return "compiled:attention=cudnn" if capability[0] == 9 else "compiled"
 
 
@@ -220,7 +213,7 @@ def default(
     if device.type != "cuda":
         return "eager"
     if world.strategy == "fsdp" and grows(config):
-        return "fast"
+        return "eager"
     return on_gpu(torch.cuda.get_device_capability(device))
 
 
@@ -242,27 +235,28 @@ def of_run(
     run: Run,
     world: World = ALONE,
     log: Callable[[str], None] = lambda line: None,
-) -> str:
-    """The backend of a run, as text: the one asked for, or the default, which is logged.
+) -> tuple[str, str]:
+    """The backend of a run, as text, and why it is that one; a default is logged.
 
     Where compilation fails, a default falls back to an uncompiled backend. Raises RRError where the
     one asked for is not supported, or cannot be compiled.
     """
-    named = spec is not None
+    named, reason = spec is not None, ASKED_FOR
     if spec is None:
         flops = flops_per_token(run.model) * run.tokens
-        spec = default(device, run.model, world, flops)
+        spec, reason = default(device, run.model, world, flops), "the default here"
         if spec == COMPILED_CPU:
-            log(f"{flops:.1e} FLOPs, {COMPILE_FLOPS:.0e} or more: selected backend {spec}")
+            reason = f"{flops:.1e} FLOPs, {COMPILE_FLOPS:.0e} or more"
+            log(f"{reason}: selected backend {spec}")
     else:
         check_spec(spec, device, run, world)
     backend = parse_backend(spec)
     if backend.compile != "none" and (why := compile_error(device.type)):
         if named:
-            raise RRError(f"--path {spec} cannot be compiled here: {why}; use --path fast")
-        spec = "fast" if device.type == "cuda" else "eager"
-        log(f"compilation fails here: {why}; selected backend {spec}")
-    return spec
+            raise RRError(f"--path {spec} cannot be compiled here: {why}; use --path {UNCOMPILED}")
+        spec, reason = UNCOMPILED, f"compilation fails here: {why}"
+        log(f"{reason}; selected backend {spec}")
+    return spec, reason
 
 
 def ablations(spec: str, device: torch.device | None = None) -> list[str]:

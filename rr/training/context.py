@@ -16,6 +16,7 @@ from ..data.corpus import Tokens, open_corpus
 from ..data.tokenizer import FILES
 from ..model.ladder import count, other_size, published_params
 from . import backend, checkpoint, memory_fit, provenance
+from .compile_check import CompiledWrong
 from .device import (
     check_device,
     check_threads,
@@ -61,6 +62,7 @@ class Settings:
     path: str  # the backend, as `backend.parse_backend` reads it
     precision: str
     micro_batch: int  # windows that a process takes at once
+    reason: str  # why this backend
 
     @property
     def backend(self) -> backend.Backend:
@@ -70,13 +72,18 @@ class Settings:
 
 @dataclass(frozen=True)
 class Context:
-    """What a run trains with: this process's device, its world, the tokens and the settings."""
+    """What a run trains with: this process's device, its world, the tokens and the settings.
+
+    request: what was asked for. resumed: whether the run has a checkpoint.
+    """
 
     device: torch.device
     world: World
     tokens: Tokens
     text: np.ndarray | Tensor  # the training stream: on the GPU, where it fits there
     settings: Settings
+    request: Request
+    resumed: bool
 
 
 def tokens_of(run: Run, cache: str | Path | None, log: Log) -> Tokens:
@@ -118,9 +125,51 @@ def prepare(
     where run.json is corrupt, or missing beside checkpoints.
     """
     text = batches.on_device(tokens.train, device)  # before the free memory is asked for
-    settings = world.agree(lambda: _settle(run, folder, tokens, device, request, world, log))
+    settings, resumed = world.agree(
+        lambda: _settle(run, folder, tokens, device, request, world, log)
+    )
     prepare_device(device, settings.threads)
-    return Context(device, world, tokens, text, settings)
+    return Context(device, world, tokens, text, settings, request, resumed)
+
+
+def without_compiler(
+    run: Run, folder: Path, context: Context, error: CompiledWrong, log: Log
+) -> Context:
+    """The context of a run whose default backend compiles its model wrongly here; logged, recorded.
+
+    Raises RRError where the backend was asked for, and where the run has trained with it: it would
+    not be the same run.
+    """
+    settings, device, world = context.settings, context.device, context.world
+    if context.resumed:
+        raise RRError(
+            f"run {folder.name} trains with backend {settings.path}, and {error}: resume it with "
+            "the version of torch in its run.json, or start it again in another --out"
+        )
+    if settings.reason == backend.ASKED_FOR:
+        raise RRError(f"--path {settings.path}: {error}; use --path {backend.UNCOMPILED}")
+
+    def settle() -> Settings:
+        micro_batch, path = memory_fit.choose(
+            run,
+            device,
+            context.request.micro_batch,
+            None,
+            backend.UNCOMPILED,
+            world,
+            log,
+        )
+        log(f"{error}; selected backend {path}")
+        record = io.read_json(folder / "run.json")
+        record["provenance"] |= {
+            "code_path": path,
+            "code_path_reason": str(error),
+            "micro_batch": micro_batch,
+        }
+        io.write_record(folder / "run.json", record)
+        return replace(settings, path=path, reason=str(error), micro_batch=micro_batch)
+
+    return replace(context, settings=world.agree(settle))
 
 
 def _settle(
@@ -131,8 +180,8 @@ def _settle(
     request: Request,
     world: World,
     log: Log,
-) -> Settings:
-    """`prepare` in the process that writes."""
+) -> tuple[Settings, bool]:
+    """`prepare` in the process that writes: the settings, and whether the run has a checkpoint."""
     path = folder / "run.json"
     started = bool(checkpoint.Checkpoints(folder, folder.name).steps())
     if started and not path.exists():
@@ -140,11 +189,11 @@ def _settle(
             f"{path} is missing beside its checkpoints, which cannot be used without it: restore "
             f"it, or remove {folder} to start again"
         )
-    record = io.read_json(path) if path.exists() else {}
+    record = io.read_sealed(path) if path.exists() else {}
     if record and specification(record, folder).id != run.id:
         raise RRError(f"{path} describes another run: choose another --out")
     if not started:
-        return _begin(run, folder, tokens, device, request, world, log)
+        return _begin(run, folder, tokens, device, request, world, log), False
     recorded = _recorded(record, path)
     if recorded["corpus_sha256"] != tokens.sha256:
         raise RRError(
@@ -156,7 +205,7 @@ def _settle(
         io.write_record(path, {**record, "provenance": changed})
     for name in _keep_tokenizer(folder, tokens):
         log(f"{name} is corrupt or missing: written again")
-    return settings
+    return settings, True
 
 
 def _begin(
@@ -177,6 +226,7 @@ def _begin(
         "precision": settings.precision,
         "micro_batch": settings.micro_batch,
         "code_path": settings.path,
+        "code_path_reason": settings.reason,
         "processes": world.size,
         "parallel": world.strategy,
         "corpus_sha256": tokens.sha256,
@@ -199,11 +249,13 @@ def _chosen(run: Run, device: torch.device, request: Request, world: World, log:
     if precision != wanted:
         scaled = " with loss scaling" if precision == "fp16" else ""
         log(f"{device_name(device)} has no {wanted}: using {precision}{scaled}")
-    usual = backend.of_run(request.path, device, run, world, log)
+    usual, reason = backend.of_run(request.path, device, run, world, log)
     micro_batch, spec = memory_fit.choose(
         run, device, request.micro_batch, request.path, usual, world, log
     )
-    return Settings(threads, spec, precision, micro_batch)
+    if spec != usual:
+        reason = f"backend {usual} does not fit the memory"
+    return Settings(threads, spec, precision, micro_batch, reason)
 
 
 def _resumed(
@@ -225,7 +277,11 @@ def _resumed(
             )
         return _chosen(run, device, replace(request, threads=threads), world, log)
     settings = Settings(
-        threads, recorded["code_path"], recorded["precision"], recorded["micro_batch"]
+        threads,
+        recorded["code_path"],
+        recorded["precision"],
+        recorded["micro_batch"],
+        recorded.get("code_path_reason", "not recorded"),
     )
     if request.path and backend.parse_backend(request.path) != settings.backend:
         log(f"the run keeps the backend {settings.path} it was started with")
@@ -252,6 +308,7 @@ def _changes(
     changed = {
         "device": device_name(device),
         "code_path": settings.path,
+        "code_path_reason": settings.reason,
         "micro_batch": settings.micro_batch,
         "precision": settings.precision,
     }
@@ -278,7 +335,7 @@ def _recorded(record: dict, path: Path) -> dict:
             raise RRError(f"{missing.pop()} is missing")
         return recorded
     except (RRError, KeyError, TypeError) as error:
-        raise RunFailed(f"{path} is corrupt ({error})") from None
+        raise RunFailed(f"{path} is corrupt or of another version ({error})") from None
 
 
 def _check_disk(run: Run, folder: Path) -> None:

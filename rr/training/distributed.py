@@ -90,7 +90,8 @@ class World:
         waiting.start()
         try:
             if self.device.type == "cuda":
-                dist.init_process_group("nccl", device_id=self.device)
+                # flags of the host go through gloo, so that no step waits for the GPU
+                dist.init_process_group("cpu:gloo,cuda:nccl", device_id=self.device)
             else:
                 dist.init_process_group("gloo")
         finally:
@@ -117,8 +118,7 @@ class World:
         """For each flag, whether it is set in any process, so that all processes decide alike."""
         if self.strategy is None:
             return flags
-        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        values = torch.tensor(flags, dtype=torch.int32, device=device)
+        values = torch.tensor(flags, dtype=torch.int32)
         dist.all_reduce(values, dist.ReduceOp.MAX)
         return tuple(bool(flag) for flag in values.tolist())
 
@@ -190,14 +190,19 @@ class World:
         with wrapped.no_sync() if postponed else contextlib.nullcontext():
             yield
 
+    def whole(self, value: Tensor) -> Tensor:
+        """A tensor that may be sharded, whole in every process, on its device."""
+        gather = getattr(value, "full_tensor", None)
+        return gather() if gather else value
+
     def unsharded(self, value: Any) -> Any:
         """The same nested dicts and lists, with every sharded tensor gathered on the CPU."""
         if isinstance(value, dict):
             return {key: self.unsharded(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return type(value)(self.unsharded(item) for item in value)
-        if isinstance(value, Tensor) and (gather := getattr(value, "full_tensor", None)):
-            return gather().cpu()
+        if isinstance(value, Tensor) and hasattr(value, "full_tensor"):
+            return self.whole(value).cpu()
         return value
 
     def load_model(self, model: nn.Module, state: dict[str, Tensor]) -> None:

@@ -149,8 +149,6 @@ def shape_and_recipe(what: Run | ModelConfig, recipe: Recipe | None) -> tuple[Mo
 def plain(backend: Backend, device: str) -> Backend:
     """An eager backend that holds the same bytes on `device` and runs on tensors without any."""
     choices = {"compile": "none", "attention": "auto", "allocator": "system"}
-    if backend.gate == "triton":  # holds what the fast one holds
-        choices["gate"] = "fast"
     if backend.loss == "fused" and device != "cpu":  # compiled; holds what the chunked one holds
         choices["loss"] = "chunked"
     if backend.precision == "fp16":  # loss scaling reads values; bf16 takes the same bytes

@@ -21,7 +21,6 @@ from .backend import Backend, parse_backend
 from .device import GPU_SHARE, resolve_precision
 from .distributed import World
 
-EASY = 8  # windows at once below which recomputation is tried first: small products are slow
 GIB = 2**30
 LIBRARIES = 300 * 2**20  # bytes of code that a process loads with its first step, on a CPU
 RAM_LIMIT = "RR_RAM_LIMIT"  # environment variable: bytes of RAM that this run takes at most
@@ -30,15 +29,12 @@ RAM_LIMIT = "RR_RAM_LIMIT"  # environment variable: bytes of RAM that this run t
 def margin(backend: Backend, device: str) -> float:
     """Safety factor on the predicted peak, for freed blocks that allocators keep.
 
-    Measured on CPUs: 1.07 to 1.16, up to 1.29 where all logits are computed at once, and up to 1.41
-    along compiled paths (data/measured/08_make_it_fast/memory.json). Not measured on a GPU, whose
-    allocator is torch's.
+    Measured on CPUs: 1.07 to 1.29, and up to 1.41 along compiled paths
+    (data/measured/08_make_it_fast/memory.json). Not measured on a GPU, whose allocator is torch's.
     """
     if device == "cuda":
         return 1.08
-    if backend.compile != "none":
-        return 1.45
-    return 1.3 if backend.loss == "whole" else 1.2
+    return 1.45 if backend.compile != "none" else 1.3
 
 
 # -- what is free -------------------------------------------------------------------------------
@@ -155,11 +151,13 @@ def choose(
     world: World,
     say: Callable[[str], None],
 ) -> tuple[int, str]:
-    """Select the micro-batch and the backend of a new run.
+    """The micro-batch and the backend of a new run: the largest micro-batch that fits.
 
-    micro, path: what was asked for, which is kept; usual: the backend to use. What was not asked
-    for is the whole batch and the usual backend where they fit, else what `search` finds, which is
-    logged. Raises RRError where nothing fits. Shards (fsdp) are not predicted.
+    micro, path: what was asked for, which is kept; usual: the backend to use. Without `micro` the
+    whole batch, halved until its prediction fits what is free; without `path` then with blocks
+    computed again, too. What differs from the whole batch and the usual backend is logged. Raises
+    RRError where nothing fits. Shards (fsdp) are not predicted; a step that runs out of memory all
+    the same halves its micro-batch (`OptimizerStep`).
     """
     largest = micro or run.recipe.batch // world.size
     room = free(device)
@@ -172,32 +170,26 @@ def choose(
         return needs(run, windows, spec, device, world)
 
     sizes = [micro] if micro else halvings(largest)
-    selected = search(sizes, [usual] if path else fallbacks(usual), need, room)
+    specs = [usual] if path else fallbacks(usual)
+    selected = search(sizes, specs, need, room)
     if selected == (largest, usual):
         return largest, usual
     wish = (
         f"{_in_words(largest, usual)} may need {need(largest, usual) / GIB:.1f} GiB of memory, "
         f"{room / GIB:.1f} GiB are free"
     )
-    if selected is not None:
-        say(
-            f"{wish}: selected {_in_words(*selected)}, {need(*selected) / GIB:.1f} GiB; gradients "
-            f"are accumulated, the batch stays {run.recipe.batch}"
+    if selected is None:
+        least = sizes[-1], specs[-1]
+        more = ", or leave --micro-batch and --path to rr" if micro or path else ""
+        raise RRError(
+            f"rung {run.rung}, rule {run.rule}: {wish}; the least, {_in_words(*least)}, is "
+            f"{need(*least) / GIB:.1f} GiB: free that much, use a smaller rung{more}"
         )
-        return selected
-    if micro or path:
-        other = search(halvings(largest), fallbacks(usual), need, room)
-        if other is not None:
-            raise RRError(
-                f"rung {run.rung}, rule {run.rule}: {wish}; {_in_words(*other)} need "
-                f"{need(*other) / GIB:.1f} GiB: give --micro-batch {other[0]} --path {other[1]}"
-            )
-    least = min(((1, spec) for spec in fallbacks(usual)), key=lambda pair: need(*pair))
-    machine = "a GPU" if device.type == "cuda" else "a machine"
-    raise RRError(
-        f"rung {run.rung}, rule {run.rule}: {wish}; the least, {_in_words(*least)}, is "
-        f"{need(*least) / GIB:.1f} GiB: use {machine} with that much free, or a smaller rung"
+    say(
+        f"{wish}: selected {_in_words(*selected)}, {need(*selected) / GIB:.1f} GiB; gradients "
+        f"are accumulated, the batch stays {run.recipe.batch}"
     )
+    return selected
 
 
 def search(
@@ -208,22 +200,19 @@ def search(
 ) -> tuple[int, str] | None:
     """The first micro-batch and backend that fit; None where none does.
 
-    sizes: of the micro-batch, falling. specs: backends in the order in which they are tried; all
-    but the last with `EASY` windows or more, because small products are slow. need: predicted
-    bytes; fewer windows need less. room: the bytes that are free.
+    sizes: of the micro-batch, falling. specs: backends in the order in which they are tried. need:
+    predicted bytes; fewer windows need less. room: the bytes that are free.
     """
     for spec in specs:
-        least = 1 if spec == specs[-1] else min(EASY, sizes[0])
-        tried = [size for size in sizes if size >= least]
-        first = bisect.bisect_left(tried, True, key=lambda size: need(size, spec) <= room)
-        if first < len(tried):
-            return tried[first], spec
+        first = bisect.bisect_left(sizes, True, key=lambda size: need(size, spec) <= room)
+        if first < len(sizes):
+            return sizes[first], spec
     return None
 
 
 def fallbacks(usual: str) -> list[str]:
-    """Backends to try in turn: the usual one, then with blocks recomputed, then uncompiled."""
-    return list(dict.fromkeys([usual, recomputing(usual), "fast", recomputing("fast")]))
+    """Backends to try in turn: the usual one, then with blocks recomputed."""
+    return list(dict.fromkeys([usual, recomputing(usual)]))
 
 
 def halvings(n: int) -> Sequence[int]:

@@ -4,10 +4,13 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 from ..config import Interrupted, Run
 from ..io import columns
+
+WINDOW = 10.0  # seconds over which a speed is measured
 
 
 class Progress:
@@ -18,6 +21,7 @@ class Progress:
         self.tty = log is None and sys.stderr.isatty()
         self.every = 0.2 if self.tty else plain  # seconds between two lines
         self.shown, self.width = -float("inf"), 0
+        self.seen: deque[tuple[int, float]] = deque()  # steps and when they ended, of WINDOW
 
     def say(self, line: str) -> None:
         """Print a line that stays."""
@@ -33,21 +37,27 @@ class Progress:
             print(file=sys.stderr, flush=True)
             self.width = 0
 
-    def step(self, run: Run, step: int, total: int, loss: float | None, spent: float) -> None:
+    def step(self, run: Run, step: int, total: int, loss: float | None) -> None:
         """Show loss (nats per token), speed and time left, at most every few tenths of a second.
 
-        step: steps so far; total: all steps of the run, those of its branches included; spent: s.
+        step: steps so far; total: all steps of the run, those of its branches included. The speed
+        is that of the last `WINDOW` seconds: the first step, which compiles, is no part of it.
         """
+        now = time.monotonic()
+        self.seen.append((step, now))
+        while now - self.seen[0][1] > WINDOW and len(self.seen) > 2:
+            self.seen.popleft()
         if not (self.due() or step == total):
             return
-        rate = step * run.recipe.batch * run.model.seq_len / spent
-        left = spent / step * (total - step)
-        self.move(
-            f"{run.rung} {run.rule} seed {run.seed}  step {step}/{total}  "
-            f"loss {'–' if loss is None else f'{loss:.3f}'}  {rate:,.0f} tokens/s  "
-            f"{int(left // 60)}:{int(left % 60):02d} left",
-            last=step == total,
-        )
+        words = f"{run.rung} {run.rule} seed {run.seed}  step {step}/{total}  "
+        words += f"loss {'–' if loss is None else f'{loss:.3f}'}"
+        first, began = self.seen[0]
+        if step > first and now > began:
+            per_second = (step - first) / (now - began)
+            left = (total - step) / per_second
+            words += f"  {per_second * run.recipe.batch * run.model.seq_len:,.0f} tokens/s"
+            words += f"  {int(left // 60)}:{int(left % 60):02d} left"
+        self.move(words, last=step == total)
 
     def due(self) -> bool:
         """Whether the updating line is due again."""

@@ -22,7 +22,7 @@ def curve_bytes(history: Sequence[dict]) -> bytes:
 
 def git_state() -> str | None:
     """Commit of the checkout that `rr` runs from, with "+" when it has changes; None outside."""
-    folder = Path(__file__).parent
+    folder = Path(__file__).parents[1]  # the whole package
     try:
         status = ["git", "-C", str(folder), "status", "--porcelain", "--", "."]
         changed = subprocess.run(status, capture_output=True, text=True, check=True).stdout

@@ -22,8 +22,8 @@ class Request:
         "auto (cuda, else cpu), cpu, cuda or mps (default: auto)", default=None
     )
     path: str | None = option(
-        "how a step is computed: reference, eager, fast, compiled or triton, with options: "
-        "fast:recompute=layer (default: compiled on a GPU, and on a CPU where the run is long "
+        "how a step is computed: reference, eager or compiled, with options: "
+        "eager:recompute=layer (default: compiled on a GPU, and on a CPU where the run is long "
         "enough to win the compilation back; else eager)",
         default=None,
     )

@@ -9,7 +9,7 @@ from ..data.corpus import Tokens
 from ..model.ladder import count, published_params
 from ..model.transformer import Model
 from . import evaluate
-from .context import Context
+from .context import Context, Settings
 
 PAPER_EVAL_BATCHES = 80
 
@@ -22,10 +22,10 @@ class Examiner:
         self.tokens, self.world, self.device = context.tokens, context.world, context.device
         self.backend, self.precision = context.settings.backend, context.settings.precision
 
-    def held_out(self, stream: np.random.RandomState, prefix: int | None = None) -> evaluate.Score:
+    def held_out(self, rng: np.random.RandomState, prefix: int | None = None) -> evaluate.Score:
         """The held-out score; with `prefix`, of that many batches only.
 
-        stream: the source from which protocol `paper` draws its windows.
+        rng: the source from which protocol `paper` draws its windows.
         """
         run, valid = self.run, self.tokens.valid
         limits = [n for n in (prefix, run.recipe.eval_batches) if n is not None]
@@ -33,9 +33,7 @@ class Examiner:
         with self.backend.evaluation(self.device, self.precision):
             if run.protocol == "paper":
                 batches = limit or PAPER_EVAL_BATCHES
-                return evaluate.random_windows(
-                    self.model, valid, batch, batches, stream, self.world
-                )
+                return evaluate.random_windows(self.model, valid, batch, batches, rng, self.world)
             return evaluate.ordered(self.model, valid, batch, limit, self.world)
 
     def fables(self) -> dict:
@@ -66,11 +64,12 @@ class Examiner:
 
 
 def result(
-    run: Run, tokens: Tokens, precision: str, evaluation: dict, extra: dict, seconds: float
+    run: Run, tokens: Tokens, settings: Settings, evaluation: dict, extra: dict, seconds: float
 ) -> dict:
     """The content of result.json.
 
-    evaluation: status, tokens, the fields of `evaluate.Score`, and weights_sha256.
+    evaluation: status, tokens, the fields of `evaluate.Score`, and weights_sha256. code_path says
+    which backend was taken, code_path_reason why.
     """
     names = ("rung", "rule", "values", "loops", "flavour", "seed", "protocol")
     contents = {"rule_content": run.rule_content, "values_content": run.values_content}
@@ -83,7 +82,7 @@ def result(
         "corpus_id": run.corpus,
         "tokenizer": tokens.tokenizer_name,
         "tokenizer_id": run.tokenizer,
-        "precision": precision,
+        "precision": settings.precision,
         "lr": run.recipe.lr,
         **({"depth_lr": True} if run.recipe.depth_lr else {}),
         **({"optimizer": run.recipe.optimizer} if run.recipe.optimizer != "adamw" else {}),
@@ -97,4 +96,6 @@ def result(
         **({"published_params": published} if published else {}),
         "seconds": seconds,
         "threads": torch.get_num_threads(),
+        "code_path": settings.path,
+        "code_path_reason": settings.reason,
     }

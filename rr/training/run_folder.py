@@ -55,7 +55,7 @@ def finished(folder: Path) -> dict | None:
     path = folder / "result.json"
     if not path.exists():
         return None
-    result = io.read_json(path)
+    result = io.read_sealed(path)
     if result.get("id") != folder.name or "status" not in result:
         raise RunFailed(f"{path} is corrupt (it is not the result of run {folder.name})")
     return result
@@ -127,7 +127,7 @@ def read_specification(folder: Path) -> tuple[dict, Run]:
     """run.json of a folder and the run that it describes; RRError where it is no run's folder."""
     if not (folder / "run.json").is_file():
         raise RRError(f"{folder} is no run: expected a folder with run.json")
-    record = io.read_json(folder / "run.json")
+    record = io.read_sealed(folder / "run.json")
     return record, specification(record, folder)
 
 

@@ -1,6 +1,7 @@
 """One optimiser step: gradients in micro-batches, clipping, the update, checkpoints."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from ..model.compile import compile_model
 from ..model.transformer import Model
 from ..ops import cross_entropy
 from .backend import Backend
+from .compile_check import CompiledWrong, compiled_error
 from .device import (
     autocast,
     device_name,
@@ -37,7 +39,9 @@ class OptimizerStep:
 
     What holds for the whole process is `Backend.set_up`'s to set: call it before.
 
-    Raises RRError where this device, model or number of processes does not support the backend.
+    Raises RRError where this device, model or number of processes does not support the backend, and
+    `CompiledWrong`, an RRError, where compiled blocks give other gradients than the same blocks
+    uncompiled: on a compiled backend they are compared once, before the first step.
 
     Example:
         >>> import torch, rr
@@ -77,6 +81,7 @@ class OptimizerStep:
         model.use(backend.kernels)
         if backend.compile == "layer":
             compile_model(model, compiler)
+            self._check_compiled()
         self.wrapped = world.wrap(model)  # what a step calls; evaluation calls the model
         self.optimizer = optimizer(model, recipe, backend)
         self.grad_norm: Tensor | None = None  # before the first step
@@ -95,6 +100,18 @@ class OptimizerStep:
     def description(self) -> str:
         """Precision, device and micro-batch in words, for the log."""
         return f"{self.precision} on {device_name(self.device)}, {self.micro} windows at once"
+
+    def _check_compiled(self) -> None:
+        """Raise CompiledWrong, in every process, where it is wrong in one."""
+        why = compiled_error(self.model, self.micro, self.precision, self._products)
+        if self.world.any(why is not None)[0]:
+            raise CompiledWrong(why or "another process compiles this model wrongly")
+
+    @contextlib.contextmanager
+    def _products(self) -> Iterator[None]:
+        """The context of a forward and a backward pass: attention's kernels, float32 products."""
+        with self.backend.attention_kernels(), float32_products(self.precision):
+            yield
 
     def _gradients_that_fit(self, x: Tensor, y: Tensor) -> Tensor:
         """`gradients`; where memory runs out, again with half the micro-batch."""
@@ -127,11 +144,7 @@ class OptimizerStep:
         parts = list(zip(x.split(self.micro), y.split(self.micro), strict=True))
         for i, (part_x, part_y) in enumerate(parts):
             last = i + 1 == len(parts)
-            with (
-                self.world.accumulating(self.wrapped, last),
-                self.backend.attention_kernels(),
-                float32_products(self.precision),  # of the backward pass, too
-            ):
+            with self.world.accumulating(self.wrapped, last), self._products():
                 with autocast(self.device, self.precision):
                     loss = self.wrapped(part_x, part_y) * (len(part_x) / len(x))
                 self.scaler.scale(loss).backward()

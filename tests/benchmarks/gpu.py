@@ -8,10 +8,9 @@ with what is missing. A stage that would not fit into --minutes is left out, and
 
     doctor          `rr doctor` for the study's arms at 60M, with two steps
     tests           the tests marked gpu, where pytest is installed
-    paths           Review at 60M: compiled, with cuDNN's attention, with Triton
+    paths           Review at 60M: compiled, with cuDNN's attention
     60M … 1B        review and its matched standard, reference path and the path of a run: step
                     times, tokens/s, MFU, peak memory; at 60M each optimisation undone alone
-    gates           the gated write alone, forward and backward, at the five widths
     ablate-590M     each optimisation undone alone
     pairs           the third plan's first question for a GPU: 60M on the published steps, constant
                     ½, state gate and Review, seed by seed, for as long as there is time (--text)
@@ -30,7 +29,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from statistics import median
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -41,18 +39,17 @@ import torch
 import rr
 from rr.config import Interrupted, RRError
 from rr.model import ladder
-from rr.ops import gated_write
-from rr.perf import doctor
-from rr.perf.benchmark import made_by, measure, ratios
-from rr.perf.benchmark_case import Case
 from rr.training.backend import ablations
 from rr.training.checkpoint import Checkpoints
 from rr.training.device import pick_device
+from rrstudy.perf import doctor
+from rrstudy.perf.benchmark import made_by, measure, ratios
+from rrstudy.perf.benchmark_case import Case
 
 BEGAN = time.monotonic()
 GOOD = "compiled:attention=cudnn"
 ARMS = 3  # of the study: review, highway, standard
-PATHS = ("compiled", GOOD, "triton:attention=cudnn")
+PATHS = ("compiled", GOOD)
 PAIRS = ("constant", "state-gate", "review")
 SEEDS = range(5)
 
@@ -150,75 +147,6 @@ def steps_done(folder: Path) -> int:
     return max(Checkpoints(folder, folder.name).steps(), default=0)
 
 
-def gates(args) -> None:
-    """The gated write alone: milliseconds forward and backward on 64 × 256 tokens, bf16."""
-    device = pick_device(args.device)
-    rows = []
-
-    def plain(h, u, w, b):
-        return h + gated_write.review_gate(h, u, w, b) * u
-
-    def fast(h, u, w, b):
-        return gated_write.gated_write(h, u, w, b)
-
-    def triton(h, u, w, b):
-        return gated_write.triton_gated_write(h, u, w, b)
-
-    forms = {
-        "plain": plain,
-        "fast": fast,
-        "triton": triton,
-        "plain-compiled": torch.compile(plain, dynamic=False),
-        "fast-compiled": torch.compile(fast, dynamic=False),
-    }
-    tokens = 64 * 256
-    for d in sorted({rung.d_model for rung in ladder.RUNGS.values() if rung.published}):
-        source = torch.Generator(device).manual_seed(0)
-        h, u, along = (torch.randn(1, tokens, d, device=device, generator=source) for _ in range(3))
-        w = torch.randn(d, 2 * d, device=device, generator=source) / d**0.5
-        leaves = [h, u.bfloat16(), w, torch.zeros(d, device=device)]
-        leaves = [t.requires_grad_() for t in leaves]
-        exact = None
-        for name, form in forms.items():
-
-            def once(form=form, leaves=leaves, along=along):
-                with torch.autocast(device.type, torch.bfloat16):
-                    out = form(*leaves)
-                return out.detach(), torch.autograd.grad(out, leaves, along)
-
-            row = {"d": d, "tokens": tokens, "form": name}
-            try:
-                out, grads = once()
-                exact = exact or (out, grads)  # the plain form, first in line
-                row["apart"] = [
-                    ((a - b).float().norm() / b.float().norm()).item()
-                    for a, b in zip((out, *grads), (exact[0], *exact[1]), strict=True)
-                ]
-                times = []
-                for _ in range(5):
-                    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                    begin.record()
-                    for _ in range(10):
-                        once()
-                    end.record()
-                    torch.cuda.synchronize()
-                    times.append(begin.elapsed_time(end) / 10)
-                row |= {"ms": median(times), "least": min(times), "most": max(times)}
-            except Exception as error:  # one form that fails leaves the others their rows
-                row["failed"] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-            rows.append(row)
-            say(f"gate d={d} {name}: {row.get('failed') or format(row['ms'], '.3f') + ' ms'}")
-        write(
-            args.out,
-            "gates",
-            {
-                "made_by": made_by(device, 1),
-                "rows": rows,
-                "complete": d == max(r.d_model for r in ladder.RUNGS.values()),
-            },
-        )
-
-
 def summary(args, stages: list[str]) -> None:
     """The rows to reach. A run's evaluation is counted as half a step for each of its batches:
     62 at the end, 16 at each of three points; highway's step as the slower of the two measured."""
@@ -294,7 +222,7 @@ def main() -> int:
         stages.append(("paths", 90, lambda s: throughput(args, s, several, args.steps, 4)))
     expected = {"60M": 95, "150M": 60, "320M": 75, "590M": 100, "1B": 150}
     for name in names:
-        good = GOOD if cuda else "fast"
+        good = GOOD if cuda else "eager"
         paths = ["reference", good]
         chosen = cases(
             name, paths, both, min(32, args.micro_batch) if name == "1B" else args.micro_batch
@@ -310,8 +238,6 @@ def main() -> int:
                 lambda s, c=chosen, t=together: throughput(args, s, c, args.steps, t),
             )
         )
-    if cuda:
-        stages.append(("gates", 60, lambda s: gates(args)))
     if cuda and "590M" in names:
         chosen = cases("590M", [*ablations(GOOD, where), GOOD], ("review",), args.micro_batch)
         stages.append(

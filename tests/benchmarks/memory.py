@@ -32,14 +32,14 @@ import torch
 
 from rr import io
 from rr.model import ladder
-from rr.perf.benchmark import made_by
-from rr.perf.benchmark_case import Bench, Case
 from rr.training import memory
 from rr.training.backend import parse_backend
+from rrstudy.perf.benchmark import made_by
+from rrstudy.perf.benchmark_case import Bench, Case
 
 NO_SIZE = "nano:n_layer=1,d_model=16,n_head=2,seq_len=8"
 CHOSEN = "compiled:attention=blocks,allocator=system"  # what a long run takes, as malloc comes
-PATHS = ["reference", "fast:allocator=system", "fast:recompute=layer,allocator=system", CHOSEN]
+PATHS = ["reference", "eager", "eager:recompute=layer", CHOSEN]
 GRID = [
     (rung, rule, path, micro, malloc)
     for rung, rules, micro in (
@@ -104,7 +104,7 @@ def ladder_on_a_gpu() -> list[dict]:
     made = []
     for rung in (name for name, at in ladder.RUNGS.items() if at.published):
         config, recipe = ladder.arm(rung, "review"), ladder.recipe(rung)
-        for path in ("reference", "fast", "fast:recompute=layer"):
+        for path in ("reference", "eager", "eager:recompute=layer"):
             for micro in (4, 16):
                 parts = memory.predict(config, parse_backend(path), micro, "cuda", recipe)
                 made.append({"rung": rung, "path": path, "micro_batch": micro, "parts": parts})

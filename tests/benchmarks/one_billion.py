@@ -32,9 +32,9 @@ import rr
 from rr import io
 from rr.config import RRError
 from rr.model import ladder
-from rr.perf.benchmark import made_by
 from rr.training import memory
 from rr.training.backend import parse_backend
+from rrstudy.perf.benchmark import made_by
 
 LIMIT = 22 * 2**30  # bytes
 STATUS = Path("/proc/self/status")
@@ -85,7 +85,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="JSON file")
     parser.add_argument("--rung", default="1B")
     parser.add_argument("--rule", default="review")
-    parser.add_argument("--path", default="fast:recompute=layer,allocator=system")
+    parser.add_argument("--path", default="eager:recompute=layer")
     parser.add_argument("--micro-batch", type=int, default=4)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--scratch", type=Path, help="folder for the run (default: a new one)")
@@ -117,8 +117,8 @@ def main() -> int:
         )
         seconds = time.monotonic() - began
         end = status()
-        result = io.read_json(folder / "result.json")
-        record = io.read_json(folder / "run.json")
+        result = io.read_sealed(folder / "result.json")
+        record = io.read_sealed(folder / "run.json")
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         saved = [
             (path.parent.name, path.stat().st_size)

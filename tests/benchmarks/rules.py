@@ -2,7 +2,7 @@
 
     python tests/benchmarks/rules.py --out data/measured/04_field_guide/steps.json
 
-`mini`, not widened, the fast path in float32, 2 windows at once on one CPU thread. All networks are
+`mini`, not widened, eager in float32, 2 windows at once on one CPU thread. All networks are
 in memory, and each step of a rule follows one of the standard network, so that what slows the
 machine slows both. Time is measured: the median over the rounds of the ratio of such two steps,
 with the least and the most. Memory is predicted (`rr.training.predict`): the peak of a step.
@@ -19,11 +19,11 @@ import torch
 
 import rr
 from rr.model.ladder import describe
-from rr.perf.benchmark import made_by
 from rr.training import OptimizerStep, parse_backend, predict
+from rrstudy.perf.benchmark import made_by
 
 ROUNDS, BATCH, WARM = 9, 2, 1
-BACKEND = parse_backend("fast:precision=fp32")
+BACKEND = parse_backend("eager:precision=fp32")
 CPU = torch.device("cpu")
 
 

@@ -68,7 +68,7 @@ def mirrored(train):
         curve = [json.loads(line) for line in open(folder / "metrics.jsonl")]
         curve = [{k: v for k, v in turned(row).items() if k != "budgets"} for row in curve]
         io.write_atomic(folder / "metrics.jsonl", provenance.curve_bytes(curve))
-        result = turned(io.read_json(folder / "result.json"))
+        result = turned(io.read_sealed(folder / "result.json"))
         if not result["budgets"]:
             del result["budgets"]
         digest = hashlib.sha256(provenance.curve_bytes(curve)).hexdigest()
@@ -85,9 +85,9 @@ from rr.training.trainer import Training
 from rrbook import numerics
 
 def few(self, real=Training._train_step, curve=lambda step: 2.5 + 4.4 * 0.99**step):
-    if self.step < 4 or self.optimizer_step.grad_norm is None:  # also the first after a stop
+    if self.schedule_step < 4 or self.optimizer_step.grad_norm is None:  # also the first after a stop
         return real(self)
-    self.loss_sum += curve(self.step)
+    self.loss_sum += curve(self.schedule_step)
     self.steps_in_sum += 1
 
 def short(run, stream, change=numerics.Change(), real=numerics.trained):

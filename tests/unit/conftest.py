@@ -13,10 +13,6 @@ import torch
 
 import rr
 
-if not torch.cuda.is_available():  # read when Triton is first imported, by torch as by us
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-
-
 # Inductor compiles in the test's process: its pool of processes would import torch once each.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 

@@ -3,12 +3,15 @@
 import json
 
 import pytest
+import torch
 
 from rr import cli
 from rr.config import RunFailed
 from rr.model import ladder
-from rr.perf import benchmark, budget, gpus
-from rr.perf.benchmark_case import Case
+from rr.training import memory
+from rr.training.backend import parse_backend
+from rrstudy.perf import benchmark, budget, gpus
+from rrstudy.perf.benchmark_case import Case
 
 TINY = "nano:d_model=16,n_layer=1,n_head=2,seq_len=8"
 
@@ -33,8 +36,8 @@ def test_ratios_are_taken_within_a_repeat():
     """The machine slows threefold in the third repeat: ratios do not see it."""
     rows = [
         row("reference", "review", [100, 110, 300], 8),
-        row("fast", "review", [50, 50, 150], 2),
-        row("fast", "standard", [40, 50, 100], 1),
+        row("eager", "review", [50, 50, 150], 2),
+        row("eager", "standard", [40, 50, 100], 1),
     ]
     (one,) = benchmark.ratios(rows, "path", "reference")
     assert (one["speed"], one["least"], one["most"], one["memory"]) == (2.0, 2.0, 2.2, 0.25)
@@ -45,7 +48,7 @@ def test_ratios_are_taken_within_a_repeat():
 
 def test_mfu_is_counted_flops_over_the_peak(monkeypatch):
     """60M, review: 2 × 256 tokens in 1 s on a device whose peak is a tenth of what that takes."""
-    case = Case("60M", "review", "fast", 2, 2)
+    case = Case("60M", "review", "eager", 2, 2)
     flops = ladder.flops_per_token(case.config) * 512
     monkeypatch.setattr(gpus, "GPUS", {"Thing": gpus.GPUSpec("Thing", flops * 10, 80e9)})
     measured = {"device": "A Thing 80GB", "flops_per_token": flops / 512, "peak_bytes": 1}
@@ -76,8 +79,8 @@ def measured(tmp_path_factory):
     """Four cases, each in a process of its own, of which three fail; and their rows."""
     own = tmp_path_factory.mktemp("own") / "own.py"
     own.write_text(OWN)
-    arms = (("review", "reference"), (f"{own}:Hungry", "fast"), (f"{own}:Wrong", "fast"))
-    arms += ((f"{own}:Killed", "fast"),)
+    arms = (("review", "reference"), (f"{own}:Hungry", "eager"), (f"{own}:Wrong", "eager"))
+    arms += ((f"{own}:Killed", "eager"),)
     cases = [Case(TINY, rule, path, 4, 2) for rule, path in arms]
     return benchmark.measure(cases, 1, 2, "cpu", 1)
 
@@ -90,11 +93,12 @@ def test_the_whole_bench_once(capsys, tmp_path, measured, monkeypatch):
         return [measured[0] | {"path": case.path} for case in cases]
 
     monkeypatch.setattr(benchmark, "measure", measure)
-    words = f"bench --rung {TINY} --rule review --paths reference fast --steps 1 --repeats 2 "
+    monkeypatch.setattr(benchmark, "cores", lambda: 3)
+    words = f"bench --rung {TINY} --rule review --paths reference eager --steps 1 --repeats 2 "
     words += "--batch 4 --micro-batch 2 --threads 1 --device cpu --json"
     assert cli.main(words.split()) == 0
-    arms = [("review", "reference"), ("review", "fast")]
-    assert asked == [(arms, (1, 2, "cpu", 1))]
+    arms = [("review", "reference"), ("review", "eager")]
+    assert asked == [(arms, (1, 2, "cpu", 1, 2))]  # one thread each, and there are two cores
     result = json.loads(capsys.readouterr().out)
     assert [(r["rule"], r["path"]) for r in result["rows"]] == arms
     one = result["rows"][0]
@@ -110,10 +114,46 @@ def test_the_whole_bench_once(capsys, tmp_path, measured, monkeypatch):
     assert all(row["warm_seconds"] > 0 for row in budget.read_bench(str(file)).rows)
 
 
+def test_on_a_gpu_one_path_is_measured_and_its_cases_compile_side_by_side(measured, monkeypatch):
+    """The path and precision of a run; a row for each rung and rule."""
+    asked = []
+
+    def measure(cases, steps, repeats, device, threads, together, log):
+        asked.append((together, [(case.rule, case.path) for case in cases]))
+        return [measured[0] | {"rule": case.rule, "path": case.path} for case in cases]
+
+    for name, value in (("measure", measure), ("cores", lambda: 16)):
+        monkeypatch.setattr(benchmark, name, value)
+    monkeypatch.setattr(benchmark, "pick_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(benchmark, "made_by", lambda device, threads: {})
+    monkeypatch.setattr(benchmark, "free", lambda device: 10**12)
+    rules, path = ["standard", "review"], "compiled:attention=cudnn,precision=tf32"
+    result = benchmark.bench([TINY], rules, protocol="paper")
+    assert asked == [(2, [(rule, path) for rule in rules])]
+    assert [(row["rule"], row["path"]) for row in result["rows"]] == asked[0][1]
+
+
+def test_no_more_cases_compile_at_once_than_have_cores_and_memory(monkeypatch):
+    cases = [Case(TINY, "standard", "eager", 4, 2) for _ in range(5)]
+    held = memory.predict(cases[0].config, parse_backend("eager"), 2, "cpu",
+                          ladder.recipe(TINY, batch=4))  # fmt: skip
+    stays = held["weights"] + held["gradients"] + held["moments"]
+    more = benchmark.margin(parse_backend("eager"), "cpu") * held["step"] - stays
+    cpu, free = torch.device("cpu"), [10**12]
+    monkeypatch.setattr(benchmark, "free", lambda device: free[0])
+    monkeypatch.setattr(benchmark, "cores", lambda: 8)
+    counted = [benchmark.side_by_side(cases, cpu, threads) for threads in (1, 2, 4, 8, 16)]
+    assert counted == [5, 4, 2, 1, 1]
+    for fit in (0, 1, 3):
+        free[0] = 5 * stays + (fit + 0.5) * more
+        assert benchmark.side_by_side(cases, cpu, 1) == max(1, fit)
+
+
 @pytest.mark.slow
 def test_memory_is_the_cases_own():
     """Whole logits of 512 tokens over 50257 words are 103 MB, of the 64 of one window an eighth."""
-    rung, path = "nano:n_layer=1,d_model=16,n_head=2,seq_len=64", "fast:precision=tf32,loss=whole"
+    rung, path = "nano:n_layer=1,d_model=16,n_head=2,seq_len=64", "eager:precision=tf32,loss=whole"
     cases = [Case(rung, "standard", path, 8, micro) for micro in (8, 1)]
     together, singly = benchmark.measure(cases, 1, 1, "cpu", 1)
     assert together["failed"] is None and singly["failed"] is None
@@ -132,12 +172,12 @@ def test_a_case_that_fails_says_why_and_the_others_go_on(monkeypatch, measured):
     assert "out of memory" in benchmark.table(result)[1]
     monkeypatch.setattr(benchmark, "measure", lambda *given, **options: [hungry])
     with pytest.raises(RunFailed, match="out of memory"):
-        benchmark.bench([TINY], [hungry["rule"]], ["fast"], batch=2, device="cpu")
+        benchmark.bench([TINY], [hungry["rule"]], ["eager"], batch=2, device="cpu")
 
 
 @pytest.mark.parametrize(("words", "why"), [
-    (["--rung", "61M"], "unknown rung"), (["--paths", "fast:gate=quick"], "unknown gate"),
-    (["--paths", "triton"], "needs a CUDA device"), (["--steps", "0"], "steps must be"),
+    (["--rung", "61M"], "unknown rung"), (["--paths", "eager:loss=quick"], "unknown loss"),
+    (["--paths", "triton"], "use compiled"), (["--steps", "0"], "steps must be"),
     (["--repeats", "-1"], "repeats must be"), (["--batch", "6", "--micro-batch", "4"], "divide"),
     (["--device", "tpu"], "unknown device"),
 ])  # fmt: skip

@@ -8,6 +8,8 @@ from campaign import STUDIES, Campaign, Study
 from tiny import TINY, result_of
 
 import rr
+from rr.model.ladder import count
+from rrbook.stats import basin, before_cliff
 
 
 def of(out: Path, dry: bool = False) -> Campaign:
@@ -51,3 +53,34 @@ def test_a_search_goes_beyond_an_edge_that_wins_and_chooses_the_rate_of_the_seed
     capsys.readouterr()
     of(tmp_path, dry=True).study(study)
     assert capsys.readouterr().out.count("rr train") == 3  # the rates given, then the fixed arm
+
+
+def test_a_run_that_blew_up_is_no_point_of_a_parabola_nor_is_what_lies_beyond_it():
+    field = pd.read_parquet(rr.DATA / "measured" / "f2_field" / "runs.parquet")
+    search = field[field.seed == 100]
+    for rule, chosen, below in (("scaled", 1.31e-3, 2.1e-3), ("orthogonal", 1.08e-3, 1.5e-3)):
+        arm = search[search.rule == rule]
+        tried = {lr: [loss] for lr, loss in zip(arm.lr, arm.val_loss, strict=True)}
+        kept = before_cliff(tried, STUDIES["g2"]().cliff)
+        assert max(kept) == below
+        old, new = (
+            basin({lr: loss for lr, (loss,) in points.items()}).lr for points in (tried, kept)
+        )
+        assert float(f"{old:.3g}") == chosen and new > 1.15 * old
+    assert before_cliff({1e-3: [4.0, 4.0], 2e-3: [3.9, 4.2], 4e-3: [3.8, 3.8]}, 0.1).keys() == {
+        1e-3
+    }
+    assert before_cliff({1e-3: [4.0], 2e-3: [float("inf")]}, 0.1).keys() == {1e-3}
+
+
+def test_the_fourth_plan_s_arms_are_of_equal_size(tmp_path):
+    for name in ("g1", "g2", "g3", "g4", "f6"):
+        study = STUDIES[name]()
+        sizes = {
+            arm: count(
+                of(tmp_path).cell({**study.common, "lr": 1e-3, **options, "seed": 0}).run.model
+            )
+            for arm, options in study.arms.items()
+            if arm != "one wider stream"
+        }
+        assert max(sizes.values()) < 1.001 * min(sizes.values()), (name, sizes)

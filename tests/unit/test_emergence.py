@@ -1,7 +1,6 @@
 """Size against training: the contrast by a second method, records by hand, the toy in JS."""
 
 import itertools
-import json
 from pathlib import Path
 
 import nbformat
@@ -11,11 +10,12 @@ import pytest
 import scipy.stats
 from test_readme_results import e2, e3, held, loss, minus, p_of, window
 
-from rr import stats
 from rr.config import RRError
+from rr.io import write_record
 from rrbook.explorables.emergence import DESIGNS, FALLS, WINDOW, toy_gap
 from rrbook.plain import glued
 from rrbook.stats.emergence import at_fixed_ratio, measured
+from rrstudy import stats
 
 CHAPTER = nbformat.read(
     Path(__file__).parents[2] / "notebooks" / "14_emergence.ipynb", as_version=4
@@ -93,9 +93,9 @@ def record(root, rule, seed, loss, lr=1e-3, budgets=(), rung="nano", params=1000
         row["budgets"] = [
             {"steps": s, "val_loss": loss - s / 1e3, "status": "finished"} for s in budgets
         ]
-    (folder / "result.json").write_text(json.dumps(row))
+    write_record(folder / "result.json", row)
     run = {"corpus": "fables", "model": {"seq_len": 64}, "recipe": {"warmup": 2}}
-    (folder / "run.json").write_text(json.dumps({"run": run}))
+    write_record(folder / "run.json", {"run": run})
 
 
 def test_measured_cells_by_hand(tmp_path):

@@ -187,7 +187,10 @@ def test_scales_on_stream_and_embedding_by_hand(embedding):
     is_hidden(model, h)
 
 
-@pytest.mark.parametrize(("rule", "weight"), [("unet", 1.0), ("unet:gate=sigmoid", 0.18242552)])
+@pytest.mark.parametrize(
+    ("rule", "weight"),
+    [("unet", 1.0), ("unet:gate=sigmoid", 0.18242552), ("unet:adds=own", 1.0)],
+)
 @pytest.mark.parametrize("blocks", [4, 5])
 def test_mirrored_blocks_by_hand(rule, weight, blocks):
     """At the start: w = 1, or σ(−1.5) = 0.1824; block 1 meets the last one, the middle nobody."""
@@ -197,7 +200,7 @@ def test_mirrored_blocks_by_hand(rule, weight, blocks):
     for i, (built, branch) in enumerate(layers):
         block, mirror = i // 2, blocks - 1 - i // 2
         if i % 2 == 0 and block > mirror:
-            h = h + weight * left[mirror]
+            h = h + weight * (h if "own" in rule else left[mirror])
         h = h + branch(normed(built, h))
         if i % 2:
             left.append(h)
@@ -207,9 +210,10 @@ def test_mirrored_blocks_by_hand(rule, weight, blocks):
 
 @pytest.mark.parametrize("attnres", [0, 1])
 @pytest.mark.parametrize("gate", ["number", "sigmoid"])
-def test_scales_and_skips_by_hand(attnres, gate):
+@pytest.mark.parametrize("adds", ["early", "own"])
+def test_scales_and_skips_by_hand(attnres, gate, adds):
     """λh + μx₀ + w·X_mirror before each block, after depth attention over what blocks added."""
-    model = model_of(f"scales-skips:attnres={attnres},gate={gate}", moved=0.1)
+    model = model_of(f"scales-skips:attnres={attnres},gate={gate},adds={adds}", moved=0.1)
     x0, layers = sublayers(model)
     h, left, added = x0, [], [x0]
     for b in range(4):
@@ -220,7 +224,7 @@ def test_scales_and_skips_by_hand(attnres, gate):
         h = rule.scales[0] * h + rule.scales[1] * x0
         if b >= 2:
             w = sigmoid(rule.weight) if gate == "sigmoid" else rule.weight
-            h = h + w * left[3 - b]
+            h = h + w * (h if adds == "own" else left[3 - b])
         h = h + attn(normed(rule, h))
         h = h + mlp(normed(mlp_rule, h))
         left.append(h)

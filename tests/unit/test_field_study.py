@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
-from rr import stats
 from rrbook.explorables import which
 from rrbook.stats import field
+from rrstudy import stats
 
 ARMS = {  # arm -> rung, rule, values, loss above the standard network's
     "standard": ("mini", "standard", "own", 0.0),
@@ -24,9 +24,11 @@ def rows(monkeypatch) -> list[dict]:
     """Comparisons of a study of these arms: a search on seed 100, five reported seeds."""
     made_up = [
         {"rung": rung, "rule": rule, "values": values, "seed": seed, "status": "finished",
-         "val_loss": 4 + 0.01 * seed + gap * (1 + 0.01 * seed)}
+         "val_loss": 4 + 0.01 * seed + gap * (1 + 0.01 * seed), "lr": lr, "seconds": 9.0 + seed,
+         "id": f"{rule}{values}{rung}{seed}{lr}"}
         for seed in (100, *range(35, 40))
         for rung, rule, values, gap in ARMS.values()
+        for lr in ((1e-3, 2e-3, 3e-3) if seed == 100 else (2e-3,))
     ]  # fmt: skip
     read = stats.read_results
     monkeypatch.setattr(

@@ -1,23 +1,24 @@
-"""What only a GPU reaches, held to account where there is none: padding, copies, kernels' code."""
+"""What only a GPU reaches, held to account where there is none: padding and copies."""
 
-import os
-import subprocess
+import json
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 import rr
+from rr import io
 from rr.data.batches import gather
 from rr.model.transformer import turns
 from rr.ops import attention, linear_cross_entropy
 from rr.ops.attention import padded_attention
 from rr.ops.cross_entropy import padded_rows
-from rr.training import parse_backend, predict
+from rr.training import parse_backend, predict, trainer
+from rr.training.trainer import Training
 
 
 @pytest.mark.parametrize("size", [71, 74, 64])  # heads of published arms
@@ -84,6 +85,70 @@ def test_starts_are_copied_without_waiting(monkeypatch):
     assert x.tolist() == [[1, 2, 3], [5, 6, 7]] and y.tolist() == [[2, 3, 4], [6, 7, 8]]
 
 
+class Waits(TorchFunctionMode):
+    """Counts what makes the host wait for a GPU: a value that is read, a copy to the CPU."""
+
+    NAMES = ("item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__float__", "__int__")
+
+    def __init__(self):
+        self.count = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.count += getattr(function, "__name__", "") in self.NAMES
+        return function(*args, **(kwargs or {}))
+
+
+def lines(folder):
+    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+@pytest.mark.parametrize(
+    "options", [{"steps": 90}, {"steps": 90, "lr": 1e30}, {"budgets": (40, 90)}]
+)
+def test_a_run_waits_for_the_gpu_once_a_second(options, monkeypatch, tmp_path):
+    tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
+    run = rr.plan(tiny, "review", batch=2, eval_batches=1, **options)
+    quiet = {"log": lambda line: None, "threads": 1, "path": "eager"}
+    at_once = rr.train(run, tmp_path / "at once", **quiet)
+
+    now, waits, read = [0.0], Waits(), []
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    taken, recorded = Training._train_step, Training._record_losses
+
+    def step(self):
+        now[0] += 0.05
+        with waits:
+            taken(self)
+
+    def record(self):
+        read.append(len(self.kept))
+        return recorded(self)
+
+    monkeypatch.setattr(Training, "_train_step", step)
+    monkeypatch.setattr(Training, "_record_losses", record)
+    # as on a GPU, where a value that is read is waited for
+    monkeypatch.setattr(
+        Training, "_record_due", lambda self: self._due(self.recorded_at, trainer.RECORD_EVERY)
+    )
+    once_a_second = rr.train(run, tmp_path / "once a second", **quiet)
+    assert waits.count == 0
+    assert len(read) <= now[0] + 5  # three held-out losses and the ends of two budgets
+    assert max(read) > 10 or "lr" in options
+    assert lines(once_a_second) == lines(at_once)
+    one, other = (io.read_json(f / "result.json") for f in (at_once, once_a_second))
+    for name in ("status", "tokens", "val_loss"):
+        assert one[name] == other[name]
+
+
+def test_the_loss_of_a_step_is_not_read(monkeypatch):
+    """What `Waits` counts is what would wait: a loss that is read counts once."""
+    with Waits() as waits:
+        float(torch.ones(2).sum())
+        torch.ones(2).tolist()
+    assert waits.count == 2
+
+
 def test_angles_far_out_are_exact_to_float32s_rounding():
     far = turns(torch.empty(1, 1, 8), 64, past=100_000)
     exact = 100_000 * 1e4 ** (-np.arange(32) / 32)
@@ -96,76 +161,3 @@ def test_a_step_of_each_published_arm_waits_for_no_value(rule):
     small = rr.plan("60M:n_layer=2", rule, protocol="paper", corpus="tinystories")
     held = predict(small, parse_backend("compiled"), 8, "cuda")
     assert held["total"] > held["weights"] > 0
-
-
-# Each kernel as a launch at d = 576 would compile it: name, arguments, constants, warps.
-COMPILE = """
-import re
-import subprocess
-import sys
-import tempfile
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from rr.ops import gated_write_triton as g
-
-capability, kind = int(sys.argv[1]), sys.argv[2]
-dtype = {"fp32": g.torch.float32, "bf16": g.torch.bfloat16, "fp16": g.torch.float16}[kind]
-wide, narrow, both = "*fp32", f"*{kind}", {"n": "i32", "d": "i32", "eps": "fp32"}
-tiles = dict(g._tiles(dtype))
-warps, stages = tiles.pop("num_warps"), tiles.pop("num_stages")
-low = ("a", "b", "u", "gate", "grad_z", "seen", "weight")
-kernels = {
-    "_rows": (g._rows, {"TWO": True, "BLOCK": 1024}, 4, 3),
-    "_write": (g._write, {"TWO": True, "CONVEX": False, "WIDE": False, "PRECISION": "tf32"} | tiles,
-               warps, stages),
-    "_grad_gate": (g._grad_gate, {"CONVEX": False, "BM": 64, "BN": 128}, 4, 3),
-    "_grad_inputs": (g._grad_inputs,
-                     {"CONVEX": False, "STATE": True, "UPDATE": True, "BLOCK": 1024}, 4, 3),
-}
-for name, (kernel, constants, num_warps, num_stages) in kernels.items():
-    signature = {
-        word: both.get(word) or (narrow if word in low else wide) for word in kernel.arg_names
-    } | dict.fromkeys(constants, "constexpr")
-    whole = {
-        (i,): [["tt.divisibility", 16]] for i, word in enumerate(kernel.arg_names)
-        if signature[word][0] == "*" or word in ("n", "d")
-    }
-    made = triton.compile(
-        ASTSource(kernel, signature, constants, whole),
-        target=GPUTarget("cuda", capability, 32),
-        options={"num_warps": num_warps, "num_stages": num_stages},
-    )
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(made.asm["cubin"])
-        file.flush()
-        used = subprocess.run([sys.argv[3], "-res-usage", file.name], check=True,
-                              capture_output=True, text=True).stdout
-    registers, stack = (re.search(word + r":(\\d+)", used)[1] for word in ("REG", "STACK"))
-    print(name, made.metadata.shared, registers, stack, flush=True)
-"""
-SHARED = {75: 64, 80: 163, 90: 227}  # KiB of shared memory that a program may have
-
-
-OTHERS = [(75, "fp32"), (80, "bf16"), (80, "fp16"), (90, "fp16"), (90, "fp32")]
-
-
-@pytest.mark.parametrize(("capability", "kind"), [
-    (75, "fp16"), (80, "fp32"), (90, "bf16"),
-    *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS),
-])  # fmt: skip
-def test_the_triton_kernels_compile_ahead_of_time(capability, kind, root):
-    triton = pytest.importorskip("triton", reason="Triton is for Linux alone")
-    reader = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", COMPILE, str(capability), kind, reader]
-    how = {"cwd": root, "env": env | {"PYTHONPATH": str(root)}, "text": True}
-    done = subprocess.run(command, capture_output=True, **how)
-    assert done.returncode == 0, done.stderr[-2000:]
-    rows = [line.split() for line in done.stdout.splitlines()]
-    assert [name for name, *_ in rows] == ["_rows", "_write", "_grad_gate", "_grad_inputs"]
-    for name, shared, registers, spilled in rows:
-        assert int(shared) <= SHARED[capability] * 1024, (name, shared)
-        # fp16 on sm75 spills 7 KiB in `_write`: below 8.0 no path is chosen that has it
-        allowed = 8192 if (capability, kind, name) == (75, "fp16", "_write") else 128
-        assert 8 <= int(registers) <= 255 and int(spilled) <= allowed, (name, registers, spilled)

@@ -50,12 +50,12 @@ WIDE = {"vocab_size": 20000, "n_layer": 1, "d_model": 16, "d_ff": 64}  # the pea
     ("shape", "path", "micro"),
     [
         ({"rule": "review"}, "reference", 4),
-        ({"rule": "standard", "n_layer": 8}, "fast:recompute=layer", 8),
+        ({"rule": "standard", "n_layer": 8}, "eager:recompute=layer", 8),
         ({"rule": "review:rank=8", "values": "identity"}, "eager", 4),
         ({"rule": "attnres"}, "eager:precision=fp32", 8),
-        (WIDE, "fast", 4),
+        (WIDE, "eager", 4),
         (WIDE, "reference", 4),
-        (WIDE, "fast:loss=fused", 4),
+        (WIDE, "eager:loss=fused", 4),
     ],
 )
 def test_the_peak_is_the_allocators(shape, path, micro):
@@ -77,7 +77,7 @@ def test_what_the_fused_softmax_holds_in_its_rows_is_the_allocators(threads, kep
 
 def test_parts_by_hand():
     """fp32 weights, gradients and two moments: 16 bytes a parameter; the sum is the step."""
-    path, recipe = parse_backend("fast:recompute=layer"), ladder.recipe("nano", batch=8)
+    path, recipe = parse_backend("eager:recompute=layer"), ladder.recipe("nano", batch=8)
     result = memory.predict(SHAPE, path, 4, recipe=recipe)
     sizes = [p.numel() for p in Model(SHAPE).parameters()]
     assert result["weights"] == result["gradients"] == 4 * sum(sizes)
@@ -94,7 +94,7 @@ def test_unfused_adamw_on_a_gpu_works_on_a_whole_group_at_once():
     """
     recipe = ladder.recipe("nano", batch=1)
     config = replace(SHAPE, seq_len=4, rule="standard")  # the optimiser's is the peak
-    paths = (parse_backend(f"fast:precision=fp32,optimizer={name}") for name in ("plain", "fused"))
+    paths = (parse_backend(f"eager:precision=fp32,optimizer={name}") for name in ("plain", "fused"))
     plain, fused = (memory.predict(config, path, 1, "cuda", recipe) for path in paths)
     matrices = config.n_layer * 12 * config.d_model**2 * 4
     assert plain["transient"] == matrices and fused["step"] < plain["step"]
@@ -108,9 +108,9 @@ def test_a_deep_models_memory_is_counted_on_three_blocks(rule):
     config, recipe = replace(SHAPE, n_layer=4, rule=rule), ladder.recipe("nano", batch=8)
     for path, micro, device in (
         ("reference", 8, "cuda"),
-        ("fast", 2, "cuda"),
-        ("fast:recompute=layer", 1, "cpu"),
-        ("fast:recompute=layer,precision=fp32", 1, "cpu"),
+        ("eager", 2, "cuda"),
+        ("eager:recompute=layer", 1, "cpu"),
+        ("eager:recompute=layer,precision=fp32", 1, "cpu"),
     ):
         given = config, parse_backend(path), micro, device, recipe
         assert memory.stacked(*given) == memory.predict(*given)["total"], path
@@ -121,25 +121,25 @@ def test_a_cpu_that_emulates_bf16_is_counted_in_float32_and_a_gpu_by_its_own(mon
         recipe = ladder.recipe("nano", batch=2)
         return memory.predict(SHAPE, parse_backend(path), 2, where, recipe)["total"]
 
-    gpu = total("fast:precision=bf16", "cuda")
+    gpu = total("eager:precision=bf16", "cuda")
     monkeypatch.setattr("rr.training.device._has_bf16", lambda: False)
     memory._counted.cache_clear()
-    assert total("fast:precision=bf16", "cpu") == total("fast:precision=fp32", "cpu")
-    assert total("fast:precision=bf16", "cuda") == gpu != total("fast:precision=fp32", "cuda")
+    assert total("eager:precision=bf16", "cpu") == total("eager:precision=fp32", "cpu")
+    assert total("eager:precision=bf16", "cuda") == gpu != total("eager:precision=fp32", "cuda")
 
 
 def test_blocks_that_are_not_alike_are_all_counted():
     recipe = ladder.recipe("nano", batch=4)
     for changes in ({"values": "svformer"}, {"values": "dense"}, {"n_loops": 2}):
-        given = replace(SHAPE, **changes), parse_backend("fast"), 4, "cuda", recipe
+        given = replace(SHAPE, **changes), parse_backend("eager"), 4, "cuda", recipe
         assert memory.stacked(*given) == memory.predict(*given)["total"], changes
 
 
 def test_bad_input_is_refused():
     with pytest.raises(RRError, match="recipe"):
-        memory.predict(SHAPE, parse_backend("fast"), 4)
+        memory.predict(SHAPE, parse_backend("eager"), 4)
     recipe = ladder.recipe("nano")
     with pytest.raises(RRError, match="micro-batch must be"):
-        memory.predict(SHAPE, parse_backend("fast"), 0, recipe=recipe)
+        memory.predict(SHAPE, parse_backend("eager"), 0, recipe=recipe)
     with pytest.raises(RRError, match="unknown device 'tpu'"):
-        memory.predict(SHAPE, parse_backend("fast"), 1, "tpu", recipe)
+        memory.predict(SHAPE, parse_backend("eager"), 1, "tpu", recipe)

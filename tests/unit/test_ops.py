@@ -12,12 +12,12 @@ from rr.ops import (
     blocked_attention,
     cross_entropy,
     linear_cross_entropy,
+    review_gate,
     rms_norm,
     token_losses,
     whole_cross_entropy,
 )
 from rr.ops.backends import Kernels
-from rr.ops.gated_write import gated_write
 
 
 def inputs(n, d, v, dtype, seed=0):
@@ -116,165 +116,48 @@ def test_rms_norm_by_hand():
     assert rms_norm(x.bfloat16()).dtype == torch.float32
 
 
-# -- the gate's fast path ---------------------------------------------------------------------
-
-BOTH = ("state", "update")
-FORMS = [(BOTH, False), (BOTH, True), (("state",), False), (("update",), True)]
-SHAPES = [(1, 1, 1), (1, 5, 3), (3, 7, 19), (2, 17, 48)]
+# -- implementations that a model is given ------------------------------------------------------
 
 
-def gate_inputs(shape, reads=BOTH, seed=0):
-    """h, u, weight, bias in float64, of ordinary sizes; h is larger than u, as in a stream."""
-    b, t, d = shape
-    source = torch.Generator().manual_seed(seed)
+def test_the_gate_is_the_equation_in_float64():
+    """By hand from the published equation, with its inputs concatenated."""
+    source = torch.Generator().manual_seed(0)
     h, u, w, bias = (
         torch.randn(*size, generator=source, dtype=torch.float64)
-        for size in (shape, shape, (d, d * len(reads)), (d,))
+        for size in ((3, 7, 19), (3, 7, 19), (19, 38), (19,))
     )
-    return 3 * h, u, w / d**0.5, bias
+    seen = [x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() for x in (3 * h, u)]
+    by_hand = 1 / (1 + (-(torch.cat(seen, -1) @ w.T + bias)).exp())
+    torch.testing.assert_close(review_gate(3 * h, u, w, bias), by_hand)
+    assert (review_gate(h, u, 0 * w, 0 * bias) == 0.5).all()
 
 
-def plain_write(h, u, weight, bias, reads, convex):
-    """The published equation, with the inputs concatenated."""
-    seen = [rms_norm({"state": h, "update": u}[name]) for name in reads]
-    r = torch.sigmoid(F.linear(torch.cat(seen, -1), weight, bias))
-    return h + r * (u - h if convex else u)
-
-
-def written(write, tensors, dtype, reads, convex, device="cpu"):
-    """What `write` gives, and the gradients of all its inputs; bfloat16 is autocast's."""
-    half = dtype == torch.bfloat16
-    h, u, *rest = (t.to(device, torch.float32 if half else dtype) for t in tensors)
-    leaves = [t.detach().requires_grad_() for t in (h, u.to(dtype), *rest)]
-    with torch.autocast(device, torch.bfloat16, enabled=half):
-        out = write(*leaves, reads, convex)
-    assert out.dtype == h.dtype
-    along = torch.sin(torch.arange(out.numel(), device=device).view(out.shape)).to(out.dtype)
-    grads = torch.autograd.grad(out, leaves, along)
-    assert [g.dtype for g in grads] == [t.dtype for t in leaves]
-    return [out.detach(), *grads]
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("reads", "convex"), FORMS)
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-13), (torch.float32, 2e-6)])
-def test_the_fast_gate_is_the_reference(shape, reads, convex, dtype, bound):
-    """Forward and every gradient, relative to the float64 equation; d = 1 has gradients near 0."""
-    tensors = gate_inputs(shape, reads)
-    exact = written(plain_write, tensors, torch.float64, reads, convex)
-    got = written(gated_write, tensors, dtype, reads, convex)
-    for a, b in zip(got, exact, strict=True):
-        assert (a - b).norm() <= bound * (b.norm() + shape[1])
-
-
-@pytest.mark.parametrize("shape", SHAPES[2:])
-@pytest.mark.parametrize(("reads", "convex"), FORMS)
-def test_the_fast_gate_in_bfloat16_is_no_less_exact_than_the_reference(shape, reads, convex):
-    """Errors against float64, over several draws: at most 1.3 times the reference path's own."""
-    errors = torch.zeros(2, 5, dtype=torch.float64)
-    for seed in range(8):
-        tensors = list(gate_inputs(shape, reads, seed))
-        tensors[1] = tensors[1].bfloat16().double()  # an update comes in bfloat16
-        exact = written(plain_write, tensors, torch.float64, reads, convex)
-        for i, write in enumerate((plain_write, gated_write)):
-            got = written(write, tensors, torch.bfloat16, reads, convex)
-            errors[i] += torch.stack(
-                [(a.double() - b).norm() / b.norm() for a, b in zip(got, exact, strict=True)]
-            )
-    reference_, fast = errors / 8
-    assert (fast <= 1.3 * reference_).all(), (fast, reference_)
-    assert (fast < 0.02).all()
-
-
-def test_an_unread_gate_is_a_half_to_the_bit():
-    h, u, weight, bias = (t.float() for t in gate_inputs((2, 9, 16)))
-    assert torch.equal(gated_write(h, u, 0 * weight, 0 * bias), h + 0.5 * u)
-
-
-@pytest.mark.parametrize("half", [False, True])
-def test_the_fast_gate_keeps_only_what_it_must(half):
-    """h, u, W, r and two numbers a token; nothing of width 2d but the weight."""
-    b, t, d = 2, 8, 16
-    h, u, weight, bias = (t.float().requires_grad_() for t in gate_inputs((b, t, d)))
-    kept = {}
-
-    def pack(x):
-        kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
-        return x
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            gated_write(h, u, weight, bias)
-    inputs_ = sum(x.numel() * 4 for x in (h, u, weight))
-    assert sum(kept.values()) == inputs_ + b * t * d * (2 if half else 4) + 2 * b * t * 4
-
-
-def gated_model(rule, dtype=torch.float32, **changes):
+def model_of(seed, **changes):
     shape = dict(vocab_size=50, n_layer=3, n_head=2, d_model=16, d_ff=40, seq_len=8)
-    model = initialise(Model(ModelConfig(**(shape | changes), rule=rule)), 1).to(dtype)
-    source = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for p in model.parameters():
-            p += 0.3 * torch.randn(p.shape, generator=source, dtype=dtype)
-    return model
+    return initialise(Model(ModelConfig(**(shape | changes), rule="review")), seed)
 
 
-def model_gradients(model, half=False):
-    device = model.token.weight.device
-    idx = torch.arange(16, device=device).reshape(2, 8)
-    with torch.autocast(device.type, torch.bfloat16, enabled=half):
-        loss = model(idx, idx.roll(1))
+def loss_gradients(model):
+    idx = torch.arange(16).reshape(2, 8)
+    loss = model(idx, idx.roll(1))
     return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
 
 
-# -- which rules take it ------------------------------------------------------------------------
-
-FAST = [
-    "review",
-    "review-convex",
-    "state-gate",
-    "update-gate",
-    "review:gain=1",
-    "review:inputs=update,bias=-1",
-    "review-convex:inputs=state,gain=1",
-]
-SLOW = [
-    "review:rank=2",
-    "review:groups=2",
-    "review:granularity=head",
-    "state-gate:granularity=scalar",
-    "highway",
-    "gtrxl",
-    "standard",
-]
-
-
-@pytest.mark.parametrize("rule", [*FAST, *SLOW])
-def test_rules_take_the_fast_gate_or_stay_on_the_reference(rule):
-    model = gated_model(rule, torch.float64)
-    expected = model_gradients(model)
-    model.use(Kernels(gate="fast"))
-    got = model_gradients(model)
-    same = all(map(torch.equal, got, expected))
-    assert same == (rule in SLOW)  # otherwise another order of the same sums
-    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-12)
-
-
 def test_a_model_keeps_the_implementations_that_it_is_given():
-    """From construction or `use`, in every sublayer, for it alone; a looped copy has the same."""
-    plain, fast = gated_model("review"), gated_model("review")
-    expected = model_gradients(plain)
-    fast.use(Kernels(gate="fast"))
-    assert not all(map(torch.equal, model_gradients(fast), expected))
-    assert all(map(torch.equal, model_gradients(plain), expected))
-    built = Model(fast.config, Kernels(gate="fast"))
-    built.load_state_dict(fast.state_dict())
-    assert all(map(torch.equal, model_gradients(built), model_gradients(fast)))
-    looped = [at_loops(model, 2) for model in (plain, fast)]
-    assert not all(map(torch.equal, *map(model_gradients, looped)))
-    fast.use(Kernels())
-    assert all(map(torch.equal, model_gradients(fast), expected))
-    for wrong in ({"gate": "fsat"}, {"loss": "hole"}, {"recompute": "layers"}):
+    """From construction or `use`, for it alone; a looped copy has the same."""
+    plain, whole = model_of(1), model_of(1)
+    expected = loss_gradients(plain)
+    whole.use(Kernels(loss="whole"))
+    assert not all(map(torch.equal, loss_gradients(whole), expected))  # another order of sums
+    assert all(map(torch.equal, loss_gradients(plain), expected))
+    built = Model(whole.config, Kernels(loss="whole"))
+    built.load_state_dict(whole.state_dict())
+    assert all(map(torch.equal, loss_gradients(built), loss_gradients(whole)))
+    looped = [at_loops(model, 2) for model in (plain, whole)]
+    assert not all(map(torch.equal, *map(loss_gradients, looped)))
+    whole.use(Kernels())
+    assert all(map(torch.equal, loss_gradients(whole), expected))
+    for wrong in ({"loss": "hole"}, {"recompute": "layers"}, {"attention": "block"}):
         with pytest.raises(RRError, match="did you mean"):
             Kernels(**wrong)
 
@@ -299,7 +182,7 @@ def test_attention_in_blocks_is_torchs_own_with_its_gradients(length, kv_heads):
 
 @pytest.mark.parametrize(("flavour", "values"), [("gpt2", "own"), ("llama", "svformer")])
 def test_a_model_with_attention_in_blocks_computes_the_same(flavour, values):
-    model = gated_model("review", torch.float64, flavour=flavour, values=values, seq_len=160)
+    model = model_of(1, flavour=flavour, values=values, seq_len=160).double()
     x = torch.randint(50, (2, 160), generator=torch.Generator().manual_seed(0))
 
     def loss_and_gradients(kernels):

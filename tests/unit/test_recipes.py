@@ -470,12 +470,12 @@ def test_the_lines_for_transformers_run(tiny_gpt2, monkeypatch, tmp_path):
 def test_the_commands_run(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     rows = [
-        f"{rule},{seed},{step},{4 - step / 10 + (seed + 1) * gain}"
+        f"{rule},{seed},{step},{4 - step / 10 + (seed + 1) * gain}\n"
         for rule, gain in (("standard", 0.01), ("review", -0.02))
         for seed in range(3)
         for step in (1, 2)
     ]
-    Path("logs.csv").write_text("\n".join(["rule,seed,step,val_loss", *rows]))
+    Path("tidy.csv").write_text("".join(["arm,seed,step,loss\n", *rows]))
     Path("data").symlink_to(ROOT / "data")
     text = "".join(blocks_of("index", "bash")).replace("\\\n", " ")
     commands = [shlex.split(line)[1:] for line in text.splitlines()]

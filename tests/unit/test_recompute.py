@@ -23,7 +23,7 @@ def batch():
     return torch.randint(V, (2, B, T), generator=source)
 
 
-def kept(model, recompute, gate="fast"):
+def kept(model, recompute):
     """(gradients by name, bytes of activations kept for the backward pass), in bf16."""
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     held = {}
@@ -33,7 +33,7 @@ def kept(model, recompute, gate="fast"):
         return t
 
     model.zero_grad()
-    model.use(Kernels(gate=gate, recompute=recompute))
+    model.use(Kernels(recompute=recompute))
     with saved_tensors_hooks(pack, lambda t: t), torch.autocast("cpu", torch.bfloat16):
         loss = model(*batch())
     loss.backward()

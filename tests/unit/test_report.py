@@ -1,6 +1,7 @@
 """The reports: the run that parameters name, what a folder lacks, and the command that fills it."""
 
 import csv
+import hashlib
 import importlib.util
 import json
 import math
@@ -14,16 +15,17 @@ import scipy.stats
 import torch
 
 import rr
-from rr import cli, io, stats
+from rr import cli, io
 from rr.config import RUN_OPTIONS, Interrupted, RRError
 from rr.data import baselines
 from rr.model import initialise
-from rr.sweep import cells, notebook
-from rr.sweep.grid import AXES
 from rr.training import command_line
 from rrbook import figures
 from rrbook import reports as report
 from rrbook.reports.run import LEVELS
+from rrstudy import stats
+from rrstudy.sweep import cells, notebook
+from rrstudy.sweep.grid import AXES
 
 BODY = "nano:d_model=16,n_head=1,n_layer=1,seq_len=16"
 
@@ -131,7 +133,7 @@ def test_a_run_that_stops_to_write_ends_with_the_same_weights(trained, tmp_path,
     folder, texts = report.train_in_parts(ended.run, str(tmp_path), "paper", [2, 4], **how)
     assert [step for step, _ in texts] == [2, 4, 6] and all(text for _, text in texts)
     assert folder == tmp_path / ended.run.id
-    result = io.read_json(folder / "result.json")
+    result = io.read_sealed(folder / "result.json")
     assert result["weights_sha256"] == ended.result["weights_sha256"]
     capsys.readouterr()
     assert cli.main(["sample", str(folder), "--tokens", "5"]) == 0
@@ -168,9 +170,10 @@ def test_a_diverged_run_is_shown_as_one(trained, tmp_path):
     lines = (home / "metrics.jsonl").read_text().splitlines()
     end = {**json.loads(lines[-1]), "loss": None, "status": "diverged"}
     (home / "metrics.jsonl").write_text("\n".join([*lines[:-1], json.dumps(end)]) + "\n")
-    result = io.read_json(home / "result.json")
-    lost = {"status": "diverged", "val_loss": None, "ece": None, "curve_sha256": None}
-    io.write_json(home / "result.json", result | lost)
+    result = io.read_sealed(home / "result.json")
+    digest = hashlib.sha256((home / "metrics.jsonl").read_bytes()).hexdigest()
+    lost = {"status": "diverged", "val_loss": None, "ece": None, "curve_sha256": digest}
+    io.write_record(home / "result.json", result | lost)
     ended = report.read(home)
     assert report.outcome(ended).startswith("DIVERGED at step 6")
     assert math.isnan(ended.curves[0]["loss"][-1])

@@ -21,12 +21,11 @@ from tiny import TINY, train
 import rr
 from rr import cli, io
 from rr.config import EXTRAS, RRError, RunFailed
-from rr.stats import read_logs
-from rr.stats.records import read_record
-from rr.sweep import notebook
-from rr.sweep.process import Process
-from rr.sweep.ray_engine import RayEngine
 from rr.training.checkpoint import Checkpoints
+from rrstudy.stats.records import read_record
+from rrstudy.sweep import notebook
+from rrstudy.sweep.process import Process
+from rrstudy.sweep.ray_engine import RayEngine
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,11 +38,11 @@ def asked(monkeypatch):
             monkeypatch.setitem(sys.modules, f"lm_eval{name}", MagicMock(TemplateLM=object))
     config = rr.ModelConfig(64, n_layer=1, n_head=1, d_model=8, d_ff=16, seq_len=16)
     model = rr.model.initialise(rr.Model(config), seed=0).eval()
-    harness = importlib.import_module("rr.training.harness")
+    harness = importlib.import_module("rrstudy.harness")
     scores = harness.Harness(model, SimpleNamespace(eot=0))
     scores.cache_hook = SimpleNamespace(add_partial=lambda *_: None)
     yield model, scores._loglikelihood_tokens
-    sys.modules.pop("rr.training.harness", None)
+    sys.modules.pop("rrstudy.harness", None)
 
 
 @pytest.mark.parametrize("size", [3, 24])
@@ -60,50 +59,14 @@ def test_a_choice_is_scored_at_its_own_tokens_where_the_prompt_is_cut(asked, siz
         answers([(("p", "c"), prompt, choice), (("Is it? ", ""), [0, 1], [])])
 
 
-@pytest.mark.parametrize("word", ["NaN", "-Infinity"])
-def test_a_loss_that_is_no_number_is_a_word_in_json(tmp_path, word):
-    rows = [{"arm": arm, "seed": seed, "step": step, "loss": word if arm == "a" and seed else 2.5}
-            for arm in "ab" for seed in (0, 1) for step in (1, 2)]  # fmt: skip
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = read_logs([path])
-    assert result[result.arm == "a"].status.tolist() == ["finished", "diverged"]
-    assert result[result.arm == "b"].status.tolist() == ["finished"] * 2
-
-
-def test_a_run_whose_column_came_out_empty_is_unfinished_and_not_forgotten(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("Step,a-s0 - loss,a-s1 - loss,b-s0 - loss\n1,3.0,,3.1\n2,2.5,,2.4\n")
-    result = read_logs([path], run="{arm}-s{seed}").sort_values(["arm", "seed"])
-    assert result.status.tolist() == ["finished", "unfinished", "finished"]
-
-
-@pytest.mark.parametrize("damage", ["cut", "zeros"])
-def test_a_damaged_event_file_gives_its_whole_records_or_one_line(tmp_path, damage):
-    tensorboard = pytest.importorskip("torch.utils.tensorboard")
-    for name in ("a-s0", "b-s0"):
-        with tensorboard.SummaryWriter(tmp_path / name) as writer:
-            for step in range(5):
-                writer.add_scalar("loss", 3 - step, step)
-    (file,) = (tmp_path / "a-s0").iterdir()
-    data = file.read_bytes()
-    file.write_bytes(data[:-7] if damage == "cut" else bytes(200))
-    if damage == "cut":
-        result = read_logs([tmp_path], run="{arm}-s{seed}")
-        assert result.val_loss.tolist() == [0.0, 0.0] and set(result.step) == {3}
-        return
-    with pytest.raises(RRError, match="a-s0 holds no scalars: .* empty or damaged"):
-        read_logs([tmp_path], run="{arm}-s{seed}")
-
-
 def test_no_module_needs_what_only_unix_has():
     """Windows has no fcntl, and no resource: neither may be imported where a module begins."""
     code = (
         "import sys\n"
         "for name in ('fcntl', 'resource', 'pwd', 'grp', 'termios'): sys.modules[name] = None\n"
-        "import filelock, rr, rr.cli, rr.io\n"
-        "from rr.cli import VERBS, parser\n"
-        "import rr.sweep.schedule, rr.training.trainer, rr.perf.doctor\n"
+        "import filelock, rr, rrstudy.cli, rr.io\n"
+        "from rrstudy.cli import VERBS, parser\n"
+        "import rrstudy.sweep.schedule, rr.training.trainer, rrstudy.perf.doctor\n"
         "[parser([verb]) for verb in VERBS]"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
@@ -200,14 +163,14 @@ def test_a_compilers_cache_that_cannot_be_written_is_one_line(tmp_path, tiny_cor
     (tmp_path / "file").touch()
     place = tmp_path / "file" / "cache"  # also root cannot write there
     words = f"train --rung {TINY} --corpus {tiny_corpus} --tokenizer bpe:300 --steps 2 --device cpu"
-    command = [sys.executable, "-m", "rr.cli", *words.split(), "--out", str(tmp_path / "runs")]
+    command = [sys.executable, "-m", "rrstudy.cli", *words.split(), "--out", str(tmp_path / "runs")]
     env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(place)}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 3 and "Traceback" not in done.stderr
     assert f"rr: cannot write in {place}" in done.stderr.splitlines()[-1]
 
 
-def test_a_killed_run_gives_the_same_table_from_its_export(planned, tmp_path, monkeypatch, cut_off):
+def test_a_killed_run_gives_the_same_curve_in_its_export(planned, tmp_path, monkeypatch, cut_off):
     """Killed between two saves, and resumed; W&B keeps each life, without steps that fall back."""
     lives, save = [], Checkpoints.save
 
@@ -233,13 +196,6 @@ def test_a_killed_run_gives_the_same_table_from_its_export(planned, tmp_path, mo
     kept = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     recorded = [(line["step"], line["loss"]) for line in kept if "loss" in line]
     assert len(logged) == len(recorded) + 5 and dict(logged) == dict(recorded)
-    tables = []
-    for name, rows in (("export.csv", logged), ("metrics.csv", recorded)):
-        lines = [f"review,0,{step},{loss}" for step, loss in rows]
-        (tmp_path / name).write_text("\n".join(["arm,seed,_step,loss", *lines]) + "\n")
-        result = read_logs([tmp_path / name], step="_step", loss="loss")
-        tables.append(result[["arm", "seed", "step", "val_loss", "status"]])
-    assert tables[0].equals(tables[1]) and set(tables[0].status) == {"finished"}
 
 
 FILES = ("run.json", "result.json", "metrics.jsonl")

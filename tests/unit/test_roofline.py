@@ -45,7 +45,7 @@ def test_flops_are_the_ladders(shape):
 
 def test_a_chunked_head_multiplies_the_padding_too():
     """6 FLOPs a token, weight and row: 6,336 rows for a vocabulary of 6,300."""
-    whole, chunked = (counted(path, vocab_size=6300) for path in ("reference", "fast"))
+    whole, chunked = (counted(path, vocab_size=6300) for path in ("reference", "eager"))
     assert whole["head"].flops == 6 * 6300 * 64 * TOKENS
     assert chunked["head"].flops == 6 * 6336 * 64 * TOKENS
 
@@ -65,7 +65,7 @@ def test_micro_batches_read_the_weights_again():
 
 def test_recomputation_is_one_forward_pass_of_the_blocks_more():
     """Forward is a third of a step; the head is not computed again."""
-    plain, again = (counted(path, rule="review") for path in ("fast", "fast:recompute=layer"))
+    plain, again = (counted(path, rule="review") for path in ("eager", "eager:recompute=layer"))
     blocks = ladder.flops_per_token(replace(SHAPE, rule="review")) - 6 * 6400 * 64
     assert total(again) - total(plain) == blocks // 3 * TOKENS
     for part in ("head", "embedding", "optimizer"):
@@ -75,7 +75,7 @@ def test_recomputation_is_one_forward_pass_of_the_blocks_more():
 def test_adamws_bytes_by_hand():
     """float32. Clipping: the gradient read for its norm, then read and written. AdamW, one kernel:
     parameter and both moments read and written, the gradient read."""
-    found = counted("fast", rule="review")["optimizer"]
+    found = counted("eager", rule="review")["optimizer"]
     model = Model(replace(SHAPE, rule="review"))
     n, tensors = sum(p.numel() for p in model.parameters()), len(list(model.parameters()))
     beside = found.other_bytes - 4 * (3 + 7) * n
@@ -85,11 +85,11 @@ def test_adamws_bytes_by_hand():
 
 def test_blocks_that_are_alike_are_counted_on_two_of_them():
     recipe = Recipe(1, BATCH, 1e-3, 1)
-    deep, path = replace(SHAPE, rule="review", n_layer=4), parse_backend("fast")
+    deep, path = replace(SHAPE, rule="review", n_layer=4), parse_backend("eager")
     assert roofline.stacked(deep, path, 4, recipe) == work(deep, path, 4, recipe)
     for options in ({"rule": "attnres"}, {"values": "learnable"}):
         with pytest.raises(RRError, match="blocks are not alike"):
-            roofline.stacked(replace(SHAPE, **options), parse_backend("fast"), 4, recipe)
+            roofline.stacked(replace(SHAPE, **options), parse_backend("eager"), 4, recipe)
 
 
 def test_least_times_by_hand():
@@ -106,15 +106,15 @@ def test_least_times_by_hand():
 
 def test_a_count_asks_for_what_it_needs():
     with pytest.raises(RRError, match="micro-batch 3 does not divide the batch 8"):
-        counted("fast", 3)
+        counted("eager", 3)
     with pytest.raises(RRError, match="give its recipe"):
-        work(SHAPE, parse_backend("fast"), 4)
+        work(SHAPE, parse_backend("eager"), 4)
 
 
 def test_a_count_needs_no_memory():
     """Three billion parameters, 13 GB, and as much again three times for gradients and moments."""
     config = replace(SHAPE, d_model=16384, d_ff=65536, n_layer=1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found = work(config, parse_backend("fast"), BATCH, Recipe(1, BATCH, 1e-3, 1))
+    found = work(config, parse_backend("eager"), BATCH, Recipe(1, BATCH, 1e-3, 1))
     assert total(found) > 6 * 3e9 * TOKENS
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500e3  # kB

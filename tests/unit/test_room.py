@@ -37,9 +37,9 @@ def only(monkeypatch):
 
 
 def predicted(run, micro, spec):
-    """Bytes of the peak, by the predictor alone, a fifth more, and 300 MiB of libraries."""
+    """Bytes of the peak, by the predictor alone, three tenths more, and 300 MiB of libraries."""
     path = replace(parse_backend(spec), precision="fp32")
-    return 1.2 * memory.predict(run, path, micro)["total"] + 300 * 2**20
+    return 1.3 * memory.predict(run, path, micro)["total"] + 300 * 2**20
 
 
 # -- what is free -------------------------------------------------------------------------------
@@ -125,10 +125,12 @@ def test_the_margin_covers_what_was_measured(root):
     rows = [row for row in json.loads(record.read_text())["rows"] if row["malloc"] == "default"]
     assert len(rows) > 5
     for row in rows:
-        path = parse_backend(row["path"])
+        path = parse_backend(row["path"].replace("fast", "eager"))  # as rr called it
         assert row["predicted_bytes"] * memory_fit.margin(path, "cpu") > row["measured_bytes"], row
     one = json.loads((record.parent / "one_billion.json").read_text())
-    most = one["predicted"]["total"] * memory_fit.margin(parse_backend(one["path"]), "cpu")
+    most = one["predicted"]["total"] * memory_fit.margin(
+        parse_backend(one["path"].replace("fast", "eager")), "cpu"
+    )
     assert most > one["peak_bytes"] - one["baseline_bytes"]
     assert most < 22 * GIB  # and a machine of 24 GiB still takes it
 
@@ -144,10 +146,11 @@ def test_processes_of_one_machine_share_its_memory(run, monkeypatch):
 # -- what is chosen -----------------------------------------------------------------------------
 
 
-def test_fewer_windows_then_recomputation_then_both(run, only):
+def test_fewer_windows_then_recomputation(run, only):
     """Each time one byte less than a way needs: the next that fits is taken, and said."""
     again, printed = "eager:recompute=layer", []
-    ways = [(16, "eager"), (8, "eager"), (16, again), (8, again), (4, again)]
+    sizes = (16, 8, 4, 2, 1)
+    ways = [(size, "eager") for size in sizes] + [(size, again) for size in sizes]
     need = {way: predicted(run, *way) for way in ways}
 
     def chosen():
@@ -164,10 +167,12 @@ def test_fewer_windows_then_recomputation_then_both(run, only):
         assert f"selected {result[0]} windows at once with backend {result[1]}," in printed[-1]
         assert "16 windows at once with backend eager may need" in printed[-1]
         taken.append(result)
-    assert taken[:2] == [(8, "eager"), (16, again)] and taken[2] in ways[3:]
+    assert taken == [(8, "eager"), (4, "eager"), (2, "eager")]
     only(1000)
-    with pytest.raises(RRError, match="windows at once .* 0.0 GiB are free.*use a machine with"):
+    with pytest.raises(RRError, match="windows at once .* 0.0 GiB are free.*free that much"):
         chosen()
+    only(need[1, "eager"] - 1)  # where no number of windows fits
+    assert chosen()[1] == again
 
 
 def test_what_was_asked_for_is_refused_and_not_altered(run, only):
@@ -176,7 +181,7 @@ def test_what_was_asked_for_is_refused_and_not_altered(run, only):
     def chosen(micro, path):
         return memory_fit.choose(run, CPU, micro, path, path or "eager", ALONE, lambda line: None)
 
-    with pytest.raises(RRError, match="give --micro-batch 8 --path eager$"):
+    with pytest.raises(RRError, match="or leave --micro-batch and --path to rr$"):
         chosen(16, "eager")
     assert chosen(8, "eager") == (8, "eager")
     assert chosen(None, "eager") == (8, "eager")  # the windows were not asked for
@@ -204,12 +209,12 @@ def test_nothing_is_predicted_where_there_is_plenty(run, only, monkeypatch):
 
 
 def test_a_run_in_little_memory_is_the_same_run(run, only, tmp_path):
-    again, results = "eager:recompute=layer", []
-    for path, room in (("eager", 4 * GIB), (again, predicted(run, 16, again) + 1)):
+    results = []
+    for size, room in ((16, 4 * GIB), (4, predicted(run, 4, "eager") + 1)):
         only(room)
-        folder = train(run, tmp_path / path)
-        recorded = io.read_json(folder / "run.json")["provenance"]
-        assert (recorded["micro_batch"], recorded["code_path"]) == (16, path)
+        folder = train(run, tmp_path / str(size))
+        recorded = io.read_sealed(folder / "run.json")["provenance"]
+        assert (recorded["micro_batch"], recorded["code_path"]) == (size, "eager")
         results.append(result_of(folder))
     usual, little = results
     assert little["id"] == usual["id"]
@@ -234,7 +239,7 @@ def test_a_run_that_goes_on_keeps_its_choices(run, only, tmp_path):
         go(stop_after=1)
     only(predicted(run, 16, "eager") - 1)  # a new run would choose otherwise
     folder = go()
-    made_by = io.read_json(folder / "run.json")["provenance"]
+    made_by = io.read_sealed(folder / "run.json")["provenance"]
     assert (made_by["micro_batch"], made_by["code_path"]) == (16, "eager")
     printed.clear()
     only(1)

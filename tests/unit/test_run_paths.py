@@ -20,6 +20,7 @@ from rr.training import backend, step, trainer
 from rr.training.distributed import World
 
 CUDA = torch.device("cuda")
+WHOLE = "eager:loss=whole,optimizer=plain"
 
 pytestmark = pytest.mark.usefixtures("kept_threads")
 
@@ -27,21 +28,22 @@ pytestmark = pytest.mark.usefixtures("kept_threads")
 def test_a_run_keeps_its_path(planned, tmp_path, cut_off, monkeypatch):
     run, printed, freed = planned(precision="bf16"), [], []
     monkeypatch.setattr(backend, "keep_freed", lambda: freed.append("kept"))
-    eager, fast, again, default = (
+    eager, whole, kept, again, default = (
         result_of(train(run, tmp_path / str(name), path=name))
-        for name in ("eager", "fast", "fast:recompute=layer", None)
+        for name in ("eager", WHOLE, "eager:allocator=kept", "eager:recompute=layer", None)
     )
-    assert len(freed) == 2  # along the two that say so
-    assert eager["weights_sha256"] == default["weights_sha256"] != fast["weights_sha256"]
-    assert fast["weights_sha256"] == again["weights_sha256"]  # blocks computed again: every bit
-    assert eager["id"] == fast["id"]
-    assert eager["val_loss"] == pytest.approx(fast["val_loss"], abs=0.01)
+    assert len(freed) == 1  # along the one that says so
+    assert eager["weights_sha256"] == default["weights_sha256"] != whole["weights_sha256"]
+    for other in (kept, again):  # memory kept, blocks computed again: every bit
+        assert other["weights_sha256"] == eager["weights_sha256"]
+    assert eager["id"] == whole["id"]
+    assert eager["val_loss"] == pytest.approx(whole["val_loss"], abs=0.01)
     with cut_off(3):
-        train(run, tmp_path / "cut", save_every=1e-9, path="fast")
+        train(run, tmp_path / "cut", save_every=1e-9, path=WHOLE)
     cut = trainer.train(run, tmp_path / "cut", path="eager", threads=1, log=printed.append)
-    assert any("keeps the backend fast" in line for line in printed)
-    assert result_of(cut)["weights_sha256"] == fast["weights_sha256"]
-    assert io.read_json(cut / "run.json")["provenance"]["code_path"] == "fast"
+    assert any(f"keeps the backend {WHOLE}" in line for line in printed)
+    assert result_of(cut)["weights_sha256"] == whole["weights_sha256"]
+    assert io.read_sealed(cut / "run.json")["provenance"]["code_path"] == WHOLE
     printed.clear()
     trainer.train(planned(steps=1), tmp_path / "new", device="cpu", log=printed.append)
     assert any("fp32 on cpu" in line and "backend eager" in line for line in printed)
@@ -58,7 +60,7 @@ def resident():
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
 
 
-for path in ("fast:allocator=system", "fast"):
+for path in ("eager", "eager:allocator=kept"):
     parse_backend(path).set_up(torch.device("cpu"))
     before = resident()
     block = torch.ones(50_000_000)
@@ -88,7 +90,7 @@ def test_a_compiled_run_trains_in_one_graph_and_is_measured_without(
     run = planned(steps=5, rule=rule, precision="bf16")
     whole = result_of(train(run, tmp_path / "whole", path="compiled"))
     assert counter.frame_count == 1
-    by_layers = result_of(train(run, tmp_path / "layers", path="fast"))
+    by_layers = result_of(train(run, tmp_path / "layers", path="eager"))
     assert whole["val_loss"] == pytest.approx(by_layers["val_loss"], abs=2e-3)
     with pytest.raises(Interrupted):
         train(run, tmp_path / "cut", path="compiled", stop_after=5)
@@ -99,10 +101,10 @@ def test_a_compiled_run_trains_in_one_graph_and_is_measured_without(
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("fast:precision=tf32", "use --precision"),
-        ("fsat", "did you mean fast"),
+        ("eager:precision=tf32", "use --precision"),
+        ("egaer", "did you mean eager"),
         ("compiled:attention=cudnn", "attention=cudnn needs a CUDA device"),
-        ("fast:allocator=keep", "unknown allocator 'keep': did you mean kept"),
+        ("eager:allocator=keep", "unknown allocator 'keep': did you mean kept"),
     ],
 )
 def test_a_path_that_cannot_be_gone_is_one_line(path, words, planned, tmp_path):
@@ -116,11 +118,15 @@ def test_a_run_begun_along_a_path_that_is_gone(planned, tmp_path, cut_off):
     with cut_off(2):
         train(run, tmp_path, save_every=1e-9)
     (folder,) = tmp_path.iterdir()
-    record = io.read_json(folder / "run.json")
+    record = io.read_sealed(folder / "run.json")
     assert record["provenance"]["code_path"] == "eager"
-    for path, words in (("fast:attention=cudnn", "needs a CUDA device"), ("x", "corrupt")):
+    for path, words in (
+        ("eager:attention=cudnn", "needs a CUDA device"),
+        ("fast", "another version .*use eager:allocator=kept, or that version to resume"),
+        ("x", "corrupt"),
+    ):
         record["provenance"]["code_path"] = path
-        io.write_json(folder / "run.json", record)
+        io.write_record(folder / "run.json", record)
         with pytest.raises(RRError, match=words):
             train(run, tmp_path)
 
@@ -136,23 +142,18 @@ def test_what_is_chosen_on_a_gpu(planned, monkeypatch):
     monkeypatch.setattr(backend, "compile_error", lambda kind: why[0])
     assert backend.default(torch.device("cpu"), config()) == "eager"
     assert backend.default(CUDA, config()) == "compiled:attention=cudnn"
-    assert backend.default(CUDA, config("attnres"), fsdp) == "fast"
+    assert backend.default(CUDA, config("attnres"), fsdp) == "eager"
     assert backend.default(CUDA, config("review"), fsdp) == "compiled:attention=cudnn"
     # without a compiler another backend; where compilation was asked for, an end
     run, printed = planned(precision="fp16"), []
-    assert backend.of_run(None, CUDA, run, log=printed.append) == "fast"
-    assert printed == ["compilation fails here: no C compiler; selected backend fast"]
-    with pytest.raises(RRError, match="cannot be compiled here: no C compiler; use --path fast"):
+    assert backend.of_run(None, CUDA, run, log=printed.append)[0] == "eager"
+    assert printed == ["compilation fails here: no C compiler; selected backend eager"]
+    with pytest.raises(RRError, match="cannot be compiled here: no C compiler; use --path eager"):
         backend.of_run("compiled", CUDA, run)
     why[0], card[0] = None, (8, 0)
     assert backend.default(CUDA, config()) == "compiled"
-    pytest.importorskip("triton", reason="Triton is not installed (it is for Linux alone)")
-    assert backend.of_run("triton", CUDA, run) == "triton"
     card[0] = (7, 5)  # a T4: its attention kernels were not measured compiled
-    assert backend.default(CUDA, config()) == "fast"
-    for path in ("triton", "fast:gate=triton"):
-        with pytest.raises(RRError, match=r"8\.0 \(A100\) or newer, got 7\.5: use --path compiled"):
-            backend.of_run(path, CUDA, run)
+    assert backend.default(CUDA, config()) == "eager"
 
 
 def test_a_run_that_could_not_be_compiled_goes_on_along_another_path(tiny_corpus, tmp_path):
@@ -161,7 +162,7 @@ def test_a_run_that_could_not_be_compiled_goes_on_along_another_path(tiny_corpus
     words = [*words.split(), "--out", str(tmp_path), "--device", "cpu"]
     broken = {**os.environ, "CXX": "/bin/false", "CC": "/bin/false",
               "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}  # fmt: skip
-    command = [sys.executable, "-m", "rr.cli", *words, "--path", "compiled"]
+    command = [sys.executable, "-m", "rrstudy.cli", *words, "--path", "compiled"]
     asked = subprocess.run(command, capture_output=True, text=True, env=broken)
     assert asked.returncode == 2 and "Traceback" not in asked.stderr
     assert "rr: --path compiled cannot be compiled here" in asked.stderr.splitlines()[-1]
@@ -173,10 +174,10 @@ def test_a_long_run_on_a_cpu_is_compiled_by_its_flops_alone(planned, monkeypatch
     run, printed = planned(), []
     flops = flops_per_token(run.model) * run.tokens
     monkeypatch.setattr(backend, "COMPILE_FLOPS", flops)
-    chosen = backend.of_run(None, torch.device("cpu"), run, log=printed.append)
+    chosen, reason = backend.of_run(None, torch.device("cpu"), run, log=printed.append)
     assert chosen == backend.COMPILED_CPU and len(printed) == 1 and "selected backend" in printed[0]
     monkeypatch.setattr(backend, "COMPILE_FLOPS", flops + 1)
-    assert backend.of_run(None, torch.device("cpu"), run) == "eager"
+    assert backend.of_run(None, torch.device("cpu"), run) == ("eager", "the default here")
 
 
 def test_what_does_not_go_together_is_refused(planned):

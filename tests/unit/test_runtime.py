@@ -214,13 +214,25 @@ def test_a_line_every_few_seconds_where_there_is_no_terminal(clock, capsys):
     shown = progress.Progress(None)
     for step in range(1, 101):
         clock[0] += 1.0
-        shown.step(RUN, step, RUN.recipe.steps, 2.5, spent=float(step))
+        shown.step(RUN, step, RUN.recipe.steps, 2.5)
     out, err = capsys.readouterr()
     lines = err.splitlines()
     assert out == "" and len(lines) == 21  # the first step, one every five seconds, the last
     assert "\r" not in err and lines[0].startswith("nano review seed 0  step 1/100  loss 2.500")
-    assert "2,048 tokens/s" in lines[0] and "1:39 left" in lines[0]
+    assert lines[0].endswith("loss 2.500")  # nothing is known of the steps to come
+    assert lines[1].endswith("step 6/100  loss 2.500  2,048 tokens/s  1:34 left")
     assert "step 100/100" in lines[-1] and "0:00 left" in lines[-1]
+
+
+def test_the_speed_is_that_of_the_last_seconds(clock, capsys):
+    """The first step compiles for a minute; then a step takes a tenth of a second, later one."""
+    shown = progress.Progress(None)
+    for step in range(1, 501):
+        clock[0] += 60.0 if step == 1 else 0.1 if step <= 300 else 1.0
+        shown.step(RUN, step, 500, 2.5)
+    first, second, *_, last = capsys.readouterr().err.splitlines()
+    assert "tokens/s" not in first and "20,480 tokens/s  0:44 left" in second
+    assert "2,048 tokens/s" in last
 
 
 def test_one_moving_line_on_a_terminal(clock, monkeypatch, capsys):
@@ -228,7 +240,7 @@ def test_one_moving_line_on_a_terminal(clock, monkeypatch, capsys):
     shown = progress.Progress(None)
     for step in (1, 50, 99, 100):
         clock[0] += 1.0
-        shown.step(RUN, step, RUN.recipe.steps, None if step == 1 else 2.5, spent=float(step))
+        shown.step(RUN, step, RUN.recipe.steps, None if step == 1 else 2.5)
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and err.endswith("\n") and err.count("\r") == 4
     widths = [len(part) for part in err.rstrip("\n").split("\r")[1:]]

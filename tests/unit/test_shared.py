@@ -16,6 +16,7 @@ import torch
 from tiny import TINY, train
 
 import rr
+import rrstudy
 from rr import cli, io
 from rr.config import ModelConfig, RRError, Run, RunFailed
 from rr.model import Model
@@ -55,7 +56,7 @@ class Foreign:
         """A finished run that names `rule`, by default a file inside its folder."""
         aside = self.folder / "aside"
         shutil.copytree(self.genuine, aside)
-        record = io.read_json(aside / "run.json")
+        record = io.read_sealed(aside / "run.json")
         spec = record["run"]
         if rule is not None:
             spec[kind] = spec["model"][kind] = rule
@@ -67,7 +68,7 @@ class Foreign:
         except RRError:  # no run of rr's, but somebody can write it all the same
             name = record["id"]
         io.write_record(aside / "run.json", {**record, "id": name})
-        result = io.read_json(aside / "result.json")
+        result = io.read_sealed(aside / "result.json")
         io.write_record(aside / "result.json", {**result, "id": name, kind: spec[kind]})
         self.checkpoint(aside, name)
         return aside.rename(self.folder / name)
@@ -106,7 +107,7 @@ def foreign(genuine, tmp_path, monkeypatch):
 def model(genuine, foreign):
     pytest.importorskip("huggingface_hub")
     pytest.importorskip("safetensors")
-    return rr.save_pretrained(genuine, foreign.folder / "model")
+    return rrstudy.save_pretrained(genuine, foreign.folder / "model")
 
 
 def sha256(path):
@@ -203,7 +204,7 @@ def test_a_model_whose_rule_is_not_its_run_s_or_has_no_content_is_refused(foreig
     says = repr(rule), "without the file's SHA-256"
     refused(lambda: rr.load(foreign.run("rule", rule, "")), *says)
     folder = foreign.run(rule=None)
-    record = io.read_json(folder / "run.json")
+    record = io.read_sealed(folder / "run.json")
     record["run"]["model"]["rule"] = rule
     io.write_record(folder / "run.json", record)
     refused(lambda: rr.load(folder), "its model has another rule", kind=RunFailed)
@@ -293,16 +294,16 @@ def test_a_folder_does_not_choose_which_file_is_run(foreign, tmp_path, tiny_corp
     words = [str(word) for name, value in given.items() for word in (f"--{name}", value)]
     assert cli.main(["train", *words]) == 0
     (folder,) = [path.parent for path in foreign.folder.rglob("run.json")]
-    before = io.read_json(folder / "result.json")
+    before = io.read_sealed(folder / "result.json")
     (folder / "result.json").unlink()  # one that was begun
-    record = io.read_json(folder / "run.json")
+    record = io.read_sealed(folder / "run.json")
     rule = foreign.code(foreign.folder / "evil.py")
     record["run"]["rule"] = record["run"]["model"]["rule"] = rule
     assert Run.from_spec(record["run"]).id == folder.name
     io.write_record(folder / "run.json", record)
     more = ["--runner", "direct", "--device", "cpu"] if verb == "sweep" else []
     assert cli.main([verb, *words, *more]) == 0
-    again = io.read_json(folder / "result.json")
+    again = io.read_sealed(folder / "result.json")
     assert again["weights_sha256"] == before["weights_sha256"] and foreign.held_back()
 
 
@@ -344,10 +345,10 @@ def test_a_shared_model_imports_nothing(foreign, model, monkeypatch, way, kind, 
         name = "somebody/model"
         monkeypatch.setattr(hub, "hf_hub_download", lambda name, file, **_: str(model / file))
     there = [] if way == "gone" else [got]
-    refused(lambda: rr.from_pretrained(name), str(name), rule, *there, f"allow_rule={rule!r}")
+    refused(lambda: rrstudy.from_pretrained(name), str(name), rule, *there, f"allow_rule={rule!r}")
     assert foreign.held_back()
     if way != "gone":
-        loaded = rr.from_pretrained(name, allow_rule=f"{path}:{rule.rpartition(':')[2]}")
+        loaded = rrstudy.from_pretrained(name, allow_rule=f"{path}:{rule.rpartition(':')[2]}")
         assert foreign.mark.exists()
         idx = torch.arange(8)[None]
         with torch.no_grad():
@@ -358,7 +359,7 @@ def test_a_run_of_a_rule_in_a_file_is_not_shared(foreign):
     pytest.importorskip("huggingface_hub")
     rule, path = placed(foreign, "inside")
     folder = foreign.run("rule", rule, sha256(path))
-    refused(lambda: rr.save_pretrained(folder, foreign.home / "to"), "is not part of rr")
+    refused(lambda: rrstudy.save_pretrained(folder, foreign.home / "to"), "is not part of rr")
     assert foreign.held_back()
 
 
@@ -388,7 +389,7 @@ def no_room(monkeypatch):
 @pytest.mark.parametrize("claim", CLAIMS, ids=str)
 def test_the_sizes_of_a_model_and_of_a_run_are_those_of_the_weights(model, foreign, no_room, claim):
     edited(model, **claim)
-    refused(lambda: rr.from_pretrained(model), str(model), "is not a model of rr")
+    refused(lambda: rrstudy.from_pretrained(model), str(model), "is not a model of rr")
     claim = dict(claim)
     rules = {kind: claim.pop(kind) for kind in ("rule", "values") if kind in claim}
     ((kind, rule),) = rules.items() or [("rule", None)]
@@ -418,7 +419,7 @@ def test_weights_that_are_no_model_s_are_one_line(foreign, no_room, change):
 def test_one_number_is_not_shown_as_a_large_model(foreign, no_room):
     """A tensor of stride 0 has any shape and one number: its copy would have the shape's bytes."""
     folder = foreign.run(d_model=2**16, n_head=1, d_ff=2**16)
-    config = rr.Run.from_spec(io.read_json(folder / "run.json")["run"]).model
+    config = rr.Run.from_spec(io.read_sealed(folder / "run.json")["run"]).model
     with torch.device("meta"):
         shapes = {name: t.shape for name, t in Model(config).state_dict().items()}
     wide = {name: torch.zeros(1).expand(shape) for name, shape in shapes.items()}
@@ -442,13 +443,13 @@ def test_the_json_of_a_run_has_a_size(foreign, file, capsys):
 @pytest.mark.parametrize("file", ["config.json", "merges.txt"])
 def test_the_files_of_a_shared_model_have_a_size_and_an_end(model, file):
     os.truncate(model / file, 2**26 + 1)
-    refused(lambda: rr.from_pretrained(model), str(model), f"{file} is larger than")
+    refused(lambda: rrstudy.from_pretrained(model), str(model), f"{file} is larger than")
     (model / file).unlink()
     os.mkfifo(model / file)
-    refused(lambda: rr.from_pretrained(model), str(model), "not a regular file")
+    refused(lambda: rrstudy.from_pretrained(model), str(model), "not a regular file")
 
 
 def test_the_tokenizer_of_a_shared_model_is_its_own(model):
     vocab = json.loads((model / "vocab.json").read_text())
     (model / "vocab.json").write_text(json.dumps(vocab | {"one more": len(vocab)}))
-    refused(lambda: rr.from_pretrained(model), "its tokenizer has 301 tokens")
+    refused(lambda: rrstudy.from_pretrained(model), "its tokenizer has 301 tokens")

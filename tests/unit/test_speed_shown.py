@@ -25,7 +25,7 @@ TOY = {
             "attention": [1e12, 60e9, 10e9], "mlp": [2e12, 1e9, 0], "rule": [0, 0, 50e9],
             "embedding": [0, 0, 1e9], "head": [3e12, 2e9, 100e9], "optimizer": [0, 0, 4e9],
         }},
-        "fast": {"memory": 10e9, "parts": {
+        "eager": {"memory": 10e9, "parts": {
             "attention": [1e12, 1e9, 0], "mlp": [2e12, 1e9, 0], "rule": [0, 0, 1e9],
             "embedding": [0, 0, 0], "head": [3e12, 2e9, 0], "optimizer": [0, 0, 0],
         }},
@@ -46,7 +46,7 @@ def test_a_step_by_hand(script):
     calls = [
         [TOY, chosen("reference", "new", 50, "none")],
         [TOY, chosen("reference", "new", 50, "all")],
-        [TOY, chosen("fast", "new", 100, "none")],
+        [TOY, chosen("eager", "new", 100, "none")],
         [TOY, chosen("reference", "T4", 50, "none")],
     ]
     plain, fused, fast, unknown = script("roofline", "stepNumbers", *calls)
@@ -74,7 +74,7 @@ def test_the_page_shows_what_the_package_counts(script, monkeypatch):
     assert list(RUNGS) == [name for name, rung in ladder.RUNGS.items() if rung.published]
     for path, fused in itertools.product(PATHS, (False, True)):
         parts = data["rungs"]["1B"]["paths"][path]["parts"]
-        peak = 989e12 * {"reference": 0.5, "fast": 1}[path]
+        peak = 989e12 * {"reference": 0.5, "eager": 1}[path]
         works = {part: Work(*counts) for part, counts in parts.items()}
         choice = chosen(path, "H100", 40, "all" if fused else "none", "1B")
         [shown] = script("roofline", "stepNumbers", [data, choice])
@@ -83,7 +83,7 @@ def test_the_page_shows_what_the_package_counts(script, monkeypatch):
         # by hand: 2 FLOPs a weight forward and 4 backward, for each token
         tokens, d = 64 * 256, 1536
         assert works["mlp"].flops == 6 * 24 * 8 * d**2 * tokens
-        rows = {"reference": 50257, "fast": 50304}[path]  # chunks multiply the padding, too
+        rows = {"reference": 50257, "eager": 50304}[path]  # chunks multiply the padding, too
         assert works["head"].flops == 6 * rows * d * tokens
 
 
@@ -98,7 +98,7 @@ def speed_lab():
     return speed
 
 
-@pytest.mark.parametrize("path", ["reference", "fast"])
+@pytest.mark.parametrize("path", ["reference", "eager"])
 def test_the_clock_follows_a_step_through_its_parts(speed_lab, monkeypatch, path):
     """The order of a step of one block: its parts upwards, downwards, then the update."""
     seen = []
@@ -136,7 +136,7 @@ def test_what_a_forward_pass_keeps_by_hand(speed_lab):
 
 def test_the_lab_takes_real_steps(speed_lab):
     plain, fast, again = speed_lab.side_by_side(
-        "review", ["reference", "fast:precision=fp32", "reference"], 64, 4, 256, steps=1
+        "review", ["reference", "eager:precision=fp32", "reference"], 64, 4, 256, steps=1
     )
     assert plain.loss == again.loss and fast.loss == pytest.approx(plain.loss, abs=1e-5)
     assert plain.kept == again.kept > fast.kept > 0

@@ -9,8 +9,9 @@ import pytest
 import scipy.stats
 
 from rr.config import RRError
-from rr.stats import as_rows, compare, holm, paired, read_results, scan
-from rr.stats import render as rendered
+from rr.io import sealed, write_record
+from rrstudy.stats import as_rows, compare, holm, paired, read_results, scan
+from rrstudy.stats import render as rendered
 
 
 def table(runs, baseline="standard"):
@@ -228,15 +229,18 @@ def test_runs_of_another_warm_up_are_another_group(tmp_path):
         folder = tmp_path / f"{rule}{seed}{warmup}"
         folder.mkdir()
         row = run(rule, seed, 3.0 + seed * warmup, id=folder.name)
-        (folder / "result.json").write_text(json.dumps(row))
-        (folder / "run.json").write_text(json.dumps({"run": {"recipe": {"warmup": warmup}}}))
+        write_record(folder / "result.json", row)
+        write_record(folder / "run.json", {"run": {"recipe": {"warmup": warmup}}})
     runs = read_results(tmp_path)
     assert [(row["warmup"], row["n"]) for row in table(runs)] == [(30, 2)] * 2 + [(7, 2)] * 2
     assert "· warmup 7\n" in render(runs) and "· warmup 30\n" in render(runs)
 
 
 def test_every_kind_of_damage_is_named(tmp_path, capsys):
-    good = json.dumps(RUNS[0])
+    def whole(row):
+        return json.dumps(sealed(row)).encode()
+
+    good = whole(RUNS[0]).decode()
     files = {
         "good": good.encode(),
         "empty": b"",
@@ -245,11 +249,13 @@ def test_every_kind_of_damage_is_named(tmp_path, capsys):
         "deep": b"[" * 100_000,
         "huge": good.replace("3.0", "1" + "0" * 400).encode(),
         "infinite": good.replace("3.0", "Infinity").encode(),
-        "status": good.replace("finished", "running").encode(),
-        "budget": json.dumps(RUNS[0] | {"budgets": [{"steps": 9, "val_loss": None}]}).encode(),
-        "lossless": json.dumps(RUNS[0] | {"val_loss": None}).encode(),
+        "status": whole(RUNS[0] | {"status": "running"}),
+        "seal": good.replace("finished", "diverged").encode(),
+        "unsealed": json.dumps(RUNS[0]).encode(),
+        "budget": whole(RUNS[0] | {"budgets": [{"steps": 9, "val_loss": None}]}),
+        "lossless": whole(RUNS[0] | {"val_loss": None}),
         "list": b"[]",
-        "fieldless": json.dumps({k: v for k, v in RUNS[0].items() if k != "seed"}).encode(),
+        "fieldless": whole({k: v for k, v in RUNS[0].items() if k != "seed"}),
     }
     for name, data in files.items():
         (tmp_path / name).mkdir()
@@ -264,7 +270,7 @@ def test_every_kind_of_damage_is_named(tmp_path, capsys):
     *named, corrupt, waiting = capsys.readouterr().err.splitlines()
     assert len(named) == len(damaged)
     assert all(any(f"{name}/result.json" in line for line in named) for name in damaged)
-    assert "12 corrupt of 13" in corrupt and "1 of 14 runs have no result yet" in waiting
+    assert "14 corrupt of 15" in corrupt and "1 of 16 runs have no result yet" in waiting
 
 
 # ---- The forms -----------------------------------------------------------------------------------

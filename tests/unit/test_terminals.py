@@ -152,7 +152,7 @@ def test_every_verb_prints(verb, encoding, where, home, tmp_path, monkeypatch, k
 
 
 def test_the_marks_of_doctor_where_they_are_missing(monkeypatch):
-    from rr.perf import doctor
+    from rrstudy.perf import doctor
 
     checks = [
         doctor.Check("a", True, "≥ 1"),
@@ -179,7 +179,7 @@ def test_the_environment_of_windows_and_of_a_bare_container(env, words, home):
     names = {"{log}": str(home / "log.csv"), "{note}": str(home / "note.ipynb")}
     command = [names.get(word, word) for word in words.split()]
     done = subprocess.run(
-        [sys.executable, "-m", "rr.cli", *command],
+        [sys.executable, "-m", "rrstudy.cli", *command],
         env={**os.environ, **env, "PYTHONPATH": str(ROOT)},
         capture_output=True,
     )
@@ -243,7 +243,7 @@ def test_help_on_a_terminal_of_no_width(columns, monkeypatch, capsys):
 def test_closed_streams(closed, words, code):
     """As a service or a program without a console has them."""
     done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m rr.cli {words} {closed}"],
+        ["bash", "-c", f"{sys.executable} -m rrstudy.cli {words} {closed}"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

@@ -9,10 +9,10 @@ import torch
 import rr
 from rr import cli
 from rr.config import RRError, RunFailed
-from rr.io import read_json, write_record
-from rr.stats import read_record, recording
+from rr.io import read_sealed, write_record
 from rr.training import verify
-from rr.training.verify import Verdict, find, repeatable
+from rrstudy.stats import read_record, recording
+from rrstudy.verify import Verdict, find, repeatable
 
 BODY = "nano:n_layer=1,d_model=16,n_head=1,seq_len=16"
 
@@ -40,7 +40,7 @@ def record_of(campaign, rule):
 
 def changed(campaign, to, name, change, rule="review"):
     (home,) = recording.export(campaign, to, [record_of(campaign, rule).place.name])
-    stated = read_json(home / name)
+    stated = read_sealed(home / name)
     change(stated)
     write_record(home / name, stated)
     return read_record(home)

@@ -24,6 +24,7 @@ def test_a_verdict_follows_from_differences_and_cost(standard, constant, time, s
     rows = {name: {"difference": gap, "holm": p} for name, (gap, p) in pairs.items()}
     assert which.verdict(rows, time) == said
     assert which.verdict({}, time) == "open"
+    assert which.verdict(rows, time, misfit=True) == ("open" if said == "skip" else said)
 
 
 def test_costs_are_counted_against_the_standard_network():
@@ -51,8 +52,14 @@ def test_every_rule_has_one_row_and_a_claim(page):
     assert set(which.CLAIMS) == set(names)
     rows = re.findall(r"<tr class=\"rr-rule\".*?</tr>", page)
     assert len(rows) == len(names)
-    (mine,) = [one for one in rows if ">state-gate<" in one]
-    assert 'data-verdict="try"' in mine
+    named = {name: next(one for one in rows if f">{name}<" in one) for _, name in names}
+    for name, said in (("state-gate", "use"), ("review", "try"), ("gated-residual", "skip")):
+        assert f'data-verdict="{said}"' in named[name]
+    for name in ("scaled", "orthogonal"):  # higher, but at a rate that does not suit them
+        assert 'data-verdict="open"' in named[name] and "does not suit" in named[name]
+    runs = {name: re.search(r"run\s×\s([\d.]+)", row) for name, row in named.items()}
+    assert float(runs["review"][1]) >= 1.1 > float(runs["state-gate"][1])  # of equal size
+    assert runs["keel"] is None and "not\xa0widened" in named["keel"]
     for name, reads in (("state-gate", "state"), ("review", "state and update")):
         (one,) = [row for row in rows if f">{name}<" in row]
         assert f'<td data-column="its gate reads">{reads}</td>' in one

@@ -8,7 +8,7 @@ from torch import Tensor
 from rr.config import ModelConfig
 from rr.model import ladder
 from rr.ops.cross_entropy import whole_cross_entropy
-from rr.perf.gpus import GPUS
+from rrstudy.perf.gpus import GPUS
 
 from ..labs.speed import saved_bytes
 from . import check, exercise
@@ -65,7 +65,7 @@ def _card(answer: tuple[str, str], need: Callable[[str, str, int], dict]) -> boo
     published = [name for name, at in ladder.RUNGS.items() if at.published]
     largest = [
         [name for name in published if need(name, path, 4)["total"] < CARD][-1]
-        for path in ("fast", "fast:recompute=layer")
+        for path in ("eager", "eager:recompute=layer")
     ]
     return list(answer) == largest
 

@@ -63,7 +63,7 @@ function stepSentence(data, v) {
 }
 
 function drawSteps(svg, v, width, data) {
-  var chosen = v.path, other = chosen === "fast" ? "reference" : "fast";
+  var chosen = v.path, other = chosen === "eager" ? "reference" : "eager";
   var both = {};
   [chosen, other].forEach(function (path) {
     both[path] = stepNumbers(data, Object.assign({}, v, {path: path}));

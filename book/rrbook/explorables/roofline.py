@@ -6,8 +6,8 @@ from . import kit
 
 RUNGS = {"60M": 64, "150M": 64, "320M": 64, "590M": 32, "1B": 32}  # windows at once
 CARDS = ("H100", "H200", "B200", "A100", "RTX 4090", "L4", "T4")
-PATHS = ("reference", "fast")
-PATH_WORDS = {"reference": "reference path in TF32", "fast": "fast path in 16 bits"}
+PATHS = ("reference", "eager")
+PATH_WORDS = {"reference": "reference path in TF32", "eager": "fast path in 16 bits"}
 FUSION = {"none": "nothing fused", "all": "everything fused"}
 LONG = {
     "attention": "attention",
@@ -27,8 +27,8 @@ def step_data() -> dict:
     {parts: {part: [FLOPs, bytes of products, other bytes]}, memory (bytes)}}}}; cards: {name:
     [16-bit peak, bytes/s, bytes, 1 where it has TF32]}; spare: share of memory left to allocators.
     """
-    from rr.perf.budget import SPARE
-    from rr.perf.gpus import GPUS
+    from rrstudy.perf.budget import SPARE
+    from rrstudy.perf.gpus import GPUS
 
     specs = [GPUS[name] for name in CARDS]
     cards = {gpu.name: [gpu.flops, gpu.bandwidth, gpu.memory, int(gpu.bf16)] for gpu in specs}
@@ -70,7 +70,7 @@ def step_roofline(
 ) -> kit.Explorable:
     """Explorable: where the time of one training step should go on a GPU, part by part.
 
-    rung (a key of `RUNGS`), path ("reference" or "fast"), card (of `CARDS`), share (percent of the
+    rung (a key of `RUNGS`), path ("reference" or "eager"), card (of `CARDS`), share (percent of the
     peak that products reach, 10 to 100 in fives), fusion ("none" or "all"): where it starts.
     """
     data = step_data()

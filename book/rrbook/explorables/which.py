@@ -10,11 +10,11 @@ from html import escape
 from pathlib import Path
 
 import rr
-from rr import stats
 from rr.model.ladder import describe, flops_per_token
 from rrbook.anatomy import anatomy
 from rrbook.stats import field
 from rrbook.stats.emergence import TUNING
+from rrstudy import stats
 
 from . import kit, poster
 
@@ -22,9 +22,9 @@ HERE = Path(__file__).parent
 NANO = rr.DATA / "measured" / "04_field_guide"
 MINI = rr.DATA / "measured" / "e1_rates"
 VERDICTS = {
-    "use": "lower than both baselines, and a step takes at most a tenth longer",
+    "use": "under AdamW lower than both baselines, and a run takes at most a tenth longer",
     "try": "lower than one of them, or lower and costlier",
-    "skip": "higher than one of them",
+    "skip": "higher than one of them, at a rate that suits it",
     "open": "our runs cannot tell",
     "baseline": "what the others are compared with",
 }
@@ -75,7 +75,8 @@ COLUMNS = ("our verdict", "rule − standard", "rule − constant ½", "its pape
 FORMS = (
     "Other networks of the last study. <code>scales-skips:attnres=1</code>: scales and skips, and "
     "each block attends over earlier updates. <code>attnres:block=2</code>: only the first of two "
-    "sublayers attends over depth. One wider stream: the standard residual, 216 channels wide."
+    "sublayers attends over depth. One wider stream: the standard residual, 216 channels wide, "
+    "at a rate that does not suit it."
 )
 SCROLLING = "<div class='pst-scrollable-table-container' tabindex='0' style='overflow-x: auto'>"
 # On a phone a row is a card, and each cell names its column.
@@ -95,23 +96,30 @@ def measured(of_field: list[dict]) -> dict[tuple[str, str], dict]:
     """By (kind, name): differences from both baselines, and the verdict they allow.
 
     At `mini` where each arm had a rate of its own (five seeds), else at `nano` at one rate for all
-    (three seeds). Each study is one Holm family; of a rule in several the last one counts.
-    of_field: F2's rows, by `field.against_both`.
+    (three seeds). Each study is one Holm family; of a rule in several the last one counts. `time`
+    is what F2's runs take at equal size over the standard network's; `misfit` is whether its rate
+    does not suit it. of_field: F2's rows, by `field.against_both`.
     """
     mini = stats.read_results(MINI)
     mini = mini[(mini.rung == "mini") & (mini.seed < TUNING)]
-    results = {}
-    for words, rows in (
-        ("nano, three seeds", field.against_both(stats.read_results(NANO))),
-        ("mini, five seeds, own rates", field.against_both(mini)),
-        ("mini, five new seeds, own rates", of_field),
+    misfits, results = field.misfits(), {}
+    for words, rows, times in (
+        ("nano, three seeds", field.against_both(stats.read_results(NANO)), None),
+        ("mini, five seeds, own rates", field.against_both(mini), None),
+        ("mini, five new seeds, own rates", of_field, field.times()),
     ):
         arms, of_study = {row["arm"] for row in rows}, {}
         for row in rows:
             if name := field.rule_of(row["arm"], arms):
                 form = "" if row["arm"].endswith(name[1]) else f", as {row['arm']}"
-                of_rule = of_study.setdefault(name, {"study": words + form, "rows": {}})
+                misfit = rows is of_field and row["arm"] in misfits
+                form += "; the rate does not suit it" if misfit else ""
+                of_rule = of_study.setdefault(
+                    name, {"study": words + form, "misfit": misfit, "rows": {}}
+                )
                 of_rule["rows"][row["baseline"]] = row
+                if times is not None:
+                    of_rule["time"] = times.loc[row["arm"]].to_dict()
         results |= of_study
     return results
 
@@ -141,11 +149,14 @@ def forms(of_field: list[dict]) -> str:
     )
 
 
-def verdict(rows: dict[str, dict], time: float) -> str:
-    """use, try, skip or open, from one rule's differences and a step's time over the standard's."""
+def verdict(rows: dict[str, dict], time: float, misfit: bool = False) -> str:
+    """use, try, skip or open, from one rule's differences and its time over the standard's.
+
+    misfit: the rate does not suit the rule. That only makes it look worse.
+    """
     significant = [row for row in rows.values() if row["holm"] is not None and row["holm"] < 0.05]
     if any(row["difference"] > 0 for row in significant):
-        return "skip"
+        return "open" if misfit else "skip"
     if len(significant) == 2 and time <= 1.1:
         return "use"
     return "try" if significant else "open"
@@ -166,7 +177,8 @@ def table() -> str:
         facts = anatomy(row["name"], row["kind"])
         ours = results.get(key, {"study": "not yet", "rows": {}})
         flops = cost(*key)
-        judged = verdict(ours["rows"], taken[key]["time"])
+        time = ours.get("time", taken[key])["time"]
+        judged = verdict(ours["rows"], time, ours.get("misfit", False))
         if key in (("residual", "standard"), ("residual", "constant"), ("values", "own")):
             judged = "baseline"
         rows.append((row, facts, ours, flops, judged, taken[key]))
@@ -220,7 +232,7 @@ def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str, step: di
         poster.READS[answers["reads"]],
         _gate(facts.get("gate")),
         escape(row["cost"]["params_per_block"]).replace("-", "−"),
-        _cost(flops, step),
+        _cost(flops, step, ours.get("time")),
         escape(row["shipped"] or "–"),
     )
     name = f"<code>{option}</code> <code style='white-space: nowrap'>{row['name']}</code>"
@@ -231,13 +243,15 @@ def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str, step: di
     return f'<tr class="rr-rule"{data}><th scope="row">{name}</th>{inside}</tr>'
 
 
-def _cost(flops: float, step: dict) -> str:
-    """FLOPs, time and memory of a step over those of the standard network, a line each."""
-    ratios = [
-        f"FLOPs × {flops:.2f}",
-        f"time × {step['time']:.2f}",
-        f"memory × {step['memory']:.2f}",
-    ]
+def _cost(flops: float, step: dict, runs: dict | None) -> str:
+    """Time of a whole run at equal size, where there are runs; then FLOPs, time and memory of a
+    step of a network that is not widened: each over that of the standard network, a line each."""
+    ratios = ["not widened:", *(f"{name} × {ratio:.2f}" for name, ratio in (
+        ("FLOPs", flops), ("time", step["time"]), ("memory", step["memory"])
+    ))]  # fmt: skip
+    if runs:
+        between = f"({runs['least']:.2f} to {runs['most']:.2f})"
+        ratios = [f"<b>run × {runs['time']:.2f}</b>", between, *ratios]
     return "<br>".join(ratio.replace(" ", "\u00a0") for ratio in ratios)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import ipywidgets as widgets
 
 from rr.config import RRError
-from rr.io import read_json
+from rr.io import read_sealed
 from rr.training.checkpoint import Checkpoints
 
 from .. import figures
@@ -73,7 +73,7 @@ def final_weights(argv: list[str], out: str | Path) -> str:
     """The fingerprint of the run's weights once it has been taken to its end."""
     if process(argv, out).wait():
         raise RRError("the run did not end well: rr train with the same words says why")
-    (result,) = (read_json(path) for path in Path(out).glob("*/result.json"))
+    (result,) = (read_sealed(path) for path in Path(out).glob("*/result.json"))
     return result["weights_sha256"]
 
 

@@ -196,7 +196,7 @@ def read(folder: str | Path, allow_rule: str | Sequence[str] = ()) -> Ended:
     result = finished(folder)
     if result is None:
         raise RRError(f"{folder} has no result.json: expected a run that has ended")
-    record = io.read_json(folder / "run.json")
+    record = io.read_sealed(folder / "run.json")
     path = folder / "metrics.jsonl"
     try:
         lines = file_bytes(path, LARGEST_CURVE).decode().splitlines()

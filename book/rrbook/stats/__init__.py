@@ -1,10 +1,10 @@
-"""Statistics that only the book's pages use, beside `rr.stats`: learning rates, curves, fits, size.
+"""Statistics that only the book's pages use, beside `rrstudy.stats`: learning rates, curves, fits, size.
 
 | you have | use | keys of a row |
 |---|---|---|
 | runs of one arm at several rates | `best_rate_shares()` | lr, seed, val_loss |
 | the same, two arms, a setting varied | `rate_spreads()` | and the setting |
-| a loss for each rate | `basin()` | |
+| a loss for each rate | `basin()`, `before_cliff()` | |
 | curves of two arms | `gap_by_step()` | those of `read_curves()` |
 | a gap at several sizes | `fit()` | |
 | a folder of campaigns, and the effect of size | `emergence.measured()` | |
@@ -17,6 +17,7 @@ _MODULES = {
     "Fit": "fits",
     "Spreads": "best_rate",
     "basin": "rates",
+    "before_cliff": "rates",
     "best_rate_shares": "best_rate",
     "fit": "fits",
     "gap_by_step": "by_step",

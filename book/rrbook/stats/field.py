@@ -2,35 +2,82 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 
 import rr
-from rr import stats
 from rr.config import parse_spec
 from rr.model.ladder import count
-from rr.stats.results import arm_of
+from rrstudy import stats
+from rrstudy.stats.results import arm_of
 
 from .emergence import TUNING
+from .rates import before_cliff
 
 FOLDER = rr.DATA / "measured" / "f2_field"
 BASELINES = ("standard", "constant")
 WIDER = "one wider stream"
+CLIFF = 0.1  # nats per token: what the fourth plan calls blown up
+# The first runs of two baselines, which others took the place of: no results.
+REPLACED = FOLDER / "replaced_runs.parquet"
 
 
-def read_runs() -> pd.DataFrame:
-    """F2's reported runs with their arms: `arm, seed, val_loss, status`.
+def _with_arms() -> pd.DataFrame:
+    """All runs of F2 with their arms.
 
     The standard residual with a wider stream is an arm of its own, although its rule is the
     baseline's.
     """
     runs = stats.read_results(FOLDER)
-    runs = runs[runs.seed < TUNING]
     arms = [WIDER if "d_model" in run["rung"] else arm_of(run) for run in stats.as_rows(runs)]
-    return runs[["seed", "val_loss", "status"]].assign(arm=arms)
+    return runs.assign(arm=arms)
+
+
+def read_runs() -> pd.DataFrame:
+    """F2's reported runs: `id, arm, seed, lr, val_loss, status, seconds`."""
+    runs = _with_arms()
+    wanted = ["id", "arm", "seed", "lr", "val_loss", "status", "seconds"]
+    return runs.loc[runs.seed < TUNING, wanted]
+
+
+def as_first_run(runs: pd.DataFrame) -> pd.DataFrame:
+    """`runs` with the two baselines of seed 35 as they ran first, in fp32."""
+    first = pd.read_parquet(REPLACED).set_index("id").val_loss
+    return runs.assign(val_loss=runs.id.map(first).fillna(runs.val_loss))
+
+
+def misfits() -> dict[str, dict[str, float]]:
+    """F2's arms whose rate is the vertex of a parabola through a run that blew up.
+
+    By arm: `lr`, the rate of its reported runs; `tried`, the best rate of its search; `cost`, how
+    much higher the search's loss is at the former (nats per token), interpolated in the log rate.
+    """
+    runs, found = _with_arms(), {}
+    for arm, rows in runs[runs.seed >= TUNING].groupby("arm", sort=False):
+        losses = dict(zip(rows.lr, rows.val_loss, strict=True))
+        kept = sorted(before_cliff({lr: [loss] for lr, loss in losses.items()}, CLIFF))
+        if len(kept) < len(losses):
+            lr = runs[(runs.arm == arm) & (runs.seed < TUNING)].lr.iloc[0]
+            best = min(losses, key=losses.__getitem__)
+            there = np.interp(np.log(lr), np.log(kept), [losses[rate] for rate in kept])
+            found[arm] = {"lr": lr, "tried": best, "cost": float(there) - losses[best]}
+    return found
+
+
+def times() -> pd.DataFrame:
+    """What a run of F2 takes over one of the standard residual, both at equal size.
+
+    By arm: `time`, the quickest of its runs over the quickest of the standard residual's, since
+    other work on a machine only adds; `least` and `most` of the ratios within a seed.
+    """
+    seconds = read_runs().pivot(index="seed", columns="arm", values="seconds")
+    ratios = seconds.div(seconds["standard"], axis=0)
+    quickest = seconds.min() / seconds["standard"].min()
+    return pd.DataFrame({"time": quickest, "least": ratios.min(), "most": ratios.max()})
 
 
 def against_both(runs: pd.DataFrame) -> list[dict]:
-    """Rows of `rr.stats.compare`: each arm − standard and − constant ½, one Holm family."""
+    """Rows of `rrstudy.stats.compare`: each arm − standard and − constant ½, one Holm family."""
     names = dict.fromkeys(map(arm_of, stats.as_rows(runs)))
     arms = [arm for arm in names if arm not in BASELINES]
     pairs = [("constant", "standard"), *((arm, base) for arm in arms for base in BASELINES)]

@@ -1,7 +1,7 @@
 """The best learning rate of an arm, and how far from it another may lie."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,3 +69,28 @@ def basin(losses: Mapping[float, float], tolerance: float = 0.02) -> Basin:
     vertex, half = -b / (2 * c), math.sqrt(max(loss - (a - b * b / (4 * c)), 0) / c + tolerance / c)
     low, high = (math.exp(centre + vertex + sign * half) for sign in (-1, 1))
     return Basin(math.exp(centre + at), loss, low, high, edge)
+
+
+def before_cliff(
+    tried: Mapping[float, Sequence[float]], cliff: float
+) -> dict[float, Sequence[float]]:
+    """The rates below the first at which a run blew up: those that may be points of a parabola.
+
+    A run blew up where it did not finish, or finished more than `cliff` nats per token above the
+    run of its seed at the next smaller rate: a parabola through it has its minimum far below the
+    best rate. The larger rates go with it. tried: {rate: losses, one per seed}, not finite where a
+    run did not finish.
+
+    Example:
+        >>> from rrbook.stats import before_cliff
+        >>> list(before_cliff({1e-3: [4.0], 2e-3: [3.9], 4e-3: [4.4]}, cliff=0.1))
+        [0.001, 0.002]
+    """
+    kept: dict[float, Sequence[float]] = {}
+    for lr, losses in sorted(tried.items()):
+        smaller = kept[max(kept)] if kept else losses
+        rises = (loss - before for loss, before in zip(losses, smaller, strict=True))
+        if not all(map(math.isfinite, losses)) or any(rise > cliff for rise in rises):
+            break
+        kept[lr] = losses
+    return kept

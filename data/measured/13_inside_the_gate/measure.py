@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 import rr
 from rr.data import batches
-from rr.io import read_json, write_atomic
+from rr.io import read_sealed, write_atomic
 from rr.training.provenance import git_state
 from rr.training.run_folder import finished
 from rrbook import gates
@@ -87,7 +87,7 @@ def story(runs: Path) -> None:
 
 def main(corpus: str, runs: Path, ids: list[str]) -> None:
     for path in sorted(runs.glob("*/result.json")):
-        result = read_json(path)
+        result = read_sealed(path)
         chosen = result["rule"] in RULES and result["seed"] < 100
         done = (HERE / f"{result['id']}.json").exists()
         if not done and (result["id"] in ids or not ids and chosen):

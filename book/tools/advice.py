@@ -1,0 +1,167 @@
+"""Numbers behind the advice: pooled estimates, sizes, and what the field study discloses.
+
+`NAMED` is part of that of known.py. Differences are arm − baseline in nats per token.
+"""
+
+import json
+from functools import partial
+
+import scipy.stats
+from wording import signed, spread
+
+import rr
+from rrbook.stats import field
+from rrbook.stats.emergence import TUNING
+from rrstudy import stats
+from rrstudy.stats.results import arm_of
+
+MEASURED = rr.DATA / "measured"
+# studies with Review and the state gate at 300 steps under AdamW, in the order of their days
+BOTH_GATES = ("mini_arms", "e1_rates", "f1_pairs", "f2_field")
+STREAMS = ("hyper-connections", "standard")
+BOUND = 0.01  # nats per token: an interval inside ±BOUND is called equal
+
+
+def _gaps(name: str) -> list[float]:
+    """Review − state gate in one study at `mini`, by seed."""
+    runs = stats.read_results(MEASURED / name)
+    runs = runs[(runs.rung == "mini") & (runs.seed < TUNING) & (runs["values"] == "own")]
+    loss = runs.pivot_table("val_loss", "seed", "rule")
+    return list(loss["review"] - loss["state-gate"])
+
+
+def _pooled(*without: str) -> str:
+    """Review − state gate over the pairs of all studies as one sample, without some of them."""
+    gaps = [gap for name in BOTH_GATES if name not in without for gap in _gaps(name)]
+    over = stats.interval(gaps)
+    return spread(over.mean, over.lo, over.hi)
+
+
+def _studies_differ() -> str:
+    """p of an analysis of variance of Review − state gate, the studies its groups."""
+    return f"{scipy.stats.f_oneway(*map(_gaps, BOTH_GATES)).pvalue:.2f}"
+
+
+def _small_rates() -> str:
+    """Review − state gate at the two smallest rates of E1's search, mean of its two seeds."""
+    runs = stats.read_results(MEASURED / "e1_rates")
+    runs = runs[(runs.rung == "mini") & (runs.seed >= TUNING)]
+    loss = runs.pivot_table("val_loss", "lr", "rule")
+    gap = (loss["review"] - loss["state-gate"]).sort_index()
+    return " and ".join(map(signed, gap.iloc[:2]))
+
+
+def _passes() -> str:
+    """E5: eight passes − one under 1/N, each at the rate of its lowest mean; paired by seed."""
+    runs = stats.read_results(MEASURED / "e5_loops")
+    runs = runs[runs.rung.str.contains("n_layer=2,") & ~runs.rule.str.contains("law=sqrt")]
+    best = {}
+    for loops, rows in runs.groupby("loops"):
+        loss = rows.pivot_table("val_loss", "seed", "lr")
+        best[loops] = loss[loss.mean().idxmin()]
+    over = stats.paired(best[8], best[1])
+    return spread(over.mean, over.lo, over.hi, digits=4)
+
+
+def _family(first: bool = False) -> list[dict]:
+    """F2's family of tests, as reported or as its two replaced runs gave it."""
+    runs = field.read_runs()
+    return field.against_both(field.as_first_run(runs) if first else runs)
+
+
+def _survivors(first: bool = False) -> str:
+    rows = _family(first)
+    return f"{sum(row['holm'] < 0.05 for row in rows)} of {len(rows)}"
+
+
+def _of_streams(first: bool = False) -> str:
+    """Holm's p of four streams − standard."""
+    (row,) = [row for row in _family(first) if (row["arm"], row["baseline"]) == STREAMS]
+    return f"{row['holm']:.3f}"
+
+
+def _cost(arm: str) -> str:
+    """What the rate of a misfit costs it, by the losses of its search."""
+    return f"{field.misfits()[arm]['cost']:.3f}"
+
+
+def _run_time(arm: str) -> str:
+    """The quickest run of an arm of F2 over that of the standard residual, at equal size."""
+    return f"{field.times().time[arm]:.2f}"
+
+
+def _under_muon() -> str:
+    """How far below its loss under AdamW each arm of F4 finishes: the least and the most."""
+    means = []
+    for name in ("f1_pairs", "f4_muon"):
+        runs = stats.read_results(MEASURED / name)
+        means.append(runs[runs.seed < TUNING].groupby("rule").val_loss.mean())
+    gain = (means[0] - means[1]).dropna()
+    return f"{gain.min():.2f} to {gain.max():.2f}"
+
+
+def _rates_under_muon(planned: bool) -> str:
+    """At how many rates of F4's search Review is below constant ½: those planned, or added."""
+    runs = stats.read_results(MEASURED / "f4_muon")
+    runs = runs[(runs.seed >= TUNING) & ((runs.lr <= 3e-3) == planned)]
+    loss = runs.pivot_table("val_loss", "lr", "rule")
+    gap = (loss["review"] - loss["constant"]).dropna()
+    return f"{(gap < 0).sum()} of {len(gap)}"
+
+
+def _on_a_gpu(rung: str) -> str:
+    """A bf16 step of highway, whose gate is compiled, over one of the standard network, medians."""
+    rows = json.loads((MEASURED / "gpu_h200" / "steps.json").read_text())["rows"]
+    of = {
+        row["rule"]: row["step_ms_median"]
+        for row in rows
+        if row["rung"] == rung and row["precision"] == "bf16"
+    }
+    return f"{of['highway'] / of['standard']:.2f}"
+
+
+def _size(steps: int | None, folder: str = "f1_pairs") -> dict:
+    """Parameters and tokens of Review's runs of so many steps."""
+    runs = stats.read_results(MEASURED / folder)
+    return next(r for r in stats.as_rows(runs) if arm_of(r) == "review" and r["steps"] == steps)
+
+
+def _million(what: str, steps: int, folder: str) -> str:
+    return f"{_size(steps, folder)[what] / 1e6:.1f} million"
+
+
+def _ratio(steps: int, folder: str) -> str:
+    run = _size(steps, folder)
+    return f"{run['tokens'] / run['params']:.2g}"
+
+
+SHORT, LONG = (300, "f1_pairs"), (4800, "e2_training")
+NAMED = {
+    "bound of equality": lambda: f"{BOUND}",
+    "review - state-gate, four studies pooled": _pooled,
+    "review - state-gate, pooled without the largest": lambda: _pooled("f1_pairs"),
+    "review - state-gate, p that the studies agree": _studies_differ,
+    "review - state-gate at the smallest rates of E1's search": _small_rates,
+    "eight passes - one pass": _passes,
+    "f4_muon, below AdamW": _under_muon,
+    "f4_muon, planned rates with Review below": partial(_rates_under_muon, planned=True),
+    "f4_muon, added rates with Review below": partial(_rates_under_muon, planned=False),
+    "f2_field, survivors": _survivors,
+    "f2_field, survivors as first run": lambda: _survivors(first=True),
+    "f2_field, p of four streams": _of_streams,
+    "f2_field, p of four streams as first run": lambda: _of_streams(first=True),
+    "short run, parameters": lambda: _million("params", *SHORT),
+    "short run, tokens": lambda: _million("tokens", *SHORT),
+    "short run, tokens per parameter": lambda: _ratio(*SHORT),
+    "long run, tokens": lambda: _million("tokens", *LONG),
+    "long run, tokens per parameter": lambda: _ratio(*LONG),
+    **{f"gate on a GPU, {rung}": partial(_on_a_gpu, rung) for rung in ("60M", "320M", "1B")},
+    **{
+        f"f2_field, cost of the rate of {arm}": partial(_cost, arm)
+        for arm in ("scaled", "orthogonal", field.WIDER, "standard + constant")
+    },
+    **{
+        f"f2_field, run of {arm}": partial(_run_time, arm)
+        for arm in ("review", "state-gate", "unet", "standard + constant", "hyper-connections")
+    },
+}

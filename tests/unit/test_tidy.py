@@ -1,0 +1,239 @@
+"""The tidy table: what is read, marked and refused; never a number from the wrong row."""
+
+import json
+import math
+import re
+import statistics
+import tempfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rr import cli
+from rr.config import RRError
+from rrstudy.stats import as_rows, compare, read_table, render
+
+LOSSES = {
+    "base": [3.00, 3.20, 3.40, 3.10],
+    "gate": [2.90, 3.02, 3.33, 2.95],
+    "wide": [2.97, 3.21, 3.38, math.nan],
+}
+RUNS = [(arm, seed, loss) for arm, losses in LOSSES.items() for seed, loss in enumerate(losses)]
+ENDS = pd.DataFrame(RUNS, columns=["arm", "seed", "loss"])
+CURVES = pd.concat([ENDS.assign(step=100, loss=ENDS.loss.fillna(3) + 0.5), ENDS.assign(step=200)])
+
+
+def put(folder, name, content):
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def by_run(runs):
+    return {(row["arm"], row["seed"]): row["val_loss"] for row in as_rows(runs)}
+
+
+WANTED = {(arm, seed): None if math.isnan(loss) else loss for arm, seed, loss in RUNS}
+
+
+@pytest.mark.parametrize("frame", [ENDS, CURVES, CURVES.sample(frac=1, random_state=0)])
+def test_a_frame_and_its_files_say_the_same(frame, tmp_path):
+    frame.to_csv(tmp_path / "a.csv", index=False, na_rep="nan")
+    frame.to_parquet(tmp_path / "a.parquet")
+    lines = [json.dumps(row) + "\n" for row in frame.to_dict("records")]  # as json writes NaN
+    put(tmp_path, "a.jsonl", "".join(lines))
+    put(tmp_path, "marked.csv", b"\xef\xbb\xbf" + (tmp_path / "a.csv").read_bytes())  # Excel's mark
+    for source in (frame, *tmp_path.iterdir()):
+        runs = read_table(source)
+        assert by_run(runs) == WANTED, source
+        assert "step" not in runs or set(runs.step) == {200}
+        (lost,) = runs[runs.status != "finished"].to_dict("records")
+        assert (lost["arm"], lost["seed"], lost["status"]) == ("wide", 3, "diverged")
+
+
+def test_unpaired_by_scipy():
+    """Paired tests of the same rows are held to SciPy in test_tables."""
+    runs = read_table(ENDS)
+    rows = as_rows(compare(runs, "base", design="independent"))
+    for row in rows[1:]:
+        a = [x for x in LOSSES[row["arm"]] if math.isfinite(x)]
+        test = scipy.stats.ttest_ind(a, LOSSES["base"], equal_var=False)
+        span = test.confidence_interval(0.95)
+        assert (row["p"], row["lo"], row["hi"]) == pytest.approx((test.pvalue, *span), rel=1e-9)
+        assert row["pairs"] == row["differences"] == []
+    # the noise that seeds share hides the same difference
+    assert rows[1]["p"] > 0.3 > 0.02 > as_rows(compare(runs, "base"))[1]["p"]
+
+
+def test_a_run_that_did_not_finish_is_marked_and_its_loss_is_none():
+    """One that crashed at a quarter of the steps, and a pair that is missing."""
+    frame = CURVES[~((CURVES.arm == "gate") & (CURVES.seed == 1) & (CURVES.step == 200))]
+    frame = frame[~((frame.arm == "gate") & (frame.seed == 2))]
+    with pytest.raises(RRError, match="end at different steps, arm 'gate', seed 1 at 100 and"):
+        read_table(frame)
+    crashed = (frame.arm == "gate") & (frame.seed == 1)
+    runs = read_table(frame.assign(status=crashed.map({True: "crashed", False: "finished"})))
+    _, gate, _ = as_rows(table := compare(runs, "base"))
+    assert (gate["unfinished"], gate["missing"], gate["pairs"]) == ([1], [2], [0, 3])
+    assert gate["difference"] == pytest.approx((2.90 + 2.95 - 3.00 - 3.10) / 2)
+    text = render(table)
+    assert "unfinished: seed 1" in text and "missing: seed 2" in text and "diverged: seed 3" in text
+
+
+HEAD = "arm,seed,loss\n"
+STEPS = "arm,seed,step,loss\n"
+REFUSED = [
+    ("x.csv", "arm,seed,val_loss\na,0,3.0\n", "columns arm, seed, val_loss: .*and no others.*page"),
+    ("x.csv", "arm,seed,loss,kind\na,0,3.0,train\n", "arm, seed, loss, kind: .*and no others"),
+    ("x.csv", "arm,seed,loss,loss\na,0,3.1,9.9\n", "no others"),
+    ("x.csv", "arm;seed;loss\na;0;3.14\n", "columns arm;seed;loss: "),
+    ("x.csv", "arm;seed;loss\na;0;3,14\n", "cannot be read as a table"),  # decimal commas
+    ("x.csv", HEAD + "a,0,3,14\nb,0,3,15\n", "cannot be read as a table"),
+    ("x.csv", HEAD + 'a,0,"3,14"\n', "row 1: loss must be a number with a decimal point"),
+    ("x.csv", HEAD + "a,0,3.0\na,1,oops\n", "row 2: loss must be a number .*'oops'"),
+    ("x.csv", HEAD + "a,0,3.0\na,1,\n", "row 2: loss is empty: .*write nan"),
+    ("x.csv", HEAD + "a,0,3.0\na,1\n", "row 2: loss is empty"),
+    ("x.csv", HEAD + "a,0,3.0\n,1,3.0\n", "row 2: arm is empty"),
+    ("x.csv", HEAD + "a,s0,3.0\n", "seed must be an integer, got 's0'"),
+    ("x.csv", HEAD + "a,0.5,3.0\n", "seed must be an integer"),
+    ("x.csv", HEAD + "a,nan,3.0\n", "seed must be a finite number"),
+    ("x.csv", HEAD, "has no rows"),
+    ("x.csv", "", "cannot be read"),
+    ("x.csv", HEAD + "a,0,3.11\na,1,3.1", "may be cut off"),
+    ("x.csv", HEAD + '"a,0,3.1\n', "cannot be read"),
+    ("x.csv", (HEAD + "a,0,3.1\n").encode("utf-16"), "not UTF-8"),
+    ("x.csv", (HEAD + "é,0,3.1\n").encode("latin-1"), "not UTF-8"),
+    ("x.csv", HEAD + "a,0,3.0\na,0,3.1\n", "two rows of arm 'a', seed 0: keep one"),
+    ("x.csv", STEPS + "a,0,1,3.0\na,0,1,3.0\n", "two rows of arm 'a', seed 0 at step 1: keep one"),
+    ("x.csv", STEPS + "a,0,1,3.0\na,0,2,3.0\nb,0,1,3.0\n", "at different steps"),
+    ("x.csv", STEPS + "a,0,x,3.0\n", "step must be a number"),
+    ("x.csv", STEPS + "a,0,inf,3.0\n", "step must be a finite number"),
+    ("x.csv", STEPS + "a,0,1,nan\na,0,2,3.0\n", "not finite and a finite one later"),
+    ("x.csv", STEPS + "a,0,1,3.0\na,0,2,0.0\n", "a loss of exactly 0"),  # fp16's overflow
+    ("x.csv", "arm,seed,loss,status\na,0,3.0,done\n", "status must be one of finished, "),
+    ("x.csv", "arm,seed,loss,status\na,0,3.0,\n", "status is empty"),
+    ("x.csv", "arm,seed,step,loss,status\na,0,1,3,finished\na,0,2,3,crashed\n", "two statuses"),
+    ("x.jsonl", '{"arm": "a", "seed": 0, "loss": 1, "loss": 2}\n', "a key twice"),
+    ("x.jsonl", '{"arm": "a", "seed": 0, "loss": 1}\n{"arm": "b", "seed": 0}\n', "loss is empty"),
+    ("x.jsonl", '{"arm": "a", "seed": 0, "loss": true}\n', "loss must be a number"),
+    ("x.jsonl", '{"arm": "a",\n "seed": 0}\n', "cannot be read"),
+    ("x.jsonl", "[1]\n", "columns|cannot be read"),
+    ("x.parquet", b"PAR1", "cannot be read"),
+    ("x.json", "{}", "neither a folder of runs nor a .csv, .parquet or .jsonl file"),
+    ("trainer_state.json", '{"log_history": []}', "shows how to make one"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "says"), REFUSED)
+def test_anything_else_is_one_line(name, content, says, tmp_path, capsys):
+    path = put(tmp_path, name, content)
+    with pytest.raises(RRError, match=says):
+        read_table(path)
+    assert cli.main(["table", str(path), "--paired", "--baseline", "a"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "marked"),
+    [("finished", "finished"), ("Crashed", "unfinished"), ("KILLED", "unfinished"),
+     ("diverged", "diverged")],
+)  # fmt: skip
+@pytest.mark.parametrize("loss", [2.5, 0.0, math.inf])
+def test_a_status_comes_before_a_loss(status, marked, loss):
+    frame = pd.DataFrame([("a", 0, loss, status)], columns=["arm", "seed", "loss", "status"])
+    if marked == "finished" and not loss:
+        with pytest.raises(RRError, match="exactly 0"):
+            read_table(frame)
+        return
+    (row,) = as_rows(read_table(frame))
+    expected = "diverged" if marked == "finished" and math.isinf(loss) else marked
+    assert row["status"] == expected
+    assert row["val_loss"] == (loss if expected == "finished" else None)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("table LOG", "--paired"),
+        ("table LOG --paired --baseline bas", "did you mean base"),
+        ("table LOG --paired --loss val_loss", "unrecognized arguments: --loss"),
+        ("table EMPTY --paired", "holds no runs of rr: .*Runs of another trainer"),
+        ("table NOWHERE.csv --paired", "no file"),
+        ("power --sd 1", "--effect, --seeds"),
+        ("power --sd 1 --seeds 3 --comparisons 0", "comparisons must be"),
+    ],
+)
+def test_bad_words_are_one_line(words, says, tmp_path, capsys):
+    ENDS.to_csv(tmp_path / "log.csv", index=False, na_rep="nan")
+    (tmp_path / "empty").mkdir()
+    places = {"LOG": tmp_path / "log.csv", "EMPTY": tmp_path / "empty"}
+    assert cli.main([str(places.get(word, word)) for word in words.split()]) == 2
+    recorded = capsys.readouterr().err
+    assert recorded.count("\n") == 1 and re.search(says, recorded)
+
+
+def test_a_folder_of_runs_needs_no_design(root, capsys):
+    folder = str(root / "data" / "measured" / "mini_arms")
+    assert cli.main(["table", folder, "--unpaired"]) == 2
+    assert "whose seeds are paired" in capsys.readouterr().err
+
+
+def test_power_beforehand(capsys):
+    """d = 2/3, two-sided 5 %, 80 %: 20 pairs, or 37 a group, as published tables have it."""
+    words = ["power", "--sd", "0.015", "--effect", "0.01", "--json"]
+    assert cli.main(words) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["design"], row["needed"]) for row in rows] == [("paired", 20), ("independent", 37)]
+    assert cli.main([*words, "--seeds", "20", "--paired", "--comparisons", "4"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["alpha"] == 0.0125 and row["power"] < 0.8 and row["detectable"] > 0.01
+
+
+def test_the_spread_of_the_runs_at_hand(tmp_path, capsys):
+    def planned(text, *words):
+        path = put(tmp_path, "x.csv", HEAD + text)
+        assert cli.main(["power", "--from", str(path), "--seeds", "5", "--json", *words]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    (row,) = planned("a,0,3.1\na,1,3.2\n")  # the baseline run twice
+    assert row["design"] == "independent" and row["df"] == 1 and row["of"] == "2 runs of a"
+    assert row["sd"] == pytest.approx(0.1 / math.sqrt(2))
+    paired, apart = planned("a,0,3.1\na,1,3.25\nb,0,2.9\nb,1,3.0\n")
+    gaps = [3.1 - 2.9, 3.25 - 3.0]
+    assert paired["sd"] == pytest.approx(statistics.stdev(gaps)) and paired["df"] == 1
+    within = (statistics.variance([3.1, 3.25]) + statistics.variance([2.9, 3.0])) / 2
+    assert apart["sd"] == pytest.approx(math.sqrt(within)) and apart["df"] == 2
+    path = str(put(tmp_path, "y.csv", HEAD + "a,0,3.1\nb,0,3.0\n"))
+    assert cli.main(["power", "--from", path, "--seeds", "5", "--paired"]) == 2
+    assert "needs them" in capsys.readouterr().err
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["csv", "parquet", "jsonl"]), st.integers(0, 999), st.booleans(),
+       st.integers(0, 255))  # fmt: skip
+def test_a_damaged_file_is_a_table_or_one_line(ending, at, cut, byte):
+    """A file that was cut off loses runs, and never the end of a number."""
+    frame = ENDS.assign(loss=ENDS.loss.fillna(2.5))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, f"x.{ending}")
+        if ending == "csv":
+            frame.to_csv(path, index=False)
+        elif ending == "jsonl":
+            frame.to_json(path, orient="records", lines=True)
+        else:
+            frame.to_parquet(path)
+        data = path.read_bytes()
+        place = at * (len(data) - 1) // 999
+        path.write_bytes(data[:place] if cut else data[:place] + bytes([byte]) + data[place + 1 :])
+        try:
+            runs = read_table(path)
+        except RRError as error:
+            assert "\n" not in str(error)
+            return
+    if cut:  # another byte may be another digit, which nothing can tell
+        wanted = by_run(read_table(frame))
+        assert all(wanted[run] == loss for run, loss in by_run(runs).items())
