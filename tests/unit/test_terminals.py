@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rr import cli
+from rrstudy import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"
@@ -36,7 +36,8 @@ def home(tmp_path_factory):
     (home / "note.ipynb").write_text(note, encoding="utf-8")
     rows = [f"{arm},{seed},{3 - seed / 9 - (arm == 'λ−é') / 3}" for arm in ("a", "λ−é")
             for seed in range(3)]  # fmt: skip
-    (home / "log.csv").write_text("\n".join(["arm,seed,loss", *rows]), encoding="utf-8")
+    log = "\n".join(["arm,seed,loss", *rows, ""])
+    (home / "log.csv").write_text(log, encoding="utf-8")
     for rule in ("standard", "review"):
         words = training(home) + ["--rule", rule]
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -62,7 +63,7 @@ VERBS = {
     "sample": (0, "sample {home}/run --prompt λ --tokens 40"),
     "sweep, listed": (0, f"sweep --dry-run --corpus file:{{home}}/text.txt {SHAPE} --out {{home}}"),
     "table": (0, "table {home}/runs"),
-    "table of a log": (0, "table {home}/log.csv --loss loss --arm arm --baseline a --paired"),
+    "table of a log": (0, "table {home}/log.csv --baseline a --paired"),
     "power": (0, "power --sd 0.1 --effect 0.05"),
     "plan": (0, f"plan --corpus file:{{home}}/text.txt {SHAPE} --gpu H100 --hours 1"),
     "doctor": (0, f"doctor --quick --device cpu --corpus file:{{home}}/text.txt {SHAPE}"),
@@ -170,7 +171,7 @@ def test_the_marks_of_doctor_where_they_are_missing(monkeypatch):
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        ({"PYTHONIOENCODING": "cp1252"}, "table {log} --loss loss --baseline a --paired"),
+        ({"PYTHONIOENCODING": "cp1252"}, "table {log} --baseline a --paired"),
         (ASCII, "rules"),
         (ASCII, "sweep --dry-run --rung nano --steps 3 --corpus fables --notebook {note}"),
     ],
