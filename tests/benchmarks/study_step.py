@@ -1,12 +1,12 @@
-"""The study's own training step beside the backends of `rr`, on this machine's CPU.
+"""The study's own training step beside the backends of `rr`, on this machine's CPU or GPU.
 
     python tests/benchmarks/study_step.py --rung mini --threads 1 \
         --out data/measured/08_make_it_fast/study_step.json
 
 The study's step is written down here as its script takes it: eager, whole logits, norms and gates
-as they stand in the paper's equations, AdamW over all weights; in float32, and with the one line of
-autocast that computes its products in bf16. It learns the same shapes as `rr`'s Review, standard
-and constant-½ arms.
+as they stand in the paper's equations, AdamW over all weights; in float32, in TF32 as published,
+with the one line of autocast that computes its products in bf16, and with `torch.compile` beside
+that. It learns the same shapes as `rr`'s Review, standard and constant-½ arms.
 
 Each case is a process of its own, so that compilation and the allocator's settings are its alone.
 The cases take turns, and no case is always first. Every repeat is kept, with seconds by the clock
@@ -33,10 +33,17 @@ from torch.nn import functional as F
 
 from rr import io
 from rr.config import ModelConfig
-from rr.perf.benchmark import made_by
-from rr.perf.benchmark_case import Bench, Case
+from rr.training.device import autocast, float32_products
+from rrstudy.perf.benchmark import made_by
+from rrstudy.perf.benchmark_case import Bench, Case
 
-SCRIPTS = {"script fp32": False, "script bf16": True}  # whether under autocast
+# Precision of the products, and whether the model is compiled.
+SCRIPTS = {
+    "script fp32": ("fp32", False),
+    "script tf32": ("tf32", False),
+    "script bf16": ("bf16", False),
+    "script bf16 compiled": ("bf16", True),
+}
 BACKENDS = ("eager", "compiled", "compiled:attention=blocks")
 BASE = "script bf16"
 
@@ -106,7 +113,7 @@ class Study(nn.Module):
                 nn.init.normal_(weight, 0, 0.02 / math.sqrt(2 * c.n_layer) if last else 0.02)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        h = self.token(x) + self.position(torch.arange(x.shape[1]))
+        h = self.token(x) + self.position(torch.arange(x.shape[1], device=x.device))
         for block in self.blocks:
             h = block(h)
         logits = F.linear(self.norm(h), self.token.weight)
@@ -116,20 +123,24 @@ class Study(nn.Module):
 class StudyBench(Bench):
     """The study's model and step in place of `rr`'s, on the same batches."""
 
-    def __init__(self, case: Case, threads: int, autocast: bool) -> None:
-        super().__init__(case, "cpu", threads)
+    def __init__(self, case: Case, device: str, threads: int, form: tuple[str, bool]) -> None:
+        super().__init__(case, device, threads)
         torch.manual_seed(0)
-        self.autocast, model = autocast, Study(self.config)
+        self.precision, compiled = form
+        model = Study(self.config).to(self.device)
         self.model, self.step = model, self.take
+        if compiled:
+            model.compile()
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=2e-4, betas=(0.9, 0.95), weight_decay=0.1
         )
 
     def take(self, x: Tensor, y: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
+        with autocast(self.device, self.precision):
             loss = self.model(x, y)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        with float32_products(self.precision):
+            loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         return loss.detach()
@@ -141,9 +152,9 @@ def serve(args) -> None:
     path = "eager" if name in SCRIPTS else name
     case = Case(args.rung, rule, path, args.batch, args.batch)
     bench = (
-        StudyBench(case, args.threads, SCRIPTS[name])
+        StudyBench(case, args.device, args.threads, SCRIPTS[name])
         if name in SCRIPTS
-        else Bench(case, "cpu", args.threads)
+        else Bench(case, args.device, args.threads)
     )
     print(json.dumps(bench.warm() | {"tokens": args.batch * bench.config.seq_len}), flush=True)
     for line in sys.stdin:
@@ -160,6 +171,7 @@ def measured(args, rule: str) -> list[dict]:
     for name in args.cases:
         words = ["--serve", "--rung", args.rung, "--rules", rule, "--cases", name]
         words += ["--threads", str(args.threads), "--batch", str(args.batch)]
+        words += ["--device", args.device]
         children[name] = subprocess.Popen(
             [sys.executable, __file__, *words],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -206,9 +218,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rung", default="mini")
     parser.add_argument("--rules", nargs="+", default=["review", "standard", "constant"])
-    parser.add_argument("--cases", nargs="+", default=[*SCRIPTS, *BACKENDS])
+    parser.add_argument("--cases", nargs="+", default=["script fp32", BASE, *BACKENDS])
     parser.add_argument("--batch", type=int, default=8, help="windows per step")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--steps", type=int, default=4, help="timed per turn")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
@@ -221,7 +234,7 @@ def main() -> None:
     kept = json.loads(args.out.read_text())["rows"] if args.out and args.out.exists() else []
     for rule in args.rules:
         rows = measured(args, rule)
-        about = made_by(torch.device("cpu"), args.threads)
+        about = made_by(torch.device(args.device), args.threads)
         kept = [r for r in kept if (r["rung"], r["rule"]) != (args.rung, rule)]
         kept += [row | {"made_by": about} for row in rows]
         if args.out:

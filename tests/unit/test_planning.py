@@ -8,10 +8,10 @@ import pytest
 from rr import cli
 from rr.config import RRError
 from rr.model import ladder
-from rr.perf import budget, rates
-from rr.sweep import cells
-from rr.sweep.grid import AXES, place
 from rr.training.checkpoint import disk_of
+from rrstudy.perf import budget, rates
+from rrstudy.sweep import cells
+from rrstudy.sweep.grid import AXES, place
 
 CARD = budget.GPUSpec("a card", 1e14, 1e11)
 NAMES = {"corpus": "a text", "tokenizer": "its tokens", "vocab_size": 500}
@@ -147,6 +147,64 @@ def test_a_record_of_that_card_is_used_with_its_spread(roomy, tmp_path):
     assert result["measured"] == "gpu/nano.json"
     (other,) = budget.what_fits([one()], budget.gpu("T4"), records=tmp_path)
     assert other["measured"] is None and other["precision"] == "fp16"
+
+
+def row_of(run, rate, **more):
+    """A row of a GPU that reached `rate` FLOP/s on this run."""
+    each = ladder.flops_per_token(run.model)
+    ms = 1000 * 2048 * each / rate
+    return bench_row(run, params=ladder.count(run.model), step_ms=[ms], **more)
+
+
+def test_another_gpu_is_a_range_between_the_ratios_of_the_sheets(roomy, tmp_path):
+    """An H200 has an H100's peak and 1.43 times its bandwidth; a B200 2.28 times its peak."""
+    run = one("60M")
+    bench_file(tmp_path / "x.json", "NVIDIA H200", row_of(run, 2e14))
+    rate = {
+        name: rates.rate(
+            run, budget.gpu(name), None, rates.sources(budget.gpu(name), None, tmp_path)
+        )
+        for name in ("H200", "H100", "B200", "A100", "T4")
+    }
+    assert (rate["H200"].low, rate["H200"].source) == (pytest.approx(2e14), "x.json")
+    assert (rate["H100"].low, rate["H100"].high) == pytest.approx((2e14 * 3.35 / 4.8, 2e14))
+    assert (rate["B200"].low, rate["B200"].high) == pytest.approx((2e14, 2e14 * 2250 / 989))
+    # as many launches as an H200, were it not for the largest MFU that is assumed
+    assert (rate["A100"].low, rate["A100"].high) == pytest.approx((2e14 * 312 / 989, 0.45 * 312e12))
+    assert rate["A100"].scaled == "H200: 60M" and rate["H200"].scaled is None
+    assert rate["T4"] == rates.Rate(0.2 * 65e12, 0.45 * 65e12)  # fp16: nothing was measured in it
+
+
+def test_a_size_between_two_measured_ones_lies_between_their_rates(roomy, tmp_path):
+    sizes = {"60M": 2e14, "320M": 3e14}
+    rows = [row_of(one(name), rate) for name, rate in sizes.items()]
+    bench_file(tmp_path / "x.json", "NVIDIA H200", *rows)
+    card = budget.gpu("H200")
+    known = rates.sources(card, None, tmp_path)
+    between = rates.rate(one("150M"), card, None, known)
+    assert (between.low, between.high) == pytest.approx((2e14, 3e14))
+    assert (between.source, between.scaled) == (None, "H200: 60M, 320M")
+    for name in ("mini", "590M"):  # beyond what was measured: assumed
+        assert rates.rate(one(name), card, None, known).high == pytest.approx(0.45 * 989e12)
+    given = rates.rate(one("150M"), card, (0.3, 0.3), known)
+    assert given.low == given.high == pytest.approx(0.3 * 989e12)
+    plan = [one(name) for name in ("60M", "150M", "590M")]
+    told = " ".join(budget.notes(budget.what_fits(plan, card, records=tmp_path), card, None))
+    assert "measured on H200: 1 of 3 runs" in told and "not measured: 1 of 3 runs" in told
+    assert "scaled: 1 of 3 runs, from sizes measured on H200" in told
+    assert "another GPU" not in told
+
+
+def test_the_study_on_an_h200_is_measured(roomy, capsys):
+    """By data/measured/gpu_h200: three of five rungs; none of Review's rows, which are void."""
+    assert cli.main(["plan", "--gpu", "H200", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    by = {"60M", "320M", "1B"}
+    assert {row["rung"] for row in rows if row["measured"] == "gpu_h200/steps.json"} == by
+    assert {row["rung"] for row in rows if row["scaled"]} == {"150M", "590M"}
+    for row in rows:
+        low, high = row["parts"]["training"]
+        assert high / low < (1.4 if row["rung"] in by else 2)
 
 
 def test_the_verb(capsys):

@@ -15,8 +15,8 @@ import pytest
 import scipy.stats as st
 
 import rr
-from rr import stats
 from rr.data import baselines
+from rrstudy import stats
 
 MEASURED = rr.DATA / "measured"
 HALF, LARGE = "constant:lam=0.0,own=0.7071067812", "constant:lam=0.0,own=2.236067977"
@@ -403,16 +403,37 @@ def misfit(lr: float, best: float, **arm: str) -> float:
     return (1 - share) * search[below] + share * search[above] - search[best]
 
 
+def gpu():
+    rows = json.loads((MEASURED / "gpu_h200" / "steps.json").read_text())["rows"]
+    by = {(row["rung"], row["rule"], row["precision"]): row for row in rows}
+    # void: a compiled Review step had no backward pass
+    assert {row["rule"] for row in rows} == {"standard", "highway", "constant"}
+    phrases = []
+    for size, round_to in (("60M", -3), ("320M", -3), ("1B", -2)):
+        row = by[size, "standard", "bf16"]
+        assert row["step_ms_median"] == np.median(row["step_ms"])
+        speed = row["tokens_per_step"] / row["step_ms_median"] * 1000
+        mfu = speed * row["flops_per_token"] / 989e12
+        assert (speed, mfu) == pytest.approx((row["tokens_per_second"], row["mfu"]))
+        phrases += [f"{row['step_ms_median']:.1f} ms", f"{round(speed, round_to):,.0f}",
+                    f"{100 * mfu:.0f} %"]  # fmt: skip
+        assert 2 < by[size, "standard", "tf32"]["step_ms_median"] / row["step_ms_median"] < 2.3
+    over = [row["predicted_bytes"] / row["peak_bytes"] for row in rows]
+    return [*phrases, f"between {min(over):.2f} and {max(over):.2f}"]
+
+
 COMPUTED = {"f1_pairs": f1, "f2_field": f2, "f3_loops": f3, "f4_muon": f4, "e1_rates": e1,
             "e2_training": e2, "e2_after": e2_after, "e3_size": e3, "e4_values": e4,
-            "e5_loops": e5, "mini_arms": mini}  # fmt: skip
+            "e5_loops": e5, "mini_arms": mini, "gpu_h200": gpu}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "computed"), COMPUTED.items(), ids=[*COMPUTED])
 def test_every_number_of_a_result_is_computed_from_the_records(name, computed):
     text = " ".join((MEASURED / name / "README.md").read_text(encoding="utf-8").split())
     text = text.partition("**Result.**")[2]
-    text = re.split(r"All \d+|The runs at|Rates: constant|`baselines.json`|One run of", text)[0]
+    text = re.split(
+        r"Origin|All \d+|The runs at|Rates: constant|`baselines.json`|One run of", text
+    )[0]
     for phrase in sorted(computed(), key=len, reverse=True):
         assert phrase in text, phrase
         text = text.replace(phrase, "")

@@ -12,7 +12,7 @@ from tiny import TINY, result_of, train
 from torch.nn import functional as F
 
 import rr
-from rr import io, stats
+from rr import io
 from rr.config import Interrupted, ModelConfig, Recipe, RRError, RunFailed
 from rr.data import fables, open_corpus
 from rr.model import Model, initialise, ladder
@@ -20,6 +20,7 @@ from rr.model.ladder import recipe
 from rr.training import checkpoint, context, evaluate, run_folder, trainer
 from rr.training.device import _has_bf16, resolve_precision
 from rr.training.step import OptimizerStep
+from rrstudy import stats
 
 DiskUsage = namedtuple("DiskUsage", "total used free")
 HELD_OUT = np.random.RandomState(3).randint(0, 50, 200)  # a stand-in for held-out tokens
