@@ -11,7 +11,7 @@ from rrbook.net import model_of
 STOPS = (0.0, None, 0.5, 1.0)  # of the slider: closed, as learned, half, open
 SENTENCES = (
     "There was once, in a town by the sea, a",
-    "One day the woodcutter's daughter said: \u201cI'll go, I've 12 apples!\u201d  And\nso",
+    "One day the woodcutter's daughter said: \u201cI'll go, I've 12 apples!\u201d  And so",
     "",
 )
 

@@ -36,7 +36,7 @@ def test_the_pages_logits_are_rrs_at_every_setting_of_the_slider(page, tmp_path,
     said = set()
     for place in places:
         for gate, value in enumerate(STOPS):
-            scope, at = ("all", 0) if place == "all" else ("one", place)
+            scope, at = ("all", 1) if place == "all" else ("one", place + 1)
             set_to = {"sentence": sentence, "place": at, "gate": gate}
             ids, logits, words = page.evaluate(SET, [set_to, scope])
             assert ids == [vocabulary.eot, *vocabulary.encode(sentence)]
@@ -50,7 +50,7 @@ def test_the_page_says_what_rr_says_of_the_next_piece_and_the_chosen_channels(pa
     import torch
 
     vocabulary = vocabulary_of(NET, tmp_path / "vocabulary")
-    settings = {"sentence": SENTENCES[0], "place": 5, "gate": 1, "word": 0, "channel": 9}
+    settings = {"sentence": SENTENCES[0], "place": 6, "gate": 1, "word": 0, "channel": 9}
     ids, _, words = page.evaluate(SET, [settings, "all"])
     logits, seen = computed(NET, ids, [None] * 2 * NET["shape"]["n_layer"])
     chance, best = torch.tensor(logits).softmax(-1).max(-1)

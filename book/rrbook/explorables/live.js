@@ -15,7 +15,7 @@ function liveIds(opened, sentence) {
 
 function liveGates(opened, v) {
   var n = 2 * opened.net.shape.n_layer, gates = [];
-  for (var s = 0; s < n; s++) gates.push(v.scope === "all" || s === +v.place ? STOPS[v.gate] : null);
+  for (var s = 0; s < n; s++) gates.push(v.scope === "all" || s === v.place - 1 ? STOPS[v.gate] : null);
   return gates;
 }
 
@@ -24,7 +24,7 @@ function liveNumbers(opened, v) {
   var ids = liveIds(opened, v.sentence), now = netForward(opened, ids, liveGates(opened, v));
   var p = softmaxOf(now.logits), learned = softmaxOf(netForward(opened, ids, null).logits);
   var order = p.map(function (x, i) { return i; }).sort(function (a, b) { return p[b] - p[a]; });
-  var at = Math.max(0, ids.length - 1 - v.word), step = now.steps[v.place][at];
+  var at = Math.max(0, ids.length - 1 - v.word), step = now.steps[v.place - 1][at];
   return {ids: ids, logits: now.logits, p: p, learned: learned, picks: order.slice(0, 6), at: at,
     step: step};
 }
@@ -39,7 +39,7 @@ function fixed(x) {
 
 function liveSentence(opened, v, n) {
   var usual = n.learned.indexOf(Math.max.apply(null, n.learned)), best = n.picks[0];
-  var who = v.scope === "all" ? "all gates" : "the gate of sublayer " + (+v.place + 1);
+  var who = v.scope === "all" ? "all gates" : "the gate of sublayer " + v.place;
   var said = v.gate === 1 ? "With all gates as learned " : "With " + who + " " +
     ["closed", "", "at one half", "open"][v.gate] + " ";
   said += "the net would go on with " + shown(opened, best) + " (" + share(n.p[best]) + ")";
@@ -49,7 +49,7 @@ function liveSentence(opened, v, n) {
   }
   var i = v.channel - 1, step = n.step;
   said += ". At " + (n.at ? shown(opened, n.ids[n.at]) : "the start") + ", in sublayer " +
-    (+v.place + 1) + ", r is " + fixed(mean(step.r)) + " on average; channel " + v.channel +
+    v.place + ", r is " + fixed(mean(step.r)) + " on average; channel " + v.channel +
     " goes from " + fixed(step.h[i]) + " to " + fixed(step.next[i]) + ".";
   if (encodeText(opened, v.sentence).length > opened.net.shape.seq_len - 1) {
     said += " The net reads the last " + (opened.net.shape.seq_len - 1) + " pieces alone.";
@@ -74,8 +74,8 @@ function drawChances(svg, opened, n, width) {
 }
 
 function fillTable(root, opened, v, n) {
-  root.querySelector("caption").textContent = "Sublayer " + (+v.place + 1) + " (" +
-    (v.place % 2 ? "MLP" : "attention") + " of block " + ((v.place >> 1) + 1) + ") at " +
+  root.querySelector("caption").textContent = "Sublayer " + v.place + " (" +
+    (v.place % 2 ? "attention" : "MLP") + " of block " + Math.ceil(v.place / 2) + ") at " +
     (n.at ? shown(opened, n.ids[n.at]) : "the start of the story");
   root.querySelectorAll("tbody tr").forEach(function (row, k) {
     var i = v.channel - 1 + k, cells = row.children, s = n.step;
@@ -89,8 +89,8 @@ function fit(form, opened, v) {
   var shape = opened.net.shape, place = form.elements.place;
   while (place.options.length > 2 * shape.n_layer) place.remove(place.options.length - 1);
   while (place.options.length < 2 * shape.n_layer) {
-    var s = place.options.length;
-    place.add(new Option((s + 1) + ": block " + ((s >> 1) + 1) + (s % 2 ? ", MLP" : ", attention"), s));
+    var s = place.options.length + 1;
+    place.add(new Option(s + ": block " + Math.ceil(s / 2) + (s % 2 ? ", attention" : ", MLP"), s));
   }
   form.elements.channel.max = shape.d_model - 7;
   form.elements.word.max = Math.max(1, liveIds(opened, v.sentence).length - 1);

@@ -16,8 +16,8 @@ def live_network(net: Mapping, sentence: str = SENTENCE) -> kit.Explorable:
     """
     shape, rows = net["shape"], "<tr><th scope='row'></th><td></td><td></td><td></td><td></td></tr>"
     places = {
-        f"{s}": f"{s + 1}: block {s // 2 + 1}, {'MLP' if s % 2 else 'attention'}"
-        for s in range(2 * shape["n_layer"])
+        str(s): f"{s}: block {(s + 1) // 2}, {'attention' if s % 2 else 'MLP'}"
+        for s in range(1, 2 * shape["n_layer"] + 1)
     }
     below = (
         f"<style>{kit.style('live.css')}</style>"
@@ -38,15 +38,15 @@ def live_network(net: Mapping, sentence: str = SENTENCE) -> kit.Explorable:
         lead="It runs in this page, on your sentence. Close its gates, open them, or set all of "
         "them to one half, and watch what it wants to say next.",
         controls=[
-            f'<label class="rr-wide">your sentence<input type="text" name="sentence" value="'
+            f'<label>your sentence<input type="text" name="sentence" value="'
             f'{sentence}" maxlength="600" spellcheck="false"></label>',
-            kit.choice("place", "sublayer", places, "0"),
+            kit.choice("place", "sublayer", places, "1"),
             '<label>gate <b aria-hidden="true"></b><input type="range" name="gate" min="0" max="3" '
             'step="1" value="1"></label>',
             kit.radios(
                 "scope", "the gate of", {"one": "this sublayer", "all": "all sublayers"}, "all"
             ),
-            kit.slider("word", "piece to look at, from the end", 0, 9, 1, 0),
+            kit.slider("word", "piece to look at", 0, 9, 1, 0),
             kit.slider("channel", "first channel", 1, shape["d_model"] - CHANNELS + 1, CHANNELS, 1),
         ],
         picture="Bars: the chance of each of the likeliest next pieces, with the gates as set and, "
