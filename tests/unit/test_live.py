@@ -4,11 +4,14 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from tiny import train
 
 import rr
 from rr.config import RRError
+from rr.data.batches import gather
 from rrbook import net as nets
+from rrstudy import stats
 from tests.live import computed, settings, vocabulary_of
 
 TEXTS = (
@@ -68,6 +71,19 @@ def test_the_file_holds_the_run_and_rounds_its_weights_to_sixteen_bits(net, tmp_
         assert p.detach().numpy() == pytest.approx(
             q[: len(p)].detach().numpy(), rel=1e-3, abs=1e-7
         ), name
+
+
+def test_the_books_net_is_that_of_its_record():
+    place = rr.DATA / "measured" / "live_net"
+    made = json.loads((place / "net.json").read_text(encoding="utf-8"))
+    [record] = stats.as_rows(stats.read_results(place))
+    assert (made["run"], made["rule"]) == (record["id"], record["rule"])
+    tokens = rr.open_corpus(record["corpus"], record["tokenizer"], log=lambda line: None)
+    x, y = gather(tokens.valid, np.arange(0, 64 * 128, 128), 128)
+    with torch.no_grad():
+        loss = nets.model_of(made)(x, y).item()
+    # 64 of 2,000 windows: a net of other weights would be nats away
+    assert loss == pytest.approx(record["val_loss"], abs=0.05)
 
 
 @pytest.mark.parametrize(
