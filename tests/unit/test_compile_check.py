@@ -139,7 +139,7 @@ def test_a_tensor_without_a_number_is_wrong():
 def test_a_sum_that_cancels_is_measured_on_the_others():
     plain = {"a": torch.ones(4), "b": torch.ones(2), "sum": torch.tensor([1e-6])}
     other = plain | {"sum": torch.tensor([3e-6])}
-    assert compile_check.differences(other, plain)["sum"] == pytest.approx(2e-5)
+    assert compile_check.differences(other, plain)["sum"] == pytest.approx(2e-6)
 
 
 def test_what_is_wrong_in_one_process_is_refused_in_all():
