@@ -65,10 +65,21 @@ EXTRAS = {
 
 
 def missing_package(error: ModuleNotFoundError) -> str:
-    """`needs pandas, which is missing: pip install '…'`, for a message about a failed import."""
+    """`needs pandas, which is missing: pip install …`, for a message about a failed import."""
     package = (error.name or "").partition(".")[0]
-    install = f"review-residuals[{EXTRAS[package]}]" if package in EXTRAS else package
-    return f"needs the package {package}, which is missing: pip install '{install}'"
+    how = install(EXTRAS[package]) if package in EXTRAS else f"pip install '{package}'"
+    return f"needs the package {package}, which is missing: {how}"
+
+
+def install(extra: str, address: str | None = None) -> str:
+    """The command that installs an extra: in the project's checkout, or from its `address`.
+
+    Never by the distribution's name alone: no package index has it from us, so whoever took the
+    name there would run code on the reader's machine.
+    """
+    if address:
+        return f"pip install 'review-residuals[{extra}] @ git+{address}'"
+    return f"pip install -e '.[{extra}]' in the checkout of rr"
 
 
 class RunFailed(RRError):
