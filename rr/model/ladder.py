@@ -195,8 +195,9 @@ def flops_per_token(config: ModelConfig) -> int:
     """FLOPs of one training step per token: matrix products, forward and backward.
 
     Three times the forward pass: 2 per multiply-add for each linear weight, the rules' own
-    products, the head over vocab_size, and causal attention: a token attends to (T + 1)/2 tokens on
-    average, with 4·d FLOPs each per layer (scores and mix).
+    products in the stack and in the read before the head, the head over vocab_size, and causal
+    attention: a token attends to (T + 1)/2 tokens on average, with 4·d FLOPs each per layer (scores
+    and mix).
     """
     model = _meta(config)
     products = [m for m in model.layers.modules() if isinstance(m, Linear)]
@@ -205,7 +206,8 @@ def flops_per_token(config: ModelConfig) -> int:
     stack += sum(layer.attn.rule.matmul_flops(layer.attn_rule.site) for layer in model.layers)
     stack += config.n_layer * 2 * config.d_model * (config.seq_len + 1)
     head = 2 * config.vocab_size * config.d_model
-    return 3 * (config.n_loops * stack + head)
+    final = model.final_rule.matmul_flops(model.final_rule.site)  # after the last pass
+    return 3 * (config.n_loops * stack + final + head)
 
 
 def canonical_rung(spec: str) -> str:

@@ -10,7 +10,7 @@ from rr.config import install
 ROOT = Path(__file__).parents[2]
 TEXT = {".py", ".md", ".ipynb", ".toml", ".yaml", ".yml", ".sh", ".sbatch", ".txt", ".js", ""}
 BY_NAME = re.compile(
-    r"pip3? install [^\n]*\breview-residuals(?:-book)?+(?:\[[\w,]*\])?+(?! @|[/.\w-])"
+    r"pip3? install [^\n]*\breview-residuals(?:-book)?+(?:\[[\w,{}]*\])?+(?! @|[/.\w-])"
 )
 
 
