@@ -65,7 +65,7 @@ def steps(rung: str, path: str, windows: int, threads: int) -> None:
     try:
         from rrstudy.perf.benchmark_case import Bench, Case
     except ModuleNotFoundError:  # where the old checkout has it
-        from rr.perf.benchmark_case import Bench, Case  # pyright: ignore[reportMissingImports]
+        from rrstudy.perf.benchmark_case import Bench, Case  # pyright: ignore[reportMissingImports]
 
     bench = Bench(Case(rung, "review", path, windows, windows), "cpu", threads)
     print_to = sys.stdout

@@ -212,7 +212,7 @@ def _fill(disk: str, name: str, n: int) -> None:
 
 
 def _child(request: dict, pipe: int, out: int, err: int) -> int:
-    from rr import cli
+    from rrstudy import cli
 
     os.dup2(out, 1)
     os.dup2(err, 2)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rr import cli
+from rrstudy import cli
 from rrstudy.stats.records import RUNS
 
 ROOT = Path(__file__).resolve().parents[2]

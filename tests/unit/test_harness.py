@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import rr
-from rr import cli
 from rr.training.run_folder import load
+from rrstudy import cli
 
 SHAPE = "nano:d_model=32,n_head=2,n_layer=2,seq_len=32"
 TASK = """task: {name}

@@ -16,9 +16,9 @@ from tiny import TINY, train
 
 import rr
 import rrstudy
-from rr import cli
 from rr.config import RRError
 from rr.training import hub, run_folder
+from rrstudy import cli
 
 
 @pytest.fixture(scope="module")

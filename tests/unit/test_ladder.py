@@ -23,11 +23,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import rr
-from rr import cli
 from rr.config import ModelConfig, RRError
 from rr.model import Model, initialise, ladder
 from rr.residual import REGISTRY, RULES, Rule, allow_rule
 from rrbook import reports as report
+from rrstudy import cli
 from rrstudy.sweep import cells
 
 FIGURES = computed(load("review_residuals_summary"))

@@ -25,8 +25,8 @@ import pytest
 import torch
 
 import rrstudy
-from rr import cli
 from rr.residual import REGISTRY
+from rrstudy import cli
 from rrstudy.perf import doctor
 from rrstudy.sweep import local
 

@@ -15,7 +15,7 @@ import scipy.stats
 import torch
 
 import rr
-from rr import cli, io
+from rr import io
 from rr.config import RUN_OPTIONS, Interrupted, RRError
 from rr.data import baselines
 from rr.model import initialise
@@ -23,7 +23,7 @@ from rr.training import command_line
 from rrbook import figures
 from rrbook import reports as report
 from rrbook.reports.run import LEVELS
-from rrstudy import stats
+from rrstudy import cli, stats
 from rrstudy.sweep import cells, notebook
 from rrstudy.sweep.grid import AXES
 

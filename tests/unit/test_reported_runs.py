@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from tiny import TINY, train
 
 import rr
-from rr import cli, io
+from rr import io
 from rr.config import EXTRAS, RRError, RunFailed
 from rr.training.checkpoint import Checkpoints
+from rrstudy import cli
 from rrstudy.stats.records import read_record
 from rrstudy.sweep import notebook
 from rrstudy.sweep.process import Process

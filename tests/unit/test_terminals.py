@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rr import cli
+from rrstudy import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"
