@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rr import io
-from rr.config import ModelConfig, RRError, Run, checked_file, file_bytes
+from rr.config import ModelConfig, RRError, Run, checked_file, file_bytes, install
 
 try:
     from huggingface_hub import (
@@ -33,9 +33,7 @@ try:
     from safetensors import SafetensorError, safe_open
     from safetensors.torch import save_file
 except ModuleNotFoundError as error:
-    raise RRError(
-        f"sharing and loading models needs {error.name}: pip install 'review-residuals[hub]'"
-    ) from None
+    raise RRError(f"sharing and loading models needs {error.name}: {install('hub')}") from None
 
 from rr.data.documents import hub_dataset
 from rr.data.tokenizer import FILES, Vocabulary
@@ -64,9 +62,9 @@ with the residual rule `{{ rule }}` and the value rule `{{ values }}`,
 on {{ corpus }}.
 
 ```python
-import rr
+import rrstudy  # {{ install }}
 
-model = rrstudy.from_pretrained("{{ repository }}")  # pip install 'review-residuals[hub]'
+model = rrstudy.from_pretrained("{{ repository }}")
 ids = model.vocabulary.encode("Once upon a time")
 ```
 
@@ -253,6 +251,7 @@ def _card(
         front_matter,
         template_str=CARD,
         repo_url=home(),
+        install=install("hub", home()),
         repository=repository,
         title=f"{run.rung} · {run.rule}",
         params=f"{result.get('params', sum(p.numel() for p in model.parameters())):,}",

@@ -21,7 +21,7 @@ from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 
-from ..config import RRError, nearest
+from ..config import RRError, install, nearest
 from . import fables
 from .cache import digest
 from .files import EOT, KINDS, PACKED, documents_of, file_format, read_all
@@ -38,7 +38,7 @@ _HUB = re.compile(r"(\w[\w.-]*/\w[\w.-]*)(?::(\w[\w.-]*))?(?:@(.+))?")  # name, 
 STEP = 2_000_000_000  # ns, of the times of change on FAT, the coarsest
 PATIENCE = 5.0  # seconds that the hub may take to answer
 WORKS_OFFLINE = "fables and file:PATH work without a network"
-_NEEDS_HUB = "the corpus {} needs datasets (pip install 'review-residuals[hub]'); " + WORKS_OFFLINE
+_NEEDS_HUB = f"the corpus {{}} needs datasets ({install('hub')}); {WORKS_OFFLINE}"
 _SUFFIXES = (".txt", ".xz", ".gz", ".jsonl", ".parquet")
 
 Documents = Callable[[], Iterator[str]]

@@ -224,7 +224,7 @@ def test_what_has_no_report_is_one_line(trained, tmp_path, capsys, monkeypatch):
     shutil.copytree(trained[2]["review", 0], folder)
     with monkeypatch.context() as bare:
         bare.setattr(importlib.util, "find_spec", lambda name: None)
-        refused("pip install -e book")
+        refused("pip install -e '.[notebooks]' -e book")
     (folder / "result.json").unlink()
     refused("has not ended")
 
