@@ -1,9 +1,8 @@
-"""How a transformer writes to its residual stream: rules, models, training, statistics.
+"""How a transformer writes to its residual stream: rules, models, training.
 
 * A model of your own: `rr.Residuals` puts one rule around your own attention and MLP.
 * A model of `transformers`: `rr.attach` puts a rule into it, `rr.detach` takes it out.
-* A run: `rr.plan` describes it, `rr.train` trains it, `rr.load` reads it; many runs: `rr.sweep`.
-* Statistics of runs, of `rr` or of another trainer: `rr.stats`.
+* A run: `rr.plan` describes it, `rr.train` trains it, `rr.load` reads it.
 
 The names below are those that `import rr` gives; the packages hold the others. CONTRIBUTING.md has
 a map of the code: which file does what, and in which order to read them.
@@ -61,15 +60,12 @@ _MODULES = {
     "allow_rule": "residual",
     "attach": "model.attach",
     "detach": "model.attach",
-    "from_pretrained": "training.hub",
     "load": "training.run_folder",
     "open_corpus": "data",
     "plan": "training.planning",
-    "push_to_hub": "training.hub",
     "register": "residual",
-    "save_pretrained": "training.hub",
     "train": "training.trainer",
 }
-_PACKAGES = ("analysis", "data", "model", "ops", "perf", "residual", "stats", "sweep", "training")
+_PACKAGES = ("analysis", "data", "model", "ops", "residual", "training")
 __all__ = ["DATA", "__version__", *_MODULES]
 __getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__, _PACKAGES)

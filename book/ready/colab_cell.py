@@ -91,7 +91,7 @@ def attempt(work, *args) -> None:
 drive.mount("/content/drive")
 KEPT.mkdir(parents=True, exist_ok=True)
 mirror(KEPT, RUNS, newest=False)
-run = subprocess.Popen([sys.executable, "-m", "rr.cli", *COMMAND, "--out", str(RUNS)])
+run = subprocess.Popen([sys.executable, "-m", "rrstudy.cli", *COMMAND, "--out", str(RUNS)])
 ended = threading.Event()
 
 

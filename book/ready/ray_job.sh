@@ -22,4 +22,4 @@ cache=${RR_CACHE:-/shared/cache/rr}
 # `ray job stop` sends SIGTERM, and SIGKILL after three seconds: a checkpoint can need more
 environment='{"env_vars": {"RR_CACHE": "'$cache'", "RAY_JOB_STOP_WAIT_TIME_S": "120"}}'
 exec ray job submit --no-wait --working-dir . --runtime-env-json "$environment" -- \
-    python -m rr.cli sweep --engine ray --address auto "$@"
+    python -m rrstudy.cli sweep --engine ray --address auto "$@"

@@ -3,14 +3,17 @@
 `NAMED` is part of that of known.py. Differences are arm − baseline in nats per token.
 """
 
+import json
+from functools import partial
+
 import scipy.stats
 from wording import signed, spread
 
 import rr
-from rr import stats
-from rr.stats.results import arm_of
 from rrbook.stats import field
 from rrbook.stats.emergence import TUNING
+from rrstudy import stats
+from rrstudy.stats.results import arm_of
 
 MEASURED = rr.DATA / "measured"
 # studies with Review and the state gate at 300 steps under AdamW, in the order of their days
@@ -87,6 +90,36 @@ def _run_time(arm: str) -> str:
     return f"{field.times().time[arm]:.2f}"
 
 
+def _under_muon() -> str:
+    """How far below its loss under AdamW each arm of F4 finishes: the least and the most."""
+    means = []
+    for name in ("f1_pairs", "f4_muon"):
+        runs = stats.read_results(MEASURED / name)
+        means.append(runs[runs.seed < TUNING].groupby("rule").val_loss.mean())
+    gain = (means[0] - means[1]).dropna()
+    return f"{gain.min():.2f} to {gain.max():.2f}"
+
+
+def _rates_under_muon(planned: bool) -> str:
+    """At how many rates of F4's search Review is below constant ½: those planned, or added."""
+    runs = stats.read_results(MEASURED / "f4_muon")
+    runs = runs[(runs.seed >= TUNING) & ((runs.lr <= 3e-3) == planned)]
+    loss = runs.pivot_table("val_loss", "lr", "rule")
+    gap = (loss["review"] - loss["constant"]).dropna()
+    return f"{(gap < 0).sum()} of {len(gap)}"
+
+
+def _on_a_gpu(rung: str) -> str:
+    """A bf16 step of highway, whose gate is compiled, over one of the standard network, medians."""
+    rows = json.loads((MEASURED / "gpu_h200" / "steps.json").read_text())["rows"]
+    of = {
+        row["rule"]: row["step_ms_median"]
+        for row in rows
+        if row["rung"] == rung and row["precision"] == "bf16"
+    }
+    return f"{of['highway'] / of['standard']:.2f}"
+
+
 def _size(steps: int | None, folder: str = "f1_pairs") -> dict:
     """Parameters and tokens of Review's runs of so many steps."""
     runs = stats.read_results(MEASURED / folder)
@@ -110,6 +143,9 @@ NAMED = {
     "review - state-gate, p that the studies agree": _studies_differ,
     "review - state-gate at the smallest rates of E1's search": _small_rates,
     "eight passes - one pass": _passes,
+    "f4_muon, below AdamW": _under_muon,
+    "f4_muon, planned rates with Review below": partial(_rates_under_muon, planned=True),
+    "f4_muon, added rates with Review below": partial(_rates_under_muon, planned=False),
     "f2_field, survivors": _survivors,
     "f2_field, survivors as first run": lambda: _survivors(first=True),
     "f2_field, p of four streams": _of_streams,
@@ -119,12 +155,13 @@ NAMED = {
     "short run, tokens per parameter": lambda: _ratio(*SHORT),
     "long run, tokens": lambda: _million("tokens", *LONG),
     "long run, tokens per parameter": lambda: _ratio(*LONG),
+    **{f"gate on a GPU, {rung}": partial(_on_a_gpu, rung) for rung in ("60M", "320M", "1B")},
     **{
-        f"f2_field, cost of the rate of {arm}": lambda arm=arm: _cost(arm)
+        f"f2_field, cost of the rate of {arm}": partial(_cost, arm)
         for arm in ("scaled", "orthogonal", field.WIDER, "standard + constant")
     },
     **{
-        f"f2_field, run of {arm}": lambda arm=arm: _run_time(arm)
+        f"f2_field, run of {arm}": partial(_run_time, arm)
         for arm in ("review", "state-gate", "unet", "standard + constant", "hyper-connections")
     },
 }

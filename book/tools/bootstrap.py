@@ -38,7 +38,7 @@ def shell(*command):
         raise RuntimeError(done.stderr.strip())
 
 
-missing = not all(map(importlib.util.find_spec, ("rr", "rrbook")))
+missing = not all(map(importlib.util.find_spec, ("rr", "rrstudy", "rrbook")))
 if missing:
     near = [f for f in (Path.cwd(), *Path.cwd().parents) if (f / "rr" / "__init__.py").exists()]
     here = near[0] if near else Path("review-residuals").resolve()

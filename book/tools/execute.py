@@ -103,7 +103,7 @@ def shared(root: Path) -> bytes:
     """Hash of what every notebook's outputs depend on: package, book, data and versions."""
     digest = hashlib.sha256(".".join(map(str, sys.version_info[:3])).encode())
     files = [root / "constraints.txt"]
-    for folder in ("rr", "book/rrbook", "data"):
+    for folder in ("rr", "rrstudy", "book/rrbook", "data"):
         files += [path for path in (root / folder).rglob("*") if path.is_file()]
     for path in sorted(path for path in files if path.suffix != ".pyc"):
         digest.update(f"\0{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes())

@@ -34,10 +34,10 @@ import torch
 from wording import signed, spread
 
 import rr
-from rr import stats
 from rr.config import RRError, nearest
-from rr.stats.results import arm_of
 from rrbook.stats import emergence, field, gap_by_step, rate_spreads, read_curves
+from rrstudy import stats
+from rrstudy.stats.results import arm_of
 
 FORM = re.compile(r"(?P<folder>[\w./-]+)(?:\[(?P<where>[^\]]+)\])?: (?P<what>.+)")
 GAP = re.compile(

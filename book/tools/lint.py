@@ -55,7 +55,7 @@ def pages() -> int:
     return count
 
 
-FORMATTED = ("rr", "book", "tests")
+FORMATTED = ("rr", "rrstudy", "book", "tests")
 # ruff: style and format; import-linter: the layers of rr. As pyproject.toml says
 TOOLS = {
     "ruff": [sys.executable, "-m", "ruff", "check", "."],

@@ -72,7 +72,7 @@ def programs(python: Path) -> tuple[str, str]:
     commands = [str(here / name) for name in ("rr", "pytest") if (folder / name).exists()]
     if len(commands) == 2:
         return commands[0], commands[1]
-    return f"{here / python.name} -m rr.cli", f"{here / python.name} -m pytest"
+    return f"{here / python.name} -m rrstudy.cli", f"{here / python.name} -m pytest"
 
 
 def next_commands(rule: str, name: str, rr: str, pytest: str) -> list[tuple[str, str]]:

@@ -30,7 +30,7 @@ from rrbook.markdown import table_row
 
 PACKAGES = (
     "rr", "rr.residual", "rr.model", "rr.training", "rr.analysis",
-    "rr.data", "rr.ops", "rr.stats", "rr.sweep",
+    "rr.data", "rr.ops", "rrstudy", "rrstudy.stats", "rrstudy.sweep",
 )  # fmt: skip
 WIDTH = 84  # columns of a signature before it is broken into lines
 ABOUT_RULES = """\
@@ -63,10 +63,11 @@ def label(name: str, value: Any) -> str:
 def owners() -> dict[Any, str]:
     """The name under which each function and class is printed: that of its own package first."""
     named: dict[Any, str] = {}
-    for package in sorted(PACKAGES, key=lambda name: name == "rr"):
+    tops = ("rr", "rrstudy")
+    for package in sorted(PACKAGES, key=tops.__contains__):
         for name, value in public(package):
             if described(value):
-                own = value.__module__.startswith(f"{package}.") and package != "rr"
+                own = value.__module__.startswith(f"{package}.") and package not in tops
                 named[value] = name if own else named.get(value, name)
     return named
 

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 import rr
-from rr import stats
 from rr.config import RRError, nearest
+from rrstudy import stats
 
 METHODS = ("attn_residuals", "mhc")
 SEVERAL = "parameter-golf #1696"  # the thread with several seeds, of one arm

@@ -10,37 +10,23 @@ do); 3 a run that failed or diverged; 130 interrupted, the checkpoint saved.
 import argparse
 import os
 import shlex
+import shutil
 import sys
 import textwrap
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from importlib import import_module
 
 from ..config import Interrupted, RRError, RunFailed, missing_package
-from .output import log
+from .output import log, print_anywhere
 
-# One module here for each verb; the text is its line in `rr --help`.
-USED = {
-    "rules": "list the residual and value rules: cost, initial coefficient, source",
-    "ladder": "list the model sizes: shape, exact parameter counts, cost, training budget",
-    "prepare": "tokenise a corpus once, and report how predictable it is",
-    "train": "train one run, or resume it; prints the run's folder last",
-    "sample": "generate text with a trained run",
-    "sweep": "train every combination of the given options; the same command resumes it",
-    "table": "compare the rules in a folder of runs, or the arms of a tidy table",
-    "report": "the report of a run, or of a folder of runs, as a notebook and as one HTML page",
-    "power": "how many seeds a difference needs, before training",
-    "plan": "estimate which runs a GPU, hours or dollars pay for; without options of a run, the "
-    "study's own 42 runs",
-    "doctor": "check this machine, its disk and its network for a sweep; without options of a run, "
-    "for the study's own 42 runs",
-    "eval": "score a trained run on tasks of lm-evaluation-harness",
+# The module of each verb, and its line in `rr --help`.
+Verbs = Mapping[str, tuple[str, str]]
+VERBS: Verbs = {
+    "rules": (f"{__name__}.rules", "list the residual and value rules: cost, start, source"),
+    "prepare": (f"{__name__}.prepare", "tokenise a corpus once; report how predictable it is"),
+    "train": (f"{__name__}.train", "train one run, or resume it; prints the run's folder last"),
+    "sample": (f"{__name__}.sample", "generate text with a trained run"),
 }
-KEPT = {
-    "bench": "measure what a training step costs: tokens/s, MFU, peak memory",
-    "records": "move finished runs into a campaign's tables of records, or out of them",
-    "verify": "run a record again, and say how far this machine agrees",
-}
-VERBS = USED | KEPT
 
 
 class Parser(argparse.ArgumentParser):
@@ -50,17 +36,24 @@ class Parser(argparse.ArgumentParser):
         raise RRError(f"{message} ({self.prog} --help lists the options)")
 
 
-def parser(verbs: Container[str] = frozenset(VERBS)) -> Parser:
-    """The command line's parser. Only the named `verbs` get their arguments: others cost nothing.
+def parser(
+    named: Container[str] | None = None, groups: Mapping[str, Verbs] | None = None
+) -> Parser:
+    """The command line's parser.
 
-    >>> parser().parse_args(["table", "runs"]).path
-    'runs'
+    named: the verbs that get their arguments; others cost nothing. None: all of them. groups: verbs
+    by the heading that `--help` lists them under; None: those of `rr` alone, without a heading.
+
+    >>> parser().parse_args(["sample", "runs/0123"]).run
+    'runs/0123'
     """
+    groups = groups or {"": VERBS}
+    listed = "\n\n".join(filter(None, (f"{t}{_listed(v)}" for t, v in groups.items())))
     main_parser = Parser(
         prog="rr",
         usage="rr VERB [options]",
         description="Train, compare and inspect transformers that differ in their residual rule."
-        f"\n\n{_listed(USED)}\n\nfor measurements and records:\n\n{_listed(KEPT)}",
+        f"\n\n{listed}",
         epilog="rr VERB --help lists the options of a verb.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -72,29 +65,34 @@ def parser(verbs: Container[str] = frozenset(VERBS)) -> Parser:
         parser_class=Parser,
         help=argparse.SUPPRESS,
     )
-    for verb, help in VERBS.items():
-        sub = subparsers.add_parser(verb, description=help, allow_abbrev=False)
-        if verb in verbs:
-            _module(verb).add_arguments(sub)
+    for verbs in groups.values():
+        for verb, (module, help) in verbs.items():
+            sub = subparsers.add_parser(verb, description=help, allow_abbrev=False)
+            sub.set_defaults(module=module)
+            if named is None or verb in named:
+                import_module(module).add_arguments(sub)
     return main_parser
 
 
-def _listed(verbs: Mapping[str, str]) -> str:
+def _listed(verbs: Verbs) -> str:
     """A line for each verb, wrapped beside its name."""
     indent = " " * 10
+    width = max(24, min(79, shutil.get_terminal_size().columns - 1))
     return "\n".join(
-        textwrap.fill(text, 79, initial_indent=f"  {verb:8}", subsequent_indent=indent)
-        for verb, text in verbs.items()
+        textwrap.fill(text, width, initial_indent=f"  {verb:8}", subsequent_indent=indent)
+        for verb, (_, text) in verbs.items()
     )
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one verb; returns the exit code."""
+def main(argv: Sequence[str] | None = None, groups: Mapping[str, Verbs] | None = None) -> int:
+    """Run one verb, of `groups` as `parser` takes them; returns the exit code."""
+    print_anywhere()
+    groups = groups or {"": VERBS}
     try:
         argv = sys.argv[1:] if argv is None else argv
-        args = parser(argv).parse_args(argv)
+        args = parser(argv, groups).parse_args(argv)
         args.command = shlex.join(["rr", *argv])
-        code = _module(args.verb).run(args) or 0
+        code = import_module(args.module).run(args) or 0
         sys.stdout.flush()
         return code
     except Interrupted as stop:
@@ -104,7 +102,8 @@ def main(argv: list[str] | None = None) -> int:
     except RRError as error:
         return _fail(2, error)
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] == "rr":
+        own = {module.split(".")[0] for verbs in groups.values() for module, _ in verbs.values()}
+        if (error.name or "").split(".")[0] in own:
             raise
         words = f"this verb {missing_package(error)}"
         return _fail(2, words)
@@ -116,10 +115,6 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:  # a folder that may not be read, or no space left for the output
         _discard_output()
         return _fail(2, f"{error.filename or 'output'}: {error.strerror or error}")
-
-
-def _module(verb: str):
-    return import_module(f".{verb}", __name__)
 
 
 def _discard_output() -> None:

@@ -1,4 +1,4 @@
-"""`python -m rr.cli …`, the same as `rr …`."""
+"""`python -m rr.cli …`: the verbs of one run, which torchrun starts without what stands above."""
 
 import sys
 

@@ -1,14 +1,45 @@
 """What verbs print: results on stdout, as JSON or columns; progress and errors on stderr."""
 
 import argparse
+import codecs
 import contextlib
 import json
+import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..config import Interrupted, RRError
+
+# How the characters of our own messages are written where an encoding lacks them.
+PLAIN = {
+    **{"−": "-", "–": "-", "·": ".", "×": "x", "✓": "+", "✗": "x", "→": "->", "…": "..."},
+    **{"±": "+-", "≥": ">=", "≤": "<=", "½": "1/2", "²": "^2", "³": "^3", "‖": "||"},
+}
+
+
+def print_anywhere() -> None:
+    """Let everything be printed: in any encoding, and where there is no stdout or stderr.
+
+    A character that the stream's encoding lacks (Windows' code pages, ASCII) is written as in
+    `PLAIN`, another as its escape, `\\u03bb`; what the encoding has stays as it is.
+    """
+    codecs.register_error("rr", _written_plainly)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by the caller, or of a program without a console
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+        elif hasattr(stream, "reconfigure"):  # a notebook's streams take everything
+            stream.reconfigure(errors="rr")
+
+
+def _written_plainly(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    characters = error.object[error.start : error.end]
+    escaped = (PLAIN.get(c) or c.encode("ascii", "backslashreplace").decode() for c in characters)
+    return "".join(escaped), error.end
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -17,8 +48,8 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def print_json(value: object) -> None:
-    """Print one JSON value; NaN and infinity are refused."""
-    print(json.dumps(value, allow_nan=False, ensure_ascii=False))
+    """Print one JSON value, in ASCII; NaN and infinity are refused."""
+    print(json.dumps(value, allow_nan=False))
 
 
 def print_columns(rows: Sequence[tuple], align: str = "") -> None:

@@ -11,6 +11,7 @@ caller has named it: `allow` records its content, and every other file is refuse
 import hashlib
 import inspect
 import shlex
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -226,11 +227,17 @@ def _allowed_bytes(name: str) -> bytes:
 def _module(path: str, code: bytes) -> ModuleType:
     """A user's file as a module, executed once per content.
 
-    So all sublayers share one class, and the code that runs is the code in the run's id.
+    So all sublayers share one class, and the code that runs is the code in the run's id. It stands
+    in sys.modules, where dataclasses and compilers look for it, under a name that is no other's.
     """
-    module = ModuleType(Path(path).stem)
+    module = ModuleType(f"{Path(path).stem}_{_sha256(code)[:12]}")
     module.__file__ = path
-    exec(compile(code, path, "exec"), module.__dict__)
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(code, path, "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[module.__name__]
+        raise
     return module
 
 

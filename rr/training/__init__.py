@@ -42,7 +42,6 @@ _MODULES = {
     "Checkpoints": "checkpoint",
     "OptimizerStep": "step",
     "Score": "evaluate",
-    "Verdict": "verify",
     "finished": "run_folder",
     "ordered": "evaluate",
     "parse_backend": "backend",

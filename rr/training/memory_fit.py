@@ -29,15 +29,12 @@ RAM_LIMIT = "RR_RAM_LIMIT"  # environment variable: bytes of RAM that this run t
 def margin(backend: Backend, device: str) -> float:
     """Safety factor on the predicted peak, for freed blocks that allocators keep.
 
-    Measured on CPUs: 1.07 to 1.16, up to 1.29 where all logits are computed at once, and up to 1.41
-    along compiled paths (data/measured/08_make_it_fast/memory.json). Not measured on a GPU, whose
-    allocator is torch's.
+    Measured on CPUs: 1.07 to 1.29, and up to 1.41 along compiled paths
+    (data/measured/08_make_it_fast/memory.json). Not measured on a GPU, whose allocator is torch's.
     """
     if device == "cuda":
         return 1.08
-    if backend.compile != "none":
-        return 1.45
-    return 1.3 if backend.loss == "whole" else 1.2
+    return 1.45 if backend.compile != "none" else 1.3
 
 
 # -- what is free -------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from ..config import Interrupted, Run
+from ..io import columns
 
 WINDOW = 10.0  # seconds over which a speed is measured
 
@@ -66,6 +67,8 @@ class Progress:
         """Show the updating line; a `last` one stays."""
         self.shown = time.monotonic()
         if self.tty:
+            if not last:  # a moving line that wraps cannot move back
+                text = text[: columns(sys.stderr) - 1]
             print(
                 "\r" + text.ljust(self.width), end="\n" if last else "", file=sys.stderr, flush=True
             )

@@ -27,17 +27,17 @@ import rr
 from rr import io
 from rr.data import open_corpus
 from rr.data.documents import source
-from rr.perf.benchmark import made_by
 from rr.training import OptimizerStep, ordered, parse_backend
 from rr.training.backend import COMPILED_CPU as COMPILED
 from rr.training.device import prepare_device
 from rr.training.evaluate import CLEAN_LIMIT
+from rrstudy.perf.benchmark import made_by
 
 VERBS = {
     "import rr": ["-c", "import rr"],
     "rr rules": ["-m", "rr.cli", "rules"],
     "rr sweep --dry-run": [
-        "-m", "rr.cli", "sweep", "--dry-run", "--rung", "nano", "mini",
+        "-m", "rrstudy.cli", "sweep", "--dry-run", "--rung", "nano", "mini",
         "--rule", "standard", "constant", "review", "--seed", "0", "1", "2",
     ],
 }  # fmt: skip

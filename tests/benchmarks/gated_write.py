@@ -62,7 +62,7 @@ def steps(rung: str, path: str, windows: int, threads: int) -> None:
     """One side, in this process: a line of JSON for each line that comes in."""
     import torch
 
-    from rr.perf.benchmark_case import Bench, Case
+    from rrstudy.perf.benchmark_case import Bench, Case
 
     bench = Bench(Case(rung, "review", path, windows, windows), "cpu", threads)
     print_to = sys.stdout
@@ -130,8 +130,8 @@ def main() -> int:
     import torch
 
     from rr import io
-    from rr.perf.benchmark import made_by
     from rr.training.provenance import processor
+    from rrstudy.perf.benchmark import made_by
 
     revision = ["git", "-C", args.by_hand, "rev-parse", "HEAD"]
     record = {

@@ -39,12 +39,12 @@ import torch
 import rr
 from rr.config import Interrupted, RRError
 from rr.model import ladder
-from rr.perf import doctor
-from rr.perf.benchmark import made_by, measure, ratios
-from rr.perf.benchmark_case import Case
 from rr.training.backend import ablations
 from rr.training.checkpoint import Checkpoints
 from rr.training.device import pick_device
+from rrstudy.perf import doctor
+from rrstudy.perf.benchmark import made_by, measure, ratios
+from rrstudy.perf.benchmark_case import Case
 
 BEGAN = time.monotonic()
 GOOD = "compiled:attention=cudnn"

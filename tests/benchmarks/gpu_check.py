@@ -41,9 +41,6 @@ import rr
 from rr import io
 from rr.config import ModelConfig, Recipe, RRError
 from rr.model import Model, initialise, ladder
-from rr.perf import doctor
-from rr.perf.benchmark import made_by, measure, ratios, side_by_side
-from rr.perf.benchmark_case import Case
 from rr.residual import RULES
 from rr.residual.base import REGISTRY
 from rr.training import finished, predict
@@ -52,6 +49,9 @@ from rr.training.checkpoint import Checkpoints
 from rr.training.compile_check import differences
 from rr.training.device import cores, device_name, pick_device
 from rr.training.step import OptimizerStep
+from rrstudy.perf import doctor
+from rrstudy.perf.benchmark import made_by, measure, ratios, side_by_side
+from rrstudy.perf.benchmark_case import Case
 
 BEGAN = time.monotonic()
 EACH = [(rule, "own") for rule in RULES]

@@ -43,7 +43,6 @@ from rr.data.corpus import Tokens
 from rr.data.tokenizer import identity as tokenizer_identity
 from rr.data.tokenizer import open_vocabulary
 from rr.model import ladder
-from rr.perf.benchmark import made_by
 from rr.training import finished
 from rr.training.context import prepare
 from rr.training.device import cores, pick_device
@@ -51,6 +50,7 @@ from rr.training.distributed import ALONE
 from rr.training.progress import Progress
 from rr.training.request import Request
 from rr.training.trainer import Training
+from rrstudy.perf.benchmark import made_by
 
 ARMS = ("standard", "constant", "state-gate")  # each widened to Review's count
 RATES = {20: 6e-4, 21: 1.2e-3, 22: 6e-4, 23: 1.2e-3}  # by seed: a factor of the blocks

@@ -32,10 +32,10 @@ import torch
 
 from rr import io
 from rr.model import ladder
-from rr.perf.benchmark import made_by
-from rr.perf.benchmark_case import Bench, Case
 from rr.training import memory
 from rr.training.backend import parse_backend
+from rrstudy.perf.benchmark import made_by
+from rrstudy.perf.benchmark_case import Bench, Case
 
 NO_SIZE = "nano:n_layer=1,d_model=16,n_head=2,seq_len=8"
 CHOSEN = "compiled:attention=blocks,allocator=system"  # what a long run takes, as malloc comes

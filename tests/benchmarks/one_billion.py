@@ -32,9 +32,9 @@ import rr
 from rr import io
 from rr.config import RRError
 from rr.model import ladder
-from rr.perf.benchmark import made_by
 from rr.training import memory
 from rr.training.backend import parse_backend
+from rrstudy.perf.benchmark import made_by
 
 LIMIT = 22 * 2**30  # bytes
 STATUS = Path("/proc/self/status")

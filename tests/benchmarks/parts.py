@@ -26,11 +26,11 @@ import torch
 
 from rr import io
 from rr.model import Model, initialise, ladder
-from rr.perf.benchmark import made_by
-from rr.perf.benchmark_case import VOCAB
 from rr.training import device
 from rr.training.backend import parse_backend
 from rr.training.step import OptimizerStep
+from rrstudy.perf.benchmark import made_by
+from rrstudy.perf.benchmark_case import VOCAB
 
 CPU = torch.device("cpu")
 SYSTEM = "eager"  # keeping freed memory is the process's choice: for all or none

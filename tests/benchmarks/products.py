@@ -22,8 +22,8 @@ from torch.nn import functional as F
 
 from rr import io
 from rr.model import ladder
-from rr.perf.benchmark import made_by
 from rr.training.device import keep_freed, set_threads
+from rrstudy.perf.benchmark import made_by
 
 
 def least(product: Callable[[], object], times: int = 8) -> float:

@@ -19,8 +19,8 @@ import torch
 
 import rr
 from rr.model.ladder import describe
-from rr.perf.benchmark import made_by
 from rr.training import OptimizerStep, parse_backend, predict
+from rrstudy.perf.benchmark import made_by
 
 ROUNDS, BATCH, WARM = 9, 2, 1
 BACKEND = parse_backend("eager:precision=fp32")

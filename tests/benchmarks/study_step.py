@@ -33,9 +33,9 @@ from torch.nn import functional as F
 
 from rr import io
 from rr.config import ModelConfig
-from rr.perf.benchmark import made_by
-from rr.perf.benchmark_case import Bench, Case
 from rr.training.device import autocast, float32_products
+from rrstudy.perf.benchmark import made_by
+from rrstudy.perf.benchmark_case import Bench, Case
 
 # Precision of the products, and whether the model is compiled.
 SCRIPTS = {

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 import torch
 
 from rr import io
-from rr.perf.benchmark import made_by
+from rrstudy.perf.benchmark import made_by
 
 SWEEPS = {"eager": ["--path", "eager"], "chosen": []}
 
@@ -43,7 +43,7 @@ def swept(more: list[str], args, folder: Path) -> dict:
     prepare = [sys.executable, "-m", "rr.cli", "prepare"]
     subprocess.run(prepare, env=env, check=True, capture_output=True)
     began, clock = os.times(), time.perf_counter()
-    subprocess.run([sys.executable, "-m", "rr.cli", "sweep", *words], env=env, check=True)
+    subprocess.run([sys.executable, "-m", "rrstudy.cli", "sweep", *words], env=env, check=True)
     clock, ended = time.perf_counter() - clock, os.times()
     spent = sum(getattr(ended, n) - getattr(began, n) for n in ("children_user", "children_system"))
     rows = []

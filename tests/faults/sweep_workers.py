@@ -47,7 +47,7 @@ def _announcing(run: str):
 
 
 class Forked:
-    """What `rr.sweep.process.Process` is, forked."""
+    """What `rrstudy.sweep.process.Process` is, forked."""
 
     def __init__(self, argv: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ class Forked:
         os.dup2(file, 1)
         os.dup2(file, 2)
         announce(_announcing(log.stem))
-        return cli.main(list(argv[2:]))  # after -m rr.cli
+        return cli.main(list(argv[2:]))  # after -m rrstudy.cli
 
     def poll(self) -> int | None:
         if self.code is None:
@@ -103,7 +103,7 @@ def _run_and_exit(body) -> None:
 
 def _sweep(request: dict, out: int, err: int) -> int:
     from rr import cli
-    from rr.sweep import local, schedule
+    from rrstudy.sweep import local, schedule
 
     os.dup2(out, 1)
     os.dup2(err, 2)

@@ -186,11 +186,11 @@ def test_every_damage_to_a_run_that_goes_on(
 
 def ask(folder: Path, name: str) -> object:
     """What the readers of an ended run say of the file: the thing itself, or RRError."""
-    from rr import stats
     from rr.io import read_sealed
     from rr.training import run_folder
     from rr.training.checkpoint import weights_sha256
     from rrbook import reports as report
+    from rrstudy import stats
 
     if name == "result.json":
         runs = stats.scan(folder.parent)
@@ -216,7 +216,7 @@ def fate_of_reading(folder: Path, name: str, expected: object) -> str:
 
 
 def test_any_flipped_bit_of_a_result_is_seen(ended, counts):
-    from rr import stats
+    from rrstudy import stats
 
     folder, rng = only(ended[0]), random.Random(0)
     path, expected = folder / "result.json", ask(only(ended[0]), "result.json")

@@ -178,7 +178,7 @@ def test_one_writer_at_a_time(workers, command, tmp_path_factory, tmp_path):
     words = command(tmp_path, steps=100_000)
     pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
     cache = tmp_path_factory.mktemp("other-cache")
-    with started(["-m", "rr.cli", *words], cache, **pipes) as holder:
+    with started(["-m", "rrstudy.cli", *words], cache, **pipes) as holder:
         try:
             for line in holder.stderr:
                 if "step 1/" in line:

@@ -20,7 +20,7 @@ def test_a_kernel_that_dies(workers, command, home, tmp_path, undisturbed, count
     run = only(alone).name
     words = ["sweep", *command(out, steps=STEPS, **{"save-every": 0.1})[1:]]
     pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
-    sweep = started(["-m", "rr.cli", *words], home, **pipes)
+    sweep = started(["-m", "rrstudy.cli", *words], home, **pipes)
     try:
         until = time.monotonic() + 300
         while not list(out.glob("*/checkpoint/0*/meta.json")):

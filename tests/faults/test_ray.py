@@ -46,7 +46,9 @@ def test_a_lost_nodes_cell_goes_on_elsewhere(workers, command, cluster, tmp_path
     words += ["--engine", "ray", "--address", cluster.address]
     log = tmp_path / "log"
     with open(log, "w") as file:
-        process = started(["-m", "rr.cli", *words], tmp_path / "cache", stdout=file, stderr=file)
+        process = started(
+            ["-m", "rrstudy.cli", *words], tmp_path / "cache", stdout=file, stderr=file
+        )
     try:
         folders = (tmp_path / "ray").glob
         wait_for(

@@ -45,7 +45,7 @@ def start(workers, command, tmp_path):
         options = {"save-every": 1000, "eval-batches": None} | options
         given = command(out, **{k: v for k, v in options.items() if v is not None})[1:]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        line = ["-m", "rr.cli", "sweep", *given, *words]
+        line = ["-m", "rrstudy.cli", "sweep", *given, *words]
         begun.append(started(line, tmp_path / "cache", **pipes))
         return begun[-1]
 

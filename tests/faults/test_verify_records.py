@@ -13,8 +13,8 @@ import pytest
 
 import rr
 from rr.config import RRError
-from rr.stats import read_records
-from rr.training.verify import repeatable, verify
+from rrstudy.stats import read_records
+from rrstudy.verify import repeatable, verify
 
 SEED = int(os.environ.get("RR_VERIFY_SEED", datetime.date.today().strftime("%Y%m%d")))
 SECONDS = 60

@@ -2,7 +2,7 @@
 
 A start of Python and torch takes seconds, a fork milliseconds, so that hundreds of kills fit into
 minutes. `Workers` starts this file as a process of its own and talks to it in lines of JSON; for
-each request it forks a child that runs `rr.cli.main(argv)`, its stdout and stderr in pipes. The
+each request it forks a child that runs `rrstudy.cli.main(argv)`, its stdout and stderr in pipes. The
 child announces on a pipe which phase it is in, by wrapped functions of rr: nothing in rr knows.
 Whole sweeps, whose cells are forked as well, are in `sweep_workers`.
 """
@@ -292,10 +292,7 @@ def _main() -> None:
     import sweep_workers
     import torch._dynamo  # noqa: F401  (an optimiser imports it: three seconds)
 
-    import rr.cli
     import rr.data.corpus
-    import rr.stats
-    import rr.sweep.schedule
     import rr.training.trainer  # noqa: F401  (all of it in memory before the first fork)
 
     for line in sys.stdin:

@@ -86,7 +86,7 @@ BOOK = {
     "constraints.txt": "",
     ".gitignore": "_build\n__pycache__\n",
 }
-COPIED = ("_config.yml", "LICENSE", "book/tools", "book/_static", "book/rrbook", "rr")
+COPIED = ("_config.yml", "LICENSE", "book/tools", "book/_static", "book/rrbook", "rr", "rrstudy")
 
 
 def test_a_forks_page_leads_to_the_fork_at_its_version(checkout, git, tmp_path):

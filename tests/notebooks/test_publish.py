@@ -114,7 +114,7 @@ def built(tmp_path_factory) -> Path:
     From a copy, because setuptools leaves its traces beside the sources.
     """
     out = tmp_path_factory.mktemp("built")
-    for name in ("rr", "book", "tests"):
+    for name in ("rr", "rrstudy", "book", "tests"):
         shutil.copytree(ROOT / name, out / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE", "CITATION.cff"):
         shutil.copy(ROOT / name, out)
@@ -130,16 +130,25 @@ def built(tmp_path_factory) -> Path:
 def test_the_source_distribution_holds_no_tests_and_no_book(built):
     (folder,) = (built / "sdist").iterdir()
     names = {path.name for path in folder.iterdir()}
-    assert {"rr", "pyproject.toml", "README.md", "LICENSE", "NOTICE", "PKG-INFO"} <= names
+    assert {
+        "rr",
+        "rrstudy",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "NOTICE",
+        "PKG-INFO",
+    } <= names
     assert not names & {"tests", "book", "notebooks", "data"}
 
 
 def test_the_wheel_holds_the_package_and_says_what_the_project_is(built):
     wheel = built / "wheel"
     (info,) = wheel.glob("*.dist-info")
-    assert {path.name for path in wheel.iterdir()} == {"rr", info.name}
-    held = {path.relative_to(wheel) for path in wheel.rglob("rr/**/*.py")}
-    assert held == {path.relative_to(ROOT) for path in (ROOT / "rr").rglob("*.py")}
+    assert {path.name for path in wheel.iterdir()} == {"rr", "rrstudy", info.name}
+    for name in ("rr", "rrstudy"):
+        held = {path.relative_to(wheel) for path in (wheel / name).rglob("*.py")}
+        assert held == {path.relative_to(ROOT) for path in (ROOT / name).rglob("*.py")}
     package = importlib.metadata.PathDistribution(info)
     fields = package.metadata
     assert fields["Version"] == rr.__version__ and fields["License-Expression"] == "Apache-2.0"
@@ -151,7 +160,11 @@ def test_the_wheel_holds_the_package_and_says_what_the_project_is(built):
     names = {re.match(r"[\w-]+", line)[0] for line in needed}
     assert names == {"torch", "numpy", "tokenizers", "filelock"}
     (script,) = package.entry_points
-    assert (script.group, script.name, script.value) == ("console_scripts", "rr", "rr.cli:main")
+    assert (script.group, script.name, script.value) == (
+        "console_scripts",
+        "rr",
+        "rrstudy.cli:main",
+    )
 
 
 def test_the_sums_are_those_that_sha256sum_checks(tmp_path):

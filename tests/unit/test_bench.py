@@ -8,10 +8,10 @@ import torch
 from rr import cli
 from rr.config import RunFailed
 from rr.model import ladder
-from rr.perf import benchmark, budget, gpus
-from rr.perf.benchmark_case import Case
 from rr.training import memory
 from rr.training.backend import parse_backend
+from rrstudy.perf import benchmark, budget, gpus
+from rrstudy.perf.benchmark_case import Case
 
 TINY = "nano:d_model=16,n_layer=1,n_head=2,seq_len=8"
 

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 import rr
-from rr.stats import as_rows, read_results
 from rrbook.stats import best_rate_shares, rate_spreads, resampled_rates
+from rrstudy.stats import as_rows, read_results
 
 E5 = rr.DATA / "measured" / "e5_loops"
 

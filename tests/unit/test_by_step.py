@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 import rr
-from rr.stats.frames import as_rows
-from rr.stats.recording import export
-from rr.stats.records import read_table
-from rr.stats.results import read_results
 from rrbook.stats.by_step import gap_by_step, read_curves
+from rrstudy.stats.frames import as_rows
+from rrstudy.stats.recording import export
+from rrstudy.stats.records import read_table
+from rrstudy.stats.results import read_results
 
 MINI = rr.DATA / "measured" / "mini_arms"
 E2 = rr.DATA / "measured" / "e2_training"  # its reported runs have three budgets each

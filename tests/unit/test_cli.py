@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rr import cli
-from rr.stats.records import RUNS
+from rrstudy.stats.records import RUNS
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"
@@ -311,7 +311,7 @@ def test_sample_is_a_function_of_its_seed(rr, runs):
     ("to", "code", "lines"), [("| true; exit ${PIPESTATUS[0]}", 0, 0), ("> /dev/full", 2, 1)]
 )
 def test_output_that_nobody_reads_or_that_finds_no_room(runs, to, code, lines):
-    command = f"{sys.executable} -m rr.cli table {runs} --json {to}"
+    command = f"{sys.executable} -m rrstudy.cli table {runs} --json {to}"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(["bash", "-c", command], env=env, capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (code, lines), done.stderr

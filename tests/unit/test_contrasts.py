@@ -11,7 +11,7 @@ import pytest
 import scipy.stats as scipy_stats
 
 import rr
-from rr.stats import as_rows, compare, detectable_gap, holm, read_results
+from rrstudy.stats import as_rows, compare, detectable_gap, holm, read_results
 
 E1 = rr.DATA / "measured" / "e1_rates"
 HALF = "constant:unwidened"

@@ -9,8 +9,8 @@ import torch
 import rr
 from rr import cli
 from rr.config import RRError
-from rr.perf import doctor
-from rr.sweep import cells, start, sweep
+from rrstudy.perf import doctor
+from rrstudy.sweep import cells, start, sweep
 
 TINY = "nano:n_layer=1,d_model=16,n_head=1,seq_len=16"
 

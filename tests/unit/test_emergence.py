@@ -10,12 +10,12 @@ import pytest
 import scipy.stats
 from test_readme_results import e2, e3, held, loss, minus, p_of, window
 
-from rr import stats
 from rr.config import RRError
 from rr.io import write_record
 from rrbook.explorables.emergence import DESIGNS, FALLS, WINDOW, toy_gap
 from rrbook.plain import glued
 from rrbook.stats.emergence import at_fixed_ratio, measured
+from rrstudy import stats
 
 CHAPTER = nbformat.read(
     Path(__file__).parents[2] / "notebooks" / "14_emergence.ipynb", as_version=4

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import rr
-from rr import stats
 from rr.config import RRError
 from rr.residual import RULES
 from rrbook.explorables import roofline
 from rrbook.explorables.evidence import verdict_data
 from rrbook.explorables.kit import number, share
 from rrbook.explore import audit_rows, claim_map, depth_cliff, simulated_study, verdict_table
+from rrstudy import stats
 from tests.explorables import CLAIMS, PUBLISHED, RECORDED, STARTS
 
 JUDGED = {

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rr
-from rr import DATA, stats
+from rr import DATA
 from rr.config import ModelConfig, RRError
 from rr.model import ladder
 from rr.residual import REGISTRY, RULES, Site, make
@@ -18,6 +18,7 @@ from rrbook.explorables.field import TOY
 from rrbook.explorables.poster import rule_poster
 from rrbook.explore import annotated_card, rule_gallery
 from rrbook.labs.field import stream
+from rrstudy import stats
 
 RECORDS = DATA / "measured" / "04_field_guide"
 # registered after the records were made

@@ -3,9 +3,9 @@
 import pandas as pd
 import pytest
 
-from rr import stats
 from rrbook.explorables import which
 from rrbook.stats import field
+from rrstudy import stats
 
 ARMS = {  # arm -> rung, rule, values, loss above the standard network's
     "standard": ("mini", "standard", "own", 0.0),

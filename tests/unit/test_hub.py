@@ -15,6 +15,7 @@ import yaml
 from tiny import TINY, train
 
 import rr
+import rrstudy
 from rr import cli
 from rr.config import RRError
 from rr.training import hub, run_folder
@@ -29,11 +30,11 @@ def run(tiny_corpus, tmp_path_factory):
 
 @pytest.fixture
 def shared(run, tmp_path):
-    return rr.save_pretrained(run, tmp_path / "shared")
+    return rrstudy.save_pretrained(run, tmp_path / "shared")
 
 
 def test_a_shared_model_is_the_run_s(run, shared):
-    model, (original, _, vocabulary) = rr.from_pretrained(shared), run_folder.load(run)
+    model, (original, _, vocabulary) = rrstudy.from_pretrained(shared), run_folder.load(run)
     assert model.config == original.config
     ids = torch.tensor([model.vocabulary.encode("Ada sees bread.")])
     assert ids.tolist() == [vocabulary.encode("Ada sees bread.")]
@@ -61,7 +62,7 @@ def test_the_card_s_front_matter_is_what_the_hub_reads(run, shared, tmp_path):
     assert recorded["library_name"] == "review-residuals"
     assert recorded["license"] == "unknown"  # of somebody's text, nobody else knows it
     assert "residual-connections" in recorded["tags"] and "datasets" not in recorded
-    again = rr.save_pretrained(run, shared, license="cc-by-4.0")
+    again = rrstudy.save_pretrained(run, shared, license="cc-by-4.0")
     assert front(again)["license"] == "cc-by-4.0"  # the card of before does not stay
 
 
@@ -75,7 +76,7 @@ def test_a_card_names_the_data_set_of_the_hub(run, tmp_path, monkeypatch):
     ):
         loaded = model, replace(specification, source={"corpus": corpus}), vocabulary
         monkeypatch.setattr(hub, "load", lambda *_, loaded=loaded, **__: loaded)
-        recorded = front(rr.save_pretrained(run, tmp_path / "shared"))
+        recorded = front(rrstudy.save_pretrained(run, tmp_path / "shared"))
         assert (recorded["license"], recorded.get("datasets")) == (license, datasets)
 
 
@@ -103,7 +104,7 @@ def test_a_damaged_shared_model_is_one_line(shared, name, damage):
         assert damage(before) != before
         (shared / name).write_bytes(damage(before))
     with pytest.raises(RRError) as refused:
-        rr.from_pretrained(shared)
+        rrstudy.from_pretrained(shared)
     assert "\n" not in str(refused.value)
 
 
@@ -124,14 +125,16 @@ def api(monkeypatch, tmp_path):
 
 def test_what_is_pushed_is_the_shared_folder(run, shared, api, tmp_path):
     assert not api.mock_calls  # to save is not to send
-    assert rr.push_to_hub(run, "ada/tiny", license="cc-by-4.0") == "https://hub/ada/tiny/commit/1"
+    assert (
+        rrstudy.push_to_hub(run, "ada/tiny", license="cc-by-4.0") == "https://hub/ada/tiny/commit/1"
+    )
     api.create_repo.assert_called_once_with("ada/tiny", private=True, exist_ok=True)
     sent = tmp_path / "sent" / "ada" / "tiny"
     assert {path.name for path in sent.iterdir()} == {path.name for path in shared.iterdir()}
     assert (sent / "model.safetensors").read_bytes() == (shared / "model.safetensors").read_bytes()
     card = (sent / "README.md").read_text()
-    assert 'rr.from_pretrained("ada/tiny")' in card and "license: cc-by-4.0" in card
-    assert rr.from_pretrained(sent).config == rr.from_pretrained(shared).config
+    assert 'rrstudy.from_pretrained("ada/tiny")' in card and "license: cc-by-4.0" in card
+    assert rrstudy.from_pretrained(sent).config == rrstudy.from_pretrained(shared).config
 
 
 @pytest.mark.parametrize("refusal", [
@@ -141,23 +144,23 @@ def test_what_is_pushed_is_the_shared_folder(run, shared, api, tmp_path):
 def test_a_hub_that_refuses_is_one_line(run, api, refusal):
     api.create_repo.side_effect = refusal
     with pytest.raises(RRError, match="did not take 'ada/tiny': (Repo id|no)") as refused:
-        rr.push_to_hub(run, "ada/tiny")
+        rrstudy.push_to_hub(run, "ada/tiny")
     assert "\n" not in str(refused.value) and not api.upload_folder.called
 
 
 def test_without_a_token_nothing_is_sent(run, api, monkeypatch):
     monkeypatch.setattr(hub, "get_token", lambda: None)
     with pytest.raises(RRError, match="hf auth login"):
-        rr.push_to_hub(run, "ada/tiny")
+        rrstudy.push_to_hub(run, "ada/tiny")
     with pytest.raises(RRError, match="is no run"):
-        rr.push_to_hub(run.parent, "ada/tiny")
+        rrstudy.push_to_hub(run.parent, "ada/tiny")
     assert not api.mock_calls
 
 
 def test_without_the_extra_it_is_named():
     code = (
         "import sys\nsys.modules['safetensors'] = None\nimport rr\n"
-        "try:\n    rr.push_to_hub('runs/x', 'ada/tiny')\n"
+        "try:\n    rrstudy.push_to_hub('runs/x', 'ada/tiny')\n"
         "except rr.RRError as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -167,6 +170,6 @@ def test_without_the_extra_it_is_named():
 
 def test_what_is_no_model_is_refused(tmp_path):
     with pytest.raises(RRError, match="no model"):
-        rr.from_pretrained(tmp_path / "nothing here")
+        rrstudy.from_pretrained(tmp_path / "nothing here")
     with pytest.raises(RRError, match="is no run"):
-        rr.save_pretrained(tmp_path, tmp_path / "shared")
+        rrstudy.save_pretrained(tmp_path, tmp_path / "shared")

@@ -1,19 +1,26 @@
-"""What the package needs: torch (with its filelock), numpy, tokenizers. (Layers: import-linter.)"""
+"""What the packages need: torch (with its filelock), numpy, tokenizers. (Layers: import-linter.)"""
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2] / "rr"
-CORE = ("config", "io", "ops", "data", "residual", "model", "training", "analysis", "perf", "sweep",
-        "cli")  # fmt: skip
-ALLOWED = {"rr", "torch", "filelock", "numpy", "tokenizers"}
+ROOT = Path(__file__).parents[2]
+CORE = (
+    "rr",
+    "rrstudy/perf",
+    "rrstudy/sweep",
+    "rrstudy/cli",
+    "rrstudy/hub.py",
+    "rrstudy/harness.py",
+)
+ALLOWED = {"rr", "rrstudy", "torch", "filelock", "numpy", "tokenizers"}
 # modules that nothing imports until they are asked for, and the packages each needs beside
 ONLY_WHEN_ASKED = {
-    "rr/training/harness.py": "lm_eval",
-    "rr/training/hub.py": "safetensors huggingface_hub",
+    "rrstudy/harness.py": "lm_eval",
+    "rrstudy/hub.py": "safetensors huggingface_hub",
 }
 
 
@@ -30,7 +37,46 @@ def at_start(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("part", CORE)
 def test_the_core_needs_few_packages(part):
-    for path in [*(ROOT / part).rglob("*.py"), *ROOT.glob(f"{part}.py")]:
-        name = path.relative_to(ROOT.parent).as_posix()
+    whole = ROOT / part
+    for path in whole.rglob("*.py") if whole.is_dir() else [whole]:
+        name = path.relative_to(ROOT).as_posix()
         known = ALLOWED | set(sys.stdlib_module_names) | set(ONLY_WHEN_ASKED.get(name, "").split())
         assert at_start(path) <= known, name
+
+
+def alone(code: str, tmp_path: Path) -> str:
+    """What Python prints where rr can be imported, and neither rrstudy nor the book."""
+    (tmp_path / "rr").symlink_to(ROOT / "rr")
+    absent = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('rrstudy', 'rrbook'):\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Absent)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", absent + code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+FILES, LINES = 60, 10_900  # that `rr train` imports
+TRAIN = """
+from rrstudy.cli import main
+tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
+code = main(["train", "--rung", tiny, "--batch", "2", "--steps", "2", "--eval-batches", "1",
+             "--threads", "1", "--device", "cpu", "--out", "runs"])
+from pathlib import Path
+files = {m.__file__ for n, m in sys.modules.items() if n.split(".")[0] == "rr"}
+lines = sum(len(Path(f).read_text().splitlines()) for f in files)
+print(code, len(files), lines)
+"""
+
+
+def test_rr_trains_without_what_stands_above_it(tmp_path):
+    *_, last = alone(TRAIN, tmp_path).splitlines()
+    code, files, lines = map(int, last.split())
+    assert code == 0
+    assert files <= FILES and lines <= LINES, (files, lines)

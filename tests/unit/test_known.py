@@ -145,6 +145,36 @@ def test_sizes_and_costs_by_hand():
         assert number(f"f2_field, run of {arm}") == expected
 
 
+def test_muon_by_hand():
+    gain = loss("f1_pairs").mean() - loss("f4_muon").mean()
+    assert values(number("f4_muon, below AdamW")) == [round(gain.min(), 2), round(gain.max(), 2)]
+    search = (
+        ends("f4_muon").query("seed == 100").pivot(index="lr", columns="rule", values="val_loss")
+    )
+    below = (search.review < search.constant)[search[["review", "constant"]].notna().all(axis=1)]
+    assert list(below.index.round(5)) == [
+        7.5e-4,
+        1.06e-3,
+        1.5e-3,
+        2.1e-3,
+        3e-3,
+        4.24e-3,
+        5.99e-3,
+        8.47e-3,
+    ]
+    for kind, part in (("planned", below[:5]), ("added", below[5:])):
+        text = number(f"f4_muon, {kind} rates with Review below")
+        assert text == f"{part.sum()} of {len(part)}"
+
+
+def test_a_gate_on_a_gpu_by_hand():
+    """The three repeats of each case, in milliseconds: those that the folder's README has."""
+    by_hand = {"60M": (29.1, 22.2), "320M": (92.6, 88.1), "1B": (247.9, 232.5)}
+    for rung, (gated, plain) in by_hand.items():
+        ratio = float(number(f"gate on a GPU, {rung}"))
+        assert ratio == pytest.approx(gated / plain, abs=0.006)
+
+
 def test_the_published_study_by_hand():
     """test_stats has Holm's three of ten; the size at equal training is weighted by hand."""
     runs = pd.read_csv(rr.DATA / "published" / "review_residuals.csv")

@@ -27,8 +27,8 @@ from rr import cli
 from rr.config import ModelConfig, RRError
 from rr.model import Model, initialise, ladder
 from rr.residual import RULES, Rule, allow_rule
-from rr.sweep import cells
 from rrbook import reports as report
+from rrstudy.sweep import cells
 
 FIGURES = computed(load("review_residuals_summary"))
 

@@ -9,12 +9,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rr.config import ModelConfig, Recipe, RRError, Run
 from rr.model import Model, initialise
-from rr.stats import as_rows, compare
 from rr.training import memory
 from rr.training.backend import parse_backend
 from rr.training.distributed import World
 from rr.training.optimizer import check_optimizer, step_flops
 from rr.training.step import OptimizerStep
+from rrstudy.stats import as_rows, compare
 
 SHAPE = {"vocab_size": 60, "n_layer": 2, "n_head": 2, "d_model": 32, "d_ff": 64, "seq_len": 8}
 MATRICES = (

@@ -9,13 +9,13 @@ import torch
 from tiny import TINY, result_of, train
 
 import rr
-from rr import stats
 from rr.config import RRError
 from rr.training.checkpoint import weights_sha256
 from rr.training.device import resolve_precision
 from rrbook.explorables.kit import share
 from rrbook.labs.depth import letters
 from rrbook.numerics import Change, Tf32Products, nudge, tf32, trained
+from rrstudy import stats
 
 CASTS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DATA = rr.DATA / "measured" / "16_numerics"

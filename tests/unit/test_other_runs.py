@@ -10,7 +10,7 @@ import pytest
 
 from rr import cli
 from rr.config import RRError
-from rr.stats import as_rows, read_table
+from rrstudy.stats import as_rows, read_table
 
 PAGE = Path(__file__).parents[2] / "book" / "recipes" / "other_runs.md"
 # section -> its block of Python

@@ -13,12 +13,12 @@ import torch
 from tiny import TINY, train
 
 import rr
-from rr import stats
 from rr.analysis import rule_checks
 from rr.config import RRError, Run, RunFailed
 from rr.residual import REGISTRY, content
-from rr.stats import read_records
 from rr.training import run_folder
+from rrstudy import stats
+from rrstudy.stats import read_records
 
 CLASS = """
 import torch
@@ -32,6 +32,24 @@ class Mine(rr.Rule):
 
     def write(self, state, u):
         {write}
+"""
+
+
+DATACLASS = """
+from __future__ import annotations
+from dataclasses import dataclass
+import rr
+
+@dataclass
+class Scale:
+    half: float = 0.5
+
+@rr.register("scaled-by-a-dataclass")
+class Mine(rr.Rule):
+    equation, source = "h + u/2", "a test"
+
+    def write(self, state, u):
+        return state + Scale().half * u
 """
 
 
@@ -311,3 +329,24 @@ def test_options_of_a_rule_in_a_file_are_held_to_what_it_declares(tmp_path):
     other = tmp_path / "elsewhere.py"
     other.write_bytes(path.read_bytes())
     assert plan(f"{other}:HalfStep").id == plan(f"{path}:HalfStep").id
+
+
+def test_a_file_may_hold_dataclasses_whose_annotations_are_text(tmp_path):
+    """dataclasses look for the module of a class in sys.modules."""
+    path = tmp_path / "torch.py"  # the name of a module that is there already
+    path.write_text(DATACLASS)
+    rule = f"{path}:Mine"
+    rr.allow_rule(rule)
+    model = rule_checks.model_of(rule)
+    assert sys.modules["torch"] is torch
+    assert type(model.rules[0]).__module__ in sys.modules
+
+
+def test_a_file_that_fails_leaves_no_module(tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text("raise ValueError('broken')")
+    before = set(sys.modules)
+    with pytest.raises(Exception, match="broken"):
+        rr.allow_rule(f"{path}:Mine")
+        rule_checks.model_of(f"{path}:Mine")
+    assert not [name for name in set(sys.modules) - before if name.startswith("broken")]

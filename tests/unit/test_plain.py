@@ -11,9 +11,9 @@ from markdown_it.renderer import RendererHTML
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from rr.config import RRError
-from rr.sweep.notebook import complete
 from rrbook import explore, glue, plain
 from rrbook.markdown import parser
+from rrstudy.sweep.notebook import complete
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))

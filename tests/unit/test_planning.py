@@ -8,10 +8,10 @@ import pytest
 from rr import cli
 from rr.config import RRError
 from rr.model import ladder
-from rr.perf import budget, rates
-from rr.sweep import cells
-from rr.sweep.grid import AXES, place
 from rr.training.checkpoint import disk_of
+from rrstudy.perf import budget, rates
+from rrstudy.sweep import cells
+from rrstudy.sweep.grid import AXES, place
 
 CARD = budget.GPUSpec("a card", 1e14, 1e11)
 NAMES = {"corpus": "a text", "tokenizer": "its tokens", "vocab_size": 500}

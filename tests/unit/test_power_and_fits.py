@@ -10,9 +10,9 @@ import pytest
 from scipy.integrate import quad
 from scipy.optimize import brentq
 
-from rr import stats
 from rr.config import RRError
 from rrbook.stats import fit
+from rrstudy import stats
 
 
 def shifted_cdf(t, df, shift):

@@ -24,10 +24,11 @@ import new_rule
 import pytest
 import torch
 
+import rrstudy
 from rr import cli
-from rr.perf import doctor
 from rr.residual import REGISTRY
-from rr.sweep import local
+from rrstudy.perf import doctor
+from rrstudy.sweep import local
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = "n_layer=1,d_model=16,n_head=2,seq_len=32"
@@ -155,7 +156,7 @@ ALL = printed()
 
 
 class Cell:
-    """What `rr.sweep.process.Process` is, in this process: its cell has ended when it is made.
+    """What `rrstudy.sweep.process.Process` is, in this process: its cell has ended when it is made.
 
     Of real processes test_sweep_local.py and test_shared.py tell.
     """
@@ -330,7 +331,7 @@ def test_the_readme_s_python_is_run(world, tiny_gpt2, monkeypatch, tmp_path):
     for code in blocks:
         exec(code.replace("runs/ID", str(run)), names | {"blocks": [block] * 12})
     assert len(blocks) == 3 and len(pushed) == 1
-    shared, again = rr.from_pretrained("my-60M"), tiny_gpt2.from_pretrained("gpt2-review")
+    shared, again = rrstudy.from_pretrained("my-60M"), tiny_gpt2.from_pretrained("gpt2-review")
     assert shared.config.d_model == 16
     del again.config.rr_residuals
     assert torch.equal(again(ids).logits, before)  # "to the bit"

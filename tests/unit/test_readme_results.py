@@ -15,8 +15,8 @@ import pytest
 import scipy.stats as st
 
 import rr
-from rr import stats
 from rr.data import baselines
+from rrstudy import stats
 
 MEASURED = rr.DATA / "measured"
 HALF, LARGE = "constant:lam=0.0,own=0.7071067812", "constant:lam=0.0,own=2.236067977"

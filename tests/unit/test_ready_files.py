@@ -51,7 +51,7 @@ def environment(bin: Path, **more) -> dict:
     """Where stand-ins come first, and `rr` and `python` are this Python's."""
     python = sys.executable
     root = READY.parents[1]
-    tool(bin, "rr", f'PYTHONPATH="{root}" exec "{python}" -m rr.cli "$@"')
+    tool(bin, "rr", f'PYTHONPATH="{root}" exec "{python}" -m rrstudy.cli "$@"')
     return {**os.environ, "PATH": f"{bin}:{os.environ['PATH']}", **more}
 
 
@@ -244,7 +244,7 @@ def test_the_ray_job_submits_the_sweep_with_its_code_and_time_to_save(tmp_path):
     given = json.loads(options[options.index("--runtime-env-json") + 1])
     assert given == {"env_vars": {"RR_CACHE": "/shared/rr", "RAY_JOB_STOP_WAIT_TIME_S": "120"}}
     assert options[:2] == ["job", "submit"] and "--working-dir" in options
-    wanted = "python -m rr.cli sweep --engine ray --address auto --rung 60M --out /shared/runs"
+    wanted = "python -m rrstudy.cli sweep --engine ray --address auto --rung 60M --out /shared/runs"
     assert entry == wanted.split()
 
 

@@ -15,12 +15,13 @@ import pytest
 import yaml
 
 import rr
-from rr import cli, stats
+from rr import cli
 from rr.config import RRError, Run, RunFailed
 from rr.io import read_sealed, sealed, unsealed, write_record
-from rr.stats import recording
-from rr.stats.records import CURVES, RUNS, read_record, read_records, read_table
 from rrbook.stats import read_curves
+from rrstudy import stats
+from rrstudy.stats import recording
+from rrstudy.stats.records import CURVES, RUNS, read_record, read_records, read_table
 
 MEASURED = rr.DATA / "measured"
 CAMPAIGNS = sorted(path.parent for path in MEASURED.glob("*/runs.parquet"))

@@ -8,13 +8,16 @@ from docstrings import aligned, escaped, prose
 
 from rr.residual import REGISTRY
 
-LINKS = {"rr.stats.fit": "fit", "fit": "fit", "Fit": "result", "rates": "rates"}
+LINKS = {"rrstudy.stats.fit": "fit", "fit": "fit", "Fit": "result", "rates": "rates"}
 
 
 @pytest.mark.parametrize(
     ("text", "page"),
     [
-        ("as `fit()` and `rr.stats.fit` do", "as [`fit()`](#fit) and [`rr.stats.fit`](#fit) do"),
+        (
+            "as `fit()` and `rrstudy.stats.fit` do",
+            "as [`fit()`](#fit) and [`rrstudy.stats.fit`](#fit) do",
+        ),
         ("`Fit`", "[`Fit`](#result)"),
         ("`fit` and `rates`", "`fit` and `rates`"),  # the key of a row, or a parameter
         ("*one* thing, x*y, t*·s, a_b", r"*one* thing, x\*y, t\*·s, a\_b"),

@@ -15,16 +15,17 @@ import scipy.stats
 import torch
 
 import rr
-from rr import cli, io, stats
+from rr import cli, io
 from rr.config import RUN_OPTIONS, Interrupted, RRError
 from rr.data import baselines
 from rr.model import initialise
-from rr.sweep import cells, notebook
-from rr.sweep.grid import AXES
 from rr.training import command_line
 from rrbook import figures
 from rrbook import reports as report
 from rrbook.reports.run import LEVELS
+from rrstudy import stats
+from rrstudy.sweep import cells, notebook
+from rrstudy.sweep.grid import AXES
 
 BODY = "nano:d_model=16,n_head=1,n_layer=1,seq_len=16"
 

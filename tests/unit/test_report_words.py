@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 import rr
-from rr.stats import as_rows, compare
 from rrbook import reports as report
+from rrstudy.stats import as_rows, compare
 
 HERE = report.survey("02_gate_equation")
 

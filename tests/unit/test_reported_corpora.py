@@ -20,8 +20,8 @@ from rr.config import RRError
 from rr.data import documents, open_corpus
 from rr.data.corpus import identity
 from rr.data.files import EOT, read_all
-from rr.sweep import cells
 from rr.training import command_line
+from rrstudy.sweep import cells
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMITS = {"main": "a" * 40, "v1": "b" * 40}

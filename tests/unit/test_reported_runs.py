@@ -21,11 +21,11 @@ from tiny import TINY, train
 import rr
 from rr import cli, io
 from rr.config import EXTRAS, RRError, RunFailed
-from rr.stats.records import read_record
-from rr.sweep import notebook
-from rr.sweep.process import Process
-from rr.sweep.ray_engine import RayEngine
 from rr.training.checkpoint import Checkpoints
+from rrstudy.stats.records import read_record
+from rrstudy.sweep import notebook
+from rrstudy.sweep.process import Process
+from rrstudy.sweep.ray_engine import RayEngine
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,11 +38,11 @@ def asked(monkeypatch):
             monkeypatch.setitem(sys.modules, f"lm_eval{name}", MagicMock(TemplateLM=object))
     config = rr.ModelConfig(64, n_layer=1, n_head=1, d_model=8, d_ff=16, seq_len=16)
     model = rr.model.initialise(rr.Model(config), seed=0).eval()
-    harness = importlib.import_module("rr.training.harness")
+    harness = importlib.import_module("rrstudy.harness")
     scores = harness.Harness(model, SimpleNamespace(eot=0))
     scores.cache_hook = SimpleNamespace(add_partial=lambda *_: None)
     yield model, scores._loglikelihood_tokens
-    sys.modules.pop("rr.training.harness", None)
+    sys.modules.pop("rrstudy.harness", None)
 
 
 @pytest.mark.parametrize("size", [3, 24])
@@ -64,9 +64,9 @@ def test_no_module_needs_what_only_unix_has():
     code = (
         "import sys\n"
         "for name in ('fcntl', 'resource', 'pwd', 'grp', 'termios'): sys.modules[name] = None\n"
-        "import filelock, rr, rr.cli, rr.io\n"
-        "from rr.cli import VERBS, parser\n"
-        "import rr.sweep.schedule, rr.training.trainer, rr.perf.doctor\n"
+        "import filelock, rr, rrstudy.cli, rr.io\n"
+        "from rrstudy.cli import VERBS, parser\n"
+        "import rrstudy.sweep.schedule, rr.training.trainer, rrstudy.perf.doctor\n"
         "[parser([verb]) for verb in VERBS]"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
@@ -163,7 +163,7 @@ def test_a_compilers_cache_that_cannot_be_written_is_one_line(tmp_path, tiny_cor
     (tmp_path / "file").touch()
     place = tmp_path / "file" / "cache"  # also root cannot write there
     words = f"train --rung {TINY} --corpus {tiny_corpus} --tokenizer bpe:300 --steps 2 --device cpu"
-    command = [sys.executable, "-m", "rr.cli", *words.split(), "--out", str(tmp_path / "runs")]
+    command = [sys.executable, "-m", "rrstudy.cli", *words.split(), "--out", str(tmp_path / "runs")]
     env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(place)}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 3 and "Traceback" not in done.stderr

@@ -162,7 +162,7 @@ def test_a_run_that_could_not_be_compiled_goes_on_along_another_path(tiny_corpus
     words = [*words.split(), "--out", str(tmp_path), "--device", "cpu"]
     broken = {**os.environ, "CXX": "/bin/false", "CC": "/bin/false",
               "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}  # fmt: skip
-    command = [sys.executable, "-m", "rr.cli", *words, "--path", "compiled"]
+    command = [sys.executable, "-m", "rrstudy.cli", *words, "--path", "compiled"]
     asked = subprocess.run(command, capture_output=True, text=True, env=broken)
     assert asked.returncode == 2 and "Traceback" not in asked.stderr
     assert "rr: --path compiled cannot be compiled here" in asked.stderr.splitlines()[-1]

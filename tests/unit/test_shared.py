@@ -16,6 +16,7 @@ import torch
 from tiny import TINY, train
 
 import rr
+import rrstudy
 from rr import cli, io
 from rr.config import ModelConfig, RRError, Run, RunFailed
 from rr.model import Model
@@ -106,7 +107,7 @@ def foreign(genuine, tmp_path, monkeypatch):
 def model(genuine, foreign):
     pytest.importorskip("huggingface_hub")
     pytest.importorskip("safetensors")
-    return rr.save_pretrained(genuine, foreign.folder / "model")
+    return rrstudy.save_pretrained(genuine, foreign.folder / "model")
 
 
 def sha256(path):
@@ -344,10 +345,10 @@ def test_a_shared_model_imports_nothing(foreign, model, monkeypatch, way, kind, 
         name = "somebody/model"
         monkeypatch.setattr(hub, "hf_hub_download", lambda name, file, **_: str(model / file))
     there = [] if way == "gone" else [got]
-    refused(lambda: rr.from_pretrained(name), str(name), rule, *there, f"allow_rule={rule!r}")
+    refused(lambda: rrstudy.from_pretrained(name), str(name), rule, *there, f"allow_rule={rule!r}")
     assert foreign.held_back()
     if way != "gone":
-        loaded = rr.from_pretrained(name, allow_rule=f"{path}:{rule.rpartition(':')[2]}")
+        loaded = rrstudy.from_pretrained(name, allow_rule=f"{path}:{rule.rpartition(':')[2]}")
         assert foreign.mark.exists()
         idx = torch.arange(8)[None]
         with torch.no_grad():
@@ -358,7 +359,7 @@ def test_a_run_of_a_rule_in_a_file_is_not_shared(foreign):
     pytest.importorskip("huggingface_hub")
     rule, path = placed(foreign, "inside")
     folder = foreign.run("rule", rule, sha256(path))
-    refused(lambda: rr.save_pretrained(folder, foreign.home / "to"), "is not part of rr")
+    refused(lambda: rrstudy.save_pretrained(folder, foreign.home / "to"), "is not part of rr")
     assert foreign.held_back()
 
 
@@ -388,7 +389,7 @@ def no_room(monkeypatch):
 @pytest.mark.parametrize("claim", CLAIMS, ids=str)
 def test_the_sizes_of_a_model_and_of_a_run_are_those_of_the_weights(model, foreign, no_room, claim):
     edited(model, **claim)
-    refused(lambda: rr.from_pretrained(model), str(model), "is not a model of rr")
+    refused(lambda: rrstudy.from_pretrained(model), str(model), "is not a model of rr")
     claim = dict(claim)
     rules = {kind: claim.pop(kind) for kind in ("rule", "values") if kind in claim}
     ((kind, rule),) = rules.items() or [("rule", None)]
@@ -442,13 +443,13 @@ def test_the_json_of_a_run_has_a_size(foreign, file, capsys):
 @pytest.mark.parametrize("file", ["config.json", "merges.txt"])
 def test_the_files_of_a_shared_model_have_a_size_and_an_end(model, file):
     os.truncate(model / file, 2**26 + 1)
-    refused(lambda: rr.from_pretrained(model), str(model), f"{file} is larger than")
+    refused(lambda: rrstudy.from_pretrained(model), str(model), f"{file} is larger than")
     (model / file).unlink()
     os.mkfifo(model / file)
-    refused(lambda: rr.from_pretrained(model), str(model), "not a regular file")
+    refused(lambda: rrstudy.from_pretrained(model), str(model), "not a regular file")
 
 
 def test_the_tokenizer_of_a_shared_model_is_its_own(model):
     vocab = json.loads((model / "vocab.json").read_text())
     (model / "vocab.json").write_text(json.dumps(vocab | {"one more": len(vocab)}))
-    refused(lambda: rr.from_pretrained(model), "its tokenizer has 301 tokens")
+    refused(lambda: rrstudy.from_pretrained(model), "its tokenizer has 301 tokens")

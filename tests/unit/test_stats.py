@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import TINY
 
-from rr import stats
 from rr.config import RRError
+from rrstudy import stats
 
 RUNS = Path(__file__).parents[2] / "data" / "published" / "review_residuals.csv"
 A = [3.11, 3.05, 3.2, 3.16, 2.99, 3.4]
@@ -192,8 +192,8 @@ import sys
 for name in ("pandas", "scipy", "tabulate", "pyarrow", "matplotlib", "papermill", "IPython"):
     sys.modules[name] = None
 from pathlib import Path
-from rr.cli import main
-from rr.stats import read_record
+from rrstudy.cli import main
+from rrstudy.stats import read_record
 words = sys.argv[1:]
 assert main(["train", *words]) == 0
 (folder,) = Path("runs").glob("*/result.json")
@@ -211,5 +211,7 @@ def test_training_needs_no_package_of_the_extra_and_statistics_name_it(tmp_path,
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 2, result.stderr
     line = result.stderr.splitlines()[-1]
-    assert line.startswith("rr: rr.stats needs the package pandas, which is missing: pip install")
+    assert line.startswith(
+        "rr: rrstudy.stats needs the package pandas, which is missing: pip install"
+    )
     assert line.endswith("'review-residuals[stats]'")

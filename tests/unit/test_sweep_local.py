@@ -6,9 +6,9 @@ import sys
 import pytest
 import torch
 
-from rr.sweep.local import Local
-from rr.sweep.process import Process
 from rr.training import device, memory_fit
+from rrstudy.sweep.local import Local
+from rrstudy.sweep.process import Process
 
 GIB = 2**30
 

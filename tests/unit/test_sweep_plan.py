@@ -11,8 +11,8 @@ import yaml
 from rr import cli
 from rr.config import RUN_OPTIONS, RRError
 from rr.model.ladder import flops_per_token
-from rr.sweep import Runner, cells, commands, notebook
 from rr.training.planning import plan
+from rrstudy.sweep import Runner, cells, commands, notebook
 
 TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"
 SOURCE = "rung = ''\nrule = ''\nseed = 0\nprotocol = ''\ncorpus = ''\nout = ''\n"

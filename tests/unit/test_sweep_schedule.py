@@ -11,9 +11,9 @@ import pytest
 
 from rr.config import Interrupted, RRError, RunFailed
 from rr.io import try_lock, write_record
-from rr.sweep import Hours, Runner, cells, schedule, sweep
-from rr.sweep.start import _room_on_disk
-from rr.sweep.view import View, taken
+from rrstudy.sweep import Hours, Runner, cells, schedule, sweep
+from rrstudy.sweep.start import _room_on_disk
+from rrstudy.sweep.view import View, taken
 
 
 class Played:
@@ -136,7 +136,7 @@ def test_a_full_disk_stops_the_sweep(play, plan, monkeypatch):
     with pytest.raises(RunFailed, match=f"the disk of .* is full, at {first} .*resumes"):
         play(plan, {first: [[crashes(words=why)]]})
     free = SimpleNamespace(free=1000)
-    monkeypatch.setattr("rr.sweep.schedule.shutil.disk_usage", lambda path: free)
+    monkeypatch.setattr("rrstudy.sweep.schedule.shutil.disk_usage", lambda path: free)
     with pytest.raises(RunFailed, match="the disk of .* is full"):  # it could not even say so
         play(plan, {first: [[crashes(words="")]]})
 
@@ -213,7 +213,7 @@ def local(tmp_path, monkeypatch):
     def use(scripts):
         stage = Stage(tmp_path, scripts)
         stage.close = lambda: None
-        monkeypatch.setattr("rr.sweep.local.Local", lambda *a: stage)
+        monkeypatch.setattr("rrstudy.sweep.local.Local", lambda *a: stage)
 
     return use
 
@@ -232,7 +232,7 @@ def test_what_did_not_finish_is_named(plan, tmp_path, local):
 
 def test_a_disk_that_is_too_small_is_refused_before_anything_starts(plan, tmp_path, monkeypatch):
     free = SimpleNamespace(free=10**6)
-    monkeypatch.setattr("rr.sweep.start.shutil.disk_usage", lambda path: free)
+    monkeypatch.setattr("rrstudy.sweep.start.shutil.disk_usage", lambda path: free)
     with pytest.raises(RRError, match="4 runs need .* GB at most, 0.001 GB are free"):
         sweep(plan, tmp_path / "new", runner="direct", log=quiet)
     assert not list(tmp_path.iterdir())

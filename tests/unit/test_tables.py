@@ -10,8 +10,8 @@ import scipy.stats
 
 from rr.config import RRError
 from rr.io import sealed, write_record
-from rr.stats import as_rows, compare, holm, paired, read_results, scan
-from rr.stats import render as rendered
+from rrstudy.stats import as_rows, compare, holm, paired, read_results, scan
+from rrstudy.stats import render as rendered
 
 
 def table(runs, baseline="standard"):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rr import cli
 from rr.config import RRError
-from rr.stats import as_rows, compare, read_table, render
+from rrstudy.stats import as_rows, compare, read_table, render
 
 LOSSES = {
     "base": [3.00, 3.20, 3.40, 3.10],

@@ -10,9 +10,9 @@ import rr
 from rr import cli
 from rr.config import RRError, RunFailed
 from rr.io import read_sealed, write_record
-from rr.stats import read_record, recording
 from rr.training import verify
-from rr.training.verify import Verdict, find, repeatable
+from rrstudy.stats import read_record, recording
+from rrstudy.verify import Verdict, find, repeatable
 
 BODY = "nano:n_layer=1,d_model=16,n_head=1,seq_len=16"
 

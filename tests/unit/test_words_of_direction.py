@@ -109,6 +109,7 @@ ELSE = (
     "finish far higher than with their authors' weights", "DeepNorm alone is told apart",
     # counted by seed or read off means, and the sentence says so
     "At every N there is a seed", "by the means of two seeds",
+    "On the seed that chose the rates",
     "the interval of the change includes zero",
     # glued numbers of chapters that are no differences between trained networks
     "00 gap_percent", "00 losses_said", "01 floor", "01 recorded", "01 unigram", "04 standard_",

@@ -8,7 +8,7 @@ from torch import Tensor
 from rr.config import ModelConfig
 from rr.model import ladder
 from rr.ops.cross_entropy import whole_cross_entropy
-from rr.perf.gpus import GPUS
+from rrstudy.perf.gpus import GPUS
 
 from ..labs.speed import saved_bytes
 from . import check, exercise

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from rr import stats
+from rrstudy import stats
 
 from . import check, exercise
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from rr import stats
 from rr.model import ladder
+from rrstudy import stats
 
 from ..explorables.audit import verdict
 from . import check, exercise

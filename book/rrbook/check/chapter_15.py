@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import torch
 
-from rr import Model, Rule, residual, stats
+from rr import Model, Rule, residual
 from rr.analysis import rule_checks
+from rrstudy import stats
 
 from . import check, exercise
 

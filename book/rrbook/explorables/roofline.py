@@ -27,8 +27,8 @@ def step_data() -> dict:
     {parts: {part: [FLOPs, bytes of products, other bytes]}, memory (bytes)}}}}; cards: {name:
     [16-bit peak, bytes/s, bytes, 1 where it has TF32]}; spare: share of memory left to allocators.
     """
-    from rr.perf.budget import SPARE
-    from rr.perf.gpus import GPUS
+    from rrstudy.perf.budget import SPARE
+    from rrstudy.perf.gpus import GPUS
 
     specs = [GPUS[name] for name in CARDS]
     cards = {gpu.name: [gpu.flops, gpu.bandwidth, gpu.memory, int(gpu.bf16)] for gpu in specs}

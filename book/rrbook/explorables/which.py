@@ -10,11 +10,11 @@ from html import escape
 from pathlib import Path
 
 import rr
-from rr import stats
 from rr.model.ladder import describe, flops_per_token
 from rrbook.anatomy import anatomy
 from rrbook.stats import field
 from rrbook.stats.emergence import TUNING
+from rrstudy import stats
 
 from . import kit, poster
 
@@ -75,7 +75,8 @@ COLUMNS = ("our verdict", "rule − standard", "rule − constant ½", "its pape
 FORMS = (
     "Other networks of the last study. <code>scales-skips:attnres=1</code>: scales and skips, and "
     "each block attends over earlier updates. <code>attnres:block=2</code>: only the first of two "
-    "sublayers attends over depth. One wider stream: the standard residual, 216 channels wide."
+    "sublayers attends over depth. One wider stream: the standard residual, 216 channels wide, "
+    "at a rate that does not suit it."
 )
 SCROLLING = "<div class='pst-scrollable-table-container' tabindex='0' style='overflow-x: auto'>"
 # On a phone a row is a card, and each cell names its column.

@@ -107,7 +107,7 @@ def paired_differences(
 ) -> Axes:
     """Paired difference of each arm from its baseline with its interval, about a zero line.
 
-    rows: of `rr.stats.compare` by `as_rows`; those without a difference are named, with the reason,
+    rows: of `rrstudy.stats.compare` by `as_rows`; those without a difference are named, with the reason,
     rather than left out. Differences in nats per token; left of zero favours the arm. style: colour
     and marker of a row's rule.
     """
@@ -148,7 +148,7 @@ def paired_differences(
 
 
 def compared(row: Mapping) -> dict[str, Any]:
-    """A row of `rr.stats.compare` as cells of a figure's table."""
+    """A row of `rrstudy.stats.compare` as cells of a figure's table."""
     notes = [f"{len(row['diverged'])} diverged"] if row["diverged"] else []
     if row["difference"] is None:
         return {"": None, "note": "; ".join(notes or row["notes"])}

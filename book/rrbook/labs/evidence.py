@@ -5,8 +5,8 @@ import math
 import ipywidgets as widgets
 import numpy as np
 
-from rr import stats
 from rr.config import RRError
+from rrstudy import stats
 
 from .. import figures
 from ..explorables.kit import number

@@ -13,12 +13,12 @@ from rr import DATA
 from rr.config import RRError, Run
 from rr.model.ladder import SHAPE, parse_rung
 from rr.residual import allow_rule, as_allowed, canonical
-from rr.stats import as_rows, compare, scan
-from rr.stats.records import read_record, read_records
-from rr.stats.results import GROUP, TOLD, arm_of, group_key
-from rr.stats.show import columns, grouped
-from rr.sweep.grid import cells
 from rr.training.command_line import options, words
+from rrstudy.stats import as_rows, compare, scan
+from rrstudy.stats.records import read_record, read_records
+from rrstudy.stats.results import GROUP, TOLD, arm_of, group_key
+from rrstudy.stats.show import columns, grouped
+from rrstudy.sweep.grid import cells
 
 STUDY = DATA / "published" / "review_residuals.csv"
 

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.stats as st
 
 from rr.config import RRError
-from rr.stats.inference import numbers
+from rrstudy.stats.inference import numbers
 
 from .rates import basin
 

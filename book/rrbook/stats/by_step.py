@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rr.config import RRError, RunFailed, nearest
-from rr.stats.inference import interval, numbers
-from rr.stats.records import read_records
-from rr.stats.results import arm_of, rows_of
+from rrstudy.stats.inference import interval, numbers
+from rrstudy.stats.records import read_records
+from rrstudy.stats.results import arm_of, rows_of
 
 
 def read_curves(folder: str | Path) -> list[dict]:

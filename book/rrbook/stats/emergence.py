@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from rr.config import RRError, parse_spec
-from rr.stats.inference import Interval, differences, interval, numbers
-from rr.stats.records import TABLES, read_records
-from rr.stats.results import rows_of
+from rrstudy.stats.inference import Interval, differences, interval, numbers
+from rrstudy.stats.records import TABLES, read_records
+from rrstudy.stats.results import rows_of
 
 TUNING = 100  # seeds from here on chose learning rates and are no results
 NEEDED = ("constant", "review")

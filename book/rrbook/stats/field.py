@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 
 import rr
-from rr import stats
 from rr.config import parse_spec
 from rr.model.ladder import count
-from rr.stats.results import arm_of
+from rrstudy import stats
+from rrstudy.stats.results import arm_of
 
 from .emergence import TUNING
 from .rates import before_cliff
@@ -36,7 +36,8 @@ def _with_arms() -> pd.DataFrame:
 def read_runs() -> pd.DataFrame:
     """F2's reported runs: `id, arm, seed, lr, val_loss, status, seconds`."""
     runs = _with_arms()
-    return runs[runs.seed < TUNING][["id", "arm", "seed", "lr", "val_loss", "status", "seconds"]]
+    wanted = ["id", "arm", "seed", "lr", "val_loss", "status", "seconds"]
+    return runs.loc[runs.seed < TUNING, wanted]
 
 
 def as_first_run(runs: pd.DataFrame) -> pd.DataFrame:
@@ -76,7 +77,7 @@ def times() -> pd.DataFrame:
 
 
 def against_both(runs: pd.DataFrame) -> list[dict]:
-    """Rows of `rr.stats.compare`: each arm − standard and − constant ½, one Holm family."""
+    """Rows of `rrstudy.stats.compare`: each arm − standard and − constant ½, one Holm family."""
     names = dict.fromkeys(map(arm_of, stats.as_rows(runs)))
     arms = [arm for arm in names if arm not in BASELINES]
     pairs = [("constant", "standard"), *((arm, base) for arm in arms for base in BASELINES)]

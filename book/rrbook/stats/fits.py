@@ -10,7 +10,7 @@ import scipy.linalg
 import scipy.stats as st
 
 from rr.config import RRError
-from rr.stats.inference import fraction, numbers
+from rrstudy.stats.inference import fraction, numbers
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def fit(
     the residuals, t with n − 2.
 
     A standard error from two or three seeds is itself noise, and a point with a small one by chance
-    would dominate the fit: pool them with `rr.stats.pooled_sd()` first. Assumes a straight line and
+    would dominate the fit: pool them with `rrstudy.stats.pooled_sd()` first. Assumes a straight line and
     independent normal errors. Raises RRError for fewer than three points, unequal lengths, x that
     does not vary, or se ≤ 0.
 

@@ -49,7 +49,7 @@ def plan() -> Iterator[tuple[str, str, Change, float]]:
     for micro in (4, 2, 1):
         yield "micro-batch", f"{micro} windows", Change(micro=micro), LR
     yield "attention", "math", Change(attention="math"), LR
-    for choice in ("gate=fast", "loss=whole", "optimizer=plain"):
+    for choice in ("loss=whole", "optimizer=plain"):
         yield "code path", choice, Change(path=f"{FP32},{choice}"), LR
     yield "code path", "reference", Change(path="reference:precision=fp32"), LR
     for threads in (2, 3):

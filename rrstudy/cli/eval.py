@@ -1,0 +1,67 @@
+"""`rr eval`: score a trained run on downstream tasks, by EleutherAI's lm-evaluation-harness."""
+
+import importlib.util
+
+from rr.cli.output import add_json, locate_errors, print_columns, print_json
+from rr.config import RRError, positive
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("run", help="folder of the run")
+    parser.add_argument(
+        "--tasks", nargs="+", required=True, metavar="TASK", help="names of the harness's tasks"
+    )
+    parser.add_argument(
+        "--include", metavar="FOLDER", help="folder with task files (YAML) of your own"
+    )
+    parser.add_argument(
+        "--fewshot",
+        type=int,
+        metavar="N",
+        help="solved examples per question (default: the task's)",
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="questions per task (default: all)")
+    parser.add_argument("--batch", type=int, default=8, help="texts at once (default: 8)")
+    parser.add_argument("--device", help="auto (cuda, else cpu), cpu, cuda or mps (default: auto)")
+    parser.add_argument(
+        "--rule",
+        nargs="+",
+        default=[],
+        metavar="FILE.py:CLASS",
+        help="your own rules that the run was trained with; their files are imported",
+    )
+    add_json(parser)
+
+
+def run(args) -> None:
+    positive("batch", args.batch)
+    if args.limit is not None:
+        positive("limit", args.limit)
+    if args.fewshot is not None and args.fewshot < 0:
+        raise RRError(f"fewshot must be an integer ≥ 0, got {args.fewshot}")
+    if importlib.util.find_spec("lm_eval") is None:
+        raise RRError("rr eval needs lm-evaluation-harness: pip install 'review-residuals[eval]'")
+    from rr.training.run_folder import load
+    from rrstudy.harness import evaluate
+
+    with locate_errors(*args.rule):
+        model, _, vocabulary = load(args.run, args.device, allow_rule=args.rule)
+        results = evaluate(model, vocabulary, args.tasks, include=args.include,
+                           fewshot=args.fewshot, limit=args.limit, batch=args.batch)  # fmt: skip
+    if args.json:
+        print_json({task: _numbers(row) for task, row in results.items()})
+        return
+    rows = [("task", "metric", "value")]
+    for task, row in results.items():
+        rows += [(task, metric, f"{value:.4f}") for metric, value in _numbers(row).items()]
+    print_columns(rows, "llr")
+
+
+def _numbers(row) -> dict[str, float]:
+    """A task's metrics, without standard errors; `acc,none` and the like become `acc`."""
+    numbers = {}
+    for name, value in row.items():
+        metric, comma, _ = name.partition(",")
+        if comma and isinstance(value, int | float) and not metric.endswith("_stderr"):
+            numbers[name.removesuffix(",none")] = value
+    return numbers

@@ -1,0 +1,84 @@
+"""`rr report`: the report of a run or of a folder of runs, as a notebook and as one HTML page."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+from rr.cli.output import locate_errors
+from rr.config import RRError, RunFailed
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("folder", type=Path, help="a finished run, or a folder of runs")
+    parser.add_argument(
+        "--html", type=Path, metavar="OUT.html", help="also write the report as one page"
+    )
+    parser.add_argument(
+        "--baseline",
+        default="standard",
+        help="of a folder: the arm that the others are compared with (default: standard)",
+    )
+    parser.add_argument(
+        "--rule",
+        nargs="+",
+        default=[],
+        metavar="FILE.py:CLASS",
+        help="your own rules that the run was trained with; their files are imported",
+    )
+
+
+def run(args) -> None:
+    """Make report.ipynb in the folder, unless a sweep left one of a run there; then the page.
+
+    The report of a folder is always made anew: it may hold more runs than last time.
+    """
+    if importlib.util.find_spec("rrbook") is None:
+        raise RRError("rr report needs the book's package, rrbook: in a checkout of the project, "
+                      "pip install -e book")  # fmt: skip
+    from rr.training.run_folder import allowed, finished, read_specification
+    from rrstudy.sweep import notebook
+
+    folder = args.folder.resolve()
+    if not folder.is_dir():
+        raise RRError(f"no folder {args.folder}: expected a finished run, or a folder of runs")
+    report = folder / notebook.REPORT
+    if not (folder / "run.json").exists():
+        notebook.check_installed()
+        path = notebook.find(None).with_name("folder.ipynb")
+        given = {"folder": str(folder), "baseline": args.baseline}
+        words = notebook.papermill(path, report, given, notebook.engine())
+        _execute(["-m", *words])
+    elif not notebook.complete(report):
+        notebook.check_installed()
+        _, run = read_specification(folder)
+        if finished(folder) is None:
+            raise RRError(f"{args.folder} has not ended: rr train resumes it, then it has a report")
+        with locate_errors(*args.rule):
+            run = allowed(run, folder, args.rule)
+        _execute(_report_of_run(run, folder))
+    if args.html:
+        if why := _failure(["-m", "rrbook.plain", str(report), str(args.html)]):
+            raise RRError(why.removeprefix("rrbook.plain: "))
+    print(args.html or report)
+
+
+def _report_of_run(run, folder: Path) -> list[str]:
+    """The arguments of `python` that execute the run's notebook; it finds the run finished."""
+    from rr.training.command_line import options
+    from rrstudy.sweep import Cell, Runner
+
+    return Runner("papermill", folder.parent, {}).argv(Cell(run, options(run), flops=0))
+
+
+def _execute(words: list[str]) -> None:
+    if why := _failure(words):
+        raise RunFailed(f"the report's notebook stopped: {why}")
+
+
+def _failure(words: list[str]) -> str:
+    """Run `python` with these words; the last line of its errors where it failed, else ""."""
+    command = [sys.executable, *words]
+    done = subprocess.run(command, capture_output=True, text=True, errors="backslashreplace")
+    lines = done.stderr.strip().splitlines() or ["no reason given"]
+    return lines[-1] if done.returncode else ""
