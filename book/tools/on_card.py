@@ -20,7 +20,7 @@ from statistics import median
 
 import rr
 from rr.config import RRError
-from rr.perf import budget
+from rrstudy.perf import budget
 
 FOLDER = rr.DATA / "measured" / "gpu_h200"
 DAY = {"rungs": ("60M", "150M", "320M"), "rules": ("standard", "constant", "highway", "review")}
