@@ -94,11 +94,14 @@ def versions_of(python: str, env: dict[str, str]) -> dict[str, str]:
 def try_set(name: str, python: str, checks: dict[str, list[str]], env: dict[str, str]) -> dict:
     """Try a set of packages; returns its row."""
     began = time.time()
-    row = {"set": name} | versions_of(python, env)
-    row["checks"] = tried(python, checks, env)
-    row |= {"commit": git_state(), "processor": processor()}
-    row["date"] = time.strftime("%Y-%m-%d", time.gmtime(began))
-    return row
+    return {
+        "set": name,
+        **versions_of(python, env),
+        "checks": tried(python, checks, env),
+        "commit": git_state(),
+        "processor": processor(),
+        "date": time.strftime("%Y-%m-%d", time.gmtime(began)),
+    }
 
 
 def try_torch(version: str, checks: dict[str, list[str]]) -> dict:

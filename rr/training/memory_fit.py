@@ -174,7 +174,7 @@ def choose(
     specs = [usual] if path else fallbacks(usual)
     selected = search(sizes, specs, need, room)
     if selected == (largest, usual):
-        return selected
+        return largest, usual
     wish = (
         f"{_in_words(largest, usual)} may need {need(largest, usual) / GIB:.1f} GiB of memory, "
         f"{room / GIB:.1f} GiB are free"

@@ -64,7 +64,7 @@ def alone(code: str, tmp_path: Path) -> str:
 
 FILES, LINES = 60, 10_900  # that `rr train` imports
 TRAIN = """
-from rrstudy.cli import main
+from rr.cli import main
 tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
 code = main(["train", "--rung", tiny, "--batch", "2", "--steps", "2", "--eval-batches", "1",
              "--threads", "1", "--device", "cpu", "--out", "runs"])

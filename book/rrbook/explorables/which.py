@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 NANO = rr.DATA / "measured" / "04_field_guide"
 MINI = rr.DATA / "measured" / "e1_rates"
 VERDICTS = {
-    "use": "lower than both baselines, and a run takes at most a tenth longer",
+    "use": "under AdamW lower than both baselines, and a run takes at most a tenth longer",
     "try": "lower than one of them, or lower and costlier",
     "skip": "higher than one of them, at a rate that suits it",
     "open": "our runs cannot tell",
