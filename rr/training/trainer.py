@@ -418,10 +418,11 @@ class Training:
             score = self._held_out(self.rng)
             if not np.isfinite(score.val_loss):
                 score = None
+        weights = self.optimizer_step.weights()  # gathered by all processes, whole in one
         return {
             "status": "finished" if score else "diverged",
             **(asdict(score) if score else dict.fromkeys(METRICS)),
-            "weights_sha256": checkpoint.weights_sha256(self.optimizer_step.weights()),
+            "weights_sha256": self.world.agree(lambda: checkpoint.weights_sha256(weights)),
         }
 
     def _finish(self, status: str) -> None:
