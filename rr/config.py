@@ -19,6 +19,7 @@ PROTOCOLS = ("clean", "paper")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 FLAVOURS = ("gpt2", "llama")
 OPTIMIZERS = ("adamw", "muon")
+SCHEDULES = ("plateau", "cosine")
 ARM = ("rule", "values", "loops", "flavour")  # of a run, read off its model
 REFERENCE_DEPTH = 12  # blocks at which the looped paper's scales are 1
 MIB = 1 << 20
@@ -65,10 +66,21 @@ EXTRAS = {
 
 
 def missing_package(error: ModuleNotFoundError) -> str:
-    """`needs pandas, which is missing: pip install '…'`, for a message about a failed import."""
+    """`needs pandas, which is missing: pip install …`, for a message about a failed import."""
     package = (error.name or "").partition(".")[0]
-    install = f"review-residuals[{EXTRAS[package]}]" if package in EXTRAS else package
-    return f"needs the package {package}, which is missing: pip install '{install}'"
+    how = install(EXTRAS[package]) if package in EXTRAS else f"pip install '{package}'"
+    return f"needs the package {package}, which is missing: {how}"
+
+
+def install(extra: str, address: str | None = None) -> str:
+    """The command that installs an extra: in the project's checkout, or from its `address`.
+
+    Never by the distribution's name alone: no package index has it from us, so whoever took the
+    name there would run code on the reader's machine.
+    """
+    if address:
+        return f"pip install 'review-residuals[{extra}] @ git+{address}'"
+    return f"pip install -e '.[{extra}]' in the checkout of rr"
 
 
 class RunFailed(RRError):
@@ -118,6 +130,12 @@ def positive(name: str, value: Any) -> None:
         raise RRError(f"{name} must be an integer ≥ 1, got {value!r}")
     if value >= 2**31:
         raise RRError(f"{name} must be an integer below 2**31, got {value}")
+
+
+def _check_number(name: str, value: Any, wanted: str, holds: Callable[[Any], bool]) -> None:
+    """Raise RRError unless `value` is a number for which `holds` is true; `wanted` names those."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not holds(value):
+        raise RRError(f"{name} must be {wanted}, got {value!r}")
 
 
 def checked_file(path: Path, limit: int) -> Path:
@@ -288,8 +306,9 @@ def budgets_of(words: str) -> list[int]:
 class Recipe:
     """How a model is trained. Lengths in optimiser steps, batches in windows of seq_len tokens.
 
-    Raises RRError for numbers below 1, a learning rate that is not above 0, budgets that do not
-    rise to `steps`, and an unknown precision or optimizer.
+    Raises RRError for a value of the wrong type or out of its range, budgets that do not rise to
+    `steps`, a warm-up that is not over before the learning rate falls (in the first branch, where
+    there are budgets), and an unknown schedule, precision or optimizer.
 
     Example:
         >>> import rr
@@ -338,11 +357,34 @@ class Recipe:
         positive("batch", self.batch)
         if self.eval_batches is not None:
             positive("eval-batches", self.eval_batches)
-        if not 0 < self.lr < float("inf"):
-            raise RRError(f"lr must be a finite number > 0, got {self.lr!r}")
-        for name, known in (("precision", PRECISIONS), ("optimizer", OPTIMIZERS)):
+        for name in ("lr", "clip"):
+            wanted = "a finite number > 0"
+            _check_number(name, getattr(self, name), wanted, lambda x: 0 < x < math.inf)
+        for name in ("eps", "weight_decay"):
+            wanted = "a finite number ≥ 0"
+            _check_number(name, getattr(self, name), wanted, lambda x: 0 <= x < math.inf)
+        if not isinstance(self.betas, tuple) or len(self.betas) != 2:
+            raise RRError(f"betas must be a pair of numbers, got {self.betas!r}")
+        for beta in self.betas:
+            _check_number("betas", beta, "two numbers ≥ 0 and < 1", lambda x: 0 <= x < 1)
+        for name in ("decay_all", "depth_lr"):
+            if not isinstance(given := getattr(self, name), bool):
+                raise RRError(f"{name} must be True or False, got {given!r}")
+        words = {"schedule": SCHEDULES, "precision": PRECISIONS, "optimizer": OPTIMIZERS}
+        for name, known in words.items():
             if (given := getattr(self, name)) not in known:
                 raise RRError(f"unknown {name} {given!r}: {nearest(str(given), known)}")
+        self._check_warmup()
+
+    def _check_warmup(self) -> None:
+        positive("warmup", self.warmup)
+        first = self.budgets[0] if self.budgets else self.steps
+        end = self.decay_start(first) if self.schedule == "plateau" else first - 1
+        if self.warmup > max(1, end):  # a warm-up of one step changes no rate
+            raise RRError(
+                f"warmup must be over before the learning rate falls, after {end} of {first} "
+                f"steps: give a warmup of at most {max(1, end)}, or more steps, got {self.warmup}"
+            )
 
     def _check_budgets(self, budgets: tuple[int, ...]) -> None:
         given = ", ".join(map(str, budgets))
@@ -389,8 +431,10 @@ class Recipe:
 
         For step s, peak rate η = lr and W steps of warm-up:
 
-        * plateau: η·min(1, (s+1)/W) until 0.8·steps, then η·(steps − s)/(0.2·steps);
-        * cosine: η·(s+1)/W, then η·(0.1 + 0.9·½(1 + cos π(s−W)/(steps−W))), the study's own.
+        * plateau: η·min(1, (s+1)/W) for s < D, then η·(steps − s)/(steps − D), D = ⌊0.8·steps⌋;
+        * cosine: η·(s+1)/W for s < W, then η·(0.1 + 0.9·½(1 + cos π(s−W)/(steps−W))), the study's.
+
+        The warm-up is over where the rate falls: W ≤ D, W < steps (W = 1 changes no rate).
         """
         if step < self.warmup:
             return self.lr * (step + 1) / self.warmup

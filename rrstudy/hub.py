@@ -1,6 +1,6 @@
 """Share a trained run, and load one that was shared: a line each.
 
-    rrstudy.save_pretrained("runs/3f2a…", "review-60M")       # a folder that can be uploaded as it is
+    rrstudy.save_pretrained("runs/3f2a…", "review-60M")       # a folder to be uploaded as it is
     rrstudy.push_to_hub("runs/3f2a…", "somebody/review-60M")  # the same, uploaded
     model = rrstudy.from_pretrained("somebody/review-60M")    # or the folder itself
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rr import io
-from rr.config import ModelConfig, RRError, Run, checked_file, file_bytes
+from rr.config import ModelConfig, RRError, Run, checked_file, file_bytes, install
 
 try:
     from huggingface_hub import (
@@ -33,9 +33,7 @@ try:
     from safetensors import SafetensorError, safe_open
     from safetensors.torch import save_file
 except ModuleNotFoundError as error:
-    raise RRError(
-        f"sharing and loading models needs {error.name}: pip install 'review-residuals[hub]'"
-    ) from None
+    raise RRError(f"sharing and loading models needs {error.name}: {install('hub')}") from None
 
 from rr.data.documents import hub_dataset
 from rr.data.tokenizer import FILES, Vocabulary
@@ -64,9 +62,9 @@ with the residual rule `{{ rule }}` and the value rule `{{ values }}`,
 on {{ corpus }}.
 
 ```python
-import rr
+import rrstudy  # {{ install }}
 
-model = rrstudy.from_pretrained("{{ repository }}")  # pip install 'review-residuals[hub]'
+model = rrstudy.from_pretrained("{{ repository }}")
 ids = model.vocabulary.encode("Once upon a time")
 ```
 
@@ -134,8 +132,8 @@ def save_pretrained(run: str | Path, to: str | Path, license: str | None = None)
     again.
 
     Returns `to`, with config.json, model.safetensors, vocab.json, merges.txt and README.md: no
-    code. `rrstudy.from_pretrained` reads it. Raises RRError where `run` is no run, or its rule is not
-    part of rr, so that others lack it.
+    code. `rrstudy.from_pretrained` reads it. Raises RRError where `run` is no run, or its rule is
+    not part of rr, so that others lack it.
 
     Example:
         >>> import tempfile
@@ -253,6 +251,7 @@ def _card(
         front_matter,
         template_str=CARD,
         repo_url=home(),
+        install=install("hub", home()),
         repository=repository,
         title=f"{run.rung} · {run.rule}",
         params=f"{result.get('params', sum(p.numel() for p in model.parameters())):,}",

@@ -48,8 +48,8 @@ def trace(model: nn.Module, idx: Tensor, grad: bool = False) -> list[WriteTrace]
     grad: with True the tensors stay in the graph, and each stream state keeps its gradient. Returns
     S = 2·L·N traces, pass by pass.
 
-    Raises TypeError for rules whose state is not one tensor: "streams" (`hyper-connections`),
-    "pair" (`parallel`, `x0-scales`) and "list" (`denseformer`, `attnres`, `unet`).
+    Raises RRError for rules whose state is not one tensor: "streams" (as `hyper-connections`),
+    "pair" (as `parallel`) and "list" (as `attnres`); `rr.residual.RULES[name].state` says it.
 
     Example:
         >>> import torch, rr
@@ -71,10 +71,17 @@ def trace(model: nn.Module, idx: Tensor, grad: bool = False) -> list[WriteTrace]
 
     net = Network(model)
     if net.final.state != "tensor":
-        raise TypeError(f"{net.final.name} keeps {net.final.state} as its state: no single stream")
+        raise no_stream(net.final)
     with hooked(net.rules, record), torch.enable_grad() if grad else torch.no_grad():
         net.run(idx)
     return traces
+
+
+def no_stream(rule: Any) -> RRError:
+    """What the probes raise for a rule whose state they cannot follow; `rule`: the final one."""
+    if rule.state == "streams":
+        return RRError(f"{rule.name} keeps streams, no single stream: use stream_lens")
+    return RRError(f"{rule.name} keeps a {rule.state} of tensors, no single stream to probe")
 
 
 def rms(x: Tensor) -> float:
@@ -95,7 +102,7 @@ def rms(x: Tensor) -> float:
 def norms_by_depth(model: nn.Module, idx: Tensor) -> list[float]:
     """Root mean square of the stream h_l, l = 0 … S, for S = 2·L·N sublayers (the unrolled net).
 
-    Over all tokens and channels of idx (B, T); entry 0 is the embedding's. Raises TypeError for
+    Over all tokens and channels of idx (B, T); entry 0 is the embedding's. Raises RRError for
     rules whose state is not one tensor, as `trace()` does.
 
     Example:
@@ -121,8 +128,8 @@ def increment_cosines(model: nn.Module, idx: Tensor, each: str = "sublayer") -> 
     increments have cosines near 0, and their sum grows as √n; aligned ones have 1, and it grows as
     n. One that is zero has cosine 0 with all.
 
-    each: "sublayer", "block" or "pass". Raises RRError for another word, and TypeError for rules
-    whose state is not one tensor, as `trace()` does.
+    each: "sublayer", "block" or "pass". Raises RRError for another word, and for rules whose state
+    is not one tensor, as `trace()` does.
 
     Example:
         >>> import torch, rr
@@ -149,8 +156,7 @@ def gradient_by_depth(model: nn.Module, idx: Tensor, targets: Tensor) -> list[fl
     over all B·T·d entries of the stream after sublayer l, for "streams" over all n·B·T·d; entry 0
     is the embedding's. The parameters' .grad is unchanged.
 
-    Raises TypeError for rules whose state is a "pair" (`parallel`, `x0-scales`) or a "list"
-    (`denseformer`, `attnres`, `unet`).
+    Raises RRError for rules whose state is a "pair" (as `parallel`) or a "list" (as `attnres`).
 
     Example:
         >>> import torch, rr
@@ -165,9 +171,7 @@ def gradient_by_depth(model: nn.Module, idx: Tensor, targets: Tensor) -> list[fl
     """
     net = Network(model)
     if net.final.state not in ("tensor", "streams"):
-        raise TypeError(
-            f"{net.final.name} keeps a {net.final.state} as its state: no single stream"
-        )
+        raise no_stream(net.final)
     streams: list[Tensor] = []
 
     def written(rule: nn.Module, args: tuple, out: Tensor) -> None:
@@ -184,7 +188,7 @@ def jacobian_gain(model: nn.Module, idx: Tensor, probes: int = 8, seed: int = 0)
     Estimated as sqrt(mean_v ‖Jᵀv‖² / ‖v‖²) over random normal v of the state's shape; 1 means that
     perturbations of the embedding reach the last state at their own size.
 
-    probes: how many v, one backward pass each. seed: of the draws. Raises TypeError for rules whose
+    probes: how many v, one backward pass each. seed: of the draws. Raises RRError for rules whose
     state is not one tensor, as `trace()` does.
 
     Example:
@@ -218,7 +222,7 @@ def jacobian_gain(model: nn.Module, idx: Tensor, probes: int = 8, seed: int = 0)
 def embedding_share(model: nn.Module, idx: Tensor) -> float:
     """‖(∏ kept_l) ⊙ h_0‖ / ‖h_S‖: the share of the embedding in the last state.
 
-    kept_l is the coefficient on h in write l; Euclidean norms over all entries. Raises TypeError
+    kept_l is the coefficient on h in write l; Euclidean norms over all entries. Raises RRError
     for rules whose state is not one tensor, as `trace()` does.
 
     Example:

@@ -31,7 +31,11 @@ def print_anywhere() -> None:
         if stream is None:  # closed by the caller, or of a program without a console
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
         elif hasattr(stream, "reconfigure"):  # a notebook's streams take everything
-            stream.reconfigure(errors="rr")
+            try:
+                stream.reconfigure(errors="rr")
+            except OSError:  # of a file that was exchanged for a pipe behind Python's back
+                more = {"encoding": stream.encoding, "errors": "rr", "closefd": False}
+                setattr(sys, name, open(stream.fileno(), "w", buffering=1, **more))
 
 
 def _written_plainly(error: UnicodeError) -> tuple[str, int]:

@@ -45,16 +45,16 @@ def on_device(tokens: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
 
 
 def batch_starts(
-    run: Run, step: int, n_tokens: int, stream: np.random.RandomState | None
+    run: Run, step: int, n_tokens: int, rng: np.random.RandomState | None
 ) -> np.ndarray:
     """Start positions of the windows of one step, (batch,).
 
-    paper: `randint(0, n − T − 1, batch)` from NumPy's legacy stream, the study's own batches.
+    paper: `randint(0, n − T − 1, batch)` from NumPy's legacy generator, the study's own batches.
     clean: a function of (seed, step) alone, from raw Philox words, so any step can be recomputed.
     """
     batch, last = run.recipe.batch, n_tokens - run.model.seq_len - 1
     if run.protocol == "paper":
-        assert stream is not None  # the study draws from it
-        return stream.randint(0, last, batch)
+        assert rng is not None  # the study draws from it
+        return rng.randint(0, last, batch)
     words = np.random.Philox(key=np.array([run.seed, step], dtype=np.uint64)).random_raw(batch)
     return (words % np.uint64(last)).astype(np.int64)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..config import RRError
+from ..config import RRError, install
 
 EOT = "<|endoftext|>"
 KINDS = "a text, .xz, .gz, .parquet or .jsonl file, or a folder with train* and valid* files"
@@ -203,9 +203,7 @@ def _read_parquet(path: Path, changed: Counter[str], packed: str | None = None) 
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise RRError(
-            f"reading {path} needs pyarrow: pip install 'review-residuals[hub]'"
-        ) from error
+        raise RRError(f"reading {path} needs pyarrow: {install('hub')}") from error
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             columns = file.schema_arrow.names

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from ..config import MIB, RRError, checked_file, nearest
+from ..config import MIB, RRError, checked_file, install, nearest
 from . import cache as store
 from .documents import require_hub
 from .files import EOT
@@ -256,7 +256,7 @@ def _fetch_gpt2(folder: Path) -> dict:
         from huggingface_hub import hf_hub_download
     except ImportError as error:
         raise RRError(
-            "tokenizer gpt2 needs huggingface_hub (pip install 'review-residuals[hub]'); "
+            f"tokenizer gpt2 needs huggingface_hub ({install('hub')}); "
             "bpe:N and a folder with vocab.json and merges.txt work without it"
         ) from error
     without = "bpe:N and a folder with vocab.json and merges.txt work without a network"

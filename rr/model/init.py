@@ -36,10 +36,10 @@ def initialise(model: Model, seed: int, shared: bool = True) -> Model:
         0.02
     """
     names = {id(p): name for name, p in model.named_parameters()}
-    stream = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
 
     def normal(tensor: Tensor, std: float | Tensor, rows: int | None = None) -> None:
-        source = stream
+        source = rng
         if shared:
             source = keyed(seed, names[id(tensor)])
         kept = tensor[:rows]

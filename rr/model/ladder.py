@@ -195,8 +195,9 @@ def flops_per_token(config: ModelConfig) -> int:
     """FLOPs of one training step per token: matrix products, forward and backward.
 
     Three times the forward pass: 2 per multiply-add for each linear weight, the rules' own
-    products, the head over vocab_size, and causal attention: a token attends to (T + 1)/2 tokens on
-    average, with 4·d FLOPs each per layer (scores and mix).
+    products in the stack and in the read before the head, the head over vocab_size, and causal
+    attention: a token attends to (T + 1)/2 tokens on average, with 4·d FLOPs each per layer (scores
+    and mix).
     """
     model = _meta(config)
     products = [m for m in model.layers.modules() if isinstance(m, Linear)]
@@ -205,7 +206,8 @@ def flops_per_token(config: ModelConfig) -> int:
     stack += sum(layer.attn.rule.matmul_flops(layer.attn_rule.site) for layer in model.layers)
     stack += config.n_layer * 2 * config.d_model * (config.seq_len + 1)
     head = 2 * config.vocab_size * config.d_model
-    return 3 * (config.n_loops * stack + head)
+    final = model.final_rule.matmul_flops(model.final_rule.site)  # after the last pass
+    return 3 * (config.n_loops * stack + final + head)
 
 
 def canonical_rung(spec: str) -> str:
@@ -244,25 +246,27 @@ def recipe(
     for name in chosen:
         if name not in known:
             raise RRError(f"unknown option {name!r}: {nearest(name, RUN_OPTIONS)}")
-    usual: dict[str, Any] = {"batch": rung.batch, "lr": rung.lr, "warmup": _warmup(steps)}
+    usual: dict[str, Any] = {"batch": rung.batch, "lr": rung.lr}
     if protocol == "paper":
         usual = {
             "batch": 64,
             "lr": 2e-4,
-            "warmup": 500,
             "schedule": "cosine",
             "decay_all": True,
             "precision": "tf32",
         }
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    if "warmup" in chosen:
-        positive("warmup", chosen["warmup"])
+    usual["warmup"] = usual_warmup(protocol, steps)
     branches = tuple(budgets) if budgets is not None and len(budgets) > 1 else None
     return Recipe(steps=steps, budgets=branches, **(usual | chosen))
 
 
-def _warmup(steps: int) -> int:
-    return max(1, min(500, steps // 20))
+def usual_warmup(protocol: str, steps: int) -> int:
+    """Steps of warm-up where none are chosen: 500, in a short run a twentieth of it.
+
+    paper: a twelfth, which leaves the study's own runs, of 6,000 steps and more, their 500.
+    """
+    return max(1, min(500, steps // (12 if protocol == "paper" else 20)))
 
 
 def specify(

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from ..config import Recipe, Run, options_of, parse_spec
 from ..model import ladder
@@ -24,9 +25,10 @@ def options(run: Run) -> dict[str, object]:
         given["budgets"] = list(recipe.budgets)
     elif recipe.steps != ladder.recipe(run.rung, run.protocol).steps:
         given["steps"] = recipe.steps
-    usual = ladder.recipe(run.rung, run.protocol, steps=recipe.steps)
+    usual = asdict(ladder.recipe(run.rung, run.protocol))
+    usual["warmup"] = ladder.usual_warmup(run.protocol, recipe.steps)
     for name in options_of(Recipe):
-        if name not in ("steps", "budgets") and getattr(recipe, name) != getattr(usual, name):
+        if name not in ("steps", "budgets") and getattr(recipe, name) != usual[name]:
             given[name] = getattr(recipe, name)
     return given
 

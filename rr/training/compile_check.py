@@ -18,8 +18,9 @@ from ..model.transformer import Model, Stack
 from .device import autocast
 
 NOISE = 0.02  # added to the weights meanwhile: a parameter that starts at 0 hides what is below it
-# Largest difference of a gradient, by precision, relative to its root mean square (or a tenth of
-# the median one, for sums that happen to cancel). A gradient that is lost differs by 1.
+# Largest difference of a tensor, by precision, relative to its root mean square, or to the median
+# one where it is smaller: a sum over all tokens may cancel, and then only rounding is left of it. A
+# gradient that is lost differs by 1.
 TOLERANCE = {"fp32": 0.005, "tf32": 0.05, "fp16": 0.1, "bf16": 0.25}
 
 
@@ -37,9 +38,9 @@ def compiled_error(
 
     model: compiled in place (`rr.model.compile_model`), on its device; its weights are the same
     afterwards. windows: at once, (windows, seq_len) tokens. precision: of the run. products: the
-    context of a step's forward and backward passes. The first two blocks are
-    compared, which between them have every graph of the blocks, or the whole stack where that is
-    compiled as one graph. What is compiled here is what the run uses.
+    context of a step's forward and backward passes. The first two blocks are compared, which
+    between them have every graph of the blocks, or the whole stack where that is compiled as one
+    graph. What is compiled here is what the run uses.
     """
     with _disturbed(model) as parameters, products():
         compiled = _gradients(model, parameters, windows, precision)
@@ -55,11 +56,9 @@ def compiled_error(
 
 
 def differences(compiled: dict[str, Tensor], plain: dict[str, Tensor]) -> dict[str, float]:
-    """Root mean square of each difference, relative to that of the plain tensor.
+    """Root mean square of each difference, relative to that of the plain tensor or the median one.
 
-    A tensor whose mean square is far below the others' is measured on a tenth of their median,
-    since a sum over all tokens may cancel to rounding. Where one tensor alone is not a number the
-    difference is infinite.
+    Where one tensor alone is not a number the difference is infinite.
     """
 
     def size(x: Tensor) -> Tensor:
@@ -70,7 +69,7 @@ def differences(compiled: dict[str, Tensor], plain: dict[str, Tensor]) -> dict[s
         return size((x - y).masked_fill(alike, 0))
 
     sizes = torch.stack([size(x.nan_to_num()) for x in plain.values()])
-    least = sizes[sizes > 0].median() / 10 if (sizes > 0).any() else 0
+    least = sizes[sizes > 0].median() if (sizes > 0).any() else 0
     errors = torch.stack([difference(compiled[name], plain[name]) for name in plain])
     relative = torch.where(errors == 0, 0, errors / sizes.clamp(min=least))
     values = relative.nan_to_num(nan=torch.inf).tolist()  # one synchronisation

@@ -297,6 +297,10 @@ def _changes(
     changes = []
     if recorded["device"] != device_name(device):
         changes.append(f"on {recorded['device']} and resumes on {device_name(device)}")
+    here = provenance.cpu() if device.type == "cpu" else {}  # on a GPU it computes no sums
+    for name, now in here.items():
+        if recorded.get(name, now) != now:
+            changes.append(f"on {recorded[name]} and resumes on {now}")
     processes = recorded.get("processes", 1)
     if (processes, recorded.get("parallel")) != (world.size, world.strategy):
         changes.append(f"by {processes} processes and resumes with {world.size}")
@@ -311,6 +315,7 @@ def _changes(
         "code_path_reason": settings.reason,
         "micro_batch": settings.micro_batch,
         "precision": settings.precision,
+        **here,
     }
     if changes:
         changed["bit_exact"] = False

@@ -196,13 +196,18 @@ class World:
         return gather() if gather else value
 
     def unsharded(self, value: Any) -> Any:
-        """The same nested dicts and lists, with every sharded tensor gathered on the CPU."""
+        """The same nested dicts and lists, every sharded tensor whole on the CPU of rank 0 alone.
+
+        Tensors are gathered one by one, in all processes; the others keep None. Eight processes of
+        one machine that all kept a model of a billion parameters and its moments would need 96 GB.
+        """
         if isinstance(value, dict):
             return {key: self.unsharded(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return type(value)(self.unsharded(item) for item in value)
         if isinstance(value, Tensor) and hasattr(value, "full_tensor"):
-            return self.whole(value).cpu()
+            gathered = self.whole(value)
+            return gathered.cpu() if self.leads else None
         return value
 
     def load_model(self, model: nn.Module, state: dict[str, Tensor]) -> None:

@@ -176,12 +176,12 @@ def random_windows(
     tokens: np.ndarray,
     batch: int,
     batches: int,
-    stream: np.random.RandomState,
+    rng: np.random.RandomState,
     world: World = ALONE,
 ) -> Score:
-    """Score random windows of the run's own NumPy stream: protocol `paper`; mean of batch means."""
+    """Score random windows of the run's own generator: protocol `paper`; mean of batch means."""
     t, tally = model.config.seq_len, Tally()
-    parts = [stream.randint(0, len(tokens) - t - 1, batch) for _ in range(batches)]
+    parts = [rng.randint(0, len(tokens) - t - 1, batch) for _ in range(batches)]
     with evaluating(model):
         for starts, counts in world.distribute(parts):
             add_batch(model, tally, *gather(tokens, starts, t), counts=counts)

@@ -42,6 +42,12 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def cpu() -> dict[str, str]:
+    """What decides the last bits of sums on a CPU: its model, and which kernels torch takes."""
+    kernels = torch.backends.cpu.get_cpu_capability()
+    return {"processor": processor(), "cpu_kernels": kernels}
+
+
 def provenance(device: torch.device) -> dict:
     """Versions and machine, for run.json; not part of the run's id, and without a path."""
     from .. import __version__
@@ -58,6 +64,5 @@ def provenance(device: torch.device) -> dict:
         "platform": f"{sys.platform} {platform.machine()}",
         "packages": packages,
         "device": device_name(device),
-        "processor": processor(),
-        "cpu_kernels": torch.backends.cpu.get_cpu_capability(),
+        **cpu(),
     }

@@ -22,10 +22,10 @@ class Examiner:
         self.tokens, self.world, self.device = context.tokens, context.world, context.device
         self.backend, self.precision = context.settings.backend, context.settings.precision
 
-    def held_out(self, stream: np.random.RandomState, prefix: int | None = None) -> evaluate.Score:
+    def held_out(self, rng: np.random.RandomState, prefix: int | None = None) -> evaluate.Score:
         """The held-out score; with `prefix`, of that many batches only.
 
-        stream: the source from which protocol `paper` draws its windows.
+        rng: the source from which protocol `paper` draws its windows.
         """
         run, valid = self.run, self.tokens.valid
         limits = [n for n in (prefix, run.recipe.eval_batches) if n is not None]
@@ -33,9 +33,7 @@ class Examiner:
         with self.backend.evaluation(self.device, self.precision):
             if run.protocol == "paper":
                 batches = limit or PAPER_EVAL_BATCHES
-                return evaluate.random_windows(
-                    self.model, valid, batch, batches, stream, self.world
-                )
+                return evaluate.random_windows(self.model, valid, batch, batches, rng, self.world)
             return evaluate.ordered(self.model, valid, batch, limit, self.world)
 
     def fables(self) -> dict:

@@ -162,11 +162,11 @@ class OptimizerStep:
     # -- checkpoints --------------------------------------------------------------------------
 
     def weights(self) -> dict[str, Tensor]:
-        """All weights by name, whole in every process."""
+        """All weights by name; those that FSDP shards are whole in rank 0, None in the others."""
         return self.world.unsharded(dict(self.model.state_dict()))
 
     def state(self) -> dict:
-        """The state of model, optimiser and loss scaling, whole in every process."""
+        """The state of model, optimiser and loss scaling, whole in rank 0 as `weights` are."""
         return {
             "model": self.weights(),
             "optimizer": self.world.unsharded(self.optimizer.state_dict()),

@@ -31,6 +31,7 @@ from .result import Examiner, result
 from .run_folder import check_rules, finished
 from .step import OptimizerStep
 
+FORMAT = 2  # of a checkpoint; a change of its keys or of what they hold is another one
 PREFIX = 16  # batches of the held-out stream that are scored during a `clean` run
 RECORD_EVERY = 1.0  # seconds; reading a loss waits for the GPU
 POINTS = 4  # parts of a run; the held-out loss is taken after each
@@ -173,8 +174,8 @@ class Training:
             self.optimizer_step = self._first_step()
         self.model = self.optimizer_step.model
         self.examiner = Examiner(run, self.model, self.context)
-        self.stream = np.random.RandomState(run.seed)  # batches and evaluation of `paper`
-        self.done, self.seconds = 0, 0.0
+        self.rng = np.random.RandomState(run.seed)  # batches and evaluation of `paper`
+        self.steps_taken, self.seconds = 0, 0.0
         self.history: list[dict] = []  # the lines of metrics.jsonl
         self.loss_sum = torch.zeros((), dtype=cross_entropy.sums(self.device), device=self.device)
         self.steps_in_sum = 0  # of loss_sum
@@ -205,15 +206,17 @@ class Training:
     # -- the loop -----------------------------------------------------------------------------
 
     @property
-    def step(self) -> int:
-        """Steps that led to the current weights; `done` also counts those of finished branches."""
-        return self.segment.start + self.done - self.segment.done
+    def schedule_step(self) -> int:
+        """Steps that led to the current weights; `steps_taken` also counts finished branches'."""
+        return self.segment.start + self.steps_taken - self.segment.done
 
     def go(self, stop_after: int | None = None, charts: Sequence[str] = ()) -> None:
         """Train segment by segment, evaluate at the end of each budget, write the result."""
         self.stop_after = stop_after
         names = charts if self.world.leads else ()
-        self.charts = loggers.Charts(names, self.run, self.folder, self.done, self.progress.say)
+        self.charts = loggers.Charts(
+            names, self.run, self.folder, self.steps_taken, self.progress.say
+        )
         first = self.segments.index(self.segment)
         with self.charts, Stop() as stop:
             for segment in self.segments[first:]:
@@ -222,7 +225,9 @@ class Training:
                 # From here on only evaluation is left: nothing is lost by stopping at once.
                 stop.at_once = True
                 if stop.requested:
-                    raise Interrupted(f"stopped at step {self.step}; saved in {self.folder}")
+                    raise Interrupted(
+                        f"stopped at step {self.schedule_step}; saved in {self.folder}"
+                    )
                 if segment.budget is None and status == "diverged":
                     break
                 if self._on_branch:
@@ -236,31 +241,31 @@ class Training:
         run, segment = self.run, self.segment
         every = max(1, run.recipe.steps // 200)  # steps between two lines of metrics.jsonl
         status, self.saved_at = self._status(), time.monotonic()
-        while self.done < segment.end and status == "running":
+        while self.steps_taken < segment.end and status == "running":
             self._train_step()
-            self.done += 1
-            if self.done == 1:  # after a step, which shows that the settings work here
+            self.steps_taken += 1
+            if self.steps_taken == 1:  # after a step, which shows that the settings work here
                 self._after_first_step()
-            if self.step % every == 0 or self.done == segment.end:
+            if self.schedule_step % every == 0 or self.steps_taken == segment.end:
                 self._keep_losses()
-            stop.requested |= self.done == self.stop_after
+            stop.requested |= self.steps_taken == self.stop_after
             stop.requested, save, record = self.world.any(
                 stop.requested, self._due(self.saved_at, self.interval.seconds), self._record_due()
             )
-            held_out = self.step in self._held_out_points()
-            if record or save or stop.requested or held_out or self.done == segment.end:
+            held_out = self.schedule_step in self._held_out_points()
+            if record or save or stop.requested or held_out or self.steps_taken == segment.end:
                 status = self._record_losses()
             if held_out and status == "running":
                 self._record_held_out()
-            self.progress.step(run, self.done, self.segments[-1].end, self.shown_loss)
+            self.progress.step(run, self.steps_taken, self.segments[-1].end, self.shown_loss)
             if stop.requested:
                 self._save()
-                raise Interrupted(f"stopped at step {self.step}; saved in {self.folder}")
+                raise Interrupted(f"stopped at step {self.schedule_step}; saved in {self.folder}")
             if save:
                 self._save_now()
         if self._on_branch:
-            self.done = segment.end  # a branch that diverged early, too, ends here
-        if self.world.agree(lambda: self.checkpoints.steps()[-1:] != [self.done]):
+            self.steps_taken = segment.end  # a branch that diverged early, too, ends here
+        if self.world.agree(lambda: self.checkpoints.steps()[-1:] != [self.steps_taken]):
             self._save()
         return status
 
@@ -324,10 +329,10 @@ class Training:
     def _train_step(self) -> None:
         """One optimiser step over the whole batch, in micro-batches that fit the memory."""
         run, recipe = self.run, self.run.recipe
-        starts = batch_starts(run, self.step, len(self.tokens.train), self.stream)
+        starts = batch_starts(run, self.schedule_step, len(self.tokens.train), self.rng)
         x, y = batches.gather(self.text, self.world.slice(starts), run.model.seq_len)
         x, y = batches.moved(x, self.device), batches.moved(y, self.device)
-        self.optimizer_step.set_rate(recipe.lr_at(self.step, self.segment.budget))
+        self.optimizer_step.set_rate(recipe.lr_at(self.schedule_step, self.segment.budget))
         self.loss_sum += self.optimizer_step(x, y)
         self.steps_in_sum += 1
 
@@ -352,8 +357,8 @@ class Training:
         assert norm is not None  # a step was taken
         loss = self.loss_sum / self.steps_in_sum
         values = torch.stack([loss, self.world.whole(norm).to(loss)])
-        rate = self.run.recipe.lr_at(self.step - 1, self.segment.budget)
-        self.kept.append((self.done, self._line() | {"lr": rate}, values))
+        rate = self.run.recipe.lr_at(self.schedule_step - 1, self.segment.budget)
+        self.kept.append((self.steps_taken, self._line() | {"lr": rate}, values))
         self.loss_sum.zero_()
         self.steps_in_sum = 0
 
@@ -369,7 +374,7 @@ class Training:
             self.shown_loss = loss
             if not np.isfinite(loss):
                 del line["lr"]
-                self.done = done
+                self.steps_taken = done
                 self._record(line | {"loss": None, "status": "diverged"})
                 return "diverged"
             rate = line.pop("lr")
@@ -380,9 +385,9 @@ class Training:
 
     def _line(self) -> dict:
         """What every line of metrics.jsonl begins with: where the run stands."""
-        tokens = self.step * self.run.recipe.batch * self.run.model.seq_len
+        tokens = self.schedule_step * self.run.recipe.batch * self.run.model.seq_len
         seconds = round(time.monotonic() - self.started, 3)
-        line = {"step": self.step, "tokens": tokens, "seconds": seconds}
+        line = {"step": self.schedule_step, "tokens": tokens, "seconds": seconds}
         if self._on_branch:
             line["budget"] = self.segment.budget
         return line
@@ -390,35 +395,34 @@ class Training:
     def _record(self, line: dict, done: int | None = None) -> None:
         """Append a line to metrics.jsonl and to the charts; done: steps before it."""
         self.history.append(line)
-        self.charts.add(self.done if done is None else done, line)
+        self.charts.add(self.steps_taken if done is None else done, line)
         if self.world.leads:
             with open(self.folder / "metrics.jsonl", "a") as file:
                 file.write(json.dumps(line) + "\n")
 
     def _record_held_out(self) -> None:
         """Append the held-out loss of the first batches."""
-        loss = self._held_out(self.stream, PREFIX).val_loss
+        loss = self._held_out(self.rng, PREFIX).val_loss
         self._record(self._line() | {"valid": loss if np.isfinite(loss) else None})
 
-    def _held_out(
-        self, stream: np.random.RandomState, batches: int | None = None
-    ) -> evaluate.Score:
+    def _held_out(self, rng: np.random.RandomState, batches: int | None = None) -> evaluate.Score:
         """The held-out score. Gradients are let go first: evaluation needs their memory."""
         self.optimizer_step.optimizer.zero_grad(set_to_none=True)
-        return self.examiner.held_out(stream, batches)
+        return self.examiner.held_out(rng, batches)
 
     def _evaluate(self, status: str) -> dict:
         """The evaluation at the end of a budget: status, held-out score, hash of the weights."""
         score = None
         if status != "diverged":
             self.progress.say(f"{self.id}: measuring the held-out loss")
-            score = self._held_out(self.stream)
+            score = self._held_out(self.rng)
             if not np.isfinite(score.val_loss):
                 score = None
+        weights = self.optimizer_step.weights()  # gathered by all processes, whole in one
         return {
             "status": "finished" if score else "diverged",
             **(asdict(score) if score else dict.fromkeys(METRICS)),
-            "weights_sha256": checkpoint.weights_sha256(self.optimizer_step.weights()),
+            "weights_sha256": self.world.agree(lambda: checkpoint.weights_sha256(weights)),
         }
 
     def _finish(self, status: str) -> None:
@@ -426,7 +430,7 @@ class Training:
         seconds = time.monotonic() - self.started
         evaluation = self._evaluate(status)
         extra = self.examiner.fables() if evaluation["status"] == "finished" else {}
-        evaluation["tokens"] = self.step * run.recipe.batch * run.model.seq_len
+        evaluation["tokens"] = self.schedule_step * run.recipe.batch * run.model.seq_len
         if run.recipe.budgets:
             extra["budgets"] = self._budgets(evaluation)
         extra["curve_sha256"] = hashlib.sha256(provenance.curve_bytes(self.history)).hexdigest()
@@ -438,9 +442,9 @@ class Training:
             io.write_record(self.folder / "result.json", record)
             if not self.keep_checkpoints:
                 self.checkpoints.drop_steps()
-        self.charts.add(self.done, {"val_loss": evaluation["val_loss"]})
+        self.charts.add(self.steps_taken, {"val_loss": evaluation["val_loss"]})
         self.progress.say(
-            f"{self.id}: {_in_words(evaluation)} after {self.step} steps, {seconds:.0f} s"
+            f"{self.id}: {_in_words(evaluation)} after {self.schedule_step} steps, {seconds:.0f} s"
         )
 
     def _budgets(self, last: dict) -> list[dict]:
@@ -455,12 +459,13 @@ class Training:
     # -- saving and restoring -----------------------------------------------------------------
 
     def _save(self) -> None:
-        generator: Any = self.stream.get_state()
+        generator: Any = self.rng.get_state()
         _, keys, position, *_ = generator
         state = {
             **self.optimizer_step.state(),
-            "step": self.done,
-            "stream": (torch.from_numpy(keys.astype(np.int64)), position),
+            "format": FORMAT,
+            "steps_taken": self.steps_taken,
+            "rng": (torch.from_numpy(keys.astype(np.int64)), position),
             "loss_sum": self.loss_sum,
             "summed": self.steps_in_sum,
             "threads": torch.get_num_threads(),
@@ -471,7 +476,7 @@ class Training:
         if not self.world.leads:
             return
         try:
-            self.checkpoints.save(self.done, state)
+            self.checkpoints.save(self.steps_taken, state)
         except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError
             cause: BaseException = error
             while cause.__context__ is not None:  # torch's message hides the system's
@@ -484,7 +489,9 @@ class Training:
     def _newest(self) -> dict | None:
         """The newest checkpoint that is not corrupt: rank 0 finds it, the others read the same."""
         state = self.checkpoints.newest(self.progress.say) if self.world.leads else None
-        step = self.world.agree(lambda: None if state is None else state["step"])
+        if state is not None:
+            self._check_checkpoint(state)
+        step = self.world.agree(lambda: None if state is None else state["steps_taken"])
         if self.world.leads or step is None:
             return state
         return self.checkpoints.read(step)
@@ -493,36 +500,44 @@ class Training:
         """Restore a checkpoint, and metrics.jsonl as it was when the checkpoint was saved."""
         if state is not None:
             try:
-                if state["threads"] != torch.get_num_threads():
-                    path = self.folder / "run.json"
-                    raise RunFailed(
-                        f"{path} is corrupt (it has {torch.get_num_threads()} threads, the "
-                        f"checkpoint {state['threads']})"
-                    )
                 self._load(state)
-                self.optimizer_step.micro, self.done = state["micro"], state["step"]
-                self.segment = next(s for s in self.segments if self.done <= s.end)
+                self.optimizer_step.micro, self.steps_taken = state["micro"], state["steps_taken"]
+                self.segment = next(s for s in self.segments if self.steps_taken <= s.end)
                 self.seconds, self.history = state["seconds"], json.loads(state["history"])
-            except (KeyError, TypeError, ValueError) as error:  # not corrupt, but of another layout
+            except (KeyError, TypeError, ValueError) as error:  # its checksum is right all the same
                 raise RunFailed(
-                    f"{self.checkpoints.folder} was written by another version of rr ({error}): "
-                    "resume with that version, or remove the run's folder to start again"
+                    f"{self.checkpoints.folder} is corrupt ({error}): remove the run's folder to "
+                    "start again"
                 ) from None
-            self.progress.say(f"{self.id}: resuming from step {self.step}")
+            self.progress.say(f"{self.id}: resuming from step {self.schedule_step}")
         if not self.world.leads:
             return
-        self.checkpoints.tidy(None if state is None else self.done)
+        self.checkpoints.tidy(None if state is None else self.steps_taken)
         path, lines = self.folder / "metrics.jsonl", provenance.curve_bytes(self.history)
         if self.history and not (path.is_file() and path.read_bytes().startswith(lines)):
             self.progress.say(f"{path} is corrupt: restored from the checkpoint")
         io.write_atomic(path, lines)
 
+    def _check_checkpoint(self, state: dict) -> None:
+        """Raise RunFailed for a checkpoint of another format, or with other threads than run.json."""
+        if state.get("format") != FORMAT:
+            raise RunFailed(
+                f"{self.checkpoints.folder} has checkpoints of format {state.get('format')}, this "
+                f"version of rr reads format {FORMAT}: resume with the version in run.json, or "
+                "remove the run's folder to start again"
+            )
+        if state["threads"] != torch.get_num_threads():
+            raise RunFailed(
+                f"{self.folder / 'run.json'} is corrupt (it has {torch.get_num_threads()} threads, "
+                f"the checkpoint {state['threads']})"
+            )
+
     def _load(self, state: dict) -> None:
         """Load a checkpoint's weights, optimiser and sums; the run's history stays."""
         self.optimizer_step.load(state)
-        keys, position = state["stream"]
+        keys, position = state["rng"]
         generator: Any = "MT19937", keys.numpy().astype(np.uint32), position
-        self.stream.set_state(generator)
+        self.rng.set_state(generator)
         self.loss_sum.copy_(state["loss_sum"])
         self.steps_in_sum = state["summed"]
 

@@ -3,7 +3,7 @@
 import importlib.util
 
 from rr.cli.output import add_json, locate_errors, print_columns, print_json
-from rr.config import RRError, positive
+from rr.config import RRError, install, positive
 
 
 def add_arguments(parser) -> None:
@@ -40,7 +40,7 @@ def run(args) -> None:
     if args.fewshot is not None and args.fewshot < 0:
         raise RRError(f"fewshot must be an integer ≥ 0, got {args.fewshot}")
     if importlib.util.find_spec("lm_eval") is None:
-        raise RRError("rr eval needs lm-evaluation-harness: pip install 'review-residuals[eval]'")
+        raise RRError(f"rr eval needs lm-evaluation-harness: {install('eval')}")
     from rr.training.run_folder import load
     from rrstudy.harness import evaluate
 

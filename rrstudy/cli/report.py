@@ -34,8 +34,10 @@ def run(args) -> None:
     The report of a folder is always made anew: it may hold more runs than last time.
     """
     if importlib.util.find_spec("rrbook") is None:
-        raise RRError("rr report needs the book's package, rrbook: in a checkout of the project, "
-                      "pip install -e book")  # fmt: skip
+        raise RRError(
+            "rr report needs the book's package, rrbook: pip install -e '.[notebooks]' -e book "
+            "in the checkout of rr"
+        )
     from rr.training.run_folder import allowed, finished, read_specification
     from rrstudy.sweep import notebook
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from rr.config import ModelConfig, RRError, Run
+from rr.config import ModelConfig, RRError, Run, install
 from rr.data.corpus import Tokens, open_corpus
 from rr.data.documents import require_hub
 from rr.model.ladder import count, flops_per_token
@@ -189,7 +189,7 @@ def _hub(name: str) -> Check:
     try:
         require_hub(name, "give --corpus file:PATH, or fables")
     except ImportError:
-        todo = "pip install 'review-residuals[hub]'"
+        todo = install("hub")
         return Check("text", False, f"{name} needs datasets", todo, stops=True)
     except RRError as error:
         words, _, todo = str(error).rpartition(": ")

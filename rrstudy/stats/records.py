@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rr.config import LARGEST_JSON, MIB, RRError, RunFailed, checked_file, file_bytes
+from rr.config import LARGEST_JSON, MIB, RRError, RunFailed, checked_file, file_bytes, install
 from rr.io import unsealed, write_atomic
 
 TABLES = ("curves.parquet", "runs.parquet")  # written in this order: a run is there when whole
@@ -212,7 +212,7 @@ def _parquet(path: Path):
     try:
         import pyarrow.parquet
     except ModuleNotFoundError:
-        raise RRError(f"{path} needs pyarrow: pip install 'review-residuals[stats]'") from None
+        raise RRError(f"{path} needs pyarrow: {install('stats')}") from None
     return pyarrow.parquet
 
 

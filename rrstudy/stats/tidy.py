@@ -91,6 +91,8 @@ def read_table(source: str | Path | pd.DataFrame) -> pd.DataFrame:
 
 def _read(path: Path) -> pd.DataFrame:
     """The table in a file, the cells of a CSV as text."""
+    if not path.exists():
+        raise RRError(f"no file {path}: expected a folder of runs, or a tidy table")
     if path.suffix not in (".csv", ".parquet", ".jsonl"):
         raise RRError(
             f"{path} is neither a folder of runs nor a .csv, .parquet or .jsonl file: {SHAPE}; "
@@ -111,8 +113,6 @@ def _read(path: Path) -> pd.DataFrame:
         with warnings.catch_warnings():  # of lines with more cells than the header
             warnings.simplefilter("error", pd.errors.ParserWarning)
             return pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, index_col=False)
-    except FileNotFoundError:
-        raise RRError(f"no file {path}: expected a folder of runs, or a tidy table") from None
     except UnicodeDecodeError:
         raise RRError(f"{path} is not UTF-8 text: save it as CSV in UTF-8") from None
     except (ValueError, TypeError, AttributeError, OSError, RecursionError,

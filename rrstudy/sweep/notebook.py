@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from rr.config import MIB, RUN_OPTIONS, RRError, file_bytes, nearest, options_of
+from rr.config import MIB, RUN_OPTIONS, RRError, file_bytes, install, nearest, options_of
 from rr.training.request import Request
 
 from .grid import Cell
@@ -41,7 +41,7 @@ def check_installed() -> None:
     missing = [n for n in ("papermill", "ipykernel") if importlib.util.find_spec(n) is None]
     if missing:
         raise RRError(
-            f"{' and '.join(missing)} not installed: pip install 'review-residuals[book]', or use "
+            f"{' and '.join(missing)} not installed: {install('book')}, or use "
             "--runner direct, which needs no Jupyter"
         )
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rr.config import RRError
+from rr.config import RRError, install
 from rr.training.device import GPU_SHARE
 
 from .process import Process
@@ -43,8 +43,7 @@ class RayEngine:
             import ray
         except ModuleNotFoundError:
             raise RRError(
-                "--engine ray needs the package ray: pip install 'review-residuals[ray]', or use "
-                "--engine local"
+                f"--engine ray needs the package ray: {install('ray')}, or use --engine local"
             ) from None
         for name, value in (("gpu-fraction", gpus), ("cpus-per-cell", cpus), ("jobs", jobs)):
             if value is not None and not 0 < value < float("inf"):

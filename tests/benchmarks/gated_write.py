@@ -62,7 +62,10 @@ def steps(rung: str, path: str, windows: int, threads: int) -> None:
     """One side, in this process: a line of JSON for each line that comes in."""
     import torch
 
-    from rrstudy.perf.benchmark_case import Bench, Case
+    try:
+        from rrstudy.perf.benchmark_case import Bench, Case
+    except ModuleNotFoundError:  # where the old checkout has it
+        from rrstudy.perf.benchmark_case import Bench, Case  # pyright: ignore[reportMissingImports]
 
     bench = Bench(Case(rung, "review", path, windows, windows), "cpu", threads)
     print_to = sys.stdout

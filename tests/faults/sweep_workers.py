@@ -58,7 +58,7 @@ class Forked:
 
     @staticmethod
     def _run(argv: Sequence[str], log: Path, parent: int) -> int:
-        from rr import cli
+        from rrstudy import cli
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
@@ -102,7 +102,7 @@ def _run_and_exit(body) -> None:
 
 
 def _sweep(request: dict, out: int, err: int) -> int:
-    from rr import cli
+    from rrstudy import cli
     from rrstudy.sweep import local, schedule
 
     os.dup2(out, 1)

@@ -302,19 +302,26 @@ def test_a_checkpoint_cannot_run_code(
     counts["damages recovered"] += 1
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format": 1}, "has checkpoints of format 1, this version of rr reads format"),
+        ({"format": None}, "has checkpoints of format None"),
+        ({"loss_sum": None}, "is corrupt"),
+    ],
+)
 def test_a_checkpoint_of_another_layout_is_refused(
-    workers, command, undisturbed, halfway, tmp_path, counts
+    change, words, workers, command, undisturbed, halfway, tmp_path, counts
 ):
     import torch
 
     out = shutil.copytree(halfway[0], tmp_path / "out")
     for checkpoint in checkpoints(only(out)):
         state = torch.load(checkpoint / "state.pt", weights_only=True)
-        state["sums"] = state.pop("loss_sum")
-        torch.save(state, checkpoint / "state.pt")
+        torch.save(state | change, checkpoint / "state.pt")
         forge(checkpoint)
     end = workers.rr(*command(out))
-    assert end.code == 3 and "another version" in end.err and "Traceback" not in end.err, end.err
+    assert end.code == 3 and words in end.err and "Traceback" not in end.err, end.err
     assert not (only(out) / "result.json").exists()
     counts["damages refused"] += 1
 

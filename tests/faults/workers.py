@@ -2,8 +2,8 @@
 
 A start of Python and torch takes seconds, a fork milliseconds, so that hundreds of kills fit into
 minutes. `Workers` starts this file as a process of its own and talks to it in lines of JSON; for
-each request it forks a child that runs `rrstudy.cli.main(argv)`, its stdout and stderr in pipes. The
-child announces on a pipe which phase it is in, by wrapped functions of rr: nothing in rr knows.
+each request it forks a child that runs `rrstudy.cli.main(argv)`, its stdout and stderr in pipes.
+The child announces on a pipe which phase it is in, by wrapped functions of rr: nothing in rr knows.
 Whole sweeps, whose cells are forked as well, are in `sweep_workers`.
 """
 
@@ -212,7 +212,7 @@ def _fill(disk: str, name: str, n: int) -> None:
 
 
 def _child(request: dict, pipe: int, out: int, err: int) -> int:
-    from rr import cli
+    from rrstudy import cli
 
     os.dup2(out, 1)
     os.dup2(err, 2)

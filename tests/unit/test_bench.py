@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 
-from rr import cli
 from rr.config import RunFailed
 from rr.model import ladder
 from rr.training import memory
 from rr.training.backend import parse_backend
+from rrstudy import cli
 from rrstudy.perf import benchmark, budget, gpus
 from rrstudy.perf.benchmark_case import Case
 

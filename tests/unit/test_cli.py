@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rr import cli
+from rrstudy import cli
 from rrstudy.stats.records import RUNS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -221,7 +221,7 @@ def test_sample_refuses_a_damaged_tokenizer(rr, runs, tmp_path, change):
 
 
 def test_table_refuses(rr, runs, tmp_path):
-    one_line(rr("table", tmp_path), "no runs, event files or tables")
+    one_line(rr("table", tmp_path), "holds no runs of rr")
     one_line(rr("table", runs, "--baseline", "highway"), "no baseline 'highway'")
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "result.json").write_text('{"id": ')

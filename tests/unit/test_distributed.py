@@ -183,6 +183,46 @@ def test_a_run_goes_on_in_another_world(tiny_corpus, tmp_path, single, kept_thre
     assert json.loads((folder / "run.json").read_text())["provenance"]["bit_exact"] is False
 
 
+KEPT = """
+import json, sys
+import torch
+from torch.utils._pytree import tree_leaves
+import rr
+from rr.training import OptimizerStep, parse_backend
+from rr.training.distributed import World
+
+shape = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=16, d_ff=32)
+recipe = rr.Recipe(steps=3, batch=2, lr=0.01, warmup=1)
+with World.from_environment("fsdp").joined() as world:
+    model = rr.model.initialise(rr.Model(shape), seed=0)
+    names = {name: p.numel() for name, p in model.named_parameters()}
+    step = OptimizerStep(model, recipe, parse_backend("eager"), world.device, world=world)
+    ids = torch.arange(8)[None]
+    step(ids, ids + 1)
+    state = step.state()
+    held = sum(x.numel() for x in tree_leaves(state) if isinstance(x, torch.Tensor) and x.dim())
+    weights = {name: None if x is None else x.numel() for name, x in step.weights().items()}
+    line = json.dumps([world.rank, held, weights, names])
+    with open(f"{sys.argv[1]}/{world.rank}", "w") as file:
+        file.write(line)
+"""
+
+
+def test_a_save_of_shards_is_whole_in_one_process_alone(tmp_path):
+    """Weights and AdamW's two moments; the others hold their shards and nothing else."""
+    (tmp_path / "kept.py").write_text(KEPT)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    words = [sys.executable, *torchrun, str(tmp_path / "kept.py"), str(tmp_path)]
+    how = {"capture_output": True, "text": True, "env": {**os.environ, **ONE_THREAD}}
+    process = subprocess.run(words, **how, timeout=PATIENCE)
+    assert process.returncode == 0, process.stderr
+    (_, first, weights, names), (_, other, none, _) = (
+        json.loads((tmp_path / str(rank)).read_text()) for rank in (0, 1)
+    )
+    assert weights == names and first == 3 * sum(names.values())
+    assert set(none) == set(names) and set(none.values()) == {None} and other == 0
+
+
 def test_every_process_is_given_equally_many():
     alone = World()
     assert list(alone.distribute("abc")) == [("a", True), ("b", True), ("c", True)]

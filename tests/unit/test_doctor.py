@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import rr
-from rr import cli
 from rr.config import RRError
+from rrstudy import cli
 from rrstudy.perf import doctor
 from rrstudy.sweep import cells, start, sweep
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import rr
-from rr import cli
 from rr.training.run_folder import load
+from rrstudy import cli
 
 SHAPE = "nano:d_model=32,n_head=2,n_layer=2,seq_len=32"
 TASK = """task: {name}
@@ -70,7 +70,7 @@ def logp(model, ids: list[int], targets: list[int]) -> float:
 
 
 def test_results_are_those_counted_from_the_models_own_logits(trained, tasks, capsys):
-    pytest.importorskip("lm_eval", reason="pip install 'review-residuals[eval]'")
+    pytest.importorskip("lm_eval", reason="pip install -e '.[eval]'")
     words = ["eval", str(trained), "--tasks", "own_choice", "own_rolling", "own_text",
              "--include", str(tasks), "--device", "cpu", "--batch", "3", "--json"]  # fmt: skip
     assert cli.main(words) == 0
@@ -101,7 +101,7 @@ def test_results_are_those_counted_from_the_models_own_logits(trained, tasks, ca
 
 
 def test_an_unknown_task_is_one_line(trained, tasks, capsys):
-    pytest.importorskip("lm_eval", reason="pip install 'review-residuals[eval]'")
+    pytest.importorskip("lm_eval", reason="pip install -e '.[eval]'")
     words = ["eval", str(trained), "--tasks", "own_choise", "--include", str(tasks)]
     assert cli.main(words) == 2
     error = capsys.readouterr().err
@@ -109,7 +109,7 @@ def test_an_unknown_task_is_one_line(trained, tasks, capsys):
 
 
 @pytest.mark.parametrize(("words", "told"), [
-    (["--batch", "0"], "batch must be"), ([], "review-residuals[eval]"),
+    (["--batch", "0"], "batch must be"), ([], "'.[eval]'"),
 ])  # fmt: skip
 def test_bad_options_and_a_missing_harness_are_one_line(tmp_path, capsys, monkeypatch, words, told):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

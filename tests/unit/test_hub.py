@@ -16,9 +16,9 @@ from tiny import TINY, train
 
 import rr
 import rrstudy
-from rr import cli
 from rr.config import RRError
 from rr.training import hub, run_folder
+from rrstudy import cli
 
 
 @pytest.fixture(scope="module")
@@ -159,12 +159,12 @@ def test_without_a_token_nothing_is_sent(run, api, monkeypatch):
 
 def test_without_the_extra_it_is_named():
     code = (
-        "import sys\nsys.modules['safetensors'] = None\nimport rr\n"
+        "import sys\nsys.modules['safetensors'] = None\nimport rr, rrstudy\n"
         "try:\n    rrstudy.push_to_hub('runs/x', 'ada/tiny')\n"
         "except rr.RRError as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "needs safetensors: pip install 'review-residuals[hub]'" in done.stdout, done.stderr
+    assert "needs safetensors: pip install -e '.[hub]'" in done.stdout, done.stderr
     assert done.stdout.count("\n") == 1
 
 

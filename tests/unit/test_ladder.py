@@ -23,11 +23,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import rr
-from rr import cli
 from rr.config import ModelConfig, RRError
 from rr.model import Model, initialise, ladder
-from rr.residual import RULES, Rule, allow_rule
+from rr.residual import REGISTRY, RULES, Rule, allow_rule
 from rrbook import reports as report
+from rrstudy import cli
 from rrstudy.sweep import cells
 
 FIGURES = computed(load("review_residuals_summary"))
@@ -64,10 +64,15 @@ def test_clean_arms_are_matched_by_mlp_width(rung, rule):
     assert ladder.arm(f"{rung}:n_layer=2", rule).d_ff == 4 * own.d_model
 
 
-@pytest.mark.parametrize("rule", ["standard", "review", "highway"])
-def test_training_flops_are_those_that_torch_counts(rule):
+FORMS = ["hyper-connections:head=sigmoid", "hyper-connections:sinkhorn=1,head=sigmoid"]
+COSTS = [(rule, "own") for rule in (*RULES, *FORMS)]
+COSTS += [("standard", values) for values in REGISTRY["values"] if values != "own"]
+
+
+@pytest.mark.parametrize(("rule", "values"), COSTS)
+def test_training_flops_are_those_that_torch_counts(rule, values):
     """Under the math backend torch counts all T×T scores; ours are causal: (T+1)/2 of T."""
-    config = ModelConfig(96, 2, 2, 32, 80, seq_len=16, rule=rule, pad_vocab=False)
+    config = ModelConfig(96, 2, 2, 32, 80, 16, rule, values, pad_vocab=False)
     model = Model(config)
     idx = torch.zeros(3, 16, dtype=torch.long)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:

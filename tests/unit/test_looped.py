@@ -10,12 +10,12 @@ from small import model_of as small
 from tiny import broken_off, train
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from rr import cli
 from rr.analysis.probes import norms_by_depth, trace
 from rr.config import ModelConfig, Recipe, RRError, Run
 from rr.model import Model, at_loops, initialise, ladder
 from rr.residual import RULES
 from rr.training import run_folder
+from rrstudy import cli
 
 BODY = "nano:n_layer=2,d_model=32,n_head=2,seq_len=16"
 LOOPED = [name for name, cls in RULES.items() if cls.state != "list"]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from rr import cli
 from rr.config import RRError
+from rrstudy import cli
 from rrstudy.stats import as_rows, read_table
 
 PAGE = Path(__file__).parents[2] / "book" / "recipes" / "other_runs.md"

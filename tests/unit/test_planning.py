@@ -5,10 +5,10 @@ import shlex
 
 import pytest
 
-from rr import cli
 from rr.config import RRError
 from rr.model import ladder
 from rr.training.checkpoint import disk_of
+from rrstudy import cli
 from rrstudy.perf import budget, rates
 from rrstudy.sweep import cells
 from rrstudy.sweep.grid import AXES, place

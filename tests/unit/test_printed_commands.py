@@ -25,8 +25,8 @@ import pytest
 import torch
 
 import rrstudy
-from rr import cli
 from rr.residual import REGISTRY
+from rrstudy import cli
 from rrstudy.perf import doctor
 from rrstudy.sweep import local
 
@@ -195,6 +195,10 @@ def world(tmp_path_factory, tiny_corpus):
             row["precision"] = "bf16"
         Path("mine.json").write_text(json.dumps(record))
         names[MEASURED] = "mine.json"
+        tidy = [
+            f"{arm},{seed},{3 + seed / 7}" for arm in ("standard", "mine") for seed in (0, 1, 2)
+        ]
+        Path("tidy.csv").write_text("\n".join(["arm,seed,loss", *tidy, ""]))
         assert code == 0
         yield names
     for kind, rules in REGISTRY.items():

@@ -12,9 +12,11 @@ from rr.analysis.probes import (
     gradient_by_depth,
     increment_cosines,
     jacobian_gain,
+    norms_by_depth,
     trace,
 )
 from rr.config import RRError
+from rr.residual import RULES
 
 THREE = BODY.replace("n_layer=4", "n_layer=3")
 
@@ -33,10 +35,17 @@ def test_probes_leave_the_model_and_its_gradients_as_they_were():
     assert all(p.grad is None for p in untouched.parameters())
 
 
-@pytest.mark.parametrize("rule", ["attnres", "denseformer", "parallel"])
+@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.state != "tensor"])
 def test_probes_refuse_a_rule_without_a_single_stream(rule):
-    with pytest.raises(TypeError, match="no single stream"):
-        gradient_by_depth(model_of(rule), IDX, TARGETS)
+    assert len(RULES) > 20 and RULES["lanes"].state == "pair"
+    for probe in (trace, norms_by_depth, increment_cosines, embedding_share, jacobian_gain):
+        with pytest.raises(RRError, match="no single stream") as refusal:
+            probe(model_of(rule), IDX)
+        assert "\n" not in str(refusal.value)
+        assert ("use stream_lens" in str(refusal.value)) == (RULES[rule].state == "streams")
+    if RULES[rule].state != "streams":
+        with pytest.raises(RRError, match="no single stream"):
+            gradient_by_depth(model_of(rule), IDX, TARGETS)
 
 
 def test_probes_see_a_write_that_a_caller_has_patched():

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import rr
-from rr import cli
+from rrstudy import cli
 
 READY = Path(rr.__file__).parents[1] / "book" / "ready"
 SKY = yaml.safe_load((READY / "sky.yaml").read_text())

@@ -27,8 +27,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import rr
-from rr import cli
 from rr.residual import RULES
+from rrstudy import cli
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "book" / "recipes"

@@ -15,11 +15,10 @@ import pytest
 import yaml
 
 import rr
-from rr import cli
 from rr.config import RRError, Run, RunFailed
 from rr.io import read_sealed, sealed, unsealed, write_record
 from rrbook.stats import read_curves
-from rrstudy import stats
+from rrstudy import cli, stats
 from rrstudy.stats import recording
 from rrstudy.stats.records import CURVES, RUNS, read_record, read_records, read_table
 

@@ -15,7 +15,7 @@ import scipy.stats
 import torch
 
 import rr
-from rr import cli, io
+from rr import io
 from rr.config import RUN_OPTIONS, Interrupted, RRError
 from rr.data import baselines
 from rr.model import initialise
@@ -23,7 +23,7 @@ from rr.training import command_line
 from rrbook import figures
 from rrbook import reports as report
 from rrbook.reports.run import LEVELS
-from rrstudy import stats
+from rrstudy import cli, stats
 from rrstudy.sweep import cells, notebook
 from rrstudy.sweep.grid import AXES
 
@@ -224,7 +224,7 @@ def test_what_has_no_report_is_one_line(trained, tmp_path, capsys, monkeypatch):
     shutil.copytree(trained[2]["review", 0], folder)
     with monkeypatch.context() as bare:
         bare.setattr(importlib.util, "find_spec", lambda name: None)
-        refused("pip install -e book")
+        refused("pip install -e '.[notebooks]' -e book")
     (folder / "result.json").unlink()
     refused("has not ended")
 

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from tiny import TINY, train
 
 import rr
-from rr import cli, io
+from rr import io
 from rr.config import EXTRAS, RRError, RunFailed
 from rr.training.checkpoint import Checkpoints
+from rrstudy import cli
 from rrstudy.stats.records import read_record
 from rrstudy.sweep import notebook
 from rrstudy.sweep.process import Process
@@ -94,7 +95,7 @@ def test_a_missing_package_is_installed_by_the_extra_that_has_it(package, monkey
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and f"package {package}, which is missing" in line
     extra = EXTRAS.get(package)
-    assert f"pip install '{f'review-residuals[{extra}]' if extra else package}'" in line
+    assert f"pip install {f'-e .[{extra}]' if extra else package}" in line.replace("'", "")
     if extra:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         held = [

@@ -12,12 +12,13 @@ import torch
 from tiny import TINY, result_of, train
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from rr import cli, io
+from rr import io
 from rr.config import Interrupted, ModelConfig, RRError
 from rr.data import batches
 from rr.model.ladder import flops_per_token
 from rr.training import backend, step, trainer
 from rr.training.distributed import World
+from rrstudy import cli
 
 CUDA = torch.device("cuda")
 WHOLE = "eager:loss=whole,optimizer=plain"

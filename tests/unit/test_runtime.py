@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import signal
+import subprocess
 import time
 from types import SimpleNamespace
 
@@ -179,6 +180,27 @@ def test_provenance_names_the_machine_and_no_path():
     assert recorded["device"] == "cpu" and recorded["packages"]["torch"] in torch.__version__
     text = json.dumps(recorded)
     assert os.getcwd() not in text and os.path.expanduser("~") not in text
+
+
+def test_a_change_in_any_part_of_the_package_marks_the_commit(tmp_path, monkeypatch):
+    def git(*words):
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
+
+    folders = [tmp_path / "rr" / part for part in ("residual", "training")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "base.py").write_text("one = 1\n")
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-q", "-m", "first")
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "rr/training/provenance.py"))
+    clean = provenance.git_state()
+    assert clean and len(clean) == 40
+    (tmp_path / "notes.md").write_text("outside of the package")
+    assert provenance.git_state() == clean
+    (folders[0] / "base.py").write_text("one = 2\n")
+    assert provenance.git_state() == f"{clean}+"
 
 
 # -- what a person sees, and how a person stops it ------------------------------------------------

@@ -6,10 +6,10 @@ import math
 import pytest
 
 import rr
-from rr import cli
 from rr.config import RRError
 from rr.training import checkpoint, run_folder, save_interval, trainer
 from rr.training.step import OptimizerStep
+from rrstudy import cli
 
 TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"
 

@@ -17,12 +17,13 @@ from tiny import TINY, train
 
 import rr
 import rrstudy
-from rr import cli, io
+from rr import io
 from rr.config import ModelConfig, RRError, Run, RunFailed
 from rr.model import Model
 from rr.training import command_line, run_folder
 from rr.training.checkpoint import Checkpoints
 from rrbook import reports as report
+from rrstudy import cli
 
 RULE = """
 import sys

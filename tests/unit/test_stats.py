@@ -214,4 +214,4 @@ def test_training_needs_no_package_of_the_extra_and_statistics_name_it(tmp_path,
     assert line.startswith(
         "rr: rrstudy.stats needs the package pandas, which is missing: pip install"
     )
-    assert line.endswith("'review-residuals[stats]'")
+    assert line.endswith("-e '.[stats]' in the checkout of rr")

@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 import yaml
 
-from rr import cli
 from rr.config import RUN_OPTIONS, RRError
 from rr.model.ladder import flops_per_token
 from rr.training.planning import plan
+from rrstudy import cli
 from rrstudy.sweep import Runner, cells, commands, notebook
 
 TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"

@@ -105,6 +105,20 @@ def test_one_seed_run_twice_is_not_paired():
     assert "seed 1 was run more than once" in review["notes"][0]
 
 
+def test_a_baseline_is_a_spec_as_rr_train_takes_it():
+    half = [run("constant", seed, 3.1 + seed, id=f"half{seed}") for seed in (0, 1)]
+    both = [run("constant", s, 3.0 + s, values="constant", id=f"both{s}") for s in (0, 1)]
+    rows = [*RUNS, *half, *both]
+    assert table(rows, "constant:c=0.5") == table(rows, "constant")
+    named = "constant + constant"
+    assert table(rows, "constant:c=0.5 + constant:lam=2") == table(rows, named)
+    with pytest.raises(RRError, match="no baseline 'constant:c=0.25'"):
+        table(rows, "constant:c=0.25")
+    tidy = [{"arm": a, "seed": s, "loss": 1.0 + s} for a in ("constant", "x") for s in (0, 1)]
+    with pytest.raises(RRError, match="no baseline 'constant:c=0.5'"):  # another's arms are text
+        compare(tidy, "constant:c=0.5", value="loss")
+
+
 def test_group_without_baseline_says_so_and_unknown_baseline_fails(tmp_path):
     alone = run("review", 0, 1.0, rung="mini")
     (row,) = [row for row in table([*RUNS, alone]) if row["rung"] == "mini"]

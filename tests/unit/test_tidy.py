@@ -13,8 +13,8 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rr import cli
 from rr.config import RRError
+from rrstudy import cli
 from rrstudy.stats import as_rows, compare, read_table, render
 
 LOSSES = {

@@ -338,6 +338,33 @@ def test_a_run_knows_its_own_device_and_tokens(
     assert result_of(folder)["status"] == "finished"
 
 
+@pytest.mark.parametrize("name", ["processor", "cpu_kernels"])
+def test_a_run_resumed_on_another_cpu_says_that_its_bits_may_differ(
+    planned, tmp_path, cut_off, name
+):
+    run, printed = planned(), []
+    with cut_off(3):
+        train(run, tmp_path, save_every=1e-9)
+    file = tmp_path / run.id / "run.json"
+    record = io.read_sealed(file)
+    own = record["provenance"]
+    assert "bit_exact" not in own
+    io.write_record(file, record | {"provenance": own | {name: "another"}})
+    trainer.train(run, tmp_path, log=printed.append)
+    resumed = f"on another and resumes on {own[name]}"
+    assert sum(resumed in line for line in printed) == 1
+    made_by = io.read_sealed(file)["provenance"]
+    assert made_by["bit_exact"] is False and made_by[name] == own[name]
+
+
+def test_a_run_resumed_on_its_own_cpu_stays_bit_for_bit(planned, tmp_path, cut_off):
+    run = planned()
+    with cut_off(3):
+        train(run, tmp_path, save_every=1e-9)
+    train(run, tmp_path)
+    assert "bit_exact" not in io.read_sealed(tmp_path / run.id / "run.json")["provenance"]
+
+
 def test_a_full_disk_ends_a_run_before_its_first_step(planned, tmp_path, monkeypatch):
     run = planned()
     need = 3 * 12 * ladder.count(run.model)

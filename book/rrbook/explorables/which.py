@@ -22,14 +22,15 @@ HERE = Path(__file__).parent
 NANO = rr.DATA / "measured" / "04_field_guide"
 MINI = rr.DATA / "measured" / "e1_rates"
 VERDICTS = {
-    "use": "lower than both baselines, and a run takes at most a tenth longer",
+    "use": "under AdamW lower than both baselines, and a run takes at most a tenth longer",
     "try": "lower than one of them, or lower and costlier",
     "skip": "higher than one of them, at a rate that suits it",
     "open": "our runs cannot tell",
     "baseline": "what the others are compared with",
 }
+NOT_MEASURED = "not measured"
 
-# (kind, name) -> what its paper claims
+# (kind, name) -> what its paper claims; a rule that is not here says so in its row
 CLAIMS = {
     ("residual", "standard"): "the baseline",
     ("residual", "constant"): "nothing: a control",
@@ -125,7 +126,7 @@ def measured(of_field: list[dict]) -> dict[tuple[str, str], dict]:
 
 
 def steps() -> dict[tuple[str, str], dict]:
-    """By (kind, name): time and memory of a training step over those of the standard network."""
+    """By (kind, name): time and memory of a measured step over those of the standard network."""
     record = json.loads((NANO / "steps.json").read_text(encoding="utf-8"))
     return {(row["kind"], row["name"]): row for row in record["rows"]}
 
@@ -149,15 +150,16 @@ def forms(of_field: list[dict]) -> str:
     )
 
 
-def verdict(rows: dict[str, dict], time: float, misfit: bool = False) -> str:
+def verdict(rows: dict[str, dict], time: float | None, misfit: bool = False) -> str:
     """use, try, skip or open, from one rule's differences and its time over the standard's.
 
-    misfit: the rate does not suit the rule. That only makes it look worse.
+    time: None where it was not measured, so that a rule cannot be "use". misfit: the rate does not
+    suit the rule. That only makes it look worse.
     """
     significant = [row for row in rows.values() if row["holm"] is not None and row["holm"] < 0.05]
     if any(row["difference"] > 0 for row in significant):
         return "open" if misfit else "skip"
-    if len(significant) == 2 and time <= 1.1:
+    if len(significant) == 2 and time is not None and time <= 1.1:
         return "use"
     return "try" if significant else "open"
 
@@ -175,13 +177,15 @@ def table() -> str:
     for row in describe():
         key = (row["kind"], row["name"])
         facts = anatomy(row["name"], row["kind"])
-        ours = results.get(key, {"study": "not yet", "rows": {}})
+        ours = results.get(key, {"study": NOT_MEASURED, "rows": {}})
         flops = cost(*key)
-        time = ours.get("time", taken[key])["time"]
+        step = taken.get(key)
+        timed = ours.get("time", step)
+        time = timed["time"] if timed else None
         judged = verdict(ours["rows"], time, ours.get("misfit", False))
         if key in (("residual", "standard"), ("residual", "constant"), ("values", "own")):
             judged = "baseline"
-        rows.append((row, facts, ours, flops, judged, taken[key]))
+        rows.append((row, facts, ours, flops, judged, step))
     order = list(VERDICTS)
     rows.sort(key=lambda one: (order.index(one[4]), *_place(one[2]["rows"])))
     asked = {"reads": poster.READS, "keeps": poster.KEEPS, "writes": poster.WRITES}
@@ -216,7 +220,7 @@ def _place(rows: dict[str, dict]) -> tuple[bool, float]:
     return gap is None, gap or 0.0
 
 
-def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str, step: dict) -> str:
+def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str, step: dict | None) -> str:
     answers = poster.answers(row, facts) | {"verdict": judged}
     data = "".join(f' data-{name}="{key}"' for name, key in answers.items())
     option = "--rule" if row["kind"] == "residual" else "--values"
@@ -224,11 +228,12 @@ def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str, step: di
         _signed(ours["rows"][base]) if base in ours["rows"] else "–"
         for base in ("standard", "constant")
     ]
+    key = row["kind"], row["name"]
     study = ours["study"] if ours["rows"] or judged != "baseline" else ""
     cells = (
         f"<b>{judged}</b><br>{escape(study)}",
         *differences,
-        re.sub("`(.+?)`", r"<code>\1</code>", escape(CLAIMS[row["kind"], row["name"]])),
+        re.sub("`(.+?)`", r"<code>\1</code>", escape(CLAIMS.get(key, "not noted"))),
         poster.READS[answers["reads"]],
         _gate(facts.get("gate")),
         escape(row["cost"]["params_per_block"]).replace("-", "−"),
@@ -243,12 +248,14 @@ def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str, step: di
     return f'<tr class="rr-rule"{data}><th scope="row">{name}</th>{inside}</tr>'
 
 
-def _cost(flops: float, step: dict, runs: dict | None) -> str:
+def _cost(flops: float, step: dict | None, runs: dict | None) -> str:
     """Time of a whole run at equal size, where there are runs; then FLOPs, time and memory of a
     step of a network that is not widened: each over that of the standard network, a line each."""
-    ratios = ["not widened:", *(f"{name} × {ratio:.2f}" for name, ratio in (
-        ("FLOPs", flops), ("time", step["time"]), ("memory", step["memory"])
-    ))]  # fmt: skip
+    ratios = ["not widened:", f"FLOPs × {flops:.2f}"]
+    if step is None:
+        ratios.append(f"time and memory {NOT_MEASURED}")
+    else:
+        ratios += [f"{name} × {step[name]:.2f}" for name in ("time", "memory")]
     if runs:
         between = f"({runs['least']:.2f} to {runs['most']:.2f})"
         ratios = [f"<b>run × {runs['time']:.2f}</b>", between, *ratios]

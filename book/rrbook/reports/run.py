@@ -332,6 +332,9 @@ def provenance(ended: Ended) -> list[tuple[str, str]]:
     ]
     if made_by.get("bit_exact") is False:
         rows.append(
-            ("bits", "resumed by another number of processes: not reproducible bit for bit")
+            (
+                "bits",
+                "resumed on another device or by other processes: not reproducible bit for bit",
+            )
         )
     return rows

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from rrstudy.stats.results import arm_of
+from rrstudy.stats.results import arm_named, arm_of
 
 from .folder import Survey
 from .run import Ended, Look, outcome
@@ -180,7 +180,7 @@ def folder_summary(here: Survey, baseline: str) -> str:
 
 
 def _why_not(here: Survey, arms: Sequence[str], baseline: str) -> str:
-    if baseline not in arms:
+    if arm_named(baseline) not in arms:
         return f"no run of it has ended here (the arms are {_joined(list(arms))})"
     if len(arms) == 1:
         return "it is the only arm"
