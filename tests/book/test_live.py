@@ -105,10 +105,14 @@ def test_a_readers_own_net_is_loaded_and_another_file_is_refused(page, tmp_path)
     mine = NET | {"shape": shape, "tensors": tensors, "weights": base64.b64encode(kept).decode()}
     path, other = tmp_path / "mine.json", tmp_path / "other.json"
     path.write_text(json.dumps(mine))
-    other.write_text('{"a": 1}')
     chosen, said = page.locator("input[type=file]"), page.locator(".rr-said")
-    chosen.set_input_files(other)
-    said.get_by_text("other.json is no net of rrbook.net").wait_for()
+    for wrong in ('{"a": 1}', json.dumps(mine | {"tensors": tensors[1:]}), "no JSON"):
+        chosen.set_input_files([])
+        page.evaluate("document.querySelector('form').error = ''")
+        other.write_text(wrong)
+        chosen.set_input_files(other)
+        page.wait_for_function("document.querySelector('form').error")
+        said.get_by_text("other.json is no net of rrbook.net").wait_for()
     chosen.set_input_files(path)
     page.wait_for_function("n => document.querySelectorAll('[name=place] option').length === n",
                            arg=2 * shape["n_layer"])  # fmt: skip

@@ -110,7 +110,9 @@ function begin(form, root, data) {
     var reader = new FileReader(), file = event.target.files[0];
     reader.onload = function () {
       try {
-        form.opened = openNet(JSON.parse(reader.result));
+        var opened = openNet(JSON.parse(reader.result));
+        if (netForward(opened, [opened.net.eot], null).logits.some(isNaN)) throw new Error("NaN");
+        form.opened = opened;
         form.error = "";
       } catch (error) {
         form.error = file.name + " is no net of rrbook.net: write one with python -m rrbook.net " +

@@ -1,6 +1,7 @@
 """The live network: a trained Review net that runs in the page, every gate in the reader's hand."""
 
 from collections.abc import Mapping
+from html import escape
 
 from . import kit
 
@@ -39,7 +40,7 @@ def live_network(net: Mapping, sentence: str = SENTENCE) -> kit.Explorable:
         "them to one half, and watch what it wants to say next.",
         controls=[
             f'<label>your sentence<input type="text" name="sentence" value="'
-            f'{sentence}" maxlength="600" spellcheck="false"></label>',
+            f'{escape(sentence)}" maxlength="600" spellcheck="false"></label>',
             kit.choice("place", "sublayer", places, "1"),
             '<label>gate <b aria-hidden="true"></b><input type="range" name="gate" min="0" max="3" '
             'step="1" value="1"></label>',
