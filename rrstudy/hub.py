@@ -1,6 +1,6 @@
 """Share a trained run, and load one that was shared: a line each.
 
-    rrstudy.save_pretrained("runs/3f2a…", "review-60M")       # a folder that can be uploaded as it is
+    rrstudy.save_pretrained("runs/3f2a…", "review-60M")       # a folder to be uploaded as it is
     rrstudy.push_to_hub("runs/3f2a…", "somebody/review-60M")  # the same, uploaded
     model = rrstudy.from_pretrained("somebody/review-60M")    # or the folder itself
 
@@ -132,8 +132,8 @@ def save_pretrained(run: str | Path, to: str | Path, license: str | None = None)
     again.
 
     Returns `to`, with config.json, model.safetensors, vocab.json, merges.txt and README.md: no
-    code. `rrstudy.from_pretrained` reads it. Raises RRError where `run` is no run, or its rule is not
-    part of rr, so that others lack it.
+    code. `rrstudy.from_pretrained` reads it. Raises RRError where `run` is no run, or its rule is
+    not part of rr, so that others lack it.
 
     Example:
         >>> import tempfile

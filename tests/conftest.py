@@ -16,11 +16,21 @@ with contextlib.suppress(ImportError):  # in this process alone: notebooks' kern
     matplotlib.use("agg")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Only `pytest -m gpu` sees a GPU: all other tests are of a machine without one.
+
+    Else a run that names no device would take the GPU, where its path, its precision and its bits
+    are others. Processes that a test starts see none, either.
+    """
+    if config.getoption("markexpr", "") != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     browser = chromium() or os.environ.get("RR_REQUIRE_BROWSER") == "1"
     for item in items:
         if item.get_closest_marker("gpu") and not _cuda():
-            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+            item.add_marker(pytest.mark.skip(reason="no CUDA device, or not run by -m gpu"))
         if item.get_closest_marker("browser") and not browser:
             item.add_marker(pytest.mark.skip(reason="no Chromium (RR_REQUIRE_BROWSER=1 insists)"))
 

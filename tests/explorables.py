@@ -32,7 +32,9 @@ PUBLISHED = [
 ]
 CLAIMS = rows("claims")
 STORY = json.loads((DATA / "measured" / "13_inside_the_gate" / "story.json").read_text())
+NET = json.loads((DATA / "measured" / "live_net" / "net.json").read_text(encoding="utf-8"))
 STARTS = {
+    "live-network": lambda: explore.live_network(NET),
     "held-back": lambda: explore.held_back(STORY, 2),
     "stream-share": explore.stream_share,
     "gate-playground": explore.gate_playground,

@@ -11,6 +11,7 @@ from .explorables.floats import float_formats
 from .explorables.gallery import annotated_card, rule_gallery
 from .explorables.gate import gate_playground
 from .explorables.kit import Explorable
+from .explorables.live import live_network
 from .explorables.looking import depth_attention
 from .explorables.loops import loop_growth
 from .explorables.luck import winners_luck
@@ -47,7 +48,7 @@ _LABS = {
 }
 __all__ = ["Explorable", "annotated_card", "audit_rows", "audit_table", "claim_map",
            "depth_attention", "depth_cliff", "float_formats", "gate_playground", "gated_write",
-           "held_back",
+           "held_back", "live_network",
            "loop_growth", "lost_work", "rule_field", "rule_gallery", "sentence_walk",
            "size_or_training",
            "step_roofline", "stream_share", "value_dilution", "verdict", "verdict_table",

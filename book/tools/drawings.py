@@ -39,7 +39,8 @@ TAKE = """() => {
                 /-?\\d+\\.\\d+(e-?\\d+)?/g, x => String(Math.round(x * 10) / 10 + 0)));
     const sentence = document.createElement("p");
     sentence.textContent = document.querySelector(".rr-said").textContent;
-    return "<noscript>" + svg.outerHTML + sentence.outerHTML + "</noscript>";
+    const tables = [...document.querySelectorAll(".rr-live table")].map(table => table.outerHTML);
+    return "<noscript>" + [svg.outerHTML, sentence.outerHTML, ...tables].join("") + "</noscript>";
 }"""
 
 

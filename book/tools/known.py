@@ -13,6 +13,7 @@
     FOLDER/LOG.csv: ARM - BASELINE        the same of runs that another trainer logged there
     NAME                                  one of NAMED, here and in advice.py
     threads: METHOD[, WHICH]              what public threads report: threads.py
+    H200: …, void: …, day: …              what a GPU takes: on_card.py
 
 FOLDER is one of data/measured/; "FOLDER[lr=0.0015,steps=300]" takes the rows with these values
 alone. Seeds from 100 on chose learning rates and count nowhere. Losses are in nats per token.
@@ -25,6 +26,7 @@ from pathlib import Path
 
 import advice
 import numpy as np
+import on_card
 import pandas as pd
 import scipy.stats
 import threads
@@ -49,6 +51,8 @@ def number(text: str) -> str:
         return NAMED[text]()
     if text.startswith("threads: "):
         return threads.number(text)
+    if text.startswith(("H200: ", "void: ", "day: ")):
+        return on_card.number(text)
     match = FORM.fullmatch(text)
     if match is None:
         raise RRError(f"{text!r} is no number of this page: {nearest(text, NAMED)}")

@@ -23,8 +23,13 @@ CARD = "card.json"  # an entry's metadata; written last
 
 def root(cache: str | Path | None = None) -> Path:
     """The cache's folder: `cache`, else `$RR_CACHE`, else ~/.cache/review-residuals."""
-    chosen = cache or os.environ.get("RR_CACHE")
-    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "review-residuals"
+    chosen = cache or os.environ.get("RR_CACHE") or "~/.cache/review-residuals"
+    try:
+        return Path(chosen).expanduser()
+    except RuntimeError:  # a container's user without an entry in passwd, and without HOME
+        raise RRError(
+            "this user has no home folder for the cache: set RR_CACHE to a writable folder"
+        ) from None
 
 
 def digest(path: str | Path) -> str:

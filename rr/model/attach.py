@@ -41,6 +41,7 @@ from .packing import Layout
 HOOKS = "_rr_hooks"  # the attribute of the model that holds its hooks
 
 
+@torch.inference_mode(False)  # the rule's parameters are to be trained, wherever they are made
 def attach(
     model: nn.Module, rule: str, values: str | None = None, weights: str | Path | None = None
 ) -> nn.Module:

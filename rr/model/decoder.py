@@ -31,6 +31,7 @@ class Block:
     attention: nn.Module
     mlp: nn.Module
     width: int = 0  # d, channels of the stream
+    dtype: torch.dtype = torch.float32  # of the stream
 
 
 def uncompiled(module: nn.Module) -> nn.Module:
@@ -90,7 +91,8 @@ def find(model: nn.Module) -> Decoder:
                 f"block {n} of {type(model).__name__} is not pre-norm as looked for: {wrong} "
                 f"(parallel residuals, scaled residuals or post-norm?): {WAY}"
             )
-        block.width = seen.inputs[id(block.module)].shape[-1]
+        stream = seen.inputs[id(block.module)]
+        block.width, block.dtype = stream.shape[-1], stream.dtype
     for n, (below, above) in enumerate(pairwise(blocks)):
         if not _same(seen.inputs[id(above.module)], seen.outputs[id(below.module)]):
             raise RRError(

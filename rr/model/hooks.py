@@ -89,7 +89,7 @@ class Hooks:
             stack = getattr(model, NAME)
             copies = dict(zip(self.model.modules(), model.modules(), strict=True))
             for calls, rules in zip(self.calls, _by_block(stack), strict=True):
-                vars(copies[calls.block])[OF_REPLICA] = stack, rules
+                vars(copies[calls.block.module])[OF_REPLICA] = stack, rules
             vars(copies[self.last])[OF_REPLICA] = stack, None
 
     def rules_at(self, module: nn.Module, rules: Rules | None) -> tuple[Any, Any]:
@@ -167,15 +167,16 @@ def unhook(module: nn.Module) -> None:
                 module._forward_pre_hooks_with_kwargs.pop(key, None)
 
 
-def _as_read(norm: nn.Module, x: Tensor, block: nn.Module) -> tuple[Tensor]:
+def _as_read(norm: nn.Module, x: Tensor, block: Block) -> tuple[Tensor]:
     """A norm's input in the precision of its weights: rules compute in float32 at least.
 
-    Of a norm without weights (OLMo's, nanochat's) in that of its block's.
+    Of a norm without weights (OLMo's, nanochat's) in that of its block's; where these are
+    quantised, in that of the stream as it was.
     """
     weight = getattr(norm, "weight", None)
     if weight is None:
-        weight = next((p for p in block.parameters() if p.is_floating_point()), None)
-    return (x if weight is None else x.to(weight.dtype),)
+        weight = next((p for p in block.module.parameters() if p.is_floating_point()), None)
+    return (x.to(block.dtype if weight is None else weight.dtype),)
 
 
 def _with_first(out: Any, x: Tensor) -> Any:
@@ -191,7 +192,7 @@ class Calls:
     def __init__(
         self, hooks: Hooks, block: Block, rules: Rules, entering: Layout, leaving: Layout
     ) -> None:
-        self.all, self.block, self.rules, self.now = hooks, block.module, rules, Now()
+        self.all, self.block, self.rules, self.now = hooks, block, rules, Now()
         self.entering, self.leaving = entering, leaving
         self.values: Values | None = None
 

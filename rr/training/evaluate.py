@@ -179,7 +179,7 @@ def random_windows(
     rng: np.random.RandomState,
     world: World = ALONE,
 ) -> Score:
-    """Score random windows drawn by the run's own generator: protocol `paper`; mean of batch means."""
+    """Score random windows of the run's own generator: protocol `paper`; mean of batch means."""
     t, tally = model.config.seq_len, Tally()
     parts = [rng.randint(0, len(tokens) - t - 1, batch) for _ in range(batches)]
     with evaluating(model):

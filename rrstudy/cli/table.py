@@ -37,12 +37,7 @@ def run(args) -> None:
             "no design given: --paired if runs of one seed saw the same data in the same order, "
             "else --unpaired"
         )
-    baseline = args.baseline
-    if "rung" in runs and ":" in baseline:  # an arm of a tidy table is any text
-        from rrstudy.arms import arm_named  # imports torch
-
-        baseline = arm_named(baseline)
-    table = compare(runs, baseline, design=args.design or "paired")
+    table = compare(runs, args.baseline, design=args.design or "paired")
     if args.json:
         print_json(as_rows(table))
     else:

@@ -16,7 +16,8 @@ def add_arguments(parser) -> None:
 
 def run(args) -> int:
     from rr import DATA
-    from rr.training import verify
+
+    from .. import verify
 
     record = verify.find(args.record, args.records or DATA / "measured")
     names = ("corpus", "tokenizer", "steps", "device")

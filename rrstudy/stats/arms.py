@@ -29,7 +29,7 @@ from .inference import (
     sign_test,
     welch,
 )
-from .results import GROUP, TOLD, arm_of, group_key, short_name
+from .results import GROUP, TOLD, arm_named, arm_of, group_key
 
 TESTS = ("paired", "welch", "sign")
 # what is None where it cannot be computed
@@ -168,7 +168,11 @@ def compare(
     elif isinstance(by, str):
         by = [by]
     if pairs is None:
-        out = _with_baseline(rows, short_name(str(baseline)), list(by), design, value, level)
+        name = str(baseline)
+        # An arm of a tidy table is any text; a name without options is canonical, and needs no torch.
+        if ":" in name and any("rule" in row for row in rows):
+            name = arm_named(name)
+        out = _with_baseline(rows, name, list(by), design, value, level)
     else:
         out = _with_pairs(rows, pairs, list(by), design, value, level)
     _correct(out, design)

@@ -35,6 +35,22 @@ def short_name(rule: str) -> str:
     return f"{Path(path).name}{dot_py}{rest}"
 
 
+def arm_named(spec: str) -> str:
+    """The arm of `rr`'s runs with the rules `spec`, whose options are as a run takes them.
+
+    Runs name their rules canonically: `constant:c=0.5` is the arm `constant`. A rule that `rr`
+    lacks, or that is in a file, stays as it is named: nothing is imported here.
+    """
+    from rr.residual import canonical  # imports torch, which tables do without otherwise
+
+    rule, plus, values = spec.partition(" + ")
+    try:
+        name = short_name(canonical(rule))
+        return f"{name} + {short_name(canonical(values, 'values'))}" if plus else name
+    except RRError:
+        return short_name(spec)
+
+
 def arm_of(row: Mapping) -> str:
     """The name of a run's arm: its rule, with its value rule where that is not `own`.
 

@@ -193,7 +193,7 @@ def cases_of(args, rungs: tuple[str, ...]) -> list[Case]:
 
 def steps(args) -> None:
     kept = before(args, "steps").get("rows", [])
-    groups = (("nano:n_layer=1,d_model=16,n_head=2",),) if args.rehearse else GROUPS
+    groups = (("nano:n_layer=1,d_model=16,n_head=2,seq_len=16",),) if args.rehearse else GROUPS
     count, repeats = (1, 2) if args.rehearse else (8, 3)
     device = pick_device(args.device)
     for rungs in groups:
@@ -223,9 +223,10 @@ def steps(args) -> None:
 def study(args) -> None:
     path = args.out / "study_rows.json"
     usual = default(pick_device(args.device), ladder.arm("60M"))
-    names = ["script tf32", "script bf16", "script bf16 compiled", usual]
-    tiny = ["--rung", "nano:n_layer=1,d_model=16,n_head=2", "--batch", "2", "--steps", "1",
-            "--repeats", "2"]  # fmt: skip
+    names = ["script tf32", "script bf16", usual]
+    names += [] if args.rehearse else ["script bf16 compiled"]  # a minute on a CPU
+    tiny = ["--rung", "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"]
+    tiny += ["--batch", "2", "--steps", "1", "--repeats", "2"]
     full = ["--rung", "60M", "--batch", "64", "--steps", "8", "--repeats", "3"]
     script = ROOT / "tests" / "benchmarks" / "study_step.py"
     words = [*(tiny if args.rehearse else full), "--device", args.device, "--rules", "review"]

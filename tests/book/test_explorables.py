@@ -59,7 +59,8 @@ def drag(page, knob, right: float, down: float) -> None:
 NEXT = """i => {
     const node = document.querySelectorAll("form input:not([type=radio]), form select")[i];
     node?.focus();
-    return !node ? null : node.type === "checkbox" ? "Space" : node.value === node.min
+    return !node ? null : node.type === "checkbox" ? "Space"
+        : node.type === "text" ? "x" : node.value === node.min
         ? "ArrowRight" : node.value === "0" ? "ArrowLeft" : "ArrowDown" }"""
 
 

@@ -85,7 +85,7 @@ from rr.training.trainer import Training
 from rrbook import numerics
 
 def few(self, real=Training._train_step, curve=lambda step: 2.5 + 4.4 * 0.99**step):
-    if self.schedule_step < 4 or self.optimizer_step.grad_norm is None:  # also the first after a stop
+    if self.schedule_step < 4 or self.optimizer_step.grad_norm is None:  # or just resumed
         return real(self)
     self.loss_sum += curve(self.schedule_step)
     self.steps_in_sum += 1

@@ -2,8 +2,8 @@
 
 A start of Python and torch takes seconds, a fork milliseconds, so that hundreds of kills fit into
 minutes. `Workers` starts this file as a process of its own and talks to it in lines of JSON; for
-each request it forks a child that runs `rrstudy.cli.main(argv)`, its stdout and stderr in pipes. The
-child announces on a pipe which phase it is in, by wrapped functions of rr: nothing in rr knows.
+each request it forks a child that runs `rrstudy.cli.main(argv)`, its stdout and stderr in pipes.
+The child announces on a pipe which phase it is in, by wrapped functions of rr: nothing in rr knows.
 Whole sweeps, whose cells are forked as well, are in `sweep_workers`.
 """
 

@@ -58,6 +58,12 @@ def own_cache(tmp_path_factory):
     os.environ.setdefault("RR_CACHE", str(base / "cache"))
 
 
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request) -> torch.device:
+    """Each test that takes it runs on the CPU and, by `pytest -m gpu`, on the GPU."""
+    return torch.device(request.param)
+
+
 @pytest.fixture
 def kept_threads():
     """Torch's number of threads after the test is what it was before."""

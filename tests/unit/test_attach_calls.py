@@ -8,6 +8,7 @@ import pytest
 import torch
 from test_attach import IDX, hf, scrambled
 from test_attach import tiny as decoder
+from test_reported_models import Int8
 from torch import nn
 
 import rr
@@ -67,6 +68,75 @@ def test_four_threads_generate_with_one_model():
             assert torch.equal(model.generate(inputs[n], **how), wanted[n])
 
     in_threads(*(partial(calls, n) for n in range(4)))
+
+
+def test_a_streamer_generates_in_a_thread_while_others_call():
+    model = scrambled(rr.attach(tiny(), "review", values="learnable"))
+    how = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    wanted, logits, streamed = model.generate(IDX[:1], **how), model(IDX).logits, []
+    thread = threading.Thread(target=lambda: streamed.append(model.generate(IDX[:1], **how)))
+    thread.start()
+    while thread.is_alive():
+        with torch.inference_mode():  # and leaves nothing behind for training
+            assert torch.equal(model(IDX).logits, logits)
+    assert torch.equal(streamed[0], wanted)
+    model.train()(IDX, labels=IDX).loss.backward()
+
+
+@pytest.mark.parametrize("rule", ["review", "hyper-connections", "attnres", "denseformer"])
+def test_an_early_exit_reads_the_state_of_the_block_that_it_leaves(rule):
+    """The model is its own assistant: its first blocks, then the norm, for a state of any size."""
+    model = scrambled(rr.attach(decoder("Llama", num_hidden_layers=4), rule))
+    how = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    text = model.generate(IDX[:1], **how)
+    assert torch.equal(model.generate(IDX[:1], assistant_early_exit=2, **how), text)
+
+
+def test_sequences_of_several_requests_in_one_row():
+    """As servers pack them: positions begin again, and the body is called without a dictionary."""
+    model = scrambled(rr.attach(tiny(), "hyper-connections", values="identity"))
+    row = torch.cat([IDX[:1, :5], IDX[1:, :4]], 1)
+    how = {"position_ids": torch.tensor([[*range(5), *range(4)]]), "use_cache": False}
+    logits = model(row, **how).logits
+    for place, alone in ((slice(5), IDX[:1, :5]), (slice(5, 9), IDX[1:, :4])):
+        torch.testing.assert_close(logits[:, place], model(alone).logits)
+    embedded = model.get_input_embeddings()(row)
+    (states,) = model.model(inputs_embeds=embedded, return_dict=False, **how)
+    torch.testing.assert_close(model.lm_head(states), logits)
+
+
+def test_more_tokens_after_attaching(tmp_path):
+    model = scrambled(rr.attach(tiny(), "review"))
+    model.resize_token_embeddings(70)
+    logits = model(IDX).logits
+    model.save_pretrained(tmp_path)
+    again = hf.AutoModelForCausalLM.from_pretrained(tmp_path)
+    rr.attach(again, "review", weights=tmp_path)
+    assert logits.shape[-1] == 70 and torch.equal(again(IDX).logits, logits)
+
+
+@pytest.mark.slow
+def test_an_attached_model_is_exported_with_its_rule():
+    model = scrambled(rr.attach(decoder("Llama"), "review"))
+    program = torch.export.export(model, (), {"input_ids": IDX, "use_cache": False})
+    logits = program.module()(input_ids=IDX, use_cache=False).logits
+    torch.testing.assert_close(logits, model(IDX).logits)
+
+
+@pytest.mark.slow
+def test_continuous_batching_serves_what_the_plain_model_serves():
+    model, how = tiny(), {"max_new_tokens": 6, "do_sample": False, "eos_token_id": 2}
+    if not hasattr(model, "generate_batch"):
+        pytest.skip("transformers without continuous batching")
+    config = hf.GenerationConfig(pad_token_id=0, **how)
+
+    def served():
+        answers = model.generate_batch(inputs=IDX.tolist(), generation_config=config)
+        return [list(answer.generated_tokens) for answer in answers.values()]
+
+    plain = served()
+    rr.attach(model, "review:bias=20")
+    assert served() == plain and all(plain)
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable:FutureWarning")
@@ -170,7 +240,7 @@ def fresh():
     ],
 )
 def test_what_was_compiled_before_is_compiled_again(way, fresh):
-    model = called = tiny()
+    model = called = decoder("Llama")
     if way == "in place":
         model.compile(backend="eager")
     elif way == "wrapped":
@@ -181,7 +251,7 @@ def test_what_was_compiled_before_is_compiled_again(way, fresh):
         elif way == "wrapped blocks":
             model.model.layers[i] = torch.compile(block, backend="eager")
     plain = called(IDX).logits
-    rule = rr.attach(tiny(), "review:bias=1")
+    rule = rr.attach(decoder("Llama"), "review:bias=1")
     assert rr.attach(called, "review:bias=1") is called
     torch.testing.assert_close(called(IDX).logits, rule(IDX).logits)
     assert not torch.allclose(called(IDX).logits, plain)
@@ -203,6 +273,27 @@ def test_norms_without_weights(family, dtype):
     scrambled(rr.attach(model, "hyper-connections"))
     assert {p.dtype for p in model.rr_residuals.parameters()} == {torch.float32}
     assert model(IDX).logits.dtype == dtype and model(IDX).logits.isfinite().all()
+
+
+def test_norms_without_weights_among_quantised_weights():
+    """Then no parameter of a block says in which precision it computes."""
+    model = decoder("Olmo", dtype=torch.bfloat16)
+    for block in model.model.layers:
+        for part in (block.self_attn, block.mlp):
+            for name, child in list(part.named_children()):
+                if isinstance(child, nn.Linear):
+                    setattr(part, name, Int8(child))
+    logits = model(IDX).logits
+    rr.attach(model, "review:bias=20")
+    torch.testing.assert_close(model(IDX).logits, logits, rtol=0.02, atol=0.01)
+
+
+def test_a_rule_attached_in_inference_mode_can_be_trained():
+    model = tiny()
+    with torch.inference_mode():
+        rr.attach(model, "review")
+    model.train()(IDX, labels=IDX).loss.backward()
+    assert all(p.grad is not None for p in model.rr_residuals.parameters())
 
 
 # ---- files
@@ -265,6 +356,34 @@ def test_a_decoder_by_hand_is_attached():
     model = Decoder()
     before = model(IDX)[0]
     torch.testing.assert_close(rr.attach(model, "review:bias=20")(IDX)[0], before)
+
+
+def partitioned(model: nn.Module) -> nn.Module:
+    """As DeepSpeed's ZeRO-3 leaves parameters: marked, and empty."""
+    for p in model.parameters():
+        p.ds_id, p.data = 0, torch.empty(0)
+    return model
+
+
+def test_parameters_that_are_partitioned_are_named():
+    with pytest.raises(rr.RRError, match="sharded already.* DeepSpeed"):
+        rr.attach(partitioned(tiny()), "review")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("how", ["FSDP", "DDP"])
+def test_wrappers_of_several_processes_are_named(how, process):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    if how == "FSDP":
+        given = {"use_orig_params": True, "device_id": torch.device("cpu")}
+        model, words = FullyShardedDataParallel(tiny(), **given), "sharded already"
+    else:
+        model = nn.parallel.DistributedDataParallel(tiny())
+        words = "DistributedDataParallel wraps this model"
+    with pytest.raises(rr.RRError, match=words):
+        rr.attach(model, "review")
+    assert not hasattr(model, "rr_residuals")
 
 
 REFUSED = {

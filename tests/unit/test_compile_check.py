@@ -50,28 +50,29 @@ def wrong_compiler(graph, inputs):
     return aot_eager(graph, inputs)
 
 
-def step_of(rule="review", values="own", compiler="aot_eager", path="compiled", **options):
+def step_of(
+    rule="review", values="own", compiler="aot_eager", path="compiled", device=CPU, **options
+):
     torch.compiler.reset()
-    model = initialise(Model(ModelConfig(40, rule=rule, values=values, **SHAPE)), 0)
+    model = initialise(Model(ModelConfig(40, rule=rule, values=values, **SHAPE)), 0).to(device)
     return OptimizerStep(
-        model, Recipe(4, 2, 1e-3, 1), parse_backend(path), CPU, compiler=compiler, **options
+        model, Recipe(4, 2, 1e-3, 1), parse_backend(path), device, compiler=compiler, **options
     )
 
 
 def gradients(step):
-    ids = torch.arange(2 * SHAPE["seq_len"]).view(2, -1)
+    ids = torch.arange(2 * SHAPE["seq_len"], device=step.device).view(2, -1)
     step.gradients(ids, ids + 1)
-    return {
-        name: p.grad.double() for name, p in step.model.named_parameters() if p.grad is not None
-    }
+    named = step.model.named_parameters()
+    return {name: p.grad.double().cpu() for name, p in named if p.grad is not None}
 
 
 @pytest.mark.parametrize(("rule", "values"), EACH)
-def test_gradients_of_every_rule_compiled_uncompiled_and_in_float64(rule, values):
+def test_gradients_of_every_rule_compiled_uncompiled_and_in_float64(rule, values, device):
     """torch 2.11.0 lost those below the last write of four rules, whose backward was by hand."""
     full = "precision=fp32,loss=whole"
-    compiled = gradients(step_of(rule, values, path=f"compiled:{full}"))
-    plain = gradients(step_of(rule, values, path=f"reference:{full}"))
+    compiled = gradients(step_of(rule, values, path=f"compiled:{full}", device=device))
+    plain = gradients(step_of(rule, values, path=f"reference:{full}", device=device))
     exact = step_of(rule, values, path=f"reference:{full}")
     exact.model.double()
     exact = gradients(exact)
@@ -139,7 +140,7 @@ def test_a_tensor_without_a_number_is_wrong():
 def test_a_sum_that_cancels_is_measured_on_the_others():
     plain = {"a": torch.ones(4), "b": torch.ones(2), "sum": torch.tensor([1e-6])}
     other = plain | {"sum": torch.tensor([3e-6])}
-    assert compile_check.differences(other, plain)["sum"] == pytest.approx(2e-5)
+    assert compile_check.differences(other, plain)["sum"] == pytest.approx(2e-6)
 
 
 def test_what_is_wrong_in_one_process_is_refused_in_all():

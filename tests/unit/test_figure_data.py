@@ -18,7 +18,7 @@ from rrbook.figures.data import as_json
 from rrbook.figures.svg import svg
 
 NAN = float("nan")
-WORDS_ONLY = {"paths", "kind_key", "label_ends"}  # they draw no data
+WORDS_ONLY = {"paths", "gate_wiring", "kind_key", "label_ends"}  # they draw no data
 ROW = {"rule": "review", "arm": "review", "baseline": "standard", "diverged": [], "notes": [],
        "difference": -0.125, "lo": -0.25, "hi": 0.5, "pairs": [0, 1, 2], "holm": 0.25}  # fmt: skip
 LOST = ROW | {"arm": "highway", "difference": None, "lo": None, "hi": None, "notes": ["not run"]}

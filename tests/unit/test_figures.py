@@ -168,3 +168,12 @@ def test_gap_against_size_draws_points_intervals_and_the_line(ax):
     at = np.interp(9, np.log10(curve[:, 0]), curve[:, 1])
     assert at == pytest.approx(line.at(9)[0], abs=1e-6)
     assert [label.get_text() for label in ax.get_xticklabels()] == [p["name"] for p in points]
+
+
+def test_a_gates_wiring_says_every_number_at_its_place(ax):
+    figures.gate_wiring(ax, "attention", h=0.06, u=-0.25, r=0.64)
+    said = [text.get_text() for text in ax.texts]
+    for words in ("h = 0.06", "u = −0.25", "r = 0.64", "r·u = −0.16", "h + r·u = −0.10"):
+        assert words in said
+    inside = [text.get_window_extent() for text in phone(ax.figure).axes[0].texts]
+    assert all(0 <= box.x0 and box.x1 <= 3.6 * ax.figure.dpi for box in inside)

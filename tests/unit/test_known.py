@@ -3,6 +3,7 @@
 Tables, intervals and windows of training come from test_readme_results, by pandas and scipy alone.
 """
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ import rr
 
 BOOK = Path(__file__).parents[2] / "book"
 sys.path.insert(0, str(BOOK / "tools"))
+import on_card  # noqa: E402
 from known import number  # noqa: E402
 
 PAGE = "".join(
@@ -252,3 +254,28 @@ def test_what_is_inconclusive_and_what_follows_from_an_equation():
 def test_what_is_not_there_is_named(text, says):
     with pytest.raises(rr.RRError, match=says):
         number(text)
+
+
+def test_what_a_gpu_took_is_of_its_record():
+    """By hand from the rows; the void ones are called by their own name alone."""
+    kept = json.loads((rr.DATA / "measured" / "gpu_h200" / "steps.json").read_text())
+    by = {(row["rung"], row["rule"], row["precision"]): row for row in kept["rows"]}
+    row = by["1B", "standard", "bf16"]
+    assert number("H200: 1B standard bf16, ms") == f"{np.median(row['step_ms']):.0f}"
+    speed = 16384 / np.median(row["step_ms"])
+    assert number("H200: 1B standard bf16, tokens") == f"{round(speed)},000"
+    mfu = speed * 1000 * row["flops_per_token"] / 989e12
+    assert number("H200: 1B standard bf16, MFU") == f"{100 * mfu:.0f} %"
+    assert values(number("H200: memory, least"))[0] < 1 < values(number("H200: memory, most"))[0]
+    assert number("void: rows") == "6" and number("void: wrong") == "torch 2.11.0"
+    for wrong in ("H200: 1B review bf16, ms", "H200: 1B standard bf16", "void: ms"):
+        with pytest.raises(rr.RRError, match="is no number"):
+            number(wrong)
+
+
+def test_a_day_is_what_rr_plan_says(monkeypatch):
+    monkeypatch.setattr(on_card.budget.memory, "stacked", lambda *a: 10**9)
+    least, most = (float(number(f"day: H200, hours, {end}")) for end in ("least", "most"))
+    assert 0 < least < most < 20
+    assert float(number("day: H200, dollars, least")) == pytest.approx(2 * least, abs=2)
+    assert float(number("day: H200, GB, least")) < float(number("day: H200, GB, most"))

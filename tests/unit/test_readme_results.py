@@ -422,6 +422,16 @@ def gpu():
     return [*phrases, f"between {min(over):.2f} and {max(over):.2f}"]
 
 
+def test_the_readme_says_what_an_h200_measured():
+    text = " ".join((rr.DATA.parent / "README.md").read_text(encoding="utf-8").split())
+    *steps, _ = gpu()
+    said = text.partition("On one H200")[2].partition("Review's compiled step is not measured")[0]
+    for phrase in steps:
+        assert phrase in said, phrase
+        said = said.replace(phrase, "", 1)
+    assert set(re.findall(r"\d+", said)) == {"16", "64", "60", "320", "1"}, said
+
+
 COMPUTED = {"f1_pairs": f1, "f2_field": f2, "f3_loops": f3, "f4_muon": f4, "e1_rates": e1,
             "e2_training": e2, "e2_after": e2_after, "e3_size": e3, "e4_values": e4,
             "e5_loops": e5, "mini_arms": mini, "gpu_h200": gpu}  # fmt: skip

@@ -5,10 +5,10 @@ import math
 import pytest
 
 import rr
-from rr import cli
 from rr.config import Recipe, RRError, Run
 from rr.model.ladder import recipe
 from rr.training.command_line import options
+from rrstudy import cli
 
 GOOD = {"steps": 100, "batch": 8, "lr": 1e-3, "warmup": 5}
 BAD = [

@@ -1,8 +1,10 @@
 """Files that are no texts, or change while they are read, as people reported; tests/reports.md."""
 
 import gzip
+import json
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from rr.config import RRError
 from rr.data import open_corpus, tokenizer
 from rr.data.corpus import identity
-from rr.data.files import EOT
+from rr.data.files import EOT, read_all
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 1932458\n"
 STAND_INS = {
@@ -78,6 +80,53 @@ def test_names_count_alike_where_file_names_have_case_and_where_not(tmp_path):
     tokens = open_corpus(f"file:{tmp_path}", "bpe:270", cache=tmp_path / "cache", log=print)
     text = tokens.decode(tokens.train)
     assert text.startswith("Train-1") and "train-0" in text and "VALID" not in text
+
+
+def test_a_file_rewritten_within_a_tick_of_the_clock_has_another_hash(tmp_path):
+    """Same size, same time of change: what one process remembers of it would be the old bytes."""
+    path, hashes = tmp_path / "text.txt", set()
+    now = time.time_ns()
+    for word in ("fox", "cat"):
+        path.write_text(f"A {word} saw the sea.")
+        os.utime(path, ns=(now, now))
+        hashes.add(identity(f"file:{path}", "bpe:257")["corpus"])
+    assert len(hashes) == 2
+
+
+def test_macos_sidecars_in_a_folder_are_left_out(tmp_path):
+    """Their names begin with `._`, and those of texts with `train` and `valid`."""
+    for name in ("train.txt", "valid.txt"):
+        (tmp_path / name).write_text(f"{name}: a fox.")
+    known = identity(f"file:{tmp_path}", "bpe:257")
+    for name in ("train.txt", "valid.txt"):
+        (tmp_path / f"._{name}").write_bytes(STAND_INS["AppleDouble"])
+    assert identity(f"file:{tmp_path}", "bpe:257") == known
+
+
+def test_rows_as_windows_and_pandas_write_them(tmp_path):
+    """A byte order mark before JSON Lines; strings of a category in Parquet."""
+    pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    texts = [f"A fox saw {i} stones." for i in range(4)]
+    lines = "".join(json.dumps({"text": text}) + "\r\n" for text in texts)
+    (tmp_path / "a.jsonl").write_text(lines, encoding="utf-8-sig", newline="")
+    column = pyarrow.array(texts).dictionary_encode()
+    parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
+    for name in ("a.jsonl", "a.parquet"):
+        assert list(read_all([tmp_path / name], {})) == texts
+
+
+def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch):
+    """As the arbitrary user of a container: no HOME, and no line in /etc/passwd."""
+    import pwd
+
+    def unknown(uid):
+        raise KeyError(uid)
+
+    for name in ("HOME", "RR_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(RRError, match="set RR_CACHE"):
+        open_corpus("fables", log=print)
 
 
 def test_a_pipe_is_named_and_not_waited_for(tmp_path):

@@ -10,7 +10,6 @@ import scipy.stats
 
 from rr.config import RRError
 from rr.io import sealed, write_record
-from rrstudy import cli
 from rrstudy.stats import as_rows, compare, holm, paired, read_results, scan
 from rrstudy.stats import render as rendered
 
@@ -106,29 +105,18 @@ def test_one_seed_run_twice_is_not_paired():
     assert "seed 1 was run more than once" in review["notes"][0]
 
 
-def test_a_baseline_is_a_spec_as_rr_train_takes_it(tmp_path, capsys):
-    def printed(folder, *words):
-        code = cli.main(["table", str(folder), *words])
-        out, error = capsys.readouterr()
-        return code, out or error
-
-    half = [run("constant", s, 3.1 + s, id=f"half{s}") for s in (0, 1)]
+def test_a_baseline_is_a_spec_as_rr_train_takes_it():
+    half = [run("constant", seed, 3.1 + seed, id=f"half{seed}") for seed in (0, 1)]
     both = [run("constant", s, 3.0 + s, values="constant", id=f"both{s}") for s in (0, 1)]
-    for row in [*RUNS, *half, *both]:
-        (tmp_path / row["id"]).mkdir()
-        write_record(tmp_path / row["id"] / "result.json", row)
-    for spec, name in (
-        ("constant:c=0.5", "constant"),
-        ("constant:c=0.5 + constant:lam=2", "constant + constant"),
-    ):
-        expected = printed(tmp_path, "--json", "--baseline", name)
-        assert expected[0] == 0 and printed(tmp_path, "--json", "--baseline", spec) == expected
-    code, error = printed(tmp_path, "--baseline", "constant:c=0.25")
-    assert code == 2 and "no baseline 'constant:c=0.25'" in error and error.count("\n") == 1
-    tidy = tmp_path / "tidy.csv"  # another's arms are text
-    tidy.write_text("arm,seed,loss\n" + "".join(f"constant,{s},1\nx,{s},2\n" for s in (0, 1)))
-    code, error = printed(tidy, "--paired", "--baseline", "constant:c=0.5")
-    assert code == 2 and "no baseline 'constant:c=0.5'" in error
+    rows = [*RUNS, *half, *both]
+    assert table(rows, "constant:c=0.5") == table(rows, "constant")
+    named = "constant + constant"
+    assert table(rows, "constant:c=0.5 + constant:lam=2") == table(rows, named)
+    with pytest.raises(RRError, match="no baseline 'constant:c=0.25'"):
+        table(rows, "constant:c=0.25")
+    tidy = [{"arm": a, "seed": s, "loss": 1.0 + s} for a in ("constant", "x") for s in (0, 1)]
+    with pytest.raises(RRError, match="no baseline 'constant:c=0.5'"):  # another's arms are text
+        compare(tidy, "constant:c=0.5", value="loss")
 
 
 def test_group_without_baseline_says_so_and_unknown_baseline_fails(tmp_path):

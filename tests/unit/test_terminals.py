@@ -20,6 +20,7 @@ from rrstudy import cli
 ROOT = Path(__file__).resolve().parents[2]
 TINY = "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"
 ENCODINGS = ["utf-8", "cp1252", "ascii"]
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +29,15 @@ def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("λ − é")
     story = "".join(f"Die Füchsin №{i} sah λ und 字 – “ja”.\n<|endoftext|>\n" for i in range(200))
     (home / "text.txt").write_text(story, encoding="utf-8")
+    source = "rung = ''\nrule = ''\nseed = 0\nprotocol = ''\ncorpus = ''\nsteps = 0\nout = ''\n"
+    cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": source}
+    words = {"cell_type": "markdown", "metadata": {}, "source": "Füchse, λ"}
+    note = json.dumps({"cells": [cell, words], "metadata": {}}, ensure_ascii=False)
+    (home / "note.ipynb").write_text(note, encoding="utf-8")
     rows = [f"{arm},{seed},{3 - seed / 9 - (arm == 'λ−é') / 3}" for arm in ("a", "λ−é")
             for seed in range(3)]  # fmt: skip
-    (home / "log.csv").write_text("\n".join(["arm,seed,loss", *rows]), encoding="utf-8")
+    log = "\n".join(["arm,seed,loss", *rows, ""])
+    (home / "log.csv").write_text(log, encoding="utf-8")
     for rule in ("standard", "review"):
         words = training(home) + ["--rule", rule]
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -56,7 +63,7 @@ VERBS = {
     "sample": (0, "sample {home}/run --prompt λ --tokens 40"),
     "sweep, listed": (0, f"sweep --dry-run --corpus file:{{home}}/text.txt {SHAPE} --out {{home}}"),
     "table": (0, "table {home}/runs"),
-    "table of a log": (0, "table {home}/log.csv --loss loss --arm arm --baseline a --paired"),
+    "table of a log": (0, "table {home}/log.csv --baseline a --paired"),
     "power": (0, "power --sd 0.1 --effect 0.05"),
     "plan": (0, f"plan --corpus file:{{home}}/text.txt {SHAPE} --gpu H100 --hours 1"),
     "doctor": (0, f"doctor --quick --device cpu --corpus file:{{home}}/text.txt {SHAPE}"),
@@ -164,12 +171,14 @@ def test_the_marks_of_doctor_where_they_are_missing(monkeypatch):
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        ({"PYTHONIOENCODING": "cp1252"}, "table {log} --loss loss --baseline a --paired"),
-        ({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, "rules"),
+        ({"PYTHONIOENCODING": "cp1252"}, "table {log} --baseline a --paired"),
+        (ASCII, "rules"),
+        (ASCII, "sweep --dry-run --rung nano --steps 3 --corpus fables --notebook {note}"),
     ],
 )
 def test_the_environment_of_windows_and_of_a_bare_container(env, words, home):
-    command = [word.replace("{log}", str(home / "log.csv")) for word in words.split()]
+    names = {"{log}": str(home / "log.csv"), "{note}": str(home / "note.ipynb")}
+    command = [names.get(word, word) for word in words.split()]
     done = subprocess.run(
         [sys.executable, "-m", "rrstudy.cli", *command],
         env={**os.environ, **env, "PYTHONPATH": str(ROOT)},
@@ -177,6 +186,57 @@ def test_the_environment_of_windows_and_of_a_bare_container(env, words, home):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.decode("cp1252") and not done.stderr
+
+
+class Cell:
+    """What a notebook puts in the place of a stream: it takes text, and has no file behind it."""
+
+    encoding = "UTF-8"
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        raise io.UnsupportedOperation("fileno")
+
+
+def test_a_notebooks_streams(home, monkeypatch, kept_threads):
+    out, err = Cell(), Cell()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    code = cli.main(training(home, "cell"))
+    monkeypatch.undo()
+    assert code == 0 and out.text.startswith(str(home / "cell")) and "held-out loss" in err.text
+
+
+def test_a_name_that_is_no_unicode(tmp_path, monkeypatch):
+    out, err = (Plain("utf-8", None) for _ in range(2))
+    monkeypatch.setattr(sys, "stdout", out.stream)
+    monkeypatch.setattr(sys, "stderr", err.stream)
+    path = tmp_path / os.fsdecode(b"caf\xe9.txt")
+    assert cli.main(["prepare", "--corpus", f"file:{path}"]) == 2
+    monkeypatch.undo()
+    assert b"caf\\udce9.txt" in err.bytes()
+
+
+@pytest.mark.parametrize("columns", [0, 1, 12])
+def test_help_on_a_terminal_of_no_width(columns, monkeypatch, capsys):
+    """As containers have it before their terminal is there."""
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((columns, 0)))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    assert "rules" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])

@@ -9,8 +9,7 @@ import torch
 import rr
 from rr.config import RRError, RunFailed
 from rr.io import read_sealed, write_record
-from rr.training import verify
-from rrstudy import cli
+from rrstudy import cli, verify
 from rrstudy.stats import read_record, recording
 from rrstudy.verify import Verdict, find, repeatable
 

@@ -128,8 +128,8 @@ def script_of(*files: str) -> str:
     return f'(function () {{\n"use strict";\n{body}\n}})();'
 
 
-def style() -> str:
-    return re.sub(r"\s+", " ", (HERE / "kit.css").read_text(encoding="utf-8")).strip()
+def style(file: str = "kit.css") -> str:
+    return re.sub(r"\s+", " ", (HERE / file).read_text(encoding="utf-8")).strip()
 
 
 def explorable(
@@ -143,12 +143,14 @@ def explorable(
     note: str,
     data: object = None,
     shared: Sequence[str] = (),
+    below: str = "",
 ) -> Explorable:
     """Assemble an explorable.
 
     script: its file in this folder; shared: files that it shares with others. title, lead, note:
     HTML. picture: what the SVG is, in words, for a reader who cannot see it (its numbers are in the
-    sentence that the script writes below it). data: JSON for the script.
+    sentence that the script writes below it). data: JSON for the script. below: HTML under the
+    sentence, which the script fills; its tables are kept for a page without scripts.
     """
     values = ""
     if data is not None:
@@ -163,6 +165,7 @@ def explorable(
             f'<form autocomplete="off">{"".join(controls)}</form>',
             f'<div><svg class="rr-picture" role="img" aria-label="{escape(picture)}"></svg></div>',
             '<p class="rr-said" aria-live="polite"></p>',
+            *([below] if below else []),
             "</div>",
             f"<noscript><p>{escape(picture)}</p></noscript>",
             f'<p class="rr-note">{note}</p>',

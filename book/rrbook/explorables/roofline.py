@@ -88,9 +88,10 @@ def step_roofline(
         ],
         picture="A bar of one step’s time in six parts, a fainter one of the other path below it, "
         "and a table of the parts with what limits each",
-        note="A projection: this project has measured it on no GPU. It knows no caches, launches "
-        "or waiting, and the share of the peak is an assumption. FLOPs over what products reach, "
-        "or their bytes over the card’s bandwidth, whichever takes longer; then the bytes of all "
+        note="A projection; what was measured on an H200 stands below. It knows no caches, "
+        "launches or waiting, and the share of the peak is an assumption. FLOPs over what "
+        "products reach, or their bytes over the card’s bandwidth, whichever takes longer; then "
+        "the bytes of all "
         "that is no product, one kernel an operation, or none of them where everything is fused "
         "(embedding and optimiser keep theirs). Batches of 64 windows of 256 tokens; at once 64 up "
         "to 320M, 32 above. Memory is predicted for the path chosen here, and fits where it leaves "

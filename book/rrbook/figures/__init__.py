@@ -3,7 +3,7 @@
 audit      shares of a model by size, what its parameters are spent on
 data       what a panel shows, as a table for readers who do not see it
 style_of   colours, letters, lines named at their ends
-first      what attention reads, and the paths through two layers
+first      what attention reads, the paths through two layers, the wiring of a gate
 field      every rule against one baseline
 depth      where depth attention looks, loss against block size
 emergence  the plane of size and training, gaps along either, power by seeds
@@ -34,7 +34,7 @@ from .evidence import (
     values_by_size,
 )
 from .field import family_key, rule_ranking
-from .first import paths, reads_map
+from .first import gate_wiring, paths, reads_map
 from .inside import by_fifth, cost_of, gate_bands, kind_key, seeds_by_sublayer, variance_shares
 from .loops import cosine_matrix, rates_by_passes, size_by_passes, size_grid
 from .numerics import losses_apart, spread_by_source

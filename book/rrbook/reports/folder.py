@@ -14,7 +14,6 @@ from rr.config import RRError, Run
 from rr.model.ladder import SHAPE, parse_rung
 from rr.residual import allow_rule, as_allowed, canonical
 from rr.training.command_line import options, words
-from rrstudy.arms import arm_named
 from rrstudy.stats import as_rows, compare, scan
 from rrstudy.stats.records import read_record, read_records
 from rrstudy.stats.results import GROUP, TOLD, arm_of, group_key
@@ -120,7 +119,7 @@ def survey(
     if not (here.results or here.damaged or here.begun or here.outside):
         raise RRError(f"no run below {path}: expected a folder of runs")
     try:
-        here.rows = as_rows(compare(here.results, arm_named(baseline))) if here.results else []
+        here.rows = as_rows(compare(here.results, baseline)) if here.results else []
     except RRError as error:  # the baseline itself is missing
         here.notes.append(str(error))
     by_size = _sizes(here.results)

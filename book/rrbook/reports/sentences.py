@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from rrstudy.arms import arm_named
-from rrstudy.stats.results import arm_of
+from rrstudy.stats.results import arm_named, arm_of
 
 from .folder import Survey
 from .run import Ended, Look, outcome

@@ -1,4 +1,4 @@
-"""Statistics that only the book's pages use, beside `rrstudy.stats`: learning rates, curves, fits, size.
+"""Statistics that only the book's pages use, beside `rrstudy.stats`: rates, curves, fits, size.
 
 | you have | use | keys of a row |
 |---|---|---|

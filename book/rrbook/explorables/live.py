@@ -1,0 +1,61 @@
+"""The live network: a trained Review net that runs in the page, every gate in the reader's hand."""
+
+from collections.abc import Mapping
+
+from . import kit
+
+SENTENCE = "There was once, in a town by the sea, a"
+PICKS = 6  # candidates for the next piece
+CHANNELS = 8  # shown at a time
+
+
+def live_network(net: Mapping, sentence: str = SENTENCE) -> kit.Explorable:
+    """Explorable: the reader's sentence through a trained net, its gates closed, half or open.
+
+    net: as `rrbook.net.net_of` makes it, or read from the file that `python -m rrbook.net` writes.
+    """
+    shape, rows = net["shape"], "<tr><th scope='row'></th><td></td><td></td><td></td><td></td></tr>"
+    places = {
+        str(s): f"{s}: block {(s + 1) // 2}, {'attention' if s % 2 else 'MLP'}"
+        for s in range(1, 2 * shape["n_layer"] + 1)
+    }
+    below = (
+        f"<style>{kit.style('live.css')}</style>"
+        '<div class="rr-picks" role="group" aria-label="add the next piece">'
+        + '<button type="button">+</button>' * PICKS
+        + '</div><table class="rr-numbers"><caption></caption><thead><tr>'
+        + "".join(
+            f"<th scope='col'>{name}</th>" for name in ("channel", "h", "u", "r", "h + r ⊙ u")
+        )
+        + f"</tr></thead><tbody>{rows * CHANNELS}</tbody></table>"
+        "<label class='rr-file'>A net of yours <input type='file' accept='.json'></label>"
+    )
+    return kit.explorable(
+        "live-network",
+        script="live.js",
+        shared=["net.js"],
+        title="A trained network, live",
+        lead="It runs in this page, on your sentence. Close its gates, open them, or set all of "
+        "them to one half, and watch what it wants to say next.",
+        controls=[
+            f'<label>your sentence<input type="text" name="sentence" value="'
+            f'{sentence}" maxlength="600" spellcheck="false"></label>',
+            kit.choice("place", "sublayer", places, "1"),
+            '<label>gate <b aria-hidden="true"></b><input type="range" name="gate" min="0" max="3" '
+            'step="1" value="1"></label>',
+            kit.radios(
+                "scope", "the gate of", {"one": "this sublayer", "all": "all sublayers"}, "all"
+            ),
+            kit.slider("word", "piece to look at", 0, 9, 1, 0),
+            kit.slider("channel", "first channel", 1, shape["d_model"] - CHANNELS + 1, CHANNELS, 1),
+        ],
+        picture="Bars: the chance of each of the likeliest next pieces, with the gates as set and, "
+        "below it in light blue, with the gates as learned",
+        note="A piece is a word or a part of one; ␣ is a blank before it. The table shows the "
+        "chosen piece on its way through the chosen sublayer: what the stream h holds, what the "
+        "sublayer proposes (u), how much of it passes (r), and what the stream holds afterwards. "
+        "<code>python -m rrbook.net RUN FILE.json</code> writes a run of yours as a file that you "
+        "can load here.",
+        data=dict(net),
+        below=below,
+    )
