@@ -169,7 +169,8 @@ def compare(
         by = [by]
     if pairs is None:
         name = str(baseline)
-        if any("rule" in row for row in rows):  # an arm of a tidy table is any text
+        # An arm of a tidy table is any text; a name without options is canonical without torch.
+        if ":" in name and any("rule" in row for row in rows):
             name = arm_named(name)
         out = _with_baseline(rows, name, list(by), design, value, level)
     else:
