@@ -6,14 +6,14 @@
 #          bash /workspace/review-residuals/book/ready/runpod_start.sh \
 #              rr sweep --rung 60M --rule standard review --seed 0 1 2 \
 #              --corpus tinystories --out /workspace/runs --runner direct
-# Image:   one with torch 2.8 or newer that the pod's driver can run, such as
-#          runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404 (choose a pod of CUDA 12.8 or newer).
+# Image:   one with torch 2.9 or newer that the pod's driver can run, such as
+#          runpod/pytorch:1.0.3-cu1281-torch290-ubuntu2404 (choose a pod of CUDA 12.8 or newer).
 #          The script checks that first; pip adds what is missing and never replaces torch. On a GPU
 #          `rr sweep` itself begins with what `rr doctor` checks, two steps of the largest run too.
 # Change:  the command. WORKSPACE, where your volume is mounted elsewhere.
 # Checked: bash -n, shellcheck, and run against stand-ins for the volume, the image and its
 #          /start.sh: the environment is made once, a run that is sent SIGTERM is saved and taken up
-#          again (tests/unit/test_ready_files.py). Not on RunPod; the image's name and what its
+#          again (tests/unit/test_ready_files.py). Not on RunPod; what its
 #          /start.sh does were read in github.com/runpod/containers in 2026.
 set -euo pipefail
 
@@ -21,7 +21,7 @@ WORKSPACE=${WORKSPACE:-/workspace}
 PROJECT=${PROJECT:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
 SERVICES=${SERVICES:-/start.sh} # the image's own start command: ssh, Jupyter, then sleep
 VENV=$WORKSPACE/venv
-IMAGE=runpod/pytorch:1.0.2-cu1281-torch280-ubuntu2404
+IMAGE=runpod/pytorch:1.0.3-cu1281-torch290-ubuntu2404
 
 # As start command this script stands in for the image's own, which is therefore started here.
 services=

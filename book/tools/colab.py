@@ -166,7 +166,7 @@ def main() -> int:
     for line in replaced:
         print(f"colab: REPLACED by pip: {line}", flush=True)
     test_packages()
-    row = versions.try_set("Colab's", str(FOREIGN), CHECKS, environment())
+    row = versions.try_set(versions.COLAB, str(FOREIGN), CHECKS, environment())
     versions.keep(row)
     print(f"colab: {row['checks']}", flush=True)
     return 1 if replaced or versions.failures(row) else 0

@@ -519,7 +519,7 @@ class Training:
         io.write_atomic(path, lines)
 
     def _check_checkpoint(self, state: dict) -> None:
-        """Raise RunFailed for a checkpoint of another format, or with other threads than run.json."""
+        """Raise RunFailed for another format of checkpoint, or other threads than run.json's."""
         if state.get("format") != FORMAT:
             raise RunFailed(
                 f"{self.checkpoints.folder} has checkpoints of format {state.get('format')}, this "

@@ -154,7 +154,7 @@ def test_a_slurm_task_that_cannot_run_is_not_asked_for_again(tmp_path, tiny, tas
 # ---- RunPod ------------------------------------------------------------------------------------
 
 
-def pod(tmp_path, torch: str = "2.8.0+cu128", gpu: str = "NVIDIA A40") -> dict:
+def pod(tmp_path, torch: str = "2.9.0+cu128", gpu: str = "NVIDIA A40") -> dict:
     """A pod's environment: the image's Python with that torch and GPU, and its own /start.sh."""
     bin, volume = tmp_path / "bin", tmp_path / "workspace"
     volume.mkdir()
@@ -190,12 +190,12 @@ echo started >> {services}
 wait""")  # fmt: skip
     out = volume / "runs"
     command = ["bash", str(READY / "runpod_start.sh"), "rr", "train", *tiny, "--out", str(out)]
-    assert "torch 2.8.0+cu128 on NVIDIA A40" in interrupted(command, env, out)
+    assert "torch 2.9.0+cu128 on NVIDIA A40" in interrupted(command, env, out)
     # ssh and Jupyter were there meanwhile, and are not left behind
     assert services.read_text() == "started\nended\n"
     (tmp_path / "start.sh").unlink()
     # pip may add, but not replace the image's torch
-    assert (volume / "venv" / "image.txt").read_text() == "torch==2.8.0+cu128\n"
+    assert (volume / "venv" / "image.txt").read_text() == "torch==2.9.0+cu128\n"
     goes_on(command, env, out, undisturbed)
     made = (tmp_path / "made").read_text()  # once, not a second time
     assert made.startswith("venv\n-m pip install -q -c ") and made.count("\n") == 2
@@ -206,7 +206,7 @@ wait""")  # fmt: skip
     ("image", "words"),
     [
         ({"torch": ""}, "no torch for its python3"),
-        ({"torch": "2.7.1+cu128"}, "has torch 2.7.1+cu128, expected >= 2.8"),
+        ({"torch": "2.8.0+cu128"}, "has torch 2.8.0+cu128, expected >= 2.9"),
         ({"torch": "2.10.0+cu130", "gpu": ""}, "finds no GPU (driver: 535.104.05)"),
         (None, "is the network volume mounted"),
     ],

@@ -66,9 +66,9 @@ def fit(
     the residuals, t with n − 2.
 
     A standard error from two or three seeds is itself noise, and a point with a small one by chance
-    would dominate the fit: pool them with `rrstudy.stats.pooled_sd()` first. Assumes a straight line
-    and independent normal errors. Raises RRError for fewer than three points, unequal lengths, x that
-    does not vary, or se ≤ 0.
+    would dominate the fit: pool them with `rrstudy.stats.pooled_sd()` first. Assumes a straight
+    line and independent normal errors. Raises RRError for fewer than three points, unequal lengths,
+    x that does not vary, or se ≤ 0.
 
     Example:
         >>> from rrbook.stats import fit
