@@ -62,7 +62,7 @@ if [ ! -w "$WORKSPACE" ]; then
 fi
 
 # torch comes with the image, because it must fit the pod's driver.
-needed=$(sed -n 's/^  "torch>=\([0-9.]*\)",$/\1/p' "$PROJECT/pyproject.toml")
+needed=$(sed -n 's/^  "torch>=\([0-9.]*\)",.*/\1/p' "$PROJECT/pyproject.toml")
 if ! torch=$(python3 -c 'import torch; print(torch.__version__)' 2> /dev/null); then
     finish 2 "this image has no torch for its python3; expected torch >= $needed: use the image $IMAGE"
 fi

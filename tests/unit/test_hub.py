@@ -17,7 +17,8 @@ from tiny import TINY, train
 import rr
 import rrstudy
 from rr.config import RRError
-from rr.training import hub, run_folder
+from rr.training import run_folder
+from rrstudy import hub
 from rrstudy import cli
 
 

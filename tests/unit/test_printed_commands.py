@@ -316,7 +316,7 @@ def test_the_readme_s_python_is_run(world, tiny_gpt2, monkeypatch, tmp_path):
     import transformers
 
     import rr
-    from rr.training import hub
+    from rrstudy import hub
 
     pushed = []
     monkeypatch.setattr(hub, "get_token", lambda: "a token")

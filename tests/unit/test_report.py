@@ -161,7 +161,7 @@ def test_what_a_sublayer_writes():
     rows, _ = report.gates(initialise(rr.Model(rr.plan(BODY, "review").model), 0), ids)
     assert [row["r"] for row in rows] == [[0.5] * 5] * 2  # its gates begin at one half, all of them
     rows, why = report.gates(rr.Model(rr.plan(BODY, "denseformer").model), ids)
-    assert rows == [] and "list as its state" in why
+    assert rows == [] and "keeps a list of tensors" in why
 
 
 def test_a_diverged_run_is_shown_as_one(trained, tmp_path):

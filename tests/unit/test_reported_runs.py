@@ -87,10 +87,10 @@ def test_import_rr_gives_its_packages_and_names_and_costs_no_torch():
 
 @pytest.mark.parametrize("package", [*EXTRAS, "nowhere"])
 def test_a_missing_package_is_installed_by_the_extra_that_has_it(package, monkeypatch, capsys):
-    def fails(verb):
+    def fails(*given):
         raise ModuleNotFoundError(f"No module named {package!r}", name=f"{package}.part")
 
-    monkeypatch.setattr(cli, "parser", fails)
+    monkeypatch.setattr(rr.cli, "parser", fails)
     assert cli.main(["rules"]) == 2
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and f"package {package}, which is missing" in line

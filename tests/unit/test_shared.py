@@ -334,7 +334,7 @@ def edited(folder, **changes):
 @pytest.mark.parametrize("kind", ["rule", "values"])
 @pytest.mark.parametrize("place", ["folder", "hub"])
 def test_a_shared_model_imports_nothing(foreign, model, monkeypatch, way, kind, place):
-    from rr.training import hub
+    from rrstudy import hub
 
     rule, path = placed(foreign, way, "Evil" if kind == "rule" else "EvilValues")
     got = sha256(path)

@@ -272,7 +272,7 @@ def gates(model: Model, idx) -> tuple[list[dict], str]:
     """
     try:
         steps = probes.trace(model, idx)
-    except TypeError as error:
+    except RRError as error:
         return [], str(error)
     rows = []
     for step in steps:
