@@ -18,8 +18,7 @@ import rr
 import rrstudy
 from rr.config import RRError
 from rr.training import run_folder
-from rrstudy import hub
-from rrstudy import cli
+from rrstudy import cli, hub
 
 
 @pytest.fixture(scope="module")

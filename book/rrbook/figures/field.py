@@ -35,7 +35,8 @@ def rule_ranking(
 
     rows: of `rrstudy.stats.compare` by `as_rows`, with `holm` added: the p-value corrected for all
     these tests. A filled mark is one whose corrected p is below 0.05. order: arms from top to
-    bottom, the baseline maybe among them. families: arm -> family. labels: arm -> words to show in its stead.
+    bottom, the baseline maybe among them. families: arm -> family. labels: arm -> words to show in
+    its stead.
     A difference beyond `limit` (nats per token) stands at the edge with its number, and with an
     asterisk where it survives; an arm without one is named with the reason.
     """

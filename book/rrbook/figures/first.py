@@ -64,7 +64,7 @@ def gate_wiring(ax: Axes, sublayer: str, h: float, u: float, r: float) -> None:
         ax.add_patch(Rectangle((x - wide / 2, y - 0.3), wide, 0.6, facecolor="none", edgecolor=INK))
         ax.text(x, y, words, ha="center", va="center")
 
-    def number(x: float, y: float, words: str, colour: object = INK, **where: Any) -> None:
+    def number(x: float, y: float, words: str, colour: Any = INK, **where: Any) -> None:
         ax.text(x, y, words.replace("-", "−"), color=colour, **where)
 
     blue, green, amber = (readable(colour) for colour in (BLUE, GREEN, ORANGE))

@@ -108,8 +108,8 @@ def paired_differences(
     """Paired difference of each arm from its baseline with its interval, about a zero line.
 
     rows: of `rrstudy.stats.compare` by `as_rows`; those without a difference are named, with the
-    reason, rather than left out. Differences in nats per token; left of zero favours the arm. style:
-    colour and marker of a row's rule.
+    reason, rather than left out. Differences in nats per token; left of zero favours the arm.
+    style: colour and marker of a row's rule.
     """
     rows = [row for row in rows if row["baseline"] or row["notes"]]
     if not rows:
