@@ -182,12 +182,15 @@ class Checkpoints:
             raise RunFailed(
                 f"checkpoint {folder} is corrupt (it is that of step {meta.get('step')})"
             )
+        path = folder / "state.pt"
+        # torch maps a file by its name in UTF-8, which under LC_ALL=C a folder's name may not be
+        mapped = not any("\ud800" <= letter <= "\udfff" for letter in str(path))
         try:
-            state = torch.load(
-                folder / "state.pt", map_location="cpu", mmap=True, weights_only=True
-            )
+            with open(path, "rb") as file:
+                given = path if mapped else file
+                state = torch.load(given, map_location="cpu", mmap=mapped, weights_only=True)
             tensors = [value for value in tree_leaves(state) if isinstance(value, torch.Tensor)]
-            size = (folder / "state.pt").stat().st_size
+            size = path.stat().st_size
             if not isinstance(state, dict) or sum(tensor.nbytes for tensor in tensors) > size:
                 raise ValueError  # a tensor of stride 0 would claim more memory than the file has
             return state

@@ -87,6 +87,15 @@ def test_the_last_two_checkpoints_stay(tmp_path):
     assert saved.newest(print)["step"] == 10
 
 
+def test_a_folder_whose_name_is_no_text_holds_checkpoints(tmp_path):
+    """As under LC_ALL=C, where every letter beyond ASCII is a byte that Python cannot decode."""
+    folder = tmp_path / os.fsdecode(b"r\xfcns")
+    folder.mkdir()
+    saved = checkpoint.Checkpoints(folder, "abc")
+    saved.save(1, STATE | {"step": 1})
+    assert torch.equal(saved.newest(print)["weights"], STATE["weights"])
+
+
 def test_any_flipped_bit_is_seen_and_the_one_before_is_taken(tmp_path):
     saved, rng = checkpoint.Checkpoints(tmp_path, "abc"), np.random.RandomState(0)
     saved.save(1, STATE | {"step": 1})
