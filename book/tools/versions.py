@@ -74,10 +74,14 @@ def counted(report: Path) -> dict[str, int]:
     return {"passed": max(0, tests - failed - skipped), "failed": failed, "skipped": skipped}
 
 
+def kept(path: Path = KEPT) -> list[dict]:
+    """The rows of the record: a fork, or a new project, has none yet."""
+    return json.loads(path.read_text()) if path.exists() else []
+
+
 def keep(row: dict, path: Path = KEPT) -> None:
     """Put a row into the record, in place of an earlier one of the same set."""
-    rows = json.loads(path.read_text()) if path.exists() else []
-    rows = [other for other in rows if other["set"] != row["set"]] + [row]
+    rows = [other for other in kept(path) if other["set"] != row["set"]] + [row]
     rows.sort(key=lambda one: [int(n) for n in one["torch"].split("+")[0].split(".")])
     path.write_text(json.dumps(rows, indent=1) + "\n")
 
@@ -143,7 +147,7 @@ COLUMNS = ("packages", "Python", "torch", "numpy", "tried", "passed", "date", "c
 def page(path: Path = KEPT) -> str:
     """The page *Tested with*, as Markdown."""
     lines = [table_row(COLUMNS), table_row(["---"] * len(COLUMNS))]
-    rows = json.loads(path.read_text())
+    rows = kept(path)
     for row in rows:
         passed = sum(counts["passed"] for counts in row["checks"].values())
         failed = failures(row)

@@ -23,7 +23,7 @@ def whole(folder: Path) -> list[str]:
     from rr.training.checkpoint import Checkpoints
 
     checkpoints = Checkpoints(folder, folder.name)
-    return [str(checkpoints.read(step)["step"]) for step in checkpoints.steps()]
+    return [str(checkpoints.read(step)["steps_taken"]) for step in checkpoints.steps()]
 
 
 @pytest.mark.parametrize(("name", "n"), [full(*case) for case in WRITES])
