@@ -29,6 +29,10 @@ INJECTED = "# Parameters\n"  # how the cell begins that papermill writes
 class BadParameter(RRError):
     """A parameter that a notebook refuses."""
 
+    def _render_traceback_(self) -> list[str]:
+        """IPython shows this in place of its traceback."""
+        return [f"BadParameter: {self}"]
+
 
 @dataclass(frozen=True)
 class Allowed:
@@ -80,7 +84,7 @@ def check(tier: str, settings: Mapping[str, Any], **allowed: Allowed) -> Any:
     """
     known, given, values = _history()
     for name in given:
-        if name not in known:
+        if name not in known and not name.startswith("PAPERMILL_"):  # as --inject-paths gives
             raise BadParameter(f"unknown parameter {name!r}: {nearest(name, known)}")
     for name, default in known.items():
         if name not in values:
