@@ -275,7 +275,7 @@ def _folded(notebook: nbformat.NotebookNode) -> Iterator[str]:
 
 def _chapter(notebook: nbformat.NotebookNode) -> Iterator[str]:
     yield from _folded(notebook)
-    cells = [cell for cell in code_cells(notebook) if "remove-cell" not in tags(cell)]
+    cells = [c for c in code_cells(notebook) if not {"remove-cell", "small"} & set(tags(c))]
     if len(cells) not in CELLS:
         yield f"has {len(cells)} code cells; {CELLS.start} to {CELLS.stop - 1}"
     text = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
