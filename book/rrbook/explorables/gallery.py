@@ -132,6 +132,8 @@ def _coefficients(facts: dict, tap: float) -> list[str]:
     if facts["erases"]:
         seen = _line(f"M100 {LINE}V70H{at}V{TOP + 11}", "seen")
         return [seen, _box(at, TOP, 84, "β(v − k·h)k", "gate learned")]
+    if facts["resized"]:
+        return [_box(at, TOP, 42, "norm", "learned")]
     if facts["gate"]:
         if "state" in facts["gate"]:
             out.append(_line(f"M100 {LINE}V70H{at}V{TOP + 13}", "seen"))
@@ -268,6 +270,8 @@ def writes(facts: dict) -> str:
         return "along the update’s direction k alone: what the stream holds there is set towards v"
     if facts["orthogonal"]:
         return "without its part along the stream"
+    if facts["resized"]:
+        return "normalised, then added"
     how = "added" if facts["family"] != "carry" else "added to the scaled stream, then normalised"
     if facts["mixes"] == "write":
         return "added; after each block, earlier blocks are mixed in"

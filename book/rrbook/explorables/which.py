@@ -57,6 +57,7 @@ CLAIMS = {
     ("residual", "gated-residual"): "none published",
     ("residual", "keel"): "more than 1,000 layers with post-norm",
     ("residual", "delta"): "lower loss than addition",
+    ("residual", "norm-place"): "steadier training of large models",
     ("residual", "lanes"): "a speedrun record",
     ("values", "own"): "the baseline",
     ("values", "identity"): "lower loss at 82M to 468M",
