@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rr.config import RRError, nearest
+from rr.data.corpus import Tokens, default_tokenizer, open_corpus
+from rr.training.device import pick_device
 
 KINDS = {
     bool: "True or False",
@@ -28,6 +30,10 @@ INJECTED = "# Parameters\n"  # how the cell begins that papermill writes
 
 class BadParameter(RRError):
     """A parameter that a notebook refuses."""
+
+    def _render_traceback_(self) -> list[str]:
+        """IPython shows this in place of its traceback."""
+        return [f"BadParameter: {self}"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,26 @@ def one_of(*values: Any) -> Allowed:
 
 
 SEEDS = whole(0, 999, least=2)  # paired differences and their spread need two
+# of the machine, wherever a chapter trains
+MACHINE = {"device": one_of("auto", "cpu", "cuda", "mps"), "threads": whole(1, 1024)}
+
+
+def opened(
+    corpus: str, tokenizer: str, device: str, threads: int, least: int = 1
+) -> tuple[Tokens, dict[str, str], dict[str, Any]]:
+    """The text and the machine of a chapter's runs, as `rr train` takes the options so named.
+
+    An empty tokenizer is the corpus's default. Returns the tokens, at least so many in each part;
+    what `rr.plan` takes of the text; and what `rr.train` takes of the machine. BadParameter where
+    the text cannot be opened, or this machine has no such device.
+    """
+    tokenizer = tokenizer or default_tokenizer(corpus)
+    try:
+        tokens = open_corpus(corpus, tokenizer, min_tokens=least, log=lambda line: None)
+        machine = {"device": pick_device(device).type, "threads": threads}
+    except RRError as error:
+        raise BadParameter(str(error)) from None
+    return tokens, {"corpus": corpus, "tokenizer": tokenizer}, machine
 
 
 def check(tier: str, settings: Mapping[str, Any], **allowed: Allowed) -> Any:
@@ -79,8 +105,9 @@ def check(tier: str, settings: Mapping[str, Any], **allowed: Allowed) -> Any:
     Outside of a kernel there are no such cells, and the tier alone is checked.
     """
     known, given, values = _history()
+    allowed = {**MACHINE, **allowed}
     for name in given:
-        if name not in known:
+        if name not in known and not name.startswith("PAPERMILL_"):  # as --inject-paths gives
             raise BadParameter(f"unknown parameter {name!r}: {nearest(name, known)}")
     for name, default in known.items():
         if name not in values:
