@@ -55,6 +55,7 @@ _MODULES = {
     "Recipe": "config",
     "Residuals": "residual",
     "RRError": "config",
+    "Request": "training.request",
     "Rule": "residual",
     "Run": "config",
     "allow_rule": "residual",

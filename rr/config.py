@@ -260,7 +260,7 @@ class RunOption:
 
     help: one line. read: makes a value of a word; `bool`: a switch. default: None where the rung or
     the protocol decides. neutral: the plain literal that, as a notebook's parameter, chooses
-    nothing; None: that of `read`'s type.
+    nothing; None: that of `read`'s type. former: a name that commands of earlier versions have.
     """
 
     help: str
@@ -268,6 +268,7 @@ class RunOption:
     default: Any = None
     metavar: str | None = None
     neutral: Any = None
+    former: str | None = None
 
     @property
     def unchosen(self) -> Any:
@@ -283,10 +284,11 @@ def option(
     read: Callable[[str], Any] = str,
     metavar: str | None = None,
     neutral: Any = None,
+    former: str | None = None,
     **more,
 ) -> Any:
     """A dataclass field that is an option of a run; `more` as for `dataclasses.field`."""
-    return field(metadata={"option": RunOption(help, read, None, metavar, neutral)}, **more)
+    return field(metadata={"option": RunOption(help, read, None, metavar, neutral, former)}, **more)
 
 
 def options_of(declared: type) -> dict[str, RunOption]:

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..config import ModelConfig, RRError
 from ..ops import attention, blocked_attention, cross_entropy
-from ..ops.backends import DEFAULT, Kernels
+from ..ops.kernels import DEFAULT, Kernels
 from ..residual import Residuals, Rule, Site
 from ..residual.values import make_values
 

@@ -45,13 +45,13 @@ def check_request(request: Request, here: bool = True) -> None:
         check_device(request.device or "auto")
     if request.threads is not None:
         check_threads(request.threads)
-    if request.path is not None:
-        backend.parse_backend(request.path)
+    if request.backend is not None:
+        backend.parse_backend(request.backend)
     if request.micro_batch is not None:
         positive("micro-batch", request.micro_batch)
     check_interval(request.save_every)
     check_strategy(request.parallel or "ddp")
-    check_loggers(named(request.log or ""), here)
+    check_loggers(named(request.charts), here)
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,15 @@ class Settings:
     """The settings of a run, which it keeps from its first checkpoint on; run.json records them."""
 
     threads: int
-    path: str  # the backend, as `backend.parse_backend` reads it
+    backend_name: str  # with its options, as `backend.parse_backend` reads it
     precision: str
     micro_batch: int  # windows that a process takes at once
     reason: str  # why this backend
 
     @property
     def backend(self) -> backend.Backend:
-        """What `path` names."""
-        return backend.parse_backend(self.path)
+        """What `backend_name` names."""
+        return backend.parse_backend(self.backend_name)
 
 
 @dataclass(frozen=True)
@@ -143,14 +143,16 @@ def without_compiler(
     settings, device, world = context.settings, context.device, context.world
     if context.resumed:
         raise RRError(
-            f"run {folder.name} trains with backend {settings.path}, and {error}: resume it with "
-            "the version of torch in its run.json, or start it again in another --out"
+            f"run {folder.name} trains with backend {settings.backend_name}, and {error}: resume "
+            "it with the version of torch in its run.json, or start it again in another --out"
         )
     if settings.reason == backend.ASKED_FOR:
-        raise RRError(f"--path {settings.path}: {error}; use --path {backend.UNCOMPILED}")
+        raise RRError(
+            f"--backend {settings.backend_name}: {error}; use --backend {backend.UNCOMPILED}"
+        )
 
     def settle() -> Settings:
-        micro_batch, path = memory_fit.choose(
+        micro_batch, name = memory_fit.choose(
             run,
             device,
             context.request.micro_batch,
@@ -159,15 +161,15 @@ def without_compiler(
             world,
             log,
         )
-        log(f"{error}; selected backend {path}")
+        log(f"{error}; selected backend {name}")
         record = io.read_json(folder / "run.json")
         record["provenance"] |= {
-            "code_path": path,
+            "code_path": name,
             "code_path_reason": str(error),
             "micro_batch": micro_batch,
         }
         io.write_record(folder / "run.json", record)
-        return replace(settings, path=path, reason=str(error), micro_batch=micro_batch)
+        return replace(settings, backend_name=name, reason=str(error), micro_batch=micro_batch)
 
     return replace(context, settings=world.agree(settle))
 
@@ -225,7 +227,7 @@ def _begin(
         "threads": settings.threads,
         "precision": settings.precision,
         "micro_batch": settings.micro_batch,
-        "code_path": settings.path,
+        "code_path": settings.backend_name,
         "code_path_reason": settings.reason,
         "processes": world.size,
         "parallel": world.strategy,
@@ -249,13 +251,13 @@ def _chosen(run: Run, device: torch.device, request: Request, world: World, log:
     if precision != wanted:
         scaled = " with loss scaling" if precision == "fp16" else ""
         log(f"{device_name(device)} has no {wanted}: using {precision}{scaled}")
-    usual, reason = backend.of_run(request.path, device, run, world, log)
-    micro_batch, spec = memory_fit.choose(
-        run, device, request.micro_batch, request.path, usual, world, log
+    first, reason = backend.of_run(request.backend, device, run, world, log)
+    micro_batch, name = memory_fit.choose(
+        run, device, request.micro_batch, request.backend, first, world, log
     )
-    if spec != usual:
-        reason = f"backend {usual} does not fit the memory"
-    return Settings(threads, spec, precision, micro_batch, reason)
+    if name != first:
+        reason = f"backend {first} does not fit the memory"
+    return Settings(threads, name, precision, micro_batch, reason)
 
 
 def _resumed(
@@ -283,8 +285,8 @@ def _resumed(
         recorded["micro_batch"],
         recorded.get("code_path_reason", "not recorded"),
     )
-    if request.path and backend.parse_backend(request.path) != settings.backend:
-        log(f"the run keeps the backend {settings.path} it was started with")
+    if request.backend and backend.parse_backend(request.backend) != settings.backend:
+        log(f"the run keeps the backend {settings.backend_name} it was started with")
     settings.backend.validate(device, run.model, world)
     prepare_device(device, threads)
     return settings
@@ -311,7 +313,7 @@ def _changes(
         )
     changed = {
         "device": device_name(device),
-        "code_path": settings.path,
+        "code_path": settings.backend_name,
         "code_path_reason": settings.reason,
         "micro_batch": settings.micro_batch,
         "precision": settings.precision,

@@ -18,9 +18,9 @@ SCALARS = ("loss", "lr", "grad_norm", "valid", "val_loss")
 PROJECT = "review-residuals"
 
 
-def named(words: str) -> list[str]:
+def named(words: str | None) -> list[str]:
     """The names in `tensorboard,wandb`."""
-    return [name for name in words.split(",") if name]
+    return [name for name in (words or "").split(",") if name]
 
 
 def check_loggers(names: Sequence[str], installed: bool = True) -> None:

@@ -15,16 +15,27 @@ def seconds_of(word: str) -> float | None:
 
 @dataclass(frozen=True)
 class Request:
-    """How the caller wants a run computed; none of it is part of the run's id."""
+    """How the caller wants a run computed; none of it is part of the run's id.
+
+    Its fields are the options of `rr train --help` under "the machine". Without `micro_batch` and
+    `backend` the whole batch is computed at once with the device's default backend where that fits
+    the memory; otherwise settings that fit are selected automatically and logged.
+
+    Example:
+        >>> import rr
+        >>> rr.Request(device="cpu", threads=1).backend is None
+        True
+    """
 
     threads: int | None = option("CPU threads (default: OMP_NUM_THREADS or all)", int, default=None)
     device: str | None = option(
         "auto (cuda, else cpu), cpu, cuda or mps (default: auto)", default=None
     )
-    path: str | None = option(
+    backend: str | None = option(
         "how a step is computed: reference, eager or compiled, with options: "
         "eager:recompute=layer (default: compiled on a GPU, and on a CPU where the run is long "
         "enough to win the compilation back; else eager)",
+        former="path",
         default=None,
     )
     micro_batch: int | None = option(
@@ -45,9 +56,10 @@ class Request:
         "(default: ddp)",
         default=None,
     )
-    log: str | None = option(
-        "also log curves to tensorboard, wandb (default: metrics.jsonl alone)",
+    charts: str | None = option(
+        "also draw the curves in tensorboard, wandb (default: metrics.jsonl alone)",
         metavar="NAME,…",
+        former="log",
         default=None,
     )
     keep_checkpoints: bool = option(

@@ -96,6 +96,6 @@ def result(
         **({"published_params": published} if published else {}),
         "seconds": seconds,
         "threads": torch.get_num_threads(),
-        "code_path": settings.path,
+        "code_path": settings.backend_name,
         "code_path_reason": settings.reason,
     }

@@ -341,7 +341,7 @@ def notes(
         f"per parameter written at {DISK[0] / 1e9:g}–{DISK[1] / 1e9:g} GB/s, those during training "
         f"at most {MOST:.0%} of its time; {COMPILE[0]}–{COMPILE[1]} s of compilation where not "
         "measured",
-        f"memory is predicted for --path {on_gpu(card.capability)} on {card.memory / 1e9:g} GB "
+        f"memory is predicted for --backend {on_gpu(card.capability)} on {card.memory / 1e9:g} GB "
         f"less {SPARE:.0%}, with recompute=layer where the micro-batch says recompute; it is "
         "counted uncompiled, an upper bound; recomputation takes up to a third longer than the "
         "hours say",

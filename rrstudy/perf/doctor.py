@@ -214,9 +214,9 @@ def _steps(
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=out) as folder:
             home = Path(folder) / trial.id
             home.mkdir()
-            given = replace(request, device=device.type)
+            given = replace(request, device=device.type, charts=None)
             context = prepare(trial, home, _tokens(trial), device, given, ALONE, say)
-            training = Training(trial, home, context, None, Progress(say))
+            training = Training(trial, home, context, Progress(say))
             training.go()
             weights = training.checkpoints.weights(say)
             assert weights is not None and len(weights) > 0
@@ -230,7 +230,9 @@ def _steps(
                 path.rmdir()
     seconds = time.monotonic() - began
 
-    words = f"{name}, an evaluation, saved and read: {seconds:.0f} s (path {chosen.path}, "
+    words = (
+        f"{name}, an evaluation, saved and read: {seconds:.0f} s (backend {chosen.backend_name}, "
+    )
     words += f"{chosen.micro_batch} windows at once)"
     if "wrongly" in chosen.reason:
         return Check(

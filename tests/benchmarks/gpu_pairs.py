@@ -124,7 +124,7 @@ def train_one(args, seed: int, rule: str) -> int:
         if finished(folder) is None:
             context = prepare(run, folder, tokens, pick_device(args.device), request, ALONE, say)
             try:
-                Training(run, folder, context, None, Progress(say)).go()
+                Training(run, folder, context, Progress(say)).go()
             except Interrupted:
                 return 130
     kept = args.out / "records" / run.id

@@ -94,7 +94,7 @@ def test_the_whole_bench_once(capsys, tmp_path, measured, monkeypatch):
 
     monkeypatch.setattr(benchmark, "measure", measure)
     monkeypatch.setattr(benchmark, "cores", lambda: 3)
-    words = f"bench --rung {TINY} --rule review --paths reference eager --steps 1 --repeats 2 "
+    words = f"bench --rung {TINY} --rule review --backends reference eager --steps 1 --repeats 2 "
     words += "--batch 4 --micro-batch 2 --threads 1 --device cpu --json"
     assert cli.main(words.split()) == 0
     arms = [("review", "reference"), ("review", "eager")]
@@ -176,8 +176,8 @@ def test_a_case_that_fails_says_why_and_the_others_go_on(monkeypatch, measured):
 
 
 @pytest.mark.parametrize(("words", "why"), [
-    (["--rung", "61M"], "unknown rung"), (["--paths", "eager:loss=quick"], "unknown loss"),
-    (["--paths", "triton"], "use compiled"), (["--steps", "0"], "steps must be"),
+    (["--rung", "61M"], "unknown rung"), (["--backends", "eager:loss=quick"], "unknown loss"),
+    (["--backends", "triton"], "use compiled"), (["--steps", "0"], "steps must be"),
     (["--repeats", "-1"], "repeats must be"), (["--batch", "6", "--micro-batch", "4"], "divide"),
     (["--device", "tpu"], "unknown device"),
 ])  # fmt: skip

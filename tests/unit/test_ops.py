@@ -17,7 +17,7 @@ from rr.ops import (
     token_losses,
     whole_cross_entropy,
 )
-from rr.ops.backends import Kernels
+from rr.ops.kernels import Kernels
 
 
 def inputs(n, d, v, dtype, seed=0):

@@ -215,7 +215,7 @@ def test_the_verb(capsys):
     assert cli.main([*words, "--hours", "1"]) == 0
     out = capsys.readouterr().out
     assert "not measured" in out and "assumed MFU of 0.2–0.45" in out and "dollars" not in out
-    assert "predicted for --path eager on 16 GB" in out  # what a run on a T4 takes
+    assert "predicted for --backend eager on 16 GB" in out  # what a run on a T4 takes
     assert out.endswith("rr sweep --rung nano --rule review standard --order smallest --hours 1\n")
 
 

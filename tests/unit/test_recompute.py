@@ -7,7 +7,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from rr.config import ModelConfig
 from rr.model import Model, compile_model, initialise
-from rr.ops.backends import Kernels
+from rr.ops.kernels import Kernels
 
 V, B, T = 40, 4, 32
 

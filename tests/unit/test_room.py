@@ -181,7 +181,7 @@ def test_what_was_asked_for_is_refused_and_not_altered(run, only):
     def chosen(micro, path):
         return memory_fit.choose(run, CPU, micro, path, path or "eager", ALONE, lambda line: None)
 
-    with pytest.raises(RRError, match="or leave --micro-batch and --path to rr$"):
+    with pytest.raises(RRError, match="or leave --micro-batch and --backend to rr$"):
         chosen(16, "eager")
     assert chosen(8, "eager") == (8, "eager")
     assert chosen(None, "eager") == (8, "eager")  # the windows were not asked for
@@ -221,7 +221,7 @@ def test_a_run_in_little_memory_is_the_same_run(run, only, tmp_path):
     assert little["val_loss"] == pytest.approx(usual["val_loss"], rel=1e-5)
 
 
-@pytest.mark.parametrize("asked", [{}, {"micro_batch": 16, "path": "eager"}])
+@pytest.mark.parametrize("asked", [{}, {"micro_batch": 16, "backend": "eager"}])
 def test_a_run_that_cannot_fit_ends_before_anything_is_made(run, only, tmp_path, asked):
     only(1e6)
     with pytest.raises(RRError, match="^rung nano.* GiB are free"):
@@ -233,7 +233,9 @@ def test_a_run_that_goes_on_keeps_its_choices(run, only, tmp_path):
     printed = []
 
     def go(stop_after=None):
-        return trainer.train(run, tmp_path, threads=1, log=printed.append, stop_after=stop_after)
+        return trainer.train(
+            run, tmp_path, rr.Request(threads=1), log=printed.append, stop_after=stop_after
+        )
 
     with pytest.raises(Interrupted):
         go(stop_after=1)

@@ -45,8 +45,11 @@ class Stage:
     def __init__(self, out, scripts):
         self.out, self.scripts, self.started, self.now = out, scripts, [], None
 
+    def reap(self):
+        """Nothing is kept of what has ended."""
+
     @property
-    def room(self):
+    def free_slots(self):
         return int(self.now is None or self.now.code is not None)
 
     def start(self, argv, log, env):

@@ -234,7 +234,7 @@ def test_out_of_memory_halves_the_micro_batch_and_nothing_else(planned, tmp_path
 
     monkeypatch.setattr(Model, "forward", fails_above)
     run = planned()
-    folder = trainer.train(run, tmp_path / "small", threads=1, log=printed.append)
+    folder = trainer.train(run, tmp_path / "small", rr.Request(threads=1), log=printed.append)
     assert sizes == [4, 2] + [1] * 4 * run.recipe.steps
     assert [line for line in printed if "micro-batch 2" in line or "micro-batch 1" in line]
     record = json.loads((folder / "run.json").read_text())
@@ -330,7 +330,7 @@ def test_a_run_knows_its_own_device_and_tokens(
     if here != "cpu":
         monkeypatch.setattr(context, "device_name", lambda device: here)
         monkeypatch.setattr(context, "_device_type", lambda name: "cpu")
-    folder = trainer.train(run, tmp_path, log=printed.append, **asked)
+    folder = trainer.train(run, tmp_path, rr.Request(**asked), log=printed.append)
     assert any(f"started on NVIDIA H200 and resumes on {here}" in line for line in printed)
     made_by = io.read_sealed(file)["provenance"]
     assert made_by["device"] == here and made_by["code_path"] == "eager"
@@ -448,7 +448,7 @@ def test_a_branching_run_goes_on_from_anywhere(branched, alone, tmp_path, cut_of
     with cut_off(stop_after):
         train(branched, tmp_path, save_every=1e-9)
     lines = []
-    folder = trainer.train(branched, tmp_path, threads=1, log=lines.append)
+    folder = trainer.train(branched, tmp_path, rr.Request(threads=1), log=lines.append)
     assert any("resuming from step" in line for line in lines)
     same_as_alone(result_of(folder), alone)
 
@@ -521,7 +521,7 @@ def test_float16_scales_its_loss_and_resumes_exactly(planned, tmp_path, cut_off)
     state = torch.load(next((tmp_path / "cut").glob("*/checkpoint/*5/state.pt")))
     assert state["scaler"]["scale"] == 65536.0
     printed = []
-    cut = result_of(trainer.train(run, tmp_path / "cut", threads=2, log=printed.append))
+    cut = result_of(trainer.train(run, tmp_path / "cut", rr.Request(threads=2), log=printed.append))
     assert cut["weights_sha256"] == whole["weights_sha256"]
     assert cut["threads"] == 1 and any("keeps the 1 threads" in line for line in printed)
 

@@ -13,7 +13,16 @@ import numpy as np
 
 from rr import io
 from rr.analysis import probes
-from rr.config import MIB, Interrupted, RRError, Run, RunFailed, file_bytes, nearest
+from rr.config import (
+    MIB,
+    Interrupted,
+    RRError,
+    Run,
+    RunFailed,
+    file_bytes,
+    nearest,
+    options_of,
+)
 from rr.data import baselines, batches
 from rr.model import ladder
 from rr.model.transformer import Model
@@ -23,6 +32,7 @@ from rr.training.context import tokens_of
 from rr.training.device import autocast
 from rr.training.planning import plan
 from rr.training.provenance import curve_bytes
+from rr.training.request import Request
 from rr.training.run_folder import allowed, finished, load, specification
 from rr.training.sampling import sample
 
@@ -95,7 +105,9 @@ def _place(out: str, tier: str) -> str:
 
 
 def _trained(run: Run, out: str, options: Mapping[str, Any]) -> Path:
-    return trainer.train(run, out, **{name: value for name, value in options.items() if value})
+    given = {name: value for name, value in options.items() if value}
+    machine = {name: given.pop(name) for name in options_of(Request) if name in given}
+    return trainer.train(run, out, Request(**machine), **given)
 
 
 def text(folder: str | Path, tokens: int = 40, device: str = "") -> str:

@@ -123,7 +123,7 @@ def main(corpus: str, out: Path) -> None:
     prepare(CPU, THREADS)
     found = []
     for run in plan(corpus):
-        rr.train(run, out / "rr", threads=THREADS, device="cpu", log=lambda line: None)
+        rr.train(run, out / "rr", rr.Request(threads=THREADS, device="cpu"), log=lambda line: None)
         file = out / "attached" / f"{run.rule} {run.seed}.json"
         if not file.exists():
             io.write_json(file, attached(run, tokens))
