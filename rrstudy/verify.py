@@ -14,10 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rr.config import Interrupted, RRError, Run, RunFailed, positive
 from rr.data.corpus import identity
+from rr.errors import Interrupted, RRError, RunFailed, positive
+from rr.options import Request
+from rr.specs import Run
 from rr.training.device import device_name, pick_device
-from rr.training.request import Request
 from rr.training.run_folder import allowed, specification
 from rr.training.trainer import train
 

@@ -27,10 +27,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import rr
 from rr import io
-from rr.config import Interrupted
+from rr.errors import Interrupted
 from rr.model import Model
-from rr.training import checkpoint, trainer
 from rr.residual.stack import decay_groups
+from rr.training import checkpoint, trainer
 
 TINY = "nano:n_layer=2,d_model=32,seq_len=64"
 INTERVALS = (0.5, 1.0, 2.0)  # seconds between checkpoints

@@ -3,8 +3,8 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from ..config import RUN_OPTIONS, RunOption, options_of
-from ..training.request import Request
+from ..options import Request, RunOption, options_of
+from ..specs import RUN_OPTIONS
 
 
 def pick(args, names) -> dict[str, Any]:

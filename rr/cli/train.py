@@ -2,8 +2,9 @@
 
 import os
 
-from ..config import RUN_OPTIONS, RunFailed
-from ..training.request import Request
+from ..errors import RunFailed
+from ..options import Request
+from ..specs import RUN_OPTIONS
 from .options import add_machine, add_run, machine, pick
 from .output import locate_errors
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..config import ModelConfig, RRError, positive
+from ..errors import RRError, positive
+from ..specs import ModelConfig
 from . import own
 from .base import Described, Rule, Site, make, resolve
 
@@ -54,9 +55,7 @@ def decayed(model: nn.Module) -> set[str]:
     return names
 
 
-def decay_groups(
-    model: nn.Module, weight_decay: float, everything: bool = False
-) -> list[dict]:
+def decay_groups(model: nn.Module, weight_decay: float, everything: bool = False) -> list[dict]:
     """AdamW's groups: what decays (all parameters, or those of `decayed`), then what does not."""
     named = dict(model.named_parameters())
     names = set(named) if everything else decayed(model)

@@ -15,10 +15,12 @@ from pathlib import Path
 
 import torch
 
-from ..config import PRECISIONS, ModelConfig, RRError, Run, nearest, parse_spec
+from ..errors import RRError, nearest
 from ..model.compile import grows
-from ..model.ladder import flops_per_token
+from ..model.costs import flops_per_token
 from ..ops import kernels
+from ..options import parse_spec
+from ..specs import PRECISIONS, ModelConfig, Run
 from .device import autocast, keep_freed
 from .distributed import ALONE, World
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config import Interrupted, RRError, Run, nearest
+from ..errors import Interrupted, RRError, nearest
+from ..specs import Run
 
 PACKAGES = ("tensorboard", "wandb")
 SCALARS = ("loss", "lr", "grad_norm", "valid", "val_loss")

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import torch
 
-from ..config import ModelConfig, RRError, Run
-from ..model.ladder import count
+from ..errors import RRError
+from ..model.costs import count
+from ..specs import ModelConfig, Run
 from .backend import Backend, parse_backend
 from .device import GPU_SHARE, resolve_precision
 from .distributed import World

@@ -3,9 +3,10 @@
 import torch
 from torch import nn
 
-from ..config import ModelConfig, Recipe, RRError
+from ..errors import RRError
 from ..model.transformer import Model
 from ..residual.stack import decay_groups, decayed
+from ..specs import ModelConfig, Recipe
 from .backend import Backend
 from .distributed import ALONE, World
 

@@ -13,20 +13,21 @@ import numpy as np
 import torch
 
 from .. import io
-from ..config import Interrupted, Run, RunFailed
 from ..data import batches
 from ..data.batches import batch_starts
+from ..errors import Interrupted, RunFailed
+from ..model.costs import count
 from ..model.init import initialise
-from ..model.ladder import count
 from ..model.transformer import Model
 from ..ops import cross_entropy
+from ..options import Request
+from ..specs import Run
 from . import backend, checkpoint, evaluate, loggers, optimizer, provenance, save_interval
 from .compile_check import CompiledWrong
-from .context import Context, check_request, prepare, tokens_of, without_compiler
+from .context import Context, check_request, tokens_of
 from .device import out_of_memory, pick_device
 from .distributed import World
 from .progress import Progress, Stop
-from .request import Request
 from .result import Examiner, result
 from .run_folder import check_rules, finished
 from .step import OptimizerStep
@@ -61,7 +62,7 @@ def train(
     its schedule stays that of the whole run.
 
     A loss that is not finite ends the run as "diverged". Raises RRError for bad input,
-    `rr.config.RunFailed` where the run cannot continue, and `rr.config.Interrupted` after SIGTERM
+    `rr.errors.RunFailed` where the run cannot continue, and `rr.errors.Interrupted` after SIGTERM
     or Ctrl-C, the step finished and saved.
 
     Example:
@@ -87,8 +88,8 @@ def train(
         if world.agree(lambda: finished(folder)) is not None:  # by the process that held the lock
             return folder
         with _errors_in_one_line(folder, progress):
-            context = prepare(run, folder, tokens, world.device, request, world, progress.say)
-            Training(run, folder, context, progress).go(stop_after)
+            context = Context(run, folder, tokens, request, world, progress.say)
+            Training(context, progress).go(stop_after)
     return folder
 
 
@@ -122,17 +123,11 @@ def _errors_in_one_line(folder: Path, progress: Progress) -> Iterator[None]:
 class Training:
     """The state of one run while it trains: `go` trains it to its end."""
 
-    def __init__(
-        self,
-        run: Run,
-        folder: Path,
-        context: Context,
-        progress: Progress,
-    ) -> None:
-        self.run, self.folder, self.context, self.progress = run, folder, context, progress
-        self.id, self.world, self.device = folder.name, context.world, context.device
+    def __init__(self, context: Context, progress: Progress) -> None:
+        self.context, self.progress, self.request = context, progress, context.request
+        self.run, self.folder = run, folder = context.run, context.folder
+        self.id, self.world, self.device = run.id, context.world, context.device
         self.tokens, self.text = context.tokens, context.text
-        self.request = context.request
         self.interval = save_interval.Interval(
             self.request.save_every, count(run.model), progress.say
         )
@@ -143,10 +138,10 @@ class Training:
         try:
             self.optimizer_step = self._first_step()
         except CompiledWrong as error:
-            self.context = without_compiler(run, folder, context, error, progress.say)
+            context.drop_compiler(error)
             self.optimizer_step = self._first_step()
         self.model = self.optimizer_step.model
-        self.examiner = Examiner(run, self.model, self.context)
+        self.examiner = Examiner(self.model, context)
         self.rng = np.random.RandomState(run.seed)  # batches and evaluation of `paper`
         self.steps_taken, self.seconds = 0, 0.0
         self.history: list[dict] = []  # the lines of metrics.jsonl

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rr.config import RRError, RunFailed, nearest, positive
+from rr.errors import RRError, RunFailed, nearest, positive
 from rr.training.command_line import typed
 
 from . import notebook

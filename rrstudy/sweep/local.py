@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from rr.config import RRError, positive
+from rr.errors import RRError, positive
 from rr.training import memory_fit
 from rr.training.device import GPU_SHARE, cores
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rr.config import RRError, install
+from rr.errors import RRError, install
 from rr.training.device import GPU_SHARE
 
 from .process import Process

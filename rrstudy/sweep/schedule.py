@@ -13,11 +13,11 @@ from typing import Protocol
 
 from filelock import FileLock
 
-from rr.config import MIB, RRError, RunFailed
-from rr.io import try_lock
-from rr.model.ladder import group
+from rr.errors import RRError, RunFailed
+from rr.io import MIB, try_lock
 from rr.training.checkpoint import Checkpoints
 from rr.training.progress import Stop
+from rrstudy.perf.ladder import group
 
 from .command import Runner
 from .grid import Cell

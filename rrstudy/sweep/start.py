@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rr.config import Interrupted, RRError, Run, RunFailed, nearest
+from rr.errors import Interrupted, RRError, RunFailed, nearest
+from rr.options import Request
+from rr.specs import Run
 from rr.training.checkpoint import disk_of
 from rr.training.context import check_request
 from rr.training.device import pick_device
-from rr.training.request import Request
 from rrstudy.perf import doctor
 
 from .command import Runner, commands

@@ -30,8 +30,8 @@ import torch
 
 import rr
 from rr import io
-from rr.config import RRError
-from rr.model import ladder
+from rr.errors import RRError
+from rr.model import costs
 from rr.training import memory
 from rr.training.backend import parse_backend
 from rrstudy.perf.benchmark import made_by
@@ -148,7 +148,7 @@ def main() -> int:
         "batch": recipe.batch,
         "micro_batch": record["provenance"]["micro_batch"],
         "seq_len": config.seq_len,
-        "params": ladder.count(config),
+        "params": costs.count(config),
         "vocab_size": config.vocab_size,
         "steps": 2,
         "tokens": result["tokens"],

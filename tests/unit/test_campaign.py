@@ -8,7 +8,7 @@ from campaign import STUDIES, Campaign, Study
 from tiny import TINY, result_of
 
 import rr
-from rr.model.ladder import count
+from rr.model.costs import count
 from rrbook.stats import basin, before_cliff
 
 

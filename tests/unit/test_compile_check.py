@@ -6,10 +6,11 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import rr
 from rr import io
-from rr.config import ModelConfig, Recipe, RRError
+from rr.errors import RRError
 from rr.model import Model, initialise
 from rr.residual import RULES
 from rr.residual.base import REGISTRY
+from rr.specs import ModelConfig, Recipe
 from rr.training import backend, compile_check
 from rr.training import step as step_module
 from rr.training.backend import parse_backend
@@ -209,7 +210,7 @@ def test_a_run_that_was_compiled_is_not_resumed_otherwise(monkeypatch, request, 
     compiling = step_module.compile_model
     with monkeypatch.context() as patched:
         patched.setattr(step_module, "compile_model", lambda model, _: compiling(model, "eager"))
-        with pytest.raises(rr.config.Interrupted):
+        with pytest.raises(rr.errors.Interrupted):
             rr.train(
                 run, tmp_path, rr.Request(backend="compiled", threads=1), log=quiet, stop_after=2
             )

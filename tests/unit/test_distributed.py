@@ -15,9 +15,10 @@ from tiny import TINY, result_of, train
 from torch import distributed as dist
 
 import rr
-from rr.config import ModelConfig, RRError
 from rr.data import batches
+from rr.errors import RRError
 from rr.model import Model
+from rr.specs import ModelConfig
 from rr.training import memory_fit, trainer
 from rr.training.distributed import STRATEGIES, World
 

@@ -8,7 +8,7 @@ import pytest
 from tiny import TINY, result_of, train
 
 import rr
-from rr.config import RRError
+from rr.errors import RRError
 from rr.training import checkpoint, loggers, trainer
 
 pytestmark = pytest.mark.usefixtures("kept_threads")

@@ -15,8 +15,9 @@ import pytest
 import yaml
 
 import rr
-from rr.config import RRError, Run, RunFailed
+from rr.errors import RRError, RunFailed
 from rr.io import read_sealed, sealed, unsealed, write_record
+from rr.specs import Run
 from rrbook.stats import read_curves
 from rrstudy import cli, stats
 from rrstudy.stats import recording

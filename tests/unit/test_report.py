@@ -16,9 +16,10 @@ import torch
 
 import rr
 from rr import io
-from rr.config import RUN_OPTIONS, Interrupted, RRError
 from rr.data import baselines
+from rr.errors import Interrupted, RRError
 from rr.model import initialise
+from rr.specs import RUN_OPTIONS
 from rr.training import command_line
 from rrbook import figures
 from rrbook import reports as report

@@ -20,7 +20,7 @@ from tiny import TINY, train
 
 import rr
 from rr import io
-from rr.config import EXTRAS, RRError, RunFailed
+from rr.errors import EXTRAS, RRError, RunFailed
 from rr.training.checkpoint import Checkpoints
 from rrstudy import cli
 from rrstudy.stats.records import read_record

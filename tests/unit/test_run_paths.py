@@ -14,9 +14,10 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import rr
 from rr import io
-from rr.config import Interrupted, ModelConfig, RRError
 from rr.data import batches
-from rr.model.ladder import flops_per_token
+from rr.errors import Interrupted, RRError
+from rr.model.costs import flops_per_token
+from rr.specs import ModelConfig
 from rr.training import backend, step, trainer
 from rr.training.distributed import World
 from rrstudy import cli

@@ -6,7 +6,7 @@ import math
 import pytest
 
 import rr
-from rr.config import RRError
+from rr.errors import RRError
 from rr.training import checkpoint, run_folder, save_interval, trainer
 from rr.training.step import OptimizerStep
 from rrstudy import cli

@@ -10,8 +10,8 @@ import torch
 from tiny import train
 
 from rr import small
-from rr.config import Recipe
 from rr.data import open_corpus
+from rr.specs import Recipe
 from rr.training import run_folder
 
 pytestmark = pytest.mark.usefixtures("kept_threads")

@@ -8,8 +8,9 @@ from collections import Counter
 import pytest
 import yaml
 
-from rr.config import RUN_OPTIONS, RRError
-from rr.model.ladder import flops_per_token
+from rr.errors import RRError
+from rr.model.costs import flops_per_token
+from rr.specs import RUN_OPTIONS
 from rr.training.planning import plan
 from rrstudy import cli
 from rrstudy.sweep import Runner, cells, commands, notebook

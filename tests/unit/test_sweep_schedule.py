@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rr.config import Interrupted, RRError, RunFailed
+from rr.errors import Interrupted, RRError, RunFailed
 from rr.io import try_lock, write_record
 from rrstudy.sweep import Hours, Runner, cells, schedule, sweep
 from rrstudy.sweep.start import _room_on_disk

@@ -13,12 +13,13 @@ from torch.nn import functional as F
 
 import rr
 from rr import io
-from rr.config import Interrupted, ModelConfig, Recipe, RRError, RunFailed
 from rr.data import fables, open_corpus
-from rr.model import Model, initialise, ladder
-from rr.model.ladder import recipe
+from rr.errors import Interrupted, RRError, RunFailed
+from rr.model import Model, costs, initialise
+from rr.specs import ModelConfig, Recipe
 from rr.training import checkpoint, context, evaluate, run_folder, trainer
 from rr.training.device import _has_bf16, resolve_precision
+from rr.training.planning import recipe
 from rr.training.step import OptimizerStep
 from rrstudy import stats
 
@@ -367,7 +368,7 @@ def test_a_run_resumed_on_its_own_cpu_stays_bit_for_bit(planned, tmp_path, cut_o
 
 def test_a_full_disk_ends_a_run_before_its_first_step(planned, tmp_path, monkeypatch):
     run = planned()
-    need = 3 * 12 * ladder.count(run.model)
+    need = 3 * 12 * costs.count(run.model)
     monkeypatch.setattr(context.shutil, "disk_usage", lambda folder: DiskUsage(0, 0, need - 1))
     with pytest.raises(RRError, match="GB for checkpoints, .* GB are free"):
         train(run, tmp_path / "out")
@@ -385,7 +386,7 @@ def test_when_a_run_has_ended_its_weights_alone_stay(planned, tmp_path):
     assert [p.name for p in (small / "checkpoint").iterdir()] == ["weights"]
     assert len(list((whole / "checkpoint").iterdir())) == 2
     size = (small / "checkpoint" / "weights" / "state.pt").stat().st_size
-    assert size < 4 * ladder.count(run.model) + 50_000
+    assert size < 4 * costs.count(run.model) + 50_000
     model, *_ = run_folder.load(small)
     assert checkpoint.weights_sha256(model) == result_of(whole)["weights_sha256"]
     (small / "result.json").unlink()  # then it is trained again, from the start

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import rr
-from rr.config import RRError, RunFailed
+from rr.errors import RRError, RunFailed
 from rr.io import read_sealed, write_record
 from rrstudy import cli, verify
 from rrstudy.stats import read_record, recording

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from rr.config import Run
+from rr.options import Request
+from rr.specs import Run
 from rr.training import trainer
-from rr.training.request import Request
 
 TINY = "nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
 

@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 import rr
-from rr.config import Run, RunFailed
+from rr.errors import RunFailed
+from rr.specs import Run
 from rr.training.trainer import finished
 
 RULES = ("standard", "review", "review-convex", "review-convex:bias=-3", "highway-carry")

@@ -17,8 +17,9 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 import rr
-from rr.config import Run, RunFailed
 from rr.data import batches
+from rr.errors import RunFailed
+from rr.specs import Run
 from rr.training.run_folder import finished
 from rrbook import attention
 

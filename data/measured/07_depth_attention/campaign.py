@@ -17,8 +17,8 @@ sys.path.insert(0, str(ROOT))
 
 import rr
 from rr.analysis import probes
-from rr.config import Run
 from rr.data import batches
+from rr.specs import Run
 from rr.training.run_folder import finished
 
 SIZES = (1, 2, 4, 8, 16)  # sublayers a block, of 16

@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 import rr
 from rr import io
-from rr.config import Run
+from rr.specs import Run
 from rr.training import checkpoint
 from rr.training import provenance as provenance_of_training
 from rrbook.numerics import CPU, Change, trained, window_losses

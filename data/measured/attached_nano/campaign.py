@@ -23,9 +23,9 @@ sys.path.insert(0, str(ROOT))
 
 import rr
 from rr import io
-from rr.config import Run
 from rr.data import batches
 from rr.ops.cross_entropy import linear_cross_entropy
+from rr.specs import Run
 from rr.training import evaluate, provenance
 from rr.training.device import autocast, prepare
 
