@@ -91,10 +91,14 @@ def opened(
     what `rr.plan` takes of the text; and what `rr.train` takes of the machine. BadParameter where
     the text cannot be opened, or this machine has no such device.
     """
-    tokenizer = tokenizer or default_tokenizer(corpus)
+    machine = {"device": device, "threads": threads}
+    for name, value in machine.items():
+        if wanted := MACHINE[name].refuses(value):
+            raise BadParameter(f"parameter {name} must be {wanted}, got {value!r}")
     try:
+        tokenizer = tokenizer or default_tokenizer(corpus)
         tokens = open_corpus(corpus, tokenizer, min_tokens=least, log=lambda line: None)
-        machine = {"device": pick_device(device).type, "threads": threads}
+        machine["device"] = pick_device(device).type
     except RRError as error:
         raise BadParameter(str(error)) from None
     return tokens, {"corpus": corpus, "tokenizer": tokenizer}, machine
@@ -108,7 +112,6 @@ def check(tier: str, settings: Mapping[str, Any], **allowed: Allowed) -> Any:
     Outside of a kernel there are no such cells, and the tier alone is checked.
     """
     known, given, values = _history()
-    allowed = {**MACHINE, **allowed}
     for name in given:
         if name not in known and not name.startswith("PAPERMILL_"):  # as --inject-paths gives
             raise BadParameter(f"unknown parameter {name!r}: {nearest(name, known)}")
