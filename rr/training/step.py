@@ -42,8 +42,8 @@ class OptimizerStep:
 
     Raises RRError where this device, model or number of processes does not support the backend, and
     `CompiledWrong`, an RRError, where compiled blocks give other gradients than the same blocks
-    uncompiled: on a compiled backend they are compared before the first step, and again where memory
-    ran out and the micro-batch was halved.
+    uncompiled: on a compiled backend they are compared before the first step, and again where
+    memory ran out and the micro-batch was halved.
 
     Example:
         >>> import torch, rr
