@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rr.config import RRError, nearest
 from rr.data.corpus import Tokens, default_tokenizer, open_corpus
+from rr.errors import RRError, nearest
 from rr.training.device import pick_device
 
 KINDS = {

@@ -30,6 +30,7 @@ KNOWN_TAGS = {
     "explorable",
     "lab",
     "nbval-ignore-output",
+    "small",
     "hide-input",
     "hide-output",
     "hide-cell",
@@ -169,7 +170,7 @@ def _code(cell: nbformat.NotebookNode) -> Iterator[str]:
     if {"papermill", "execution"} & set(cell.metadata):
         yield "stores execution times; `make store` cleans them"
     if not {"bootstrap", "parameters"} & set(tags(cell)):
-        most = HIDDEN_LINES if HIDDEN & set(tags(cell)) else LINES
+        most = HIDDEN_LINES if (HIDDEN | {"small"}) & set(tags(cell)) else LINES
         lines = sum(not re.match(r"(from \w|import )", line) for line in cell.source.splitlines())
         if lines > most:
             yield f"has {lines} lines; at most {most}"

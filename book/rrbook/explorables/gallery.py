@@ -13,7 +13,7 @@ from fractions import Fraction
 from html import escape
 from pathlib import Path
 
-from rr.config import RRError, nearest
+from rr.errors import RRError, nearest
 
 from . import kit
 from .kit import tag
@@ -132,6 +132,8 @@ def _coefficients(facts: dict, tap: float) -> list[str]:
     if facts["erases"]:
         seen = _line(f"M100 {LINE}V70H{at}V{TOP + 11}", "seen")
         return [seen, _box(at, TOP, 84, "β(v − k·h)k", "gate learned")]
+    if facts["resized"]:
+        return [_box(at, TOP, 42, "norm", "learned")]
     if facts["gate"]:
         if "state" in facts["gate"]:
             out.append(_line(f"M100 {LINE}V70H{at}V{TOP + 13}", "seen"))
@@ -268,6 +270,8 @@ def writes(facts: dict) -> str:
         return "along the update’s direction k alone: what the stream holds there is set towards v"
     if facts["orthogonal"]:
         return "without its part along the stream"
+    if facts["resized"]:
+        return "normalised, then added"
     how = "added" if facts["family"] != "carry" else "added to the scaled stream, then normalised"
     if facts["mixes"] == "write":
         return "added; after each block, earlier blocks are mixed in"
@@ -316,7 +320,7 @@ def equation(row: dict) -> str:
 
 
 def card(row: dict, facts: dict) -> str:
-    """HTML of one rule: a row of `rr.model.ladder.describe` and its `anatomy`."""
+    """HTML of one rule: a row of `rr.residual.table.describe` and its `anatomy`."""
     description = f"{reads(facts)}; {writes(facts)}"
     width, height, elements = picture(facts)
     source_link = ARXIV.sub(r'<a href="https://arxiv.org/abs/\1">\1</a>', escape(row["source"]))
@@ -356,7 +360,7 @@ def _split(equation: str) -> list[str]:
 
 def rule_gallery(family: str) -> kit.Explorable:
     """The cards of every registered rule of one family: see `rrbook.anatomy.FAMILIES`."""
-    from rr.model.ladder import describe
+    from rr.residual.table import describe
     from rrbook.anatomy import FAMILIES, anatomy
 
     if family not in FAMILIES:
