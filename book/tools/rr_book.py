@@ -384,6 +384,7 @@ def setup(app: Sphinx) -> dict:
     app.add_role("known", Known())
     app.add_role("preset", Preset())
     app.add_role("colab", front.Colab())
+    app.add_role("how-to-run", front.HowToRun())
     app.add_directive("explorable", front.Shown)
     app.add_directive("chapter-map", front.ChapterMap)
     app.add_directive("rule-poster", front.Poster)

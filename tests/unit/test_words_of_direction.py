@@ -58,11 +58,13 @@ BEHIND = {
             "mini_arms", "e1_rates[rung=mini]", "f2_field",
             "e2_training[steps=300]", "e2_training[steps=1200]")),
     ],
+    "In twenty pairs its perplexity is": ["f1_pairs: review - constant"],
+    "After 4,800 steps three seeds cannot tell": [f"{LATE}review - constant"],
     "under Muon the network that halves is ahead": [
         "f4_muon: review - constant", "f4_muon: state-gate - constant"],
     # the landing page
-    "a learned gate beats always halving": ["e2_training: review - constant, steps 601-1200"],
-    "Under the optimiser Muon the half is ahead": ["f4_muon: review - constant"],
+    "A learned gate beats always halving": ["e2_training: review - constant, steps 601-1200"],
+    "Under Muon the network that halves is ahead": ["f4_muon: review - constant"],
     # What we know
     "the Review gate beats a constant ½, and so does": [
         "f1_pairs: review - constant", "f1_pairs: state-gate - constant"],
@@ -92,6 +94,7 @@ BEHIND = {
 
 ELSE = (
     # what a word means, what is asked, what was matched
+    "which rival a new rule has to beat", "how one would know that it is better",
     "below zero the first is better", "below zero the rule is better", "*Unknown* means that",
     "planned to show that the two are equal", "were planned to show", "equally many parameters",
     "widened to equal parameters", "Does depth attention help", "Does the value residual help",
@@ -135,8 +138,8 @@ def sentences(text: str) -> Iterator[str]:
 
 @cache
 def shown(name: str) -> str:
-    """What the role `known` shows; of a mean, with its interval."""
-    return number(name.removesuffix(", mean"))
+    """What the role `known` shows; of a mean or percent, the difference with its interval."""
+    return number(name.removesuffix(", percent").removesuffix(", mean"))
 
 
 def ends(text: str) -> tuple[float, float] | None:
