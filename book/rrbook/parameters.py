@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rr.config import RRError, nearest
 from rr.data.corpus import Tokens, default_tokenizer, open_corpus
+from rr.errors import RRError, nearest
 from rr.training.device import pick_device
 
 KINDS = {
@@ -43,31 +43,34 @@ class Allowed:
     words: str
     test: Callable[[Any], bool]
     least: int = 0  # elements of a list
+    most: int = 99
 
     def refuses(self, value: Any) -> str:
         """What was expected instead of the value; nothing where it is allowed."""
         if not isinstance(value, list):
             return "" if self.test(value) else self.words
         different = len(set(map(str, value))) == len(value)
-        if len(value) >= self.least and different and all(map(self.test, value)):
+        if self.least <= len(value) <= self.most and different and all(map(self.test, value)):
             return ""
         count = f"of at least {self.least} " if self.least else "of "
+        if self.most < 99:
+            count = f"of {self.least} to {self.most} "
         return f"a list {count}different values, each {self.words}"
 
 
-def whole(low: int, high: int, step: int = 1, least: int = 0) -> Allowed:
-    """Multiples of `step` from low to high; of a list at least so many."""
+def whole(low: int, high: int, step: int = 1, least: int = 0, most: int = 99) -> Allowed:
+    """Multiples of `step` from low to high; of a list at least and at most so many."""
     words = f"a multiple of {step}" if step > 1 else "an integer"
 
     def test(value: Any) -> bool:
         return isinstance(value, int) and low <= value <= high and value % step == 0
 
-    return Allowed(f"{words} from {low} to {high}", test, least)
+    return Allowed(f"{words} from {low} to {high}", test, least, most)
 
 
-def number(low: float, high: float, least: int = 0) -> Allowed:
-    """Numbers from low to high; of a list at least so many."""
-    return Allowed(f"a number from {low:g} to {high:g}", lambda v: low <= v <= high, least)
+def number(low: float, high: float, least: int = 0, most: int = 99) -> Allowed:
+    """Numbers from low to high; of a list at least and at most so many."""
+    return Allowed(f"a number from {low:g} to {high:g}", lambda v: low <= v <= high, least, most)
 
 
 def one_of(*values: Any) -> Allowed:
@@ -88,10 +91,14 @@ def opened(
     what `rr.plan` takes of the text; and what `rr.train` takes of the machine. BadParameter where
     the text cannot be opened, or this machine has no such device.
     """
-    tokenizer = tokenizer or default_tokenizer(corpus)
+    machine = {"device": device, "threads": threads}
+    for name, value in machine.items():
+        if wanted := MACHINE[name].refuses(value):
+            raise BadParameter(f"parameter {name} must be {wanted}, got {value!r}")
     try:
+        tokenizer = tokenizer or default_tokenizer(corpus)
         tokens = open_corpus(corpus, tokenizer, min_tokens=least, log=lambda line: None)
-        machine = {"device": pick_device(device).type, "threads": threads}
+        machine["device"] = pick_device(device).type
     except RRError as error:
         raise BadParameter(str(error)) from None
     return tokens, {"corpus": corpus, "tokenizer": tokenizer}, machine
@@ -105,7 +112,6 @@ def check(tier: str, settings: Mapping[str, Any], **allowed: Allowed) -> Any:
     Outside of a kernel there are no such cells, and the tier alone is checked.
     """
     known, given, values = _history()
-    allowed = {**MACHINE, **allowed}
     for name in given:
         if name not in known and not name.startswith("PAPERMILL_"):  # as --inject-paths gives
             raise BadParameter(f"unknown parameter {name!r}: {nearest(name, known)}")

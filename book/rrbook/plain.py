@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import nbformat
 from nbformat.v4 import new_markdown_cell
 
-from rr.config import RRError, nearest
+from rr.errors import RRError, nearest
 from rr.io import write_atomic
 
 from . import glue, yours

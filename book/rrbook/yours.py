@@ -18,7 +18,7 @@ from typing import Any
 import IPython.display
 from IPython import get_ipython
 
-from rr.config import RRError
+from rr.errors import RRError
 from rrstudy import stats
 
 from .glue import EDITION, glue

@@ -16,7 +16,7 @@ from docutils import nodes
 from nbkit import named, read
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-from rr.config import RRError
+from rr.errors import RRError
 from rrbook import references
 
 MINUTES = re.compile(r"\*\*Time\*\* (\d+) minutes to read")

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from ..config import Recipe, RunFailed
+from ..errors import RunFailed
 from ..model.compile import compile_model
 from ..model.transformer import Model
 from ..ops import cross_entropy
+from ..specs import Recipe
 from .backend import Backend
 from .compile_check import CompiledWrong, compiled_error
 from .device import (
@@ -41,7 +42,8 @@ class OptimizerStep:
 
     Raises RRError where this device, model or number of processes does not support the backend, and
     `CompiledWrong`, an RRError, where compiled blocks give other gradients than the same blocks
-    uncompiled: on a compiled backend they are compared once, before the first step.
+    uncompiled: on a compiled backend they are compared before the first step, and again where
+    memory ran out and the micro-batch was halved.
 
     Example:
         >>> import torch, rr
@@ -136,6 +138,8 @@ class OptimizerStep:
             self.optimizer.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()
             self.on_shrink(self.micro)
+            if self.backend.compile == "layer":  # other shapes are other kernels
+                self._check_compiled()
 
     def gradients(self, x: Tensor, y: Tensor) -> Tensor:
         """Gradients of the batch's mean loss, accumulated over micro-batches; returns that loss."""

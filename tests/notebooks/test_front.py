@@ -5,7 +5,7 @@ from front import first_version, minutes_to_read, named
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from nbkit import read, sources
 
-from rr.config import RRError
+from rr.errors import RRError
 
 
 def chapter():

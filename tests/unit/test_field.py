@@ -10,9 +10,10 @@ import torch
 
 import rr
 from rr import DATA
-from rr.config import ModelConfig, RRError
-from rr.model import ladder
+from rr.errors import RRError
 from rr.residual import REGISTRY, RULES, Site, make
+from rr.residual.table import describe
+from rr.specs import ModelConfig
 from rrbook.anatomy import FAMILIES, anatomy
 from rrbook.explorables.field import TOY
 from rrbook.explorables.poster import rule_poster
@@ -23,7 +24,7 @@ from rrstudy import stats
 RECORDS = DATA / "measured" / "04_field_guide"
 # registered after the records were made
 LATER = ("x0-scales", "unet", "parallel", "orthogonal", "scales-skips", "gated-residual", "keel",
-         "delta", "lanes")  # fmt: skip
+         "delta", "lanes", "norm-place")  # fmt: skip
 
 # ---- what a rule does --------------------------------------------------------------------------
 
@@ -74,6 +75,10 @@ KNOWN = {
     "parallel": {"family": "look-back", "streams": 1, "reads": "earlier", "learned": False},
     "scales-skips": {"family": "look-back", "mixes": "read", "reads": "both"},
     "keel": {"family": "carry", "norm": "both"},
+    "norm-place": {"family": "scale", "norm": "read", "resized": True, "carry": 1},
+    "norm-place:place=output": {"family": "scale", "norm": "none", "resized": True},
+    "norm-place:place=stream": {"family": "carry", "norm": "write", "resized": False},
+    "norm-place:place=depth": {"norm": "read", "resized": False, "coefficient": 1},
     "delta": {"norm": "read", "learned": True, "erases": True},
     "orthogonal": {"family": "carry", "orthogonal": True, "erases": False, "gate": {}},
     "x0-scales": {"family": "look-back", "reads": "both", "adds": True, "learned": True},
@@ -107,8 +112,8 @@ def test_pushing_on_a_rule_finds_what_its_paper_says(kind, spec):
 
 
 def test_every_registered_rule_has_one_card_with_a_picture(monkeypatch):
-    rows, shown = ladder.describe(), []
-    monkeypatch.setattr(ladder, "describe", lambda: rows)  # counted once for all families
+    rows, shown = describe(), []
+    monkeypatch.setattr("rr.residual.table.describe", lambda: rows)  # counted once for all families
     assert rule_gallery("gate").html == rule_gallery("gate").html
     for family in FAMILIES:
         html = rule_gallery(family).html

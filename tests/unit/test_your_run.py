@@ -7,7 +7,7 @@ import pytest
 import torch
 from IPython.testing.globalipapp import start_ipython
 
-from rr.config import RRError
+from rr.errors import RRError
 from rrbook import yours
 from rrbook.yours import Book, block, written
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 from html import escape
 from pathlib import Path
 
-from rr.config import RRError, nearest
+from rr.errors import RRError, nearest
 
 from . import kit
 from .kit import tag
@@ -132,6 +132,8 @@ def _coefficients(facts: dict, tap: float) -> list[str]:
     if facts["erases"]:
         seen = _line(f"M100 {LINE}V70H{at}V{TOP + 11}", "seen")
         return [seen, _box(at, TOP, 84, "β(v − k·h)k", "gate learned")]
+    if facts["resized"]:
+        return [_box(at, TOP, 42, "norm", "learned")]
     if facts["gate"]:
         if "state" in facts["gate"]:
             out.append(_line(f"M100 {LINE}V70H{at}V{TOP + 13}", "seen"))
@@ -268,6 +270,8 @@ def writes(facts: dict) -> str:
         return "along the update’s direction k alone: what the stream holds there is set towards v"
     if facts["orthogonal"]:
         return "without its part along the stream"
+    if facts["resized"]:
+        return "normalised, then added"
     how = "added" if facts["family"] != "carry" else "added to the scaled stream, then normalised"
     if facts["mixes"] == "write":
         return "added; after each block, earlier blocks are mixed in"
@@ -316,7 +320,7 @@ def equation(row: dict) -> str:
 
 
 def card(row: dict, facts: dict) -> str:
-    """HTML of one rule: a row of `rr.model.ladder.describe` and its `anatomy`."""
+    """HTML of one rule: a row of `rr.residual.table.describe` and its `anatomy`."""
     description = f"{reads(facts)}; {writes(facts)}"
     width, height, elements = picture(facts)
     source_link = ARXIV.sub(r'<a href="https://arxiv.org/abs/\1">\1</a>', escape(row["source"]))
@@ -354,9 +358,9 @@ def _split(equation: str) -> list[str]:
     return [part.strip() for part in re.split(r",\s*\\quad", equation)]
 
 
-def rule_gallery(family: str) -> kit.Explorable:
-    """The cards of every registered rule of one family: see `rrbook.anatomy.FAMILIES`."""
-    from rr.model.ladder import describe
+def rule_gallery(family: str, *names: str) -> kit.Explorable:
+    """The cards of a family (`rrbook.anatomy.FAMILIES`): of all its rules, or of those named."""
+    from rr.residual.table import describe
     from rrbook.anatomy import FAMILIES, anatomy
 
     if family not in FAMILIES:
@@ -364,7 +368,7 @@ def rule_gallery(family: str) -> kit.Explorable:
     cards = []
     for row in describe():
         facts = anatomy(row["name"], row["kind"])
-        if facts["family"] == family:
+        if facts["family"] == family and (not names or row["name"] in names):
             cards.append(card(row, facts))
     style = re.sub(r"\s+", " ", kit.style() + CSS.read_text(encoding="utf-8")).strip()
     return kit.Explorable(
@@ -379,7 +383,7 @@ PINS = {  # a number beside a part of the picture, and what that part says
     (20, 74): "The thick blue line is the stream, from left to right. Several thin lines are "
     "several streams.",
     (30, 60): "Here the sublayer reads. The box says that it reads a normalised copy.",
-    (122, 8): "The sublayer proposes an update <i>u</i>.",
+    (122, 8): "The sublayer computes an update <i>u</i>.",
     (150, 56): "Orange lines show what a gate sees: the state, the update or both. <i>rms</i> "
     "means divided by its size, <i>raw</i> means as it is.",
     (245, 14): "¼, ½, 0: how much of the update is written at first; without a node it is all. "

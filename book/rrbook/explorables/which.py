@@ -10,7 +10,8 @@ from html import escape
 from pathlib import Path
 
 import rr
-from rr.model.ladder import describe, flops_per_token
+from rr.model.costs import flops_per_token
+from rr.residual.table import describe
 from rrbook.anatomy import anatomy
 from rrbook.stats import field
 from rrbook.stats.emergence import TUNING
@@ -57,6 +58,7 @@ CLAIMS = {
     ("residual", "gated-residual"): "none published",
     ("residual", "keel"): "more than 1,000 layers with post-norm",
     ("residual", "delta"): "lower loss than addition",
+    ("residual", "norm-place"): "steadier training of large models",
     ("residual", "lanes"): "a speedrun record",
     ("values", "own"): "the baseline",
     ("values", "identity"): "lower loss at 82M to 468M",

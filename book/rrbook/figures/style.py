@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
-from rr.config import RRError
+from rr.errors import RRError
 
 from .data import keep
 from .phone import END
@@ -76,6 +76,7 @@ LOOKS = {
     "lanes": ("streams", "s", "-."),
     "keel": ("carry", "*", "-."),
     "delta": ("scale", "P", "-."),
+    "norm-place": ("scale", "h", "--"),
     # wirings that chapter 1 defines
     "bare": ("gate", "s", ":"),
     "plain": ("streams", "v", "--"),

@@ -3,8 +3,8 @@
 import ipywidgets as widgets
 import torch
 
-from rr.config import RRError
 from rr.data.tokenizer import Vocabulary
+from rr.errors import RRError
 from rr.model.transformer import Model
 from rrbook.gates import gates_of, losses, nothing, one_by_one, trace_gates
 
@@ -16,7 +16,6 @@ SHOWN = 18  # tokens: more have no room for their names
 TEXTS = [
     "Once there was a small fox who wanted a boat.",
     "Mila had a kite. Mila lost the kite. Mila was sad.",
-    "The quantum computer wanted a boat.",
 ]
 SHOWS = {"mean gate r": "gate", "loss saved": "saved"}
 

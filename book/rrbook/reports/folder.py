@@ -10,15 +10,18 @@ from pathlib import Path
 from statistics import fmean
 
 from rr import DATA
-from rr.config import RRError, Run
-from rr.model.ladder import SHAPE, parse_rung
+from rr.errors import RRError
+from rr.model.sizes import SHAPE, parse_rung
 from rr.residual import allow_rule, as_allowed, canonical
+from rr.specs import Run
 from rr.training.command_line import options, words
 from rrstudy.stats import as_rows, compare, scan
 from rrstudy.stats.records import read_record, read_records
 from rrstudy.stats.results import GROUP, TOLD, arm_of, group_key
 from rrstudy.stats.show import columns, grouped
 from rrstudy.sweep.grid import cells
+
+from .run import bigram
 
 STUDY = DATA / "published" / "review_residuals.csv"
 
@@ -69,6 +72,7 @@ class Survey:
     outside: list[str] = field(default_factory=list)  # not in the plan: not in the table
     missing: list[dict] = field(default_factory=list)  # `group, rung, arm, seeds, like, given`
     notes: list[str] = field(default_factory=list)  # why a table or a command is missing
+    bigrams: dict[tuple, tuple[float | None, str]] = field(default_factory=dict)  # by `text_of`
 
 
 def survey(
@@ -108,7 +112,7 @@ def survey(
         rows = as_rows(known)
         corrupt, unfinished = known.attrs["corrupt"], known.attrs["unfinished"]
     here = Survey(path, "RUNS" if recorded else str(folder), [], [], runs)
-    here.damaged = [f"{place.relative_to(path)}: {why}" for place, why in corrupt]
+    here.damaged = [_damaged(place.relative_to(path), why) for place, why in corrupt]
     here.begun = [_begun(place, path) for place in unfinished]
     for row in rows:
         reason = _outside(row, rungs, rules, seeds)
@@ -126,7 +130,51 @@ def survey(
     here.rows.sort(key=lambda row: by_size[row["rung"]])
     here.notes += _unread(here)
     here.missing = _missing(here, rungs, rules, seeds)
+    if not recorded:  # of a record the text need not be here
+        here.bigrams = _bigrams(here)
     return here
+
+
+def text_of(row: Mapping) -> tuple[str, str, str]:
+    """Which text a result is of, and in which tokens."""
+    return row["corpus"], row.get("corpus_id") or "", row["tokenizer"]
+
+
+def _bigrams(here: Survey) -> dict[tuple, tuple[float | None, str]]:
+    """Of each text the held-out loss of a table of token pairs, or None and why there is none."""
+    found = {}
+    for row in here.results:
+        run = _run(here.runs.get(row["id"].partition("/")[0], {}))
+        if run is None or text_of(row) in found:
+            continue
+        if row["corpus"] != "fables" and not row["corpus"].startswith("file:"):
+            why = f"`rr prepare --corpus {row['corpus']}` prints the table's loss"
+            found[text_of(row)] = None, why  # a report downloads nothing
+            continue
+        try:
+            found[text_of(row)] = bigram(run), ""
+        except RRError as error:
+            found[text_of(row)] = None, str(error)
+    return found
+
+
+def _damaged(place: Path, why: str) -> str:
+    """A corrupt file, and what to do about it: `rr` never replaces one."""
+    if place.name == "run.json":
+        return f"{place}: {why}; restore it, or remove its folder, and the run is trained again"
+    return f"{place}: {why}; remove this file, and the command below trains the run again"
+
+
+def labelled(here: Survey) -> list[dict]:
+    """The rows, each with `where`: what tells its group from others of its rung, or ""."""
+    groups = [(title.split(" · "), rows) for title, rows in grouped(here.rows)]
+    labelled = []
+    for title, rows in groups:
+        others = [parts for parts, each in groups if each[0]["rung"] == rows[0]["rung"]]
+        own = [part for part in title if not all(part in parts for parts in others)]
+        where = f", {', '.join(own)}," if own else ""
+        labelled += [row | {"where": where} for row in rows]
+    return labelled
 
 
 def _sizes(results: Sequence[dict]) -> dict[str, int]:
@@ -371,10 +419,11 @@ def points(here: Survey) -> tuple[list[dict], list[str]]:
     sizes = defaultdict(list)
     for row in here.results:
         sizes[group_key(row), arm_of(row), row["lr"]].append(row["params"])
-    arms = [(row["rung"], row["arm"]) for row in here.rows]
-    several = len({*arms}) < len(arms) or len({_recipe(row) for row in here.rows}) > 1
+    rows = labelled(here)
+    arms = [(row["rung"], row["arm"]) for row in rows]
+    several = len({*arms}) < len(arms) or len({_recipe(row) for row in rows}) > 1
     shown, without = [], []
-    for row in here.rows:
+    for row in rows:
         if row["baseline"] is None:
             if row["notes"] and arm_of(row) != row["arm"]:
                 without.append(f"{row['rung']}, {row['arm']}: {'; '.join(row['notes'])}")
@@ -385,7 +434,7 @@ def points(here: Survey) -> tuple[list[dict], list[str]]:
         size = max(sizes[group_key(row), arm_of(row), row["lr"]])
         series = arm_of(row)
         if several:
-            series += f", {row['steps']} steps"
+            series += row["where"].rstrip(",") or f", {row['steps']} steps"
         shown.append(
             {
                 "arm": row["arm"],
