@@ -76,6 +76,18 @@ class Poster(SphinxDirective):
         return [nodes.raw("", rule_poster(), format="html")]
 
 
+class RuleCards(SphinxDirective):
+    """``{rule-cards} gate``: the card of every registered rule of a family."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        from rrbook.explorables.gallery import rule_gallery  # torch only where a page asks for it
+
+        self.env.note_reread()  # the registry may have changed though the page has not
+        return [nodes.raw("", rule_gallery(self.arguments[0]).html, format="html")]
+
+
 class WhichRule(SphinxDirective):
     """``{which-rule}``: a row for every registered rule, from the registry and the records."""
 
