@@ -388,6 +388,7 @@ def setup(app: Sphinx) -> dict:
     app.add_directive("chapter-map", front.ChapterMap)
     app.add_directive("rule-poster", front.Poster)
     app.add_directive("which-rule", front.WhichRule)
+    app.add_directive("at-scale", front.AtScale)
     app.add_directive("timeline", front.Timeline)
     app.add_directive("finding", front.Finding)
     app.add_directive("choose", questions.Choose)
