@@ -51,12 +51,13 @@ def lazy_names(
 
 _MODULES = {
     "Model": "model",
-    "ModelConfig": "config",
-    "Recipe": "config",
+    "ModelConfig": "specs",
+    "Recipe": "specs",
     "Residuals": "residual",
-    "RRError": "config",
+    "RRError": "errors",
+    "Request": "options",
     "Rule": "residual",
-    "Run": "config",
+    "Run": "specs",
     "allow_rule": "residual",
     "attach": "model.attach",
     "detach": "model.attach",

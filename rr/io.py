@@ -1,16 +1,45 @@
 """Files on disk: atomic writes, checksummed JSON records, locks; the width of a terminal."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from filelock import FileLock, SoftFileLock, Timeout
 
-from .config import RRError, RunFailed, canonical_json, file_bytes
+from .errors import RRError, RunFailed
+
+MIB = 1 << 20
+LARGEST_JSON = 4 * MIB  # bytes read of a JSON file at most; those that rr writes are a few KiB
+
+
+def checked_file(path: Path, limit: int) -> Path:
+    """The path of an untrusted file, if it is a regular file of at most `limit` bytes.
+
+    Raises OSError where it is no regular file (a pipe would never end), ValueError where larger.
+    """
+    status = path.stat()
+    # opening a folder raises an OSError that says so
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if status.st_size > limit:
+        raise ValueError(f"{path.name} is larger than {limit // MIB} MiB")
+    return path
+
+
+def file_bytes(path: Path, limit: int = LARGEST_JSON) -> bytes:
+    """The content of an untrusted file; raises as `checked_file` does."""
+    return checked_file(path, limit).read_bytes()
+
+
+def canonical_json(value: Any) -> str:
+    """Canonical JSON: equal values give equal text (sorted keys, no spaces, no NaN)."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def sync(path: Path) -> None:

@@ -18,8 +18,8 @@ from lm_eval.utils import (  # pyright: ignore[reportMissingImports]
     make_disjoint_window,
 )
 
-from rr.config import RRError, nearest
 from rr.data.tokenizer import Vocabulary
+from rr.errors import RRError, nearest
 from rr.model.transformer import Model
 
 GENERATED = 256  # tokens at most, where a task does not say

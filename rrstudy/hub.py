@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from rr import io
-from rr.config import ModelConfig, RRError, Run, checked_file, file_bytes, install
+from rr.errors import RRError, install
+from rr.io import checked_file, file_bytes
+from rr.specs import ModelConfig, Run
 
 try:
     from huggingface_hub import (

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rr.config import Interrupted, RRError, Run, RunFailed, positive
 from rr.data.corpus import identity
+from rr.errors import Interrupted, RRError, RunFailed, positive
+from rr.options import Request
+from rr.specs import Run
 from rr.training.device import device_name, pick_device
 from rr.training.run_folder import allowed, specification
 from rr.training.trainer import train
@@ -198,23 +200,23 @@ def verify(
             f"{run.id} was trained on {made_by['device']}, which is not here: "
             f"give --device {here.type} to run it there"
         )
-    settings = {}
+    request = Request(device=here.type)
     if same_device:
-        settings = {
-            "threads": made_by["threads"],
-            "micro_batch": made_by["micro_batch"],
-            "path": made_by["code_path"],
-        }
+        request = replace(
+            request,
+            threads=made_by["threads"],
+            micro_batch=made_by["micro_batch"],
+            backend=made_by["code_path"],
+        )
     with tempfile.TemporaryDirectory(prefix="rr-verify-") as out:
         with contextlib.nullcontext() if complete else contextlib.suppress(Interrupted):
             train(
                 run,
                 out,
-                device=here.type,
+                request,
                 cache=cache,
                 log=log,
                 stop_after=None if complete else steps,
-                **settings,
             )
         repetition = read_record(Path(out) / run.id)
         losses = _losses(repetition)

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rr.config import ModelConfig
 from rr.residual import Rule, Site, allow_rule, resolve
 from rr.residual.values import ValueRule
+from rr.specs import ModelConfig
 
 WIDTH, BLOCKS = 16, 4
 LISTS = ("list", "pair")  # kinds of state that are lists of tensors

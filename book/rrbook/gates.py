@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from rr.analysis import probes
 from rr.analysis.gates import BATCH, GateTrace, gates_of, parts, trace_gates
 from rr.analysis.network import Network
-from rr.config import RRError
 from rr.data import batches
 from rr.data.corpus import Tokens
+from rr.errors import RRError
 from rr.model.transformer import Model
 from rr.residual import Rule
 from rr.residual.gates import Gated

@@ -19,7 +19,7 @@ from mdit_py_plugins.myst_blocks import myst_block_plugin
 from mdit_py_plugins.myst_role import myst_role_plugin
 from mdit_py_plugins.myst_role.index import myst_role
 
-from rr.config import RRError, nearest
+from rr.errors import RRError, nearest
 
 from .explorables.kit import SUPERSCRIPT
 

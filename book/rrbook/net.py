@@ -16,8 +16,9 @@ import numpy as np
 import torch
 
 import rr
-from rr.config import RRError, parse_spec
+from rr.errors import RRError
 from rr.io import write_atomic
+from rr.options import parse_spec
 
 RULES = ("standard", "constant", "review")
 MOST = 5_000_000  # parameters: a page takes a second for a sentence

@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rr.config import RRError, Run, nearest
 from rr.data.batches import batch_starts, gather
+from rr.errors import RRError, nearest
 from rr.model.init import initialise
 from rr.model.transformer import Model
+from rr.specs import Run
 from rr.training import device
 from rr.training.backend import parse_backend
 from rr.training.step import OptimizerStep

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rr.config import RRError, nearest
+from rr.errors import RRError, nearest
 
 KINDS = {
     bool: "True or False",

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
-from rr.config import RRError, nearest
+from rr.errors import RRError, nearest
 from rr.io import write_atomic
 
 from . import glue

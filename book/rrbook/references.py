@@ -8,7 +8,7 @@ from pybtex.database import Entry, Person, parse_file
 from pybtex.plugin import find_plugin
 from pybtex.richtext import Text
 
-from rr.config import RRError, nearest
+from rr.errors import RRError, nearest
 
 from .markdown import escape
 

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from studies import Options, Study
 from studies_later import STUDIES
 
-from rr.config import RunFailed
+from rr.errors import RunFailed
 from rrbook.stats.rates import basin, before_cliff
 from rrstudy.sweep import Cell, Runner, cells, commands, sweep
 

@@ -19,7 +19,7 @@ from nbkit import named, read
 from PIL import Image, ImageChops
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-from rr.config import RRError
+from rr.errors import RRError
 from rrbook import references
 
 WIDTH = 480  # of a thumbnail, in pixels: twice what the page shows

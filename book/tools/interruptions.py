@@ -27,10 +27,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import rr
 from rr import io
-from rr.config import Interrupted
+from rr.errors import Interrupted
 from rr.model import Model
+from rr.residual.stack import decay_groups
 from rr.training import checkpoint, trainer
-from rr.training.optimizer import decay_groups
 
 TINY = "nano:n_layer=2,d_model=32,seq_len=64"
 INTERVALS = (0.5, 1.0, 2.0)  # seconds between checkpoints
@@ -45,7 +45,7 @@ def checkpoint_cost(rung: str, home: Path, repeats: int = 3) -> dict:
     """Seconds and bytes of a checkpoint of a model of this rung, weights and AdamW's moments."""
     run = rr.plan(rung, "review", corpus="fables", tokenizer=tokenizer_of(rung))
     model = Model(run.model)
-    optimizer = torch.optim.AdamW(decay_groups(model, 0.1, False), lr=1e-4, fused=True)
+    optimizer = torch.optim.AdamW(decay_groups(model, 0.1), lr=1e-4, fused=True)
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
     optimizer.step()
@@ -68,7 +68,7 @@ def child(rung: str, options: dict, out: str, save_every: float) -> None:
     """One run in a process of its own, ended as `rr train` ends."""
     run = rr.plan(rung, "review", **options)
     try:
-        trainer.train(run, out, threads=1, save_every=save_every, log=lambda line: None)
+        trainer.train(run, out, rr.Request(threads=1, save_every=save_every), log=lambda line: None)
     except Interrupted:
         sys.exit(130)
 

@@ -34,7 +34,7 @@ import torch
 from wording import signed, spread
 
 import rr
-from rr.config import RRError, nearest
+from rr.errors import RRError, nearest
 from rrbook.stats import emergence, field, gap_by_step, rate_spreads, read_curves
 from rrstudy import stats
 from rrstudy.stats.results import arm_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 
-from rr.config import RRError
+from rr.errors import RRError
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "notebooks"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rr.config import RRError
+from rr.errors import RRError
 from rr.residual import (
     REGISTRY,
     values,  # noqa: F401  (registers the value rules, as the residual ones are)

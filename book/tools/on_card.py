@@ -19,7 +19,7 @@ from functools import cache
 from statistics import median
 
 import rr
-from rr.config import RRError
+from rr.errors import RRError
 from rrstudy.perf import budget
 
 FOLDER = rr.DATA / "measured" / "gpu_h200"

@@ -24,8 +24,8 @@ import home
 from docstrings import aligned, code, escaped, example, prose, split
 from nbkit import ROOT
 
-from rr.model.ladder import describe
 from rr.residual import REGISTRY, RULES, Described
+from rr.residual.table import describe
 from rrbook.markdown import table_row
 
 PACKAGES = (

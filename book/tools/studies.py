@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field, replace
 
-from rr.model.ladder import describe
+from rr.residual.table import describe
 
 Options = dict[str, str | int | float | tuple]  # of one `rr train`; True is a flag
 

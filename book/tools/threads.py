@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 import rr
-from rr.config import RRError, nearest
+from rr.errors import RRError, nearest
 from rrstudy import stats
 
 METHODS = ("attn_residuals", "mhc")

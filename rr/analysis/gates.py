@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..config import RRError
+from ..errors import RRError
 from ..residual.gates import Gated
 from ..training import evaluate
 from . import probes

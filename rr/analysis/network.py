@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import RRError
+from ..errors import RRError
 from ..model.attach import Attached
 from ..model.transformer import Model
 from ..ops import cross_entropy

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import RRError, nearest
+from ..errors import RRError, nearest
 from .network import Network, hooked
 
 

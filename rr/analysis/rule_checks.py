@@ -15,11 +15,11 @@ from torch._dynamo.exc import Unsupported
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..config import ModelConfig
 from ..model.compile import compile_model
 from ..model.init import initialise
 from ..model.transformer import Model
 from ..residual import Rule, Site, allow_rule, make, site_of
+from ..specs import ModelConfig
 
 B, T, D = 2, 6, 16
 

@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Container, Mapping, Sequence
 from importlib import import_module
 
-from ..config import Interrupted, RRError, RunFailed, missing_package
+from ..errors import Interrupted, RRError, RunFailed, missing_package
 from .output import log, print_anywhere
 
 # The module of each verb, and its line in `rr --help`.

@@ -3,8 +3,8 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from ..config import RUN_OPTIONS, RunOption, options_of
-from ..training.request import Request
+from ..options import Request, RunOption, options_of
+from ..specs import RUN_OPTIONS
 
 
 def pick(args, names) -> dict[str, Any]:
@@ -13,7 +13,7 @@ def pick(args, names) -> dict[str, Any]:
 
 
 def machine(args) -> dict[str, Any]:
-    """The parsed options of the machine that were chosen, by the names of `Request`."""
+    """The parsed options of the machine that were chosen, by the fields of `Request`."""
     chosen = pick(args, options_of(Request))
     return {name: v for name, v in chosen.items() if v is not None and v is not False}
 
@@ -54,7 +54,8 @@ def _add(group, name: str, option: RunOption, many: bool = False) -> None:
         more["nargs"] = "+"
     else:
         more["default"] = option.default
-    group.add_argument(f"--{name.replace('_', '-')}", help=option.help, **more)
+    names = [f"--{word.replace('_', '-')}" for word in (name, option.former) if word]
+    group.add_argument(*names, dest=name, help=option.help, **more)
 
 
 def add_order(parser: ArgumentParser) -> None:

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..config import Interrupted, RRError
+from ..errors import Interrupted, RRError
 
 # How the characters of our own messages are written where an encoding lacks them.
 PLAIN = {

@@ -8,7 +8,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> None:
-    from ..model.ladder import describe
+    from ..residual.table import describe
 
     rows = describe()
     if args.json:

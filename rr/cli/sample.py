@@ -1,6 +1,6 @@
 """`rr sample`: generate text with a trained run."""
 
-from ..config import RRError
+from ..errors import RRError
 from .output import locate_errors
 
 

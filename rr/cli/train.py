@@ -2,7 +2,9 @@
 
 import os
 
-from ..config import RUN_OPTIONS, RunFailed
+from ..errors import RunFailed
+from ..options import Request
+from ..specs import RUN_OPTIONS
 from .options import add_machine, add_run, machine, pick
 from .output import locate_errors
 
@@ -14,15 +16,13 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> None:
-    from ..training.loggers import named
     from ..training.planning import plan
     from ..training.run_folder import finished
     from ..training.trainer import train
 
     with locate_errors(args.rule, args.values):
         run = plan(**pick(args, RUN_OPTIONS))
-        request = machine(args)
-        folder = train(run, args.out, charts=named(request.pop("log", "")), **request)
+        folder = train(run, args.out, Request(**machine(args)))
     if os.environ.get("RANK", "0") == "0":  # one of torchrun's processes speaks for all
         print(folder)
     result = finished(folder)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from ..config import RRError
+from ..errors import RRError
 from ..io import sync
 
 CARD = "card.json"  # an entry's metadata; written last

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..config import RRError
+from ..errors import RRError
 from . import cache as store
 from .documents import Documents, Source, hold_out, source
 from .tokenizer import Vocabulary, open_vocabulary

@@ -21,7 +21,7 @@ from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 
-from ..config import RRError, install, nearest
+from ..errors import RRError, install, nearest
 from . import fables
 from .cache import digest
 from .files import EOT, KINDS, PACKED, documents_of, file_format, read_all

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..config import RRError
+from ..errors import RRError
 
 SEED = 0
 STORIES = {"train": 20_000, "valid": 1_500}  # of the corpus `fables`

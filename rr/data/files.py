@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..config import RRError, install
+from ..errors import RRError, install
 
 EOT = "<|endoftext|>"
 KINDS = "a text, .xz, .gz, .parquet or .jsonl file, or a folder with train* and valid* files"

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..config import RRError
+from ..errors import RRError
 from .corpus import Tokens
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from ..config import MIB, RRError, checked_file, install, nearest
+from ..errors import RRError, install, nearest
+from ..io import MIB, checked_file
 from . import cache as store
 from .documents import require_hub
 from .files import EOT

@@ -31,9 +31,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..config import ModelConfig, RRError, file_bytes
+from ..errors import RRError
+from ..io import file_bytes
 from ..residual import Residuals, canonical, resolve
 from ..residual.values import make_values
+from ..specs import ModelConfig
 from .decoder import WAY, Decoder, find, two_tokens, uncompiled
 from .hooks import NAME, Hooks, Now, Values, unhook
 from .packing import Layout

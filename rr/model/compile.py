@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ..config import ModelConfig
 from ..residual import resolve
+from ..specs import ModelConfig
 from .transformer import Model
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..config import RRError
+from ..errors import RRError
 
 WANTED = {"norm": 2, "attention": 1, "MLP": 1}
 WORDS = {

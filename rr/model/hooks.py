@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import ModelConfig, RRError
+from ..errors import RRError
 from ..residual.values import ValueRule
+from ..specs import ModelConfig
 from .decoder import Block, Decoder, first_output, first_tensor
 from .packing import Layout, as_channels, as_heads
 

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ..config import ModelConfig, RRError
+from ..errors import RRError
 from ..ops import attention, blocked_attention, cross_entropy
-from ..ops.backends import DEFAULT, Kernels
+from ..ops.kernels import DEFAULT, Kernels
 from ..residual import Residuals, Rule, Site
 from ..residual.values import make_values
+from ..specs import ModelConfig
 
 
 class KVCache:

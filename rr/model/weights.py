@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..config import ModelConfig, RRError
+from ..errors import RRError
 from ..residual import resolve
+from ..specs import ModelConfig
 from .transformer import Model
 
 LOOPS = 1024  # largest number of passes: with one shared stack, no weight bounds it

@@ -31,9 +31,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         total = torch.zeros((), dtype=wide, device=hidden.device)
         # float16 has no numbers below 6e-8: there the mean's 1/n is applied after loss scaling.
         if hidden.dtype == torch.float16:
-            now, ctx.later = 1, n
+            divisor, ctx.deferred_divisor = 1, n
         else:
-            now, ctx.later = n, None
+            divisor, ctx.deferred_divisor = n, None
         if not fused:
             softmax = _softmax
         elif hidden.device.type == "cpu":  # a compiler's softmax takes twice as long there
@@ -44,7 +44,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             part = slice(start, start + chunk)
             target = targets[part, None]
             # The (chunk, V) logits get no name here, so that they are freed after the softmax.
-            loss, grad = softmax(F.linear(hidden[part], rows), target, vocab_size, now)
+            loss, grad = softmax(F.linear(hidden[part], rows), target, vocab_size, divisor)
             total += loss
             torch.mm(grad, rows, out=grad_hidden[part])
             if grad_weight is None:
@@ -60,8 +60,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_loss):
         grad_hidden, grad_weight = ctx.saved_tensors
-        if ctx.later is not None:
-            grad_loss = grad_loss / ctx.later
+        if ctx.deferred_divisor is not None:
+            grad_loss = grad_loss / ctx.deferred_divisor
         return grad_hidden * grad_loss, grad_weight * grad_loss, None, None, None, None
 
 
@@ -70,8 +70,10 @@ def padded_rows(weight: Tensor) -> Tensor:
     return F.pad(weight, (0, 0, 0, -len(weight) % 8))
 
 
-def _softmax(logits: Tensor, target: Tensor, vocab_size: int, now: int) -> tuple[Tensor, Tensor]:
-    """Summed losses of a chunk, and (softmax − one-hot) / now in the dtype of its logits (N, V)."""
+def _softmax(
+    logits: Tensor, target: Tensor, vocab_size: int, divisor: int
+) -> tuple[Tensor, Tensor]:
+    """Summed losses of a chunk, and (softmax − one-hot) / divisor in the dtype of its logits (N, V)."""
     dtype = logits.dtype
     logits = logits.to(torch.promote_types(dtype, torch.float32))
     logits[:, vocab_size:] = -torch.inf  # padding rows never get probability
@@ -79,11 +81,11 @@ def _softmax(logits: Tensor, target: Tensor, vocab_size: int, now: int) -> tuple
     loss = (log_z - logits.gather(1, target)).sum()
     grad = logits.sub_(log_z).exp_()  # in place
     grad.scatter_add_(1, target, torch.full_like(log_z, -1.0))
-    return loss, grad.div_(now).to(dtype)
+    return loss, grad.div_(divisor).to(dtype)
 
 
 def softmax_at_once(
-    logits: Tensor, target: Tensor, vocab_size: int, now: int
+    logits: Tensor, target: Tensor, vocab_size: int, divisor: int
 ) -> tuple[Tensor, Tensor]:
     """`_softmax` without in-place writes, which a compiler fuses into three passes over logits."""
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -93,7 +95,7 @@ def softmax_at_once(
     log_z = top + (wide - top).exp().sum(-1, keepdim=True).log()
     loss = (log_z - wide.gather(1, target)).sum()
     p = (wide - log_z).exp()
-    grad = torch.where(columns == target.to(torch.int32), p - 1, p) / now
+    grad = torch.where(columns == target.to(torch.int32), p - 1, p) / divisor
     return loss, grad.to(logits.dtype)
 
 
@@ -104,14 +106,14 @@ def _rows(count: int, vocab_size: int) -> int:
     return min(count, max(1, CACHED * torch.get_num_threads() // vocab_size))
 
 
-def row_bytes(logits: Tensor, target: Tensor, vocab_size: int, now: int) -> int:
+def row_bytes(logits: Tensor, target: Tensor, vocab_size: int, divisor: int) -> int:
     """What `softmax_in_rows` holds beside its arguments while it runs."""
     wide = torch.promote_types(logits.dtype, torch.float32)
     return _rows(len(logits), vocab_size) * vocab_size * wide.itemsize
 
 
 @torch.library.custom_op("rr::softmax_in_rows", mutates_args={"logits"})
-def softmax_in_rows(logits: Tensor, target: Tensor, vocab_size: int, now: int) -> Tensor:
+def softmax_in_rows(logits: Tensor, target: Tensor, vocab_size: int, divisor: int) -> Tensor:
     """`_softmax` for a CPU: the gradient replaces the logits (N, V); returns the summed losses.
 
     As many rows at a time as the cores' caches hold in float32, so that memory is read and written
@@ -130,18 +132,20 @@ def softmax_in_rows(logits: Tensor, target: Tensor, vocab_size: int, now: int) -
         of_target = x.gather(1, at)
         z = x.exp_().sum(-1, keepdim=True)
         total += (z.log() - of_target).sum()
-        x.mul_(1 / (z * now)).scatter_add_(1, at, torch.full_like(z, -1 / now))
+        x.mul_(1 / (z * divisor)).scatter_add_(1, at, torch.full_like(z, -1 / divisor))
         part.copy_(x)
     return total.to(wide)
 
 
 @softmax_in_rows.register_fake
-def _(logits: Tensor, target: Tensor, vocab_size: int, now: int) -> Tensor:
+def _(logits: Tensor, target: Tensor, vocab_size: int, divisor: int) -> Tensor:
     return logits.new_empty((), dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
-def _in_rows(logits: Tensor, target: Tensor, vocab_size: int, now: int) -> tuple[Tensor, Tensor]:
-    return softmax_in_rows(logits, target, vocab_size, now), logits
+def _in_rows(
+    logits: Tensor, target: Tensor, vocab_size: int, divisor: int
+) -> tuple[Tensor, Tensor]:
+    return softmax_in_rows(logits, target, vocab_size, divisor), logits
 
 
 @functools.cache

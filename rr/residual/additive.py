@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from ..config import ModelConfig
 from ..ops.norm import EPS, rms_norm
+from ..specs import ModelConfig
 from .base import ENDS, Normal, Option, Rule, Site, one_of, register, whole
 
 

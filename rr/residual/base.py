@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, c
 import torch
 from torch import Tensor, nn
 
-from ..config import ModelConfig, RRError, nearest, parse_spec
+from ..errors import RRError, nearest
 from ..ops.norm import EPS, rms_norm
+from ..options import parse_spec
+from ..specs import ModelConfig
 from . import own
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..config import ModelConfig, RRError
+from ..errors import RRError
 from ..ops.norm import EPS, rms_norm
+from ..specs import ModelConfig
 from .base import Normal, Option, Rule, Site, flag, one_of, register, whole
 
 

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import ModelConfig, RRError
+from ..errors import RRError
 from ..ops.norm import rms_norm
 from ..ops.review_gate import review_gate
+from ..specs import ModelConfig
 from .base import Normal, Option, Rule, Site, flag, one_of, register, whole
 
 STUDY = "Review Residuals (2606.31859)"

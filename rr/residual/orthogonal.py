@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import ModelConfig
 from ..ops.norm import rms_norm
+from ..specs import ModelConfig
 from .base import Normal, Option, Rule, Site, register
 
 

@@ -22,7 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..config import MIB, RRError, file_bytes, parse_spec
+from ..errors import RRError
+from ..io import MIB, file_bytes
+from ..options import parse_spec
 
 # Class attributes set by Python, torch and the registry, and documentation.
 _NOT_CONTENT = {

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ..config import ModelConfig
+from ..specs import ModelConfig
 from .base import Normal, Rule, Site, one_of, register, whole
 
 

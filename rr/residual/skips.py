@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from ..config import ModelConfig, RRError
+from ..errors import RRError
 from ..ops.norm import rms_norm
+from ..specs import ModelConfig
 from .base import Normal, Option, Rule, Site, flag, one_of, register
 from .depth import depth_weights, unlooped
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..config import ModelConfig, RRError, positive
+from ..errors import RRError, positive
+from ..specs import ModelConfig
 from . import own
 from .base import Described, Rule, Site, make, resolve
 
@@ -36,6 +37,36 @@ def keyed(seed: int, name: str) -> torch.Generator:
     """The random-number generator of one tensor, by the run's seed and the tensor's name."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def decayed(model: nn.Module) -> set[str]:
+    """Names of the matrices that weight decay acts on in protocol `clean`.
+
+    Weights of linear layers and of rules (`matrix_names`); not embeddings, gains or biases.
+    """
+    names = set()
+    for module_name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            matrices = ("weight",)
+        else:
+            matrices = getattr(module, "matrix_names", ())
+        parameters = dict(module.named_parameters(recurse=False))
+        names.update(f"{module_name}.{name}" for name in matrices if name in parameters)
+    return names
+
+
+def decay_groups(model: nn.Module, weight_decay: float, everything: bool = False) -> list[dict]:
+    """AdamW's groups: what decays (all parameters, or those of `decayed`), then what does not."""
+    named = dict(model.named_parameters())
+    names = set(named) if everything else decayed(model)
+    groups = [
+        {
+            "params": [p for name, p in named.items() if (name in names) == inside],
+            "weight_decay": weight_decay if inside else 0.0,
+        }
+        for inside in (True, False)
+    ]
+    return [group for group in groups if group["params"]]
 
 
 class Residuals(nn.Module):
@@ -230,20 +261,7 @@ class Residuals(nn.Module):
 
     def parameter_groups(self, weight_decay: float) -> list[dict]:
         """The rules' parameters as an optimiser's groups: matrices decay, the rest does not."""
-        decays = {
-            id(p)
-            for module in self.modules()
-            for name, p in module.named_parameters(recurse=False)
-            if name in getattr(module, "matrix_names", ())
-        }
-        groups = [
-            {
-                "params": [p for p in self.parameters() if (id(p) in decays) == inside],
-                "weight_decay": weight_decay if inside else 0.0,
-            }
-            for inside in (True, False)
-        ]
-        return [group for group in groups if group["params"]]
+        return decay_groups(self, weight_decay)
 
     def costs(self) -> dict[str, Any]:
         """Costs that the rules declare.

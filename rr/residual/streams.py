@@ -4,8 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import ModelConfig, RRError
+from ..errors import RRError
 from ..ops.norm import EPS, rms_norm
+from ..specs import ModelConfig
 from .base import EPSILON, Normal, Rule, Site, flag, one_of, register, whole
 
 SINKHORN_STEPS = 20  # t_max of mHC

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import ModelConfig, RRError
+from ..errors import RRError
+from ..specs import ModelConfig
 from .base import Described, Normal, Option, Site, flag, one_of, register, resolve, whole
 
 

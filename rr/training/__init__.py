@@ -7,7 +7,7 @@ One run, from `rr train` to result.json:
     cli.train.run                    the verb: calls the next two with its arguments
     training.planning.plan           the run that the options describe, and its id
     training.trainer.train           checks the request, reads the tokens, locks the folder
-    training.context.prepare         backend, precision, micro-batch; writes or checks run.json
+    training.context.Context         backend, precision, micro-batch: `begin` or `resume`; run.json
     training.trainer.Training        builds the model, restores the newest checkpoint
     training.trainer.Training.go     takes the steps, to the end of each budget
     training.result.Examiner         the held-out loss; `Training` then writes result.json

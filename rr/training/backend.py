@@ -15,20 +15,22 @@ from pathlib import Path
 
 import torch
 
-from ..config import PRECISIONS, ModelConfig, RRError, Run, nearest, parse_spec
+from ..errors import RRError, nearest
 from ..model.compile import grows
-from ..model.ladder import flops_per_token
-from ..ops import backends
+from ..model.costs import flops_per_token
+from ..ops import kernels
+from ..options import parse_spec
+from ..specs import PRECISIONS, ModelConfig, Run
 from .device import autocast, keep_freed
 from .distributed import ALONE, World
 
 CHOICES = {
     "precision": PRECISIONS,
-    "loss": backends.LOSSES,
+    "loss": kernels.LOSSES,
     "optimizer": ("plain", "fused"),
     "compile": ("none", "layer"),
     "attention": ("auto", "blocks", "cudnn"),
-    "recompute": backends.RECOMPUTED,
+    "recompute": kernels.RECOMPUTED,
     "allocator": ("system", "kept"),
 }
 COMPILED_CPU = "compiled:attention=blocks"  # what a long run takes on a CPU
@@ -36,7 +38,7 @@ UNCOMPILED = "eager"  # what a run takes that names none and cannot compile
 # FLOPs of a run from which a CPU compiles it. Compilation takes 35 to 50 s and saves 0.27 to 0.67
 # of an eager step's time, so on one or two cores it pays from here (data/measured/08_make_it_fast).
 COMPILE_FLOPS = 2e13
-ASKED_FOR = "asked for"  # why a run has the backend that its --path names
+ASKED_FOR = "asked for"  # why a run has the backend that its --backend names
 TRITON = (8, 0)  # the least compute capability that Triton's own documentation supports
 # Names of earlier versions, whose gated writes had a backward pass written by hand.
 GONE = {"fast": "eager:allocator=kept", "triton": "compiled"}
@@ -72,10 +74,10 @@ class Backend:
     allocator: str = "system"
 
     @property
-    def kernels(self) -> backends.Kernels:
+    def kernels(self) -> kernels.Kernels:
         """The part of the backend that the model's layers compute with."""
         attention = "blocks" if self.attention == "blocks" else "auto"  # which kernel: a context
-        return backends.Kernels(self.loss, self.recompute, attention)
+        return kernels.Kernels(self.loss, self.recompute, attention)
 
     def validate(
         self, device: torch.device, config: ModelConfig | None = None, world: World = ALONE
@@ -155,11 +157,11 @@ def parse_backend(spec: str) -> Backend:
     name, given = parse_spec(spec)
     if name in GONE or "gate" in given:
         raise RRError(
-            f"backend {spec!r} (--path) is of an earlier version, which wrote a gate's backward "
+            f"backend {spec!r} is of an earlier version, which wrote a gate's backward "
             f"pass by hand: use {GONE.get(name, name)}, or that version to resume or repeat its run"
         )
     if name not in BACKENDS:
-        raise RRError(f"unknown backend {name!r} (--path): {nearest(name, BACKENDS)}")
+        raise RRError(f"unknown backend {name!r} (--backend): {nearest(name, BACKENDS)}")
     for key, word in given.items():
         if key not in CHOICES:
             raise RRError(f"backend {name!r} has no choice {key!r}: {nearest(key, CHOICES)}")
@@ -224,7 +226,8 @@ def check_spec(spec: str, device: torch.device, run: Run, world: World = ALONE) 
     """
     if "precision" in parse_spec(spec)[1]:
         raise RRError(
-            f"--path {spec}: the precision of a run is part of its recipe: use --precision instead"
+            f"--backend {spec}: the precision of a run is part of its recipe: use --precision "
+            "instead"
         )
     parse_backend(spec).validate(device, run.model, world)
 
@@ -253,7 +256,9 @@ def of_run(
     backend = parse_backend(spec)
     if backend.compile != "none" and (why := compile_error(device.type)):
         if named:
-            raise RRError(f"--path {spec} cannot be compiled here: {why}; use --path {UNCOMPILED}")
+            raise RRError(
+                f"--backend {spec} cannot be compiled here: {why}; use --backend {UNCOMPILED}"
+            )
         spec, reason = UNCOMPILED, f"compilation fails here: {why}"
         log(f"{reason}; selected backend {spec}")
     return spec, reason

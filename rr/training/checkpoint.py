@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ..config import RRError, Run, RunFailed, checked_file
-from ..io import read_json, sync, write_json
-from ..model.ladder import count
+from ..errors import RRError, RunFailed
+from ..io import checked_file, read_json, sync, write_json
+from ..model.costs import count
+from ..specs import Run
 
 CHECKPOINT = 12  # bytes per parameter of a checkpoint: weights and AdamW's two moments
 WEIGHTS = 4  # bytes per parameter of the weights that stay when a run has ended

@@ -4,8 +4,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from ..config import Recipe, Run, options_of, parse_spec
-from ..model import ladder
+from ..options import options_of, parse_spec
+from ..specs import Recipe, Run
+from . import planning
 
 WIDTH = 78  # characters of a printed line
 
@@ -23,10 +24,10 @@ def options(run: Run) -> dict[str, object]:
     given |= {"protocol": run.protocol, "seed": run.seed}
     if recipe.budgets:
         given["budgets"] = list(recipe.budgets)
-    elif recipe.steps != ladder.recipe(run.rung, run.protocol).steps:
+    elif recipe.steps != planning.recipe(run.rung, run.protocol).steps:
         given["steps"] = recipe.steps
-    usual = asdict(ladder.recipe(run.rung, run.protocol))
-    usual["warmup"] = ladder.usual_warmup(run.protocol, recipe.steps)
+    usual = asdict(planning.recipe(run.rung, run.protocol))
+    usual["warmup"] = planning.usual_warmup(run.protocol, recipe.steps)
     for name in options_of(Recipe):
         if name not in ("steps", "budgets") and getattr(recipe, name) != usual[name]:
             given[name] = getattr(recipe, name)

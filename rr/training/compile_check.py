@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import Tensor
 
-from ..config import RRError
+from ..errors import RRError
 from ..model.compile import grows
 from ..model.transformer import Model, Stack
 from .device import autocast

@@ -5,16 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from .. import io
-from ..config import PRECISIONS, RRError, Run, RunFailed, positive
 from ..data import batches
 from ..data.corpus import Tokens, open_corpus
 from ..data.tokenizer import FILES
-from ..model.ladder import count, other_size, published_params
+from ..errors import RRError, RunFailed, positive
+from ..model.costs import count
+from ..model.sizes import other_size, published_params
+from ..options import Request
+from ..specs import PRECISIONS, Run
 from . import backend, checkpoint, memory_fit, provenance
 from .compile_check import CompiledWrong
 from .device import (
@@ -27,7 +26,6 @@ from .device import (
 )
 from .distributed import World, check_strategy
 from .loggers import check_loggers, named
-from .request import Request
 from .run_folder import specification, tokenizer_sha256
 from .save_interval import check_interval
 
@@ -45,13 +43,13 @@ def check_request(request: Request, here: bool = True) -> None:
         check_device(request.device or "auto")
     if request.threads is not None:
         check_threads(request.threads)
-    if request.path is not None:
-        backend.parse_backend(request.path)
+    if request.backend is not None:
+        backend.parse_backend(request.backend)
     if request.micro_batch is not None:
         positive("micro-batch", request.micro_batch)
     check_interval(request.save_every)
     check_strategy(request.parallel or "ddp")
-    check_loggers(named(request.log or ""), here)
+    check_loggers(named(request.charts), here)
 
 
 @dataclass(frozen=True)
@@ -59,31 +57,24 @@ class Settings:
     """The settings of a run, which it keeps from its first checkpoint on; run.json records them."""
 
     threads: int
-    path: str  # the backend, as `backend.parse_backend` reads it
+    backend_name: str  # with its options, as `backend.parse_backend` reads it
     precision: str
     micro_batch: int  # windows that a process takes at once
     reason: str  # why this backend
 
     @property
     def backend(self) -> backend.Backend:
-        """What `path` names."""
-        return backend.parse_backend(self.path)
+        """What `backend_name` names."""
+        return backend.parse_backend(self.backend_name)
 
-
-@dataclass(frozen=True)
-class Context:
-    """What a run trains with: this process's device, its world, the tokens and the settings.
-
-    request: what was asked for. resumed: whether the run has a checkpoint.
-    """
-
-    device: torch.device
-    world: World
-    tokens: Tokens
-    text: np.ndarray | Tensor  # the training stream: on the GPU, where it fits there
-    settings: Settings
-    request: Request
-    resumed: bool
+    def recorded(self) -> dict:
+        """What run.json records of them, beside the threads, which never change."""
+        return {
+            "precision": self.precision,
+            "micro_batch": self.micro_batch,
+            "code_path": self.backend_name,
+            "code_path_reason": self.reason,
+        }
 
 
 def tokens_of(run: Run, cache: str | Path | None, log: Log) -> Tokens:
@@ -108,218 +99,189 @@ def tokens_of(run: Run, cache: str | Path | None, log: Log) -> Tokens:
     return tokens
 
 
-def prepare(
-    run: Run,
-    folder: Path,
-    tokens: Tokens,
-    device: torch.device,
-    request: Request,
-    world: World,
-    log: Log,
-) -> Context:
-    """Settle what a run trains with and write its run.json. Sets torch's threads.
+class Context:
+    """What a run trains with: this process's device, its world, the tokens, and the settings.
 
-    A run that has a checkpoint keeps the settings in its run.json, except where it goes from a CPU
-    to a GPU or back. What was chosen is logged, and so is what the request asks for and the run
-    does not have. Raises RRError where the run does not fit or cannot be continued here, RunFailed
-    where run.json is corrupt, or missing beside checkpoints.
+    Settles them when it is made and writes them to run.json: `begin` for a new run; `resume` for
+    one that has a checkpoint, which keeps its settings except where it goes from a CPU to a GPU or
+    back. Sets torch's threads. What was chosen is logged, and so is what the request asks for and
+    the run does not have. Raises RRError where the run does not fit or cannot be continued here,
+    RunFailed where run.json is corrupt, or missing beside checkpoints.
+
+    text: the training stream, on the GPU where it fits there. resumed: whether the run has a
+    checkpoint.
     """
-    text = batches.on_device(tokens.train, device)  # before the free memory is asked for
-    settings, resumed = world.agree(
-        lambda: _settle(run, folder, tokens, device, request, world, log)
-    )
-    prepare_device(device, settings.threads)
-    return Context(device, world, tokens, text, settings, request, resumed)
 
+    settings: Settings
+    resumed: bool
 
-def without_compiler(
-    run: Run, folder: Path, context: Context, error: CompiledWrong, log: Log
-) -> Context:
-    """The context of a run whose default backend compiles its model wrongly here; logged, recorded.
+    def __init__(
+        self, run: Run, folder: Path, tokens: Tokens, request: Request, world: World, log: Log
+    ) -> None:
+        self.run, self.folder, self.tokens, self.request = run, folder, tokens, request
+        self.world, self.device, self.log = world, world.device, log
+        self.text = batches.on_device(tokens.train, self.device)  # before free memory is asked for
+        self.settings, self.resumed = world.agree(self._settle)
+        prepare_device(self.device, self.settings.threads)
 
-    Raises RRError where the backend was asked for, and where the run has trained with it: it would
-    not be the same run.
-    """
-    settings, device, world = context.settings, context.device, context.world
-    if context.resumed:
-        raise RRError(
-            f"run {folder.name} trains with backend {settings.path}, and {error}: resume it with "
-            "the version of torch in its run.json, or start it again in another --out"
-        )
-    if settings.reason == backend.ASKED_FOR:
-        raise RRError(f"--path {settings.path}: {error}; use --path {backend.UNCOMPILED}")
+    @property
+    def path(self) -> Path:
+        """The run's run.json."""
+        return self.folder / "run.json"
 
-    def settle() -> Settings:
-        micro_batch, path = memory_fit.choose(
-            run,
-            device,
-            context.request.micro_batch,
-            None,
-            backend.UNCOMPILED,
-            world,
-            log,
-        )
-        log(f"{error}; selected backend {path}")
-        record = io.read_json(folder / "run.json")
-        record["provenance"] |= {
-            "code_path": path,
-            "code_path_reason": str(error),
-            "micro_batch": micro_batch,
-        }
-        io.write_record(folder / "run.json", record)
-        return replace(settings, path=path, reason=str(error), micro_batch=micro_batch)
-
-    return replace(context, settings=world.agree(settle))
-
-
-def _settle(
-    run: Run,
-    folder: Path,
-    tokens: Tokens,
-    device: torch.device,
-    request: Request,
-    world: World,
-    log: Log,
-) -> tuple[Settings, bool]:
-    """`prepare` in the process that writes: the settings, and whether the run has a checkpoint."""
-    path = folder / "run.json"
-    started = bool(checkpoint.Checkpoints(folder, folder.name).steps())
-    if started and not path.exists():
-        raise RunFailed(
-            f"{path} is missing beside its checkpoints, which cannot be used without it: restore "
-            f"it, or remove {folder} to start again"
-        )
-    record = io.read_sealed(path) if path.exists() else {}
-    if record and specification(record, folder).id != run.id:
-        raise RRError(f"{path} describes another run: choose another --out")
-    if not started:
-        return _begin(run, folder, tokens, device, request, world, log), False
-    recorded = _recorded(record, path)
-    if recorded["corpus_sha256"] != tokens.sha256:
-        raise RRError(
-            f"run {folder.name} was started on other tokens: resume it with the same corpus"
-        )
-    settings = _resumed(run, recorded, device, request, world, log)
-    changed = recorded | _changes(recorded, settings, device, world, log)
-    if changed != recorded:
-        io.write_record(path, {**record, "provenance": changed})
-    for name in _keep_tokenizer(folder, tokens):
-        log(f"{name} is corrupt or missing: written again")
-    return settings, True
-
-
-def _begin(
-    run: Run,
-    folder: Path,
-    tokens: Tokens,
-    device: torch.device,
-    request: Request,
-    world: World,
-    log: Log,
-) -> Settings:
-    """The settings of a new run, written to its run.json."""
-    _check_disk(run, folder)
-    settings = _chosen(run, device, request, world, log)
-    _keep_tokenizer(folder, tokens)
-    made_by = provenance.provenance(device) | {
-        "threads": settings.threads,
-        "precision": settings.precision,
-        "micro_batch": settings.micro_batch,
-        "code_path": settings.path,
-        "code_path_reason": settings.reason,
-        "processes": world.size,
-        "parallel": world.strategy,
-        "corpus_sha256": tokens.sha256,
-        "tokenizer_sha256": tokenizer_sha256(folder),
-        "params": count(run.model),
-    }
-    if line := other_size(run):
-        made_by["published_params"] = published_params(run)
-        log(line)
-    specified = {"id": folder.name, "run": run.spec(), "source": run.source}
-    io.write_record(folder / "run.json", {**specified, "provenance": made_by})
-    return settings
-
-
-def _chosen(run: Run, device: torch.device, request: Request, world: World, log: Log) -> Settings:
-    """The settings of a new run: what was asked for, else what fits, which is logged."""
-    threads = prepare_device(device, request.threads)
-    wanted = run.recipe.precision
-    precision = resolve_precision(device, wanted)
-    if precision != wanted:
-        scaled = " with loss scaling" if precision == "fp16" else ""
-        log(f"{device_name(device)} has no {wanted}: using {precision}{scaled}")
-    usual, reason = backend.of_run(request.path, device, run, world, log)
-    micro_batch, spec = memory_fit.choose(
-        run, device, request.micro_batch, request.path, usual, world, log
-    )
-    if spec != usual:
-        reason = f"backend {usual} does not fit the memory"
-    return Settings(threads, spec, precision, micro_batch, reason)
-
-
-def _resumed(
-    run: Run, recorded: dict, device: torch.device, request: Request, world: World, log: Log
-) -> Settings:
-    """The recorded settings, checked against this machine; chosen anew on another kind of device.
-
-    A run goes from a CPU to a GPU or back only where the device was asked for.
-    """
-    threads = recorded["threads"]
-    if request.threads not in (None, threads):
-        log(f"the run keeps the {threads} threads it was started with")
-    if _device_type(recorded["device"]) != device.type:
-        if request.device in (None, "auto"):
-            raise RRError(
-                f"run {run.id} was started on {recorded['device']}, not on {device_name(device)}: "
-                f"resume it there, or continue it here, not bit for bit, with --device "
-                f"{device.type}"
+    def _settle(self) -> tuple[Settings, bool]:
+        """The settings, and whether the run has a checkpoint, in the process that writes."""
+        resumed = bool(checkpoint.Checkpoints(self.folder, self.run.id).steps())
+        if resumed and not self.path.exists():
+            raise RunFailed(
+                f"{self.path} is missing beside its checkpoints, which cannot be used without it: "
+                f"restore it, or remove {self.folder} to start again"
             )
-        return _chosen(run, device, replace(request, threads=threads), world, log)
-    settings = Settings(
-        threads,
-        recorded["code_path"],
-        recorded["precision"],
-        recorded["micro_batch"],
-        recorded.get("code_path_reason", "not recorded"),
-    )
-    if request.path and backend.parse_backend(request.path) != settings.backend:
-        log(f"the run keeps the backend {settings.path} it was started with")
-    settings.backend.validate(device, run.model, world)
-    prepare_device(device, threads)
-    return settings
+        record = io.read_sealed(self.path) if self.path.exists() else {}
+        if record and specification(record, self.folder).id != self.run.id:
+            raise RRError(f"{self.path} describes another run: choose another --out")
+        return (self.resume(record) if resumed else self.begin()), resumed
 
+    def begin(self) -> Settings:
+        """The settings of a new run, written to its run.json."""
+        run = self.run
+        _check_disk(run, self.folder)
+        settings = self._chosen(self.request)
+        _keep_tokenizer(self.folder, self.tokens)
+        made_by = provenance.provenance(self.device) | {
+            "threads": settings.threads,
+            **settings.recorded(),
+            "processes": self.world.size,
+            "parallel": self.world.strategy,
+            "corpus_sha256": self.tokens.sha256,
+            "tokenizer_sha256": tokenizer_sha256(self.folder),
+            "params": count(run.model),
+        }
+        if line := other_size(run):
+            made_by["published_params"] = published_params(run)
+            self.log(line)
+        specified = {"id": run.id, "run": run.spec(), "source": run.source}
+        io.write_record(self.path, {**specified, "provenance": made_by})
+        return settings
 
-def _changes(
-    recorded: dict, settings: Settings, device: torch.device, world: World, log: Log
-) -> dict:
-    """What changes in the provenance of a resumed run: on another GPU, with other processes, …"""
-    changes = []
-    if recorded["device"] != device_name(device):
-        changes.append(f"on {recorded['device']} and resumes on {device_name(device)}")
-    here = provenance.cpu() if device.type == "cpu" else {}  # on a GPU it computes no sums
-    for name, now in here.items():
-        if recorded.get(name, now) != now:
-            changes.append(f"on {recorded[name]} and resumes on {now}")
-    processes = recorded.get("processes", 1)
-    if (processes, recorded.get("parallel")) != (world.size, world.strategy):
-        changes.append(f"by {processes} processes and resumes with {world.size}")
-    for change in changes:
-        log(
-            f"the run was started {change}: the same batches in the same order, but sums that may "
-            "differ in their last bits"
+    def resume(self, record: dict) -> Settings:
+        """The settings of a run that has a checkpoint, by its run.json, which learns of changes."""
+        recorded = _recorded(record, self.path)
+        if recorded["corpus_sha256"] != self.tokens.sha256:
+            raise RRError(
+                f"run {self.run.id} was started on other tokens: resume it with the same corpus"
+            )
+        settings = self._kept(recorded)
+        changed = recorded | self._changes(recorded, settings)
+        if changed != recorded:
+            io.write_record(self.path, {**record, "provenance": changed})
+        for name in _keep_tokenizer(self.folder, self.tokens):
+            self.log(f"{name} is corrupt or missing: written again")
+        return settings
+
+    def drop_compiler(self, error: CompiledWrong) -> None:
+        """Go on without a compiler, where the default backend compiles the model wrongly here.
+
+        Logged and recorded. Raises RRError where the backend was asked for, and where the run has
+        trained with it: it would not be the same run.
+        """
+        name = self.settings.backend_name
+        if self.resumed:
+            raise RRError(
+                f"run {self.run.id} trains with backend {name}, and {error}: resume it with the "
+                "version of torch in its run.json, or start it again in another --out"
+            )
+        if self.settings.reason == backend.ASKED_FOR:
+            raise RRError(f"--backend {name}: {error}; use --backend {backend.UNCOMPILED}")
+
+        def uncompiled() -> Settings:
+            micro_batch, name = memory_fit.choose(
+                self.run,
+                self.device,
+                self.request.micro_batch,
+                None,
+                backend.UNCOMPILED,
+                self.world,
+                self.log,
+            )
+            self.log(f"{error}; selected backend {name}")
+            settings = replace(
+                self.settings, backend_name=name, reason=str(error), micro_batch=micro_batch
+            )
+            record = io.read_json(self.path)
+            record["provenance"] |= settings.recorded()
+            io.write_record(self.path, record)
+            return settings
+
+        self.settings = self.world.agree(uncompiled)
+
+    def _chosen(self, request: Request) -> Settings:
+        """The settings of a new run: what was asked for, else what fits, which is logged."""
+        run, device, world, log = self.run, self.device, self.world, self.log
+        threads = prepare_device(device, request.threads)
+        wanted = run.recipe.precision
+        precision = resolve_precision(device, wanted)
+        if precision != wanted:
+            scaled = " with loss scaling" if precision == "fp16" else ""
+            log(f"{device_name(device)} has no {wanted}: using {precision}{scaled}")
+        first, reason = backend.of_run(request.backend, device, run, world, log)
+        micro_batch, name = memory_fit.choose(
+            run, device, request.micro_batch, request.backend, first, world, log
         )
-    changed = {
-        "device": device_name(device),
-        "code_path": settings.path,
-        "code_path_reason": settings.reason,
-        "micro_batch": settings.micro_batch,
-        "precision": settings.precision,
-        **here,
-    }
-    if changes:
-        changed["bit_exact"] = False
-    return changed
+        if name != first:
+            reason = f"backend {first} does not fit the memory"
+        return Settings(threads, name, precision, micro_batch, reason)
+
+    def _kept(self, recorded: dict) -> Settings:
+        """The recorded settings, checked against this machine; chosen anew on another kind of it.
+
+        A run goes from a CPU to a GPU or back only where the device was asked for.
+        """
+        request, device, threads = self.request, self.device, recorded["threads"]
+        if request.threads not in (None, threads):
+            self.log(f"the run keeps the {threads} threads it was started with")
+        if _device_type(recorded["device"]) != device.type:
+            if request.device in (None, "auto"):
+                raise RRError(
+                    f"run {self.run.id} was started on {recorded['device']}, not on "
+                    f"{device_name(device)}: resume it there, or continue it here, not bit for "
+                    f"bit, with --device {device.type}"
+                )
+            return self._chosen(replace(request, threads=threads))
+        settings = Settings(
+            threads,
+            recorded["code_path"],
+            recorded["precision"],
+            recorded["micro_batch"],
+            recorded.get("code_path_reason", "not recorded"),
+        )
+        if request.backend and backend.parse_backend(request.backend) != settings.backend:
+            self.log(f"the run keeps the backend {settings.backend_name} it was started with")
+        settings.backend.validate(device, self.run.model, self.world)
+        prepare_device(device, threads)
+        return settings
+
+    def _changes(self, recorded: dict, settings: Settings) -> dict:
+        """What changes in the provenance of a resumed run: another GPU, other processes, …"""
+        device, world, changes = self.device, self.world, []
+        if recorded["device"] != device_name(device):
+            changes.append(f"on {recorded['device']} and resumes on {device_name(device)}")
+        here = provenance.cpu() if device.type == "cpu" else {}  # on a GPU it computes no sums
+        for name, now in here.items():
+            if recorded.get(name, now) != now:
+                changes.append(f"on {recorded[name]} and resumes on {now}")
+        processes = recorded.get("processes", 1)
+        if (processes, recorded.get("parallel")) != (world.size, world.strategy):
+            changes.append(f"by {processes} processes and resumes with {world.size}")
+        for change in changes:
+            self.log(
+                f"the run was started {change}: the same batches in the same order, but sums that "
+                "may differ in their last bits"
+            )
+        changed = {"device": device_name(device), **settings.recorded(), **here}
+        if changes:
+            changed["bit_exact"] = False
+        return changed
 
 
 def _device_type(name: str) -> str:

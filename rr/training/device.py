@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ..config import RRError, nearest
+from ..errors import RRError, nearest
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 GPU_SHARE = "RR_GPU_SHARE"  # environment variable: share of a GPU's memory that a run may take

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from ..config import RRError, nearest
+from ..errors import RRError, nearest
 
 STRATEGIES = ("ddp", "fsdp")
 TORCHRUN = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")  # set beside WORLD_SIZE

@@ -11,16 +11,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config import Interrupted, RRError, Run, nearest
+from ..errors import Interrupted, RRError, nearest
+from ..specs import Run
 
 PACKAGES = ("tensorboard", "wandb")
 SCALARS = ("loss", "lr", "grad_norm", "valid", "val_loss")
 PROJECT = "review-residuals"
 
 
-def named(words: str) -> list[str]:
+def named(words: str | None) -> list[str]:
     """The names in `tensorboard,wandb`."""
-    return [name for name in words.split(",") if name]
+    return [name for name in (words or "").split(",") if name]
 
 
 def check_loggers(names: Sequence[str], installed: bool = True) -> None:

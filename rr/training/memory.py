@@ -23,11 +23,12 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ..config import ModelConfig, Recipe, RRError, Run, nearest, positive
+from ..errors import RRError, nearest, positive
 from ..model.compile import grows
 from ..model.transformer import Model
 from ..ops.cross_entropy import row_bytes
 from ..residual import resolve
+from ..specs import ModelConfig, Recipe, Run
 from .backend import Backend
 from .device import resolve_precision
 from .evaluate import Tally, add_batch, evaluating

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import torch
 
-from ..config import ModelConfig, RRError, Run
-from ..model.ladder import count
+from ..errors import RRError
+from ..model.costs import count
+from ..specs import ModelConfig, Run
 from .backend import Backend, parse_backend
 from .device import GPU_SHARE, resolve_precision
 from .distributed import World
@@ -147,23 +148,23 @@ def choose(
     run: Run,
     device: torch.device,
     micro: int | None,
-    path: str | None,
-    usual: str,
+    asked: str | None,
+    first: str,
     world: World,
     say: Callable[[str], None],
 ) -> tuple[int, str]:
     """The micro-batch and the backend of a new run: the largest micro-batch that fits.
 
-    micro, path: what was asked for, which is kept; usual: the backend to use. Without `micro` the
-    whole batch, halved until its prediction fits what is free; without `path` then with blocks
-    computed again, too. What differs from the whole batch and the usual backend is logged. Raises
-    RRError where nothing fits. Shards (fsdp) are not predicted; a step that runs out of memory all
-    the same halves its micro-batch (`OptimizerStep`).
+    micro, asked: the micro-batch and the backend that were asked for, which are kept; first: the
+    backend to try first. Without `micro` the whole batch, halved until its prediction fits what is
+    free; without `asked` then with blocks computed again, too. What differs from the whole batch
+    and the first backend is logged. Raises RRError where nothing fits. Shards (fsdp) are not
+    predicted; a step that runs out of memory all the same halves its micro-batch (`OptimizerStep`).
     """
     largest = micro or run.recipe.batch // world.size
     room = free(device)
     if room is None or world.strategy == "fsdp" or _surely_fits(run, largest, device, room):
-        return largest, usual
+        return largest, first
     say(f"predicting the memory of a step of {count(run.model):,} parameters")
 
     @functools.cache
@@ -171,17 +172,17 @@ def choose(
         return needs(run, windows, spec, device, world)
 
     sizes = [micro] if micro else halvings(largest)
-    specs = [usual] if path else fallbacks(usual)
-    selected = search(sizes, specs, need, room)
-    if selected == (largest, usual):
-        return largest, usual
+    backends = [first] if asked else fallbacks(first)
+    selected = search(sizes, backends, need, room)
+    if selected == (largest, first):
+        return largest, first
     wish = (
-        f"{_in_words(largest, usual)} may need {need(largest, usual) / GIB:.1f} GiB of memory, "
+        f"{_in_words(largest, first)} may need {need(largest, first) / GIB:.1f} GiB of memory, "
         f"{room / GIB:.1f} GiB are free"
     )
     if selected is None:
-        least = sizes[-1], specs[-1]
-        more = ", or leave --micro-batch and --path to rr" if micro or path else ""
+        least = sizes[-1], backends[-1]
+        more = ", or leave --micro-batch and --backend to rr" if micro or asked else ""
         raise RRError(
             f"rung {run.rung}, rule {run.rule}: {wish}; the least, {_in_words(*least)}, is "
             f"{need(*least) / GIB:.1f} GiB: free that much, use a smaller rung{more}"
@@ -195,25 +196,25 @@ def choose(
 
 def search(
     sizes: Sequence[int],
-    specs: Sequence[str],
+    backends: Sequence[str],
     need: Callable[[int, str], int],
     room: float,
 ) -> tuple[int, str] | None:
     """The first micro-batch and backend that fit; None where none does.
 
-    sizes: of the micro-batch, falling. specs: backends in the order in which they are tried. need:
+    sizes: of the micro-batch, falling. backends: in the order in which they are tried. need:
     predicted bytes; fewer windows need less. room: the bytes that are free.
     """
-    for spec in specs:
+    for spec in backends:
         first = bisect.bisect_left(sizes, True, key=lambda size: need(size, spec) <= room)
         if first < len(sizes):
             return sizes[first], spec
     return None
 
 
-def fallbacks(usual: str) -> list[str]:
-    """Backends to try in turn: the usual one, then with blocks recomputed."""
-    return list(dict.fromkeys([usual, recomputing(usual)]))
+def fallbacks(first: str) -> list[str]:
+    """Backends to try in turn: the first one, then with blocks recomputed."""
+    return list(dict.fromkeys([first, recomputing(first)]))
 
 
 def halvings(n: int) -> Sequence[int]:
@@ -229,9 +230,9 @@ def recomputing(spec: str) -> str:
     return f"{spec}{separator}recompute=layer"
 
 
-def _in_words(micro: int, path: str) -> str:
+def _in_words(micro: int, backend: str) -> str:
     windows = "1 window" if micro == 1 else f"{micro} windows"
-    return f"{windows} at once with backend {path}"
+    return f"{windows} at once with backend {backend}"
 
 
 def _surely_fits(run: Run, micro: int, device: torch.device, room: int) -> bool:

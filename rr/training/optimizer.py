@@ -3,42 +3,14 @@
 import torch
 from torch import nn
 
-from ..config import ModelConfig, Recipe, RRError
+from ..errors import RRError
 from ..model.transformer import Model
+from ..residual.stack import decay_groups, decayed
+from ..specs import ModelConfig, Recipe
 from .backend import Backend
 from .distributed import ALONE, World
 
 STACK = ("layers.", "later_rules.")  # prefixes of the names of the blocks' parameters
-
-
-def decayed(model: nn.Module) -> set[str]:
-    """Names of the matrices that weight decay acts on in protocol `clean`.
-
-    Weights of linear layers and of rules (`matrix_names`); not embeddings, gains or biases.
-    """
-    names = set()
-    for module_name, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            matrices = ("weight",)
-        else:
-            matrices = getattr(module, "matrix_names", ())
-        parameters = dict(module.named_parameters(recurse=False))
-        names.update(f"{module_name}.{name}" for name in matrices if name in parameters)
-    return names
-
-
-def decay_groups(model: nn.Module, weight_decay: float, everything: bool) -> list[dict]:
-    """AdamW's groups: what decays (all parameters, or those of `decayed`), then what does not."""
-    named = dict(model.named_parameters())
-    names = set(named) if everything else decayed(model)
-    groups = [
-        {
-            "params": [p for name, p in named.items() if (name in names) == inside],
-            "weight_decay": weight_decay if inside else 0.0,
-        }
-        for inside in (True, False)
-    ]
-    return [group for group in groups if group["params"]]
 
 
 def check_optimizer(recipe: Recipe, world: World = ALONE) -> None:

@@ -1,10 +1,16 @@
-"""The run that options describe: its id and its text, before anything is read or trained."""
+"""The run that options describe: its recipe, id and text, before anything is read or trained."""
 
-from ..config import RUN_OPTIONS, RRError, Run
+from collections.abc import Sequence
+from typing import Any
+
+from .. import residual
 from ..data.corpus import default_tokenizer, identity
 from ..data.documents import pinned
 from ..data.tokenizer import planned_size
-from ..model.ladder import parse_rung, specify
+from ..errors import RRError, nearest, positive
+from ..model.sizes import arm, canonical_rung, parse_rung
+from ..options import options_of
+from ..specs import RUN_OPTIONS, Recipe, Run
 
 
 def plan(
@@ -78,3 +84,89 @@ def text_of(rung: str, corpus: str | None, tokenizer: str | None) -> tuple[str, 
         )
     corpus = "fables" if corpus is None else corpus
     return corpus, tokenizer or default_tokenizer(corpus)
+
+
+def recipe(
+    spec: str,
+    protocol: str = "clean",
+    *,
+    steps: int | None = None,
+    budgets: Sequence[int] | None = None,
+    **chosen,
+) -> Recipe:
+    """The rung's recipe under a protocol, with the caller's choices; None leaves one to them.
+
+    budgets: steps of each decay branch, instead of `steps`; a single budget is `steps`. The others
+    are the options that `Recipe` declares.
+    """
+    rung, _ = parse_rung(spec)
+    if budgets is not None:
+        if steps is not None:
+            raise RRError(
+                f"steps {steps} beside budgets: give one of them; the longest budget is the steps"
+            )
+        if not budgets:
+            raise RRError("budgets is empty: give at least one number of steps")
+        steps = budgets[-1]
+    steps = rung.steps if steps is None else steps
+    positive("steps", steps)
+    known = options_of(Recipe)
+    for name in chosen:
+        if name not in known:
+            raise RRError(f"unknown option {name!r}: {nearest(name, RUN_OPTIONS)}")
+    usual: dict[str, Any] = {"batch": rung.batch, "lr": rung.lr}
+    if protocol == "paper":
+        usual = {
+            "batch": 64,
+            "lr": 2e-4,
+            "schedule": "cosine",
+            "decay_all": True,
+            "precision": "tf32",
+        }
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    usual["warmup"] = usual_warmup(protocol, steps)
+    branches = tuple(budgets) if budgets is not None and len(budgets) > 1 else None
+    return Recipe(steps=steps, budgets=branches, **(usual | chosen))
+
+
+def usual_warmup(protocol: str, steps: int) -> int:
+    """Steps of warm-up where none are chosen: 500, in a short run a twentieth of it.
+
+    paper: a twelfth, which leaves the study's own runs, of 6,000 steps and more, their 500.
+    """
+    return max(1, min(500, steps // (12 if protocol == "paper" else 20)))
+
+
+def specify(
+    rung: str = "nano",
+    rule: str = "review",
+    *,
+    corpus: str,
+    tokenizer: str,
+    vocab_size: int,
+    values: str = "own",
+    loops: int = 1,
+    flavour: str = "gpt2",
+    seed: int = 0,
+    protocol: str = "clean",
+    source: dict | None = None,
+    **overrides,
+) -> Run:
+    """The run of one arm; corpus and tokenizer are content identities. See `rr.plan`.
+
+    rule, values: named by the caller, so that their file may be imported.
+    """
+    residual.allow_rule(rule, values)
+    rule, values = residual.canonical(rule), residual.canonical(values, "values")
+    return Run(
+        rung=canonical_rung(rung),
+        seed=seed,
+        protocol=protocol,
+        corpus=corpus,
+        tokenizer=tokenizer,
+        model=arm(rung, rule, vocab_size, protocol, values, loops, flavour),
+        recipe=recipe(rung, protocol, **overrides),
+        rule_content=residual.content(rule),
+        values_content=residual.content(values, "values"),
+        source=source or {},
+    )

@@ -7,8 +7,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from ..config import Interrupted, Run
+from ..errors import Interrupted
 from ..io import columns
+from ..specs import Run
 
 WINDOW = 10.0  # seconds over which a speed is measured
 

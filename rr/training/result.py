@@ -3,11 +3,12 @@
 import numpy as np
 import torch
 
-from ..config import Run
 from ..data import fables
 from ..data.corpus import Tokens
-from ..model.ladder import count, published_params
+from ..model.costs import count
+from ..model.sizes import published_params
 from ..model.transformer import Model
+from ..specs import Run
 from . import evaluate
 from .context import Context, Settings
 
@@ -17,8 +18,8 @@ PAPER_EVAL_BATCHES = 80
 class Examiner:
     """Evaluates a run's model on the held-out tokens, by the run's protocol."""
 
-    def __init__(self, run: Run, model: Model, context: Context) -> None:
-        self.run, self.model = run, model
+    def __init__(self, model: Model, context: Context) -> None:
+        self.run, self.model = context.run, model
         self.tokens, self.world, self.device = context.tokens, context.world, context.device
         self.backend, self.precision = context.settings.backend, context.settings.precision
 
@@ -96,6 +97,6 @@ def result(
         **({"published_params": published} if published else {}),
         "seconds": seconds,
         "threads": torch.get_num_threads(),
-        "code_path": settings.path,
+        "code_path": settings.backend_name,
         "code_path_reason": settings.reason,
     }

@@ -13,11 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from .. import io
-from ..config import RRError, Run, RunFailed, file_bytes
 from ..data.tokenizer import FILES, LARGEST_FILE, Vocabulary
+from ..errors import RRError, RunFailed
+from ..io import file_bytes
 from ..model.transformer import Model, at_loops
 from ..model.weights import with_weights
 from ..residual import as_allowed, content
+from ..specs import Run
 from . import checkpoint
 from .device import pick_device
 from .progress import Progress

@@ -2,8 +2,8 @@
 
 import torch
 
-from ..config import RRError
 from ..data.tokenizer import Vocabulary
+from ..errors import RRError
 from ..model.transformer import Model
 
 

@@ -9,7 +9,7 @@ s: the largest share of the time that saving may take: C/(T + C) ≤ s (Young, 1
 import math
 from collections.abc import Callable
 
-from ..config import RRError
+from ..errors import RRError
 from .checkpoint import CHECKPOINT
 
 BETWEEN_FAILURES = 4 * 3600.0  # M: a spot machine's; wrong by a factor of 4, T is wrong by 2

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from ..config import Recipe, RunFailed
+from ..errors import RunFailed
 from ..model.compile import compile_model
 from ..model.transformer import Model
 from ..ops import cross_entropy
+from ..specs import Recipe
 from .backend import Backend
 from .compile_check import CompiledWrong, compiled_error
 from .device import (

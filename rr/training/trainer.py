@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -13,20 +13,21 @@ import numpy as np
 import torch
 
 from .. import io
-from ..config import Interrupted, Run, RunFailed
 from ..data import batches
 from ..data.batches import batch_starts
+from ..errors import Interrupted, RunFailed
+from ..model.costs import count
 from ..model.init import initialise
-from ..model.ladder import count
 from ..model.transformer import Model
 from ..ops import cross_entropy
+from ..options import Request
+from ..specs import Run
 from . import backend, checkpoint, evaluate, loggers, optimizer, provenance, save_interval
 from .compile_check import CompiledWrong
-from .context import Context, check_request, prepare, tokens_of, without_compiler
+from .context import Context, check_request, tokens_of
 from .device import out_of_memory, pick_device
 from .distributed import World
 from .progress import Progress, Stop
-from .request import Request
 from .result import Examiner, result
 from .run_folder import check_rules, finished
 from .step import OptimizerStep
@@ -35,50 +36,33 @@ FORMAT = 2  # of a checkpoint; a change of its keys or of what they hold is anot
 PREFIX = 16  # batches of the held-out stream that are scored during a `clean` run
 RECORD_EVERY = 1.0  # seconds; reading a loss waits for the GPU
 POINTS = 4  # parts of a run; the held-out loss is taken after each
+ANY = Request()  # nothing is asked for
 METRICS = tuple(field.name for field in fields(evaluate.Score))
 
 
 def train(
     run: Run,
     out: str | Path,
+    request: Request = ANY,
     *,
-    threads: int | None = None,
-    device: str | None = None,
-    save_every: float | None = None,
-    cache: str | Path | None = None,
-    micro_batch: int | None = None,
-    parallel: str | None = None,
-    path: str | None = None,
-    charts: Sequence[str] = (),
     log: Callable[[str], None] | None = None,
+    cache: str | Path | None = None,
     stop_after: int | None = None,
-    keep_checkpoints: bool = False,
 ) -> Path:
     """Train `run` in `out/<id>`, or resume it there after an interruption; returns that folder.
 
     A finished run is left as it is. From its first checkpoint on, a run keeps its threads,
     micro-batch and backend, so that its weights are, on a CPU, bit for bit those of an
-    uninterrupted run. On another GPU, or with `device` on another kind of device, it goes on with
-    the same batches, and run.json says that it is not bit for bit.
+    uninterrupted run. On another GPU, or with `request.device` on another kind of device, it goes
+    on with the same batches, and run.json says that it is not bit for bit.
 
-    threads: of torch's CPU kernels; None: OMP_NUM_THREADS, else all cores. device: "cpu", "cuda" or
-    "mps"; None: CUDA where there is a GPU, else the CPU. save_every: seconds between checkpoints;
-    None: selected from the duration of a save (`rr.training.young`) and logged. cache: the folder
-    of tokenised texts; None: `$RR_CACHE`, else `~/.cache/review-residuals`. micro_batch: windows
-    that a process takes through the model at once; gradients are accumulated. path: the backend, as
-    `rr.training.parse_backend` reads it. parallel: "ddp" (the default) or "fsdp", where torchrun
-    started several processes. charts: "tensorboard", "wandb": where curves are drawn, too. log:
-    receives every line of progress; None prints them. stop_after: steps after which it stops,
-    saved, as after SIGTERM; its schedule stays that of the whole run. keep_checkpoints: whether the
-    optimiser's state stays when the run has ended; else the weights alone stay, 4 bytes for each
-    parameter instead of 24.
-
-    Without `micro_batch` and `path` the whole batch is computed at once with the device's default
-    backend where that fits the memory; otherwise settings that fit are selected automatically and
-    logged.
+    request: device, threads, backend and the other options of the machine. log: receives every line
+    of progress; None prints them. cache: the folder of tokenised texts; None: `$RR_CACHE`, else
+    `~/.cache/review-residuals`. stop_after: steps after which it stops, saved, as after SIGTERM;
+    its schedule stays that of the whole run.
 
     A loss that is not finite ends the run as "diverged". Raises RRError for bad input,
-    `rr.config.RunFailed` where the run cannot continue, and `rr.config.Interrupted` after SIGTERM
+    `rr.errors.RunFailed` where the run cannot continue, and `rr.errors.Interrupted` after SIGTERM
     or Ctrl-C, the step finished and saved.
 
     Example:
@@ -91,18 +75,9 @@ def train(
         ...     print(folder.name == run.id, (folder / "result.json").exists())
         True True
     """
-    request = Request(
-        threads=threads,
-        device=device,
-        path=path,
-        micro_batch=micro_batch,
-        save_every=save_every,
-        parallel=parallel,
-        log=",".join(charts),
-    )
     check_request(request)
     folder = Path(out) / run.id
-    world = World.from_environment(parallel, pick_device(device))
+    world = World.from_environment(request.parallel, pick_device(request.device))
     check(run, request, world)
     progress = Progress(log if world.leads else lambda line: None)
     if finished(folder) is not None:
@@ -113,9 +88,8 @@ def train(
         if world.agree(lambda: finished(folder)) is not None:  # by the process that held the lock
             return folder
         with _errors_in_one_line(folder, progress):
-            context = prepare(run, folder, tokens, world.device, request, world, progress.say)
-            training = Training(run, folder, context, save_every, progress, keep_checkpoints)
-            training.go(stop_after, charts)
+            context = Context(run, folder, tokens, request, world, progress.say)
+            Training(context, progress).go(stop_after)
     return folder
 
 
@@ -123,8 +97,8 @@ def check(run: Run, request: Request, world: World) -> None:
     """Raise RRError where this run cannot be computed as requested; nothing is read or written."""
     check_rules(run)
     world.check_batch(run.recipe.batch)
-    path = request.path or backend.default(world.device, run.model, world)
-    backend.check_spec(path, world.device, run, world)
+    spec = request.backend or backend.default(world.device, run.model, world)
+    backend.check_spec(spec, world.device, run, world)
     optimizer.check_optimizer(run.recipe, world)
 
 
@@ -149,20 +123,14 @@ def _errors_in_one_line(folder: Path, progress: Progress) -> Iterator[None]:
 class Training:
     """The state of one run while it trains: `go` trains it to its end."""
 
-    def __init__(
-        self,
-        run: Run,
-        folder: Path,
-        context: Context,
-        save_every: float | None,
-        progress: Progress,
-        keep_checkpoints: bool = False,
-    ) -> None:
-        self.run, self.folder, self.context, self.progress = run, folder, context, progress
-        self.id, self.world, self.device = folder.name, context.world, context.device
+    def __init__(self, context: Context, progress: Progress) -> None:
+        self.context, self.progress, self.request = context, progress, context.request
+        self.run, self.folder = run, folder = context.run, context.folder
+        self.id, self.world, self.device = run.id, context.world, context.device
         self.tokens, self.text = context.tokens, context.text
-        self.keep_checkpoints = keep_checkpoints
-        self.interval = save_interval.Interval(save_every, count(run.model), progress.say)
+        self.interval = save_interval.Interval(
+            self.request.save_every, count(run.model), progress.say
+        )
         self.segments = run.recipe.segments
         self.segment = self.segments[0]
         branches = [(s.done, s.end) for s in self.segments[:-1] if s.budget is not None]
@@ -170,10 +138,10 @@ class Training:
         try:
             self.optimizer_step = self._first_step()
         except CompiledWrong as error:
-            self.context = without_compiler(run, folder, context, error, progress.say)
+            context.drop_compiler(error)
             self.optimizer_step = self._first_step()
         self.model = self.optimizer_step.model
-        self.examiner = Examiner(run, self.model, self.context)
+        self.examiner = Examiner(self.model, context)
         self.rng = np.random.RandomState(run.seed)  # batches and evaluation of `paper`
         self.steps_taken, self.seconds = 0, 0.0
         self.history: list[dict] = []  # the lines of metrics.jsonl
@@ -210,10 +178,10 @@ class Training:
         """Steps that led to the current weights; `steps_taken` also counts finished branches'."""
         return self.segment.start + self.steps_taken - self.segment.done
 
-    def go(self, stop_after: int | None = None, charts: Sequence[str] = ()) -> None:
+    def go(self, stop_after: int | None = None) -> None:
         """Train segment by segment, evaluate at the end of each budget, write the result."""
         self.stop_after = stop_after
-        names = charts if self.world.leads else ()
+        names = loggers.named(self.request.charts) if self.world.leads else ()
         self.charts = loggers.Charts(
             names, self.run, self.folder, self.steps_taken, self.progress.say
         )
@@ -283,7 +251,9 @@ class Training:
 
     def _after_first_step(self) -> None:
         """Log the settings; on a GPU also score one batch, so that a lack of memory shows now."""
-        settings = f"{self.optimizer_step.description}, backend {self.context.settings.path}"
+        settings = (
+            f"{self.optimizer_step.description}, backend {self.context.settings.backend_name}"
+        )
         self.progress.say(f"{self.id}: {settings}")
         if self.device.type == "cuda":
             self._held_out(np.random.RandomState(0), 1)
@@ -437,10 +407,10 @@ class Training:
         if self.world.leads:
             settings = self.context.settings
             record = result(run, self.tokens, settings, evaluation, extra, round(seconds, 3))
-            if not self.keep_checkpoints:
+            if not self.request.keep_checkpoints:
                 self.checkpoints.write_weights()
             io.write_record(self.folder / "result.json", record)
-            if not self.keep_checkpoints:
+            if not self.request.keep_checkpoints:
                 self.checkpoints.drop_steps()
         self.charts.add(self.steps_taken, {"val_loss": evaluation["val_loss"]})
         self.progress.say(

@@ -20,9 +20,10 @@ def add_arguments(parser) -> None:
         help="whose models and precision: clean, or paper, the study's (default: clean)",
     )
     parser.add_argument(
+        "--backends",
         "--paths",
         nargs="+",
-        metavar="PATH",
+        metavar="BACKEND",
         help="reference, eager (as a short rr train on a CPU) or compiled, with options: "
         "eager:precision=tf32 (default: reference eager; on a GPU only the one that rr train "
         "takes here)",
@@ -40,7 +41,7 @@ def add_arguments(parser) -> None:
     parser.add_argument(
         "--ablate",
         action="store_true",
-        help="also measure the last path with each of its optimisations undone alone",
+        help="also measure the last backend with each of its optimisations undone alone",
     )
     add_json(parser)
 
@@ -49,7 +50,7 @@ def run(args) -> None:
     from rrstudy.perf.benchmark import bench, table
 
     names = ("steps", "repeats", "batch", "micro_batch", "threads", "device", "ablate", "protocol")
-    result = bench(args.rung, args.rule, args.paths, log=log, **pick(args, names))
+    result = bench(args.rung, args.rule, args.backends, log=log, **pick(args, names))
     if args.json:
         return print_json(result)
     print_columns(table(result), "lllrrrrrr")

@@ -2,8 +2,9 @@
 
 from rr.cli.options import add_machine, add_run, machine, pick
 from rr.cli.output import add_json, log, print_json
-from rr.config import RUN_OPTIONS, RunFailed
-from rr.training.request import Request
+from rr.errors import RunFailed
+from rr.options import Request
+from rr.specs import RUN_OPTIONS
 
 
 def add_arguments(parser) -> None:

@@ -3,7 +3,7 @@
 import importlib.util
 
 from rr.cli.output import add_json, locate_errors, print_columns, print_json
-from rr.config import RRError, install, positive
+from rr.errors import RRError, install, positive
 
 
 def add_arguments(parser) -> None:

@@ -1,7 +1,8 @@
 """`rr ladder`: the model sizes, with the rules that a protocol compares."""
 
 from rr.cli.output import add_json, print_columns, print_json
-from rr.config import PROTOCOLS, RRError, nearest
+from rr.errors import RRError, nearest
+from rr.specs import PROTOCOLS
 
 
 def add_arguments(parser) -> None:
@@ -12,7 +13,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> None:
-    from rr.model.ladder import table
+    from rrstudy.perf.ladder import table
 
     if args.protocol not in PROTOCOLS:
         raise RRError(f"unknown protocol {args.protocol!r}: {nearest(args.protocol, PROTOCOLS)}")

@@ -2,7 +2,7 @@
 
 from rr.cli.options import add_order, add_run, pick
 from rr.cli.output import add_json, log, print_columns, print_json
-from rr.config import RUN_OPTIONS
+from rr.specs import RUN_OPTIONS
 
 
 def add_arguments(parser) -> None:

@@ -2,7 +2,7 @@
 
 from rr.cli.options import add_design
 from rr.cli.output import add_json, print_json
-from rr.config import RRError, positive
+from rr.errors import RRError, positive
 
 from .table import runs_of
 

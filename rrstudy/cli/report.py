@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from rr.cli.output import locate_errors
-from rr.config import RRError, RunFailed
+from rr.errors import RRError, RunFailed
 
 
 def add_arguments(parser) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from rr.cli.options import add_machine, add_order, add_run, machine, pick
 from rr.cli.output import locate_errors, log
-from rr.config import RUN_OPTIONS, RRError
-from rr.training.request import Request
+from rr.errors import RRError
+from rr.options import Request
+from rr.specs import RUN_OPTIONS
 
 
 def add_arguments(parser) -> None:

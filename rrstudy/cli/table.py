@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rr.cli.options import add_design
 from rr.cli.output import print_json
-from rr.config import RRError
+from rr.errors import RRError
 
 
 def add_arguments(parser) -> None:

@@ -7,7 +7,7 @@ random tokens for all: a step costs the same on any text.
 
     MFU = counted matmul FLOPs of a step / (seconds · bf16 peak of the device)
 
-The FLOPs are `ladder.flops_per_token`: linear layers, gates and head, attention counted as causal,
+The FLOPs are `costs.flops_per_token`: linear layers, gates and head, attention counted as causal,
 recomputation not counted. A device that is not in `gpus.GPUS` has no MFU.
 """
 
@@ -24,9 +24,9 @@ from statistics import median
 import torch
 
 from rr import __version__
-from rr.config import RRError, RunFailed, positive
-from rr.model import ladder
-from rr.training import memory, provenance
+from rr.errors import RRError, RunFailed, positive
+from rr.model import sizes
+from rr.training import memory, planning, provenance
 from rr.training.backend import ablations, default, parse_backend
 from rr.training.device import cores, device_name, pick_device, set_threads
 from rr.training.memory_fit import free, margin
@@ -150,7 +150,7 @@ def side_by_side(cases: list[Case], device: torch.device, threads: int | None) -
         return 1
     kind, stay, more = "cuda" if device.type == "cuda" else "cpu", 0, 1
     for case in cases:
-        recipe = ladder.recipe(case.rung, case.protocol, batch=case.batch)
+        recipe = planning.recipe(case.rung, case.protocol, batch=case.batch)
         backend = parse_backend(case.path)
         try:
             held = memory.predict(case.config, backend, case.micro_batch, kind, recipe)
@@ -246,8 +246,8 @@ def bench(
     if threads is not None:
         set_threads(threads)
     if not paths and target.type == "cuda":
-        exact = ladder.recipe(rungs[0], protocol).precision
-        usual = default(target, ladder.arm(rungs[0], protocol=protocol))
+        exact = planning.recipe(rungs[0], protocol).precision
+        usual = default(target, sizes.arm(rungs[0], protocol=protocol))
         paths = [f"{usual}{',' if ':' in usual else ':'}precision={exact}"]
     paths = paths or ["reference", "eager"]
     last_path = paths[-1]
@@ -255,8 +255,8 @@ def bench(
     for path in paths:
         parse_backend(path).validate(target)
     by_rung = []
-    for rung in map(ladder.canonical_rung, rungs):
-        windows = ladder.recipe(rung, protocol, batch=batch).batch
+    for rung in map(sizes.canonical_rung, rungs):
+        windows = planning.recipe(rung, protocol, batch=batch).batch
         micro = micro_batch
         if micro is None:
             micro = min(windows, 8) if target.type == "cpu" else windows

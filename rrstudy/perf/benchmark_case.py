@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 
-from rr.config import ModelConfig, RRError
-from rr.model import ladder
+from rr.errors import RRError
+from rr.model import costs, sizes
 from rr.model.init import initialise
 from rr.model.transformer import Model
 from rr.residual import allow_rule
+from rr.specs import ModelConfig
+from rr.training import planning
 from rr.training.backend import parse_backend
 from rr.training.device import device_name, out_of_memory, pick_device, prepare_device
 from rr.training.step import OptimizerStep
@@ -40,7 +42,7 @@ class Case:
     def config(self) -> ModelConfig:
         """The model: the rule's arm in the protocol."""
         allow_rule(self.rule)  # the user named it
-        return ladder.arm(self.rung, self.rule, VOCAB, self.protocol)
+        return sizes.arm(self.rung, self.rule, VOCAB, self.protocol)
 
     @property
     def name(self) -> str:
@@ -54,7 +56,7 @@ class Bench:
     def __init__(self, case: Case, device: str | None, threads: int | None) -> None:
         self.device = pick_device(device)
         self.threads = prepare_device(self.device, threads)
-        config, recipe = case.config, ladder.recipe(case.rung, case.protocol, batch=case.batch)
+        config, recipe = case.config, planning.recipe(case.rung, case.protocol, batch=case.batch)
         self.model = initialise(Model(config), 0)
         self.model.to(self.device).train()
         self.config, self.case = config, case
@@ -69,8 +71,8 @@ class Bench:
     def describe(self) -> dict:
         """What is known before the first step. Parameters without the padding of the head."""
         return {
-            "params": ladder.count(self.config),
-            "flops_per_token": ladder.flops_per_token(self.config),
+            "params": costs.count(self.config),
+            "flops_per_token": costs.flops_per_token(self.config),
             "precision": self.step.precision,
             "device": device_name(self.device),
             "threads": self.threads,

@@ -19,8 +19,9 @@ from itertools import groupby
 from pathlib import Path
 
 from rr import DATA
-from rr.config import RRError, Run
-from rr.model.ladder import count, flops_per_token, group
+from rr.errors import RRError
+from rr.model.costs import count, flops_per_token
+from rr.specs import Run
 from rr.training import memory, memory_fit
 from rr.training.backend import on_gpu, parse_backend
 from rr.training.checkpoint import CHECKPOINT, WEIGHTS, disk_of
@@ -30,6 +31,7 @@ from rr.training.optimizer import step_flops
 from rr.training.result import PAPER_EVAL_BATCHES
 from rr.training.save_interval import MOST
 from rr.training.trainer import POINTS, PREFIX
+from rrstudy.perf.ladder import group
 
 from . import rates
 from .gpus import GPUSpec, find, gpu
@@ -341,7 +343,7 @@ def notes(
         f"per parameter written at {DISK[0] / 1e9:g}–{DISK[1] / 1e9:g} GB/s, those during training "
         f"at most {MOST:.0%} of its time; {COMPILE[0]}–{COMPILE[1]} s of compilation where not "
         "measured",
-        f"memory is predicted for --path {on_gpu(card.capability)} on {card.memory / 1e9:g} GB "
+        f"memory is predicted for --backend {on_gpu(card.capability)} on {card.memory / 1e9:g} GB "
         f"less {SPARE:.0%}, with recompute=layer where the micro-batch says recompute; it is "
         "counted uncompiled, an upper bound; recomputation takes up to a third longer than the "
         "hours say",

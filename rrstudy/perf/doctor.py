@@ -19,18 +19,19 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from rr.config import ModelConfig, RRError, Run, install
 from rr.data.corpus import Tokens, open_corpus
 from rr.data.documents import require_hub
-from rr.model.ladder import count, flops_per_token
+from rr.errors import RRError, install
+from rr.model.costs import count, flops_per_token
+from rr.options import Request
+from rr.specs import ModelConfig, Run
 from rr.training import memory_fit
 from rr.training.backend import compile_error, has_compiler
 from rr.training.checkpoint import disk_of
-from rr.training.context import prepare
+from rr.training.context import Context
 from rr.training.device import cores, device_name, pick_device
-from rr.training.distributed import ALONE
+from rr.training.distributed import World
 from rr.training.progress import Progress
-from rr.training.request import Request
 from rr.training.trainer import Training
 
 SLOW = 3e12  # FLOPs of two steps above which a CPU would take more than a minute or two
@@ -214,13 +215,13 @@ def _steps(
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=out) as folder:
             home = Path(folder) / trial.id
             home.mkdir()
-            given = replace(request, device=device.type)
-            context = prepare(trial, home, _tokens(trial), device, given, ALONE, say)
-            training = Training(trial, home, context, None, Progress(say))
+            given = replace(request, device=device.type, charts=None)
+            context = Context(trial, home, _tokens(trial), given, World(device=device), say)
+            training = Training(context, Progress(say))
             training.go()
             weights = training.checkpoints.weights(say)
             assert weights is not None and len(weights) > 0
-            chosen = training.context.settings
+            chosen = context.settings
     except (RRError, RuntimeError, OSError) as error:
         why = " ".join(str(error).split())[:300] or type(error).__name__
         return Check("two steps", False, f"{name}: {why}", "mend this first", stops=True)
@@ -230,7 +231,9 @@ def _steps(
                 path.rmdir()
     seconds = time.monotonic() - began
 
-    words = f"{name}, an evaluation, saved and read: {seconds:.0f} s (path {chosen.path}, "
+    words = (
+        f"{name}, an evaluation, saved and read: {seconds:.0f} s (backend {chosen.backend_name}, "
+    )
     words += f"{chosen.micro_batch} windows at once)"
     if "wrongly" in chosen.reason:
         return Check(

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, replace
 
-from rr.config import RRError, nearest
+from rr.errors import RRError, nearest
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rr import DATA
-from rr.config import RRError, Run
-from rr.model.ladder import count
+from rr.errors import RRError
+from rr.model.costs import count
+from rr.specs import Run
 
 from .gpus import GPUS, GPUSpec, find, gpu
 

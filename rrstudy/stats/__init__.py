@@ -33,7 +33,7 @@ Example:
 from typing import Any
 
 from rr import lazy_names
-from rr.config import EXTRAS, RRError, missing_package
+from rr.errors import EXTRAS, RRError, missing_package
 
 _MODULES = {
     "Bootstrap": "inference",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from rr.config import RRError, nearest
+from rr.errors import RRError, nearest
 
 from .effects import DESIGNS, detectable_gap, sd_interval, seeds_needed
 from .frames import as_frame, as_rows

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.stats as st
 from scipy.optimize import brentq
 
-from rr.config import RRError, nearest
+from rr.errors import RRError, nearest
 
 from .inference import fraction, numbers
 

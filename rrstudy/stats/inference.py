@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.stats as st
 
-from rr.config import RRError
+from rr.errors import RRError
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from rr.config import RRError, Run, RunFailed
+from rr.errors import RRError, RunFailed
 from rr.io import sealed, unsealed, write_atomic
+from rr.specs import Run
 
 from .records import LARGEST, Record, read_records, read_table, write_table
 from .results import problem

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rr.config import LARGEST_JSON, MIB, RRError, RunFailed, checked_file, file_bytes, install
-from rr.io import unsealed, write_atomic
+from rr.errors import RRError, RunFailed, install
+from rr.io import LARGEST_JSON, MIB, checked_file, file_bytes, unsealed, write_atomic
 
 TABLES = ("curves.parquet", "runs.parquet")  # written in this order: a run is there when whole
 LARGEST = {"run.json": LARGEST_JSON, "result.json": LARGEST_JSON, "metrics.jsonl": 64 * MIB}

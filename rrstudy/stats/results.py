@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rr.config import RRError, RunFailed
+from rr.errors import RRError, RunFailed
 from rr.io import unsealed
 
 from .records import Record, read_records

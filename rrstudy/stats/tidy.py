@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from rr.config import RRError
+from rr.errors import RRError
 
 COLUMNS = {"arm", "seed", "loss"}
 OPTIONAL = {"step", "status"}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rr.config import RRError, RunFailed, nearest, positive
+from rr.errors import RRError, RunFailed, nearest, positive
 from rr.training.command_line import typed
 
 from . import notebook
@@ -16,10 +16,9 @@ class Runner:
     """The command of each cell, and whether the cell is done.
 
     kind: "papermill", a notebook per cell, or "direct", `rr train`. out: the folder of runs.
-    machine: options of `rr train` that are not part of the id (threads, device, path, micro_batch,
-    save_every, parallel, log), as far as given. processes: per cell, by torchrun. notebook_path:
-    the notebook that papermill runs; None: the report of a run. Raises RRError for combinations
-    that cannot run.
+    machine: the fields of `Request` that were given. processes: per cell, by torchrun.
+    notebook_path: the notebook that papermill runs; None: the report of a run. Raises RRError for
+    combinations that cannot run.
 
     Example:
         >>> from pathlib import Path

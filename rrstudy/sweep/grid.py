@@ -4,10 +4,13 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rr.config import RUN_OPTIONS, RRError, Run, nearest
-from rr.model.ladder import PAPER_ARMS, RUNGS, flops_per_token, group, other_size
+from rr.errors import RRError, nearest
+from rr.model.costs import flops_per_token
+from rr.model.sizes import RUNGS, other_size
+from rr.specs import RUN_OPTIONS, Run
 from rr.training.planning import plan as plan_run
 from rr.training.planning import text_of
+from rrstudy.perf.ladder import PAPER_ARMS, group
 
 # Options that have several values in a sweep, in the order of the combinations: the last varies
 # fastest. Defaults of those after the fourth depend on these four.

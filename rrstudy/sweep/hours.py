@@ -9,7 +9,8 @@ is known is started, and stopped at the limit with its checkpoint saved.
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from rr.config import RRError, Run
+from rr.errors import RRError
+from rr.specs import Run
 
 from .grid import Cell
 

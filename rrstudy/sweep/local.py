@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from rr.config import RRError, positive
+from rr.errors import RRError, positive
 from rr.training import memory_fit
 from rr.training.device import GPU_SHARE, cores
 
@@ -47,10 +47,13 @@ class Local:
             shares[GPU_SHARE] = str(1 / math.ceil(self.jobs / len(self.groups)))
         return shares
 
-    @property
-    def room(self) -> int:
-        """How many more cells can be started."""
+    def reap(self) -> None:
+        """Free the slots whose processes have ended."""
         self.slots = [p if p is not None and p.poll() is None else None for p in self.slots]
+
+    @property
+    def free_slots(self) -> int:
+        """How many more cells can be started."""
         return self.slots.count(None)
 
     def start(self, argv: Sequence[str], log: Path, env: Mapping[str, str]) -> Process:

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from rr.config import MIB, RUN_OPTIONS, RRError, file_bytes, install, nearest, options_of
-from rr.training.request import Request
+from rr.errors import RRError, install, nearest
+from rr.io import MIB, file_bytes
+from rr.options import Request, options_of
+from rr.specs import RUN_OPTIONS
 
 from .grid import Cell
 

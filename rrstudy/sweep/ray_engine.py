@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rr.config import RRError, install
+from rr.errors import RRError, install
 from rr.training.device import GPU_SHARE
 
 from .process import Process
@@ -99,14 +99,17 @@ class RayEngine:
                 total += int(fits)
         return total
 
-    @property
-    def room(self) -> int:
-        """How many more cells can be started."""
+    def reap(self) -> None:
+        """Forget the cells that have ended; now and then count the cluster's machines again."""
         if time.monotonic() - self._asked > ASK:
             before, self._size, self._asked = self._size, self._count(), time.monotonic()
             if self._size != before:
                 self.say(f"the cluster now has room for {self._size} cells, before for {before}")
         self.tasks = [task for task in self.tasks if task.poll() is None]
+
+    @property
+    def free_slots(self) -> int:
+        """How many more cells can be started."""
         most = self._size if self.limit is None else min(self._size, self.limit)
         return most - len(self.tasks)
 

@@ -13,11 +13,11 @@ from typing import Protocol
 
 from filelock import FileLock
 
-from rr.config import MIB, RRError, RunFailed
-from rr.io import try_lock
-from rr.model.ladder import group
+from rr.errors import RRError, RunFailed
+from rr.io import MIB, try_lock
 from rr.training.checkpoint import Checkpoints
 from rr.training.progress import Stop
+from rrstudy.perf.ladder import group
 
 from .command import Runner
 from .grid import Cell
@@ -207,16 +207,17 @@ class Schedule:
     # -- cells that wait ----------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Settle what other sweeps have done; start cells, in order, while there is room."""
-        room = self.engine.room
+        """Settle what other sweeps have done; start cells, in order, while slots are free."""
+        self.engine.reap()
+        free = self.engine.free_slots
         self.late = False
         for state in self.states:
             if state.status in SETTLED or state.attempt is not None:
                 continue
             self._settle(state)
-            if room < 1 or self.late or state.status in SETTLED:
+            if free < 1 or self.late or state.status in SETTLED:
                 continue
-            if self.hours and not self._in_time(self.hours, state, room):
+            if self.hours and not self._in_time(self.hours, state, free):
                 self.late = True
                 continue
             if not self._claim(state) or self.busy(state):
@@ -235,9 +236,9 @@ class Schedule:
                 state.left = self._left(state)
             state.attempt = self.engine.start(self.runner.argv(state.cell), log, env)
             state.status = "running"
-            room -= 1
+            free -= 1
 
-    def _in_time(self, hours: Hours, state: State, room: int) -> bool:
+    def _in_time(self, hours: Hours, state: State, free: int) -> bool:
         """Whether a cell ends within the hours, with all cells that it is to be compared with."""
         running = [s for s in self.states if s.attempt is not None]
         members = [
@@ -251,7 +252,7 @@ class Schedule:
         return hours.admit(
             [(s.cell, self._left(s)) for s in members],
             [(s.cell, s.left, now - s.began) for s in running],
-            room + len(running),
+            free + len(running),
         )
 
     def _left(self, state: State) -> float:

@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rr.config import Interrupted, RRError, Run, RunFailed, nearest
+from rr.errors import Interrupted, RRError, RunFailed, nearest
+from rr.options import Request
+from rr.specs import Run
 from rr.training.checkpoint import disk_of
 from rr.training.context import check_request
 from rr.training.device import pick_device
-from rr.training.request import Request
 from rrstudy.perf import doctor
 
 from .command import Runner, commands
@@ -54,8 +55,8 @@ def sweep(
     plan: as `cells()` makes it. runner: "papermill", a notebook per cell, which reports its run, or
     "direct", `rr train`. engine: "local", this machine, or "ray", a cluster. jobs: cells at a time;
     None: one per GPU, else one; with ray as many as the cluster has room for. processes: per cell,
-    by torchrun, one GPU each where there are any. machine: threads, device, path, micro_batch,
-    save_every, parallel and log, as `rr train` takes them. notebook: path of the notebook that
+    by torchrun, one GPU each where there are any. machine: threads, device, backend, micro_batch,
+    save_every, parallel and charts, as `rr train` takes them. notebook: path of the notebook that
     papermill runs; None: the report of a run. address: of the Ray cluster; None: the one that this
     machine is part of. gpu_fraction: GPUs per cell, with ray; below 1 several cells share one;
     None: one per process where the cluster has any. cpus_per_cell: cores per cell, with ray; None:
@@ -112,9 +113,9 @@ def sweep(
         left = [cell for cell in plan if not launcher.ended(cell)]
         if left and engine == "local" and pick_device(machine.get("device")).type == "cuda":
             _examine([cell.run for cell in left], out, machine, view.say)
-        room = _room_on_disk(left, out, workers.room)
+        disk = _room_on_disk(left, out, workers.free_slots)
         schedule = Schedule(plan, out, launcher, workers, view, hours)
-        view.say(room)
+        view.say(disk)
         if not schedule.run():
             raise Interrupted(_stopped(schedule, resume_command))
     finally:

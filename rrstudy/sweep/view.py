@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rr.config import Run
+from rr.specs import Run
 from rr.training.progress import Progress
 
 from .grid import Cell

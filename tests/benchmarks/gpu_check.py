@@ -39,17 +39,18 @@ import torch
 
 import rr
 from rr import io
-from rr.config import ModelConfig, Recipe, RRError
-from rr.model import Model, initialise, ladder
+from rr.errors import RRError
+from rr.model import Model, initialise, sizes
 from rr.residual import RULES
 from rr.residual.base import REGISTRY
-from rr.training import finished, predict
+from rr.specs import ModelConfig, Recipe
+from rr.training import finished, planning, predict
 from rr.training.backend import default, parse_backend
 from rr.training.checkpoint import Checkpoints
 from rr.training.compile_check import differences
 from rr.training.device import cores, device_name, pick_device
 from rr.training.step import OptimizerStep
-from rrstudy.perf import doctor
+from rrstudy.perf import doctor, ladder
 from rrstudy.perf.benchmark import made_by, measure, ratios, side_by_side
 from rrstudy.perf.benchmark_case import Case
 
@@ -183,9 +184,9 @@ def cases_of(args, rungs: tuple[str, ...]) -> list[Case]:
     device, cases = pick_device(args.device), []
     roomy = device.type == "cuda" and torch.cuda.mem_get_info()[1] > 100e9
     for rung in rungs:
-        usual = default(device, ladder.arm(rung))
+        usual = default(device, sizes.arm(rung))
         path = f"{usual}{',' if ':' in usual else ':'}precision=bf16"
-        batch = 2 if args.rehearse else ladder.recipe(rung).batch
+        batch = 2 if args.rehearse else planning.recipe(rung).batch
         micro = min(batch, (32 if roomy else 16) if rung == "1B" else batch)
         cases += [Case(rung, rule, path, batch, micro, "paper") for rule in ARMS]
     return cases
@@ -210,7 +211,7 @@ def steps(args) -> None:
         many = side_by_side(cases, device, None)
         rows = measure(cases, count, repeats, args.device, None, many, keep, say)
         for case, row in zip(cases, rows, strict=True):
-            kind, recipe = device.type, ladder.recipe(case.rung, "paper", batch=case.batch)
+            kind, recipe = device.type, planning.recipe(case.rung, "paper", batch=case.batch)
             held = predict(case.config, parse_backend(case.path), case.micro_batch, kind, recipe)
             row["predicted_bytes"] = held["step"] - held["context"]  # torch's peak has no context
         kept += rows
@@ -222,7 +223,7 @@ def steps(args) -> None:
 
 def study(args) -> None:
     path = args.out / "study_rows.json"
-    usual = default(pick_device(args.device), ladder.arm("60M"))
+    usual = default(pick_device(args.device), sizes.arm("60M"))
     names = ["script tf32", "script bf16", usual]
     names += [] if args.rehearse else ["script bf16 compiled"]  # a minute on a CPU
     tiny = ["--rung", "nano:n_layer=1,d_model=16,n_head=2,seq_len=16"]

@@ -36,19 +36,19 @@ import numpy as np
 import torch
 
 from rr import io
-from rr.config import Interrupted, RRError, Run
 from rr.data import open_corpus
 from rr.data.cache import digest
 from rr.data.corpus import Tokens
 from rr.data.tokenizer import identity as tokenizer_identity
 from rr.data.tokenizer import open_vocabulary
-from rr.model import ladder
-from rr.training import finished
-from rr.training.context import prepare
+from rr.errors import Interrupted, RRError
+from rr.options import Request
+from rr.specs import Run
+from rr.training import finished, planning
+from rr.training.context import Context
 from rr.training.device import cores, pick_device
-from rr.training.distributed import ALONE
+from rr.training.distributed import World
 from rr.training.progress import Progress
-from rr.training.request import Request
 from rr.training.trainer import Training
 from rrstudy.perf.benchmark import made_by
 
@@ -112,7 +112,7 @@ def planned(args, tokens: Tokens, seed: int, rule: str) -> Run:
     shape = REHEARSAL if args.rehearse else SHAPE
     names = {"corpus": str(args.text), "tokenizer": args.tokenizer}
     given = tokens.identity | {"vocab_size": tokens.vocab_size, "source": names}
-    return ladder.specify(rule=rule, seed=seed, lr=RATES[seed], **given, **shape)
+    return planning.specify(rule=rule, seed=seed, lr=RATES[seed], **given, **shape)
 
 
 def train_one(args, seed: int, rule: str) -> int:
@@ -122,9 +122,10 @@ def train_one(args, seed: int, rule: str) -> int:
     folder, request = args.out / "runs" / run.id, Request(device=args.device, threads=args.threads)
     with io.locked(folder):
         if finished(folder) is None:
-            context = prepare(run, folder, tokens, pick_device(args.device), request, ALONE, say)
+            world = World(device=pick_device(args.device))
+            context = Context(run, folder, tokens, request, world, say)
             try:
-                Training(run, folder, context, None, Progress(say)).go()
+                Training(context, Progress(say)).go()
             except Interrupted:
                 return 130
     kept = args.out / "records" / run.id

@@ -31,8 +31,8 @@ sys.path.insert(0, str(ROOT))
 import torch
 
 from rr import io
-from rr.model import ladder
-from rr.training import memory
+from rr.model import sizes
+from rr.training import memory, planning
 from rr.training.backend import parse_backend
 from rrstudy.perf.benchmark import made_by
 from rrstudy.perf.benchmark_case import Bench, Case
@@ -79,7 +79,7 @@ def measured(rung: str, rule: str, path: str, micro: int, malloc: str) -> dict:
     peak = bench.peak()["bytes"] - baseline
     case = bench.case
     parts = memory.predict(
-        case.config, parse_backend(path), micro, "cpu", ladder.recipe(rung, batch=case.batch)
+        case.config, parse_backend(path), micro, "cpu", planning.recipe(rung, batch=case.batch)
     )
     # the benchmark holds four batches, not one
     predicted = parts["step"] + 4 * bench.tokens[0].nbytes - parts["tokens"]
@@ -102,8 +102,8 @@ def measured(rung: str, rule: str, path: str, micro: int, malloc: str) -> dict:
 def ladder_on_a_gpu() -> list[dict]:
     """Predictions for the Review arm of every published rung along three paths."""
     made = []
-    for rung in (name for name, at in ladder.RUNGS.items() if at.published):
-        config, recipe = ladder.arm(rung, "review"), ladder.recipe(rung)
+    for rung in (name for name, at in sizes.RUNGS.items() if at.published):
+        config, recipe = sizes.arm(rung, "review"), planning.recipe(rung)
         for path in ("reference", "eager", "eager:recompute=layer"):
             for micro in (4, 16):
                 parts = memory.predict(config, parse_backend(path), micro, "cuda", recipe)

@@ -30,8 +30,8 @@ import torch
 
 import rr
 from rr import io
-from rr.config import RRError
-from rr.model import ladder
+from rr.errors import RRError
+from rr.model import costs
 from rr.training import memory
 from rr.training.backend import parse_backend
 from rrstudy.perf.benchmark import made_by
@@ -85,7 +85,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="JSON file")
     parser.add_argument("--rung", default="1B")
     parser.add_argument("--rule", default="review")
-    parser.add_argument("--path", default="eager:recompute=layer")
+    parser.add_argument("--backend", default="eager:recompute=layer")
     parser.add_argument("--micro-batch", type=int, default=4)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--scratch", type=Path, help="folder for the run (default: a new one)")
@@ -109,11 +109,13 @@ def main() -> int:
         folder = rr.train(
             run,
             home,
-            threads=args.threads,
-            device="cpu",
-            save_every=1e9,
-            micro_batch=args.micro_batch,
-            path=args.path,
+            rr.Request(
+                threads=args.threads,
+                device="cpu",
+                save_every=1e9,
+                micro_batch=args.micro_batch,
+                backend=args.backend,
+            ),
         )
         seconds = time.monotonic() - began
         end = status()
@@ -131,7 +133,7 @@ def main() -> int:
         watch.over.set()
         shutil.rmtree(home, ignore_errors=True)
     config, recipe = run.model, run.recipe
-    parts = memory.predict(run, parse_backend(args.path), args.micro_batch, "cpu")
+    parts = memory.predict(run, parse_backend(args.backend), args.micro_batch, "cpu")
     found = {
         "made_by": {
             **made_by(torch.device("cpu"), result["threads"]),
@@ -141,12 +143,12 @@ def main() -> int:
         "what": "peak resident memory of rr.train, two steps of the full recipe's batch",
         "rung": args.rung,
         "rule": args.rule,
-        "path": args.path,
+        "path": args.backend,
         "precision": result["precision"],
         "batch": recipe.batch,
         "micro_batch": record["provenance"]["micro_batch"],
         "seq_len": config.seq_len,
-        "params": ladder.count(config),
+        "params": costs.count(config),
         "vocab_size": config.vocab_size,
         "steps": 2,
         "tokens": result["tokens"],

@@ -25,8 +25,8 @@ sys.path.insert(0, str(ROOT))
 import torch
 
 from rr import io
-from rr.model import Model, initialise, ladder
-from rr.training import device
+from rr.model import Model, initialise, sizes
+from rr.training import device, planning
 from rr.training.backend import parse_backend
 from rr.training.step import OptimizerStep
 from rrstudy.perf.benchmark import made_by
@@ -44,7 +44,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 def pieces(rung: str, rule: str, path: str, micro: int) -> dict[str, tuple[Callable, int, str]]:
     """Name -> (what to time, how often it is needed, by "micro-batch" or by "update")."""
-    config, recipe = ladder.arm(rung, rule, VOCAB), ladder.recipe(rung, batch=micro)
+    config, recipe = sizes.arm(rung, rule, VOCAB), planning.recipe(rung, batch=micro)
     blocks, shape = config.n_layer, (micro, config.seq_len, config.d_model)
     model, way = initialise(Model(replace(config, n_layer=1)), 0).train(), parse_backend(path)
     step = OptimizerStep(model, recipe, way, CPU, micro)
@@ -106,7 +106,7 @@ def pieces(rung: str, rule: str, path: str, micro: int) -> dict[str, tuple[Calla
 
 def whole(rung: str, rule: str, path: str, micro: int) -> Callable[[], object]:
     """A micro-batch through all of the model, forward and backward."""
-    config, recipe = ladder.arm(rung, rule, VOCAB), ladder.recipe(rung, batch=micro)
+    config, recipe = sizes.arm(rung, rule, VOCAB), planning.recipe(rung, batch=micro)
     model = initialise(Model(config), 0).train()
     step = OptimizerStep(model, recipe, parse_backend(path), CPU, micro)
     ids = torch.randint(VOCAB, (micro, config.seq_len), generator=torch.Generator().manual_seed(0))

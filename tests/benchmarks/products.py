@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional as F
 
 from rr import io
-from rr.model import ladder
+from rr.model import sizes
 from rr.training.device import keep_freed, set_threads
 from rrstudy.perf.benchmark import made_by
 
@@ -45,7 +45,7 @@ def main() -> None:
     args = parser.parse_args()
     set_threads(args.threads)
     keep_freed()
-    c = ladder.arm(args.rung, "standard")
+    c = sizes.arm(args.rung, "standard")
     rows, d, tokens = [], c.d_model, args.batch * c.seq_len
     shapes = {"qkv": (d, 3 * d), "out": (d, d), "up": (d, c.d_ff), "down": (c.d_ff, d)}
     for name, (wide_in, wide_out) in (shapes | {"head": (d, c.padded_vocab)}).items():

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 import rr
-from rr.model.ladder import describe
+from rr.residual.table import describe
 from rr.training import OptimizerStep, parse_backend, predict
 from rrstudy.perf.benchmark import made_by
 

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rr import io
-from rr.config import ModelConfig
+from rr.specs import ModelConfig
 from rr.training.device import autocast, float32_products
 from rrstudy.perf.benchmark import made_by
 from rrstudy.perf.benchmark_case import Bench, Case

@@ -25,7 +25,7 @@ import torch
 from rr import io
 from rrstudy.perf.benchmark import made_by
 
-SWEEPS = {"eager": ["--path", "eager"], "chosen": []}
+SWEEPS = {"eager": ["--backend", "eager"], "chosen": []}
 
 
 def swept(more: list[str], args, folder: Path) -> dict:

@@ -19,7 +19,9 @@ NAMES = sorted(name for name in explore._LABS if name.startswith("lab_"))
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     run = rr.plan(RUNG, "review", batch=2, steps=20, eval_batches=2)
-    return rr.train(run, tmp_path_factory.mktemp("runs"), threads=1, log=lambda line: None)
+    return rr.train(
+        run, tmp_path_factory.mktemp("runs"), rr.Request(threads=1), log=lambda line: None
+    )
 
 
 def built(name: str, request, tmp_path):

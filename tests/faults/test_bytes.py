@@ -205,7 +205,7 @@ def ask(folder: Path, name: str) -> object:
 
 
 def fate_of_reading(folder: Path, name: str, expected: object) -> str:
-    from rr.config import RRError
+    from rr.errors import RRError
 
     try:
         content = ask(folder, name)

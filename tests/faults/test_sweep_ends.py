@@ -20,7 +20,7 @@ PARAMETERS = "\n".join(f"{name} = {value!r}" for name, value in DEFAULTS.items()
 TRAIN = """import rr
 run = rr.plan(rung, rule, seed=seed, protocol=protocol, corpus=corpus, tokenizer=tokenizer,
               steps=steps, batch=batch)
-rr.train(run, out, threads=threads, save_every=save_every, log=lambda line: None)"""
+rr.train(run, out, rr.Request(threads=threads, save_every=save_every), log=lambda line: None)"""
 
 
 @pytest.fixture

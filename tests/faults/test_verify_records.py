@@ -12,7 +12,7 @@ import random
 import pytest
 
 import rr
-from rr.config import RRError
+from rr.errors import RRError
 from rrstudy.stats import read_records
 from rrstudy.verify import repeatable, verify
 

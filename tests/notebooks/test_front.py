@@ -9,7 +9,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from nbkit import read, sources
 from PIL import Image
 
-from rr.config import RRError
+from rr.errors import RRError
 
 
 def chapter():

@@ -5,7 +5,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from rules import problems
 
-from rr.config import RRError
+from rr.errors import RRError
 from rrbook import explore
 from rrbook.markdown import preset
 

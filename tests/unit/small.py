@@ -2,7 +2,7 @@
 
 import torch
 
-from rr.model import Model, initialise, ladder
+from rr.model import Model, initialise, sizes
 
 BODY = "nano:n_layer=4,d_model=32,n_head=4,seq_len=16"
 IDX, TARGETS = torch.randint(70, (2, 3, 16), generator=torch.Generator().manual_seed(0))
@@ -10,7 +10,7 @@ IDX, TARGETS = torch.randint(70, (2, 3, 16), generator=torch.Generator().manual_
 
 def model_of(rule="standard", values="own", body=BODY, seed=0, moved=0.0, **arm) -> Model:
     """In float64; `moved` shifts every parameter, off its special initial value."""
-    model = initialise(Model(ladder.arm(body, rule, 70, values=values, **arm)), seed).double()
+    model = initialise(Model(sizes.arm(body, rule, 70, values=values, **arm)), seed).double()
     source = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for p in model.parameters():

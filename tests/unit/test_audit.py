@@ -125,7 +125,7 @@ def test_the_table_stands_whole_without_scripts():
 
 
 def test_the_lab_counts_the_real_modules():
-    from rr.model import ladder
+    from rr.model import costs, sizes
     from rrbook.labs.audit import budget
 
     # the study's own count at 60M, and its gate by hand
@@ -133,5 +133,5 @@ def test_the_lab_counts_the_real_modules():
     assert sum(parts.values()) == 59_470_848
     assert parts["gates"] == 2 * 8 * (2 * 512 * 512 + 512)
     assert parts["embeddings"] == (50257 + 256) * 512
-    wide = ladder.arm("60M", "highway", protocol="paper")
-    assert sum(budget("60M", "highway").values()) == ladder.count(wide)
+    wide = sizes.arm("60M", "highway", protocol="paper")
+    assert sum(budget("60M", "highway").values()) == costs.count(wide)

@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from rr.config import RunFailed
-from rr.model import ladder
-from rr.training import memory
+from rr.errors import RunFailed
+from rr.model import costs, sizes
+from rr.training import memory, planning
 from rr.training.backend import parse_backend
 from rrstudy import cli
 from rrstudy.perf import benchmark, budget, gpus
@@ -49,7 +49,7 @@ def test_ratios_are_taken_within_a_repeat():
 def test_mfu_is_counted_flops_over_the_peak(monkeypatch):
     """60M, review: 2 × 256 tokens in 1 s on a device whose peak is a tenth of what that takes."""
     case = Case("60M", "review", "eager", 2, 2)
-    flops = ladder.flops_per_token(case.config) * 512
+    flops = costs.flops_per_token(case.config) * 512
     monkeypatch.setattr(gpus, "GPUS", {"Thing": gpus.GPUSpec("Thing", flops * 10, 80e9)})
     measured = {"device": "A Thing 80GB", "flops_per_token": flops / 512, "peak_bytes": 1}
     result = benchmark.result_row(case, measured, [1000.0])
@@ -94,7 +94,7 @@ def test_the_whole_bench_once(capsys, tmp_path, measured, monkeypatch):
 
     monkeypatch.setattr(benchmark, "measure", measure)
     monkeypatch.setattr(benchmark, "cores", lambda: 3)
-    words = f"bench --rung {TINY} --rule review --paths reference eager --steps 1 --repeats 2 "
+    words = f"bench --rung {TINY} --rule review --backends reference eager --steps 1 --repeats 2 "
     words += "--batch 4 --micro-batch 2 --threads 1 --device cpu --json"
     assert cli.main(words.split()) == 0
     arms = [("review", "reference"), ("review", "eager")]
@@ -106,7 +106,7 @@ def test_the_whole_bench_once(capsys, tmp_path, measured, monkeypatch):
     assert len(one["step_ms"]) == 2 and min(one["step_ms"]) > 0
     assert one["tokens_per_step"] == 32 and one["threads"] == 1
     assert 2**26 < one["peak_bytes"] < 2**32  # a process with torch in it
-    assert one["params"] == ladder.count(ladder.arm(TINY, one["rule"]))
+    assert one["params"] == costs.count(sizes.arm(TINY, one["rule"]))
     assert 8 < one["loss"] < 12  # near log 50257 = 10.8: random tokens
     assert [r["over"] for r in result["over_the_reference"]] == ["reference"]
     file = tmp_path / "bench.json"  # as `rr plan --measured` reads it
@@ -137,7 +137,7 @@ def test_on_a_gpu_one_path_is_measured_and_its_cases_compile_side_by_side(measur
 def test_no_more_cases_compile_at_once_than_have_cores_and_memory(monkeypatch):
     cases = [Case(TINY, "standard", "eager", 4, 2) for _ in range(5)]
     held = memory.predict(cases[0].config, parse_backend("eager"), 2, "cpu",
-                          ladder.recipe(TINY, batch=4))  # fmt: skip
+                          planning.recipe(TINY, batch=4))  # fmt: skip
     stays = held["weights"] + held["gradients"] + held["moments"]
     more = benchmark.margin(parse_backend("eager"), "cpu") * held["step"] - stays
     cpu, free = torch.device("cpu"), [10**12]
@@ -176,8 +176,8 @@ def test_a_case_that_fails_says_why_and_the_others_go_on(monkeypatch, measured):
 
 
 @pytest.mark.parametrize(("words", "why"), [
-    (["--rung", "61M"], "unknown rung"), (["--paths", "eager:loss=quick"], "unknown loss"),
-    (["--paths", "triton"], "use compiled"), (["--steps", "0"], "steps must be"),
+    (["--rung", "61M"], "unknown rung"), (["--backends", "eager:loss=quick"], "unknown loss"),
+    (["--backends", "triton"], "use compiled"), (["--steps", "0"], "steps must be"),
     (["--repeats", "-1"], "repeats must be"), (["--batch", "6", "--micro-batch", "4"], "divide"),
     (["--device", "tpu"], "unknown device"),
 ])  # fmt: skip

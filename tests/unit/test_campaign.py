@@ -10,7 +10,7 @@ from campaign import STUDIES, Campaign, Study
 from tiny import TINY, result_of
 
 import rr
-from rr.model.ladder import count
+from rr.model.costs import count
 from rr.ops import rms_norm
 from rr.residual import Residuals, canonical
 from rrbook.stats import basin, before_cliff

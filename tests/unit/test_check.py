@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import rr
-from rr.config import RRError
+from rr.errors import RRError
 from rr.ops import rms_norm
 from rrbook.check import chapter_02, chapter_03, chapter_11, chapter_12, chapter_13, chapter_14  # noqa: F401
 from rrbook.check.chapter_01 import check

@@ -6,10 +6,11 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import rr
 from rr import io
-from rr.config import ModelConfig, Recipe, RRError
+from rr.errors import RRError
 from rr.model import Model, initialise
 from rr.residual import RULES
 from rr.residual.base import REGISTRY
+from rr.specs import ModelConfig, Recipe
 from rr.training import backend, compile_check
 from rr.training import step as step_module
 from rr.training.backend import parse_backend
@@ -180,13 +181,15 @@ TINY = "nano:d_model=16,n_layer=2,n_head=2,d_ff=32,seq_len=16"
 
 def test_a_default_falls_back_and_says_so(wrong, tmp_path):
     run, said = rr.plan(TINY, "review", steps=3, batch=2, eval_batches=1), []
-    folder = rr.train(run, tmp_path / "default", log=said.append, threads=1)
+    folder = rr.train(run, tmp_path / "default", rr.Request(threads=1), log=said.append)
     result = io.read_json(folder / "result.json")
     assert result["code_path"] == "eager"
     (line,) = [line for line in said if "wrongly" in line]
     assert torch.__version__ in line and line.endswith("selected backend eager")
     assert line.startswith(result["code_path_reason"])
-    named = rr.train(run, tmp_path / "named", path="eager", log=said.append, threads=1)
+    named = rr.train(
+        run, tmp_path / "named", rr.Request(backend="eager", threads=1), log=said.append
+    )
     plain = io.read_json(named / "result.json")
     assert plain["code_path_reason"] == "asked for"
     assert plain["weights_sha256"] == result["weights_sha256"]
@@ -196,8 +199,10 @@ def test_a_default_falls_back_and_says_so(wrong, tmp_path):
 
 def test_a_named_path_is_refused(wrong, tmp_path):
     run = rr.plan(TINY, "review", steps=3, batch=2, eval_batches=1)
-    with pytest.raises(RRError, match="^--path compiled: torch .* wrongly.*use --path eager$"):
-        rr.train(run, tmp_path, path="compiled", log=lambda line: None, threads=1)
+    with pytest.raises(
+        RRError, match="^--backend compiled: torch .* wrongly.*use --backend eager$"
+    ):
+        rr.train(run, tmp_path, rr.Request(backend="compiled", threads=1), log=lambda line: None)
 
 
 def test_a_run_that_was_compiled_is_not_resumed_otherwise(monkeypatch, request, tmp_path):
@@ -205,12 +210,14 @@ def test_a_run_that_was_compiled_is_not_resumed_otherwise(monkeypatch, request, 
     compiling = step_module.compile_model
     with monkeypatch.context() as patched:
         patched.setattr(step_module, "compile_model", lambda model, _: compiling(model, "eager"))
-        with pytest.raises(rr.config.Interrupted):
-            rr.train(run, tmp_path, path="compiled", log=quiet, threads=1, stop_after=2)
+        with pytest.raises(rr.errors.Interrupted):
+            rr.train(
+                run, tmp_path, rr.Request(backend="compiled", threads=1), log=quiet, stop_after=2
+            )
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     request.getfixturevalue("wrong")
     with pytest.raises(RRError, match="resume it with the version of torch in its run.json"):
-        rr.train(run, tmp_path, log=quiet, threads=1)
+        rr.train(run, tmp_path, rr.Request(threads=1), log=quiet)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from rr.config import RRError
 from rr.data import Tokens, baselines, cache, documents, open_corpus
 from rr.data import tokenizer as vocabularies
 from rr.data.corpus import identity
 from rr.data.files import EOT, read_all
+from rr.errors import RRError
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = Path(os.environ.get("RR_SHARED", ROOT.parent / "shared")) / "data"

@@ -15,9 +15,10 @@ from tiny import TINY, result_of, train
 from torch import distributed as dist
 
 import rr
-from rr.config import ModelConfig, RRError
 from rr.data import batches
+from rr.errors import RRError
 from rr.model import Model
+from rr.specs import ModelConfig
 from rr.training import memory_fit, trainer
 from rr.training.distributed import STRATEGIES, World
 
@@ -96,17 +97,17 @@ step.compile_model = lambda model, _: whole(model, "aot_eager")
 given, turns = map(json.loads, sys.argv[1:])
 distributed.init_process_group("gloo")
 for out, options in turns:
-    trainer.train(rr.plan(**given), out, threads=1, **options)
+    trainer.train(rr.plan(**given), out, rr.Request(threads=1, **options))
 distributed.barrier()
 distributed.destroy_process_group()
 """
 # One graph for all blocks under DDP's and FSDP's hooks. Inductor itself, which takes two processes
 # most of a minute, and the loss's compilation know nothing of processes: tested in one.
 WAYS = (
-    {"path": "eager"},
-    {"path": "eager", "micro_batch": 1},
+    {"backend": "eager"},
+    {"backend": "eager", "micro_batch": 1},
     {"path": "eager:recompute=layer"},
-    {"path": "compiled:loss=chunked"},
+    {"backend": "compiled:loss=chunked"},
 )
 TURNS = [{"parallel": how, **way} for way in WAYS for how in STRATEGIES]
 QUICK = [*TURNS[:2], TURNS[2], TURNS[5], TURNS[7]]  # both strategies, and every way once
@@ -149,7 +150,7 @@ def test_two_processes_train_as_one(pairs, single, options):
     assert curve(folder, "grad_norm") == pytest.approx(norms, rel=1e-4)
     recorded = json.loads((folder / "run.json").read_text())["provenance"]
     assert (recorded["processes"], recorded["parallel"]) == (2, options["parallel"])
-    assert recorded["code_path"] == options["path"]
+    assert recorded["code_path"] == options["backend"]
     assert recorded["micro_batch"] == options.get("micro_batch", 2)
 
 
@@ -176,7 +177,9 @@ def test_a_run_goes_on_in_another_world(tiny_corpus, tmp_path, single, kept_thre
     kill_after(process, tmp_path, checkpoints=2)
     if after == 1:  # this process
         planned = rr.plan(**GIVEN, corpus=tiny_corpus)
-        folder = trainer.train(planned, tmp_path, parallel="fsdp", log=lambda line: None)
+        folder = trainer.train(
+            planned, tmp_path, rr.Request(parallel="fsdp"), log=lambda line: None
+        )
     else:
         folder = run(tiny_corpus, tmp_path, after, parallel="fsdp")
     close(folder, single)

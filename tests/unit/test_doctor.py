@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import rr
-from rr.config import RRError
+from rr.errors import RRError
 from rrstudy import cli
 from rrstudy.perf import doctor
 from rrstudy.sweep import cells, start, sweep

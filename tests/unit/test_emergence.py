@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 from test_readme_results import e2, e3, held, loss, minus, p_of, window
 
-from rr.config import RRError
+from rr.errors import RRError
 from rr.io import write_record
 from rrbook.explorables.emergence import DESIGNS, FALLS, WINDOW, toy_gap
 from rrbook.plain import glued

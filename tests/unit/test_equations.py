@@ -12,9 +12,10 @@ import torch
 from small import BODY, IDX, gradients, lively, model_of
 
 from rr.analysis.probes import trace
-from rr.config import ModelConfig, RRError
-from rr.model import Model, initialise, ladder, site_of
+from rr.errors import RRError
+from rr.model import Model, costs, initialise, site_of, sizes
 from rr.residual import make
+from rr.specs import ModelConfig
 
 # -- at the start -------------------------------------------------------------------------------
 
@@ -417,7 +418,7 @@ class Published:
 @pytest.mark.parametrize("rule", ["standard", "highway", "review", "review-convex"])
 def test_logits_loss_and_gradients_equal_the_published_equations(rule):
     rung = "nano:n_layer=3,d_model=24,n_head=3,seq_len=12"
-    model = Model(ladder.arm(rung, rule, vocab_size=90, protocol="paper"))
+    model = Model(sizes.arm(rung, rule, vocab_size=90, protocol="paper"))
     initialise(model, seed=5, shared=False)
     source = torch.Generator().manual_seed(6)
     with torch.no_grad():  # a Review gate would hide mistakes behind its initial zeros
@@ -441,7 +442,7 @@ def test_logits_loss_and_gradients_equal_the_published_equations(rule):
 
 
 def test_the_initial_law_is_the_published_one():
-    config = ladder.arm("nano:n_layer=4,d_model=256,n_head=4", "highway", 5000, protocol="paper")
+    config = sizes.arm("nano:n_layer=4,d_model=256,n_head=4", "highway", 5000, protocol="paper")
     model = initialise(Model(config), seed=0, shared=False)
     for name, p in model.named_parameters():
         if name.endswith("bias"):
@@ -479,5 +480,5 @@ def test_arms_share_every_tensor_they_have_in_common():
 )
 def test_published_llama_counts(shape, tied, params):
     """Two of the looped paper's to the last parameter; ResFormer's four, printed to 10⁴."""
-    count = ladder.count(ModelConfig(*shape, flavour="llama", tied=tied, pad_vocab=False))
+    count = costs.count(ModelConfig(*shape, flavour="llama", tied=tied, pad_vocab=False))
     assert count == params or not tied and round(count, -4) == params

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rr
-from rr.config import RRError
+from rr.errors import RRError
 from rr.residual import RULES
 from rrbook.explorables import roofline
 from rrbook.explorables.evidence import verdict_data
@@ -262,8 +262,8 @@ def test_lab_gate_drives_the_real_rule(labs):
 
 
 def test_lab_stream_measures_a_real_model(labs):
-    from rr.config import ModelConfig
     from rr.model import Model, initialise
+    from rr.specs import ModelConfig
 
     config = ModelConfig(64, 2, n_head=1, d_model=16, d_ff=32, seq_len=9, rule="constant:c=0")
     norms, slopes = labs.stream.stream_and_gradient(initialise(Model(config), 0))

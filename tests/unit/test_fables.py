@@ -10,8 +10,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from rr.config import RRError
 from rr.data import baselines, fables, open_corpus
+from rr.errors import RRError
 
 # ---- the alternatives of every rule begin differently: a proof, not a sample
 

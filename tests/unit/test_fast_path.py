@@ -7,11 +7,12 @@ import torch
 from kinds import one_of_a_kind
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from rr.config import ModelConfig, Recipe, RRError
+from rr.errors import RRError
 from rr.model import Model, initialise
 from rr.ops import cross_entropy
 from rr.residual import RULES
 from rr.residual.base import REGISTRY
+from rr.specs import ModelConfig, Recipe
 from rr.training.backend import Backend, ablations, parse_backend
 from rr.training.step import OptimizerStep
 

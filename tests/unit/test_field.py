@@ -10,9 +10,10 @@ import torch
 
 import rr
 from rr import DATA
-from rr.config import ModelConfig, RRError
-from rr.model import ladder
+from rr.errors import RRError
 from rr.residual import REGISTRY, RULES, Site, make
+from rr.residual.table import describe
+from rr.specs import ModelConfig
 from rrbook.anatomy import FAMILIES, anatomy
 from rrbook.explorables.field import TOY
 from rrbook.explorables.poster import rule_poster
@@ -111,8 +112,8 @@ def test_pushing_on_a_rule_finds_what_its_paper_says(kind, spec):
 
 
 def test_every_registered_rule_has_one_card_with_a_picture(monkeypatch):
-    rows, shown = ladder.describe(), []
-    monkeypatch.setattr(ladder, "describe", lambda: rows)  # counted once for all families
+    rows, shown = describe(), []
+    monkeypatch.setattr("rr.residual.table.describe", lambda: rows)  # counted once for all families
     assert rule_gallery("gate").html == rule_gallery("gate").html
     for family in FAMILIES:
         html = rule_gallery(family).html

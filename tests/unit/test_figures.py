@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 
-from rr.config import RRError
+from rr.errors import RRError
 from rr.residual import REGISTRY
 from rrbook import figures
 from rrbook.figures.phone import phone

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tiny import train
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -109,8 +110,7 @@ def lines(folder):
 def test_a_run_waits_for_the_gpu_once_a_second(options, monkeypatch, tmp_path):
     tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
     run = rr.plan(tiny, "review", batch=2, eval_batches=1, **options)
-    quiet = {"log": lambda line: None, "threads": 1, "path": "eager"}
-    at_once = rr.train(run, tmp_path / "at once", **quiet)
+    at_once = train(run, tmp_path / "at once", backend="eager")
 
     now, waits, read = [0.0], Waits(), []
     monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -131,7 +131,7 @@ def test_a_run_waits_for_the_gpu_once_a_second(options, monkeypatch, tmp_path):
     monkeypatch.setattr(
         Training, "_record_due", lambda self: self._due(self.recorded_at, trainer.RECORD_EVERY)
     )
-    once_a_second = rr.train(run, tmp_path / "once a second", **quiet)
+    once_a_second = train(run, tmp_path / "once a second", backend="eager")
     assert waits.count == 0
     assert len(read) <= now[0] + 5  # three held-out losses and the ends of two budgets
     assert max(read) > 10 or "lr" in options

@@ -37,7 +37,9 @@ QUESTIONS = [
 def trained(tiny_corpus, tmp_path_factory):
     run = rr.plan(SHAPE, corpus=tiny_corpus, tokenizer="bpe:300", steps=20, batch=4, eval_batches=2)
     out = tmp_path_factory.mktemp("runs")
-    return rr.train(run, out, threads=1, cache=tmp_path_factory.mktemp("c"), log=lambda line: None)
+    return rr.train(
+        run, out, rr.Request(threads=1), cache=tmp_path_factory.mktemp("c"), log=lambda line: None
+    )
 
 
 @pytest.fixture(scope="module")

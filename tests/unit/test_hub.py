@@ -16,7 +16,7 @@ from tiny import TINY, train
 
 import rr
 import rrstudy
-from rr.config import RRError
+from rr.errors import RRError
 from rr.training import run_folder
 from rrstudy import cli, hub
 

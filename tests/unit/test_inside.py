@@ -14,8 +14,8 @@ from tiny import TINY
 
 from rr import DATA
 from rr.analysis.probes import trace
-from rr.config import RRError
-from rr.model import Model, initialise, ladder
+from rr.errors import RRError
+from rr.model import Model, initialise, sizes
 from rr.ops import rms_norm
 from rrbook import gates
 from rrbook.explorables.strip import strip_data
@@ -26,7 +26,7 @@ STORY = json.loads((RECORDS / "story.json").read_text())
 
 
 def model_of(rule="review", trained=True):
-    model = initialise(Model(ladder.arm(TINY, rule, 70)), 0)
+    model = initialise(Model(sizes.arm(TINY, rule, 70)), 0)
     source = torch.Generator().manual_seed(1)
     with torch.no_grad():  # away from the start, where every gate is one half
         for name, p in model.named_parameters():
@@ -241,7 +241,7 @@ def test_a_report_is_plain_and_adds_up():
 )
 def test_models_without_additive_gates_in_one_pass_are_refused(rule, loops, words):
     with pytest.raises(RRError, match=words):
-        gates.gates_of(Model(ladder.arm(TINY, rule, 70, loops=loops)))
+        gates.gates_of(Model(sizes.arm(TINY, rule, 70, loops=loops)))
 
 
 # ---- the records, and the explorable drawn from one -----------------------------------------

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import rrstudy.hub
-from rr.config import install
+from rr.errors import install
 
 ROOT = Path(__file__).parents[2]
 TEXT = {".py", ".md", ".ipynb", ".toml", ".yaml", ".yml", ".sh", ".sbatch", ".txt", ".js", ""}

@@ -23,9 +23,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import rr
-from rr.config import ModelConfig, RRError
-from rr.model import Model, initialise, ladder
+from rr.errors import RRError
+from rr.model import Model, costs, initialise, sizes
 from rr.residual import REGISTRY, RULES, Rule, allow_rule
+from rr.specs import ModelConfig
+from rr.training import planning
 from rrbook import reports as report
 from rrstudy import cli
 from rrstudy.sweep import cells
@@ -37,16 +39,16 @@ FIGURES = computed(load("review_residuals_summary"))
 @pytest.mark.parametrize("rung", SIZES)
 def test_published_arms_have_their_published_parameters(rung, rule):
     """To the last parameter; test_published has them by hand, and as the study prints them."""
-    config = ladder.arm(rung, rule, protocol="paper")
+    config = sizes.arm(rung, rule, protocol="paper")
     with torch.device("meta"):
         counted = sum(p.numel() for p in Model(config).parameters())
     params = only(FIGURES, size=rung, arm=rule, metric="params")
-    assert counted == ladder.count(config) == params
+    assert counted == costs.count(config) == params
     if rule == "review":
-        assert ladder.rule_params(config) == only(FIGURES, size=rung, metric="gate params")
+        assert costs.rule_params(config) == only(FIGURES, size=rung, metric="gate params")
         clean = rr.plan(rung, corpus="tinystories")  # read with GPT-2's tokens
-        assert clean.source["tokenizer"] == "gpt2" and ladder.other_size(clean) is None
-        assert ladder.count(clean.model) == params
+        assert clean.source["tokenizer"] == "gpt2" and sizes.other_size(clean) is None
+        assert costs.count(clean.model) == params
     else:
         assert config.d_model == only(FIGURES, size=rung, arm=rule, metric="d_model")
 
@@ -54,14 +56,14 @@ def test_published_arms_have_their_published_parameters(rung, rule):
 @pytest.mark.parametrize("rung", ["nano", "mini", "60M", "1B"])
 @pytest.mark.parametrize("rule", ["standard", "constant", "highway"])
 def test_clean_arms_are_matched_by_mlp_width(rung, rule):
-    own, arm = ladder.arm(rung, "review"), ladder.arm(rung, rule)
+    own, arm = sizes.arm(rung, "review"), sizes.arm(rung, rule)
     assert (arm.d_model, arm.n_head, arm.n_layer) == (own.d_model, own.n_head, own.n_layer)
     assert (arm.d_ff - own.d_ff) % 64 == 0
     step = 64 * arm.n_layer * (2 * arm.d_model + 1)
-    assert abs(ladder.count(arm) - ladder.count(own)) <= step / 2
+    assert abs(costs.count(arm) - costs.count(own)) <= step / 2
     # but not a body of one's own
-    assert ladder.arm(f"{rung}:d_ff=128", rule).d_ff == 128
-    assert ladder.arm(f"{rung}:n_layer=2", rule).d_ff == 4 * own.d_model
+    assert sizes.arm(f"{rung}:d_ff=128", rule).d_ff == 128
+    assert sizes.arm(f"{rung}:n_layer=2", rule).d_ff == 4 * own.d_model
 
 
 FORMS = ["hyper-connections:head=sigmoid", "hyper-connections:sinkhorn=1,head=sigmoid"]
@@ -81,11 +83,11 @@ def test_training_flops_are_those_that_torch_counts(rule, values):
     full_attention = tokens * 3 * config.n_layer * 4 * config.d_model * t
     causal = tokens * 3 * config.n_layer * 4 * config.d_model * (t + 1) / 2
     counted = counter.get_total_flops() - full_attention + causal
-    assert counted == tokens * ladder.flops_per_token(config)
+    assert counted == tokens * costs.flops_per_token(config)
 
 
 def test_loops_multiply_the_stack_and_not_the_head():
-    one, four = (ladder.flops_per_token(ModelConfig(96, 2, 2, 32, 80, n_loops=n)) for n in (1, 4))
+    one, four = (costs.flops_per_token(ModelConfig(96, 2, 2, 32, 80, n_loops=n)) for n in (1, 4))
     head = 3 * 2 * 96 * 32
     assert four - head == 4 * (one - head)
 
@@ -93,13 +95,13 @@ def test_loops_multiply_the_stack_and_not_the_head():
 def test_llama_heads_have_an_even_number_of_channels():
     """Positions turn pairs of channels: the widened arms keep to it, other bodies are refused."""
     for rung in ("60M", "150M"):
-        arm = ladder.arm(rung, "standard", protocol="paper", flavour="llama")
+        arm = sizes.arm(rung, "standard", protocol="paper", flavour="llama")
         assert arm.head_dim > 64 and arm.head_dim % 2 == 0
-        assert ladder.count(arm) >= ladder.count(
-            ladder.arm(rung, "review", protocol="paper", flavour="llama")
+        assert costs.count(arm) >= costs.count(
+            sizes.arm(rung, "review", protocol="paper", flavour="llama")
         )
     with pytest.raises(RRError, match="needs an even number per head: .* over 2 heads is 3"):
-        ladder.arm("nano:d_model=6,n_head=2", "standard", flavour="llama")
+        sizes.arm("nano:d_model=6,n_head=2", "standard", flavour="llama")
 
 
 def test_a_rule_registered_anew_is_counted_anew(monkeypatch):
@@ -115,7 +117,7 @@ def test_a_rule_registered_anew_is_counted_anew(monkeypatch):
                 self.extra = torch.nn.Parameter(torch.zeros(self.own))
 
         monkeypatch.setitem(RULES, "mine", Mine)
-        counts.append(ladder.count(config))
+        counts.append(costs.count(config))
     assert counts[1] - counts[0] == 2 * 2 * 3
 
 
@@ -135,7 +137,7 @@ def test_a_readers_file_runs_once_until_it_is_named_again(tmp_path):
 
 def test_specifications_are_canonical():
     def id_of(rung="nano:n_layer=2,d_model=64", rule="constant", **more):
-        return ladder.specify(rung, rule, corpus="c", tokenizer="t", vocab_size=100, **more).id
+        return planning.specify(rung, rule, corpus="c", tokenizer="t", vocab_size=100, **more).id
 
     assert id_of() == id_of("nano:d_model=64,n_layer=2", "constant:c=0.5")
     assert id_of() != id_of(rule="constant:c=0.25")
@@ -164,7 +166,7 @@ def test_small_rungs_keep_their_text():
     for rung in ("nano", "mini", "nano:n_layer=2"):
         run = rr.plan(rung)
         assert run.source == {"corpus": "fables", "tokenizer": "bpe:1024"}
-        assert ladder.other_size(run) is None
+        assert sizes.other_size(run) is None
     assert rr.plan("nano").id == rr.plan("nano", corpus="fables", tokenizer="bpe:1024").id
 
 
@@ -182,12 +184,12 @@ def test_another_size_is_said_once_a_size_and_not_of_a_body_of_ones_own(tiny_cor
 
 
 def test_the_size_is_recorded_beside_the_name(tiny_corpus, tmp_path, monkeypatch, capsys):
-    small = ladder.Rung("60M", 16, 1, 2, steps=2, batch=2, seq_len=16)
-    monkeypatch.setitem(ladder.RUNGS, "60M", small)  # the name and all that hangs on it
+    small = sizes.Rung("60M", 16, 1, 2, steps=2, batch=2, seq_len=16)
+    monkeypatch.setitem(sizes.RUNGS, "60M", small)  # the name and all that hangs on it
     options = "--rung 60M --tokenizer bpe:300 --eval-batches 1 --threads 1 --corpus"
     assert cli.main(["train", *options.split(), tiny_corpus, "--out", str(tmp_path)]) == 0
     (folder,) = tmp_path.iterdir()
-    params = ladder.count(ladder.arm("60M", vocab_size=300))
+    params = costs.count(sizes.arm("60M", vocab_size=300))
     published = params + (50_257 - 300) * 16
     line = f"rung 60M with vocabulary 300: {params:,} parameters, not the published {published:,}"
     assert capsys.readouterr().err.count(line) == 1
@@ -202,7 +204,7 @@ def test_the_size_is_recorded_beside_the_name(tiny_corpus, tmp_path, monkeypatch
 def test_a_notebooks_paper_tier_is_the_published_model():
     run = report.chosen("paper", corpus="", tokenizer="", rung="")
     assert run.source == {"corpus": "tinystories", "tokenizer": "gpt2"}
-    assert ladder.count(run.model) == 59_470_848
+    assert costs.count(run.model) == 59_470_848
     with pytest.raises(RRError, match="needs a text"):
         report.chosen("smoke", "60M", corpus="")
     assert report.chosen("smoke", "nano", corpus="").source["corpus"] == "fables"
@@ -219,7 +221,7 @@ BY_HAND = {  # of q, k, v, out, up, down
 
 
 def drawn(spec):
-    return initialise(Model(ladder.arm(SHAPE, spec)), seed=0)
+    return initialise(Model(sizes.arm(SHAPE, spec)), seed=0)
 
 
 @pytest.mark.parametrize("rule", BY_HAND)

@@ -8,8 +8,8 @@ import torch
 from tiny import train
 
 import rr
-from rr.config import RRError
 from rr.data.batches import gather
+from rr.errors import RRError
 from rrbook import net as nets
 from rrstudy import stats
 from tests.live import computed, settings, vocabulary_of

@@ -8,7 +8,7 @@ import pytest
 from tiny import TINY, result_of, train
 
 import rr
-from rr.config import RRError
+from rr.errors import RRError
 from rr.training import checkpoint, loggers, trainer
 
 pytestmark = pytest.mark.usefixtures("kept_threads")
@@ -44,8 +44,8 @@ def test_tensorboard_reads_the_curve_that_metrics_holds(run, tmp_path, monkeypat
 
     monkeypatch.setattr(checkpoint.Checkpoints, "save", few)
     with cut_off(14):  # on the plateau again, after the branch; saved at its end, 8
-        train(run, tmp_path, save_every=1e-9, charts=["tensorboard"])
-    folder = train(run, tmp_path, save_every=1e-9, charts=["tensorboard"])
+        train(run, tmp_path, save_every=1e-9, charts="tensorboard")
+    folder = train(run, tmp_path, save_every=1e-9, charts="tensorboard")
     assert result_of(folder)["weights_sha256"] == plain["weights_sha256"]
     found, lines = drawn(folder), recorded(folder)
     plateau = [line for line in lines if "loss" in line and "budget" not in line]
@@ -74,7 +74,7 @@ def test_weights_and_biases_is_told_who_the_run_is(run, tmp_path, monkeypatch):
     given = {}
     package = SimpleNamespace(init=lambda **words: given.update(words) or there, __spec__=True)
     monkeypatch.setitem(sys.modules, "wandb", package)
-    folder = train(run, tmp_path, charts=["wandb"])
+    folder = train(run, tmp_path, charts="wandb")
     assert given["project"] == "review-residuals" and given["resume"] == "allow"
     assert given["id"] == run.id and given["dir"] == folder
     assert given["config"]["recipe"]["lr"] == run.recipe.lr
@@ -95,7 +95,7 @@ def test_a_failing_log_is_said_once_and_the_run_goes_on(run, tmp_path, monkeypat
     setattr(package if when == "init" else there, when, fails)
     monkeypatch.setitem(sys.modules, "wandb", package)
     said = []
-    folder = trainer.train(run, tmp_path, threads=1, charts=["wandb"], log=said.append)
+    folder = trainer.train(run, tmp_path, rr.Request(threads=1, charts="wandb"), log=said.append)
     (line,) = [line for line in said if "wandb" in line]
     assert "failed" in line and line.endswith("OSError: no network at all")
     assert result_of(folder)["status"] == "finished"
@@ -105,5 +105,5 @@ def test_what_is_not_there_is_refused_before_anything_is_made(run, tmp_path, mon
     monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda name: None)
     for name, words in (("tensorbord", "mean tensorboard"), ("wandb", "pip install wandb")):
         with pytest.raises(RRError, match=words):
-            train(run, tmp_path / "out", charts=[name])
+            train(run, tmp_path / "out", charts=name)
     assert not (tmp_path / "out").exists()

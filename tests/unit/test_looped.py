@@ -11,9 +11,10 @@ from tiny import broken_off, train
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from rr.analysis.probes import norms_by_depth, trace
-from rr.config import ModelConfig, Recipe, RRError, Run
-from rr.model import Model, at_loops, initialise, ladder
+from rr.errors import RRError
+from rr.model import Model, at_loops, costs, initialise, sizes
 from rr.residual import RULES
+from rr.specs import ModelConfig, Recipe, Run
 from rr.training import run_folder
 from rrstudy import cli
 
@@ -62,9 +63,9 @@ def test_copies_are_counted_once_a_pass_and_nothing_else_grows(rule):
     )
     model = Model(own)
     a_pass = sum(rule.params(rule.site) for layer in model.layers for rule in layer.rules)
-    assert ladder.count(own) == ladder.count(shared) + 2 * a_pass
-    assert ladder.rule_params(own) == 3 * ladder.rule_params(shared)
-    assert ladder.flops_per_token(own) == ladder.flops_per_token(shared)
+    assert costs.count(own) == costs.count(shared) + 2 * a_pass
+    assert costs.rule_params(own) == 3 * costs.rule_params(shared)
+    assert costs.flops_per_token(own) == costs.flops_per_token(shared)
     assert len(model.rules) == 12 and [rule.site.pass_ for rule in model.rules[::4]] == [1, 2, 3]
     held = [id(p) for rule in model.rules for p in rule.parameters()]
     assert len(set(held)) == len(held)  # no parameter is shared
@@ -107,9 +108,9 @@ def test_copies_share_one_graph_too(rule):
 def test_copies_where_they_mean_nothing():
     """test_residuals.py has the rule without a parameter that could be copied."""
     with pytest.raises(RRError, match="no option 'per_pass'"):
-        ladder.arm(BODY, "attnres:per_pass=1")
+        sizes.arm(BODY, "attnres:per_pass=1")
     with pytest.raises(RRError, match="per_pass must be 0 or 1, got 2"):
-        ladder.arm(BODY, "review:per_pass=2")
+        sizes.arm(BODY, "review:per_pass=2")
 
 
 # -- another number of passes --------------------------------------------------------------------

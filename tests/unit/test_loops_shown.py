@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from rr.config import RRError
+from rr.errors import RRError
 from rrbook import figures
 from rrbook.explorables.loops import SCALES
 

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from rr.config import ModelConfig, RRError
-from rr.model import Model, initialise, ladder
+from rr.errors import RRError
+from rr.model import Model, initialise
 from rr.ops.cross_entropy import row_bytes, softmax_in_rows
 from rr.residual import REGISTRY
-from rr.training import memory
+from rr.specs import ModelConfig
+from rr.training import memory, planning
 from rr.training.backend import parse_backend
 from rr.training.step import OptimizerStep
 
@@ -21,7 +22,7 @@ SHAPE = ModelConfig(vocab_size=500, n_layer=3, n_head=2, d_model=64, d_ff=256, s
 def allocated(config, path, micro, batch):
     """Bytes held before a real step, and the most above that within it, as the allocator saw it."""
     model = initialise(Model(config), 0)
-    recipe = ladder.recipe("nano", batch=batch)
+    recipe = planning.recipe("nano", batch=batch)
     step = OptimizerStep(model, recipe, parse_backend(path), CPU, micro)
     x = torch.randint(config.vocab_size, (batch, config.seq_len))
     step(x, x)
@@ -60,7 +61,7 @@ WIDE = {"vocab_size": 20000, "n_layer": 1, "d_model": 16, "d_ff": 64}  # the pea
 )
 def test_the_peak_is_the_allocators(shape, path, micro):
     """Within 3 %: a kernel's own temporaries are all that the count cannot see."""
-    config, recipe = replace(SHAPE, **shape), ladder.recipe("nano", batch=8)
+    config, recipe = replace(SHAPE, **shape), planning.recipe("nano", batch=8)
     held, most = allocated(config, path, micro, 8)
     result = memory.predict(config, parse_backend(path), micro, recipe=recipe)
     assert result["step"] - result["tokens"] == pytest.approx(held + most, rel=0.03)
@@ -77,7 +78,7 @@ def test_what_the_fused_softmax_holds_in_its_rows_is_the_allocators(threads, kep
 
 def test_parts_by_hand():
     """fp32 weights, gradients and two moments: 16 bytes a parameter; the sum is the step."""
-    path, recipe = parse_backend("eager:recompute=layer"), ladder.recipe("nano", batch=8)
+    path, recipe = parse_backend("eager:recompute=layer"), planning.recipe("nano", batch=8)
     result = memory.predict(SHAPE, path, 4, recipe=recipe)
     sizes = [p.numel() for p in Model(SHAPE).parameters()]
     assert result["weights"] == result["gradients"] == 4 * sum(sizes)
@@ -92,7 +93,7 @@ def test_unfused_adamw_on_a_gpu_works_on_a_whole_group_at_once():
 
     (On a CPU it goes tensor by tensor.)
     """
-    recipe = ladder.recipe("nano", batch=1)
+    recipe = planning.recipe("nano", batch=1)
     config = replace(SHAPE, seq_len=4, rule="standard")  # the optimiser's is the peak
     paths = (parse_backend(f"eager:precision=fp32,optimizer={name}") for name in ("plain", "fused"))
     plain, fused = (memory.predict(config, path, 1, "cuda", recipe) for path in paths)
@@ -105,7 +106,7 @@ def test_unfused_adamw_on_a_gpu_works_on_a_whole_group_at_once():
                                   pytest.mark.slow) for rule in REGISTRY["residual"]])  # fmt: skip
 def test_a_deep_models_memory_is_counted_on_three_blocks(rule):
     """To the byte what all of its blocks come to, wherever the peak is."""
-    config, recipe = replace(SHAPE, n_layer=4, rule=rule), ladder.recipe("nano", batch=8)
+    config, recipe = replace(SHAPE, n_layer=4, rule=rule), planning.recipe("nano", batch=8)
     for path, micro, device in (
         ("reference", 8, "cuda"),
         ("eager", 2, "cuda"),
@@ -118,7 +119,7 @@ def test_a_deep_models_memory_is_counted_on_three_blocks(rule):
 
 def test_a_cpu_that_emulates_bf16_is_counted_in_float32_and_a_gpu_by_its_own(monkeypatch):
     def total(path, where):
-        recipe = ladder.recipe("nano", batch=2)
+        recipe = planning.recipe("nano", batch=2)
         return memory.predict(SHAPE, parse_backend(path), 2, where, recipe)["total"]
 
     gpu = total("eager:precision=bf16", "cuda")
@@ -129,7 +130,7 @@ def test_a_cpu_that_emulates_bf16_is_counted_in_float32_and_a_gpu_by_its_own(mon
 
 
 def test_blocks_that_are_not_alike_are_all_counted():
-    recipe = ladder.recipe("nano", batch=4)
+    recipe = planning.recipe("nano", batch=4)
     for changes in ({"values": "svformer"}, {"values": "dense"}, {"n_loops": 2}):
         given = replace(SHAPE, **changes), parse_backend("eager"), 4, "cuda", recipe
         assert memory.stacked(*given) == memory.predict(*given)["total"], changes
@@ -138,7 +139,7 @@ def test_blocks_that_are_not_alike_are_all_counted():
 def test_bad_input_is_refused():
     with pytest.raises(RRError, match="recipe"):
         memory.predict(SHAPE, parse_backend("eager"), 4)
-    recipe = ladder.recipe("nano")
+    recipe = planning.recipe("nano")
     with pytest.raises(RRError, match="micro-batch must be"):
         memory.predict(SHAPE, parse_backend("eager"), 0, recipe=recipe)
     with pytest.raises(RRError, match="unknown device 'tpu'"):

@@ -7,8 +7,9 @@ import torch
 from tiny import broken_off, result_of, train
 from torch.utils.flop_counter import FlopCounterMode
 
-from rr.config import ModelConfig, Recipe, RRError, Run
+from rr.errors import RRError
 from rr.model import Model, initialise
+from rr.specs import ModelConfig, Recipe, Run
 from rr.training import memory
 from rr.training.backend import parse_backend
 from rr.training.distributed import World

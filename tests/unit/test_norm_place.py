@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import rr
-from rr.config import RRError
+from rr.errors import RRError
 from rr.residual import Residuals
 
 hf = pytest.importorskip("transformers")

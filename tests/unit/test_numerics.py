@@ -9,7 +9,7 @@ import torch
 from tiny import TINY, result_of, train
 
 import rr
-from rr.config import RRError
+from rr.errors import RRError
 from rr.training.checkpoint import weights_sha256
 from rr.training.device import resolve_precision
 from rrbook.explorables.kit import share

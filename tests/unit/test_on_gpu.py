@@ -9,10 +9,10 @@ from tiny import broken_off, result_of, train
 from torch.nn import functional as F
 
 from rr import io
-from rr.config import ModelConfig, Recipe
-from rr.model import Model, initialise, ladder
+from rr.model import Model, initialise, sizes
 from rr.ops import attention
-from rr.training import parse_backend, predict
+from rr.specs import ModelConfig, Recipe
+from rr.training import parse_backend, planning, predict
 from rr.training.backend import default
 from rr.training.step import OptimizerStep
 
@@ -58,7 +58,7 @@ def test_losses_stay_with_those_of_a_cpu(path):
 @pytest.mark.parametrize("path", ["reference", "compiled", "compiled:recompute=layer"])
 def test_a_step_needs_the_memory_that_was_predicted(rule, path):
     """An H200 needed 0.89 to 1.07 of it; blocks compiled are predicted as if they were not."""
-    config, recipe = ladder.arm("60M", rule), ladder.recipe("60M", batch=16)
+    config, recipe = sizes.arm("60M", rule), planning.recipe("60M", batch=16)
     model = initialise(Model(config), 0).to(GPU).train()
     step = OptimizerStep(model, recipe, parse_backend(path), GPU)
     ids = torch.randint(config.vocab_size, (16, config.seq_len + 1), device=GPU)

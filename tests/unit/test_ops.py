@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rr.config import ModelConfig, RRError
+from rr.errors import RRError
 from rr.model import Model, at_loops, initialise
 from rr.ops import (
     blocked_attention,
@@ -17,7 +17,8 @@ from rr.ops import (
     token_losses,
     whole_cross_entropy,
 )
-from rr.ops.backends import Kernels
+from rr.ops.kernels import Kernels
+from rr.specs import ModelConfig
 
 
 def inputs(n, d, v, dtype, seed=0):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from rr.config import RRError
+from rr.errors import RRError
 from rrstudy import cli
 from rrstudy.stats import as_rows, read_table
 

@@ -14,8 +14,9 @@ from tiny import TINY, train
 
 import rr
 from rr.analysis import rule_checks
-from rr.config import RRError, Run, RunFailed
+from rr.errors import RRError, RunFailed
 from rr.residual import REGISTRY, content
+from rr.specs import Run
 from rr.training import run_folder
 from rrstudy import stats
 from rrstudy.stats import read_records

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rr.config import RRError
+from rr.errors import RRError
 from rrbook import parameters
 
 ROOT = Path(__file__).resolve().parents[2]

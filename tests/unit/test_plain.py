@@ -10,7 +10,7 @@ from bs4 import BeautifulSoup
 from markdown_it.renderer import RendererHTML
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from rr.config import RRError
+from rr.errors import RRError
 from rrbook import explore, glue, plain
 from rrbook.markdown import parser
 from rrstudy.sweep.notebook import complete

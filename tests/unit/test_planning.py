@@ -5,8 +5,10 @@ import shlex
 
 import pytest
 
-from rr.config import RRError
-from rr.model import ladder
+from rr.errors import RRError
+from rr.model import costs
+from rr.model import sizes as rungs
+from rr.training import planning
 from rr.training.checkpoint import disk_of
 from rrstudy import cli
 from rrstudy.perf import budget, rates
@@ -57,13 +59,13 @@ def bench_row(run, **more):
         "precision": "bf16",
         "tokens_per_step": 2048,
         "step_ms": [1000, 2000, 4000],
-        "flops_per_token": ladder.flops_per_token(run.model),
+        "flops_per_token": costs.flops_per_token(run.model),
         "tokens_per_second": 1024,
     } | more
 
 
 def one(rung="nano", rule="review", seed=0, **more):
-    return ladder.specify(rung, rule, seed=seed, **NAMES, **more)
+    return planning.specify(rung, rule, seed=seed, **NAMES, **more)
 
 
 def pairs(rung, **more):
@@ -76,7 +78,7 @@ def test_hours_by_hand(roomy, tmp_path):
     """tokens · FLOPs a token over peak · MFU; scoring costs a third of training; the rest apart."""
     given = {"mfu": (0.1, 0.4), "price": 3.0, "records": tmp_path}
     (row,) = budget.what_fits([one(eval_batches=2)], CARD, **given)
-    each, window = ladder.flops_per_token(ladder.arm("nano", "review", 500)), 8 * 256
+    each, window = costs.flops_per_token(rungs.arm("nano", "review", 500)), 8 * 256
     assert row["tokens"] == 150 * window
     assert row["scored_tokens"] == 4 * 2 * window  # at the end and three times on the way
     flops = each * (150 + 8 / 3) * window
@@ -125,7 +127,7 @@ def test_the_studys_arms_are_a_pair_though_they_are_of_other_widths(roomy, tmp_p
     rows = budget.what_fits(plan, CARD, mfu=(0.5, 0.5), records=tmp_path)
     arms = [(row["seed"], row["rule"]) for row in rows]
     assert arms == [(seed, rule) for seed in (0, 1) for rule in ("standard", "review")]
-    flops = ladder.flops_per_token(plan[0].model) * 64 * 256 * (150 + 80 / 3)
+    flops = costs.flops_per_token(plan[0].model) * 64 * 256 * (150 + 80 / 3)
     assert trained(rows[0])[0] == pytest.approx(flops / 2.5e13 / 3600)
     assert "tf32 has half" in " ".join(budget.notes(rows, CARD, None, (0.5, 0.5)))
 
@@ -151,9 +153,9 @@ def test_a_record_of_that_card_is_used_with_its_spread(roomy, tmp_path):
 
 def row_of(run, rate, **more):
     """A row of a GPU that reached `rate` FLOP/s on this run."""
-    each = ladder.flops_per_token(run.model)
+    each = costs.flops_per_token(run.model)
     ms = 1000 * 2048 * each / rate
-    return bench_row(run, params=ladder.count(run.model), step_ms=[ms], **more)
+    return bench_row(run, params=costs.count(run.model), step_ms=[ms], **more)
 
 
 def test_another_gpu_is_a_range_between_the_ratios_of_the_sheets(roomy, tmp_path):
@@ -215,7 +217,7 @@ def test_the_verb(capsys):
     assert cli.main([*words, "--hours", "1"]) == 0
     out = capsys.readouterr().out
     assert "not measured" in out and "assumed MFU of 0.2–0.45" in out and "dollars" not in out
-    assert "predicted for --path eager on 16 GB" in out  # what a run on a T4 takes
+    assert "predicted for --backend eager on 16 GB" in out  # what a run on a T4 takes
     assert out.endswith("rr sweep --rung nano --rule review standard --order smallest --hours 1\n")
 
 
@@ -267,7 +269,7 @@ def test_what_a_benchmark_expects_of_a_run(tmp_path):
     run, other = one(eval_batches=1), one("mini")
     file = bench_file(tmp_path / "cpu.json", "cpu", bench_row(run, **UNCOMPILED))
     seconds = budget.expected(budget.read_bench(str(file)))
-    saved = 12 * ladder.count(run.model) / 1e8 + 0.05 * 600
+    saved = 12 * costs.count(run.model) / 1e8 + 0.05 * 600
     # nothing is compiled; 90 s of start-up, 120 s of the report
     assert seconds(run) == pytest.approx(600 + 4 * 4 / 3 + 90 + 120 + saved)
     assert seconds(other) is None
@@ -283,7 +285,7 @@ def test_a_benchmark_of_other_runs_is_an_error_that_says_which(roomy, tmp_path):
 
 def test_the_disk_of_a_plan_is_what_stays_and_the_largest_while_it_trains(roomy):
     plan = [one("nano"), one("mini")]
-    small, large = (ladder.count(run.model) for run in plan)
+    small, large = (costs.count(run.model) for run in plan)
     by_hand = 4 * (small + large) + 3 * 12 * large
     assert budget.disk_of_rows(budget.what_fits(plan, CARD)) == disk_of(plan) == by_hand
 
@@ -373,5 +375,5 @@ def test_rates_come_from_the_path_with_the_best_median():
     slow = bench_row(run, **UNCOMPILED, step_ms=[9000], tokens_per_second=200, warm_seconds=1.0)
     rows = [slow | here, bench_row(run, warm_seconds=7.0) | here]
     rate = rates.measured(run, budget.gpu("L4"), rows)
-    work = 2048 * ladder.flops_per_token(run.model)
+    work = 2048 * costs.flops_per_token(run.model)
     assert (rate.low, rate.high, rate.compile) == (work / 4, work, (7.0, 7.0))

@@ -10,7 +10,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.optimize import brentq
 
-from rr.config import RRError
+from rr.errors import RRError
 from rrbook.stats import fit
 from rrstudy import stats
 

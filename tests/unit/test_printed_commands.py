@@ -69,12 +69,12 @@ MORE = {
     "plan": NANO,
     "doctor": NANO,
     "bench": ONE_THREAD
-    | {"--rung": f"nano:{SHAPE}", "--paths": "eager"}
+    | {"--rung": f"nano:{SHAPE}", "--backends": "eager"}
     | {"--batch": "2", "--steps": "1", "--repeats": "1"},
     "sample": {"--tokens": "5"},
 }
 # values kept by a verb that makes a process for each combination
-FIRST = {"--rung": 1, "--rule": 1, "--seed": 1, "--paths": 1}
+FIRST = {"--rung": 1, "--rule": 1, "--seed": 1, "--backends": 1}
 
 
 # -- what is printed -------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from rr.analysis.probes import (
     norms_by_depth,
     trace,
 )
-from rr.config import RRError
+from rr.errors import RRError
 from rr.residual import RULES
 
 THREE = BODY.replace("n_layer=4", "n_layer=3")

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rr.config import RRError
+from rr.errors import RRError
 from rrbook.stats.rates import basin
 
 RATES = [0.75e-3, 1.06e-3, 1.5e-3, 2.1e-3, 3.0e-3]

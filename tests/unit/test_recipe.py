@@ -5,9 +5,10 @@ import math
 import pytest
 
 import rr
-from rr.config import Recipe, RRError, Run
-from rr.model.ladder import recipe
+from rr.errors import RRError
+from rr.specs import Recipe, Run
 from rr.training.command_line import options
+from rr.training.planning import recipe
 from rrstudy import cli
 
 GOOD = {"steps": 100, "batch": 8, "lr": 1e-3, "warmup": 5}

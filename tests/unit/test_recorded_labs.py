@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from rr.config import RRError
+from rr.errors import RRError
 from rrbook import figures
 from rrbook.labs.lab import RECORD, lab
 from rrbook.labs.recorded import FIGURE, MOST, record

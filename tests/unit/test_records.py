@@ -15,8 +15,9 @@ import pytest
 import yaml
 
 import rr
-from rr.config import RRError, Run, RunFailed
+from rr.errors import RRError, RunFailed
 from rr.io import read_sealed, sealed, unsealed, write_record
+from rr.specs import Run
 from rrbook.stats import read_curves
 from rrstudy import cli, stats
 from rrstudy.stats import recording
@@ -119,7 +120,7 @@ def folder(tiny_corpus, tmp_path_factory) -> Path:
     given = {"corpus": tiny_corpus, "tokenizer": "bpe:300", "batch": 2, "eval_batches": 2}
     run = rr.plan("nano:n_layer=1,d_model=16,n_head=1,seq_len=16", steps=8, **given)
     cache = tmp_path_factory.mktemp("cache")
-    return rr.train(run, out, threads=1, cache=cache, log=lambda line: None)
+    return rr.train(run, out, rr.Request(threads=1), cache=cache, log=lambda line: None)
 
 
 def copied(folder: Path, to: Path) -> Path:

@@ -16,9 +16,10 @@ import torch
 
 import rr
 from rr import io
-from rr.config import RUN_OPTIONS, Interrupted, RRError
 from rr.data import baselines
+from rr.errors import Interrupted, RRError
 from rr.model import initialise
+from rr.specs import RUN_OPTIONS
 from rr.training import command_line
 from rrbook import figures
 from rrbook import reports as report
@@ -88,7 +89,7 @@ def trained(tiny_corpus, tmp_path_factory):
     """Four short runs in one folder: two arms, two seeds."""
     out, cache, made = tmp_path_factory.mktemp("runs"), str(tmp_path_factory.mktemp("cache")), {}
     given = {"corpus": tiny_corpus, "tokenizer": "bpe:300", "batch": 2, "eval_batches": 2}
-    how = {"threads": 1, "cache": cache, "path": "", "micro_batch": 0, "log": lambda line: None}
+    how = {"threads": 1, "cache": cache, "backend": "", "micro_batch": 0, "log": lambda line: None}
     for rule in ("standard", "review"):
         for seed in (0, 1):
             run = rr.plan(BODY, rule, **given, steps=6, seed=seed)
@@ -143,7 +144,7 @@ def test_a_run_that_stops_to_write_ends_with_the_same_weights(trained, tmp_path,
 
 
 def test_a_person_who_stops_a_run_in_parts_stops_it(trained, tmp_path, monkeypatch):
-    def stopped(run, out, **how):
+    def stopped(run, out, request, **how):
         raise Interrupted("stopped at step 1")
 
     monkeypatch.setattr("rr.training.trainer.train", stopped)

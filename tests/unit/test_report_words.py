@@ -91,7 +91,9 @@ def ended(tiny_corpus, tmp_path_factory):
     size = {"steps": 4, "batch": 2, "eval_batches": 2}
     text = {"corpus": tiny_corpus, "tokenizer": "bpe:300"}
     run = rr.plan("nano:n_layer=2,d_model=16,n_head=2,seq_len=32", **size, **text)
-    folder = rr.train(run, tmp_path_factory.mktemp("runs"), threads=1, log=lambda line: None)
+    folder = rr.train(
+        run, tmp_path_factory.mktemp("runs"), rr.Request(threads=1), log=lambda line: None
+    )
     return report.read(folder)
 
 

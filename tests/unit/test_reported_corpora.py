@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rr
-from rr.config import RRError
 from rr.data import documents, open_corpus
 from rr.data.corpus import identity
 from rr.data.files import EOT, read_all
+from rr.errors import RRError
 from rr.training import command_line
 from rrstudy.sweep import cells
 

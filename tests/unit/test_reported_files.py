@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rr.config import RRError
 from rr.data import open_corpus, tokenizer
 from rr.data.corpus import identity
 from rr.data.files import EOT, read_all
+from rr.errors import RRError
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 1932458\n"
 STAND_INS = {

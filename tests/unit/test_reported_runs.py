@@ -20,7 +20,7 @@ from tiny import TINY, train
 
 import rr
 from rr import io
-from rr.config import EXTRAS, RRError, RunFailed
+from rr.errors import EXTRAS, RRError, RunFailed
 from rr.training.checkpoint import Checkpoints
 from rrstudy import cli
 from rrstudy.stats.records import read_record
@@ -155,7 +155,7 @@ def test_cells_on_the_cpu_ask_a_cluster_for_no_gpu(monkeypatch, device, fraction
     ray.nodes.return_value = [{"Alive": True, "Resources": size}]
     monkeypatch.setitem(sys.modules, "ray", ray)
     engine = RayEngine(None, fraction, None, None, 1, print, device=device)
-    assert engine.room == cells
+    assert engine.free_slots == cells
     assert ray.remote.return_value.options.call_args.kwargs["num_gpus"] == asks
     engine.close()
 
@@ -189,7 +189,7 @@ def test_a_killed_run_gives_the_same_curve_in_its_export(planned, tmp_path, monk
 
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, __spec__=True))
     monkeypatch.setattr(Checkpoints, "save", few)
-    run, how = planned(steps=20), {"save_every": 1e-9, "charts": ["wandb"]}
+    run, how = planned(steps=20), {"save_every": 1e-9, "charts": "wandb"}
     with cut_off(10):
         train(run, tmp_path, **how)
     folder = train(run, tmp_path, **how)

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 from torch import nn
 
-from rr.config import ModelConfig, Recipe, RRError
-from rr.model import Model, ladder
+from rr.errors import RRError
+from rr.model import Model, costs
+from rr.specs import ModelConfig, Recipe
 from rr.training.backend import parse_backend
 from rrbook import roofline
 from rrbook.roofline import PARTS, Work, work
@@ -39,7 +40,7 @@ def total(works, kind="flops"):
 )
 def test_flops_are_the_ladders(shape):
     """The ladder adds up what modules declare; the operations of a step are counted here."""
-    expected = ladder.flops_per_token(replace(SHAPE, **shape)) * TOKENS
+    expected = costs.flops_per_token(replace(SHAPE, **shape)) * TOKENS
     assert total(counted("reference", **shape)) == expected
 
 
@@ -66,7 +67,7 @@ def test_micro_batches_read_the_weights_again():
 def test_recomputation_is_one_forward_pass_of_the_blocks_more():
     """Forward is a third of a step; the head is not computed again."""
     plain, again = (counted(path, rule="review") for path in ("eager", "eager:recompute=layer"))
-    blocks = ladder.flops_per_token(replace(SHAPE, rule="review")) - 6 * 6400 * 64
+    blocks = costs.flops_per_token(replace(SHAPE, rule="review")) - 6 * 6400 * 64
     assert total(again) - total(plain) == blocks // 3 * TOKENS
     for part in ("head", "embedding", "optimizer"):
         assert again[part] == plain[part]

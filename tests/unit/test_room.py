@@ -10,10 +10,11 @@ from tiny import result_of, train
 
 import rr
 from rr import io
-from rr.config import Interrupted, RRError
-from rr.model import ladder
+from rr.errors import Interrupted, RRError
+from rr.model import costs
+from rr.model import sizes as rungs
 from rr.residual import REGISTRY
-from rr.training import memory, memory_fit, trainer
+from rr.training import memory, memory_fit, planning, trainer
 from rr.training.backend import parse_backend
 from rr.training.distributed import ALONE, World
 
@@ -114,7 +115,7 @@ def test_no_rule_needs_more_than_the_estimate(rule, depth):
     Not even attnres when it is deep, whose blocks read all blocks before.
     """
     shape = f"nano:n_layer={depth},d_model=32,n_head=2,seq_len=32"
-    config, recipe = ladder.arm(shape, rule, 300), ladder.recipe(shape, batch=16)
+    config, recipe = rungs.arm(shape, rule, 300), planning.recipe(shape, batch=16)
     held = memory.predict(config, parse_backend("reference"), 16, recipe=recipe)["total"]
     assert held < memory_fit.estimate(config, 16)
 
@@ -139,7 +140,7 @@ def test_processes_of_one_machine_share_its_memory(run, monkeypatch):
     alone = memory_fit.needs(run, 4, "eager", CPU, ALONE)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     two = memory_fit.needs(run, 4, "eager", CPU, World(0, 2, "ddp"))
-    buckets = 4 * ladder.count(run.model)  # DDP's, in float32
+    buckets = 4 * costs.count(run.model)  # DDP's, in float32
     assert two == pytest.approx(2 * (alone + buckets), rel=1e-6)
 
 
@@ -181,7 +182,7 @@ def test_what_was_asked_for_is_refused_and_not_altered(run, only):
     def chosen(micro, path):
         return memory_fit.choose(run, CPU, micro, path, path or "eager", ALONE, lambda line: None)
 
-    with pytest.raises(RRError, match="or leave --micro-batch and --path to rr$"):
+    with pytest.raises(RRError, match="or leave --micro-batch and --backend to rr$"):
         chosen(16, "eager")
     assert chosen(8, "eager") == (8, "eager")
     assert chosen(None, "eager") == (8, "eager")  # the windows were not asked for
@@ -199,7 +200,7 @@ def test_nothing_is_predicted_where_there_is_plenty(run, only, monkeypatch):
         assert memory_fit.choose(one, CPU, None, None, "eager", ALONE, print) == usual
     # a billion parameters, twenty bytes each at the very least: 64 windows took 22.9 GiB
     run = rr.plan("1B", corpus="tinystories")
-    assert memory_fit.estimate(run.model, 64) > 20 * ladder.count(run.model) > 18 * GIB
+    assert memory_fit.estimate(run.model, 64) > 20 * costs.count(run.model) > 18 * GIB
     only(24 * GIB)
     with pytest.raises(ZeroDivisionError):
         memory_fit.choose(run, CPU, 64, "eager", "eager", ALONE, print)
@@ -221,7 +222,7 @@ def test_a_run_in_little_memory_is_the_same_run(run, only, tmp_path):
     assert little["val_loss"] == pytest.approx(usual["val_loss"], rel=1e-5)
 
 
-@pytest.mark.parametrize("asked", [{}, {"micro_batch": 16, "path": "eager"}])
+@pytest.mark.parametrize("asked", [{}, {"micro_batch": 16, "backend": "eager"}])
 def test_a_run_that_cannot_fit_ends_before_anything_is_made(run, only, tmp_path, asked):
     only(1e6)
     with pytest.raises(RRError, match="^rung nano.* GiB are free"):
@@ -233,7 +234,9 @@ def test_a_run_that_goes_on_keeps_its_choices(run, only, tmp_path):
     printed = []
 
     def go(stop_after=None):
-        return trainer.train(run, tmp_path, threads=1, log=printed.append, stop_after=stop_after)
+        return trainer.train(
+            run, tmp_path, rr.Request(threads=1), log=printed.append, stop_after=stop_after
+        )
 
     with pytest.raises(Interrupted):
         go(stop_after=1)

@@ -12,10 +12,12 @@ import torch
 from tiny import TINY, result_of, train
 from torch._dynamo.testing import CompileCounterWithBackend
 
+import rr
 from rr import io
-from rr.config import Interrupted, ModelConfig, RRError
 from rr.data import batches
-from rr.model.ladder import flops_per_token
+from rr.errors import Interrupted, RRError
+from rr.model.costs import flops_per_token
+from rr.specs import ModelConfig
 from rr.training import backend, step, trainer
 from rr.training.distributed import World
 from rrstudy import cli
@@ -30,7 +32,7 @@ def test_a_run_keeps_its_path(planned, tmp_path, cut_off, monkeypatch):
     run, printed, freed = planned(precision="bf16"), [], []
     monkeypatch.setattr(backend, "keep_freed", lambda: freed.append("kept"))
     eager, whole, kept, again, default = (
-        result_of(train(run, tmp_path / str(name), path=name))
+        result_of(train(run, tmp_path / str(name), backend=name))
         for name in ("eager", WHOLE, "eager:allocator=kept", "eager:recompute=layer", None)
     )
     assert len(freed) == 1  # along the one that says so
@@ -40,13 +42,15 @@ def test_a_run_keeps_its_path(planned, tmp_path, cut_off, monkeypatch):
     assert eager["id"] == whole["id"]
     assert eager["val_loss"] == pytest.approx(whole["val_loss"], abs=0.01)
     with cut_off(3):
-        train(run, tmp_path / "cut", save_every=1e-9, path=WHOLE)
-    cut = trainer.train(run, tmp_path / "cut", path="eager", threads=1, log=printed.append)
+        train(run, tmp_path / "cut", save_every=1e-9, backend=WHOLE)
+    cut = trainer.train(
+        run, tmp_path / "cut", rr.Request(backend="eager", threads=1), log=printed.append
+    )
     assert any(f"keeps the backend {WHOLE}" in line for line in printed)
     assert result_of(cut)["weights_sha256"] == whole["weights_sha256"]
     assert io.read_sealed(cut / "run.json")["provenance"]["code_path"] == WHOLE
     printed.clear()
-    trainer.train(planned(steps=1), tmp_path / "new", device="cpu", log=printed.append)
+    trainer.train(planned(steps=1), tmp_path / "new", rr.Request(device="cpu"), log=printed.append)
     assert any("fp32 on cpu" in line and "backend eager" in line for line in printed)
 
 
@@ -89,13 +93,13 @@ def test_a_compiled_run_trains_in_one_graph_and_is_measured_without(
     counter, compiled = CompileCounterWithBackend("aot_eager"), step.compile_model
     monkeypatch.setattr(step, "compile_model", lambda model, _: compiled(model, counter))
     run = planned(steps=5, rule=rule, precision="bf16")
-    whole = result_of(train(run, tmp_path / "whole", path="compiled"))
+    whole = result_of(train(run, tmp_path / "whole", backend="compiled"))
     assert counter.frame_count == 1
-    by_layers = result_of(train(run, tmp_path / "layers", path="eager"))
+    by_layers = result_of(train(run, tmp_path / "layers", backend="eager"))
     assert whole["val_loss"] == pytest.approx(by_layers["val_loss"], abs=2e-3)
     with pytest.raises(Interrupted):
-        train(run, tmp_path / "cut", path="compiled", stop_after=5)
-    again = result_of(train(run, tmp_path / "cut", path="compiled"))
+        train(run, tmp_path / "cut", backend="compiled", stop_after=5)
+    again = result_of(train(run, tmp_path / "cut", backend="compiled"))
     assert [again[name] for name in trainer.METRICS] == [whole[name] for name in trainer.METRICS]
 
 
@@ -110,7 +114,7 @@ def test_a_compiled_run_trains_in_one_graph_and_is_measured_without(
 )
 def test_a_path_that_cannot_be_gone_is_one_line(path, words, planned, tmp_path):
     with pytest.raises(RRError, match=words):
-        train(planned(), tmp_path / "out", path=path, device="cpu")
+        train(planned(), tmp_path / "out", backend=path, device="cpu")
     assert not (tmp_path / "out").exists()
 
 
@@ -149,7 +153,9 @@ def test_what_is_chosen_on_a_gpu(planned, monkeypatch):
     run, printed = planned(precision="fp16"), []
     assert backend.of_run(None, CUDA, run, log=printed.append)[0] == "eager"
     assert printed == ["compilation fails here: no C compiler; selected backend eager"]
-    with pytest.raises(RRError, match="cannot be compiled here: no C compiler; use --path eager"):
+    with pytest.raises(
+        RRError, match="cannot be compiled here: no C compiler; use --backend eager"
+    ):
         backend.of_run("compiled", CUDA, run)
     why[0], card[0] = None, (8, 0)
     assert backend.default(CUDA, config()) == "compiled"
@@ -158,16 +164,16 @@ def test_what_is_chosen_on_a_gpu(planned, monkeypatch):
 
 
 def test_a_run_that_could_not_be_compiled_goes_on_along_another_path(tiny_corpus, tmp_path):
-    """Nothing is fixed before the first checkpoint: CXX that fails, then --path eager."""
+    """Nothing is fixed before the first checkpoint: CXX that fails, then --backend eager."""
     words = f"train --rung {TINY} --corpus {tiny_corpus} --tokenizer bpe:300 --batch 2 --steps 2"
     words = [*words.split(), "--out", str(tmp_path), "--device", "cpu"]
     broken = {**os.environ, "CXX": "/bin/false", "CC": "/bin/false",
               "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}  # fmt: skip
-    command = [sys.executable, "-m", "rrstudy.cli", *words, "--path", "compiled"]
+    command = [sys.executable, "-m", "rrstudy.cli", *words, "--backend", "compiled"]
     asked = subprocess.run(command, capture_output=True, text=True, env=broken)
     assert asked.returncode == 2 and "Traceback" not in asked.stderr
-    assert "rr: --path compiled cannot be compiled here" in asked.stderr.splitlines()[-1]
-    assert cli.main([*words, "--path", "eager"]) == 0
+    assert "rr: --backend compiled cannot be compiled here" in asked.stderr.splitlines()[-1]
+    assert cli.main([*words, "--backend", "eager"]) == 0
 
 
 def test_a_long_run_on_a_cpu_is_compiled_by_its_flops_alone(planned, monkeypatch):

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from rr.config import RRError
+from rr.errors import RRError
 from rrbook.explorables.running import overhead, young
 
 TINY = ["--rung", "nano:n_layer=1,d_model=16,n_head=2,seq_len=16", "--batch", "1",

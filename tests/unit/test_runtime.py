@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from rr import io
-from rr.config import Interrupted, RRError, RunFailed
+from rr.errors import Interrupted, RRError, RunFailed
 from rr.training import checkpoint, device, progress, provenance
 
 STATE = {"step": 3, "weights": torch.arange(1000.0), "text": "x"}

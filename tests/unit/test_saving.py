@@ -6,7 +6,7 @@ import math
 import pytest
 
 import rr
-from rr.config import RRError
+from rr.errors import RRError
 from rr.training import checkpoint, run_folder, save_interval, trainer
 from rr.training.step import OptimizerStep
 from rrstudy import cli
@@ -52,7 +52,7 @@ def test_what_was_measured_decides_and_a_change_is_said():
 @pytest.mark.parametrize("every", [0, -1, math.nan])
 def test_a_bad_interval_is_refused_before_anything_is_made(run, tmp_path, every):
     with pytest.raises(RRError, match="save-every must be"):
-        trainer.train(run, tmp_path / "out", threads=1, save_every=every)
+        trainer.train(run, tmp_path / "out", rr.Request(threads=1, save_every=every))
     assert not (tmp_path / "out").exists()
 
 
@@ -79,9 +79,12 @@ class Clock:
 
 def test_a_run_saves_by_what_its_own_saves_take(run, tmp_path, monkeypatch):
     """Steps of 25 s, saves of 2 s: after 75 s, 250 s after that (240 at least), at the end."""
-    said, plain = [], trainer.train(run, tmp_path / "plain", threads=1, log=lambda line: None)
+    said, plain = (
+        [],
+        trainer.train(run, tmp_path / "plain", rr.Request(threads=1), log=lambda line: None),
+    )
     clock = Clock(25.0, 2.0, monkeypatch)
-    folder = trainer.train(run, tmp_path / "auto", threads=1, log=said.append)
+    folder = trainer.train(run, tmp_path / "auto", rr.Request(threads=1), log=said.append)
     assert clock.saves == [(3, 75.0), (13, 327.0), (16, 404.0)]
     assert len([line for line in said if "a save takes 2 s" in line]) == 1
     monkeypatch.undo()
@@ -91,7 +94,7 @@ def test_a_run_saves_by_what_its_own_saves_take(run, tmp_path, monkeypatch):
 
 
 def test_auto_is_the_default_and_a_number_is_taken(tmp_path, monkeypatch, capsys):
-    seen, of_trainer = [], lambda *a, save_every=None, **k: seen.append(save_every) or 1
+    seen, of_trainer = [], lambda run, out, request: seen.append(request.save_every) or 1
     monkeypatch.setattr(trainer, "train", of_trainer)
     monkeypatch.setattr(run_folder, "finished", lambda folder: {"status": "finished"})
     for words in ([], ["--save-every", "auto"], ["--save-every", "60"]):

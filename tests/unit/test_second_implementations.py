@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn.utils.stateless import _reparametrize_module
 from x_transformers.x_transformers import AttentionResidual, GRUGating
 
-from rr.config import ModelConfig
 from rr.model import site_of
 from rr.ops import rms_norm
 from rr.residual import make
+from rr.specs import ModelConfig
 
 N, D, B, T = 4, 6, 2, 3
 # A stream so large that the 1e-5 which `rr` has inside every RMS is nothing beside it (the

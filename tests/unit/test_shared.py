@@ -18,8 +18,9 @@ from tiny import TINY, train
 import rr
 import rrstudy
 from rr import io
-from rr.config import ModelConfig, RRError, Run, RunFailed
+from rr.errors import RRError, RunFailed
 from rr.model import Model
+from rr.specs import ModelConfig, Run
 from rr.training import command_line, run_folder
 from rr.training.checkpoint import Checkpoints
 from rrbook import reports as report

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rr.config import ModelConfig, Recipe
-from rr.model import Model, initialise, ladder
+from rr.model import Model, initialise, sizes
+from rr.specs import ModelConfig, Recipe
 from rr.training.backend import parse_backend
 from rr.training.step import OptimizerStep
 from rrbook.explorables import roofline as shown_roofline
@@ -71,7 +71,7 @@ def test_the_page_shows_what_the_package_counts(script, monkeypatch):
     # of the largest rung alone: all of them take a minute
     monkeypatch.setattr(shown_roofline, "RUNGS", {"1B": RUNGS["1B"]})
     data = step_data.__wrapped__()
-    assert list(RUNGS) == [name for name, rung in ladder.RUNGS.items() if rung.published]
+    assert list(RUNGS) == [name for name, rung in sizes.RUNGS.items() if rung.published]
     for path, fused in itertools.product(PATHS, (False, True)):
         parts = data["rungs"]["1B"]["paths"][path]["parts"]
         peak = 989e12 * {"reference": 0.5, "eager": 1}[path]

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import TINY
 
-from rr.config import RRError
+from rr.errors import RRError
 from rrstudy import stats
 
 RUNS = Path(__file__).parents[2] / "data" / "published" / "review_residuals.csv"

@@ -8,8 +8,9 @@ from collections import Counter
 import pytest
 import yaml
 
-from rr.config import RUN_OPTIONS, RRError
-from rr.model.ladder import flops_per_token
+from rr.errors import RRError
+from rr.model.costs import flops_per_token
+from rr.specs import RUN_OPTIONS
 from rr.training.planning import plan
 from rrstudy import cli
 from rrstudy.sweep import Runner, cells, commands, notebook
@@ -129,11 +130,11 @@ def test_several_processes_a_cell_go_through_torchrun(dry):
 def test_every_run_of_a_sweep_draws_its_curves(dry, runner):
     """Dry, where the packages need not be: the commands may run elsewhere."""
     code, lines, err = dry("--seed", 0, 1, "--runner", runner, "--log", "tensorboard,wandb")
-    flag = ["-p", "log"] if runner == "papermill" else ["--log"]
+    flag = ["-p", "charts"] if runner == "papermill" else ["--charts"]
     assert code == 0 and len(lines) == 2, err
     for line in lines:
         assert shlex.join([*flag, "tensorboard,wandb"]) in line
-    assert "log" not in " ".join(dry("--runner", runner)[1])
+    assert "charts" not in " ".join(dry("--runner", runner)[1])
 
 
 def test_the_report_is_the_plain_edition_where_the_book_is_installed(
@@ -200,8 +201,8 @@ def test_the_stored_notebook_takes_every_option(root):
              "protocol": ["clean"], "seed": [1], "budgets": [[10, 20]], "warmup": [2],
              "lr": [1e-3], "batch": [4], "eval_batches": [1], "precision": ["fp32"],
              "depth_lr": True}  # fmt: skip
-    machine = {"threads": 1, "device": "cpu", "micro_batch": 2, "path": "eager",
-               "save_every": 5.0, "log": "tensorboard"}  # fmt: skip
+    machine = {"threads": 1, "device": "cpu", "micro_batch": 2, "backend": "eager",
+               "save_every": 5.0, "charts": "tensorboard"}  # fmt: skip
     (cell,) = cells(every, print)
     assert set(notebook.arguments(cell, root, machine, root, known)) == {*every, *machine, "out"}
 
@@ -223,7 +224,7 @@ BAD = [
     # what a dry run refuses, too: its commands would fail one by one wherever they are run
     (["--engine", "slurm"], "unknown engine 'slurm'"),
     (["--device", "tpu"], "unknown device 'tpu'"),
-    (["--path", "slow"], "unknown backend 'slow'"),
+    (["--backend", "slow"], "unknown backend 'slow'"),
     (["--micro-batch", "0"], "micro-batch must be"),
     (["--parallel", "pipeline", "--runner", "direct"], "unknown parallel strategy 'pipeline'"),
     (["--save-every", "0"], "save-every must be"),

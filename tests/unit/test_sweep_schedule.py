@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rr.config import Interrupted, RRError, RunFailed
+from rr.errors import Interrupted, RRError, RunFailed
 from rr.io import try_lock, write_record
 from rrstudy.sweep import Hours, Runner, cells, schedule, sweep
 from rrstudy.sweep.start import _room_on_disk
@@ -45,8 +45,11 @@ class Stage:
     def __init__(self, out, scripts):
         self.out, self.scripts, self.started, self.now = out, scripts, [], None
 
+    def reap(self):
+        """Nothing is kept of what has ended."""
+
     @property
-    def room(self):
+    def free_slots(self):
         return int(self.now is None or self.now.code is not None)
 
     def start(self, argv, log, env):

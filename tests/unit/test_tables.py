@@ -8,7 +8,7 @@ import json
 import pytest
 import scipy.stats
 
-from rr.config import RRError
+from rr.errors import RRError
 from rr.io import sealed, write_record
 from rrstudy.stats import as_rows, compare, holm, paired, read_results, scan
 from rrstudy.stats import render as rendered

@@ -68,7 +68,7 @@ VERBS = {
     "plan": (0, f"plan --corpus file:{{home}}/text.txt {SHAPE} --gpu H100 --hours 1"),
     "doctor": (0, f"doctor --quick --device cpu --corpus file:{{home}}/text.txt {SHAPE}"),
     "verify": (0, "verify {home}/run --steps 1"),
-    "bench": (0, f"bench --rung {TINY} --steps 1 --repeats 1 --batch 2 --paths reference"),
+    "bench": (0, f"bench --rung {TINY} --steps 1 --repeats 1 --batch 2 --backends reference"),
     "records": (2, "records import {home}/text.txt --to {home}/λ"),
     "report": (2, "report {home}/nö"),
     "eval": (2, "eval {home}/run --tasks λ"),

@@ -13,7 +13,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rr.config import RRError
+from rr.errors import RRError
 from rrstudy import cli
 from rrstudy.stats import as_rows, compare, read_table, render
 

@@ -13,12 +13,13 @@ from torch.nn import functional as F
 
 import rr
 from rr import io
-from rr.config import Interrupted, ModelConfig, Recipe, RRError, RunFailed
 from rr.data import fables, open_corpus
-from rr.model import Model, initialise, ladder
-from rr.model.ladder import recipe
+from rr.errors import Interrupted, RRError, RunFailed
+from rr.model import Model, costs, initialise
+from rr.specs import ModelConfig, Recipe
 from rr.training import checkpoint, context, evaluate, run_folder, trainer
 from rr.training.device import _has_bf16, resolve_precision
+from rr.training.planning import recipe
 from rr.training.step import OptimizerStep
 from rrstudy import stats
 
@@ -234,7 +235,7 @@ def test_out_of_memory_halves_the_micro_batch_and_nothing_else(planned, tmp_path
 
     monkeypatch.setattr(Model, "forward", fails_above)
     run = planned()
-    folder = trainer.train(run, tmp_path / "small", threads=1, log=printed.append)
+    folder = trainer.train(run, tmp_path / "small", rr.Request(threads=1), log=printed.append)
     assert sizes == [4, 2] + [1] * 4 * run.recipe.steps
     assert [line for line in printed if "micro-batch 2" in line or "micro-batch 1" in line]
     record = json.loads((folder / "run.json").read_text())
@@ -330,7 +331,7 @@ def test_a_run_knows_its_own_device_and_tokens(
     if here != "cpu":
         monkeypatch.setattr(context, "device_name", lambda device: here)
         monkeypatch.setattr(context, "_device_type", lambda name: "cpu")
-    folder = trainer.train(run, tmp_path, log=printed.append, **asked)
+    folder = trainer.train(run, tmp_path, rr.Request(**asked), log=printed.append)
     assert any(f"started on NVIDIA H200 and resumes on {here}" in line for line in printed)
     made_by = io.read_sealed(file)["provenance"]
     assert made_by["device"] == here and made_by["code_path"] == "eager"
@@ -367,7 +368,7 @@ def test_a_run_resumed_on_its_own_cpu_stays_bit_for_bit(planned, tmp_path, cut_o
 
 def test_a_full_disk_ends_a_run_before_its_first_step(planned, tmp_path, monkeypatch):
     run = planned()
-    need = 3 * 12 * ladder.count(run.model)
+    need = 3 * 12 * costs.count(run.model)
     monkeypatch.setattr(context.shutil, "disk_usage", lambda folder: DiskUsage(0, 0, need - 1))
     with pytest.raises(RRError, match="GB for checkpoints, .* GB are free"):
         train(run, tmp_path / "out")
@@ -385,7 +386,7 @@ def test_when_a_run_has_ended_its_weights_alone_stay(planned, tmp_path):
     assert [p.name for p in (small / "checkpoint").iterdir()] == ["weights"]
     assert len(list((whole / "checkpoint").iterdir())) == 2
     size = (small / "checkpoint" / "weights" / "state.pt").stat().st_size
-    assert size < 4 * ladder.count(run.model) + 50_000
+    assert size < 4 * costs.count(run.model) + 50_000
     model, *_ = run_folder.load(small)
     assert checkpoint.weights_sha256(model) == result_of(whole)["weights_sha256"]
     (small / "result.json").unlink()  # then it is trained again, from the start
@@ -448,7 +449,7 @@ def test_a_branching_run_goes_on_from_anywhere(branched, alone, tmp_path, cut_of
     with cut_off(stop_after):
         train(branched, tmp_path, save_every=1e-9)
     lines = []
-    folder = trainer.train(branched, tmp_path, threads=1, log=lines.append)
+    folder = trainer.train(branched, tmp_path, rr.Request(threads=1), log=lines.append)
     assert any("resuming from step" in line for line in lines)
     same_as_alone(result_of(folder), alone)
 
@@ -521,7 +522,7 @@ def test_float16_scales_its_loss_and_resumes_exactly(planned, tmp_path, cut_off)
     state = torch.load(next((tmp_path / "cut").glob("*/checkpoint/*5/state.pt")))
     assert state["scaler"]["scale"] == 65536.0
     printed = []
-    cut = result_of(trainer.train(run, tmp_path / "cut", threads=2, log=printed.append))
+    cut = result_of(trainer.train(run, tmp_path / "cut", rr.Request(threads=2), log=printed.append))
     assert cut["weights_sha256"] == whole["weights_sha256"]
     assert cut["threads"] == 1 and any("keeps the 1 threads" in line for line in printed)
 

@@ -6,9 +6,10 @@ from small import BODY, IDX, TARGETS, gradients, lively
 from small import model_of as small
 from torch import nn
 
-from rr.config import RRError
-from rr.model import Model, ladder
+from rr.errors import RRError
+from rr.model import Model, costs, sizes
 from rr.residual import REGISTRY
+from rr.residual.table import describe
 
 NAMES = list(REGISTRY["values"])
 SPECS = [*NAMES, "constant:lam=5", "sparse:blocks=1", "neutreno:lam=0.2,residual=1"]
@@ -139,8 +140,8 @@ def test_declared_cost_is_the_counted_difference_to_own_values(values, grouped, 
         flops = sum(2 * weight.numel() for weight in weights)
         return torch.tensor([sum(p.numel() for p in layer.parameters()), flops])
 
-    config = ladder.arm(BODY + grouped, "standard", 70, values=values, flavour=flavour)
-    own = ladder.arm(BODY + grouped, "standard", 70, flavour=flavour)
+    config = sizes.arm(BODY + grouped, "standard", 70, values=values, flavour=flavour)
+    own = sizes.arm(BODY + grouped, "standard", 70, flavour=flavour)
     for layer, plain in zip(Model(config).layers, Model(own).layers, strict=True):
         rule, site = layer.attn.rule, layer.attn_rule.site
         params, flops = rule.saved(config)
@@ -149,11 +150,11 @@ def test_declared_cost_is_the_counted_difference_to_own_values(values, grouped, 
     wide = 32 * config.kv_heads // 4
     if values == "svformer":
         assert params == wide * 32 + (wide if flavour == "gpt2" else 0)
-        assert ladder.flops_per_token(own) - ladder.flops_per_token(config) == 3 * 3 * 2 * wide * 32
+        assert costs.flops_per_token(own) - costs.flops_per_token(config) == 3 * 3 * 2 * wide * 32
 
 
 def test_the_saving_is_shown_as_a_negative_cost():
-    cost = {row["name"]: row["cost"] for row in ladder.describe() if row["kind"] == "values"}
+    cost = {row["name"]: row["cost"] for row in describe() if row["kind"] == "values"}
     assert cost["svformer"] == {
         "params_per_block": "-d² - d",
         "matmul_flops_per_token_and_block": "-2d²",

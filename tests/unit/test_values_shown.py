@@ -10,9 +10,10 @@ from tiny import train
 from torch.nn import functional as F
 
 import rr
-from rr.config import ModelConfig, RRError
+from rr.errors import RRError
 from rr.model import site_of
 from rr.residual.values import make_values
+from rr.specs import ModelConfig
 from rrbook import attention, figures
 from rrbook.explorables.values import RULES
 

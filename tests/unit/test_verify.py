@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import rr
-from rr.config import RRError, RunFailed
+from rr.errors import RRError, RunFailed
 from rr.io import read_sealed, write_record
 from rrstudy import cli, verify
 from rrstudy.stats import read_record, recording
@@ -24,7 +24,7 @@ def made(tiny_corpus, tmp_path_factory):
     given = {"corpus": tiny_corpus, "tokenizer": "bpe:300", "batch": 2, "eval_batches": 2}
     for rule, steps, budgets in (("review", 8, None), ("constant", None, [4, 8])):
         run = rr.plan(BODY, rule, **given, steps=steps, budgets=budgets)
-        rr.train(run, out, threads=1, cache=cache, log=print)
+        rr.train(run, out, rr.Request(threads=1), cache=cache, log=print)
     to = tmp_path_factory.mktemp("measured") / "tiny"
     recording.import_runs([out], to)
     yield cache, to

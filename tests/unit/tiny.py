@@ -3,14 +3,16 @@
 import json
 from pathlib import Path
 
-from rr.config import Run
+from rr.options import Request
+from rr.specs import Run
 from rr.training import trainer
 
 TINY = "nano:n_layer=2,d_model=16,n_head=2,seq_len=16"
 
 
-def train(run: Run, out: Path, **options) -> Path:
-    return trainer.train(run, out, threads=1, log=lambda line: None, **options)
+def train(run: Run, out: Path, *, stop_after: int | None = None, **machine) -> Path:
+    request = Request(**{"threads": 1} | machine)
+    return trainer.train(run, out, request, log=lambda line: None, stop_after=stop_after)
 
 
 def result_of(folder: Path) -> dict:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 import rr
-from rr.config import RRError, nearest
+from rr.errors import RRError, nearest
 from rr.residual import RULES
 
 

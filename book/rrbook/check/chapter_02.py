@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 import rr
-from rr.model import ladder
+from rr.model import costs
 
 from . import check, exercise, writes_like
 
@@ -19,7 +19,7 @@ __all__ = ["check"]
 )
 def _count(answer: tuple[int, float]) -> bool:
     block = rr.plan("nano:d_model=1536,n_layer=1,n_head=2").model
-    return answer[0] == ladder.rule_params(block) and abs(answer[1] - 1 / 4) < 0.001
+    return answer[0] == costs.rule_params(block) and abs(answer[1] - 1 / 4) < 0.001
 
 
 @exercise(

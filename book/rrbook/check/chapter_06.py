@@ -6,7 +6,7 @@ import torch
 
 import rr
 from rr.analysis import probes
-from rr.model import ladder
+from rr.model import costs
 
 from . import check, exercise
 
@@ -40,7 +40,7 @@ def _cosine(answer: float, size: float) -> bool:
 def _copies(answer: Callable[[int, int, int], int]) -> bool:
     def counted(rule: str, L: int, N: int, d: int) -> int:
         body = f"nano:n_layer={L},d_model={d},n_head=2"
-        return ladder.count(rr.plan(body, rule, loops=N).model)
+        return costs.count(rr.plan(body, rule, loops=N).model)
 
     return all(
         answer(*shape) == counted("review:per_pass=1", *shape) - counted("review", *shape)

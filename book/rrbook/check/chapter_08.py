@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rr.config import ModelConfig
-from rr.model import ladder
+from rr.model import costs, sizes
 from rr.ops.cross_entropy import whole_cross_entropy
+from rr.specs import ModelConfig
 from rrstudy.perf.gpus import GPUS
 
 from ..labs.speed import saved_bytes
@@ -24,8 +24,8 @@ CARD = 16e9  # bytes of the card of ex-08-card
     nudge="the head's share of all FLOPs at that vocabulary is not a tenth",
 )
 def _vocabulary(answer: float) -> bool:
-    config = ladder.arm("60M", "review", vocab_size=int(answer))
-    share = 6 * config.vocab_size * config.d_model / ladder.flops_per_token(config)
+    config = sizes.arm("60M", "review", vocab_size=int(answer))
+    share = 6 * config.vocab_size * config.d_model / costs.flops_per_token(config)
     return abs(share - 0.1) < 0.001
 
 
@@ -35,12 +35,11 @@ def _vocabulary(answer: float) -> bool:
     nudge="for another arm, rate or card the number is not necessary FLOPs per second over peak",
 )
 def _mfu(answer: Callable[[ModelConfig, float, str], float]) -> bool:
-    config = ladder.arm("150M", "review")
+    config = sizes.arm("150M", "review")
     rates = {"H100": 4e5, "T4": 1e4}
     return all(
         abs(
-            answer(config, rate, card) * GPUS[card].flops / rate / ladder.flops_per_token(config)
-            - 1
+            answer(config, rate, card) * GPUS[card].flops / rate / costs.flops_per_token(config) - 1
         )
         < 1e-9
         for card, rate in rates.items()
@@ -62,7 +61,7 @@ def _amdahl(answer: float, share: float) -> bool:
     nudge="compare `total` of each rung, in bytes, with 16e9",
 )
 def _card(answer: tuple[str, str], need: Callable[[str, str, int], dict]) -> bool:
-    published = [name for name, at in ladder.RUNGS.items() if at.published]
+    published = [name for name, at in sizes.RUNGS.items() if at.published]
     largest = [
         [name for name in published if need(name, path, 4)["total"] < CARD][-1]
         for path in ("eager", "eager:recompute=layer")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from rr.model import ladder
+from rr.model import costs, sizes
 from rrstudy import stats
 
 from ..explorables.audit import verdict
@@ -19,9 +19,9 @@ __all__ = ["check"]
     nudge="with that vocabulary the gates are not seven hundredths of all parameters",
 )
 def _seven(answer: int) -> bool:
-    shape = ladder.arm("60M:d_model=512", "review", protocol="paper")
-    total = ladder.count(shape) + (answer - shape.vocab_size) * shape.d_model
-    return abs(ladder.rule_params(shape) / total - 0.07) < 0.0005
+    shape = sizes.arm("60M:d_model=512", "review", protocol="paper")
+    total = costs.count(shape) + (answer - shape.vocab_size) * shape.d_model
+    return abs(costs.rule_params(shape) / total - 0.07) < 0.0005
 
 
 @exercise(

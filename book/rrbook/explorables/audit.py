@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from rr.config import RRError, nearest
+from rr.errors import RRError, nearest
 
 from . import kit
 

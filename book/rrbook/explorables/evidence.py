@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from rr.config import RRError
+from rr.errors import RRError
 
 from . import kit
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 from html import escape
 from pathlib import Path
 
-from rr.config import RRError, nearest
+from rr.errors import RRError, nearest
 
 from . import kit
 from .kit import tag
@@ -320,7 +320,7 @@ def equation(row: dict) -> str:
 
 
 def card(row: dict, facts: dict) -> str:
-    """HTML of one rule: a row of `rr.model.ladder.describe` and its `anatomy`."""
+    """HTML of one rule: a row of `rr.residual.table.describe` and its `anatomy`."""
     description = f"{reads(facts)}; {writes(facts)}"
     width, height, elements = picture(facts)
     source_link = ARXIV.sub(r'<a href="https://arxiv.org/abs/\1">\1</a>', escape(row["source"]))
@@ -360,7 +360,7 @@ def _split(equation: str) -> list[str]:
 
 def rule_gallery(family: str) -> kit.Explorable:
     """The cards of every registered rule of one family: see `rrbook.anatomy.FAMILIES`."""
-    from rr.model.ladder import describe
+    from rr.residual.table import describe
     from rrbook.anatomy import FAMILIES, anatomy
 
     if family not in FAMILIES:

@@ -7,9 +7,9 @@ scripts the page shows every card.
 from html import escape
 from pathlib import Path
 
-from rr.config import ModelConfig
-from rr.model.ladder import describe
 from rr.residual import Site, resolve
+from rr.residual.table import describe
+from rr.specs import ModelConfig
 from rrbook.anatomy import FAMILIES, anatomy
 
 from . import gallery, kit

@@ -37,14 +37,15 @@ def step_data() -> dict:
 
 def _rungs() -> dict:
     """The counts of `step_data`; they take some fifteen seconds."""
-    from rr.model import ladder
+    from rr.model import costs, sizes
+    from rr.training import planning
     from rr.training.backend import parse_backend
     from rr.training.memory import stacked
     from rrbook import roofline
 
     rungs = {}
     for name, micro in RUNGS.items():
-        config, recipe = ladder.arm(name), ladder.recipe(name)
+        config, recipe = sizes.arm(name), planning.recipe(name)
         tokens = recipe.batch * config.seq_len
         paths = {}
         for path in PATHS:
@@ -56,7 +57,7 @@ def _rungs() -> dict:
                 },
                 "memory": stacked(config, parse_backend(path), micro, "cuda", recipe),
             }
-        flops = ladder.flops_per_token(config) * tokens
+        flops = costs.flops_per_token(config) * tokens
         rungs[name] = {"tokens": tokens, "flops": flops, "micro": micro, "paths": paths}
     return rungs
 

@@ -10,7 +10,8 @@ from html import escape
 from pathlib import Path
 
 import rr
-from rr.model.ladder import describe, flops_per_token
+from rr.model.costs import flops_per_token
+from rr.residual.table import describe
 from rrbook.anatomy import anatomy
 from rrbook.stats import field
 from rrbook.stats.emergence import TUNING

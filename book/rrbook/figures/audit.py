@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from rr.config import RRError
+from rr.errors import RRError
 
 from .data import keep, keep_row
 from .style import BLUE, CARD, GRID, INK, ORANGE, SKY, SOFT, VERMILLION, finite, readable

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, NullLocator
 
-from rr.config import RRError
+from rr.errors import RRError
 
 from .data import keep
 from .style import (

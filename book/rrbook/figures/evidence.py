@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
-from rr.config import RRError
+from rr.errors import RRError
 
 from .data import keep, keep_row
 from .style import CARD, GRID, HALO, SOFT, finite, label_ends, readable, style_of

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from rr.config import RRError
+from rr.errors import RRError
 
 from .data import keep_row
 from .results import compared

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, NullLocator, PercentFormatter
 
-from rr.config import RRError
+from rr.errors import RRError
 
 from .data import keep, keep_row
 from .results import loss_curves

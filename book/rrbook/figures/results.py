@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from rr.config import RRError
+from rr.errors import RRError
 
 from .data import keep, keep_row
 from .style import (

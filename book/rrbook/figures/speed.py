@@ -6,7 +6,7 @@ from statistics import median
 
 from matplotlib.axes import Axes
 
-from rr.config import RRError
+from rr.errors import RRError
 
 from .data import keep, keep_row
 from .style import (

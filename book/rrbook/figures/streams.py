@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullFormatter, PercentFormatter
 
-from rr.config import RRError
+from rr.errors import RRError
 
 from .data import keep, keep_row
 from .style import HALO, SOFT, finite, label_ends, lines_by_depth, readable, style_of

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
-from rr.config import RRError
+from rr.errors import RRError
 
 from .data import keep
 from .phone import END

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullFormatter
 
-from rr.config import RRError
+from rr.errors import RRError
 
 from .data import keep
 from .style import SOFT, finite, label_ends, style_of

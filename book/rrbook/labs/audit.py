@@ -2,7 +2,7 @@
 
 import ipywidgets as widgets
 
-from rr.model import ladder
+from rr.model import costs, sizes
 
 from .. import figures
 from ..explorables.kit import number
@@ -15,10 +15,10 @@ def budget(rung: str, rule: str, vocab_size: int = 50257) -> dict[str, int]:
     """Parameters of a rung's arm, as the study shapes it: gates, blocks, embeddings; they add up.
 
     gates: the rule's writes; embeddings: the tied head, counted once, and positions; blocks: all
-    else. Raises RRError as `ladder.arm` does.
+    else. Raises RRError as `sizes.arm` does.
     """
-    model = ladder.arm(rung, rule, vocab_size, protocol="paper")
-    total, gates = ladder.count(model), ladder.rule_params(model)
+    model = sizes.arm(rung, rule, vocab_size, protocol="paper")
+    total, gates = costs.count(model), costs.rule_params(model)
     embeddings = (vocab_size + model.seq_len) * model.d_model
     return {"gates": gates, "blocks": total - gates - embeddings, "embeddings": embeddings}
 
@@ -39,7 +39,7 @@ def lab_audit() -> Lab:
             f"{number(100 * parts['embeddings'] / total)} %."
         )
 
-    published = [name for name, rung in ladder.RUNGS.items() if rung.published]
+    published = [name for name, rung in sizes.RUNGS.items() if rung.published]
     controls = {
         "rung": widgets.Dropdown(options=published, value="1B", description="size"),
         "rule": widgets.Dropdown(options=RULES, value="review", description="rule"),

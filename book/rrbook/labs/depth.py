@@ -4,11 +4,11 @@ import ipywidgets as widgets
 import numpy as np
 import torch
 
-from rr.config import ModelConfig
 from rr.data import fables
 from rr.model.init import initialise
 from rr.model.transformer import Model
 from rr.residual import RULES
+from rr.specs import ModelConfig
 
 from .. import figures
 from ..explorables.kit import number

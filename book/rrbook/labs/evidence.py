@@ -5,7 +5,7 @@ import math
 import ipywidgets as widgets
 import numpy as np
 
-from rr.config import RRError
+from rr.errors import RRError
 from rrstudy import stats
 
 from .. import figures

@@ -3,9 +3,9 @@
 import ipywidgets as widgets
 import torch
 
-from rr.config import ModelConfig
 from rr.residual import Site, make
 from rr.residual.gates import Gated
+from rr.specs import ModelConfig
 
 from .. import figures
 from ..explorables.kit import number, share

@@ -17,7 +17,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from rr.config import RRError
+from rr.errors import RRError
 
 from ..explorables import kit
 from ..figures.svg import svg

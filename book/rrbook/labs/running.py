@@ -11,7 +11,7 @@ from pathlib import Path
 
 import ipywidgets as widgets
 
-from rr.config import RRError
+from rr.errors import RRError
 from rr.io import read_sealed
 from rr.training.checkpoint import Checkpoints
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import ipywidgets as widgets
 import torch
 
-from rr.config import ModelConfig, Recipe
 from rr.model.init import initialise
 from rr.model.transformer import Model
 from rr.residual import RULES
+from rr.specs import ModelConfig, Recipe
 from rr.training.backend import parse_backend
 from rr.training.step import OptimizerStep
 from rrbook.roofline import PARTS

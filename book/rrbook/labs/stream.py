@@ -6,10 +6,10 @@ import ipywidgets as widgets
 import torch
 
 from rr.analysis import probes
-from rr.config import ModelConfig
 from rr.model.init import initialise
 from rr.model.transformer import Model
 from rr.residual import RULES
+from rr.specs import ModelConfig
 
 from .. import figures
 from ..explorables.kit import number

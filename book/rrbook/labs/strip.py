@@ -3,8 +3,8 @@
 import ipywidgets as widgets
 import torch
 
-from rr.config import RRError
 from rr.data.tokenizer import Vocabulary
+from rr.errors import RRError
 from rr.model.transformer import Model
 from rrbook.gates import gates_of, losses, nothing, one_by_one, trace_gates
 

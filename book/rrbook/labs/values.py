@@ -3,10 +3,10 @@
 import ipywidgets as widgets
 import torch
 
-from rr.config import ModelConfig
 from rr.model.init import initialise
 from rr.model.transformer import Model
 from rr.residual import REGISTRY
+from rr.specs import ModelConfig
 from rrbook import attention
 
 from .. import figures

@@ -10,9 +10,10 @@ from pathlib import Path
 from statistics import fmean
 
 from rr import DATA
-from rr.config import RRError, Run
-from rr.model.ladder import SHAPE, parse_rung
+from rr.errors import RRError
+from rr.model.sizes import SHAPE, parse_rung
 from rr.residual import allow_rule, as_allowed, canonical
+from rr.specs import Run
 from rr.training.command_line import options, words
 from rrstudy.stats import as_rows, compare, scan
 from rrstudy.stats.records import read_record, read_records

@@ -13,10 +13,13 @@ import numpy as np
 
 from rr import io
 from rr.analysis import probes
-from rr.config import MIB, Interrupted, RRError, Run, RunFailed, file_bytes, nearest
 from rr.data import baselines, batches
-from rr.model import ladder
+from rr.errors import Interrupted, RRError, RunFailed, nearest
+from rr.io import MIB, file_bytes
+from rr.model import costs
 from rr.model.transformer import Model
+from rr.options import Request, options_of
+from rr.specs import Run
 from rr.training import evaluate, trainer
 from rr.training.checkpoint import Checkpoints
 from rr.training.context import tokens_of
@@ -95,7 +98,9 @@ def _place(out: str, tier: str) -> str:
 
 
 def _trained(run: Run, out: str, options: Mapping[str, Any]) -> Path:
-    return trainer.train(run, out, **{name: value for name, value in options.items() if value})
+    given = {name: value for name, value in options.items() if value}
+    machine = {name: given.pop(name) for name in options_of(Request) if name in given}
+    return trainer.train(run, out, Request(**machine), **given)
 
 
 def text(folder: str | Path, tokens: int = 40, device: str = "") -> str:
@@ -299,11 +304,11 @@ def cost(ended: Ended) -> list[tuple[str, str]]:
     window = run.recipe.batch * run.model.seq_len
     steps = run.recipe.segments[-1].end
     tokens = result["tokens"] if ended.diverged else steps * window
-    flops, seconds = ladder.flops_per_token(run.model), result["seconds"]
+    flops, seconds = costs.flops_per_token(run.model), result["seconds"]
     peak = result.get("peak_bytes")
     return [
         ("parameters", f"{result['params']:,}"),
-        ("of them in the residual rule", f"{ladder.rule_params(run.model):,}"),
+        ("of them in the residual rule", f"{costs.rule_params(run.model):,}"),
         ("tokens trained on", f"{tokens:,}"),
         ("seconds of training", f"{seconds:,.1f}"),
         ("tokens per second", f"{tokens / seconds:,.0f}" if seconds else "unknown"),

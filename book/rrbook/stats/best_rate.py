@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.stats as st
 
-from rr.config import RRError
+from rr.errors import RRError
 from rrstudy.stats.inference import numbers
 
 from .rates import basin

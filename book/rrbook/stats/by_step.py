@@ -7,7 +7,7 @@ losses is paired at every step, like that of their held-out losses at the end.
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from rr.config import RRError, RunFailed, nearest
+from rr.errors import RRError, RunFailed, nearest
 from rrstudy.stats.inference import interval, numbers
 from rrstudy.stats.records import read_records
 from rrstudy.stats.results import arm_of, rows_of

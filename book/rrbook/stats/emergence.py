@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rr.config import RRError, parse_spec
+from rr.errors import RRError
+from rr.options import parse_spec
 from rrstudy.stats.inference import Interval, differences, interval, numbers
 from rrstudy.stats.records import TABLES, read_records
 from rrstudy.stats.results import rows_of

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 import rr
-from rr.config import parse_spec
-from rr.model.ladder import count
+from rr.model.costs import count
+from rr.options import parse_spec
 from rrstudy import stats
 from rrstudy.stats.results import arm_of
 

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg
 import scipy.stats as st
 
-from rr.config import RRError
+from rr.errors import RRError
 from rrstudy.stats.inference import fraction, numbers
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rr.config import RRError
+from rr.errors import RRError
 
 NEAREST = 5  # rates that the parabola is drawn through: the lowest loss and those around it
 

@@ -15,19 +15,35 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 import rr
-from rr.config import Run, RunFailed
+from rr.errors import RunFailed
+from rr.specs import Run
 from rr.training.trainer import finished
 
 RULES = ("standard", "review", "review-convex", "review-convex:bias=-3", "highway-carry")
 RATES = (1e-3, 3e-3, 1e-2, 3e-4)
 
 
-def run(rule: str, sublayers: int, seed: int, lr: float, steps: int = 300, width: int = 64,
-        batch: int = 8) -> Run:
+def run(
+    rule: str,
+    sublayers: int,
+    seed: int,
+    lr: float,
+    steps: int = 300,
+    width: int = 64,
+    batch: int = 8,
+) -> Run:
     """One run of the campaign: fables, bpe:1024, windows of 64 tokens, heads of 32 channels."""
     shape = f"n_layer={sublayers // 2},d_model={width},n_head={width // 32},seq_len=64"
-    return rr.plan(f"nano:{shape}", rule, seed=seed, steps=steps, batch=batch, lr=lr,
-                   eval_batches=60, precision="fp32")
+    return rr.plan(
+        f"nano:{shape}",
+        rule,
+        seed=seed,
+        steps=steps,
+        batch=batch,
+        lr=lr,
+        eval_batches=60,
+        precision="fp32",
+    )
 
 
 def rate_check() -> list[Run]:
@@ -37,10 +53,12 @@ def rate_check() -> list[Run]:
 
 def chosen_rate(out: Path) -> float:
     """The rate at which the *convex* arm ends lowest, averaged over its two depths."""
+
     def loss(lr: float) -> float:
         ends = [finished(out / run("review-convex", depth, 100, lr).id) for depth in (16, 32)]
         losses = [end["val_loss"] for end in ends]
         return float("inf") if None in losses else sum(losses)
+
     return min(RATES, key=loss)
 
 
@@ -51,10 +69,12 @@ def rest(lr: float) -> Iterator[Run]:
     yield run("review-convex", 32, 0, 3e-4, steps=4000)  # F
     yield from (run(rule, depth, 0, lr) for depth in depths for rule in RULES)  # B, seed 0
     wide = ("review-convex", "review-convex:bias=-3")
-    yield from (run(rule, 32, seed, 1e-3, 100, width=256, batch=4)
-                for seed in (0, 1) for rule in wide)  # D
-    yield from (run(rule, depth, seed, lr)
-                for seed in (1, 2) for depth in depths for rule in RULES)  # B, its other seeds
+    yield from (
+        run(rule, 32, seed, 1e-3, 100, width=256, batch=4) for seed in (0, 1) for rule in wide
+    )  # D
+    yield from (
+        run(rule, depth, seed, lr) for seed in (1, 2) for depth in depths for rule in RULES
+    )  # B, its other seeds
     yield from (run(rule, 64, 0, lr) for rule in RULES[1:4])  # E
 
 
@@ -63,14 +83,22 @@ def work(runs: list[Run], out: Path) -> None:
     while left := [r for r in runs if finished(out / r.id) is None]:
         for one in left:
             try:
-                rr.train(one, out, threads=1, log=lambda line: None)
+                rr.train(one, out, rr.Request(threads=1), log=lambda line: None)
             except RunFailed as error:
                 if "another process" not in str(error):
                     raise
                 continue
             ended = finished(out / one.id)
-            print(one.id, one.rung, one.rule, one.seed, one.recipe.lr, one.recipe.steps,
-                  ended["val_loss"], flush=True)
+            print(
+                one.id,
+                one.rung,
+                one.rule,
+                one.seed,
+                one.recipe.lr,
+                one.recipe.steps,
+                ended["val_loss"],
+                flush=True,
+            )
         time.sleep(5)
 
 

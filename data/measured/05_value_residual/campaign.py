@@ -17,13 +17,26 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 import rr
-from rr.config import Run, RunFailed
 from rr.data import batches
+from rr.errors import RunFailed
+from rr.specs import Run
 from rr.training.run_folder import finished
 from rrbook import attention
 
-ARMS = ("own", "identity", "constant", "svformer", "learnable", "learnable-plus",
-        "constant:lam=0.5", "constant:lam=1.0", "constant:lam=5.0", "sparse", "dense", "neutreno")
+ARMS = (
+    "own",
+    "identity",
+    "constant",
+    "svformer",
+    "learnable",
+    "learnable-plus",
+    "constant:lam=0.5",
+    "constant:lam=1.0",
+    "constant:lam=5.0",
+    "sparse",
+    "dense",
+    "neutreno",
+)
 SEEDS = (0, 1, 2)
 SIZE = "constant:lam=0.0,own=2.2360679775"  # C: √5·V_n, as large as 2V_1 + V_n at the start
 BOTH = ("own", "constant")  # of the check of the learning rate
@@ -68,7 +81,7 @@ def main(corpus: str, out: Path) -> None:
     while left := [one for one in plan(corpus) if finished(out / one.id) is None]:
         for one in left:
             try:
-                rr.train(one, out, threads=1, log=lambda line: None)
+                rr.train(one, out, rr.Request(threads=1), log=lambda line: None)
             except RunFailed as error:
                 if "another process" not in str(error):
                     raise

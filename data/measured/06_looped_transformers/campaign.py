@@ -23,12 +23,22 @@ def grid(seed, rates=RATES, chosen=None):
     """The runs of one seed, or only those of the chosen (N, rule)."""
     for loops, rule in chosen or arms():
         for lr in rates:
-            yield rr.plan(SHAPE, rule, loops=loops, flavour="llama", seed=seed, lr=lr, steps=120,
-                          batch=4, eval_batches=32, precision="fp32")
+            yield rr.plan(
+                SHAPE,
+                rule,
+                loops=loops,
+                flavour="llama",
+                seed=seed,
+                lr=lr,
+                steps=120,
+                batch=4,
+                eval_batches=32,
+                precision="fp32",
+            )
 
 
 if __name__ == "__main__":
     out, *seeds = sys.argv[1:]
     for seed in map(int, seeds or (0, 1, 2)):
         for run in grid(seed):
-            rr.train(run, out, threads=1, log=lambda line: None)
+            rr.train(run, out, rr.Request(threads=1), log=lambda line: None)

@@ -17,13 +17,20 @@ sys.path.insert(0, str(ROOT))
 
 import rr
 from rr.analysis import probes
-from rr.config import Run
 from rr.data import batches
+from rr.specs import Run
 from rr.training.run_folder import finished
 
 SIZES = (1, 2, 4, 8, 16)  # sublayers a block, of 16
-ARMS = ("standard", "attnres", "attnres:query=zero", "denseformer", "constant",
-        "attnres:neutral=1", *(f"attnres:neutral=1,size={size}" for size in SIZES[1:]))
+ARMS = (
+    "standard",
+    "attnres",
+    "attnres:query=zero",
+    "denseformer",
+    "constant",
+    "attnres:neutral=1",
+    *(f"attnres:neutral=1,size={size}" for size in SIZES[1:]),
+)
 RATES = (1e-3, 3e-3, 9e-3)
 LR = 3e-3  # the rung's own
 LOOKED_AT = ("standard", "denseformer", "attnres:neutral=1")
@@ -69,7 +76,7 @@ def looks(corpus: str, out: Path) -> list[dict]:
 def main(corpus: str, out: Path) -> None:
     for one in plan(corpus):
         if finished(out / one.id) is None:
-            rr.train(one, out, threads=1, log=lambda line: None)
+            rr.train(one, out, rr.Request(threads=1), log=lambda line: None)
         ended = finished(out / one.id)
         print(one.id, one.rule, one.seed, one.recipe.lr, ended["val_loss"], flush=True)
     rows = ",\n".join(json.dumps(row) for row in looks(corpus, out))

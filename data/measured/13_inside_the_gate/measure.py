@@ -69,7 +69,7 @@ def story(runs: Path) -> None:
     """Train the explorable's net on fables and write what its gates do on one held-out story."""
     plan = rr.plan("nano:d_model=64,n_head=2,seq_len=64", "review", seed=0, steps=1000, batch=8,
                    lr=3e-3, precision="fp32", eval_batches=64)  # fmt: skip
-    folder = rr.train(plan, runs, threads=1, log=lambda line: None)
+    folder = rr.train(plan, runs, rr.Request(threads=1), log=lambda line: None)
     model, _, vocabulary = rr.load(folder, "cpu")
     tokens = rr.open_corpus("fables", log=lambda line: None)
     begins = int((tokens.valid == vocabulary.eot).argmax())  # the story after the first end-of-text

@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 import rr
 from rr import io
-from rr.config import Run
+from rr.specs import Run
 from rr.training import checkpoint
 from rr.training import provenance as provenance_of_training
 from rrbook.numerics import CPU, Change, trained, window_losses
@@ -81,8 +81,11 @@ def one(rule: str, change: Change, lr: float, tokens: rr.data.Tokens) -> dict:
         "losses": [float(f"{loss:.9g}") for loss in losses],  # nine digits tell all float32 apart
     }
     if change == Change():  # the same weights, measured otherwise
-        ways = {"bf16": (Change("eager"), 8), "1 window at once": (Change(), 1),
-                "64 windows at once": (Change(), 64)}
+        ways = {
+            "bf16": (Change("eager"), 8),
+            "1 window at once": (Change(), 1),
+            "64 windows at once": (Change(), 64),
+        }
         found["windows"] = [float(f"{loss:.9g}") for loss in held]
         found["measured"] = {
             way: float(window_losses(model, tokens.valid, HELD, *how).mean())
@@ -101,21 +104,32 @@ def main(out: Path, part: str = "0/1") -> None:
     for i, (file, (source, level, change, lr, rule)) in enumerate(cells.items()):
         if i % of != first or file.exists():
             continue
-        told = {key: value for key, value in asdict(change).items()
-                if value != getattr(Change(), key)}
-        row = {"source": source, "level": level, "lr": lr, "rule": rule, "change": told,
-               **one(rule, change, lr, tokens)}
+        told = {
+            key: value for key, value in asdict(change).items() if value != getattr(Change(), key)
+        }
+        row = {
+            "source": source,
+            "level": level,
+            "lr": lr,
+            "rule": rule,
+            "change": told,
+            **one(rule, change, lr, tokens),
+        }
         io.write_json(file, row)
         print(file.stem, row["val_loss"], row["weights_sha256"][:12], flush=True)
     if not all(file.exists() for file in cells):
         return
     for rule in ARMS:
-        rr.train(run_of(rule), out / "plain", threads=1, device="cpu", log=lambda line: None)
+        rr.train(
+            run_of(rule), out / "plain", rr.Request(threads=1, device="cpu"), log=lambda line: None
+        )
     rows = ",\n".join(json.dumps(io.read_json(file)) for file in cells)
     told = {rule: run_of(rule).spec() for rule in ARMS}
     provenance = provenance_of_training.provenance(run_of("review"), CPU, 1)
-    text = (f'{{"held_out_windows": {HELD},\n"specifications": {json.dumps(told)},\n'
-            f'"provenance": {json.dumps(provenance)},\n"runs": [\n{rows}\n]}}\n')
+    text = (
+        f'{{"held_out_windows": {HELD},\n"specifications": {json.dumps(told)},\n'
+        f'"provenance": {json.dumps(provenance)},\n"runs": [\n{rows}\n]}}\n'
+    )
     io.write_atomic(Path(__file__).with_name("runs.json"), text.encode())
     print("all runs are there", flush=True)
 

@@ -23,9 +23,9 @@ sys.path.insert(0, str(ROOT))
 
 import rr
 from rr import io
-from rr.config import Run
 from rr.data import batches
 from rr.ops.cross_entropy import linear_cross_entropy
+from rr.specs import Run
 from rr.training import evaluate, provenance
 from rr.training.device import autocast, prepare
 
@@ -123,7 +123,7 @@ def main(corpus: str, out: Path) -> None:
     prepare(CPU, THREADS)
     found = []
     for run in plan(corpus):
-        rr.train(run, out / "rr", threads=THREADS, device="cpu", log=lambda line: None)
+        rr.train(run, out / "rr", rr.Request(threads=THREADS, device="cpu"), log=lambda line: None)
         file = out / "attached" / f"{run.rule} {run.seed}.json"
         if not file.exists():
             io.write_json(file, attached(run, tokens))

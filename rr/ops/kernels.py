@@ -5,7 +5,7 @@ Implementations of one operation agree up to rounding, so a run's record names t
 
 from dataclasses import dataclass
 
-from ..config import RRError, nearest
+from ..errors import RRError, nearest
 
 LOSSES = ("chunked", "fused", "whole")
 RECOMPUTED = ("none", "layer")

@@ -4,16 +4,13 @@ Two runs with equal specifications have equal ids, on any machine; what does not
 of the numbers (paths, device, version) is not hashed.
 """
 
-import difflib
-import errno
 import hashlib
-import json
 import math
-import stat
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+
+from .errors import RRError, check_number, check_texts, nearest, positive
+from .io import canonical_json
+from .options import RunOption, budgets_of, option, options_of, parse_spec
 
 PROTOCOLS = ("clean", "paper")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -22,8 +19,6 @@ OPTIMIZERS = ("adamw", "muon")
 SCHEDULES = ("plateau", "cosine")
 ARM = ("rule", "values", "loops", "flavour")  # of a run, read off its model
 REFERENCE_DEPTH = 12  # blocks at which the looped paper's scales are 1
-MIB = 1 << 20
-LARGEST_JSON = 4 * MIB  # bytes read of a JSON file at most; those that rr writes are a few KiB
 
 
 # Part of what an id is: at their default these fields are not hashed, because runs were recorded
@@ -32,136 +27,6 @@ LATER = {
     "model": {"n_kv_head": None, "tied": True},
     "recipe": {"budgets": None, "depth_lr": False, "optimizer": "adamw"},
 }
-
-
-class RRError(Exception):
-    """Bad input: the message is one line, what is wrong, what was expected and what to do.
-
-    `rr.config.RunFailed` is its subclass: a run that cannot continue, or a corrupt file. On the
-    command line an RRError ends with exit code 2, a RunFailed with 3.
-
-    Example:
-        >>> import rr
-        >>> try:
-        ...     rr.plan("nano", seed=-1)
-        ... except rr.RRError as error:
-        ...     print("seed" in str(error))
-        True
-    """
-
-    def _render_traceback_(self) -> list[str]:  # in a notebook, too, the line alone is shown
-        return [f"{type(self).__name__}: {self}"]
-
-
-# the extra of the distribution that installs a package
-EXTRAS = {
-    **dict.fromkeys(("pandas", "scipy", "tabulate", "pyarrow"), "stats"),
-    **dict.fromkeys(("matplotlib", "ipywidgets", "ipykernel"), "notebooks"),
-    **dict.fromkeys(("nbconvert", "papermill"), "book"),
-    **dict.fromkeys(("datasets", "huggingface_hub", "safetensors"), "hub"),
-    "lm_eval": "eval",
-    "ray": "ray",
-    "transformers": "hf",
-}
-
-
-def missing_package(error: ModuleNotFoundError) -> str:
-    """`needs pandas, which is missing: pip install …`, for a message about a failed import."""
-    package = (error.name or "").partition(".")[0]
-    how = install(EXTRAS[package]) if package in EXTRAS else f"pip install '{package}'"
-    return f"needs the package {package}, which is missing: {how}"
-
-
-def install(extra: str, address: str | None = None) -> str:
-    """The command that installs an extra: in the project's checkout, or from its `address`.
-
-    Never by the distribution's name alone: no package index has it from us, so whoever took the
-    name there would run code on the reader's machine.
-    """
-    if address:
-        return f"pip install 'review-residuals[{extra}] @ git+{address}'"
-    return f"pip install -e '.[{extra}]' in the checkout of rr"
-
-
-class RunFailed(RRError):
-    """A run that could not continue, or whose loss is not finite. The CLI exits with 3."""
-
-
-class Interrupted(Exception):
-    """A run stopped by SIGTERM or Ctrl-C, its checkpoint saved. The CLI exits with 130."""
-
-
-def nearest(word: str, known: Any) -> str:
-    """`did you mean …? expected one of: …`, for error messages about an unknown word.
-
-    >>> nearest("reveiw", ["review", "standard"])
-    'did you mean review? expected one of: review, standard'
-    """
-    names = sorted(map(str, known))
-    close = difflib.get_close_matches(word, names, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}? " if close else ""
-    return f"{hint}expected one of: {', '.join(names)}"
-
-
-def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
-    """`"review:rank=64,inputs=state"` -> `("review", {"rank": "64", "inputs": "state"})`.
-
-    A reader's own class, `"my_rule.py:Name"` or `"my_rule.py:Name:option=1"`, keeps its path as
-    part of the name.
-    """
-    head, _, rest = spec.partition(":")
-    if head.endswith(".py"):
-        name, _, rest = rest.partition(":")
-        head = f"{head}:{name}"
-    options = {}
-    for item in filter(None, rest.split(",")):
-        key, equals, value = item.partition("=")
-        if not equals or not key or not value:
-            raise RRError(f"cannot read {item!r} in {spec!r}: expected name:key=value,key=value")
-        if key in options:
-            raise RRError(f"option {key!r} is given twice in {spec!r}: give it once")
-        options[key] = value
-    return head, options
-
-
-def positive(name: str, value: Any) -> None:
-    """Raise RRError unless `value` is an integer from 1 to 2³¹ − 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise RRError(f"{name} must be an integer ≥ 1, got {value!r}")
-    if value >= 2**31:
-        raise RRError(f"{name} must be an integer below 2**31, got {value}")
-
-
-def _check_number(name: str, value: Any, wanted: str, holds: Callable[[Any], bool]) -> None:
-    """Raise RRError unless `value` is a number for which `holds` is true; `wanted` names those."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not holds(value):
-        raise RRError(f"{name} must be {wanted}, got {value!r}")
-
-
-def checked_file(path: Path, limit: int) -> Path:
-    """The path of an untrusted file, if it is a regular file of at most `limit` bytes.
-
-    Raises OSError where it is no regular file (a pipe would never end), ValueError where larger.
-    """
-    status = path.stat()
-    # opening a folder raises an OSError that says so
-    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    if status.st_size > limit:
-        raise ValueError(f"{path.name} is larger than {limit // MIB} MiB")
-    return path
-
-
-def file_bytes(path: Path, limit: int = LARGEST_JSON) -> bytes:
-    """The content of an untrusted file; raises as `checked_file` does."""
-    return checked_file(path, limit).read_bytes()
-
-
-def _check_texts(spec: object, *names: str) -> None:
-    """Raise unless these attributes are strings: specifications are read from files, too."""
-    for name in names:
-        if not isinstance(getattr(spec, name), str):
-            raise RRError(f"{name} must be a string, got {getattr(spec, name)!r}")
 
 
 @dataclass(frozen=True)
@@ -197,7 +62,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for name in ("vocab_size", "n_layer", "n_head", "d_model", "d_ff", "seq_len", "n_loops"):
             positive(name, getattr(self, name))
-        _check_texts(self, "rule", "values", "flavour")
+        check_texts(self, "rule", "values", "flavour")
         if self.d_model % self.n_head:
             raise RRError(
                 f"d_model must be a multiple of n_head: {self.d_model} channels do not divide into "
@@ -251,55 +116,6 @@ class Segment:
     def end(self) -> int:
         """Steps taken once this segment is done."""
         return self.done + self.stop - self.start
-
-
-@dataclass(frozen=True)
-class RunOption:
-    """What a caller may choose of a run: an argument of the command line, an axis of a sweep, a
-    parameter of a notebook and a word of printed commands, all made from this declaration.
-
-    help: one line. read: makes a value of a word; `bool`: a switch. default: None where the rung or
-    the protocol decides. neutral: the plain literal that, as a notebook's parameter, chooses
-    nothing; None: that of `read`'s type.
-    """
-
-    help: str
-    read: Callable[[str], Any] = str
-    default: Any = None
-    metavar: str | None = None
-    neutral: Any = None
-
-    @property
-    def unchosen(self) -> Any:
-        """The value of a notebook's parameter that chooses nothing."""
-        for value in (self.default, self.neutral):
-            if value is not None:
-                return value
-        return {int: 0, float: 0.0, bool: False}.get(self.read, "")
-
-
-def option(
-    help: str,
-    read: Callable[[str], Any] = str,
-    metavar: str | None = None,
-    neutral: Any = None,
-    **more,
-) -> Any:
-    """A dataclass field that is an option of a run; `more` as for `dataclasses.field`."""
-    return field(metadata={"option": RunOption(help, read, None, metavar, neutral)}, **more)
-
-
-def options_of(declared: type) -> dict[str, RunOption]:
-    """Name -> option, of the fields of a dataclass that were declared by `option`."""
-    return {f.name: f.metadata["option"] for f in fields(declared) if "option" in f.metadata}
-
-
-def budgets_of(words: str) -> list[int]:
-    """`2000,4000` as numbers."""
-    try:
-        return [int(word) for word in words.split(",")]
-    except ValueError:
-        raise RRError(f"budgets must be integers, as in 2000,4000, got {words!r}") from None
 
 
 @dataclass(frozen=True)
@@ -359,14 +175,14 @@ class Recipe:
             positive("eval-batches", self.eval_batches)
         for name in ("lr", "clip"):
             wanted = "a finite number > 0"
-            _check_number(name, getattr(self, name), wanted, lambda x: 0 < x < math.inf)
+            check_number(name, getattr(self, name), wanted, lambda x: 0 < x < math.inf)
         for name in ("eps", "weight_decay"):
             wanted = "a finite number ≥ 0"
-            _check_number(name, getattr(self, name), wanted, lambda x: 0 <= x < math.inf)
+            check_number(name, getattr(self, name), wanted, lambda x: 0 <= x < math.inf)
         if not isinstance(self.betas, tuple) or len(self.betas) != 2:
             raise RRError(f"betas must be a pair of numbers, got {self.betas!r}")
         for beta in self.betas:
-            _check_number("betas", beta, "two numbers ≥ 0 and < 1", lambda x: 0 <= x < 1)
+            check_number("betas", beta, "two numbers ≥ 0 and < 1", lambda x: 0 <= x < 1)
         for name in ("decay_all", "depth_lr"):
             if not isinstance(given := getattr(self, name), bool):
                 raise RRError(f"{name} must be True or False, got {given!r}")
@@ -508,7 +324,7 @@ class Run:
 
     def __post_init__(self) -> None:
         names = ("rung", "protocol", "corpus", "tokenizer", "rule_content", "values_content")
-        _check_texts(self, *names)
+        check_texts(self, *names)
         if not all(isinstance(value, str) for value in self.source.values()):
             raise RRError(f"source must map names to strings, got {self.source!r}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
@@ -602,8 +418,3 @@ def _hashed_rule(spec: str, content: str) -> str:
         return spec
     name, _ = parse_spec(spec)
     return f"{content}:{name.rpartition(':')[2]}{spec.removeprefix(name)}"
-
-
-def canonical_json(value: Any) -> str:
-    """Canonical JSON: equal values give equal text (sorted keys, no spaces, no NaN)."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
