@@ -98,6 +98,16 @@ class WhichRule(SphinxDirective):
         return [nodes.raw("", table(), format="html")]
 
 
+class AtScale(SphinxDirective):
+    """``{at-scale}``: what others measured at larger sizes, from data/published/at_scale.csv."""
+
+    def run(self) -> list[nodes.Node]:
+        from rrbook.explorables.at_scale import table  # torch only where a page asks for it
+
+        self.env.note_reread()  # the file may have changed though the page has not
+        return [nodes.raw("", table(), format="html")]
+
+
 class Colab(SphinxRole):
     """``{colab}`Open in Colab <01_residual_stream>` ``: a button; nothing without GitHub."""
 

@@ -390,6 +390,7 @@ def setup(app: Sphinx) -> dict:
     app.add_directive("rule-poster", front.Poster)
     app.add_directive("rule-cards", front.RuleCards)
     app.add_directive("which-rule", front.WhichRule)
+    app.add_directive("at-scale", front.AtScale)
     app.add_directive("timeline", front.Timeline)
     app.add_directive("finding", front.Finding)
     app.add_directive("choose", questions.Choose)

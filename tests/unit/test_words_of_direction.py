@@ -73,6 +73,10 @@ BEHIND = {
     "Twenty new seeds give a smaller lead": ["f1_pairs: review - constant"],
     "So the lead shrinks from there on": [
         "review - constant, change along the run", f"{LATE}review - constant"],
+    # Which rule
+    "Each of these finished lower than both baselines": [
+        f"f2_field: {arm} - {base}" for base in ("standard", "constant")
+        for arm in ("unet", "state-gate", "standard + constant", "rezero:init=paper")],
     # What failed
     "it is higher than constant ½, too": [f"f2_field: gated-residual - {base}"
                                           for base in ("standard", "constant")],
