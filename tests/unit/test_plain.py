@@ -277,7 +277,7 @@ def test_the_text_of_an_executed_copy_is_the_books_whatever_came_out():
     assert "speak of the book's run" in about
     assert "executed 2026-01-02 03:04 UTC with `width = 32`" in about
     captions = [one.source for one in made.cells if one.id.endswith("-caption")]
-    assert any(", drawn from your run. The book's: " in text for text in captions)
+    assert any(", drawn from your run, then the book's. " in text for text in captions)
     assert not any("Checked: within a tolerance" in text for text in captions)
     book = yours.of_chapter("06")
     same = plain.convert(copied("06", dict(book.parameters)), "out")
