@@ -144,8 +144,9 @@ def _bigrams(here: Survey) -> dict[tuple, tuple[float | None, str]]:
         run = _run(here.runs.get(row["id"].partition("/")[0], {}))
         if run is None or text_of(row) in found:
             continue
-        if row["corpus"] != "fables" and not row["corpus"].startswith("file:"):
-            why = f"`rr prepare --corpus {row['corpus']}` prints the table's loss"
+        corpus = run.source["corpus"]
+        if corpus != "fables" and not corpus.startswith("file:"):
+            why = f"`rr prepare --corpus {corpus}` prints the table's loss"
             found[text_of(row)] = None, why  # a report downloads nothing
             continue
         try:
