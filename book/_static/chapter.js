@@ -24,7 +24,12 @@
   // Lines of rr/small.py that a chapter adds end in this comment.
   function marks() {
     document.querySelectorAll("main .highlight pre span").forEach(function (comment) {
-      if (/# NEW$/.test(comment.textContent)) comment.classList.add("rr-new");
+      if (comment.children.length || !/# NEW$/.test(comment.textContent)) return;
+      var mark = document.createElement("span");
+      mark.className = "rr-new";
+      mark.textContent = "# NEW";
+      comment.textContent = comment.textContent.replace(/# NEW$/, "");
+      comment.append(mark);
     });
   }
 

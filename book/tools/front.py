@@ -76,6 +76,18 @@ class Poster(SphinxDirective):
         return [nodes.raw("", rule_poster(), format="html")]
 
 
+class RuleCards(SphinxDirective):
+    """``{rule-cards} gate``: the card of every registered rule of a family."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        from rrbook.explorables.gallery import rule_gallery  # torch only where a page asks for it
+
+        self.env.note_reread()  # the registry may have changed though the page has not
+        return [nodes.raw("", rule_gallery(self.arguments[0]).html, format="html")]
+
+
 class WhichRule(SphinxDirective):
     """``{which-rule}``: a row for every registered rule, from the registry and the records."""
 
@@ -83,6 +95,16 @@ class WhichRule(SphinxDirective):
         from rrbook.explorables.which import table  # torch only where a page asks for it
 
         self.env.note_reread()  # records and registry may have changed though the page has not
+        return [nodes.raw("", table(), format="html")]
+
+
+class AtScale(SphinxDirective):
+    """``{at-scale}``: what others measured at larger sizes, from data/published/at_scale.csv."""
+
+    def run(self) -> list[nodes.Node]:
+        from rrbook.explorables.at_scale import table  # torch only where a page asks for it
+
+        self.env.note_reread()  # the file may have changed though the page has not
         return [nodes.raw("", table(), format="html")]
 
 

@@ -149,6 +149,13 @@ class Described(nn.Module):
         return values
 
 
+# Of rules that public models have with another ε than 1e-5, the study's and this package's.
+EPSILON = {
+    "eps": Option(
+        0.0, "ε inside the rule's norms; 0: 1e-5, as everywhere here", "a number from 0 to 1",
+        lambda e: 0 <= e <= 1,
+    )
+}  # fmt: skip
 # In a looped model all passes share a rule's parameters, norm gains included, unless per_pass=1
 # gives each pass its own: an option of every rule that can be looped.
 PER_PASS = {"per_pass": flag(0, "1: parameters of its own in each pass")}

@@ -94,7 +94,8 @@ class AttnRes(Rule):
 
     size=m groups the sublayers into blocks of m: a block's updates are summed into one source, and
     within the block the partial sum is a source of its own, empty at the block's first sublayer
-    (the embedding does not seed it). size=1 is the full form, size=2L one block. The head reads one
+    (the embedding does not seed it). The last block may be shorter, as Kimi-K3's is. size=1 is the
+    full form, size=2L one block. The head reads one
     more aggregate, with its own query. query=zero learns none and stays at the mean: the control.
 
     The norm divides by √(mean(x²) + ε₀). A mean of k sources is k times smaller than their sum, so
@@ -121,7 +122,7 @@ class AttnRes(Rule):
     at_final = True
     options = {
         "size": Option(
-            1, "sublayers per block; 1 is the full form", "a divisor of 2L", lambda n: n > 0
+            1, "sublayers per block; 1 is the full form", "an integer ≥ 1", lambda n: n > 0
         ),
         "query": one_of("learned", "learned, or zero for a uniform mean", "learned", "zero"),
         "neutral": flag(0, "1: ε₀ over the squared number of sources"),
@@ -131,9 +132,9 @@ class AttnRes(Rule):
     def build(self, site: Site, config: ModelConfig) -> None:
         unlooped(self, site)
         for name, size in (("size", self.opt.size), ("block", self.opt.block or 1)):
-            if 2 * site.n_layer % size:
+            if size > 2 * site.n_layer:
                 raise RRError(
-                    f"attnres: {name} must divide the {2 * site.n_layer} sublayers, got {size}"
+                    f"attnres: {name} must be at most the {2 * site.n_layer} sublayers, got {size}"
                 )
         if self.opt.block and (self.opt.size > 1 or self.opt.neutral):
             raise RRError("attnres: block is a form of its own: leave size and neutral out")
@@ -148,7 +149,8 @@ class AttnRes(Rule):
 
     def attends(self, site: Site) -> bool:
         """Whether this site attends; with `block` not every one does."""
-        return not self.opt.block or (site.sublayer - 1) % self.opt.block == 0
+        first = site.kind == "final" or (site.sublayer - 1) % (self.opt.block or 1) == 0
+        return not self.opt.block or first
 
     def reset(self, normal: Normal) -> None:
         super().reset(normal)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from ..errors import RRError
 from ..ops.norm import EPS, rms_norm
 from ..specs import ModelConfig
-from .base import Normal, Rule, Site, flag, one_of, register
+from .base import EPSILON, Normal, Rule, Site, flag, one_of, register
 
 
 @register("norm-place")
@@ -28,8 +28,9 @@ class NormPlace(Rule):
     Weights start as everywhere here. n_2 divides out how large the last weights of a branch are, so
     that a first update has an rms of nearly 1, in a stream that starts at 0.03.
 
-    Gemma has 1e-6 inside its norms, OLMo 3 has 1e-5 as here. Where the branch normalises its input
-    itself (norm=False), only place=both is what it says, and the others raise RRError.
+    Gemma has 1e-6 inside its norms (eps=1e-6), OLMo 3 has 1e-5 as here. Where the branch
+    normalises its input itself (norm=False), only place=both is what it says, and the others raise
+    RRError.
     """
 
     equation = r"h_l = h_{l-1} + n_2(f(n_1(h_{l-1})))"
@@ -38,7 +39,7 @@ class NormPlace(Rule):
         "LayerNorm scaling (2502.05795)"
     )
     shipped = "Gemma 2 to 4, OLMo 2 and 3 (gemma3, gemma4, olmo3 in Transformers)"
-    options = {
+    options = EPSILON | {
         "place": one_of(
             "both", "where the norm stands, as above", "both", "output", "stream", "depth"
         ),
@@ -82,8 +83,13 @@ class NormPlace(Rule):
     def read(self, state: Tensor) -> tuple[Tensor, Tensor]:
         if not self.norm_params(self.site) and self.site.norm:
             return state, state
-        x, state = super().read(state)
+        x = self.prenorm(state, self.eps)
         return (x * self.scale if self.shrinks else x), state
+
+    @property
+    def eps(self) -> float:
+        """ε inside the norms."""
+        return self.opt.eps or EPS
 
     @property
     def shrinks(self) -> bool:
@@ -92,9 +98,9 @@ class NormPlace(Rule):
 
     def write(self, state: Tensor, u: Tensor) -> Tensor:
         if self.opt.place == "stream":
-            h = rms_norm(state + u, self.out_gain)
+            h = rms_norm(state + u, self.out_gain, self.eps)
         else:
-            h = state + (u if self.shrinks else rms_norm(u, self.out_gain))
+            h = state + (u if self.shrinks else rms_norm(u, self.out_gain, self.eps))
         return self.scalar * h if self.scales(self.site) else h
 
     def kept(self, h: Tensor, u: Tensor) -> Tensor | float:
@@ -102,7 +108,7 @@ class NormPlace(Rule):
         if self.opt.place != "stream":
             return kept
         square = (h + u).pow(2).mean(-1, keepdim=True)
-        return kept * self.out_gain * torch.rsqrt(square + EPS)
+        return kept * self.out_gain * torch.rsqrt(square + self.eps)
 
     def write_params(self, site: Site) -> int:
         if site.kind == "final":

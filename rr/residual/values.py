@@ -344,7 +344,10 @@ class GatedAttention(ValueRule):
 
     equation = r"Y'_n = Y_n \odot \sigma(W x_n)"
     source = "Gated Attention (2505.06708)"
-    shipped = "Qwen3-Next (per channel; the paper's page on OpenReview, 1b7whO4SfY)"
+    shipped = (
+        "Qwen3-Next, Qwen3.5 and Qwen3.8-Flash-Next (per channel; qwen3_next, qwen3_5 and "
+        "qwen4_exp in Transformers); Kimi-K3 (second-hand)"
+    )
     matrix_names = ("weight",)
     options = {"granularity": one_of("channel", "who shares a gate", "channel", "head")}
 

@@ -441,6 +441,13 @@ def test_search_shows_prose_below_each_result_from_a_disk_with_the_network_off(b
     assert not [text for text in excerpts if "import " in text], excerpts
 
 
+def test_a_search_for_a_word_begins_with_the_chapter_about_it(tab_of):
+    tab = tab_of("search.html?q=gate")
+    tab.wait_for_function(SEARCHED)
+    first = tab.locator("#search-results li a").first.inner_text()
+    assert "The gate equation" in first
+
+
 def test_a_reference_to_an_equation_shows_it(tab_of):
     tab = tab_of("notebooks/01_residual_stream.html")
     tab.locator('main a.reference[href^="#equation-"]').first.focus()
@@ -448,6 +455,39 @@ def test_a_reference_to_an_equation_shows_it(tab_of):
     assert box.locator("mjx-container svg").count() == 1
     tab.keyboard.press("Escape")
     assert box.count() == 0
+
+
+def test_a_word_of_the_glossary_shows_its_meaning(tab_of):
+    tab = tab_of("notebooks/01_residual_stream.html")
+    link = tab.locator("main a[href*='glossary.html#term-sublayer']").first
+    link.focus()
+    said = tab.get_by_role("tooltip").inner_text()
+    assert "attention or" in said and link.get_attribute("title") is None  # the browser's own
+    tab.keyboard.press("Escape")
+    assert tab.get_by_role("tooltip").count() == 0
+    link.blur()
+    link.focus()
+    assert tab.get_by_role("tooltip").inner_text() == said
+
+
+def test_the_sidebar_shows_where_one_is_after_many_pages(tab_of):
+    tab = tab_of("book/intro.html")
+    for page in ("notebooks/07_depth_attention", "notebooks/14_emergence", "book/glossary"):
+        tab.evaluate("page => { location.href = '../' + page + '.html' }", page)
+        tab.wait_for_url(f"**/{page}.html")
+        tab.wait_for_load_state("networkidle")
+        box = tab.locator("nav.bd-links li.current > a").last.bounding_box()
+        assert 0 <= box["y"] and box["y"] + box["height"] <= tab.viewport_size["height"], page
+
+
+def test_on_a_phone_the_picture_stays_above_its_sliders(tab_of):
+    tab = tab_of("notebooks/02_gate_equation.html", viewport={"width": 390, "height": 844})
+    figure = tab.locator("figure[data-explorable=live-network]")
+    picture, slider = figure.locator("svg.rr-picture"), figure.locator("input[name=gate]")
+    assert picture.bounding_box()["y"] < slider.bounding_box()["y"]
+    slider.evaluate("node => scrollBy(0, node.getBoundingClientRect().top - 600)")
+    seen = picture.bounding_box()
+    assert 0 <= seen["y"] and seen["y"] + seen["height"] <= slider.bounding_box()["y"] + 1
 
 
 @pytest.mark.parametrize("address", ["https://colab.research.google.com/x.ipynb", ""])

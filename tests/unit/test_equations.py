@@ -33,6 +33,7 @@ from rr.specs import ModelConfig
         ("review", "own", "constant"),
         ("attnres:neutral=1,size=1", "own", "standard"),
         ("attnres:neutral=1,size=4", "own", "standard"),
+        ("attnres:neutral=1,size=3", "own", "standard"),
         ("attnres:neutral=1,query=zero", "own", "standard"),
         ("scales-skips", "own", "unet"),
         ("scales-skips:attnres=1", "own", "unet"),
@@ -110,8 +111,8 @@ def test_x0_scales_start_as_nanochat_does_today():
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        ("attnres:size=3", "^attnres: size must"),
-        ("attnres:block=3", "block must divide the 8 sublayers, got 3"),
+        ("attnres:size=9", "^attnres: size must"),
+        ("attnres:block=9", "block must be at most the 8 sublayers, got 9"),
         ("attnres:block=2,neutral=1", "leave size and neutral out"),
         ("x0-scales:start=nanochat,x0=0.1", "leave x0 out"),
         ("orthogonal:eps=0", "eps must be"),
@@ -156,7 +157,7 @@ def is_hidden(model, h):
     torch.testing.assert_close(model.hidden(IDX), normed(model.final_rule, h))
 
 
-@pytest.mark.parametrize("block", [1, 2, 8])
+@pytest.mark.parametrize("block", [1, 2, 3, 5, 8])
 def test_attention_at_block_boundaries_by_hand(block):
     """Written as two nested loops, blocks and their sublayers, without a rule's state."""
     model = model_of(f"attnres:block={block}", moved=0.1)
@@ -169,7 +170,7 @@ def test_attention_at_block_boundaries_by_hand(block):
             total = total + branch(normed(rule, mean + total))
         sources.append(total)
     is_hidden(model, attended(model.final_rule, sources))
-    assert sum(hasattr(rule, "query") for rule in model.rules) == 8 // block
+    assert sum(hasattr(rule, "query") for rule in model.rules) == -(-8 // block)
     if block == 1:  # every sublayer attends: the full form
         full = model_of("attnres")
         full.load_state_dict(model.state_dict())

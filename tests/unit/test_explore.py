@@ -57,7 +57,7 @@ def test_stream_shares_are_what_a_simulation_finds(script):
         assert numbers["shares"] == pytest.approx(squared, abs=0.01)
         assert sum(numbers["shares"]) == pytest.approx(1) and len(numbers["rms"]) == 9
     [sentence] = script("stream", "streamSentence", [32, "sum"])
-    assert "After 32 sublayers under h + u the embedding holds 1/33 of the variance" in sentence
+    assert "After 32 sublayers under h + u the embedding holds 1/33 of the vector" in sentence
 
 
 STATE = (1.2, 0.9)  # of the playground

@@ -241,6 +241,68 @@ def test_the_published_mhc_starts_with_the_mean_of_the_streams():
         torch.testing.assert_close(part, torch.full_like(part, start), rtol=0, atol=3e-3)
 
 
+def test_each_start_is_that_of_who_has_it():
+    """Transformers: N(0, 0.02²) and s = 1. Megatron-LM: Xavier's uniform, from n·d to n² + 2n."""
+    width = 64
+    for start, s in (("transformers", 1.0), ("megatron", 0.01), ("published", 0.01)):
+        rule = rule_of(f"{CONSTRAINED},start={start},head=sigmoid", width=width)
+        with torch.no_grad():
+            rule.reset(lambda tensor, std: tensor.copy_(std * draw(*tensor.shape)))
+        assert rule.scale.tolist() == pytest.approx([s] * 3) and not rule.static.any()
+        w = rule.dynamic.detach()
+        if start == "megatron":
+            theirs = nn.init.xavier_uniform_(torch.empty(N * N + 2 * N, N * width))
+            bound = (6 / (N * width + N * N + 2 * N)) ** 0.5
+            assert 0.97 * bound < w.abs().max() <= bound and 0.97 * bound < theirs.max() <= bound
+            assert w.std().item() == pytest.approx(theirs.std().item(), rel=0.05)
+            assert w.abs().mean().item() == pytest.approx(
+                bound / 2, rel=0.05
+            )  # uniform, not normal
+        else:
+            assert w.std().item() == pytest.approx(0.02, rel=0.05)
+
+
+@torch.no_grad()
+def test_mhc_as_shipped_is_transformers_own_module():
+    """DeepSeek-V4's HyperConnection and HyperHead, with its ε in the norm, A_m and Sinkhorn."""
+    v4 = pytest.importorskip("transformers.models.deepseek_v4.modeling_deepseek_v4")
+    from transformers import DeepseekV4Config
+
+    config = DeepseekV4Config(hidden_size=D, hc_mult=N, hc_sinkhorn_iters=20, hc_eps=1e-2,
+                              rms_norm_eps=1e-2)  # fmt: skip
+    shipped = f"{CONSTRAINED},start=transformers,head=sigmoid,eps=0.01"
+    for sublayer, theirs in ((2, v4.DeepseekV4HyperConnection(config)),
+                             (5, v4.DeepseekV4HyperHead(config))):  # fmt: skip
+        rule = lively_rule(shipped, sublayer)
+        head = sublayer == 5
+        w, b = rule.dynamic.unflatten(-1, (N, -1)), rule.static  # one row of columns per stream
+        columns = [0] if head else [0, N + 1, *range(1, N + 1)]
+        order = [w[:, :, c] for c in columns[: 1 if head else 2]]
+        biases = [b[:, c] for c in columns[: 1 if head else 2]]
+        if not head:  # ours A_r[j, k] weighs stream j in new stream k, as theirs does
+            order.append(w[:, :, 1:-1].flatten(1))
+            biases.append(b[:, 1:-1].flatten())
+        fn, base = torch.cat(order, 1).T, torch.cat(biases)
+        for held, value in ((("hc_fn", fn), ("hc_base", base), ("hc_scale", rule.scale))
+                            if head else (("fn", fn), ("base", base),
+                                          ("scale", rule.scale[[0, 2, 1]]))):  # fmt: skip
+            getattr(theirs, held).data = value.double().clone()
+        streams, u = draw(B, T, N, D, seed=2, scale=0.1), draw(B, T, D, seed=3)
+        close = dict(rtol=1e-4, atol=1e-5)  # theirs computes coefficients in float32
+        if head:
+            x = theirs.float()(streams.float()).double()
+            mixed = rule.gain * x / (x.square().mean(-1, keepdim=True) + 0.01).sqrt()
+            torch.testing.assert_close(rule.read(streams)[0], mixed, **close)
+            continue
+        post, comb, collapsed = theirs.float()(streams.float())
+        seen, state = rule.read(streams)
+        x = collapsed.double()
+        normed = rule.gain * x / (x.square().mean(-1, keepdim=True) + 0.01).sqrt()
+        torch.testing.assert_close(seen, normed, **close)
+        new = post.double().unsqueeze(-1) * u.unsqueeze(-2) + comb.double().mT @ streams
+        torch.testing.assert_close(rule.write(state, u), new, **close)
+
+
 def test_the_head_of_deepseek_v4_by_hand():
     """Σ_j σ(s·(vec H / rms) W + b)_j H_j, then the norm, token by token."""
     rule = lively_rule(MHC, sublayer=5)

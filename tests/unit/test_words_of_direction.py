@@ -73,6 +73,10 @@ BEHIND = {
     "Twenty new seeds give a smaller lead": ["f1_pairs: review - constant"],
     "So the lead shrinks from there on": [
         "review - constant, change along the run", f"{LATE}review - constant"],
+    # Which rule
+    "Each of these finished lower than both baselines": [
+        f"f2_field: {arm} - {base}" for base in ("standard", "constant")
+        for arm in ("unet", "state-gate", "standard + constant", "rezero:init=paper")],
     # What failed
     "it is higher than constant ½, too": [f"f2_field: gated-residual - {base}"
                                           for base in ("standard", "constant")],
@@ -115,7 +119,7 @@ ELSE = (
     "On the seed that chose the rates",
     "the interval of the change includes zero",
     # glued numbers of chapters that are no differences between trained networks
-    "00 gap_percent", "00 losses_said", "01 floor", "01 recorded", "01 unigram", "04 standard_",
+    "00 gap_percent", "01 floor", "01 recorded", "01 unigram", "04 standard_",
     "04 nano_", "04 mini_", "05 holm_", "05 missed_", "05 rank_", "05 ece_",
     "05 best_short", "05 all_seeds", "05 two_short", "05 half_short", "05 v5_", "05 sv_needs",
     "06 bigram", "06 lowest", "06 highest", "06 floor", "06 cost_", "06 hangs", "06 five_p",
