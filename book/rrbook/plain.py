@@ -259,7 +259,7 @@ class Edition:
         number = self._label(figure["name"]).number
         if self.changed and not {"check-recorded", "check-published"} & {*tags(cell)}:
             cell.outputs += self._figure_of_book(cell)
-            text = f"**Figure {number}**, your run's, and below it the book's. Of the book's: {caption}"
+            text = f"**Figure {number}**, your run's, and below it the book's. Of that: {caption}"
         else:
             checks = [words for tag, words in CHECKS.items() if tag in tags(cell)]
             checked = f" *({checks[0].capitalize()}.)*" if checks and not self.run else ""
