@@ -20,7 +20,7 @@ class PlainEngine(NBClientEngine):
         convert(nb_man.nb, name)  # markup that is not known ends it now, not after the training
         super().execute_managed_notebook(nb_man, kernel_name, **kwargs)
         for output in (one for cell in nb_man.nb.cells for one in cell.get("outputs", [])):
-            if output.output_type == "error" and output.ename == "BadParameter":
+            if output.output_type == "error" and output.ename in ("BadParameter", "RRError"):
                 raise ClickException(output.evalue)  # which papermill prints as one line
         nb_man.nb = convert(nb_man.nb, name)
         for cell in nb_man.nb.cells:  # papermill keeps a status of every cell

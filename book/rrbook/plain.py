@@ -14,17 +14,18 @@ import ast
 import copy
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import nbformat
-from nbformat.v4 import new_markdown_cell
+from nbformat.v4 import new_markdown_cell, new_output
 
 from rr.errors import RRError, nearest
 from rr.io import write_atomic
 
 from . import glue, yours
-from .labels import CHAPTER, CHECKS, Label, elsewhere, labels
+from .labels import CHAPTER, CHECKS, ROOT, Label, elsewhere, labels
 from .markdown import Plain, escape, preset, titled, typeset
 from .references import Citations
 
@@ -88,6 +89,8 @@ class Edition:
         self.site = site(self.home)
         self.book = yours.of_chapter(self.chapter) if self.chapter else None
         self.values = self.book.values if self.book else glued(notebook)
+        given = (self.run or {}).get("parameters") or {}
+        self.changed = self.book.differing(given) if self.book else {}
         self.missing: set[str] = set()
         self.citations = Citations()
         cite = self.citations
@@ -255,54 +258,60 @@ class Edition:
         caption = self.markdown.line(figure["caption"])
         number = self._label(figure["name"]).number
         if self.changed and not {"check-recorded", "check-published"} & {*tags(cell)}:
-            text = f"**Figure {number}**, drawn from your run. The book's: {caption}"
+            cell.outputs += self._figure_of_book(cell)
+            text = f"**Figure {number}**, your run's, and below it the book's. Of that: {caption}"
         else:
             checks = [words for tag, words in CHECKS.items() if tag in tags(cell)]
             checked = f" *({checks[0].capitalize()}.)*" if checks and not self.run else ""
             text = f"**Figure {number}.** {caption}{checked}"
         return [cell, _added(f"{cell.id[:56]}-caption", text)]
 
-    @property
-    def changed(self) -> dict:
-        """Parameters of this copy that are not those of the book's run."""
-        given = (self.run or {}).get("parameters") or {}
-        return self.book.differing(given) if self.book else {}
+    def _figure_of_book(self, cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+        """The picture of the book's run, for below that of the copy."""
+        stored = read(ROOT / "notebooks" / f"{self.chapter}.ipynb").cells
+        outputs = next((one.outputs for one in stored if one.get("id") == cell.id), [])
+        pictures = [output for output in outputs if "image/png" in output.get("data", {})]
+        words = new_output("display_data", {"text/markdown": "The book's run:"})
+        return [words, *pictures] if pictures else []
 
     def _say_whose(self, cells: list[nbformat.NotebookNode]) -> None:
         """At the top, whose numbers these are."""
-        run = self.run or {}
-        parameters = ", ".join(f"`{n} = {v!r}`" for n, v in (run.get("parameters") or {}).items())
+        run, book = self.run or {}, self.book
         when = str(run.get("end_time") or run.get("start_time") or "")[:16].replace("T", " ")
-        if not when:
-            copied = f"prepared with {parameters or 'the stored parameters'}, and not executed"
-        else:
-            copied = f"executed {when} UTC with {parameters or 'the stored parameters'}"
-        if not self.values and not self.missing:
-            return
-        if not self.values:
-            title = "Not yet run"
-            lines = [f"Numbers that stand as {NOT_YET} are computed by the cells below."]
-        elif not self.book:
-            title = "Numbers of this run"
-            lines = [f"The sentences hold the numbers of this copy, {copied}."]
-            if not self.run:
-                title, lines = "Recorded numbers", [f"They were computed {self._built()}."]
-        else:
+        given = _assigned(run.get("parameters") or {}) or "the stored parameters"
+        copied = (
+            f"executed {when} UTC with {given}"
+            if when
+            else f"prepared with {given}, and not executed"
+        )
+        built = f"when the book was built ({self.version or 'no version is stated'})"
+        if book:
             title = "The book's run, and yours"
             lines = [
-                "The text, its questions, captions and their numbers speak of the book's run,"
-                f" computed {self._built()}."
+                "The text, its questions, captions and their numbers speak of the book's run"
+                f" ({_assigned(book.parameters)}), computed {built}.",
+                f"This copy was {copied}: its figures, tables and *Your run* say so."
+                if run
+                else "Run the cells, and *Your run* shows your numbers beside the book's.",
             ]
-            if self.run:
-                lines.append(f"This copy was {copied}: its figures, tables and *Your run* say so.")
-            else:
-                lines.append("Run the cells, and *Your run* shows your numbers beside the book's.")
-        if self.values and self.missing:
+        elif self.values:
+            title = "Numbers of this run" if run else "Recorded numbers"
+            lines = [
+                f"The sentences hold the numbers of this copy, {copied}."
+                if run
+                else f"They were computed {built}."
+            ]
+        elif self.missing:
+            title, lines = "Not yet run", []
+        else:
+            return
+        if self.missing:
             lines.append(f"Numbers that no cell has computed stand as {NOT_YET}.")
         cells.insert(1, _added("plain-edition", f"> **{title}**\n>\n> " + "\n> ".join(lines)))
 
-    def _built(self) -> str:
-        return f"when the book was built ({self.version or 'no version is stated'})"
+
+def _assigned(parameters: Mapping) -> str:
+    return ", ".join(f"`{name} = {value!r}`" for name, value in parameters.items())
 
 
 def tags(cell: nbformat.NotebookNode) -> list[str]:

@@ -10,7 +10,7 @@ import ast
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from .labels import ROOT
 
 FOLDER = ROOT / "book" / "values"
 NEAR = 0.05  # relative: what another CPU's rounding may move
-Row = str | int | float | Sequence[float] | None
+Row = str | int | float | list[float] | None
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def read(path: Path) -> Book:
 
 
 def your_run(
-    label: str, quantities: Mapping[str, object], differences: Mapping[str, Iterable] | None = None
+    label: str, quantities: Mapping[str, Any], differences: Mapping[str, Iterable] | None = None
 ) -> None:
     """Show *Your run* below an experiment: quantity, the book's, yours.
 
@@ -71,93 +71,75 @@ def your_run(
     Where all parameters are the book's and the numbers agree, that is one line. Where the book is
     built nothing is shown, and the numbers are stored.
     """
-    rows = {name: _row(value) for name, value in quantities.items()}
-    judged = {name: _row(list(value)) for name, value in (differences or {}).items()}
-    for name, value in {**rows, **judged}.items():
-        glue(f"{label}: {name}", json.dumps(value), display=False)
+    rows = {name: (_plain(value), False) for name, value in quantities.items()}
+    rows |= {name: (_plain(list(value)), True) for name, value in (differences or {}).items()}
+    for name, (value, _) in rows.items():
+        glue(f"{label}: {name}", json.dumps(value, ensure_ascii=False), display=False)
     if os.environ.get(EDITION) != "1":
         book = of_chapter(label[:2]) or Book({}, {})
-        shell = get_ipython()
-        text = block(label, rows, judged, book, shell.user_ns if shell else {})
+        text = block(label, rows, book, getattr(get_ipython(), "user_ns", {}))
         IPython.display.display(IPython.display.Markdown(text))
 
 
 def block(
-    label: str,
-    rows: Mapping[str, Row],
-    judged: Mapping[str, Row],
-    book: Book,
-    parameters: Mapping[str, Any],
+    label: str, rows: Mapping[str, tuple[Row, bool]], book: Book, parameters: Mapping[str, Any]
 ) -> str:
-    """The Markdown of one block."""
+    """The Markdown of one block. rows: of each quantity its value, and whether it is judged."""
     changed, lines, apart = book.differing(parameters), [], 0
-    for name, value in {**rows, **judged}.items():
+    for name, (value, judged) in rows.items():
         text = book.values.get(f"{label}: {name}")
         before = json.loads(ast.literal_eval(text)) if text else None
         apart += not agree(before, value)
-        of_book, of_yours = (written(each, name in judged) for each in (before, value))
-        lines.append(f"| {name} | {of_book if text else 'not recorded'} | {of_yours} |")
-    if changed:
-        head = ", ".join(f"`{n} = {v!r}` (the book: `{book.parameters[n]!r}`)"
-                         for n, v in changed.items())  # fmt: skip
-    elif not apart:
+        of_book = written(before, judged) if text else "not recorded"
+        lines.append(f"| {name} | {of_book} | {written(value, judged)} |")
+    if not changed and not apart:
         return "**Your run.** With the book's parameters, this machine's numbers agree."
-    else:
-        head = f"The book's parameters; {apart} of {len(lines)} numbers differ on this machine."
+    head = ", ".join(
+        f"`{n} = {v!r}` (the book: `{book.parameters[n]!r}`)" for n, v in changed.items()
+    )
+    head = head or f"The book's parameters; {apart} of {len(lines)} numbers differ on this machine."
     table = ["| quantity | the book | yours |", "|---|---|---|", *lines]
     return "\n".join([f"**Your run.** {head}", "", *table])
 
 
-def _row(value: Any) -> Row:
+def _plain(value: Any) -> Row:
     """A value as JSON holds it: a NumPy or a PyTorch number becomes a plain one."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
-        return value.item()
-    return [float(each) for each in value]
+    return value.item() if getattr(value, "ndim", 1) == 0 else [float(each) for each in value]
 
 
 def agree(before: Row, now: Row) -> bool:
     """Whether two values are the same but for what another machine's rounding moves."""
-    if isinstance(before, str) or isinstance(now, str) or before is None or now is None:
-        return before == now
-    if isinstance(before, Sequence) and isinstance(now, Sequence):
+    if isinstance(before, list) and isinstance(now, list):
         return len(before) == len(now) and all(map(agree, before, now))
-    if isinstance(before, Sequence) or isinstance(now, Sequence):
-        return False
-    same = math.isclose(before, now, rel_tol=NEAR, abs_tol=1e-6)
-    return same or math.isnan(before) and math.isnan(now)
+    if isinstance(before, int | float) and isinstance(now, int | float):
+        both = math.isnan(before) and math.isnan(now)
+        return both or math.isclose(before, now, rel_tol=NEAR, abs_tol=1e-6)
+    return before == now
 
 
 def written(value: Row, judged: bool = False) -> str:
     """A value as the table shows it; a difference (`judged`) with what its interval says."""
-    if value is None:
-        return "undefined"
     if isinstance(value, str):
         return value.replace("|", "\\|")
-    if not isinstance(value, Sequence):
-        return _number(value)
     sign = "+" if judged else ""
-    if not all(map(math.isfinite, value)):
-        lost = sum(not math.isfinite(each) for each in value)
-        return f"undefined in {lost} of {len(value)} seeds"
-    if len(value) < 2:
-        return f"{_number(value[0], sign)} (one seed: no interval)" if value else "no seeds"
+    if not isinstance(value, list):
+        return _number(math.nan if value is None else value, sign)
+    lost = sum(not math.isfinite(each) for each in value)
+    if lost or not value:
+        return f"undefined in {lost} of {len(value)} seeds" if value else "no seeds"
+    if len(value) == 1:
+        return f"{_number(value[0], sign)} (one seed: no interval)"
     mean = stats.interval(value)
-    shown = _number(mean.mean, sign)
     if math.isnan(mean.lo):
-        return f"{shown} in each of {mean.n} seeds"
-    shown += f" ({_number(mean.lo, sign)} to {_number(mean.hi, sign)})"
-    if not judged:
-        return shown
+        return f"{_number(mean.mean, sign)} in each of {mean.n} seeds"
+    shown = f"{_number(mean.mean, sign)} ({_number(mean.lo, sign)} to {_number(mean.hi, sign)})"
     word = "below" if mean.hi < 0 else "above" if mean.lo > 0 else "not told apart"
-    return f"{shown}: {word}"
+    return f"{shown}: {word}" if judged else shown
 
 
-def _number(value: float, sign: str = "") -> str:
-    if math.isnan(value):
-        return "undefined"
-    if math.isinf(value):
-        return "−∞" if value < 0 else "∞"
-    spec = f"{sign},d" if isinstance(value, int) and not sign else f"{sign}.4g"
-    return format(value, spec).replace("-", "−")
+def _number(value: float, sign: str) -> str:
+    if not math.isfinite(value):
+        return "undefined" if math.isnan(value) else "−∞" if value < 0 else "∞"
+    return format(value, ",d" if isinstance(value, int) else f"{sign}.4g").replace("-", "−")

@@ -277,11 +277,11 @@ def test_the_text_of_an_executed_copy_is_the_books_whatever_came_out():
     assert "speak of the book's run" in about
     assert "executed 2026-01-02 03:04 UTC with `width = 32`" in about
     captions = [one.source for one in made.cells if one.id.endswith("-caption")]
-    assert any(", drawn from your run. The book's: " in text for text in captions)
+    assert any(", your run's, and below it the book's. " in text for text in captions)
     assert not any("Checked: within a tolerance" in text for text in captions)
     book = yours.of_chapter("06")
     same = plain.convert(copied("06", dict(book.parameters)), "out")
-    assert not any("drawn from your run" in one.source for one in same.cells)
+    assert not any("your run's, and below" in one.source for one in same.cells)
 
 
 def test_a_report_reads_with_the_numbers_of_its_own_run():

@@ -123,9 +123,11 @@ ELSE = (
     "04 nano_", "04 mini_", "05 holm_", "05 missed_", "05 rank_", "05 ece_",
     "05 best_short", "05 all_seeds", "05 two_short", "05 half_short", "05 v5_", "05 sv_needs",
     "06 bigram", "06 lowest", "06 highest", "06 floor", "06 cost_", "06 hangs", "06 five_p",
-    "06 low_", "06 agree_", "06 ece_", "06 chosen_", "06 was", "07 pub_", "07 half_left", "07 rate_",
+    "06 low_", "06 agree_", "06 ece_", "06 chosen_", "06 was", "07 pub_", "07 half_left",
+    "07 rate_",
     "11 gap_1b", "11 welch_", "11 paired_", "11 bartlett_", "12 widest", "13 in_", "14 cost",
-    "14 sd_grows", "14 together", "14 grow_most", "15 sure", "15 n_near", "15 luck", "16 num_", "16 lead_",
+    "14 sd_grows", "14 together", "14 grow_most", "15 sure", "15 n_near", "15 luck", "16 num_",
+    "16 lead_",
     "17 save_", "01 bigram",
 )  # fmt: skip
 

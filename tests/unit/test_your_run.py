@@ -24,7 +24,9 @@ BOOK = held(loss=5.0, gap=[-0.2, -0.21])
 
 
 def shown(rows=None, judged=None, **parameters) -> str:
-    return block("05-train", rows or {}, judged or {}, BOOK, {**PARAMETERS, **parameters, "x": 1})
+    given = {name: (value, False) for name, value in (rows or {}).items()}
+    given |= {name: (value, True) for name, value in (judged or {}).items()}
+    return block("05-train", given, BOOK, {**PARAMETERS, **parameters, "x": 1})
 
 
 def test_other_parameters_stand_in_the_head_and_both_numbers_in_a_row():

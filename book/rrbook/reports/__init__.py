@@ -8,17 +8,7 @@ nothing else. Chapters 9 and 10 teach to read them, with the same functions.
 from rr.training.command_line import options, sample_command, words, wrapped
 from rrstudy.stats.show import foot
 
-from .folder import (
-    COST,
-    STUDY,
-    Survey,
-    command,
-    cost_by_arm,
-    labelled,
-    points,
-    shown,
-    survey,
-)
+from .folder import STUDY, Survey, command, survey
 from .run import (
     TIERS,
     Ended,
@@ -45,6 +35,7 @@ from .sentences import (
     run_title,
     run_warnings,
 )
+from .tables import COST, cost_by_arm, labelled, points, shown
 
 __all__ = [
     "COST", "Ended", "Look", "STUDY", "Survey", "TIERS", "bigram", "chosen", "command",

@@ -10,8 +10,9 @@ import numpy as np
 
 from rrstudy.stats.results import arm_named, arm_of
 
-from .folder import Survey, labelled, text_of
+from .folder import Survey, text_of
 from .run import Ended, Look, outcome
+from .tables import labelled
 
 BARELY = 1.0  # training tokens per parameter below which a net is called barely trained
 SENTENCES = 12  # more comparisons than these are told by the table alone, but for the clear ones
