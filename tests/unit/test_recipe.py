@@ -7,9 +7,9 @@ import pytest
 import rr
 from rr.errors import RRError
 from rr.specs import Recipe, Run
-from rr.training.command_line import options
 from rr.training.planning import recipe
 from rrstudy import cli
+from rrstudy.command_line import options
 
 GOOD = {"steps": 100, "batch": 8, "lr": 1e-3, "warmup": 5}
 BAD = [
