@@ -390,6 +390,9 @@ class Embeddings(ValueRule):
     last three blocks, which start at 0.01·N(0, 1); the gate of all but the last is 2σ, starts at 1,
     and sees six channels of x and six of the table's row.
 
+    rate is the factor of the tables' learning rate. In nanochat it is 5 at width 768, 0.1 where the
+    matrices have 0.02; the gates are among the matrices.
+
     vstate is the token ids.
     """
 
@@ -412,6 +415,9 @@ class Embeddings(ValueRule):
             normal(self.table, 0.02 * self.site.d_model**0.5)
             normal(self.weight, 1.0)
             self.weight.copy_(0.02 * torch.special.ndtr(self.weight))  # uniform, as it falls
+
+    def own_rates(self) -> dict[str, float]:
+        return {name: rate for name, rate in super().own_rates().items() if name == "table"}
 
     def begin(self, ids: Tensor) -> Tensor:
         return ids

@@ -5,8 +5,8 @@ from torch import nn
 
 from ..errors import RRError
 from ..model.transformer import Model
-from ..residual.stack import decay_groups, decayed
-from ..specs import ModelConfig, Recipe
+from ..residual.stack import decay_groups, decayed, rated
+from ..specs import Recipe
 from .backend import Backend
 from .distributed import ALONE, World
 
@@ -55,25 +55,12 @@ def block_matrices(model: nn.Module) -> list[nn.Parameter]:
 
     Attention's queries, keys and values are one matrix here, and are orthogonalised as one.
     """
-    names = decayed(model)
+    names = decayed(model) - rated(model).keys()  # what has a rate of its own is AdamW's
     return [
         p
         for name, p in model.named_parameters()
         if name in names and name.startswith(STACK) and p.ndim == 2
     ]
-
-
-def step_flops(config: ModelConfig, recipe: Recipe) -> int:
-    """Matmul FLOPs of one optimiser step, whatever the batch.
-
-    AdamW has none. Muon takes five iterations for each matrix of a × b, a ≤ b, with 4a²b + 2a³
-    FLOPs each.
-    """
-    if recipe.optimizer == "adamw":
-        return 0
-    with torch.device("meta"):
-        shapes = [sorted(p.shape) for p in block_matrices(Model(config))]
-    return sum(5 * (4 * a * a * b + 2 * a**3) for a, b in shapes)
 
 
 class CombinedOptimizer(torch.optim.Optimizer):
@@ -111,8 +98,9 @@ def by_depth(model: Model, group: dict, recipe: Recipe) -> list[dict]:
     inside = {id(p) for name, p in model.named_parameters() if name.startswith(STACK)}
     blocks = [p for p in group["params"] if id(p) in inside]
     others = [p for p in group["params"] if id(p) not in inside]
+    own = group.get("factor", 1.0)
     halves = [
-        {**group, "params": blocks, "factor": factor, "eps": recipe.eps * factor},
-        {**group, "params": others, "factor": 1.0, "eps": recipe.eps},
+        {**group, "params": blocks, "factor": factor * own, "eps": recipe.eps * factor},
+        {**group, "params": others, "factor": own, "eps": recipe.eps},
     ]
     return [half for half in halves if half["params"]]

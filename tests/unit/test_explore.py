@@ -261,6 +261,15 @@ def test_lab_gate_drives_the_real_rule(labs):
     assert "r is 0.5 on average; 0 of the gates are below 0.1" in sentence_of(made)
 
 
+@pytest.mark.parametrize("sublayers", [4, 16, 32])
+def test_recorded_nets_stand_in_one_order_with_their_held_out_losses(script, sublayers):
+    runs = [run | {"held_out": 9.0} if run["rule"] == "convex" else run for run in RECORDED]
+    [sentence] = script("cliff", "cliffSentence", [sublayers, 0, runs])
+    mean = 3.0 + sublayers / 100 + 0.05  # of the two seeds; the curve ends elsewhere
+    said = f"additive {mean:.3g}, convex 9 nats per token held out after 100 steps"
+    assert said in sentence
+
+
 def test_lab_stream_measures_a_real_model(labs):
     from rr.model import Model, initialise
     from rr.specs import ModelConfig

@@ -20,11 +20,10 @@ from rr.data import baselines
 from rr.errors import Interrupted, RRError
 from rr.model import initialise
 from rr.specs import RUN_OPTIONS
-from rr.training import command_line
 from rrbook import figures
 from rrbook import reports as report
 from rrbook.reports.run import LEVELS
-from rrstudy import cli, stats
+from rrstudy import cli, command_line, stats
 from rrstudy.sweep import cells, notebook
 from rrstudy.sweep.grid import AXES
 

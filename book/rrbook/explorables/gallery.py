@@ -338,7 +338,7 @@ def card(row: dict, facts: dict) -> str:
         known = [f"{name} × {amount(x)}" for name, x in start.items() if x is not None]
         mute = " and ".join(name for name, x in start.items() if x is None)
         entries["at the start"] = ", ".join(known + [f"{mute}: no one number"] * bool(mute))
-    own = [key for key in row["options"] if key != "per_pass"]  # which every rule has
+    own = [key for key in row["options"] if key not in ("per_pass", "rate")]  # of every rule
     if own:
         entries["options"] = ", ".join(f"<code>{key}</code>" for key in own)
     listed = "".join(f"<dt>{key}</dt><dd>{words}</dd>" for key, words in entries.items())

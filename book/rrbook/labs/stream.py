@@ -20,7 +20,7 @@ SHAPE = (1024, 128)  # pieces in the vocabulary, tokens in a window: the chapter
 
 
 def windows(model: Model) -> tuple[torch.Tensor, torch.Tensor]:
-    """ids and targets: two windows of held-out fables, as in the chapter, or random ones that fit."""
+    """ids and targets: the chapter's two windows of held-out fables, or random ones that fit."""
     if (model.config.vocab_size, model.config.seq_len) == SHAPE:
         valid = open_corpus("fables", log=lambda line: None).valid
         x, y = batches.gather(valid, [0, 1000], SHAPE[1])

@@ -5,7 +5,7 @@ them is made in `sentences` from what `run` and `folder` read: about the reader'
 nothing else. Chapters 9 and 10 teach to read them, with the same functions.
 """
 
-from rr.training.command_line import options, sample_command, words, wrapped
+from rrstudy.command_line import options, sample_command, words, wrapped
 from rrstudy.stats.show import foot
 
 from .folder import STUDY, Survey, command, survey

@@ -12,7 +12,7 @@ from rr.errors import RRError
 from rr.model.sizes import SHAPE, parse_rung
 from rr.residual import allow_rule, as_allowed, canonical
 from rr.specs import Run
-from rr.training.command_line import options, words
+from rrstudy.command_line import options, words
 from rrstudy.stats import as_rows, compare, scan
 from rrstudy.stats.records import read_record, read_records
 from rrstudy.stats.results import arm_of, group_key

@@ -25,9 +25,10 @@ from rr.training import evaluate, trainer
 from rr.training.checkpoint import Checkpoints
 from rr.training.context import tokens_of
 from rr.training.device import autocast
+from rr.training.loading import allowed, load
 from rr.training.planning import plan
 from rr.training.provenance import curve_bytes
-from rr.training.run_folder import allowed, finished, load, specification
+from rr.training.run_folder import finished, specification
 from rr.training.sampling import sample
 
 # What is trained where no rung is named; the smoke tier is short enough for a page of the book.
