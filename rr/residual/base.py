@@ -139,10 +139,10 @@ class Described(nn.Module):
     def own_rates(self) -> dict[str, float]:
         """Factor of the learning rate, by name, of own parameters that have a rate of their own.
 
-        Without the option `rate` none has. The gain of the norm before a sublayer is not among them.
+        Without the option `rate` none has. The gain of the norm before a sublayer never has.
         """
         names = [name for name, _ in self.named_parameters(recurse=False) if name != "gain"]
-        return dict.fromkeys(names, self.opt.rate) if self.opt.rate else {}
+        return {name: self.opt.rate for name in names} if self.opt.rate else {}
 
     def reset(self, normal: Normal) -> None:
         """Set the rule's own parameters to their initial values, without gradients.

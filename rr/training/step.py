@@ -80,7 +80,10 @@ class OptimizerStep:
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision == "fp16")
         model.use(backend.kernels)
         if backend.compile == "layer":
-            self._compile(compiler)
+            from ..model.compile import compile_model
+
+            compile_model(model, compiler)
+            self._check_compiled()
         self.wrapped = world.wrap(model)  # what a step calls; evaluation calls the model
         self.optimizer = optimizer(model, recipe, backend)
         self.grad_norm: Tensor | None = None  # before the first step
@@ -100,12 +103,10 @@ class OptimizerStep:
         """Precision, device and micro-batch in words, for the log."""
         return f"{self.precision} on {device_name(self.device)}, {self.micro} windows at once"
 
-    def _compile(self, compiler: object) -> None:
-        """Compile the model; CompiledWrong, in every process, where it is wrong in one."""
-        from ..model.compile import compile_model
+    def _check_compiled(self) -> None:
+        """Raise CompiledWrong, in every process, where it is wrong in one."""
         from .compile_check import compiled_error
 
-        compile_model(self.model, compiler)
         why = compiled_error(self.model, self.micro, self.precision, self._products)
         if self.world.any(why is not None)[0]:
             raise CompiledWrong(why or "another process compiles this model wrongly")

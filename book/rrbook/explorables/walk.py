@@ -11,7 +11,8 @@ def sentence_walk(words: Sequence[str], stops: Sequence[Mapping], word: int) -> 
     words: the n tokens, and the one that follows them where there is one. stops: what stands there
     after each step, as dicts: `name`; `kind` (embedding, norm, attention, mlp, add or head);
     `cells`, n rows of channels; `size`, the root mean square of each row; `reads`, for attention
-    the n × n shares; `next`, for each token the likeliest next one, its probability. word: where it starts, from 1.
+    the n × n shares; `next`, for each token the likeliest next one, its probability. word:
+    where it starts, from 1.
     """
     data = {
         "words": [each.strip() or "▸" for each in words],

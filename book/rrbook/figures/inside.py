@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 
 from rr.errors import RRError
@@ -146,7 +145,9 @@ def seeds_by_sublayer(
             color=QUIET,
             alpha=0.6,
         )
-    drawn = {}  # a call for each kind, and not for each sublayer: a page holds less
+    drawn: dict[
+        tuple[str, str, str], list[tuple[int, float]]
+    ] = {}  # a call for each kind, and not for each sublayer: a page holds less
     for place, row in enumerate(rows, 1):
         y = finite(row["values"], "values")
         keep_row(ax, place, {"kind": _kind(row)[0], "": y.mean(), "each seed": y.tolist()})
@@ -154,9 +155,11 @@ def seeds_by_sublayer(
             keep_row(ax, place, {"chance": (-null[place - 1], null[place - 1])})
         drawn.setdefault(_kind(row), []).extend((place, value) for value in y)
     for (_, colour, marker), points in drawn.items():
-        ax.plot(*zip(*points, strict=True), "o", color=colour, ms=4, alpha=0.85, mew=0)
-        means = pd.DataFrame(points).groupby(0)[1].mean()
-        ax.plot(means.index, means, marker, color=colour, ms=8, mec=INK, mew=0.6)
+        at, values = np.array(points).T
+        ax.plot(at, values, "o", color=colour, ms=4, alpha=0.85, mew=0)
+        places = np.unique(at)
+        means = [values[at == place].mean() for place in places]
+        ax.plot(places, means, marker, color=colour, ms=8, mec=INK, mew=0.6)
     ax.set_xlabel("sublayer")
     ax.set_xticks(range(1, len(rows) + 1))
     ax.grid(axis="x", visible=False)

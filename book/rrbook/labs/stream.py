@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import ipywidgets as widgets
+import numpy as np
 import torch
 
 from rr.analysis import probes
@@ -23,7 +24,7 @@ def windows(model: Model) -> tuple[torch.Tensor, torch.Tensor]:
     """ids and targets: the chapter's two windows of held-out fables, or random ones that fit."""
     if (model.config.vocab_size, model.config.seq_len) == SHAPE:
         valid = open_corpus("fables", log=lambda line: None).valid
-        x, y = batches.gather(valid, [0, 1000], SHAPE[1])
+        x, y = batches.gather(valid, np.array([0, 1000]), SHAPE[1])
     else:
         length = min(32, model.config.seq_len - 1)
         source = torch.Generator().manual_seed(0)
