@@ -48,14 +48,12 @@ def assert_recorded(holds: object, note: str = "") -> None:
         assert holds, f"not as in the recorded execution: {note}"
 
 
-def verdict(name: str, holds: object, yes: str, no: str, varies: bool = False) -> None:
+def verdict(name: str, holds: object, yes: str, no: str) -> None:
     """Glue the sentence that this execution's numbers allow: `yes` where `holds`, else `no`.
 
-    In the recorded execution it is `yes`, and that is asserted, unless it `varies`: a few seeds
-    that were trained briefly end in another order on a CPU that rounds differently.
+    In the recorded execution it is `yes`, and that is asserted.
     """
-    if not varies:
-        assert_recorded(holds, f"{name}: {no}")
+    assert_recorded(holds, f"{name}: {no}")
     sentence = yes if holds else no
     glue(name, re.sub(r"(?<![\w.])-(?=\d)", "−", sentence), display=False)
 

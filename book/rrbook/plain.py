@@ -89,8 +89,10 @@ class Edition:
         self.site = site(self.home)
         self.book = yours.of_chapter(self.chapter) if self.chapter else None
         self.values = self.book.values if self.book else glued(notebook)
-        given = (self.run or {}).get("parameters") or {}
-        self.changed = self.book.differing(given) if self.book else {}
+        run = self.run or {}
+        self.when = str(run.get("end_time") or run.get("start_time") or "")[:16].replace("T", " ")
+        given = run.get("parameters") or {}
+        self.changed = self.book.differing(given) if self.book and self.when else {}
         self.missing: set[str] = set()
         self.citations = Citations()
         cite = self.citations
@@ -277,20 +279,19 @@ class Edition:
     def _say_whose(self, cells: list[nbformat.NotebookNode]) -> None:
         """At the top, whose numbers these are."""
         run, book = self.run or {}, self.book
-        when = str(run.get("end_time") or run.get("start_time") or "")[:16].replace("T", " ")
         given = _assigned(run.get("parameters") or {}) or "the stored parameters"
-        copied = (
-            f"executed {when} UTC with {given}"
-            if when
-            else f"prepared with {given}, and not executed"
-        )
+        copied = f"prepared with {given}, and not executed"
+        if self.when:
+            copied = f"executed {self.when} UTC with {given}"
         built = f"when the book was built ({self.version or 'no version is stated'})"
         if book:
             title = "The book's run, and yours"
             lines = [
                 "The text, its questions, captions and their numbers speak of the book's run"
                 f" ({_assigned(book.parameters)}), computed {built}.",
-                f"This copy was {copied}: its figures, tables and *Your run* say so."
+                f"This copy was {copied}: its figures, tables and *Your run* are its own."
+                if self.when
+                else f"This copy was {copied}: it shows no run but the book's."
                 if run
                 else "Run the cells, and *Your run* shows your numbers beside the book's.",
             ]

@@ -291,7 +291,9 @@ def test_a_report_reads_with_the_numbers_of_its_own_run():
 
 
 def test_a_copy_that_was_only_prepared_does_not_say_that_it_was_executed():
-    about = cell(plain.convert(copied("06", {"width": 32}, ""), "out"), "plain-edition").source
+    made = plain.convert(copied("06", {"width": 32}, ""), "out")
+    assert not any("your run's, and below" in one.source for one in made.cells)
+    about = cell(made, "plain-edition").source
     assert "prepared with `width = 32`, and not executed" in about and "UTC" not in about
 
 

@@ -58,14 +58,12 @@ def run_title(ended: Ended, command: str) -> str:
 
 
 def run_summary(ended: Ended, bigram: float, look: Look) -> str:
-    """What came out: the loss beside the bigram table, the clipping, the gates, the calibration."""
+    """What came out: the loss beside the bigram table, the calibration. Figures show the rest."""
     run, result = ended.run, ended.result
     lines = [
         f"A {run.flavour} model of {result['params']:,} parameters under the rule `{run.rule}` on "
         f"*{result['corpus']}*: {outcome(ended)}.",
         _against(bigram, result, ended.diverged),
-        _clipping(ended),
-        _gates(look),
         _calibration(look),
     ]
     return listed([line for line in lines if line])
@@ -82,31 +80,6 @@ def _against(bigram: float, result: Mapping, diverged: bool) -> str:
     )
     side = "below" if gap > 0 else "above"
     return f"It is {abs(gap):.4f} nats {side} a table of token pairs ({bigram:.4f}), {verdict}."
-
-
-def _clipping(ended: Ended) -> str:
-    norms = [norm for curve in ended.norms[:1] for norm in curve["loss"]]
-    if not norms:
-        return ""
-    clip = ended.run.recipe.clip
-    share = sum(norm > clip for norm in norms) / len(norms)
-    return (
-        f"The gradient norm went from {norms[0]:.2g} to {np.median(norms[-20:]):.2g}; "
-        f"{share:.0%} of the recorded steps were clipped at {clip:g}."
-    )
-
-
-def _gates(look: Look) -> str:
-    means = [row["mean"] for row in look.gates if row["r"]]
-    if not means:
-        return ""
-    below = sum(mean < 0.5 for mean in means)
-    share = (
-        "all below one half" if below == len(means)
-        else "all at one half or above" if not below
-        else f"{below} of {len(means)} below one half"
-    )  # fmt: skip
-    return f"The gates' means run from {min(means):.3f} to {max(means):.3f}: {share}."
 
 
 def _calibration(look: Look) -> str:
