@@ -61,7 +61,7 @@ _MODULES = {
     "allow_rule": "residual",
     "attach": "model.attach",
     "detach": "model.attach",
-    "load": "training.run_folder",
+    "load": "training.loading",
     "open_corpus": "data",
     "plan": "training.planning",
     "register": "residual",

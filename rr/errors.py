@@ -58,6 +58,10 @@ class RunFailed(RRError):
     """A run that could not continue, or whose loss is not finite. The CLI exits with 3."""
 
 
+class CompiledWrong(RRError):
+    """Compiled blocks give other outputs or gradients than the same blocks uncompiled."""
+
+
 class Interrupted(Exception):
     """A run stopped by SIGTERM or Ctrl-C, its checkpoint saved. The CLI exits with 130."""
 

@@ -38,36 +38,25 @@ class RunOption:
     parameter of a notebook and a word of printed commands, all made from this declaration.
 
     help: one line. read: makes a value of a word; `bool`: a switch. default: None where the rung or
-    the protocol decides. neutral: the plain literal that, as a notebook's parameter, chooses
-    nothing; None: that of `read`'s type. former: a name that commands of earlier versions have.
+    the protocol decides. former: a name that commands of earlier versions have.
     """
 
     help: str
     read: Callable[[str], Any] = str
     default: Any = None
     metavar: str | None = None
-    neutral: Any = None
     former: str | None = None
-
-    @property
-    def unchosen(self) -> Any:
-        """The value of a notebook's parameter that chooses nothing."""
-        for value in (self.default, self.neutral):
-            if value is not None:
-                return value
-        return {int: 0, float: 0.0, bool: False}.get(self.read, "")
 
 
 def option(
     help: str,
     read: Callable[[str], Any] = str,
     metavar: str | None = None,
-    neutral: Any = None,
     former: str | None = None,
     **more,
 ) -> Any:
     """A dataclass field that is an option of a run; `more` as for `dataclasses.field`."""
-    return field(metadata={"option": RunOption(help, read, None, metavar, neutral, former)}, **more)
+    return field(metadata={"option": RunOption(help, read, None, metavar, former)}, **more)
 
 
 def options_of(declared: type) -> dict[str, RunOption]:
@@ -126,7 +115,6 @@ class Request:
         "seconds between checkpoints (default: auto, from how long a save takes)",
         seconds_of,
         "SECONDS",
-        0.0,
         default=None,
     )
     parallel: str | None = option(

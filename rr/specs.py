@@ -159,7 +159,6 @@ class Recipe:
         "for each of these numbers of steps",
         budgets_of,
         "STEPS,STEPS,…",
-        [],
         default=None,
     )
     optimizer: str = option(

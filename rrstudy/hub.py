@@ -37,13 +37,14 @@ try:
 except ModuleNotFoundError as error:
     raise RRError(f"sharing and loading models needs {error.name}: {install('hub')}") from None
 
-from rr.data.documents import hub_dataset
+from rr.data.documents import FINEWEB_EDU, HUB, TINYSTORIES
 from rr.data.tokenizer import FILES, Vocabulary
 from rr.model.transformer import Model
 from rr.model.weights import check_sizes
 from rr.residual import as_allowed
-from rr.training.command_line import options, words
-from rr.training.run_folder import finished, load, read_specification
+from rr.training.loading import load, read_specification
+from rr.training.run_folder import finished
+from rrstudy.command_line import options, words
 
 # What the hub's library raises for a bad name, a refusal, and a connection that fails.
 REFUSED = (
@@ -213,6 +214,13 @@ def _save(run: str | Path, to: Path, license: str | None, repository: str) -> Pa
         to / "README.md"
     )
     return to
+
+
+def hub_dataset(corpus: str) -> str | None:
+    """The data set of the hub that a corpus is, `org/name`; None for fables and files."""
+    named = {"tinystories": TINYSTORIES, "fineweb-edu": FINEWEB_EDU}
+    hub = HUB.fullmatch(corpus)
+    return hub[1] if hub else named.get(corpus)
 
 
 def _card(

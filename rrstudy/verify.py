@@ -19,7 +19,8 @@ from rr.errors import Interrupted, RRError, RunFailed, positive
 from rr.options import Request
 from rr.specs import Run
 from rr.training.device import device_name, pick_device
-from rr.training.run_folder import allowed, specification
+from rr.training.loading import allowed
+from rr.training.run_folder import specification
 from rr.training.trainer import train
 
 from .stats.records import Record, read_record, read_records

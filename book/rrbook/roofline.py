@@ -32,9 +32,9 @@ from torch.utils.flop_counter import flop_registry
 from torch.utils.module_tracker import ModuleTracker
 
 from rr.errors import RRError, positive
-from rr.model.compile import grows
 from rr.model.transformer import Model
 from rr.residual import resolve
+from rr.residual.stack import grows
 from rr.specs import ModelConfig, Recipe, Run
 from rr.training.backend import Backend
 from rr.training.memory import plain, shape_and_recipe

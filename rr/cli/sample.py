@@ -33,7 +33,7 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> None:
-    from ..training.run_folder import load
+    from ..training.loading import load
     from ..training.sampling import sample
 
     for name, least in (("tokens", 1), ("top_k", 1), ("temperature", 0), ("seed", 0)):

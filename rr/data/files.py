@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RRError, install
+from .documents import EOT
 
-EOT = "<|endoftext|>"
 KINDS = "a text, .xz, .gz, .parquet or .jsonl file, or a folder with train* and valid* files"
 _FORMATS = {"": "text", "txt": "text", "text": "text", "md": "text"}
 _FORMATS |= {"jsonl": "jsonl", "ndjson": "jsonl", "parquet": "parquet"}

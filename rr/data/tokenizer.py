@@ -18,8 +18,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from ..errors import RRError, install, nearest
 from ..io import MIB, checked_file
 from . import cache as store
-from .documents import require_hub
-from .files import EOT
+from .documents import EOT
 
 FILES = ("vocab.json", "merges.txt")
 GPT2 = "openai-community/gpt2"
@@ -262,6 +261,8 @@ def _fetch_gpt2(folder: Path) -> dict:
         ) from error
     without = "bpe:N and a folder with vocab.json and merges.txt work without a network"
     try:
+        from .hub import require_hub
+
         require_hub("the tokenizer gpt2", without)
         for name, sha in zip(FILES, GPT2_SHA256, strict=True):
             got = Path(hf_hub_download(GPT2, name, revision=GPT2_REVISION))

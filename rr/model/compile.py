@@ -2,14 +2,8 @@
 
 from typing import Any
 
-from ..residual import resolve
-from ..specs import ModelConfig
+from ..residual.stack import grows
 from .transformer import Model
-
-
-def grows(config: ModelConfig) -> bool:
-    """Whether the state between blocks grows with depth: list states, dense values."""
-    return resolve(config.rule)[0].state == "list" or config.values == "dense"
 
 
 def compile_model(model: Model, compiler: Any = "inductor") -> None:

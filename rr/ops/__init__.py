@@ -9,11 +9,9 @@ Example:
     tensor(1.)
 """
 
-from .attention import attention
-from .blocked_attention import blocked_attention
+from .attention import attention, blocked_attention
 from .cross_entropy import linear_cross_entropy, token_losses, whole_cross_entropy
-from .norm import EPS, rms_norm
-from .review_gate import review_gate
+from .norm import EPS, review_gate, rms_norm
 
 __all__ = [
     "EPS",

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import RRError
-from ..ops.norm import rms_norm
-from ..ops.review_gate import review_gate
+from ..ops.norm import review_gate, rms_norm
 from ..specs import ModelConfig
 from .base import Normal, Option, Rule, Site, flag, one_of, register, whole
 

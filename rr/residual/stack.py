@@ -39,6 +39,11 @@ def keyed(seed: int, name: str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
+def grows(config: ModelConfig) -> bool:
+    """Whether the state between blocks grows with depth: list states, dense values."""
+    return resolve(config.rule)[0].state == "list" or config.values == "dense"
+
+
 def decayed(model: nn.Module) -> set[str]:
     """Names of the matrices that weight decay acts on in protocol `clean`.
 

@@ -10,7 +10,7 @@ One run, from `rr train` to result.json:
     training.context.Context         backend, precision, micro-batch: `begin` or `resume`; run.json
     training.trainer.Training        builds the model, restores the newest checkpoint
     training.trainer.Training.go     takes the steps, to the end of each budget
-    training.result.Examiner         the held-out loss; `Training` then writes result.json
+    training.evaluate.Examiner       the held-out loss; `Training` then writes result.json
 
 One step:
 
@@ -47,7 +47,7 @@ _MODULES = {
     "parse_backend": "backend",
     "predict": "memory",
     "weights_sha256": "checkpoint",
-    "young": "save_interval",
+    "young": "checkpoint",
 }
 __all__ = [*_MODULES]
 __getattr__, __dir__ = lazy_names(__name__, _MODULES, __all__)

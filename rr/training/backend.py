@@ -10,16 +10,16 @@ import os
 import shutil
 import sysconfig
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from ..errors import RRError, nearest
-from ..model.compile import grows
 from ..model.costs import flops_per_token
 from ..ops import kernels
 from ..options import parse_spec
+from ..residual.stack import grows
 from ..specs import PRECISIONS, ModelConfig, Run
 from .device import autocast, keep_freed
 from .distributed import ALONE, World
@@ -262,20 +262,3 @@ def of_run(
         spec, reason = UNCOMPILED, f"compilation fails here: {why}"
         log(f"{reason}; selected backend {spec}")
     return spec, reason
-
-
-def ablations(spec: str, device: torch.device | None = None) -> list[str]:
-    """The backend, once for each choice that differs from the reference, with that one undone.
-
-    device: choices without effect there are left out: the allocator, except on a CPU.
-    """
-    choices, reference = asdict(parse_backend(spec)), asdict(Backend())
-    if device is not None and device.type != "cpu":
-        del choices["allocator"]
-    name, given = parse_spec(spec)
-    undone = []
-    for key in choices:
-        if choices[key] != reference[key]:
-            options = given | {key: reference[key]}
-            undone.append(f"{name}:" + ",".join(f"{k}={v}" for k, v in options.items()))
-    return undone

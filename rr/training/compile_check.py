@@ -12,9 +12,8 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import Tensor
 
-from ..errors import RRError
-from ..model.compile import grows
 from ..model.transformer import Model, Stack
+from ..residual.stack import grows
 from .device import autocast
 
 NOISE = 0.02  # added to the weights meanwhile: a parameter that starts at 0 hides what is below it
@@ -22,10 +21,6 @@ NOISE = 0.02  # added to the weights meanwhile: a parameter that starts at 0 hid
 # one where it is smaller: a sum over all tokens may cancel, and then only rounding is left of it. A
 # gradient that is lost differs by 1.
 TOLERANCE = {"fp32": 0.005, "tf32": 0.05, "fp16": 0.1, "bf16": 0.25}
-
-
-class CompiledWrong(RRError):
-    """Compiled blocks give other outputs or gradients than the same blocks uncompiled."""
 
 
 def compiled_error(

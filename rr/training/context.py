@@ -9,13 +9,12 @@ from .. import io
 from ..data import batches
 from ..data.corpus import Tokens, open_corpus
 from ..data.tokenizer import FILES
-from ..errors import RRError, RunFailed, positive
+from ..errors import CompiledWrong, RRError, RunFailed, positive
 from ..model.costs import count
 from ..model.sizes import other_size, published_params
 from ..options import Request
 from ..specs import PRECISIONS, Run
 from . import backend, checkpoint, memory_fit, provenance
-from .compile_check import CompiledWrong
 from .device import (
     check_device,
     check_threads,
@@ -25,9 +24,7 @@ from .device import (
     resolve_precision,
 )
 from .distributed import World, check_strategy
-from .loggers import check_loggers, named
 from .run_folder import specification, tokenizer_sha256
-from .save_interval import check_interval
 
 Log = Callable[[str], None]
 
@@ -47,9 +44,12 @@ def check_request(request: Request, here: bool = True) -> None:
         backend.parse_backend(request.backend)
     if request.micro_batch is not None:
         positive("micro-batch", request.micro_batch)
-    check_interval(request.save_every)
+    checkpoint.check_interval(request.save_every)
     check_strategy(request.parallel or "ddp")
-    check_loggers(named(request.charts), here)
+    if request.charts:
+        from .loggers import check_loggers
+
+        check_loggers(request.charts, here)
 
 
 @dataclass(frozen=True)

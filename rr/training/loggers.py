@@ -7,7 +7,7 @@ not depend on it.
 """
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,14 @@ SCALARS = ("loss", "lr", "grad_norm", "valid", "val_loss")
 PROJECT = "review-residuals"
 
 
-def named(words: str | None) -> list[str]:
+def named(words: str) -> list[str]:
     """The names in `tensorboard,wandb`."""
-    return [name for name in (words or "").split(",") if name]
+    return [name for name in words.split(",") if name]
 
 
-def check_loggers(names: Sequence[str], installed: bool = True) -> None:
+def check_loggers(words: str, installed: bool = True) -> None:
     """Raise RRError unless each name is known and, with `installed`, its package there."""
-    for name in names:
+    for name in named(words):
         if name not in PACKAGES:
             raise RRError(f"unknown logger {name!r}: {nearest(name, PACKAGES)}")
         if installed and importlib.util.find_spec(name) is None:
@@ -43,7 +43,7 @@ class Charts:
 
     def __init__(
         self,
-        names: Sequence[str],
+        words: str,
         run: Run,
         folder: Path,
         done: int,
@@ -52,7 +52,7 @@ class Charts:
         self.say, self.open = say, {}
         self.done, self.seconds = done, 0.0  # of the last line with a loss
         make = {"tensorboard": _tensorboard, "wandb": _wandb}
-        for name in names:
+        for name in named(words):
             if chart := self._try(name, make[name], run, folder, done):
                 self.open[name] = chart
         self.tokens = run.recipe.batch * run.model.seq_len

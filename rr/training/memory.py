@@ -24,10 +24,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..errors import RRError, nearest, positive
-from ..model.compile import grows
 from ..model.transformer import Model
 from ..ops.cross_entropy import row_bytes
 from ..residual import resolve
+from ..residual.stack import grows
 from ..specs import ModelConfig, Recipe, Run
 from .backend import Backend
 from .device import resolve_precision

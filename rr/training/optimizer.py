@@ -6,7 +6,7 @@ from torch import nn
 from ..errors import RRError
 from ..model.transformer import Model
 from ..residual.stack import decay_groups, decayed, rated
-from ..specs import ModelConfig, Recipe
+from ..specs import Recipe
 from .backend import Backend
 from .distributed import ALONE, World
 
@@ -61,19 +61,6 @@ def block_matrices(model: nn.Module) -> list[nn.Parameter]:
         for name, p in model.named_parameters()
         if name in names and name.startswith(STACK) and p.ndim == 2
     ]
-
-
-def step_flops(config: ModelConfig, recipe: Recipe) -> int:
-    """Matmul FLOPs of one optimiser step, whatever the batch.
-
-    AdamW has none. Muon takes five iterations for each matrix of a × b, a ≤ b, with 4a²b + 2a³
-    FLOPs each.
-    """
-    if recipe.optimizer == "adamw":
-        return 0
-    with torch.device("meta"):
-        shapes = [sorted(p.shape) for p in block_matrices(Model(config))]
-    return sum(5 * (4 * a * a * b + 2 * a**3) for a, b in shapes)
 
 
 class CombinedOptimizer(torch.optim.Optimizer):

@@ -15,20 +15,18 @@ import torch
 from .. import io
 from ..data import batches
 from ..data.batches import batch_starts
-from ..errors import Interrupted, RunFailed
+from ..errors import CompiledWrong, Interrupted, RunFailed
 from ..model.costs import count
 from ..model.init import initialise
 from ..model.transformer import Model
 from ..ops import cross_entropy
 from ..options import Request
 from ..specs import Run
-from . import backend, checkpoint, evaluate, loggers, optimizer, provenance, save_interval
-from .compile_check import CompiledWrong
+from . import backend, checkpoint, evaluate, optimizer, provenance
 from .context import Context, check_request, tokens_of
 from .device import out_of_memory, pick_device
 from .distributed import World
 from .progress import Progress, Stop
-from .result import Examiner, result
 from .run_folder import check_rules, finished
 from .step import OptimizerStep
 
@@ -128,9 +126,7 @@ class Training:
         self.run, self.folder = run, folder = context.run, context.folder
         self.id, self.world, self.device = run.id, context.world, context.device
         self.tokens, self.text = context.tokens, context.text
-        self.interval = save_interval.Interval(
-            self.request.save_every, count(run.model), progress.say
-        )
+        self.interval = checkpoint.Interval(self.request.save_every, count(run.model), progress.say)
         self.segments = run.recipe.segments
         self.segment = self.segments[0]
         branches = [(s.done, s.end) for s in self.segments[:-1] if s.budget is not None]
@@ -141,13 +137,14 @@ class Training:
             context.drop_compiler(error)
             self.optimizer_step = self._first_step()
         self.model = self.optimizer_step.model
-        self.examiner = Examiner(self.model, context)
+        self.examiner = evaluate.Examiner(self.model, context)
         self.rng = np.random.RandomState(run.seed)  # batches and evaluation of `paper`
         self.steps_taken, self.seconds = 0, 0.0
         self.history: list[dict] = []  # the lines of metrics.jsonl
         self.loss_sum = torch.zeros((), dtype=cross_entropy.sums(self.device), device=self.device)
         self.steps_in_sum = 0  # of loss_sum
         self.kept: list[tuple[int, dict, torch.Tensor]] = []  # lines whose values were not read yet
+        self.charts: Any = None  # `loggers.Charts`, where curves are drawn
         self.recorded_at = time.monotonic()
         self.shown_loss: float | None = None
         self._restore(self._newest())
@@ -181,12 +178,20 @@ class Training:
     def go(self, stop_after: int | None = None) -> None:
         """Train segment by segment, evaluate at the end of each budget, write the result."""
         self.stop_after = stop_after
-        names = loggers.named(self.request.charts) if self.world.leads else ()
-        self.charts = loggers.Charts(
-            names, self.run, self.folder, self.steps_taken, self.progress.say
-        )
         first = self.segments.index(self.segment)
-        with self.charts, Stop() as stop:
+        with contextlib.ExitStack() as stack:
+            if self.request.charts and self.world.leads:
+                from .loggers import Charts
+
+                charts = Charts(
+                    self.request.charts,
+                    self.run,
+                    self.folder,
+                    self.steps_taken,
+                    self.progress.say,
+                )
+                self.charts = stack.enter_context(charts)
+            stop = stack.enter_context(Stop())
             for segment in self.segments[first:]:
                 self.segment = segment
                 status = self._train_segment(stop)
@@ -365,7 +370,8 @@ class Training:
     def _record(self, line: dict, done: int | None = None) -> None:
         """Append a line to metrics.jsonl and to the charts; done: steps before it."""
         self.history.append(line)
-        self.charts.add(self.steps_taken if done is None else done, line)
+        if self.charts:
+            self.charts.add(self.steps_taken if done is None else done, line)
         if self.world.leads:
             with open(self.folder / "metrics.jsonl", "a") as file:
                 file.write(json.dumps(line) + "\n")
@@ -406,13 +412,16 @@ class Training:
         extra["curve_sha256"] = hashlib.sha256(provenance.curve_bytes(self.history)).hexdigest()
         if self.world.leads:
             settings = self.context.settings
-            record = result(run, self.tokens, settings, evaluation, extra, round(seconds, 3))
+            record = evaluate.result(
+                run, self.tokens, settings, evaluation, extra, round(seconds, 3)
+            )
             if not self.request.keep_checkpoints:
                 self.checkpoints.write_weights()
             io.write_record(self.folder / "result.json", record)
             if not self.request.keep_checkpoints:
                 self.checkpoints.drop_steps()
-        self.charts.add(self.steps_taken, {"val_loss": evaluation["val_loss"]})
+        if self.charts:
+            self.charts.add(self.steps_taken, {"val_loss": evaluation["val_loss"]})
         self.progress.say(
             f"{self.id}: {_in_words(evaluation)} after {self.schedule_step} steps, {seconds:.0f} s"
         )

@@ -41,7 +41,7 @@ def run(args) -> None:
         raise RRError(f"fewshot must be an integer ≥ 0, got {args.fewshot}")
     if importlib.util.find_spec("lm_eval") is None:
         raise RRError(f"rr eval needs lm-evaluation-harness: {install('eval')}")
-    from rr.training.run_folder import load
+    from rr.training.loading import load
     from rrstudy.harness import evaluate
 
     with locate_errors(*args.rule):

@@ -1,8 +1,10 @@
 """`rr plan`: which runs a GPU, hours or dollars pay for."""
 
-from rr.cli.options import add_order, add_run, pick
+from rr.cli.options import add_run, pick
 from rr.cli.output import add_json, log, print_columns, print_json
 from rr.specs import RUN_OPTIONS
+
+from .options import add_order
 
 
 def add_arguments(parser) -> None:

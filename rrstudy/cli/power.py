@@ -1,9 +1,9 @@
 """`rr power`: how many seeds a difference needs, before anything is trained."""
 
-from rr.cli.options import add_design
 from rr.cli.output import add_json, print_json
 from rr.errors import RRError, positive
 
+from .options import add_design
 from .table import runs_of
 
 

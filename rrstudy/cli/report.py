@@ -38,7 +38,8 @@ def run(args) -> None:
             "rr report needs the book's package, rrbook: pip install -e '.[notebooks]' -e book "
             "in the checkout of rr"
         )
-    from rr.training.run_folder import allowed, finished, read_specification
+    from rr.training.loading import allowed, read_specification
+    from rr.training.run_folder import finished
     from rrstudy.sweep import notebook
 
     folder = args.folder.resolve()
@@ -51,11 +52,11 @@ def run(args) -> None:
         given = {"folder": str(folder), "baseline": args.baseline}
         words = notebook.papermill(path, report, given, notebook.engine())
         _execute(["-m", *words])
+    elif finished(folder) is None:  # which refuses a corrupt result, whatever report there is
+        raise RRError(f"{args.folder} has not ended: rr train resumes it, then it has a report")
     elif not notebook.complete(report):
         notebook.check_installed()
         _, run = read_specification(folder)
-        if finished(folder) is None:
-            raise RRError(f"{args.folder} has not ended: rr train resumes it, then it has a report")
         with locate_errors(*args.rule):
             run = allowed(run, folder, args.rule)
         _execute(_report_of_run(run, folder))
@@ -67,7 +68,7 @@ def run(args) -> None:
 
 def _report_of_run(run, folder: Path) -> list[str]:
     """The arguments of `python` that execute the run's notebook; it finds the run finished."""
-    from rr.training.command_line import options
+    from rrstudy.command_line import options
     from rrstudy.sweep import Cell, Runner
 
     return Runner("papermill", folder.parent, {}).argv(Cell(run, options(run), flops=0))

@@ -4,11 +4,13 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from rr.cli.options import add_machine, add_order, add_run, machine, pick
+from rr.cli.options import add_machine, add_run, machine, pick
 from rr.cli.output import locate_errors, log
 from rr.errors import RRError
 from rr.options import Request
 from rr.specs import RUN_OPTIONS
+
+from .options import add_order
 
 
 def add_arguments(parser) -> None:

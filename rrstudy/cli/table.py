@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from rr.cli.options import add_design
 from rr.cli.output import print_json
 from rr.errors import RRError
+
+from .options import add_design
 
 
 def add_arguments(parser) -> None:

@@ -26,8 +26,9 @@ import torch
 from rr import __version__
 from rr.errors import RRError, RunFailed, positive
 from rr.model import sizes
+from rr.options import parse_spec
 from rr.training import memory, planning, provenance
-from rr.training.backend import ablations, default, parse_backend
+from rr.training.backend import Backend, default, parse_backend
 from rr.training.device import cores, device_name, pick_device, set_threads
 from rr.training.memory_fit import free, margin
 
@@ -180,6 +181,23 @@ def result_row(case: Case, measured: dict, times: list[float], failed: str | Non
     rate, gpu = 1000 * tokens / ms, find(measured["device"])
     mfu = None if gpu is None else rate * measured["flops_per_token"] / gpu.flops
     return row | {"tokens_per_second": rate, "mfu": mfu}
+
+
+def ablations(spec: str, device: torch.device | None = None) -> list[str]:
+    """The backend, once for each choice that differs from the reference, with that one undone.
+
+    device: choices without effect there are left out: the allocator, except on a CPU.
+    """
+    choices, reference = asdict(parse_backend(spec)), asdict(Backend())
+    if device is not None and device.type != "cpu":
+        del choices["allocator"]
+    name, given = parse_spec(spec)
+    undone = []
+    for key in choices:
+        if choices[key] != reference[key]:
+            options = given | {key: reference[key]}
+            undone.append(f"{name}:" + ",".join(f"{k}={v}" for k, v in options.items()))
+    return undone
 
 
 def ratios(rows: list[dict], key: str, base: str) -> list[dict]:

@@ -18,19 +18,20 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 
+import torch
+
 from rr import DATA
 from rr.errors import RRError
 from rr.model.costs import count, flops_per_token
-from rr.specs import Run
+from rr.model.transformer import Model
+from rr.specs import ModelConfig, Recipe, Run
 from rr.training import memory, memory_fit
 from rr.training.backend import on_gpu, parse_backend
-from rr.training.checkpoint import CHECKPOINT, WEIGHTS, disk_of
-from rr.training.command_line import typed
-from rr.training.evaluate import CLEAN_LIMIT
-from rr.training.optimizer import step_flops
-from rr.training.result import PAPER_EVAL_BATCHES
-from rr.training.save_interval import MOST
+from rr.training.checkpoint import CHECKPOINT, MOST, WEIGHTS, disk_bytes
+from rr.training.evaluate import CLEAN_LIMIT, PAPER_EVAL_BATCHES
+from rr.training.optimizer import block_matrices
 from rr.training.trainer import POINTS, PREFIX
+from rrstudy.command_line import typed
 from rrstudy.perf.ladder import group
 
 from . import rates
@@ -274,6 +275,28 @@ def span(pair: tuple[float, float] | None) -> str:
         return "–"
     low, high = (f"{value:.2f}" if value >= 0.1 else f"{value:.2g}" for value in pair)
     return low if low == high else f"{low}–{high}"
+
+
+def step_flops(config: ModelConfig, recipe: Recipe) -> int:
+    """Matmul FLOPs of one optimiser step, whatever the batch.
+
+    AdamW has none. Muon takes five iterations for each matrix of a × b, a ≤ b, with 4a²b + 2a³
+    FLOPs each.
+    """
+    if recipe.optimizer == "adamw":
+        return 0
+    with torch.device("meta"):
+        shapes = [sorted(p.shape) for p in block_matrices(Model(config))]
+    return sum(5 * (4 * a * a * b + 2 * a**3) for a, b in shapes)
+
+
+def disk_of(runs: Sequence[Run], at_once: int = 1) -> int:
+    """Bytes on disk that these runs need at most, with `at_once` of them trained at a time.
+
+    The weights that stay of each, and the checkpoints of the largest while they train.
+    """
+    largest = sorted(map(disk_bytes, runs), reverse=True)[:at_once]
+    return sum(WEIGHTS * count(run.model) for run in runs) + sum(largest)
 
 
 def disk_of_rows(rows: Sequence[dict]) -> int:

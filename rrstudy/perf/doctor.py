@@ -20,19 +20,20 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from rr.data.corpus import Tokens, open_corpus
-from rr.data.documents import require_hub
+from rr.data.hub import require_hub
 from rr.errors import RRError, install
 from rr.model.costs import count, flops_per_token
 from rr.options import Request
 from rr.specs import ModelConfig, Run
 from rr.training import memory_fit
 from rr.training.backend import compile_error, has_compiler
-from rr.training.checkpoint import disk_of
 from rr.training.context import Context
 from rr.training.device import cores, device_name, pick_device
 from rr.training.distributed import World
 from rr.training.progress import Progress
 from rr.training.trainer import Training
+
+from .budget import disk_of
 
 SLOW = 3e12  # FLOPs of two steps above which a CPU would take more than a minute or two
 HUB = ("tinystories", "fineweb-edu")

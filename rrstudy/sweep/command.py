@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rr.errors import RRError, RunFailed, nearest, positive
-from rr.training.command_line import typed
+from rrstudy.command_line import typed
 
 from . import notebook
 from .grid import Cell

@@ -20,14 +20,15 @@ from .grid import Cell
 
 REPORTS = Path(__file__).resolve().parents[2] / "book" / "rrbook" / "reports"
 REPORT = "report.ipynb"  # the executed copy, in the run's folder
+ALWAYS = ("rung", "rule", "seed", "protocol", "corpus", "out")  # set even at their defaults
 # The value of a parameter that is not chosen. Parameters are plain literals, so "", 0 and [] mean
 # no choice, too.
-ALWAYS = ("rung", "rule", "seed", "protocol", "corpus", "out")  # set even at their defaults
+ZERO = {int: 0, float: 0.0, bool: False}
 NEUTRAL = {
-    name: option.unchosen
+    name: ZERO.get(option.read, "") if option.default is None else option.default
     for name, option in (RUN_OPTIONS | options_of(Request)).items()
     if name not in ALWAYS
-}
+} | {"budgets": [], "save_every": 0.0}
 
 
 def find(path: str | None) -> Path:

@@ -8,11 +8,11 @@ from typing import Any
 from rr.errors import Interrupted, RRError, RunFailed, nearest
 from rr.options import Request
 from rr.specs import Run
-from rr.training.checkpoint import disk_of
 from rr.training.context import check_request
 from rr.training.device import pick_device
 from rrstudy.perf import doctor
 
+from ..perf.budget import disk_of
 from .command import Runner, commands
 from .grid import Cell
 from .hours import Hours

@@ -187,7 +187,7 @@ def test_every_damage_to_a_run_that_goes_on(
 def ask(folder: Path, name: str) -> object:
     """What the readers of an ended run say of the file: the thing itself, or RRError."""
     from rr.io import read_sealed
-    from rr.training import run_folder
+    from rr.training import loading, run_folder
     from rr.training.checkpoint import weights_sha256
     from rrbook import reports as report
     from rrstudy import stats
@@ -200,7 +200,7 @@ def ask(folder: Path, name: str) -> object:
     if name in ("run.json", "metrics.jsonl"):
         ended = report.read(folder)
         return ended.history if name == "metrics.jsonl" else read_sealed(folder / name)
-    model, run, vocabulary = run_folder.load(folder)
+    model, run, vocabulary = loading.load(folder)
     return weights_sha256(model), run.id, vocabulary.encode("Ada sees the sea 7 times.")
 
 

@@ -146,7 +146,7 @@ class Announcer:
 def announce(report: Callable[[str], None]) -> None:
     """Announce the phases of a run."""
     from rr.training import checkpoint, trainer
-    from rr.training.result import Examiner
+    from rr.training.evaluate import Examiner
 
     phases = Announcer(report, "start-up")
     phases.wrap(trainer, "batch_starts", "step", stays=True)

@@ -6,15 +6,14 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import rr
 from rr import io
-from rr.errors import RRError
+from rr.errors import CompiledWrong, RRError
 from rr.model import Model, initialise
+from rr.model import compile as compile_module
 from rr.residual import RULES
 from rr.residual.base import REGISTRY
 from rr.specs import ModelConfig, Recipe
 from rr.training import backend, compile_check
-from rr.training import step as step_module
 from rr.training.backend import parse_backend
-from rr.training.compile_check import CompiledWrong
 from rr.training.distributed import World
 from rr.training.step import OptimizerStep
 from rrstudy.perf.benchmark_case import Case, run_command
@@ -165,12 +164,35 @@ def test_nothing_is_compiled_twice():
     assert 0 < before == counter.frame_count
 
 
+def test_a_halved_micro_batch_is_checked_again(monkeypatch):
+    """Its shapes are compiled anew, by a compiler that may be wrong for these alone."""
+
+    def wrong_where_small(graph, inputs):
+        if any(x.shape[:1] == (1,) for x in inputs):
+            return wrong_compiler(graph, inputs)
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+    step = step_of(compiler=wrong_where_small, on_shrink=lambda micro: None)
+    whole = step.gradients
+
+    def full(x, y):
+        if step.micro == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(x, y)
+
+    monkeypatch.setattr(step, "gradients", full)
+    ids = torch.arange(2 * SHAPE["seq_len"]).view(2, -1)
+    with pytest.raises(CompiledWrong, match="wrongly"):
+        step(ids, ids + 1)
+    assert step.micro == 1
+
+
 @pytest.fixture
 def wrong(monkeypatch):
     """Whatever a run compiles is wrong, and the default compiles."""
-    compiling = step_module.compile_model
+    compiling = compile_module.compile_model
     monkeypatch.setattr(
-        step_module, "compile_model", lambda model, _: compiling(model, wrong_compiler)
+        compile_module, "compile_model", lambda model, _: compiling(model, wrong_compiler)
     )
     monkeypatch.setattr(backend, "compile_error", lambda kind: None)
     monkeypatch.setattr(backend, "default", lambda *given: "compiled")
@@ -207,9 +229,9 @@ def test_a_named_path_is_refused(wrong, tmp_path):
 
 def test_a_run_that_was_compiled_is_not_resumed_otherwise(monkeypatch, request, tmp_path):
     run, quiet = rr.plan(TINY, "review", steps=4, batch=2, eval_batches=1), lambda line: None
-    compiling = step_module.compile_model
+    compiling = compile_module.compile_model
     with monkeypatch.context() as patched:
-        patched.setattr(step_module, "compile_model", lambda model, _: compiling(model, "eager"))
+        patched.setattr(compile_module, "compile_model", lambda model, _: compiling(model, "eager"))
         with pytest.raises(rr.errors.Interrupted):
             rr.train(
                 run, tmp_path, rr.Request(backend="compiled", threads=1), log=quiet, stop_after=2

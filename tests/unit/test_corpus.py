@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from rr.data import Tokens, baselines, cache, documents, open_corpus
+from rr.data import Tokens, baselines, cache, local, open_corpus
+from rr.data import hub as data_hub
 from rr.data import tokenizer as vocabularies
 from rr.data.corpus import identity
 from rr.data.files import EOT, read_all
@@ -184,7 +185,7 @@ def test_identity_is_content_and_never_a_path(tmp_path):
 
 
 def test_planning_downloads_and_trains_nothing(monkeypatch, tmp_path):
-    monkeypatch.setattr(documents, "require_hub", lambda *_: pytest.fail("the hub was asked"))
+    monkeypatch.setattr(data_hub, "require_hub", lambda *_: pytest.fail("the hub was asked"))
     recorded = identity("tinystories", "gpt2")
     assert recorded["corpus"].startswith("hub roneneldan/TinyStories@f54c09fd2331")
     assert identity(f"a/b:c@{'0' * 40}", None)["corpus"] == f"hub a/b:c@{'0' * 40}"
@@ -206,7 +207,7 @@ def test_a_second_call_makes_again_only_what_is_damaged(small, damage, monkeypat
     path = folder / {"card": cache.CARD, "tokenizer": "merges.txt"}.get(damage, "train.bin")
     data = bytearray(path.read_bytes())
     if damage is None:
-        monkeypatch.setattr(documents, "read_all", lambda *_: pytest.fail("read again"))
+        monkeypatch.setattr(local, "read_all", lambda *_: pytest.fail("read again"))
     elif damage == "lost":
         path.unlink()
     elif damage in ("flipped", "tokenizer"):
@@ -391,10 +392,10 @@ def test_the_hub_is_asked_once_and_for_the_pinned_revision(monkeypatch, tmp_path
         return real(str(tmp_path / "hub"), **where)
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    monkeypatch.setattr(documents, "require_hub", lambda *_: None)
-    documents.hub_rows.cache_clear()
+    monkeypatch.setattr(data_hub, "require_hub", lambda *_: None)
+    data_hub.hub_rows.cache_clear()
     tokens = opened(name, cache=tmp_path)
-    documents.hub_rows.cache_clear()
+    data_hub.hub_rows.cache_clear()
     assert asked == [HUB[name]]
     assert tokens.name == name and sum(tokens.n_documents.values()) == len(STORIES)
     assert tokens.decode(tokens.train).startswith(STORIES[0] + EOT)

@@ -90,10 +90,11 @@ IN_TURN = """
 import json, sys
 import rr
 from torch import distributed
-from rr.training import step, trainer
+from rr.model import compile as compiling
+from rr.training import trainer
 
-whole = step.compile_model
-step.compile_model = lambda model, _: whole(model, "aot_eager")
+whole = compiling.compile_model
+compiling.compile_model = lambda model, _: whole(model, "aot_eager")
 given, turns = map(json.loads, sys.argv[1:])
 distributed.init_process_group("gloo")
 for out, options in turns:

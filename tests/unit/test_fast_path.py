@@ -13,8 +13,9 @@ from rr.ops import cross_entropy
 from rr.residual import RULES
 from rr.residual.base import REGISTRY
 from rr.specs import ModelConfig, Recipe
-from rr.training.backend import Backend, ablations, parse_backend
+from rr.training.backend import Backend, parse_backend
 from rr.training.step import OptimizerStep
+from rrstudy.perf.benchmark import ablations
 
 CPU = torch.device("cpu")
 STEPS, B, T, V = 50, 4, 16, 40

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import rr
-from rr.training.run_folder import load
+from rr.training.loading import load
 from rrstudy import cli
 
 SHAPE = "nano:d_model=32,n_head=2,n_layer=2,seq_len=32"

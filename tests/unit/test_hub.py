@@ -17,7 +17,7 @@ from tiny import TINY, train
 import rr
 import rrstudy
 from rr.errors import RRError
-from rr.training import run_folder
+from rr.training import loading
 from rrstudy import cli, hub
 
 
@@ -34,7 +34,7 @@ def shared(run, tmp_path):
 
 
 def test_a_shared_model_is_the_run_s(run, shared):
-    model, (original, _, vocabulary) = rrstudy.from_pretrained(shared), run_folder.load(run)
+    model, (original, _, vocabulary) = rrstudy.from_pretrained(shared), loading.load(run)
     assert model.config == original.config
     ids = torch.tensor([model.vocabulary.encode("Ada sees bread.")])
     assert ids.tolist() == [vocabulary.encode("Ada sees bread.")]
@@ -68,7 +68,7 @@ def test_the_card_s_front_matter_is_what_the_hub_reads(run, shared, tmp_path):
 
 def test_a_card_names_the_data_set_of_the_hub(run, tmp_path, monkeypatch):
     """As if the text had come from there."""
-    model, specification, vocabulary = run_folder.load(run)
+    model, specification, vocabulary = loading.load(run)
     for corpus, license, datasets in (
         ("tinystories", "unknown", ["roneneldan/TinyStories"]),
         ("some/texts@v2", "unknown", ["some/texts"]),

@@ -15,7 +15,7 @@ from rr.errors import RRError
 from rr.model import Model, at_loops, costs, initialise, sizes
 from rr.residual import RULES
 from rr.specs import ModelConfig, Recipe, Run
-from rr.training import run_folder
+from rr.training import loading
 from rrstudy import cli
 
 BODY = "nano:n_layer=2,d_model=32,n_head=2,seq_len=16"
@@ -180,15 +180,15 @@ def test_what_belongs_to_one_number_of_passes_is_refused():
 
 def test_a_run_is_loaded_at_another_number_of_passes(planned, tmp_path, capsys):
     folder = train(planned(rule="scaled", loops=2, steps=2), tmp_path)
-    own, _, _ = run_folder.load(folder)
-    other, run, _ = run_folder.load(folder, loops=3)
+    own, _, _ = loading.load(folder)
+    other, run, _ = loading.load(folder, loops=3)
     assert (own.config.n_loops, other.config.n_loops, run.loops) == (2, 3, 2)
     assert torch.equal(at_loops(own, 3)(IDX), other(IDX))
-    kept = run_folder.load(folder, loops=3, keep_scale=True)[0]
+    kept = loading.load(folder, loops=3, keep_scale=True)[0]
     assert torch.equal(at_loops(own, 3, keep_scale=True)(IDX), kept(IDX))
     assert not torch.equal(kept(IDX), other(IDX))
     with pytest.raises(RRError, match="keep-scale needs loops"):
-        run_folder.load(folder, keep_scale=True)
+        loading.load(folder, keep_scale=True)
 
     def sample(*more):
         code = cli.main(["sample", str(folder), "--temperature", "0", "--tokens", "9", *more])

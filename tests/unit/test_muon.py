@@ -13,8 +13,9 @@ from rr.specs import ModelConfig, Recipe, Run
 from rr.training import memory
 from rr.training.backend import parse_backend
 from rr.training.distributed import World
-from rr.training.optimizer import check_optimizer, step_flops
+from rr.training.optimizer import check_optimizer
 from rr.training.step import OptimizerStep
+from rrstudy.perf.budget import step_flops
 from rrstudy.stats import as_rows, compare
 
 SHAPE = {"vocab_size": 60, "n_layer": 2, "n_head": 2, "d_model": 32, "d_ff": 64, "seq_len": 8}

@@ -17,7 +17,7 @@ from rr.analysis import rule_checks
 from rr.errors import RRError, RunFailed
 from rr.residual import REGISTRY, content
 from rr.specs import Run
-from rr.training import run_folder
+from rr.training import loading
 from rrstudy import stats
 from rrstudy.stats import read_records
 
@@ -223,18 +223,18 @@ def test_a_changed_rule_is_another_run_and_the_old_one_says_so(tmp_path, tiny_co
     define()
     old = trained(tmp_path, tiny_corpus)
     assert trained(tmp_path, tiny_corpus) == old
-    assert run_folder.load(old)[1].rule == "mine"
+    assert loading.load(old)[1].rule == "mine"
     stale = plan(corpus=tiny_corpus, tokenizer="bpe:300")
     define(write="return state - u")
     new = trained(tmp_path, tiny_corpus)
     assert new != old
     with pytest.raises(RunFailed, match="mine has changed since the run was planned"):
-        run_folder.load(old)
+        loading.load(old)
     with pytest.raises(RRError, match="mine has changed since the run was planned"):
         train(stale, tmp_path)
     del REGISTRY["residual"]["mine"]
     with pytest.raises(RunFailed, match="cannot be loaded: unknown rule 'mine'") as error:
-        run_folder.load(old)
+        loading.load(old)
     assert "\n" not in str(error.value)
     # what the folder holds can still be read, and checked against its id
     assert Run.from_spec(json.loads((old / "run.json").read_text())["run"]).id == old.name

@@ -9,9 +9,9 @@ from rr.errors import RRError
 from rr.model import costs
 from rr.model import sizes as rungs
 from rr.training import planning
-from rr.training.checkpoint import disk_of
 from rrstudy import cli
 from rrstudy.perf import budget, rates
+from rrstudy.perf.budget import disk_of
 from rrstudy.sweep import cells
 from rrstudy.sweep.grid import AXES, place
 

@@ -6,10 +6,12 @@ import pytest
 
 import rr
 from rr.errors import RRError
+from rr.options import options_of
 from rr.specs import Recipe, Run
-from rr.training.command_line import options
 from rr.training.planning import recipe
 from rrstudy import cli
+from rrstudy.command_line import options
+from rrstudy.stats.results import GROUP, TOLD
 
 GOOD = {"steps": 100, "batch": 8, "lr": 1e-3, "warmup": 5}
 BAD = [
@@ -108,3 +110,8 @@ def test_the_studys_runs_have_their_500_steps_and_short_ones_an_end_of_it():
     for rung in ("60M", "150M", "320M", "590M", "1B"):
         assert recipe(rung, "paper").warmup == 500
     assert [recipe("60M", "paper", steps=n).warmup for n in (1, 300, 5999)] == [1, 25, 499]
+
+
+def test_runs_that_differ_in_an_option_are_not_one_arm():
+    """Each arm may have a learning rate of its own, and budgets have a row each, with its steps."""
+    assert set(options_of(Recipe)) - {"lr", "budgets"} <= {*GROUP, *TOLD}

@@ -55,6 +55,17 @@ def test_every_record_is_byte_for_byte_what_its_folder_was(tmp_path, monkeypatch
     assert {key: got[key] for key in was} == was and later == 500
 
 
+def test_every_record_has_the_id_of_its_specification():
+    """An option that came later is not hashed at its default: a recorded run is the same run."""
+    checked = 0
+    for campaign in CAMPAIGNS:
+        for record in read_records(campaign):
+            recorded = record.object("run.json")
+            assert Run.from_spec(recorded["run"]).id == recorded["id"], record.place
+            checked += 1
+    assert checked > 1400
+
+
 def digest_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 

@@ -21,10 +21,10 @@ from tiny import broken_off
 from rr.analysis import rule_checks
 from rr.analysis.rule_checks import graphs, model_of, shape
 from rr.errors import RRError
-from rr.model.compile import grows
 from rr.model.sizes import RUNGS, SHAPE, parse_rung
 from rr.options import parse_spec
 from rr.residual import REGISTRY, ValueRule, allow_rule, canonical, resolve
+from rr.residual.stack import grows
 from rr.training.backend import BACKENDS, CHOICES, parse_backend
 
 OWN = list(filter(None, [os.environ.get("RR_RULE")]))

@@ -16,11 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rr
-from rr.data import documents, open_corpus
+from rr.data import hub as data_hub
+from rr.data import open_corpus
 from rr.data.corpus import identity
 from rr.data.files import EOT, read_all
 from rr.errors import RRError
-from rr.training import command_line
+from rrstudy import command_line
+from rrstudy.hub import hub_dataset
 from rrstudy.sweep import cells
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -189,10 +191,10 @@ def hub(monkeypatch, tmp_path):
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     monkeypatch.setattr(hub, "snapshot_download", snapshot)
-    monkeypatch.setattr(documents, "require_hub", lambda *_: None)
-    for cached in ("hub_rows", "_commit"):  # with a cache of the test's own
-        fresh = lru_cache(getattr(documents, cached).__wrapped__)
-        monkeypatch.setattr(documents, cached, fresh)
+    monkeypatch.setattr(data_hub, "require_hub", lambda *_: None)
+    for cached in ("hub_rows", "commit"):  # with a cache of the test's own
+        fresh = lru_cache(getattr(data_hub, cached).__wrapped__)
+        monkeypatch.setattr(data_hub, cached, fresh)
     return asked
 
 
@@ -206,7 +208,7 @@ def test_a_configuration_is_named_and_the_branch_is_a_commit(hub, tmp_path):
     assert "org/name: rows without text, skipped: 1" in printed
     other = identity("org/name:en@v1", "bpe:270")["corpus"]
     assert other == f"hub org/name:en@{'b' * 40}"
-    assert documents.hub_dataset("org/name:de@v1") == "org/name"
+    assert hub_dataset("org/name:de@v1") == "org/name"
 
 
 def test_several_configurations_and_none_named_is_one_line(hub, tmp_path):
@@ -219,7 +221,7 @@ def test_a_run_keeps_the_commit_that_it_was_planned_with(hub, monkeypatch):
     run = rr.plan("nano", corpus="org/name:de", tokenizer="bpe:270")
     (cell,) = cells({"rung": ["nano"], "corpus": ["org/name:de"], "tokenizer": ["bpe:270"]}, print)
     monkeypatch.setitem(COMMITS, "main", "c" * 40)  # the branch moves on
-    documents._commit.cache_clear()
+    data_hub.commit.cache_clear()
     kept = f"org/name:de@{'a' * 40}"
     assert run.source["corpus"] == cell.words["corpus"] == kept
     assert identity(kept, "bpe:270")["corpus"] == run.corpus

@@ -16,9 +16,10 @@ import rr
 from rr import io
 from rr.data import batches
 from rr.errors import Interrupted, RRError
+from rr.model import compile as compiling
 from rr.model.costs import flops_per_token
 from rr.specs import ModelConfig
-from rr.training import backend, step, trainer
+from rr.training import backend, trainer
 from rr.training.distributed import World
 from rrstudy import cli
 
@@ -90,8 +91,8 @@ def test_a_compiled_run_trains_in_one_graph_and_is_measured_without(
     The same bits where it was cut off before its evaluation, and has taken no step since.
     """
     torch._dynamo.reset()
-    counter, compiled = CompileCounterWithBackend("aot_eager"), step.compile_model
-    monkeypatch.setattr(step, "compile_model", lambda model, _: compiled(model, counter))
+    counter, compiled = CompileCounterWithBackend("aot_eager"), compiling.compile_model
+    monkeypatch.setattr(compiling, "compile_model", lambda model, _: compiled(model, counter))
     run = planned(steps=5, rule=rule, precision="bf16")
     whole = result_of(train(run, tmp_path / "whole", backend="compiled"))
     assert counter.frame_count == 1

@@ -7,7 +7,7 @@ import pytest
 
 import rr
 from rr.errors import RRError
-from rr.training import checkpoint, run_folder, save_interval, trainer
+from rr.training import checkpoint, run_folder, trainer
 from rr.training.step import OptimizerStep
 from rrstudy import cli
 
@@ -25,13 +25,13 @@ def run(tiny_corpus):
 @pytest.mark.parametrize("save", [0.01, 23, 200, 3000])
 def test_saving_never_takes_more_than_its_share(save):
     """Save time over the whole cycle. (Young's interval, by hand: test_running.py.)"""
-    assert save_interval.young(10, 8 * 3600) == pytest.approx(math.sqrt(2 * 10 * 8 * 3600))
-    assert save / (save_interval.young(save) + save) <= 0.05 * (1 + 1e-12)
+    assert checkpoint.young(10, 8 * 3600) == pytest.approx(math.sqrt(2 * 10 * 8 * 3600))
+    assert save / (checkpoint.young(save) + save) <= 0.05 * (1 + 1e-12)
 
 
 def test_what_was_measured_decides_and_a_change_is_said():
     said = []
-    interval = save_interval.Interval(None, 1_000_000, said.append)
+    interval = checkpoint.Interval(None, 1_000_000, said.append)
     assert interval.seconds == 60 and not said  # early, so that there is something to measure
     interval.saved(2.0)
     assert interval.seconds == pytest.approx(math.sqrt(2 * 2 * 4 * 3600))
@@ -41,12 +41,12 @@ def test_what_was_measured_decides_and_a_change_is_said():
     interval.saved(60.0)
     mean = 64.2 / 3
     assert len(said) == 2 and interval.seconds == pytest.approx(math.sqrt(2 * mean * 4 * 3600))
-    fixed = save_interval.Interval(7.0, 10**9, said.append)
+    fixed = checkpoint.Interval(7.0, 10**9, said.append)
     fixed.saved(100.0)
     assert fixed.seconds == 7 and len(said) == 2
     # 12 bytes for each of 984 million parameters: a minute of writing, 5 % of twenty
-    first = save_interval.Interval(None, 984_038_400, print).seconds
-    assert 12 * 984_038_400 / save_interval.RATE / first < 0.06 and 600 < first < 3600
+    first = checkpoint.Interval(None, 984_038_400, print).seconds
+    assert 12 * 984_038_400 / checkpoint.RATE / first < 0.06 and 600 < first < 3600
 
 
 @pytest.mark.parametrize("every", [0, -1, math.nan])

@@ -21,10 +21,10 @@ from rr import io
 from rr.errors import RRError, RunFailed
 from rr.model import Model
 from rr.specs import ModelConfig, Run
-from rr.training import command_line, run_folder
+from rr.training import loading
 from rr.training.checkpoint import Checkpoints
 from rrbook import reports as report
-from rrstudy import cli
+from rrstudy import cli, command_line
 
 RULE = """
 import sys
@@ -318,7 +318,7 @@ def test_what_runs_is_what_was_planned(tmp_path, tiny_corpus):
     run = rr.plan(TINY, f"{path}:Mine", **given)
     path.write_text(text.format("state - u"))
     folder = train(run, tmp_path / "runs")
-    assert run_folder.load(folder)[1].id == run.id == folder.name
+    assert loading.load(folder)[1].id == run.id == folder.name
     assert rr.plan(TINY, f"{path}:Mine", **given).id != run.id
     refused(lambda: train(run, tmp_path / "runs"), "has changed since the run was planned")
 

@@ -12,7 +12,7 @@ from tiny import train
 from rr import small
 from rr.data import open_corpus
 from rr.specs import Recipe
-from rr.training import run_folder
+from rr.training import loading
 
 pytestmark = pytest.mark.usefixtures("kept_threads")
 
@@ -37,7 +37,7 @@ def assert_same(run, folder, norms):
     """
     split = "tokens" if run.protocol == "paper" else "documents"
     tokens = open_corpus(run.source["corpus"], run.source["tokenizer"], split=split)
-    trained, _, _ = run_folder.load(train(run, folder, backend="reference"))
+    trained, _, _ = loading.load(train(run, folder, backend="reference"))
     lines = (folder / run.id / "metrics.jsonl").read_text().splitlines()
     lines = [line for line in map(json.loads, lines) if "loss" in line]
     c, r = run.model, run.recipe

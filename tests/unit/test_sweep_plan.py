@@ -10,6 +10,7 @@ import yaml
 
 from rr.errors import RRError
 from rr.model.costs import flops_per_token
+from rr.options import Request, options_of
 from rr.specs import RUN_OPTIONS
 from rr.training.planning import plan
 from rrstudy import cli
@@ -205,6 +206,8 @@ def test_the_stored_notebook_takes_every_option(root):
                "save_every": 5.0, "charts": "tensorboard"}  # fmt: skip
     (cell,) = cells(every, print)
     assert set(notebook.arguments(cell, root, machine, root, known)) == {*every, *machine, "out"}
+    # in several processes a run has no notebook
+    assert known.keys() >= (RUN_OPTIONS | options_of(Request)).keys() - {"parallel"}
 
 
 BAD = [

@@ -17,7 +17,7 @@ from rr.data import fables, open_corpus
 from rr.errors import Interrupted, RRError, RunFailed
 from rr.model import Model, costs, initialise
 from rr.specs import ModelConfig, Recipe
-from rr.training import checkpoint, context, evaluate, run_folder, trainer
+from rr.training import checkpoint, context, evaluate, loading, trainer
 from rr.training.device import _has_bf16, resolve_precision
 from rr.training.planning import recipe
 from rr.training.step import OptimizerStep
@@ -90,7 +90,7 @@ def test_the_lines_and_the_evaluation_of_a_run(planned, tmp_path, protocol):
         assert [line["step"] for line in lines if "valid" in line] == [2, 4, 6]
         return
     # The evaluation goes on in the very same stream, right after the training batches.
-    trained, _, _ = run_folder.load(folder)
+    trained, _, _ = loading.load(folder)
     tokens = open_corpus(run.source["corpus"], run.source["tokenizer"], split="tokens")
     t, losses, stream = run.model.seq_len, [], np.random.RandomState(run.seed)
     for _ in range(8):
@@ -387,7 +387,7 @@ def test_when_a_run_has_ended_its_weights_alone_stay(planned, tmp_path):
     assert len(list((whole / "checkpoint").iterdir())) == 2
     size = (small / "checkpoint" / "weights" / "state.pt").stat().st_size
     assert size < 4 * costs.count(run.model) + 50_000
-    model, *_ = run_folder.load(small)
+    model, *_ = loading.load(small)
     assert checkpoint.weights_sha256(model) == result_of(whole)["weights_sha256"]
     (small / "result.json").unlink()  # then it is trained again, from the start
     again = train(run, tmp_path / "False")

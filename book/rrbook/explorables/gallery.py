@@ -358,8 +358,8 @@ def _split(equation: str) -> list[str]:
     return [part.strip() for part in re.split(r",\s*\\quad", equation)]
 
 
-def rule_gallery(family: str) -> kit.Explorable:
-    """The cards of every registered rule of one family: see `rrbook.anatomy.FAMILIES`."""
+def rule_gallery(family: str, *names: str) -> kit.Explorable:
+    """The cards of a family (`rrbook.anatomy.FAMILIES`): of all its rules, or of those named."""
     from rr.residual.table import describe
     from rrbook.anatomy import FAMILIES, anatomy
 
@@ -368,7 +368,7 @@ def rule_gallery(family: str) -> kit.Explorable:
     cards = []
     for row in describe():
         facts = anatomy(row["name"], row["kind"])
-        if facts["family"] == family:
+        if facts["family"] == family and (not names or row["name"] in names):
             cards.append(card(row, facts))
     style = re.sub(r"\s+", " ", kit.style() + CSS.read_text(encoding="utf-8")).strip()
     return kit.Explorable(
@@ -383,7 +383,7 @@ PINS = {  # a number beside a part of the picture, and what that part says
     (20, 74): "The thick blue line is the stream, from left to right. Several thin lines are "
     "several streams.",
     (30, 60): "Here the sublayer reads. The box says that it reads a normalised copy.",
-    (122, 8): "The sublayer proposes an update <i>u</i>.",
+    (122, 8): "The sublayer computes an update <i>u</i>.",
     (150, 56): "Orange lines show what a gate sees: the state, the update or both. <i>rms</i> "
     "means divided by its size, <i>raw</i> means as it is.",
     (245, 14): "¼, ½, 0: how much of the update is written at first; without a node it is all. "

@@ -4,9 +4,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from ..options import options_of, parse_spec
-from ..specs import Recipe, Run
-from . import planning
+from rr.options import options_of, parse_spec
+from rr.specs import Recipe, Run
+from rr.training import planning
 
 WIDTH = 78  # characters of a printed line
 

@@ -1,0 +1,31 @@
+"""Arguments that several verbs of many runs share: their order, and how their seeds are paired."""
+
+from argparse import ArgumentParser
+
+
+def add_order(parser: ArgumentParser) -> None:
+    """In which order runs are trained, and a benchmark to estimate their time with."""
+    group = parser.add_argument_group("order and time")
+    group.add_argument(
+        "--order",
+        default="smallest",
+        help="smallest: small models first, all rules of a seed together; longest: longest run "
+        "first; given: as the options list them (default: smallest)",
+    )
+    group.add_argument(
+        "--measured",
+        metavar="FILE",
+        help="output of rr bench --json on this machine, to estimate hours with",
+    )
+
+
+def add_design(parser, prefix: str = "") -> None:
+    """--paired or --unpaired: whether runs of one seed saw the same data."""
+    design = parser.add_mutually_exclusive_group()
+    for name, value, help in (
+        ("paired", "paired", "runs of one seed saw the same data in the same order"),
+        ("unpaired", "independent", "runs of one seed share nothing"),
+    ):
+        design.add_argument(
+            f"--{name}", dest="design", action="store_const", const=value, help=prefix + help
+        )
