@@ -139,7 +139,7 @@ class Described(nn.Module):
     def own_rates(self) -> dict[str, float]:
         """Factor of the learning rate, by name, of own parameters that have a rate of their own.
 
-        Without the option `rate` none has. The gain of the norm before a sublayer never has.
+        Without the option `rate` none has; the gain of the norm before a sublayer never has.
         """
         names = [name for name, _ in self.named_parameters(recurse=False) if name != "gain"]
         return {name: self.opt.rate for name in names} if self.opt.rate else {}
@@ -243,6 +243,10 @@ class Rule(Described):
     def open(self, x0: Tensor) -> Any:
         """The stream at the bottom, from the embeddings x0 (B, T, d)."""
         return x0
+
+    def streams(self, state: Tensor) -> Tensor:
+        """The streams (B, T, n, d) that a state of the kind "streams" holds: all of it, mostly."""
+        return state
 
     def prenorm(self, x: Tensor, eps: float = EPS) -> Tensor:
         """The pre-norm rms(x) ⊙ gain, (B, T, d); x itself where the branch has its own norm."""

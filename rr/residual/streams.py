@@ -65,6 +65,12 @@ class HyperConnections(Rule):
     HyperHead): Σ_j σ(s·(rms(vec H) W_h) + b)_j H_j, W_h (n·d, n), started as the sublayers' A_m is
     under the same options, but with b = 0.
 
+    single=1, with sinkhorn=1, is DeepSeek-V4.1's single-pass mHC (2609.19969, Sec. 2.4.1): a
+    sublayer reads Σ_j (A_m)_j H_j with the A_m that the sublayer *before* it computed, from its own
+    streams, so that one pass over the streams writes them and makes the next input. The first
+    sublayer reads stream 1, and the head what the last A_m gives: it has no weights of its own. The
+    state is that input and the n streams, (B, T, 1 + n, d).
+
     mix=identity freezes A_r at the identity: no parameters, no mixing, H ← H + B uᵀ.
 
     eps is inside all norms of the rule; with sinkhorn=1 it is also added to A_m, the head's weights
@@ -76,7 +82,10 @@ class HyperConnections(Rule):
 
     equation = r"H_l = A_r^\top H_{l-1} + B\,u_l^\top,\quad x_l = A_m^\top H_{l-1}"
     source = "Hyper-Connections (2409.19606); with sinkhorn, mHC (2512.24880)"
-    shipped = "DeepSeek-V4: mHC with the head's own weights (deepseek_v4 in Transformers)"
+    shipped = (
+        "DeepSeek-V4: mHC with the head's own weights (deepseek_v4 in Transformers); "
+        "DeepSeek-V4.1-Flash: single-pass mHC (Megatron-LM's branch)"
+    )
     state = "streams"
     matrix_names = ("dynamic",)
     options = {
@@ -93,6 +102,7 @@ class HyperConnections(Rule):
             "megatron",
         ),
         **EPSILON,
+        "single": flag(0, "1: each A_m serves the sublayer that follows"),
         "head": one_of("sum", "what the head reads of the streams", "sum", "sigmoid"),
     }
 
@@ -104,6 +114,8 @@ class HyperConnections(Rule):
     def build(self, site: Site, config: ModelConfig) -> None:
         if self.opt.start != "standard" and not self.opt.sinkhorn:
             raise RRError(f"hyper-connections: start={self.opt.start} is of the form sinkhorn=1")
+        if self.opt.single and (not self.opt.sinkhorn or self.at_final):
+            raise RRError("hyper-connections: single=1 is of the form sinkhorn=1, with head=sum")
         columns = sum(self._widths(site))
         self.static = nn.Parameter(torch.empty(self.opt.streams, columns))
         if self.opt.dynamic:
@@ -158,8 +170,11 @@ class HyperConnections(Rule):
             nn.init.constant_(self.scale, 1.0 if self.opt.start == "transformers" else 0.01)
 
     def open(self, x0: Tensor) -> Tensor:
-        """The embedding in every stream, (B, T, n, d)."""
-        return opened(x0, self.opt.streams)
+        """The embedding in every stream, (B, T, n, d); with single=1 in the first input, too."""
+        return opened(x0, self.opt.streams + self.opt.single)
+
+    def streams(self, state: Tensor) -> Tensor:
+        return state[..., self.opt.single :, :]
 
     def _coefficients(self, streams: Tensor) -> Tensor:
         """A_m, A_r and B side by side, (…, n, columns), before they are constrained."""
@@ -178,8 +193,10 @@ class HyperConnections(Rule):
         return self.static + scale * seen
 
     def coefficients(self, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A_m (…, n, 1), A_r (…, n, n) and B (…, n, 1) for streams (B, T, n, d)."""
-        read, mix, spread = self._coefficients(streams).split(list(self._widths(self.site)), -1)
+        """A_m (…, n, 1), A_r (…, n, n) and B (…, n, 1) for a state as `open` has it."""
+        read, mix, spread = self._coefficients(self.streams(streams)).split(
+            list(self._widths(self.site)), -1
+        )
         if self.opt.mix == "identity":
             mix = torch.eye(self.opt.streams, dtype=read.dtype, device=read.device)
             mix = mix.expand(*read.shape[:-1], -1)
@@ -200,13 +217,21 @@ class HyperConnections(Rule):
         """ε inside the norms."""
         return self.opt.eps or EPS
 
-    def read(self, state: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | Tensor]:
+    def read(self, state: Tensor) -> tuple[Tensor, tuple[Tensor, ...] | Tensor]:
         """At the final site the head's read; elsewhere B is passed to the write."""
         if self.site.kind == "final":
+            if self.opt.single:
+                return self.prenorm(state[..., 0, :], self.eps), state
             if self.opt.head == "sum":
                 return self.prenorm(state.sum(-2), self.eps), state
             return self.prenorm((self.head_weights(state) * state).sum(-2), self.eps), state
         read, mix, spread = self.coefficients(state)
+        if self.opt.single:
+            streams = self.streams(state)
+            if self.opt.mix != "identity":
+                with torch.autocast(state.device.type, enabled=False):
+                    streams = mix.to(state.dtype).transpose(-1, -2) @ streams
+            return self.prenorm(state[..., 0, :], self.eps), (streams, spread, read)
         if self.opt.mix == "identity":
             return self.prenorm((read * state).sum(-2), self.eps), (state, spread)
         mixing = torch.cat([read, mix], -1).to(state.dtype).transpose(-1, -2)
@@ -215,9 +240,13 @@ class HyperConnections(Rule):
         x, streams = mixed[..., 0, :], mixed[..., 1:, :]
         return self.prenorm(x, self.eps), (streams, spread)
 
-    def write(self, state: tuple[Tensor, Tensor], u: Tensor) -> Tensor:
-        streams, spread = state
-        return streams + spread * u.unsqueeze(-2)
+    def write(self, state: tuple[Tensor, ...], u: Tensor) -> Tensor:
+        streams, spread, *following = state
+        streams = streams + spread * u.unsqueeze(-2)
+        if not following:
+            return streams
+        (read,) = following
+        return torch.cat([(read * streams).sum(-2, keepdim=True), streams], -2)
 
     def write_params(self, site: Site) -> int:
         rows, columns = self._projection(site)
@@ -231,7 +260,7 @@ class HyperConnections(Rule):
         rows, columns = self._projection(site)
         times = 1 if self._together(site) else n  # W meets all streams at once, or each in turn
         project = times * rows * columns if self.opt.dynamic else 0
-        read_and_mix = site.d_model * n * (n + 1) if mix else 0
+        read_and_mix = site.d_model * n * (n + 1 - self.opt.single) if mix else 0
         return 2 * (read_and_mix + project)
 
     def coefficient(self, site: Site) -> None:

@@ -28,6 +28,7 @@ from rr.specs import ModelConfig
         ("scaled:reference=4", "own", "standard"),
         ("denseformer", "own", "standard"),
         ("denseformer:dilation=2,period=2", "own", "standard"),
+        ("denseformer:dynamic=1", "own", "standard"),
         ("x0-scales", "own", "standard"),
         ("review:bias=60", "own", "standard"),
         ("review", "own", "constant"),
@@ -241,6 +242,30 @@ def test_parallel_branches_by_hand(norm):
     for (rule, attn), (mlp_rule, mlp) in zip(layers[::2], layers[1::2], strict=True):
         read = rule if norm == "shared" else mlp_rule
         h = h + attn(normed(rule, h)) + mlp(normed(read, h))
+    is_hidden(model, h)
+
+
+def test_mudds_residual_stream_by_hand():
+    """After block i: Σ_j (a_j + (GELU(X_i / rms · W1) · W2)_j) X_j, token by token, by loops."""
+    model = model_of("denseformer:dynamic=1", moved=0.1)
+    h, layers = sublayers(model)
+    past = [h]
+    for i, (rule, branch) in enumerate(layers):
+        h = h + branch(normed(rule, h))
+        if i % 2 == 0:
+            continue
+        past.append(h)
+        mixed = torch.zeros_like(h)
+        for b in range(h.shape[0]):
+            for t in range(h.shape[1]):
+                x = h[b, t] / (h[b, t].square().mean() + 1e-5).sqrt()
+                hidden = x @ rule.first.T
+                hidden = hidden * 0.5 * (1 + torch.erf(hidden / math.sqrt(2)))
+                assert len(hidden) == 64  # 4 · 5 sources at most, rounded up
+                weight = rule.alpha + rule.second @ hidden
+                assert weight.std() > 1e-3  # the token has its say
+                mixed[b, t] = sum(w * one[b, t] for w, one in zip(weight, past, strict=True))
+        h = mixed
     is_hidden(model, h)
 
 

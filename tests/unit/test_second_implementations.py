@@ -360,3 +360,54 @@ def test_gated_residual_by_hand():
             torch.testing.assert_close(seen[b, t], (w.reshape(N, D) * x).sum(0) / N)
             inject = 2 / (1 + torch.exp(-(rule.inject @ x.flatten()) / N))
             torch.testing.assert_close(written[b, t], h + torch.outer(inject, u[b, t]))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mix", ["learned", "identity"])
+def test_single_pass_mhc_by_hand(mix):
+    """Three sublayers and the head in DeepSeek-V4.1's order, token by token, on plain matrices.
+
+    Entry reads stream 1; what a sublayer's A_m gives of the streams after its write is what the
+    next one reads, and at last the head (Megatron-LM's branch: `contract_streams`).
+    """
+    rules = [lively_rule(f"{CONSTRAINED},single=1,eps=0.01,mix={mix}", i) for i in (1, 2, 3)]
+    with torch.no_grad():
+        for i, rule in enumerate(rules):
+            for j, p in enumerate(rule.parameters()):
+                p.copy_(0.5 * draw(*p.shape, seed=90 + 7 * i + j))
+    head = lively_rule(f"{CONSTRAINED},single=1,eps=0.01,mix={mix}", 5)
+    x0, e = draw(B, T, D, seed=2).detach(), 0.01
+    state = head.open(x0)
+    for rule in rules:
+        x, passed = rule.read(state)
+        state = rule.write(passed, torch.tanh(x))
+    ours = head.read(state)[0]
+
+    def norm(v):
+        return v / (v.square().mean() + e).sqrt()
+
+    def sigmoid(v):
+        return 1 / (1 + torch.exp(-v))
+
+    for b in range(B):
+        for t in range(T):
+            h = x0[b, t].expand(N, D).clone()
+            seen = h[0]
+            for rule in rules:
+                columns = rule.static.shape[1]
+                w = rule.dynamic.reshape(N * D, N, columns)
+                logits = torch.einsum("i,ijk->jk", norm(h.flatten()), w)
+                pre = sigmoid(rule.static[:, 0] + rule.scale[0] * logits[:, 0]) + e
+                post = 2 * sigmoid(rule.static[:, -1] + rule.scale[-1] * logits[:, -1])
+                m = torch.eye(N).double()
+                if mix == "learned":
+                    m = rule.static[:, 1:-1] + rule.scale[1] * logits[:, 1:-1]
+                    m = m.softmax(-1) + e
+                    m = m / (m.sum(0) + e)
+                    for _ in range(19):
+                        m = m / (m.sum(1, keepdim=True) + e)
+                        m = m / (m.sum(0) + e)
+                u = torch.tanh(rule.gain * norm(seen))
+                h = m.T @ h + torch.outer(post, u)
+                seen = pre @ h
+            torch.testing.assert_close(ours[b, t], head.gain * norm(seen))
