@@ -145,13 +145,12 @@ class Announcer:
 
 def announce(report: Callable[[str], None]) -> None:
     """Announce the phases of a run."""
-    from rr.training import checkpoint, trainer
-    from rr.training.evaluate import Examiner
+    from rr.training import checkpoint, evaluate, trainer
 
     phases = Announcer(report, "start-up")
     phases.wrap(trainer, "batch_starts", "step", stays=True)
-    phases.wrap(Examiner, "held_out", "evaluation")
-    phases.wrap(trainer, "result", "result", stays=True)
+    phases.wrap(evaluate.Examiner, "held_out", "evaluation")
+    phases.wrap(evaluate, "result", "result", stays=True)
     phases.wrap(checkpoint.Checkpoints, "save", "save")
 
 

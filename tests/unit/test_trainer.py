@@ -253,7 +253,7 @@ def test_out_of_memory_elsewhere_is_one_line_and_the_weights_stay(planned, tmp_p
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 1 GiB")
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "result", fails)
+        patch.setattr(evaluate, "result", fails)
         with pytest.raises(RunFailed, match="^out of memory; checkpoints saved in .* remain"):
             train(planned(), tmp_path)
     (folder,) = tmp_path.iterdir()
@@ -274,7 +274,7 @@ def test_divergence_ends_a_run_where_it_is_seen_and_stays_seen(planned, tmp_path
     run = planned(steps=12)
     with monkeypatch.context() as patch:
         patch.setattr(OptimizerStep, "gradients", breaks)
-        patch.setattr(trainer, "result", lambda *args: 1 / 0)
+        patch.setattr(evaluate, "result", lambda *args: 1 / 0)
         with pytest.raises(ZeroDivisionError):  # cut off between the last save and the result
             train(run, tmp_path)
         assert len(losses) == 3
