@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -78,7 +79,7 @@ GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
     "ex-12-fair": lambda: {"runs": published(), "gain": least_gain()},
     "ex-13-chooses": lambda: {"records": records()},
     "ex-13-nearest": lambda: {"shares": shares()},
-    "ex-14-budget": lambda: {"sizes": study()["size"][["60M", "150M", "320M"]].to_numpy()},
+    "ex-14-budget": lambda: {"sizes": np.array(study()["size"][["60M", "150M", "320M"]])},
     "ex-14-speed": lambda: {"study": study()},
     "ex-14-steps": lambda: {"study": study()},
 }

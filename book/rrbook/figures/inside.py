@@ -145,21 +145,18 @@ def seeds_by_sublayer(
             color=QUIET,
             alpha=0.6,
         )
-    drawn: dict[
-        tuple[str, str, str], list[tuple[int, float]]
-    ] = {}  # a call for each kind, and not for each sublayer: a page holds less
+    drawn = {}  # one call for each kind, and not for each sublayer: a page holds less
     for place, row in enumerate(rows, 1):
         y = finite(row["values"], "values")
         keep_row(ax, place, {"kind": _kind(row)[0], "": y.mean(), "each seed": y.tolist()})
         if null is not None:
             keep_row(ax, place, {"chance": (-null[place - 1], null[place - 1])})
-        drawn.setdefault(_kind(row), []).extend((place, value) for value in y)
-    for (_, colour, marker), points in drawn.items():
-        at, values = np.array(points).T
-        ax.plot(at, values, "o", color=colour, ms=4, alpha=0.85, mew=0)
-        places = np.unique(at)
-        means = [values[at == place].mean() for place in places]
-        ax.plot(places, means, marker, color=colour, ms=8, mec=INK, mew=0.6)
+        seeds, means = drawn.setdefault(_kind(row), ([], []))
+        seeds += [(place, value) for value in y.tolist()]
+        means.append((place, y.mean()))
+    for (_, colour, marker), (seeds, means) in drawn.items():
+        ax.plot(*zip(*seeds, strict=True), "o", color=colour, ms=4, alpha=0.85, mew=0)
+        ax.plot(*zip(*means, strict=True), marker, color=colour, ms=8, mec=INK, mew=0.6)
     ax.set_xlabel("sublayer")
     ax.set_xticks(range(1, len(rows) + 1))
     ax.grid(axis="x", visible=False)
