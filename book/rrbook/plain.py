@@ -246,11 +246,15 @@ class Edition:
         shown = cell.metadata.pop("mystnb", {})
         if FOLDED & {*tags(cell)} or self.markdown.solution:
             _fold(cell, outputs=bool(self.markdown.solution))
-        for output in cell.outputs:
+        live = self.changed and not {"check-recorded", "check-published"} & {*tags(cell)}
+        own, alt = len(cell.outputs), shown.get("image", {}).get("alt", "")
+        if live and "figure" in shown:
+            cell.outputs += self._figure_of_book(cell)
+        for place, output in enumerate(cell.outputs):
             if "image/png" in output.get("data", {}):  # whose card is read on any ground
                 output.data.pop("image/svg+xml", None)
-            if "image/png" in output.get("data", {}) and "alt" in shown.get("image", {}):
-                output.metadata["image/png"] = {"alt": shown["image"]["alt"]}
+                of_copy = f"Your run's. The book's: {alt}" if live and place < own else alt
+                output.metadata |= {"image/png": {"alt": of_copy}} if alt else {}
             if 'class="rr-explorable"' in (html := output.get("data", {}).get("text/html", "")):
                 html = PICTURE.sub("<noscript>", html)
                 output.data["text/html"] = html.replace("</figure>", f"{STILL}</figure>")
@@ -259,8 +263,7 @@ class Edition:
         figure = shown["figure"]
         caption = self.markdown.line(figure["caption"])
         number = self._label(figure["name"]).number
-        if self.changed and not {"check-recorded", "check-published"} & {*tags(cell)}:
-            cell.outputs += self._figure_of_book(cell)
+        if live:
             text = f"**Figure {number}**, your run's, and below it the book's. Of that: {caption}"
         else:
             checks = [words for tag, words in CHECKS.items() if tag in tags(cell)]

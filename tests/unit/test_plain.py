@@ -279,6 +279,12 @@ def test_the_text_of_an_executed_copy_is_the_books_whatever_came_out():
     captions = [one.source for one in made.cells if one.id.endswith("-caption")]
     assert any(", your run's, and below it the book's. " in text for text in captions)
     assert not any("Checked: within a tolerance" in text for text in captions)
+    pictures = [
+        output for output in cell(made, "fig-loop-sizes").outputs if "image/png" in output.data
+    ]
+    alts = [output.metadata["image/png"]["alt"] for output in pictures]
+    assert len(alts) == 2 and alts[0] == f"Your run's. The book's: {alts[1]}"
+    assert not any("image/svg+xml" in output.data for output in pictures)
     book = yours.of_chapter("06")
     same = plain.convert(copied("06", dict(book.parameters)), "out")
     assert not any("your run's, and below" in one.source for one in same.cells)
