@@ -142,7 +142,7 @@ class Described(nn.Module):
         Without the option `rate` none has; the gain of the norm before a sublayer never has.
         """
         names = [name for name, _ in self.named_parameters(recurse=False) if name != "gain"]
-        return dict.fromkeys(names, self.opt.rate) if self.opt.rate else {}
+        return {name: self.opt.rate for name in names} if self.opt.rate else {}
 
     def reset(self, normal: Normal) -> None:
         """Set the rule's own parameters to their initial values, without gradients.
