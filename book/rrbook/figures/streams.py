@@ -53,9 +53,9 @@ def norm_places(ax: Axes, sizes: Mapping[str, Sequence[float]]) -> Axes:
         if name not in PLACES:
             raise RRError(f"no place of the norm {name!r}: expected one of {', '.join(PLACES)}")
         rule, marker = PLACES[name]
-        y, style = finite(values, name), style_of(rule)
-        (line,) = ax.plot(range(len(y)), y, label=name, markevery=max(1, len(y) // 12), **style)
-        line.set_marker(marker)
+        style: dict = style_of(rule) | {"marker": marker}
+        y = finite(values, name)
+        ax.plot(range(len(y)), y, label=name, markevery=max(1, len(y) // 12), **style)
         keep(ax, np.arange(len(y)), {name: y})
         last = next((i for i, end in enumerate(ends) if abs(end[1] / y[-1] - 1) < 0.05), None)
         if last is None:
