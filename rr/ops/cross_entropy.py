@@ -70,7 +70,9 @@ def padded_rows(weight: Tensor) -> Tensor:
     return F.pad(weight, (0, 0, 0, -len(weight) % 8))
 
 
-def _softmax(logits: Tensor, target: Tensor, vocab_size: int, divisor: int) -> tuple[Tensor, Tensor]:
+def _softmax(
+    logits: Tensor, target: Tensor, vocab_size: int, divisor: int
+) -> tuple[Tensor, Tensor]:
     """Summed losses of a chunk, and (softmax − one-hot) / divisor in the dtype of its logits (N, V)."""
     dtype = logits.dtype
     logits = logits.to(torch.promote_types(dtype, torch.float32))
@@ -140,7 +142,9 @@ def _(logits: Tensor, target: Tensor, vocab_size: int, divisor: int) -> Tensor:
     return logits.new_empty((), dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
-def _in_rows(logits: Tensor, target: Tensor, vocab_size: int, divisor: int) -> tuple[Tensor, Tensor]:
+def _in_rows(
+    logits: Tensor, target: Tensor, vocab_size: int, divisor: int
+) -> tuple[Tensor, Tensor]:
     return softmax_in_rows(logits, target, vocab_size, divisor), logits
 
 
