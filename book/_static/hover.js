@@ -1,4 +1,5 @@
-// A reference to an equation of this page shows it, on hover and on focus; Escape closes it.
+// A reference to an equation of this page shows it, a word of the glossary its meaning: on hover,
+// on focus and on touch; Escape closes it.
 (function () {
   const box = document.createElement("div");
   box.className = "rr-hover";
@@ -10,15 +11,25 @@
     link = null;
     box.remove();
   }
+  // The meaning stands in the title, which a browser shows late and a phone never.
+  function meaning(over) {
+    if (over.title) {
+      over.dataset.meaning = over.title;
+      over.removeAttribute("title");
+    }
+    return over.dataset.meaning;
+  }
   function show(event) {
-    const over = event.target.closest?.('main a.reference[href^="#equation-"]');
+    const over = event.target.closest?.(
+      'main a.reference[href^="#equation-"], main a[href*="glossary.html#term-"]');
     if (over === link) return;
     hide();
+    const words = over && meaning(over);
     const id = over && decodeURIComponent(over.hash.slice(1));
-    const set = id && document.getElementById(id)?.querySelector("mjx-container");
-    if (!set) return;
+    const set = !words && id && document.getElementById(id)?.querySelector("mjx-container");
+    if (!words && !set) return;
     link = over;
-    box.replaceChildren(set.cloneNode(true));
+    box.replaceChildren(words || set.cloneNode(true));
     box.querySelector("[id]")?.removeAttribute("id");
     document.body.append(box);
     link.setAttribute("aria-describedby", box.id);

@@ -1,4 +1,5 @@
-// Boxes that are wider than the screen say so (class rr-more), and can be scrolled by keyboard.
+// Boxes that are wider than the screen say so (class rr-more), and can be scrolled by keyboard. The
+// sidebar shows where one is. On a phone a picture that is low enough stays above its sliders.
 (function () {
   var BOXES =
     "main :is(.rr-figure-box, .pst-scrollable-table-container, .output.text_html, .highlight pre," +
@@ -18,8 +19,18 @@
       }
     });
   }
+  function keep() {
+    document.querySelectorAll("figure.rr-explorable svg.rr-picture").forEach(function (svg) {
+      var low = svg.getBoundingClientRect().height < 0.5 * innerHeight;
+      svg.parentNode.classList.toggle("rr-keeps", low);
+    });
+  }
   window.addEventListener("load", function () {
     mark();
+    keep();
+    new ResizeObserver(keep).observe(document.querySelector("main"));
+    var here = document.querySelectorAll("nav.bd-links li.current > a");
+    if (here.length) here[here.length - 1].scrollIntoView({block: "nearest"});
     // mathematics and widgets come later, and change the height of the page
     new ResizeObserver(mark).observe(document.querySelector("main"));
   });

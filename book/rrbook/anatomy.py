@@ -76,6 +76,7 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
     adds         whether the update is added to the stream, and not kept apart
     remade       whether the gate lets in another function of h and u, in the place of u
     orthogonal   whether what is added is orthogonal to the stream
+    resized      whether the update is divided by its size before it is added
     erases       whether the write sets the stream along the update's direction, whose length does
                  not count
     streams      number of streams
@@ -123,6 +124,7 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
         "remade": False,
         "orthogonal": False,
         "erases": False,
+        "resized": False,
         "streams": 1,
         "mixed": False,
         "weighs": "",
@@ -185,8 +187,8 @@ def _writes(rule: Rule, facts: dict, h: Tensor, u: Tensor, other: Tensor) -> Non
         return
     moved = rule.write(h, u) - h
     more = rule.write(h + u, u) - rule.write(h, u)  # what is left of more of u in the stream
-    if _same(rule.write(h, u), rule.write(h, 7 * u)) and not _same(more, u):
-        facts["erases"] = True
+    if _same(rule.write(h, u), rule.write(h, 7 * u)):
+        facts["resized" if _same(more, u) else "erases"] = True
         return
     if (moved * h).sum().abs() < 1e-3 * moved.norm() * h.norm():
         facts["orthogonal"] = True

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rr.data.batches import batch_starts, gather
+from rr.data.batches import batch_starts, gather, moved
 from rr.errors import RRError, nearest
 from rr.model.init import initialise
 from rr.model.transformer import Model
@@ -22,7 +22,6 @@ from rr.training import device
 from rr.training.backend import parse_backend
 from rr.training.step import OptimizerStep
 
-CPU = torch.device("cpu")
 KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
 
 
@@ -32,6 +31,7 @@ class Change:
 
     path       the backend, as `rr.training.parse_backend` reads it; the default is that of
                `rr train --precision fp32` on a CPU
+    device     cpu, cuda or mps
     threads    of torch's CPU kernels
     micro      windows per micro-batch; None: the whole batch at once
     attention  "flash" or "math": the only kernel allowed; None: torch chooses
@@ -53,6 +53,7 @@ class Change:
     """
 
     path: str = "eager:precision=fp32"
+    device: str = "cpu"
     threads: int = 1
     micro: int | None = None
     attention: str | None = None
@@ -98,7 +99,7 @@ def tf32(x: Tensor) -> Tensor:
 
 
 def trained(run: Run, stream: np.ndarray, change: Change = Change()) -> tuple[Model, list[float]]:
-    """Train `run` on the token stream with a change, on one CPU thread.
+    """Train `run` on the token stream with a change, unless it says otherwise on one CPU thread.
 
     Without a change it is `rr train` on one thread at protocol `clean`, bit for bit. Writes no
     files. stream: token ids (n,), more than run.model.seq_len + 1 of them. Returns (model, the
@@ -122,15 +123,16 @@ def trained(run: Run, stream: np.ndarray, change: Change = Change()) -> tuple[Mo
     drawn = run if change.batches is None else run.with_seed(change.batches)
     before = torch.get_num_threads()
     try:
-        device.prepare_device(CPU, change.threads)
+        place = device.pick_device(change.device)
+        device.prepare_device(place, change.threads)
         model = initialise(Model(run.model), seed).train()
         if change.double:
             model.double()
         if change.nudge is not None:
             nudge(model, change.nudge)
         backend = parse_backend(change.path)
-        backend.set_up(CPU)
-        step = OptimizerStep(model, run.recipe, backend, CPU, change.micro)
+        backend.set_up(place)
+        step = OptimizerStep(model.to(place), run.recipe, backend, place, change.micro)
         losses = []
         with _kernels(change):
             for at in range(run.recipe.steps):
@@ -138,7 +140,8 @@ def trained(run: Run, stream: np.ndarray, change: Change = Change()) -> tuple[Mo
                 if change.shuffle is not None:
                     starts = np.random.default_rng([change.shuffle, at]).permutation(starts)
                 step.set_rate(run.recipe.lr_at(at))
-                losses.append(step(*gather(stream, starts, run.model.seq_len)).item())
+                x, y = gather(stream, starts, run.model.seq_len)
+                losses.append(step(moved(x, place), moved(y, place)).item())
     finally:
         torch.set_num_threads(before)
     return model, losses

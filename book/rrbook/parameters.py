@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rr.data.corpus import Tokens, default_tokenizer, open_corpus
 from rr.errors import RRError, nearest
+from rr.training.device import pick_device
 
 KINDS = {
     bool: "True or False",
@@ -29,6 +31,10 @@ INJECTED = "# Parameters\n"  # how the cell begins that papermill writes
 class BadParameter(RRError):
     """A parameter that a notebook refuses."""
 
+    def _render_traceback_(self) -> list[str]:
+        """IPython shows this in place of its traceback."""
+        return [f"BadParameter: {self}"]
+
 
 @dataclass(frozen=True)
 class Allowed:
@@ -37,31 +43,34 @@ class Allowed:
     words: str
     test: Callable[[Any], bool]
     least: int = 0  # elements of a list
+    most: int = 99
 
     def refuses(self, value: Any) -> str:
         """What was expected instead of the value; nothing where it is allowed."""
         if not isinstance(value, list):
             return "" if self.test(value) else self.words
         different = len(set(map(str, value))) == len(value)
-        if len(value) >= self.least and different and all(map(self.test, value)):
+        if self.least <= len(value) <= self.most and different and all(map(self.test, value)):
             return ""
         count = f"of at least {self.least} " if self.least else "of "
+        if self.most < 99:
+            count = f"of {self.least} to {self.most} "
         return f"a list {count}different values, each {self.words}"
 
 
-def whole(low: int, high: int, step: int = 1, least: int = 0) -> Allowed:
-    """Multiples of `step` from low to high; of a list at least so many."""
+def whole(low: int, high: int, step: int = 1, least: int = 0, most: int = 99) -> Allowed:
+    """Multiples of `step` from low to high; of a list at least and at most so many."""
     words = f"a multiple of {step}" if step > 1 else "an integer"
 
     def test(value: Any) -> bool:
         return isinstance(value, int) and low <= value <= high and value % step == 0
 
-    return Allowed(f"{words} from {low} to {high}", test, least)
+    return Allowed(f"{words} from {low} to {high}", test, least, most)
 
 
-def number(low: float, high: float, least: int = 0) -> Allowed:
-    """Numbers from low to high; of a list at least so many."""
-    return Allowed(f"a number from {low:g} to {high:g}", lambda v: low <= v <= high, least)
+def number(low: float, high: float, least: int = 0, most: int = 99) -> Allowed:
+    """Numbers from low to high; of a list at least and at most so many."""
+    return Allowed(f"a number from {low:g} to {high:g}", lambda v: low <= v <= high, least, most)
 
 
 def one_of(*values: Any) -> Allowed:
@@ -69,6 +78,30 @@ def one_of(*values: Any) -> Allowed:
 
 
 SEEDS = whole(0, 999, least=2)  # paired differences and their spread need two
+# of the machine, wherever a chapter trains
+MACHINE = {"device": one_of("auto", "cpu", "cuda", "mps"), "threads": whole(1, 1024)}
+
+
+def opened(
+    corpus: str, tokenizer: str, device: str, threads: int, least: int = 1
+) -> tuple[Tokens, dict[str, str], dict[str, Any]]:
+    """The text and the machine of a chapter's runs, as `rr train` takes the options so named.
+
+    An empty tokenizer is the corpus's default. Returns the tokens, at least so many in each part;
+    what `rr.plan` takes of the text; and what `rr.train` takes of the machine. BadParameter where
+    the text cannot be opened, or this machine has no such device.
+    """
+    machine = {"device": device, "threads": threads}
+    for name, value in machine.items():
+        if wanted := MACHINE[name].refuses(value):
+            raise BadParameter(f"parameter {name} must be {wanted}, got {value!r}")
+    try:
+        tokenizer = tokenizer or default_tokenizer(corpus)
+        tokens = open_corpus(corpus, tokenizer, min_tokens=least, log=lambda line: None)
+        machine["device"] = pick_device(device).type
+    except RRError as error:
+        raise BadParameter(str(error)) from None
+    return tokens, {"corpus": corpus, "tokenizer": tokenizer}, machine
 
 
 def check(tier: str, settings: Mapping[str, Any], **allowed: Allowed) -> Any:
@@ -80,7 +113,7 @@ def check(tier: str, settings: Mapping[str, Any], **allowed: Allowed) -> Any:
     """
     known, given, values = _history()
     for name in given:
-        if name not in known:
+        if name not in known and not name.startswith("PAPERMILL_"):  # as --inject-paths gives
             raise BadParameter(f"unknown parameter {name!r}: {nearest(name, known)}")
     for name, default in known.items():
         if name not in values:

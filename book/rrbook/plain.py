@@ -4,26 +4,27 @@
     python -m rrbook.plain IN.ipynb OUT.html              # the same as a page, by nbconvert
     papermill --engine plain IN.ipynb OUT.ipynb -p ...    # executes, then the same
 
-Sentences hold the numbers of the notebook's own outputs, those of an executed copy thus the numbers
-of that run. OUT is replaced where it exists. The notebook must be one of this checkout, or a copy.
+A chapter's text holds the numbers of the book's run in every copy (`rrbook.yours`); a report, and
+chapters 9 and 10, those of their own outputs. OUT is replaced where it exists. The notebook must be
+one of this checkout, or a copy.
 """
 
 import argparse
 import ast
 import copy
-import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import nbformat
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
+from nbformat.v4 import new_markdown_cell, new_output
 
 from rr.errors import RRError, nearest
 from rr.io import write_atomic
 
-from . import glue
+from . import glue, yours
 from .labels import CHAPTER, CHECKS, ROOT, Label, elsewhere, labels
 from .markdown import Plain, escape, preset, titled, typeset
 from .references import Citations
@@ -83,15 +84,16 @@ class Edition:
         self.notebook, self.name = copy.deepcopy(notebook), name
         self.chapter = chapter_of(notebook, name)
         self.run = notebook.metadata.get("papermill")  # of a copy that papermill executed
-        # of a run of the reader's own: there is nothing recorded to compare it with
-        self.report = bool(self.run) and notebook.metadata.get("rr", {}).get("kind") == "report"
         self.labels = labels(notebook, self.chapter)
         self.home, self.version = home(notebook)
         self.site = site(self.home)
-        self.values = glued(notebook)
-        self.specs: dict[str, str] = {}  # of each glued name, how a sentence first writes it
+        self.book = yours.of_chapter(self.chapter) if self.chapter else None
+        self.values = self.book.values if self.book else glued(notebook)
+        run = self.run or {}
+        self.when = str(run.get("end_time") or run.get("start_time") or "")[:16].replace("T", " ")
+        given = run.get("parameters") or {}
+        self.changed = self.book.differing(given) if self.book and self.when else {}
         self.missing: set[str] = set()
-        self.before: dict[str, list[str]] = {}  # recorded values, by name: text and format
         self.citations = Citations()
         cite = self.citations
         roles = {
@@ -125,7 +127,6 @@ class Edition:
             raise RRError(
                 f"role {{glue:text}}: {text!r} does not fit the value {self.values[name]}: {error}"
             ) from None
-        self.specs.setdefault(name, spec)
         return escape(typeset(words))
 
     def _quoted(self, text: str) -> str:
@@ -215,7 +216,9 @@ class Edition:
         cells = [cell for cell in cells if cell.source.strip() or cell.cell_type == "code"]
         if self.citations.cited:
             cells.append(_added("plain-references", f"## References\n\n{self.citations.list()}"))
-        self._tables(cells)
+        for cell in cells:  # the text has what was glued
+            if cell.cell_type == "code":
+                cell.outputs = [output for output in cell.outputs if not glue.glued([output])]
         self._say_whose(cells)
         self.notebook.cells = cells
         self.notebook.metadata.setdefault("rr", {})["edition"] = "plain"
@@ -255,70 +258,61 @@ class Edition:
             return [cell]
         figure = shown["figure"]
         caption = self.markdown.line(figure["caption"])
-        checks = [words for tag, words in CHECKS.items() if tag in tags(cell)]
-        checked = f" *({checks[0].capitalize()}.)*" if checks else ""
-        text = f"**Figure {self._label(figure['name']).number}.** {caption}{checked}"
+        number = self._label(figure["name"]).number
+        if self.changed and not {"check-recorded", "check-published"} & {*tags(cell)}:
+            cell.outputs += self._figure_of_book(cell)
+            text = f"**Figure {number}**, your run's, and below it the book's. Of that: {caption}"
+        else:
+            checks = [words for tag, words in CHECKS.items() if tag in tags(cell)]
+            checked = f" *({checks[0].capitalize()}.)*" if checks and not self.run else ""
+            text = f"**Figure {number}.** {caption}{checked}"
         return [cell, _added(f"{cell.id[:56]}-caption", text)]
 
-    def _tables(self, cells: list[nbformat.NotebookNode]) -> None:
-        """In place of what a cell glued, of a copy that was executed a table of it."""
-        stored, values = ROOT / "notebooks" / f"{self.chapter}.ipynb", self.values
-        if self.run:  # the recorded values are those of the chapter that it is a copy of
-            known = stored.exists() and not self.report
-            values = glued(nbformat.read(stored, as_version=4)) if known else {}
-        self.before = {n: [value, self.specs.get(n, ".6g")] for n, value in values.items()}
-        for cell in cells:
-            outputs = cell.get("outputs", [])
-            now = glue.glued(outputs)
-            if not now:
-                continue
-            cell.outputs = [output for output in outputs if not glue.glued([output])]
-            if self.before and self.run:
-                data = {"text/html": glue.table(now, self.before), "text/plain": "<numbers>"}
-                cell.outputs.append(new_output("display_data", data))
+    def _figure_of_book(self, cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+        """The picture of the book's run, for below that of the copy."""
+        stored = read(ROOT / "notebooks" / f"{self.chapter}.ipynb").cells
+        outputs = next((one.outputs for one in stored if one.get("id") == cell.id), [])
+        pictures = [output for output in outputs if "image/png" in output.get("data", {})]
+        words = new_output("display_data", {"text/markdown": "The book's run:"})
+        return [words, *pictures] if pictures else []
 
     def _say_whose(self, cells: list[nbformat.NotebookNode]) -> None:
-        """At the top, whose numbers these are; and a cell of the recorded, for the tables."""
-        if not self.values and not self.missing:
-            return
-        if not self.values:
-            title = "Not yet run"
-            lines = [f"Numbers that stand as {NOT_YET} are computed by the cells below."]
-        elif self.run:
-            title = "Numbers of this run"
-            when = str(self.run.get("end_time") or self.run.get("start_time") or "")[:16]
-            chosen = (self.run.get("parameters") or {}).items()
-            parameters = ", ".join(f"`{name} = {value!r}`" for name, value in chosen)
+        """At the top, whose numbers these are."""
+        run, book = self.run or {}, self.book
+        given = _assigned(run.get("parameters") or {}) or "the stored parameters"
+        copied = f"prepared with {given}, and not executed"
+        if self.when:
+            copied = f"executed {self.when} UTC with {given}"
+        built = f"when the book was built ({self.version or 'no version is stated'})"
+        if book:
+            title = "The book's run, and yours"
             lines = [
-                f"The sentences hold the numbers of this copy, executed {when.replace('T', ' ')}"
-                f" UTC with {parameters or 'the parameters as they stood'}.",
+                "The text, its questions, captions and their numbers speak of the book's run"
+                f" ({_assigned(book.parameters)}), computed {built}.",
+                f"This copy was {copied}: its figures, tables and *Your run* are its own."
+                if self.when
+                else f"This copy was {copied}: it shows no run but the book's."
+                if run
+                else "Run the cells, and *Your run* shows your numbers beside the book's.",
             ]
-            if self.before:
-                lines.append("A table below each cell that computed some shows the recorded too.")
+        elif self.values:
+            title = "Numbers of this run" if run else "Recorded numbers"
+            lines = [
+                f"The sentences hold the numbers of this copy, {copied}."
+                if run
+                else f"They were computed {built}."
+            ]
+        elif self.missing:
+            title, lines = "Not yet run", []
         else:
-            title = "Recorded numbers"
-            lines = [
-                "The numbers in the sentences, the figures and the tables are recorded: they were"
-                f" computed when the book was built ({self.version or 'no version is stated'}).",
-                "Run a cell, and a table below it shows the recorded numbers beside yours.",
-            ]
-        if self.values and self.missing:
+            return
+        if self.missing:
             lines.append(f"Numbers that no cell has computed stand as {NOT_YET}.")
         cells.insert(1, _added("plain-edition", f"> **{title}**\n>\n> " + "\n> ".join(lines)))
-        if not self.before:
-            return
-        rows = [
-            f"    {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)},\n"
-            for name, value in self.before.items()
-        ]
-        source = (
-            "# The book's recorded values, shown beside yours below the cells that compute them.\n"
-            f"from rrbook.glue import recorded\n\nrecorded({{\n{''.join(rows)}}})"
-        )
-        cell = new_code_cell(source, id="plain-recorded")
-        _fold(cell)
-        after = (i for i, one in enumerate(cells, 1) if "bootstrap" in tags(one))
-        cells.insert(next(after, 2), cell)
+
+
+def _assigned(parameters: Mapping) -> str:
+    return ", ".join(f"`{name} = {value!r}`" for name, value in parameters.items())
 
 
 def tags(cell: nbformat.NotebookNode) -> list[str]:

@@ -10,6 +10,7 @@ import scipy.stats
 from wording import signed, spread
 
 import rr
+from rrbook.explorables import at_scale, which
 from rrbook.stats import field
 from rrbook.stats.emergence import TUNING
 from rrstudy import stats
@@ -135,6 +136,35 @@ def _ratio(steps: int, folder: str) -> str:
     return f"{run['tokens'] / run['params']:.2g}"
 
 
+# forms in which a rule ran that fill its row in the table of *Which rule*
+FORMS = {"rezero": "rezero:init=paper", "constant": "values constant:lam=2"}
+
+
+def _rules(verdict: str) -> str:
+    """How many rules the table of *Which rule* gives this verdict, and which."""
+    names = [name for (_, name), said in which.verdicts().items() if said == verdict]
+    return f"{len(names)}: {', '.join(FORMS.get(name, name) for name in names)}"
+
+
+def _at_scale(rule: str, source: str = "hyper-connection-factory") -> str:
+    """What one source measured of a rule, size by size."""
+    rows = [r for r in at_scale.rows() if (r["source"], r["rule"]) == (source, rule)]
+    shown = [f"{signed(float(r['difference']))} at {r['size']}" for r in rows]
+    return ", ".join(shown)
+
+
+def _largest(what: str, source: str) -> str:
+    """The size or the tokens of a source that has one row."""
+    (row,) = [r for r in at_scale.rows() if r["source"] == source]
+    return row[what]
+
+
+SCALED = {
+    "MUDD": "MUDD with norms around it",
+    "mHC": "mHC, four streams",
+    "AttnRes": "AttnRes, full",
+    "hyper-connections": "hyper-connections, dynamic",
+}
 SHORT, LONG = (300, "f1_pairs"), (4800, "e2_training")
 NAMED = {
     "bound of equality": lambda: f"{BOUND}",
@@ -155,6 +185,11 @@ NAMED = {
     "short run, tokens per parameter": lambda: _ratio(*SHORT),
     "long run, tokens": lambda: _million("tokens", *LONG),
     "long run, tokens per parameter": lambda: _ratio(*LONG),
+    **{f"rules to {verdict}": partial(_rules, verdict) for verdict in ("use", "try", "skip")},
+    **{f"at scale: {name}": partial(_at_scale, rule) for name, rule in SCALED.items()},
+    "at scale: identity mixing, sizes": lambda: _largest("size", "zhihu, Feb 2026"),
+    "at scale: identity mixing, tokens": lambda: _largest("tokens", "zhihu, Feb 2026"),
+    "at scale: DepthBench, sizes": lambda: _largest("size", "2609.32534"),
     **{f"gate on a GPU, {rung}": partial(_on_a_gpu, rung) for rung in ("60M", "320M", "1B")},
     **{
         f"f2_field, cost of the rate of {arm}": partial(_cost, arm)

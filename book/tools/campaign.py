@@ -8,7 +8,7 @@ mini-arms    eight arms at `mini`: the best of three rates each, then five paire
 e1 ... e6    the second plan, and what was added beside it: data/measured/second_plan.md says what
              each of them asks
 f1 ... f5    the third plan, likewise: data/measured/third_plan.md
-g1 ... g4, f6-pilot, f6    the fourth: data/measured/fourth_plan.md
+g1 ... g5, f6-pilot, f6    the fourth: data/measured/fourth_plan.md
 
 A study is lists of runs, trained by `rrstudy.sweep`: those that search rates, then those that are
 reported. What has finished is skipped and what was cut off resumes, so the same command is given

@@ -48,8 +48,9 @@ CHECKS = {
     "labs": ["tests/colab"],
     "all chapters": ["notebooks", *versions.NBVAL],
 }
-# what Colab's front end and its transformers choose by themselves
+# what torch, Colab's front end and its transformers choose by themselves
 OTHERS = (
+    "triton",
     "setuptools",
     "widgetsnbextension",
     "jupyterlab_widgets",

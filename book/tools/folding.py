@@ -30,6 +30,8 @@ def kind(cell: NotebookNode, first: bool) -> str | None:
     lines, given = [*filter(str.strip, cell.source.splitlines())], set(tags(cell))
     if "parameters" in given:
         return "parameters"
+    if "small" in given:  # a part of the file that chapters 0 to 2 build
+        return None
     if given & {"explorable", "lab"}:
         return f"code of the {'lab' if 'lab' in given else 'explorable'}"
     if re.search(r"^(def|print\(|assert) ?\(?check[_(]", cell.source, re.MULTILINE):
@@ -79,5 +81,5 @@ def fold(notebook: NotebookNode) -> None:
 
 
 def open_cells(notebook: NotebookNode) -> list[NotebookNode]:
-    """The code cells that the page shows open."""
-    return [cell for cell, what in folds(notebook) if what is None]
+    """The code cells that the page shows open, without the parts of rr/small.py."""
+    return [cell for cell, what in folds(notebook) if what is None and "small" not in tags(cell)]

@@ -3,8 +3,6 @@
 What these show comes from the notebooks and the bibliography, so that it follows them.
 """
 
-import base64
-import io
 import re
 from pathlib import Path
 from typing import Any
@@ -16,13 +14,11 @@ import nbformat
 import yaml
 from docutils import nodes
 from nbkit import named, read
-from PIL import Image, ImageChops
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from rr.errors import RRError
 from rrbook import references
 
-WIDTH = 480  # of a thumbnail, in pixels: twice what the page shows
 MINUTES = re.compile(r"\*\*Time\*\* (\d+) minutes to read")
 LISTED = re.compile(r"(?P<chapter>\d\d_\w+) (?P<stars>★{1,3}|report)")
 PAPER = re.compile(r"(?P<key>\w+): (?P<words>.+)")
@@ -38,9 +34,11 @@ class Shown(SphinxDirective):
 
 
 FINDINGS = {  # small drawings, in the page's colours
-    "fades": """<path class="axis" d="M8 70H152M8 70V8"/><path class="dash" d="M8 28H152"/>
-<path class="blue" d="M8 28C30 30 36 58 56 58S110 30 152 28"/>
-<text x="150" y="20" text-anchor="end">always half</text><text x="62" y="66">gate</text>""",
+    # after the dip a fan: how it goes on is not known
+    "fades": """<path class="axis" d="M8 72H152M8 72V8"/><path class="dash" d="M8 30H152"/>
+<path class="blue" d="M8 30C24 32 34 60 54 60C66 60 72 52 80 47"/>
+<path class="fan" d="M80 47L150 12V62Z"/><text x="130" y="42">?</text>
+<text x="70" y="22" text-anchor="end">always half</text><text x="38" y="70">gate</text>""",
     "reads": """<path class="axis" d="M8 58H152"/>
 <rect class="axis" x="62" y="18" width="36" height="24" rx="5"/>
 <path class="blue" d="M36 58V30H58"/><path class="orange dash" d="M124 58V30H102"/>
@@ -48,7 +46,7 @@ FINDINGS = {  # small drawings, in the page's colours
 <path class="axis" d="M106 22L120 38M120 22L106 38"/>
 <text x="80" y="34" text-anchor="middle">gate</text>
 <text x="36" y="74" text-anchor="middle">stream</text>
-<text x="124" y="74" text-anchor="middle">proposal</text>""",
+<text x="124" y="74" text-anchor="middle">update</text>""",
     "survive": "".join(
         f'<circle class="{"full" if i > 6 else "axis"}" cx="{20 + 30 * (i % 5)}" '
         f'cy="{24 + 32 * (i // 5)}" r="9"/>'
@@ -78,6 +76,18 @@ class Poster(SphinxDirective):
         return [nodes.raw("", rule_poster(), format="html")]
 
 
+class RuleCards(SphinxDirective):
+    """``{rule-cards} gate``: the card of every registered rule of a family."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        from rrbook.explorables.gallery import rule_gallery  # torch only where a page asks for it
+
+        self.env.note_reread()  # the registry may have changed though the page has not
+        return [nodes.raw("", rule_gallery(self.arguments[0]).html, format="html")]
+
+
 class WhichRule(SphinxDirective):
     """``{which-rule}``: a row for every registered rule, from the registry and the records."""
 
@@ -85,6 +95,16 @@ class WhichRule(SphinxDirective):
         from rrbook.explorables.which import table  # torch only where a page asks for it
 
         self.env.note_reread()  # records and registry may have changed though the page has not
+        return [nodes.raw("", table(), format="html")]
+
+
+class AtScale(SphinxDirective):
+    """``{at-scale}``: what others measured at larger sizes, from data/published/at_scale.csv."""
+
+    def run(self) -> list[nodes.Node]:
+        from rrbook.explorables.at_scale import table  # torch only where a page asks for it
+
+        self.env.note_reread()  # the file may have changed though the page has not
         return [nodes.raw("", table(), format="html")]
 
 
@@ -106,6 +126,21 @@ class Colab(SphinxRole):
                                 classes=["rr-button"])], []  # fmt: skip
 
 
+class HowToRun(SphinxRole):
+    """``{how-to-run}`chapters` ``: how a chapter's page opens as a notebook, in this copy."""
+
+    def run(self):
+        if (home.address() or "").startswith("https://github.com/"):
+            words = "The rocket at the top of a chapter opens it in Colab."
+        else:
+            words = (
+                "This copy of the book does not know its project's address, so it has no Colab "
+                "button. The arrow at the top of a chapter saves its notebook; it runs in Jupyter "
+                "where the project is installed."
+            )
+        return [nodes.Text(words)], []
+
+
 def colab(place: str, chapter: str, config: Any) -> str:
     """Where Colab opens the plain edition of a chapter, as published."""
     opener = config.html_theme_options["launch_buttons"]["colab_url"]
@@ -114,7 +149,7 @@ def colab(place: str, chapter: str, config: Any) -> str:
 
 
 class ChapterMap(SphinxDirective):
-    """The chapters: number, title, first figure, minutes, difficulty.
+    """The chapters: number, title, minutes, difficulty.
 
     The body names each chapter with one to three stars, or as a report: `01_residual_stream ★`.
     """
@@ -137,26 +172,20 @@ class ChapterMap(SphinxDirective):
         return self.parse_text_to_nodes("\n".join([*text, "::::"]))
 
     def _card(self, chapter: str, stars: str) -> list[str]:
-        srcdir = Path(self.env.srcdir)
-        notebook = read(srcdir / "notebooks" / f"{chapter}.ipynb")
-        picture = thumbnail(notebook)
-        lines = [":::{grid-item-card}"]
-        if picture is not None:
-            path = srcdir / "book" / "_thumbnails" / f"{chapter}.png"
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(picture[0])
-            lines += [f":img-top: /book/_thumbnails/{path.name}", f":img-alt: {picture[1]}"]
+        notebook = read(Path(self.env.srcdir) / "notebooks" / f"{chapter}.ipynb")
         label, title = named(notebook)
-        lines += [
+        minutes = minutes_to_read(notebook)
+        about = [f"{minutes} min"] * bool(minutes) + [stars]
+        return [
+            ":::{grid-item-card}",
             f":link: {label}",
             ":link-type: ref",
             "",
             f"**{int(chapter[:2])}. {title}**",
             "",
+            f"[{' · '.join(about)}]{{.rr-soft}}",
+            ":::",
         ]
-        minutes = minutes_to_read(notebook)
-        about = [f"{minutes} min"] * bool(minutes) + [stars]
-        return [*lines, f"[{' · '.join(about)}]{{.rr-soft}}", ":::"]
 
 
 def minutes_to_read(notebook: nbformat.NotebookNode) -> int | None:
@@ -167,24 +196,8 @@ def minutes_to_read(notebook: nbformat.NotebookNode) -> int | None:
     return None
 
 
-def thumbnail(notebook: nbformat.NotebookNode) -> tuple[bytes, str] | None:
-    """The first figure of a chapter, small, as PNG, with its alternative text."""
-    for cell in notebook.cells:
-        for output in cell.get("outputs", ()):
-            if png := output.get("data", {}).get("image/png"):
-                picture = Image.open(io.BytesIO(base64.b64decode(png)))
-                picture = picture.convert("RGB")
-                ground = Image.new("RGB", picture.size, picture.getpixel((0, 0)))
-                picture = picture.crop(ImageChops.difference(picture, ground).getbbox())
-                picture.thumbnail((WIDTH, WIDTH), Image.Resampling.LANCZOS)
-                file = io.BytesIO()
-                picture.quantize(64).save(file, "png", optimize=True)
-                return file.getvalue(), cell.metadata["mystnb"]["image"]["alt"]
-    return None
-
-
 class Timeline(SphinxDirective):
-    """Papers by the year of their first version; a line is `key: what the paper added`.
+    """Papers with the year of their first version, as listed; a line is `key: what it added`.
 
     The keys are those of references.bib, which gives year and authors.
     """
@@ -202,8 +215,7 @@ class Timeline(SphinxDirective):
             except RRError as error:
                 raise self.error(str(error)) from None
         items = [
-            f"- [{year}]{{.rr-year}} {words} {{cite:p}}`{key}`"
-            for (year, _), key, words in sorted(papers)
+            f"- [{year}]{{.rr-year}} {words} {{cite:p}}`{key}`" for (year, _), key, words in papers
         ]
         return self.parse_text_to_nodes("\n".join([":::{div} rr-timeline", *items, ":::"]))
 

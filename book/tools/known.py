@@ -12,6 +12,7 @@
     FOLDER: bigram                        the loss of a bigram table on the same held-out tokens
     FOLDER/LOG.csv: ARM - BASELINE        the same of runs that another trainer logged there
     NAME                                  one of NAMED, here and in advice.py
+    …, percent                            any of these differences in words: of perplexity
     threads: METHOD[, WHICH]              what public threads report: threads.py
     H200: …, void: …, day: …              what a GPU takes: on_card.py
 
@@ -21,6 +22,7 @@ Every difference is arm − baseline: below zero the first-named arm finishes lo
 """
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -47,6 +49,8 @@ GAP = re.compile(
 
 def number(text: str) -> str:
     """The text of one number. RRError names what is not understood or not there."""
+    if text.endswith(", percent"):
+        return percent(number(text.removesuffix(", percent").removesuffix(", mean")), text)
     if text in NAMED:
         return NAMED[text]()
     if text.startswith("threads: "):
@@ -81,6 +85,27 @@ def number(text: str) -> str:
     raise RRError(
         f"{what!r} is not understood: `ARM - BASELINE`, `best`, `seeds` or `bigram` is expected"
     )
+
+
+def percent(difference: str, text: str) -> str:
+    """A difference of losses with its interval as one of perplexity: "8 % lower".
+
+    With `, mean` alone; else a wide interval says "between 4 % lower and 5 % higher".
+    """
+    mean, low, high = (
+        float(one.replace("−", "-")) for one in re.findall(r"[−+]?\d+\.\d+", difference)[:3]
+    )
+
+    def words(value: float) -> str:
+        share = 100 * abs(math.expm1(value))
+        shown = f"{share:.0f}" if share >= 1.5 else f"{share:.1f}"
+        return f"{shown} % {'lower' if value < 0 else 'higher'}"
+
+    if ", mean" in text:
+        return words(mean)
+    if low < 0 < high:
+        return f"between {words(low)} and {words(high)}"
+    return f"{words(mean)} ({words(low)} to {words(high)})"
 
 
 def _runs(path: Path, curves: bool) -> list[dict]:

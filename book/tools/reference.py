@@ -32,6 +32,7 @@ PACKAGES = (
     "rr", "rr.residual", "rr.model", "rr.training", "rr.analysis",
     "rr.data", "rr.ops", "rrstudy", "rrstudy.stats", "rrstudy.sweep",
 )  # fmt: skip
+FIRST = {"rr.residual.Residuals"}  # what a reader of its page comes for
 WIDTH = 84  # columns of a signature before it is broken into lines
 ABOUT_RULES = """\
 Each rule with its equation, its options and its costs. Parameters and FLOPs (of matrix products,
@@ -288,7 +289,8 @@ def ordered(names: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 def page(package: str, links: dict[str, str]) -> str:
     """One package's page as Markdown."""
-    face, names = import_module(package), public(package)
+    face = import_module(package)
+    names = sorted(public(package), key=lambda pair: pair[0] not in FIRST)
     links = links | {name.rpartition(".")[2]: links[name] for name, _ in names}
     text, use = split(doc_of(face))
     parts = [f"({label(package, face)})=\n# `{package}`", prose(text, {}, links), *example(use)]

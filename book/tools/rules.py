@@ -30,6 +30,7 @@ KNOWN_TAGS = {
     "explorable",
     "lab",
     "nbval-ignore-output",
+    "small",
     "hide-input",
     "hide-output",
     "hide-cell",
@@ -38,7 +39,7 @@ KNOWN_TAGS = {
     "remove-cell",
 }
 PLAIN = (int, float, str, bool, list, dict)
-LINES, HIDDEN_LINES = 15, 25
+LINES, HIDDEN_LINES, SMALL_LINES = 15, 25, 30
 ASSERTS = re.compile(r"\b(assert(_\w+)?|verdict)\b|\.assert_\w+\(")
 HIDDEN = {"hide-input", "remove-input", "remove-cell"}
 CELLS = range(15, 31)
@@ -170,6 +171,7 @@ def _code(cell: nbformat.NotebookNode) -> Iterator[str]:
         yield "stores execution times; `make store` cleans them"
     if not {"bootstrap", "parameters"} & set(tags(cell)):
         most = HIDDEN_LINES if HIDDEN & set(tags(cell)) else LINES
+        most = SMALL_LINES if "small" in tags(cell) else most
         lines = sum(not re.match(r"(from \w|import )", line) for line in cell.source.splitlines())
         if lines > most:
             yield f"has {lines} lines; at most {most}"
@@ -273,7 +275,7 @@ def _folded(notebook: nbformat.NotebookNode) -> Iterator[str]:
 
 def _chapter(notebook: nbformat.NotebookNode) -> Iterator[str]:
     yield from _folded(notebook)
-    cells = [cell for cell in code_cells(notebook) if "remove-cell" not in tags(cell)]
+    cells = [c for c in code_cells(notebook) if not {"remove-cell", "small"} & set(tags(c))]
     if len(cells) not in CELLS:
         yield f"has {len(cells)} code cells; {CELLS.start} to {CELLS.stop - 1}"
     text = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]

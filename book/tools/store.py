@@ -4,9 +4,11 @@
 
 What changes with every run and says nothing goes: papermill's timestamps and paths, execution
 times, the Python version, random widget ids. The state of widgets stays, because the page shows it.
-An explorable that has changed is drawn by Chromium: see drawings.py.
+An explorable that has changed is drawn by Chromium: see drawings.py. The numbers of the book's run
+go to book/values/ too, from where every copy of a chapter reads them (rrbook.yours).
 """
 
+import ast
 import hashlib
 import json
 import re
@@ -15,7 +17,10 @@ import sys
 import drawings
 import nbformat
 from execute import current
-from nbkit import EXECUTED, code_cells, graft, read, sources, write
+from nbkit import EXECUTED, code_cells, graft, is_report, read, sources, tags, write
+
+from rrbook import yours
+from rrbook.plain import glued
 
 NOISE = ("papermill", "execution", "ExecuteTime", "collapsed", "scrolled")
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
@@ -96,6 +101,16 @@ def _stable_widgets(notebook: nbformat.NotebookNode, name: str) -> nbformat.Note
     return nbformat.reads(text, as_version=4)
 
 
+def book_values(notebook: nbformat.NotebookNode) -> str:
+    """The book's run of a chapter as book/values/ holds it: parameters and glued values."""
+    cell = next(cell for cell in notebook.cells if "parameters" in tags(cell))
+    parameters = {
+        line.targets[0].id: ast.literal_eval(line.value) for line in ast.parse(cell.source).body
+    }
+    held = {"parameters": parameters, "values": glued(notebook)}
+    return json.dumps(held, indent=1, ensure_ascii=False) + "\n"
+
+
 def main() -> None:
     if drawings.chromium() and not sys.argv[1:]:
         drawings.store_pages()
@@ -106,6 +121,10 @@ def main() -> None:
         stored = clean(graft(before, read(EXECUTED / path.name)), path.stem)
         drawings.add(stored, drawings.keep(stored, before))
         changed = write(stored, path)
+        if not is_report(stored):  # which speaks of its own run
+            yours.FOLDER.mkdir(exist_ok=True)
+            values = yours.FOLDER / f"{path.stem}.json"
+            values.write_text(book_values(stored), encoding="utf-8")
         print(f"store: {path.name} {'refreshed' if changed else 'unchanged'}")
 
 

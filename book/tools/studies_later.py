@@ -207,6 +207,22 @@ def g4() -> Study:
     )
 
 
+def g5() -> Study:
+    """The norm's place: arms as data/measured/fourth_plan.md defines them."""
+    places = {"post": "stream", "sandwich": "both", "output": "output", "LNS": "depth"}
+    arms = {"pre": {**PLAIN, "lr": 1.72e-3}}
+    arms |= {name: {"rule": f"norm-place:place={place}"} for name, place in places.items()}
+    return Study(
+        arms | rules("keel"),
+        SHORT,
+        seeds=(71, 72, 73, 74, 75),
+        rates=f2().rates,
+        rate_seeds=(100,),
+        path=BLOCKS,
+        cliff=CLIFF,
+    )
+
+
 def f6() -> Study:
     """Does the lead last? Three budgets as branches, one rate, new seeds."""
     arms = rules("standard", "constant", "state-gate")
@@ -253,6 +269,7 @@ STUDIES = {
         g2,
         g3,
         g4,
+        g5,
         f6_pilot,
         f6,
     )

@@ -179,6 +179,8 @@ def gradient_by_depth(model: nn.Module, idx: Tensor, targets: Tensor) -> list[fl
 
     with net.opened(streams.append), hooked(net.rules, written), torch.enable_grad():
         loss = net.loss(idx, targets)
+    if net.final.state == "streams" and net.final.streams(streams[0]).shape != streams[0].shape:
+        raise RRError(f"{net.final.name} carries more than its streams: no one gradient by depth")
     return [g.double().norm().item() for g in torch.autograd.grad(loss, streams)]
 
 
@@ -383,7 +385,7 @@ def stream_lens(model: nn.Module, idx: Tensor) -> StreamLens:
     called = [net.rules[i % len(net.rules)] for i in range(net.sublayers)]
     return StreamLens(
         torch.stack([rule.read(s)[0] for rule, s in zip(called, states, strict=False)]),
-        torch.stack([state.mean(-2) for state in states]),
+        torch.stack([net.final.streams(state).mean(-2) for state in states]),
         torch.stack([net.final.read(state)[0] for state in states]),
     )
 

@@ -15,7 +15,7 @@ Example:
     torch.Size([2, 5, 16])
 """
 
-from . import additive, depth, gates, orthogonal, parallel, skips, streams, values
+from . import additive, depth, gates, norms, orthogonal, parallel, skips, streams, values
 from .base import (
     REGISTRY,
     RULES,
@@ -51,6 +51,7 @@ __all__ = [
     "depth",
     "gates",
     "make",
+    "norms",
     "orthogonal",
     "parallel",
     "register",

@@ -98,6 +98,18 @@ def flag(default: int, meaning: str) -> Option:
     return Option(default, meaning, "0 or 1", lambda number: number in (0, 1))
 
 
+# An option of every rule.
+RATE = {
+    "rate": Option(
+        0.0,
+        "factor of the learning rate of the rule's own parameters, which then do not decay; 0: all "
+        "as the others",
+        "a number from 0 to 1000",
+        lambda factor: 0 <= factor <= 1000,
+    )
+}
+
+
 class Described(nn.Module):
     """Base of residual rules and value rules: options and self-description.
 
@@ -112,13 +124,25 @@ class Described(nn.Module):
     equation: ClassVar[str] = ""  # LaTeX
     source: ClassVar[str] = ""  # the publication
     shipped: ClassVar[str] = ""  # public models that use it, and where that can be read
-    options: ClassVar[dict[str, Option]] = {}  # by name; their values are in `self.opt`
+    options: ClassVar[dict[str, Option]] = RATE  # by name; their values are in `self.opt`
     matrix_names: ClassVar[tuple[str, ...]] = ()  # own parameters that weight decay acts on
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        cls.options = cls.options | RATE
 
     def __init__(self, **given: Any) -> None:
         super().__init__()
         defaults = {key: option.default for key, option in self.options.items()}
         self.opt = SimpleNamespace(**(defaults | given))
+
+    def own_rates(self) -> dict[str, float]:
+        """Factor of the learning rate, by name, of own parameters that have a rate of their own.
+
+        Without the option `rate` none has; the gain of the norm before a sublayer never has.
+        """
+        names = [name for name, _ in self.named_parameters(recurse=False) if name != "gain"]
+        return {name: self.opt.rate for name in names} if self.opt.rate else {}
 
     def reset(self, normal: Normal) -> None:
         """Set the rule's own parameters to their initial values, without gradients.
@@ -149,6 +173,13 @@ class Described(nn.Module):
         return values
 
 
+# Of rules that public models have with another ε than 1e-5, the study's and this package's.
+EPSILON = {
+    "eps": Option(
+        0.0, "ε inside the rule's norms; 0: 1e-5, as everywhere here", "a number from 0 to 1",
+        lambda e: 0 <= e <= 1,
+    )
+}  # fmt: skip
 # In a looped model all passes share a rule's parameters, norm gains included, unless per_pass=1
 # gives each pass its own: an option of every rule that can be looped.
 PER_PASS = {"per_pass": flag(0, "1: parameters of its own in each pass")}
@@ -189,7 +220,7 @@ class Rule(Described):
     kind = "residual"
     state: ClassVar[str] = "tensor"  # or "streams", "pair", "list": see above
     at_final: ClassVar[bool] = False  # whether the read before the head has parameters of its own
-    options = PER_PASS
+    options = PER_PASS | RATE
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
@@ -212,6 +243,10 @@ class Rule(Described):
     def open(self, x0: Tensor) -> Any:
         """The stream at the bottom, from the embeddings x0 (B, T, d)."""
         return x0
+
+    def streams(self, state: Tensor) -> Tensor:
+        """The streams (B, T, n, d) that a state of the kind "streams" holds: all of it, mostly."""
+        return state
 
     def prenorm(self, x: Tensor, eps: float = EPS) -> Tensor:
         """The pre-norm rms(x) ⊙ gain, (B, T, d); x itself where the branch has its own norm."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..errors import RRError
 from ..ops.norm import EPS, rms_norm
@@ -33,13 +34,21 @@ class DenseFormer(Rule):
     at the start, so it begins as the standard residual. period=p mixes after every p-th block only;
     dilation=k reaches every k-th output back from the own one.
 
+    dynamic=1 adds to α_ij a number for each token, GELU(rms(X_i) W_1) W_2 with W_2 = 0 at the
+    start: the residual stream of MUDD (2502.12170). Whole MUDD makes such a mix of its own for each
+    of queries, keys and values, too; here a sublayer gets one input, so these three are left out.
+    By one comparison (hyper-connection-factory, on a laptop) that keeps two fifths of its gain.
+    W_1 (d, K) ~ N(0, 1/d), K four times the mixed outputs, rounded up to a multiple of 64.
+
     State: [Y, or the stream inside a block; X_0, X_1, …].
     """
 
     equation = r"Y_i = \sum_{j=0}^{i} \alpha_{ij} X_j,\quad X_{i+1} = B_{i+1}(Y_i)"
-    source = "DenseFormer (2402.02622)"
+    source = "DenseFormer (2402.02622); with dynamic, MUDDFormer (2502.12170)"
     state = "list"
+    matrix_names = ("first", "second")
     options = {
+        "dynamic": flag(0, "1: weights that each token changes, MUDD's residual stream"),
         "dilation": whole(1, "k: reach every k-th output", 1),
         "period": whole(1, "p: mix after every p-th block", 1),
     }
@@ -49,6 +58,15 @@ class DenseFormer(Rule):
         self.reach = self._reach(site)
         if self.reach:
             self.alpha = nn.Parameter(torch.empty(len(self.reach)))
+            if self.opt.dynamic:
+                hidden = self._hidden(site)
+                self.first = nn.Parameter(torch.empty(hidden, site.d_model))
+                self.second = nn.Parameter(torch.empty(len(self.reach), hidden))
+
+    def _hidden(self, site: Site) -> int:
+        """K: width of what computes the token's part of the weights; 0 where there is none."""
+        reach = len(self._reach(site))
+        return (4 * reach // 64 + 1) * 64 if reach and self.opt.dynamic else 0
 
     def _reach(self, site: Site) -> list[int]:
         """Indices j of the outputs that are mixed at this site, its own last."""
@@ -61,6 +79,9 @@ class DenseFormer(Rule):
         if self.site.kind != "final" and self.reach:
             nn.init.zeros_(self.alpha)
             nn.init.ones_(self.alpha[-1:])
+            if self.opt.dynamic:
+                normal(self.first, self.site.d_model**-0.5)
+                nn.init.zeros_(self.second)
 
     def open(self, x0: Tensor) -> list[Tensor]:
         return [x0, x0]
@@ -75,12 +96,24 @@ class DenseFormer(Rule):
             return [h, *past]
         past = [*past, h]
         if self.reach:
-            mix: Any = sum(a * past[j] for a, j in zip(self.alpha, self.reach, strict=True))
+            mix: Any = sum(a * past[j] for a, j in zip(self.weights(h), self.reach, strict=True))
             return [mix, *past]
         return [h, *past]
 
+    def weights(self, h: Tensor) -> Any:
+        """α_ij, the weight of each output that is mixed: numbers, or one per token (B, T, 1)."""
+        if not self.opt.dynamic:
+            return self.alpha
+        seen = F.gelu(F.linear(rms_norm(h), self.first))
+        per_token = F.linear(seen, self.second).to(h.dtype) + self.alpha
+        return per_token.unsqueeze(-1).unbind(-2)
+
     def write_params(self, site: Site) -> int:
-        return len(self._reach(site))
+        reach = len(self._reach(site))
+        return reach + self._hidden(site) * (site.d_model + reach)
+
+    def matmul_flops(self, site: Site) -> int:
+        return 2 * self._hidden(site) * (site.d_model + len(self._reach(site)))
 
 
 @register("attnres")
@@ -94,7 +127,8 @@ class AttnRes(Rule):
 
     size=m groups the sublayers into blocks of m: a block's updates are summed into one source, and
     within the block the partial sum is a source of its own, empty at the block's first sublayer
-    (the embedding does not seed it). size=1 is the full form, size=2L one block. The head reads one
+    (the embedding does not seed it). The last block may be shorter, as Kimi-K3's is. size=1 is the
+    full form, size=2L one block. The head reads one
     more aggregate, with its own query. query=zero learns none and stays at the mean: the control.
 
     The norm divides by √(mean(x²) + ε₀). A mean of k sources is k times smaller than their sum, so
@@ -121,7 +155,7 @@ class AttnRes(Rule):
     at_final = True
     options = {
         "size": Option(
-            1, "sublayers per block; 1 is the full form", "a divisor of 2L", lambda n: n > 0
+            1, "sublayers per block; 1 is the full form", "an integer ≥ 1", lambda n: n > 0
         ),
         "query": one_of("learned", "learned, or zero for a uniform mean", "learned", "zero"),
         "neutral": flag(0, "1: ε₀ over the squared number of sources"),
@@ -131,9 +165,9 @@ class AttnRes(Rule):
     def build(self, site: Site, config: ModelConfig) -> None:
         unlooped(self, site)
         for name, size in (("size", self.opt.size), ("block", self.opt.block or 1)):
-            if 2 * site.n_layer % size:
+            if size > 2 * site.n_layer:
                 raise RRError(
-                    f"attnres: {name} must divide the {2 * site.n_layer} sublayers, got {size}"
+                    f"attnres: {name} must be at most the {2 * site.n_layer} sublayers, got {size}"
                 )
         if self.opt.block and (self.opt.size > 1 or self.opt.neutral):
             raise RRError("attnres: block is a form of its own: leave size and neutral out")
@@ -148,7 +182,8 @@ class AttnRes(Rule):
 
     def attends(self, site: Site) -> bool:
         """Whether this site attends; with `block` not every one does."""
-        return not self.opt.block or (site.sublayer - 1) % self.opt.block == 0
+        first = site.kind == "final" or (site.sublayer - 1) % (self.opt.block or 1) == 0
+        return not self.opt.block or first
 
     def reset(self, normal: Normal) -> None:
         super().reset(normal)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from ..errors import RRError
 from ..ops.norm import rms_norm
 from ..specs import ModelConfig
-from .base import Normal, Option, Rule, Site, flag, one_of, register
+from .base import RATE, Normal, Option, Rule, Site, flag, one_of, register
 from .depth import depth_weights, unlooped
 
 MODDED = "modded-nanogpt (Jordan et al. 2024)"
@@ -21,6 +21,10 @@ class X0Scales(Rule):
     gpt.py of July 2026): λ falls evenly from 1.15 in the first block to 1.05 in the last, μ from
     0.20 to 0.05. In both the embedding is normalised before the first block (embedding=rms); here
     it is x_0 as it stands by default.
+
+    rate is the factor of λ's learning rate, rate_x0 of μ's. In nanochat λ has 0.005 and μ 0.5 where
+    the matrices have 0.02: `start=nanochat,embedding=rms,rate=0.25,rate_x0=25` at --lr 0.02. (Its
+    λ also decays a little, and its AdamW has other betas there.)
 
     State: [h, x_0].
     """
@@ -38,18 +42,29 @@ class X0Scales(Rule):
             "flat", "λ = 1 and μ = x0 at the start, or nanochat's by depth", "flat", "nanochat"
         ),
         "embedding": one_of("plain", "x_0 as it stands, or divided by its rms", "plain", "rms"),
+        "rate_x0": RATE["rate"]._replace(meaning="factor of μ's learning rate; 0: that of λ"),
     }
 
     def build(self, site: Site, config: ModelConfig) -> None:
         if self.opt.x0 and self.opt.start != "flat":
             raise RRError(f"x0-scales: start={self.opt.start} brings its own μ: leave x0 out")
         if site.kind == "attn":
-            self.scales = nn.Parameter(torch.empty(2))  # λ, μ
+            # λ, μ; apart where μ has a rate of its own
+            self.scales = nn.Parameter(torch.empty(1 if self.opt.rate_x0 else 2))
+            if self.opt.rate_x0:
+                self.mu = nn.Parameter(torch.empty(1))
 
     def reset(self, normal: Normal) -> None:
         super().reset(normal)
         if self.site.kind == "attn":
-            self.scales.copy_(torch.tensor(self.start(self.site)))
+            start = torch.tensor(self.start(self.site))
+            self.scales.copy_(start[: len(self.scales)])
+            if self.opt.rate_x0:
+                self.mu.copy_(start[1:])
+
+    def own_rates(self) -> dict[str, float]:
+        rates = super().own_rates()
+        return rates | ({"mu": self.opt.rate_x0} if "mu" in dict(self.named_parameters()) else {})
 
     def start(self, site: Site) -> tuple[float, float]:
         """Initial λ and μ of this block."""
@@ -66,7 +81,8 @@ class X0Scales(Rule):
     def read(self, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         h, x0 = state
         if self.site.kind == "attn":
-            h = self.scales[0] * h + self.scales[1] * x0
+            mu = self.mu[0] if self.opt.rate_x0 else self.scales[1]
+            h = self.scales[0] * h + mu * x0
         return self.prenorm(h), [h, x0]
 
     def write(self, state: list[Tensor], u: Tensor) -> list[Tensor]:

@@ -60,17 +60,42 @@ def decayed(model: nn.Module) -> set[str]:
     return names
 
 
+def rated(model: nn.Module) -> dict[str, float]:
+    """Factor of the learning rate by parameter, of those whose rule was given the option `rate`.
+
+    Raises RRError where a rule was given it and has no parameters of its own.
+    """
+    factors, asked = {}, ""
+    for module_name, module in model.named_modules():
+        if isinstance(module, Described):
+            asked = module.name if module.opt.rate else asked
+            own_rates = module.own_rates()
+            factors |= {f"{module_name}.{name}": factor for name, factor in own_rates.items()}
+    if asked and not factors:
+        raise RRError(f"{asked}: rate is for parameters of the rule's own, and this rule has none")
+    return factors
+
+
 def decay_groups(model: nn.Module, weight_decay: float, everything: bool = False) -> list[dict]:
-    """AdamW's groups: what decays (all parameters, or those of `decayed`), then what does not."""
+    """AdamW's groups: what decays (all parameters, or those of `decayed`), then what does not.
+
+    Parameters of a rule with a rate of its own follow, without decay: a group for each "factor" of
+    the learning rate.
+    """
     named = dict(model.named_parameters())
+    factors = rated(model)
     names = set(named) if everything else decayed(model)
     groups = [
         {
-            "params": [p for name, p in named.items() if (name in names) == inside],
+            "params": [p for name, p in named.items() if (name in names) == inside
+                       and name not in factors],
             "weight_decay": weight_decay if inside else 0.0,
         }
         for inside in (True, False)
-    ]
+    ]  # fmt: skip
+    for factor in sorted(set(factors.values())):
+        own = [named[name] for name, one in factors.items() if one == factor and name in named]
+        groups.append({"params": own, "weight_decay": 0.0, "factor": factor})
     return [group for group in groups if group["params"]]
 
 
@@ -265,7 +290,10 @@ class Residuals(nn.Module):
         return self.rule(i).init_std(self.rule(i).site, part, fan_out, fan_in)
 
     def parameter_groups(self, weight_decay: float) -> list[dict]:
-        """The rules' parameters as an optimiser's groups: matrices decay, the rest does not."""
+        """The rules' parameters as an optimiser's groups: matrices decay, the rest does not.
+
+        A rule with the option `rate` has groups with a "factor": set their "lr" to it times yours.
+        """
         return decay_groups(self, weight_decay)
 
     def costs(self) -> dict[str, Any]:

@@ -5,18 +5,25 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import RRError
-from ..ops.norm import rms_norm
+from ..ops.norm import EPS, rms_norm
 from ..specs import ModelConfig
-from .base import Normal, Rule, Site, flag, one_of, register, whole
+from .base import EPSILON, Normal, Rule, Site, flag, one_of, register, whole
 
 SINKHORN_STEPS = 20  # t_max of mHC
 
 
-def sinkhorn(logits: Tensor) -> Tensor:
+def sinkhorn(logits: Tensor, eps: float = 0.0) -> Tensor:
     """A (nearly) doubly stochastic matrix from logits (…, n, n): rows and columns sum to 1.
 
-    exp(logits), then rows and columns rescaled in turn; the axis -2 comes last and is exact.
+    exp(logits), then rows and columns rescaled in turn; the axis -2 comes last and is exact. eps
+    above 0 is added to the first rows and to each sum, as in DeepSeek-V4's code.
     """
+    if eps:
+        m = logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(-1) + eps
+        for step in range(SINKHORN_STEPS):
+            m = m / (m.sum(-1, keepdim=True) + eps) if step else m
+            m = m / (m.sum(-2, keepdim=True) + eps)
+        return m.to(logits.dtype)
     log = logits.to(torch.promote_types(logits.dtype, torch.float32))
     for _ in range(SINKHORN_STEPS):
         log = log.log_softmax(-1).log_softmax(-2)
@@ -47,23 +54,38 @@ class HyperConnections(Rule):
     and 0 for B, as PaddleFleet sets them. All streams are equal at the start and A_r's columns
     sum to 1, so the network starts as the standard one here too.
 
-    start=published, with sinkhorn=1, starts as the code that is published for DeepSeek's models
-    does: all logits 0 (Megatron-LM's mHC; DeepSeek-V4 in Transformers), so that A_m is ½, A_r 1/n
-    and B 1; W ~ N(0, 0.02²) (Transformers), and the paper's s = 0.01. Every mix is then the mean of
-    the streams, and only the random W tells them apart.
+    start, with sinkhorn=1, names who starts so; in each all logits are 0, so that A_m is ½, A_r 1/n
+    and B 1: every mix is the mean of the streams, and only the random W tells them apart.
+
+        start=transformers   W ~ N(0, 0.02²), s = 1      DeepSeek-V4 in Transformers
+        start=megatron       W as Xavier's uniform, s = 0.01      Megatron-LM's mHC
+        start=published      W ~ N(0, 0.02²), s = 0.01   nobody's: the name that recorded runs have
 
     head=sigmoid reads the streams before the head with weights of their own (DeepSeek-V4's
     HyperHead): Σ_j σ(s·(rms(vec H) W_h) + b)_j H_j, W_h (n·d, n), started as the sublayers' A_m is
     under the same options, but with b = 0.
 
+    single=1, with sinkhorn=1, is DeepSeek-V4.1's single-pass mHC (2609.19969, Sec. 2.4.1): a
+    sublayer reads Σ_j (A_m)_j H_j with the A_m that the sublayer *before* it computed, from its own
+    streams, so that one pass over the streams writes them and makes the next input. The first
+    sublayer reads stream 1, and the head what the last A_m gives: it has no weights of its own. The
+    state is that input and the n streams, (B, T, 1 + n, d).
+
     mix=identity freezes A_r at the identity: no parameters, no mixing, H ← H + B uᵀ.
 
-    mHC as published: `hyper-connections:sinkhorn=1,start=published,head=sigmoid`.
+    eps is inside all norms of the rule; with sinkhorn=1 it is also added to A_m, the head's weights
+    and the sums of Sinkhorn's steps, as in DeepSeek-V4's code, which has 1e-6.
+
+    mHC as DeepSeek-V4 has it in Transformers:
+    `hyper-connections:sinkhorn=1,start=transformers,head=sigmoid,eps=1e-6`.
     """
 
     equation = r"H_l = A_r^\top H_{l-1} + B\,u_l^\top,\quad x_l = A_m^\top H_{l-1}"
     source = "Hyper-Connections (2409.19606); with sinkhorn, mHC (2512.24880)"
-    shipped = "DeepSeek-V4: mHC with the head's own weights (deepseek_v4 in Transformers)"
+    shipped = (
+        "DeepSeek-V4: mHC with the head's own weights (deepseek_v4 in Transformers); "
+        "DeepSeek-V4.1-Flash: single-pass mHC (Megatron-LM's branch)"
+    )
     state = "streams"
     matrix_names = ("dynamic",)
     options = {
@@ -72,8 +94,15 @@ class HyperConnections(Rule):
         "sinkhorn": flag(0, "1: the constrained form"),
         "mix": one_of("learned", "A_r: learned, or frozen at the identity", "learned", "identity"),
         "start": one_of(
-            "standard", "initial coefficients of the constrained form", "standard", "published"
+            "standard",
+            "initial coefficients of the constrained form",
+            "standard",
+            "published",
+            "transformers",
+            "megatron",
         ),
+        **EPSILON,
+        "single": flag(0, "1: each A_m serves the sublayer that follows"),
         "head": one_of("sum", "what the head reads of the streams", "sum", "sigmoid"),
     }
 
@@ -83,8 +112,10 @@ class HyperConnections(Rule):
         return self.opt.head == "sigmoid"
 
     def build(self, site: Site, config: ModelConfig) -> None:
-        if self.opt.start == "published" and not self.opt.sinkhorn:
-            raise RRError("hyper-connections: start=published is of the form sinkhorn=1")
+        if self.opt.start != "standard" and not self.opt.sinkhorn:
+            raise RRError(f"hyper-connections: start={self.opt.start} is of the form sinkhorn=1")
+        if self.opt.single and (not self.opt.sinkhorn or self.at_final):
+            raise RRError("hyper-connections: single=1 is of the form sinkhorn=1, with head=sum")
         columns = sum(self._widths(site))
         self.static = nn.Parameter(torch.empty(self.opt.streams, columns))
         if self.opt.dynamic:
@@ -117,7 +148,7 @@ class HyperConnections(Rule):
         if final and not self.at_final:
             return
         n = self.opt.streams
-        if final or self.opt.start == "published":
+        if final or self.opt.start != "standard":
             nn.init.zeros_(self.static)
         else:
             pick = F.one_hot(torch.tensor((self.site.sublayer - 1) % n), n).float()
@@ -128,15 +159,22 @@ class HyperConnections(Rule):
                 start[:, -1] = 0  # 2σ(0) = 1
             self.static.copy_(start)
         if self.opt.dynamic:
-            if self.opt.start == "published":
-                normal(self.dynamic, 0.02)
-            else:
+            if self.opt.start == "standard":
                 nn.init.zeros_(self.dynamic)
-            nn.init.constant_(self.scale, 0.01)
+            elif self.opt.start == "megatron":
+                normal(self.dynamic, 1.0)  # erf(z/√2) of a normal z is uniform between -1 and 1
+                bound = (6 / sum(self.dynamic.shape)) ** 0.5
+                self.dynamic.copy_(bound * torch.erf(self.dynamic / 2**0.5))
+            else:
+                normal(self.dynamic, 0.02)
+            nn.init.constant_(self.scale, 1.0 if self.opt.start == "transformers" else 0.01)
 
     def open(self, x0: Tensor) -> Tensor:
-        """The embedding in every stream, (B, T, n, d)."""
-        return opened(x0, self.opt.streams)
+        """The embedding in every stream, (B, T, n, d); with single=1 in the first input, too."""
+        return opened(x0, self.opt.streams + self.opt.single)
+
+    def streams(self, state: Tensor) -> Tensor:
+        return state[..., self.opt.single :, :]
 
     def _coefficients(self, streams: Tensor) -> Tensor:
         """A_m, A_r and B side by side, (…, n, columns), before they are constrained."""
@@ -145,51 +183,70 @@ class HyperConnections(Rule):
         read, mix, spread = self._widths(self.site)
         if self._together(self.site):
             parts = [width for width in (read, mix, spread) if width]
-            seen = (rms_norm(streams.flatten(-2)) @ self.dynamic).unflatten(
+            seen = (rms_norm(streams.flatten(-2), eps=self.eps) @ self.dynamic).unflatten(
                 -1, (self.opt.streams, sum(parts))
             )
         else:
             parts = [read + mix, spread]
-            seen = torch.tanh(rms_norm(streams) @ self.dynamic)
+            seen = torch.tanh(rms_norm(streams, eps=self.eps) @ self.dynamic)
         scale = torch.cat([s.expand(k) for s, k in zip(self.scale, parts, strict=True)])
         return self.static + scale * seen
 
     def coefficients(self, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A_m (…, n, 1), A_r (…, n, n) and B (…, n, 1) for streams (B, T, n, d)."""
-        read, mix, spread = self._coefficients(streams).split(list(self._widths(self.site)), -1)
+        """A_m (…, n, 1), A_r (…, n, n) and B (…, n, 1) for a state as `open` has it."""
+        read, mix, spread = self._coefficients(self.streams(streams)).split(
+            list(self._widths(self.site)), -1
+        )
         if self.opt.mix == "identity":
             mix = torch.eye(self.opt.streams, dtype=read.dtype, device=read.device)
             mix = mix.expand(*read.shape[:-1], -1)
         elif self.opt.sinkhorn:
-            mix = sinkhorn(mix)
+            mix = sinkhorn(mix, self.opt.eps)
         if self.opt.sinkhorn:
-            return read.sigmoid(), mix, 2 * spread.sigmoid()
+            return read.sigmoid() + self.opt.eps, mix, 2 * spread.sigmoid()
         return read, mix, spread
 
     def head_weights(self, streams: Tensor) -> Tensor:
         """Weight of each stream in what the head reads, (…, n, 1)."""
         if self.opt.head == "sum":
             return torch.ones_like(streams[..., :1])
-        return self._coefficients(streams).sigmoid()
+        return self._coefficients(streams).sigmoid() + self.opt.eps
 
-    def read(self, state: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | Tensor]:
+    @property
+    def eps(self) -> float:
+        """ε inside the norms."""
+        return self.opt.eps or EPS
+
+    def read(self, state: Tensor) -> tuple[Tensor, tuple[Tensor, ...] | Tensor]:
         """At the final site the head's read; elsewhere B is passed to the write."""
         if self.site.kind == "final":
+            if self.opt.single:
+                return self.prenorm(state[..., 0, :], self.eps), state
             if self.opt.head == "sum":
-                return self.prenorm(state.sum(-2)), state
-            return self.prenorm((self.head_weights(state) * state).sum(-2)), state
+                return self.prenorm(state.sum(-2), self.eps), state
+            return self.prenorm((self.head_weights(state) * state).sum(-2), self.eps), state
         read, mix, spread = self.coefficients(state)
+        if self.opt.single:
+            streams = self.streams(state)
+            if self.opt.mix != "identity":
+                with torch.autocast(state.device.type, enabled=False):
+                    streams = mix.to(state.dtype).transpose(-1, -2) @ streams
+            return self.prenorm(state[..., 0, :], self.eps), (streams, spread, read)
         if self.opt.mix == "identity":
-            return self.prenorm((read * state).sum(-2)), (state, spread)
+            return self.prenorm((read * state).sum(-2), self.eps), (state, spread)
         mixing = torch.cat([read, mix], -1).to(state.dtype).transpose(-1, -2)
         with torch.autocast(state.device.type, enabled=False):  # the streams keep their precision
             mixed = mixing @ state  # (B, T, 1 + n, d)
         x, streams = mixed[..., 0, :], mixed[..., 1:, :]
-        return self.prenorm(x), (streams, spread)
+        return self.prenorm(x, self.eps), (streams, spread)
 
-    def write(self, state: tuple[Tensor, Tensor], u: Tensor) -> Tensor:
-        streams, spread = state
-        return streams + spread * u.unsqueeze(-2)
+    def write(self, state: tuple[Tensor, ...], u: Tensor) -> Tensor:
+        streams, spread, *following = state
+        streams = streams + spread * u.unsqueeze(-2)
+        if not following:
+            return streams
+        (read,) = following
+        return torch.cat([(read * streams).sum(-2, keepdim=True), streams], -2)
 
     def write_params(self, site: Site) -> int:
         rows, columns = self._projection(site)
@@ -203,7 +260,7 @@ class HyperConnections(Rule):
         rows, columns = self._projection(site)
         times = 1 if self._together(site) else n  # W meets all streams at once, or each in turn
         project = times * rows * columns if self.opt.dynamic else 0
-        read_and_mix = site.d_model * n * (n + 1) if mix else 0
+        read_and_mix = site.d_model * n * (n + 1 - self.opt.single) if mix else 0
         return 2 * (read_and_mix + project)
 
     def coefficient(self, site: Site) -> None:
@@ -226,6 +283,7 @@ class GatedResidual(Rule):
 
     All matrices start N(0, 0.02²), gains at 1 (Megatron's port; how the model itself was started is
     not published): reads near ½, writes near 1, so that the network starts near the standard one.
+    The model has eps=1e-6, and stores a gain as 1 + w.
     """
 
     equation = (
@@ -240,6 +298,7 @@ class GatedResidual(Rule):
     options = {
         "streams": whole(4, "n", 1),
         "rank": whole(0, "r of the gate that reads; 0: a d/8, at least 1", 0),
+        **EPSILON,
     }
 
     def build(self, site: Site, config: ModelConfig) -> None:
@@ -271,7 +330,7 @@ class GatedResidual(Rule):
 
     def normed(self, streams: Tensor) -> Tensor:
         """X: every stream normalised, with its gain, (B, T, n, d)."""
-        x = rms_norm(streams)
+        x = rms_norm(streams, eps=self.opt.eps or EPS)
         return x * self.gain if self.site.norm else x
 
     def weights(self, x: Tensor) -> Tensor:

@@ -344,7 +344,10 @@ class GatedAttention(ValueRule):
 
     equation = r"Y'_n = Y_n \odot \sigma(W x_n)"
     source = "Gated Attention (2505.06708)"
-    shipped = "Qwen3-Next (per channel; the paper's page on OpenReview, 1b7whO4SfY)"
+    shipped = (
+        "Qwen3-Next, Qwen3.5 and Qwen3.8-Flash-Next (per channel; qwen3_next, qwen3_5 and "
+        "qwen4_exp in Transformers); Kimi-K3 (second-hand)"
+    )
     matrix_names = ("weight",)
     options = {"granularity": one_of("channel", "who shares a gate", "channel", "head")}
 
@@ -387,6 +390,9 @@ class Embeddings(ValueRule):
     last three blocks, which start at 0.01·N(0, 1); the gate of all but the last is 2σ, starts at 1,
     and sees six channels of x and six of the table's row.
 
+    rate is the factor of the tables' learning rate. In nanochat it is 5 at width 768, 0.1 where the
+    matrices have 0.02; the gates are among the matrices.
+
     vstate is the token ids.
     """
 
@@ -409,6 +415,9 @@ class Embeddings(ValueRule):
             normal(self.table, 0.02 * self.site.d_model**0.5)
             normal(self.weight, 1.0)
             self.weight.copy_(0.02 * torch.special.ndtr(self.weight))  # uniform, as it falls
+
+    def own_rates(self) -> dict[str, float]:
+        return {name: rate for name, rate in super().own_rates().items() if name == "table"}
 
     def begin(self, ids: Tensor) -> Tensor:
         return ids

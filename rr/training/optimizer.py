@@ -5,7 +5,7 @@ from torch import nn
 
 from ..errors import RRError
 from ..model.transformer import Model
-from ..residual.stack import decay_groups, decayed
+from ..residual.stack import decay_groups, decayed, rated
 from ..specs import Recipe
 from .backend import Backend
 from .distributed import ALONE, World
@@ -55,7 +55,7 @@ def block_matrices(model: nn.Module) -> list[nn.Parameter]:
 
     Attention's queries, keys and values are one matrix here, and are orthogonalised as one.
     """
-    names = decayed(model)
+    names = decayed(model) - rated(model).keys()  # what has a rate of its own is AdamW's
     return [
         p
         for name, p in model.named_parameters()
@@ -98,8 +98,9 @@ def by_depth(model: Model, group: dict, recipe: Recipe) -> list[dict]:
     inside = {id(p) for name, p in model.named_parameters() if name.startswith(STACK)}
     blocks = [p for p in group["params"] if id(p) in inside]
     others = [p for p in group["params"] if id(p) not in inside]
+    own = group.get("factor", 1.0)
     halves = [
-        {**group, "params": blocks, "factor": factor, "eps": recipe.eps * factor},
-        {**group, "params": others, "factor": 1.0, "eps": recipe.eps},
+        {**group, "params": blocks, "factor": factor * own, "eps": recipe.eps * factor},
+        {**group, "params": others, "factor": own, "eps": recipe.eps},
     ]
     return [half for half in halves if half["params"]]

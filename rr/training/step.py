@@ -40,7 +40,8 @@ class OptimizerStep:
 
     Raises RRError where this device, model or number of processes does not support the backend, and
     `CompiledWrong`, an RRError, where compiled blocks give other gradients than the same blocks
-    uncompiled: on a compiled backend they are compared once, before the first step.
+    uncompiled: on a compiled backend they are compared before the first step, and again where
+    memory ran out and the micro-batch was halved.
 
     Example:
         >>> import torch, rr
@@ -79,7 +80,10 @@ class OptimizerStep:
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision == "fp16")
         model.use(backend.kernels)
         if backend.compile == "layer":
-            self._compile(compiler)
+            from ..model.compile import compile_model
+
+            compile_model(model, compiler)
+            self._check_compiled()
         self.wrapped = world.wrap(model)  # what a step calls; evaluation calls the model
         self.optimizer = optimizer(model, recipe, backend)
         self.grad_norm: Tensor | None = None  # before the first step
@@ -99,12 +103,10 @@ class OptimizerStep:
         """Precision, device and micro-batch in words, for the log."""
         return f"{self.precision} on {device_name(self.device)}, {self.micro} windows at once"
 
-    def _compile(self, compiler: object) -> None:
-        """Compile the model; CompiledWrong, in every process, where it is wrong in one."""
-        from ..model.compile import compile_model
+    def _check_compiled(self) -> None:
+        """Raise CompiledWrong, in every process, where it is wrong in one."""
         from .compile_check import compiled_error
 
-        compile_model(self.model, compiler)
         why = compiled_error(self.model, self.micro, self.precision, self._products)
         if self.world.any(why is not None)[0]:
             raise CompiledWrong(why or "another process compiles this model wrongly")
@@ -138,6 +140,8 @@ class OptimizerStep:
             self.optimizer.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()
             self.on_shrink(self.micro)
+            if self.backend.compile == "layer":  # other shapes are other kernels
+                self._check_compiled()
 
     def gradients(self, x: Tensor, y: Tensor) -> Tensor:
         """Gradients of the batch's mean loss, accumulated over micro-batches; returns that loss."""

@@ -52,11 +52,11 @@ def run(args) -> None:
         given = {"folder": str(folder), "baseline": args.baseline}
         words = notebook.papermill(path, report, given, notebook.engine())
         _execute(["-m", *words])
+    elif finished(folder) is None:  # which refuses a corrupt result, whatever report there is
+        raise RRError(f"{args.folder} has not ended: rr train resumes it, then it has a report")
     elif not notebook.complete(report):
         notebook.check_installed()
         _, run = read_specification(folder)
-        if finished(folder) is None:
-            raise RRError(f"{args.folder} has not ended: rr train resumes it, then it has a report")
         with locate_errors(*args.rule):
             run = allowed(run, folder, args.rule)
         _execute(_report_of_run(run, folder))

@@ -128,7 +128,7 @@ def rows_of(record: Record) -> list[dict]:
 def scan(folder: str | Path) -> "pd.DataFrame":
     """Every run below `folder`, sorted by path, as `read_results()` gives them; may be empty.
 
-    Nothing is printed: `attrs["corrupt"]` lists (result.json, what is wrong with it), and
+    Nothing is printed: `attrs["corrupt"]` lists (a corrupt file, what is wrong with it), and
     `attrs["unfinished"]` the folders of runs that have no result yet. Raises RRError where there is
     no folder.
 
@@ -144,6 +144,13 @@ def scan(folder: str | Path) -> "pd.DataFrame":
     for record in read_records(folder):
         if "result.json" not in record:
             unfinished.append(record.place)
+            continue
+        try:
+            if "run.json" in record:  # without it a result is of no known recipe
+                record.object("run.json")
+        except RunFailed as error:
+            why = str(error).partition(" is corrupt: ")[2]
+            corrupt.append((record.place / "run.json", why))
             continue
         try:
             rows += rows_of(record)

@@ -177,12 +177,15 @@ def render(table: pd.DataFrame, form: str = "text") -> str:
     title = "### {}\n\n" if pipes else "{}\n"
     blocks = [title.format(name) + _printed(group, RUNS, pipes) for name, group in grouped(rows)]
     between = "\n\n" if pipes else "\n"
-    return "\n\n".join(blocks) + f"\n\n{FOOT}{between}{_foot(rows)}"
+    return "\n\n".join(blocks) + f"\n\n{between.join(foot(rows))}"
 
 
-def _foot(rows: Sequence[dict]) -> str:
+def foot(rows: Sequence[dict]) -> tuple[str, str]:
+    """What stands below the table of runs: its unit, and what its columns assume."""
     tests = max((row["comparisons"] or 0 for row in rows), default=0)
-    return FOOT_RUNS.format("one comparison" if tests == 1 else f"{tests or 'no'} comparisons")
+    return FOOT, FOOT_RUNS.format(
+        "one comparison" if tests == 1 else f"{tests or 'no'} comparisons"
+    )
 
 
 def _foot_of_table(rows: Sequence[dict]) -> str:

@@ -223,7 +223,9 @@ def test_questions_are_answered_on_the_page(tab_of):
         box.get_by_text(click, exact=True).press("Enter")
         assert box.locator(".rr-verdict").inner_text() == verdict
     assert box.locator(".rr-why").is_visible()
-    for given, verdict in (("x", "Write a number"), ("3", "it is more"), ("5", "it is less")):
+    box.get_by_text("only the next one", exact=True).press("Enter")
+    assert not box.locator(".rr-why").is_visible()  # it explained another answer
+    for given, verdict in (("x", "reads numbers: "), ("3", "it is more"), ("5", "it is less")):
         number.locator("input").fill(given)
         number.get_by_role("button").click()
         assert verdict in number.locator(".rr-verdict").inner_text()
@@ -231,6 +233,57 @@ def test_questions_are_answered_on_the_page(tab_of):
     number.locator("input").fill("4")
     number.locator("input").press("Enter")
     assert number.locator(".rr-why").is_visible()
+    number.locator("input").fill("40")
+    assert not number.locator(".rr-why").is_visible()
+
+
+ANSWERED = [  # what a reader writes, the box's answer and unit
+    ("9,5", 9.516, "per cent"),
+    ("9.5 %", 9.516, "per cent"),
+    ("64*65/2", 2080, ""),
+    ("64 × 65 ÷ 2", 2080, ""),
+    ("2,080", 2080, ""),
+    ("2 080", 2080, ""),
+    ("9,440,256", 9440256, ""),
+    ("4·1536² ", None, ""),
+    ("4*1536^2 + 2*1536", 9440256, ""),
+    ("2**8", 256, ""),
+    ("1/5", 0.2, ""),
+    ("20%", 0.2, ""),
+    ("0,125", 0.125, ""),
+    ("−0,6931", -0.6931, ""),
+    ("-(1/2)^2", -0.25, ""),
+    ("√(4/64)", 0.25, ""),
+    ("1e-3", 0.001, ""),
+    ("", None, ""),
+    ("a fifth", None, ""),
+    ("1/0", None, ""),
+    ("3 4", None, ""),
+]
+
+
+@pytest.mark.parametrize(("given", "right", "unit"), ANSWERED)
+def test_a_box_reads_what_people_write(browser, given, right, unit):
+    """Commas, products, fractions, powers, percent; of anything else it says what it reads."""
+    script = (ROOT / "book" / "_static" / "answers.js").read_text(encoding="utf-8")
+    wanted = 7 if right is None else right
+    box = (
+        f'<div class="rr-number" data-right="{wanted}" data-within="0.002" data-unit="{unit}">'
+        '<div class="rr-why">Because.</div></div>'
+    )
+    page = browser.new_page()
+    page.set_content(f"{box}<script>{script}</script>")
+    page.locator("input").fill(given)
+    page.get_by_role("button").click()
+    said, shown = page.locator(".rr-verdict").inner_text(), page.locator(".rr-why").is_visible()
+    page.locator("input").fill(f"{-2 * wanted - 1}")  # wrong: the explanation goes
+    page.get_by_role("button").click()
+    after = page.locator(".rr-why").is_visible()
+    page.close()
+    assert not after
+    assert (said == "Right.", shown) == (right is not None,) * 2
+    if right is None:
+        assert said.startswith("This box reads numbers: 0.5 or 0,5")
 
 
 def test_the_code_of_a_chapter_appears_by_one_switch(tab_of):
@@ -388,6 +441,13 @@ def test_search_shows_prose_below_each_result_from_a_disk_with_the_network_off(b
     assert not [text for text in excerpts if "import " in text], excerpts
 
 
+def test_a_search_for_a_word_begins_with_the_chapter_about_it(tab_of):
+    tab = tab_of("search.html?q=gate")
+    tab.wait_for_function(SEARCHED)
+    first = tab.locator("#search-results li a").first.inner_text()
+    assert "The gate equation" in first
+
+
 def test_a_reference_to_an_equation_shows_it(tab_of):
     tab = tab_of("notebooks/01_residual_stream.html")
     tab.locator('main a.reference[href^="#equation-"]').first.focus()
@@ -395,6 +455,39 @@ def test_a_reference_to_an_equation_shows_it(tab_of):
     assert box.locator("mjx-container svg").count() == 1
     tab.keyboard.press("Escape")
     assert box.count() == 0
+
+
+def test_a_word_of_the_glossary_shows_its_meaning(tab_of):
+    tab = tab_of("notebooks/01_residual_stream.html")
+    link = tab.locator("main a[href*='glossary.html#term-sublayer']").first
+    link.focus()
+    said = tab.get_by_role("tooltip").inner_text()
+    assert "attention or" in said and link.get_attribute("title") is None  # the browser's own
+    tab.keyboard.press("Escape")
+    assert tab.get_by_role("tooltip").count() == 0
+    link.blur()
+    link.focus()
+    assert tab.get_by_role("tooltip").inner_text() == said
+
+
+def test_the_sidebar_shows_where_one_is_after_many_pages(tab_of):
+    tab = tab_of("book/intro.html")
+    for page in ("notebooks/07_depth_attention", "notebooks/14_emergence", "book/glossary"):
+        tab.evaluate("page => { location.href = '../' + page + '.html' }", page)
+        tab.wait_for_url(f"**/{page}.html")
+        tab.wait_for_load_state("networkidle")
+        box = tab.locator("nav.bd-links li.current > a").last.bounding_box()
+        assert 0 <= box["y"] and box["y"] + box["height"] <= tab.viewport_size["height"], page
+
+
+def test_on_a_phone_the_picture_stays_above_its_sliders(tab_of):
+    tab = tab_of("notebooks/02_gate_equation.html", viewport={"width": 390, "height": 844})
+    figure = tab.locator("figure[data-explorable=live-network]")
+    picture, slider = figure.locator("svg.rr-picture"), figure.locator("input[name=gate]")
+    assert picture.bounding_box()["y"] < slider.bounding_box()["y"]
+    slider.evaluate("node => scrollBy(0, node.getBoundingClientRect().top - 600)")
+    seen = picture.bounding_box()
+    assert 0 <= seen["y"] and seen["y"] + seen["height"] <= slider.bounding_box()["y"] + 1
 
 
 @pytest.mark.parametrize("address", ["https://colab.research.google.com/x.ipynb", ""])

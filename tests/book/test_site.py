@@ -120,7 +120,7 @@ def test_the_front_page_leads_to_every_chapter(soups, site):
         assert told is None or f"{minutes} minutes to read" in told.get_text()
     address = home.address() or ""
     buttons = soup.select("a.rr-button")
-    assert len(buttons) == 1 + address.startswith("https://github.com/")
+    assert len(buttons) == 2 + address.startswith("https://github.com/")
 
 
 def test_references_and_numbers_say_what_they_are(soups, site):

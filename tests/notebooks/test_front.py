@@ -1,28 +1,18 @@
 """What the front page takes from chapters and bibliography."""
 
-import base64
-import io
-
 import pytest
-from front import first_version, minutes_to_read, named, thumbnail
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from front import first_version, minutes_to_read, named
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from nbkit import read, sources
-from PIL import Image
 
 from rr.errors import RRError
 
 
 def chapter():
-    picture = Image.new("RGB", (900, 500), "#fcfcfb")
-    picture.paste("#0072b2", (100, 100, 800, 300))
-    file = io.BytesIO()
-    picture.save(file, "png")
-    shown = new_output("display_data", {"image/png": base64.b64encode(file.getvalue()).decode()})
-    described = {"mystnb": {"image": {"alt": "A blue bar."}}}
     cells = [
         new_markdown_cell("(ch-made)=\n# A made chapter\n\nText."),
         new_markdown_cell("- **Time** 25 minutes to read; to run: 1 minute (CPU)."),
-        new_code_cell(outputs=[shown], metadata=described),
+        new_code_cell(),
     ]
     return new_notebook(cells=cells)
 
@@ -34,14 +24,6 @@ def test_a_chapter_says_its_title_and_its_minutes():
     assert minutes_to_read(new_notebook(cells=made.cells[:1])) is None
     with pytest.raises(RRError, match="a chapter begins with"):
         named(new_notebook(cells=made.cells[1:]))
-
-
-def test_the_thumbnail_is_the_first_figure_without_its_margins():
-    data, alt = thumbnail(chapter())
-    small = Image.open(io.BytesIO(data)).convert("RGB")
-    assert alt == "A blue bar." and small.size == (480, 137)  # 700 by 200 pixels before
-    assert all(abs(a - b) < 8 for a, b in zip(small.getpixel((9, 9)), (0, 0x72, 0xB2), strict=True))
-    assert thumbnail(new_notebook(cells=chapter().cells[:2])) is None
 
 
 def test_a_paper_is_as_old_as_its_number_on_arxiv():

@@ -1,14 +1,18 @@
 """The studies of data/measured/ as lists of runs, and the search of a rate before them."""
 
+import re
 from pathlib import Path
 
 import campaign
 import pandas as pd
+import torch
 from campaign import STUDIES, Campaign, Study
 from tiny import TINY, result_of
 
 import rr
 from rr.model.costs import count
+from rr.ops import rms_norm
+from rr.residual import Residuals, canonical
 from rrbook.stats import basin, before_cliff
 
 
@@ -74,7 +78,7 @@ def test_a_run_that_blew_up_is_no_point_of_a_parabola_nor_is_what_lies_beyond_it
 
 
 def test_the_fourth_plan_s_arms_are_of_equal_size(tmp_path):
-    for name in ("g1", "g2", "g3", "g4", "f6"):
+    for name in ("g1", "g2", "g3", "g4", "g5", "f6"):
         study = STUDIES[name]()
         sizes = {
             arm: count(
@@ -84,3 +88,34 @@ def test_the_fourth_plan_s_arms_are_of_equal_size(tmp_path):
             if arm != "one wider stream"
         }
         assert max(sizes.values()) < 1.001 * min(sizes.values()), (name, sizes)
+
+
+def test_the_norm_s_places_are_the_plan_s(tmp_path, capsys):
+    """Each arm by the formula beside its name in the fourth plan; pre's rate is not searched."""
+    plan = (rr.DATA / "measured" / "fourth_plan.md").read_text(encoding="utf-8")
+    formulas = {
+        "pre": ("h + F(n(h))", "standard"),
+        "post": ("n(h + F(h))", "norm-place:place=stream"),
+        "sandwich": ("h + n(F(n(h)))", "norm-place"),
+        "output": ("h + n(F(h))", "norm-place:place=output"),
+        "Keel": ("n(a·h + F(n(h)))", "keel"),
+        "LNS": ("h + F(n(h)/√l)", "norm-place:place=depth"),
+    }
+    study = STUDIES["g5"]()
+    given = {canonical(arm["rule"]) for arm in study.arms.values()}
+    assert given == {rule for _, rule in formulas.values()}
+    for name, (formula, rule) in formulas.items():
+        assert re.search(rf"^ +{name} +h ← {re.escape(formula)}", plan, re.MULTILINE), name
+        (x, f), n = torch.randn(2, 1, 1, 16).double().unbind(), lambda h: rms_norm(h)
+        branch = lambda h, f=f: torch.tanh(h) * f  # noqa: E731
+        made = Residuals(rule, dim=16, n_layer=2, n_head=1).double()  # block 2 of 2, l = 2
+        a = 4
+        values = {"h": x, "n": n, "F": branch, "a": a, "l": 2}
+        said = formula.replace("·", "*").replace("/√l", "/ l**0.5")
+        torch.testing.assert_close(made[3](x, branch), eval(said, values))
+    of(tmp_path, dry=True).study(study)
+    commands = [line for line in capsys.readouterr().out.splitlines() if "rr train" in line]
+    assert len(commands) == 5 * 5 + 5  # five arms at five rates on seed 100; five seeds of pre
+    assert sum("--seed 100" in line for line in commands) == 25
+    assert all("--rung mini" in line and "--steps 300" in line for line in commands[-5:])
+    assert all("--lr 0.00172" in line and "standard" in line for line in commands[-5:])

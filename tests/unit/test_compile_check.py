@@ -164,6 +164,29 @@ def test_nothing_is_compiled_twice():
     assert 0 < before == counter.frame_count
 
 
+def test_a_halved_micro_batch_is_checked_again(monkeypatch):
+    """Its shapes are compiled anew, by a compiler that may be wrong for these alone."""
+
+    def wrong_where_small(graph, inputs):
+        if any(x.shape[:1] == (1,) for x in inputs):
+            return wrong_compiler(graph, inputs)
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+    step = step_of(compiler=wrong_where_small, on_shrink=lambda micro: None)
+    whole = step.gradients
+
+    def full(x, y):
+        if step.micro == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(x, y)
+
+    monkeypatch.setattr(step, "gradients", full)
+    ids = torch.arange(2 * SHAPE["seq_len"]).view(2, -1)
+    with pytest.raises(CompiledWrong, match="wrongly"):
+        step(ids, ids + 1)
+    assert step.micro == 1
+
+
 @pytest.fixture
 def wrong(monkeypatch):
     """Whatever a run compiles is wrong, and the default compiles."""

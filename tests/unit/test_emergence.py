@@ -206,6 +206,14 @@ def test_the_explorable_draws_the_gap_at_each_size(script):
         assert shown["change"] == pytest.approx(shown["gaps"][-1] - shown["gaps"][0])
 
 
+def test_the_explorable_marks_round_gaps(script):
+    for low, high in ((-0.0565, 0.00915), (-0.02, 0.02), (-0.9, 0.05), (-0.0201, 0)):
+        ticks = script("emergence", "toyTicks", [low, high])[0]
+        assert 0 in ticks and 3 <= len(ticks) <= 7 and low <= ticks[0] and ticks[-1] <= high
+        assert all(round(tick, 3) == pytest.approx(tick, abs=1e-12) for tick in ticks)
+        assert np.ptp(np.diff(ticks)) < 1e-12
+
+
 def test_lab_power_says_what_stats_say():
     pytest.importorskip("ipywidgets")
     from rrbook.explorables.kit import number

@@ -57,7 +57,7 @@ def test_stream_shares_are_what_a_simulation_finds(script):
         assert numbers["shares"] == pytest.approx(squared, abs=0.01)
         assert sum(numbers["shares"]) == pytest.approx(1) and len(numbers["rms"]) == 9
     [sentence] = script("stream", "streamSentence", [32, "sum"])
-    assert "After 32 sublayers under h + u the embedding holds 1/33 of the variance" in sentence
+    assert "After 32 sublayers under h + u the embedding holds 1/33 of the vector" in sentence
 
 
 STATE = (1.2, 0.9)  # of the playground
@@ -259,6 +259,15 @@ def test_lab_gate_drives_the_real_rule(labs):
     made = labs.gate.lab_gate()
     made.controls["scale"].value = 0
     assert "r is 0.5 on average; 0 of the gates are below 0.1" in sentence_of(made)
+
+
+@pytest.mark.parametrize("sublayers", [4, 16, 32])
+def test_recorded_nets_stand_in_one_order_with_their_held_out_losses(script, sublayers):
+    runs = [run | {"held_out": 9.0} if run["rule"] == "convex" else run for run in RECORDED]
+    [sentence] = script("cliff", "cliffSentence", [sublayers, 0, runs])
+    mean = 3.0 + sublayers / 100 + 0.05  # of the two seeds; the curve ends elsewhere
+    said = f"additive {mean:.3g}, convex 9 nats per token held out after 100 steps"
+    assert said in sentence
 
 
 def test_lab_stream_measures_a_real_model(labs):

@@ -24,7 +24,7 @@ from rrstudy import stats
 RECORDS = DATA / "measured" / "04_field_guide"
 # registered after the records were made
 LATER = ("x0-scales", "unet", "parallel", "orthogonal", "scales-skips", "gated-residual", "keel",
-         "delta", "lanes")  # fmt: skip
+         "delta", "lanes", "norm-place")  # fmt: skip
 
 # ---- what a rule does --------------------------------------------------------------------------
 
@@ -75,6 +75,10 @@ KNOWN = {
     "parallel": {"family": "look-back", "streams": 1, "reads": "earlier", "learned": False},
     "scales-skips": {"family": "look-back", "mixes": "read", "reads": "both"},
     "keel": {"family": "carry", "norm": "both"},
+    "norm-place": {"family": "scale", "norm": "read", "resized": True, "carry": 1},
+    "norm-place:place=output": {"family": "scale", "norm": "none", "resized": True},
+    "norm-place:place=stream": {"family": "carry", "norm": "write", "resized": False},
+    "norm-place:place=depth": {"norm": "read", "resized": False, "coefficient": 1},
     "delta": {"norm": "read", "learned": True, "erases": True},
     "orthogonal": {"family": "carry", "orthogonal": True, "erases": False, "gate": {}},
     "x0-scales": {"family": "look-back", "reads": "both", "adds": True, "learned": True},

@@ -132,6 +132,7 @@ def test_depth_plot_keeps_every_seed_and_marks_diverged_ones(ax):
     "draw, words",
     [
         (lambda ax: figures.stream_norms(ax, [0, 1], {"review": [1.0]}), "1 values for 2 depths"),
+        (lambda ax: figures.norm_places(ax, {"nowhere": [1.0]}), "no place of the norm 'nowhere'"),
         (lambda ax: figures.stream_norms(ax, [0], {"review": [math.nan]}), "not finite"),
         (lambda ax: figures.gradient_by_depth(ax, [0], {"review": [0.0]}), "none above"),
         (lambda ax: figures.gradient_by_depth(ax, [0, 1], {"a": [1, -1]}), "norm below 0"),
@@ -177,3 +178,13 @@ def test_a_gates_wiring_says_every_number_at_its_place(ax):
         assert words in said
     inside = [text.get_window_extent() for text in phone(ax.figure).axes[0].texts]
     assert all(0 <= box.x0 and box.x1 <= 3.6 * ax.figure.dpi for box in inside)
+
+
+def test_places_of_the_norm_that_end_together_have_one_label():
+    _, ax = figures.canvas()
+    figures.norm_places(
+        ax, {"pre-norm": [0.03, 0.03], "Keel": [0.03, 1.0], "post-norm": [0.03, 1.0]}
+    )
+    labels = [text.get_text() for text in ax.texts]
+    assert [line.get_label() for line in ax.lines[:3]] == ["pre-norm", "Keel", "post-norm"]
+    assert sorted(labels) == ["Keel, post-norm", "pre-norm"]

@@ -73,6 +73,35 @@ def test_a_difference_by_scipy(name, rows):
     assert number(name) == held(gap) and number(f"{name}, mean") == mean(gap)
 
 
+def test_a_difference_in_words_is_one_of_perplexity():
+    early = window("e2_training", 601, 1200)
+    gap = early["review"] - early["constant"]
+    lower = 100 * (1 - np.exp(gap.mean()))
+    name = "e2_training: review - constant, steps"
+    assert number(f"{name} 601-1200, mean, percent") == f"{lower:.0f} % lower"
+    late = window("e2_training", 2401, 3400)
+    gap = late["review"] - late["constant"]
+    ends = st.t.interval(0.95, len(gap) - 1, gap.mean(), gap.sem())
+    low, high = (100 * np.expm1(end) for end in ends)
+    said = f"between {-low:.0f} % lower and {high:.0f} % higher"
+    assert number(f"{name} 2401-3400, percent") == said
+    whole = number("f4_muon: review - constant, percent")
+    assert re.fullmatch(r"[\d.]+ % higher \([\d.]+ % higher to [\d.]+ % higher\)", whole)
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("its perplexity is {} than that of the half", "f1_pairs: review - constant, mean"),
+        ("{} than the half", "e2_training[steps=4800]: review - constant"),
+        ("Review's perplexity is {}", "f4_muon: review - constant, mean"),
+    ],
+)
+def test_the_readme_says_sizes_that_the_records_have(said, name):
+    text = " ".join((BOOK.parent / "README.md").read_text(encoding="utf-8").split())
+    assert said.format(number(f"{name}, percent")) in text
+
+
 def test_differences_between_campaigns_mixtures_and_windows_by_scipy():
     wide, bare = loss("e2_training", steps=4800), loss("e2_after", steps=4800)
     gap = wide["review"] - bare["constant"]

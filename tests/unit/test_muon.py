@@ -29,9 +29,9 @@ MATRICES = (
 )
 
 
-def stepped(optimizer, **recipe):
-    """Weights before and after the first step of a Review model, and that step's gradients."""
-    model = initialise(Model(ModelConfig(**SHAPE, rule="review")), 0)
+def stepped(optimizer, rule="review", values="own", **recipe):
+    """Weights before and after the first step of a model, and that step's gradients."""
+    model = initialise(Model(ModelConfig(**SHAPE, rule=rule, values=values)), 0)
     with torch.no_grad():  # off the zeros that gates start with
         for p in model.parameters():
             p += 0.02 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
@@ -89,6 +89,34 @@ def test_decay_and_rates_by_depth_reach_both_parts():
     assert torch.equal(deep["token.weight"], free["token.weight"])
     step.set_rate(3e-3)
     assert {round(g["lr"] / 3e-3, 6) for g in step.optimizer.param_groups} == {1.0, round(rate, 6)}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_rule_s_parameters_have_a_rate_of_their_own_and_no_decay(optimizer):
+    """As nanochat ships its scales and value embeddings; one step of Adam moves by its rate."""
+    rule = "x0-scales:start=nanochat,rate=0.25,rate_x0=25"
+    rules = {"rule": rule, "values": "embeddings:rate=5"}
+    before, after, _, step = stepped(optimizer, weight_decay=0.5, **rules)
+    moved = {name: (after[name] - before[name]).abs() for name in before}
+    factors = {".scales": 0.25, ".mu": 25, ".table": 5}
+    seen = set()
+    for name, change in moved.items():
+        for end, factor in factors.items():
+            if name.endswith(end):
+                seen.add(end)
+                largest = change.max().item()  # Adam's first step: the rate, whatever the gradient
+                assert largest == pytest.approx(factor * 1e-2, rel=2e-2), name
+    assert seen == set(factors)
+    groups = {g.get("factor", 1.0): g["weight_decay"] for g in step.optimizer.param_groups
+              if g.get("factor", 1.0) != 1.0}  # fmt: skip
+    assert groups == {0.25: 0.0, 5.0: 0.0, 25.0: 0.0}
+    step.set_rate(3e-3)
+    assert {g["lr"] for g in step.optimizer.param_groups} == {3e-3 * f for f in (1, 0.25, 5, 25)}
+
+
+def test_a_rate_for_a_rule_without_parameters_is_refused():
+    with pytest.raises(RRError, match="standard: rate is for parameters of the rule's own"):
+        stepped("adamw", rule="standard:rate=2")
 
 
 def test_a_broken_off_run_ends_as_if_it_had_not(planned, tmp_path, cut_off):

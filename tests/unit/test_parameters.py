@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import rr
 from rr.errors import RRError
 from rrbook import parameters
 
@@ -123,3 +124,49 @@ def test_papermill_ends_with_that_line(tmp_path):
         "BadParameter: parameter seeds must be a list of integers, got '[0, 1]'; papermill takes "
         'a list by -y "seeds: [0, 1]"'
     )
+
+
+# ---- the text and the machine of a chapter's runs ------------------------------------------------
+
+
+def test_papermills_own_paths_are_no_parameters(shell):
+    """As `papermill --inject-paths` gives them."""
+    given = "# Parameters\nPAPERMILL_INPUT_PATH = 'a'\nPAPERMILL_OUTPUT_PATH = 'b'\nsteps = 3\n"
+    assert shell(CELL, given, CHECK) is None
+    error = shell(CELL, "# Parameters\nPAPERWEIGHT = 'a'\n", CHECK)
+    assert "unknown parameter 'PAPERWEIGHT'" in str(error)
+
+
+def test_a_list_that_is_too_long_is_refused_in_words():
+    allowed = parameters.number(1e-5, 0.1, least=2, most=4)
+    assert not allowed.refuses([0.1, 0.01, 0.001, 1e-4])
+    assert allowed.refuses([0.1, 0.01, 0.001, 1e-4, 1e-5]) == (
+        "a list of 2 to 4 different values, each a number from 1e-05 to 0.1"
+    )
+
+
+def test_a_text_of_ones_own_and_its_tokenizer_reach_the_plan(tmp_path, tiny_corpus):
+    tokens, reads, machine = parameters.opened(tiny_corpus, "bpe:300", "cpu", 2)
+    assert tokens.vocab_size == 300 and machine == {"device": "cpu", "threads": 2}
+    run = rr.plan("nano:d_model=16,n_layer=1,n_head=1", **reads)
+    assert run.model.vocab_size == 300 and run.corpus == tokens.identity["corpus"]
+    usual = parameters.opened("fables", "", "auto", 1)
+    assert usual[1] == {"corpus": "fables", "tokenizer": "bpe:1024"}
+    assert usual[2]["device"] in ("cpu", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("file:/none.txt", "bpe:300", "cpu", 1), "/none.txt"),
+        (("fables", "gpt3", "cpu", 1), "gpt3"),
+        (("fables", "", "tpu", 1), "device must be one of auto, cpu, cuda, mps, got 'tpu'"),
+        (("fables", "", "cpu", 0), "threads must be an integer from 1 to 1024, got 0"),
+        (("fables", "", "cpu", 1, 10**9), "need at least 1000000000"),
+    ],
+)
+def test_a_text_or_a_machine_that_is_not_there_is_one_line(given, said):
+    with pytest.raises(parameters.BadParameter) as refused:
+        parameters.opened(*given)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert refused.value._render_traceback_() == [f"BadParameter: {refused.value}"]

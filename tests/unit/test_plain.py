@@ -1,17 +1,17 @@
-"""The plain edition: no MyST is left, and sentences hold the numbers of the notebook's outputs."""
+"""The plain edition: no MyST is left, and a chapter's text holds the numbers of the book's run."""
 
-import json
 import re
 from pathlib import Path
 
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
+from click import ClickException
 from markdown_it.renderer import RendererHTML
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from rr.errors import RRError
-from rrbook import explore, glue, plain
+from rrbook import explore, glue, plain, yours
 from rrbook.markdown import parser
 from rrstudy.sweep.notebook import complete
 
@@ -100,16 +100,22 @@ def test_a_chapter_becomes_standard_markdown_around_the_same_code(path, judge):
             assert cell(made, one.id).source == one.source
         elif ":::" not in one.source:
             assert kinds_of(one.source) == kinds_of(cell(made, one.id).source), one.id
-    added = {one.id for one in made.cells if one.cell_type == "code"}
-    assert added - {one.id for one in notebook.cells} == {"plain-recorded"}
+    assert not any(glue.TEXT in o.get("data", {}) for c in made.cells for o in c.get("outputs", []))
 
 
-def test_a_chapter_that_was_not_run_says_so():
-    notebook = nbformat.read(CHAPTERS[0], as_version=4)
+def unrun(name: str):
+    """A chapter as it is before anybody executed it."""
+    (path,) = (ROOT / "notebooks").glob(f"{name}_*.ipynb")
+    notebook = nbformat.read(path, as_version=4)
     for one in notebook.cells:
         if one.cell_type == "code":
             one.outputs, one.execution_count = [], None
-    assert "not yet run" in prose(plain.convert(notebook, CHAPTERS[0].stem))
+    return notebook, path.stem
+
+
+def test_a_report_that_was_not_run_says_so_and_a_chapter_has_the_books_numbers():
+    assert "not yet run" in prose(plain.convert(*unrun("09")))
+    assert "not yet run" not in prose(plain.convert(*unrun("06")))
 
 
 def test_every_glued_value_reads_as_on_the_page():
@@ -246,35 +252,59 @@ def test_the_references_are_listed_once_each():
 # ---- whose numbers -------------------------------------------------------------------------------
 
 
-def test_an_executed_copy_reads_with_its_own_numbers_and_shows_what_moved():
-    path = ROOT / "notebooks" / "06_looped_transformers.ipynb"
+def copied(name: str, parameters: dict, when: str = "2026-01-02T03:04:05"):
+    """A copy that papermill made of a chapter, with one glued value turned into 31.4."""
+    (path,) = (ROOT / "notebooks").glob(f"{name}_*.ipynb")
     notebook = nbformat.read(path, as_version=4)
-    outputs = {o.metadata["scrapbook"]["name"]: o for o in cell(notebook, "by-hand-run").outputs}
-    glued = outputs["toy_one"].data
-    before, glued[glue.TEXT] = glued[glue.TEXT], "31.4"
-    notebook.metadata["papermill"] = {"input_path": str(path), "parameters": {"width": 64}}
-    made = plain.convert(notebook, "report")
-    assert "grows to 31 times" in cell(made, "question").source
-    assert "`width = 64`" in cell(made, "plain-edition").source
-    shown = cell(made, "by-hand-run").outputs[-1].data["text/html"]
-    assert f"<td>{float(before):.0f}</td><td><b>31</b></td>" in shown
-    assert shown.startswith("<details open><summary>1 of 6 numbers")
-    assert before in cell(made, "plain-recorded").source  # the record is the book's
-    # chapter 9 reports a run: another one is not compared with the book's
-    report = nbformat.read(ROOT / "notebooks" / "09_scaling_run.ipynb", as_version=4)
-    report.metadata["papermill"] = {"input_path": "09_scaling_run.ipynb", "parameters": {}}
-    made = plain.convert(report, "report")
-    assert "plain-recorded" not in [one.id for one in made.cells]
-    assert "this run</th>" not in json.dumps(made)
+    for one in notebook.cells:
+        for output in one.get("outputs", []):
+            if glue.glued([output]):
+                output.data[glue.TEXT] = "31.4"
+    about = {"input_path": str(path), "parameters": parameters, "end_time": when}
+    notebook.metadata["papermill"] = about
+    return notebook
 
 
-def test_the_recorded_values_travel_in_a_folded_cell_and_its_code_reads_them():
-    made = plain.convert(book("# T", {"a": "1.5", "b": "'x'"}, "{glue:text}`a:.2f`"), "06_other")
-    recorded = cell(made, "plain-recorded")
-    assert recorded.metadata["jupyter"]["source_hidden"]
-    values = json.loads(re.search(r"\((\{.*\})\)", recorded.source, re.S)[1].replace(",\n}", "\n}"))
-    assert values == {"a": ["1.5", ".2f"], "b": ["'x'", ".6g"]}
-    assert not any(glue.TEXT in o.get("data", {}) for c in made.cells for o in c.get("outputs", []))
+def test_the_text_of_an_executed_copy_is_the_books_whatever_came_out():
+    """Captions too; of a figure that the parameters move they say whose it is."""
+    path = ROOT / "notebooks" / "06_looped_transformers.ipynb"
+    of_book = plain.convert(nbformat.read(path, as_version=4), path.stem)
+    made = plain.convert(copied("06", {"width": 32}), "out")
+    for one in of_book.cells:
+        if one.cell_type == "markdown" and not one.id.endswith(("caption", "plain-edition")):
+            assert cell(made, one.id).source == one.source
+    about = cell(made, "plain-edition").source
+    assert "speak of the book's run" in about
+    assert "executed 2026-01-02 03:04 UTC with `width = 32`" in about
+    captions = [one.source for one in made.cells if one.id.endswith("-caption")]
+    assert any(", your run's, and below it the book's. " in text for text in captions)
+    assert not any("Checked: within a tolerance" in text for text in captions)
+    book = yours.of_chapter("06")
+    same = plain.convert(copied("06", dict(book.parameters)), "out")
+    assert not any("your run's, and below" in one.source for one in same.cells)
+
+
+def test_a_report_reads_with_the_numbers_of_its_own_run():
+    made = plain.convert(copied("09", {"seed": 3}), "out")
+    assert "31" in prose(made) and "The book's run" not in prose(made)
+    assert "The sentences hold the numbers of this copy" in cell(made, "plain-edition").source
+
+
+def test_a_copy_that_was_only_prepared_does_not_say_that_it_was_executed():
+    made = plain.convert(copied("06", {"width": 32}, ""), "out")
+    assert not any("your run's, and below" in one.source for one in made.cells)
+    about = cell(made, "plain-edition").source
+    assert "prepared with `width = 32`, and not executed" in about and "UTC" not in about
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_the_books_values_are_those_of_its_stored_run(path):
+    notebook = nbformat.read(path, as_version=4)
+    book = yours.of_chapter(path.stem)
+    if notebook.metadata.get("rr", {}).get("kind") == "report":
+        assert book is None
+    else:
+        assert book.values == plain.glued(notebook), f"run book/tools/store.py {path.stem[:2]}"
 
 
 def test_questions_keep_their_answers_in_a_fold():
@@ -317,27 +347,29 @@ def run(tmp_path):
 
 
 def test_papermills_engine_leaves_a_report_that_reads(run):
-    """And a cell that glued ends with the recorded values beside its own."""
-    sources = (
-        'from rrbook.glue import glue, recorded\nrecorded({"a": ["1.251", ".2f"]})',
-        'glue("a", 1.3, display=False)\nglue("twice", 2 * n, display=False)',
-        "print(1)",
-        'glue("a", 1.2509, display=False)',
-    )
     cells = [
         new_markdown_cell("# T"),
         new_code_cell("n = 1", metadata={"tags": ["parameters"]}),
-        *(new_code_cell(source, id=f"cell-{i}") for i, source in enumerate(sources)),
+        new_code_cell('from rrbook.glue import glue\nglue("twice", 2 * n, display=False)'),
         new_markdown_cell("Twice is {glue:text}`twice`."),
     ]
     made = run(cells, {"n": 21})
     assert made.cells[-1].source == "Twice is 42."
     assert "`n = 21`" in cell(made, "plain-edition").source
-    first, moved, other, same = (str(cell(made, f"cell-{i}").outputs) for i in range(4))
-    assert "html" not in first and "html" not in other
-    assert "<td>1.25</td><td><b>1.30</b></td>" in moved and "<details open>" in moved
-    assert "<td></td><td>42</td>" in moved  # the book recorded no such number
-    assert "<td>1.25</td><td>1.25</td>" in same and "<details>" in same
+
+
+def test_papermills_engine_refuses_a_value_in_one_line(run):
+    """Without the traceback of the kernel, and of papermill."""
+    check = (
+        "from rrbook import parameters\nparameters.check(tier, {'smoke': 1}, n=parameters.SEEDS)"
+    )
+    cells = [
+        new_code_cell('tier = "smoke"\nn = 1', metadata={"tags": ["parameters"]}),
+        new_code_cell(check),
+    ]
+    with pytest.raises(ClickException) as refused:
+        run(cells, {"n": -1})
+    assert refused.value.message == "parameter n must be an integer from 0 to 999, got -1"
 
 
 def test_papermills_engine_refuses_unknown_markup_before_it_runs_anything(run, tmp_path):

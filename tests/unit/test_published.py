@@ -284,3 +284,25 @@ def test_attention_residual_figures():
             value, places = loss[row["size"], "baseline"] - loss[row["size"], row["arm"]], 3
         assert rounds_to(value, row["value"], places), row
     assert len(computed(rows)) == 15 + 1 + 3 + 5
+
+
+# ---- larger sizes --------------------------------------------------------------------------------
+
+
+def test_comparisons_at_larger_sizes_are_tidy_and_agree_with_the_papers_own_rows():
+    """A difference is that of its losses; what stands in another file, too, is the same there."""
+    rows, papers = load("at_scale"), load("attention_residuals") + load("value_residual")
+    papers += load("others")
+    assert len({tuple(row.values()) for row in rows}) == len(rows)
+    for row in rows:
+        assert row["evidence"] in MARKS and row["who"] in ("authors", "others"), row
+        assert all(row[k] for k in ("source", "rule", "size", "rates", "seeds", "where")), row
+        assert row["difference"] or row["note"], row
+        if row["loss"]:
+            gap = float(row["loss"]) - float(row["baseline_loss"])
+            assert gap == pytest.approx(float(row["difference"]), abs=2e-5), row
+            if row["source"] != "hyper-connection-factory":
+                for loss in (row["loss"], row["baseline_loss"]):
+                    same = [r for r in papers if r["paper"] == row["source"] and r["value"]
+                            and float(r["value"]) == float(loss)]  # fmt: skip
+                    assert same and {r["evidence"] for r in same} == {row["evidence"]}, row

@@ -209,6 +209,25 @@ def test_a_finished_run_and_a_folder_of_runs_become_pages(trained, tmp_path, cap
     assert folder.name in page(folder, "b.html")
     assert (folder / "report.ipynb").read_bytes() == saved
     assert "standard" in page(folder.parent, "c.html")
+    (folder / "result.json").write_text("{")  # the old report is not handed out as if it were whole
+    assert cli.main(["report", str(folder)]) == 3
+    assert "result.json is corrupt" in capsys.readouterr().err
+
+
+def test_a_corrupt_file_of_each_kind_is_named_with_what_to_do(trained, tmp_path):
+    """And a run whose run.json is corrupt is in no comparison, nor missing for another reason."""
+    out, _, made = trained
+    shutil.copytree(out, tmp_path / "runs")
+    first, second = made["review", 0].name, made["standard", 1].name
+    (tmp_path / "runs" / first / "run.json").write_text("{")
+    (tmp_path / "runs" / second / "result.json").write_text("{")
+    here = report.survey(tmp_path / "runs")
+    said = sorted(line.partition(":")[0] for line in here.damaged)
+    assert said == sorted([f"{first}/run.json", f"{second}/result.json"])
+    assert any("restore it, or remove its folder" in line for line in here.damaged)
+    assert any("remove this file, and the command below" in line for line in here.damaged)
+    assert {row["id"] for row in here.results}.isdisjoint({first, second})
+    assert all(row["difference"] is None for row in here.rows)  # no pair is left
 
 
 def test_what_has_no_report_is_one_line(trained, tmp_path, capsys, monkeypatch):

@@ -6,6 +6,7 @@ import pytest
 
 import rr
 from rrbook import reports as report
+from rrbook.reports import folder
 from rrstudy.stats import as_rows, compare
 
 HERE = report.survey("02_gate_equation")
@@ -74,6 +75,47 @@ def test_what_is_lost_in_progress_or_corrupt_is_named():
     assert "**Corrupt and left out:** 1 run" in words
 
 
+def test_two_texts_in_one_folder_are_told_apart():
+    """In each sentence, in the figure's rows, and in the series of sizes."""
+    text = {"corpus": "file:b.txt", "corpus_id": "b"}
+    other = [row | text | {"id": f"b{i}"} for i, row in enumerate(exchanged())]
+    here = survey(PAIR + other)
+    one, two = report.folder_summary(here, "standard").splitlines()[1:3]
+    assert {"tinystories" in one, "tinystories" in two} == {True, False}
+    assert {"file:b.txt" in one, "file:b.txt" in two} == {True, False}
+    assert ("above" in one) != ("above" in two)
+    drawn, _ = report.points(here)
+    assert len({point["series"] for point in drawn}) == 2
+    alone = report.folder_summary(survey(PAIR), "standard")
+    assert PAIR[0]["corpus"] not in alone
+
+
+def test_two_diverged_rates_of_one_seed_are_two():
+    lost = [row | {"status": "diverged", "val_loss": None, "lr": lr}
+            for row in PAIR[:1] for lr in (0.1, 0.3)]  # fmt: skip
+    words = report.folder_warnings(survey(PAIR + lost))
+    assert "rate 0.1 and" in words and "rate 0.3." in words
+
+
+def test_a_folder_is_held_against_counting_as_its_runs_are():
+    text = folder.text_of(PAIR[0])
+    low, high = ({text: (line, "")} for line in (1.0, 99.0))
+    assert f"All {len(PAIR)} results" in report.folder_warnings(survey(PAIR, bigrams=low))
+    assert report.folder_warnings(survey(PAIR, bigrams=high)) == report.folder_warnings(
+        survey(PAIR)
+    )
+    unknown = report.folder_warnings(survey(PAIR, bigrams={text: (None, "no such file")}))
+    assert "**Not held against counting.**" in unknown and "no such file" in unknown
+
+
+def test_the_title_names_the_plan_that_the_command_cannot():
+    plan = {"rungs": [], "rules": ["review"], "seeds": [0, 1]}
+    title = report.folder_title(HERE, "rr report X --baseline constant", plan)
+    assert (
+        "made by `rr report X --baseline constant`. The plan: rules review; seeds 0 and 1." in title
+    )
+
+
 def test_a_rate_at_the_edge_is_named():
     rows = [row | {"lr": lr, "val_loss": row["val_loss"] + add}
             for row in PAIR for lr, add in ((1e-3, 0.2), (2e-3, 0.1), (4e-3, 0.0))]  # fmt: skip
@@ -106,20 +148,31 @@ def test_a_run_is_held_against_counting(ended):
     assert "learned more than which token follows which" in better
     assert "**Barely trained.**" in report.run_warnings(ended, loss - 1)
     assert "Barely trained" not in report.run_warnings(ended, loss + 1)
-    assert "gates' means run from" in worse and "stopped twice" not in worse
+    assert "stopped twice" not in worse
 
 
-def test_gates_and_calibration_follow_the_numbers(ended):
+def test_calibration_follows_the_numbers(ended):
     look = report.look(ended)
-    high = replace(look, gates=[row | {"mean": 0.7} for row in look.gates])
-    low = replace(look, gates=[row | {"mean": 0.3} for row in look.gates])
-    assert "all at one half or above" in report.run_summary(ended, 1.0, high)
-    assert "all below one half" in report.run_summary(ended, 1.0, low)
     bins = look.bins.copy()
     bins[:, 1] = bins[:, 0]  # certain of everything
     assert "too sure" in report.run_summary(ended, 1.0, replace(look, bins=bins))
     bins[:, 1], bins[:, 2] = 0, bins[:, 0]
     assert "not sure enough" in report.run_summary(ended, 1.0, replace(look, bins=bins))
+
+
+def test_a_report_lists_one_calibration_error_and_the_whole_name_of_the_text(ended):
+    summary = report.run_summary(ended, 1.0, report.look(ended))
+    assert (summary + summary.lower()).count("ECE") == 1 and "calibration error" not in summary
+    (text,) = (value for name, value in report.provenance(ended) if name == "corpus")
+    assert text.endswith(ended.result["corpus_id"])
+
+
+def test_weights_that_are_no_numbers_write_no_text(ended, monkeypatch):
+    """As a checkpoint has them before the trainer sees a loss that is not finite."""
+    model, *rest = rr.load(ended.folder, "cpu")
+    model.token.weight.data.fill_(float("inf"))
+    monkeypatch.setattr("rrbook.reports.run.load", lambda *_: (model, *rest))
+    assert report.text(ended.folder) == ""
 
 
 def test_a_run_that_diverged(ended):

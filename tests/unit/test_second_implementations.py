@@ -241,6 +241,68 @@ def test_the_published_mhc_starts_with_the_mean_of_the_streams():
         torch.testing.assert_close(part, torch.full_like(part, start), rtol=0, atol=3e-3)
 
 
+def test_each_start_is_that_of_who_has_it():
+    """Transformers: N(0, 0.02²) and s = 1. Megatron-LM: Xavier's uniform, from n·d to n² + 2n."""
+    width = 64
+    for start, s in (("transformers", 1.0), ("megatron", 0.01), ("published", 0.01)):
+        rule = rule_of(f"{CONSTRAINED},start={start},head=sigmoid", width=width)
+        with torch.no_grad():
+            rule.reset(lambda tensor, std: tensor.copy_(std * draw(*tensor.shape)))
+        assert rule.scale.tolist() == pytest.approx([s] * 3) and not rule.static.any()
+        w = rule.dynamic.detach()
+        if start == "megatron":
+            theirs = nn.init.xavier_uniform_(torch.empty(N * N + 2 * N, N * width))
+            bound = (6 / (N * width + N * N + 2 * N)) ** 0.5
+            assert 0.97 * bound < w.abs().max() <= bound and 0.97 * bound < theirs.max() <= bound
+            assert w.std().item() == pytest.approx(theirs.std().item(), rel=0.05)
+            assert w.abs().mean().item() == pytest.approx(
+                bound / 2, rel=0.05
+            )  # uniform, not normal
+        else:
+            assert w.std().item() == pytest.approx(0.02, rel=0.05)
+
+
+@torch.no_grad()
+def test_mhc_as_shipped_is_transformers_own_module():
+    """DeepSeek-V4's HyperConnection and HyperHead, with its ε in the norm, A_m and Sinkhorn."""
+    v4 = pytest.importorskip("transformers.models.deepseek_v4.modeling_deepseek_v4")
+    from transformers import DeepseekV4Config
+
+    config = DeepseekV4Config(hidden_size=D, hc_mult=N, hc_sinkhorn_iters=20, hc_eps=1e-2,
+                              rms_norm_eps=1e-2)  # fmt: skip
+    shipped = f"{CONSTRAINED},start=transformers,head=sigmoid,eps=0.01"
+    for sublayer, theirs in ((2, v4.DeepseekV4HyperConnection(config)),
+                             (5, v4.DeepseekV4HyperHead(config))):  # fmt: skip
+        rule = lively_rule(shipped, sublayer)
+        head = sublayer == 5
+        w, b = rule.dynamic.unflatten(-1, (N, -1)), rule.static  # one row of columns per stream
+        columns = [0] if head else [0, N + 1, *range(1, N + 1)]
+        order = [w[:, :, c] for c in columns[: 1 if head else 2]]
+        biases = [b[:, c] for c in columns[: 1 if head else 2]]
+        if not head:  # ours A_r[j, k] weighs stream j in new stream k, as theirs does
+            order.append(w[:, :, 1:-1].flatten(1))
+            biases.append(b[:, 1:-1].flatten())
+        fn, base = torch.cat(order, 1).T, torch.cat(biases)
+        for held, value in ((("hc_fn", fn), ("hc_base", base), ("hc_scale", rule.scale))
+                            if head else (("fn", fn), ("base", base),
+                                          ("scale", rule.scale[[0, 2, 1]]))):  # fmt: skip
+            getattr(theirs, held).data = value.double().clone()
+        streams, u = draw(B, T, N, D, seed=2, scale=0.1), draw(B, T, D, seed=3)
+        close = dict(rtol=1e-4, atol=1e-5)  # theirs computes coefficients in float32
+        if head:
+            x = theirs.float()(streams.float()).double()
+            mixed = rule.gain * x / (x.square().mean(-1, keepdim=True) + 0.01).sqrt()
+            torch.testing.assert_close(rule.read(streams)[0], mixed, **close)
+            continue
+        post, comb, collapsed = theirs.float()(streams.float())
+        seen, state = rule.read(streams)
+        x = collapsed.double()
+        normed = rule.gain * x / (x.square().mean(-1, keepdim=True) + 0.01).sqrt()
+        torch.testing.assert_close(seen, normed, **close)
+        new = post.double().unsqueeze(-1) * u.unsqueeze(-2) + comb.double().mT @ streams
+        torch.testing.assert_close(rule.write(state, u), new, **close)
+
+
 def test_the_head_of_deepseek_v4_by_hand():
     """Σ_j σ(s·(vec H / rms) W + b)_j H_j, then the norm, token by token."""
     rule = lively_rule(MHC, sublayer=5)
@@ -298,3 +360,54 @@ def test_gated_residual_by_hand():
             torch.testing.assert_close(seen[b, t], (w.reshape(N, D) * x).sum(0) / N)
             inject = 2 / (1 + torch.exp(-(rule.inject @ x.flatten()) / N))
             torch.testing.assert_close(written[b, t], h + torch.outer(inject, u[b, t]))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mix", ["learned", "identity"])
+def test_single_pass_mhc_by_hand(mix):
+    """Three sublayers and the head in DeepSeek-V4.1's order, token by token, on plain matrices.
+
+    Entry reads stream 1; what a sublayer's A_m gives of the streams after its write is what the
+    next one reads, and at last the head (Megatron-LM's branch: `contract_streams`).
+    """
+    rules = [lively_rule(f"{CONSTRAINED},single=1,eps=0.01,mix={mix}", i) for i in (1, 2, 3)]
+    with torch.no_grad():
+        for i, rule in enumerate(rules):
+            for j, p in enumerate(rule.parameters()):
+                p.copy_(0.5 * draw(*p.shape, seed=90 + 7 * i + j))
+    head = lively_rule(f"{CONSTRAINED},single=1,eps=0.01,mix={mix}", 5)
+    x0, e = draw(B, T, D, seed=2).detach(), 0.01
+    state = head.open(x0)
+    for rule in rules:
+        x, passed = rule.read(state)
+        state = rule.write(passed, torch.tanh(x))
+    ours = head.read(state)[0]
+
+    def norm(v):
+        return v / (v.square().mean() + e).sqrt()
+
+    def sigmoid(v):
+        return 1 / (1 + torch.exp(-v))
+
+    for b in range(B):
+        for t in range(T):
+            h = x0[b, t].expand(N, D).clone()
+            seen = h[0]
+            for rule in rules:
+                columns = rule.static.shape[1]
+                w = rule.dynamic.reshape(N * D, N, columns)
+                logits = torch.einsum("i,ijk->jk", norm(h.flatten()), w)
+                pre = sigmoid(rule.static[:, 0] + rule.scale[0] * logits[:, 0]) + e
+                post = 2 * sigmoid(rule.static[:, -1] + rule.scale[-1] * logits[:, -1])
+                m = torch.eye(N).double()
+                if mix == "learned":
+                    m = rule.static[:, 1:-1] + rule.scale[1] * logits[:, 1:-1]
+                    m = m.softmax(-1) + e
+                    m = m / (m.sum(0) + e)
+                    for _ in range(19):
+                        m = m / (m.sum(1, keepdim=True) + e)
+                        m = m / (m.sum(0) + e)
+                u = torch.tanh(rule.gain * norm(seen))
+                h = m.T @ h + torch.outer(post, u)
+                seen = pre @ h
+            torch.testing.assert_close(ours[b, t], head.gain * norm(seen))

@@ -1,12 +1,18 @@
 """The page that says which rule to use: a row for each rule, a verdict from numbers."""
 
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
 from rr import Rule
 from rr.residual import REGISTRY
-from rrbook.explorables import which
+from rrbook.explorables import at_scale, which
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "book" / "tools"))
+import advice  # noqa: E402
 
 ROW = r"<tr class=\"rr-rule\".*?</tr>"
 
@@ -64,7 +70,7 @@ def test_a_rule_without_claim_or_measurement_says_so(monkeypatch, page):
     monkeypatch.setitem(REGISTRY["residual"], "third", Third)
     (row,) = [r for r in re.findall(ROW, which.table()) if ">third<" in r]
     assert 'data-verdict="open"' in row and "<b>open</b><br>not measured" in row
-    assert "FLOPs\xa0×\xa01.00" in row and "time\xa0and\xa0memory\xa0not\xa0measured" in row
+    assert "FLOPs\xa0×\xa01.00" in row and "time\xa0and\xa0memory<br>not\xa0measured" in row
     assert '<td data-column="its paper claims">not noted</td>' in row
     for name in ("review", "state-gate", "keel", "svformer"):  # what was measured is still said
         (known,) = [r for r in re.findall(ROW, page) if f">{name}<" in r]
@@ -86,4 +92,31 @@ def test_every_rule_has_one_row(page):
     assert runs["keel"] is None and "not\xa0widened" in named["keel"]
     for name, reads in (("state-gate", "state"), ("review", "state and update")):
         (one,) = [row for row in rows if f">{name}<" in row]
-        assert f'<td data-column="its gate reads">{reads}</td>' in one
+        assert f'<td data-column="it reads">the stream (its gate: {reads})</td>' in one
+
+
+def test_the_page_s_lists_and_its_table_have_the_same_verdicts(page):
+    """The lists are numbers of the page, by name; the table's rows say what they say."""
+    rows = re.findall(ROW, page)
+    for said in ("use", "try", "skip"):
+        listed = re.split(r"[ ,:]+", advice.NAMED[f"rules to {said}"]())
+        judged = [re.search(r"nowrap'>([\w-]+)<", r)[1] for r in rows if f'verdict="{said}"' in r]
+        assert int(listed[0]) == len(judged) and set(judged) <= set(listed)
+    text = (ROOT / "book" / "which_rule.md").read_text(encoding="utf-8")
+    first = text[: text.index("::::")]
+    for name in [n for n, v in which.verdicts().items() if v == "use"]:
+        assert {"constant": "constant:lam=2"}.get(name[1], name[1]) in first  # and is explained
+
+
+def test_what_others_measured_stands_beside_ours():
+    html = at_scale.table()
+    groups = {(row["source"], row["rule"]) for row in at_scale.rows()}
+    rows = re.findall(ROW, html)
+    assert len(rows) == len(groups) > 15
+    (mhc,) = [r for r in rows if "mHC, four streams" in r and "factory" in r]
+    for part in ("1.21B:\xa0−0.029", "0.79B to 24.3B", "×\xa00.49 to ×\xa00.53", "in the source"):
+        assert part in mhc
+    assert sum('<td data-column="read">second-hand' in row for row in rows) == 4
+    for spec in {row["rr"] for row in at_scale.rows()} - {""}:
+        kind = "values" if spec == "identity" else "residual"
+        assert spec.partition(":")[0] in REGISTRY[kind]

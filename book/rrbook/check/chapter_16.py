@@ -64,7 +64,7 @@ def _same(answer: Change, bits: Callable[[Change], str], plain: str) -> bool:
     nudge="in float64 this gradient is not a millionth of what it is in fp32",
 )
 def _keys(answer: tuple[str, slice], rung: str, stream: np.ndarray) -> bool:
-    sizes, ids = [], torch.from_numpy(stream[: 8 * 32 + 1].astype(np.int64))
+    sizes, ids = [], torch.from_numpy(stream[: 8 * 32 + 1].astype(np.int64) % 1024)
     for dtype in (torch.float32, torch.float64):
         model = rr.model.initialise(rr.Model(rr.plan(rung).model), 0).to(dtype)
         model(ids[:-1].view(8, 32), ids[1:].view(8, 32)).backward()

@@ -27,11 +27,12 @@ function recordedNear(data, l, bias) {
   var depth = nearest(unique(data.map(function (d) { return d.sublayers; })), l);
   var here = data.filter(function (d) { return d.sublayers === depth; }), rules = [];
   here.forEach(function (d) { if (rules.indexOf(d.rule) < 0) rules.push(d.rule); });
+  rules.sort();  // the same order at every depth
   return {depth: depth, arms: rules.map(function (rule) {
     var mine = here.filter(function (d) { return d.rule === rule; });
     var at = nearest(unique(mine.map(function (d) { return d.bias; })).reverse(), bias);
     var runs = mine.filter(function (d) { return d.bias === at; });
-    var ends = runs.map(function (d) { return d.loss[d.loss.length - 1]; });
+    var ends = runs.map(function (d) { return d.held_out; });
     return {rule: rule, bias: at, runs: runs, steps: Math.max.apply(null, runs.map(function (d) {
       return d.steps[d.steps.length - 1];
     })), loss: ends.reduce(function (a, b) { return a + b; }, 0) / ends.length};
@@ -55,12 +56,11 @@ function cliffSentence(l, bias, data) {
   });
   var seeds = range(near.arms.map(function (arm) { return arm.runs.length; }));
   return text + "\nRecorded at " + near.depth + " sublayers: " + arms.join(", ") +
-    " nats per token after " + range(near.arms.map(function (arm) { return arm.steps; })) +
+    " nats per token held out after " + range(near.arms.map(function (arm) { return arm.steps; })) +
     " steps, mean of " + seeds + (seeds === "1" ? " seed." : " seeds.");
 }
 
-var COLOURS = {standard: "ink", constant: "amber", highway: "sky", review: "blue",
-  "review-convex": "red", "highway-carry": "green"};
+var COLOURS = {additive: "blue", convex: "red"};
 
 function drawFormula(svg, l, bias, x0, x1, top, bottom) {
   var x = scale(0, 64, x0, x1), y = scale(0, -20, top, bottom), names = ["convex", "additive"];
@@ -110,28 +110,22 @@ function drawRecorded(svg, near, data, x0, x1, top, bottom) {
   });
   add(svg, "text", {x: (x0 + x1) / 2, y: bottom + 37, "text-anchor": "middle", "class": "soft"},
     "training step");
-  var arms = near.arms.slice().sort(function (a, b) { return b.loss - a.loss; });
-  var at = arms.map(function (arm) { return y(arm.loss) - 7; });
-  for (var i = 1; i < at.length; i++) at[i] = Math.max(at[i], at[i - 1] + 16);
-  for (i = at.length - 1; i >= 0; i--) {
-    at[i] = Math.min(at[i], i === at.length - 1 ? bottom - 6 : at[i + 1] - 16);
-  }
-  arms.forEach(function (arm) {
+  near.arms.forEach(function (arm) {
     arm.runs.forEach(function (run) {
       add(svg, "path", {"class": (COLOURS[arm.rule] || "ink") + " line",
         d: path(run.steps.map(function (s, i) { return [x(s), y(run.loss[i])]; }))});
     });
   });
-  arms.forEach(function (arm, i) {
-    add(svg, "text", {x: x1, y: at[i], "text-anchor": "end", "class": "is-" +
-      (COLOURS[arm.rule] || "ink") + " b halo"}, arm.rule + (arm.bias ? ", b = " + number(arm.bias) : ""));
+  near.arms.forEach(function (arm, i) {  // below the axis: no name covers a curve
+    add(svg, "text", {x: x0, y: bottom + 58 + 17 * i, "class": "is-" + (COLOURS[arm.rule] || "ink") +
+      " b"}, arm.rule + (arm.bias ? ", b = " + number(arm.bias) : "") + ": " + number(arm.loss) + " held out");
   });
 }
 
 function drawCliff(svg, v, width, data) {
   var two = data && width >= 560, l = v.sublayers, bias = v.bias;
   var middle = two ? Math.round(width * 0.5) : width, left = 46, top = 28, bottom = 232;
-  svg.setAttribute("viewBox", "0 0 " + width + " " + (data && !two ? 560 : 276));
+  svg.setAttribute("viewBox", "0 0 " + width + " " + (data ? (two ? 316 : 600) : 276));
   add(svg, "text", {x: 0, y: 12, "class": "b"}, "formula: the embedding’s part of the state");
   drawFormula(svg, l, bias, left, middle - (two ? 22 : 12), top, bottom);
   if (data) {

@@ -7,7 +7,7 @@ from rr.errors import RRError
 
 from . import kit
 
-FIELDS = ("rule", "sublayers", "bias", "seed", "steps", "loss")
+FIELDS = ("rule", "sublayers", "bias", "seed", "held_out", "steps", "loss")
 
 
 def _checked(data: Sequence[dict]) -> list[dict]:
@@ -22,7 +22,7 @@ def _checked(data: Sequence[dict]) -> list[dict]:
             raise RRError(f"recorded run {number} has {len(steps)} steps and {len(loss)} losses")
         if not all(map(math.isfinite, loss)):
             raise RRError(f"recorded run {number} has losses that are not finite: cut it there")
-        rows.append({name: row[name] for name in FIELDS[:4]} | {"steps": steps, "loss": loss})
+        rows.append({name: row[name] for name in FIELDS[:5]} | {"steps": steps, "loss": loss})
     return rows
 
 
@@ -32,7 +32,8 @@ def depth_cliff(
     """Explorable: the embedding's part of the last state by depth and gate bias.
 
     `data`, if given, are recorded runs: dicts with `rule` (a name), `sublayers`, `bias` (the
-    gate's, at the start), `seed`, `steps` (list) and `loss` (list, nats per token); the curves
+    gate's, at the start), `seed`, `held_out` (loss at the end), `steps` (list) and `loss` (list, of
+    training, nats per token); the curves
     nearest to the chosen depth and bias are drawn beside the formula. `sublayers` (4 to 64) and
     `bias` (−4 to 0) are where it starts. Raises RRError where a recorded run is not whole.
     """

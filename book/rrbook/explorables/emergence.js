@@ -36,6 +36,15 @@ function toySentence(rungs, v) {
     number(v.alpha) + ".";
 }
 
+// Round gaps from low to high, zero among them: seven at most.
+function toyTicks(low, high) {
+  var step = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5].filter(function (one) {
+    return (high - low) / one <= 6;
+  })[0], ticks = [];
+  for (var k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9; k++) ticks.push(k * step || 0);
+  return ticks;
+}
+
 function drawToy(svg, v, width, rungs) {
   var left = 62, right = width - 16, top = 34, bottom = 222, curves = {}, all = [];
   svg.setAttribute("viewBox", "0 0 " + width + " 268");
@@ -49,10 +58,8 @@ function drawToy(svg, v, width, rungs) {
   var x = scale(Math.log10(rungs[0][1]), Math.log10(rungs[rungs.length - 1][1]), left + 14, right - 14);
   var y = scale(low, high, bottom, top);
   add(svg, "text", {x: 0, y: 12, "class": "soft"}, "gap, rule − rival (nats per token)");
-  [0, low, high].forEach(function (gap, i) {
-    if (i === 2 && high === 0) return;
+  toyTicks(low, high).forEach(function (gap) {
     add(svg, "path", {d: "M" + left + " " + round(y(gap)) + "H" + right, "class": "grid"});
-    if (i === 2 && y(0) - y(high) < 14) return;
     add(svg, "text", {x: left - 6, y: y(gap) + 4, "text-anchor": "end", "class": "soft"},
       number(gap));
   });

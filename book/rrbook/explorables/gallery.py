@@ -132,6 +132,8 @@ def _coefficients(facts: dict, tap: float) -> list[str]:
     if facts["erases"]:
         seen = _line(f"M100 {LINE}V70H{at}V{TOP + 11}", "seen")
         return [seen, _box(at, TOP, 84, "β(v − k·h)k", "gate learned")]
+    if facts["resized"]:
+        return [_box(at, TOP, 42, "norm", "learned")]
     if facts["gate"]:
         if "state" in facts["gate"]:
             out.append(_line(f"M100 {LINE}V70H{at}V{TOP + 13}", "seen"))
@@ -268,6 +270,8 @@ def writes(facts: dict) -> str:
         return "along the update’s direction k alone: what the stream holds there is set towards v"
     if facts["orthogonal"]:
         return "without its part along the stream"
+    if facts["resized"]:
+        return "normalised, then added"
     how = "added" if facts["family"] != "carry" else "added to the scaled stream, then normalised"
     if facts["mixes"] == "write":
         return "added; after each block, earlier blocks are mixed in"
@@ -334,7 +338,7 @@ def card(row: dict, facts: dict) -> str:
         known = [f"{name} × {amount(x)}" for name, x in start.items() if x is not None]
         mute = " and ".join(name for name, x in start.items() if x is None)
         entries["at the start"] = ", ".join(known + [f"{mute}: no one number"] * bool(mute))
-    own = [key for key in row["options"] if key != "per_pass"]  # which every rule has
+    own = [key for key in row["options"] if key not in ("per_pass", "rate")]  # of every rule
     if own:
         entries["options"] = ", ".join(f"<code>{key}</code>" for key in own)
     listed = "".join(f"<dt>{key}</dt><dd>{words}</dd>" for key, words in entries.items())
@@ -354,8 +358,8 @@ def _split(equation: str) -> list[str]:
     return [part.strip() for part in re.split(r",\s*\\quad", equation)]
 
 
-def rule_gallery(family: str) -> kit.Explorable:
-    """The cards of every registered rule of one family: see `rrbook.anatomy.FAMILIES`."""
+def rule_gallery(family: str, *names: str) -> kit.Explorable:
+    """The cards of a family (`rrbook.anatomy.FAMILIES`): of all its rules, or of those named."""
     from rr.residual.table import describe
     from rrbook.anatomy import FAMILIES, anatomy
 
@@ -364,7 +368,7 @@ def rule_gallery(family: str) -> kit.Explorable:
     cards = []
     for row in describe():
         facts = anatomy(row["name"], row["kind"])
-        if facts["family"] == family:
+        if facts["family"] == family and (not names or row["name"] in names):
             cards.append(card(row, facts))
     style = re.sub(r"\s+", " ", kit.style() + CSS.read_text(encoding="utf-8")).strip()
     return kit.Explorable(
@@ -379,7 +383,7 @@ PINS = {  # a number beside a part of the picture, and what that part says
     (20, 74): "The thick blue line is the stream, from left to right. Several thin lines are "
     "several streams.",
     (30, 60): "Here the sublayer reads. The box says that it reads a normalised copy.",
-    (122, 8): "The sublayer proposes an update <i>u</i>.",
+    (122, 8): "The sublayer computes an update <i>u</i>.",
     (150, 56): "Orange lines show what a gate sees: the state, the update or both. <i>rms</i> "
     "means divided by its size, <i>raw</i> means as it is.",
     (245, 14): "¼, ½, 0: how much of the update is written at first; without a node it is all. "

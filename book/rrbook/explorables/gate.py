@@ -12,7 +12,7 @@ def gate_playground() -> kit.Explorable:
         script="gate.js",
         shared=["arrows.js"],
         title="One gated write, in two channels",
-        lead="The gate r scales the proposed update u channel by channel before it is added to h.",
+        lead="The gate r scales the update u channel by channel before it is added to h.",
         controls=[
             kit.slider("angle", "angle of u against h", -180, 180, 5, START["angle"], "°"),
             kit.slider("size", "size of u", 0, 1.5, 0.1, START["size"]),

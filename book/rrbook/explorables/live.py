@@ -54,7 +54,7 @@ def live_network(net: Mapping, sentence: str = SENTENCE) -> kit.Explorable:
         "below it in light blue, with the gates as learned",
         note="A piece is a word or a part of one; ␣ is a blank before it. The table shows the "
         "chosen piece on its way through the chosen sublayer: what the stream h holds, what the "
-        "sublayer proposes (u), how much of it passes (r), and what the stream holds afterwards. "
+        "sublayer computes (u), how much of it passes (r), and what the stream holds afterwards. "
         "<code>python -m rrbook.net RUN FILE.json</code> writes a run of yours as a file that you "
         "can load here.",
         data=dict(net),

@@ -21,16 +21,16 @@ function streamNumbers(n, rule) {
 
 function streamSentence(n, rule) {
   var found = streamNumbers(n, rule), first = found.shares[0], last = found.shares[n];
-  var exact = rule === "sum" ? "1/" + (n + 1) + " of the variance (" + share(first) + ")"
-    : share(first) + " of the variance";
+  var exact = rule === "sum" ? "1/" + (n + 1) + " of the vector (" + share(first) + ")"
+    : share(first) + " of the vector";
   var size = number(found.rms[n]);
   return "After " + n + " sublayers under " + RULES[rule][2] + " the embedding holds " + exact + {
     sum: ", exactly as much as every write. The stream has grown to " + size +
-      " times the embedding’s rms.",
+      " times the embedding’s size.",
     half: ", four times as much as any single write. The stream has grown to " + size +
-      " times the embedding’s rms.",
+      " times the embedding’s size.",
     convex: "; the last write alone holds " + share(last) + ". The stream has settled at " + size +
-      " times the embedding’s rms."
+      " times the embedding’s size."
   }[rule];
 }
 
@@ -38,7 +38,7 @@ function drawStream(svg, values, width) {
   var n = values.sublayers, rule = values.rule, left = 46, right = width - 104, top = 22;
   var bottom = 222, floor = 318, roof = 254;
   svg.setAttribute("viewBox", "0 0 " + width + " 352");
-  add(svg, "text", {x: 0, y: 12, "class": "soft"}, "share of the state’s variance");
+  add(svg, "text", {x: 0, y: 12, "class": "soft"}, "how much of the vector");
   var y = scale(0, 1, bottom, top), gap = (right - left) / (n + 1), bar = gap * (n > 32 ? 0.9 : 0.8);
   var bands = [];
   for (var k = 0; k <= n; k++) bands.push("");
@@ -71,7 +71,7 @@ function drawStream(svg, values, width) {
   add(svg, "text", {x: end, y: bottom - 17, "class": "b is-red"}, "embedding");
   add(svg, "text", {x: end, y: bottom}, share(first));
   var rms = scale(0, 8.1, floor, roof), x = function (l) { return left + gap * l + bar / 2; };
-  add(svg, "text", {x: 0, y: roof - 10, "class": "soft"}, "rms of the state");
+  add(svg, "text", {x: 0, y: roof - 10, "class": "soft"}, "size of the vector");
   [0, 4, 8].forEach(function (v) {
     add(svg, "path", {d: "M" + left + " " + rms(v) + "H" + right, "class": "grid"});
     add(svg, "text", {x: left - 8, y: rms(v) + 4, "text-anchor": "end", "class": "soft"}, v);

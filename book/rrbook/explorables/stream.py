@@ -26,10 +26,12 @@ def stream_share(sublayers: int = 16, rule: str = "sum") -> kit.Explorable:
                 rule,
             ),
         ],
-        picture="Stacked columns: share of the variance by sublayer; below, the rms of the stream",
-        note="Toy: embedding and updates are independent with variance 1 in every channel. "
+        picture="Stacked columns: how much of the vector each write holds, by sublayer; below, "
+        "its size",
+        note="Toy: embedding and updates are independent and equally large, and how much of the "
+        "vector a write holds is its part of the squared length. "
         "With h<sub>l</sub> = c·h<sub>l−1</sub> + w·u<sub>l</sub>, "
-        "write k holds w²c<sup>2(S−k)</sup> of the variance "
+        "write k holds w²c<sup>2(S−k)</sup> of "
         "c<sup>2S</sup> + w²(1 + c² + … + c<sup>2(S−1)</sup>) after S sublayers. The older a "
         "write, the stronger its colour.",
     )

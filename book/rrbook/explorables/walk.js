@@ -9,8 +9,9 @@ function walkSentence(data, stop, at) {
   var next = here.next[at], said = "“" + next[0] + "” (" + share(next[1]) + ")";
   var read = "Read as a prediction, the stream at " + word + " says " + said + ".";
   if (here.kind === "embedding") {
+    var same = "The head uses the same table, so each word is still nearest to itself: ";
     return here.name + ": each word gets its vector from a table, and the vector of its place is " +
-      "added. Nothing has been compared yet. " + read;
+      "added. No word has met another yet. " + (next[0] === data.words[at] ? same + said + "." : read);
   }
   if (here.kind === "norm") {
     return here.name + ": a copy of the stream is scaled to size 1, channel by channel with a " +
@@ -34,7 +35,8 @@ function walkSentence(data, stop, at) {
       size + ". " + read;
   }
   return here.name + ": after a last norm each vector is compared with that of every word. After " +
-    word + " the net expects " + said + "; the story goes on with “" + data.words[at + 1] + "”.";
+    word + " the net expects " + said +
+    (at + 1 < data.words.length ? "; the sentence goes on with “" + data.words[at + 1] + "”." : ".");
 }
 
 function drawWalk(svg, values, width, data) {

@@ -8,10 +8,11 @@ from . import kit
 def sentence_walk(words: Sequence[str], stops: Sequence[Mapping], word: int) -> kit.Explorable:
     """Explorable: the vectors of a sentence's tokens after each step of a transformer.
 
-    words: the n tokens, with the one that follows the last. stops: what stands there after each
-    step, as dicts: `name`; `kind` (embedding, norm, attention, mlp, add or head); `cells`, n rows
-    of channels; `size`, the root mean square of each row; `reads`, for attention the n × n shares;
-    `next`, for each token the likeliest next one, its probability. word: where it starts, from 1.
+    words: the n tokens, and the one that follows them where there is one. stops: what stands there
+    after each step, as dicts: `name`; `kind` (embedding, norm, attention, mlp, add or head);
+    `cells`, n rows of channels; `size`, the root mean square of each row; `reads`, for attention
+    the n × n shares; `next`, for each token the likeliest next one, its probability. word: where
+    it starts, from 1.
     """
     data = {
         "words": [each.strip() or "▸" for each in words],
@@ -28,13 +29,12 @@ def sentence_walk(words: Sequence[str], stops: Sequence[Mapping], word: int) -> 
         "numbers. On the right: what the net would say next.",
         controls=[
             kit.slider("stop", "step", 0, len(stops) - 1, 1, 0),
-            kit.slider("word", "word", 1, len(words) - 1, 1, word),
+            kit.slider("word", "word", 1, len(stops[0]["size"]), 1, word),
         ],
         picture="One row per word, a bar for each number of its vector, and the word that the net "
         "expects next; at attention, arcs from the chosen word to the words that it reads",
-        note="A trained net of two blocks and 64 channels, of which 16 are drawn; up is positive. "
-        "Blue: the stream. Light blue: what a sublayer reads. Green: what attention proposes. "
-        "Amber: what the MLP proposes.",
+        note="Blue: the stream. Light blue: what a sublayer reads. Green: the update of attention. "
+        "Amber: the update of the MLP. Up is positive; 16 channels are drawn. ▸ begins a story.",
         data=data,
     )
 

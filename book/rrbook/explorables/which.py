@@ -29,6 +29,7 @@ VERDICTS = {
     "open": "our runs cannot tell",
     "baseline": "what the others are compared with",
 }
+BASELINES = (("residual", "standard"), ("residual", "constant"), ("values", "own"))
 NOT_MEASURED = "not measured"
 
 # (kind, name) -> what its paper claims; a rule that is not here says so in its row
@@ -58,6 +59,7 @@ CLAIMS = {
     ("residual", "gated-residual"): "none published",
     ("residual", "keel"): "more than 1,000 layers with post-norm",
     ("residual", "delta"): "lower loss than addition",
+    ("residual", "norm-place"): "steadier training of large models",
     ("residual", "lanes"): "a speedrun record",
     ("values", "own"): "the baseline",
     ("values", "identity"): "lower loss at 82M to 468M",
@@ -72,8 +74,8 @@ CLAIMS = {
     ("values", "embeddings"): "speedrun records",
 }
 
-COLUMNS = ("our verdict", "rule − standard", "rule − constant ½", "its paper claims", "layers read",
-           "its gate reads", "parameters per block", "cost of a step", "who ships it")  # fmt: skip
+COLUMNS = ("our verdict", "rule − standard", "rule − constant ½", "cost", "who ships it",
+           "it reads", "parameters per block", "its paper claims")  # fmt: skip
 FORMS = (
     "Other networks of the last study. <code>scales-skips:attnres=1</code>: scales and skips, and "
     "each block attends over earlier updates. <code>attnres:block=2</code>: only the first of two "
@@ -81,8 +83,15 @@ FORMS = (
     "at a rate that does not suit it."
 )
 SCROLLING = "<div class='pst-scrollable-table-container' tabindex='0' style='overflow-x: auto'>"
-# On a phone a row is a card, and each cell names its column.
-PHONE = """
+# Nine columns beside the sidebar of a window of 1,280 pixels. On a phone a row is a card, and each
+# cell names its column.
+WIDTHS = (13, 13, 9, 9, 13, 12, 10, 10, 11)  # percent
+FITTED = """
+.bd-article .rr-which :is(th, td) { padding: 0.25rem 0.3rem; font-size: 0.72rem; }
+.rr-which :is(td, td small, td code) { font-size: inherit; }
+@media (min-width: 621px) {
+  .rr-poster.rr-which table { table-layout: fixed; width: 100%; overflow-wrap: break-word; }
+}
 @media (max-width: 620px) {
   .rr-which thead { display: none; }
   .rr-which tr.rr-rule { display: block; margin: 0 0 1rem; padding: 0.4rem 0; }
@@ -92,6 +101,20 @@ PHONE = """
   .rr-which .rr-rule td::before { content: attr(data-column) ": "; color: var(--rr-soft); }
 }
 """
+
+
+def verdicts(of_field: list[dict] | None = None) -> dict[tuple[str, str], str]:
+    """Our verdict on each rule, by (kind, name); of_field as `measured` takes it."""
+    results = measured(field.against_both(field.read_runs()) if of_field is None else of_field)
+    taken, said = steps(), {}
+    for row in describe():
+        key = row["kind"], row["name"]
+        ours = results.get(key, {"rows": {}})
+        timed = ours.get("time", taken.get(key))
+        said[key] = verdict(
+            ours["rows"], timed["time"] if timed else None, ours.get("misfit", False)
+        )
+    return said | dict.fromkeys(BASELINES, "baseline")
 
 
 def measured(of_field: list[dict]) -> dict[tuple[str, str], dict]:
@@ -174,33 +197,29 @@ def cost(kind: str, name: str) -> float:
 def table() -> str:
     """HTML of the page: four questions, and a row for each registered rule."""
     of_field = field.against_both(field.read_runs())
-    results, taken, rows = measured(of_field), steps(), []
+    results, taken, judged, rows = measured(of_field), steps(), verdicts(of_field), []
     for row in describe():
         key = (row["kind"], row["name"])
         facts = anatomy(row["name"], row["kind"])
         ours = results.get(key, {"study": NOT_MEASURED, "rows": {}})
-        flops = cost(*key)
-        step = taken.get(key)
-        timed = ours.get("time", step)
-        time = timed["time"] if timed else None
-        judged = verdict(ours["rows"], time, ours.get("misfit", False))
-        if key in (("residual", "standard"), ("residual", "constant"), ("values", "own")):
-            judged = "baseline"
-        rows.append((row, facts, ours, flops, judged, step))
+        rows.append((row, facts, ours, cost(*key), judged[key], taken.get(key)))
     order = list(VERDICTS)
     rows.sort(key=lambda one: (order.index(one[4]), *_place(one[2]["rows"])))
     asked = {"reads": poster.READS, "keeps": poster.KEEPS, "writes": poster.WRITES}
     controls = [
         kit.choice(name, f"it {name}", {**poster.ANY, **words}, "") for name, words in asked.items()
     ]
-    verdicts = {name: f"{name}: {words}" for name, words in VERDICTS.items()}
-    controls.append(kit.choice("verdict", "our verdict", {**poster.ANY, **verdicts}, ""))
+    listed = {name: f"{name}: {words}" for name, words in VERDICTS.items()}
+    controls.append(kit.choice("verdict", "our verdict", {**poster.ANY, **listed}, ""))
     controls.append('<button type="reset">all rules</button>')
-    cells = "".join(f"<th scope='col'>{words}</th>" for words in ("rule", *COLUMNS))
+    cells = "".join(
+        f"<th scope='col' style='width: {width}%'>{words}</th>"
+        for width, words in zip(WIDTHS, ("rule", *COLUMNS), strict=True)
+    )
     return "\n".join(
         [
             '<div class="rr-poster rr-which">',
-            f"<style>{kit.style()} {' '.join(((HERE / 'poster.css').read_text() + PHONE).split())}"
+            f"<style>{kit.style()} {' '.join(((HERE / 'poster.css').read_text() + FITTED).split())}"
             "</style>",
             '<div class="rr-explorable rr-part" hidden>',
             f'<form autocomplete="off">{"".join(controls)}</form><p aria-live="polite"></p></div>',
@@ -234,12 +253,11 @@ def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str, step: di
     cells = (
         f"<b>{judged}</b><br>{escape(study)}",
         *differences,
-        re.sub("`(.+?)`", r"<code>\1</code>", escape(CLAIMS.get(key, "not noted"))),
-        poster.READS[answers["reads"]],
-        _gate(facts.get("gate")),
-        escape(row["cost"]["params_per_block"]).replace("-", "−"),
         _cost(flops, step, ours.get("time")),
         escape(row["shipped"] or "–"),
+        poster.READS[answers["reads"]] + _gate(facts.get("gate")),
+        escape(row["cost"]["params_per_block"]).replace("-", "−"),
+        re.sub("`(.+?)`", r"<code>\1</code>", escape(CLAIMS.get(key, "not noted"))),
     )
     name = f"<code>{option}</code> <code style='white-space: nowrap'>{row['name']}</code>"
     inside = "".join(
@@ -254,7 +272,7 @@ def _cost(flops: float, step: dict | None, runs: dict | None) -> str:
     step of a network that is not widened: each over that of the standard network, a line each."""
     ratios = ["not widened:", f"FLOPs × {flops:.2f}"]
     if step is None:
-        ratios.append(f"time and memory {NOT_MEASURED}")
+        ratios += ["time and memory", NOT_MEASURED]
     else:
         ratios += [f"{name} × {step[name]:.2f}" for name in ("time", "memory")]
     if runs:
@@ -264,11 +282,11 @@ def _cost(flops: float, step: dict | None, runs: dict | None) -> str:
 
 
 def _gate(reads: dict[str, str] | None) -> str:
-    """What a gate that scales the update is computed from."""
+    """What a gate that scales the update is computed from, in brackets; "" without a gate."""
     if not reads:
-        return "–"
+        return ""
     raw = ", not normalised" if "raw" in reads.values() else ""
-    return " and ".join(reads) + raw
+    return f" (its gate: {' and '.join(reads)}{raw})"
 
 
 def _signed(row: dict) -> str:

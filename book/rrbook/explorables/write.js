@@ -13,7 +13,7 @@ function writeNumbers(v) {
 
 function writeSentence(v) {
   var g = writeNumbers(v);
-  if (!v.u1 && !v.u2) return "The sublayer proposes nothing, so every rule leaves h as it is.";
+  if (!v.u1 && !v.u2) return "The update is zero, so every rule leaves h as it is.";
   if (!g.kept) return "The gate is closed where the update has anything: h stays as it is.";
   if (v.r1 === v.r2) {
     return "One r for both channels keeps the update’s direction and writes " + share(g.kept) +

@@ -42,7 +42,7 @@ from .report import gaps_by_size, gates_by_sublayer, norm_curve, reliability, ru
 from .results import bar_share, loss_curves, paired_differences
 from .running import attempts, destroyed_work, notices
 from .speed import beside, stacked_parts, undone, waterfall
-from .streams import depth_plot, gate_histogram, gradient_by_depth, stream_norms
+from .streams import depth_plot, gate_histogram, gradient_by_depth, norm_places, stream_norms
 from .style import (
     BLUE,
     CARD,

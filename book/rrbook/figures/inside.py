@@ -136,22 +136,30 @@ def seeds_by_sublayer(
     band about zero for each sublayer, what chance gives.
     """
     ax.axhline(0, color=SOFT, lw=1.2)
+    if null is not None:
+        ax.bar(
+            range(1, len(rows) + 1),
+            [2 * half for half in null],
+            width=0.84,
+            bottom=[-half for half in null],
+            color=QUIET,
+            alpha=0.6,
+        )
+    drawn: dict[
+        tuple[str, str, str], list[tuple[int, float]]
+    ] = {}  # a call for each kind, and not for each sublayer: a page holds less
     for place, row in enumerate(rows, 1):
-        kind, colour, marker = _kind(row)
         y = finite(row["values"], "values")
-        keep_row(ax, place, {"kind": kind, "": y.mean(), "each seed": y.tolist()})
+        keep_row(ax, place, {"kind": _kind(row)[0], "": y.mean(), "each seed": y.tolist()})
         if null is not None:
             keep_row(ax, place, {"chance": (-null[place - 1], null[place - 1])})
-            ax.fill_between(
-                [place - 0.42, place + 0.42],
-                -null[place - 1],
-                null[place - 1],
-                color=QUIET,
-                alpha=0.6,
-                lw=0,
-            )
-        ax.plot([place] * len(y), y, "o", color=colour, ms=4, alpha=0.85, mew=0)
-        ax.plot(place, y.mean(), marker, color=colour, ms=8, mec=INK, mew=0.6)
+        drawn.setdefault(_kind(row), []).extend((place, value) for value in y)
+    for (_, colour, marker), points in drawn.items():
+        at, values = np.array(points).T
+        ax.plot(at, values, "o", color=colour, ms=4, alpha=0.85, mew=0)
+        places = np.unique(at)
+        means = [values[at == place].mean() for place in places]
+        ax.plot(places, means, marker, color=colour, ms=8, mec=INK, mew=0.6)
     ax.set_xlabel("sublayer")
     ax.set_xticks(range(1, len(rows) + 1))
     ax.grid(axis="x", visible=False)
@@ -169,7 +177,7 @@ def by_fifth(ax: Axes, rows: Sequence[Mapping], names: Sequence[str]) -> Axes:
         y = np.asarray(finite(row["by_fifth"], "by_fifth")) - row["mean"]
         if len(y) != len(names):
             raise RRError(f"{len(y)} values for {len(names)} names")
-        ax.plot(range(len(y)), y, marker=marker, color=colour, lw=1.3, ms=4.5, alpha=0.75)
+        ax.plot(range(len(y)), y, marker=marker, color=colour, lw=1.3, ms=4.5)
         keep(ax, names, {f"{kind} {place}": y})
     ax.set_xticks(range(len(names)), names)
     ax.set(xlabel="the token in the training text", ylabel="mean r − its own mean")

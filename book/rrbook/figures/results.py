@@ -179,11 +179,11 @@ def bar_share(
             width, middle = amount / total, left + amount / total / 2
             ax.barh(place, width, left=left, height=0.6, color=fill, edgecolor=CARD)
             keep_row(ax, label, {part: width}, down=True)
-            inside = width >= 0.06  # else the percentage stands above its part
+            inside = width >= 0.1  # else the percentage stands above its part, on a phone too
             ax.text(
                 middle,
                 place if inside else place - 0.32,
-                f"{100 * width:.1f} %",
+                f"{100 * width:.0f} %",
                 ha="center",
                 va="center" if inside else "bottom",
                 fontsize=9.5,

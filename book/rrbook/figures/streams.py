@@ -32,6 +32,42 @@ def stream_norms(
     return ax
 
 
+# places of the norm by name: the look of the rule, and of norm-place's options a mark of their own
+PLACES = {
+    "pre-norm": ("standard", "o"),
+    "by depth": ("norm-place", "v"),
+    "sandwich": ("norm-place", "h"),
+    "output": ("norm-place", "^"),
+    "post-norm": ("deepnorm", "s"),
+    "Keel": ("keel", "*"),
+}
+
+
+def norm_places(ax: Axes, sizes: Mapping[str, Sequence[float]]) -> Axes:
+    """rms of the stream before the first sublayer and after each: {place of `PLACES`: values}.
+
+    Places whose lines end within 5 % of each other have one label.
+    """
+    ends: list[tuple[float, float, str, str]] = []
+    for name, values in sizes.items():
+        if name not in PLACES:
+            raise RRError(f"no place of the norm {name!r}: expected one of {', '.join(PLACES)}")
+        rule, marker = PLACES[name]
+        y, style = finite(values, name), style_of(rule)
+        (line,) = ax.plot(range(len(y)), y, label=name, markevery=max(1, len(y) // 12), **style)
+        line.set_marker(marker)
+        keep(ax, np.arange(len(y)), {name: y})
+        last = next((i for i, end in enumerate(ends) if abs(end[1] / y[-1] - 1) < 0.05), None)
+        if last is None:
+            ends.append((len(y) - 1, y[-1], name, style["color"]))
+        else:
+            x, height, names, colour = ends[last]
+            ends[last] = x, height, f"{names}, {name}", colour
+    ax.set(yscale="log", xlabel="sublayer", ylabel="rms of the stream")
+    label_ends(ax, ends)
+    return ax
+
+
 def gradient_by_depth(
     ax: Axes, depth: Sequence[float], series: Mapping[str, Sequence[float]]
 ) -> Axes:

@@ -76,6 +76,7 @@ LOOKS = {
     "lanes": ("streams", "s", "-."),
     "keel": ("carry", "*", "-."),
     "delta": ("scale", "P", "-."),
+    "norm-place": ("scale", "h", "--"),
     # wirings that chapter 1 defines
     "bare": ("gate", "s", ":"),
     "plain": ("streams", "v", "--"),

@@ -37,8 +37,8 @@ class Cut:
 
 
 def process(argv: list[str], out: str | Path) -> subprocess.Popen:
-    """`rr train argv --out out`, in a process of its own and on one thread."""
-    command = [sys.executable, "-m", "rr.cli", "train", *argv, "--threads", "1", "--out", str(out)]
+    """`rr train argv --out out`, in a process of its own, on one thread unless argv says more."""
+    command = [sys.executable, "-m", "rr.cli", "train", "--threads", "1", *argv, "--out", str(out)]
     return subprocess.Popen(
         command,
         env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},

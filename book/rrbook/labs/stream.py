@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import ipywidgets as widgets
+import numpy as np
 import torch
 
 from rr.analysis import probes
+from rr.data import batches, open_corpus
 from rr.model.init import initialise
 from rr.model.transformer import Model
 from rr.residual import RULES
@@ -15,34 +17,46 @@ from .. import figures
 from ..explorables.kit import number
 from .lab import Drawn, Lab, lab
 
+SHAPE = (1024, 128)  # pieces in the vocabulary, tokens in a window: the chapter's
 
-def stream_and_gradient(model: Model, seed: int = 0) -> tuple[list[float], list[float]]:
-    """rms of the stream and norm of the loss's gradient after 0 … S sublayers, on random tokens."""
-    source = torch.Generator().manual_seed(seed)
-    length = min(32, model.config.seq_len - 1)
-    ids = torch.randint(model.config.vocab_size, (4, length + 1), generator=source)
-    ids = ids.to(model.token.weight.device)
-    steps = probes.trace(model, ids[:, :-1])
+
+def windows(model: Model) -> tuple[torch.Tensor, torch.Tensor]:
+    """ids and targets: the chapter's two windows of held-out fables, or random ones that fit."""
+    if (model.config.vocab_size, model.config.seq_len) == SHAPE:
+        valid = open_corpus("fables", log=lambda line: None).valid
+        x, y = batches.gather(valid, np.array([0, 1000]), SHAPE[1])
+    else:
+        length = min(32, model.config.seq_len - 1)
+        source = torch.Generator().manual_seed(0)
+        ids = torch.randint(model.config.vocab_size, (4, length + 1), generator=source)
+        x, y = ids[:, :-1], ids[:, 1:]
+    return x.to(model.token.weight.device), y.to(model.token.weight.device)
+
+
+def stream_and_gradient(model: Model) -> tuple[list[float], list[float]]:
+    """rms of the stream and norm of the loss's gradient after 0 … S sublayers."""
+    x, y = windows(model)
+    steps = probes.trace(model, x)
     norms = [probes.rms(steps[0].h), *(probes.rms(step.out) for step in steps)]
-    return norms, probes.gradient_by_depth(model, ids[:, :-1], ids[:, 1:])
+    return norms, probes.gradient_by_depth(model, x, y)
 
 
 def lab_stream(model: Model | None = None) -> Lab:
     """Lab: rms of the stream and gradient by depth, of a real model at initialisation.
 
-    A model of width 64 is made anew for each setting. `model`, if given (yours, trained or not),
-    is measured once and drawn beside it.
+    The chapter's network of width 128 is made anew for each setting. `model`, if given (yours,
+    trained or not), is measured once and drawn beside it.
     """
     yours = None if model is None else stream_and_gradient(model)
 
     def draw(sublayers: int, rule: str) -> Drawn:
         config = ModelConfig(
-            vocab_size=256,
+            vocab_size=SHAPE[0],
             n_layer=sublayers // 2,
             n_head=2,
-            d_model=64,
-            d_ff=256,
-            seq_len=33,
+            d_model=128,
+            d_ff=512,
+            seq_len=SHAPE[1],
             rule=rule,
         )
         norms, slopes = stream_and_gradient(initialise(Model(config), seed=0))
@@ -67,9 +81,9 @@ def lab_stream(model: Model | None = None) -> Lab:
     own = [name for name in traced if not RULES[name].__module__.startswith("rr.")]
     shown = [*own, "review", "review-convex", "rezero", "standard"]
     controls = {
-        "sublayers": widgets.IntSlider(16, 4, 64, 4, description="sublayers"),
+        "sublayers": widgets.IntSlider(64, 4, 64, 4, description="sublayers"),
         "rule": widgets.Dropdown(options=traced, value=shown[0], description="rule"),
     }
-    lead = "Each setting is a real model of width 64, initialised and measured."
-    grid = {"sublayers": [16, 32], "rule": shown[:6]}  # more are too many bytes
+    lead = "Each setting is a real model of width 128, as in the chapter, initialised and measured."
+    grid = {"sublayers": [16, 64], "rule": shown[:6]}  # more are too many bytes
     return lab("stream", controls, draw, lead, grid)

@@ -16,7 +16,6 @@ SHOWN = 18  # tokens: more have no room for their names
 TEXTS = [
     "Once there was a small fox who wanted a boat.",
     "Mila had a kite. Mila lost the kite. Mila was sad.",
-    "The quantum computer wanted a boat.",
 ]
 SHOWS = {"mean gate r": "gate", "loss saved": "saved"}
 

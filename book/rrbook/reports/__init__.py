@@ -6,8 +6,9 @@ nothing else. Chapters 9 and 10 teach to read them, with the same functions.
 """
 
 from rrstudy.command_line import options, sample_command, words, wrapped
+from rrstudy.stats.show import foot
 
-from .folder import COST, STUDY, Survey, command, cost_by_arm, points, shown, survey
+from .folder import STUDY, Survey, command, survey
 from .run import (
     TIERS,
     Ended,
@@ -34,11 +35,12 @@ from .sentences import (
     run_title,
     run_warnings,
 )
+from .tables import COST, cost_by_arm, labelled, points, shown
 
 __all__ = [
-    "COST", "STUDY", "TIERS", "Ended", "Look", "Survey", "bigram", "chosen", "command", "cost",
-    "cost_by_arm", "folder_summary", "folder_title", "folder_warnings", "gates", "listed", "look",
-    "made_by", "options", "outcome", "points", "provenance", "read", "run_summary", "run_title",
-    "run_warnings", "sample_command", "shown", "survey", "text", "train", "train_in_parts", "words",
-    "wrapped",
+    "COST", "Ended", "Look", "STUDY", "Survey", "TIERS", "bigram", "chosen", "command",
+    "cost", "cost_by_arm", "folder_summary", "folder_title", "folder_warnings", "foot",
+    "gates", "labelled", "listed", "look", "made_by", "options", "outcome", "points",
+    "provenance", "read", "run_summary", "run_title", "run_warnings", "sample_command",
+    "shown", "survey", "text", "train", "train_in_parts", "words", "wrapped",
 ]  # fmt: skip

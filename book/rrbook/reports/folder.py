@@ -1,13 +1,11 @@
 """The report of a folder of runs: results, missing runs, and the command that trains those."""
 
 import csv
-import itertools
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 
 from rr import DATA
 from rr.errors import RRError
@@ -17,9 +15,10 @@ from rr.specs import Run
 from rrstudy.command_line import options, words
 from rrstudy.stats import as_rows, compare, scan
 from rrstudy.stats.records import read_record, read_records
-from rrstudy.stats.results import GROUP, TOLD, arm_of, group_key
-from rrstudy.stats.show import columns, grouped
+from rrstudy.stats.results import arm_of, group_key
 from rrstudy.sweep.grid import cells
+
+from .run import bigram
 
 STUDY = DATA / "published" / "review_residuals.csv"
 
@@ -70,6 +69,7 @@ class Survey:
     outside: list[str] = field(default_factory=list)  # not in the plan: not in the table
     missing: list[dict] = field(default_factory=list)  # `group, rung, arm, seeds, like, given`
     notes: list[str] = field(default_factory=list)  # why a table or a command is missing
+    bigrams: dict[tuple, tuple[float | None, str]] = field(default_factory=dict)  # by `text_of`
 
 
 def survey(
@@ -109,7 +109,7 @@ def survey(
         rows = as_rows(known)
         corrupt, unfinished = known.attrs["corrupt"], known.attrs["unfinished"]
     here = Survey(path, "RUNS" if recorded else str(folder), [], [], runs)
-    here.damaged = [f"{place.relative_to(path)}: {why}" for place, why in corrupt]
+    here.damaged = [_damaged(place.relative_to(path), why) for place, why in corrupt]
     here.begun = [_begun(place, path) for place in unfinished]
     for row in rows:
         reason = _outside(row, rungs, rules, seeds)
@@ -123,14 +123,47 @@ def survey(
         here.rows = as_rows(compare(here.results, baseline)) if here.results else []
     except RRError as error:  # the baseline itself is missing
         here.notes.append(str(error))
-    by_size = _sizes(here.results)
+    by_size = sizes_of(here.results)
     here.rows.sort(key=lambda row: by_size[row["rung"]])
     here.notes += _unread(here)
     here.missing = _missing(here, rungs, rules, seeds)
+    if not recorded:  # of a record the text need not be here
+        here.bigrams = _bigrams(here)
     return here
 
 
-def _sizes(results: Sequence[dict]) -> dict[str, int]:
+def text_of(row: Mapping) -> tuple[str, str, str]:
+    """Which text a result is of, and in which tokens."""
+    return row["corpus"], row.get("corpus_id") or "", row["tokenizer"]
+
+
+def _bigrams(here: Survey) -> dict[tuple, tuple[float | None, str]]:
+    """Of each text the held-out loss of a table of token pairs, or None and why there is none."""
+    found = {}
+    for row in here.results:
+        run = _run(here.runs.get(row["id"].partition("/")[0], {}))
+        if run is None or text_of(row) in found:
+            continue
+        corpus = run.source["corpus"]
+        if corpus != "fables" and not corpus.startswith("file:"):
+            why = f"`rr prepare --corpus {corpus}` prints the table's loss"
+            found[text_of(row)] = None, why  # a report downloads nothing
+            continue
+        try:
+            found[text_of(row)] = bigram(run), ""
+        except RRError as error:
+            found[text_of(row)] = None, str(error)
+    return found
+
+
+def _damaged(place: Path, why: str) -> str:
+    """A corrupt file, and what to do about it: `rr` never replaces one."""
+    if place.name == "run.json":
+        return f"{place}: {why}; restore it, or remove its folder, and the run is trained again"
+    return f"{place}: {why}; remove this file, and the command below trains the run again"
+
+
+def sizes_of(results: Sequence[dict]) -> dict[str, int]:
     """Parameters of the smallest run of each rung, by which rungs are in order."""
     sizes = defaultdict(list)
     for row in results:
@@ -252,34 +285,6 @@ def _missing(here: Survey, rungs: Sequence, rules: Sequence, seeds: Sequence) ->
     return out
 
 
-def shown(here: Survey) -> list[dict]:
-    """The table as text, one mapping per row; `runs` names the group where there are several.
-
-    The same columns as `rr table`.
-    """
-    if not here.rows:  # the baseline is missing: the arms' means are there all the same
-        return _means(here.results)
-    shown = []
-    groups = list(grouped(here.rows))
-    for title, rows in groups:
-        for row in rows:
-            cells = columns(row)
-            shown.append({"runs": title, **cells} if len(groups) > 1 else cells)
-    return shown
-
-
-def _means(results: Sequence[dict]) -> list[dict]:
-    """The mean loss of each rung and arm over its finished seeds."""
-    losses: dict[tuple[str, str], list[float]] = {}
-    for row in results:
-        if row["status"] == "finished":
-            losses.setdefault((row["rung"], arm_of(row)), []).append(row["val_loss"])
-    return [
-        {"rung": rung, "arm": arm, "seeds": len(each), "val_loss": f"{fmean(each):.4f}"}
-        for (rung, arm), each in sorted(losses.items())
-    ]
-
-
 def command(here: Survey) -> list[str]:
     """The `rr sweep` commands that train what is missing and resume what was begun.
 
@@ -360,90 +365,3 @@ def _options(here: Survey, gap: Mapping) -> dict:
         given.pop("values", None)
         given |= {"values": values} if values else {}
     return given
-
-
-def points(here: Survey) -> tuple[list[dict], list[str]]:
-    """Gap of each arm against its baseline by size, for the emergence figure; arms without a gap.
-
-    Points `arm, rule, series, rung, size` (parameters), `gap, lo, hi` (nats per token, t interval),
-    `n` (pairs), `diverged`. A series is an arm over all rungs, each at its own steps and batch;
-    where a rung was run at several, or on several texts or recipes, its steps are part of its name.
-    """
-    sizes = defaultdict(list)
-    for row in here.results:
-        sizes[group_key(row), arm_of(row), row["lr"]].append(row["params"])
-    arms = [(row["rung"], row["arm"]) for row in here.rows]
-    several = len({*arms}) < len(arms) or len({_recipe(row) for row in here.rows}) > 1
-    shown, without = [], []
-    for row in here.rows:
-        if row["baseline"] is None:
-            if row["notes"] and arm_of(row) != row["arm"]:
-                without.append(f"{row['rung']}, {row['arm']}: {'; '.join(row['notes'])}")
-            continue
-        if row["difference"] is None:
-            without.append(f"{row['rung']}, {row['arm']}: {'; '.join(row['notes'])}")
-            continue
-        size = max(sizes[group_key(row), arm_of(row), row["lr"]])
-        series = arm_of(row)
-        if several:
-            series += f", {row['steps']} steps"
-        shown.append(
-            {
-                "arm": row["arm"],
-                "rule": row["rule"],
-                "series": series,
-                "rung": row["rung"],
-                "size": size,
-                "gap": row["difference"],
-                "lo": row["lo"],
-                "hi": row["hi"],
-                "n": len(row["pairs"]),
-                "diverged": len(row["diverged"]),
-            }
-        )
-    return shown, without
-
-
-def _recipe(row: dict) -> tuple:
-    """A key of a series: all of a group's fields but its rung and what a rung has of its own."""
-    own = ("rung", "batch", "steps", "warmup")
-    return tuple(repr(row.get(name)) for name in GROUP + TOLD if name not in own)
-
-
-def cost_by_arm(here: Survey) -> list[dict]:
-    """The cost of the runs of each rung, arm and device: runs, tokens, hours, tokens/s; then all.
-
-    A run with decay branches counts once, with its longest budget's tokens. Hours are those of
-    training; runs that are unfinished or corrupt are not counted.
-    """
-    whole = {}
-    for row in here.results:  # rows of one run follow one another, the longest budget last
-        whole[row["id"].partition("/")[0]] = row
-    by_arm = defaultdict(list)
-    for name, row in whole.items():
-        made = here.runs.get(name, {}).get("provenance", {})
-        device = made.get("device", "unknown")
-        threads = row.get("threads")
-        place = f"{device}, {threads} threads" if device == "cpu" else device
-        by_arm[row["rung"], arm_of(row), place].append(row)
-    by_size = _sizes(here.results)
-    lines = [
-        _cost(rung, arm, place, runs)
-        for (rung, arm, place), runs in sorted(
-            by_arm.items(), key=lambda item: (by_size[item[0][0]], *item[0])
-        )
-    ]
-    total = list(itertools.chain.from_iterable(by_arm.values()))
-    return [*lines, _cost("all", "", "", total)] if total else []
-
-
-COST = ("rung", "arm", "device", "runs", "diverged", "tokens", "hours", "tokens/s")
-
-
-def _cost(rung: str, arm: str, device: str, runs: list[dict]) -> dict:
-    seconds = sum(row["seconds"] for row in runs)
-    tokens = sum(row["tokens"] for row in runs)
-    diverged = sum(row["status"] == "diverged" for row in runs)
-    speed = tokens / seconds if seconds else None
-    row = (rung, arm, device, len(runs), diverged, tokens, seconds / 3600, speed)
-    return dict(zip(COST, row, strict=True))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from rr import io
 from rr.analysis import probes
@@ -110,6 +111,10 @@ def text(folder: str | Path, tokens: int = 40, device: str = "") -> str:
     if result is not None and result["status"] == "diverged":
         return ""
     model, _, vocabulary = load(folder, device or None)
+    with torch.no_grad():  # before the trainer has noticed: it writes no text, either
+        start = torch.tensor([[vocabulary.eot]], device=model.token.weight.device)
+        if not model(start).isfinite().all():
+            return ""
     return sample(model, vocabulary, tokens=tokens)
 
 
@@ -332,7 +337,7 @@ def provenance(ended: Ended) -> list[tuple[str, str]]:
         ("device", f"{made_by['device']}, {made_by['threads']} CPU threads, {made_by['platform']}"),
         ("precision", made_by["precision"]),
         ("code path", f"{made_by['code_path']}, micro-batch {made_by['micro_batch']}"),
-        ("corpus", f"{result['corpus']} ({result['corpus_id'][-16:]})"),
+        ("corpus", f"{result['corpus']}, id {result['corpus_id']}"),
         ("tokenizer", result["tokenizer"]),
         ("weights", f"sha256 {result['weights_sha256'][:16]}"),
     ]

@@ -10,8 +10,9 @@ import numpy as np
 
 from rrstudy.stats.results import arm_named, arm_of
 
-from .folder import Survey
+from .folder import Survey, text_of
 from .run import Ended, Look, outcome
+from .tables import labelled
 
 BARELY = 1.0  # training tokens per parameter below which a net is called barely trained
 SENTENCES = 12  # more comparisons than these are told by the table alone, but for the clear ones
@@ -52,19 +53,17 @@ def run_title(ended: Ended, command: str) -> str:
     run = ended.run
     return (
         f"# Run `{run.id}`: {run.rung}, {run.rule}, seed {run.seed}\n\n"
-        f"Report of {_today()}. The run again: `{command}`"
+        f"Report of {_today()}. The run again, in a folder of its own: `{command}`"
     )
 
 
 def run_summary(ended: Ended, bigram: float, look: Look) -> str:
-    """What came out: the loss beside the bigram table, the clipping, the gates, the calibration."""
+    """What came out: the loss beside the bigram table, the calibration. Figures show the rest."""
     run, result = ended.run, ended.result
     lines = [
         f"A {run.flavour} model of {result['params']:,} parameters under the rule `{run.rule}` on "
         f"*{result['corpus']}*: {outcome(ended)}.",
         _against(bigram, result, ended.diverged),
-        _clipping(ended),
-        _gates(look),
         _calibration(look),
     ]
     return listed([line for line in lines if line])
@@ -83,31 +82,6 @@ def _against(bigram: float, result: Mapping, diverged: bool) -> str:
     return f"It is {abs(gap):.4f} nats {side} a table of token pairs ({bigram:.4f}), {verdict}."
 
 
-def _clipping(ended: Ended) -> str:
-    norms = [norm for curve in ended.norms[:1] for norm in curve["loss"]]
-    if not norms:
-        return ""
-    clip = ended.run.recipe.clip
-    share = sum(norm > clip for norm in norms) / len(norms)
-    return (
-        f"The gradient norm went from {norms[0]:.2g} to {np.median(norms[-20:]):.2g}; "
-        f"{share:.0%} of the recorded steps were clipped at {clip:g}."
-    )
-
-
-def _gates(look: Look) -> str:
-    means = [row["mean"] for row in look.gates if row["r"]]
-    if not means:
-        return ""
-    below = sum(mean < 0.5 for mean in means)
-    share = (
-        "all below one half" if below == len(means)
-        else "all at one half or above" if not below
-        else f"{below} of {len(means)} below one half"
-    )  # fmt: skip
-    return f"The gates' means run from {min(means):.3f} to {max(means):.3f}: {share}."
-
-
 def _calibration(look: Look) -> str:
     if look.bins is None or look.score is None:
         return ""
@@ -116,8 +90,8 @@ def _calibration(look: Look) -> str:
     verdict = "too sure" if gap > 0 else "not sure enough"
     return (
         f"It is {verdict} by {abs(gap):.3f} on average: its likeliest token has a probability of "
-        f"{confidence / tokens:.3f} and is right {right / tokens:.1%} of the time "
-        f"(expected calibration error {look.score.ece:.4f})."
+        f"{confidence / tokens:.3f} and is right {right / tokens:.1%} of the time, over "
+        f"{tokens:,.0f} held-out tokens."
     )
 
 
@@ -142,9 +116,11 @@ def run_warnings(ended: Ended, bigram: float) -> str:
 # ---- a folder ------------------------------------------------------------------------------------
 
 
-def folder_title(here: Survey, command: str) -> str:
-    """A heading with the folder's name, the day and the command that makes the report again."""
-    return f"# Runs in `{here.shown}`\n\nReport of {_today()}, made by `{command}`."
+def folder_title(here: Survey, command: str, plan: Mapping[str, Sequence]) -> str:
+    """A heading with the folder's name, the day, the command that makes the report, its plan."""
+    chosen = [f"{name} {_joined(list(map(str, each)))}" for name, each in plan.items() if each]
+    of = f" The plan: {'; '.join(chosen)}." if chosen else ""
+    return f"# Runs in `{here.shown}`\n\nReport of {_today()}, made by `{command}`.{of}"
 
 
 def folder_summary(here: Survey, baseline: str) -> str:
@@ -162,7 +138,7 @@ def folder_summary(here: Survey, baseline: str) -> str:
         )
     else:
         lines.append("No run has ended yet.")
-    compared = [row for row in here.rows if row["difference"] is not None]
+    compared = [row for row in labelled(here) if row["difference"] is not None]
     clear = [row for row in compared if row["holm"] is not None and row["holm"] <= 0.05]
     lines += [_compared(row) for row in (compared if len(compared) <= SENTENCES else clear)]
     if len(compared) > SENTENCES:
@@ -205,8 +181,8 @@ def _compared(row: Mapping) -> str:
             else "; zero is within the interval"
         )  # fmt: skip
     return (
-        f"At {row['rung']} `{row['arm']}` finishes {abs(gap):.4f} nats {side} `{row['baseline']}` "
-        f"({interval}){verdict}."
+        f"At {row['rung']}{row['where']} `{row['arm']}` finishes {abs(gap):.4f} nats {side} "
+        f"`{row['baseline']}` ({interval}){verdict}."
     )
 
 
@@ -215,10 +191,10 @@ def _corrected(compared: Sequence[Mapping]) -> str:
     clear = [row for row in tested if row["holm"] <= 0.05]
     if not tested:
         return "None of these differences can be tested."
-    names = _joined([f"`{row['arm']}` at {row['rung']}" for row in clear]) if clear else "none"
+    names = [f"`{row['arm']}` at {row['rung']}{row['where']}" for row in clear]
     return (
         f"After Holm's correction for {_count(len(tested), 'comparison')} of this folder, "
-        f"significant at 5 %: {names}."
+        f"significant at 5 %: {_joined(names) if names else 'none'}."
     )
 
 
@@ -231,11 +207,16 @@ def folder_warnings(here: Survey) -> str:
         lines.append(f"**In progress or cut off:** {_count(len(here.begun), 'run')}.")
     lost = [row for row in here.results if row["status"] == "diverged"]
     if lost:
-        names = _joined([f"`{arm_of(row)}` seed {row['seed']} at {row['rung']}" for row in lost])
+        names = _joined(
+            [
+                f"`{arm_of(row)}` seed {row['seed']} at {row['rung']}, rate {row['lr']:g}"
+                for row in lost
+            ]
+        )
         lines.append(f"**Diverged:** {names}.")
     if len({row["seed"] for row in here.results}) == 1:
         lines.append("**One seed.** Nothing here tells a difference between arms from chance.")
-    lines += _at_the_edge(here.results)
+    lines += _at_the_edge(here.results) + _barely(here)
     short = [row for row in here.results if row["tokens"] < BARELY * row["params"]]
     few = list(dict.fromkeys(row["rung"] for row in sorted(short, key=lambda row: row["params"])))
     if few:
@@ -243,6 +224,24 @@ def folder_warnings(here: Survey) -> str:
     if any(row["eval_shortened"] for row in here.results):
         lines.append("**Shortened evaluation.** Some losses are of a part of the held-out text.")
     return listed(lines, "Nothing.")
+
+
+def _barely(here: Survey) -> list[str]:
+    """Runs that end above the table of token pairs of their text, by text; texts not counted."""
+    lines = []
+    for key, (line, why) in here.bigrams.items():
+        rows = [row for row in here.results if text_of(row) == key and row["val_loss"] is not None]
+        corpus = key[0]
+        above = [row for row in rows if line is not None and row["val_loss"] > line]
+        if above:
+            count = "All" if len(above) == len(rows) else f"{len(above)} of"
+            lines.append(
+                f"**Barely trained.** {count} {_count(len(rows), 'result')} on *{corpus}* "
+                f"{'is' if len(rows) == 1 else 'are'} above a table of token pairs ({line:.4f})."
+            )
+        elif line is None:
+            lines.append(f"**Not held against counting.** *{corpus}*: {why}.")
+    return lines
 
 
 def _at_the_edge(results: Sequence[Mapping]) -> list[str]:

@@ -1,0 +1,139 @@
+"""What the report of a folder shows of it: the table, the figure's points, the cost."""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import fmean
+
+from rrstudy.stats.results import GROUP, TOLD, arm_of, group_key
+from rrstudy.stats.show import columns, grouped
+
+from .folder import Survey, sizes_of
+
+
+def labelled(here: Survey) -> list[dict]:
+    """The rows, each with `where`: what tells its group from others of its rung, or ""."""
+    groups = [(title.split(" · "), rows) for title, rows in grouped(here.rows)]
+    labelled = []
+    for title, rows in groups:
+        others = [parts for parts, each in groups if each[0]["rung"] == rows[0]["rung"]]
+        own = [part for part in title if not all(part in parts for parts in others)]
+        where = f", {', '.join(own)}," if own else ""
+        labelled += [row | {"where": where} for row in rows]
+    return labelled
+
+
+def shown(here: Survey) -> list[dict]:
+    """The table as text, one mapping per row; `runs` names the group where there are several.
+
+    The same columns as `rr table`.
+    """
+    if not here.rows:  # the baseline is missing: the arms' means are there all the same
+        return _means(here.results)
+    shown = []
+    groups = list(grouped(here.rows))
+    for title, rows in groups:
+        for row in rows:
+            cells = columns(row)
+            shown.append({"runs": title, **cells} if len(groups) > 1 else cells)
+    return shown
+
+
+def _means(results: Sequence[dict]) -> list[dict]:
+    """The mean loss of each rung and arm over its finished seeds."""
+    losses: dict[tuple[str, str], list[float]] = {}
+    for row in results:
+        if row["status"] == "finished":
+            losses.setdefault((row["rung"], arm_of(row)), []).append(row["val_loss"])
+    return [
+        {"rung": rung, "arm": arm, "seeds": len(each), "val_loss": f"{fmean(each):.4f}"}
+        for (rung, arm), each in sorted(losses.items())
+    ]
+
+
+def points(here: Survey) -> tuple[list[dict], list[str]]:
+    """Gap of each arm against its baseline by size, for the emergence figure; arms without a gap.
+
+    Points `arm, rule, series, rung, size` (parameters), `gap, lo, hi` (nats per token, t interval),
+    `n` (pairs), `diverged`. A series is an arm over all rungs, each at its own steps and batch;
+    where a rung was run at several, or on several texts or recipes, its steps are part of its name.
+    """
+    sizes = defaultdict(list)
+    for row in here.results:
+        sizes[group_key(row), arm_of(row), row["lr"]].append(row["params"])
+    rows = labelled(here)
+    arms = [(row["rung"], row["arm"]) for row in rows]
+    several = len({*arms}) < len(arms) or len({_recipe(row) for row in rows}) > 1
+    shown, without = [], []
+    for row in rows:
+        if row["baseline"] is None:
+            if row["notes"] and arm_of(row) != row["arm"]:
+                without.append(f"{row['rung']}, {row['arm']}: {'; '.join(row['notes'])}")
+            continue
+        if row["difference"] is None:
+            without.append(f"{row['rung']}, {row['arm']}: {'; '.join(row['notes'])}")
+            continue
+        size = max(sizes[group_key(row), arm_of(row), row["lr"]])
+        series = arm_of(row)
+        if several:
+            series += row["where"].rstrip(",") or f", {row['steps']} steps"
+        shown.append(
+            {
+                "arm": row["arm"],
+                "rule": row["rule"],
+                "series": series,
+                "rung": row["rung"],
+                "size": size,
+                "gap": row["difference"],
+                "lo": row["lo"],
+                "hi": row["hi"],
+                "n": len(row["pairs"]),
+                "diverged": len(row["diverged"]),
+            }
+        )
+    return shown, without
+
+
+def _recipe(row: dict) -> tuple:
+    """A key of a series: all of a group's fields but its rung and what a rung has of its own."""
+    own = ("rung", "batch", "steps", "warmup")
+    return tuple(repr(row.get(name)) for name in GROUP + TOLD if name not in own)
+
+
+COST = ("rung", "arm", "device", "runs", "diverged", "tokens", "hours", "tokens/s")
+
+
+def cost_by_arm(here: Survey) -> list[dict]:
+    """The cost of the runs of each rung, arm and device: runs, tokens, hours, tokens/s; then all.
+
+    A run with decay branches counts once, with its longest budget's tokens. Hours are those of
+    training; runs that are unfinished or corrupt are not counted.
+    """
+    whole = {}
+    for row in here.results:  # rows of one run follow one another, the longest budget last
+        whole[row["id"].partition("/")[0]] = row
+    by_arm = defaultdict(list)
+    for name, row in whole.items():
+        made = here.runs.get(name, {}).get("provenance", {})
+        device = made.get("device", "unknown")
+        threads = row.get("threads")
+        place = f"{device}, {threads} threads" if device == "cpu" else device
+        by_arm[row["rung"], arm_of(row), place].append(row)
+    by_size = sizes_of(here.results)
+    lines = [
+        _cost(rung, arm, place, runs)
+        for (rung, arm, place), runs in sorted(
+            by_arm.items(), key=lambda item: (by_size[item[0][0]], *item[0])
+        )
+    ]
+    total = list(itertools.chain.from_iterable(by_arm.values()))
+    return [*lines, _cost("all", "", "", total)] if total else []
+
+
+def _cost(rung: str, arm: str, device: str, runs: list[dict]) -> dict:
+    seconds = sum(row["seconds"] for row in runs)
+    tokens = sum(row["tokens"] for row in runs)
+    diverged = sum(row["status"] == "diverged" for row in runs)
+    speed = tokens / seconds if seconds else None
+    row = (rung, arm, device, len(runs), diverged, tokens, seconds / 3600, speed)
+    return dict(zip(COST, row, strict=True))
