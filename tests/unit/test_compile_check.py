@@ -249,4 +249,4 @@ def test_a_benchmark_and_the_doctor_say_so(wrong, tmp_path):
         run_command("build", case, "cpu", 1)
     run = rr.plan(TINY, "review", steps=3, batch=2, eval_batches=1)
     (steps,) = [c for c in examine([run], tmp_path, "cpu") if c.name == "two steps"]
-    assert steps.good is False and "path eager" in steps.found and "wrongly" in steps.todo
+    assert steps.good is False and "backend eager" in steps.found and "wrongly" in steps.todo
