@@ -73,7 +73,7 @@ def padded_rows(weight: Tensor) -> Tensor:
 def _softmax(
     logits: Tensor, target: Tensor, vocab_size: int, divisor: int
 ) -> tuple[Tensor, Tensor]:
-    """Summed losses of a chunk, and (softmax − one-hot) / divisor in the dtype of its logits (N, V)."""
+    """Summed losses of a chunk, and (softmax − one-hot) / divisor in its logits' dtype (N, V)."""
     dtype = logits.dtype
     logits = logits.to(torch.promote_types(dtype, torch.float32))
     logits[:, vocab_size:] = -torch.inf  # padding rows never get probability
