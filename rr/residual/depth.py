@@ -96,11 +96,11 @@ class DenseFormer(Rule):
             return [h, *past]
         past = [*past, h]
         if self.reach:
-            mix: Any = sum(a * past[j] for a, j in zip(self.weights(h), self.reach, strict=True))
+            mix: Any = sum(a * past[j] for a, j in zip(self.alphas(h), self.reach, strict=True))
             return [mix, *past]
         return [h, *past]
 
-    def weights(self, h: Tensor) -> Any:
+    def alphas(self, h: Tensor) -> Any:
         """α_ij, the weight of each output that is mixed: numbers, or one per token (B, T, 1)."""
         if not self.opt.dynamic:
             return self.alpha
