@@ -193,7 +193,7 @@ def test_muon_by_hand():
         5.99e-3,
         8.47e-3,
     ]
-    for kind, part in (("planned", below[:5]), ("added", below[5:])):
+    for kind, part in (("planned", below.iloc[:5]), ("added", below.iloc[5:])):
         text = number(f"f4_muon, {kind} rates with Review below")
         assert text == f"{part.sum()} of {len(part)}"
 

@@ -21,6 +21,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 import torch
+import torch.distributed.fsdp
 from filelock import FileLock
 from test_readme_results import held, undecided
 from torch import nn
@@ -75,6 +76,8 @@ def litgpt() -> nn.Module:
 
 
 def torchtitan() -> nn.Module:
+    if not hasattr(torch.distributed.fsdp, "DataParallelMeshDims"):
+        pytest.skip(f"{PACKAGES['torchtitan']} needs a newer torch than {torch.__version__}")
     from torchtitan.models import llama3
     from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
     from torchtitan.models.common.attention import ScaledDotProductAttention
