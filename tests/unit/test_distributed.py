@@ -107,7 +107,7 @@ distributed.destroy_process_group()
 WAYS = (
     {"backend": "eager"},
     {"backend": "eager", "micro_batch": 1},
-    {"path": "eager:recompute=layer"},
+    {"backend": "eager:recompute=layer"},
     {"backend": "compiled:loss=chunked"},
 )
 TURNS = [{"parallel": how, **way} for way in WAYS for how in STRATEGIES]

@@ -114,6 +114,8 @@ SHOWN = [  # function, its data, its table: rows by "//", cells by "|"
     (figures.beside, ({"nano": {"fast": [1, 2, 4]}},), "name|nano|nano, range//fast|2|1 to 4"),
     (figures.stream_norms, ([0, 1], {"standard": [1, 1.41421], "review": [1, -0.25]}),
      "sublayer|standard|review//0|1|1//1|1.414|-0.25"),
+    (figures.norm_places, ({"pre-norm": [0.5, 0.25], "Keel": [0.5, 1]},),
+     "sublayer|pre-norm|Keel//0|0.5|0.5//1|0.25|1"),
     (figures.gradient_by_depth, ([0, 1], {"review": [0, 0.5]}), "sublayer|review//1|0.5"),
     (figures.gate_histogram, ({"review": [0.1, 0.1, 0.1, 0.9]}, 2),
      "gate r|review//0 to 0.5|0.75//0.5 to 1|0.25"),

@@ -74,7 +74,7 @@ def test_a_difference_is_judged_by_its_interval_alone(value, text):
     ("value", "text"),
     [
         (0.0, "0"),
-        (1e-320, "1e−320"),
+        (1e-300, "1e−300"),
         (math.inf, "∞"),
         (-math.inf, "−∞"),
         (math.nan, "undefined"),
