@@ -7,7 +7,7 @@ same with more choices (rules, devices, formats, saving), and a test holds the t
 CPU both give the same losses and the same weights, bit for bit.
 
 A block has two sublayers, attention and an MLP. Each reads the stream h (B, T, d) through a norm
-and proposes an update u of the same shape. What happens to u is the one thing that differs:
+and computes an update u of the same shape. What happens to u is the one thing that differs:
 
     standard    h + u                                          the residual of GPT-2
     constant    h + ½ u                                        what the gate is before training

@@ -33,7 +33,7 @@ class {cls}(rr.Rule):
     options = {{"c": residual.Option(0.5, "coefficient on the update")}}
 
     # `read(state)` gives the sublayer a normalised stream, unless you write one.
-    def write(self, state, u):  # each (B, T, d): the stream, and what the sublayer proposes
+    def write(self, state, u):  # each (B, T, d): the stream, and the update
         return state + self.opt.c * u
 
     def coefficient(self, site):  # on u, before training; None where it depends on h and u

@@ -3,8 +3,8 @@
 A rule stands between a sublayer (attention or MLP) and the residual stream:
 
     x, state = rule.read(state)      # what the sublayer sees
-    u        = sublayer(x)           # the update it proposes, (B, T, d)
-    state    = rule.write(state, u)  # how the proposal is written back
+    u        = sublayer(x)           # the update, (B, T, d)
+    state    = rule.write(state, u)  # how the update is written back
 
 `state = rule.sublayer(state, branch)` is these three lines.
 
@@ -191,8 +191,8 @@ class Rule(Described):
     A rule stands between a sublayer, attention or MLP, and the stream, one object per sublayer:
 
         x, state = rule.read(state)      # what the sublayer sees, (B, T, d)
-        u = sublayer(x)                  # the update it proposes, (B, T, d)
-        state = rule.write(state, u)     # how the proposal is written back
+        u = sublayer(x)                  # the update, (B, T, d)
+        state = rule.write(state, u)     # how the update is written back
 
     What flows from one to the next, `state`, is one "tensor" (B, T, d), several "streams"
     (B, T, n, d), a "pair" of tensors (B, T, d), the stream first, or a "list" of tensors that grows
