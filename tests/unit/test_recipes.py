@@ -76,8 +76,6 @@ def litgpt() -> nn.Module:
 
 
 def torchtitan() -> nn.Module:
-    if not hasattr(torch.distributed.fsdp, "DataParallelMeshDims"):
-        pytest.skip(f"{PACKAGES['torchtitan']} needs a newer torch than {torch.__version__}")
     from torchtitan.models import llama3
     from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
     from torchtitan.models.common.attention import ScaledDotProductAttention
@@ -222,6 +220,8 @@ def project(monkeypatch, request):
     """Makes a project importable as it is; with a rule, after the recipe was followed."""
 
     def load(name: str, rule: str | None = None) -> types.ModuleType:
+        if name == "torchtitan" and not hasattr(torch.distributed.fsdp, "DataParallelMeshDims"):
+            pytest.skip(f"{PACKAGES[name]} needs a newer torch than {torch.__version__}")
         if name == "nanochat":
             monkeypatch.setitem(sys.modules, name, nanochat_after(rule))
         else:
