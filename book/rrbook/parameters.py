@@ -43,22 +43,23 @@ class Allowed:
     words: str
     test: Callable[[Any], bool]
     least: int = 0  # elements of a list
-    most: int = 99
+    most: int | None = None
 
     def refuses(self, value: Any) -> str:
         """What was expected instead of the value; nothing where it is allowed."""
         if not isinstance(value, list):
             return "" if self.test(value) else self.words
         different = len(set(map(str, value))) == len(value)
-        if self.least <= len(value) <= self.most and different and all(map(self.test, value)):
+        many = len(value) >= self.least and (self.most is None or len(value) <= self.most)
+        if many and different and all(map(self.test, value)):
             return ""
         count = f"of at least {self.least} " if self.least else "of "
-        if self.most < 99:
+        if self.most is not None:
             count = f"of {self.least} to {self.most} "
         return f"a list {count}different values, each {self.words}"
 
 
-def whole(low: int, high: int, step: int = 1, least: int = 0, most: int = 99) -> Allowed:
+def whole(low: int, high: int, step: int = 1, least: int = 0, most: int | None = None) -> Allowed:
     """Multiples of `step` from low to high; of a list at least and at most so many."""
     words = f"a multiple of {step}" if step > 1 else "an integer"
 
@@ -68,7 +69,7 @@ def whole(low: int, high: int, step: int = 1, least: int = 0, most: int = 99) ->
     return Allowed(f"{words} from {low} to {high}", test, least, most)
 
 
-def number(low: float, high: float, least: int = 0, most: int = 99) -> Allowed:
+def number(low: float, high: float, least: int = 0, most: int | None = None) -> Allowed:
     """Numbers from low to high; of a list at least and at most so many."""
     return Allowed(f"a number from {low:g} to {high:g}", lambda v: low <= v <= high, least, most)
 

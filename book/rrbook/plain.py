@@ -12,6 +12,7 @@ one of this checkout, or a copy.
 import argparse
 import ast
 import copy
+import functools
 import re
 import sys
 from collections.abc import Mapping
@@ -271,10 +272,14 @@ class Edition:
             text = f"**Figure {number}.** {caption}{checked}"
         return [cell, _added(f"{cell.id[:56]}-caption", text)]
 
+    @functools.cached_property
+    def stored(self) -> list[nbformat.NotebookNode]:
+        """The cells of the chapter that this is a copy of."""
+        return read(ROOT / "notebooks" / f"{self.chapter}.ipynb").cells
+
     def _figure_of_book(self, cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
         """The picture of the book's run, for below that of the copy."""
-        stored = read(ROOT / "notebooks" / f"{self.chapter}.ipynb").cells
-        outputs = next((one.outputs for one in stored if one.get("id") == cell.id), [])
+        outputs = next((one.outputs for one in self.stored if one.get("id") == cell.id), [])
         pictures = [output for output in outputs if "image/png" in output.get("data", {})]
         words = new_output("display_data", {"text/markdown": "The book's run:"})
         return [words, *pictures] if pictures else []

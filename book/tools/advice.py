@@ -4,7 +4,7 @@
 """
 
 import json
-from functools import partial
+from functools import cache, partial
 
 import scipy.stats
 from wording import signed, spread
@@ -140,9 +140,14 @@ def _ratio(steps: int, folder: str) -> str:
 FORMS = {"rezero": "rezero:init=paper", "constant": "values constant:lam=2"}
 
 
+@cache
+def _verdicts() -> dict[tuple[str, str], str]:
+    return which.verdicts(which.measured())
+
+
 def _rules(verdict: str) -> str:
     """How many rules the table of *Which rule* gives this verdict, and which."""
-    names = [name for (_, name), said in which.verdicts().items() if said == verdict]
+    names = [name for (_, name), said in _verdicts().items() if said == verdict]
     return f"{len(names)}: {', '.join(FORMS.get(name, name) for name in names)}"
 
 

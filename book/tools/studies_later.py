@@ -139,6 +139,19 @@ PLAIN: Options = {"rule": "standard"}
 OWN_AS_LARGE = f"constant:lam=0,own={math.sqrt(5):.10g}"  # as 2V₁ + Vₙ
 
 
+def as_f2(arms: dict[str, Options], seeds: tuple[int, ...]) -> Study:
+    """Arms searched as F2's, on seed 100; but a run that blew up is no point of a parabola."""
+    return Study(
+        arms,
+        SHORT,
+        seeds=seeds,
+        rates=f2().rates,
+        rate_seeds=(100,),
+        path=BLOCKS,
+        cliff=CLIFF,
+    )
+
+
 def g1() -> Study:
     """F2's misfits at the best rate that F2 tried, on its seeds."""
     wider = f2().arms["one wider stream"]
@@ -188,7 +201,7 @@ def g3() -> Study:
 
 def g4() -> Study:
     """What the skips are worth: their control of size, and scales and skips without attention."""
-    return Study(
+    return as_f2(
         {
             "standard": {**PLAIN, "lr": 1.72e-3},
             "constant": {"rule": "constant", "lr": 1.82e-3},
@@ -198,12 +211,7 @@ def g4() -> Study:
             "own × √5": {**PLAIN, "values": OWN_AS_LARGE},
             **rules("unet:adds=own", "scales-skips"),
         },
-        SHORT,
         seeds=(66, 67, 68, 69, 70),
-        rates=f2().rates,
-        rate_seeds=(100,),
-        path=BLOCKS,
-        cliff=CLIFF,
     )
 
 
@@ -212,15 +220,7 @@ def g5() -> Study:
     places = {"post": "stream", "sandwich": "both", "output": "output", "LNS": "depth"}
     arms = {"pre": {**PLAIN, "lr": 1.72e-3}}
     arms |= {name: {"rule": f"norm-place:place={place}"} for name, place in places.items()}
-    return Study(
-        arms | rules("keel"),
-        SHORT,
-        seeds=(71, 72, 73, 74, 75),
-        rates=f2().rates,
-        rate_seeds=(100,),
-        path=BLOCKS,
-        cliff=CLIFF,
-    )
+    return as_f2(arms | rules("keel"), seeds=(71, 72, 73, 74, 75))
 
 
 def f6() -> Study:

@@ -179,19 +179,7 @@ class Training:
         """Train segment by segment, evaluate at the end of each budget, write the result."""
         self.stop_after = stop_after
         first = self.segments.index(self.segment)
-        with contextlib.ExitStack() as stack:
-            if self.request.charts and self.world.leads:
-                from .loggers import Charts
-
-                charts = Charts(
-                    self.request.charts,
-                    self.run,
-                    self.folder,
-                    self.steps_taken,
-                    self.progress.say,
-                )
-                self.charts = stack.enter_context(charts)
-            stop = stack.enter_context(Stop())
+        with self._drawn() as self.charts, Stop() as stop:
             for segment in self.segments[first:]:
                 self.segment = segment
                 status = self._train_segment(stop)
@@ -208,6 +196,15 @@ class Training:
                 stop.at_once = False
             stop.at_once = True
             self._finish(status)
+
+    def _drawn(self) -> contextlib.AbstractContextManager:
+        """Where curves are drawn beside metrics.jsonl; None for a run that asks for none."""
+        names = self.request.charts if self.world.leads else None
+        if not names:
+            return contextlib.nullcontext()
+        from .loggers import Charts
+
+        return Charts(names, self.run, self.folder, self.steps_taken, self.progress.say)
 
     def _train_segment(self, stop: Stop) -> str:
         """Train to the end of the segment and save there; returns "running" or "diverged"."""

@@ -138,6 +138,7 @@ def test_papermills_own_paths_are_no_parameters(shell):
 
 
 def test_a_list_that_is_too_long_is_refused_in_words():
+    assert not parameters.SEEDS.refuses(list(range(100)))  # as many as there are
     allowed = parameters.number(1e-5, 0.1, least=2, most=4)
     assert not allowed.refuses([0.1, 0.01, 0.001, 1e-4])
     assert allowed.refuses([0.1, 0.01, 0.001, 1e-4, 1e-5]) == (

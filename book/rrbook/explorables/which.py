@@ -103,9 +103,8 @@ FITTED = """
 """
 
 
-def verdicts(of_field: list[dict] | None = None) -> dict[tuple[str, str], str]:
-    """Our verdict on each rule, by (kind, name); of_field as `measured` takes it."""
-    results = measured(field.against_both(field.read_runs()) if of_field is None else of_field)
+def verdicts(results: dict[tuple[str, str], dict]) -> dict[tuple[str, str], str]:
+    """Our verdict on each rule, by (kind, name); results as `measured` gives them."""
     taken, said = steps(), {}
     for row in describe():
         key = row["kind"], row["name"]
@@ -117,14 +116,16 @@ def verdicts(of_field: list[dict] | None = None) -> dict[tuple[str, str], str]:
     return said | dict.fromkeys(BASELINES, "baseline")
 
 
-def measured(of_field: list[dict]) -> dict[tuple[str, str], dict]:
+def measured(of_field: list[dict] | None = None) -> dict[tuple[str, str], dict]:
     """By (kind, name): differences from both baselines, and the verdict they allow.
 
     At `mini` where each arm had a rate of its own (five seeds), else at `nano` at one rate for all
     (three seeds). Each study is one Holm family; of a rule in several the last one counts. `time`
     is what F2's runs take at equal size over the standard network's; `misfit` is whether its rate
-    does not suit it. of_field: F2's rows, by `field.against_both`.
+    does not suit it. of_field: F2's rows, by `field.against_both`, where they are at hand.
     """
+    if of_field is None:
+        of_field = field.against_both(field.read_runs())
     mini = stats.read_results(MINI)
     mini = mini[(mini.rung == "mini") & (mini.seed < TUNING)]
     misfits, results = field.misfits(), {}
@@ -197,7 +198,8 @@ def cost(kind: str, name: str) -> float:
 def table() -> str:
     """HTML of the page: four questions, and a row for each registered rule."""
     of_field = field.against_both(field.read_runs())
-    results, taken, judged, rows = measured(of_field), steps(), verdicts(of_field), []
+    results, taken, rows = measured(of_field), steps(), []
+    judged = verdicts(results)
     for row in describe():
         key = (row["kind"], row["name"])
         facts = anatomy(row["name"], row["kind"])
