@@ -87,8 +87,8 @@ store: $(INSTALLED)  ## the stored outputs that the page tests and nbval compare
 
 test: lint  ## notebooks against their stored outputs, units, the page in a browser, kills
 	@rm -rf _build/test-cache
-	@failed=; for part in notebooks tests/unit "tests/book --dist loadgroup" \
-	    "tests/faults tests/notebooks"; do \
+	@failed=; for part in notebooks \
+	    "tests/unit tests/book tests/faults tests/notebooks --dist loadgroup"; do \
 	  $(PYTEST) $$part || failed="$$failed $$part"; done; \
 	  test -z "$$failed" || { echo "make test: FAILED:$$failed"; exit 1; }; echo "make test: passed"
 

@@ -26,13 +26,28 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what this machine cannot run, and order the rest for pytest-xdist's --dist=loadgroup.
+
+    A file is one group, since its tests share fixtures; the pages have groups of their own. One
+    process renders the site while the others do what needs none; its pages come last.
+    """
     browser = chromium() or os.environ.get("RR_REQUIRE_BROWSER") == "1"
     for item in items:
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
         if item.get_closest_marker("gpu") and not _cuda():
             item.add_marker(pytest.mark.skip(reason="no CUDA device, or not run by -m gpu"))
         if item.get_closest_marker("browser") and not browser:
             item.add_marker(pytest.mark.skip(reason="no Chromium (RR_REQUIRE_BROWSER=1 insists)"))
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    if "site" not in getattr(item, "fixturenames", ()):
+        return 1
+    return 0 if item.path.stem == "test_site" else 2  # those of test_site are in one process
 
 
 def _cuda() -> bool:

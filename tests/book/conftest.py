@@ -18,20 +18,6 @@ from tests.conftest import ROOT
 SITE = ROOT / "_build" / "test-site"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One of pytest-xdist's processes renders the site, while others do what needs none.
-
-    With --no-loadscope-reorder, without which all of them would begin with pages, and wait.
-    """
-
-    def turn(item: pytest.Item) -> int:
-        if "site" not in getattr(item, "fixturenames", ()):
-            return 1
-        return 0 if item.path.stem == "test_site" else 2  # those are in one process
-
-    items.sort(key=turn)
-
-
 def is_chapter(page: str) -> bool:
     return page.startswith("notebooks/")
 

@@ -28,25 +28,6 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("same")
 
 
-# Files that take longest: two processes end together where these are not the last to be handed out.
-LONG = (
-    "reported_models",
-    "distributed",
-    "explore",
-    "trainer",
-    "room",
-    "memory",
-    "fast_path",
-    "api_examples",
-    "bench",
-)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first, for pytest-xdist with --dist=loadfile --no-loadscope-reorder."""
-    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONG)
-
-
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory):
     """Tests neither find nor leave anything in the user's cache, unless RR_CACHE names one.
