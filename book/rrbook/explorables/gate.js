@@ -60,7 +60,7 @@ function meter(svg, x, y, across, up, value, name) {
 
 function drawGate(svg, v, width, data, form) {
   enable(form, v.rule);
-  var g = gateNumbers(v), side = Math.min(width - 60, 460), unit = side / 4.5;
+  var g = gateNumbers(v), side = Math.min(width - 60, 320), unit = side / 4.5;
   var left = Math.max(54, (width - side) / 2), height = unit * 4.1, top = 8;
   svg.setAttribute("viewBox", "0 0 " + width + " " + round(height + 62));
   var to = function (x, y) { return [left + (x + 1.6) * unit, top + (2.5 - y) * unit]; };
