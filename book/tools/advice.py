@@ -170,6 +170,12 @@ SCALED = {
     "AttnRes": "AttnRes, full",
     "hyper-connections": "hyper-connections, dynamic",
 }
+ELSEWHERE = {  # of other sources: the rule in their words, the source
+    "one wider stream": ("one wider stream: 1,536 for 512, 1,792 for 768", "marin #9295"),
+    "mHC, marin": ("mHC", "marin #9290"),
+    "AttnRes, marin": ("AttnRes, full", "marin #9290"),
+    "gated streams": ("gated streams, four", "2608.30320"),
+}
 SHORT, LONG = (300, "f1_pairs"), (4800, "e2_training")
 NAMED = {
     "bound of equality": lambda: f"{BOUND}",
@@ -192,6 +198,7 @@ NAMED = {
     "long run, tokens per parameter": lambda: _ratio(*LONG),
     **{f"rules to {verdict}": partial(_rules, verdict) for verdict in ("use", "try", "skip")},
     **{f"at scale: {name}": partial(_at_scale, rule) for name, rule in SCALED.items()},
+    **{f"at scale: {name}": partial(_at_scale, *of) for name, of in ELSEWHERE.items()},
     "at scale: identity mixing, sizes": lambda: _largest("size", "zhihu, Feb 2026"),
     "at scale: identity mixing, tokens": lambda: _largest("tokens", "zhihu, Feb 2026"),
     "at scale: DepthBench, sizes": lambda: _largest("size", "2609.32534"),

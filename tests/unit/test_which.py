@@ -116,7 +116,7 @@ def test_what_others_measured_stands_beside_ours():
     (mhc,) = [r for r in rows if "mHC, four streams" in r and "factory" in r]
     for part in ("1.21B:\xa0−0.029", "0.79B to 24.3B", "×\xa00.49 to ×\xa00.53", "in the source"):
         assert part in mhc
-    assert sum('<td data-column="read">second-hand' in row for row in rows) == 4
+    assert sum('<td data-column="read">second-hand' in row for row in rows) == 8
     for spec in {row["rr"] for row in at_scale.rows()} - {""}:
         kind = "values" if spec == "identity" else "residual"
         assert spec.partition(":")[0] in REGISTRY[kind]

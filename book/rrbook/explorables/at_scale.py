@@ -14,7 +14,7 @@ HEADS = ("measured by", "rule", "size: difference of losses", "tokens", "learnin
 GITHUB = "https://github.com/"
 LINKS = {
     "hyper-connection-factory": f"{GITHUB}wdlctc/hyper-connection-factory",
-    "marin #9290": f"{GITHUB}marin-community/marin/issues/9290",
+    **{f"marin #{n}": f"{GITHUB}marin-community/marin/issues/{n}" for n in (7409, 9290, 9295)},
     "zhihu, Feb 2026": "https://www.tylerromero.com/translations/zhihu/"
     "your-deepseek-mhc-might-not-need-the-m",
 }
