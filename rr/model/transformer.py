@@ -211,16 +211,16 @@ class Stack(nn.Module):
         x0: Tensor,
         caches: list[KVCache] | None = None,
         angles: Tensor | None = None,
-        begun: Any = None,
+        first_vstate: Any = None,
     ) -> Tensor:
         """Embeddings (B, T, d) -> the head's input, (B, T, d).
 
-        angles: `turns`. begun: the value state at the start of each pass.
+        angles: `turns`. first_vstate: the value state at the start of each pass.
         """
         passes, final_rule = self.members
         state = final_rule.open(x0)
         for n, layers in enumerate(passes):
-            vstate = begun
+            vstate = first_vstate
             for i, layer in enumerate(layers):
                 cache = caches[n * len(layers) + i] if caches else None
                 state, vstate = layer(state, vstate, cache, angles)
@@ -319,8 +319,8 @@ class Model(nn.Module):
                 f"expected at most seq_len = {self.config.seq_len} tokens, got "
                 f"{past + idx.shape[1]}"
             )
-        x0, angles, begun = self.embed(idx, past)
-        return self.stack(x0, caches, angles, begun)
+        x0, angles, first_vstate = self.embed(idx, past)
+        return self.stack(x0, caches, angles, first_vstate)
 
     def embed(self, idx: Tensor, past: int = 0) -> tuple[Tensor, Tensor | None, Any]:
         """Token ids (B, T) at position `past` on -> what the stack starts from.
@@ -328,11 +328,11 @@ class Model(nn.Module):
         The embeddings x0 (B, T, d), the rotary angles (`turns`; None with learned positions), and
         the value state at the start of each pass.
         """
-        x0, begun = self.token(idx), self.layers[0].attn.rule.begin(idx)
+        x0, first_vstate = self.token(idx), self.layers[0].attn.rule.begin(idx)
         if self.config.flavour == "gpt2":
             positions = torch.arange(past, past + idx.shape[1], device=idx.device)
-            return x0 + self.position(positions), None, begun
-        return x0, turns(x0, self.config.head_dim, past), begun
+            return x0 + self.position(positions), None, first_vstate
+        return x0, turns(x0, self.config.head_dim, past), first_vstate
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> Tensor:
         """Ids (B, T) -> logits (B, T, vocab_size); with targets (B, T), `loss`."""
