@@ -60,8 +60,10 @@ def written(spec: str, kind: str = "values") -> str:
 
 @dataclass(frozen=True)
 class RunOption:
-    """What a caller may choose of a run: an argument of the command line, an axis of a sweep, a
-    parameter of a notebook and a word of printed commands, all made from this declaration.
+    """What a caller may choose of a run or of the machine: an argument of the command line.
+
+    Of a run it is also an axis of a sweep, a parameter of a notebook and a word of printed
+    commands, all made from this declaration.
 
     help: one line. read: makes a value of a word; `bool`: a switch. default: None where the rung or
     the protocol decides. former: a name that commands of earlier versions have.

@@ -262,13 +262,14 @@ class Model(nn.Module):
         self.per_pass, pairs = residuals.per_pass, residuals.pairs
         self.layers: Any = nn.ModuleList(Layer(config, rules) for rules in pairs[:depth])
         self.final_rule = residuals.final
-        # Plain lists: attention and MLP are registered once, in `layers`.
-        self._later = [
+        # Layers of the second pass on, where each has rules of its own. Plain lists: attention and
+        # MLP are registered once, in `layers`.
+        self._later_passes = [
             [Layer(config, pairs[n + i], self.layers[i]) for i in range(depth)]
             for n in range(depth, len(pairs), depth)
         ]
         self.later_rules: Any = nn.ModuleList(
-            rule for layers in self._later for layer in layers for rule in layer.rules
+            rule for layers in self._later_passes for layer in layers for rule in layer.rules
         )
         self.stack = Stack(self.passes, self.final_rule)
         self.use(kernels)
@@ -295,12 +296,12 @@ class Model(nn.Module):
         passes share one compiled graph.
         """
         first = list(self.layers)
-        return [first, *self._later] if self.per_pass else [first] * self.config.n_loops
+        return [first, *self._later_passes] if self.per_pass else [first] * self.config.n_loops
 
     @property
     def every_layer(self) -> list[Layer]:
         """Each layer once, bottom to top; pass by pass where each pass has its own rules."""
-        return [*self.layers, *(layer for again in self._later for layer in again)]
+        return [*self.layers, *(layer for again in self._later_passes for layer in again)]
 
     @property
     def rules(self) -> list[Rule]:

@@ -36,16 +36,16 @@ class Parallel(Rule):
         return [x0, x0]
 
     def read(self, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        h, begun = state
+        h, for_mlp = state
         if self.site.kind == "mlp":
-            return (begun if self.opt.norm == "shared" else self.prenorm(begun)), state
+            return (for_mlp if self.opt.norm == "shared" else self.prenorm(for_mlp)), state
         x = self.prenorm(h)
         return x, [h, x if self.opt.norm == "shared" else h]
 
     def write(self, state: list[Tensor], u: Tensor) -> list[Tensor]:
-        h, begun = state
+        h, for_mlp = state
         h = h + u
-        return [h, h if self.site.kind == "mlp" else begun]
+        return [h, h if self.site.kind == "mlp" else for_mlp]
 
 
 @register("lanes")
