@@ -30,7 +30,7 @@ from rr.training.backend import on_gpu, parse_backend
 from rr.training.checkpoint import CHECKPOINT_BYTES, LARGEST_SHARE, WEIGHT_BYTES, disk_bytes
 from rr.training.evaluate import CLEAN_LIMIT, PAPER_EVAL_BATCHES
 from rr.training.optimizer import block_matrices
-from rr.training.trainer import POINTS, PREFIX
+from rr.training.trainer import HELD_OUT_BATCHES, PARTS
 from rrstudy.command_line import typed
 from rrstudy.perf.ladder import group
 
@@ -202,7 +202,7 @@ def _scored(run: Run) -> int:
     if run.protocol == "paper":
         return PAPER_EVAL_BATCHES * each if limit is None else limit
     ends = len(recipe.budgets or (1,)) * min(CLEAN_LIMIT, limit or CLEAN_LIMIT)
-    return ends + (POINTS - 1) * min(PREFIX * each, limit or CLEAN_LIMIT, CLEAN_LIMIT)
+    return ends + (PARTS - 1) * min(HELD_OUT_BATCHES * each, limit or CLEAN_LIMIT, CLEAN_LIMIT)
 
 
 def _memory(run: Run, card: GPUSpec) -> tuple[int | None, str, int]:
