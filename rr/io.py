@@ -1,4 +1,4 @@
-"""Files on disk: atomic writes, checksummed JSON records, locks; the width of a terminal."""
+"""Files on disk: atomic writes, checksummed JSON records, locks."""
 
 import contextlib
 import errno
@@ -8,7 +8,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from filelock import FileLock, SoftFileLock, Timeout
 
@@ -147,14 +147,6 @@ def try_lock(path: Path) -> FileLock | None:
         lock.release()
         raise RRError(refused.format("locks do not work there"))
     return lock
-
-
-def columns(stream: TextIO) -> int:
-    """Characters in a line of the terminal that a stream writes to; 80 where it does not say."""
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or 80
-    except (OSError, ValueError):
-        return 80
 
 
 @contextlib.contextmanager

@@ -32,10 +32,38 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
     return head, options
 
 
+# Value rules whose older name is that of a residual rule, too: the name that is written -> the one
+# that ids, records and tables have, which is accepted, too.
+RECORDED_VALUES = {"constant-resformer": "constant"}
+
+
+def recorded(spec: str, kind: str = "values") -> str:
+    """A rule, with its options, under the name that ids and records have for it.
+
+    >>> recorded("constant-resformer:lam=1"), recorded("constant:c=1", "residual")
+    ('constant:lam=1', 'constant:c=1')
+    """
+    name, colon, rest = spec.partition(":")
+    return f"{RECORDED_VALUES.get(name, name)}{colon}{rest}" if kind == "values" else spec
+
+
+def written(spec: str, kind: str = "values") -> str:
+    """The same under the name that a reader writes and is shown.
+
+    >>> written("constant:lam=1"), written("constant:c=1", "residual")
+    ('constant-resformer:lam=1', 'constant:c=1')
+    """
+    names = {old: new for new, old in RECORDED_VALUES.items()}
+    name, colon, rest = spec.partition(":")
+    return f"{names.get(name, name)}{colon}{rest}" if kind == "values" else spec
+
+
 @dataclass(frozen=True)
 class RunOption:
-    """What a caller may choose of a run: an argument of the command line, an axis of a sweep, a
-    parameter of a notebook and a word of printed commands, all made from this declaration.
+    """What a caller may choose of a run or of the machine: an argument of the command line.
+
+    Of a run it is also an axis of a sweep, a parameter of a notebook and a word of printed
+    commands, all made from this declaration.
 
     help: one line. read: makes a value of a word; `bool`: a switch. default: None where the rung or
     the protocol decides. former: a name that commands of earlier versions have.

@@ -52,7 +52,7 @@ class ModelConfig:
     d_ff: int  # MLP width
     seq_len: int = 256  # context, tokens
     rule: str = "standard"  # residual rule with its options, "constant:c=0.5", or "my.py:Class"
-    values: str = "own"  # value rule, likewise: "identity", "constant:lam=2.0"; "own" mixes nothing
+    values: str = "own"  # value rule, likewise: "identity", "neutreno:lam=0.2"; "own" mixes nothing
     n_loops: int = 1  # passes over the whole stack with tied weights
     flavour: str = "gpt2"  # learned positions, GELU, biases; or "llama": RoPE, SwiGLU
     pad_vocab: bool = True  # pad the embedding to a multiple of 64; padding gets no probability
@@ -110,12 +110,12 @@ class Segment:
     start: int
     stop: int
     budget: int | None  # of the branch that ends here; None: the plateau up to a branch
-    done: int  # steps taken before this segment, those of earlier branches included
+    taken_before: int  # steps, those of earlier branches included
 
     @property
     def end(self) -> int:
-        """Steps taken once this segment is done."""
-        return self.done + self.stop - self.start
+        """Steps taken, those of branches included, once this segment is over."""
+        return self.taken_before + self.stop - self.start
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,9 @@ RUN_OPTIONS = {
         "(default: review)",
         default="review",
     ),
-    "values": RunOption("value rule (default: own)", default="own"),
+    "values": RunOption(
+        "value rule with its options, constant-resformer:lam=1 (default: own)", default="own"
+    ),
     "loops": RunOption("passes over the stack of blocks (default: 1)", int, 1),
     "flavour": RunOption("architecture: gpt2 or llama (default: gpt2)", default="gpt2"),
     "protocol": RunOption(

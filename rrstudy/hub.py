@@ -9,10 +9,11 @@ merges.txt, and a model card. It contains no code and none is run: a rule in a f
 configuration may name, is imported only where the caller names it, too.
 """
 
+import contextlib
 import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
@@ -108,22 +109,20 @@ def _file(name: str, file: str, revision: str | None) -> Path:
     return checked_file(path, sys.maxsize)
 
 
-def _check_sizes(config: ModelConfig, shapes: Mapping[str, Sequence[int]]) -> None:
+@contextlib.contextmanager
+def _errors_name(model: str) -> Iterator[None]:
+    """Turn what goes wrong with the files of a shared model into one line that names the model."""
     try:
-        check_sizes(config, shapes)
-    except RRError as error:  # its message does not name the model; the caller's does
-        raise ValueError(error) from None
-
-
-def _config(path: Path, name: str, allow_rule: str | Sequence[str]) -> ModelConfig:
-    """The model's configuration, with rules that can be resolved; allocates no weights."""
-    try:
-        config = ModelConfig(**json.loads(file_bytes(path)))
-    except (RRError, RecursionError) as error:
-        raise ValueError(f"config.json: {error}") from None
-    named = [(config.rule, None), (config.values, None)]  # no content is recorded there
-    rule, values = as_allowed(named, allow_rule, name)
-    return replace(config, rule=rule, values=values)
+        yield
+    except REFUSED as error:
+        line = str(error).strip().partition("\n")[0]
+        raise RRError(
+            f"no model {model!r} was found ({line}): give a folder written by "
+            "rrstudy.save_pretrained, or a repository of the hub"
+        ) from None
+    except (RRError, SafetensorError, RuntimeError, TypeError, ValueError) as error:
+        line = " ".join(str(error).split())[:200]
+        raise RRError(f"{model} is not a model of rr, or is corrupt ({line})") from None
 
 
 def save_pretrained(run: str | Path, to: str | Path, license: str | None = None) -> Path:
@@ -300,24 +299,19 @@ def from_pretrained(
         16
     """
     name = str(name)
-    try:
-        config = _config(_file(name, "config.json", revision), name, allow_rule)
+    with _errors_name(name):
+        config = ModelConfig(**json.loads(file_bytes(_file(name, "config.json", revision))))
+    read = [(config.rule, None), (config.values, None)]  # no content is recorded there
+    rule, values = as_allowed(read, allow_rule, name)
+    config = replace(config, rule=rule, values=values)
+    with _errors_name(name):
         with safe_open(_file(name, "model.safetensors", revision), "pt") as weights:
             names = weights.keys()
-            _check_sizes(config, {key: weights.get_slice(key).get_shape() for key in names})
+            check_sizes(config, {key: weights.get_slice(key).get_shape() for key in names})
             model = Pretrained(config)
             model.load_state_dict({key: weights.get_tensor(key) for key in names})
         for file in FILES:  # each is fetched; they lie in one folder
             folder = _file(name, file, revision).parent
-    except REFUSED as error:
-        line = str(error).strip().partition("\n")[0]
-        raise RRError(
-            f"no model {name!r} was found ({line}): give a folder written by "
-            "rrstudy.save_pretrained, or a repository of the hub"
-        ) from None
-    except (SafetensorError, RuntimeError, TypeError, ValueError) as error:
-        line = " ".join(str(error).split())[:200]
-        raise RRError(f"{name} is not a model of rr, or is corrupt ({line})") from None
     model.vocabulary = Vocabulary(name, name, folder)
     if model.vocabulary.size != config.vocab_size:
         raise RRError(

@@ -89,7 +89,7 @@ def day(card: str, what: str, end: str) -> str:
         return f"{hours * PRICE[end]:.0f}"
     if what == "GB":  # what stays, and while the largest run trains
         plan = rows * SEEDS
-        kept = sum(budget.WEIGHTS * row["params"] for row in plan)
+        kept = sum(budget.WEIGHT_BYTES * row["params"] for row in plan)
         return f"{(budget.disk_of_rows(plan) if end == 'most' else kept) / 1e9:.0f}"
     raise RRError(f"{what!r} is no number of a day: hours, dollars or GB is expected")
 

@@ -17,6 +17,7 @@ from collections.abc import Container, Mapping, Sequence
 from importlib import import_module
 
 from ..errors import Interrupted, RRError, RunFailed, missing_package
+from ..options import written
 from .output import log, print_anywhere
 
 # The module of each verb, and its line in `rr --help`.
@@ -92,6 +93,7 @@ def main(argv: Sequence[str] | None = None, groups: Mapping[str, Verbs] | None =
         argv = sys.argv[1:] if argv is None else argv
         args = parser(argv, groups).parse_args(argv)
         args.command = shlex.join(["rr", *argv])
+        _name_again(getattr(args, "values", None))
         code = import_module(args.module).run(args) or 0
         sys.stdout.flush()
         return code
@@ -115,6 +117,13 @@ def main(argv: Sequence[str] | None = None, groups: Mapping[str, Verbs] | None =
     except OSError as error:  # a folder that may not be read, or no space left for the output
         _discard_output()
         return _fail(2, f"{error.filename or 'output'}: {error.strerror or error}")
+
+
+def _name_again(values: str | Sequence[str] | None) -> None:
+    """One line for a value rule that has another name now; the old one is accepted."""
+    for spec in [values] if isinstance(values, str) else values or ():
+        if (name := written(spec)) != spec:
+            log(f"--values {spec} is now written {name}; the run and its id are the same")
 
 
 def _discard_output() -> None:

@@ -211,16 +211,16 @@ class Stack(nn.Module):
         x0: Tensor,
         caches: list[KVCache] | None = None,
         angles: Tensor | None = None,
-        begun: Any = None,
+        first_vstate: Any = None,
     ) -> Tensor:
         """Embeddings (B, T, d) -> the head's input, (B, T, d).
 
-        angles: `turns`. begun: the value state at the start of each pass.
+        angles: `turns`. first_vstate: the value state at the start of each pass.
         """
         passes, final_rule = self.members
         state = final_rule.open(x0)
         for n, layers in enumerate(passes):
-            vstate = begun
+            vstate = first_vstate
             for i, layer in enumerate(layers):
                 cache = caches[n * len(layers) + i] if caches else None
                 state, vstate = layer(state, vstate, cache, angles)
@@ -262,13 +262,14 @@ class Model(nn.Module):
         self.per_pass, pairs = residuals.per_pass, residuals.pairs
         self.layers: Any = nn.ModuleList(Layer(config, rules) for rules in pairs[:depth])
         self.final_rule = residuals.final
-        # Plain lists: attention and MLP are registered once, in `layers`.
-        self._later = [
+        # Layers of the second pass on, where each has rules of its own. Plain lists: attention and
+        # MLP are registered once, in `layers`.
+        self._later_passes = [
             [Layer(config, pairs[n + i], self.layers[i]) for i in range(depth)]
             for n in range(depth, len(pairs), depth)
         ]
         self.later_rules: Any = nn.ModuleList(
-            rule for layers in self._later for layer in layers for rule in layer.rules
+            rule for layers in self._later_passes for layer in layers for rule in layer.rules
         )
         self.stack = Stack(self.passes, self.final_rule)
         self.use(kernels)
@@ -295,12 +296,12 @@ class Model(nn.Module):
         passes share one compiled graph.
         """
         first = list(self.layers)
-        return [first, *self._later] if self.per_pass else [first] * self.config.n_loops
+        return [first, *self._later_passes] if self.per_pass else [first] * self.config.n_loops
 
     @property
     def every_layer(self) -> list[Layer]:
         """Each layer once, bottom to top; pass by pass where each pass has its own rules."""
-        return [*self.layers, *(layer for again in self._later for layer in again)]
+        return [*self.layers, *(layer for again in self._later_passes for layer in again)]
 
     @property
     def rules(self) -> list[Rule]:
@@ -319,8 +320,8 @@ class Model(nn.Module):
                 f"expected at most seq_len = {self.config.seq_len} tokens, got "
                 f"{past + idx.shape[1]}"
             )
-        x0, angles, begun = self.embed(idx, past)
-        return self.stack(x0, caches, angles, begun)
+        x0, angles, first_vstate = self.embed(idx, past)
+        return self.stack(x0, caches, angles, first_vstate)
 
     def embed(self, idx: Tensor, past: int = 0) -> tuple[Tensor, Tensor | None, Any]:
         """Token ids (B, T) at position `past` on -> what the stack starts from.
@@ -328,11 +329,11 @@ class Model(nn.Module):
         The embeddings x0 (B, T, d), the rotary angles (`turns`; None with learned positions), and
         the value state at the start of each pass.
         """
-        x0, begun = self.token(idx), self.layers[0].attn.rule.begin(idx)
+        x0, first_vstate = self.token(idx), self.layers[0].attn.rule.begin(idx)
         if self.config.flavour == "gpt2":
             positions = torch.arange(past, past + idx.shape[1], device=idx.device)
-            return x0 + self.position(positions), None, begun
-        return x0, turns(x0, self.config.head_dim, past), begun
+            return x0 + self.position(positions), None, first_vstate
+        return x0, turns(x0, self.config.head_dim, past), first_vstate
 
     def forward(self, idx: Tensor, targets: Tensor | None = None) -> Tensor:
         """Ids (B, T) -> logits (B, T, vocab_size); with targets (B, T), `loss`."""

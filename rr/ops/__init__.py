@@ -11,14 +11,13 @@ Example:
 
 from .attention import attention, blocked_attention
 from .cross_entropy import linear_cross_entropy, token_losses, whole_cross_entropy
-from .norm import EPS, review_gate, rms_norm
+from .norm import EPS, rms_norm
 
 __all__ = [
     "EPS",
     "attention",
     "blocked_attention",
     "linear_cross_entropy",
-    "review_gate",
     "rms_norm",
     "token_losses",
     "whole_cross_entropy",

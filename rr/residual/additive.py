@@ -153,10 +153,8 @@ class ReZero(OwnStart):
     def write(self, state: Tensor, u: Tensor) -> Tensor:
         return state + self.alpha * u
 
-    def reset(self, normal: Normal) -> None:
-        super().reset(normal)
-        if self.site.kind != "final":
-            nn.init.zeros_(self.alpha)
+    def fill(self, normal: Normal) -> None:
+        nn.init.zeros_(self.alpha)
 
     def write_params(self, site: Site) -> int:
         return 1
@@ -191,10 +189,8 @@ class LayerScale(Rule):
     def write(self, state: Tensor, u: Tensor) -> Tensor:
         return state + self.scale * u
 
-    def reset(self, normal: Normal) -> None:
-        super().reset(normal)
-        if self.site.kind != "final":
-            nn.init.constant_(self.scale, self.start(self.site))
+    def fill(self, normal: Normal) -> None:
+        nn.init.constant_(self.scale, self.start(self.site))
 
     def write_params(self, site: Site) -> int:
         return site.d_model
@@ -231,9 +227,8 @@ class Fixup(OwnStart):
     def write(self, state: Tensor, u: Tensor) -> Tensor:
         return state + self.scale * u
 
-    def reset(self, normal: Normal) -> None:
-        if self.site.kind != "final":
-            nn.init.ones_(self.scale)
+    def fill(self, normal: Normal) -> None:
+        nn.init.ones_(self.scale)
 
     def write_params(self, site: Site) -> int:
         return 1
@@ -349,10 +344,8 @@ class Keel(PostNorm):
     def write_gain(self) -> Tensor:
         return self.out_gain
 
-    def reset(self, normal: Normal) -> None:
-        super().reset(normal)
-        if self.site.kind != "final":
-            nn.init.ones_(self.out_gain)
+    def fill(self, normal: Normal) -> None:
+        nn.init.ones_(self.out_gain)
 
     def write_params(self, site: Site) -> int:
         return site.d_model

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from ..errors import RRError, nearest
 from ..ops.norm import EPS, rms_norm
-from ..options import parse_spec
+from ..options import parse_spec, recorded, written
 from ..specs import ModelConfig
 from . import own
 
@@ -145,10 +145,14 @@ class Described(nn.Module):
         return {name: self.opt.rate for name in names} if self.opt.rate else {}
 
     def reset(self, normal: Normal) -> None:
-        """Set the rule's own parameters to their initial values, without gradients.
+        """Set all of the rule's parameters to their initial values, without gradients.
 
         normal: normal(tensor, std) fills a tensor with N(0, std²) from the run's seed.
         """
+        self.fill(normal)
+
+    def fill(self, normal: Normal) -> None:
+        """Set the rule's own parameters to their initial values; `normal` as in `reset`."""
 
     @classmethod
     def parse(cls, given: dict[str, str]) -> dict[str, Any]:
@@ -201,8 +205,8 @@ class Rule(Described):
     * `write(state, u)`, and `read(state)` and `open(x0)` where the state is no single tensor;
     * `equation` and `source`, without which `rr.register` refuses it;
     * `options`, name to `Option`, where it has any; `self.opt.name` is the value;
-    * `build(site, config)` for its own parameters, `reset(normal)` for their initial values (call
-      `super().reset(normal)`), `matrix_names` for those that weight decay acts on;
+    * `build(site, config)` for its own parameters, `fill(normal)` for their initial values, and
+      `matrix_names` for those that weight decay acts on;
     * `write_params`, `matmul_flops`, `coefficient` and `carry`: what it declares of itself.
 
     `rr.analysis.check` tests all of these. Chapter 15 writes a rule step by step.
@@ -220,6 +224,7 @@ class Rule(Described):
     kind = "residual"
     state: ClassVar[str] = "tensor"  # or "streams", "pair", "list": see above
     at_final: ClassVar[bool] = False  # whether the read before the head has parameters of its own
+    eps: float = EPS  # inside the rule's norms
     options = PER_PASS | RATE
 
     def __init_subclass__(cls, **given: Any) -> None:
@@ -230,15 +235,24 @@ class Rule(Described):
     def __init__(self, site: Site, config: ModelConfig, **given: Any) -> None:
         super().__init__(**given)
         self.site = site
+        if self.options.get("eps") is EPSILON["eps"]:
+            self.eps = self.opt.eps or EPS
         if self.norm_params(site):
             self.gain = nn.Parameter(torch.ones(site.d_model))
-        if site.kind != "final" or self.at_final:
+        if self._has_own(site):
             self.build(site, config)
+
+    def _has_own(self, site: Site) -> bool:
+        """Whether there are parameters of the rule's own at a site; mostly not at the last read."""
+        return site.kind != "final" or self.at_final
 
     # -- computation --------------------------------------------------------------------------
 
     def build(self, site: Site, config: ModelConfig) -> None:
-        """Create the rule's own parameters; at the final site, which only reads, mostly none."""
+        """Create the rule's own parameters; not called at the final site without `at_final`.
+
+        Nor is `fill`, which gives them their initial values.
+        """
 
     def open(self, x0: Tensor) -> Any:
         """The stream at the bottom, from the embeddings x0 (B, T, d)."""
@@ -248,9 +262,9 @@ class Rule(Described):
         """The streams (B, T, n, d) that a state of the kind "streams" holds: all of it, mostly."""
         return state
 
-    def prenorm(self, x: Tensor, eps: float = EPS) -> Tensor:
+    def prenorm(self, x: Tensor, eps: float | None = None) -> Tensor:
         """The pre-norm rms(x) ⊙ gain, (B, T, d); x itself where the branch has its own norm."""
-        return rms_norm(x, self.gain, eps) if self.site.norm else x
+        return rms_norm(x, self.gain, eps or self.eps) if self.site.norm else x
 
     def read(self, state: Any) -> tuple[Tensor, Any]:
         """The sublayer's input (B, T, d), here the pre-norm of h, and the state."""
@@ -297,13 +311,15 @@ class Rule(Described):
     def reset(self, normal: Normal) -> None:
         if self.norm_params(self.site):
             nn.init.ones_(self.gain)
+        if self._has_own(self.site):
+            self.fill(normal)
 
     # -- self-description -----------------------------------------------------------------------
 
     def params(self, site: Site) -> int:
         """Trainable scalars of this site: the norm's gain and the rule's own."""
-        own = site.kind != "final" or self.at_final
-        return self.norm_params(site) + (self.write_params(site) if own else 0)
+        own = self.write_params(site) if self._has_own(site) else 0
+        return self.norm_params(site) + own
 
     def norm_params(self, site: Site) -> int:
         """Scalars of the norm's gain; 0 where the rule does not normalise."""
@@ -373,7 +389,7 @@ def register(name: str) -> Callable[[type[Kind]], type[Kind]]:
     def add(cls: type[Kind]) -> type[Kind]:
         if not cls.equation or not cls.source:
             raise RRError(f"rule {name!r} must state its equation and source")
-        registered = REGISTRY[cls.kind].get(name)
+        registered = REGISTRY[cls.kind].get(recorded(name, cls.kind))
         if registered is not None and own.ships(registered) and not own.ships(cls):
             raise RRError(f"rule {name!r} is part of rr: register yours under another name")
         cls.name = name
@@ -403,7 +419,7 @@ def resolve(spec: str, kind: str = "residual") -> tuple[type[Any], dict[str, Any
         >>> resolve("constant:c=0.25")[1]["c"]
         0.25
     """
-    name, given = parse_spec(spec)
+    name, given = parse_spec(recorded(spec, kind))
     known = REGISTRY[kind]
     if ".py:" in name:
         cls, (path, _, class_name) = own.load(name), name.rpartition(":")
@@ -418,7 +434,7 @@ def resolve(spec: str, kind: str = "residual") -> tuple[type[Any], dict[str, Any
         cls = known[name]
     else:
         what = "rule" if kind == "residual" else "value rule"
-        names = nearest(name, known)
+        names = nearest(name, [written(one, kind) for one in known])
         raise RRError(f"unknown {what} {name!r}: {names}, or your own as my_rule.py:Class")
     return cls, cls.parse(given)
 
@@ -434,7 +450,7 @@ def canonical(spec: str, kind: str = "residual") -> str:
         ('constant', 'constant:c=0.25')
     """
     cls, given = resolve(spec, kind)
-    path = parse_spec(spec)[0]
+    path = parse_spec(recorded(spec, kind))[0]
     kept = {k: v for k, v in sorted(given.items()) if v != cls.options[k].default}
     if not kept:
         return path

@@ -74,9 +74,8 @@ class DenseFormer(Rule):
             return []
         return list(range(site.block, -1, -self.opt.dilation))[::-1]
 
-    def reset(self, normal: Normal) -> None:
-        super().reset(normal)
-        if self.site.kind != "final" and self.reach:
+    def fill(self, normal: Normal) -> None:
+        if self.reach:
             nn.init.zeros_(self.alpha)
             nn.init.ones_(self.alpha[-1:])
             if self.opt.dynamic:
@@ -185,8 +184,7 @@ class AttnRes(Rule):
         first = site.kind == "final" or (site.sublayer - 1) % (self.opt.block or 1) == 0
         return not self.opt.block or first
 
-    def reset(self, normal: Normal) -> None:
-        super().reset(normal)
+    def fill(self, normal: Normal) -> None:
         if self.learned and self.attends(self.site):
             nn.init.zeros_(self.query)
             nn.init.ones_(self.key_gain)

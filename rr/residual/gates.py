@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import RRError
-from ..ops.norm import review_gate, rms_norm
+from ..ops.norm import rms_norm
 from ..specs import ModelConfig
 from .base import Normal, Option, Rule, Site, flag, one_of, register, whole
 
@@ -28,11 +28,9 @@ class Gated(Rule):
         self.weight = nn.Parameter(torch.zeros(d, self.inputs * d))
         self.bias = nn.Parameter(torch.zeros(d))
 
-    def reset(self, normal: Normal) -> None:
-        super().reset(normal)
-        if self.site.kind != "final":
-            nn.init.zeros_(self.weight)
-            nn.init.constant_(self.bias, self.opt.bias)
+    def fill(self, normal: Normal) -> None:
+        nn.init.zeros_(self.weight)
+        nn.init.constant_(self.bias, self.opt.bias)
 
     def gate(self, h: Tensor, u: Tensor) -> Tensor:
         raise TypeError(f"{type(self).__name__} has no gate: define gate(h, u)")
@@ -56,10 +54,9 @@ class StateGated(Gated):
     def gate(self, h: Tensor, u: Tensor) -> Tensor:
         return torch.sigmoid(F.linear(h, self.weight, self.bias))
 
-    def reset(self, normal: Normal) -> None:
-        super().reset(normal)
-        if self.site.kind != "final":
-            normal(self.weight, 0.02)
+    def fill(self, normal: Normal) -> None:
+        super().fill(normal)
+        normal(self.weight, 0.02)
 
     def coefficient(self, site: Site) -> None:
         return None  # σ(W h + b) depends on the state from the first step
@@ -141,28 +138,18 @@ class NormedGate(Gated):
         """Which of state and update the gate reads."""
         return self.reads
 
-    @property
-    def plain(self) -> bool:
-        """Whether this is the study's own gate: both inputs, dense, one gate per channel."""
-        o = self.opt
-        dense = not o.rank and o.groups == 1 and o.granularity == "channel"
-        return self.inputs_read == ("state", "update") and dense and not o.gain
-
     def width(self, site: Site) -> int:
         """Gates per token: d, H or 1."""
         return {"channel": site.d_model, "head": site.n_head, "scalar": 1}[self.opt.granularity]
 
-    def reset(self, normal: Normal) -> None:
-        super().reset(normal)
-        if self.site.kind != "final":
-            if self.opt.rank:
-                normal(self.down, 0.02)
-            if self.opt.gain:
-                nn.init.ones_(self.inner_gain)
+    def fill(self, normal: Normal) -> None:
+        super().fill(normal)
+        if self.opt.rank:
+            normal(self.down, 0.02)
+        if self.opt.gain:
+            nn.init.ones_(self.inner_gain)
 
     def gate(self, h: Tensor, u: Tensor) -> Tensor:
-        if self.plain:
-            return review_gate(h, u, self.weight, self.bias)
         inputs = {"state": h, "update": u}
         seen = [inputs[name] for name in self.inputs_read]
         gains = self.inner_gain if self.opt.gain else [None] * len(seen)
@@ -283,12 +270,10 @@ class GTrXL(Rule):
         self.candidate = nn.Parameter(torch.empty(d, d))  # U_g
         self.bias = nn.Parameter(torch.empty(d))
 
-    def reset(self, normal: Normal) -> None:
-        super().reset(normal)
-        if self.site.kind != "final":
-            for matrix in (self.from_update, self.from_state, self.candidate):
-                normal(matrix, 0.02)
-            nn.init.constant_(self.bias, self.opt.bias)
+    def fill(self, normal: Normal) -> None:
+        for matrix in (self.from_update, self.from_state, self.candidate):
+            normal(matrix, 0.02)
+        nn.init.constant_(self.bias, self.opt.bias)
 
     def _gates(self, h: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         u = u.relu() if self.opt.relu else u

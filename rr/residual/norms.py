@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import RRError
-from ..ops.norm import EPS, rms_norm
+from ..ops.norm import rms_norm
 from ..specs import ModelConfig
 from .base import EPSILON, Normal, Rule, Site, flag, one_of, register
 
@@ -70,26 +70,19 @@ class NormPlace(Rule):
         unread = ("stream",) if site.kind == "final" else ("stream", "output")
         return 0 if self.opt.place in unread else super().norm_params(site)
 
-    def reset(self, normal: Normal) -> None:
-        super().reset(normal)
-        if self.site.kind != "final":
-            if self.opt.place == "depth":
-                self.scale.fill_(self.site.block**-0.5)
-            else:
-                nn.init.ones_(self.out_gain)
-            if self.scales(self.site):
-                nn.init.ones_(self.scalar)
+    def fill(self, normal: Normal) -> None:
+        if self.opt.place == "depth":
+            self.scale.fill_(self.site.block**-0.5)
+        else:
+            nn.init.ones_(self.out_gain)
+        if self.scales(self.site):
+            nn.init.ones_(self.scalar)
 
     def read(self, state: Tensor) -> tuple[Tensor, Tensor]:
         if not self.norm_params(self.site) and self.site.norm:
             return state, state
-        x = self.prenorm(state, self.eps)
+        x = self.prenorm(state)
         return (x * self.scale if self.shrinks else x), state
-
-    @property
-    def eps(self) -> float:
-        """ε inside the norms."""
-        return self.opt.eps or EPS
 
     @property
     def shrinks(self) -> bool:

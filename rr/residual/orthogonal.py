@@ -64,12 +64,10 @@ class Delta(Rule):
         self.value = nn.Parameter(torch.zeros(1, site.d_model))  # w_v
         self.bias = nn.Parameter(torch.zeros(2))  # of β, of v
 
-    def reset(self, normal: Normal) -> None:
-        super().reset(normal)
-        if self.site.kind != "final":
-            normal(self.step, 0.5 * self.site.d_model**-0.5)
-            normal(self.value, 0.5 * self.site.d_model**-0.5)
-            nn.init.zeros_(self.bias)
+    def fill(self, normal: Normal) -> None:
+        normal(self.step, 0.5 * self.site.d_model**-0.5)
+        normal(self.value, 0.5 * self.site.d_model**-0.5)
+        nn.init.zeros_(self.bias)
 
     def beta(self, h: Tensor) -> Tensor:
         """The step along k, 0 to 2, (B, T, 1)."""

@@ -1,4 +1,4 @@
-"""Users' own rules: loaded from a file, and identified in a run's id by a hash of their content.
+"""Users' own rules: which files may be imported, and the content that a run's id has of a rule.
 
 A rule that is part of `rr` is identified by its name, because the version of the package determines
 what it does. A rule from elsewhere can change under its name from one cell of a notebook to the
@@ -9,42 +9,17 @@ caller has named it: `allow` records its content, and every other file is refuse
 """
 
 import hashlib
-import inspect
 import shlex
 import sys
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, EllipsisType, FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
-
-import numpy as np
-import torch
 
 from ..errors import RRError
 from ..io import MIB, file_bytes
 from ..options import parse_spec
-
-# Class attributes set by Python, torch and the registry, and documentation.
-_NOT_CONTENT = {
-    "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__",
-    "__dict__", "__doc__", "__firstlineno__", "__module__", "__qualname__",
-    "__static_attributes__", "__weakref__", "name", "equation", "source",
-}  # fmt: skip
-_PLAIN = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    type(None),
-    EllipsisType,
-    np.generic,
-    torch.dtype,
-    torch.device,
-)
 
 
 def ships(cls: type) -> bool:
@@ -98,17 +73,17 @@ def as_allowed(
         ['review']
     """
     given = [given] if isinstance(given, str) else list(given)
-    for theirs in given:
-        name, options = parse_spec(theirs)
+    for allowed in given:
+        name, options = parse_spec(allowed)
         if ".py:" not in name or options:
             raise RRError(
-                f"rule {theirs!r} cannot be allowed: expected path.py:Class without options"
+                f"rule {allowed!r} cannot be allowed: expected path.py:Class without options"
             )
     named: dict[str, bytes] = {}
     specs = [_as_allowed(spec, was, given, named, origin) for spec, was in read]
-    for theirs in given:
-        if all(parse_spec(spec)[0] != theirs for spec in specs):
-            raise RRError(f"{origin} names no rule {theirs}: it names {' and '.join(specs)}")
+    for allowed in given:
+        if all(parse_spec(spec)[0] != allowed for spec in specs):
+            raise RRError(f"{origin} names no rule {allowed}: it names {' and '.join(specs)}")
     _ALLOWED.update(named)  # all or none: after an error nothing more may be imported
     return specs
 
@@ -123,18 +98,18 @@ def _as_allowed(
     if was == "":
         raise RRError(f"{origin} names a rule in a file, {name!r}, without the file's SHA-256")
     _, class_name = _parts(name)
-    for theirs in given:
-        path, other = _parts(theirs)
+    for allowed in given:
+        path, other = _parts(allowed)
         if other == class_name:
             code = _bytes(path)
             current = _sha256(code)
             if was not in (None, current):
                 raise RRError(
-                    f"{theirs} is not the rule of {origin}: its file has SHA-256 {current}, and "
+                    f"{allowed} is not the rule of {origin}: its file has SHA-256 {current}, and "
                     f"{was} was recorded: restore the file"
                 )
             named[path] = code
-            return spec.replace(name, theirs, 1)
+            return spec.replace(name, allowed, 1)
     for path, code in _ALLOWED.items():
         if was == _sha256(code):
             return spec.replace(name, f"{path}:{class_name}", 1)
@@ -180,24 +155,16 @@ def content(spec: str, cls: type) -> str:
     """SHA-256 of a rule's content, in hexadecimal; "" for a rule that is part of `rr`.
 
     Of a rule in a file: the file's bytes. Of a class that was registered from elsewhere, as in a
-    notebook: the source of its functions, its attributes, and the functions, classes and values
-    beside it that they name; what is installed counts by its name. Raises RRError where the class
-    holds something that has no content to name.
+    notebook: see `class_sha256`.
     """
     name, _ = parse_spec(spec)
     if ".py:" in name:
         return _sha256(_allowed_bytes(name))
     if ships(cls):
         return ""
-    words = hashlib.sha256()
-    for word in _Walk(name, cls).rule(cls):
-        words.update(word.encode() + b"\0")
-    return words.hexdigest()
+    from .class_content import class_sha256
 
-
-def _dotted(obj: Any) -> str:
-    """The name by which a run's id identifies an installed object."""
-    return f"{obj.__module__}.{obj.__qualname__}"
+    return class_sha256(name, cls)
 
 
 def _parts(name: str) -> tuple[str, str]:
@@ -241,103 +208,3 @@ def _module(path: str, code: bytes) -> ModuleType:
         del sys.modules[module.__name__]
         raise
     return module
-
-
-class _Walk:
-    """Words that determine what a rule computes, each function and class once."""
-
-    def __init__(self, name: str, cls: type) -> None:
-        self.name, self.visited = name, set()
-        # modules of the user's own classes; everything else is installed and identified by name
-        self.home = {base.__module__ for base in cls.__mro__ if not _installed(base)}
-
-    def rule(self, cls: type) -> Iterator[str]:
-        """The class and those it derives from, nearest first."""
-        for base in cls.__mro__:
-            if base.__module__ in self.home:
-                yield from self.members(base)
-            else:
-                yield _dotted(base)
-
-    def members(self, cls: type) -> Iterator[str]:
-        self.visited.add(id(cls))
-        for key in sorted(vars(cls).keys() - _NOT_CONTENT):
-            yield key
-            value = vars(cls)[key]
-            if key == "options":  # only defaults, and only of options that rr's classes lack
-                known = {}
-                for base in filter(_installed, reversed(cls.__mro__)):
-                    known |= getattr(base, key, {})
-                value = {k: v.default for k, v in sorted(value.items()) if known.get(k) is not v}
-            yield from self.value(value, key)
-
-    def value(self, value: Any, name: str) -> Iterator[str]:
-        """The words of one value; name: for the error message."""
-        if isinstance(value, _PLAIN):
-            yield f"{type(value).__name__} {value!r}"
-        elif isinstance(value, torch.Tensor | np.ndarray):
-            yield f"{value.dtype} {value.tolist()}"
-        elif isinstance(value, list | tuple | set | frozenset | dict):
-            yield f"{type(value).__name__} {len(value)}"
-            if isinstance(value, dict):
-                parts = value.items()
-            elif isinstance(value, set | frozenset):
-                parts = sorted(value, key=repr)
-            else:
-                parts = value
-            for part in parts:
-                yield from self.value(part, name)
-        elif isinstance(value, staticmethod | classmethod):
-            yield type(value).__name__
-            yield from self.value(value.__func__, name)
-        elif isinstance(value, property):
-            yield from self.value((value.fget, value.fset, value.fdel), name)
-        elif isinstance(value, ModuleType):
-            yield value.__name__
-        elif inspect.isfunction(value):
-            yield from self.function(value, name)
-        elif isinstance(value, type) and value.__module__ in self.home:
-            yield value.__qualname__
-            if id(value) not in self.visited:
-                yield from self.members(value)
-        elif hasattr(value, "__qualname__"):  # built in, or a class of torch
-            yield _dotted(value)
-        else:
-            raise RRError(
-                f"rule {self.name!r} uses {name!r}, a {type(value).__name__}, which a run's id "
-                "cannot hash: use numbers, strings, tensors, functions and lists of them"
-            )
-
-    def function(self, func: FunctionType, name: str) -> Iterator[str]:
-        mine = func.__module__ in self.home
-        yield func.__qualname__ if mine else _dotted(func)
-        if id(func) in self.visited:
-            return
-        self.visited.add(id(func))
-        yield from self.value((func.__defaults__, func.__kwdefaults__), name)
-        for key, cell in zip(func.__code__.co_freevars, func.__closure__ or (), strict=True):
-            if key != "__class__":  # what super() looks for
-                yield from self.value(cell.cell_contents, key)
-        if not mine:
-            return
-        try:
-            yield textwrap.dedent(inspect.getsource(func))
-        except OSError:
-            raise RRError(
-                f"rule {self.name!r} uses {name!r}, whose source text cannot be found: define it "
-                "in a file or a notebook's cell"
-            ) from None
-        for key in sorted(_globals(func.__code__) & func.__globals__.keys()):
-            yield key
-            yield from self.value(func.__globals__[key], key)
-
-
-def _installed(cls: type) -> bool:
-    """Whether a base class of a rule is part of this package, of Python or of torch."""
-    return ships(cls) or cls.__module__.split(".")[0] in ("builtins", "torch", "abc", "typing")
-
-
-def _globals(code: CodeType) -> set[str]:
-    """The names that a function and its inner functions look up outside of themselves."""
-    inner = (_globals(part) for part in code.co_consts if isinstance(part, CodeType))
-    return set(code.co_names).union(*inner)

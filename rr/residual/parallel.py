@@ -36,16 +36,16 @@ class Parallel(Rule):
         return [x0, x0]
 
     def read(self, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        h, begun = state
+        h, for_mlp = state
         if self.site.kind == "mlp":
-            return (begun if self.opt.norm == "shared" else self.prenorm(begun)), state
+            return (for_mlp if self.opt.norm == "shared" else self.prenorm(for_mlp)), state
         x = self.prenorm(h)
         return x, [h, x if self.opt.norm == "shared" else h]
 
     def write(self, state: list[Tensor], u: Tensor) -> list[Tensor]:
-        h, begun = state
+        h, for_mlp = state
         h = h + u
-        return [h, h if self.site.kind == "mlp" else begun]
+        return [h, h if self.site.kind == "mlp" else for_mlp]
 
 
 @register("lanes")
@@ -78,13 +78,11 @@ class Lanes(Rule):
         """Whether the lanes differ after this sublayer."""
         return site.block >= self.opt.start
 
-    def reset(self, normal: Normal) -> None:
-        super().reset(normal)
-        if self.site.kind != "final":
-            nn.init.constant_(self.keep, 1.1**0.5)
-            nn.init.ones_(self.share)
-            if self.site.kind == "attn" and self.split(self.site):
-                nn.init.constant_(self.share[1], 1.5)
+    def fill(self, normal: Normal) -> None:
+        nn.init.constant_(self.keep, 1.1**0.5)
+        nn.init.ones_(self.share)
+        if self.site.kind == "attn" and self.split(self.site):
+            nn.init.constant_(self.share[1], 1.5)
 
     def open(self, x0: Tensor) -> list[Tensor]:
         # A copy: were both one tensor, the first block would have a compiled graph of its own.

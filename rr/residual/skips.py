@@ -54,8 +54,7 @@ class X0Scales(Rule):
             if self.opt.rate_x0:
                 self.mu = nn.Parameter(torch.empty(1))
 
-    def reset(self, normal: Normal) -> None:
-        super().reset(normal)
+    def fill(self, normal: Normal) -> None:
         if self.site.kind == "attn":
             start = torch.tensor(self.start(self.site))
             self.scales.copy_(start[: len(self.scales)])
@@ -126,8 +125,7 @@ class UNet(Rule):
         """Whether an early block's output is added before this sublayer."""
         return site.kind == "attn" and site.block > site.n_layer - site.n_layer // 2
 
-    def reset(self, normal: Normal) -> None:
-        super().reset(normal)
+    def fill(self, normal: Normal) -> None:
         if self.mirrors(self.site):
             nn.init.constant_(self.weight, -1.5 if self.opt.gate == "sigmoid" else 1.0)
 
@@ -188,8 +186,8 @@ class ScalesSkips(UNet):
                 self.query = nn.Parameter(torch.zeros(site.d_model))
                 self.key_gain = nn.Parameter(torch.ones(site.d_model))
 
-    def reset(self, normal: Normal) -> None:
-        super().reset(normal)
+    def fill(self, normal: Normal) -> None:
+        super().fill(normal)
         if self.site.kind == "attn":
             self.scales.copy_(torch.tensor([1.0, 0.0]))
             if self.opt.attnres:

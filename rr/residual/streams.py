@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import RRError
-from ..ops.norm import EPS, rms_norm
+from ..ops.norm import rms_norm
 from ..specs import ModelConfig
 from .base import EPSILON, Normal, Rule, Site, flag, one_of, register, whole
 
@@ -142,11 +142,8 @@ class HyperConnections(Rule):
         read, mix, spread = self._widths(site)
         return 1 + bool(spread) + bool(mix and self.opt.sinkhorn)
 
-    def reset(self, normal: Normal) -> None:
-        super().reset(normal)
+    def fill(self, normal: Normal) -> None:
         final = self.site.kind == "final"
-        if final and not self.at_final:
-            return
         n = self.opt.streams
         if final or self.opt.start != "standard":
             nn.init.zeros_(self.static)
@@ -212,33 +209,28 @@ class HyperConnections(Rule):
             return torch.ones_like(streams[..., :1])
         return self._coefficients(streams).sigmoid() + self.opt.eps
 
-    @property
-    def eps(self) -> float:
-        """ε inside the norms."""
-        return self.opt.eps or EPS
-
     def read(self, state: Tensor) -> tuple[Tensor, tuple[Tensor, ...] | Tensor]:
         """At the final site the head's read; elsewhere B is passed to the write."""
         if self.site.kind == "final":
             if self.opt.single:
-                return self.prenorm(state[..., 0, :], self.eps), state
+                return self.prenorm(state[..., 0, :]), state
             if self.opt.head == "sum":
-                return self.prenorm(state.sum(-2), self.eps), state
-            return self.prenorm((self.head_weights(state) * state).sum(-2), self.eps), state
+                return self.prenorm(state.sum(-2)), state
+            return self.prenorm((self.head_weights(state) * state).sum(-2)), state
         read, mix, spread = self.coefficients(state)
         if self.opt.single:
             streams = self.streams(state)
             if self.opt.mix != "identity":
                 with torch.autocast(state.device.type, enabled=False):
                     streams = mix.to(state.dtype).transpose(-1, -2) @ streams
-            return self.prenorm(state[..., 0, :], self.eps), (streams, spread, read)
+            return self.prenorm(state[..., 0, :]), (streams, spread, read)
         if self.opt.mix == "identity":
-            return self.prenorm((read * state).sum(-2), self.eps), (state, spread)
+            return self.prenorm((read * state).sum(-2)), (state, spread)
         mixing = torch.cat([read, mix], -1).to(state.dtype).transpose(-1, -2)
         with torch.autocast(state.device.type, enabled=False):  # the streams keep their precision
             mixed = mixing @ state  # (B, T, 1 + n, d)
         x, streams = mixed[..., 0, :], mixed[..., 1:, :]
-        return self.prenorm(x, self.eps), (streams, spread)
+        return self.prenorm(x), (streams, spread)
 
     def write(self, state: tuple[Tensor, ...], u: Tensor) -> Tensor:
         streams, spread, *following = state
@@ -317,8 +309,7 @@ class GatedResidual(Rule):
     def norm_params(self, site: Site) -> int:
         return self.opt.streams * site.d_model if site.norm else 0
 
-    def reset(self, normal: Normal) -> None:
-        super().reset(normal)
+    def fill(self, normal: Normal) -> None:
         normal(self.down, 0.02)
         normal(self.up, 0.02)
         if self.site.kind != "final":
@@ -330,7 +321,7 @@ class GatedResidual(Rule):
 
     def normed(self, streams: Tensor) -> Tensor:
         """X: every stream normalised, with its gain, (B, T, n, d)."""
-        x = rms_norm(streams, eps=self.opt.eps or EPS)
+        x = rms_norm(streams, eps=self.eps)
         return x * self.gain if self.site.norm else x
 
     def weights(self, x: Tensor) -> Tensor:

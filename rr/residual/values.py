@@ -143,7 +143,11 @@ class Identity(Mixed):
 
 @register("constant")
 class ConstantValues(Mixed):
-    """V' = λV₁ + V_n with a fixed λ; 2 was the best of the paper's sweep."""
+    """V' = λV₁ + V_n with a fixed λ; 2 was the best of the paper's sweep.
+
+    It is written `constant-resformer`. Ids, records and tables have its older name, `constant`, in
+    which it is easily taken for the residual rule h + ½u.
+    """
 
     equation = r"V'_n = \lambda V_1 + V_n"
     source = "Constant-ResFormer (2410.17897)"
@@ -192,7 +196,7 @@ class Learnable(Mixed):
         if site.block > 1:
             self.lam = nn.Parameter(torch.empty(2))
 
-    def reset(self, normal: Normal) -> None:
+    def fill(self, normal: Normal) -> None:
         if self.site.block > 1:
             nn.init.constant_(self.lam, 0.5)
 
@@ -227,7 +231,7 @@ class LearnablePlus(ValueRule):
             # A buffer: a number that differs between blocks would compile each block anew.
             self.register_buffer("where", torch.tensor([site.block - 2]), persistent=False)
 
-    def reset(self, normal: Normal) -> None:
+    def fill(self, normal: Normal) -> None:
         if self.site.block == 1:
             nn.init.constant_(self.budget, self.site.n_layer)
             nn.init.zeros_(self.share)
@@ -262,7 +266,7 @@ class Dense(ValueRule):
         if site.block > 1:
             self.lam = nn.Parameter(torch.empty(site.block))
 
-    def reset(self, normal: Normal) -> None:
+    def fill(self, normal: Normal) -> None:
         if self.site.block > 1:
             nn.init.zeros_(self.lam)
             nn.init.ones_(self.lam[-1:])
@@ -359,7 +363,7 @@ class GatedAttention(ValueRule):
         """Gates per token: d or H."""
         return site.d_model if self.opt.granularity == "channel" else site.n_head
 
-    def reset(self, normal: Normal) -> None:
+    def fill(self, normal: Normal) -> None:
         normal(self.weight, 0.02)
 
     def gated(self, y: Tensor, x: Tensor) -> Tensor:
@@ -410,7 +414,7 @@ class Embeddings(ValueRule):
             self.table = nn.Parameter(torch.empty(self.vocab, self.width))
             self.weight = nn.Parameter(torch.empty(self.heads, self.seen))
 
-    def reset(self, normal: Normal) -> None:
+    def fill(self, normal: Normal) -> None:
         if self.has_table:
             normal(self.table, 0.02 * self.site.d_model**0.5)
             normal(self.weight, 1.0)

@@ -19,9 +19,10 @@ One step:
     model.transformer.Stack.forward               opens the state of the rule with the embedding
     model.transformer.Layer.forward               a sublayer twice: attention, then the MLP
     residual.base.Rule.sublayer                   x, state = read(state); write(state, branch(x))
+    residual.gates.Gated.write                    h + r ⊙ u, where the rule is a gate
     ops.cross_entropy.linear_cross_entropy        the head and the loss, in chunks
     training.step.OptimizerStep.update            clips the gradients; AdamW or Muon steps
-    training.trainer.Training._record_losses      a line of metrics.jsonl
+    training.trainer.Training._record_lines       a line of metrics.jsonl
     training.trainer.Training._save_now           a checkpoint, now and then
 
 Example:

@@ -21,7 +21,7 @@ from ..ops import kernels
 from ..options import parse_spec
 from ..residual.stack import grows
 from ..specs import PRECISIONS, ModelConfig, Run
-from .device import autocast, keep_freed
+from .device import autocast, float32_products, keep_freed
 from .distributed import ALONE, World
 
 CHOICES = {
@@ -103,9 +103,10 @@ class Backend:
             keep_freed()
 
     @contextlib.contextmanager
-    def attention_kernels(self) -> Iterator[None]:
-        """The context that orders attention's kernels; around forward and backward passes."""
+    def products(self, precision: str) -> Iterator[None]:
+        """The context of a forward and a backward pass: float32 products, attention's kernels."""
         with contextlib.ExitStack() as stack:
+            stack.enter_context(float32_products(precision))
             if self.attention == "cudnn":
                 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -121,7 +122,8 @@ class Backend:
     @contextlib.contextmanager
     def forward(self, device: torch.device, precision: str | None = None) -> Iterator[None]:
         """The context of a forward pass; `precision` where a run's own is not the backend's."""
-        with self.attention_kernels(), autocast(device, precision or self.precision):
+        precision = precision or self.precision
+        with self.products(precision), autocast(device, precision):
             yield
 
     @contextlib.contextmanager

@@ -18,13 +18,13 @@ from ..io import checked_file, read_json, sync, write_json
 from ..model.costs import count
 from ..specs import Run
 
-CHECKPOINT = 12  # bytes per parameter of a checkpoint: weights and AdamW's two moments
-WEIGHTS = 4  # bytes per parameter of the weights that stay when a run has ended
-BETWEEN_FAILURES = 4 * 3600.0  # M: a spot machine's; wrong by a factor of 4, T is wrong by 2
-MOST = 0.05  # s
-FIRST = 60.0  # seconds to the first save, which measures C; longer for large models
-RATE = 200e6  # bytes per second that a disk is assumed to write until a save was measured
-NEWS = 1.25  # a change of the interval by this factor is logged
+CHECKPOINT_BYTES = 12  # per parameter: weights and AdamW's two moments
+WEIGHT_BYTES = 4  # per parameter: of the weights that stay when a run has ended
+BETWEEN_FAILURES = 4 * 3600.0  # seconds, of a spot machine
+LARGEST_SHARE = 0.05  # of a run's time that saving takes
+FIRST_INTERVAL = 60.0  # seconds to the first save, which is timed; longer for large models
+DISK_RATE = 200e6  # bytes per second that a disk is assumed to write until a save was timed
+LOGGED_CHANGE = 1.25  # a change of the interval by this factor is logged
 
 
 def weights_sha256(model: torch.nn.Module | dict[str, torch.Tensor]) -> str:
@@ -56,7 +56,7 @@ def disk_bytes(run: Run) -> int:
     the weights and AdamW's two moments in float32.
     """
     kept = 3 + bool(run.recipe.budgets)
-    return kept * CHECKPOINT * count(run.model)
+    return kept * CHECKPOINT_BYTES * count(run.model)
 
 
 class Checkpoints:
@@ -251,20 +251,22 @@ def young(cost: float, between: float = BETWEEN_FAILURES) -> float:
         >>> young(2, between=14400)  # √(2·2·14400)
         240.0
     """
-    return max(math.sqrt(2 * cost * between), cost / MOST - cost)
+    return max(math.sqrt(2 * cost * between), cost / LARGEST_SHARE - cost)
 
 
 class Interval:
     """Seconds of training between two checkpoints, `seconds`.
 
-    every: a fixed interval; None: `young` of the mean save, and until one was measured the longer
-    of `FIRST` and what `MOST` allows with a disk of `RATE`. params: of the model. No result depends
-    on it.
+    every: a fixed interval; None: `young` of the mean save, and until one was timed the longer of
+    `FIRST_INTERVAL` and what `LARGEST_SHARE` allows with a disk of `DISK_RATE`. params: of the
+    model. No result depends on it.
     """
 
     def __init__(self, every: float | None, params: int, say: Callable[[str], None]) -> None:
-        expected = CHECKPOINT * params / RATE
-        self.seconds = max(FIRST, expected / MOST - expected) if every is None else every
+        expected = CHECKPOINT_BYTES * params / DISK_RATE
+        self.seconds = (
+            max(FIRST_INTERVAL, expected / LARGEST_SHARE - expected) if every is None else every
+        )
         self.every, self.say = every, say
         self.saves, self.spent, self.logged = 0, 0.0, 0.0
 
@@ -275,12 +277,12 @@ class Interval:
         self.saves, self.spent = self.saves + 1, self.spent + cost
         mean = self.spent / self.saves
         self.seconds = young(mean)
-        if not self.logged / NEWS <= self.seconds <= self.logged * NEWS:
+        if not self.logged / LOGGED_CHANGE <= self.seconds <= self.logged * LOGGED_CHANGE:
             self.logged = self.seconds
             self.say(
                 f"a save takes {mean:.2g} s: the next in {self.seconds:,.0f} s (selected for a "
-                f"failure every {BETWEEN_FAILURES / 3600:g} h and at most {MOST:.0%} of the time; "
-                "--save-every SECONDS sets it)"
+                f"failure every {BETWEEN_FAILURES / 3600:g} h and at most {LARGEST_SHARE:.0%} of "
+                "the time; --save-every SECONDS sets it)"
             )
 
 

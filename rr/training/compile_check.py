@@ -6,14 +6,15 @@ backend; 2.8 to 2.10, 2.12 and 2.13 do not). So no compiled path is trusted befo
 were compared on the machine, the versions, the shapes and the precision of the run itself.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from ..model.transformer import Model, Stack
 from ..residual.stack import grows
+from .backend import Backend
 from .device import autocast
 
 NOISE = 0.02  # added to the weights meanwhile: a parameter that starts at 0 hides what is below it
@@ -27,17 +28,16 @@ def compiled_error(
     model: Model,
     windows: int,
     precision: str,
-    products: Callable[[], AbstractContextManager],
+    backend: Backend,
 ) -> str | None:
     """Why this compiled model cannot be trusted, in one line; None where it is right.
 
     model: compiled in place (`rr.model.compile_model`), on its device; its weights are the same
-    afterwards. windows: at once, (windows, seq_len) tokens. precision: of the run. products: the
-    context of a step's forward and backward passes. The first two blocks are compared, which
-    between them have every graph of the blocks, or the whole stack where that is compiled as one
-    graph. What is compiled here is what the run uses.
+    afterwards. windows: at once, (windows, seq_len) tokens. precision, backend: of the run. The
+    first two blocks are compared, which between them have every graph of the blocks, or the whole
+    stack where that is compiled as one graph. What is compiled here is what the run uses.
     """
-    with _disturbed(model) as parameters, products():
+    with _disturbed(model) as parameters, backend.products(precision):
         compiled = _gradients(model, parameters, windows, precision)
         with torch.compiler.set_stance("force_eager"):
             plain = _gradients(model, parameters, windows, precision)
@@ -102,13 +102,13 @@ def _gradients(
     ids = torch.randint(
         config.vocab_size, (windows, config.seq_len), generator=source, device=device
     )
-    x0, angles, begun = model.embed(ids)
+    x0, angles, first_vstate = model.embed(ids)
     x0 = torch.randn(x0.shape, generator=source, device=device, dtype=x0.dtype).requires_grad_()
     stack = model.stack
     if not grows(config):
         stack = Stack([model.passes[0][:2]], model.final_rule)
     with autocast(device, precision):  # not around the backward pass, as in training
-        y = stack(x0, None, angles, begun)
+        y = stack(x0, None, angles, first_vstate)
     along = torch.randn(y.shape, generator=source, device=device)
     leaves = {"the stream's gradient": x0} | parameters
     grads = torch.autograd.grad((y * along).sum(), list(leaves.values()), allow_unused=True)

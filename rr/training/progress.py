@@ -1,14 +1,15 @@
 """Progress reporting of a run, and graceful shutdown on SIGTERM and Ctrl-C."""
 
+import os
 import signal
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TextIO
 
 from ..errors import Interrupted
-from ..io import columns
 from ..specs import Run
 
 WINDOW = 10.0  # seconds over which a speed is measured
@@ -69,13 +70,21 @@ class Progress:
         self.shown = time.monotonic()
         if self.tty:
             if not last:  # a moving line that wraps cannot move back
-                text = text[: columns(sys.stderr) - 1]
+                text = text[: _columns(sys.stderr) - 1]
             print(
                 "\r" + text.ljust(self.width), end="\n" if last else "", file=sys.stderr, flush=True
             )
             self.width = 0 if last else len(text)
         else:
             self.say(text)
+
+
+def _columns(stream: TextIO) -> int:
+    """Characters in a line of the terminal that a stream writes to; 80 where it does not say."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
 
 
 class Stop:

@@ -1,7 +1,6 @@
 """One optimiser step: gradients in micro-batches, clipping, the update, checkpoints."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -11,13 +10,7 @@ from ..model.transformer import Model
 from ..ops import cross_entropy
 from ..specs import Recipe
 from .backend import Backend
-from .device import (
-    autocast,
-    device_name,
-    float32_products,
-    out_of_memory,
-    resolve_precision,
-)
+from .device import autocast, device_name, out_of_memory, resolve_precision
 from .distributed import ALONE, World
 from .optimizer import check_optimizer, optimizer
 
@@ -107,15 +100,9 @@ class OptimizerStep:
         """Raise CompiledWrong, in every process, where it is wrong in one."""
         from .compile_check import compiled_error
 
-        why = compiled_error(self.model, self.micro, self.precision, self._products)
+        why = compiled_error(self.model, self.micro, self.precision, self.backend)
         if self.world.any(why is not None)[0]:
             raise CompiledWrong(why or "another process compiles this model wrongly")
-
-    @contextlib.contextmanager
-    def _products(self) -> Iterator[None]:
-        """The context of a forward and a backward pass: attention's kernels, float32 products."""
-        with self.backend.attention_kernels(), float32_products(self.precision):
-            yield
 
     def _gradients_that_fit(self, x: Tensor, y: Tensor) -> Tensor:
         """`gradients`; where memory runs out, again with half the micro-batch."""
@@ -150,7 +137,7 @@ class OptimizerStep:
         parts = list(zip(x.split(self.micro), y.split(self.micro), strict=True))
         for i, (part_x, part_y) in enumerate(parts):
             last = i + 1 == len(parts)
-            with self.world.accumulating(self.wrapped, last), self._products():
+            with self.world.accumulating(self.wrapped, last), self.backend.products(self.precision):
                 with autocast(self.device, self.precision):
                     loss = self.wrapped(part_x, part_y) * (len(part_x) / len(x))
                 self.scaler.scale(loss).backward()

@@ -31,17 +31,17 @@ from .run_folder import check_rules, finished
 from .step import OptimizerStep
 
 FORMAT = 2  # of a checkpoint; a change of its keys or of what they hold is another one
-PREFIX = 16  # batches of the held-out stream that are scored during a `clean` run
+HELD_OUT_BATCHES = 16  # that are scored at the points of a `clean` run
 RECORD_EVERY = 1.0  # seconds; reading a loss waits for the GPU
-POINTS = 4  # parts of a run; the held-out loss is taken after each
-ANY = Request()  # nothing is asked for
+PARTS = 4  # of a `clean` run; the held-out loss is taken after each
+DEFAULTS = Request()
 METRICS = tuple(field.name for field in fields(evaluate.Score))
 
 
 def train(
     run: Run,
     out: str | Path,
-    request: Request = ANY,
+    request: Request = DEFAULTS,
     *,
     log: Callable[[str], None] | None = None,
     cache: str | Path | None = None,
@@ -129,7 +129,7 @@ class Training:
         self.interval = checkpoint.Interval(self.request.save_every, count(run.model), progress.say)
         self.segments = run.recipe.segments
         self.segment = self.segments[0]
-        branches = [(s.done, s.end) for s in self.segments[:-1] if s.budget is not None]
+        branches = [(s.taken_before, s.end) for s in self.segments[:-1] if s.budget is not None]
         self.checkpoints = checkpoint.Checkpoints(folder, self.id, branches)
         try:
             self.optimizer_step = self._first_step()
@@ -143,7 +143,7 @@ class Training:
         self.history: list[dict] = []  # the lines of metrics.jsonl
         self.loss_sum = torch.zeros((), dtype=cross_entropy.sums(self.device), device=self.device)
         self.steps_in_sum = 0  # of loss_sum
-        self.kept: list[tuple[int, dict, torch.Tensor]] = []  # lines whose values were not read yet
+        self.unread: list[tuple[int, dict, torch.Tensor]] = []  # lines with values on the device
         self.charts: Any = None  # `loggers.Charts`, where curves are drawn
         self.recorded_at = time.monotonic()
         self.shown_loss: float | None = None
@@ -173,13 +173,13 @@ class Training:
     @property
     def schedule_step(self) -> int:
         """Steps that led to the current weights; `steps_taken` also counts finished branches'."""
-        return self.segment.start + self.steps_taken - self.segment.done
+        return self.segment.start + self.steps_taken - self.segment.taken_before
 
     def go(self, stop_after: int | None = None) -> None:
         """Train segment by segment, evaluate at the end of each budget, write the result."""
         self.stop_after = stop_after
         first = self.segments.index(self.segment)
-        with self._drawn() as self.charts, Stop() as stop:
+        with self._open_charts() as self.charts, Stop() as stop:
             for segment in self.segments[first:]:
                 self.segment = segment
                 status = self._train_segment(stop)
@@ -197,7 +197,7 @@ class Training:
             stop.at_once = True
             self._finish(status)
 
-    def _drawn(self) -> contextlib.AbstractContextManager:
+    def _open_charts(self) -> contextlib.AbstractContextManager:
         """Where curves are drawn beside metrics.jsonl; None for a run that asks for none."""
         names = self.request.charts if self.world.leads else None
         if not names:
@@ -217,14 +217,14 @@ class Training:
             if self.steps_taken == 1:  # after a step, which shows that the settings work here
                 self._after_first_step()
             if self.schedule_step % every == 0 or self.steps_taken == segment.end:
-                self._keep_losses()
+                self._begin_line()
             stop.requested |= self.steps_taken == self.stop_after
             stop.requested, save, record = self.world.any(
                 stop.requested, self._due(self.saved_at, self.interval.seconds), self._record_due()
             )
             held_out = self.schedule_step in self._held_out_points()
             if record or save or stop.requested or held_out or self.steps_taken == segment.end:
-                status = self._record_losses()
+                status = self._record_lines()
             if held_out and status == "running":
                 self._record_held_out()
             self.progress.step(run, self.steps_taken, self.segments[-1].end, self.shown_loss)
@@ -249,7 +249,7 @@ class Training:
         """The steps after which a `clean` run takes its held-out loss, on the plateau."""
         if self.run.protocol != "clean" or self._on_branch:
             return set()
-        return {round(self.run.recipe.steps * k / POINTS) for k in range(1, POINTS)}
+        return {round(self.run.recipe.steps * k / PARTS) for k in range(1, PARTS)}
 
     def _after_first_step(self) -> None:
         """Log the settings; on a GPU also score one batch, so that a lack of memory shows now."""
@@ -292,7 +292,7 @@ class Training:
         evaluation = self._evaluate(status)
         ended = {"budget_ended": self.segment.budget, **evaluation, "tokens": tokens}
         self._record(self._line() | ended)
-        self._load(self.checkpoints.read(self.segment.done))
+        self._load(self.checkpoints.read(self.segment.taken_before))
         self.progress.say(
             f"{self.id}: {_in_words(evaluation)} at the end of budget {self.segment.budget}; "
             f"back on the plateau at step {self.segment.start}"
@@ -320,7 +320,7 @@ class Training:
 
     # -- evaluation ---------------------------------------------------------------------------
 
-    def _keep_losses(self) -> None:
+    def _begin_line(self) -> None:
         """Begin a line of metrics.jsonl, whose values stay on the device: nothing waits for it.
 
         They are the mean training loss since the last line and the gradient norm of this step.
@@ -330,19 +330,19 @@ class Training:
         loss = self.loss_sum / self.steps_in_sum
         values = torch.stack([loss, self.world.whole(norm).to(loss)])
         rate = self.run.recipe.lr_at(self.schedule_step - 1, self.segment.budget)
-        self.kept.append((self.steps_taken, self._line() | {"lr": rate}, values))
+        self.unread.append((self.steps_taken, self._line() | {"lr": rate}, values))
         self.loss_sum.zero_()
         self.steps_in_sum = 0
 
-    def _record_losses(self) -> str:
-        """Append the lines that were kept to metrics.jsonl; waits for the device.
+    def _record_lines(self) -> str:
+        """Append the lines that were begun to metrics.jsonl; waits for the device.
 
         Returns "diverged" if a loss is not finite, else "running". Steps taken since then count
         for nothing: the run ended at that line.
         """
-        kept, self.kept, self.recorded_at = self.kept, [], time.monotonic()
-        rows = torch.stack([values for *_, values in kept]).tolist() if kept else []
-        for (done, line, _), (loss, norm) in zip(kept, rows, strict=True):
+        unread, self.unread, self.recorded_at = self.unread, [], time.monotonic()
+        rows = torch.stack([values for *_, values in unread]).tolist() if unread else []
+        for (done, line, _), (loss, norm) in zip(unread, rows, strict=True):
             self.shown_loss = loss
             if not np.isfinite(loss):
                 del line["lr"]
@@ -375,7 +375,7 @@ class Training:
 
     def _record_held_out(self) -> None:
         """Append the held-out loss of the first batches."""
-        loss = self._held_out(self.rng, PREFIX).val_loss
+        loss = self._held_out(self.rng, HELD_OUT_BATCHES).val_loss
         self._record(self._line() | {"valid": loss if np.isfinite(loss) else None})
 
     def _held_out(self, rng: np.random.RandomState, batches: int | None = None) -> evaluate.Score:

@@ -27,10 +27,10 @@ from rr.model.transformer import Model
 from rr.specs import ModelConfig, Recipe, Run
 from rr.training import memory, memory_fit
 from rr.training.backend import on_gpu, parse_backend
-from rr.training.checkpoint import CHECKPOINT, MOST, WEIGHTS, disk_bytes
+from rr.training.checkpoint import CHECKPOINT_BYTES, LARGEST_SHARE, WEIGHT_BYTES, disk_bytes
 from rr.training.evaluate import CLEAN_LIMIT, PAPER_EVAL_BATCHES
 from rr.training.optimizer import block_matrices
-from rr.training.trainer import POINTS, PREFIX
+from rr.training.trainer import HELD_OUT_BATCHES, PARTS
 from rrstudy.command_line import typed
 from rrstudy.perf.ladder import group
 
@@ -183,14 +183,14 @@ def _seconds(run: Run, rate: rates.Rate) -> dict[str, tuple[float, float]]:
     training = each * run.tokens + steps * step_flops(run.model, run.recipe)
     scoring = each * _scored(run) / 3  # the forward pass alone
     # One at the end of each segment; more on the way as time passes.
-    written = len(run.recipe.segments) * CHECKPOINT * count(run.model)
+    written = len(run.recipe.segments) * CHECKPOINT_BYTES * count(run.model)
     slow, fast = rate.low, rate.high
     return {
         "training": (training / fast, training / slow),
         "evaluation": (scoring / fast, scoring / slow),
         "start-up": START,
         "compilation": rate.compile or COMPILE,
-        "checkpoints": (written / DISK[1], written / DISK[0] + MOST * training / slow),
+        "checkpoints": (written / DISK[1], written / DISK[0] + LARGEST_SHARE * training / slow),
         "report": REPORT,
     }
 
@@ -202,7 +202,7 @@ def _scored(run: Run) -> int:
     if run.protocol == "paper":
         return PAPER_EVAL_BATCHES * each if limit is None else limit
     ends = len(recipe.budgets or (1,)) * min(CLEAN_LIMIT, limit or CLEAN_LIMIT)
-    return ends + (POINTS - 1) * min(PREFIX * each, limit or CLEAN_LIMIT, CLEAN_LIMIT)
+    return ends + (PARTS - 1) * min(HELD_OUT_BATCHES * each, limit or CLEAN_LIMIT, CLEAN_LIMIT)
 
 
 def _memory(run: Run, card: GPUSpec) -> tuple[int | None, str, int]:
@@ -296,12 +296,12 @@ def disk_of(runs: Sequence[Run], at_once: int = 1) -> int:
     The weights that stay of each, and the checkpoints of the largest while they train.
     """
     largest = sorted(map(disk_bytes, runs), reverse=True)[:at_once]
-    return sum(WEIGHTS * count(run.model) for run in runs) + sum(largest)
+    return sum(WEIGHT_BYTES * count(run.model) for run in runs) + sum(largest)
 
 
 def disk_of_rows(rows: Sequence[dict]) -> int:
     """Bytes on disk that the runs of `what_fits` need at most, trained one at a time."""
-    kept = [WEIGHTS * row["params"] for row in rows]
+    kept = [WEIGHT_BYTES * row["params"] for row in rows]
     while_training = [row["disk_bytes"] - mine for row, mine in zip(rows, kept, strict=True)]
     return sum(kept) + max(while_training)
 
@@ -360,12 +360,12 @@ def notes(
         "hours in total: "
         + ", ".join(f"{name} {span((low, high))}" for name, (low, high) in parts.items()),
         f"disk: {disk_of_rows(rows) / 1e9:.3g} GB at most, one run at a time; "
-        f"{sum(WEIGHTS * row['params'] for row in rows) / 1e9:.3g} GB of weights stay",
+        f"{sum(WEIGHT_BYTES * row['params'] for row in rows) / 1e9:.3g} GB of weights stay",
         f"assumed per run: {START[0]}–{START[1]} s of start-up, {REPORT[0]}–{REPORT[1]} s of the "
-        f"report; checkpoints of {CHECKPOINT} bytes "
+        f"report; checkpoints of {CHECKPOINT_BYTES} bytes "
         f"per parameter written at {DISK[0] / 1e9:g}–{DISK[1] / 1e9:g} GB/s, those during training "
-        f"at most {MOST:.0%} of its time; {COMPILE[0]}–{COMPILE[1]} s of compilation where not "
-        "measured",
+        f"at most {LARGEST_SHARE:.0%} of its time; {COMPILE[0]}–{COMPILE[1]} s of compilation "
+        "where not measured",
         f"memory is predicted for --backend {on_gpu(card.capability)} on {card.memory / 1e9:g} GB "
         f"less {SPARE:.0%}, with recompute=layer where the micro-batch says recompute; it is "
         "counted uncompiled, an upper bound; recomputation takes up to a third longer than the "

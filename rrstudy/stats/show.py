@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pandas as pd
 
+from rr.options import written
+
 from .frames import as_rows
 from .results import GROUP, TOLD, group_key
 
@@ -40,6 +42,12 @@ def _chance(p: float | None, compared: object) -> str:
     return f"{p:.4f}" if p >= 1e-4 else "<1e-4"
 
 
+def _arm(row: dict) -> str:
+    """The arm of a run, its value rule under the name that is written."""
+    rule, plus, values = row["arm"].partition(" + ")
+    return f"{rule}{plus}{written(values)}"
+
+
 def _seeds(row: dict) -> str:
     diverged = len(row["diverged"])
     return f"{row['n']} ✗{diverged}" if diverged else str(row["n"])
@@ -74,7 +82,7 @@ def _notes(row: dict) -> str:
 
 # heading -> text of a row: of runs of `rr`, and of a tidy table
 RUNS: dict[str, Callable[[dict], str]] = {
-    "arm": lambda row: row["arm"],
+    "arm": _arm,
     "seeds": _seeds,
     "val_loss": _mean,
     "arm − base": lambda row: _signed(row["difference"]),
@@ -87,7 +95,7 @@ RUNS: dict[str, Callable[[dict], str]] = {
     "notes": _notes,
 }
 TABLE: dict[str, Callable[[dict], str]] = {
-    "arm": RUNS["arm"],
+    "arm": lambda row: row["arm"],
     "seeds": _seeds,
     "loss": _mean,
     "its {} % interval": _mean_span,

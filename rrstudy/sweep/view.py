@@ -74,7 +74,7 @@ def _position(run: Run, step: int, branch: int | None) -> int:
     for segment in segments:
         own = segment.budget if segment is not segments[-1] else None
         if own == branch and segment.start < step <= segment.stop:
-            return segment.done + step - segment.start
+            return segment.taken_before + step - segment.start
     return 0
 
 

@@ -246,7 +246,8 @@ def test_json_of_what_there_is(rr, tiny_corpus):
     at_start = {row["name"]: row["coefficient"] for row in rows if row["kind"] == "residual"}
     assert at_start["standard"] == 1 and at_start["review"] == 0.5
     assert at_start["highway"] is None  # depends on the state
-    assert "own" in {row["name"] for row in rows if row["kind"] == "values"}
+    values = {row["name"] for row in rows if row["kind"] == "values"}
+    assert "own" in values and "constant-resformer" in values and "constant" not in values
     paper = value_of(rr("ladder", "--protocol", "paper", "--json"))
     first = next(row for row in paper if (row["rung"], row["rule"]) == ("60M", "review"))
     assert len(paper) == 15 and first["tokens"] == 8000 * 64 * 256
@@ -254,6 +255,25 @@ def test_json_of_what_there_is(rr, tiny_corpus):
     recorded = value_of(rr("prepare", "--corpus", tiny_corpus, "--tokenizer", "bpe:300", "--json"))
     assert recorded["tokens"] > recorded["valid_tokens"] > 0
     assert recorded["bigram_nats"] < recorded["unigram_nats"]
+
+
+def test_a_value_rule_with_a_new_name_is_the_same_run_under_the_old_one(rr, training, tmp_path):
+    """Its id is that of runs on record; the old name is taken with a line, the new without."""
+    folders, lines = set(), []
+    for name in ("constant-resformer:lam=1", "constant:lam=1"):
+        _, out, err = rr(*training(tmp_path, rule="standard", values=name))
+        folders.add(out.strip())
+        lines.append([line for line in err.splitlines() if "is now written" in line])
+    assert len(folders) == 1 and not lines[0]
+    assert lines[1] == ["--values constant:lam=1 is now written constant-resformer:lam=1; "
+                        "the run and its id are the same"]  # fmt: skip
+    result = json.loads((Path(folders.pop()) / "result.json").read_text())
+    assert result["values"] == "constant:lam=1.0"
+    arm = "standard + constant-resformer:lam=1.0"
+    _, out, err = rr("table", tmp_path, "--baseline", arm)
+    assert arm in out, err
+    misspelt = training(tmp_path, values="constant-resfomer")
+    one_line(rr(*misspelt), "did you mean constant-resformer")
 
 
 def test_forms_of_table(rr, runs):

@@ -65,13 +65,19 @@ STATE = (1.2, 0.9)  # of the playground
 
 def test_gate_is_the_real_one_with_a_diagonal_matrix(script):
     torch = pytest.importorskip("torch")
-    from rr.ops import review_gate
+    from rr.residual import Site, make
+    from rr.specs import ModelConfig
 
+    rule = make(
+        "review", Site("mlp", 2, n_layer=1, d_model=2, n_head=1), ModelConfig(8, 1, 1, 2, 8)
+    )
+    eye = torch.eye(2, dtype=torch.float64)
+    weights = {"weight": torch.cat([-1.0 * eye, 2.5 * eye], 1), "bias": torch.full((2,), 0.5)}
+    rule.double().load_state_dict(weights, strict=False)
     values = {"angle": 70, "size": 1.3, "state": -1.0, "update": 2.5, "bias": 0.5}
     [numbers] = script("gate", "gateNumbers", [values | {"rule": "review"}])
     h, u = (torch.tensor([[x]], dtype=torch.float64) for x in (STATE, numbers["u"]))
-    eye = torch.eye(2, dtype=torch.float64)
-    r = review_gate(h, u, torch.cat([-1.0 * eye, 2.5 * eye], 1), torch.full((2,), 0.5).double())
+    r = rule.gate(h, u).detach()
     expected = {"r": r, "next": h + r * u, "convex": (1 - r) * h + r * u}
     for name, value in expected.items():
         assert numbers[name] == pytest.approx(value.flatten().tolist(), rel=1e-12)

@@ -114,7 +114,7 @@ def test_a_run_waits_for_the_gpu_once_a_second(options, monkeypatch, tmp_path):
 
     now, waits, read = [0.0], Waits(), []
     monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    taken, recorded = Training._train_step, Training._record_losses
+    taken, recorded = Training._train_step, Training._record_lines
 
     def step(self):
         now[0] += 0.05
@@ -122,11 +122,11 @@ def test_a_run_waits_for_the_gpu_once_a_second(options, monkeypatch, tmp_path):
             taken(self)
 
     def record(self):
-        read.append(len(self.kept))
+        read.append(len(self.unread))
         return recorded(self)
 
     monkeypatch.setattr(Training, "_train_step", step)
-    monkeypatch.setattr(Training, "_record_losses", record)
+    monkeypatch.setattr(Training, "_record_lines", record)
     # as on a GPU, where a value that is read is waited for
     monkeypatch.setattr(
         Training, "_record_due", lambda self: self._due(self.recorded_at, trainer.RECORD_EVERY)

@@ -34,7 +34,7 @@ def test_attention_agrees_with_the_sum_written_out(size, groups, path):
     exact = scores.softmax(-1) @ v.repeat_interleave(groups, 1)
     (exact_grad,) = torch.autograd.grad((exact * along).sum(), q)
     low = [t.detach().to(GPU, torch.bfloat16).requires_grad_() for t in (q, k, v)]
-    with parse_backend(path).attention_kernels():
+    with parse_backend(path).products("bf16"):
         y = attention(*low, is_causal=True, enable_gqa=groups > 1)
         (grad,) = torch.autograd.grad((y * along.to(y)).sum(), low[0])
     for near, far in ((y, exact), (grad, exact_grad)):

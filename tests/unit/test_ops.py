@@ -12,12 +12,12 @@ from rr.ops import (
     blocked_attention,
     cross_entropy,
     linear_cross_entropy,
-    review_gate,
     rms_norm,
     token_losses,
     whole_cross_entropy,
 )
 from rr.ops.kernels import Kernels
+from rr.residual import Site, make
 from rr.specs import ModelConfig
 
 
@@ -129,8 +129,13 @@ def test_the_gate_is_the_equation_in_float64():
     )
     seen = [x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() for x in (3 * h, u)]
     by_hand = 1 / (1 + (-(torch.cat(seen, -1) @ w.T + bias)).exp())
-    torch.testing.assert_close(review_gate(3 * h, u, w, bias), by_hand)
-    assert (review_gate(h, u, 0 * w, 0 * bias) == 0.5).all()
+    rule = make(
+        "review", Site("mlp", 2, n_layer=1, d_model=19, n_head=1), ModelConfig(8, 1, 1, 19, 8)
+    )
+    rule.double().load_state_dict({"weight": w, "bias": bias}, strict=False)
+    torch.testing.assert_close(rule.gate(3 * h, u), by_hand)
+    rule.load_state_dict({"weight": 0 * w, "bias": 0 * bias}, strict=False)
+    assert (rule.gate(h, u) == 0.5).all()
 
 
 def model_of(seed, **changes):

@@ -29,6 +29,16 @@ class Own(rr.Rule):
     def write_params(self, site):
         return site.d_model
 """
+FILLED = """
+    def fill(self, normal):
+        torch.nn.init.constant_(self.s, 0.5)
+"""
+RESET = """
+    def reset(self, normal):  # as rules did it before there was `fill`
+        super().reset(normal)
+        if self.site.kind != "final":
+            torch.nn.init.constant_(self.s, 0.5)
+"""
 NORMED = """
 import rr
 from rr.ops import rms_norm
@@ -107,6 +117,14 @@ def test_a_stack_by_hand_is_the_model_to_the_bit(rule, loops):
 
 def test_a_rule_of_the_readers_own_is_too(own):
     held_equal(own("faded", FADED))
+
+
+@pytest.mark.parametrize("how", [FILLED, RESET])
+def test_own_parameters_get_their_initial_values_where_they_are_built(own, how):
+    """Not at the last read, which has none."""
+    res = rr.Residuals(own("filled", FADED + how), 8, 1)
+    assert all((rule.s == 0.5).all() and (rule.gain == 1).all() for rule in res.rules)
+    assert (res.final.gain == 1).all() and not hasattr(res.final, "s")
 
 
 def test_a_readers_own_read_asks_for_the_pre_norm(own):

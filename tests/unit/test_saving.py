@@ -46,7 +46,7 @@ def test_what_was_measured_decides_and_a_change_is_said():
     assert fixed.seconds == 7 and len(said) == 2
     # 12 bytes for each of 984 million parameters: a minute of writing, 5 % of twenty
     first = checkpoint.Interval(None, 984_038_400, print).seconds
-    assert 12 * 984_038_400 / checkpoint.RATE / first < 0.06 and 600 < first < 3600
+    assert 12 * 984_038_400 / checkpoint.DISK_RATE / first < 0.06 and 600 < first < 3600
 
 
 @pytest.mark.parametrize("every", [0, -1, math.nan])
