@@ -15,7 +15,7 @@ import copy
 import functools
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -250,7 +250,13 @@ class Edition:
         live = self.changed and not {"check-recorded", "check-published"} & {*tags(cell)}
         own, alt = len(cell.outputs), shown.get("image", {}).get("alt", "")
         if live and "figure" in shown:
-            cell.outputs += self._figure_of_book(cell)
+            of_book = _pictures(one for one in self.stored if one.get("id") == cell.id)
+            now, before = ([one.data["image/png"] for one in each]
+                           for each in (_pictures([cell]), of_book))  # fmt: skip
+            live = now != before  # the parameters do not move every figure
+            if live and of_book:
+                words = new_output("display_data", {"text/markdown": "The book's run:"})
+                cell.outputs += [words, *of_book]
         for place, output in enumerate(cell.outputs):
             if "image/png" in output.get("data", {}):  # whose card is read on any ground
                 output.data.pop("image/svg+xml", None)
@@ -276,13 +282,6 @@ class Edition:
     def stored(self) -> list[nbformat.NotebookNode]:
         """The cells of the chapter that this is a copy of."""
         return read(ROOT / "notebooks" / f"{self.chapter}.ipynb").cells
-
-    def _figure_of_book(self, cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
-        """The picture of the book's run, for below that of the copy."""
-        outputs = next((one.outputs for one in self.stored if one.get("id") == cell.id), [])
-        pictures = [output for output in outputs if "image/png" in output.get("data", {})]
-        words = new_output("display_data", {"text/markdown": "The book's run:"})
-        return [words, *pictures] if pictures else []
 
     def _say_whose(self, cells: list[nbformat.NotebookNode]) -> None:
         """At the top, whose numbers these are."""
@@ -329,6 +328,10 @@ def tags(cell: nbformat.NotebookNode) -> list[str]:
 
 def _added(name: str, text: str) -> nbformat.NotebookNode:
     return new_markdown_cell(text, id=name)
+
+
+def _pictures(cells: Iterable[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    return [one for cell in cells for one in cell.outputs if "image/png" in one.get("data", {})]
 
 
 def _fold(cell: nbformat.NotebookNode, outputs: bool = False) -> None:

@@ -256,7 +256,7 @@ def look(ended: Ended, cache: str = "", device: str = "") -> Look:
     At most BATCHES batches, in order, in the run's precision. For a diverged run only `why` is set.
     """
     if ended.diverged:
-        return Look([], "the run diverged: its weights are not a trained model", None, None, False)
+        return Look([], "The run diverged: its weights are not a trained model.", None, None, False)
     model, run, _ = load(ended.folder, device or None)
     tokens = tokens_of(run, cache or None, lambda line: None)
     length, batch = run.model.seq_len, run.recipe.batch
@@ -284,7 +284,7 @@ def gates(model: Model, idx) -> tuple[list[dict], str]:
     try:
         steps = probes.trace(model, idx)
     except RRError as error:
-        return [], str(error)
+        return [], f"No gate and no coefficient: {error}."
     rows = []
     for step in steps:
         name = f"{step.sublayer} {step.kind}"
