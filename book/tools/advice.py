@@ -136,19 +136,17 @@ def _ratio(steps: int, folder: str) -> str:
     return f"{run['tokens'] / run['params']:.2g}"
 
 
-# forms in which a rule ran that fill its row in the table of *Which rule*
-FORMS = {"rezero": "rezero:init=paper", "constant": "values constant:lam=2"}
-
-
 @cache
-def _verdicts() -> dict[tuple[str, str], str]:
-    return which.verdicts(which.measured())
+def _verdicts() -> dict[str, str]:
+    """Our verdict on each rule, in the form that ran."""
+    ours = which.measured()
+    return {which.spec(*rule, ours.get(rule)): said for rule, said in which.verdicts(ours).items()}
 
 
 def _rules(verdict: str) -> str:
     """How many rules the table of *Which rule* gives this verdict, and which."""
-    names = [name for (_, name), said in _verdicts().items() if said == verdict]
-    return f"{len(names)}: {', '.join(FORMS.get(name, name) for name in names)}"
+    names = [rule for rule, said in _verdicts().items() if said == verdict]
+    return f"{len(names)} ({', '.join(names)})"
 
 
 def _at_scale(rule: str, source: str = "hyper-connection-factory") -> str:

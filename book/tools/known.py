@@ -24,6 +24,7 @@ Every difference is arm − baseline: below zero the first-named arm finishes lo
 import json
 import math
 import re
+from functools import partial
 from pathlib import Path
 
 import advice
@@ -189,6 +190,20 @@ def _as_published() -> str:
     return " and ".join(f"{p:.3f}" for p in _published_large("welch_p")[:2])
 
 
+def _published_gap(rung: str) -> str:
+    """Review − standard as published at one size, paired by seed."""
+    rows = stats.as_rows(_published_family())
+    of_rung = {row["baseline"]: row for row in rows if row["rung"] == rung}
+    row = of_rung["standard"]
+    return spread(row["difference"], row["lo"], row["hi"], digits=4)
+
+
+def _published_training(rung: str) -> str:
+    """Tokens per parameter of the published runs of one size, in steps of 64 windows of 256."""
+    run = _published().query("rung == @rung and arm == 'review'").iloc[0]
+    return f"{run.steps * 64 * 256 / (run.params_M * 1e6):.2f}"
+
+
 def _unpaired_survivors() -> str:
     """Of the ten published comparisons, how many survive Holm by the unpaired test."""
     table = _published_family()
@@ -304,6 +319,11 @@ NAMED = {
     "published comparisons that survive at 590M and 1B": _large_survivors,
     "published comparisons that survive unpaired": _unpaired_survivors,
     "p at 590M as published": _as_published,
+    **{f"published at {r}: review - standard": partial(_published_gap, r) for r in ("590M", "1B")},
+    **{
+        f"published at {r}: tokens per parameter": partial(_published_training, r)
+        for r in ("590M", "1B")
+    },
     "published size at equal training": _fixed_ratio,
     "review - constant, change along the run": lambda: _faded("review"),
     "state-gate - constant, change along the run": lambda: _faded("state-gate"),

@@ -98,6 +98,9 @@ def number(text: str) -> str:
     """The text of one number. RRError names what is not there."""
     subject, _, rest = text.partition(": ")
     try:
+        if subject == "day" and rest.endswith(", tokens per parameter"):
+            row = next(row for row in _day("H100") if row["rung"] == rest.partition(",")[0])
+            return f"{row['tokens'] / row['params']:.2g}"
         if subject == "day":
             return day(*rest.split(", "))
         if subject == "void":

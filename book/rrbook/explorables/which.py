@@ -11,6 +11,7 @@ from pathlib import Path
 
 import rr
 from rr.model.costs import flops_per_token
+from rr.options import written
 from rr.residual.table import describe
 from rrbook.anatomy import anatomy
 from rrbook.stats import field
@@ -23,7 +24,7 @@ HERE = Path(__file__).parent
 NANO = rr.DATA / "measured" / "04_field_guide"
 MINI = rr.DATA / "measured" / "e1_rates"
 VERDICTS = {
-    "use": "under AdamW lower than both baselines, and a run takes at most a tenth longer",
+    "use": "lower than both baselines, at most a tenth longer",
     "try": "lower than one of them, or lower and costlier",
     "skip": "higher than one of them, at a rate that suits it",
     "open": "our runs cannot tell",
@@ -103,6 +104,11 @@ FITTED = """
 """
 
 
+def spec(kind: str, name: str, ours: dict | None) -> str:
+    """What `--rule` or `--values` takes for the form of a rule that was measured."""
+    return written(ours["ran"] if ours and "ran" in ours else name, kind)
+
+
 def verdicts(results: dict[tuple[str, str], dict]) -> dict[tuple[str, str], str]:
     """Our verdict on each rule, by (kind, name); results as `measured` gives them."""
     taken, said = steps(), {}
@@ -141,7 +147,13 @@ def measured(of_field: list[dict] | None = None) -> dict[tuple[str, str], dict]:
                 misfit = rows is of_field and row["arm"] in misfits
                 form += "; the rate does not suit it" if misfit else ""
                 of_rule = of_study.setdefault(
-                    name, {"study": words + form, "misfit": misfit, "rows": {}}
+                    name,
+                    {
+                        "study": words + form,
+                        "ran": row["arm"].rpartition(" + ")[2],
+                        "misfit": misfit,
+                        "rows": {},
+                    },
                 )
                 of_rule["rows"][row["baseline"]] = row
                 if times is not None:
@@ -261,7 +273,8 @@ def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str, step: di
         escape(row["cost"]["params_per_block"]).replace("-", "−"),
         re.sub("`(.+?)`", r"<code>\1</code>", escape(CLAIMS.get(key, "not noted"))),
     )
-    name = f"<code>{option}</code> <code style='white-space: nowrap'>{row['name']}</code>"
+    ran = spec(*key, ours).replace(":", ":<wbr>")
+    name = f"<code>{option}</code> <code style='white-space: nowrap'>{ran}</code>"
     inside = "".join(
         f'<td data-column="{column}">{cell}</td>'
         for column, cell in zip(COLUMNS, cells, strict=True)
