@@ -334,7 +334,7 @@ def provenance(ended: Ended) -> list[tuple[str, str]]:
         ("rr", f"{made_by['rr']}, commit {(made_by['git'] or 'unknown')[:12]}"),
         ("python", made_by["python"]),
         ("packages", packages),
-        ("device", f"{made_by['device']}, {made_by['threads']} CPU threads, {made_by['platform']}"),
+        ("device", f"{made_by['device']}, CPU threads: {made_by['threads']}, {made_by['platform']}"),
         ("precision", made_by["precision"]),
         ("code path", f"{made_by['code_path']}, micro-batch {made_by['micro_batch']}"),
         ("corpus", f"{result['corpus']}, id {result['corpus_id']}"),
