@@ -26,6 +26,7 @@ from .style import (
     bars_of_shares,
     label_ends,
     letters_on,
+    note,
     readable,
     style_of,
 )
@@ -75,8 +76,8 @@ def loss_curves(
         ax.axhspan(value - 2 * error, value + 2 * error, color=SOFT, alpha=0.25, lw=0)
         ax.axhline(value, color=SOFT, lw=1.2, ls=(0, (1, 1)))
         words = f"entropy floor {value:.3f} ± {2 * error:.3f}"
-        places = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-        ax.annotate(words, (0, value), (4, 4), **places, color=SOFT, fontsize=9.5)
+        at = ("axes fraction", "data")
+        note(ax, words, (0, value), (4, 4), xycoords=at, color=SOFT, fontsize=9.5)
     ax.set_xlabel("training step")
     ax.set_ylabel("loss (nats per token)")
     label_ends(ax, drawn)
@@ -117,16 +118,8 @@ def paired_differences(
         ax.plot(gap, place, color=shown["color"], marker=shown["marker"], ms=8, label=row["arm"])
         lost = f", {len(row['diverged'])} diverged" if row["diverged"] else ""
         words = f"{gap:+.4f}, n = {len(row['pairs'])}{lost}".replace("-", "−")
-        ax.annotate(
-            words,
-            (gap, place),
-            (0, 9),
-            textcoords="offset points",
-            ha="center",
-            color=readable(shown["color"]),
-            fontsize=9.5,
-            path_effects=HALO,
-        )
+        look = {"color": readable(shown["color"]), "fontsize": 9.5, "path_effects": HALO}
+        note(ax, words, (gap, place), (0, 9), ha="center", **look)
     for row in rows:
         keep_row(ax, row["arm"], compared(row), down=True)
     ax.set_yticks(range(len(names)), names)

@@ -12,7 +12,7 @@ from matplotlib.ticker import NullFormatter, PercentFormatter
 from rr.errors import RRError
 
 from .data import keep, keep_row
-from .style import HALO, SOFT, finite, label_ends, lines_by_depth, readable, style_of
+from .style import HALO, SOFT, finite, label_ends, lines_by_depth, note, readable, style_of
 
 
 def stream_norms(ax: Axes, depth: Sequence[float], series: Mapping[str, Sequence[float]]) -> Axes:
@@ -102,15 +102,8 @@ def gate_histogram(ax: Axes, values: Mapping[str, Sequence[float]], bins: int = 
         ax.stairs(shares, edges, fill=True, color=colour, alpha=0.3)
         ax.stairs(shares, edges, color=colour, lw=1.8, label=label)
         top = int(np.argmax(shares))
-        ax.annotate(
-            label,
-            ((edges[top] + edges[top + 1]) / 2, shares[top]),
-            (0, 5),
-            textcoords="offset points",
-            ha="center",
-            color=readable(colour),
-            path_effects=HALO,
-        )
+        at = (edges[top] + edges[top + 1]) / 2, shares[top]
+        note(ax, label, at, (0, 5), ha="center", color=readable(colour), path_effects=HALO)
     ax.axvline(0.5, color=SOFT, lw=1.2, ls=(0, (1, 1)))
     ax.set_xlim(0, 1)
     ax.margins(y=0.15)
