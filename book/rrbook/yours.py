@@ -99,6 +99,9 @@ def block(
     )
     head = head or f"The book's parameters; {apart} of {len(lines)} numbers differ on this machine."
     table = ["| quantity | the book | yours |", "|---|---|---|", *lines]
+    if any(isinstance(value, list) for value, _ in rows.values()):
+        words = "In brackets: 95 % t intervals over the seeds; *below* and *above*: zero."
+        table += ["", words]
     return "\n".join([f"**Your run.** {head}", "", *table])
 
 
@@ -128,7 +131,7 @@ def written(value: Row, judged: bool = False) -> str:
         return _number(math.nan if value is None else value, sign)
     lost = sum(not math.isfinite(each) for each in value)
     if lost or not value:
-        return f"undefined in {lost} of {len(value)} seeds" if value else "no seeds"
+        return f"not finite in {lost} of {len(value)} seeds" if value else "no seeds"
     if len(value) == 1:
         return f"{_number(value[0], sign)} (one seed: no interval)"
     mean = stats.interval(value)

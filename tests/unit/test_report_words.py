@@ -86,6 +86,9 @@ def test_two_texts_in_one_folder_are_told_apart():
     assert ("above" in one) != ("above" in two)
     drawn, _ = report.points(here)
     assert len({point["series"] for point in drawn}) == 2
+    gap = {"rung": PAIR[0]["rung"], "arm": "review", "seeds": [5], "like": other[-1]}
+    (line,) = report.lacking(replace(here, missing=[gap]))
+    assert "file:b.txt" in line and line.endswith(", review: lacks seed 5")
     alone = report.folder_summary(survey(PAIR), "standard")
     assert PAIR[0]["corpus"] not in alone
 

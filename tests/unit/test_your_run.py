@@ -31,11 +31,12 @@ def shown(rows=None, judged=None, **parameters) -> str:
 
 def test_other_parameters_stand_in_the_head_and_both_numbers_in_a_row():
     text = shown({"loss": 6.0}, {"gap": [0.1, 0.3]}, width=32, seeds=[3])
-    head, _, title, _, loss, gap = text.splitlines()
+    head, _, title, _, loss, gap, _, brackets = text.splitlines()
     assert head == (
         "**Your run.** `width = 32` (the book: `64`), `seeds = [3]` (the book: `[0, 1]`)"
     )
     assert title == "| quantity | the book | yours |"
+    assert brackets.startswith("In brackets: 95 % t intervals")
     assert loss == "| loss | 5 | 6 |"
     assert gap == (
         "| gap | −0.205 (−0.2685 to −0.1415): below | +0.2 (−1.071 to +1.471): not told apart |"
@@ -61,8 +62,8 @@ def test_what_the_book_did_not_record_is_no_number():
         ([1.0, -1.1, 0.2], "+0.03333 (−2.6 to +2.666): not told apart"),
         ([0.5], "+0.5 (one seed: no interval)"),
         ([0.0, 0.0], "+0 in each of 2 seeds"),
-        ([0.5, math.nan], "undefined in 1 of 2 seeds"),
-        ([0.5, math.inf], "undefined in 1 of 2 seeds"),
+        ([0.5, math.nan], "not finite in 1 of 2 seeds"),
+        ([0.5, math.inf], "not finite in 1 of 2 seeds"),
         ([], "no seeds"),
     ],
 )

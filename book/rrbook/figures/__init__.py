@@ -60,6 +60,7 @@ from .style import (
     canvas,
     label_ends,
     letters_on,
+    note,
     readable,
     style,
     style_of,

@@ -8,7 +8,7 @@ from matplotlib.ticker import PercentFormatter
 from rr.errors import RRError
 
 from .data import keep, keep_row
-from .style import BLUE, CARD, GRID, INK, ORANGE, SKY, SOFT, VERMILLION, finite, readable
+from .style import BLUE, CARD, GRID, INK, ORANGE, SKY, SOFT, VERMILLION, finite, note, readable
 
 PARTS = {"gates": VERMILLION, "blocks": BLUE, "embeddings": SKY}
 
@@ -35,15 +35,7 @@ def shares_by_size(
         ax.plot(range(len(y)), y, marker=marker, color=colour, ms=7, mec=CARD, label=name)
     keep(ax, sizes, shares)
     ax.axhline(claimed, color=SOFT, lw=1.6, ls="--")
-    ax.annotate(
-        words,
-        (len(sizes) - 1, claimed),
-        (0, -4),
-        textcoords="offset points",
-        ha="right",
-        va="top",
-        color=readable(SOFT),
-    )
+    note(ax, words, (len(sizes) - 1, claimed), (0, -4), ha="right", va="top", color=readable(SOFT))
     ax.set_xticks(range(len(sizes)), list(sizes))
     ax.set_ylim(0, None)
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))

@@ -21,6 +21,7 @@ from .style import (
     SOFT,
     VERMILLION,
     finite,
+    note,
     readable,
     style_of,
 )
@@ -105,17 +106,9 @@ def block_sizes(
         if rival.get("lo") is not None:
             ax.axhspan(rival["lo"], rival["hi"], color=other["color"], alpha=0.12, lw=0)
         ax.axhline(rival["difference"], color=other["color"], ls=other["linestyle"], lw=1.6)
-        ax.annotate(
-            name,
-            (1, rival["difference"]),
-            (6, 0),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            va="center",
-            color=readable(other["color"]),
-            path_effects=HALO,
-            annotation_clip=False,
-        )
+        look = {"color": readable(other["color"]), "path_effects": HALO, "annotation_clip": False}
+        at = ("axes fraction", "data")
+        note(ax, name, (1, rival["difference"]), (6, 0), xycoords=at, va="center", **look)
     middle = [points[i]["difference"] for i in order]
     ax.plot(
         sizes[order], middle, color=shown["color"], marker=shown["marker"], ms=8, label="attnres"

@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 from rr.errors import RRError
 
 from .data import keep, keep_row
-from .style import CARD, GRID, HALO, SOFT, finite, label_ends, readable, style_of
+from .style import CARD, GRID, HALO, SOFT, finite, label_ends, note, readable, style_of
 
 
 def seed_deviations(ax: Axes, arms: Mapping[str, Mapping[int, float]]) -> Axes:
@@ -58,15 +58,8 @@ def two_tests(
         ax.plot(values, range(len(rows)), ls="none", label=name, **shown)
     for words, level in levels.items():
         ax.axvline(level, color=SOFT, lw=1.2, ls="--", zorder=0)
-        ax.annotate(
-            words,
-            (level, 1),
-            (3, 3),
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            color=SOFT,
-            fontsize=9.5,
-        )
+        at = ("data", "axes fraction")
+        note(ax, words, (level, 1), (3, 3), xycoords=at, color=SOFT, fontsize=9.5)
     ax.set_xscale("log")
     ax.set_xlim(1.3, min(min(row[1:]) for row in rows) / 1.6)
     ax.xaxis.set_minor_locator(NullLocator())

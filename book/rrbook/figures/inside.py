@@ -22,6 +22,7 @@ from .style import (
     bars_of_shares,
     finite,
     letters_on,
+    note,
 )
 
 # What a reader sees a sublayer by: colour and marker say the same.
@@ -105,16 +106,8 @@ def cost_of(ax: Axes, costs: Mapping[str, Sequence[float]]) -> Axes:
         mean = float(x.mean())
         ax.plot([mean, mean], [place - 0.14, place + 0.14], color=INK, lw=2.4)
         ax.plot(x, [place] * len(x), "o", color=BLUE, ms=6, alpha=0.6, mew=0)
-        ax.annotate(
-            f"{mean:.3f}",
-            (x.max(), place),
-            (8, 0),
-            textcoords="offset points",
-            va="center",
-            color=INK,
-            fontsize=9.5,
-            path_effects=HALO,
-        )
+        look = {"color": INK, "fontsize": 9.5, "path_effects": HALO}
+        note(ax, f"{mean:.3f}", (x.max(), place), (8, 0), va="center", **look)
     for name, values in costs.items():
         keep_row(ax, name, {"": np.mean(values), "each seed": list(values)}, down=True)
     ax.set_xscale("log")

@@ -135,7 +135,7 @@ def size_grid(
     return image
 
 
-def rates_by_passes(ax: Axes, points: Sequence[Mapping], named: bool = True) -> dict[int, float]:
+def rates_by_passes(ax: Axes, points: Sequence[Mapping]) -> dict[int, float]:
     """Held-out loss against the learning rate, a line for each number of passes.
 
     points: mappings with `loops`, `lr`, `seed` and `value` (nats per token; None where a run
@@ -154,16 +154,8 @@ def rates_by_passes(ax: Axes, points: Sequence[Mapping], named: bool = True) -> 
                     for value in values]  # fmt: skip
             keep_row(ax, 1e3 * lr, {f"N = {loops}, each run": each})
             if "diverged" in each:
-                ax.plot(
-                    lr,
-                    1,
-                    "x",
-                    color=colour,
-                    ms=9,
-                    mew=2.5,
-                    clip_on=False,
-                    transform=ax.get_xaxis_transform(),
-                )
+                top = {"clip_on": False, "transform": ax.get_xaxis_transform()}
+                ax.plot(lr, 1, "x", color=colour, ms=9, mew=2.5, **top)
                 continue
             means.append((lr, float(np.mean(values))))
             keep_row(ax, 1e3 * lr, {f"N = {loops}": means[-1][1]})
@@ -183,6 +175,5 @@ def rates_by_passes(ax: Axes, points: Sequence[Mapping], named: bool = True) -> 
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.minorticks_off()
     ax.set_xlabel("learning rate (10⁻³)")
-    if named:
-        label_ends(ax, ends)
+    label_ends(ax, ends)
     return best

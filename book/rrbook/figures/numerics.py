@@ -67,9 +67,7 @@ def spread_by_source(
     return ax
 
 
-def losses_apart(
-    ax: Axes, groups: Mapping[str, Sequence[Sequence[float]]], thin: bool = True
-) -> Axes:
+def losses_apart(ax: Axes, groups: Mapping[str, Sequence[Sequence[float]]]) -> Axes:
     """|loss − loss of the plain run| by step on a logarithmic scale, {words: its runs}.
 
     Thin lines are runs, the thick one their mean; a step at which a mean is 0 is left out of its
@@ -82,7 +80,7 @@ def losses_apart(
         gaps = np.asarray(runs, dtype=float)
         steps = np.arange(1, gaps.shape[1] + 1)
         shown = np.where(gaps > 0, gaps, np.nan)
-        if thin and len(gaps) > 1:
+        if len(gaps) > 1:
             ax.plot(steps, shown.T, color=colour, lw=0.6, alpha=0.45)
             keep(ax, steps, {f"{words}, each run": shown.T.tolist()})
         mean = gaps.mean(0)

@@ -19,6 +19,7 @@ from .style import (
     VERMILLION,
     finite,
     label_ends,
+    note,
     readable,
     style_of,
 )
@@ -70,11 +71,9 @@ def norm_curve(ax: Axes, norms: Sequence[Mapping], clip: float) -> Axes:
         ax.plot(x, y, color=shown["color"], ls=shown["linestyle"], lw=1.2)
         keep(ax, x, {"": y})
     ax.axhline(clip, color=VERMILLION, lw=1.2, ls="--")
-    ax.annotate(
-        f"clipped to {clip:g}", (1, clip), (-4, 4), xycoords=("axes fraction", "data"),
-        textcoords="offset points", ha="right", color=readable(VERMILLION), fontsize=9.5,
-        path_effects=HALO,
-    )  # fmt: skip
+    look = {"color": readable(VERMILLION), "fontsize": 9.5, "path_effects": HALO}
+    at = ("axes fraction", "data")
+    note(ax, f"clipped to {clip:g}", (1, clip), (-4, 4), xycoords=at, ha="right", **look)
     ax.set_ylim(0, 1.15 * max(clip, ax.dataLim.y1))
     ax.set_xlabel("training step")
     ax.set_ylabel("gradient norm")

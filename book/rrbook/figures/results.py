@@ -26,27 +26,25 @@ from .style import (
     bars_of_shares,
     label_ends,
     letters_on,
+    note,
     readable,
     style_of,
 )
 
 
 def loss_curves(
-    ax: Axes, runs: Sequence[Mapping], floor: tuple[float, float] | None = None, log: bool = False
+    ax: Axes, runs: Sequence[Mapping], floor: tuple[float, float] | None = None
 ) -> Axes:
     """Loss against training step: a thin line per run, a thick one for a label's mean.
 
     runs: mappings with `rule`, `steps`, `loss` (nats per token) and maybe `label` (else the rule).
     The mean is drawn where a label has several runs that were recorded at the same steps. A loss
     that is not finite ends its line there, with a cross at the last finite value. floor: the
-    entropy floor and its standard error, drawn as a line with a band of ± 2 standard errors. log:
-    logarithmic steps.
+    entropy floor and its standard error, drawn as a line with a band of ± 2 standard errors.
     """
     groups = defaultdict(list)
     for run in runs:
         groups[run.get("label", run["rule"])].append(run)
-    if log:
-        ax.set_xscale("log")
     drawn = []
     for label, members in groups.items():
         shown = style_of(members[0]["rule"])
@@ -78,15 +76,8 @@ def loss_curves(
         ax.axhspan(value - 2 * error, value + 2 * error, color=SOFT, alpha=0.25, lw=0)
         ax.axhline(value, color=SOFT, lw=1.2, ls=(0, (1, 1)))
         words = f"entropy floor {value:.3f} ± {2 * error:.3f}"
-        ax.annotate(
-            words,
-            (0, value),
-            (4, 4),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            color=SOFT,
-            fontsize=9.5,
-        )
+        at = ("axes fraction", "data")
+        note(ax, words, (0, value), (4, 4), xycoords=at, color=SOFT, fontsize=9.5)
     ax.set_xlabel("training step")
     ax.set_ylabel("loss (nats per token)")
     label_ends(ax, drawn)
@@ -127,16 +118,8 @@ def paired_differences(
         ax.plot(gap, place, color=shown["color"], marker=shown["marker"], ms=8, label=row["arm"])
         lost = f", {len(row['diverged'])} diverged" if row["diverged"] else ""
         words = f"{gap:+.4f}, n = {len(row['pairs'])}{lost}".replace("-", "−")
-        ax.annotate(
-            words,
-            (gap, place),
-            (0, 9),
-            textcoords="offset points",
-            ha="center",
-            color=readable(shown["color"]),
-            fontsize=9.5,
-            path_effects=HALO,
-        )
+        look = {"color": readable(shown["color"]), "fontsize": 9.5, "path_effects": HALO}
+        note(ax, words, (gap, place), (0, 9), ha="center", **look)
     for row in rows:
         keep_row(ax, row["arm"], compared(row), down=True)
     ax.set_yticks(range(len(names)), names)

@@ -94,7 +94,7 @@ def stacked_parts(
     return ax
 
 
-def waterfall(ax: Axes, steps: Sequence[tuple[str, float]], form: str = "{:.2f}") -> Axes:
+def waterfall(ax: Axes, steps: Sequence[tuple[str, float]]) -> Axes:
     """From the first value to the last, one change at a time, top to bottom.
 
     steps: (words, value after the change); the first and the last are drawn whole, each between
@@ -105,7 +105,7 @@ def waterfall(ax: Axes, steps: Sequence[tuple[str, float]], form: str = "{:.2f}"
     values = [value for _, value in steps]
     names = [words for words, _ in steps]
     ax.barh(0, values[0], height=0.62, color=SOFT)
-    ax.text(values[0], 0, " " + form.format(values[0]), va="center", color=INK, fontsize=9.5)
+    ax.text(values[0], 0, f" {values[0]:.2f}", va="center", color=INK, fontsize=9.5)
     for place, (before, after) in enumerate(zip(values, values[1:], strict=False), 1):
         worse = after > before
         ax.barh(
@@ -122,7 +122,7 @@ def waterfall(ax: Axes, steps: Sequence[tuple[str, float]], form: str = "{:.2f}"
         ax.text(
             max(before, after),
             place,
-            f" {sign}{form.format(abs(before - after))}",
+            f" {sign}{abs(before - after):.2f}",
             va="center",
             fontsize=9.5,
             color=readable(VERMILLION if worse else BLUE),
@@ -130,7 +130,7 @@ def waterfall(ax: Axes, steps: Sequence[tuple[str, float]], form: str = "{:.2f}"
         ax.plot([before] * 2, [place - 0.69, place + 0.31], color=SOFT, lw=0.8)
     last = len(values)
     ax.barh(last, values[-1], height=0.62, color=INK)
-    ax.text(values[-1], last, " " + form.format(values[-1]), va="center", color=INK, fontsize=9.5)
+    ax.text(values[-1], last, f" {values[-1]:.2f}", va="center", color=INK, fontsize=9.5)
     names.append("all together")
     changes = [None, *(b - a for a, b in itertools.pairwise(values)), None]
     keep(ax, names, {"": [*values, values[-1]], "change": changes}, down=True)

@@ -12,21 +12,16 @@ from matplotlib.ticker import NullFormatter, PercentFormatter
 from rr.errors import RRError
 
 from .data import keep, keep_row
-from .style import HALO, SOFT, finite, label_ends, lines_by_depth, readable, style_of
+from .style import HALO, SOFT, finite, label_ends, lines_by_depth, note, readable, style_of
 
 
-def stream_norms(
-    ax: Axes, depth: Sequence[float], series: Mapping[str, Sequence[float]], log: bool = False
-) -> Axes:
+def stream_norms(ax: Axes, depth: Sequence[float], series: Mapping[str, Sequence[float]]) -> Axes:
     """rms of the residual stream after each sublayer: {rule: values}, one per entry of `depth`.
 
     Call it again on the same axes for a model of another depth.
     """
     ends = lines_by_depth(ax, depth, series)
-    if log:
-        ax.set_yscale("log")
-    else:
-        ax.set_ylim(0, 1.08 * ax.dataLim.y1)
+    ax.set_ylim(0, 1.08 * ax.dataLim.y1)
     ax.set_ylabel("rms of the stream")
     label_ends(ax, ends)
     return ax
@@ -94,10 +89,8 @@ def gradient_by_depth(
     return ax
 
 
-def gate_histogram(
-    ax: Axes, values: Mapping[str, Sequence[float]], bins: int = 40, mark: float | None = 0.5
-) -> Axes:
-    """Share of the gate's values in equal bins from 0 to 1: {label: values}; a line at `mark`."""
+def gate_histogram(ax: Axes, values: Mapping[str, Sequence[float]], bins: int = 40) -> Axes:
+    """Share of the gate's values in equal bins from 0 to 1: {label: values}; a line at one half."""
     edges = np.linspace(0, 1, bins + 1)
     for label, sample in values.items():
         gates = finite(np.ravel(np.asarray(sample, dtype=float)).tolist(), label)
@@ -109,17 +102,9 @@ def gate_histogram(
         ax.stairs(shares, edges, fill=True, color=colour, alpha=0.3)
         ax.stairs(shares, edges, color=colour, lw=1.8, label=label)
         top = int(np.argmax(shares))
-        ax.annotate(
-            label,
-            ((edges[top] + edges[top + 1]) / 2, shares[top]),
-            (0, 5),
-            textcoords="offset points",
-            ha="center",
-            color=readable(colour),
-            path_effects=HALO,
-        )
-    if mark is not None:
-        ax.axvline(mark, color=SOFT, lw=1.2, ls=(0, (1, 1)))
+        at = (edges[top] + edges[top + 1]) / 2, shares[top]
+        note(ax, label, at, (0, 5), ha="center", color=readable(colour), path_effects=HALO)
+    ax.axvline(0.5, color=SOFT, lw=1.2, ls=(0, (1, 1)))
     ax.set_xlim(0, 1)
     ax.margins(y=0.15)
     ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))

@@ -202,17 +202,14 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
         bottom = np.mean([heights[j] for j in pile]) - (len(pile) - 1) * gap / 2
         for rank, i in enumerate(pile):
             x, y, words, colour = ends[i]
-            ax.annotate(
-                words,
-                (x, y),
-                (8, bottom + rank * gap - heights[i]),
-                textcoords="offset points",
-                color=readable(colour),
-                va="center",
-                annotation_clip=False,
-                path_effects=HALO,
-                gid=END,
-            )
+            look = {"va": "center", "annotation_clip": False, "path_effects": HALO, "gid": END}
+            by = (8, bottom + rank * gap - heights[i])
+            note(ax, words, (x, y), by, color=readable(colour), **look)
+
+
+def note(ax: Axes, words: str, at: tuple, by: tuple[float, float], **look) -> None:
+    """Write words `by` points (right, up) from the place `at`; look: as `Axes.annotate` takes."""
+    ax.annotate(words, at, by, textcoords="offset points", **look)
 
 
 def letters_on(colour: str) -> str:

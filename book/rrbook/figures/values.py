@@ -19,6 +19,7 @@ from .style import (
     SOFT,
     VERMILLION,
     label_ends,
+    note,
     readable,
     style_of,
 )
@@ -91,15 +92,7 @@ def by_block(
 
 def _name_point(ax: Axes, x: float, y: float, words: str, colour: str) -> None:
     """Write a name at the right of a point, on a phone as well."""
-    ax.annotate(
-        words,
-        (x, y),
-        (8, 0),
-        textcoords="offset points",
-        color=readable(colour),
-        va="center",
-        path_effects=HALO,
-    )
+    note(ax, words, (x, y), (8, 0), color=readable(colour), va="center", path_effects=HALO)
 
 
 def cache_bars(ax: Axes, held: Sequence[tuple[float, float]]) -> Axes:

@@ -87,15 +87,9 @@ def lab_depth() -> Lab:
         figure, ax = figures.canvas(height=3.2)
         figures.loss_curves(ax, [*before, run])
         ax.axhline(unigram, color=figures.SOFT, lw=1.2, ls=":")
-        ax.annotate(
-            "knowing only how frequent each letter is",
-            (0, unigram),
-            (4, -13),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            color=figures.SOFT,
-            fontsize=9.5,
-        )
+        words, at = "knowing only how frequent each letter is", ("axes fraction", "data")
+        look = {"color": figures.SOFT, "fontsize": 9.5}
+        figures.note(ax, words, (0, unigram), (4, -13), xycoords=at, **look)
         ax.set_ylabel("loss (nats per byte)")
         ax.set_ylim(2.2, 6.2)  # one scale for all settings; spikes leave through the top
         before[:] = [run | {"rule": "before", "label": "before"}]

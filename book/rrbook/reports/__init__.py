@@ -35,12 +35,12 @@ from .sentences import (
     run_title,
     run_warnings,
 )
-from .tables import COST, cost_by_arm, labelled, points, shown
+from .tables import COST, cost_by_arm, labelled, lacking, points, shown
 
 __all__ = [
     "COST", "Ended", "Look", "STUDY", "Survey", "TIERS", "bigram", "chosen", "command",
     "cost", "cost_by_arm", "folder_summary", "folder_title", "folder_warnings", "foot",
-    "gates", "labelled", "listed", "look", "made_by", "options", "outcome", "points",
+    "gates", "labelled", "lacking", "listed", "look", "made_by", "options", "outcome", "points",
     "provenance", "read", "run_summary", "run_title", "run_warnings", "sample_command",
     "shown", "survey", "text", "train", "train_in_parts", "words", "wrapped",
 ]  # fmt: skip

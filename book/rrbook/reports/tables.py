@@ -68,10 +68,10 @@ def points(here: Survey) -> tuple[list[dict], list[str]]:
     for row in rows:
         if row["baseline"] is None:
             if row["notes"] and arm_of(row) != row["arm"]:
-                without.append(f"{row['rung']}, {row['arm']}: {'; '.join(row['notes'])}")
+                without.append(_named(row))
             continue
         if row["difference"] is None:
-            without.append(f"{row['rung']}, {row['arm']}: {'; '.join(row['notes'])}")
+            without.append(_named(row))
             continue
         size = max(sizes[group_key(row), arm_of(row), row["lr"]])
         series = arm_of(row)
@@ -92,6 +92,22 @@ def points(here: Survey) -> tuple[list[dict], list[str]]:
             }
         )
     return shown, without
+
+
+def _named(row: dict) -> str:
+    return f"{row['rung']}{row['where'].rstrip(',')}, {row['arm']}: {'; '.join(row['notes'])}"
+
+
+def lacking(here: Survey) -> list[str]:
+    """Which seeds are missing, a line for each arm of a group, named as in `labelled`."""
+    where = {group_key(row): row["where"].rstrip(",") for row in labelled(here)}
+    lines = []
+    for gap in here.missing:
+        like = gap["like"]
+        group = where.get(group_key(like), "") if like and like["rung"] == gap["rung"] else ""
+        seeds = ", ".join(map(str, gap["seeds"]))
+        lines.append(f"{gap['rung']}{group}, {gap['arm']}: lacks seed {seeds}")
+    return lines
 
 
 def _recipe(row: dict) -> tuple:
@@ -117,7 +133,7 @@ def cost_by_arm(here: Survey) -> list[dict]:
         made = here.runs.get(name, {}).get("provenance", {})
         device = made.get("device", "unknown")
         threads = row.get("threads")
-        place = f"{device}, {threads} threads" if device == "cpu" else device
+        place = f"{device}, threads: {threads}" if device == "cpu" else device
         by_arm[row["rung"], arm_of(row), place].append(row)
     by_size = sizes_of(here.results)
     lines = [
