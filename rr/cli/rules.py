@@ -1,5 +1,7 @@
 """`rr rules`: every registered residual and value rule."""
 
+from typing import Any
+
 from ..options import written
 from .output import add_json, print_columns, print_json
 
@@ -11,7 +13,9 @@ def add_arguments(parser) -> None:
 def run(args) -> None:
     from ..residual.table import describe
 
-    rows = [row | {"name": written(row["name"], row["kind"])} for row in describe()]
+    rows: list[dict[str, Any]] = [
+        row | {"name": written(row["name"], row["kind"])} for row in describe()
+    ]
     if args.json:
         return print_json(rows)
     table = [("name", "kind", "params per block", "at the start", "source", "shipped in")]
