@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny import TINY
@@ -34,7 +35,7 @@ def family(rows, bases, **options):
 
 
 def test_the_published_family_of_ten():
-    """What survives; the numbers of a row are held to SciPy in test_tables and test_contrasts."""
+    """What survives; the numbers of a row are held to SciPy in test_tables."""
     rows = family(published(), ["highway", "standard"])
     assert not any(row["notes"] or row["diverged"] or row["missing"] for row in rows)
 
@@ -67,6 +68,15 @@ def test_equal_differences_and_equal_values():
     assert flat.mean == 1 and undecided(flat) and math.isnan(flat.df)
     assert undecided(stats.welch([1, 1], [1, 1]))
     assert math.isnan(stats.interval([2.0, 2.0]).lo) and stats.interval([2.0, 2.0]).sd == 0
+
+
+def test_intervals_keep_to_the_level_asked_for():
+    a, b = [3.11, 3.05, 3.2, 3.16], [3.2, 3.0, 3.3, 3.1]
+    for ours, theirs in (
+        (stats.paired(a, b, level=0.9), scipy.stats.ttest_rel(a, b)),
+        (stats.welch(a, b[:3], level=0.9), scipy.stats.ttest_ind(a, b[:3], equal_var=False)),
+    ):
+        assert (ours.lo, ours.hi) == pytest.approx(tuple(theirs.confidence_interval(0.9)))
 
 
 @pytest.mark.parametrize("d", [[1, 2, 3], [0.5, -1.5, 2.5, 3.5, 4.5], [2, 0, 1, -1, 4, 0]])
