@@ -40,6 +40,10 @@ LONG = (
     "fast_path",
     "api_examples",
     "bench",
+    "gpu_scripts",
+    "report",
+    "compile_check",
+    "terminals",
 )
 
 
