@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import rr
+from rr.errors import RRError
 
 # Inductor compiles in the test's process: its pool of processes would import torch once each.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
@@ -37,6 +38,24 @@ def own_cache(tmp_path_factory):
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     os.environ.setdefault("RR_CACHE", str(base / "cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_line():
+    """Whatever is refused, in any test and whoever catches it, is refused in one line.
+
+    But for a message of somebody else's that it passes on.
+    """
+    begin = RRError.__init__
+
+    def checked(self, *words):
+        text, passed_on = " ".join(map(str, words)), str(sys.exc_info()[1])
+        assert "\n" not in text or "\n" in passed_on, words
+        begin(self, *words)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(RRError, "__init__", checked)
+        yield
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -68,6 +87,21 @@ def tiny_corpus(tmp_path_factory) -> str:
     path = folder / "tiny.txt"
     path.write_text("\n<|endoftext|>\n".join(lines))
     return f"file:{path}"
+
+
+@pytest.fixture
+def refuses(capsys):
+    """refuses(*words) -> the one line with which `rr …` ends, and nothing else, with code 2."""
+    from rrstudy import cli
+
+    def call(*words):
+        capsys.readouterr()
+        assert cli.main([str(word) for word in words]) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err.startswith("rr: ") and err.count("\n") == 1, err
+        return err
+
+    return call
 
 
 @pytest.fixture
@@ -173,7 +207,7 @@ def tiny_gpt2(monkeypatch):
     return tiny
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def planned(tiny_corpus):
     """Plans a run of six steps on the tiny corpus; named settings are changed."""
 

@@ -57,32 +57,6 @@ def test_four_threads_call_one_model(rule, values):
     in_threads(*(partial(calls, n) for n in range(4)))
 
 
-def test_four_threads_generate_with_one_model():
-    model = scrambled(rr.attach(tiny(), "hyper-connections", values="learnable"))
-    how = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    inputs = [ids(n, 1, 5 + n) for n in range(4)]
-    wanted = [model.generate(x, **how) for x in inputs]
-
-    def calls(n: int) -> None:
-        for _ in range(4):
-            assert torch.equal(model.generate(inputs[n], **how), wanted[n])
-
-    in_threads(*(partial(calls, n) for n in range(4)))
-
-
-def test_a_streamer_generates_in_a_thread_while_others_call():
-    model = scrambled(rr.attach(tiny(), "review", values="learnable"))
-    how = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    wanted, logits, streamed = model.generate(IDX[:1], **how), model(IDX).logits, []
-    thread = threading.Thread(target=lambda: streamed.append(model.generate(IDX[:1], **how)))
-    thread.start()
-    while thread.is_alive():
-        with torch.inference_mode():  # and leaves nothing behind for training
-            assert torch.equal(model(IDX).logits, logits)
-    assert torch.equal(streamed[0], wanted)
-    model.train()(IDX, labels=IDX).loss.backward()
-
-
 @pytest.mark.parametrize("rule", ["review", "hyper-connections", "attnres", "denseformer"])
 def test_an_early_exit_reads_the_state_of_the_block_that_it_leaves(rule):
     """The model is its own assistant: its first blocks, then the norm, for a state of any size."""
@@ -288,10 +262,11 @@ def test_norms_without_weights_among_quantised_weights():
     torch.testing.assert_close(model(IDX).logits, logits, rtol=0.02, atol=0.01)
 
 
-def test_a_rule_attached_in_inference_mode_can_be_trained():
+def test_a_rule_attached_and_called_in_inference_mode_can_be_trained():
     model = tiny()
     with torch.inference_mode():
-        rr.attach(model, "review")
+        rr.attach(model, "review", values="learnable")
+        model(IDX)
     model.train()(IDX, labels=IDX).loss.backward()
     assert all(p.grad is not None for p in model.rr_residuals.parameters())
 
@@ -405,8 +380,7 @@ def test_what_cannot_be_attached_is_left_as_it_was(words):
     model = REFUSED[words]()
     names, hooks = list(model.state_dict()), [len(m._forward_hooks) for m in model.modules()]
     logits = model(IDX)[0]
-    with pytest.raises(rr.RRError, match=words) as error:
+    with pytest.raises(rr.RRError, match=words):
         rr.attach(model, "review")
-    assert "\n" not in str(error.value)
     assert list(model.state_dict()) == names and torch.equal(model(IDX)[0], logits)
     assert [len(m._forward_hooks) for m in model.modules()] == hooks

@@ -5,13 +5,13 @@ import json
 import pytest
 import torch
 
-from rr.errors import RunFailed
+from rr.errors import RRError, RunFailed
 from rr.model import costs, sizes
 from rr.training import memory, planning
 from rr.training.backend import parse_backend
 from rrstudy import cli
 from rrstudy.perf import benchmark, budget, gpus
-from rrstudy.perf.benchmark_case import Case
+from rrstudy.perf.benchmark_case import Case, run_command
 
 TINY = "nano:d_model=16,n_layer=1,n_head=2,seq_len=8"
 
@@ -75,12 +75,16 @@ class Killed(Hungry):
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory):
-    """Four cases, each in a process of its own, of which three fail; and their rows."""
-    own = tmp_path_factory.mktemp("own") / "own.py"
-    own.write_text(OWN)
-    arms = (("review", "reference"), (f"{own}:Hungry", "eager"), (f"{own}:Wrong", "eager"))
-    arms += ((f"{own}:Killed", "eager"),)
+def own(tmp_path_factory):
+    path = tmp_path_factory.mktemp("own") / "own.py"
+    path.write_text(OWN)
+    return path
+
+
+@pytest.fixture(scope="module")
+def measured(own):
+    """Two cases, each in a process of its own, of which one is killed; and their rows."""
+    arms = ((f"{own}:Killed", "eager"), ("review", "reference"))
     cases = [Case(TINY, rule, path, 4, 2) for rule, path in arms]
     return benchmark.measure(cases, 1, 2, "cpu", 1)
 
@@ -90,7 +94,7 @@ def test_the_whole_bench_once(capsys, tmp_path, measured, monkeypatch):
 
     def measure(cases, *given, log):
         asked.append(([(case.rule, case.path) for case in cases], given))
-        return [measured[0] | {"path": case.path} for case in cases]
+        return [measured[1] | {"path": case.path} for case in cases]
 
     monkeypatch.setattr(benchmark, "measure", measure)
     monkeypatch.setattr(benchmark, "cores", lambda: 3)
@@ -120,7 +124,7 @@ def test_on_a_gpu_one_path_is_measured_and_its_cases_compile_side_by_side(measur
 
     def measure(cases, steps, repeats, device, threads, together, log):
         asked.append((together, [(case.rule, case.path) for case in cases]))
-        return [measured[0] | {"rule": case.rule, "path": case.path} for case in cases]
+        return [measured[1] | {"rule": case.rule, "path": case.path} for case in cases]
 
     for name, value in (("measure", measure), ("cores", lambda: 16)):
         monkeypatch.setattr(benchmark, name, value)
@@ -163,16 +167,25 @@ def test_memory_is_the_cases_own():
 
 
 def test_a_case_that_fails_says_why_and_the_others_go_on(monkeypatch, measured):
-    fine, hungry, wrong, killed = measured
+    killed, fine = measured
     assert killed["failed"] == "its process was killed"
-    assert hungry["failed"] == "out of memory"
-    assert wrong["failed"] == "ValueError: that is wrong"
     assert fine["failed"] is None and len(fine["step_ms"]) == 2
-    result = {"rows": [hungry, fine], "over_the_reference": []}
-    assert "out of memory" in benchmark.table(result)[1]
-    monkeypatch.setattr(benchmark, "measure", lambda *given, **options: [hungry])
-    with pytest.raises(RunFailed, match="out of memory"):
-        benchmark.bench([TINY], [hungry["rule"]], ["eager"], batch=2, device="cpu")
+    result = {"rows": [killed, fine], "over_the_reference": []}
+    assert "its process was killed" in benchmark.table(result)[1]
+    monkeypatch.setattr(benchmark, "measure", lambda *given, **options: [killed])
+    with pytest.raises(RunFailed, match="its process was killed"):
+        benchmark.bench([TINY], [killed["rule"]], ["eager"], batch=2, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [("Hungry", "^out of memory$"), ("Wrong", "^ValueError: that is wrong$")],
+)
+def test_what_a_case_says_of_its_failure(own, rule, why, kept_threads):
+    """What its process answers; here in this one."""
+    with pytest.raises(RRError, match=why):
+        run_command("build", Case(TINY, f"{own}:{rule}", "eager", 4, 2), "cpu", 1)
+        run_command("warm")
 
 
 @pytest.mark.parametrize(("words", "why"), [
@@ -181,8 +194,6 @@ def test_a_case_that_fails_says_why_and_the_others_go_on(monkeypatch, measured):
     (["--repeats", "-1"], "repeats must be"), (["--batch", "6", "--micro-batch", "4"], "divide"),
     (["--device", "tpu"], "unknown device"),
 ])  # fmt: skip
-def test_bad_words_are_one_line_before_anything_starts(words, why, capsys, monkeypatch):
+def test_bad_words_are_one_line_before_anything_starts(words, why, refuses, monkeypatch):
     monkeypatch.setattr(benchmark, "ProcessPoolExecutor", None)  # nothing may be started
-    assert cli.main(["bench", *words, "--device", "cpu", *words[-2:]]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1 and why in err
+    assert why in refuses("bench", *words, "--device", "cpu", *words[-2:])

@@ -9,7 +9,6 @@ import pytest
 
 import rr
 from rrbook.stats import best_rate_shares, rate_spreads, resampled_rates
-from rrstudy.stats import as_rows, read_results
 
 E5 = rr.DATA / "measured" / "e5_loops"
 
@@ -27,17 +26,6 @@ def test_two_seeds_by_hand():
     # resamples: (0,0) → 1e-3; (0,1) and (1,0): means 2.5, 2.0 → 2e-3; (1,1) → 2e-3
     shares = best_rate_shares(rows({0: {1e-3: 1.0, 2e-3: 2.0}, 1: {1e-3: 4.0, 2e-3: 2.0}}))
     assert shares == {1e-3: 0.25, 2e-3: 0.75}
-
-
-@pytest.mark.parametrize(("loops", "share"), [(1, 0.64), (2, 0.59), (4, 0.96), (8, 0.76)])
-def test_recorded_rates_agree_with_a_referee(loops, share):
-    """P(best rate = 4e-3) under ε = 1/N, as a referee drew it from the same records."""
-    found = [
-        row
-        for row in as_rows(read_results(rr.DATA / "measured" / "06_looped_transformers"))
-        if row["rule"] == "scaled:reference=2" and row["loops"] == loops
-    ]
-    assert best_rate_shares(found)[4e-3] == pytest.approx(share, abs=0.015)
 
 
 def test_a_seed_without_every_rate_is_left_out_and_too_few_are_refused():

@@ -107,14 +107,6 @@ def test_a_bad_option_of_train(rr, training, tmp_path, option, value, words):
     assert not out.exists()
 
 
-def test_a_file_that_is_no_corpus(rr, training, tmp_path):
-    """What makes a file none: test_corpus.py."""
-    path, out = tmp_path / "text.txt", tmp_path / "out"
-    path.write_bytes(bytes(4096))
-    one_line(last_line(rr(*training(out, corpus=f"file:{path}"))), "zero bytes")
-    assert not out.exists()
-
-
 def last_line(result):
     """Lines of progress (the tokenizer was trained, …) may stand before the one that complains."""
     code, out, err = result
@@ -218,16 +210,6 @@ def test_sample_refuses_a_damaged_tokenizer(rr, runs, tmp_path, change):
         larger = json.dumps(json.loads(text) | {"more": 300})
         path.write_text(text[:100] if change == "half" else larger)
     one_line(rr("sample", run), "tokenizer", code=3)
-
-
-def test_table_refuses(rr, runs, tmp_path):
-    one_line(rr("table", tmp_path), "holds no runs of rr")
-    one_line(rr("table", runs, "--baseline", "highway"), "no baseline 'highway'")
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "result.json").write_text('{"id": ')
-    code, out, err = rr("table", tmp_path)
-    assert (code, out) == (2, "") and all(line.startswith("rr: ") for line in err.splitlines())
-    assert str(tmp_path / "a" / "result.json") in err
 
 
 # -- good words ---------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tiny import TINY, result_of, train
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import rr
@@ -198,55 +199,42 @@ def wrong(monkeypatch):
     monkeypatch.setattr(backend, "default", lambda *given: "compiled")
 
 
-TINY = "nano:d_model=16,n_layer=2,n_head=2,d_ff=32,seq_len=16"
-
-
-def test_a_default_falls_back_and_says_so(wrong, tmp_path):
-    run, said = rr.plan(TINY, "review", steps=3, batch=2, eval_batches=1), []
+def test_a_default_falls_back_and_says_so(wrong, planned, tmp_path):
+    run, said = planned(steps=3, eval_batches=1), []
     folder = rr.train(run, tmp_path / "default", rr.Request(threads=1), log=said.append)
-    result = io.read_json(folder / "result.json")
+    result = result_of(folder)
     assert result["code_path"] == "eager"
     (line,) = [line for line in said if "wrongly" in line]
     assert torch.__version__ in line and line.endswith("selected backend eager")
     assert line.startswith(result["code_path_reason"])
-    named = rr.train(
-        run, tmp_path / "named", rr.Request(backend="eager", threads=1), log=said.append
-    )
-    plain = io.read_json(named / "result.json")
+    plain = result_of(train(run, tmp_path / "named", backend="eager"))
     assert plain["code_path_reason"] == "asked for"
     assert plain["weights_sha256"] == result["weights_sha256"]
     made_by = io.read_json(folder / "run.json")["provenance"]
     assert made_by["code_path"] == "eager" and "wrongly" in made_by["code_path_reason"]
 
 
-def test_a_named_path_is_refused(wrong, tmp_path):
-    run = rr.plan(TINY, "review", steps=3, batch=2, eval_batches=1)
-    with pytest.raises(
-        RRError, match="^--backend compiled: torch .* wrongly.*use --backend eager$"
-    ):
-        rr.train(run, tmp_path, rr.Request(backend="compiled", threads=1), log=lambda line: None)
+def test_a_named_path_is_refused(wrong, planned, tmp_path):
+    with pytest.raises(RRError, match="^--backend compiled: torch .* wrongly.*--backend eager$"):
+        train(planned(), tmp_path, backend="compiled")
 
 
-def test_a_run_that_was_compiled_is_not_resumed_otherwise(monkeypatch, request, tmp_path):
-    run, quiet = rr.plan(TINY, "review", steps=4, batch=2, eval_batches=1), lambda line: None
-    compiling = compile_module.compile_model
+def test_a_run_that_was_compiled_is_not_resumed_otherwise(monkeypatch, request, planned, tmp_path):
+    run, compiling = planned(steps=4, eval_batches=1), compile_module.compile_model
     with monkeypatch.context() as patched:
         patched.setattr(compile_module, "compile_model", lambda model, _: compiling(model, "eager"))
         with pytest.raises(rr.errors.Interrupted):
-            rr.train(
-                run, tmp_path, rr.Request(backend="compiled", threads=1), log=quiet, stop_after=2
-            )
+            train(run, tmp_path, backend="compiled", stop_after=2)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     request.getfixturevalue("wrong")
     with pytest.raises(RRError, match="resume it with the version of torch in its run.json"):
-        rr.train(run, tmp_path, rr.Request(threads=1), log=quiet)
+        train(run, tmp_path)
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
-def test_a_benchmark_and_the_doctor_say_so(wrong, tmp_path):
+def test_a_benchmark_and_the_doctor_say_so(wrong, planned, tmp_path):
     case = Case(TINY, "review", "compiled:precision=fp32", 2, 2)
     with pytest.raises(RRError, match="compiles this model wrongly"):
         run_command("build", case, "cpu", 1)
-    run = rr.plan(TINY, "review", steps=3, batch=2, eval_batches=1)
-    (steps,) = [c for c in examine([run], tmp_path, "cpu") if c.name == "two steps"]
+    (steps,) = [c for c in examine([planned()], tmp_path, "cpu") if c.name == "two steps"]
     assert steps.good is False and "backend eager" in steps.found and "wrongly" in steps.todo

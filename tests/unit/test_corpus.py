@@ -330,7 +330,7 @@ def test_bad_files(tmp_path, name):
     (tmp_path / name).write_bytes(data)
     with pytest.raises(RRError, match=says) as error:  # said before the tokenizer is asked for
         opened(f"file:{tmp_path / name}", "gpt2", cache=tmp_path / "cache")
-    assert "\n" not in str(error.value) and name in str(error.value)
+    assert name in str(error.value)
     assert not [p for p in (tmp_path / "cache").glob("*/*") if p.is_dir()]
 
 

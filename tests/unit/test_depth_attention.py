@@ -54,14 +54,6 @@ def test_the_explorables_shares_are_what_the_real_rule_reads(script, size, tilt,
             state = rule.write(state, u)
 
 
-def test_the_explorables_words(script):
-    calls = [8, "2", 0.0, False], [8, "all", 0.0, True]
-    plain, said = script("looking", "lookingSentence", *calls)
-    assert "After 8 sublayers 5 vectors per token are kept" in plain and "1/9" in plain
-    # the mean of e and e + u₁ + … + u₈ holds 2e: 4 parts of 12
-    assert "the embedding holds 33.3\u00a0% of the variance and the last write 8.33\u00a0%" in said
-
-
 def test_the_lab_trains_the_real_rule_and_shows_where_it_looks(monkeypatch):
     with monkeypatch.context() as idle:  # until what it is asked for is small
         even = torch.full((9, 9), 1 / 9, dtype=torch.float64)

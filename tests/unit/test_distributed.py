@@ -89,16 +89,33 @@ def single(tiny_corpus, tmp_path_factory):
 IN_TURN = """
 import json, sys
 import rr
+import torch
 from torch import distributed
+from torch.utils._pytree import tree_leaves
 from rr.model import compile as compiling
-from rr.training import trainer
+from rr.training import OptimizerStep, parse_backend, trainer
+from rr.training.distributed import World
 
 whole = compiling.compile_model
 compiling.compile_model = lambda model, _: whole(model, "aot_eager")
-given, turns = map(json.loads, sys.argv[1:])
+place, given, turns = sys.argv[1], *map(json.loads, sys.argv[2:])
 distributed.init_process_group("gloo")
 for out, options in turns:
     trainer.train(rr.plan(**given), out, rr.Request(threads=1, **options))
+
+# what each process holds of a sharded model's save
+shape = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=16, d_ff=32)
+world = World.from_environment("fsdp")
+model = rr.model.initialise(rr.Model(shape), seed=0)
+names = {name: p.numel() for name, p in model.named_parameters()}
+recipe = rr.Recipe(steps=3, batch=2, lr=0.01, warmup=1)
+step = OptimizerStep(model, recipe, parse_backend("eager"), world.device, world=world)
+ids = torch.arange(8)[None]
+step(ids, ids + 1)
+kept = [x.numel() for x in tree_leaves(step.state()) if isinstance(x, torch.Tensor) and x.dim()]
+weights = {name: None if x is None else x.numel() for name, x in step.weights().items()}
+with open(f"{place}/{world.rank}.json", "w") as file:
+    json.dump([sum(kept), weights, names], file)
 distributed.barrier()
 distributed.destroy_process_group()
 """
@@ -131,11 +148,13 @@ def pairs(tiny_corpus, tmp_path_factory, request):
         if options in asked or options in QUICK[:2]
     ]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    words = [sys.executable, *torchrun, str(place / "in_turn.py"), *map(json.dumps, (given, turns))]
+    words = [sys.executable, *torchrun, str(place / "in_turn.py"), str(place)]
+    words += map(json.dumps, (given, turns))
     how = {"capture_output": True, "text": True, "env": {**os.environ, **ONE_THREAD}}
     process = subprocess.run(words, **how, timeout=PATIENCE)
     assert process.returncode == 0, process.stderr
-    return {tuple(options.values()): next(Path(out).iterdir()) for out, options in turns}
+    runs = {tuple(options.values()): next(Path(out).iterdir()) for out, options in turns}
+    return runs | {"place": place}
 
 
 @pytest.mark.parametrize(
@@ -187,41 +206,10 @@ def test_a_run_goes_on_in_another_world(tiny_corpus, tmp_path, single, kept_thre
     assert json.loads((folder / "run.json").read_text())["provenance"]["bit_exact"] is False
 
 
-KEPT = """
-import json, sys
-import torch
-from torch.utils._pytree import tree_leaves
-import rr
-from rr.training import OptimizerStep, parse_backend
-from rr.training.distributed import World
-
-shape = rr.ModelConfig(64, n_layer=2, n_head=2, d_model=16, d_ff=32)
-recipe = rr.Recipe(steps=3, batch=2, lr=0.01, warmup=1)
-with World.from_environment("fsdp").joined() as world:
-    model = rr.model.initialise(rr.Model(shape), seed=0)
-    names = {name: p.numel() for name, p in model.named_parameters()}
-    step = OptimizerStep(model, recipe, parse_backend("eager"), world.device, world=world)
-    ids = torch.arange(8)[None]
-    step(ids, ids + 1)
-    state = step.state()
-    held = sum(x.numel() for x in tree_leaves(state) if isinstance(x, torch.Tensor) and x.dim())
-    weights = {name: None if x is None else x.numel() for name, x in step.weights().items()}
-    line = json.dumps([world.rank, held, weights, names])
-    with open(f"{sys.argv[1]}/{world.rank}", "w") as file:
-        file.write(line)
-"""
-
-
-def test_a_save_of_shards_is_whole_in_one_process_alone(tmp_path):
+def test_a_save_of_shards_is_whole_in_one_process_alone(pairs):
     """Weights and AdamW's two moments; the others hold their shards and nothing else."""
-    (tmp_path / "kept.py").write_text(KEPT)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    words = [sys.executable, *torchrun, str(tmp_path / "kept.py"), str(tmp_path)]
-    how = {"capture_output": True, "text": True, "env": {**os.environ, **ONE_THREAD}}
-    process = subprocess.run(words, **how, timeout=PATIENCE)
-    assert process.returncode == 0, process.stderr
-    (_, first, weights, names), (_, other, none, _) = (
-        json.loads((tmp_path / str(rank)).read_text()) for rank in (0, 1)
+    (first, weights, names), (other, none, _) = (
+        json.loads((pairs["place"] / f"{rank}.json").read_text()) for rank in (0, 1)
     )
     assert weights == names and first == 3 * sum(names.values())
     assert set(none) == set(names) and set(none.values()) == {None} and other == 0

@@ -70,9 +70,8 @@ def test_the_numbers_that_the_chapter_tells_by_a_second_method():
     ],
 )
 def test_contrast_refuses_what_holds_no_answer(cells, words):
-    with pytest.raises(RRError, match=words) as caught:
+    with pytest.raises(RRError, match=words):
         at_fixed_ratio(*cells)
-    assert "\n" not in str(caught.value)
 
 
 DESIGN = {

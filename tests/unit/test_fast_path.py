@@ -80,7 +80,7 @@ def test_losses_stay_with_the_reference_path(rule, values, path):
     assert 0 < apart < BOUNDS[path]  # 0: the path was not taken
 
 
-# Block by block, and whole; test_recompute.py and test_registry.py compile others.
+# Block by block, and whole; test_registry.py compiles others.
 SLOW = ("standard", "hyper-connections", "review-convex", "state-gate")
 COMPILED = ["review", "attnres", *(pytest.param(rule, marks=pytest.mark.slow) for rule in SLOW)]
 

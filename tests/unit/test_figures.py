@@ -142,6 +142,14 @@ def test_depth_plot_keeps_every_seed_and_marks_diverged_ones(ax):
         (lambda ax: figures.rate_basins(ax, {}, {}), "no rates"),
         (lambda ax: figures.seed_deviations(ax, {"review": {0: 5.0}}), "review has 1 seeds"),
         (lambda ax: figures.loss_curves(ax, [{"rule": "a", "steps": [1], "loss": []}]), "0 losses"),
+        (lambda ax: figures.reliability(ax, np.zeros((3, 3))), "no tokens"),
+        (lambda ax: figures.size_by_passes(ax, [1], {"2/N": [1]}), "scale must be .* got '2/N'"),
+        (lambda ax: figures.cosine_matrix(ax, np.zeros((2, 3))), r"shape \(n, n\), got \(2, 3\)"),
+        (lambda ax: figures.size_grid(ax, np.ones((2, 3)), [1, 2], [1, 2], 10), "2 blocks and 2 p"),
+        *(
+            (lambda ax, bad=bad: figures.by_block(ax, {"own": bad}, ""), "own has no finite values")
+            for bad in ([], [math.inf, 1.0], [None, None])
+        ),
     ],
 )
 def test_data_that_cannot_be_drawn_is_one_clear_line(ax, draw, words):

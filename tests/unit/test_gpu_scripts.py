@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -81,21 +82,34 @@ def test_the_rule_is_applied_to_four_whole_blocks(gaps, words):
     assert all(test["n"] == max(0, len(gaps) - 1) for test in less["tests"])
 
 
-def called(script, *words, **more):
-    command = [sys.executable, str(SCRIPTS / script), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, **more)
+def called(script, *words):
+    command = [sys.executable, script.__file__, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     return done.stdout
 
 
-def test_the_pairs_in_rehearsal(tmp_path):
+@pytest.fixture
+def again(monkeypatch, capsys, kept_threads):
+    """again(script, *words) -> what it prints when it is called once more, in this process."""
+
+    def call(script, *words):
+        monkeypatch.setattr(sys, "argv", [script.__file__, *map(str, words)])
+        monkeypatch.setattr(script, "BEGAN", time.monotonic())
+        assert script.main() == 0
+        return capsys.readouterr().out
+
+    return call
+
+
+def test_the_pairs_in_rehearsal(tmp_path, again):
     """From a file of uint16 tokens to records; a second call finds nothing to do."""
     tokens = rr.open_corpus("fables", "bpe:300", log=lambda line: None)
     text = tmp_path / "tokens.bin"
     np.asarray(tokens.train[:20_000]).astype(np.uint16).tofile(text)
     words = ["--out", tmp_path / "out", "--text", text, "--device", "cpu", "--rehearse"]
     words += ["--tokenizer", tokens.vocabulary.folder, "--jobs", 2]
-    printed = called("gpu_pairs.py", *words)
+    printed = called(gpu_pairs, *words)
     assert "1 of 4 blocks are whole: the rule is not applied" in printed
     found = json.loads((tmp_path / "out" / "pairs.json").read_text())
     assert [row["seed"] for row in found["rows"]] == [20] * 3 and found["blocks"] == [20]
@@ -110,13 +124,13 @@ def test_the_pairs_in_rehearsal(tmp_path):
     results = stats.as_rows(stats.read_results(tmp_path / "out" / "records"))
     assert len(results) == 9  # three budgets of three runs
     assert not list((tmp_path / "out" / "runs").glob("*/checkpoint"))  # no weights stay
-    assert "begins" not in called("gpu_pairs.py", *words)
+    assert "begins" not in again(gpu_pairs, *words)
 
 
-def test_the_check_in_rehearsal(tmp_path):
+def test_the_check_in_rehearsal(tmp_path, again):
     stages = ["gradients", "steps", "resume", "study"]
     words = ["--out", tmp_path, "--device", "cpu", "--rehearse", "--minutes", 30]
-    called("gpu_check.py", *words, "--stages", *stages)
+    called(gpu_check, *words, "--stages", *stages)
     found = {name: json.loads((tmp_path / f"{name}.json").read_text()) for name in stages}
     assert all(part["complete"] for part in found.values())
     assert all(row["right"] for row in found["gradients"]["rows"])
@@ -130,8 +144,7 @@ def test_the_check_in_rehearsal(tmp_path):
         "script bf16",
         "eager",
     ]
-    again = called("gpu_check.py", *words, "--stages", *stages)
-    assert again.count("done already") == len(stages)
+    assert again(gpu_check, *words, "--stages", *stages).count("done already") == len(stages)
 
 
 def test_a_lost_gradient_is_not_right(monkeypatch):

@@ -6,8 +6,8 @@ import math
 
 import pytest
 import torch
+from tiny import train
 
-import rr
 from rr.training.loading import load
 from rrstudy import cli
 
@@ -34,12 +34,8 @@ QUESTIONS = [
 
 
 @pytest.fixture(scope="module")
-def trained(tiny_corpus, tmp_path_factory):
-    run = rr.plan(SHAPE, corpus=tiny_corpus, tokenizer="bpe:300", steps=20, batch=4, eval_batches=2)
-    out = tmp_path_factory.mktemp("runs")
-    return rr.train(
-        run, out, rr.Request(threads=1), cache=tmp_path_factory.mktemp("c"), log=lambda line: None
-    )
+def trained(planned, tmp_path_factory):
+    return train(planned(rung=SHAPE, steps=20, eval_batches=2), tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +109,8 @@ def test_an_unknown_task_is_one_line(trained, tasks, capsys):
 @pytest.mark.parametrize(("words", "told"), [
     (["--batch", "0"], "batch must be"), ([], "'.[eval]'"),
 ])  # fmt: skip
-def test_bad_options_and_a_missing_harness_are_one_line(tmp_path, capsys, monkeypatch, words, told):
+def test_bad_options_and_a_missing_harness_are_one_line(
+    tmp_path, refuses, monkeypatch, words, told
+):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert cli.main(["eval", str(tmp_path), "--tasks", "x", *words]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and told in error
+    assert told in refuses("eval", tmp_path, "--tasks", "x", *words)

@@ -5,7 +5,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from tiny import TINY, result_of, train
+from tiny import result_of, train
 
 import rr
 from rr.errors import RRError
@@ -15,9 +15,8 @@ pytestmark = pytest.mark.usefixtures("kept_threads")
 
 
 @pytest.fixture
-def run(tiny_corpus):
-    given = {"batch": 4, "precision": "fp32", "budgets": [8, 16], "warmup": 2}
-    return rr.plan(TINY, corpus=tiny_corpus, tokenizer="bpe:300", **given)
+def run(planned):
+    return planned(steps=None, budgets=[8, 16], warmup=2)
 
 
 def drawn(folder):

@@ -6,7 +6,6 @@ import re
 import numpy as np
 import pytest
 
-from rr.errors import RRError
 from rrbook import figures
 from rrbook.explorables.loops import SCALES
 
@@ -42,9 +41,6 @@ def test_growth_in_closed_form(script):
         expected |= {(blocks, 9, 1.0, "both"): 2**0.5, (blocks, 9, 0.0, "root"): 2**0.5}
     found = script("loops", "loopNumbers", *map(list, expected))
     assert [one["rms"][-1] for one in found] == pytest.approx(list(expected.values()))
-    said, once = script("loops", "loopSentence", [1, 64, 1, "passes"], [2, 1, 0, "one"])
-    assert said.startswith("64 passes of 1 block, ") and "ends at 1.41 times" in said
-    assert once.startswith("1 pass of 2 blocks")
 
 
 def test_lab_measures_real_models():
@@ -93,13 +89,3 @@ def test_best_rates_are_the_lowest_means_and_diverged_runs_are_marked():
     drawn = {line.get_label(): line for line in ax.lines}
     assert list(drawn["N = 1"].get_ydata()) == pytest.approx([3.005, 2.005, 2.505])
     assert len(drawn["N = 4"].get_xdata()) == 2 and any(ax.get_marker() == "x" for ax in ax.lines)
-
-
-def test_figures_say_what_they_cannot_draw():
-    _, ax = figures.canvas()
-    with pytest.raises(RRError, match="scale must be one of .*, got '2/N'"):
-        figures.size_by_passes(ax, [1, 2], {"2/N": [1, 2]})
-    with pytest.raises(RRError, match=r"shape \(n, n\), got \(2, 3\)"):
-        figures.cosine_matrix(ax, np.zeros((2, 3)))
-    with pytest.raises(RRError, match="for 2 blocks and 2 passes"):
-        figures.size_grid(ax, np.ones((2, 3)), [1, 2], [1, 2], 10)

@@ -1,7 +1,5 @@
 """Muon for the blocks' matrices: what it does to which of them, resumed, recorded and refused."""
 
-import json
-
 import pytest
 import torch
 from tiny import broken_off, result_of, train
@@ -9,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from rr.errors import RRError
 from rr.model import Model, initialise
-from rr.specs import ModelConfig, Recipe, Run
+from rr.specs import ModelConfig, Recipe
 from rr.training import memory
 from rr.training.backend import parse_backend
 from rr.training.distributed import World
@@ -127,15 +125,6 @@ def test_a_broken_off_run_ends_as_if_it_had_not(planned, tmp_path, cut_off):
     # two optimisers are two protocols: their runs are in no comparison
     rows = as_rows(compare([whole, plain], "review"))
     assert {(row["optimizer"], row["n"]) for row in rows} == {(None, 1), ("muon", 1)}
-
-
-def test_the_id_knows_the_choice_alone(planned):
-    plain, muon = planned(), planned(optimizer="muon")
-    assert planned(optimizer="adamw").id == plain.id != muon.id
-    older = json.loads(json.dumps(plain.spec()))
-    del older["recipe"]["optimizer"]  # a run.json from before the option
-    assert Run.from_spec(older).id == plain.id
-    assert Run.from_spec(json.loads(json.dumps(muon.spec()))).id == muon.id
 
 
 def test_where_it_cannot_be_is_one_line(planned, monkeypatch, tmp_path):

@@ -6,13 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny import TINY, result_of, train
+from tiny import result_of, train
 
 import rr
 from rr.errors import RRError
 from rr.training.checkpoint import weights_sha256
 from rr.training.device import resolve_precision
-from rrbook.explorables.kit import share
 from rrbook.labs.depth import letters
 from rrbook.numerics import Change, Tf32Products, nudge, tf32, trained
 from rrstudy import stats
@@ -87,27 +86,13 @@ def test_neighbours_are_all_numbers_of_the_format(script):
     assert too_many is None and none == []
 
 
-def test_the_explorable_says_what_becomes_of_a_number(script):
-    chosen = {"format": "fp16", "terms": 4}
-    small, large, usual = script(
-        "floats", "floatSentence", *([chosen | {"power": power}] for power in (-8.5, 5, 0.4))
-    )
-    assert "is 0 in fp16: too small for it." in small
-    assert "is infinite in fp16: too large for it." in large
-    x = 10**0.4
-    off = abs(float(np.float16(x)) - x) / x
-    assert usual.startswith(f"2.51 in fp16 is off by {share(off)}; its neighbours")
-
-
 # ---- changed runs ------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def small(tiny_corpus):
-    how = {"steps": 4, "batch": 4, "precision": "fp32", "eval_batches": 3}
-    run = rr.plan(TINY, "review", corpus=tiny_corpus, tokenizer="bpe:300", **how)
+def small(planned, tiny_corpus):
     tokens = rr.open_corpus(tiny_corpus, "bpe:300", log=lambda line: None)
-    return run, tokens
+    return planned(steps=4, eval_batches=3), tokens
 
 
 @pytest.mark.parametrize("depth_lr", [False, True])

@@ -3,6 +3,7 @@
 import itertools
 import json
 import linecache
+import os
 import re
 import subprocess
 import sys
@@ -19,7 +20,6 @@ from rr.residual import REGISTRY, content
 from rr.specs import Run
 from rr.training import loading
 from rrstudy import stats
-from rrstudy.stats import read_records
 
 CLASS = """
 import torch
@@ -180,24 +180,17 @@ def test_an_id_does_not_depend_on_the_process(tmp_path):
     code += f"\nprint(rr.plan({TINY!r}, 'mine', steps=2, batch=2).id)"
     (tmp_path / "mine.py").write_text(code)
     command = [sys.executable, tmp_path / "mine.py"]
-    one, other = (
-        subprocess.check_output(command, env={"PYTHONHASHSEED": seed, "PATH": "", "HOME": "/"})
-        for seed in "12"
-    )
-    assert one == other
+    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"  # another than in this process
+    env = {"PYTHONHASHSEED": seed, "PATH": "", "HOME": "/"}
+    other = subprocess.check_output(command, env=env, text=True)
+    define("return state", attributes=names)
+    assert other.strip() == plan().id
 
 
 def test_rules_that_ship_keep_their_ids_and_their_names():
     assert all(content(name, kind) == "" for kind, names in REGISTRY.items() for name in names)
     with pytest.raises(RRError, match="'review' is part of rr"):
         rr.register("review")(define())
-
-
-def test_records_keep_their_ids():
-    records = read_records(rr.DATA / "measured")
-    assert len(records) > 80
-    for record in records:
-        assert Run.from_spec(record.object("run.json")["run"]).id == record.place.name
 
 
 def test_a_value_rule_counts_like_a_residual_rule():
@@ -233,9 +226,8 @@ def test_a_changed_rule_is_another_run_and_the_old_one_says_so(tmp_path, tiny_co
     with pytest.raises(RRError, match="mine has changed since the run was planned"):
         train(stale, tmp_path)
     del REGISTRY["residual"]["mine"]
-    with pytest.raises(RunFailed, match="cannot be loaded: unknown rule 'mine'") as error:
+    with pytest.raises(RunFailed, match="cannot be loaded: unknown rule 'mine'"):
         loading.load(old)
-    assert "\n" not in str(error.value)
     # what the folder holds can still be read, and checked against its id
     assert Run.from_spec(json.loads((old / "run.json").read_text())["run"]).id == old.name
 

@@ -41,7 +41,6 @@ def test_probes_refuse_a_rule_without_a_single_stream(rule):
     for probe in (trace, norms_by_depth, increment_cosines, embedding_share, jacobian_gain):
         with pytest.raises(RRError, match="no single stream") as refusal:
             probe(model_of(rule), IDX)
-        assert "\n" not in str(refusal.value)
         assert ("use stream_lens" in str(refusal.value)) == (RULES[rule].state == "streams")
     if RULES[rule].state != "streams":
         with pytest.raises(RRError, match="no single stream"):

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd.graph import saved_tensors_hooks
 
-from rr.model import Model, compile_model, initialise
+from rr.model import Model, initialise
 from rr.ops.kernels import Kernels
 from rr.specs import ModelConfig
 
@@ -67,18 +66,3 @@ def test_a_block_more_keeps_its_input_more():
     """Of a block of one stream that is B·T·d floats of 4 bytes, whatever it does inside."""
     (_, three), (_, four) = (kept(model_of("review", blocks=n), "layer") for n in (3, 4))
     assert four - three == B * T * 32 * 4
-
-
-@pytest.mark.parametrize("rule", ["review", pytest.param("attnres", marks=pytest.mark.slow)])
-def test_a_compiled_model_is_still_one_graph(rule):
-    torch._dynamo.reset()
-    counter = CompileCounterWithBackend("aot_eager")
-    plain, _ = kept(model_of(rule), "none")
-    model = model_of(rule)
-    compile_model(model, counter)
-    for _ in range(2):
-        again, _ = kept(model, "layer")
-    assert counter.frame_count == 1
-    for name, grad in plain.items():
-        # The same products in another order of fusion: bf16 keeps 8 bits.
-        assert (grad - again[name]).norm() <= 2**-7 * grad.norm(), name

@@ -13,6 +13,7 @@ import pyarrow
 import pyarrow.parquet as parquet
 import pytest
 import yaml
+from tiny import train
 
 import rr
 from rr.errors import RRError, RunFailed
@@ -126,12 +127,8 @@ def test_a_folder_of_folders_says_the_same(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def folder(tiny_corpus, tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("runs")
-    given = {"corpus": tiny_corpus, "tokenizer": "bpe:300", "batch": 2, "eval_batches": 2}
-    run = rr.plan("nano:n_layer=1,d_model=16,n_head=1,seq_len=16", steps=8, **given)
-    cache = tmp_path_factory.mktemp("cache")
-    return rr.train(run, out, rr.Request(threads=1), cache=cache, log=lambda line: None)
+def folder(planned, tmp_path_factory) -> Path:
+    return train(planned(steps=8, eval_batches=2), tmp_path_factory.mktemp("runs"))
 
 
 def copied(folder: Path, to: Path) -> Path:

@@ -95,17 +95,6 @@ def test_all_layers_share_one_graph_and_never_recompile(rule, values):
     assert same and count == (2 if carries else 1)
 
 
-@pytest.mark.parametrize(("rule", "values"), ARMS)
-def test_state_dict_round_trip(rule, values, tmp_path):
-    model = model_of(rule, values, scramble=True)
-    torch.save(model.state_dict(), tmp_path / "weights.pt")
-    other = model_of(rule, values)
-    idx = torch.arange(16).reshape(2, 8)
-    assert not torch.equal(model(idx), other(idx))
-    other.load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True))
-    assert torch.equal(model(idx), other(idx))
-
-
 @pytest.mark.parametrize(("rule", "values"), one_of_a_kind(ARMS, OWN))
 def test_a_broken_off_run_ends_as_if_it_had_not(rule, values, planned, tmp_path, cut_off):
     whole, again = broken_off(planned(rule=rule, values=values), tmp_path, cut_off)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from tiny import train
 
 import rr
 from rrbook import reports as report
@@ -111,14 +112,6 @@ def test_a_folder_is_held_against_counting_as_its_runs_are():
     assert "**Not held against counting.**" in unknown and "no such file" in unknown
 
 
-def test_the_title_names_the_plan_that_the_command_cannot():
-    plan = {"rungs": [], "rules": ["review"], "seeds": [0, 1]}
-    title = report.folder_title(HERE, "rr report X --baseline constant", plan)
-    assert (
-        "made by `rr report X --baseline constant`. The plan: rules review; seeds 0 and 1." in title
-    )
-
-
 def test_a_rate_at_the_edge_is_named():
     rows = [row | {"lr": lr, "val_loss": row["val_loss"] + add}
             for row in PAIR for lr, add in ((1e-3, 0.2), (2e-3, 0.1), (4e-3, 0.0))]  # fmt: skip
@@ -132,14 +125,8 @@ def test_a_rate_at_the_edge_is_named():
 
 
 @pytest.fixture(scope="module")
-def ended(tiny_corpus, tmp_path_factory):
-    size = {"steps": 4, "batch": 2, "eval_batches": 2}
-    text = {"corpus": tiny_corpus, "tokenizer": "bpe:300"}
-    run = rr.plan("nano:n_layer=2,d_model=16,n_head=2,seq_len=32", **size, **text)
-    folder = rr.train(
-        run, tmp_path_factory.mktemp("runs"), rr.Request(threads=1), log=lambda line: None
-    )
-    return report.read(folder)
+def ended(planned, tmp_path_factory):
+    return report.read(train(planned(eval_batches=2), tmp_path_factory.mktemp("runs")))
 
 
 def test_a_run_is_held_against_counting(ended):
@@ -161,13 +148,6 @@ def test_calibration_follows_the_numbers(ended):
     assert "too sure" in report.run_summary(ended, 1.0, replace(look, bins=bins))
     bins[:, 1], bins[:, 2] = 0, bins[:, 0]
     assert "not sure enough" in report.run_summary(ended, 1.0, replace(look, bins=bins))
-
-
-def test_a_report_lists_one_calibration_error_and_the_whole_name_of_the_text(ended):
-    summary = report.run_summary(ended, 1.0, report.look(ended))
-    assert (summary + summary.lower()).count("ECE") == 1 and "calibration error" not in summary
-    (text,) = (value for name, value in report.provenance(ended) if name == "corpus")
-    assert text.endswith(ended.result["corpus_id"])
 
 
 def test_weights_that_are_no_numbers_write_no_text(ended, monkeypatch):

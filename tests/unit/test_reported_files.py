@@ -31,7 +31,7 @@ def test_what_stands_for_a_text_is_named(words, name, tmp_path):
     (tmp_path / name).write_bytes(STAND_INS[words])
     with pytest.raises(RRError, match=words) as error:
         open_corpus(f"file:{tmp_path}", "bpe:257", cache=tmp_path / "cache", log=print)
-    assert name in str(error.value) and "\n" not in str(error.value)
+    assert name in str(error.value)
     assert not list((tmp_path / "cache").rglob("card.json"))
 
 

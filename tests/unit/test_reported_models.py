@@ -121,9 +121,9 @@ def test_a_rule_after_the_adapters_is_refused_and_both_ways_out_work(tmp_path):
     logits = peft_model(input_ids=IDX).logits
     for model in (peft_model, peft_model.base_model.model):
         names = list(model.state_dict())
-        with pytest.raises(rr.RRError, match="adapters of PEFT already") as error:
+        with pytest.raises(rr.RRError, match="adapters of PEFT already"):
             rr.attach(model, "review:bias=20")
-        assert "\n" not in str(error.value) and list(model.state_dict()) == names
+        assert list(model.state_dict()) == names
     assert torch.equal(peft_model(input_ids=IDX).logits, logits)
     below = peft.PeftModel.from_pretrained(rr.attach(tiny(), "review:bias=20"), str(tmp_path))
     torch.testing.assert_close(below.eval()(input_ids=IDX).logits, logits)
@@ -292,9 +292,9 @@ def test_a_state_that_grows_needs_a_graph_for_each_block(limit, graphs, monkeypa
 def test_a_model_without_numbers_is_refused():
     with torch.device("meta"):
         model = tiny()
-    with pytest.raises(rr.RRError, match="on the meta device, without numbers") as error:
+    with pytest.raises(rr.RRError, match="on the meta device, without numbers"):
         rr.attach(model, "review")
-    assert "\n" not in str(error.value) and not hasattr(model, "rr_residuals")
+    assert not hasattr(model, "rr_residuals")
 
 
 @pytest.mark.parametrize("way", ["cpu_offload", "disk_offload"])

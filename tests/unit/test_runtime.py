@@ -39,14 +39,10 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_aside(tmp_path, monk
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_floats_keep_all_their_digits_and_nan_is_refused(tmp_path):
-    path = tmp_path / "a.json"
-    value = {"loss": 0.1 + 0.2, "tiny": 5e-324, "third": 1 / 3}
-    io.write_json(path, value)
-    assert io.read_json(path) == value
+def test_nan_is_refused(tmp_path):
     with pytest.raises(ValueError):
-        io.write_json(path, {"loss": float("nan")})
-    assert io.read_json(path) == value
+        io.write_json(tmp_path / "a.json", {"loss": float("nan")})
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[1]", b"null", b"\xff\xfe", b'{"a": 1}x'])

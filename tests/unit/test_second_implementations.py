@@ -303,21 +303,6 @@ def test_mhc_as_shipped_is_transformers_own_module():
         torch.testing.assert_close(rule.write(state, u), new, **close)
 
 
-def test_the_head_of_deepseek_v4_by_hand():
-    """Σ_j σ(s·(vec H / rms) W + b)_j H_j, then the norm, token by token."""
-    rule = lively_rule(MHC, sublayer=5)
-    streams = draw(B, T, N, D, seed=2)
-    expected = torch.empty(B, T, D, dtype=torch.float64)
-    for b in range(B):
-        for t in range(T):
-            h = streams[b, t]
-            vec = h.flatten() / (h.pow(2).mean() + 1e-5).sqrt()
-            weight = 1 / (1 + torch.exp(-(rule.scale * (vec @ rule.dynamic) + rule.static[:, 0])))
-            mixed = weight @ h
-            expected[b, t] = rule.gain * mixed / (mixed.pow(2).mean() + 1e-5).sqrt()
-    torch.testing.assert_close(rule.read(streams)[0], expected)
-
-
 @pytest.mark.parametrize("sinkhorn", [0, 1])
 @pytest.mark.parametrize("dynamic", [0, 1])
 def test_a_frozen_mix_is_the_learned_one_at_the_identity(sinkhorn, dynamic):

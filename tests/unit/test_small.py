@@ -79,7 +79,7 @@ def test_under_the_studys_protocol_four_functions_differ(planned, tmp_path, norm
 
     monkeypatch.setattr(small, "keyed", lambda seed, name: weights)
     monkeypatch.setattr(small, "starts", lambda s, step, n, last: batches.randint(0, last, n))
-    # by hand in test_trainer.py
+    # held to its formula in test_recipe.py
     monkeypatch.setattr(small, "rate_at", lambda step, steps, lr: r.lr_at(step))
     monkeypatch.setattr(small, "adamw", adamw)
     assert_same(run, tmp_path, norms)
@@ -113,19 +113,27 @@ def test_it_runs_alone_on_a_text(tmp_path, root):
     alone, text = tmp_path / "small.py", tmp_path / "text.txt"
     alone.write_text((root / "rr" / "small.py").read_text(encoding="utf-8"), encoding="utf-8")
     text.write_text("the sea, the town and the woodcutter's daughter; " * 80)
-
-    def run(*words):
-        command = [sys.executable, "-I", str(alone), *map(str, words)]
-        return subprocess.run(command, capture_output=True, text=True)
-
-    done = run(text, "--steps", "2", "--rule", "constant")
+    command = [sys.executable, "-I", str(alone), str(text), "--steps", "2", "--rule", "constant"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "step     2  loss" in done.stdout and "held-out loss" in done.stdout
-    text.write_text("short")
-    for words in ((text,), (tmp_path / "none.txt",), (text, "--rule", "reveiw")):
-        done = run(*words)
-        assert done.returncode and "Traceback" not in done.stderr
-        assert "expected" in done.stderr or "invalid choice" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["short.txt"], "expected"),
+        (["none.txt"], "expected"),
+        (["short.txt", "--rule", "reveiw"], "invalid choice"),
+    ],
+)
+def test_wrong_words_end_it(tmp_path, monkeypatch, capsys, words, told):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short.txt").write_text("short")
+    monkeypatch.setattr(sys, "argv", ["small.py", *words])
+    with pytest.raises(SystemExit) as ended:
+        small.main()
+    assert told in f"{ended.value.code} {capsys.readouterr().err}" and ended.value.code
 
 
 def test_it_is_short_and_imports_nothing_else(root):

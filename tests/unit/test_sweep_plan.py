@@ -248,17 +248,14 @@ BAD_HERE = [
         *((["--runner", "direct", *words], line) for words, line in BAD_HERE),
     ],
 )
-def test_bad_words_are_one_line_and_leave_nothing(capsys, tmp_path, monkeypatch, words, line):
+def test_bad_words_are_one_line_and_leave_nothing(refuses, tmp_path, monkeypatch, words, line):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["sweep", *words]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("rr: ") and err.count("\n") == 1 and line in err, err
+    assert line in refuses("sweep", *words)
     assert not list(tmp_path.iterdir())
 
 
-def test_without_jupyter_the_way_out_is_named(capsys, tmp_path, monkeypatch):
+def test_without_jupyter_the_way_out_is_named(refuses, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert cli.main(["sweep", "--out", str(tmp_path / "runs")]) == 2
-    err = capsys.readouterr().err
+    err = refuses("sweep", "--out", tmp_path / "runs")
     assert "papermill and ipykernel not installed" in err and "--runner direct" in err
     assert not list(tmp_path.iterdir())

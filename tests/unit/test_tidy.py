@@ -129,12 +129,11 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "content", "says"), REFUSED)
-def test_anything_else_is_one_line(name, content, says, tmp_path, capsys):
+def test_anything_else_is_one_line(name, content, says, tmp_path, refuses):
     path = put(tmp_path, name, content)
     with pytest.raises(RRError, match=says):
         read_table(path)
-    assert cli.main(["table", str(path), "--paired", "--baseline", "a"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    refuses("table", path, "--paired", "--baseline", "a")
 
 
 @pytest.mark.parametrize(
@@ -167,19 +166,16 @@ def test_a_status_comes_before_a_loss(status, marked, loss):
         ("power --sd 1 --seeds 3 --comparisons 0", "comparisons must be"),
     ],
 )
-def test_bad_words_are_one_line(words, says, tmp_path, capsys):
+def test_bad_words_are_one_line(words, says, tmp_path, refuses):
     ENDS.to_csv(tmp_path / "log.csv", index=False, na_rep="nan")
     (tmp_path / "empty").mkdir()
     places = {"LOG": tmp_path / "log.csv", "EMPTY": tmp_path / "empty"}
-    assert cli.main([str(places.get(word, word)) for word in words.split()]) == 2
-    recorded = capsys.readouterr().err
-    assert recorded.count("\n") == 1 and re.search(says, recorded)
+    assert re.search(says, refuses(*(places.get(word, word) for word in words.split())))
 
 
-def test_a_folder_of_runs_needs_no_design(root, capsys):
-    folder = str(root / "data" / "measured" / "mini_arms")
-    assert cli.main(["table", folder, "--unpaired"]) == 2
-    assert "whose seeds are paired" in capsys.readouterr().err
+def test_a_folder_of_runs_needs_no_design(root, refuses):
+    folder = root / "data" / "measured" / "mini_arms"
+    assert "whose seeds are paired" in refuses("table", folder, "--unpaired")
 
 
 def test_power_beforehand(capsys):
@@ -193,7 +189,7 @@ def test_power_beforehand(capsys):
     assert row["alpha"] == 0.0125 and row["power"] < 0.8 and row["detectable"] > 0.01
 
 
-def test_the_spread_of_the_runs_at_hand(tmp_path, capsys):
+def test_the_spread_of_the_runs_at_hand(tmp_path, capsys, refuses):
     def planned(text, *words):
         path = put(tmp_path, "x.csv", HEAD + text)
         assert cli.main(["power", "--from", str(path), "--seeds", "5", "--json", *words]) == 0
@@ -207,9 +203,8 @@ def test_the_spread_of_the_runs_at_hand(tmp_path, capsys):
     assert paired["sd"] == pytest.approx(statistics.stdev(gaps)) and paired["df"] == 1
     within = (statistics.variance([3.1, 3.25]) + statistics.variance([2.9, 3.0])) / 2
     assert apart["sd"] == pytest.approx(math.sqrt(within)) and apart["df"] == 2
-    path = str(put(tmp_path, "y.csv", HEAD + "a,0,3.1\nb,0,3.0\n"))
-    assert cli.main(["power", "--from", path, "--seeds", "5", "--paired"]) == 2
-    assert "needs them" in capsys.readouterr().err
+    path = put(tmp_path, "y.csv", HEAD + "a,0,3.1\nb,0,3.0\n")
+    assert "needs them" in refuses("power", "--from", path, "--seeds", 5, "--paired")
 
 
 @settings(max_examples=60, deadline=None)
@@ -231,8 +226,7 @@ def test_a_damaged_file_is_a_table_or_one_line(ending, at, cut, byte):
         path.write_bytes(data[:place] if cut else data[:place] + bytes([byte]) + data[place + 1 :])
         try:
             runs = read_table(path)
-        except RRError as error:
-            assert "\n" not in str(error)
+        except RRError:
             return
     if cut:  # another byte may be another digit, which nothing can tell
         wanted = by_run(read_table(frame))

@@ -10,7 +10,6 @@ from tiny import train
 from torch.nn import functional as F
 
 import rr
-from rr.errors import RRError
 from rr.model import site_of
 from rr.residual.values import make_values
 from rr.specs import ModelConfig
@@ -44,10 +43,6 @@ def test_tokens_that_look_at_themselves_alone_stay_apart(script):
     for found in script("values", "valueNumbers", *([rule, 2.0, 0.0, 5] for rule in RULES)):
         assert found["similarity"] == pytest.approx([0] * 6)
         assert found["kept"] == pytest.approx([1] * 6)
-    chosen = {"lam": 1, "even": 1, "blocks": 2}
-    calls = [[chosen | {"rule": rule}] for rule in ("own", "svformer")]
-    own, first = script("values", "valueSentence", *calls)
-    assert "With own values" in first and "With own values" not in own
 
 
 def test_lab_measures_gradients_and_caches_of_a_real_model():
@@ -78,9 +73,6 @@ def test_figures_by_block_leave_gaps_and_draw_the_null():
     assert alone.get_ydata()[0] == 1 and str(alone.get_ydata()[1]) == "nan"
     assert list(level.get_ydata()) == [3.5, 3.5]
     assert "even attention" in {text.get_text() for text in ax.texts}
-    for wrong in ([], [float("inf"), 1.0], [None, None]):
-        with pytest.raises(RRError, match="own has no finite values"):
-            figures.by_block(ax, {"own": wrong}, "nats")
 
 
 def test_looks_of_finished_runs(planned, tiny_corpus, tmp_path, monkeypatch):

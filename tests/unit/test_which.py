@@ -15,6 +15,8 @@ sys.path.insert(0, str(ROOT / "book" / "tools"))
 import advice  # noqa: E402
 
 ROW = r"<tr class=\"rr-rule\".*?</tr>"
+NAME = r"nowrap'>(.+?)</code>"
+OPTION = {"residual": "--rule<", "values": "--values<"}
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,12 @@ def test_every_rule_has_one_row(page):
     assert set(which.CLAIMS) <= set(names)
     rows = re.findall(ROW, page)
     assert len(rows) == len(names)
-    named = {name: next(one for one in rows if f">{name}<" in one) for _, name in names}
+    ours = which.measured()
+    named = {}
+    for key in names:
+        ran = which.spec(*key, ours.get(key)).replace(":", ":<wbr>")
+        (named[key[1]],) = [r for r in rows if f"nowrap'>{ran}<" in r and OPTION[key[0]] in r]
+    assert ">rezero:<wbr>init=paper<" in named["rezero"]  # what ran, and not the rule's default
     for name, said in (("state-gate", "use"), ("review", "try"), ("gated-residual", "skip")):
         assert f'data-verdict="{said}"' in named[name]
     for name in ("scaled", "orthogonal"):  # higher, but at a rate that does not suit them
@@ -99,13 +106,16 @@ def test_the_page_s_lists_and_its_table_have_the_same_verdicts(page):
     """The lists are numbers of the page, by name; the table's rows say what they say."""
     rows = re.findall(ROW, page)
     for said in ("use", "try", "skip"):
-        listed = re.split(r"[ ,:]+", advice.NAMED[f"rules to {said}"]())
-        judged = [re.search(r"nowrap'>([\w-]+)<", r)[1] for r in rows if f'verdict="{said}"' in r]
-        assert int(listed[0]) == len(judged) and set(judged) <= set(listed)
+        judged = [
+            re.search(NAME, r)[1].replace("<wbr>", "") for r in rows if f'verdict="{said}"' in r
+        ]
+        number, _, listed = advice.NAMED[f"rules to {said}"]().rstrip(")").partition(" (")
+        assert int(number) == len(judged) and set(listed.split(", ")) == set(judged)
     text = (ROOT / "book" / "which_rule.md").read_text(encoding="utf-8")
     first = text[: text.index("::::")]
-    for name in [n for n, v in which.verdicts(which.measured()).items() if v == "use"]:
-        assert {"constant": "constant:lam=2"}.get(name[1], name[1]) in first  # and is explained
+    ours = which.measured()
+    for rule in [rule for rule, verdict in which.verdicts(ours).items() if verdict == "use"]:
+        assert which.spec(*rule, ours.get(rule)) in first  # and is explained
 
 
 def test_what_others_measured_stands_beside_ours():
