@@ -484,7 +484,7 @@ def test_the_sidebar_shows_where_one_is_after_many_pages(tab_of):
 def test_on_a_phone_the_picture_stays_above_its_sliders(tab_of):
     tab = tab_of("notebooks/02_gate_equation.html", viewport={"width": 390, "height": 844})
     figure = tab.locator("figure[data-explorable=live-network]")
-    picture, slider = figure.locator("svg.rr-picture"), figure.locator("input[name=gate]")
+    picture, slider = figure.locator("svg.rr-picture"), figure.locator("input[name=word]")
     assert picture.bounding_box()["y"] < slider.bounding_box()["y"]
     slider.evaluate("node => scrollBy(0, node.getBoundingClientRect().top - 600)")
     seen = picture.bounding_box()
