@@ -86,14 +86,18 @@ def test_a_picked_piece_goes_on_with_the_sentence_by_keyboard(page):
 
 
 def test_the_pieces_run_from_left_to_right_and_are_named(page):
-    ids, _, _ = page.evaluate(SET, [{"sentence": "Once a fox", "gate": "learned", "word": 0}, "all"])
+    ids, _, _ = page.evaluate(
+        SET, [{"sentence": "Once a fox", "gate": "learned", "word": 0}, "all"]
+    )
     slider, said = page.locator("input[name=word]"), page.locator(".rr-said")
     slider.focus()
     seen = [slider.get_attribute("aria-valuetext")]
     for _ in ids[1:]:
         page.keyboard.press("ArrowLeft")
         seen.insert(0, slider.get_attribute("aria-valuetext"))
-        assert f"At {seen[0] if seen[0][0] == '“' else 'the start'}, in sublayer" in said.inner_text()
+        assert (
+            f"At {seen[0] if seen[0][0] == '“' else 'the start'}, in sublayer" in said.inner_text()
+        )
     assert seen == ["start", "“Once”", "“␣a”", "“␣fox”"]
 
 

@@ -38,7 +38,8 @@ def live_network(net: Mapping, sentence: str = SENTENCE) -> kit.Explorable:
         script="live.js",
         shared=["net.js"],
         title="A trained network, live",
-        lead="It runs in this page and has read only fables. Set its gates, and watch what it says.",
+        lead="It runs in this page and has read only fables. Set its gates, and watch what it "
+        "says.",
         controls=[
             f'<label>your sentence<input type="text" name="sentence" value="'
             f'{escape(sentence)}" maxlength="600" spellcheck="false"></label>',
@@ -58,8 +59,9 @@ def live_network(net: Mapping, sentence: str = SENTENCE) -> kit.Explorable:
         "below it in light blue, with the gates as learned",
         note="A piece is a word or a part of one; ␣ is a blank before it. What the net has never "
         "read it takes in small parts, and makes little of. The table: what the stream holds (h), "
-        "what the sublayer computes (u), how much of it passes (r), and what the stream holds then. "
-        "<code>python -m rrbook.net RUN FILE.json</code> writes a run of yours as a file to load.",
+        "what the sublayer computes (u), how much of it passes (r), and what the stream holds "
+        "then. <code>python -m rrbook.net RUN FILE.json</code> writes a run of yours as a file to "
+        "load.",
         data=dict(net),
         below=below,
     )
