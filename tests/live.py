@@ -8,7 +8,7 @@ import torch
 from rr.data.tokenizer import Vocabulary
 from rrbook.net import model_of
 
-STOPS = (0.0, None, 0.5, 1.0)  # of the slider: closed, as learned, half, open
+STOPS = {"closed": 0.0, "learned": None, "half": 0.5, "open": 1.0}  # what the page offers
 SENTENCES = (
     "There was once, in a town by the sea, a",
     "One day the woodcutter's daughter said: \u201cI'll go, I've 12 apples!\u201d  And so",
@@ -42,11 +42,11 @@ def computed(net: dict, ids: list[int], gates: list) -> tuple[list[float], list]
 
 
 def settings(sublayers: int) -> list[list]:
-    """All sublayers at each stop of the slider, and each of them alone at those that set it."""
+    """All sublayers at each setting of the page, and each of them alone at those that set it."""
     alone = [
         [value if s == place else None for s in range(sublayers)]
         for place in range(sublayers)
-        for value in STOPS
+        for value in STOPS.values()
         if value is not None
     ]
-    return [[value] * sublayers for value in STOPS] + alone
+    return [[value] * sublayers for value in STOPS.values()] + alone

@@ -30,7 +30,7 @@ def kind(cell: NotebookNode, first: bool) -> str | None:
     lines, given = [*filter(str.strip, cell.source.splitlines())], set(tags(cell))
     if "parameters" in given:
         return "parameters"
-    if "small" in given:  # a part of the file that chapters 0 to 2 build
+    if "small" in given and not given & CLOSED:  # a part of the file that chapters 0 to 2 build
         return None
     if given & {"explorable", "lab"}:
         return f"code of the {'lab' if 'lab' in given else 'explorable'}"

@@ -52,6 +52,9 @@ def stage(folder: Path, executed: Path | None, picks: list[str]) -> None:
             target = folder / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
+    small = folder / "rr" / "small.py"  # chapters 0 to 2 build it: chapter 2 offers it whole
+    small.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "rr" / "small.py", small)
     place, shown = home.address(), {}
     for path in sources(*picks):
         notebook = read(path)

@@ -288,7 +288,10 @@ def test_a_box_reads_what_people_write(browser, given, right, unit):
 
 
 def test_the_code_of_a_chapter_appears_by_one_switch(tab_of):
-    tab, folded = tab_of("notebooks/02_gate_equation.html"), "main div.cell > details.hide"
+    tab, stays = tab_of("notebooks/02_gate_equation.html"), ".tag_small, .tag_hide-output"
+    folded = f"main div.cell:not({stays}) > details.hide"
+    lines = tab.locator(f"main div.cell:is({stays}) > details.hide:visible")
+    assert lines.count() == 3  # two parts of the file and the whole of it, each a line to open
     assert tab.locator(f"{folded}:visible").count() == 0 < tab.locator(folded).count()
     tab.get_by_role("button", name="Show all code of this chapter").click()
     assert tab.locator(f"{folded}[open]:visible").count() > 5
@@ -484,7 +487,7 @@ def test_the_sidebar_shows_where_one_is_after_many_pages(tab_of):
 def test_on_a_phone_the_picture_stays_above_its_sliders(tab_of):
     tab = tab_of("notebooks/02_gate_equation.html", viewport={"width": 390, "height": 844})
     figure = tab.locator("figure[data-explorable=live-network]")
-    picture, slider = figure.locator("svg.rr-picture"), figure.locator("input[name=gate]")
+    picture, slider = figure.locator("svg.rr-picture"), figure.locator("input[name=word]")
     assert picture.bounding_box()["y"] < slider.bounding_box()["y"]
     slider.evaluate("node => scrollBy(0, node.getBoundingClientRect().top - 600)")
     seen = picture.bounding_box()

@@ -1,6 +1,7 @@
 """The live network in a real browser: its logits are those of `rr` at every setting."""
 
 import json
+import re
 
 import pytest
 
@@ -30,12 +31,12 @@ def page(browser):
 
 
 @pytest.mark.parametrize("sentence", SENTENCES)
-def test_the_pages_logits_are_rrs_at_every_setting_of_the_slider(page, tmp_path, sentence):
+def test_the_pages_logits_are_rrs_at_every_setting(page, tmp_path, sentence):
     vocabulary, n = vocabulary_of(NET, tmp_path / "vocabulary"), 2 * NET["shape"]["n_layer"]
     places = [*range(n), "all"]
     said = set()
     for place in places:
-        for gate, value in enumerate(STOPS):
+        for gate, value in STOPS.items():
             scope, at = ("all", 1) if place == "all" else ("one", place + 1)
             set_to = {"sentence": sentence, "place": at, "gate": gate}
             ids, logits, words = page.evaluate(SET, [set_to, scope])
@@ -50,12 +51,12 @@ def test_the_page_says_what_rr_says_of_the_next_piece_and_the_chosen_channels(pa
     import torch
 
     vocabulary = vocabulary_of(NET, tmp_path / "vocabulary")
-    settings = {"sentence": SENTENCES[0], "place": 6, "gate": 1, "word": 0, "channel": 9}
+    settings = {"sentence": SENTENCES[0], "place": 6, "gate": "learned", "word": 0, "channel": 9}
     ids, _, words = page.evaluate(SET, [settings, "all"])
     logits, seen = computed(NET, ids, [None] * 2 * NET["shape"]["n_layer"])
     chance, best = torch.tensor(logits).softmax(-1).max(-1)
     piece = vocabulary.decode([int(best)]).replace(" ", "␣")
-    assert f"would go on with “{piece}” ({100 * chance:.3g}\u00a0%)" in words
+    assert f"would go on with “{piece}” ({100 * chance:.2f}\u00a0%)" in words
     assert page.locator(".rr-picks button").first.inner_text() == f"+ “{piece}”"
     rows = page.locator("table.rr-numbers tbody tr").evaluate_all(
         "rows => rows.map(row => [...row.cells].map(cell => cell.textContent.replace('−', '-')))"
@@ -69,22 +70,66 @@ def test_the_page_says_what_rr_says_of_the_next_piece_and_the_chosen_channels(pa
 
 
 def test_a_picked_piece_goes_on_with_the_sentence_by_keyboard(page):
-    page.evaluate(SET, [{"sentence": SENTENCES[0], "gate": 1, "word": 0}, "all"])
+    page.evaluate(SET, [{"sentence": SENTENCES[0], "gate": "learned", "word": 0}, "all"])
     first = page.locator(".rr-picks button").first
-    piece, before = first.evaluate("b => b.value"), page.locator(".rr-said").inner_text()
+    longer, before = first.get_attribute("value"), page.locator(".rr-said").inner_text()
+    assert longer.startswith(SENTENCES[0]) and len(longer) > len(SENTENCES[0])
     first.focus()
     page.keyboard.press("Enter")
-    assert page.locator("input[name=sentence]").input_value() == SENTENCES[0] + piece
+    assert page.locator("input[name=sentence]").input_value() == longer
     assert page.locator(".rr-said").inner_text() != before
     assert first.evaluate("b => b === document.activeElement")
-    gate = page.locator("input[name=gate]")
-    gate.focus()
+    page.locator("input[name=gate]:checked").focus()
     page.keyboard.press("ArrowLeft")
-    assert gate.get_attribute("aria-valuetext") == "closed: r = 0"
+    assert page.locator("input[name=gate]:checked").get_attribute("value") == "closed"
+    assert page.locator(".rr-said").inner_text().startswith("With all gates closed ")
+
+
+def test_the_pieces_run_from_left_to_right_and_are_named(page):
+    ids, _, _ = page.evaluate(
+        SET, [{"sentence": "Once a fox", "gate": "learned", "word": 0}, "all"]
+    )
+    slider, said = page.locator("input[name=word]"), page.locator(".rr-said")
+    slider.focus()
+    seen = [slider.get_attribute("aria-valuetext")]
+    for _ in ids[1:]:
+        page.keyboard.press("ArrowLeft")
+        seen.insert(0, slider.get_attribute("aria-valuetext"))
+        assert (
+            f"At {seen[0] if seen[0][0] == '“' else 'the start'}, in sublayer" in said.inner_text()
+        )
+    assert seen == ["start", "“Once”", "“␣a”", "“␣fox”"]
+
+
+def test_the_bars_of_all_settings_have_one_scale_and_small_chances_are_said_alike(page):
+    """A length in the picture per chance is the same at every setting: that of 0 to 100 %."""
+    ratios, texts = [], []
+    for gate in STOPS:
+        page.evaluate(SET, [{"sentence": SENTENCES[0], "gate": gate}, "all"])
+        bars = page.locator("svg.rr-picture rect").evaluate_all(
+            "rects => rects.slice(0, 12).map(x => x.width.baseVal.value)"
+        )
+        words = page.locator("svg.rr-picture text.halo").all_text_contents()
+        texts += words
+        ratios += [
+            length / float(text.split("\u00a0")[0])
+            for length, text in zip(bars[::2], words, strict=True)
+            if float(text.replace("< ", "").split("\u00a0")[0]) > 10
+        ]
+    assert len(ratios) > 4 and max(ratios) < 1.02 * min(ratios)
+    assert all(re.fullmatch("(< 0\\.01|\\d+\\.\\d\\d)\u00a0%", text) for text in texts)
+    assert any(text.startswith("<") for text in texts)
+
+
+def test_a_sample_takes_the_place_of_the_sentence(page):
+    sample = page.locator(".rr-samples button").last
+    sample.click()
+    text = page.locator("input[name=sentence]").input_value()
+    assert sample.inner_text() == f"{text} …"
 
 
 def test_a_long_text_is_read_from_its_end(page):
-    ids, _, words = page.evaluate(SET, [{"sentence": "the sea " * 99, "gate": 1}, "all"])
+    ids, _, words = page.evaluate(SET, [{"sentence": "the sea " * 99, "gate": "learned"}, "all"])
     assert len(ids) == NET["shape"]["seq_len"] and ids[0] == NET["eot"] != ids[1]
     assert f"reads the last {len(ids) - 1} pieces alone" in words
 
@@ -117,5 +162,5 @@ def test_a_readers_own_net_is_loaded_and_another_file_is_refused(page, tmp_path)
     page.wait_for_function("n => document.querySelectorAll('[name=place] option').length === n",
                            arg=2 * shape["n_layer"])  # fmt: skip
     assert "no net" not in said.inner_text()
-    ids, logits, _ = page.evaluate(SET, [{"sentence": SENTENCES[0], "gate": 1}, "all"])
+    ids, logits, _ = page.evaluate(SET, [{"sentence": SENTENCES[0], "gate": "learned"}, "all"])
     assert logits == pytest.approx(computed(mine, ids, [None] * 2 * shape["n_layer"])[0], abs=1e-4)

@@ -35,6 +35,7 @@ def gate_playground() -> kit.Explorable:
         "from the tip of h: u and r⊙u. Two meters show r in each channel",
         note="r<sub>i</sub> = σ(w<sub>h</sub>·rms(h)<sub>i</sub> + w<sub>u</sub>·rms(u)<sub>i"
         "</sub> + b). In this toy the gate’s matrix is diagonal with the same weights in both "
-        "channels; the real one, d × 2d, lets every channel listen to every other. Dashed: u "
-        "before the gate, and (1 − r)⊙h + r⊙u.",
+        "channels; the real one, d × 2d, lets every channel listen to every other. Dashed amber: u "
+        "before the gate. Dashed red, for contrast: a convex gate, (1 − r)⊙h + r⊙u, which gives up "
+        "as much of h as it lets in of u (chapter 3).",
     )

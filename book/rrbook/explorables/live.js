@@ -1,6 +1,6 @@
 // The live network: sentence and gates in, chances and numbers out.
 
-var STOPS = [0, null, 0.5, 1], WORDS = ["closed: r = 0", "as learned", "half: r = ½", "open: r = 1"];
+var GATES = {closed: 0, learned: null, half: 0.5, open: 1};
 
 function shown(opened, token) {
   if (token === opened.net.eot) return "end of the story";
@@ -15,7 +15,9 @@ function liveIds(opened, sentence) {
 
 function liveGates(opened, v) {
   var n = 2 * opened.net.shape.n_layer, gates = [];
-  for (var s = 0; s < n; s++) gates.push(v.scope === "all" || s === v.place - 1 ? STOPS[v.gate] : null);
+  for (var s = 0; s < n; s++) {
+    gates.push(v.scope === "all" || s === v.place - 1 ? GATES[v.gate] : null);
+  }
   return gates;
 }
 
@@ -24,7 +26,7 @@ function liveNumbers(opened, v) {
   var ids = liveIds(opened, v.sentence), now = netForward(opened, ids, liveGates(opened, v));
   var p = softmaxOf(now.logits), learned = softmaxOf(netForward(opened, ids, null).logits);
   var order = p.map(function (x, i) { return i; }).sort(function (a, b) { return p[b] - p[a]; });
-  var at = Math.max(0, ids.length - 1 - v.word), step = now.steps[v.place - 1][at];
+  var at = Math.max(0, ids.length - 1 + v.word), step = now.steps[v.place - 1][at];
   return {ids: ids, logits: now.logits, p: p, learned: learned, picks: order.slice(0, 6), at: at,
     step: step};
 }
@@ -37,20 +39,32 @@ function fixed(x) {
   return x.toFixed(2).replace("-", "−");
 }
 
+// Always per cent, with two digits after the point.
+function chance(p) {
+  return p < 1e-4 ? "< 0.01\u00a0%" : (100 * p).toFixed(2) + "\u00a0%";
+}
+
+// Of the channels shown, the one that the write moves most.
+function mostMoved(v, step) {
+  function moved(i) { return Math.abs(step.next[i] - step.h[i]); }
+  var most = v.channel - 1;
+  for (var i = most; i < v.channel + 7; i++) if (moved(i) > moved(most)) most = i;
+  return moved(most) ? "of the channels shown, " + (most + 1) + " moves most, from " +
+    fixed(step.h[most]) + " to " + fixed(step.next[most]) : "no channel moves";
+}
+
 function liveSentence(opened, v, n) {
   var usual = n.learned.indexOf(Math.max.apply(null, n.learned)), best = n.picks[0];
   var who = v.scope === "all" ? "all gates" : "the gate of sublayer " + v.place;
-  var said = v.gate === 1 ? "With all gates as learned " : "With " + who + " " +
-    ["closed", "", "at one half", "open"][v.gate] + " ";
-  said += "the net would go on with " + shown(opened, best) + " (" + share(n.p[best]) + ")";
-  if (v.gate !== 1) {
-    said += best === usual ? ", as learned (" + share(n.learned[usual]) + ")" :
-      "; as learned with " + shown(opened, usual) + " (" + share(n.learned[usual]) + ")";
+  var said = v.gate === "learned" ? "With all gates as learned " : "With " + who + " " +
+    (v.gate === "half" ? "at one half " : v.gate + " ");
+  said += "the net would go on with " + shown(opened, best) + " (" + chance(n.p[best]) + ")";
+  if (v.gate !== "learned") {
+    said += best === usual ? ", as learned (" + chance(n.learned[usual]) + ")" :
+      "; as learned with " + shown(opened, usual) + " (" + chance(n.learned[usual]) + ")";
   }
-  var i = v.channel - 1, step = n.step;
   said += ". At " + (n.at ? shown(opened, n.ids[n.at]) : "the start") + ", in sublayer " +
-    v.place + ", r is " + fixed(mean(step.r)) + " on average; channel " + v.channel +
-    " goes from " + fixed(step.h[i]) + " to " + fixed(step.next[i]) + ".";
+    v.place + ", r is " + fixed(mean(n.step.r)) + " on average; " + mostMoved(v, n.step) + ".";
   if (encodeText(opened, v.sentence).length > opened.net.shape.seq_len - 1) {
     said += " The net reads the last " + (opened.net.shape.seq_len - 1) + " pieces alone.";
   }
@@ -58,19 +72,27 @@ function liveSentence(opened, v, n) {
 }
 
 function drawChances(svg, opened, n, width) {
-  var row = 34, name = 132, right = 64, most = 0;
-  n.picks.forEach(function (i) { most = Math.max(most, n.p[i], n.learned[i]); });
-  var long = scale(0, most, 1, width - name - right);
-  svg.setAttribute("viewBox", "0 0 " + width + " " + (row * n.picks.length + 4));
+  var row = 28, name = 132, bottom = row * n.picks.length, long = scale(0, 1, 0, width - name - 64);
+  function bar(x, y, size, tall, colour) {
+    add(svg, "rect", {x: x, y: y, width: round(size), height: tall, "class": colour});
+  }
+  svg.setAttribute("viewBox", "0 0 " + width + " " + (bottom + 20));
+  [0, 0.5, 1].forEach(function (p) {
+    var x = round(name + long(p));
+    add(svg, "path", {d: path([[x, 0], [x, bottom]]), "class": "grid"});
+    add(svg, "text", {x: x, y: bottom + 16, "text-anchor": "middle", "class": "soft"},
+      100 * p + "\u00a0%");
+  });
   n.picks.forEach(function (i, k) {
     var y = row * k, label = shown(opened, i);
-    add(svg, "text", {x: 0, y: y + 18}, label.length > 17 ? label.slice(0, 16) + "…" : label);
-    add(svg, "rect", {x: name, y: y + 5, width: round(long(n.p[i])), height: 14, "class": "is-blue"});
-    add(svg, "rect", {x: name, y: y + 20, width: round(long(n.learned[i])), height: 6,
-      "class": "is-mid"});
-    add(svg, "text", {x: round(name + Math.max(long(n.p[i]), long(n.learned[i])) + 6), y: y + 18},
-      share(n.p[i]));
+    add(svg, "text", {x: 0, y: y + 17}, label.length > 17 ? label.slice(0, 16) + "…" : label);
+    bar(name, y + 3, long(n.p[i]), 14, "is-blue");
+    bar(name, y + 18, long(n.learned[i]), 6, "is-mid");
+    add(svg, "text", {x: round(name + long(Math.max(n.p[i], n.learned[i])) + 6), y: y + 17,
+      "class": "halo"}, chance(n.p[i]));
   });
+  bar(0, bottom + 8, 20, 6, "is-mid");
+  add(svg, "text", {x: 26, y: bottom + 16}, "as learned");
 }
 
 function fillTable(root, opened, v, n) {
@@ -93,15 +115,15 @@ function fit(form, opened, v) {
     place.add(new Option(s + ": block " + Math.ceil(s / 2) + (s % 2 ? ", attention" : ", MLP"), s));
   }
   form.elements.channel.max = shape.d_model - 7;
-  form.elements.word.max = Math.max(1, liveIds(opened, v.sentence).length - 1);
+  form.elements.word.min = Math.min(-1, 1 - liveIds(opened, v.sentence).length);
 }
 
-// Once: the buttons that add a piece, and the reader's own file.
+// Once: the buttons, each with a sentence, and the reader's own file.
 function begin(form, root, data) {
   form.opened = openNet(data);
-  root.querySelectorAll(".rr-picks button").forEach(function (button) {
+  root.querySelectorAll(".rr-picks button, .rr-samples button").forEach(function (button) {
     button.addEventListener("click", function () {
-      form.elements.sentence.value += button.value;
+      form.elements.sentence.value = button.value;
       form.elements.word.value = 0;
       form.dispatchEvent(new Event("input"));
     });
@@ -129,13 +151,12 @@ function drawLive(svg, values, width, data, form) {
   if (!form.opened) begin(form, root, data);
   fit(form, form.opened, values);
   var opened = form.opened, v = read(form), n = liveNumbers(opened, v);
-  form.elements.gate.setAttribute("aria-valuetext", WORDS[v.gate]);
-  form.elements.gate.parentNode.querySelector("b").textContent = WORDS[v.gate];
-  form.elements.word.parentNode.querySelector("b").textContent =
-    n.at ? shown(opened, n.ids[n.at]) : "start";
+  var word = form.elements.word, piece = n.at ? shown(opened, n.ids[n.at]) : "start";
+  word.setAttribute("aria-valuetext", piece);
+  word.parentNode.querySelector("b").textContent = piece;
   drawChances(svg, opened, n, width);
   root.querySelectorAll(".rr-picks button").forEach(function (button, k) {
-    button.value = decodeToken(opened, n.picks[k]);
+    button.value = v.sentence + decodeToken(opened, n.picks[k]);
     button.textContent = "+ " + shown(opened, n.picks[k]);
   });
   fillTable(root, opened, v, n);

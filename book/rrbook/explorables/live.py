@@ -6,8 +6,10 @@ from html import escape
 from . import kit
 
 SENTENCE = "There was once, in a town by the sea, a"
+SAMPLES = ("The old woodcutter had a daughter who", "Once a fox met a crow, and said")
 PICKS = 6  # candidates for the next piece
 CHANNELS = 8  # shown at a time
+GATES = {"closed": "closed, r = 0", "learned": "as learned", "half": "one half", "open": "open"}
 
 
 def live_network(net: Mapping, sentence: str = SENTENCE) -> kit.Explorable:
@@ -36,27 +38,30 @@ def live_network(net: Mapping, sentence: str = SENTENCE) -> kit.Explorable:
         script="live.js",
         shared=["net.js"],
         title="A trained network, live",
-        lead="It runs in this page, on your sentence. Close its gates, open them, or set all of "
-        "them to one half, and watch what it wants to say next.",
+        lead="It runs in this page and has read only fables. Set its gates, and watch what it "
+        "says.",
         controls=[
             f'<label>your sentence<input type="text" name="sentence" value="'
             f'{escape(sentence)}" maxlength="600" spellcheck="false"></label>',
+            '<div class="rr-samples" role="group" aria-label="sentences to try">'
+            + "".join(f'<button type="button" value="{text}">{text} …</button>' for text in SAMPLES)
+            + "</div>",
             kit.choice("place", "sublayer", places, "1"),
-            '<label>gate <b aria-hidden="true"></b><input type="range" name="gate" min="0" max="3" '
-            'step="1" value="1"></label>',
             kit.radios(
-                "scope", "the gate of", {"one": "this sublayer", "all": "all sublayers"}, "all"
+                "scope", "which gates", {"one": "this sublayer", "all": "all sublayers"}, "all"
             ),
-            kit.slider("word", "piece to look at", 0, 9, 1, 0),
+            kit.radios("gate", "set to", GATES, "learned"),
+            # from the last piece, 0, back to the first: left to right as in the sentence
+            kit.slider("word", "piece to look at", -9, 0, 1, 0),
             kit.slider("channel", "first channel", 1, shape["d_model"] - CHANNELS + 1, CHANNELS, 1),
         ],
         picture="Bars: the chance of each of the likeliest next pieces, with the gates as set and, "
         "below it in light blue, with the gates as learned",
-        note="A piece is a word or a part of one; ␣ is a blank before it. The table shows the "
-        "chosen piece on its way through the chosen sublayer: what the stream h holds, what the "
-        "sublayer computes (u), how much of it passes (r), and what the stream holds afterwards. "
-        "<code>python -m rrbook.net RUN FILE.json</code> writes a run of yours as a file that you "
-        "can load here.",
+        note="A piece is a word or a part of one; ␣ is a blank before it. What the net has never "
+        "read it takes in small parts, and makes little of. The table: what the stream holds (h), "
+        "what the sublayer computes (u), how much of it passes (r), and what the stream holds "
+        "then. <code>python -m rrbook.net RUN FILE.json</code> writes a run of yours as a file to "
+        "load.",
         data=dict(net),
         below=below,
     )

@@ -39,7 +39,7 @@ function walkSentence(data, stop, at) {
     (at + 1 < data.words.length ? "; the sentence goes on with “" + data.words[at + 1] + "”." : ".");
 }
 
-function drawWalk(svg, values, width, data) {
+function drawWalk(svg, values, width, data, form) {
   var stop = data.stops[values.stop], rows = stop.cells, at = values.word - 1;
   var left = WALK.arcs + WALK.word, right = width - WALK.next;
   var wide = (right - left) / rows[0].length, most = 0;
@@ -68,6 +68,9 @@ function drawWalk(svg, values, width, data) {
       from + " " + (WALK.arcs - 5 - bow) + " " + to + " " + (WALK.arcs - 5) + " " + to,
       "class": "green", "stroke-width": round(0.5 + 6 * x)});
   });
+  var slider = form.elements.stop;  // says the place, not a number alone
+  slider.parentNode.querySelector("b").textContent = stop.name;
+  slider.setAttribute("aria-valuetext", stop.name);
   return walkSentence(data, values.stop, at);
 }
 
