@@ -91,6 +91,13 @@ def _run_time(arm: str) -> str:
     return f"{field.times().time[arm]:.2f}"
 
 
+def _rate(arm: str) -> str:
+    """The learning rate that F2 chose for an arm, over that of the standard residual."""
+    runs = field.read_runs()
+    of = runs[runs.seed < TUNING].groupby("arm").lr.first()
+    return f"{of[arm] / of['standard']:.2f}"
+
+
 def _under_muon() -> str:
     """How far below its loss under AdamW each arm of F4 finishes: the least and the most."""
     means = []
@@ -208,5 +215,9 @@ NAMED = {
     **{
         f"f2_field, run of {arm}": partial(_run_time, arm)
         for arm in ("review", "state-gate", "unet", "standard + constant", "hyper-connections")
+    },
+    **{
+        f"f2_field, rate of {arm}": partial(_rate, arm)
+        for arm in ("state-gate", "unet", "rezero:init=paper")
     },
 }

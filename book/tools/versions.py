@@ -138,7 +138,9 @@ HEAD = """(tested-with)=
 Right where it was written is not right where it is run: torch 2.11.0 once trained four rules
 without a gradient, and every test here had run with another version. So each minor version of
 torch that `pyproject.toml` accepts is tried, and so are Colab's packages. `make versions` and
-`make colab` wrote these rows; a run says in its `run.json` which versions it had.
+`make colab` wrote these rows; a run says in its `run.json` which versions it had. Take any version
+in this table whose row has no failure, or that of `constraints.txt`, with which `make test` runs at
+every change. Versions before the first row have no Muon, and pip refuses them.
 
 """
 COLUMNS = ("packages", "Python", "torch", "numpy", "tried", "passed", "date", "commit")
