@@ -146,8 +146,8 @@ NO_NUMBER = re.compile(r"(?i)(?<![\w.])[-+−]?(nan|inf)(?![\w-])")
 
 
 def own_text(folder: Path) -> Path:
-    """The book's pages as a text file, each paragraph a document."""
-    pages = sorted((ROOT / "book").glob("*.md"))
+    """The package's code as a text file, each of its paragraphs a document."""
+    pages = sorted((ROOT / "rr").rglob("*.py"))
     paragraphs = "\n\n".join(page.read_text(encoding="utf-8") for page in pages).split("\n\n")
     path = folder / "own.txt"
     path.write_text("\n<|endoftext|>\n".join(paragraphs), encoding="utf-8")

@@ -51,7 +51,7 @@ def test_the_segments_lead_to_every_budget(budgets):
     plan = Recipe((budgets or [50])[-1], 1, 1.0, warmup=1, budgets=budgets)
     parts, ends = plan.segments, []
     for i, part in enumerate(parts):
-        assert part.done == (parts[i - 1].end if i else 0) and part.end > part.done
+        assert part.taken_before == (parts[i - 1].end if i else 0) and part.end > part.taken_before
         if part.budget is None:
             continue
         ends.append(part.budget)
@@ -456,7 +456,7 @@ def test_a_branch_that_diverges_is_marked_and_the_plateau_goes_on(
 
     def explode(self, x, y):
         taken.append(gradients(self, x, y))
-        return taken[-1] * math.nan if len(taken) == branch.done + 1 else taken[-1]
+        return taken[-1] * math.nan if len(taken) == branch.taken_before + 1 else taken[-1]
 
     monkeypatch.setattr(OptimizerStep, "gradients", explode)
     folder = train(branched, tmp_path)
