@@ -25,12 +25,18 @@
       svg.parentNode.classList.toggle("rr-keeps", low);
     });
   }
+  // Not scrollIntoView, after which the first Tab goes to what follows the entry.
+  function reveal(entry) {
+    var bar = entry.closest(".bd-sidebar-primary");
+    var below = entry.getBoundingClientRect().bottom + 32 - bar.getBoundingClientRect().bottom;
+    if (below > 0) bar.scrollTop += below;
+  }
   window.addEventListener("load", function () {
     mark();
     keep();
     new ResizeObserver(keep).observe(document.querySelector("main"));
     var here = document.querySelectorAll("nav.bd-links li.current > a");
-    if (here.length) here[here.length - 1].scrollIntoView({block: "nearest"});
+    if (here.length) reveal(here[here.length - 1]);
     // mathematics and widgets come later, and change the height of the page
     new ResizeObserver(mark).observe(document.querySelector("main"));
   });
