@@ -106,7 +106,7 @@ ELSE = (
     "*Run* is a whole run at equal size", "At equal size a run with Review takes",
     "At equal training, ten times the size", "leads you from the rented machine",
     "`rr train --help` list", "Where such an arm is higher", "has the lowest mean of all",
-    "how much less Review leads in our larger network",
+    "lead lost from our smaller to our larger network",
     # a comparison with the bigram table, of which test_readme_results has every run
     "than a bigram table", "than a {term}`bigram table", "All networks are worse than",
     # one published column, of which chapter 11 has the tests
