@@ -35,6 +35,7 @@ def parse_spec(spec: str) -> tuple[str, dict[str, str]]:
 # Value rules whose older name is that of a residual rule, too: the name that is written -> the one
 # that ids, records and tables have, which is accepted, too.
 RECORDED_VALUES = {"constant-resformer": "constant"}
+WRITTEN_VALUES = {old: new for new, old in RECORDED_VALUES.items()}
 
 
 def recorded(spec: str, kind: str = "values") -> str:
@@ -43,8 +44,7 @@ def recorded(spec: str, kind: str = "values") -> str:
     >>> recorded("constant-resformer:lam=1"), recorded("constant:c=1", "residual")
     ('constant:lam=1', 'constant:c=1')
     """
-    name, colon, rest = spec.partition(":")
-    return f"{RECORDED_VALUES.get(name, name)}{colon}{rest}" if kind == "values" else spec
+    return _renamed(spec, RECORDED_VALUES) if kind == "values" else spec
 
 
 def written(spec: str, kind: str = "values") -> str:
@@ -53,9 +53,12 @@ def written(spec: str, kind: str = "values") -> str:
     >>> written("constant:lam=1"), written("constant:c=1", "residual")
     ('constant-resformer:lam=1', 'constant:c=1')
     """
-    names = {old: new for new, old in RECORDED_VALUES.items()}
+    return _renamed(spec, WRITTEN_VALUES) if kind == "values" else spec
+
+
+def _renamed(spec: str, names: dict[str, str]) -> str:
     name, colon, rest = spec.partition(":")
-    return f"{names.get(name, name)}{colon}{rest}" if kind == "values" else spec
+    return f"{names.get(name, name)}{colon}{rest}"
 
 
 @dataclass(frozen=True)
