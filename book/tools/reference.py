@@ -24,6 +24,7 @@ import home
 from docstrings import aligned, code, escaped, example, prose, split
 from nbkit import ROOT
 
+from rr.options import written
 from rr.residual import REGISTRY, RULES, Described
 from rr.residual.table import describe
 from rrbook.markdown import table_row
@@ -224,7 +225,7 @@ def _constant(value: Any, links: dict[str, str]) -> str:
 
 
 def _to_rule(name: str, kind: str) -> str:
-    return f"[`{name}`](#api-rule-{kind}-{name})"
+    return f"[`{written(name, kind)}`](#api-rule-{kind}-{name})"
 
 
 def rules(modules: list[tuple[str, ModuleType]], links: dict[str, str]) -> list[str]:
@@ -241,7 +242,8 @@ def rules(modules: list[tuple[str, ModuleType]], links: dict[str, str]) -> list[
 
 
 def _rule(row: dict, cls: type[Described], links: dict[str, str]) -> list[str]:
-    name, kind = row["name"], row["kind"]
+    kind = row["kind"]
+    name = written(row["name"], kind)
     own = [key for key in cls.options if key != "per_pass"]
     spec = f"{name}:{own[0]}={cls.options[own[0]].default}" if own else name
     keyword = "rule" if kind == "residual" else kind
@@ -258,7 +260,7 @@ def _rule(row: dict, cls: type[Described], links: dict[str, str]) -> list[str]:
         words = escaped(option.meaning, links), escaped(option.accepts, links)
         table.append(table_row((f"`{key}`", f"`{option.default}`", *words)))
     return [
-        f"(api-rule-{kind}-{name})=\n#### `{name}`",
+        f"(api-rule-{kind}-{row['name']})=\n#### `{name}`",
         f"$$\n{cls.equation}\n$$",
         prose(split(doc_of(cls))[0], {}, links),
         "\n".join(table) if cls.options else "It has no options.",

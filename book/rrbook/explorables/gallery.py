@@ -14,6 +14,7 @@ from html import escape
 from pathlib import Path
 
 from rr.errors import RRError, nearest
+from rr.options import written
 
 from . import kit
 from .kit import tag
@@ -310,7 +311,7 @@ def mark(row: dict, facts: dict) -> str:
 
 def name(row: dict, facts: dict) -> str:
     """The head of a card: the rule's name, with its mark."""
-    return f'<p class="rr-name">{row["name"]}</p>{mark(row, facts)}'
+    return f'<p class="rr-name">{written(row["name"], row["kind"])}</p>{mark(row, facts)}'
 
 
 def equation(row: dict) -> str:
@@ -321,7 +322,7 @@ def equation(row: dict) -> str:
 
 def card(row: dict, facts: dict) -> str:
     """HTML of one rule: a row of `rr.residual.table.describe` and its `anatomy`."""
-    description = f"{reads(facts)}; {writes(facts)}"
+    description = f"{written(row['name'], row['kind'])}: {reads(facts)}; {writes(facts)}"
     width, height, elements = picture(facts)
     source_link = ARXIV.sub(r'<a href="https://arxiv.org/abs/\1">\1</a>', escape(row["source"]))
     cost = row["cost"]
@@ -347,8 +348,8 @@ def card(row: dict, facts: dict) -> str:
     return (
         f'<div class="rr-rule">{part}{name(row, facts)}'
         f'<p class="rr-from">{source_link}</p>'
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(row["name"])}: '
-        f'{escape(description)}">{"".join(elements)}</svg></div>'
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(description)}">'
+        f'{"".join(elements)}</svg></div>'
         f"{equation(row)}{part}<dl>{listed}</dl></div></div>"
     )
 
@@ -368,7 +369,7 @@ def rule_gallery(family: str, *names: str) -> kit.Explorable:
     cards = []
     for row in describe():
         facts = anatomy(row["name"], row["kind"])
-        if facts["family"] == family and (not names or row["name"] in names):
+        if facts["family"] == family and (not names or written(row["name"], row["kind"]) in names):
             cards.append(card(row, facts))
     style = re.sub(r"\s+", " ", kit.style() + CSS.read_text(encoding="utf-8")).strip()
     return kit.Explorable(

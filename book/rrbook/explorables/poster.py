@@ -7,6 +7,7 @@ scripts the page shows every card.
 from html import escape
 from pathlib import Path
 
+from rr.options import written
 from rr.residual import Site, resolve
 from rr.residual.table import describe
 from rr.specs import ModelConfig
@@ -98,7 +99,8 @@ def _group(kind: str, title: str, rows: list[tuple[dict, dict]]) -> str:
 
 def _card(row: dict, facts: dict) -> str:
     width, height, elements = gallery.picture(facts)
-    description = f"{row['name']}: {gallery.reads(facts)}; {gallery.writes(facts)}"
+    name = written(row["name"], row["kind"])
+    description = f"{name}: {gallery.reads(facts)}; {gallery.writes(facts)}"
     attributes = "".join(f' data-{name}="{key}"' for name, key in answers(row, facts).items())
     return (
         f'<div class="rr-rule"{attributes}><div class="rr-explorable rr-part">'

@@ -28,7 +28,7 @@ function valueNumbers(rule, lam, even, blocks) {
   }
   var first = measure(), v = first;
   for (var block = 1; block <= blocks; block++) {
-    var pair = {identity: [0.5, 0.5], constant: [lam, 1], svformer: [1, 0]}[rule];
+    var pair = {identity: [0.5, 0.5], "constant-resformer": [lam, 1], svformer: [1, 0]}[rule];
     if (block === 1 || !pair) pair = [0, 1];
     var extra = rule === "neutreno" ? lam : 0, past = new Array(TOKENS).fill(0);
     for (i = 0; i < TOKENS; i++) {
@@ -47,7 +47,8 @@ function valueSentence(v) {
   var last = function (list) { return number(list[list.length - 1]); };
   var found = valueNumbers(v.rule, v.lam, v.even, v.blocks);
   var plain = valueNumbers("own", v.lam, v.even, v.blocks);
-  var words = v.rule === "constant" || v.rule === "neutreno" ? " with λ = " + number(v.lam) : "";
+  var scaled = v.rule === "constant-resformer" || v.rule === "neutreno";
+  var words = scaled ? " with λ = " + number(v.lam) : "";
   var said = v.rule + words + ", " + v.blocks + " blocks: two tokens end at a mean cosine of " +
     last(found.similarity) + ", and a token at " + last(found.kept) + " to its own embedding.";
   if (v.rule === "own") return said;
@@ -57,7 +58,7 @@ function valueSentence(v) {
 
 function drawValues(svg, v, width, data, form) {
   var lam = form.elements.lam;
-  lam.disabled = v.rule !== "constant" && v.rule !== "neutreno";
+  lam.disabled = v.rule !== "constant-resformer" && v.rule !== "neutreno";
   lam.parentNode.classList.toggle("rr-off", lam.disabled);
   var left = 46, right = width - 84, top = 28, bottom = 232;
   svg.setAttribute("viewBox", "0 0 " + width + " 274");
@@ -81,7 +82,7 @@ function drawValues(svg, v, width, data, form) {
     points.forEach(function (p) {
       if (chosen) add(svg, "circle", {cx: round(p[0]), cy: round(p[1]), r: 3.5, "class": "is-blue"});
     });
-    ends.push([points[points.length - 1][1] + 4, rule, chosen ? "is-blue b" : "soft"]);
+    ends.push([points[points.length - 1][1] + 4, rule === "own" ? rule : "with V₁", chosen ? "is-blue b" : "soft"]);
   });
   if (ends.length > 1 && Math.abs(ends[0][0] - ends[1][0]) < 16) {
     var middle = (ends[0][0] + ends[1][0]) / 2, up = ends[0][0] <= ends[1][0] ? 0 : 1;

@@ -5,14 +5,14 @@ from . import kit
 RULES = {
     "own": "own: Vₙ",
     "identity": "identity: ½V₁ + ½Vₙ",
-    "constant": "constant: λV₁ + Vₙ",
+    "constant-resformer": "constant-resformer: λV₁ + Vₙ",
     "svformer": "svformer: V₁",
     "neutreno": "neutreno: AVₙ + λ(V₁ − Vₙ)",
 }
 
 
 def value_dilution(
-    rule: str = "constant", lam: float = 2.0, even: float = 1.0, blocks: int = 8
+    rule: str = "constant-resformer", lam: float = 2.0, even: float = 1.0, blocks: int = 8
 ) -> kit.Explorable:
     """Explorable: token similarity by depth under five value rules, in a toy of sixteen tokens.
 
@@ -34,6 +34,6 @@ def value_dilution(
         picture="Curves of the mean cosine of two tokens’ states after each block: the chosen rule "
         "thick, own values thin",
         note="Toy: sixteen orthogonal tokens, projections of 1, no MLP, pre-norm. Each token gives "
-        "a share to itself and spreads the rest evenly over its past. NeuTRENO’s λ and the "
-        "constant rule’s are two different numbers.",
+        "a share to itself and spreads the rest evenly over its past. NeuTRENO’s λ and that "
+        "of constant-resformer are two different numbers.",
     )

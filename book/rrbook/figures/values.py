@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from rr.errors import RRError
+from rr.options import recorded
 
 from .data import keep
 from .style import (
@@ -39,7 +40,7 @@ VALUES = {
 
 def value_style(label: str) -> tuple[str, str]:
     """Colour and marker of a value rule; what follows ":" or a space is left out."""
-    name = label.partition(":")[0].partition(" ")[0]
+    name = recorded(label.partition(":")[0].partition(" ")[0])
     shown = style_of(name)
     return VALUES.get(name, (shown["color"], shown["marker"]))
 
