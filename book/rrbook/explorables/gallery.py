@@ -349,7 +349,7 @@ def card(row: dict, facts: dict) -> str:
         f'<div class="rr-rule">{part}{name(row, facts)}'
         f'<p class="rr-from">{source_link}</p>'
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(description)}">'
-        f'{"".join(elements)}</svg></div>'
+        f"{''.join(elements)}</svg></div>"
         f"{equation(row)}{part}<dl>{listed}</dl></div></div>"
     )
 
