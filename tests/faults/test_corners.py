@@ -234,10 +234,9 @@ def test_a_reported_run_with_mirrored_losses_has_other_sentences(executed):
     assert mirrored["crossed"] != stored["crossed"]
 
 
-@pytest.mark.parametrize(("chapter", "corner"), [("01", 0), ("14", 2)])
-def test_two_chapters_end_at_a_corner(executed, chapter, corner):
-    """Of those above, two that take a minute between them."""
-    check(chapter, executed(chapter, corner))
+def test_a_chapter_that_trains_nothing_ends_at_a_corner(executed):
+    """Of those above the quickest, so that each change sees one."""
+    check("11", executed("11", 0))
 
 
 def test_every_chapter_has_its_corners():
