@@ -135,7 +135,7 @@ class Recipe:
 
     steps: int = option("optimiser steps (default: the rung's)", int)
     batch: int = option("windows per step (default: the rung's)", int)
-    lr: float = option("peak learning rate, under muon of all parameters (default: the rung's)", float)
+    lr: float = option("peak learning rate, of muon too (default: the rung's)", float)
     warmup: int = option("steps of linear warm-up (default: the protocol's)", int)
     schedule: str = "plateau"  # "plateau": constant, then linear to 0 in the last fifth; "cosine"
     betas: tuple[float, float] = (0.9, 0.95)  # of AdamW
