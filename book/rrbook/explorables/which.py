@@ -75,8 +75,8 @@ CLAIMS = {
     ("values", "embeddings"): "speedrun records",
 }
 
-COLUMNS = ("our verdict, small networks", "rule − standard", "rule − constant ½", "cost", "who ships it",
-           "it reads", "parameters per block", "its paper claims")  # fmt: skip
+COLUMNS = ("our verdict, small networks", "rule − standard", "rule − constant ½", "cost",
+           "who ships it", "it reads", "parameters per block", "its paper claims")  # fmt: skip
 FORMS = (
     "Other networks of the last study. <code>scales-skips:attnres=1</code>: scales and skips, and "
     "each block attends over earlier updates. <code>attnres:block=2</code>: only the first of two "
