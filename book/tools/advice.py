@@ -177,10 +177,11 @@ def _parameters(row: dict) -> float:
 
 
 def _time_at_scale(rule: str) -> str:
-    """The time of a step over the baseline's at each size from 100M on that has a speed."""
+    """The time of a step over the baseline's, at the sizes from 100M on that have a speed."""
     rows = [r for r in at_scale.rows() if (r["source"], r["rule"]) == (FACTORY, rule)]
-    timed = [r for r in rows if r["speed"] and _parameters(r) >= LARGE]
-    return ", ".join(f"×\u00a0{1 / float(r['speed']):.1f} at {r['size']}" for r in timed)
+    times = [1 / float(r["speed"]) for r in rows if r["speed"] and _parameters(r) >= LARGE]
+    ends = dict.fromkeys(f"×\u00a0{end(times):.1f}" for end in (min, max))
+    return " to ".join(ends)
 
 
 @cache

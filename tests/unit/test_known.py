@@ -201,7 +201,8 @@ def test_muon_by_hand():
 def test_what_the_first_screen_says_of_larger_networks():
     """Of sizes from 100M on, read off the file; the FLOPs of a gate at 320M by hand."""
     assert number("at 100M or more: mHC") == "−0.040 at 303.6M, −0.029 at 1.21B"
-    assert number("time at 100M or more: MUDD") == "×\u00a01.9 at 303.6M, ×\u00a01.9 at 1.21B"
+    for name in ("MUDD", "mHC"):  # speeds of 0.53 and 0.54
+        assert number(f"time at 100M or more: {name}") == "×\u00a01.9"
     d, blocks, tokens, vocabulary = 1024, 16, 256, 50257
     block = 2 * 12 * d * d + 2 * (tokens + 1) * d  # matrices, and attention counted as causal
     forward = blocks * block + 2 * vocabulary * d
