@@ -135,7 +135,7 @@ class Recipe:
 
     steps: int = option("optimiser steps (default: the rung's)", int)
     batch: int = option("windows per step (default: the rung's)", int)
-    lr: float = option("peak learning rate (default: the rung's)", float)
+    lr: float = option("peak learning rate, of muon too (default: the rung's)", float)
     warmup: int = option("steps of linear warm-up (default: the protocol's)", int)
     schedule: str = "plateau"  # "plateau": constant, then linear to 0 in the last fifth; "cosine"
     betas: tuple[float, float] = (0.9, 0.95)  # of AdamW
@@ -162,7 +162,8 @@ class Recipe:
         default=None,
     )
     optimizer: str = option(
-        "adamw, or muon for the blocks' matrices (default: adamw)", default="adamw"
+        "adamw, or muon for the blocks' matrices, its updates scaled to adamw's (default: adamw)",
+        default="adamw",
     )
 
     def __post_init__(self) -> None:

@@ -10,6 +10,11 @@ import scipy.stats
 from wording import signed, spread
 
 import rr
+from rr.model import sizes
+from rr.model.costs import count, flops_per_token
+from rr.training import memory
+from rr.training.backend import parse_backend
+from rr.training.planning import recipe
 from rrbook.explorables import at_scale, which
 from rrbook.stats import field
 from rrbook.stats.emergence import TUNING
@@ -21,6 +26,8 @@ MEASURED = rr.DATA / "measured"
 BOTH_GATES = ("mini_arms", "e1_rates", "f1_pairs", "f2_field")
 STREAMS = ("hyper-connections", "standard")
 BOUND = 0.01  # nats per token: an interval inside ±BOUND is called equal
+FACTORY = "hyper-connection-factory"  # the source with most rules and sizes
+LARGE = 1e8  # parameters
 
 
 def _gaps(name: str) -> list[float]:
@@ -93,9 +100,7 @@ def _run_time(arm: str) -> str:
 
 def _rate(arm: str) -> str:
     """The learning rate that F2 chose for an arm, over that of the standard residual."""
-    runs = field.read_runs()
-    of = runs[runs.seed < TUNING].groupby("arm").lr.first()
-    return f"{of[arm] / of['standard']:.2f}"
+    return f"{field.rates(field.read_runs())[arm]:.2f}"
 
 
 def _under_muon() -> str:
@@ -117,15 +122,15 @@ def _rates_under_muon(planned: bool) -> str:
     return f"{(gap < 0).sum()} of {len(gap)}"
 
 
-def _on_a_gpu(rung: str) -> str:
-    """A bf16 step of highway, whose gate is compiled, over one of the standard network, medians."""
+def _on_a_gpu(rung: str, rule: str = "highway") -> str:
+    """A bf16 step of a rule over one of the standard network, medians. highway has a gate."""
     rows = json.loads((MEASURED / "gpu_h200" / "steps.json").read_text())["rows"]
     of = {
         row["rule"]: row["step_ms_median"]
         for row in rows
         if row["rung"] == rung and row["precision"] == "bf16"
     }
-    return f"{of['highway'] / of['standard']:.2f}"
+    return f"{of[rule] / of['standard']:.2f}"
 
 
 def _size(steps: int | None, folder: str = "f1_pairs") -> dict:
@@ -156,11 +161,53 @@ def _rules(verdict: str) -> str:
     return f"{len(names)} ({', '.join(names)})"
 
 
-def _at_scale(rule: str, source: str = "hyper-connection-factory") -> str:
-    """What one source measured of a rule, size by size."""
+def _at_scale(rule: str, source: str = FACTORY, least: float = 0) -> str:
+    """What one source measured of a rule, size by size, from `least` parameters on."""
     rows = [r for r in at_scale.rows() if (r["source"], r["rule"]) == (source, rule)]
-    shown = [f"{signed(float(r['difference']))} at {r['size']}" for r in rows]
+    shown = [
+        f"{signed(float(r['difference']))} at {r['size']}"
+        for r in rows
+        if not least or _parameters(r) >= least
+    ]
     return ", ".join(shown)
+
+
+def _parameters(row: dict) -> float:
+    return float(row["size"][:-1]) * {"M": 1e6, "B": 1e9}[row["size"][-1]]
+
+
+def _time_at_scale(rule: str) -> str:
+    """The time of a step over the baseline's, at the sizes from 100M on that have a speed."""
+    rows = [r for r in at_scale.rows() if (r["source"], r["rule"]) == (FACTORY, rule)]
+    times = [1 / float(r["speed"]) for r in rows if r["speed"] and _parameters(r) >= LARGE]
+    ends = dict.fromkeys(f"×\u00a0{end(times):.1f}" for end in (min, max))
+    return " to ".join(ends)
+
+
+@cache
+def _bytes_and_flops(rule: str, values: str) -> tuple[int, int]:
+    """Predicted peak without the driver's context, and FLOPs per token, at 320M, not widened."""
+    shape, batch = sizes.RUNGS["320M"], 64
+    config = rr.ModelConfig(
+        50257,
+        n_layer=shape.n_layer,
+        n_head=shape.n_head,
+        d_model=shape.d_model,
+        d_ff=4 * shape.d_model,
+        seq_len=shape.seq_len,
+        rule=rule,
+        values=values,
+    )
+    backend = parse_backend("compiled:attention=cudnn,precision=bf16")
+    held = memory.predict(config, backend, batch, "cuda", recipe("320M", batch=batch))
+    return held["total"] - held["context"], flops_per_token(config)
+
+
+def _computed(rule: str, values: str = "own") -> str:
+    """Memory and FLOPs of a step over those of the standard network, neither widened."""
+    standard = _bytes_and_flops("standard", "own")
+    ratios = [a / b for a, b in zip(_bytes_and_flops(rule, values), standard, strict=True)]
+    return "memory ×\u00a0{:.2f}, FLOPs ×\u00a0{:.2f}".format(*ratios)
 
 
 def _largest(what: str, source: str) -> str:
@@ -169,6 +216,12 @@ def _largest(what: str, source: str) -> str:
     return row[what]
 
 
+COMPUTED = {
+    "mHC": ("hyper-connections:sinkhorn=1",),
+    "unet": ("unet",),
+    "state-gate": ("state-gate",),
+    "2V₁ + Vₙ": ("standard", "constant-resformer:lam=2"),
+}
 SCALED = {
     "MUDD": "MUDD with norms around it",
     "mHC": "mHC, four streams",
@@ -196,6 +249,7 @@ NAMED = {
     "f2_field, survivors as first run": lambda: _survivors(first=True),
     "f2_field, p of four streams": _of_streams,
     "f2_field, p of four streams as first run": lambda: _of_streams(first=True),
+    "mini with GPT-2's tokenizer": lambda: f"{count(sizes.arm('mini')) / 1e6:.0f} million",
     "short run, parameters": lambda: _million("params", *SHORT),
     "short run, tokens": lambda: _million("tokens", *SHORT),
     "short run, tokens per parameter": lambda: _ratio(*SHORT),
@@ -204,10 +258,21 @@ NAMED = {
     **{f"rules to {verdict}": partial(_rules, verdict) for verdict in ("use", "try", "skip")},
     **{f"at scale: {name}": partial(_at_scale, rule) for name, rule in SCALED.items()},
     **{f"at scale: {name}": partial(_at_scale, *of) for name, of in ELSEWHERE.items()},
+    **{
+        f"at 100M or more: {name}": partial(_at_scale, SCALED[name], least=LARGE)
+        for name in ("MUDD", "mHC")
+    },
+    **{
+        f"time at 100M or more: {name}": partial(_time_at_scale, SCALED[name])
+        for name in ("MUDD", "mHC")
+    },
+    **{f"computed at 320M: {name}": partial(_computed, *of) for name, of in COMPUTED.items()},
     "at scale: identity mixing, sizes": lambda: _largest("size", "zhihu, Feb 2026"),
     "at scale: identity mixing, tokens": lambda: _largest("tokens", "zhihu, Feb 2026"),
     "at scale: DepthBench, sizes": lambda: _largest("size", "2609.32534"),
     **{f"gate on a GPU, {rung}": partial(_on_a_gpu, rung) for rung in ("60M", "320M", "1B")},
+    "constant on a GPU, 60M": partial(_on_a_gpu, "60M", "constant"),
+    "constant on a GPU, 1B": partial(_on_a_gpu, "1B", "constant"),
     **{
         f"f2_field, cost of the rate of {arm}": partial(_cost, arm)
         for arm in ("scaled", "orthogonal", field.WIDER, "standard + constant")
@@ -218,6 +283,6 @@ NAMED = {
     },
     **{
         f"f2_field, rate of {arm}": partial(_rate, arm)
-        for arm in ("state-gate", "unet", "rezero:init=paper")
+        for arm in ("state-gate", "unet", "rezero:init=paper", "standard + constant")
     },
 }

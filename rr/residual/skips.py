@@ -108,7 +108,7 @@ class UNet(Rule):
         r"h \leftarrow h + w_b\,X_b \text{ before block } L + 1 - b,\quad h_l = h_{l-1} + u_l"
     )
     source = f"{MODDED}, after U-Net (1505.04597)"
-    shipped = "modded-nanogpt's records"
+    shipped = "modded-nanogpt's earlier records; one skip is left"
     state = "list"
     options = {
         "gate": one_of("number", "what w is: the number or σ of it", "number", "sigmoid"),

@@ -133,7 +133,8 @@ class Residuals(nn.Module):
     or, with a standard deviation of your own, `branch_gain(i)` times it for the matrix that ends a
     branch.
 
-    Raises RRError for an unknown rule, one that cannot be looped, or a wrong size.
+    Value rules work inside attention, which is yours, so none is here: see `rr.attach`. Raises
+    RRError for an unknown rule, one that cannot be looped, or a wrong size.
 
     Example:
         >>> import torch

@@ -14,7 +14,7 @@ from ..specs import Run
 from . import checkpoint
 from .device import pick_device
 from .progress import Progress
-from .run_folder import check_rules, specification, tokenizer_sha256
+from .run_folder import check_rules, finished, specification, tokenizer_sha256
 
 
 def load(
@@ -34,7 +34,7 @@ def load(
     rule in a file, `path.py:Class`, that the run was trained with and that may be imported: a
     folder may come from anybody, and a file is code.
 
-    Raises RRError where `folder` is no run's folder or has no checkpoint yet, the device is not
+    Raises RRError where `folder` is no run's folder or has no weights (yet), the device is not
     here, or a rule in a file was not allowed or has changed; RunFailed where a file is corrupt.
 
     Example:
@@ -54,7 +54,12 @@ def load(
     checkpoints = checkpoint.Checkpoints(folder, run.id)
     weights = checkpoints.weights(Progress(None).say)
     if weights is None:
-        raise RRError(f"{folder} has no checkpoint yet: train it first")
+        if finished(folder) is None:
+            raise RRError(f"{folder} has no checkpoint yet: train it first")
+        raise RRError(
+            f"{folder} has a result but no weights: put its checkpoint/weights back, or train it "
+            "again with another --out"
+        )
     try:
         model = with_weights(run.model, weights)
     except RRError as error:

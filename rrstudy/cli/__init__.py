@@ -5,7 +5,7 @@ from collections.abc import Container, Sequence
 from rr import cli
 
 MANY = {
-    "ladder": "list the model sizes: shape, exact parameter counts, cost, training budget",
+    "ladder": "list the model sizes: shape, parameters (GPT-2's tokenizer), cost, training budget",
     "sweep": "train every combination of the given options; the same command resumes it",
     "table": "compare the rules in a folder of runs, or the arms of a tidy table",
     "report": "the report of a run, or of a folder of runs, as a notebook and as one HTML page",

@@ -15,6 +15,9 @@ def add_arguments(parser) -> None:
         help="as for rr train (default: review)",
     )
     parser.add_argument(
+        "--values", nargs="+", default=["own"], help="as for rr train (default: own)"
+    )
+    parser.add_argument(
         "--protocol",
         default="clean",
         help="whose models and precision: clean, or paper, the study's (default: clean)",
@@ -48,19 +51,23 @@ def add_arguments(parser) -> None:
 
 def run(args) -> None:
     from rrstudy.perf.benchmark import bench, table
+    from rrstudy.perf.benchmark_case import arm
 
     names = ("steps", "repeats", "batch", "micro_batch", "threads", "device", "ablate", "protocol")
-    result = bench(args.rung, args.rule, args.backends, log=log, **pick(args, names))
+    result = bench(
+        args.rung, args.rule, args.backends, values=args.values, log=log, **pick(args, names)
+    )
     if args.json:
         return print_json(result)
     print_columns(table(result), "lllrrrrrr")
     for row in result["over_the_standard"]:
         print(
-            f"{row['rung']} {row['path']}: a step of {row['rule']} takes {row['time']:.3f} "
-            f"({row['least']:.3f}–{row['most']:.3f}) times as long as one of standard"
+            f"{row['rung']} {row['path']}: a step of {arm(row['rule'], row['values'])} takes "
+            f"{row['time']:.3f} ({row['least']:.3f}–{row['most']:.3f}) times as long as one of "
+            "standard"
         )
     for row in result["ablated"]:
         print(
-            f"{row['rung']} {row['rule']} {row['path']}: {row['speed']:.3f} "
+            f"{row['rung']} {arm(row['rule'], row['values'])} {row['path']}: {row['speed']:.3f} "
             f"({row['least']:.3f}–{row['most']:.3f}) times the speed of {row['over']}"
         )

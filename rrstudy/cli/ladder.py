@@ -1,4 +1,4 @@
-"""`rr ladder`: the model sizes, with the rules that a protocol compares."""
+"""`rr ladder`: the model sizes with GPT-2's tokenizer, and the rules that a protocol compares."""
 
 from rr.cli.output import add_json, print_columns, print_json
 from rr.errors import RRError, nearest

@@ -14,7 +14,7 @@ recomputation not counted. A device that is not in `gpus.GPUS` has no MFU.
 import itertools
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
@@ -27,12 +27,13 @@ from rr import __version__
 from rr.errors import RRError, RunFailed, positive
 from rr.model import sizes
 from rr.options import parse_spec
+from rr.residual import allow_rule, canonical
 from rr.training import memory, planning, provenance
 from rr.training.backend import Backend, default, parse_backend
 from rr.training.device import cores, device_name, pick_device, set_threads
 from rr.training.memory_fit import free, margin
 
-from .benchmark_case import Case, run_command, start
+from .benchmark_case import Case, arm, run_command, start
 from .gpus import find
 
 
@@ -168,6 +169,7 @@ def result_row(case: Case, measured: dict, times: list[float], failed: str | Non
     row = {
         "rung": case.rung,
         "rule": case.rule,
+        "values": case.values,
         "path": case.path,
         "choices": asdict(parse_backend(case.path)),
         "batch": case.batch,
@@ -200,32 +202,35 @@ def ablations(spec: str, device: torch.device | None = None) -> list[str]:
     return undone
 
 
-def ratios(rows: list[dict], key: str, base: str) -> list[dict]:
-    """Ratios of each row to the row that differs only in `key`, which there is `base`.
+def ratios(rows: list[dict], base: dict[str, str]) -> list[dict]:
+    """Ratios of each row to the row that differs only in the keys of `base`, which has these there.
 
-    key "path": tokens per second, and peak memory, over those of the base path; "rule": the step's
-    time over the base rule's. Median, least and most over the repeats, paired.
+    base {"path": …}: tokens per second, and peak memory, over those of the base path; {"rule": …,
+    "values": …}: the step's time over the base's. Median, least and most over the repeats, paired.
     """
     result = []
-    same = [k for k in ("rung", "rule", "path", "batch", "micro_batch") if k != key]
+    names = ("rung", "rule", "values", "path")
+    same = [k for k in (*names, "batch", "micro_batch") if k not in base]
     for row in rows:
         other = next(
             (
                 r
                 for r in rows
-                if r[key] == base and all(r[k] == row[k] for k in same) and not r["failed"]
+                if all(r[k] == base[k] for k in base)
+                and all(r[k] == row[k] for k in same)
+                and not r["failed"]
             ),
             None,
         )
         if other is None or other is row or row["failed"]:
             continue
         pairs = list(zip(row["step_ms"], other["step_ms"], strict=True))
-        each = [b / a if key == "path" else a / b for a, b in pairs]
+        each = [b / a if "path" in base else a / b for a, b in pairs]
         result.append(
             {
-                **{k: row[k] for k in ("rung", "rule", "path")},
-                "over": base,
-                "speed" if key == "path" else "time": median(each),
+                **{k: row[k] for k in names},
+                "over": next(iter(base.values())),
+                "speed" if "path" in base else "time": median(each),
                 "least": min(each),
                 "most": max(each),
                 "memory": row["peak_bytes"] / other["peak_bytes"],
@@ -247,9 +252,10 @@ def bench(
     device: str | None = None,
     ablate: bool = False,
     protocol: str = "clean",
+    values: Sequence[str] = ("own",),
     log: Callable[[str], None] = lambda line: None,
 ) -> dict:
-    """Measure rung × rule × path; see the module. Raises RRError before anything is started.
+    """Measure rung × rule × values × path; see the module. Raises RRError before it starts any.
 
     paths: default: on a CPU the reference and the eager one; on a GPU the one that a run takes
     there, in the protocol's precision, so that `rr plan --measured` finds what it plans. The rungs
@@ -272,6 +278,8 @@ def bench(
     paths = list(dict.fromkeys([*paths, *(ablations(last_path, target) if ablate else [])]))
     for path in paths:
         parse_backend(path).validate(target)
+    allow_rule(*values)  # the caller named them
+    values = [canonical(each, "values") for each in values]
     by_rung = []
     for rung in map(sizes.canonical_rung, rungs):
         windows = planning.recipe(rung, protocol, batch=batch).batch
@@ -282,8 +290,9 @@ def bench(
         if windows % micro:
             raise RRError(f"micro-batch must divide the batch: {micro} does not divide {windows}")
         cases = [
-            Case(rung, rule, path, windows, micro, protocol=protocol)
+            Case(rung, rule, path, windows, micro, protocol, each)
             for rule in rules
+            for each in values
             for path in paths
         ]
         by_rung.append(cases)
@@ -301,9 +310,9 @@ def bench(
         "steps": steps,
         "repeats": repeats,
         "rows": rows,
-        "over_the_reference": ratios(rows, "path", "reference"),
-        "over_the_standard": ratios(rows, "rule", "standard"),
-        "ablated": ratios(rows, "path", last_path) if ablate else [],
+        "over_the_reference": ratios(rows, {"path": "reference"}),
+        "over_the_standard": ratios(rows, {"rule": "standard", "values": "own"}),
+        "ablated": ratios(rows, {"path": last_path}) if ablate else [],
     }
 
 
@@ -323,14 +332,18 @@ def made_by(device: torch.device, threads: int) -> dict:
     }
 
 
+def _names(row: dict) -> tuple[str, str, str]:
+    return row["rung"], arm(row["rule"], row["values"]), row["path"]
+
+
 def table(result: dict) -> list[tuple[str, ...]]:
     """The rows of `bench` as text, a header first: medians, in brackets the least and most."""
     lines: list[tuple[str, ...]] = [
         ("rung", "rule", "path", "ms per step", "tokens/s", "MFU", "peak memory", "speed", "memory")
     ]
-    over = {(r["rung"], r["rule"], r["path"]): r for r in result["over_the_reference"]}
+    over = {_names(row): row for row in result["over_the_reference"]}
     for row in result["rows"]:
-        names = (row["rung"], row["rule"], row["path"])
+        names = _names(row)
         if row["failed"]:
             lines.append((*names, row["failed"], *[""] * 5))
             continue

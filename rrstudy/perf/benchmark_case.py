@@ -17,6 +17,7 @@ from rr.errors import RRError
 from rr.model import costs, sizes
 from rr.model.init import initialise
 from rr.model.transformer import Model
+from rr.options import written
 from rr.residual import allow_rule
 from rr.specs import ModelConfig
 from rr.training import planning
@@ -37,17 +38,23 @@ class Case:
     batch: int
     micro_batch: int
     protocol: str = "clean"
+    values: str = "own"
 
     @property
     def config(self) -> ModelConfig:
         """The model: the rule's arm in the protocol."""
-        allow_rule(self.rule)  # the user named it
-        return sizes.arm(self.rung, self.rule, VOCAB, self.protocol)
+        allow_rule(self.rule, self.values)  # the user named them
+        return sizes.arm(self.rung, self.rule, VOCAB, self.protocol, self.values)
 
     @property
     def name(self) -> str:
         """The case's name in messages and tables."""
-        return f"{self.rung} {self.rule} {self.path}"
+        return f"{self.rung} {arm(self.rule, self.values)} {self.path}"
+
+
+def arm(rule: str, values: str) -> str:
+    """A case's rules as a table names them: the value rule where it is not `own`."""
+    return rule if values == "own" else f"{rule} + {written(values)}"
 
 
 class Bench:

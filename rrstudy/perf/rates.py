@@ -178,16 +178,17 @@ def sources(
 def measured(run: Run, card: GPUSpec, rows: Sequence[dict], rung: str | None = None) -> Rate | None:
     """The run's rate by `rows`; None where they lack its rung (or `rung`) at its precision.
 
-    Rows of its own rule, else of any: each path by the slowest and fastest of its repeats; the path
-    with the best median counts.
+    Rows of its own rules, else of its residual rule, else of any: each path by the slowest and
+    fastest of its repeats; the path with the best median counts.
     """
     same_rung = [row for row in _usable(run, card, rows) if row["rung"] == (rung or run.rung)]
     same_rule = [row for row in same_rung if row["rule"] == run.rule]
-    best: dict[str, dict] = {}
-    for row in same_rule or same_rung:
-        before = best.get(row["rule"])
-        if before is None or row["tokens_per_second"] > before["tokens_per_second"]:
-            best[row["rule"]] = row
+    same_arm = [row for row in same_rule if row.get("values", "own") == run.values]
+    best: dict[tuple[str, str], dict] = {}
+    for row in same_arm or same_rule or same_rung:
+        arm = row["rule"], row.get("values", "own")  # records of earlier versions lack the second
+        if arm not in best or row["tokens_per_second"] > best[arm]["tokens_per_second"]:
+            best[arm] = row
     if not best:
         return None
     rates = [

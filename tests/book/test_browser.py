@@ -205,6 +205,7 @@ def test_the_poster_shows_the_rules_that_answer_its_questions(tab_of):
     every = shown()
     tab.get_by_label("it writes").select_option("gate")
     assert {"review", "highway", "gtrxl"} < shown() < every - {"standard", "constant"}
+    assert tab.url.endswith("?writes=gate")
     tab.get_by_label("it keeps").select_option("scaled")
     assert shown() == {"review-convex", "highway-carry", "gtrxl"}
     assert tab.locator(".rr-poster [aria-live]").inner_text().startswith("3 of ")
@@ -212,7 +213,9 @@ def test_the_poster_shows_the_rules_that_answer_its_questions(tab_of):
     tab.wait_for_function(
         "n => document.querySelectorAll('.rr-rule:not([hidden])').length >= n", arg=30
     )
-    assert shown() == every
+    assert shown() == every and tab.url.endswith("rules.html")
+    assert tab_of("book/rules.html?keeps=scaled&writes=gate").locator(
+        ".rr-poster [aria-live]").inner_text().startswith("3 of ")  # fmt: skip
 
 
 def test_questions_are_answered_on_the_page(tab_of):

@@ -27,8 +27,8 @@ def test_peaks_by_the_names_that_drivers_give(name, tera):
     assert (gpu and gpu.flops) == (None if tera is None else pytest.approx(tera * 1e12))
 
 
-def row(path, rule, ms, peak_bytes):
-    return {"rung": "r", "rule": rule, "path": path, "batch": 2, "micro_batch": 2,
+def row(path, rule, ms, peak_bytes, values="own"):
+    return {"rung": "r", "rule": rule, "values": values, "path": path, "batch": 2, "micro_batch": 2,
             "failed": None, "step_ms": ms, "peak_bytes": peak_bytes}  # fmt: skip
 
 
@@ -39,11 +39,34 @@ def test_ratios_are_taken_within_a_repeat():
         row("eager", "review", [50, 50, 150], 2),
         row("eager", "standard", [40, 50, 100], 1),
     ]
-    (one,) = benchmark.ratios(rows, "path", "reference")
+    (one,) = benchmark.ratios(rows, {"path": "reference"})
     assert (one["speed"], one["least"], one["most"], one["memory"]) == (2.0, 2.0, 2.2, 0.25)
-    (one,) = benchmark.ratios(rows, "rule", "standard")
+    (one,) = benchmark.ratios(rows, {"rule": "standard", "values": "own"})
     assert (one["rule"], one["time"], one["least"], one["most"]) == ("review", 1.25, 1.0, 1.5)
-    assert benchmark.ratios(rows, "path", "compiled") == []
+    assert benchmark.ratios(rows, {"path": "compiled"}) == []
+    rows.append(row("eager", "standard", [44, 55, 110], 1, "constant"))
+    (_, mixed) = benchmark.ratios(rows, {"rule": "standard", "values": "own"})
+    assert (mixed["values"], mixed["time"]) == ("constant", 1.1)
+
+
+def test_a_value_rule_is_measured_and_named(monkeypatch, capsys, refuses):
+    """Its case is of the rule that a run of the same words has, beside the standard network."""
+    asked = []
+
+    def measure(cases, *given, log):
+        asked.extend(cases)
+        known = {"params": 1, "flops_per_token": 1, "precision": "fp32", "device": "cpu",
+                 "threads": 1, "loss": 1.0, "peak_bytes": 2**30}  # fmt: skip
+        return [benchmark.result_row(case, known, [10.0 * (i + 1)]) for i, case in enumerate(cases)]
+
+    monkeypatch.setattr(benchmark, "measure", measure)
+    words = f"bench --rung {TINY} --rule standard --values own constant-resformer:lam=2"
+    assert cli.main([*words.split(), "--backends", "eager", "--device", "cpu"]) == 0
+    assert [case.values for case in asked] == ["own", "constant"]  # as a run's own record has it
+    assert asked[1].config.values == "constant" and asked[1].config != asked[0].config
+    out = capsys.readouterr().out
+    assert "a step of standard + constant-resformer takes 2.000" in out
+    assert "unknown" in refuses("bench", "--rung", TINY, "--values", "constnat", "--device", "cpu")
 
 
 def test_mfu_is_counted_flops_over_the_peak(monkeypatch):
@@ -106,6 +129,7 @@ def test_the_whole_bench_once(capsys, tmp_path, measured, monkeypatch):
     result = json.loads(capsys.readouterr().out)
     assert [(r["rule"], r["path"]) for r in result["rows"]] == arms
     one = result["rows"][0]
+    assert one["values"] == "own"
     assert one["failed"] is None and one["mfu"] is None
     assert len(one["step_ms"]) == 2 and min(one["step_ms"]) > 0
     assert one["tokens_per_step"] == 32 and one["threads"] == 1

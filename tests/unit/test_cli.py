@@ -198,6 +198,9 @@ def test_sample_refuses(rr, training, runs, tmp_path):
         one_line(last_line(rr(*training(unfinished))), "interrupted", code=130)
     (folder,) = unfinished.iterdir()
     one_line(rr("sample", folder), "has no checkpoint yet")
+    without = tmp_path / run.name  # as `rr records export` writes one
+    shutil.copytree(run, without, ignore=shutil.ignore_patterns("checkpoint"))
+    one_line(rr("sample", without), "has a result but no weights", "another --out")
 
 
 @pytest.mark.parametrize("change", ["missing", "half", "larger"])

@@ -198,6 +198,19 @@ def test_muon_by_hand():
         assert text == f"{part.sum()} of {len(part)}"
 
 
+def test_what_the_first_screen_says_of_larger_networks():
+    """Of sizes from 100M on, read off the file; the FLOPs of a gate at 320M by hand."""
+    assert number("at 100M or more: mHC") == "−0.040 at 303.6M, −0.029 at 1.21B"
+    for name in ("MUDD", "mHC"):  # speeds of 0.53 and 0.54
+        assert number(f"time at 100M or more: {name}") == "×\u00a01.9"
+    d, blocks, tokens, vocabulary = 1024, 16, 256, 50257
+    block = 2 * 12 * d * d + 2 * (tokens + 1) * d  # matrices, and attention counted as causal
+    forward = blocks * block + 2 * vocabulary * d
+    gates = blocks * 2 * 2 * d * d  # of state-gate: two per block
+    _, _, flops = number("computed at 320M: state-gate").partition("FLOPs ×\u00a0")
+    assert float(flops) == pytest.approx(1 + gates / forward, abs=0.006)
+
+
 def test_a_gate_on_a_gpu_by_hand():
     """The three repeats of each case, in milliseconds: those that the folder's README has."""
     by_hand = {"60M": (29.1, 22.2), "320M": (92.6, 88.1), "1B": (247.9, 232.5)}

@@ -262,6 +262,18 @@ def test_a_file_of_this_machine_is_believed_first(roomy, tmp_path, capsys):
     assert recorded["command"] == f"{command} {shlex.quote(str(mine))}"
 
 
+def test_a_step_with_other_values_counts_only_where_there_is_no_better(roomy):
+    """Steps of own values, of 2V₁ + V_n, and of a record that has no column for them."""
+    own, mixed = one(), one(values="constant-resformer")
+    slow = bench_row(
+        mixed, values="constant", step_ms=[9000], tokens_per_second=2048 / 9, record="x"
+    )
+    for before in (bench_row(own, record="x"), bench_row(own, values="own", record="x")):
+        each = [rates.measured(run, budget.gpu("L4"), [before, slow]) for run in (own, mixed)]
+        apart = [rates.measured(own, budget.gpu("L4"), [row]) for row in (before, slow)]
+        assert each == apart and each[0] != each[1]
+
+
 def test_what_a_benchmark_expects_of_a_run(tmp_path):
     """At most: 600 s of steps, the rest by hand; nothing for a rung that it does not hold."""
     run, other = one(eval_batches=1), one("mini")

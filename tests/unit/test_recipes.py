@@ -344,7 +344,7 @@ def branches(dim: int) -> list[nn.Module]:
     return [nn.Sequential(nn.RMSNorm(dim), nn.Linear(dim, dim)) for _ in range(2 * L)]
 
 
-def after_reviews(modules, x, parts):
+def after_gates(modules, x, parts):
     for module, branch in zip(modules, parts, strict=True):
         x = module(x, branch(x))
     return x
@@ -364,10 +364,20 @@ def after_depth_attention(modules, x, parts):
     return modules[-1](updates)
 
 
+def pasted_text(name: str) -> str:
+    """A module to paste, which every recipe shows."""
+    text = (PAGES / "paste" / f"{name}.py").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 40 and "rr" not in re.findall(r"import (\w+)", text)
+    for page in PROJECTS:
+        assert f"paste/{name}.py" in (PAGES / f"{page}.md").read_text(encoding="utf-8")
+    return text
+
+
 @pytest.mark.parametrize(
     ("name", "make", "forward"),
     [
-        ("review", lambda pasted, i: pasted.Review(D), after_reviews),
+        ("review", lambda pasted, i: pasted.Review(D), after_gates),
+        ("state_gate", lambda pasted, i: pasted.StateGate(D), after_gates),
         (
             "hyper_connections",
             lambda pasted, i: pasted.HyperConnection(D, i),
@@ -378,10 +388,7 @@ def after_depth_attention(modules, x, parts):
 )
 def test_a_module_to_paste_is_the_rule(name, make, forward):
     """Six sublayers at the rule's parameters, and both start alike."""
-    text = (PAGES / "paste" / f"{name}.py").read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 40 and "rr" not in re.findall(r"import (\w+)", text)
-    for page in PROJECTS:
-        assert f"paste/{name}.py" in (PAGES / f"{page}.md").read_text(encoding="utf-8")
+    text = pasted_text(name)
     stack = rr.Residuals(name.replace("_", "-"), D, L, H, norm=False)
     rules = [*stack.rules, stack.final] if name == "attnres" else stack.rules
     modules = [make(module(name, text), i) for i in range(len(rules))]
@@ -398,6 +405,52 @@ def test_a_module_to_paste_is_the_rule(name, make, forward):
             state = stack[i](state, branch)
         expected = stack.close(state)
         torch.testing.assert_close(forward(modules, x, parts), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("blocks", [4, 5])
+def test_skips_to_paste_are_the_rule(blocks):
+    """At the start and at other weights; of five blocks the third has no partner."""
+    skips = module("unet", pasted_text("unet")).Skips(blocks)
+    stack = rr.Residuals("unet", D, blocks, H, norm=False)
+    late = [rule for rule in stack.rules if [*rule.parameters()]]
+    assert len(late) == blocks // 2 == skips.weight.numel()
+    torch.manual_seed(0)
+    parts = [nn.Sequential(nn.RMSNorm(D), nn.Linear(D, D)) for _ in range(2 * blocks)]
+    x = torch.randn(2, 5, D)
+    for weights in (torch.ones(blocks // 2), torch.randn(blocks // 2)):
+        state, h, left = stack.open(x), x, []
+        with torch.no_grad():
+            skips.weight.copy_(weights)
+            for rule, weight in zip(reversed(late), weights, strict=True):
+                rule.weight.copy_(weight)
+        for i, part in enumerate(parts):
+            state = stack[i](state, part)
+        for i in range(blocks):
+            h = skips(i, h, left)
+            h = h + parts[2 * i](h)
+            h = h + parts[2 * i + 1](h)
+        assert left == []
+        torch.testing.assert_close(h, stack.close(state), rtol=1e-5, atol=1e-5)
+
+
+def test_values_to_paste_are_the_rule():
+    """The values of three blocks, and the gradient that block 1 gets from all of them."""
+    with_first = module("values", pasted_text("constant_resformer")).with_first
+    config = rr.ModelConfig(VOCAB, n_layer=L, n_head=H, d_model=D, d_ff=D)
+    make, given = rr.residual.resolve("constant-resformer:lam=2", "values")
+    rules = [make(rr.residual.Site("attn", b, L, D, H), config, **given) for b in range(1, L + 1)]
+    both = []
+    for mix in ([rule.values for rule in rules], [with_first] * L):
+        torch.manual_seed(0)
+        every = [torch.randn(2, H, 5, D // H, requires_grad=True) for _ in range(L)]
+        first, mixed = None, []
+        for one, v in zip(mix, every, strict=True):
+            out, first = one(v, first)
+            mixed.append(out)
+        torch.stack(mixed).sum().backward()
+        both.append([*mixed, every[0].grad])
+    torch.testing.assert_close(*both)
+    assert (both[0][-1] == 1 + 2 * (L - 1)).all()
 
 
 @pytest.mark.parametrize("rule", ["review:bias=3", "highway", "x0-scales:x0=0.2", "attnres"])

@@ -18,7 +18,7 @@ from . import gallery, kit
 HERE = Path(__file__).parent
 KINDS = {"residual": "Residual rules", "values": "Value rules"}
 ANY = {"": "anything"}
-READS = {"stream": "the stream", "earlier": "earlier depths, too", "streams": "several streams"}
+READS = {"stream": "the stream", "earlier": "earlier depths as well", "streams": "several streams"}
 KEEPS = {
     "all": "all of the stream",
     "scaled": "a scaled part of it",

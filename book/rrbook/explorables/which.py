@@ -47,7 +47,7 @@ CLAIMS = {
     ("residual", "highway"): "nothing: a baseline of the Review study",
     ("residual", "state-gate"): "nothing: a control",
     ("residual", "update-gate"): "nothing: a control",
-    ("residual", "review"): "lower loss than both baselines at 590M and 1B",
+    ("residual", "review"): "lower loss than both baselines at 590M and 1B (short runs)",
     ("residual", "review-convex"): "fails when deep",
     ("residual", "highway-carry"): "networks of 100 layers and more",
     ("residual", "gtrxl"): "stable reinforcement learning",
@@ -75,8 +75,8 @@ CLAIMS = {
     ("values", "embeddings"): "speedrun records",
 }
 
-COLUMNS = ("our verdict", "rule − standard", "rule − constant ½", "cost", "who ships it",
-           "it reads", "parameters per block", "its paper claims")  # fmt: skip
+COLUMNS = ("our verdict, small networks", "rule − standard", "rule − constant ½", "cost",
+           "who ships it", "it reads", "parameters per block", "its paper claims")  # fmt: skip
 FORMS = (
     "Other networks of the last study. <code>scales-skips:attnres=1</code>: scales and skips, and "
     "each block attends over earlier updates. <code>attnres:block=2</code>: only the first of two "
@@ -127,18 +127,24 @@ def measured(of_field: list[dict] | None = None) -> dict[tuple[str, str], dict]:
 
     At `mini` where each arm had a rate of its own (five seeds), else at `nano` at one rate for all
     (three seeds). Each study is one Holm family; of a rule in several the last one counts. `time`
-    is what F2's runs take at equal size over the standard network's; `misfit` is whether its rate
-    does not suit it. of_field: F2's rows, by `field.against_both`, where they are at hand.
+    is what F2's runs take at equal size over the standard network's, `rate` its learning rate over
+    that network's; `misfit` is whether its rate does not suit it. of_field: F2's rows, by
+    `field.against_both`, where they are at hand.
     """
     if of_field is None:
         of_field = field.against_both(field.read_runs())
     mini = stats.read_results(MINI)
     mini = mini[(mini.rung == "mini") & (mini.seed < TUNING)]
     misfits, results = field.misfits(), {}
-    for words, rows, times in (
-        ("nano, three seeds", field.against_both(stats.read_results(NANO)), None),
-        ("mini, five seeds, own rates", field.against_both(mini), None),
-        ("mini, five new seeds, own rates", of_field, field.times()),
+    for words, rows, times, rates in (
+        ("nano, three seeds", field.against_both(stats.read_results(NANO)), None, {}),
+        ("mini, five seeds, own rates", field.against_both(mini), None, field.rates(mini, "rule")),
+        (
+            "mini, five new seeds, own rates",
+            of_field,
+            field.times(),
+            field.rates(field.read_runs()),
+        ),
     ):
         arms, of_study = {row["arm"] for row in rows}, {}
         for row in rows:
@@ -152,6 +158,7 @@ def measured(of_field: list[dict] | None = None) -> dict[tuple[str, str], dict]:
                         "study": words + form,
                         "ran": row["arm"].rpartition(" + ")[2],
                         "misfit": misfit,
+                        "rate": rates.get(row["arm"]),
                         "rows": {},
                     },
                 )
@@ -223,8 +230,9 @@ def table() -> str:
     controls = [
         kit.choice(name, f"it {name}", {**poster.ANY, **words}, "") for name, words in asked.items()
     ]
-    listed = {name: f"{name}: {words}" for name, words in VERDICTS.items()}
+    listed = {name: name for name in VERDICTS}
     controls.append(kit.choice("verdict", "our verdict", {**poster.ANY, **listed}, ""))
+    meant = "; ".join(f"<b>{name}</b>: {words}" for name, words in VERDICTS.items())
     controls.append('<button type="reset">all rules</button>')
     cells = "".join(
         f"<th scope='col' style='width: {width}%'>{words}</th>"
@@ -237,6 +245,7 @@ def table() -> str:
             "</style>",
             '<div class="rr-explorable rr-part" hidden>',
             f'<form autocomplete="off">{"".join(controls)}</form><p aria-live="polite"></p></div>',
+            f"<p>{meant}.</p>",
             SCROLLING,
             f"<table class='table'><thead><tr>{cells}</tr></thead><tbody>",
             *(_row(*one) for one in rows),
@@ -264,6 +273,8 @@ def _row(row: dict, facts: dict, ours: dict, flops: float, judged: str, step: di
     ]
     key = row["kind"], row["name"]
     study = ours["study"] if ours["rows"] or judged != "baseline" else ""
+    if ours.get("rate") and judged != "baseline":
+        study += f"; rate × {ours['rate']:.2f}"
     cells = (
         f"<b>{judged}</b><br>{escape(study)}",
         *differences,

@@ -76,6 +76,15 @@ def times() -> pd.DataFrame:
     return pd.DataFrame({"time": quickest, "least": ratios.min(), "most": ratios.max()})
 
 
+def rates(runs: pd.DataFrame, arms: str = "arm") -> dict[str, float]:
+    """The learning rate of each arm over the standard residual's. arms: the column of their names.
+
+    runs: those that are reported, of which each arm has one rate, and none that chose it.
+    """
+    of = runs.groupby(arms).lr.first()
+    return dict(of / of["standard"])
+
+
 def against_both(runs: pd.DataFrame) -> list[dict]:
     """Rows of `rrstudy.stats.compare`: each arm − standard and − constant ½, one Holm family."""
     names = dict.fromkeys(map(arm_of, stats.as_rows(runs)))
