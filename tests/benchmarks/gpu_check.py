@@ -206,7 +206,7 @@ def steps(args) -> None:
             whole = [*kept, *rows] if done else list(kept)
             write(args, "steps", done and rungs == groups[-1], rows=whole,
                   under_way=[] if done else rows, steps=count, repeats=repeats,
-                  over_the_standard=ratios(whole, "rule", "standard"))  # fmt: skip
+                  over_the_standard=ratios(whole, {"rule": "standard"}))  # fmt: skip
 
         many = side_by_side(cases, device, None)
         rows = measure(cases, count, repeats, args.device, None, many, keep, say)
