@@ -10,6 +10,7 @@ import scipy.stats
 from wording import signed, spread
 
 import rr
+from rr.residual import REGISTRY
 from rrbook.explorables import at_scale, which
 from rrbook.stats import field
 from rrbook.stats.emergence import TUNING
@@ -201,6 +202,8 @@ NAMED = {
     "short run, tokens per parameter": lambda: _ratio(*SHORT),
     "long run, tokens": lambda: _million("tokens", *LONG),
     "long run, tokens per parameter": lambda: _ratio(*LONG),
+    "rules": lambda: str(sum(map(len, REGISTRY.values()))),
+    **{f"rules, {kind}": lambda kind=kind: str(len(REGISTRY[kind])) for kind in REGISTRY},
     **{f"rules to {verdict}": partial(_rules, verdict) for verdict in ("use", "try", "skip")},
     **{f"at scale: {name}": partial(_at_scale, rule) for name, rule in SCALED.items()},
     **{f"at scale: {name}": partial(_at_scale, *of) for name, of in ELSEWHERE.items()},

@@ -29,8 +29,9 @@ def live_network(net: Mapping, sentence: str = SENTENCE) -> kit.Explorable:
         + "</tr></thead><tbody></tbody></table>"
         "<details><summary>The columns of the table; a net of yours</summary>"
         "h is what the stream holds, u what the sublayer computes, r how much of it passes; the "
-        "last column is what the stream holds then. <code>python -m rrbook.net RUN FILE.json</code> "
-        "writes a run of yours as a file. <label>Load it "
+        "last column is what the stream holds then. "
+        "<code>python -m rrbook.net RUN FILE.json</code> writes a run of yours as a file. "
+        "<label>Load it "
         "<input type='file' accept='.json'></label></details>"
     )
     return kit.explorable(
