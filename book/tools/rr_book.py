@@ -286,11 +286,10 @@ def columns(app: Sphinx, doctree: nodes.document) -> None:
     """In a wide table each cell but a row's first knows its column, which it names on a phone."""
     for box in doctree.findall(nodes.container):
         for table in box.findall(nodes.table) if "rr-wide" in box["classes"] else ():
-            first, *others = table.findall(nodes.row)
-            heads = [entry.astext() for entry in first]
+            first, *others = (list(row.findall(nodes.entry)) for row in table.findall(nodes.row))
             for row in others:
-                for head, entry in list(zip(heads, row, strict=True))[1:]:
-                    entry["column"] = head
+                for head, entry in zip(first[1:], row[1:], strict=True):
+                    entry["column"] = head.astext()
 
 
 def visit_entry(translator: HTMLTranslator, node: nodes.entry) -> None:
