@@ -61,7 +61,7 @@ class Rule(nn.Module):
         self.rule = rule
         self.gain = nn.Parameter(torch.ones(d))
         if rule == "review":
-            self.weight = nn.Parameter(torch.zeros(d, 2 * d))  # zero: r = ½ before training
+            self.weight = nn.Parameter(torch.zeros(d, 2 * d))  # zero: r = ½
             self.bias = nn.Parameter(torch.zeros(d))
 
     def read(self, h: Tensor) -> Tensor:
@@ -92,10 +92,10 @@ class Attention(nn.Module):
         self.out = nn.Linear(c.d_model, c.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        # each (B, T, d) -> (B, H, T, d/H)
-        parts = (part.unflatten(-1, (self.n_head, -1)) for part in self.qkv(x).chunk(3, -1))
-        q, k, v = (part.transpose(1, 2) for part in parts)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # softmax(q kᵀ / √(d/H)) v
+        # q, k, v: (B, T, d) -> (B, H, T, d/H); y: softmax(q kᵀ / √(d/H)) v
+        qkv = self.qkv(x).chunk(3, -1)
+        q, k, v = (p.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for p in qkv)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(y.transpose(1, 2).flatten(2))
 
 
@@ -116,7 +116,8 @@ class Layer(nn.Module):
 
     def __init__(self, c: Config) -> None:
         super().__init__()
-        self.attn_rule, self.mlp_rule = Rule(c.d_model, c.rule), Rule(c.d_model, c.rule)
+        self.attn_rule = Rule(c.d_model, c.rule)
+        self.mlp_rule = Rule(c.d_model, c.rule)
         self.attn, self.mlp = Attention(c), MLP(c)
 
     def forward(self, h: Tensor) -> Tensor:
@@ -130,7 +131,7 @@ class Model(nn.Module):
     def __init__(self, config: Config, seed: int = 0) -> None:
         super().__init__()
         if config.rule not in RULES:
-            raise ValueError(f"rule must be one of {', '.join(RULES)}, got {config.rule!r}")
+            raise ValueError(f"rule is {config.rule!r}, not one of {RULES}")
         self.config = config
         self.token = nn.Embedding(config.vocab_size, config.d_model)
         self.position = nn.Embedding(config.seq_len, config.d_model)
@@ -139,10 +140,11 @@ class Model(nn.Module):
         initialise(self, seed)
 
     def forward(self, ids: Tensor) -> Tensor:
-        h = self.token(ids) + self.position(torch.arange(ids.shape[1], device=ids.device))
+        places = torch.arange(ids.shape[1], device=ids.device)
+        h = self.token(ids) + self.position(places)
         for layer in self.layers:
             h = layer(h)
-        return F.linear(self.final_rule.read(h), self.token.weight)  # the embedding again
+        return F.linear(self.final_rule.read(h), self.token.weight)  # the embedding
 
     def loss(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Mean of −log p(target), in nats per token; ids and targets (B, T)."""
@@ -157,10 +159,7 @@ def keyed(seed: int, name: str) -> torch.Generator:
 
 @torch.no_grad()
 def initialise(model: Model, seed: int) -> None:
-    """Embeddings and matrices N(0, 0.02²); 1/√(2L) of that where a sublayer ends; biases 0.
-
-    The rules keep what they were made with: gains 1, gates 0.
-    """
+    """Weights N(0, 0.02²), 1/√(2L) of that where a sublayer ends; biases 0; rules as made."""
     for name, p in model.named_parameters():
         if "rule" not in name and name.endswith("bias"):
             p.zero_()
@@ -175,7 +174,8 @@ def initialise(model: Model, seed: int) -> None:
 
 def starts(seed: int, step: int, batch: int, last: int) -> np.ndarray:
     """Where the windows of a step begin, (batch,): from (seed, step) alone, below `last`."""
-    words = np.random.Philox(key=np.array([seed, step], dtype=np.uint64)).random_raw(batch)
+    key = np.array([seed, step], dtype=np.uint64)
+    words = np.random.Philox(key=key).random_raw(batch)
     return (words % np.uint64(last)).astype(np.int64)
 
 
@@ -220,7 +220,7 @@ def train(
     """
     length = model.config.seq_len
     if len(tokens) < length + 2:
-        raise ValueError(f"expected at least {length + 2} tokens to train on, got {len(tokens)}")
+        raise ValueError(f"expected {length + 2} or more tokens, got {len(tokens)}")
     optimizer = adamw(model, lr)
     losses = []
     for step in range(steps):
@@ -244,18 +244,20 @@ def train(
 def held_out(model: Model, tokens: np.ndarray) -> float:
     """Mean loss over tokens that were not trained on: at most 64 windows, side by side."""
     length = model.config.seq_len
-    begin = np.arange(0, len(tokens) - length, length)[:64]
+    begin = np.arange(0, len(tokens) - length, length)[:64, None]
     if not len(begin):
-        raise ValueError(f"expected at least {length + 1} held-out tokens, got {len(tokens)}")
-    losses = [model.loss(*windows(tokens, begin[i : i + 1], length)) for i in range(len(begin))]
+        raise ValueError(f"expected {length + 1} or more tokens, got {len(tokens)}")
+    losses = [model.loss(*windows(tokens, one, length)) for one in begin]
     return torch.stack(losses).mean().item()
 
 
 @torch.no_grad()
-def sample(model: Model, ids: Tensor, more: int, temperature: float = 0.8, seed: int = 0) -> Tensor:
-    """Continue ids (1, T) by `more` tokens, each drawn from softmax(logits / temperature)."""
+def sample(
+    model: Model, ids: Tensor, count: int, temperature: float = 0.8, seed: int = 0
+) -> Tensor:
+    """Continue ids (1, T) by `count` tokens, each drawn from softmax(logits / temperature)."""
     source = torch.Generator().manual_seed(seed)
-    for _ in range(more):
+    for _ in range(count):
         logits = model(ids[:, -model.config.seq_len :])[:, -1]
         p = (logits / temperature).softmax(-1)
         ids = torch.cat([ids, torch.multinomial(p, 1, generator=source)], 1)
@@ -276,9 +278,7 @@ def main() -> None:
     cut = len(tokens) * 9 // 10  # the last tenth is held out
     config = Config(rule=args.rule)
     if len(tokens) - cut <= config.seq_len:
-        sys.exit(
-            f"{args.text} has {len(tokens)} bytes: expected {10 * config.seq_len + 10} or more"
-        )
+        sys.exit(f"{args.text} has {len(data)} bytes: expected {10 * config.seq_len + 10} or more")
     if args.steps < 1:
         sys.exit(f"--steps is {args.steps}: expected 1 or more")
 

@@ -12,6 +12,7 @@ from wording import signed, spread
 import rr
 from rr.model import sizes
 from rr.model.costs import count, flops_per_token
+from rr.residual import REGISTRY
 from rr.training import memory
 from rr.training.backend import parse_backend
 from rr.training.planning import recipe
@@ -255,6 +256,8 @@ NAMED = {
     "short run, tokens per parameter": lambda: _ratio(*SHORT),
     "long run, tokens": lambda: _million("tokens", *LONG),
     "long run, tokens per parameter": lambda: _ratio(*LONG),
+    "rules": lambda: str(sum(map(len, REGISTRY.values()))),
+    **{f"rules, {kind}": lambda kind=kind: str(len(REGISTRY[kind])) for kind in REGISTRY},
     **{f"rules to {verdict}": partial(_rules, verdict) for verdict in ("use", "try", "skip")},
     **{f"at scale: {name}": partial(_at_scale, rule) for name, rule in SCALED.items()},
     **{f"at scale: {name}": partial(_at_scale, *of) for name, of in ELSEWHERE.items()},

@@ -157,6 +157,13 @@ def _survivors() -> str:
     return f"{(table.holm <= 0.05).sum()} of {len(table)}"
 
 
+def _survivors_of_standard() -> str:
+    """The same of the ten published comparisons with the standard residual: chapter 10's family."""
+    pairs = [(arm, "standard") for arm in ("review", "highway")]
+    table = stats.compare(_published(), pairs=pairs, by="rung")
+    return f"{(table.holm <= 0.05).sum()} of {len(table)}"
+
+
 def _fixed_ratio() -> str:
     """Tenfold size at equal tokens per parameter, in the published review − standard."""
     runs = _published()
@@ -316,6 +323,7 @@ def _cache() -> str:
 
 NAMED = {
     "published comparisons that survive": _survivors,
+    "published comparisons with standard that survive": _survivors_of_standard,
     "published comparisons that survive at 590M and 1B": _large_survivors,
     "published comparisons that survive unpaired": _unpaired_survivors,
     "p at 590M as published": _as_published,

@@ -282,6 +282,27 @@ def _joined(head: str) -> str:
     return "<tr>" + "".join(f"<th>{name}</th>" for name in names) + "</tr>"
 
 
+def columns(app: Sphinx, doctree: nodes.document) -> None:
+    """In a wide table each cell but a row's first knows its column, which it names on a phone."""
+    for box in doctree.findall(nodes.container):
+        for table in box.findall(nodes.table) if "rr-wide" in box["classes"] else ():
+            first, *others = (list(row.findall(nodes.entry)) for row in table.findall(nodes.row))
+            for row in others:
+                for head, entry in zip(first[1:], row[1:], strict=True):
+                    entry["column"] = head.astext()
+
+
+def visit_entry(translator: HTMLTranslator, node: nodes.entry) -> None:
+    type(translator).visit_entry(translator, node)
+    if "column" in node:
+        named = f'<td data-column="{html.escape(node["column"])}"'
+        translator.body[-1] = translator.body[-1].replace("<td", named, 1)
+
+
+def depart_entry(translator: HTMLTranslator, node: nodes.entry) -> None:
+    type(translator).depart_entry(translator, node)
+
+
 def _above(node: nodes.Node) -> Iterator[nodes.Element]:
     """The node and what holds it, outwards."""
     while node is not None:
@@ -377,8 +398,10 @@ def setup(app: Sphinx) -> dict:
     app.connect("doctree-read", about_figures)
     app.connect("doctree-read", numbers)
     app.connect("doctree-read", one_header)
+    app.connect("doctree-read", columns)
     app.connect("html-page-context", footer)
     app.connect("html-page-context", plain_edition, priority=502)  # the theme's buttons are there
+    app.add_node(nodes.entry, override=True, html=(visit_entry, depart_entry))
     app.add_node(Data, html=(Data.visit, None))
     app.add_role("quoted", Quoted())
     app.add_role("known", Known())

@@ -205,7 +205,7 @@ def test_html_is_self_contained_and_repeatable(name):
     assert html.count("<script") == html.count("</script") == 1
     assert 'aria-live="polite"' in html and "prefers-color-scheme" not in html
     alone = re.sub(r' data-values="[^"]*"', "", html)
-    assert len(alone.encode()) < 27_000
+    assert len(alone.encode()) < 24_000
     form = re.search(r"<form.*?</form>", html, re.S)[0]
     controls = re.findall(r"<(?:input|select)\b", form)
     labelled = re.findall(r"<label>(?:(?!</label>).)*<(?:input|select)\b", form)

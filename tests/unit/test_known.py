@@ -223,6 +223,7 @@ def test_the_published_study_by_hand():
     """test_stats has Holm's three of ten; the size at equal training is weighted by hand."""
     runs = pd.read_csv(rr.DATA / "published" / "review_residuals.csv")
     assert number("published comparisons that survive") == "3 of 10"
+    assert number("published comparisons with standard that survive") == "1 of 10"
     assert number("published comparisons that survive at 590M and 1B") == "3 of 4"
     assert number("published comparisons that survive unpaired") == "0 of 10"
     of_590m = dict(list(runs[runs.rung == "590M"].groupby("arm").val_loss))

@@ -131,3 +131,32 @@ def test_what_others_measured_stands_beside_ours():
     for spec in {row["rr"] for row in at_scale.rows()} - {""}:
         kind = "values" if spec == "identity" else "residual"
         assert spec.partition(":")[0] in REGISTRY[kind]
+
+
+WIDE = """
+.. container:: rr-wide
+
+   ===== ========= ====
+   claim Is it so? why
+   ===== ========= ====
+   one   yes       seen
+   ===== ========= ====
+
+===== =====
+claim other
+===== =====
+two   no
+===== =====
+"""
+
+
+def test_cells_of_a_wide_table_know_their_columns_and_a_rows_first_cell_is_its_title():
+    pytest.importorskip("sphinx")
+    import rr_book
+    from docutils import nodes
+    from docutils.core import publish_doctree
+
+    page = publish_doctree(WIDE)
+    rr_book.columns(None, page)
+    named = {e.astext(): e["column"] for e in page.findall(nodes.entry) if "column" in e}
+    assert named == {"yes": "Is it so?", "seen": "why"}

@@ -25,10 +25,10 @@ function liveGates(opened, v) {
 function liveNumbers(opened, v) {
   var ids = liveIds(opened, v.sentence), now = netForward(opened, ids, liveGates(opened, v));
   var p = softmaxOf(now.logits), learned = softmaxOf(netForward(opened, ids, null).logits);
-  var order = p.map(function (x, i) { return i; }).sort(function (a, b) { return p[b] - p[a]; });
+  var order = Array.from(p.keys()).sort(function (a, b) { return p[b] - p[a]; });
   var at = Math.max(0, ids.length - 1 + v.word), step = now.steps[v.place - 1][at];
-  return {ids: ids, logits: now.logits, p: p, learned: learned, picks: order.slice(0, 6), at: at,
-    step: step};
+  return {ids: ids, logits: now.logits, p: p, learned: learned, picks: order.slice(0, 6),
+    step: step, piece: at ? shown(opened, ids[at]) : "the start"};
 }
 
 function mean(x) {
@@ -63,8 +63,8 @@ function liveSentence(opened, v, n) {
     said += best === usual ? ", as learned (" + chance(n.learned[usual]) + ")" :
       "; as learned with " + shown(opened, usual) + " (" + chance(n.learned[usual]) + ")";
   }
-  said += ". At " + (n.at ? shown(opened, n.ids[n.at]) : "the start") + ", in sublayer " +
-    v.place + ", r is " + fixed(mean(n.step.r)) + " on average; " + mostMoved(v, n.step) + ".";
+  said += ". At " + n.piece + ", in sublayer " + v.place + ", r is " +
+    fixed(mean(n.step.r)) + " on average; " + mostMoved(v, n.step) + ".";
   if (encodeText(opened, v.sentence).length > opened.net.shape.seq_len - 1) {
     said += " The net reads the last " + (opened.net.shape.seq_len - 1) + " pieces alone.";
   }
@@ -72,7 +72,7 @@ function liveSentence(opened, v, n) {
 }
 
 function drawChances(svg, opened, n, width) {
-  var row = 28, name = 132, bottom = row * n.picks.length, long = scale(0, 1, 0, width - name - 64);
+  var row = 25, name = 132, bottom = row * n.picks.length, long = scale(0, 1, 0, width - name - 64);
   function bar(x, y, size, tall, colour) {
     add(svg, "rect", {x: x, y: y, width: round(size), height: tall, "class": colour});
   }
@@ -85,33 +85,33 @@ function drawChances(svg, opened, n, width) {
   });
   n.picks.forEach(function (i, k) {
     var y = row * k, label = shown(opened, i);
-    add(svg, "text", {x: 0, y: y + 17}, label.length > 17 ? label.slice(0, 16) + "…" : label);
-    bar(name, y + 3, long(n.p[i]), 14, "is-blue");
-    bar(name, y + 18, long(n.learned[i]), 6, "is-mid");
-    add(svg, "text", {x: round(name + long(Math.max(n.p[i], n.learned[i])) + 6), y: y + 17,
+    add(svg, "text", {x: 0, y: y + 15}, label.length > 17 ? label.slice(0, 16) + "…" : label);
+    bar(name, y + 2, long(n.p[i]), 13, "is-blue");
+    bar(name, y + 16, long(n.learned[i]), 5, "is-mid");
+    add(svg, "text", {x: round(name + long(Math.max(n.p[i], n.learned[i])) + 6), y: y + 15,
       "class": "halo"}, chance(n.p[i]));
   });
   bar(0, bottom + 8, 20, 6, "is-mid");
   add(svg, "text", {x: 26, y: bottom + 16}, "as learned");
 }
 
-function fillTable(root, opened, v, n) {
-  root.querySelector("caption").textContent = "Sublayer " + v.place + " (" +
-    (v.place % 2 ? "attention" : "MLP") + " of block " + Math.ceil(v.place / 2) + ") at " +
-    (n.at ? shown(opened, n.ids[n.at]) : "the start of the story");
-  root.querySelectorAll("tbody tr").forEach(function (row, k) {
-    var i = v.channel - 1 + k, cells = row.children, s = n.step;
-    [String(i + 1), fixed(s.h[i]), fixed(s.u[i]), fixed(s.r[i]), fixed(s.next[i])].forEach(
-      function (text, c) { cells[c].textContent = text; });
-  });
+function fillTable(root, v, n) {
+  var place = root.querySelector("select").selectedOptions[0].text, rows = "", s = n.step;
+  root.querySelector("caption").textContent = "Sublayer " + place + "; at " + n.piece;
+  for (var i = v.channel - 1; i < v.channel + 7; i++) {
+    rows += "<tr><th scope='row'>" + (i + 1) + "</th>" + [s.h, s.u, s.r, s.next].map(function (x) {
+      return "<td>" + fixed(x[i]) + "</td>";
+    }).join("") + "</tr>";
+  }
+  root.querySelector("tbody").innerHTML = rows;
 }
 
-// The sliders reach as far as this net and this sentence do.
+// The controls reach as far as this net and this sentence do.
 function fit(form, opened, v) {
   var shape = opened.net.shape, place = form.elements.place;
-  while (place.options.length > 2 * shape.n_layer) place.remove(place.options.length - 1);
-  while (place.options.length < 2 * shape.n_layer) {
-    var s = place.options.length + 1;
+  place.length = Math.min(place.length, 2 * shape.n_layer);
+  while (place.length < 2 * shape.n_layer) {
+    var s = place.length + 1;
     place.add(new Option(s + ": block " + Math.ceil(s / 2) + (s % 2 ? ", attention" : ", MLP"), s));
   }
   form.elements.channel.max = shape.d_model - 7;
@@ -151,15 +151,15 @@ function drawLive(svg, values, width, data, form) {
   if (!form.opened) begin(form, root, data);
   fit(form, form.opened, values);
   var opened = form.opened, v = read(form), n = liveNumbers(opened, v);
-  var word = form.elements.word, piece = n.at ? shown(opened, n.ids[n.at]) : "start";
-  word.setAttribute("aria-valuetext", piece);
-  word.parentNode.querySelector("b").textContent = piece;
+  var word = form.elements.word;
+  word.setAttribute("aria-valuetext", n.piece);
+  word.parentNode.querySelector("b").textContent = n.piece;
   drawChances(svg, opened, n, width);
   root.querySelectorAll(".rr-picks button").forEach(function (button, k) {
     button.value = v.sentence + decodeToken(opened, n.picks[k]);
     button.textContent = "+ " + shown(opened, n.picks[k]);
   });
-  fillTable(root, opened, v, n);
+  fillTable(root, v, n);
   form.logits = Array.from(n.logits);
   form.ids = n.ids;
   return (form.error || "") + liveSentence(opened, v, n);

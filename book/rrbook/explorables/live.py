@@ -17,11 +17,7 @@ def live_network(net: Mapping, sentence: str = SENTENCE) -> kit.Explorable:
 
     net: as `rrbook.net.net_of` makes it, or read from the file that `python -m rrbook.net` writes.
     """
-    shape, rows = net["shape"], "<tr><th scope='row'></th><td></td><td></td><td></td><td></td></tr>"
-    places = {
-        str(s): f"{s}: block {(s + 1) // 2}, {'attention' if s % 2 else 'MLP'}"
-        for s in range(1, 2 * shape["n_layer"] + 1)
-    }
+    # live.css names the figure's class before its name: another figure's kit.css may follow it
     below = (
         f"<style>{kit.style('live.css')}</style>"
         '<div class="rr-picks" role="group" aria-label="add the next piece">'
@@ -30,8 +26,13 @@ def live_network(net: Mapping, sentence: str = SENTENCE) -> kit.Explorable:
         + "".join(
             f"<th scope='col'>{name}</th>" for name in ("channel", "h", "u", "r", "h + r ⊙ u")
         )
-        + f"</tr></thead><tbody>{rows * CHANNELS}</tbody></table>"
-        "<label class='rr-file'>A net of yours <input type='file' accept='.json'></label>"
+        + "</tr></thead><tbody></tbody></table>"
+        "<details><summary>The columns of the table; a net of yours</summary>"
+        "h is what the stream holds, u what the sublayer computes, r how much of it passes; the "
+        "last column is what the stream holds then. "
+        "<code>python -m rrbook.net RUN FILE.json</code> writes a run of yours as a file. "
+        "<label>Load it "
+        "<input type='file' accept='.json'></label></details>"
     )
     return kit.explorable(
         "live-network",
@@ -46,22 +47,21 @@ def live_network(net: Mapping, sentence: str = SENTENCE) -> kit.Explorable:
             '<div class="rr-samples" role="group" aria-label="sentences to try">'
             + "".join(f'<button type="button" value="{text}">{text} …</button>' for text in SAMPLES)
             + "</div>",
-            kit.choice("place", "sublayer", places, "1"),
+            kit.choice("place", "sublayer", {}, ""),  # the script names those of the net
             kit.radios(
                 "scope", "which gates", {"one": "this sublayer", "all": "all sublayers"}, "all"
             ),
             kit.radios("gate", "set to", GATES, "learned"),
             # from the last piece, 0, back to the first: left to right as in the sentence
             kit.slider("word", "piece to look at", -9, 0, 1, 0),
-            kit.slider("channel", "first channel", 1, shape["d_model"] - CHANNELS + 1, CHANNELS, 1),
+            kit.slider(
+                "channel", "first channel", 1, net["shape"]["d_model"] - CHANNELS + 1, CHANNELS, 1
+            ),
         ],
         picture="Bars: the chance of each of the likeliest next pieces, with the gates as set and, "
         "below it in light blue, with the gates as learned",
         note="A piece is a word or a part of one; ␣ is a blank before it. What the net has never "
-        "read it takes in small parts, and makes little of. The table: what the stream holds (h), "
-        "what the sublayer computes (u), how much of it passes (r), and what the stream holds "
-        "then. <code>python -m rrbook.net RUN FILE.json</code> writes a run of yours as a file to "
-        "load.",
+        "read it takes in small parts, and makes little of.",
         data=dict(net),
         below=below,
     )

@@ -29,15 +29,16 @@ function netWeights(net) {
   return weights;
 }
 
+function placesOf(list) {
+  return new Map(list.map(function (x, i) { return [x, i]; }));
+}
+
 // Makes the file ready for use; throws where it is no such file.
 function openNet(net) {
   if (!net || net.format !== 1 || !net.tensors) throw new Error("not a file of rrbook.net");
-  var ranks = new Map(), numbers = new Map(), letters = byteLetters(), bytes = new Map();
-  net.merges.forEach(function (pair, i) { ranks.set(pair, i); });
-  net.tokens.forEach(function (token, i) { numbers.set(token, i); });
-  letters.forEach(function (letter, i) { bytes.set(letter, i); });
-  return {net: net, weights: netWeights(net), ranks: ranks, numbers: numbers, letters: letters,
-    bytes: bytes};
+  var letters = byteLetters();
+  return {net: net, weights: netWeights(net), ranks: placesOf(net.merges),
+    numbers: placesOf(net.tokens), letters: letters, bytes: placesOf(letters)};
 }
 
 function encodeWord(opened, word) {

@@ -84,22 +84,14 @@ FORMS = (
     "at a rate that does not suit it."
 )
 SCROLLING = "<div class='pst-scrollable-table-container' tabindex='0' style='overflow-x: auto'>"
-# Nine columns beside the sidebar of a window of 1,280 pixels. On a phone a row is a card, and each
-# cell names its column.
+# Nine columns beside the sidebar of a window of 1,280 pixels. On a phone a row is a card, in which
+# each cell names its column (book/_static/custom.css).
 WIDTHS = (13, 13, 9, 9, 13, 12, 10, 10, 11)  # percent
 FITTED = """
 .bd-article .rr-which :is(th, td) { padding: 0.25rem 0.3rem; font-size: 0.72rem; }
 .rr-which :is(td, td small, td code) { font-size: inherit; }
 @media (min-width: 621px) {
   .rr-poster.rr-which table { table-layout: fixed; width: 100%; overflow-wrap: break-word; }
-}
-@media (max-width: 620px) {
-  .rr-which thead { display: none; }
-  .rr-which tr.rr-rule { display: block; margin: 0 0 1rem; padding: 0.4rem 0; }
-  .rr-which tr.rr-rule[hidden] { display: none; }
-  .rr-which .rr-rule th, .rr-which .rr-rule td { display: block; width: auto; border: 0;
-    padding: 0.1rem 0.4rem; text-align: left; }
-  .rr-which .rr-rule td::before { content: attr(data-column) ": "; color: var(--rr-soft); }
 }
 """
 
