@@ -283,9 +283,10 @@ def _joined(head: str) -> str:
 
 
 def columns(app: Sphinx, doctree: nodes.document) -> None:
-    """In a wide table each cell but a row's first knows its column, which it names on a phone."""
+    """In a table that is cards on a phone each cell but a row's first knows its column."""
     for box in doctree.findall(nodes.container):
-        for table in box.findall(nodes.table) if "rr-wide" in box["classes"] else ():
+        cards = {"rr-wide", "rr-try"} & {*box["classes"]}
+        for table in box.findall(nodes.table) if cards else ():
             first, *others = (list(row.findall(nodes.entry)) for row in table.findall(nodes.row))
             for row in others:
                 for head, entry in zip(first[1:], row[1:], strict=True):
