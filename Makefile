@@ -30,7 +30,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 THREADS ?= 1
 PYTEST = env OMP_NUM_THREADS=$(THREADS) MKL_NUM_THREADS=$(THREADS) TORCHINDUCTOR_COMPILE_THREADS=1 \
   OMP_WAIT_POLICY=PASSIVE PYDEVD_DISABLE_FILE_VALIDATION=1 RR_EDITION=1 RR_CACHE=$(CURDIR)/_build/test-cache \
-  $(KERNELS) $(PY) -m pytest -q -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder \
+  $(KERNELS) $(PY) -m pytest -q -m "not slow" -n 3 --dist loadgroup --no-loadscope-reorder \
   -p tests.notebooks.glued @tests/notebooks/nbval.args
 
 .PHONY: help book store test faults portable lint home colab versions new-rule serve site-zip publish pdf \
@@ -87,10 +87,8 @@ store: $(INSTALLED)  ## the stored outputs that the page tests and nbval compare
 
 test: lint  ## notebooks against their stored outputs, units, the page in a browser, kills
 	@rm -rf _build/test-cache
-	@failed=; for part in notebooks \
-	    "tests/unit tests/book tests/faults tests/notebooks --dist loadgroup"; do \
-	  $(PYTEST) $$part || failed="$$failed $$part"; done; \
-	  test -z "$$failed" || { echo "make test: FAILED:$$failed"; exit 1; }; echo "make test: passed"
+	@$(PYTEST) notebooks tests/unit tests/book tests/faults tests/notebooks
+	@echo "make test: passed"
 
 faults: $(INSTALLED)
 	@$(PY) -m pytest tests/faults
