@@ -274,7 +274,6 @@ NAMED = {
     "at scale: identity mixing, tokens": lambda: _largest("tokens", "zhihu, Feb 2026"),
     "at scale: DepthBench, sizes": lambda: _largest("size", "2609.32534"),
     **{f"gate on a GPU, {rung}": partial(_on_a_gpu, rung) for rung in ("60M", "320M", "1B")},
-    "constant on a GPU, 60M": partial(_on_a_gpu, "60M", "constant"),
     "constant on a GPU, 1B": partial(_on_a_gpu, "1B", "constant"),
     **{
         f"f2_field, cost of the rate of {arm}": partial(_cost, arm)
