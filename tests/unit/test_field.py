@@ -11,6 +11,7 @@ import torch
 import rr
 from rr import DATA
 from rr.errors import RRError
+from rr.options import written
 from rr.residual import REGISTRY, RULES, Site, make
 from rr.residual.table import describe
 from rr.specs import ModelConfig
@@ -122,7 +123,9 @@ def test_every_registered_rule_has_one_card_with_a_picture(monkeypatch):
         assert labels == names and html.count(r'<div class="math">\(') >= len(names)
         assert not re.search(r"\b(src|import|url)\s*[=(]", html)
         shown += [("values" if family == "values" else "residual", name) for name in names]
-    assert sorted(shown) == sorted((kind, name) for kind in REGISTRY for name in REGISTRY[kind])
+    assert sorted(shown) == sorted(
+        (kind, written(name, kind)) for kind in REGISTRY for name in REGISTRY[kind]
+    )
     with pytest.raises(RRError, match="no family 'gates'"):
         rule_gallery("gates")
 
@@ -141,7 +144,7 @@ def test_the_poster_has_a_card_for_every_rule_with_its_three_answers():
         r'data-reads="(\w+)" data-keeps="(\w+)" data-writes="(\w+)">.*?rr-name">([\w-]+)<', html
     )
     assert sorted(name for *_, name in cards) == sorted(
-        n for kind in REGISTRY.values() for n in kind
+        written(name, kind) for kind in REGISTRY for name in REGISTRY[kind]
     )
     shown = {name: answers for *answers, name in cards}
     assert shown["standard"] == ["stream", "all", "whole"]

@@ -23,7 +23,7 @@ TOKENS = 16  # of the toy
 @pytest.mark.parametrize(("lam", "even", "blocks"), [(2.0, 1.0, 6), (0.5, 0.3, 3)])
 def test_the_toy_is_rrs_own_rules(script, rule, lam, even, blocks):
     """The same stream with rr's value rules between the toy's attention and tokens."""
-    spec = f"{rule}:lam={lam}" if rule in ("constant", "neutreno") else rule
+    spec = f"{rule}:lam={lam}" if rule in ("constant-resformer", "neutreno") else rule
     config = ModelConfig(64, blocks, 1, TOKENS, 64, values=spec)
     past = torch.ones(TOKENS, TOKENS).double().tril()
     a = even * past / past.sum(1, keepdim=True) + (1 - even) * torch.eye(TOKENS)
