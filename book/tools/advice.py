@@ -200,8 +200,8 @@ def _bytes_and_flops(rule: str, values: str) -> tuple[int, int]:
         values=values,
     )
     backend = parse_backend("compiled:attention=cudnn,precision=bf16")
-    held = memory.predict(config, backend, batch, "cuda", recipe("320M", batch=batch))
-    return held["total"] - held["context"], flops_per_token(config)
+    held = memory.stacked(config, backend, batch, "cuda", recipe("320M", batch=batch))
+    return held - memory.CONTEXT["cuda"], flops_per_token(config)
 
 
 def _computed(rule: str, values: str = "own") -> str:

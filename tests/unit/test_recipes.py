@@ -266,11 +266,19 @@ def made(name: str):
     return model
 
 
+def control(name: str) -> str:
+    """The rule that changes nothing there: nanochat's as its recipe has it."""
+    if name != "nanochat":
+        return "standard"
+    (rule,) = re.findall(r'RULE = "(.*)"', "".join(by_short_place(name).values()))
+    return rule
+
+
 @pytest.mark.parametrize("name", PROJECTS)
 def test_a_neutral_rule_gives_the_project_s_own_output(name, project):
     """In nanochat the neutral rule is that of its own scales, as they start there."""
-    neutral, outputs = "x0-scales:start=nanochat" if name == "nanochat" else "standard", []
-    for rule in (None, neutral, "constant:c=0.5"):
+    outputs = []
+    for rule in (None, control(name), "constant:c=0.5"):
         loaded = project(name, rule)
         if name == "nanochat":
             loaded.COMPUTE_DTYPE = torch.float32  # else its own stream is rounded
@@ -314,6 +322,20 @@ def test_nanochat_s_optimiser_holds_every_parameter_once(project):
     assert len(keys) == 1
     muon = [p for group in groups if group["kind"] == "muon" for p in group["params"]]
     assert all(p.ndim == 2 for p in muon)
+
+
+def test_nanochat_s_neutral_control_trains_its_scales_at_nanochat_s_rates(project):
+    """The rule as the recipe has it: λ at 0.005, μ at 0.5 (codebase of 3 July 2026)."""
+    project("nanochat", control("nanochat"))
+    model = made("nanochat")
+    names = {id(p): name for name, p in model.residuals.named_parameters()}
+    rates = {
+        names[id(p)].rpartition(".")[2]: group["lr"]
+        for group in model.setup_optimizer()
+        for p in group["params"]
+        if id(p) in names
+    }
+    assert rates == pytest.approx({"scales": 0.005, "mu": 0.5})
 
 
 @pytest.mark.parametrize("rule", ["review", "x0-scales:start=nanochat"])
