@@ -26,8 +26,8 @@ MEASURED = rr.DATA / "measured"
 # studies with Review and the state gate at 300 steps under AdamW, in the order of their days
 BOTH_GATES = ("mini_arms", "e1_rates", "f1_pairs", "f2_field")
 STREAMS = ("hyper-connections", "standard")
+FACTORY = at_scale.FACTORY
 BOUND = 0.01  # nats per token: an interval inside ±BOUND is called equal
-FACTORY = "hyper-connection-factory"  # the source with most rules and sizes
 LARGE = 1e8  # parameters
 
 
@@ -168,21 +168,15 @@ def _at_scale(rule: str, source: str = FACTORY, least: float = 0) -> str:
     shown = [
         f"{signed(float(r['difference']))} at {r['size']}"
         for r in rows
-        if not least or _parameters(r) >= least
+        if not least or at_scale.parameters(r) >= least
     ]
     return ", ".join(shown)
-
-
-def _parameters(row: dict) -> float:
-    return float(row["size"][:-1]) * {"M": 1e6, "B": 1e9}[row["size"][-1]]
 
 
 def _time_at_scale(rule: str) -> str:
     """The time of a step over the baseline's, at the sizes from 100M on that have a speed."""
     rows = [r for r in at_scale.rows() if (r["source"], r["rule"]) == (FACTORY, rule)]
-    times = [1 / float(r["speed"]) for r in rows if r["speed"] and _parameters(r) >= LARGE]
-    ends = dict.fromkeys(f"×\u00a0{end(times):.1f}" for end in (min, max))
-    return " to ".join(ends)
+    return at_scale.times([row for row in rows if at_scale.parameters(row) >= LARGE])
 
 
 @cache

@@ -7,6 +7,7 @@ import json
 import re
 from urllib.parse import quote
 
+from rrbook.figures.svg import layouts, prefixed
 from rrbook.markdown import typeset
 
 HELD = re.compile(r"<metadata>(.*?)</metadata>", re.DOTALL)
@@ -19,6 +20,20 @@ def taken(svg: str) -> tuple[str, list[dict]]:
     if held is None:
         return svg, []
     return HELD.sub("", svg), json.loads(html.unescape(held[1]))
+
+
+def boxed(svg: str, prefix: str, alt: str) -> str:
+    """HTML of a figure, which custom.css shows on a phone in its narrow form.
+
+    Names inside it get the prefix in front, so that they are unique on the page.
+    """
+    label = html.escape(alt)
+    looks = ("rr-figure", "rr-figure rr-phone")
+    drawn = "".join(
+        one.replace("<svg ", f'<svg class="{look}" role="img" aria-label="{label}" ', 1)
+        for one, look in zip(layouts(prefixed(svg, prefix)), looks, strict=False)
+    )
+    return f'<div class="rr-figure-box">{drawn}</div>'
 
 
 def _row(cells: list[str], head: bool = False) -> str:

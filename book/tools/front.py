@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import drawings
+import figure_data
 import home
 import nbformat
 import yaml
@@ -106,6 +107,20 @@ class AtScale(SphinxDirective):
 
         self.env.note_reread()  # the file may have changed though the page has not
         return [nodes.raw("", table(), format="html")]
+
+
+class GainsBySize(SphinxDirective):
+    """``{gains-by-size}``: the largest of these comparisons as a figure."""
+
+    ALT = "Loss minus the standard network's at four sizes: below zero for each of four rules."
+
+    def run(self) -> list[nodes.Node]:
+        from rrbook.explorables.at_scale import drawing  # torch only where a page asks for it
+        from rrbook.figures.svg import svg
+
+        self.env.note_reread()  # the file may have changed though the page has not
+        text, _ = figure_data.taken(svg(drawing()))  # its data are rows of the table below it
+        return [nodes.raw("", figure_data.boxed(text, "scale-", self.ALT), format="html")]
 
 
 class Colab(SphinxRole):

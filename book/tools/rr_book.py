@@ -21,7 +21,7 @@ from sphinx.util.docutils import SphinxRole
 from sphinx.writers.html import HTMLTranslator
 
 from rr import RRError
-from rrbook.figures.svg import DARK, layouts, prefixed
+from rrbook.figures.svg import DARK
 from rrbook.labels import CHECKS
 from rrbook.markdown import preset, typeset
 
@@ -198,24 +198,14 @@ class Preset(SphinxRole):
 
 def inline_figures(app: Sphinx, doctree: nodes.document) -> None:
     """Put the cells' SVG into the page itself, where its colours follow the theme, and its data
-    below it.
-
-    Names inside a figure get its number in front, so that they are unique on the page. The box
-    holds the figure twice: custom.css shows the narrow one on a phone.
-    """
+    below it."""
     for place, image in enumerate(list(doctree.findall(nodes.image))):
         path = Path(app.srcdir, image["uri"].removeprefix("/"))
         of_cell = any("cell_output" in node.get("classes", ()) for node in _above(image))
         if not of_cell or path.suffix != ".svg":
             continue
         text, tables = figure_data.taken(path.read_text(encoding="utf-8"))
-        alt = html.escape(image.get("alt", ""))
-        box = '<div class="rr-figure-box">'
-        looks = ("rr-figure", "rr-figure rr-phone")
-        for drawn, look in zip(layouts(prefixed(text, f"f{place}-")), looks, strict=False):
-            opening = f'<svg class="{look}" role="img" aria-label="{alt}" '
-            box += drawn.replace("<svg ", opening, 1)
-        box += "</div>"
+        box = figure_data.boxed(text, f"f{place}-", image.get("alt", ""))
         figure = next(filter(lambda node: isinstance(node, nodes.figure), _above(image)), image)
         name = next(iter(figure.get("names", ())), "figure")
         at = figure.parent.index(figure) + 1
@@ -415,6 +405,7 @@ def setup(app: Sphinx) -> dict:
     app.add_directive("rule-cards", front.RuleCards)
     app.add_directive("which-rule", front.WhichRule)
     app.add_directive("at-scale", front.AtScale)
+    app.add_directive("gains-by-size", front.GainsBySize)
     app.add_directive("timeline", front.Timeline)
     app.add_directive("finding", front.Finding)
     app.add_directive("choose", questions.Choose)

@@ -26,6 +26,8 @@ PAGE = "".join(
     for page in (
         "what_we_know.md",
         "which_rule.md",
+        "at_scale.md",
+        "questions.md",
         "what_failed.md",
         "intro.md",
         "recipes/index.md",

@@ -4,9 +4,13 @@ import csv
 import re
 from html import escape
 
-import rr
+from matplotlib.figure import Figure
 
-from .which import SCROLLING
+import rr
+from rrbook.figures.field import gains_by_size
+from rrbook.figures.style import canvas
+
+from .which import SCROLLING, styled
 
 FILE = rr.DATA / "published" / "at_scale.csv"
 HEADS = ("measured by", "rule", "size: difference of losses", "tokens", "learning rates", "speed",
@@ -19,12 +23,43 @@ LINKS = {
     "your-deepseek-mhc-might-not-need-the-m",
 }
 READ = {"primary": "in the source", "secondary": "second-hand"}
+FACTORY = "hyper-connection-factory"  # the source with most rules and sizes
+DRAWN = {  # its rules with three sizes and more, and the rule of the book with the same colour
+    "MUDD with norms around it": ("MUDD", "denseformer"),
+    "mHC, four streams": ("mHC", "hyper-connections"),
+    "hyper-connections, dynamic": ("hyper-connections", "hyper-connections:dynamic=1"),
+    "AttnRes, full": ("depth attention", "attnres"),
+}
 
 
 def rows() -> list[dict[str, str]]:
     """The comparisons: one rule at one size each, all text; see data/published/README.md."""
     with FILE.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def parameters(row: dict[str, str]) -> float:
+    """The size of a row as a number: "303.6M" is 303.6 million."""
+    return float(row["size"][:-1]) * {"M": 1e6, "B": 1e9}[row["size"][-1]]
+
+
+def times(of_rule: list[dict[str, str]]) -> str:
+    """The time of a step over the baseline's, from the least to the most of rows with a speed."""
+    ratios = [1 / float(row["speed"]) for row in of_rule if row["speed"]]
+    ends = dict.fromkeys(f"×\u00a0{end(ratios):.1f}" for end in (min, max))
+    return " to ".join(ends)
+
+
+def drawing() -> Figure:
+    """The gain of four rules at each size of the largest comparison, and what a step takes."""
+    lines = []
+    for rule, (words, look) in DRAWN.items():
+        of_rule = [row for row in rows() if (row["source"], row["rule"]) == (FACTORY, rule)]
+        points = [(parameters(row), float(row["difference"])) for row in of_rule]
+        lines.append((f"{words}: time {times(of_rule)}", look, points))
+    figure, ax = canvas()
+    gains_by_size(ax, lines)
+    return figure
 
 
 def table() -> str:
@@ -34,9 +69,8 @@ def table() -> str:
         groups.setdefault((row["source"], row["rule"]), []).append(row)
     head = "".join(f"<th scope='col'>{words}</th>" for words in HEADS)
     body = "".join(_row(source, rule, group) for (source, rule), group in groups.items())
-    # its style is that of the table of rules, which stands on the same page
     return (
-        f"<div class='rr-which'>{SCROLLING}<table class='table rr-scale'>"
+        f"<div class='rr-poster rr-which'>{styled()}{SCROLLING}<table class='table rr-scale'>"
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></div>"
     )
 

@@ -26,7 +26,7 @@ MINI = rr.DATA / "measured" / "e1_rates"
 VERDICTS = {
     "use": "lower than both baselines, at most a tenth longer",
     "try": "lower than one of them, or lower and costlier",
-    "skip": "higher than one of them, at a rate that suits it",
+    "skip": "higher than one of them, at a rate of its own that suits it",
     "open": "our runs cannot tell",
     "baseline": "what the others are compared with",
 }
@@ -120,8 +120,8 @@ def measured(of_field: list[dict] | None = None) -> dict[tuple[str, str], dict]:
     At `mini` where each arm had a rate of its own (five seeds), else at `nano` at one rate for all
     (three seeds). Each study is one Holm family; of a rule in several the last one counts. `time`
     is what F2's runs take at equal size over the standard network's, `rate` its learning rate over
-    that network's; `misfit` is whether its rate does not suit it. of_field: F2's rows, by
-    `field.against_both`, where they are at hand.
+    that network's; `misfit` is whether its rate does not suit it, or was not its own. of_field: F2's
+    rows, by `field.against_both`, where they are at hand.
     """
     if of_field is None:
         of_field = field.against_both(field.read_runs())
@@ -129,7 +129,12 @@ def measured(of_field: list[dict] | None = None) -> dict[tuple[str, str], dict]:
     mini = mini[(mini.rung == "mini") & (mini.seed < TUNING)]
     misfits, results = field.misfits(), {}
     for words, rows, times, rates in (
-        ("nano, three seeds", field.against_both(stats.read_results(NANO)), None, {}),
+        (
+            "nano, three seeds, one rate for all",
+            field.against_both(stats.read_results(NANO)),
+            None,
+            {},
+        ),
         ("mini, five seeds, own rates", field.against_both(mini), None, field.rates(mini, "rule")),
         (
             "mini, five new seeds, own rates",
@@ -149,7 +154,7 @@ def measured(of_field: list[dict] | None = None) -> dict[tuple[str, str], dict]:
                     {
                         "study": words + form,
                         "ran": row["arm"].rpartition(" + ")[2],
-                        "misfit": misfit,
+                        "misfit": misfit or not rates,
                         "rate": rates.get(row["arm"]),
                         "rows": {},
                     },
@@ -190,7 +195,7 @@ def verdict(rows: dict[str, dict], time: float | None, misfit: bool = False) -> 
     """use, try, skip or open, from one rule's differences and its time over the standard's.
 
     time: None where it was not measured, so that a rule cannot be "use". misfit: the rate does not
-    suit the rule. That only makes it look worse.
+    suit the rule, or is one for all. That only makes it look worse.
     """
     significant = [row for row in rows.values() if row["holm"] is not None and row["holm"] < 0.05]
     if any(row["difference"] > 0 for row in significant):
@@ -198,6 +203,12 @@ def verdict(rows: dict[str, dict], time: float | None, misfit: bool = False) -> 
     if len(significant) == 2 and time is not None and time <= 1.1:
         return "use"
     return "try" if significant else "open"
+
+
+def styled() -> str:
+    """The style of a table of rules."""
+    own = ((HERE / "poster.css").read_text() + FITTED).split()
+    return f"<style>{kit.style()} {' '.join(own)}</style>"
 
 
 def cost(kind: str, name: str) -> float:
@@ -233,8 +244,7 @@ def table() -> str:
     return "\n".join(
         [
             '<div class="rr-poster rr-which">',
-            f"<style>{kit.style()} {' '.join(((HERE / 'poster.css').read_text() + FITTED).split())}"
-            "</style>",
+            styled(),
             '<div class="rr-explorable rr-part" hidden>',
             f'<form autocomplete="off">{"".join(controls)}</form><p aria-live="polite"></p></div>',
             f"<p>{meant}.</p>",

@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 
 from rr.errors import RRError
 
-from .data import keep_row
+from .data import keep, keep_row
 from .results import compared
 from .style import CARD, FAMILIES, HALO, LOOKS, SOFT, style_of
 
@@ -115,6 +115,26 @@ def rule_ranking(
     (base,) = {row["baseline"] for row in rows if row["baseline"]}
     ax.set_xlabel(f"loss − {base}\n(nats per token)")
     return ax
+
+
+def gains_by_size(
+    ax: Axes, lines: Sequence[tuple[str, str, Sequence[tuple[float, float]]]]
+) -> None:
+    """Differences of losses (nats per token) over model size: (words, rule whose look, points).
+
+    A point is (parameters, rule − standard); a key below the panel has the words.
+    """
+    for words, rule, points in lines:
+        sizes, gaps = zip(*points, strict=True)
+        ax.plot(sizes, gaps, label=words, **style_of(rule))
+        keep(ax, sizes, {words: gaps})
+    ax.axhline(0, color=SOFT, lw=1.2)
+    ax.set_xscale("log")
+    ticks = sorted({size for _, _, points in lines for size, _ in points})
+    ax.set_xticks(ticks, [f"{size / 1e6:,.5g}" for size in ticks])
+    ax.minorticks_off()
+    ax.set(xlabel="parameters (millions)", ylabel="loss − standard\n(nats per token)")
+    ax.figure.legend(loc="outside lower center", ncols=2)
 
 
 def family_key(fig: Figure, families: Sequence[str]) -> None:
