@@ -120,8 +120,8 @@ def measured(of_field: list[dict] | None = None) -> dict[tuple[str, str], dict]:
     At `mini` where each arm had a rate of its own (five seeds), else at `nano` at one rate for all
     (three seeds). Each study is one Holm family; of a rule in several the last one counts. `time`
     is what F2's runs take at equal size over the standard network's, `rate` its learning rate over
-    that network's; `misfit` is whether its rate does not suit it, or was not its own. of_field: F2's
-    rows, by `field.against_both`, where they are at hand.
+    that network's; `misfit` is whether its rate does not suit it, or was not its own. of_field:
+    F2's rows, by `field.against_both`, where they are at hand.
     """
     if of_field is None:
         of_field = field.against_both(field.read_runs())
