@@ -25,7 +25,7 @@ from .explorables.write import gated_write
 
 # name -> module; labs need torch, matplotlib and ipywidgets, explorables need nothing
 _LABS = {
-    "lab": "lab",
+    "Lab": "lab",
     "cut_off": "running",
     "final_weights": "running",
     "lab_apart": "numerics",

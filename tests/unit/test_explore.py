@@ -243,7 +243,7 @@ def test_lab_frame_follows_its_controls_and_leaves_no_figure_open(labs):
         ax.plot([0, k])
         return fig, f"a line up to <{k}>"
 
-    made = labs.lab.lab("mine", {"k": ipywidgets.IntSlider(3)}, draw, "Move it.")
+    made = labs.lab.Lab("mine", {"k": ipywidgets.IntSlider(3)}, draw, "Move it.")
     assert sentence_of(made) == "a line up to &lt;3&gt;"
     made.controls["k"].value = 5
     assert sentence_of(made) == "a line up to &lt;5&gt;" and plt.get_fignums() == []

@@ -5,14 +5,12 @@ import numpy as np
 import torch
 
 from rr.data import fables
-from rr.model.init import initialise
 from rr.model.transformer import Model
 from rr.residual import RULES
-from rr.specs import ModelConfig
 
 from .. import figures
 from ..explorables.kit import number
-from .lab import Drawn, Lab, lab
+from .lab import Drawn, Lab, small_model
 
 
 def letters(stories: int = 300) -> torch.Tensor:
@@ -36,16 +34,7 @@ def trained_on_letters(
     AdamW, lr 0.01 after 5 steps of warm-up, 8 windows of 64 bytes, clipped at 1; the same batches
     for every rule.
     """
-    config = ModelConfig(
-        vocab_size=256,
-        n_layer=sublayers // 2,
-        n_head=2,
-        d_model=32,
-        d_ff=128,
-        seq_len=64,
-        rule=rule,
-    )
-    model = initialise(Model(config), seed)
+    model = small_model(rule, sublayers // 2, 32, seed, seq_len=64)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.9, 0.95))
     source, losses = torch.Generator().manual_seed(seed), []
     threads = torch.get_num_threads()
@@ -118,4 +107,4 @@ def lab_depth() -> Lab:
         "may they be?"
     )
     grid = {"rule": ["review-convex", "review"], "sublayers": [4, 16], "bias": [-3, 0]}
-    return lab("depth", controls, draw, lead, grid, alone)
+    return Lab("depth", controls, draw, lead, grid, alone)

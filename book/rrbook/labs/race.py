@@ -7,7 +7,7 @@ from rr.residual import RULES
 from .. import figures
 from ..explorables.kit import number
 from .depth import letters, short_training
-from .lab import Drawn, Lab, lab
+from .lab import Drawn, Lab
 
 LAST = 10  # steps whose mean loss is compared
 
@@ -62,4 +62,4 @@ def lab_race(rule: str = "review", against: str = "standard") -> Lab:
         "rules, two seeds, the same batches. Find a pair whose seeds disagree."
     )
     grid = {"rule": list(dict.fromkeys([rule, "review", "constant"])), "steps": [20, 100]}
-    return lab("race", controls, draw, lead, grid)
+    return Lab("race", controls, draw, lead, grid)
