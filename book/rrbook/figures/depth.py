@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.ticker import NullFormatter
 
 from rr.errors import RRError
 
@@ -22,6 +21,7 @@ from .style import (
     VERMILLION,
     finite,
     note,
+    put_words,
     readable,
     style_of,
 )
@@ -61,15 +61,8 @@ def depth_map(
             if np.isfinite(value):
                 dark = np.dot(colours((value - low) / (top - low))[:3], [0.3, 0.6, 0.1]) < 0.5
                 words = f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
-                ax.text(
-                    column + 0.5,
-                    row + 0.5,
-                    words,
-                    ha="center",
-                    va="center",
-                    fontsize=9,
-                    color=ON_DARK if dark else ON_LIGHT,
-                )
+                colour = ON_DARK if dark else ON_LIGHT
+                put_words(ax, column + 0.5, row + 0.5, words, color=colour)
     else:
         bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.8, pad=0.02)
         bar.outline.set_visible(False)
@@ -131,7 +124,6 @@ def block_sizes(
             color=shown["color"],
         )
     ax.set_xticks(sizes[order], [f"{size:g}" for size in sizes[order]])
-    ax.xaxis.set_minor_formatter(NullFormatter())
     ax.minorticks_off()
     ax.grid(axis="x", color=GRID)
     ax.set_xlabel("sublayers per block")

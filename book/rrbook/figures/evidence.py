@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from rr.errors import RRError
 
 from .data import keep, keep_row
-from .style import CARD, GRID, HALO, SOFT, finite, label_ends, note, readable, style_of
+from .style import CARD, GRID, HALO, SOFT, finite, label_ends, name_rows, note, readable, style_of
 
 
 def seed_deviations(ax: Axes, arms: Mapping[str, Mapping[int, float]]) -> Axes:
@@ -63,9 +63,7 @@ def two_tests(
     ax.set_xscale("log")
     ax.set_xlim(1.3, min(min(row[1:]) for row in rows) / 1.6)
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_yticks(range(len(rows)), [row[0] for row in rows])
-    ax.set_ylim(len(rows) - 0.4, -0.6)
-    ax.grid(axis="y", visible=False)
+    name_rows(ax, [row[0] for row in rows], 0.6, 0.6)
     ax.set_xlabel("p, two-sided")
     ax.legend(loc="upper right")
     return ax
@@ -104,9 +102,7 @@ def gap_against_size(ax: Axes, points: Sequence[Mapping], colour_of: str, line: 
 def _sizes(ax: Axes, sizes: Mapping[str, float]) -> None:
     """A logarithmic axis of model sizes, by their names."""
     ax.set_xscale("log")
-    ax.xaxis.set_major_locator(FixedLocator(list(sizes.values())))
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_minor_formatter(NullFormatter())
     ax.set_xticks(list(sizes.values()), list(sizes))
     ax.grid(axis="x", visible=False)
     ax.set_xlabel("model size (parameters)")

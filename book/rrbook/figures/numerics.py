@@ -8,7 +8,19 @@ from matplotlib.axes import Axes
 from rr.errors import RRError
 
 from .data import keep, keep_row
-from .style import BLUE, CARD, GREEN, HALO, INK, ORANGE, SOFT, VERMILLION, label_ends, readable
+from .style import (
+    BLUE,
+    CARD,
+    GREEN,
+    HALO,
+    INK,
+    ORANGE,
+    SOFT,
+    VERMILLION,
+    label_ends,
+    name_rows,
+    readable,
+)
 
 LINES = ((BLUE, "-"), (VERMILLION, "--"), (GREEN, "-."), (INK, ":"), (ORANGE, "-"))
 
@@ -57,9 +69,7 @@ def spread_by_source(
         shown = {"marker": marker, "color": colour, "mfc": fill, "ms": 6.5, "mew": 1.6}
         ax.plot(*np.reshape(marks, (-1, 2)).T, ls="none", label=label, **shown)
     ax.set_xscale("log")
-    ax.set_yticks(range(len(rows)), [row["source"] for row in rows])
-    ax.set_ylim(len(rows) - 0.4, -0.7)
-    ax.grid(axis="y", visible=False)
+    name_rows(ax, [row["source"] for row in rows], 0.7, 0.6)
     ax.set_xlabel("standard deviation (nats per token)")
     for words, colour in looks.items():
         ax.plot([], [], color=colour, lw=1.6, ls="--" if colour == ORANGE else "-", label=words)

@@ -212,6 +212,24 @@ def note(ax: Axes, words: str, at: tuple, by: tuple[float, float], **look) -> No
     ax.annotate(words, at, by, textcoords="offset points", **look)
 
 
+def put_words(ax: Axes, x: float, y: float, words: str, **look) -> None:
+    """Write words of 9 points centred on a place, unless `look`, as `Axes.text` takes, differs."""
+    ax.text(x, y, words, **{"ha": "center", "va": "center", "fontsize": 9} | look)
+
+
+def diverged(ax: Axes, x: float, colour: str) -> None:
+    """A cross at the top edge above x: a run that has no value."""
+    top = {"clip_on": False, "transform": ax.get_xaxis_transform()}
+    ax.plot(x, 1, "x", color=colour, ms=9, mew=2.5, **top)
+
+
+def name_rows(ax: Axes, names: Sequence[str], above: float = 0.5, below: float = 0.5) -> None:
+    """Name rows drawn at 0, 1, … from the top, with so much room above and below, and no grid."""
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 1 + below, -above)
+    ax.grid(axis="y", visible=False)
+
+
 def letters_on(colour: str) -> str:
     """The colour of letters that stand on a surface of this colour of the palette."""
     if colour in (INK, SOFT, BLUE):
