@@ -98,15 +98,11 @@ class Edition:
         self.citations = Citations()
         cite = self.citations
         roles = {
-            "cite": cite.parenthetical,
             "cite:p": cite.parenthetical,
             "cite:t": cite.textual,
-            "doc": self._doc,
             "download": self._download,
             "eq": self._eq,
-            "glue": self._glue,
             "glue:text": self._glue,
-            "math": lambda text: f"${text}$",
             "numref": self._numref,
             "preset": lambda text: escape(preset(text)[0]),
             "quoted": self._quoted,
@@ -173,10 +169,6 @@ class Edition:
         words, term = titled(text)
         anchor = f"term-{re.sub(r'[^A-Za-z0-9._]+', '-', term).strip('-')}"
         return self._linked(escape(words or term), self._at("book/glossary", anchor))
-
-    def _doc(self, text: str) -> str:
-        words, path = titled(text)
-        return self._linked(escape(words or Path(path).name), self._follow(f"{path}.ipynb"))
 
     def _download(self, text: str) -> str:
         words, path = titled(text)

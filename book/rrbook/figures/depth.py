@@ -19,6 +19,7 @@ from .style import (
     ON_LIGHT,
     SOFT,
     VERMILLION,
+    each_run,
     finite,
     note,
     put_words,
@@ -114,15 +115,7 @@ def block_sizes(
             ends = points[i]["lo"], points[i]["hi"]
             ax.plot([sizes[i]] * 2, ends, color=shown["color"], lw=2.2)
             keep_row(ax, sizes[i], {"attnres, interval": ends})
-        ax.plot(
-            [sizes[i]] * len(each),
-            each,
-            ls="none",
-            marker="o",
-            ms=5,
-            alpha=0.6,
-            color=shown["color"],
-        )
+        each_run(ax, sizes[i], each, marker="o", ms=5, alpha=0.6, color=shown["color"])
     ax.set_xticks(sizes[order], [f"{size:g}" for size in sizes[order]])
     ax.minorticks_off()
     ax.grid(axis="x", color=GRID)

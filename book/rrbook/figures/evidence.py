@@ -11,7 +11,19 @@ from matplotlib.ticker import NullLocator
 from rr.errors import RRError
 
 from .data import keep, keep_row
-from .style import CARD, GRID, HALO, SOFT, finite, label_ends, name_rows, note, readable, style_of
+from .style import (
+    CARD,
+    GRID,
+    HALO,
+    SOFT,
+    each_run,
+    finite,
+    label_ends,
+    name_rows,
+    note,
+    readable,
+    style_of,
+)
 
 
 def seed_deviations(ax: Axes, arms: Mapping[str, Mapping[int, float]]) -> Axes:
@@ -124,15 +136,8 @@ def values_by_size(
             x = sizes[name] * beside
             means.append((x, y.mean()))
             keep_row(ax, name, {f"{arm}, each run": y.tolist(), arm: y.mean()})
-            ax.plot(
-                [x] * len(y),
-                y,
-                ls="none",
-                color=shown["color"],
-                marker=shown["marker"],
-                ms=4,
-                alpha=0.55,
-            )
+            look = {"color": shown["color"], "marker": shown["marker"]}
+            each_run(ax, x, y, ms=4, alpha=0.55, **look)
         ax.plot(*zip(*means, strict=True), color=shown["color"], ls=shown["linestyle"], label=arm)
         ends.append((*means[-1], arm, shown["color"]))
     _sizes(ax, sizes)

@@ -25,6 +25,7 @@ from .style import (
     SOFT,
     VERMILLION,
     diverged,
+    each_run,
     finite,
     label_ends,
     put_words,
@@ -150,9 +151,7 @@ def rates_by_passes(ax: Axes, points: Sequence[Mapping]) -> dict[int, float]:
                 continue
             means.append((lr, float(np.mean(values))))
             keep_row(ax, 1e3 * lr, {f"N = {loops}": means[-1][1]})
-            ax.plot(
-                [lr] * len(values), values, ls="none", marker=".", ms=5, color=colour, alpha=0.5
-            )
+            each_run(ax, lr, values, marker=".", ms=5, color=colour, alpha=0.5)
         if not means:
             continue
         ax.plot(*zip(*means, strict=True), color=colour, marker=marker, ms=4, label=f"N = {loops}")

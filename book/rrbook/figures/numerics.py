@@ -19,6 +19,7 @@ from .style import (
     VERMILLION,
     label_ends,
     name_rows,
+    put_words,
     readable,
 )
 
@@ -109,13 +110,6 @@ def losses_apart(ax: Axes, groups: Mapping[str, Sequence[Sequence[float]]]) -> A
     if len(groups) > 1:
         label_ends(ax, ends)
     elif not ends:
-        ax.text(
-            0.5,
-            0.5,
-            "the same bits at every step",
-            transform=ax.transAxes,
-            ha="center",
-            color=readable(SOFT),
-            path_effects=HALO,
-        )
+        look = {"va": "baseline", "fontsize": 10.5, "color": readable(SOFT), "path_effects": HALO}
+        put_words(ax, 0.5, 0.5, "the same bits at every step", transform=ax.transAxes, **look)
     return ax

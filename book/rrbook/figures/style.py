@@ -217,6 +217,11 @@ def put_words(ax: Axes, x: float, y: float, words: str, **look) -> None:
     ax.text(x, y, words, **{"ha": "center", "va": "center", "fontsize": 9} | look)
 
 
+def each_run(ax: Axes, x: float, values: Sequence[float], **look) -> None:
+    """A dot above x for the value of each run; look: as `Axes.plot` takes."""
+    ax.plot([x] * len(values), values, ls="none", **look)
+
+
 def diverged(ax: Axes, x: float, colour: str) -> None:
     """A cross at the top edge above x: a run that has no value."""
     top = {"clip_on": False, "transform": ax.get_xaxis_transform()}

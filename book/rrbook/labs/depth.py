@@ -19,13 +19,6 @@ def letters(stories: int = 300) -> torch.Tensor:
     return torch.from_numpy(np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64))
 
 
-def short_training(
-    rule: str, sublayers: int, steps: int, stream: torch.Tensor, seed: int = 0
-) -> list[float]:
-    """Losses of `trained_on_letters` alone."""
-    return trained_on_letters(rule, sublayers, steps, stream, seed)[1]
-
-
 def trained_on_letters(
     rule: str, sublayers: int, steps: int, stream: torch.Tensor, seed: int = 0
 ) -> tuple[Model, list[float]]:
@@ -71,7 +64,7 @@ def lab_depth() -> Lab:
 
     def draw(rule: str, sublayers: int, bias: float, steps: int) -> Drawn:
         spec = f"{rule}:bias={bias:g}"
-        losses = short_training(spec, sublayers, steps, stream)
+        losses = trained_on_letters(spec, sublayers, steps, stream)[1]
         run = {"rule": rule, "steps": list(range(1, steps + 1)), "loss": losses}
         figure, ax = figures.canvas(height=3.2)
         figures.loss_curves(ax, [*before, run])
