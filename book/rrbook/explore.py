@@ -11,7 +11,6 @@ from .explorables.field import rule_field
 from .explorables.floats import float_formats
 from .explorables.gallery import annotated_card, rule_gallery
 from .explorables.gate import gate_playground
-from .explorables.kit import Explorable
 from .explorables.live import live_network
 from .explorables.looking import depth_attention
 from .explorables.loops import loop_growth
@@ -44,7 +43,6 @@ _LABS = {
     "lab_race": "race",
     "lab_speed": "speed",
     "lab_values": "values",
-    "looped_model": "loops",
     "simulated_study": "evidence",
 }
 

@@ -314,7 +314,8 @@ def name(row: dict, facts: dict) -> str:
 
 def equation(row: dict) -> str:
     """A rule's equation, in lines that fit a narrow card."""
-    lines = "".join(f'<div class="math">\\({escape(e)}\\)</div>' for e in _split(row["equation"]))
+    parts = re.split(r",\s*\\quad", row["equation"])
+    lines = "".join(f'<div class="math">\\({escape(e.strip())}\\)</div>' for e in parts)
     return f'<div class="rr-eq">{lines}</div>'
 
 
@@ -357,11 +358,6 @@ def card(row: dict, facts: dict) -> str:
         f"{drawing(row, facts)}</div>"
         f"{equation(row)}{part}<dl>{listed}</dl></div></div>"
     )
-
-
-def _split(equation: str) -> list[str]:
-    r"""An equation at its `,\quad`, so that it fits a narrow card."""
-    return [part.strip() for part in re.split(r",\s*\\quad", equation)]
 
 
 def rule_gallery(family: str, *names: str) -> kit.Explorable:

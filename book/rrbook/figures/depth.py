@@ -81,24 +81,19 @@ def depth_map(
     return ax
 
 
-def block_sizes(
-    ax: Axes, points: Sequence[Mapping], rivals: Mapping[str, Mapping] | None = None
-) -> Axes:
-    """Paired difference of loss against the sublayers per block, with intervals; zero the baseline.
+def block_sizes(ax: Axes, points: Sequence[Mapping], rivals: Mapping[str, Mapping]) -> Axes:
+    """Paired difference of loss against the sublayers per block; zero is the baseline.
 
-    points: mappings with `size`, `difference` (nats per token), and maybe `lo` and `hi`, the ends
-    of its interval, or `each`, the pairs behind it, drawn as dots. rivals: name -> the same without
-    `size` and `each`, drawn as a line with its band across all sizes.
+    points: mappings with `size`, `difference` (nats per token) and `each`, the pairs behind it,
+    drawn as dots. rivals: name -> mapping with `difference`, a line across all sizes.
     """
     sizes = finite([point["size"] for point in points], "sizes")
     order = np.argsort(sizes)
     shown = style_of("attnres")
     ax.axhline(0, color=SOFT, lw=1.2)
     ax.set_xscale("log", base=2)
-    for name, rival in (rivals or {}).items():
+    for name, rival in rivals.items():
         other = style_of(name)
-        if rival.get("lo") is not None:
-            ax.axhspan(rival["lo"], rival["hi"], color=other["color"], alpha=0.12, lw=0)
         ax.axhline(rival["difference"], color=other["color"], ls=other["linestyle"], lw=1.6)
         look = {"color": readable(other["color"]), "path_effects": HALO, "annotation_clip": False}
         at = ("axes fraction", "data")
@@ -109,12 +104,8 @@ def block_sizes(
     )
     keep(ax, sizes[order], {"attnres": middle})
     for i in order:
-        each = list(points[i].get("each", ()))
+        each = list(points[i]["each"])
         keep_row(ax, sizes[i], {"attnres, each pair": each})
-        if points[i].get("lo") is not None:
-            ends = points[i]["lo"], points[i]["hi"]
-            ax.plot([sizes[i]] * 2, ends, color=shown["color"], lw=2.2)
-            keep_row(ax, sizes[i], {"attnres, interval": ends})
         each_run(ax, sizes[i], each, marker="o", ms=5, alpha=0.6, color=shown["color"])
     ax.set_xticks(sizes[order], [f"{size:g}" for size in sizes[order]])
     ax.minorticks_off()

@@ -39,6 +39,27 @@ EMPTY = "#eef0f1"  # a cell without a value
 # that no page exchanges
 ON_LIGHT, ON_DARK = "#1f2428", "#fcfcf9"
 
+# the neutral colours and the blues, which a page may set (svg.py), and the hues of words
+PAGE = {
+    "ink": INK,
+    "soft": SOFT,
+    "grid": GRID,
+    "card": CARD,
+    "quiet": QUIET,
+    "empty": EMPTY,
+    "ground": GROUND,
+    "blue": BLUE,
+    "sky": SKY,
+}
+HUES = {
+    "blue": BLUE,
+    "vermillion": VERMILLION,
+    "green": GREEN,
+    "orange": ORANGE,
+    "sky": SKY,
+    "purple": PURPLE,
+}
+
 # the hue of a family of rules, and the mark of a member that has none of its own
 FAMILIES = {
     "scale": (ORANGE, "s"),
@@ -217,7 +238,7 @@ def put_words(ax: Axes, x: float, y: float, words: str, **look) -> None:
     ax.text(x, y, words, **{"ha": "center", "va": "center", "fontsize": 9} | look)
 
 
-def each_run(ax: Axes, x: float, values: Sequence[float], **look) -> None:
+def each_run(ax: Axes, x: Any, values: Sequence[float] | np.ndarray, **look) -> None:
     """A dot above x for the value of each run; look: as `Axes.plot` takes."""
     ax.plot([x] * len(values), values, ls="none", **look)
 

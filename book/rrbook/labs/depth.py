@@ -10,7 +10,7 @@ from rr.residual import RULES
 
 from .. import figures
 from ..explorables.kit import number
-from .lab import Drawn, Lab, small_model
+from .lab import Drawn, Lab, one_thread, small_model
 
 
 def letters(stories: int = 300) -> torch.Tensor:
@@ -30,9 +30,7 @@ def trained_on_letters(
     model = small_model(rule, sublayers // 2, 32, seed, seq_len=64)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.9, 0.95))
     source, losses = torch.Generator().manual_seed(seed), []
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # tensors this small only wait for each other on more
-    try:
+    with one_thread():
         for step in range(steps):
             starts = torch.randint(len(stream) - 65, (8, 1), generator=source)
             batch = stream[starts + torch.arange(65)]
@@ -43,8 +41,6 @@ def trained_on_letters(
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             losses.append(loss.item())
-    finally:
-        torch.set_num_threads(threads)
     return model, losses
 
 

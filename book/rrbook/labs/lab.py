@@ -7,12 +7,14 @@ The picture is SVG inside an HTML widget, with an alternative text, in the colou
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from html import escape
 from typing import Any
 
 import ipywidgets as widgets
 import matplotlib.pyplot as plt
+import torch
 from matplotlib.figure import Figure
 
 from rr.model.init import initialise
@@ -32,6 +34,17 @@ STATIC = (
 )
 # A figure, and the sentence that says in words what it shows.
 Drawn = tuple[Figure, str]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Within the context torch has one thread: on more, small tensors only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def small_model(rule: str, blocks: int, width: int, seed: int = 0, **shape: Any) -> Model:

@@ -8,7 +8,7 @@ from rr.analysis import probes
 from .. import figures
 from ..explorables.kit import number, share
 from .depth import letters, trained_on_letters
-from .lab import Drawn, Lab
+from .lab import Drawn, Lab, one_thread
 
 SUBLAYERS = 8
 
@@ -39,12 +39,8 @@ def lab_depth_attention() -> Lab:
     stream = letters()
 
     def draw(size: int, steps: int, neutral: bool) -> Drawn:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # tensors this small only wait for each other on more
-        try:
+        with one_thread():
             alpha, loss, standard = short_looking(size, steps, neutral, stream)
-        finally:
-            torch.set_num_threads(threads)
         figure, ax = figures.canvas(height=3.6)
         names = [str(block + 1) for block in range(SUBLAYERS // size)]
         readers = [*(str(i + 1) for i in range(SUBLAYERS)), "head"]

@@ -17,7 +17,7 @@ from rrbook.roofline import PARTS
 from .. import figures
 from ..explorables.kit import number
 from ..explorables.roofline import LONG
-from .lab import Drawn, Lab, small_model
+from .lab import Drawn, Lab, one_thread, small_model
 
 CPU = torch.device("cpu")
 BATCH, LENGTH, BLOCKS = 8, 64, 4  # windows, tokens, blocks
@@ -129,9 +129,7 @@ def side_by_side(
     source = torch.Generator().manual_seed(0)
     shape = (1 + steps, 2, BATCH, LENGTH)
     batches = torch.randint(vocabulary, shape, generator=source)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         tried = []
         for path in paths:
             way = replace(parse_backend(path), allocator="system")
@@ -146,8 +144,6 @@ def side_by_side(
             clock.watch(model)
             tried.append((step, clock, kept))
         taken = [[timed_step(step, clock, *batch) for step, clock, _ in tried] for batch in batches]
-    finally:
-        torch.set_num_threads(threads)
     measured = []
     for (_, _, kept), mine in zip(tried, zip(*taken, strict=True), strict=True):
         ordered = sorted((parts for parts, _ in mine[1:]), key=lambda parts: sum(parts.values()))

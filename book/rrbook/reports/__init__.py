@@ -6,14 +6,13 @@ nothing else. Chapters 9 and 10 teach to read them, with the same functions.
 """
 
 # ruff: noqa: F401  (what this room offers)
-from rrstudy.command_line import options, sample_command, words, wrapped
+from rrstudy.command_line import wrapped
 from rrstudy.stats.show import foot
 
-from .folder import STUDY, Survey, command, survey
+from .folder import STUDY, command, survey
 from .run import (
     TIERS,
     Ended,
-    Look,
     bigram,
     chosen,
     cost,
@@ -30,7 +29,6 @@ from .sentences import (
     folder_summary,
     folder_title,
     folder_warnings,
-    listed,
     made_by,
     run_summary,
     run_title,
