@@ -147,7 +147,9 @@ def anatomy(spec: str, kind: str = "residual") -> dict:
         opened = [torch.randn(h.shape, generator=source, dtype=h.dtype) for _ in opened]
         for one in late:
             _looks_back(one, facts, opened, u, other)
-        if cls.state == "pair" and all(_lane(one, opened, u, other) for one in late):
+        # whether each writes to the second of a pair, too, which is then a stream
+        lanes = (not _same(one.write(opened, u)[1], one.write(opened, other)[1]) for one in late)
+        if cls.state == "pair" and all(lanes):
             facts |= {"streams": 2, "weighs": "one", "mixes": "", "reads": "stream"}
         rule, louder = late[0], [7 * x for x in opened]
     else:
@@ -217,11 +219,6 @@ def _looks_back(rule: Rule, facts: dict, state: list[Tensor], u: Tensor, other: 
         facts["mixes"], facts["reads"] = "read", "both" if both else "earlier"
     elif not _same(rule.write(state, u)[0], rule.write(earlier, u)[0]):
         facts["mixes"] = facts["mixes"] or "write"
-
-
-def _lane(rule: Rule, state: list[Tensor], u: Tensor, other: Tensor) -> bool:
-    """Whether a sublayer writes to the second of a pair, too, which is then a stream."""
-    return not _same(rule.write(state, u)[1], rule.write(state, other)[1])
 
 
 def _family(cls: type[Rule], facts: dict) -> str:

@@ -1,5 +1,6 @@
 """Explorables that live without a kernel, and ipywidgets labs that drive the real code."""
 
+# ruff: noqa: F401  (what this room offers)
 from importlib import import_module
 
 from .explorables.audit import audit_rows, audit_table, claim_map, verdict
@@ -10,7 +11,6 @@ from .explorables.field import rule_field
 from .explorables.floats import float_formats
 from .explorables.gallery import annotated_card, rule_gallery
 from .explorables.gate import gate_playground
-from .explorables.kit import Explorable
 from .explorables.live import live_network
 from .explorables.looking import depth_attention
 from .explorables.loops import loop_growth
@@ -25,7 +25,7 @@ from .explorables.write import gated_write
 
 # name -> module; labs need torch, matplotlib and ipywidgets, explorables need nothing
 _LABS = {
-    "lab": "lab",
+    "Lab": "lab",
     "cut_off": "running",
     "final_weights": "running",
     "lab_apart": "numerics",
@@ -43,17 +43,8 @@ _LABS = {
     "lab_race": "race",
     "lab_speed": "speed",
     "lab_values": "values",
-    "looped_model": "loops",
     "simulated_study": "evidence",
 }
-__all__ = ["Explorable", "annotated_card", "audit_rows", "audit_table", "claim_map",
-           "depth_attention", "depth_cliff", "float_formats", "gate_playground", "gated_write",
-           "held_back", "live_network",
-           "loop_growth", "lost_work", "rule_field", "rule_gallery", "sentence_walk",
-           "size_or_training",
-           "step_roofline", "stream_share", "value_dilution", "verdict", "verdict_table",
-           "winners_luck",
-           *_LABS]  # fmt: skip
 
 
 def __getattr__(name: str):

@@ -23,10 +23,7 @@ from rr.errors import RRError, nearest
 
 from .explorables.kit import SUPERSCRIPT
 
-BOXES = (  # title where the directive is given none
-    "admonition", "attention", "caution", "danger", "dropdown", "error", "exercise", "hint",
-    "important", "margin", "note", "seealso", "tip", "warning",
-)  # fmt: skip
+BOXES = ("admonition", "dropdown", "exercise")
 QUESTIONS = ("choose", "number")  # which a page checks: their answer is folded here
 SOLUTIONS = ("solution", "solution-start", "solution-end")
 ALONE = ("myst_target", "myst_line_comment", "myst_block_break")  # say nothing to a reader
@@ -153,7 +150,7 @@ class Plain:
 
     def text(self, source: str) -> str:
         """Standard Markdown. RRError names a role or directive that is not known."""
-        return re.sub(r"\n{3,}", "\n\n", _Pass(self, source).run()).strip("\n")
+        return re.sub(r"\n{3,}", "\n\n", _Pass(source).run(self)).strip("\n")
 
     def line(self, source: str) -> str:
         """A title or caption: one line."""
@@ -174,11 +171,8 @@ class Plain:
             title = f"**Exercise {number}.** {title}".rstrip()
         elif directive.name == "dropdown" or "dropdown" in directive.options.get("class", ""):
             return fold(title, body)
-        elif directive.name == "admonition":
-            title = f"**{title}**"
         else:
-            name = {"seealso": "See also"}.get(directive.name, directive.name.capitalize())
-            body, title = "\n\n".join(filter(None, [title, body])), f"**{name}**"
+            title = f"**{title}**"
         return _quote(f"{title}\n\n{body}" if body else title)
 
     def _question(self, directive: Directive) -> str:
@@ -214,7 +208,7 @@ def fold(title: str, body: str) -> str:
 
 def _quote(text: str) -> str:
     """A block quote. Mathematics keeps to one line: its `>` would be read as "greater than"."""
-    lines = _Pass(None, text).on_one_line().split("\n")
+    lines = _Pass(text).on_one_line().split("\n")
     return "\n".join(f"> {line}".rstrip() for line in lines)
 
 
@@ -228,8 +222,8 @@ def _lines(token: Token) -> tuple[int, int]:
 class _Pass:
     """One reading of a text: what is to be replaced, by position."""
 
-    def __init__(self, plain: Plain | None, source: str) -> None:
-        self._plain, self.source = plain, source
+    def __init__(self, source: str) -> None:
+        self.source = source
         self.lines = source.split("\n")
         self.starts = [0]
         for line in self.lines:
@@ -237,22 +231,17 @@ class _Pass:
         self.cursor: dict[int, int] = {}  # of each line, how much was found in it
         self.edits: list[tuple[int, int, str]] = []
 
-    @property
-    def plain(self) -> Plain:
-        assert self._plain is not None  # only `on_one_line` does without
-        return self._plain
-
-    def run(self) -> str:
+    def run(self, plain: Plain) -> str:
         for token in PARSER.parse(self.source):
             if token.type == "inline":
-                self._inline(token)
+                self._inline(token, plain)
             elif token.type in ALONE:
                 self._block(token, "")
             elif token.type == "math_block_label":
-                number = self.plain.number("equation", token.info)
+                number = plain.number("equation", token.info)
                 self._block(token, f"$$\n{token.content.strip()} \\tag{{{number}}}\n$$")
             elif directive := Directive.of(token):
-                self._block(token, f"\n{self.plain.box(directive)}\n")
+                self._block(token, f"\n{plain.box(directive)}\n")
         return self._edited()
 
     def on_one_line(self) -> str:
@@ -315,28 +304,28 @@ class _Pass:
         self.cursor[number] = column + len(content)
         return self.starts[number] + column
 
-    def _inline(self, token: Token) -> None:
+    def _inline(self, token: Token, plain: Plain) -> None:
         for child, start, end in self._children(token):
             if child.type == "math_inline":
                 self._joined(start, end)
             elif child.type == "link_open":
-                self._link(start, end, str(child.attrs["href"]))
+                self._link(start, end, str(child.attrs["href"]), plain)
             else:
                 name = child.meta["name"]
-                if name not in self.plain.roles:
-                    known = nearest(name, self.plain.roles)
+                if name not in plain.roles:
+                    known = nearest(name, plain.roles)
                     raise RRError(f"role {{{name}}} is not known: {known}")
-                new = self.plain.roles[name](child.content)
+                new = plain.roles[name](child.content)
                 first = self.source.rfind("\n", 0, start) + 1
                 above = self.source[: first - 1] if first > self.starts[_lines(token)[0]] else ""
                 if above and not self.source[first:start].strip("> \t") and above[-1] not in "\\ ":
                     start, new = first - 1, f" {new}"  # at a line's start "3." would be a list
                 self.edits.append((start, end, new))
 
-    def _link(self, start: int, end: int, href: str) -> None:
+    def _link(self, start: int, end: int, href: str, plain: Plain) -> None:
         if href.startswith(("https:", "http:", "mailto:")):
             return
-        middle, target = self.source.rfind("](", start, end), self.plain.follow(href)
+        middle, target = self.source.rfind("](", start, end), plain.follow(href)
         if target is None:
             self.edits += [(start, start + 1, ""), (middle, end, "")]
         else:

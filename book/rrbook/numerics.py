@@ -134,7 +134,14 @@ def trained(run: Run, stream: np.ndarray, change: Change = Change()) -> tuple[Mo
         backend.set_up(place)
         step = OptimizerStep(model.to(place), run.recipe, backend, place, change.micro)
         losses = []
-        with _kernels(change):
+        with contextlib.ExitStack() as kernels:  # of attention, and of products
+            if change.attention is not None:
+                if change.attention not in KERNELS:
+                    known = nearest(change.attention, KERNELS)
+                    raise RRError(f"unknown attention kernel {change.attention!r}: {known}")
+                kernels.enter_context(sdpa_kernel(KERNELS[change.attention]))
+            if change.tf32:
+                kernels.enter_context(Tf32Products())
             for at in range(run.recipe.steps):
                 starts = batch_starts(drawn, at, len(stream), None)
                 if change.shuffle is not None:
@@ -152,17 +159,3 @@ def nudge(model: Model, seed: int) -> None:
     weight = model.layers[0].mlp.up.weight.data.view(-1)
     at = np.random.default_rng(seed).integers(len(weight))
     weight[at] = torch.nextafter(weight[at], weight.new_tensor(torch.inf))
-
-
-@contextlib.contextmanager
-def _kernels(change: Change):
-    """The context of the change's kernels for products and attention."""
-    with contextlib.ExitStack() as stack:
-        if change.attention is not None:
-            if change.attention not in KERNELS:
-                known = nearest(change.attention, KERNELS)
-                raise RRError(f"unknown attention kernel {change.attention!r}: {known}")
-            stack.enter_context(sdpa_kernel(KERNELS[change.attention]))
-        if change.tf32:
-            stack.enter_context(Tf32Products())
-        yield

@@ -98,15 +98,11 @@ class Edition:
         self.citations = Citations()
         cite = self.citations
         roles = {
-            "cite": cite.parenthetical,
             "cite:p": cite.parenthetical,
             "cite:t": cite.textual,
-            "doc": self._doc,
             "download": self._download,
             "eq": self._eq,
-            "glue": self._glue,
             "glue:text": self._glue,
-            "math": lambda text: f"${text}$",
             "numref": self._numref,
             "preset": lambda text: escape(preset(text)[0]),
             "quoted": self._quoted,
@@ -174,10 +170,6 @@ class Edition:
         anchor = f"term-{re.sub(r'[^A-Za-z0-9._]+', '-', term).strip('-')}"
         return self._linked(escape(words or term), self._at("book/glossary", anchor))
 
-    def _doc(self, text: str) -> str:
-        words, path = titled(text)
-        return self._linked(escape(words or Path(path).name), self._follow(f"{path}.ipynb"))
-
     def _download(self, text: str) -> str:
         words, path = titled(text)
         return self._linked(f"`{words or Path(path).name}`", self._file(path))
@@ -216,7 +208,8 @@ class Edition:
                 cells.append(cell)
         cells = [cell for cell in cells if cell.source.strip() or cell.cell_type == "code"]
         if self.citations.cited:
-            cells.append(_added("plain-references", f"## References\n\n{self.citations.list()}"))
+            text = f"## References\n\n{self.citations.list()}"
+            cells.append(new_markdown_cell(text, id="plain-references"))
         for cell in cells:  # the text has what was glued
             if cell.cell_type == "code":
                 cell.outputs = [output for output in cell.outputs if not glue.glued([output])]
@@ -246,7 +239,11 @@ class Edition:
         """A code cell, folded where the book hides it; after it the caption of its figure."""
         shown = cell.metadata.pop("mystnb", {})
         if FOLDED & {*tags(cell)} or self.markdown.solution:
-            _fold(cell, outputs=bool(self.markdown.solution))
+            cell.metadata["cellView"] = "form"  # closed in Colab, and by the next line in Jupyter
+            jupyter = cell.metadata.setdefault("jupyter", {})
+            jupyter["source_hidden"] = True
+            if self.markdown.solution:  # what it printed as well
+                jupyter["outputs_hidden"] = True
         live = self.changed and not {"check-recorded", "check-published"} & {*tags(cell)}
         own, alt = len(cell.outputs), shown.get("image", {}).get("alt", "")
         if live and "figure" in shown:
@@ -276,7 +273,7 @@ class Edition:
             checks = [words for tag, words in CHECKS.items() if tag in tags(cell)]
             checked = f" *({checks[0].capitalize()}.)*" if checks and not self.run else ""
             text = f"**Figure {number}.** {caption}{checked}"
-        return [cell, _added(f"{cell.id[:56]}-caption", text)]
+        return [cell, new_markdown_cell(text, id=f"{cell.id[:56]}-caption")]
 
     @functools.cached_property
     def stored(self) -> list[nbformat.NotebookNode]:
@@ -315,7 +312,8 @@ class Edition:
             return
         if self.missing:
             lines.append(f"Numbers that no cell has computed stand as {NOT_YET}.")
-        cells.insert(1, _added("plain-edition", f"> **{title}**\n>\n> " + "\n> ".join(lines)))
+        text = f"> **{title}**\n>\n> " + "\n> ".join(lines)
+        cells.insert(1, new_markdown_cell(text, id="plain-edition"))
 
 
 def _assigned(parameters: Mapping) -> str:
@@ -326,20 +324,8 @@ def tags(cell: nbformat.NotebookNode) -> list[str]:
     return list(cell.metadata.get("tags", []))
 
 
-def _added(name: str, text: str) -> nbformat.NotebookNode:
-    return new_markdown_cell(text, id=name)
-
-
 def _pictures(cells: Iterable[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
     return [one for cell in cells for one in cell.outputs if "image/png" in one.get("data", {})]
-
-
-def _fold(cell: nbformat.NotebookNode, outputs: bool = False) -> None:
-    """Close a cell's code, in Colab and in Jupyter; `outputs` closes what it printed as well."""
-    cell.metadata["cellView"] = "form"
-    cell.metadata.setdefault("jupyter", {})["source_hidden"] = True
-    if outputs:
-        cell.metadata["jupyter"]["outputs_hidden"] = True
 
 
 def glued(notebook: nbformat.NotebookNode) -> dict[str, str]:

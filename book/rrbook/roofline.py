@@ -40,14 +40,8 @@ from rr.training.backend import Backend
 from rr.training.memory import plain, shape_and_recipe
 from rr.training.step import OptimizerStep
 
-PARTS = {
-    "attention": "queries, keys, values, mixing and the projection out",
-    "mlp": "the two products and the activation between them",
-    "rule": "norms that sublayers read through, the gate, and the write",
-    "embedding": "rows of tokens and positions",
-    "head": "the final read, the product with the vocabulary, softmax and loss",
-    "optimizer": "clipping and the optimiser's step",
-}
+# `work` says what each is
+PARTS: tuple[str, ...] = ("attention", "mlp", "rule", "embedding", "head", "optimizer")
 aten = torch.ops.aten
 ATTENTION = {  # forward passes: (scores and mix); the convention of FLOP counts takes 1 + 2
     aten._scaled_dot_product_flash_attention_for_cpu.default: 1,

@@ -243,7 +243,7 @@ def test_lab_frame_follows_its_controls_and_leaves_no_figure_open(labs):
         ax.plot([0, k])
         return fig, f"a line up to <{k}>"
 
-    made = labs.lab.lab("mine", {"k": ipywidgets.IntSlider(3)}, draw, "Move it.")
+    made = labs.lab.Lab("mine", {"k": ipywidgets.IntSlider(3)}, draw, "Move it.")
     assert sentence_of(made) == "a line up to &lt;3&gt;"
     made.controls["k"].value = 5
     assert sentence_of(made) == "a line up to &lt;5&gt;" and plt.get_fignums() == []
@@ -314,16 +314,17 @@ def test_lab_depth_trains_a_real_net(labs, monkeypatch):
     depth = labs.depth
     stream = depth.letters(20)
     assert stream.max() < 256 and len(stream) > 2000
-    losses = depth.short_training("review", 4, 12, stream)
+    losses = depth.trained_on_letters("review", 4, 12, stream)[1]
     assert losses[0] == pytest.approx(math.log(256), abs=0.05) and losses[-1] < losses[0] - 1
-    assert depth.short_training("review", 4, 12, stream) == losses
+    assert depth.trained_on_letters("review", 4, 12, stream)[1] == losses
     with monkeypatch.context() as idle:  # until what it is asked for is small
-        idle.setattr(depth, "short_training", lambda rule, n, steps, _: [3.0] * steps)
+        idle.setattr(depth, "trained_on_letters", lambda rule, n, steps, _: (None, [3.0] * steps))
         made = depth.lab_depth()
         assert "16 sublayers: 3 nats" in sentence_of(made) and "of 60 steps" in sentence_of(made)
         made.controls["sublayers"].value = 4
     made.controls["steps"].value = 20
-    last = sum(depth.short_training("review-convex:bias=0", 4, 20, depth.letters())[-10:]) / 10
+    _, losses = depth.trained_on_letters("review-convex:bias=0", 4, 20, depth.letters())
+    last = sum(losses[-10:]) / 10
     assert f"{number(last)} nats per byte over the last ten of 20 steps" in sentence_of(made)
 
 

@@ -45,10 +45,10 @@ def test_lab_race_trains_both_rules_on_the_same_batches(monkeypatch):
 
     matplotlib.use("Agg")
     from rrbook.labs import race
-    from rrbook.labs.depth import letters, short_training
+    from rrbook.labs.depth import letters, trained_on_letters
 
     with monkeypatch.context() as alike:  # nothing is trained where both rules are one
-        alike.setattr(race, "short_training", lambda rule, n, steps, stream, seed: [2.0] * steps)
+        alike.setattr(race, "trained_on_letters", lambda rule, n, steps, *_: (None, [2.0] * steps))
         made = race.lab_race("standard")
         assert "0 (seed 0) and 0 (seed 1) nats per byte; there is nothing" in made.picture.value
         made.controls["steps"].value = 20
@@ -58,7 +58,7 @@ def test_lab_race_trains_both_rules_on_the_same_batches(monkeypatch):
     stream = letters()
     for seed, gap in enumerate(told):
         last = [
-            sum(short_training(rule, 4, 20, stream, seed)[-10:]) / 10
+            sum(trained_on_letters(rule, 4, 20, stream, seed)[1][-10:]) / 10
             for rule in ("rezero", "standard")
         ]
         assert last[0] - last[1] == pytest.approx(gap, abs=0.005) and gap > 0.1

@@ -161,14 +161,17 @@ PAPER = "https://arxiv.org/abs/2606.31859"
             ":::{admonition} What *to* see\n:class: rr-see\nOne\n\ntwo.\n:::\nAfter.",
             "> **What *to* see**\n>\n> One\n>\n> two.\n\nAfter.",
         ),
-        ("::::{tip}\n:::{warning}\nA\n:::\n::::", "> **Tip**\n>\n> > **Warning**\n> >\n> > A"),
+        (
+            "::::{admonition} Tip\n:::{admonition} Warning\nA\n:::\n::::",
+            "> **Tip**\n>\n> > **Warning**\n> >\n> > A",
+        ),
         (
             ":::{dropdown} How `sure`?\nBody.\n:::",
             "<details>\n<summary>How <code>sure</code>?</summary>\n\nBody.\n\n</details>",
         ),
         ("$$\nx\n$$ (eq-own)\n\nSee {eq}`eq-own`.", "$$\nx \\tag{6.1}\n$$\n\nSee (6.1)."),
         (
-            ":::{note}\n$a\n\\cdot b$ and\n\n$$\nx\ny\n$$\n:::",
+            ":::{admonition} Note\n$a\n\\cdot b$ and\n\n$$\nx\ny\n$$\n:::",
             "> **Note**\n>\n> $a \\cdot b$ and\n>\n> $$x y$$",
         ),
         ("```python\n{glue:text}`a`\n:::\n```", "```python\n{glue:text}`a`\n:::\n```"),

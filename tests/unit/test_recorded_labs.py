@@ -14,7 +14,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from rr.errors import RRError
 from rrbook import figures
-from rrbook.labs.lab import RECORD, lab
+from rrbook.labs.lab import RECORD, Lab
 from rrbook.labs.recorded import FIGURE, MOST, record
 
 
@@ -49,7 +49,7 @@ def parts(html):
 def made():
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(RECORD, "1")
-        return lab("mine", controls(), draw, "Move it.", GRID)
+        return Lab("mine", controls(), draw, "Move it.", GRID)
 
 
 def test_every_combination_is_what_the_real_code_draws_and_says(made):
@@ -68,7 +68,7 @@ def test_every_combination_is_what_the_real_code_draws_and_says(made):
 def test_only_the_book_records_and_a_live_lab_shows_none_of_it(made, monkeypatch):
     assert made.children[-1].layout.display == "none"
     monkeypatch.delenv(RECORD, raising=False)
-    live = lab("mine", controls(), draw, "Move it.", GRID)
+    live = Lab("mine", controls(), draw, "Move it.", GRID)
     assert not any(FIGURE in getattr(child, "value", "") for child in live.children)
 
 

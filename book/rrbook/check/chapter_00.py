@@ -4,8 +4,6 @@ import math
 
 from . import check, exercise
 
-__all__ = ["check"]
-
 
 @exercise(
     "ex-00-mask",

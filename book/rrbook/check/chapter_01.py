@@ -9,8 +9,6 @@ from rr.analysis import probes
 
 from . import check, exercise
 
-__all__ = ["check"]
-
 
 @exercise(
     "ex-01-share",

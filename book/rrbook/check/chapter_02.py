@@ -9,8 +9,6 @@ from rr.model import costs
 
 from . import check, exercise, writes_like
 
-__all__ = ["check"]
-
 
 @exercise(
     "ex-02-count",

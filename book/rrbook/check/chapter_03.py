@@ -8,8 +8,6 @@ import rr
 
 from . import check, exercise, writes_like
 
-__all__ = ["check"]
-
 
 def _gate(bias: float) -> float:
     return torch.sigmoid(torch.tensor(bias, dtype=torch.float64)).item()

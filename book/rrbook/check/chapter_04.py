@@ -9,8 +9,6 @@ from rrbook.anatomy import anatomy
 
 from . import check, exercise
 
-__all__ = ["check"]
-
 
 @exercise(
     "ex-04-third",

@@ -9,8 +9,6 @@ from rrbook import attention
 
 from . import check, exercise
 
-__all__ = ["check"]
-
 
 @exercise(
     "ex-05-cache",

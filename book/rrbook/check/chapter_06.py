@@ -10,8 +10,6 @@ from rr.model import costs
 
 from . import check, exercise
 
-__all__ = ["check"]
-
 
 @exercise(
     "ex-06-epsilon",

@@ -10,8 +10,6 @@ from rr.ops import rms_norm
 
 from . import check, exercise
 
-__all__ = ["check"]
-
 
 @exercise(
     "ex-07-count",

@@ -13,8 +13,6 @@ from rrstudy.perf.gpus import GPUS
 from ..labs.speed import saved_bytes
 from . import check, exercise
 
-__all__ = ["check"]
-
 CARD = 16e9  # bytes of the card of ex-08-card
 
 

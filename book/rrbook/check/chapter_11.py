@@ -7,8 +7,6 @@ from rrstudy import stats
 
 from . import check, exercise
 
-__all__ = ["check"]
-
 
 @exercise(
     "ex-11-signs",

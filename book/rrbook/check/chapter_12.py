@@ -10,8 +10,6 @@ from rrstudy import stats
 from ..explorables.audit import verdict
 from . import check, exercise
 
-__all__ = ["check"]
-
 
 @exercise(
     "ex-12-seven",

@@ -9,8 +9,6 @@ import rr
 
 from . import check, exercise
 
-__all__ = ["check"]
-
 
 @exercise(
     "ex-13-nearest",

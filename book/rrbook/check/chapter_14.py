@@ -7,8 +7,6 @@ from ..explorables.emergence import WINDOW, toy_gap
 from ..stats.emergence import ARMS, PAIRS, at_fixed_ratio
 from . import check, exercise
 
-__all__ = ["check"]
-
 
 @exercise(
     "ex-14-steps",

@@ -10,8 +10,6 @@ from rrstudy import stats
 
 from . import check, exercise
 
-__all__ = ["check"]
-
 
 @exercise(
     "ex-15-bound",

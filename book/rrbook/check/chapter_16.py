@@ -11,8 +11,6 @@ from rrbook.numerics import Change
 
 from . import check, exercise
 
-__all__ = ["check"]
-
 
 @exercise(
     "ex-16-steps",

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from ..explorables import running
 from . import check, exercise
 
-__all__ = ["check"]
-
 
 @exercise(
     "ex-17-interval",

@@ -19,32 +19,6 @@ PAPERS = {
 LOOK = dict(zip(VERDICTS, ("green", "blue", "red", "amber"), strict=True))
 FIELDS = ("id", "paper", "where", "claim", "words", "read", "short", "section", "parts", "main",
           "needs", "changes")  # fmt: skip
-CSS = """
-.rr-audit.rr-explorable { max-width: none; padding: 0; border: 0; background: none; }
-.rr-audit table { display: block; width: 100%; border: 0; margin: 0; font-size: 14px; }
-.rr-audit thead { position: absolute; width: 1px; height: 1px; overflow: hidden;
-  clip: rect(0 0 0 0); }
-.rr-audit tbody { display: grid; gap: 12px; }
-.rr-audit tbody tr { scroll-margin-top: 80px; display: grid;
-  grid-template-columns: minmax(0, 5fr) minmax(0, 6fr);
-  gap: 0 18px;
-  padding: 10px 14px 12px; border: 1px solid var(--rr-line); border-radius: 8px;
-  background: var(--rr-card) !important; color: var(--rr-ink); }
-.rr-audit tbody tr[hidden] { display: none; }
-.rr-audit tbody tr:target { outline: 2px solid var(--rr-blue); outline-offset: -2px; }
-.rr-audit th, .rr-audit td { display: block; padding: 0; border: 0; text-align: left;
-  font-weight: 400; background: none !important; color: var(--rr-ink); }
-.rr-audit th { grid-column: 1 / -1; display: flex; flex-wrap: wrap; gap: 2px 14px;
-  justify-content: space-between; margin: 0 0 4px; font-size: 15px; font-weight: 600; }
-.rr-audit p, .rr-audit ul { margin: 0 0 6px; padding: 0; font-size: 14px; line-height: 1.45; }
-.rr-audit .rr-soft { color: var(--rr-soft); font-size: 13px; }
-.rr-audit li { list-style: none; margin: 0 0 2px; padding-left: 1.4em; text-indent: -1.4em; }
-.rr-audit li b { display: inline-block; width: 1.4em; text-indent: 0; }
-.rr-audit a { color: var(--rr-blue); }
-.rr-audit .is-green { color: var(--rr-green); } .rr-audit .is-blue { color: var(--rr-blue); }
-.rr-audit .is-red { color: var(--rr-red); } .rr-audit .is-amber { color: var(--rr-amber); }
-@media (max-width: 620px) { .rr-audit tbody tr { grid-template-columns: minmax(0, 1fr); } }
-"""
 
 
 def verdict(parts: Sequence[bool | None]) -> str:
@@ -132,7 +106,7 @@ def _row(row: Mapping[str, Any]) -> str:
 
 def audit_table(rows: Sequence[Mapping[str, Any]]) -> kit.Explorable:
     """The whole table, from `audit_rows`: plain HTML, an anchor `claim-<id>` at each row."""
-    style = " ".join((kit.style() + CSS).split())
+    style = f"{kit.style()} {kit.style('audit.css')}"
     body = "\n".join(_row(row) for row in rows)
     return kit.Explorable(
         "audit-table",

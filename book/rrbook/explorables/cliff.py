@@ -26,34 +26,29 @@ def _checked(data: Sequence[dict]) -> list[dict]:
     return rows
 
 
-def depth_cliff(
-    data: Sequence[dict] | None = None, sublayers: int = 32, bias: float = 0.0
-) -> kit.Explorable:
+def depth_cliff(data: Sequence[dict], sublayers: int = 32) -> kit.Explorable:
     """Explorable: the embedding's part of the last state by depth and gate bias.
 
-    `data`, if given, are recorded runs: dicts with `rule` (a name), `sublayers`, `bias` (the
-    gate's, at the start), `seed`, `held_out` (loss at the end), `steps` (list) and `loss` (list, of
-    training, nats per token); the curves
-    nearest to the chosen depth and bias are drawn beside the formula. `sublayers` (4 to 64) and
-    `bias` (−4 to 0) are where it starts. Raises RRError where a recorded run is not whole.
+    `data` are recorded runs: dicts with `rule` (a name), `sublayers`, `bias` (the gate's, at the
+    start), `seed`, `held_out` (loss at the end), `steps` (list) and `loss` (list, of training, nats
+    per token); the curves nearest to the chosen depth and bias are drawn beside the formula.
+    `sublayers` (4 to 64) is where it starts. Raises RRError where a recorded run is not whole.
     """
-    rows = _checked(data) if data else None
-    recorded = " Beside it, the recorded training runs nearest to that depth." if rows else ""
     return kit.explorable(
         "depth-cliff",
         script="cliff.js",
         title="What is left of the embedding?",
-        lead=f"The same gate, written two ways, as the network grows deeper.{recorded}",
+        lead="The same gate, written two ways, as the network grows deeper. Beside it, the "
+        "recorded training runs nearest to that depth.",
         controls=[
             kit.slider("sublayers", "sublayers", 4, 64, 2, sublayers),
-            kit.slider("bias", "gate bias b, with r = σ(b)", -4, 0, 0.25, bias),
+            kit.slider("bias", "gate bias b, with r = σ(b)", -4, 0, 0.25, 0),
         ],
         picture="Logarithmic curves over depth: the embedding’s part of the last state, convex "
-        "and additive" + ("; beside them, recorded loss curves" if rows else ""),
+        "and additive; beside them, recorded loss curves",
         note="Formula: independent embedding and updates with variance 1 in every channel. Solid: "
         "length of what is left of h₀ over the length of h<sub>l</sub>; dashed: the direct path, "
         "(1 − r)<sup>l</sup> convex and 1 additive. Neither is the gradient: that also flows "
-        "through the updates."
-        + (" Recorded: losses of real training runs, not the formula." if rows else ""),
-        data=rows,
+        "through the updates. Recorded: losses of real training runs, not the formula.",
+        data=_checked(data),
     )

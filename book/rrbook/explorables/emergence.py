@@ -29,18 +29,13 @@ def toy_gap(
 def size_or_training(
     runs: Sequence[dict],
     speed: float = 1.1,
-    size: float = 0.0,
-    alpha: float = 0.3,
     cost: float = 0.0,
-    design: str = "steps",
-    falls: str = "ratio",
 ) -> kit.Explorable:
     """Explorable: the gap against size that a speed-up and a true effect of size would each show.
 
     runs: rows of a ladder's runs with `rung`, `arm`, `params_M`, `steps` and `val_loss`, by size;
     the review arm's shapes are taken, and the published gap is its mean less standard's.
-    speed (1 to 1.5), size (−0.02 to 0.04 nats per tenfold), alpha (0.1 to 0.6), cost (0 to 0.05
-    nats), design and falls (`toy_numbers`) are where it starts.
+    speed (1 to 1.5) and cost (0 to 0.05 nats) are where it starts.
     """
 
     def mean(rung: str, arm: str) -> float:
@@ -63,11 +58,11 @@ def size_or_training(
         lead="Set what is true, then choose how the sizes are compared.",
         controls=[
             kit.slider("speed", "speed-up in tokens s", 1, 1.5, 0.01, speed),
-            kit.slider("size", "size’s own gain κ (nats per tenfold)", -0.02, 0.04, 0.002, size),
-            kit.slider("alpha", "exponent α", 0.1, 0.6, 0.05, alpha),
+            kit.slider("size", "size’s own gain κ (nats per tenfold)", -0.02, 0.04, 0.002, 0),
+            kit.slider("alpha", "exponent α", 0.1, 0.6, 0.05, 0.3),
             kit.slider("cost", "constant cost c (nats)", 0, 0.05, 0.005, cost),
-            kit.choice("design", "sizes are compared at", DESIGNS, design),
-            kit.choice("falls", "what is left to learn falls with", FALLS, falls),
+            kit.choice("design", "sizes are compared at", DESIGNS, "steps"),
+            kit.choice("falls", "what is left to learn falls with", FALLS, "ratio"),
         ],
         picture="The gap against model size: the chosen comparison thick, the two others thin, the "
         "published gaps as hollow circles",

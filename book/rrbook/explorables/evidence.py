@@ -47,8 +47,6 @@ def verdict_table(runs: Sequence[dict]) -> kit.Explorable:
     """
     data = verdict_data(runs)
     bases = {base: base for arms in data.values() for base in arms if base != "review"}
-    start = {"test": "welch", "correction": "none", "alpha": 0.05, "baseline": "both"}
-    start |= dict.fromkeys(data, True)
     return kit.explorable(
         "verdict-table",
         script="evidence.js",
@@ -57,7 +55,7 @@ def verdict_table(runs: Sequence[dict]) -> kit.Explorable:
         'uncorrected.<span class="rr-wide"> Gap: Review − baseline, so below zero Review is '
         "better.</span>",
         controls=[
-            kit.slider("alpha", "level α", 0.01, 0.1, 0.01, start["alpha"]),
+            kit.slider("alpha", "level α", 0.01, 0.1, 0.01, 0.05),
             kit.choice(
                 "test",
                 "test",
@@ -67,7 +65,7 @@ def verdict_table(runs: Sequence[dict]) -> kit.Explorable:
                     "pooled": "paired t, one spread",
                     "sign": "sign test",
                 },
-                start["test"],
+                "welch",
             ),
             kit.choice(
                 "correction",
@@ -77,9 +75,9 @@ def verdict_table(runs: Sequence[dict]) -> kit.Explorable:
                     "bonferroni": "Bonferroni",
                     "holm": "Holm",
                 },
-                start["correction"],
+                "none",
             ),
-            kit.choice("baseline", "baseline", {"both": "both"} | bases, start["baseline"]),
+            kit.choice("baseline", "baseline", {"both": "both"} | bases, "both"),
             kit.checks("sizes", {rung: rung for rung in data}, list(data)),
         ],
         picture="A row for each comparison: its gap, its p value before and after correction on a "

@@ -14,27 +14,18 @@ TOY = ("standard", "constant", "scaled", "rezero", "layerscale", "fixup", "highw
 WORDS = {"unit": "as large as the embedding", "own": "as each rule begins"}
 
 
-def rule_field(
-    rule: str = "review-convex",
-    sublayers: int = 32,
-    start: str = "unit",
-    bias: float = 0.0,
-) -> kit.Explorable:
-    """Explorable: a toy stream under one of seventeen residual rules (TOY), at its start.
-
-    Where it begins: `rule`, `sublayers` (4 to 64), `start` ("unit": updates as large as the
-    embedding; "own": branch weights as the rule initialises them), gate `bias`.
-    """
+def rule_field() -> kit.Explorable:
+    """Explorable: a toy stream under one of seventeen residual rules (TOY), at its start."""
     return kit.explorable(
         "rule-field",
         script="field.js",
         title="A toy stream under one rule",
         lead="One token, random sublayers, each rule as it is before training.",
         controls=[
-            kit.slider("sublayers", "sublayers", 4, 64, 4, sublayers),
-            kit.choice("rule", "rule", {name: name for name in TOY}, rule),
-            kit.slider("bias", "bias b (c = σ(b))", -4, 4, 0.5, bias),
-            kit.radios("start", "size of updates", WORDS, start),
+            kit.slider("sublayers", "sublayers", 4, 64, 4, 32),
+            kit.choice("rule", "rule", {name: name for name in TOY}, "review-convex"),
+            kit.slider("bias", "bias b (c = σ(b))", -4, 4, 0.5, 0),
+            kit.radios("start", "size of updates", WORDS, "unit"),
         ],
         picture="Two curves over depth, for the chosen rule and the standard one: rms of the "
         "stream, and gradient at each update on a logarithmic scale",

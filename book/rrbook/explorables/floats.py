@@ -5,21 +5,17 @@ from . import kit
 NAMES = {"fp32": "fp32", "tf32": "TF32", "bf16": "bf16", "fp16": "fp16"}
 
 
-def float_formats(power: float = 0.4, format: str = "fp16", terms: int = 8) -> kit.Explorable:
-    """Explorable: what four float formats make of a number and of a sum.
-
-    power (−9 to 5, in tenths): the number is 10^power; format: "fp32", "tf32", "bf16" or "fp16";
-    terms (4 to 12): the sum has 2^terms parts. Where it starts.
-    """
+def float_formats() -> kit.Explorable:
+    """Explorable: what four float formats make of a number and of a sum."""
     return kit.explorable(
         "float-formats",
         script="floats.js",
         title="What does a format keep?",
         lead="A number among its neighbours, and one sum added up in three orders.",
         controls=[
-            kit.slider("power", "the number: ten to the power of", -9, 5, 0.1, power),
-            kit.slider("terms", "terms of the sum: two to the power of", 4, 12, 1, terms),
-            kit.radios("format", "Format", NAMES, format),
+            kit.slider("power", "the number: ten to the power of", -9, 5, 0.1, 0.4),
+            kit.slider("terms", "terms of the sum: two to the power of", 4, 12, 1, 8),
+            kit.radios("format", "Format", NAMES, "fp16"),
         ],
         picture="Above, the numbers of the format within two per cent of the chosen one; below, "
         "the relative error of the sum in three orders, for all four formats",

@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 from html import escape
-from pathlib import Path
 
 from rr.errors import RRError, nearest
 from rr.options import written
@@ -19,7 +18,6 @@ from rr.options import written
 from . import kit
 from .kit import tag
 
-CSS = Path(__file__).with_name("gallery.css")
 SIZE = (340, 118)
 LINE, TOP = 88, 30  # heights of the stream and of the sublayer
 _STEPS = {1: "M", 2: "L", 3: "Q", 4: "C", 79: "Z"}  # matplotlib's codes of a path, in SVG's letters
@@ -316,14 +314,23 @@ def name(row: dict, facts: dict) -> str:
 
 def equation(row: dict) -> str:
     """A rule's equation, in lines that fit a narrow card."""
-    lines = "".join(f'<div class="math">\\({escape(e)}\\)</div>' for e in _split(row["equation"]))
+    parts = re.split(r",\s*\\quad", row["equation"])
+    lines = "".join(f'<div class="math">\\({escape(e.strip())}\\)</div>' for e in parts)
     return f'<div class="rr-eq">{lines}</div>'
+
+
+def drawing(row: dict, facts: dict) -> str:
+    """A rule's picture, with its words for a reader who does not see it."""
+    width, height, elements = picture(facts)
+    description = f"{written(row['name'], row['kind'])}: {reads(facts)}; {writes(facts)}"
+    return (
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(description)}">'
+        f"{''.join(elements)}</svg>"
+    )
 
 
 def card(row: dict, facts: dict) -> str:
     """HTML of one rule: a row of `rr.residual.table.describe` and its `anatomy`."""
-    description = f"{written(row['name'], row['kind'])}: {reads(facts)}; {writes(facts)}"
-    width, height, elements = picture(facts)
     source_link = ARXIV.sub(r'<a href="https://arxiv.org/abs/\1">\1</a>', escape(row["source"]))
     cost = row["cost"]
     entries = {
@@ -348,15 +355,9 @@ def card(row: dict, facts: dict) -> str:
     return (
         f'<div class="rr-rule">{part}{name(row, facts)}'
         f'<p class="rr-from">{source_link}</p>'
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(description)}">'
-        f"{''.join(elements)}</svg></div>"
+        f"{drawing(row, facts)}</div>"
         f"{equation(row)}{part}<dl>{listed}</dl></div></div>"
     )
-
-
-def _split(equation: str) -> list[str]:
-    r"""An equation at its `,\quad`, so that it fits a narrow card."""
-    return [part.strip() for part in re.split(r",\s*\\quad", equation)]
 
 
 def rule_gallery(family: str, *names: str) -> kit.Explorable:
@@ -371,7 +372,7 @@ def rule_gallery(family: str, *names: str) -> kit.Explorable:
         facts = anatomy(row["name"], row["kind"])
         if facts["family"] == family and (not names or written(row["name"], row["kind"]) in names):
             cards.append(card(row, facts))
-    style = re.sub(r"\s+", " ", kit.style() + CSS.read_text(encoding="utf-8")).strip()
+    style = kit.style() + kit.style("gallery.css")
     return kit.Explorable(
         f"rules-{family}",
         f'<div class="rr-gallery"><style>{style}</style>{"".join(cards)}</div>',
@@ -405,7 +406,7 @@ def annotated_card(rule: str = "review") -> kit.Explorable:
     for number, (x, y) in enumerate(PINS, 1):
         elements.append(tag("circle", cx=x, cy=y, r=7, class_="pin"))
         elements.append(tag("text", str(number), x=x, y=y + 3.7, class_="pinned"))
-    style = re.sub(r"\s+", " ", kit.style() + CSS.read_text(encoding="utf-8")).strip()
+    style = kit.style() + kit.style("gallery.css")
     listed = "".join(f"<li>{words}</li>" for words in PINS.values())
     return kit.Explorable(
         "rules-annotated",

@@ -2,8 +2,6 @@
 
 from . import kit
 
-START = {"angle": 110, "size": 1.2, "rule": "review", "state": 0.0, "update": 2.0, "bias": 0.0}
-
 
 def gate_playground() -> kit.Explorable:
     """Explorable: one gated write as arrows, against the same gate in convex form."""
@@ -14,8 +12,8 @@ def gate_playground() -> kit.Explorable:
         title="One gated write, in two channels",
         lead="The gate r scales the update u channel by channel before it is added to h.",
         controls=[
-            kit.slider("angle", "angle of u against h", -180, 180, 5, START["angle"], "°"),
-            kit.slider("size", "size of u", 0, 1.5, 0.1, START["size"]),
+            kit.slider("angle", "angle of u against h", -180, 180, 5, 110, "°"),
+            kit.slider("size", "size of u", 0, 1.5, 0.1, 1.2),
             kit.radios(
                 "rule",
                 "gate",
@@ -25,11 +23,11 @@ def gate_playground() -> kit.Explorable:
                     "state": "reads the state",
                     "review": "reads state and update (review)",
                 },
-                START["rule"],
+                "review",
             ),
-            kit.slider("state", "state weight", -4, 4, 0.5, START["state"]),
-            kit.slider("update", "update weight", -4, 4, 0.5, START["update"]),
-            kit.slider("bias", "bias", -4, 4, 0.5, START["bias"]),
+            kit.slider("state", "state weight", -4, 4, 0.5, 0),
+            kit.slider("update", "update weight", -4, 4, 0.5, 2),
+            kit.slider("bias", "bias", -4, 4, 0.5, 0),
         ],
         picture="Arrows from the origin: h, the gated result h + r⊙u, and the convex form; "
         "from the tip of h: u and r⊙u. Two meters show r in each channel",

@@ -12,7 +12,7 @@ CHANNELS = 8  # shown at a time
 GATES = {"closed": "closed, r = 0", "learned": "as learned", "half": "one half", "open": "open"}
 
 
-def live_network(net: Mapping, sentence: str = SENTENCE) -> kit.Explorable:
+def live_network(net: Mapping) -> kit.Explorable:
     """Explorable: the reader's sentence through a trained net, its gates closed, half or open.
 
     net: as `rrbook.net.net_of` makes it, or read from the file that `python -m rrbook.net` writes.
@@ -43,7 +43,7 @@ def live_network(net: Mapping, sentence: str = SENTENCE) -> kit.Explorable:
         "says.",
         controls=[
             f'<label>your sentence<input type="text" name="sentence" value="'
-            f'{escape(sentence)}" maxlength="600" spellcheck="false"></label>',
+            f'{escape(SENTENCE)}" maxlength="600" spellcheck="false"></label>',
             '<div class="rr-samples" role="group" aria-label="sentences to try">'
             + "".join(f'<button type="button" value="{text}">{text} …</button>' for text in SAMPLES)
             + "</div>",

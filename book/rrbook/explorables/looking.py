@@ -3,12 +3,8 @@
 from . import kit
 
 
-def depth_attention(sublayers: int = 8, size: str = "2", tilt: float = 0.0) -> kit.Explorable:
-    """Explorable: what each sublayer reads of all earlier writes under depth attention.
-
-    `sublayers` (4 to 24, in fours), `size` ("1", "2", "4" or "all") and `tilt` (−6 to 6) are where
-    it starts.
-    """
+def depth_attention() -> kit.Explorable:
+    """Explorable: what each sublayer reads of all earlier writes under depth attention."""
     return kit.explorable(
         "depth-attention",
         script="looking.js",
@@ -16,8 +12,8 @@ def depth_attention(sublayers: int = 8, size: str = "2", tilt: float = 0.0) -> k
         lead="Each row is a reader, each column an earlier write; the stronger its colour, "
         "the larger the write’s share of what is read.",
         controls=[
-            kit.slider("tilt", "tilt: − embedding, + recent", -6, 6, 0.5, tilt),
-            kit.slider("sublayers", "sublayers", 4, 24, 4, sublayers),
+            kit.slider("tilt", "tilt: − embedding, + recent", -6, 6, 0.5, 0),
+            kit.slider("sublayers", "sublayers", 4, 24, 4, 8),
             kit.choice(
                 "size",
                 "sublayers per block",
@@ -27,7 +23,7 @@ def depth_attention(sublayers: int = 8, size: str = "2", tilt: float = 0.0) -> k
                     "4": "4",
                     "all": "all (one block)",
                 },
-                size,
+                "2",
             ),
             kit.checks("", {"seeded": "the bug: each block’s sum begins with the embedding"}, ()),
         ],

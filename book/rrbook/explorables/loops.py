@@ -6,13 +6,10 @@ from . import kit
 SCALES = {"one": "1", "root": "1/√(NL)", "passes": "1/N", "both": "1/(N√L)"}
 
 
-def loop_growth(
-    blocks: int = 4, passes: int = 16, cosine: float = 0.8, scale: str = "passes"
-) -> kit.Explorable:
+def loop_growth(scale: str = "passes") -> kit.Explorable:
     """Explorable: the stream's rms along an unrolled, looped network under four scales.
 
-    `blocks` (1 to 16), `passes` (1 to 64), `cosine` (0 to 1) and `scale` ("one", "root", "passes",
-    "both") are where it starts.
+    `scale` ("one", "root", "passes" or "both") is where it starts.
     """
     return kit.explorable(
         "loop-growth",
@@ -20,9 +17,9 @@ def loop_growth(
         title="How far does a looped stream grow?",
         lead="The same blocks write again and again. How much they agree with themselves decides.",
         controls=[
-            kit.slider("passes", "passes N", 1, 64, 1, passes),
-            kit.slider("blocks", "unique blocks L", 1, 16, 1, blocks),
-            kit.slider("cosine", "cosine of a block’s updates in two passes", 0, 1, 0.05, cosine),
+            kit.slider("passes", "passes N", 1, 64, 1, 16),
+            kit.slider("blocks", "unique blocks L", 1, 16, 1, 4),
+            kit.slider("cosine", "cosine of a block’s updates in two passes", 0, 1, 0.05, 0.8),
             kit.choice(
                 "scale",
                 "scale ε on every update",

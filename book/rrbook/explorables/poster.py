@@ -4,10 +4,6 @@ What a rule reads, keeps and writes is measured (`rrbook.anatomy`), not declared
 scripts the page shows every card.
 """
 
-from html import escape
-from pathlib import Path
-
-from rr.options import written
 from rr.residual import Site, resolve
 from rr.residual.table import describe
 from rr.specs import ModelConfig
@@ -15,7 +11,6 @@ from rrbook.anatomy import FAMILIES, anatomy
 
 from . import gallery, kit
 
-HERE = Path(__file__).parent
 KINDS = {"residual": "Residual rules", "values": "Value rules"}
 ANY = {"": "anything"}
 READS = {"stream": "the stream", "earlier": "earlier depths as well", "streams": "several streams"}
@@ -76,12 +71,11 @@ def rule_poster() -> str:
         kit.choice(name, f"it {name}", {**ANY, **words}, "") for name, words in asked.items()
     ]
     controls.append('<button type="reset">all rules</button>')
-    style = "".join([kit.style(), *((HERE / f"{name}.css").read_text(encoding="utf-8")
-                                    for name in ("gallery", "poster"))])  # fmt: skip
+    style = f"{kit.style()}{kit.style('gallery.css')} {kit.style('poster.css')}"
     return "\n".join(
         [
             '<div class="rr-poster">',
-            f"<style>{' '.join(style.split())}</style>",
+            f"<style>{style}</style>",
             '<div class="rr-explorable rr-part" hidden>',
             f'<form autocomplete="off">{"".join(controls)}</form>',
             '<p aria-live="polite"></p></div>',
@@ -98,13 +92,9 @@ def _group(kind: str, title: str, rows: list[tuple[dict, dict]]) -> str:
 
 
 def _card(row: dict, facts: dict) -> str:
-    width, height, elements = gallery.picture(facts)
-    name = written(row["name"], row["kind"])
-    description = f"{name}: {gallery.reads(facts)}; {gallery.writes(facts)}"
     attributes = "".join(f' data-{name}="{key}"' for name, key in answers(row, facts).items())
     return (
         f'<div class="rr-rule"{attributes}><div class="rr-explorable rr-part">'
-        f"{gallery.name(row, facts)}"
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(description)}">'
-        f"{''.join(elements)}</svg></div>{gallery.equation(row)}</div>"
+        f"{gallery.name(row, facts)}{gallery.drawing(row, facts)}</div>"
+        f"{gallery.equation(row)}</div>"
     )

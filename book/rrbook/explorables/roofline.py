@@ -62,18 +62,8 @@ def _rungs() -> dict:
     return rungs
 
 
-def step_roofline(
-    rung: str = "320M",
-    path: str = "reference",
-    card: str = "H100",
-    share: int = 60,
-    fusion: str = "none",
-) -> kit.Explorable:
-    """Explorable: where the time of one training step should go on a GPU, part by part.
-
-    rung (a key of `RUNGS`), path ("reference" or "eager"), card (of `CARDS`), share (percent of the
-    peak that products reach, 10 to 100 in fives), fusion ("none" or "all"): where it starts.
-    """
+def step_roofline() -> kit.Explorable:
+    """Explorable: where the time of one training step should go on a GPU, part by part."""
     data = step_data()
     return kit.explorable(
         "step-roofline",
@@ -81,11 +71,11 @@ def step_roofline(
         title="Where should the time of a step go?",
         lead="One optimiser step of the Review arm, projected on a card from counts alone.",
         controls=[
-            kit.slider("share", "products reach, of their peak", 10, 100, 5, share, " %"),
-            kit.choice("rung", "rung", {name: name for name in RUNGS}, rung),
-            kit.choice("card", "card", {name: name for name in CARDS}, card),
-            kit.radios("path", "Path", PATH_WORDS, path),
-            kit.radios("fusion", "What is no product", FUSION, fusion),
+            kit.slider("share", "products reach, of their peak", 10, 100, 5, 60, " %"),
+            kit.choice("rung", "rung", {name: name for name in RUNGS}, "320M"),
+            kit.choice("card", "card", {name: name for name in CARDS}, "H100"),
+            kit.radios("path", "Path", PATH_WORDS, "reference"),
+            kit.radios("fusion", "What is no product", FUSION, "none"),
         ],
         picture="A bar of one step’s time in six parts, a fainter one of the other path below it, "
         "and a table of the parts with what limits each",

@@ -26,11 +26,10 @@ def strip_data(story: Mapping) -> dict:
     }
 
 
-def held_back(story: Mapping, sublayer: int = 1, below: str = "saved") -> kit.Explorable:
+def held_back(story: Mapping, sublayer: int = 1) -> kit.Explorable:
     """Explorable: 1 − r̄ above each word of a recorded story, what the update is worth below it.
 
-    story: the record that `strip_data` reads. `sublayer` (from 1) and `below` ("saved" or "loss")
-    are where it starts.
+    story: the record that `strip_data` reads. `sublayer` (from 1) is where it starts.
     """
     data = strip_data(story)
     return kit.explorable(
@@ -41,7 +40,7 @@ def held_back(story: Mapping, sublayer: int = 1, below: str = "saved") -> kit.Ex
         "below: what you choose. Where should the tall orange bars stand?",
         controls=[
             kit.slider("sublayer", "sublayer", 1, len(data["kinds"]), 1, sublayer),
-            kit.choice("below", "below the words", BELOW, below),
+            kit.choice("below", "below the words", BELOW, "saved"),
         ],
         picture="A story, a bar above each word for what the gate holds back, a bar below it",
         note="Recorded: a Review net of width 64, eight sublayers, on a held-out fable. Above: "

@@ -11,14 +11,8 @@ RULES = {
 }
 
 
-def value_dilution(
-    rule: str = "constant-resformer", lam: float = 2.0, even: float = 1.0, blocks: int = 8
-) -> kit.Explorable:
-    """Explorable: token similarity by depth under five value rules, in a toy of sixteen tokens.
-
-    `rule` (a key of `RULES`), `lam` (λ, 0 to 5), `even` (0: a token looks at itself alone, 1: at
-    its past evenly) and `blocks` (2 to 16) are where it starts.
-    """
+def value_dilution() -> kit.Explorable:
+    """Explorable: token similarity by depth under five value rules, in a toy of sixteen tokens."""
     return kit.explorable(
         "value-dilution",
         script="values.js",
@@ -26,10 +20,10 @@ def value_dilution(
         lead="Attention averages. Each block averages what the one below has averaged already, "
         "unless it is also given the first values.",
         controls=[
-            kit.slider("lam", "λ", 0, 5, 0.5, lam),
-            kit.slider("even", "how evenly tokens look at their past", 0, 1, 0.1, even),
-            kit.slider("blocks", "blocks L", 2, 16, 1, blocks),
-            kit.choice("rule", "values", RULES, rule),
+            kit.slider("lam", "λ", 0, 5, 0.5, 2),
+            kit.slider("even", "how evenly tokens look at their past", 0, 1, 0.1, 1),
+            kit.slider("blocks", "blocks L", 2, 16, 1, 8),
+            kit.choice("rule", "values", RULES, "constant-resformer"),
         ],
         picture="Curves of the mean cosine of two tokens’ states after each block: the chosen rule "
         "thick, own values thin",

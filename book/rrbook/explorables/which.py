@@ -7,7 +7,6 @@ text, of their abstracts. Without scripts the page shows every row.
 import json
 import re
 from html import escape
-from pathlib import Path
 
 import rr
 from rr.model.costs import flops_per_token
@@ -20,7 +19,6 @@ from rrstudy import stats
 
 from . import kit, poster
 
-HERE = Path(__file__).parent
 NANO = rr.DATA / "measured" / "04_field_guide"
 MINI = rr.DATA / "measured" / "e1_rates"
 VERDICTS = {
@@ -87,13 +85,6 @@ SCROLLING = "<div class='pst-scrollable-table-container' tabindex='0' style='ove
 # Nine columns beside the sidebar of a window of 1,280 pixels. On a phone a row is a card, in which
 # each cell names its column (book/_static/custom.css).
 WIDTHS = (13, 13, 9, 9, 13, 12, 10, 10, 11)  # percent
-FITTED = """
-.bd-article .rr-which :is(th, td) { padding: 0.25rem 0.3rem; font-size: 0.72rem; }
-.rr-which :is(td, td small, td code) { font-size: inherit; }
-@media (min-width: 621px) {
-  .rr-poster.rr-which table { table-layout: fixed; width: 100%; overflow-wrap: break-word; }
-}
-"""
 
 
 def spec(kind: str, name: str, ours: dict | None) -> str:
@@ -207,8 +198,7 @@ def verdict(rows: dict[str, dict], time: float | None, misfit: bool = False) -> 
 
 def styled() -> str:
     """The style of a table of rules."""
-    own = ((HERE / "poster.css").read_text() + FITTED).split()
-    return f"<style>{kit.style()} {' '.join(own)}</style>"
+    return f"<style>{kit.style()} {kit.style('poster.css')} {kit.style('which.css')}</style>"
 
 
 def cost(kind: str, name: str) -> float:

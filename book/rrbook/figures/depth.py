@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.ticker import NullFormatter
 
 from rr.errors import RRError
 
@@ -20,8 +19,10 @@ from .style import (
     ON_LIGHT,
     SOFT,
     VERMILLION,
+    each_run,
     finite,
     note,
+    put_words,
     readable,
     style_of,
 )
@@ -61,15 +62,8 @@ def depth_map(
             if np.isfinite(value):
                 dark = np.dot(colours((value - low) / (top - low))[:3], [0.3, 0.6, 0.1]) < 0.5
                 words = f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
-                ax.text(
-                    column + 0.5,
-                    row + 0.5,
-                    words,
-                    ha="center",
-                    va="center",
-                    fontsize=9,
-                    color=ON_DARK if dark else ON_LIGHT,
-                )
+                colour = ON_DARK if dark else ON_LIGHT
+                put_words(ax, column + 0.5, row + 0.5, words, color=colour)
     else:
         bar = ax.figure.colorbar(drawn, ax=ax, shrink=0.8, pad=0.02)
         bar.outline.set_visible(False)
@@ -87,24 +81,19 @@ def depth_map(
     return ax
 
 
-def block_sizes(
-    ax: Axes, points: Sequence[Mapping], rivals: Mapping[str, Mapping] | None = None
-) -> Axes:
-    """Paired difference of loss against the sublayers per block, with intervals; zero the baseline.
+def block_sizes(ax: Axes, points: Sequence[Mapping], rivals: Mapping[str, Mapping]) -> Axes:
+    """Paired difference of loss against the sublayers per block; zero is the baseline.
 
-    points: mappings with `size`, `difference` (nats per token), and maybe `lo` and `hi`, the ends
-    of its interval, or `each`, the pairs behind it, drawn as dots. rivals: name -> the same without
-    `size` and `each`, drawn as a line with its band across all sizes.
+    points: mappings with `size`, `difference` (nats per token) and `each`, the pairs behind it,
+    drawn as dots. rivals: name -> mapping with `difference`, a line across all sizes.
     """
     sizes = finite([point["size"] for point in points], "sizes")
     order = np.argsort(sizes)
     shown = style_of("attnres")
     ax.axhline(0, color=SOFT, lw=1.2)
     ax.set_xscale("log", base=2)
-    for name, rival in (rivals or {}).items():
+    for name, rival in rivals.items():
         other = style_of(name)
-        if rival.get("lo") is not None:
-            ax.axhspan(rival["lo"], rival["hi"], color=other["color"], alpha=0.12, lw=0)
         ax.axhline(rival["difference"], color=other["color"], ls=other["linestyle"], lw=1.6)
         look = {"color": readable(other["color"]), "path_effects": HALO, "annotation_clip": False}
         at = ("axes fraction", "data")
@@ -115,23 +104,10 @@ def block_sizes(
     )
     keep(ax, sizes[order], {"attnres": middle})
     for i in order:
-        each = list(points[i].get("each", ()))
+        each = list(points[i]["each"])
         keep_row(ax, sizes[i], {"attnres, each pair": each})
-        if points[i].get("lo") is not None:
-            ends = points[i]["lo"], points[i]["hi"]
-            ax.plot([sizes[i]] * 2, ends, color=shown["color"], lw=2.2)
-            keep_row(ax, sizes[i], {"attnres, interval": ends})
-        ax.plot(
-            [sizes[i]] * len(each),
-            each,
-            ls="none",
-            marker="o",
-            ms=5,
-            alpha=0.6,
-            color=shown["color"],
-        )
+        each_run(ax, sizes[i], each, marker="o", ms=5, alpha=0.6, color=shown["color"])
     ax.set_xticks(sizes[order], [f"{size:g}" for size in sizes[order]])
-    ax.xaxis.set_minor_formatter(NullFormatter())
     ax.minorticks_off()
     ax.grid(axis="x", color=GRID)
     ax.set_xlabel("sublayers per block")

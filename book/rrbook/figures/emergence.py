@@ -20,6 +20,7 @@ from .style import (
     SOFT,
     VERMILLION,
     finite,
+    put_words,
     readable,
 )
 
@@ -45,16 +46,8 @@ def size_and_tokens(
         ax.plot(x, ratio * x, color=GRID, lw=1.4, ls=":", zorder=0)
         at = min(x[1], 0.9 * high / ratio)
         if at > x[0] and ratio * at > low:
-            ax.text(
-                at,
-                ratio * at,
-                f"{ratio:g} ",
-                ha="right",
-                va="bottom",
-                color=SOFT,
-                fontsize=9,
-                path_effects=HALO,
-            )
+            look = {"ha": "right", "va": "bottom", "color": SOFT, "path_effects": HALO}
+            put_words(ax, at, ratio * at, f"{ratio:g} ", **look)
     for (words, points), (colour, marker, line) in zip(groups.items(), LOOKS, strict=False):
         ax.plot(
             *zip(*points, strict=True),

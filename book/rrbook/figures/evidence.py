@@ -6,12 +6,24 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from rr.errors import RRError
 
 from .data import keep, keep_row
-from .style import CARD, GRID, HALO, SOFT, finite, label_ends, note, readable, style_of
+from .style import (
+    CARD,
+    GRID,
+    HALO,
+    SOFT,
+    each_run,
+    finite,
+    label_ends,
+    name_rows,
+    note,
+    readable,
+    style_of,
+)
 
 
 def seed_deviations(ax: Axes, arms: Mapping[str, Mapping[int, float]]) -> Axes:
@@ -63,9 +75,7 @@ def two_tests(
     ax.set_xscale("log")
     ax.set_xlim(1.3, min(min(row[1:]) for row in rows) / 1.6)
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_yticks(range(len(rows)), [row[0] for row in rows])
-    ax.set_ylim(len(rows) - 0.4, -0.6)
-    ax.grid(axis="y", visible=False)
+    name_rows(ax, [row[0] for row in rows], 0.6, 0.6)
     ax.set_xlabel("p, two-sided")
     ax.legend(loc="upper right")
     return ax
@@ -104,9 +114,7 @@ def gap_against_size(ax: Axes, points: Sequence[Mapping], colour_of: str, line: 
 def _sizes(ax: Axes, sizes: Mapping[str, float]) -> None:
     """A logarithmic axis of model sizes, by their names."""
     ax.set_xscale("log")
-    ax.xaxis.set_major_locator(FixedLocator(list(sizes.values())))
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_minor_formatter(NullFormatter())
     ax.set_xticks(list(sizes.values()), list(sizes))
     ax.grid(axis="x", visible=False)
     ax.set_xlabel("model size (parameters)")
@@ -128,15 +136,8 @@ def values_by_size(
             x = sizes[name] * beside
             means.append((x, y.mean()))
             keep_row(ax, name, {f"{arm}, each run": y.tolist(), arm: y.mean()})
-            ax.plot(
-                [x] * len(y),
-                y,
-                ls="none",
-                color=shown["color"],
-                marker=shown["marker"],
-                ms=4,
-                alpha=0.55,
-            )
+            look = {"color": shown["color"], "marker": shown["marker"]}
+            each_run(ax, x, y, ms=4, alpha=0.55, **look)
         ax.plot(*zip(*means, strict=True), color=shown["color"], ls=shown["linestyle"], label=arm)
         ends.append((*means[-1], arm, shown["color"]))
     _sizes(ax, sizes)

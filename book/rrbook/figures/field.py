@@ -10,7 +10,7 @@ from rr.errors import RRError
 
 from .data import keep, keep_row
 from .results import compared
-from .style import CARD, FAMILIES, HALO, LOOKS, SOFT, style_of
+from .style import CARD, FAMILIES, HALO, LOOKS, SOFT, put_words, style_of
 
 
 def mark_of(arm: str, family: str) -> tuple[str, str]:
@@ -46,32 +46,16 @@ def rule_ranking(
         raise RRError(f"no row for {', '.join(missing)}: `order` must name arms of `rows`")
     place_of = ax.get_subplotspec()
     key = place_of is None or place_of.is_first_col()
+    across = ax.get_yaxis_transform()
     ax.axvline(0, color=SOFT, lw=1.2)
     ax.set_xlim(-limit, limit)
     for place, arm in enumerate(order):
         row, name = by_arm[arm], (labels or {}).get(arm, arm)
         colour, marker = mark_of(arm, families[arm])
         if key:
-            ax.plot(
-                -0.035,
-                place,
-                marker,
-                color=colour,
-                ms=6,
-                clip_on=False,
-                transform=ax.get_yaxis_transform(),
-            )
+            ax.plot(-0.035, place, marker, color=colour, ms=6, clip_on=False, transform=across)
         if row["baseline"] is None:
-            ax.text(
-                0,
-                place,
-                " baseline ",
-                va="center",
-                ha="center",
-                color=SOFT,
-                fontsize=9,
-                path_effects=HALO,
-            )
+            put_words(ax, 0, place, " baseline ", color=SOFT, path_effects=HALO)
             keep_row(ax, name, {"note": "baseline"}, down=True)
             continue
         keep_row(ax, name, compared(row) | {"corrected p": row["holm"]}, down=True)
@@ -79,32 +63,16 @@ def rule_ranking(
         sure = row["holm"] is not None and row["holm"] < 0.05
         lost = f"{len(row['diverged'])} diverged" if row["diverged"] else ""
         if gap is None:
-            ax.text(
-                limit,
-                place,
-                lost or "; ".join(row["notes"]),
-                va="center",
-                ha="right",
-                color=SOFT,
-                fontsize=9,
-            )
+            put_words(ax, limit, place, lost or "; ".join(row["notes"]), ha="right", color=SOFT)
             continue
         if abs(gap) > limit:
             edge = limit if gap > 0 else -limit
             at, arrow = (0.985, ">") if gap > 0 else (0.015, "<")
             fill = colour if sure else CARD
-            across = ax.get_yaxis_transform()
             ax.plot(at, place, arrow, color=colour, ms=6, mew=1.1, mfc=fill, transform=across)
             words = f"{gap:+.2f}{' *' * sure} {lost}".strip().replace("-", "−")
-            ax.text(
-                edge * 0.89,
-                place,
-                words,
-                va="center",
-                ha="right" if gap > 0 else "left",
-                color=SOFT,
-                fontsize=9,
-            )
+            side = "right" if gap > 0 else "left"
+            put_words(ax, edge * 0.89, place, words, ha=side, color=SOFT)
             continue
         ax.plot([row["lo"], row["hi"]], [place, place], color=colour, lw=1.6)
         ax.plot(gap, place, marker, color=colour, ms=6, mew=1.1, mfc=colour if sure else CARD)

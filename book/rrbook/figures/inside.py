@@ -23,6 +23,7 @@ from .style import (
     finite,
     letters_on,
     note,
+    put_words,
 )
 
 # What a reader sees a sublayer by: colour and marker say the same.
@@ -79,15 +80,9 @@ def variance_shares(ax: Axes, rows: Sequence[Mapping], parts: Mapping[str, str])
         for part, tint in tints.items():
             ax.barh(place, row[part], left=left, height=0.7, color=tint, edgecolor=CARD)
             if row[part] >= 0.08:
-                ax.text(
-                    left + row[part] / 2,
-                    place,
-                    f"{100 * row[part]:.0f}",  # no sign: its part may be 8 % of a phone
-                    ha="center",
-                    va="center",
-                    fontsize=9.5,
-                    color=letters_on(tint),
-                )
+                middle, words = left + row[part] / 2, f"{100 * row[part]:.0f}"
+                # no sign: its part may be 8 % of a phone
+                put_words(ax, middle, place, words, fontsize=9.5, color=letters_on(tint))
             left += row[part]
         names.append(f"{_kind(row)[0]} {place + 1}")
     keep(ax, names, {name: [row[part] for row in rows] for part, name in parts.items()}, down=True)

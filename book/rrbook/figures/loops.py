@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.image import AxesImage
-from matplotlib.ticker import NullFormatter
 
 from rr.errors import RRError
 
@@ -25,8 +24,11 @@ from .style import (
     SKY,
     SOFT,
     VERMILLION,
+    diverged,
+    each_run,
     finite,
     label_ends,
+    put_words,
 )
 
 # (colour, marker) of a scale of the branch, and of a number of passes: the same in every figure
@@ -69,7 +71,6 @@ def size_by_passes(
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks(list(passes), [str(n) for n in passes])
-    ax.xaxis.set_minor_formatter(NullFormatter())
     ax.minorticks_off()
     ax.set_xlabel("passes N" if tied else "blocks")
     ax.set_ylabel("rms of the last state")
@@ -118,15 +119,7 @@ def size_grid(
     keep(ax, blocks, dict(zip(passes, sizes.T, strict=True)), down=True)
     for i, j in np.ndindex(*sizes.shape):
         light = math.log(sizes[i, j]) > 0.55 * math.log(top)
-        ax.text(
-            j,
-            i,
-            f"{sizes[i, j]:.1f}",
-            ha="center",
-            va="center",
-            fontsize=9,
-            color=ON_LIGHT if light else ON_DARK,
-        )
+        put_words(ax, j, i, f"{sizes[i, j]:.1f}", color=ON_LIGHT if light else ON_DARK)
     ax.set_xticks(range(len(passes)), [str(n) for n in passes])
     ax.set_yticks(range(len(blocks)), [str(n) for n in blocks])
     ax.grid(visible=False)
@@ -154,14 +147,11 @@ def rates_by_passes(ax: Axes, points: Sequence[Mapping]) -> dict[int, float]:
                     for value in values]  # fmt: skip
             keep_row(ax, 1e3 * lr, {f"N = {loops}, each run": each})
             if "diverged" in each:
-                top = {"clip_on": False, "transform": ax.get_xaxis_transform()}
-                ax.plot(lr, 1, "x", color=colour, ms=9, mew=2.5, **top)
+                diverged(ax, lr, colour)
                 continue
             means.append((lr, float(np.mean(values))))
             keep_row(ax, 1e3 * lr, {f"N = {loops}": means[-1][1]})
-            ax.plot(
-                [lr] * len(values), values, ls="none", marker=".", ms=5, color=colour, alpha=0.5
-            )
+            each_run(ax, lr, values, marker=".", ms=5, color=colour, alpha=0.5)
         if not means:
             continue
         ax.plot(*zip(*means, strict=True), color=colour, marker=marker, ms=4, label=f"N = {loops}")
@@ -172,7 +162,6 @@ def rates_by_passes(ax: Axes, points: Sequence[Mapping]) -> dict[int, float]:
     rates = sorted({point["lr"] for point in points})
     ax.set_xscale("log", base=2)
     ax.set_xticks(rates, [f"{1e3 * lr:g}" for lr in rates])
-    ax.xaxis.set_minor_formatter(NullFormatter())
     ax.minorticks_off()
     ax.set_xlabel("learning rate (10⁻³)")
     label_ends(ax, ends)

@@ -8,7 +8,20 @@ from matplotlib.axes import Axes
 from rr.errors import RRError
 
 from .data import keep, keep_row
-from .style import BLUE, CARD, GREEN, HALO, INK, ORANGE, SOFT, VERMILLION, label_ends, readable
+from .style import (
+    BLUE,
+    CARD,
+    GREEN,
+    HALO,
+    INK,
+    ORANGE,
+    SOFT,
+    VERMILLION,
+    label_ends,
+    name_rows,
+    put_words,
+    readable,
+)
 
 LINES = ((BLUE, "-"), (VERMILLION, "--"), (GREEN, "-."), (INK, ":"), (ORANGE, "-"))
 
@@ -57,9 +70,7 @@ def spread_by_source(
         shown = {"marker": marker, "color": colour, "mfc": fill, "ms": 6.5, "mew": 1.6}
         ax.plot(*np.reshape(marks, (-1, 2)).T, ls="none", label=label, **shown)
     ax.set_xscale("log")
-    ax.set_yticks(range(len(rows)), [row["source"] for row in rows])
-    ax.set_ylim(len(rows) - 0.4, -0.7)
-    ax.grid(axis="y", visible=False)
+    name_rows(ax, [row["source"] for row in rows], 0.7, 0.6)
     ax.set_xlabel("standard deviation (nats per token)")
     for words, colour in looks.items():
         ax.plot([], [], color=colour, lw=1.6, ls="--" if colour == ORANGE else "-", label=words)
@@ -99,13 +110,6 @@ def losses_apart(ax: Axes, groups: Mapping[str, Sequence[Sequence[float]]]) -> A
     if len(groups) > 1:
         label_ends(ax, ends)
     elif not ends:
-        ax.text(
-            0.5,
-            0.5,
-            "the same bits at every step",
-            transform=ax.transAxes,
-            ha="center",
-            color=readable(SOFT),
-            path_effects=HALO,
-        )
+        look = {"va": "baseline", "fontsize": 10.5, "color": readable(SOFT), "path_effects": HALO}
+        put_words(ax, 0.5, 0.5, "the same bits at every step", transform=ax.transAxes, **look)
     return ax

@@ -51,7 +51,8 @@ def phone(fig: Figure) -> Figure | None:
     if named:
         once = {(handle.get_label(), handle.get_color()): handle for handle in reversed(named)}
         fig.legend(handles=[*reversed(once.values())], loc="outside lower center")
-    for legend in [one for owner in (fig, *panels) for one in _legends(owner)]:
+    of_panels = [legend for ax in panels if (legend := ax.get_legend())]
+    for legend in (*fig.legends, *of_panels):
         _fit(fig, legend)
     _place(fig)
     for ax in panels:
@@ -156,16 +157,12 @@ def _beyond(ax: Axes, x: float) -> float:
     return ax.transData.inverted().transform(corner)[0]
 
 
-def _legends(owner: Figure | Axes) -> list[Legend]:
-    if isinstance(owner, Figure):
-        return list(owner.legends)
-    return [legend] if (legend := owner.get_legend()) else []
-
-
 def _fit(fig: Figure, legend: Legend) -> None:
     """Put a legend that is too wide below the figure, in as many columns as fit."""
     _place(fig)
-    room = (WIDTH if legend.axes is None else _inches(legend.axes) * 0.6) * 0.97
+    room = WIDTH * 0.97
+    if legend.axes is not None:
+        room = legend.axes.get_window_extent().width / fig.dpi * 0.6 * 0.97
     if legend.get_window_extent().width / fig.dpi <= room:
         return
     words = legend.get_texts()
@@ -179,10 +176,6 @@ def _fit(fig: Figure, legend: Legend) -> None:
         ncols=columns,
         title=title,
     )
-
-
-def _inches(ax: Axes) -> float:
-    return ax.get_window_extent().width / ax.figure.dpi
 
 
 def _wrap(axis: Axis, room: float) -> None:

@@ -19,6 +19,7 @@ from .style import (
     VERMILLION,
     finite,
     label_ends,
+    name_rows,
     note,
     readable,
     style_of,
@@ -107,9 +108,7 @@ def gates_by_sublayer(ax: Axes, rows: Sequence[Mapping], rule: str, why: str = "
         ax.set_xlim(0, 1)
     elif max(means) - min(means) < 0.01:  # one number: the axis would show its rounding
         ax.set_xlim(min(means) - 0.5, max(means) + 0.5)
-    ax.set_yticks(range(len(rows)), [row["name"] for row in rows])
-    ax.set_ylim(len(rows) - 0.5, -0.5)
-    ax.grid(axis="y", visible=False)
+    name_rows(ax, [row["name"] for row in rows])
     ax.set_xlabel("gate r" if gated else "coefficient on the update (this rule has no gate)")
     return ax
 

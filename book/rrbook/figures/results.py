@@ -27,6 +27,7 @@ from .style import (
     label_ends,
     letters_on,
     note,
+    put_words,
     readable,
     style_of,
 )
@@ -163,14 +164,10 @@ def bar_share(
             ax.barh(place, width, left=left, height=0.6, color=fill, edgecolor=CARD)
             keep_row(ax, label, {part: width}, down=True)
             inside = width >= 0.1  # else the percentage stands above its part, on a phone too
-            ax.text(
-                middle,
-                place if inside else place - 0.32,
-                f"{100 * width:.0f} %",
-                ha="center",
-                va="center" if inside else "bottom",
-                fontsize=9.5,
-                color=letters_on(fill) if inside else INK,
-            )
+            look = {"va": "bottom", "color": INK}
+            if inside:
+                look = {"va": "center", "color": letters_on(fill)}
+            height = place if inside else place - 0.32
+            put_words(ax, middle, height, f"{100 * width:.0f} %", fontsize=9.5, **look)
             left += width
     return bars_of_shares(ax, [label for label, _ in rows], fills)

@@ -6,7 +6,20 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from .data import keep, keep_row
-from .style import BLUE, CARD, GREEN, HALO, INK, ORANGE, PURPLE, SKY, SOFT, VERMILLION, label_ends
+from .style import (
+    BLUE,
+    CARD,
+    GREEN,
+    HALO,
+    INK,
+    ORANGE,
+    PURPLE,
+    SKY,
+    SOFT,
+    VERMILLION,
+    label_ends,
+    note,
+)
 
 MARKS = ("o", "^", "s", "D", "v", "P")
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, INK)
@@ -56,17 +69,9 @@ def notices(ax: Axes, sizes: Sequence[Mapping], warnings: Mapping[str, float]) -
         )
         cells = {"rung": row["rung"], "": row["seconds"]}
         keep_row(ax, row["params"], cells | {"note": "" if row["measured"] else "not measured"})
-        ax.annotate(
-            row["rung"],
-            (row["params"], row["seconds"]),
-            (5, -4),  # below the points, where no line has its name
-            ha="left",
-            va="top",
-            textcoords="offset points",
-            fontsize=9,
-            color=INK,
-            path_effects=HALO,
-        )
+        place, look = (row["params"], row["seconds"]), {"color": INK, "path_effects": HALO}
+        # below the points, where no line has its name
+        note(ax, row["rung"], place, (5, -4), ha="left", va="top", fontsize=9, **look)
     left, right = min(row["params"] for row in sizes) / 2, max(row["params"] for row in sizes) * 2
     for (name, seconds), colour in zip(warnings.items(), COLOURS[1:], strict=False):
         ax.axhline(seconds, color=colour, ls=":", lw=1.6)

@@ -21,6 +21,8 @@ from .style import (
     SOFT,
     VERMILLION,
     letters_on,
+    name_rows,
+    put_words,
     readable,
 )
 
@@ -76,20 +78,11 @@ def stacked_parts(
             )
             named += [] if part in named else [part]
             if value >= least * longest:
-                ax.text(
-                    left + value / 2,
-                    place,
-                    form.format(value),
-                    ha="center",
-                    va="center",
-                    color=letters_on(colour),
-                    fontsize=9,
-                )
+                middle = left + value / 2
+                put_words(ax, middle, place, form.format(value), color=letters_on(colour))
             left += value
-    ax.set_yticks(range(len(bars)), list(bars))
-    ax.set_ylim(len(bars) - 0.45, -0.55)
+    name_rows(ax, list(bars), 0.55, 0.55)
     ax.set_xlim(0, 1.02 * longest)
-    ax.grid(axis="y", visible=False)
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=min(4, len(named)), handlelength=1)
     return ax
 
@@ -119,14 +112,9 @@ def waterfall(ax: Axes, steps: Sequence[tuple[str, float]]) -> Axes:
             hatch="///" if worse else None,
         )
         sign = "+" if worse else "−"
-        ax.text(
-            max(before, after),
-            place,
-            f" {sign}{abs(before - after):.2f}",
-            va="center",
-            fontsize=9.5,
-            color=readable(VERMILLION if worse else BLUE),
-        )
+        words, colour = f" {sign}{abs(before - after):.2f}", VERMILLION if worse else BLUE
+        look = {"ha": "left", "fontsize": 9.5, "color": readable(colour)}
+        put_words(ax, max(before, after), place, words, **look)
         ax.plot([before] * 2, [place - 0.69, place + 0.31], color=SOFT, lw=0.8)
     last = len(values)
     ax.barh(last, values[-1], height=0.62, color=INK)
@@ -134,10 +122,8 @@ def waterfall(ax: Axes, steps: Sequence[tuple[str, float]]) -> Axes:
     names.append("all together")
     changes = [None, *(b - a for a, b in itertools.pairwise(values)), None]
     keep(ax, names, {"": [*values, values[-1]], "change": changes}, down=True)
-    ax.set_yticks(range(last + 1), names)
-    ax.set_ylim(last + 0.55, -0.55)
+    name_rows(ax, names, 0.55, 0.55)
     ax.set_xlim(0, 1.12 * max(values))
-    ax.grid(axis="y", visible=False)
     return ax
 
 
@@ -150,20 +136,11 @@ def undone(ax: Axes, rows: Sequence[tuple[str, float, float, float]]) -> Axes:
         keep_row(ax, words, {"": middle, "least to most": (least, most)}, down=True)
         ax.plot([least, most], [place] * 2, color=BLUE, lw=1.8)
         ax.plot(middle, place, "D", color=BLUE, ms=6.5)
-        ax.text(
-            0.99 * right,
-            place,
-            f"{middle:.2f}×",
-            ha="right",
-            va="center",
-            color=readable(BLUE),
-            fontsize=9.5,
-        )
+        look = {"ha": "right", "fontsize": 9.5, "color": readable(BLUE)}
+        put_words(ax, 0.99 * right, place, f"{middle:.2f}×", **look)
     ax.axvline(1, color=SOFT, lw=1.2, ls="--")
-    ax.set_yticks(range(len(rows)), [words for words, *_ in rows])
-    ax.set_ylim(len(rows) - 0.5, -0.5)
+    name_rows(ax, [words for words, *_ in rows])
     ax.set_xlim(min(0.9, *(row[2] for row in rows)), right)
-    ax.grid(axis="y", visible=False)
     ax.set_xlabel("time of a step with this change undone, in steps of the best path")
     return ax
 
@@ -192,10 +169,8 @@ def beside(ax: Axes, ratios: Mapping[str, Mapping[str, Sequence[float]]]) -> Axe
         keep(ax, by_case, {size: middles, f"{size}, range": ranges}, down=True)
         ax.plot(middles, places, marker, color=color, ms=6, label=size)
     ax.axvline(1, color=SOFT, lw=1.2, ls="--")
-    ax.set_yticks(range(len(cases)), cases)
-    ax.set_ylim(len(cases) - 0.5, -0.5)
+    name_rows(ax, cases)
     ax.set_xlim(left=0)
-    ax.grid(axis="y", visible=False)
     if len(ratios) > 1:
         ax.legend(loc="upper left")
     return ax

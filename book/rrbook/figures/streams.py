@@ -7,12 +7,22 @@ from itertools import pairwise
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import NullFormatter, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
 from rr.errors import RRError
 
 from .data import keep, keep_row
-from .style import HALO, SOFT, finite, label_ends, lines_by_depth, note, readable, style_of
+from .style import (
+    HALO,
+    SOFT,
+    diverged,
+    finite,
+    label_ends,
+    lines_by_depth,
+    note,
+    readable,
+    style_of,
+)
 
 
 def stream_norms(ax: Axes, depth: Sequence[float], series: Mapping[str, Sequence[float]]) -> Axes:
@@ -153,18 +163,8 @@ def depth_plot(
         ax.plot(*zip(*means, strict=True), label=label, color=shown["color"], ls=shown["linestyle"])
         ends.append((*means[-1], label, shown["color"]))
     for depth, colour in lost:
-        ax.plot(
-            depth,
-            1,
-            "x",
-            color=colour,
-            ms=9,
-            mew=2.5,
-            clip_on=False,
-            transform=ax.get_xaxis_transform(),
-        )
+        diverged(ax, depth, colour)
     ax.set_xticks(depths, [str(depth) for depth in depths])
-    ax.xaxis.set_minor_formatter(NullFormatter())
     ax.minorticks_off()
     ax.set_xlabel("sublayers")
     ax.set_ylabel(ylabel)

@@ -39,6 +39,27 @@ EMPTY = "#eef0f1"  # a cell without a value
 # that no page exchanges
 ON_LIGHT, ON_DARK = "#1f2428", "#fcfcf9"
 
+# the neutral colours and the blues, which a page may set (svg.py), and the hues of words
+PAGE = {
+    "ink": INK,
+    "soft": SOFT,
+    "grid": GRID,
+    "card": CARD,
+    "quiet": QUIET,
+    "empty": EMPTY,
+    "ground": GROUND,
+    "blue": BLUE,
+    "sky": SKY,
+}
+HUES = {
+    "blue": BLUE,
+    "vermillion": VERMILLION,
+    "green": GREEN,
+    "orange": ORANGE,
+    "sky": SKY,
+    "purple": PURPLE,
+}
+
 # the hue of a family of rules, and the mark of a member that has none of its own
 FAMILIES = {
     "scale": (ORANGE, "s"),
@@ -210,6 +231,29 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
 def note(ax: Axes, words: str, at: tuple, by: tuple[float, float], **look) -> None:
     """Write words `by` points (right, up) from the place `at`; look: as `Axes.annotate` takes."""
     ax.annotate(words, at, by, textcoords="offset points", **look)
+
+
+def put_words(ax: Axes, x: float, y: float, words: str, **look) -> None:
+    """Write words of 9 points centred on a place, unless `look`, as `Axes.text` takes, differs."""
+    ax.text(x, y, words, **{"ha": "center", "va": "center", "fontsize": 9} | look)
+
+
+def each_run(ax: Axes, x: Any, values: Sequence[float] | np.ndarray, **look) -> None:
+    """A dot above x for the value of each run; look: as `Axes.plot` takes."""
+    ax.plot([x] * len(values), values, ls="none", **look)
+
+
+def diverged(ax: Axes, x: float, colour: str) -> None:
+    """A cross at the top edge above x: a run that has no value."""
+    top = {"clip_on": False, "transform": ax.get_xaxis_transform()}
+    ax.plot(x, 1, "x", color=colour, ms=9, mew=2.5, **top)
+
+
+def name_rows(ax: Axes, names: Sequence[str], above: float = 0.5, below: float = 0.5) -> None:
+    """Name rows drawn at 0, 1, … from the top, with so much room above and below, and no grid."""
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 1 + below, -above)
+    ax.grid(axis="y", visible=False)
 
 
 def letters_on(colour: str) -> str:

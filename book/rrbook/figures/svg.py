@@ -23,53 +23,19 @@ from matplotlib.text import Text
 
 from .data import as_json
 from .phone import phone
-from .style import (
-    BLUE,
-    CARD,
-    EMPTY,
-    GREEN,
-    GRID,
-    GROUND,
-    INK,
-    ORANGE,
-    PURPLE,
-    QUIET,
-    SKY,
-    SOFT,
-    VERMILLION,
-    readable,
-)
+from .style import CARD, HUES, PAGE, readable
 
 DARK = Path(__file__).with_name("dark.css")
 FAMILY = "var(--rr-fig-font, system-ui, sans-serif)"
 HIDDEN = '<svg class="rr-phone" display="none" '  # how the figure for a phone begins
 DENSE = 3000  # vertices of one line or collection, above which it is drawn as a picture
-THEMED = {
-    "ink": INK,
-    "soft": SOFT,
-    "grid": GRID,
-    "card": CARD,
-    "quiet": QUIET,
-    "empty": EMPTY,
-    "ground": GROUND,
-    "blue": BLUE,
-    "sky": SKY,
-}
-HUES = {
-    "blue": BLUE,
-    "vermillion": VERMILLION,
-    "green": GREEN,
-    "orange": ORANGE,
-    "sky": SKY,
-    "purple": PURPLE,
-}
 
 
 @cache
 def variables() -> dict[str, str]:
     """Each colour that a page may set, as hex -> the name of its CSS variable."""
     words = {f"word-{name}": colors.to_hex(readable(hue)) for name, hue in HUES.items()}
-    return {hex_.lower(): f"--rr-fig-{name}" for name, hex_ in {**words, **THEMED}.items()}
+    return {hex_.lower(): f"--rr-fig-{name}" for name, hex_ in {**words, **PAGE}.items()}
 
 
 def svg(fig: Figure, data: bool = True) -> str:

@@ -72,7 +72,8 @@ def by_block(
             ax.fill_between(blocks, rows.min(0), rows.max(0), color=colour, alpha=0.15, lw=0)
         first, last = np.flatnonzero(np.isfinite(mean))[[0, -1]]
         if first == last:
-            _name_point(ax, blocks[last], mean[last], label, colour)
+            look = {"color": readable(colour), "va": "center", "path_effects": HALO}
+            note(ax, label, (blocks[last], mean[last]), (8, 0), **look)  # on a phone as well
         else:
             ends.append((blocks[last], mean[last], label, colour))
         highest = max(highest, np.nanmax(rows))
@@ -89,11 +90,6 @@ def by_block(
         ax.set_ylim(0, 1.1 * highest)
     label_ends(ax, ends)
     return ax
-
-
-def _name_point(ax: Axes, x: float, y: float, words: str, colour: str) -> None:
-    """Write a name at the right of a point, on a phone as well."""
-    note(ax, words, (x, y), (8, 0), color=readable(colour), va="center", path_effects=HALO)
 
 
 def cache_bars(ax: Axes, held: Sequence[tuple[float, float]]) -> Axes:

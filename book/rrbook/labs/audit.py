@@ -6,7 +6,7 @@ from rr.model import costs, sizes
 
 from .. import figures
 from ..explorables.kit import number
-from .lab import Drawn, Lab, lab
+from .lab import Drawn, Lab
 
 RULES = ("review", "highway", "gtrxl", "layerscale", "standard")
 
@@ -57,4 +57,4 @@ def lab_audit() -> Lab:
         "rule": ["review", "highway", "standard"],
         "vocabulary": [1024, 50257, 256000],
     }
-    return lab("audit", controls, draw, lead, grid)
+    return Lab("audit", controls, draw, lead, grid)

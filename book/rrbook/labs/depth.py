@@ -5,27 +5,18 @@ import numpy as np
 import torch
 
 from rr.data import fables
-from rr.model.init import initialise
 from rr.model.transformer import Model
 from rr.residual import RULES
-from rr.specs import ModelConfig
 
 from .. import figures
 from ..explorables.kit import number
-from .lab import Drawn, Lab, lab
+from .lab import Drawn, Lab, one_thread, small_model
 
 
 def letters(stories: int = 300) -> torch.Tensor:
     """The first training stories of the fables as bytes: one long stream of ids below 256."""
     text = "\n".join(fables.story(fables.SEED, i)[0] for i in range(stories))
     return torch.from_numpy(np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64))
-
-
-def short_training(
-    rule: str, sublayers: int, steps: int, stream: torch.Tensor, seed: int = 0
-) -> list[float]:
-    """Losses of `trained_on_letters` alone."""
-    return trained_on_letters(rule, sublayers, steps, stream, seed)[1]
 
 
 def trained_on_letters(
@@ -36,21 +27,10 @@ def trained_on_letters(
     AdamW, lr 0.01 after 5 steps of warm-up, 8 windows of 64 bytes, clipped at 1; the same batches
     for every rule.
     """
-    config = ModelConfig(
-        vocab_size=256,
-        n_layer=sublayers // 2,
-        n_head=2,
-        d_model=32,
-        d_ff=128,
-        seq_len=64,
-        rule=rule,
-    )
-    model = initialise(Model(config), seed)
+    model = small_model(rule, sublayers // 2, 32, seed, seq_len=64)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.9, 0.95))
     source, losses = torch.Generator().manual_seed(seed), []
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # tensors this small only wait for each other on more
-    try:
+    with one_thread():
         for step in range(steps):
             starts = torch.randint(len(stream) - 65, (8, 1), generator=source)
             batch = stream[starts + torch.arange(65)]
@@ -61,8 +41,6 @@ def trained_on_letters(
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             losses.append(loss.item())
-    finally:
-        torch.set_num_threads(threads)
     return model, losses
 
 
@@ -82,7 +60,7 @@ def lab_depth() -> Lab:
 
     def draw(rule: str, sublayers: int, bias: float, steps: int) -> Drawn:
         spec = f"{rule}:bias={bias:g}"
-        losses = short_training(spec, sublayers, steps, stream)
+        losses = trained_on_letters(spec, sublayers, steps, stream)[1]
         run = {"rule": rule, "steps": list(range(1, steps + 1)), "loss": losses}
         figure, ax = figures.canvas(height=3.2)
         figures.loss_curves(ax, [*before, run])
@@ -118,4 +96,4 @@ def lab_depth() -> Lab:
         "may they be?"
     )
     grid = {"rule": ["review-convex", "review"], "sublayers": [4, 16], "bias": [-3, 0]}
-    return lab("depth", controls, draw, lead, grid, alone)
+    return Lab("depth", controls, draw, lead, grid, alone)

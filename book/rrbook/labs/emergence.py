@@ -9,25 +9,26 @@ from rrbook.stats.emergence import at_fixed_ratio
 from rrstudy import stats
 
 from .. import figures
+from ..explorables.emergence import WINDOW
 from ..explorables.kit import number
-from .lab import Drawn, Lab, lab
+from .lab import Drawn, Lab
 
 BUDGETS = (2000, 4000, 8000)  # steps
 SEEDS = range(2, 21)
 
 
-def lab_power(sizes: dict[str, float], window: int = 64 * 256) -> Lab:
+def lab_power(sizes: dict[str, float]) -> Lab:
     """Lab: the probability of seeing an effect of size at fixed tokens per parameter.
 
     sizes: parameters by name, from the smallest. The plan is a grid of the sizes up to the chosen
-    one and three budgets of `window` tokens per step; cells vary independently.
+    one and three budgets of 64 windows of 256 tokens per step; cells vary independently.
     """
     names = list(sizes)
 
     def draw(slope: int, sd: int, top: str, seeds: int) -> Drawn:
         taken = names[: names.index(top) + 1]
         n = np.repeat([sizes[name] for name in taken], len(BUDGETS))
-        d = np.tile(BUDGETS, len(taken)) * window
+        d = np.tile(BUDGETS, len(taken)) * WINDOW
         spread = at_fixed_ratio(n, d, np.zeros(len(n)))[1] * sd / 1000
         chance = [stats.power(slope / 1000, spread, k) for k in SEEDS]
         figure, ax = figures.canvas(height=3.0)
@@ -51,4 +52,4 @@ def lab_power(sizes: dict[str, float], window: int = 64 * 256) -> Lab:
     }
     lead = "Which is cheaper: more seeds, or one more size? Find a plan with four chances in five."
     grid = {"slope": [5, 15, 30], "sd": [5, 15], "top": [names[2], names[-1]]}
-    return lab("power", controls, draw, lead, grid)
+    return Lab("power", controls, draw, lead, grid)

@@ -10,7 +10,7 @@ from rrstudy import stats
 
 from .. import figures
 from ..explorables.kit import number
-from .lab import Drawn, Lab, lab
+from .lab import Drawn, Lab
 
 
 def simulated_study(
@@ -65,4 +65,4 @@ def lab_evidence(studies: int = 300) -> Lab:
         "how often each test is fooled; then make the arms share nothing."
     )
     grid = {"gap": [0, 5], "correlation": [0.0, 0.95], "n": [3, 12]}
-    return lab("evidence", controls, draw, lead, grid)
+    return Lab("evidence", controls, draw, lead, grid)

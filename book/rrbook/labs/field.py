@@ -1,19 +1,15 @@
 """Chapter 04's lab: norm and gradient by depth of a real model, at its start, under any rule."""
 
-from dataclasses import replace
-
 import ipywidgets as widgets
 import torch
 
 from rr.analysis import probes
-from rr.model.init import initialise
 from rr.model.transformer import Model
 from rr.residual import RULES
-from rr.specs import ModelConfig
 
 from .. import figures
 from ..explorables.kit import number
-from .lab import Drawn, Lab, lab
+from .lab import Drawn, Lab, small_model
 
 
 def stream(rule, state) -> torch.Tensor:
@@ -29,13 +25,13 @@ def stream(rule, state) -> torch.Tensor:
     return state
 
 
-def updates_and_gradients(model: Model, seed: int = 0) -> tuple[list[float], list[float]]:
+def updates_and_gradients(model: Model) -> tuple[list[float], list[float]]:
     """What the explorable shows, of a real model on random tokens; for rules of every state.
 
     rms of what is read, before any norm, at depth 0 … S; and the norm of the mean loss's gradient
     by the embedding (entry 0) and by each update u_1 … u_S, over all tokens.
     """
-    source = torch.Generator().manual_seed(seed)
+    source = torch.Generator().manual_seed(0)
     length = min(32, model.config.seq_len - 1)
     ids = torch.randint(model.config.vocab_size, (4, length + 1), generator=source)
     norms: list[float] = []
@@ -69,17 +65,8 @@ def lab_field() -> Lab:
 
     def draw(rule: str, sublayers: int, bias: float) -> Drawn:
         spec = f"{rule}:bias={bias:g}" if "bias" in RULES[rule].options else rule
-        config = ModelConfig(
-            vocab_size=256,
-            n_layer=sublayers // 2,
-            n_head=2,
-            d_model=64,
-            d_ff=256,
-            seq_len=33,
-            rule=spec,
-        )
         curves = {
-            name: updates_and_gradients(initialise(Model(replace(config, rule=name)), seed=0))
+            name: updates_and_gradients(small_model(name, sublayers // 2, 64, seq_len=33))
             for name in dict.fromkeys(("standard", spec))
         }
         figure, (left, right) = figures.canvas(2, height=3.2)
@@ -112,4 +99,4 @@ def lab_field() -> Lab:
     )
     shown = ["attnres", "review", "review-convex", "rezero", "deepnorm"]
     grid = {"rule": shown, "sublayers": [4, 16, 32]}
-    return lab("field", controls, draw, lead, grid)
+    return Lab("field", controls, draw, lead, grid)

@@ -9,7 +9,7 @@ from rr.specs import ModelConfig
 
 from .. import figures
 from ..explorables.kit import number, share
-from .lab import Drawn, Lab, lab
+from .lab import Drawn, Lab
 
 
 def gate_values(bias: float, scale: float, size: float) -> torch.Tensor:
@@ -57,4 +57,4 @@ def lab_gate() -> Lab:
         "starts. Then find the control that changes nothing, and say why."
     )
     grid = {"bias": [-4, -2, 0, 2], "scale": [0, 1, 4], "size": [0.25, 1, 4]}
-    return lab("gate", controls, draw, lead, grid)
+    return Lab("gate", controls, draw, lead, grid)

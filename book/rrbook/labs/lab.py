@@ -7,13 +7,19 @@ The picture is SVG inside an HTML widget, with an alternative text, in the colou
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from html import escape
 from typing import Any
 
 import ipywidgets as widgets
 import matplotlib.pyplot as plt
+import torch
 from matplotlib.figure import Figure
+
+from rr.model.init import initialise
+from rr.model.transformer import Model
+from rr.specs import ModelConfig
 
 from ..figures.svg import DARK, svg
 from .recorded import record
@@ -30,8 +36,36 @@ STATIC = (
 Drawn = tuple[Figure, str]
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Within the context torch has one thread: on more, small tensors only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def small_model(rule: str, blocks: int, width: int, seed: int = 0, **shape: Any) -> Model:
+    """A real model at its start: two heads, 256 pieces, an MLP four times as wide as the stream.
+
+    shape: fields of `ModelConfig`, these three among them where they are to be others.
+    """
+    shape = {"vocab_size": 256, "n_head": 2, "d_ff": 4 * width} | shape
+    config = ModelConfig(n_layer=blocks, d_model=width, rule=rule, **shape)
+    return initialise(Model(config), seed)
+
+
 class Lab(widgets.VBox):
-    """Controls, and below them the figure that the real code gives for their values."""
+    """Controls, and below them the figure that the real code gives for their values.
+
+    controls: name -> widget with a `value`. draw: called with those values by name, returns a
+    matplotlib figure and one sentence that says in words what it shows. lead: what to try (HTML).
+    grid: control -> values that a page without a kernel offers, the first value among them; all
+    combinations are computed when the book is executed. alone: draws for the grid, where `draw`
+    remembers earlier settings.
+    """
 
     def __init__(
         self,
@@ -77,22 +111,3 @@ class Lab(widgets.VBox):
 
     def __repr__(self) -> str:
         return f"<lab {self.name}: needs a notebook that shows widgets>"
-
-
-def lab(
-    name: str,
-    controls: Mapping[str, Any],
-    draw: Callable[..., Drawn],
-    lead: str,
-    grid: Mapping[str, Sequence] | None = None,
-    alone: Callable[..., Drawn] | None = None,
-) -> Lab:
-    """A lab of your own.
-
-    controls: name -> widget with a `value`. draw: called with those values by name, returns a
-    matplotlib figure and one sentence that says in words what it shows. lead: what to try (HTML).
-    grid: control -> values that a page without a kernel offers, the first value among them; all
-    combinations are computed when the book is executed. alone: draws for the grid, where `draw`
-    remembers earlier settings.
-    """
-    return Lab(name, controls, draw, lead, grid, alone)

@@ -8,13 +8,13 @@ from rr.analysis import probes
 from .. import figures
 from ..explorables.kit import number, share
 from .depth import letters, trained_on_letters
-from .lab import Drawn, Lab, lab
+from .lab import Drawn, Lab, one_thread
 
 SUBLAYERS = 8
 
 
 def short_looking(
-    size: int, steps: int, neutral: bool, stream: torch.Tensor, seed: int = 0
+    size: int, steps: int, neutral: bool, stream: torch.Tensor
 ) -> tuple[torch.Tensor, float, float]:
     """Where a real model of width 32 looks after `steps` steps: mean α, loss, standard's loss.
 
@@ -24,7 +24,7 @@ def short_looking(
     options = f"size={size},neutral={int(neutral)}"
     losses = {}
     for rule in ("standard", f"attnres:{options}"):
-        model, seen = trained_on_letters(rule, SUBLAYERS, steps, stream, seed)
+        model, seen = trained_on_letters(rule, SUBLAYERS, steps, stream)
         losses[rule] = sum(seen[-10:]) / len(seen[-10:])
     held = stream[torch.arange(4)[:, None] * 997 + torch.arange(64)]
     alpha = probes.depth_attention(model, held)
@@ -39,12 +39,8 @@ def lab_depth_attention() -> Lab:
     stream = letters()
 
     def draw(size: int, steps: int, neutral: bool) -> Drawn:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # tensors this small only wait for each other on more
-        try:
+        with one_thread():
             alpha, loss, standard = short_looking(size, steps, neutral, stream)
-        finally:
-            torch.set_num_threads(threads)
         figure, ax = figures.canvas(height=3.6)
         names = [str(block + 1) for block in range(SUBLAYERS // size)]
         readers = [*(str(i + 1) for i in range(SUBLAYERS)), "head"]
@@ -75,4 +71,4 @@ def lab_depth_attention() -> Lab:
         "the sublayers stop looking at everything alike?"
     )
     grid = {"size": [1, 4], "steps": [20, 60], "neutral": [True, False]}
-    return lab("depth-attention", controls, draw, lead, grid)
+    return Lab("depth-attention", controls, draw, lead, grid)

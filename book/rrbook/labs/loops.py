@@ -4,17 +4,15 @@ import ipywidgets as widgets
 import torch
 
 from rr.analysis import probes
-from rr.model.init import initialise
 from rr.model.transformer import Model
-from rr.specs import ModelConfig
 
 from .. import figures
 from ..explorables.kit import number
 from ..explorables.loops import SCALES
-from .lab import Drawn, Lab, lab
+from .lab import Drawn, Lab, small_model
 
 
-def looped_model(blocks: int, passes: int, scale: str, tied: bool = True, seed: int = 0) -> Model:
+def looped_model(blocks: int, passes: int, scale: str, tied: bool = True) -> Model:
     """A real model of width 64 at its start: `blocks` blocks, passed `passes` times.
 
     Every branch is multiplied by ε of that scale ("one", "root", "passes" or "both"); initial
@@ -28,17 +26,8 @@ def looped_model(blocks: int, passes: int, scale: str, tied: bool = True, seed: 
         "both": 1 / (passes * blocks**0.5),
     }[scale]
     layers = blocks if tied else blocks * passes
-    config = ModelConfig(
-        vocab_size=256,
-        n_layer=layers,
-        n_head=2,
-        d_model=64,
-        d_ff=256,
-        seq_len=16,
-        n_loops=passes if tied else 1,
-        rule=f"scaled:law=none,init=flat,reference={layers},lam={epsilon!r}",
-    )
-    return initialise(Model(config), seed)
+    rule = f"scaled:law=none,init=flat,reference={layers},lam={epsilon!r}"
+    return small_model(rule, layers, 64, seq_len=16, n_loops=passes if tied else 1)
 
 
 def lab_loops() -> Lab:
@@ -93,4 +82,4 @@ def lab_loops() -> Lab:
     }
     lead = "At each move a real model of width 64 is built, tied and untied, and measured."
     grid = {"passes": [2, 8, 16], "scale": ["one", "root", "passes"]}
-    return lab("loops", controls, draw, lead, grid)
+    return Lab("loops", controls, draw, lead, grid)

@@ -10,7 +10,7 @@ from rrbook.numerics import Change, trained
 from .. import figures
 from ..explorables.kit import number
 from .depth import letters
-from .lab import Drawn, Lab, lab
+from .lab import Drawn, Lab
 
 CHANGES = {
     "one weight, one bit": Change(nudge=0),
@@ -63,4 +63,4 @@ def lab_apart() -> Lab:
         "Find a change that a larger learning rate makes larger."
     )
     grid = {"change": [*list(CHANGES)[:2], "bf16"], "lr": [1e-3, 1e-2]}
-    return lab("apart", controls, draw, lead, grid)
+    return Lab("apart", controls, draw, lead, grid)

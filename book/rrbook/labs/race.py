@@ -6,8 +6,8 @@ from rr.residual import RULES
 
 from .. import figures
 from ..explorables.kit import number
-from .depth import letters, short_training
-from .lab import Drawn, Lab, lab
+from .depth import letters, trained_on_letters
+from .lab import Drawn, Lab
 
 LAST = 10  # steps whose mean loss is compared
 
@@ -23,7 +23,7 @@ def lab_race(rule: str = "review", against: str = "standard") -> Lab:
     def draw(rule: str, against: str, sublayers: int, steps: int) -> Drawn:
         figure, ax = figures.canvas(height=3.2)
         losses = {
-            (name, seed): short_training(name, sublayers, steps, stream, seed)
+            (name, seed): trained_on_letters(name, sublayers, steps, stream, seed)[1]
             for name in dict.fromkeys((rule, against))
             for seed in (0, 1)
         }
@@ -62,4 +62,4 @@ def lab_race(rule: str = "review", against: str = "standard") -> Lab:
         "rules, two seeds, the same batches. Find a pair whose seeds disagree."
     )
     grid = {"rule": list(dict.fromkeys([rule, "review", "constant"])), "steps": [20, 100]}
-    return lab("race", controls, draw, lead, grid)
+    return Lab("race", controls, draw, lead, grid)

@@ -16,7 +16,7 @@ from rr.io import read_sealed
 from rr.training.checkpoint import Checkpoints
 
 from .. import figures
-from .lab import Drawn, Lab, lab
+from .lab import Drawn, Lab
 
 SIGNALS = {"SIGTERM": signal.SIGTERM, "SIGKILL": signal.SIGKILL}
 
@@ -109,4 +109,4 @@ def lab_cut(argv: list[str], steps: int, undisturbed: str) -> Lab:
         "Each move starts a real run in a process of its own, sends it the signal, and takes it up "
         "again. Find a kill that destroys nothing, and one that destroys all."
     )
-    return lab("cut", controls, draw, lead, grid={"signal": list(SIGNALS)})
+    return Lab("cut", controls, draw, lead, grid={"signal": list(SIGNALS)})

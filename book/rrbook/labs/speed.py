@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 import ipywidgets as widgets
 import torch
 
-from rr.model.init import initialise
 from rr.model.transformer import Model
 from rr.residual import RULES
-from rr.specs import ModelConfig, Recipe
+from rr.specs import Recipe
 from rr.training.backend import parse_backend
 from rr.training.step import OptimizerStep
 from rrbook.roofline import PARTS
@@ -18,7 +17,7 @@ from rrbook.roofline import PARTS
 from .. import figures
 from ..explorables.kit import number
 from ..explorables.roofline import LONG
-from .lab import Drawn, Lab, lab
+from .lab import Drawn, Lab, one_thread, small_model
 
 CPU = torch.device("cpu")
 BATCH, LENGTH, BLOCKS = 8, 64, 4  # windows, tokens, blocks
@@ -126,25 +125,15 @@ def side_by_side(
     does not count. Freed memory goes back to the system on every path: keeping it is the process's
     choice, so the others would have it too.
     """
-    config = ModelConfig(
-        vocab_size=vocabulary,
-        n_layer=BLOCKS,
-        n_head=width // 32,
-        d_model=width,
-        d_ff=4 * width,
-        seq_len=LENGTH,
-        rule=rule,
-    )
+    net = {"vocab_size": vocabulary, "n_head": width // 32, "seq_len": LENGTH}
     source = torch.Generator().manual_seed(0)
     shape = (1 + steps, 2, BATCH, LENGTH)
     batches = torch.randint(vocabulary, shape, generator=source)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         tried = []
         for path in paths:
             way = replace(parse_backend(path), allocator="system")
-            model = initialise(Model(config), 0).train()
+            model = small_model(rule, BLOCKS, width, **net).train()
             way.set_up(CPU)
             step, clock = (
                 OptimizerStep(model, Recipe(1 + steps, BATCH, 1e-3, 1), way, CPU, micro),
@@ -155,8 +144,6 @@ def side_by_side(
             clock.watch(model)
             tried.append((step, clock, kept))
         taken = [[timed_step(step, clock, *batch) for step, clock, _ in tried] for batch in batches]
-    finally:
-        torch.set_num_threads(threads)
     measured = []
     for (_, _, kept), mine in zip(tried, zip(*taken, strict=True), strict=True):
         ordered = sorted((parts for parts, _ in mine[1:]), key=lambda parts: sum(parts.values()))
@@ -221,4 +208,4 @@ def lab_speed(steps: int = 5) -> Lab:
         "makes it so."
     )
     grid = {"path": list(OFFERED)[:2], "vocabulary": [256, 4096]}
-    return lab("speed", controls, draw, lead, grid)
+    return Lab("speed", controls, draw, lead, grid)

@@ -1,21 +1,17 @@
 """Lab: the residual stream and its gradient by depth."""
 
-from dataclasses import replace
-
 import ipywidgets as widgets
 import numpy as np
 import torch
 
 from rr.analysis import probes
 from rr.data import batches, open_corpus
-from rr.model.init import initialise
 from rr.model.transformer import Model
 from rr.residual import RULES
-from rr.specs import ModelConfig
 
 from .. import figures
 from ..explorables.kit import number
-from .lab import Drawn, Lab, lab
+from .lab import Drawn, Lab, small_model
 
 SHAPE = (1024, 128)  # pieces in the vocabulary, tokens in a window: the chapter's
 
@@ -50,19 +46,11 @@ def lab_stream(model: Model | None = None) -> Lab:
     yours = None if model is None else stream_and_gradient(model)
 
     def draw(sublayers: int, rule: str) -> Drawn:
-        config = ModelConfig(
-            vocab_size=SHAPE[0],
-            n_layer=sublayers // 2,
-            n_head=2,
-            d_model=128,
-            d_ff=512,
-            seq_len=SHAPE[1],
-            rule=rule,
-        )
-        norms, slopes = stream_and_gradient(initialise(Model(config), seed=0))
+        shape = {"vocab_size": SHAPE[0], "seq_len": SHAPE[1]}
+        norms, slopes = stream_and_gradient(small_model(rule, sublayers // 2, 128, **shape))
         figure, (left, right) = figures.canvas(2, height=3.2)
         # the standard rule stays in the picture, so that there is something to compare with
-        plain = stream_and_gradient(initialise(Model(replace(config, rule="standard")), seed=0))
+        plain = stream_and_gradient(small_model("standard", sublayers // 2, 128, **shape))
         figures.stream_norms(left, range(len(norms)), {"standard": plain[0], rule: norms})
         figures.gradient_by_depth(right, range(len(slopes)), {"standard": plain[1], rule: slopes})
         if yours is not None:
@@ -86,4 +74,4 @@ def lab_stream(model: Model | None = None) -> Lab:
     }
     lead = "Each setting is a real model of width 128, as in the chapter, initialised and measured."
     grid = {"sublayers": [16, 64], "rule": shown[:6]}  # more are too many bytes
-    return lab("stream", controls, draw, lead, grid)
+    return Lab("stream", controls, draw, lead, grid)

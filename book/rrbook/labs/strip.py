@@ -10,7 +10,7 @@ from rrbook.gates import gates_of, losses, nothing, one_by_one, trace_gates
 
 from .. import figures
 from ..explorables.kit import number, share
-from .lab import Drawn, Lab, lab
+from .lab import Drawn, Lab
 
 SHOWN = 18  # tokens: more have no room for their names
 TEXTS = [
@@ -77,4 +77,4 @@ def lab_inside(model: Model, vocabulary: Vocabulary) -> Lab:
         f"{SHOWN} tokens; press Enter). Try a name twice, or a word that no fable has."
     )
     grid = {"text": TEXTS, "show": list(SHOWS.values())}
-    return lab("inside", controls, draw, lead, grid)
+    return Lab("inside", controls, draw, lead, grid)

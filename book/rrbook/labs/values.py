@@ -3,31 +3,19 @@
 import ipywidgets as widgets
 import torch
 
-from rr.model.init import initialise
 from rr.model.transformer import Model
 from rr.residual import REGISTRY
-from rr.specs import ModelConfig
 from rrbook import attention
 
 from .. import figures
 from ..explorables.kit import number
-from .lab import Drawn, Lab, lab
+from .lab import Drawn, Lab, small_model
 
 
 def value_model(values: str, blocks: int, queries: int) -> Model:
     """A real Llama model of width 64 at its start: four heads, `queries` of them per value head."""
-    config = ModelConfig(
-        vocab_size=256,
-        n_layer=blocks,
-        n_head=4,
-        d_model=64,
-        d_ff=224,
-        seq_len=32,
-        n_kv_head=4 // queries,
-        values=values,
-        flavour="llama",
-    )
-    return initialise(Model(config), seed=0)
+    shape = {"n_head": 4, "d_ff": 224, "seq_len": 32, "n_kv_head": 4 // queries}
+    return small_model("standard", blocks, 64, values=values, flavour="llama", **shape)
 
 
 def _per_token(held: torch.Tensor | None, ids: torch.Tensor) -> float:
@@ -91,4 +79,4 @@ def lab_values() -> Lab:
         "(NeuTRENO always has a value head for each query head.)"
     )
     grid = {"values": list(REGISTRY["values"]), "queries": [1, 4]}
-    return lab("values", controls, draw, lead, grid)
+    return Lab("values", controls, draw, lead, grid)

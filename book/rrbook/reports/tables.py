@@ -79,14 +79,10 @@ def points(here: Survey) -> tuple[list[dict], list[str]]:
             series += row["where"].rstrip(",") or f", {row['steps']} steps"
         shown.append(
             {
-                "arm": row["arm"],
-                "rule": row["rule"],
+                **{name: row[name] for name in ("arm", "rule", "rung", "lo", "hi")},
                 "series": series,
-                "rung": row["rung"],
                 "size": size,
                 "gap": row["difference"],
-                "lo": row["lo"],
-                "hi": row["hi"],
                 "n": len(row["pairs"]),
                 "diverged": len(row["diverged"]),
             }

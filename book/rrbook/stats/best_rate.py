@@ -12,17 +12,16 @@ from rrstudy.stats.inference import numbers
 
 from .rates import basin
 
+DRAWS = 10_000  # resamples of more seeds
 EXACT = 6  # up to so many seeds every resample is counted: 6⁶ = 46,656
 
 
-def best_rate_shares(
-    records: Iterable[Mapping], resamples: int = 10_000, seed: int = 0
-) -> dict[float, float]:
+def best_rate_shares(records: Iterable[Mapping]) -> dict[float, float]:
     """Share of bootstrap resamples of the seeds in which each rate has the lowest mean loss.
 
     records: rows with `lr`, `seed` and `val_loss` (nats per token), one per rate and seed; a seed
-    takes part where it has every rate. resamples, seed: with up to six seeds all n^n resamples are
-    counted and the shares are exact; with more, so many are drawn from this random seed.
+    takes part where it has every rate. With up to six seeds all n^n resamples are counted and the
+    shares are exact; with more, 10,000 are drawn from random seed 0.
 
     Returns {rate: share}, rates ascending. Raises RRError for a rate and seed run twice, fewer than
     two whole seeds, or a loss that is not finite.
@@ -38,14 +37,12 @@ def best_rate_shares(
         >>> best_rate_shares(rows)
         {0.001: 0.75, 0.002: 0.25}
     """
-    rates, means = _resampled_means(records, resamples, seed)
+    rates, means = _resampled_means(records)
     chosen = means.argmin(axis=1)
     return {rate: float((chosen == i).mean()) for i, rate in enumerate(rates)}
 
 
-def resampled_rates(
-    records: Iterable[Mapping], resamples: int = 10_000, seed: int = 0
-) -> np.ndarray:
+def resampled_rates(records: Iterable[Mapping]) -> np.ndarray:
     """The best rate of each bootstrap resample of the seeds: the vertex that `basin()` finds.
 
     Parameters and errors as in `best_rate_shares()`; raises RRError, too, for fewer than three
@@ -66,7 +63,7 @@ def resampled_rates(
         >>> resampled_rates(rows).round(6).tolist()
         [0.002, 0.002, 0.002, 0.002]
     """
-    rates, means = _resampled_means(records, resamples, seed)
+    rates, means = _resampled_means(records)
     return np.array([basin(dict(zip(rates, row, strict=True))).lr for row in means])
 
 
@@ -91,9 +88,7 @@ class Spreads:
     p: float  # share of the exchanges of the arms, seed by seed, with a difference as large
 
 
-def rate_spreads(
-    one: Iterable[Mapping], other: Iterable[Mapping], over: str = "loops", draws: int = 10_000
-) -> Spreads:
+def rate_spreads(one: Iterable[Mapping], other: Iterable[Mapping], over: str = "loops") -> Spreads:
     """Whether the best rate moves as far in one arm as in another while a setting is varied.
 
     The spread of an arm is log2(largest / smallest best rate) over the values of `over`. A best
@@ -105,7 +100,7 @@ def rate_spreads(
     values of `over`, rates and seeds, every combination run once. Returns both spreads, their
     difference and, with up to six seeds too narrow, its interval. p counts the exchanges of the two
     arms, seed by seed, with a difference as large in either direction, the given one included; all
-    2^n of them up to `draws`, else so many drawn. n seeds give no p below 2^(1 - n). Raises RRError
+    2^n of them up to 10,000, else so many drawn. n seeds give no p below 2^(1 - n). Raises RRError
     for a key or a run that is missing, a loss that is not finite, or a setting that does not vary.
 
     Example:
@@ -128,7 +123,7 @@ def rate_spreads(
         best = [basin(dict(zip(rates, row, strict=True))).lr for row in tables.mean(axis=0)]
         return float(np.ptp(np.log2(best)))
 
-    drawn = _draws(n, draws, seed=0)
+    drawn = _draws(n)
     resampled = [spread(losses[0, draw]) - spread(losses[1, draw]) for draw in drawn]
     both = losses.reshape(2 * n, *losses.shape[2:])
     spreads = st.permutation_test(
@@ -136,7 +131,7 @@ def rate_spreads(
         lambda these, those: spread(both[these]) - spread(both[those]),
         permutation_type="samples",
         vectorized=False,
-        n_resamples=draws,
+        n_resamples=DRAWS,
         rng=np.random.default_rng(0),
     )
     lo, hi = np.percentile(resampled, (2.5, 97.5))
@@ -177,16 +172,14 @@ def _whole_table(arms: list[list[Mapping]], over: str) -> tuple[list[float], np.
     return keys[2], table
 
 
-def _draws(n: int, resamples: int, seed: int) -> np.ndarray:
+def _draws(n: int) -> np.ndarray:
     """Resamples of n seeds (rows): every one up to EXACT seeds, else so many drawn."""
     if n <= EXACT:
         return np.array(list(itertools.product(range(n), repeat=n)))
-    return np.random.default_rng(seed).integers(0, n, (resamples, n))
+    return np.random.default_rng(0).integers(0, n, (DRAWS, n))
 
 
-def _resampled_means(
-    records: Iterable[Mapping], resamples: int, seed: int
-) -> tuple[list[float], np.ndarray]:
+def _resampled_means(records: Iterable[Mapping]) -> tuple[list[float], np.ndarray]:
     """Rates, ascending, and the mean loss of each (column) in each resample (row)."""
     losses: dict[int, dict[float, float]] = {}
     for row in records:
@@ -199,4 +192,4 @@ def _resampled_means(
     if len(whole) < 2:
         raise RRError(f"at least two seeds must have all {len(rates)} rates, got {len(whole)}")
     table = np.stack([numbers([row[rate] for rate in rates], "val_loss") for row in whole])
-    return rates, table[_draws(len(table), resamples, seed)].mean(axis=1)
+    return rates, table[_draws(len(table))].mean(axis=1)

@@ -68,16 +68,15 @@ def gap_by_step(
     arm: str,
     baseline: str,
     bands: Sequence[tuple[int, int]],
-    level: float = 0.95,
 ) -> list[dict]:
     """`arm` − `baseline` in training loss (nats per token), one row per band of steps.
 
     records: rows of `read_curves()`, one per arm and seed. arm, baseline: their names, as `table()`
-    has them. bands: (first, last) steps, both inclusive. level: of the intervals.
+    has them. bands: (first, last) steps, both inclusive.
 
     For each seed that both arms have, the difference is averaged over the steps of a band that both
     curves hold. Returns rows with `first, last`; `steps` (per seed, the fewest); `n`, seeds; `mean,
-    lo, hi`, the mean of these averages over the seeds with its t interval, nats per token. The
+    lo, hi`, the mean of these averages over the seeds with its 95 % t interval, nats per token. The
     steps of a band share their weights' history, so their number adds nothing to n.
 
     Raises RRError for an unknown arm, a seed run twice, fewer than two shared seeds, a band
@@ -115,7 +114,7 @@ def gap_by_step(
             b = numbers([theirs[seed][s] for s in steps], f"the curve of {baseline}, seed {seed}")
             gaps.append(float((a - b).mean()))
             counts.append(len(steps))
-        over = interval(gaps, level)
+        over = interval(gaps)
         out.append(
             {
                 "first": first,

@@ -10,7 +10,7 @@ import scipy.linalg
 import scipy.stats as st
 
 from rr.errors import RRError
-from rrstudy.stats.inference import fraction, numbers
+from rrstudy.stats.inference import numbers
 
 
 @dataclass(frozen=True)
@@ -30,21 +30,20 @@ class Fit:
     se_intercept: float
     se_slope: float
     covariance: float  # of intercept and slope
-    lo: float  # interval of the slope
+    lo: float  # 95 % interval of the slope
     hi: float
     t: float  # of the test that the slope is 0
     df: float  # n − 2, or infinite where errors are "known"
     p: float
     chi2: float | None  # Σ((y − ŷ)/se)²; None without se
     chi2_p: float | None  # chance of one as large if the line and the errors are right
-    level: float
     errors: str  # "known" or "scaled"
 
     def at(self, x: float) -> tuple[float, float, float]:
-        """The line at x with its interval (of the line, not of a new observation), unit of y."""
+        """The line at x with its 95 % interval (the line's, not an observation's), unit of y."""
         value = self.intercept + self.slope * x
         variance = self.se_intercept**2 + 2 * x * self.covariance + (x * self.se_slope) ** 2
-        half = float(st.t.ppf((1 + self.level) / 2, self.df)) * math.sqrt(max(variance, 0.0))
+        half = float(st.t.ppf(0.975, self.df)) * math.sqrt(max(variance, 0.0))
         return value, value - half, value + half
 
 
@@ -52,7 +51,6 @@ def fit(
     x: Iterable[float],
     y: Iterable[float],
     se: Iterable[float] | None = None,
-    level: float = 0.95,
     errors: str | None = None,
 ) -> Fit:
     """Least squares of y on x, each point weighted 1/se².
@@ -61,7 +59,7 @@ def fit(
 
     x: for a gap against size, the natural or the base-10 logarithm of the size; the slope is per
     unit of it. y: the gap. se: standard error of each y, in the unit of y; None: equal weights.
-    level: of the slope's interval. errors: "known", the default with se: se as given, normal
+    errors: "known", the default with se: se as given, normal
     quantiles; "scaled", the default without: only ratios of se count, their size is estimated from
     the residuals, t with n − 2.
 
@@ -76,7 +74,7 @@ def fit(
         >>> round(line.intercept, 2), round(line.slope, 2)
         (1.05, 1.95)
     """
-    x, y, level = numbers(x, "x"), numbers(y, "y"), fraction(level, "level")
+    x, y = numbers(x, "x"), numbers(y, "y")
     errors = errors or ("scaled" if se is None else "known")
     if errors not in ("known", "scaled"):
         raise RRError(f'errors must be "known" or "scaled", got {errors!r}')
@@ -104,7 +102,7 @@ def fit(
     (height, mixed), (_, tilt) = (scale * covariance).tolist()
     slope, se_slope = float(beta[1]), math.sqrt(tilt)
     quantiles = math.inf if errors == "known" else df
-    half = float(st.t.ppf((1 + level) / 2, quantiles)) * se_slope
+    half = float(st.t.ppf(0.975, quantiles)) * se_slope
     if se_slope:
         t = slope / se_slope
     else:
@@ -123,6 +121,5 @@ def fit(
         p=float(2 * st.t.sf(abs(t), quantiles)),
         chi2=chi2 if given else None,
         chi2_p=float(st.chi2.sf(chi2, df)) if given else None,
-        level=level,
         errors=errors,
     )
