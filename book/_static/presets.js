@@ -4,8 +4,10 @@
     form.dispatchEvent(new Event("input"));
   }
   function set(figure, settings) {
-    var form = figure.querySelector("form");
+    var form = figure.querySelector("form"), texts = form.querySelectorAll("input[type=text]");
+    var typed = Array.from(texts, function (field) { return field.value; });
     form.reset();
+    texts.forEach(function (field, i) { field.value = typed[i]; });  // the reader's own words stay
     new URLSearchParams(settings).forEach(function (value, name) {
       var field = form.elements[name];
       if (field.type === "checkbox") field.checked = value === "on";

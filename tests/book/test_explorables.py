@@ -11,9 +11,9 @@ import pytest
 from nbkit import ROOT, read, sources
 
 from rrbook.explorables.audit import PAPERS, VERDICTS
+from rrbook.explorables.kit import Explorable
 from rrbook.explorables.write import START
 from rrbook.explore import (
-    Explorable,
     audit_rows,
     audit_table,
     claim_map,
@@ -324,3 +324,18 @@ def test_a_button_in_the_text_sets_an_explorable_and_reset_sets_it_back(show):
     sentence.get_by_text("After 64 sublayers under (h + u)/2 ").wait_for()
     page.get_by_role("button", name="reset").click()
     sentence.get_by_text("After 16 sublayers under h + u ").wait_for()  # a moment after the click
+
+
+def test_a_button_in_the_text_leaves_what_the_reader_typed(show):
+    html = (
+        '<figure class="rr-explorable" data-explorable="net"><form>'
+        '<input type="text" name="sentence" value="There was once">'
+        '<input type="number" name="place" value="1"></form></figure>'
+        '<button class="rr-preset" data-explorable="net" data-set="place=8">last</button>'
+    )
+    script = (ROOT / "book" / "_static" / "presets.js").read_text(encoding="utf-8")
+    page = show(Explorable("page", f"{html}<script>{script}</script>"))
+    page.get_by_role("textbox").fill("The old king had")
+    page.get_by_role("button", name="last").click()
+    assert page.get_by_role("spinbutton").input_value() == "8"
+    assert page.get_by_role("textbox").input_value() == "The old king had"

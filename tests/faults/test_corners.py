@@ -43,7 +43,7 @@ CORNERS: dict[str, tuple[dict, dict, dict]] = {
     ),
     "05": (
         LOW | {"d_model": 16, "n_layer": 4, "seq_len": 16},
-        HIGH | {"d_model": 256, "n_layer": 16, "seq_len": 128},
+        HIGH | {"d_model": 128, "n_layer": 16, "seq_len": 128},
         {"seeds": [1, 0]},
     ),
     "06": (

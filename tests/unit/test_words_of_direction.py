@@ -64,7 +64,8 @@ BEHIND = {
         "f4_muon: review - constant", "f4_muon: state-gate - constant"],
     # the landing page
     "A learned gate beats always halving": ["e2_training: review - constant, steps 601-1200"],
-    "Under Muon the network that halves is ahead": ["f4_muon: review - constant"],
+    "Under Muon, another optimiser, the network that halves is ahead": [
+        "f4_muon: review - constant"],
     # What we know
     "the Review gate beats a constant ½, and so does": [
         "f1_pairs: review - constant", "f1_pairs: state-gate - constant"],
