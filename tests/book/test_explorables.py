@@ -11,9 +11,9 @@ import pytest
 from nbkit import ROOT, read, sources
 
 from rrbook.explorables.audit import PAPERS, VERDICTS
+from rrbook.explorables.kit import Explorable
 from rrbook.explorables.write import START
 from rrbook.explore import (
-    Explorable,
     audit_rows,
     audit_table,
     claim_map,
