@@ -108,7 +108,7 @@ def trained(run: Run, stream: np.ndarray, change: Change = Change()) -> tuple[Mo
 
     Example:
         >>> import numpy as np, rr
-        >>> from rr.analysis import trained
+        >>> from rrbook.numerics import trained
         >>> tiny = "nano:d_model=16,n_layer=1,n_head=1,d_ff=32,seq_len=16"
         >>> run = rr.plan(tiny, steps=2, batch=1)
         >>> model, losses = trained(run, np.arange(100))

@@ -22,7 +22,6 @@ JUDGED = {
     c["id"]: ("shown", [n % 2 == 0] * len(c["parts"].split(" | "))) for n, c in enumerate(CLAIMS)
 }
 MADE = STARTS | {
-    "depth-cliff without runs": depth_cliff,
     "claim-map": lambda: claim_map(audit_rows(CLAIMS, JUDGED)),
 }
 

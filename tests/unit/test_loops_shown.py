@@ -48,7 +48,7 @@ def test_lab_measures_real_models():
     import torch
 
     from rr.model import Model
-    from rrbook.explore import lab_loops, looped_model
+    from rrbook.labs.loops import lab_loops, looped_model
 
     for scale, epsilon in (("one", 1), ("root", 6**-0.5), ("passes", 1 / 3), ("both", 2**-0.5 / 3)):
         tied, untied = looped_model(2, 3, scale), looped_model(2, 3, scale, tied=False)

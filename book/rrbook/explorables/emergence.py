@@ -26,11 +26,7 @@ def toy_gap(
     return cost - x**-alpha * (1 - speed**-alpha) - size * tenfolds
 
 
-def size_or_training(
-    runs: Sequence[dict],
-    speed: float = 1.1,
-    cost: float = 0.0,
-) -> kit.Explorable:
+def size_or_training(runs: Sequence[dict], speed: float = 1.1, cost: float = 0) -> kit.Explorable:
     """Explorable: the gap against size that a speed-up and a true effect of size would each show.
 
     runs: rows of a ladder's runs with `rung`, `arm`, `params_M`, `steps` and `val_loss`, by size;

@@ -61,15 +61,18 @@ def answers(row: dict, facts: dict) -> dict[str, str]:
     return {"reads": "earlier" if looks_back else "stream", "keeps": keeps, "writes": writes}
 
 
+def questions() -> list[str]:
+    """The three questions, as controls."""
+    asked = {"reads": READS, "keeps": KEEPS, "writes": WRITES}
+    return [kit.choice(name, f"it {name}", {**ANY, **words}, "") for name, words in asked.items()]
+
+
 def rule_poster() -> str:
     """HTML of the poster: the three questions, and a card for each registered rule."""
     rows = [(row, anatomy(row["name"], row["kind"])) for row in describe()]
     order = list(FAMILIES)
     rows.sort(key=lambda one: order.index(one[1]["family"]))
-    asked = {"reads": READS, "keeps": KEEPS, "writes": WRITES}
-    controls = [
-        kit.choice(name, f"it {name}", {**ANY, **words}, "") for name, words in asked.items()
-    ]
+    controls = questions()
     controls.append('<button type="reset">all rules</button>')
     style = f"{kit.style()}{kit.style('gallery.css')} {kit.style('poster.css')}"
     return "\n".join(

@@ -219,10 +219,7 @@ def table() -> str:
         rows.append((row, facts, ours, cost(*key), judged[key], taken.get(key)))
     order = list(VERDICTS)
     rows.sort(key=lambda one: (order.index(one[4]), *_place(one[2]["rows"])))
-    asked = {"reads": poster.READS, "keeps": poster.KEEPS, "writes": poster.WRITES}
-    controls = [
-        kit.choice(name, f"it {name}", {**poster.ANY, **words}, "") for name, words in asked.items()
-    ]
+    controls = poster.questions()
     listed = {name: name for name in VERDICTS}
     controls.append(kit.choice("verdict", "our verdict", {**poster.ANY, **listed}, ""))
     meant = "; ".join(f"<b>{name}</b>: {words}" for name, words in VERDICTS.items())

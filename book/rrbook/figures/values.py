@@ -21,6 +21,7 @@ from .style import (
     VERMILLION,
     label_ends,
     note,
+    put_words,
     readable,
     style_of,
 )
@@ -105,8 +106,6 @@ def cache_bars(ax: Axes, held: Sequence[tuple[float, float]]) -> Axes:
     ax.grid(axis="x", visible=False)
     top = float((keys + values).max())
     for height, words in ((keys[0] / 2, "keys"), (keys[0] + values[0] / 2, "values")):
-        ax.text(
-            1, height, words, ha="center", va="center", fontsize=9.5, rotation=90, path_effects=HALO
-        )
+        put_words(ax, 1, height, words, fontsize=9.5, rotation=90, path_effects=HALO)
     ax.set_ylim(0, 1.08 * top)
     return ax

@@ -37,15 +37,12 @@ def lab_race(rule: str = "review", against: str = "standard") -> Lab:
         ax.set_ylabel("loss (nats per byte)")
         last = {at: sum(curve[-LAST:]) / LAST for at, curve in losses.items()}
         gaps = [last[rule, seed] - last[against, seed] for seed in (0, 1)]
-        verdict = (
-            "the two seeds agree on the sign"
-            if gaps[0] * gaps[1] > 0
-            else (
-                "there is nothing to tell apart"
-                if gaps == [0, 0]
-                else "the two seeds do not agree on the sign"
-            )
-        )
+        if gaps == [0, 0]:
+            verdict = "there is nothing to tell apart"
+        elif gaps[0] * gaps[1] > 0:
+            verdict = "the two seeds agree on the sign"
+        else:
+            verdict = "the two seeds do not agree on the sign"
         return figure, (
             f"{rule} − {against}, {sublayers} sublayers, over the last {LAST} of {steps} steps: "
             f"{number(gaps[0])} (seed 0) and {number(gaps[1])} (seed 1) nats per byte; {verdict}."

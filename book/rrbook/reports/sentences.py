@@ -73,12 +73,9 @@ def _against(bigram: float, result: Mapping, diverged: bool) -> str:
     if diverged:
         return f"A table of token pairs reaches {bigram:.4f} nats per token on this text."
     gap = bigram - result["val_loss"]
-    verdict = (
-        "so the net has learned more than which token follows which"
-        if gap > 0
-        else "so the net has not yet learned what counting pairs gives"
-    )
-    side = "below" if gap > 0 else "above"
+    side, verdict = "above", "so the net has not yet learned what counting pairs gives"
+    if gap > 0:
+        side, verdict = "below", "so the net has learned more than which token follows which"
     return f"It is {abs(gap):.4f} nats {side} a table of token pairs ({bigram:.4f}), {verdict}."
 
 
@@ -165,21 +162,13 @@ def _why_not(here: Survey, arms: Sequence[str], baseline: str) -> str:
 
 
 def _compared(row: Mapping) -> str:
-    gap, side = row["difference"], "below"
-    if gap > 0:
-        side = "above"
-    n = len(row["pairs"])
-    interval = (
-        f"95 % interval {_signed(row['lo'])} to {_signed(row['hi'])}, {_count(n, 'pair')}"
-        if row["lo"] is not None
-        else f"{_count(n, 'pair')}, no interval"
-    )
-    verdict = ""
+    gap, pairs = row["difference"], _count(len(row["pairs"]), "pair")
+    side = "above" if gap > 0 else "below"
+    interval, verdict = f"{pairs}, no interval", ""
     if row["lo"] is not None:
-        verdict = (
-            "; the interval leaves zero out" if row["lo"] * row["hi"] > 0
-            else "; zero is within the interval"
-        )  # fmt: skip
+        interval = f"95 % interval {_signed(row['lo'])} to {_signed(row['hi'])}, {pairs}"
+        outside = row["lo"] * row["hi"] > 0
+        verdict = "; the interval leaves zero out" if outside else "; zero is within the interval"
     return (
         f"At {row['rung']}{row['where']} `{row['arm']}` finishes {abs(gap):.4f} nats {side} "
         f"`{row['baseline']}` ({interval}){verdict}."
