@@ -53,7 +53,7 @@ CORNERS: dict[str, tuple[dict, dict, dict]] = {
     ),
     "07": (
         LOW | {"d_model": 16, "n_layer": 4, "seq_len": 16},
-        HIGH | {"d_model": 128, "n_layer": 16, "seq_len": 128},
+        HIGH | {"d_model": 64, "n_layer": 16, "seq_len": 128},
         {"seeds": [1, 0]},
     ),
     "08": ({"rung": "60M", "steps": 2}, {"rung": "1B", "steps": 500}, {"rung": "320M"}),
