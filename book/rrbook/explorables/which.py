@@ -290,9 +290,9 @@ def _cost(flops: float, step: dict | None, runs: dict | None) -> str:
         ratios += ["time and memory", NOT_MEASURED]
     else:
         ratios += [f"{name} × {step[name]:.2f}" for name in ("time", "memory")]
-    if runs:
+    if runs:  # three digits, since a verdict turns on a tenth
         between = f"({runs['least']:.2f} to {runs['most']:.2f})"
-        ratios = [f"<b>run × {runs['time']:.2f}</b>", between, *ratios]
+        ratios = [f"<b>run × {runs['time']:.3f}</b>", between, *ratios]
     return "<br>".join(ratio.replace(" ", "\u00a0") for ratio in ratios)
 
 
