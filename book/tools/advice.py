@@ -26,7 +26,6 @@ MEASURED = rr.DATA / "measured"
 # studies with Review and the state gate at 300 steps under AdamW, in the order of their days
 BOTH_GATES = ("mini_arms", "e1_rates", "f1_pairs", "f2_field")
 STREAMS = ("hyper-connections", "standard")
-FACTORY = at_scale.FACTORY
 BOUND = 0.01  # nats per token: an interval inside ±BOUND is called equal
 LARGE = 1e8  # parameters
 
@@ -162,12 +161,11 @@ def _rules(verdict: str) -> str:
     return f"{len(names)} ({', '.join(names)})"
 
 
-def _at_scale(rule: str, source: str = FACTORY, least: float = 0) -> str:
+def _at_scale(rule: str, source: str = at_scale.FACTORY, least: float = 0) -> str:
     """What one source measured of a rule, size by size, from `least` parameters on."""
-    rows = [r for r in at_scale.rows() if (r["source"], r["rule"]) == (source, rule)]
     shown = [
         f"{signed(float(r['difference']))} at {r['size']}"
-        for r in rows
+        for r in at_scale.rows_of(rule, source)
         if not least or at_scale.parameters(r) >= least
     ]
     return ", ".join(shown)
@@ -175,7 +173,7 @@ def _at_scale(rule: str, source: str = FACTORY, least: float = 0) -> str:
 
 def _time_at_scale(rule: str) -> str:
     """The time of a step over the baseline's, at the sizes from 100M on that have a speed."""
-    rows = [r for r in at_scale.rows() if (r["source"], r["rule"]) == (FACTORY, rule)]
+    rows = at_scale.rows_of(rule)
     return at_scale.times([row for row in rows if at_scale.parameters(row) >= LARGE])
 
 

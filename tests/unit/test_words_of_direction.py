@@ -24,6 +24,7 @@ from known import number  # noqa: E402
 
 PAGES = ("README.md", *(f"book/{name}.md" for name in (
     "intro", "what_we_know", "which_rule", "at_scale", "questions", "what_failed")))  # fmt: skip
+OF_OTHERS = ("book/at_scale.md", "book/questions.md")  # no such sentence on our own runs
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 DIRECTION = re.compile(
@@ -205,17 +206,15 @@ def directed(sentence: str) -> bool:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_says_no_more_than_its_intervals(page):
+    found = 0
     for sentence in sentences((ROOT / page).read_text(encoding="utf-8")):
         if not directed(sentence) or any(part in sentence for part in ELSE):
             continue
         intervals = of_page(sentence)
         assert intervals, f"which interval is behind it? {sentence}"
         judge(sentence, intervals)
-
-
-def test_sentences_with_a_direction_are_found():
-    texts = [(ROOT / page).read_text(encoding="utf-8") for page in PAGES]
-    assert sum(directed(sentence) for text in texts for sentence in sentences(text)) > 40
+        found += 1
+    assert bool(found) == (page not in OF_OTHERS)
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem[:2])

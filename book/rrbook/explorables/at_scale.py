@@ -38,6 +38,11 @@ def rows() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def rows_of(rule: str, source: str = FACTORY) -> list[dict[str, str]]:
+    """What one source measured of a rule, size by size."""
+    return [row for row in rows() if (row["source"], row["rule"]) == (source, rule)]
+
+
 def parameters(row: dict[str, str]) -> float:
     """The size of a row as a number: "303.6M" is 303.6 million."""
     return float(row["size"][:-1]) * {"M": 1e6, "B": 1e9}[row["size"][-1]]
@@ -54,7 +59,7 @@ def drawing() -> Figure:
     """The gain of four rules at each size of the largest comparison, and what a step takes."""
     lines = []
     for rule, (words, look) in DRAWN.items():
-        of_rule = [row for row in rows() if (row["source"], row["rule"]) == (FACTORY, rule)]
+        of_rule = rows_of(rule)
         points = [(parameters(row), float(row["difference"])) for row in of_rule]
         lines.append((f"{words}: time {times(of_rule)}", look, points))
     figure, ax = canvas()
