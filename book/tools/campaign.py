@@ -164,7 +164,7 @@ def main() -> int:
     parser.add_argument("--dry-run", action="store_true")
     given = parser.parse_args()
     study = STUDIES[given.name]()
-    machine = {"threads": given.threads, "path": study.path}
+    machine = {"threads": given.threads, "backend": study.path}
     campaign = Campaign(
         given.corpus, given.tokenizer, given.out, given.jobs, machine, given.dry_run
     )

@@ -1,6 +1,7 @@
 """The studies of data/measured/ as lists of runs, and the search of a rate before them."""
 
 import re
+import sys
 from pathlib import Path
 
 import campaign
@@ -43,10 +44,13 @@ def test_a_search_goes_beyond_an_edge_that_wins_and_chooses_the_rate_of_the_seed
         rates=(1e-5, 2e-5),
         rate_seeds=(100,),
         vertex=False,
+        path="eager",
     )
-    first = of(tmp_path)
-    first.study(study)
-    assert first.missing == 0
+    monkeypatch.setitem(STUDIES, "tiny", lambda: study)
+    monkeypatch.setattr(
+        sys, "argv", ["campaign.py", "tiny", "--corpus", "fables", "--out", str(tmp_path)]
+    )
+    assert campaign.main() == 0 and "campaign: 0 runs missing" in capsys.readouterr().out
     results = [result_of(path.parent) for path in tmp_path.glob("*/result.json")]
     searched = {r["lr"]: r["val_loss"] for r in results if r["seed"] == 100}
     assert sorted(searched) == [1e-5, 2e-5, 4e-5]
