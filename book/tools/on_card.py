@@ -20,7 +20,7 @@ from statistics import median
 
 import rr
 from rr.errors import RRError
-from rrstudy.perf import budget
+from rrstudy.perf import budget, rates
 
 FOLDER = rr.DATA / "measured" / "gpu_h200"
 DAY = {"rungs": ("60M", "150M", "320M"), "rules": ("standard", "constant", "highway", "review")}
@@ -72,11 +72,14 @@ def _void() -> dict[str, str]:
 
 @cache
 def _day(card: str) -> list[dict]:
-    """Rows of `rr plan` for one seed; those of another seed are the same."""
-    runs = [
-        rr.plan(rung, rule, corpus="tinystories") for rung in DAY["rungs"] for rule in DAY["rules"]
+    """What `rr plan` says of each run of one seed; those of another seed are the same."""
+    gpu = budget.gpu(card)
+    known = rates.sources(gpu, None, rr.DATA / "measured")
+    return [
+        budget.estimate(rr.plan(rung, rule, corpus="tinystories"), gpu, None, None, known)
+        for rung in DAY["rungs"]
+        for rule in DAY["rules"]
     ]
-    return budget.what_fits(runs, budget.gpu(card))
 
 
 def day(card: str, what: str, end: str) -> str:

@@ -230,11 +230,11 @@ def _to_rule(name: str, kind: str) -> str:
 
 def rules(modules: list[tuple[str, ModuleType]], links: dict[str, str]) -> list[str]:
     """Every registered rule, below the module that defines it."""
-    parts = [f"## Rules\n\n{ABOUT_RULES}"]
+    parts, described_rules = [f"## Rules\n\n{ABOUT_RULES}"], describe()
     for name, module in modules:
         title = f"({label(name, module)})=\n### `{name.rpartition('.')[2]}`"
         parts.append(f"{title}\n\n{prose(doc_of(module), {}, links)}")
-        for row in describe():
+        for row in described_rules:
             cls = REGISTRY[row["kind"]][row["name"]]
             if cls.__module__ == module.__name__:
                 parts += _rule(row, cls, links)

@@ -148,10 +148,30 @@ def _row(
     price: float | None,
     known: Sequence[rates.Source],
 ) -> dict:
+    micro, path, memory_bytes = _memory(run, card)
+    return {
+        **estimate(run, card, mfu, price, known),
+        "memory_bytes": memory_bytes,
+        "path": path,
+        "micro_batch": micro,
+        "recompute": parse_backend(path).recompute == "layer",
+    }
+
+
+def estimate(
+    run: Run,
+    card: GPUSpec,
+    mfu: tuple[float, float] | None,
+    price: float | None,
+    known: Sequence[rates.Source],
+) -> dict:
+    """What a row of `what_fits()` holds of a run but for its memory, which takes seconds to count.
+
+    known: of `rates.sources()`.
+    """
     rate = rates.rate(run, card, mfu, known)
     parts = {name: (low / 3600, high / 3600) for name, (low, high) in _seconds(run, rate).items()}
     spent = tuple(sum(ends) for ends in zip(*parts.values(), strict=True))
-    micro, path, memory_bytes = _memory(run, card)
     return {
         "rung": run.rung,
         "rule": run.rule,
@@ -165,11 +185,7 @@ def _row(
         "parts": parts,
         "until": None,
         "cost": None if price is None else tuple(price * h for h in spent),
-        "memory_bytes": memory_bytes,
         "disk_bytes": disk_of([run]),
-        "path": path,
-        "micro_batch": micro,
-        "recompute": parse_backend(path).recompute == "layer",
         "precision": precision(run, card),
         "measured": rate.source,
         "scaled": rate.scaled,
