@@ -16,12 +16,12 @@ from scipy.stats import pearsonr, rankdata
 from torch import Tensor, nn
 
 from rr.analysis import probes
-from rr.analysis.gates import BATCH, GateTrace, gates_of, parts, trace_gates
+from rr.analysis.gates import BATCH, GateTrace, gates_of, parts
+from rr.analysis.gates import trace_gates as trace_gates
 from rr.analysis.network import Network
 from rr.data import batches
 from rr.data.corpus import Tokens
 from rr.errors import RRError
-from rr.model.transformer import Model
 from rr.residual import Rule
 from rr.residual.gates import Gated
 from rr.training import evaluate
@@ -319,54 +319,3 @@ def _spread(text: np.ndarray, length: int, count: int) -> tuple[Tensor, Tensor]:
     if room < count:
         raise RRError(f"expected room for {count} windows of {length} tokens, the text has {room}")
     return batches.gather(text, np.linspace(0, room - 1, count).astype(int) * length, length)
-
-
-def report(model: Model, tokens: Tokens, windows: int, seed: int = 0) -> dict:
-    """All measures above for one model on `windows` held-out windows, as plain numbers.
-
-    Costs are in nats per token, [mean, standard error over windows]; frequency and repetition in
-    units of r, by sublayer, with the standard deviation of tokens' mean gates beside them.
-    """
-    t = model.config.seq_len
-    idx, targets = held_windows(tokens, t, windows)
-    known = trace_gates(model, known_windows(tokens, t, windows))
-    seen = trace_gates(model, idx)
-    alters = constants(model, known) | partly(model, known) | shuffled(seed)
-    base = losses(model, idx, targets)
-    cost = costs(model, idx, targets, alters, base)
-    without = one_by_one(model, idx, targets, nothing)
-    alike = one_by_one(model, idx, targets, alters["a number a channel"])
-    saved, choice, offered = (x.numpy() for x in (without - base, alike - base, without - alike))
-    first, common, place = first_seen(idx), fifths(tokens, idx), places(idx)
-    ends, rows = (common == 0) | (common == 4), []
-    for i, kind in enumerate(seen.kinds):
-        gate, held = seen.r[i].double().mean(-1).numpy(), seen.held[i].double().numpy()
-        rows.append(
-            {
-                "kind": kind,
-                "sublayer": i + 1,
-                **distribution(seen.r[i].flatten(0, 1)),
-                "logit": logit_shares(seen.cov[i]),
-                "token_sd": float(gate.std()),
-                "by_fifth": [float(gate[common == k].mean()) for k in range(5)],
-                "rare": matched(gate[ends], common[ends] == 0, place[ends]),
-                "repeated": float(gate[~first].mean() - gate[first].mean()),
-                "repeated_matched": matched(gate, ~first, 5 * place + common),
-                "saved": [float(saved[i].mean()), _error(saved[i].mean(1))],
-                "choice": [float(choice[i].mean()), _error(choice[i].mean(1))],
-                "helped": float((saved[i] > 0).mean()),
-                "with_saved": correlations(1 - gate, saved[i], 5 * place + common, seed),
-                "with_offered": correlations(1 - gate, offered[i], 5 * place + common, seed),
-                "held_with_offered": correlations(held, offered[i], 5 * place + common, seed),
-            }
-        )
-    return {
-        "windows": windows,
-        "loss": float(base.mean()),
-        "costs": {name: [float(x.mean()), _error(x.numpy())] for name, x in cost.items()},
-        "sublayers": rows,
-    }
-
-
-def _error(x: np.ndarray) -> float:
-    return float(x.std(ddof=1) / len(x) ** 0.5)

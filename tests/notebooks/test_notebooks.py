@@ -1,5 +1,6 @@
 """Every notebook obeys the rules of CONTRIBUTING.md; nbval then runs them (`make test`)."""
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,26 @@ def test_the_book_lists_every_notebook_once():
     listed = [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
     notebooks = [name for name in listed if name.startswith("notebooks/")]
     assert sorted(notebooks) == [f"notebooks/{path.stem}" for path in PATHS]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_the_cells_of_the_page_need_none_that_it_leaves_out(path: Path):
+    """So whoever copies them in their order can run them."""
+    shown, left_out, used = set(), set(), set()
+    for cell in read(path).cells:
+        if cell.cell_type == "code":
+            removed = "remove-cell" in cell.metadata.get("tags", [])
+            for node in ast.walk(ast.parse(cell.source)):
+                match node:
+                    case ast.Name(id=name, ctx=ast.Load()) if not removed:
+                        used.add(name)
+                    case (
+                        ast.Name(id=name, ctx=ast.Store())
+                        | ast.arg(arg=name)
+                        | ast.FunctionDef(name=name)
+                        | ast.ClassDef(name=name)
+                        | ast.alias(asname=None, name=name)
+                        | ast.alias(asname=str(name))
+                    ):
+                        (left_out if removed else shown).add(name.partition(".")[0])
+    assert not sorted(used & (left_out - shown))

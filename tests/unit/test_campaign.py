@@ -1,11 +1,13 @@
 """The studies of data/measured/ as lists of runs, and the search of a rate before them."""
 
 import re
+import runpy
 import sys
 from pathlib import Path
 
 import campaign
 import pandas as pd
+import pytest
 import torch
 from campaign import STUDIES, Campaign, Study
 from tiny import TINY, result_of
@@ -19,6 +21,13 @@ from rrbook.stats import basin, before_cliff
 
 def of(out: Path, dry: bool = False) -> Campaign:
     return Campaign("fables", None, out, 1, {"threads": 1}, dry)
+
+
+@pytest.mark.parametrize(
+    "script", sorted((rr.DATA / "measured").glob("*/*.py")), ids=lambda path: path.parent.name
+)
+def test_the_scripts_beside_the_records_find_what_they_import(script):
+    runpy.run_path(str(script), run_name="imported")
 
 
 def test_a_study_s_runs_are_those_on_record(tmp_path):

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import runpy
 import statistics
 from types import SimpleNamespace
 
@@ -222,13 +223,15 @@ def test_a_report_is_plain_and_adds_up():
     tokens = SimpleNamespace(
         train=rng.integers(0, 70, 900), valid=rng.integers(0, 70, 400), vocab_size=70
     )
-    report = json.loads(json.dumps(gates.report(model_of(), tokens, 9)))
+    measure = RECORDS / "measure.py"
+    reported = runpy.run_path(str(measure), run_name="imported")["report"]
+    report = json.loads(json.dumps(reported(model_of(), tokens, 9)))
     assert len(report["sublayers"]) == 4 and len(report["costs"]) == 9
     for row in report["sublayers"]:
         assert sum(row["shares"].values()) == pytest.approx(1)
         assert sum(row["logit"].values()) == pytest.approx(1)
     with pytest.raises(RRError, match="the text has 24"):
-        gates.report(model_of(), tokens, 25)
+        reported(model_of(), tokens, 25)
 
 
 @pytest.mark.parametrize(

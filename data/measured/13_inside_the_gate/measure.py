@@ -13,14 +13,16 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import torch
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 import rr
-from rr.data import batches
+from rr.data import Tokens, batches
 from rr.io import read_sealed, write_atomic
+from rr.model import Model
 from rr.training.provenance import git_state
 from rr.training.run_folder import finished
 from rrbook import gates
@@ -43,7 +45,7 @@ def short(x: object) -> object:
 
 def made_by() -> dict:
     """What made the numbers: the commit, and the file that holds the analysis."""
-    code = sha256((ROOT / "rr" / "inside.py").read_bytes()).hexdigest()
+    code = sha256(Path(gates.__file__).read_bytes()).hexdigest()
     return {"git": git_state(), "inside_sha256": code, "torch": torch.__version__,
             "precision": "fp32", "threads": torch.get_num_threads()}  # fmt: skip
 
@@ -53,6 +55,57 @@ def write(name: str, found: dict) -> None:
     write_atomic(HERE / name, f"{text}\n".encode())
 
 
+def report(model: Model, tokens: Tokens, windows: int, seed: int = 0) -> dict:
+    """All measures of `rrbook.gates` for one model on `windows` held-out windows, as plain numbers.
+
+    Costs are in nats per token, [mean, standard error over windows]; frequency and repetition in
+    units of r, by sublayer, with the standard deviation of tokens' mean gates beside them.
+    """
+    t = model.config.seq_len
+    idx, targets = gates.held_windows(tokens, t, windows)
+    known = gates.trace_gates(model, gates.known_windows(tokens, t, windows))
+    seen = gates.trace_gates(model, idx)
+    alters = gates.constants(model, known) | gates.partly(model, known) | gates.shuffled(seed)
+    base = gates.losses(model, idx, targets)
+    cost = gates.costs(model, idx, targets, alters, base)
+    without = gates.one_by_one(model, idx, targets, gates.nothing)
+    alike = gates.one_by_one(model, idx, targets, alters["a number a channel"])
+    saved, choice, offered = (x.numpy() for x in (without - base, alike - base, without - alike))
+    first, common, place = gates.first_seen(idx), gates.fifths(tokens, idx), gates.places(idx)
+    ends, rows = (common == 0) | (common == 4), []
+    for i, kind in enumerate(seen.kinds):
+        gate, held = seen.r[i].double().mean(-1).numpy(), seen.held[i].double().numpy()
+        rows.append(
+            {
+                "kind": kind,
+                "sublayer": i + 1,
+                **gates.distribution(seen.r[i].flatten(0, 1)),
+                "logit": gates.logit_shares(seen.cov[i]),
+                "token_sd": float(gate.std()),
+                "by_fifth": [float(gate[common == k].mean()) for k in range(5)],
+                "rare": gates.matched(gate[ends], common[ends] == 0, place[ends]),
+                "repeated": float(gate[~first].mean() - gate[first].mean()),
+                "repeated_matched": gates.matched(gate, ~first, 5 * place + common),
+                "saved": [float(saved[i].mean()), _error(saved[i].mean(1))],
+                "choice": [float(choice[i].mean()), _error(choice[i].mean(1))],
+                "helped": float((saved[i] > 0).mean()),
+                "with_saved": gates.correlations(1 - gate, saved[i], 5 * place + common, seed),
+                "with_offered": gates.correlations(1 - gate, offered[i], 5 * place + common, seed),
+                "held_with_offered": gates.correlations(held, offered[i], 5 * place + common, seed),
+            }
+        )
+    return {
+        "windows": windows,
+        "loss": float(base.mean()),
+        "costs": {name: [float(x.mean()), _error(x.numpy())] for name, x in cost.items()},
+        "sublayers": rows,
+    }
+
+
+def _error(x: np.ndarray) -> float:
+    return float(x.std(ddof=1) / len(x) ** 0.5)
+
+
 def measure(corpus: str, folder: Path) -> None:
     """Write the record of one run."""
     result = finished(folder)
@@ -60,7 +113,7 @@ def measure(corpus: str, folder: Path) -> None:
     tokens = rr.open_corpus(corpus, run.source["tokenizer"], log=lambda line: None)
     if tokens.identity != {"corpus": run.corpus, "tokenizer": run.tokenizer}:
         raise rr.RRError(f"{corpus} is not the text that run {run.id} was trained on")
-    seen = gates.report(model, tokens, WINDOWS.get(run.rule, 16))
+    seen = report(model, tokens, WINDOWS.get(run.rule, 16))
     found = {name: result[name] for name in KEPT}
     write(f"{run.id}.json", found | {"made_by": made_by()} | seen)
 

@@ -27,7 +27,7 @@ from rr.data import batches
 from rr.ops.cross_entropy import linear_cross_entropy
 from rr.specs import Run
 from rr.training import evaluate, provenance
-from rr.training.device import autocast, prepare
+from rr.training.device import autocast, prepare_device
 
 RULES, SEEDS = ("constant", "review"), (0, 1, 2)
 RUNG = "nano:d_ff=512"  # with an option, a rung's arms are not widened to one size
@@ -120,7 +120,7 @@ def main(corpus: str, out: Path) -> None:
     """Train what is missing of both houses; gather the attached ones when all are there."""
     tokens = rr.open_corpus(corpus, "bpe:1024", log=lambda line: None)
     (out / "attached").mkdir(parents=True, exist_ok=True)
-    prepare(CPU, THREADS)
+    prepare_device(CPU, THREADS)
     found = []
     for run in plan(corpus):
         rr.train(run, out / "rr", rr.Request(threads=THREADS, device="cpu"), log=lambda line: None)
