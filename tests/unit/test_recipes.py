@@ -396,22 +396,29 @@ def pasted_text(name: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "make", "forward"),
+    ("name", "spec", "make", "forward"),
     [
-        ("review", lambda pasted, i: pasted.Review(D), after_gates),
-        ("state_gate", lambda pasted, i: pasted.StateGate(D), after_gates),
+        ("review", "review", lambda pasted, i: pasted.Review(D), after_gates),
+        ("state_gate", "state-gate", lambda pasted, i: pasted.StateGate(D), after_gates),
+        (
+            "mhc",
+            "hyper-connections:sinkhorn=1",
+            lambda pasted, i: pasted.ManifoldConnection(D, i),
+            after_hyper_connections,
+        ),
         (
             "hyper_connections",
+            "hyper-connections",
             lambda pasted, i: pasted.HyperConnection(D, i),
             after_hyper_connections,
         ),
-        ("attnres", lambda pasted, i: pasted.DepthAttention(D), after_depth_attention),
+        ("attnres", "attnres", lambda pasted, i: pasted.DepthAttention(D), after_depth_attention),
     ],
 )
-def test_a_module_to_paste_is_the_rule(name, make, forward):
+def test_a_module_to_paste_is_the_rule(name, spec, make, forward):
     """Six sublayers at the rule's parameters, and both start alike."""
     text = pasted_text(name)
-    stack = rr.Residuals(name.replace("_", "-"), D, L, H, norm=False)
+    stack = rr.Residuals(spec, D, L, H, norm=False)
     rules = [*stack.rules, stack.final] if name == "attnres" else stack.rules
     modules = [make(module(name, text), i) for i in range(len(rules))]
     x, parts = torch.randn(2, 5, D), branches(D)
@@ -427,6 +434,30 @@ def test_a_module_to_paste_is_the_rule(name, make, forward):
             state = stack[i](state, branch)
         expected = stack.close(state)
         torch.testing.assert_close(forward(modules, x, parts), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_mix_of_blocks_to_paste_is_the_rule():
+    """At the start, where it changes nothing, and at other weights."""
+    stack, parts = rr.Residuals("denseformer:dynamic=1", D, L, H, norm=False), branches(D)
+    rules = [rule for rule in stack.rules if [*rule.parameters()]]
+    mixes = [module("mudd", pasted_text("mudd")).DepthMix(D, i) for i in range(1, L + 1)]
+    x = torch.randn(2, 5, D)
+    for moved in (0, 1 / 3):
+        state, h, outputs = stack.open(x), x, [x]
+        for mix, rule in zip(mixes, rules, strict=True):
+            with torch.no_grad():
+                for p in rule.parameters():
+                    p.add_(moved * torch.randn(p.shape))
+            if moved:
+                mix.load_state_dict(rule.state_dict())
+        for i, part in enumerate(parts):
+            state = stack[i](state, part)
+        for i, mix in enumerate(mixes):
+            for part in parts[2 * i : 2 * i + 2]:
+                h = h + part(h)
+            outputs = [*outputs, h]
+            h = mix(outputs)
+        torch.testing.assert_close(h, stack.close(state), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("blocks", [4, 5])
