@@ -64,6 +64,7 @@ BEHIND = {
     "under Muon the network that halves is ahead": [
         "f4_muon: review - constant", "f4_muon: state-gate - constant"],
     # the landing page
+    "the third, by itself, is worse than the plain sum": ["f2_field: gated-residual - standard"],
     "A learned gate beats always halving": ["e2_training: review - constant, steps 601-1200"],
     "Under Muon, another optimiser, the network that halves is ahead": [
         "f4_muon: review - constant"],

@@ -34,7 +34,7 @@ function recordedNear(data, l, bias) {
     var runs = mine.filter(function (d) { return d.bias === at; });
     var ends = runs.map(function (d) { return d.held_out; });
     return {rule: rule, bias: at, runs: runs, steps: Math.max.apply(null, runs.map(function (d) {
-      return d.steps[d.steps.length - 1];
+      return d.steps[d.steps.length - 1] + 1; // they are counted from 0
     })), loss: ends.reduce(function (a, b) { return a + b; }, 0) / ends.length};
   })};
 }

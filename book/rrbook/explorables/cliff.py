@@ -30,8 +30,9 @@ def depth_cliff(data: Sequence[dict], sublayers: int = 32) -> kit.Explorable:
     """Explorable: the embedding's part of the last state by depth and gate bias.
 
     `data` are recorded runs: dicts with `rule` (a name), `sublayers`, `bias` (the gate's, at the
-    start), `seed`, `held_out` (loss at the end), `steps` (list) and `loss` (list, of training, nats
-    per token); the curves nearest to the chosen depth and bias are drawn beside the formula.
+    start), `seed`, `held_out` (loss at the end), `steps` (list, counted from 0) and `loss` (list,
+    of training, nats per token); the curves nearest to the chosen depth and bias are drawn beside
+    the formula.
     `sublayers` (4 to 64) is where it starts. Raises RRError where a recorded run is not whole.
     """
     return kit.explorable(
