@@ -1,13 +1,15 @@
 """A recipe says what is trained, or is refused in one line; the schedule is that of its formula."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
 import rr
 from rr.errors import RRError
 from rr.options import options_of
-from rr.specs import Recipe, Run
+from rr.specs import LATER, Recipe, Run
+from rr.training.evaluate import result
 from rr.training.planning import recipe
 from rrstudy.command_line import options
 from rrstudy.stats.results import GROUP, TOLD
@@ -111,4 +113,22 @@ def test_the_studys_runs_have_their_500_steps_and_short_ones_an_end_of_it():
 
 def test_runs_that_differ_in_an_option_are_not_one_arm():
     """Each arm may have a learning rate of its own, and budgets have a row each, with its steps."""
-    assert set(options_of(Recipe)) - {"lr", "budgets"} <= {*GROUP, *TOLD}
+    told = set(options_of(Recipe)) - {"lr", "budgets"}
+    assert not told - {*GROUP, *TOLD}, "options that TOLD lacks"
+
+
+# Each of LATER["recipe"] at another value than its default; budgets have a row each.
+CHOSEN = {"depth_lr": True, "optimizer": "muon"}
+
+
+def test_a_result_names_each_option_that_is_not_at_its_default():
+    def told(**given):
+        tokens = SimpleNamespace(name="fables", tokenizer_name="bpe:1024")
+        settings = SimpleNamespace(precision="fp32", backend_name="eager", reason="")
+        return result(rr.plan("nano", **given), tokens, settings, {}, {}, 0.0)
+
+    later = LATER["recipe"].keys() - {"budgets"}
+    assert later == CHOSEN.keys(), "give CHOSEN another value of each new option"
+    assert not later & told().keys()  # old results and new ones of one arm are alike
+    for name, value in CHOSEN.items():
+        assert told(**{name: value}).get(name) == value, f"{name} is not in result.json"

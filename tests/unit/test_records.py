@@ -62,7 +62,8 @@ def test_every_record_has_the_id_of_its_specification():
     for campaign in CAMPAIGNS:
         for record in read_records(campaign):
             recorded = record.object("run.json")
-            assert Run.from_spec(recorded["run"]).id == recorded["id"], record.place
+            again = Run.from_spec(recorded["run"]).id
+            assert again == recorded["id"], f"{record.place}: a new option that LATER lacks?"
             checked += 1
     assert checked > 1400
 

@@ -207,7 +207,12 @@ def test_the_stored_notebook_takes_every_option(root):
     (cell,) = cells(every, print)
     assert set(notebook.arguments(cell, root, machine, root, known)) == {*every, *machine, "out"}
     # in several processes a run has no notebook
-    assert known.keys() >= (RUN_OPTIONS | options_of(Request)).keys() - {"parallel"}
+    wanted = (RUN_OPTIONS | options_of(Request)).keys() - {"parallel"}
+    assert not wanted - known.keys(), "options that the notebook does not take"
+    written = json.loads(notebook.find(None).read_text())["cells"]
+    (cell,) = ("".join(each["source"]) for each in written if each["id"] == "train")
+    kept = {name for name in wanted - {"rung", "rule"} if f" {name}={name}," not in cell}
+    assert not kept, "options that the notebook takes and does not hand on in its cell train"
 
 
 BAD = [
