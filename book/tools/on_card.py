@@ -76,7 +76,7 @@ def _day(card: str) -> list[dict]:
     gpu = budget.gpu(card)
     known = rates.sources(gpu, None, rr.DATA / "measured")
     return [
-        budget.estimate(rr.plan(rung, rule, corpus="tinystories"), gpu, None, None, known)
+        budget.estimate(rr.plan(rung, rule, corpus="tinystories"), gpu, known)
         for rung in DAY["rungs"]
         for rule in DAY["rules"]
     ]

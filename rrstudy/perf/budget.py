@@ -104,7 +104,7 @@ def what_fits(
         for run in members:
             name = f"{run.rung} {run.rule} seed {run.seed}"
             say(f"plan: {len(rows) + len(arms) + 1} of {len(runs)} runs, {name}")
-            arms.append(_row(run, card, mfu, price, known))
+            arms.append(estimate(run, card, known, mfu, price) | _memory(run, card))
         for row in arms:
             if row["micro_batch"] is not None:
                 low, high = low + row["hours"][0], high + row["hours"][1]
@@ -141,33 +141,16 @@ def expected(bench: Bench) -> Callable[[Run], float | None]:
     return seconds
 
 
-def _row(
-    run: Run,
-    card: GPUSpec,
-    mfu: tuple[float, float] | None,
-    price: float | None,
-    known: Sequence[rates.Source],
-) -> dict:
-    micro, path, memory_bytes = _memory(run, card)
-    return {
-        **estimate(run, card, mfu, price, known),
-        "memory_bytes": memory_bytes,
-        "path": path,
-        "micro_batch": micro,
-        "recompute": parse_backend(path).recompute == "layer",
-    }
-
-
 def estimate(
     run: Run,
     card: GPUSpec,
-    mfu: tuple[float, float] | None,
-    price: float | None,
     known: Sequence[rates.Source],
+    mfu: tuple[float, float] | None = None,
+    price: float | None = None,
 ) -> dict:
     """What a row of `what_fits()` holds of a run but for its memory, which takes seconds to count.
 
-    known: of `rates.sources()`.
+    known: of `rates.sources()`. mfu, price: as in `what_fits()`.
     """
     rate = rates.rate(run, card, mfu, known)
     parts = {name: (low / 3600, high / 3600) for name, (low, high) in _seconds(run, rate).items()}
@@ -221,11 +204,11 @@ def _scored(run: Run) -> int:
     return ends + (PARTS - 1) * min(HELD_OUT_BATCHES * each, limit or CLEAN_LIMIT, CLEAN_LIMIT)
 
 
-def _memory(run: Run, card: GPUSpec) -> tuple[int | None, str, int]:
-    """The micro-batch and backend that a run would select on this GPU, and the peak in bytes.
+def _memory(run: Run, card: GPUSpec) -> dict:
+    """A row's memory: micro-batch and path that a run would select on this GPU, and the peak.
 
-    Where nothing fits, None and the bytes of the smallest. Recomputation costs a third more FLOPs,
-    which the hours do not count.
+    Where nothing fits, the micro-batch is None and the bytes are those of the smallest.
+    Recomputation costs a third more FLOPs, which the hours do not count.
     """
     usual = on_gpu(card.capability)
 
@@ -236,9 +219,13 @@ def _memory(run: Run, card: GPUSpec) -> tuple[int | None, str, int]:
 
     specs, room = memory_fit.fallbacks(usual), (1 - SPARE) * card.memory
     selected = memory_fit.search(memory_fit.halvings(run.recipe.batch), specs, need, room)
-    if selected:
-        return *selected, need(*selected)
-    return None, specs[-1], need(1, specs[-1])
+    micro, path = selected or (None, specs[-1])
+    return {
+        "memory_bytes": need(micro or 1, path),
+        "path": path,
+        "micro_batch": micro,
+        "recompute": parse_backend(path).recompute == "layer",
+    }
 
 
 # -- printed ------------------------------------------------------------------------------------
