@@ -28,7 +28,7 @@ class ManifoldConnection(nn.Module):
     def forward(self, streams, branch):
         n, whole = streams.shape[-2], streams.float().flatten(-2)
         seen = F.rms_norm(whole, whole.shape[-1:], eps=1e-5) @ self.dynamic
-        scale = self.scale.repeat_interleave(torch.tensor([1, n, 1], device=whole.device))
+        scale = torch.cat([self.scale[:1], self.scale[1:2].expand(n), self.scale[2:]])
         logits = self.static + scale * seen.unflatten(-1, (n, n + 2))
         read, mix, write = logits.split([1, n, 1], -1)
         for _ in range(20):  # Sinkhorn: rows, then columns
