@@ -57,7 +57,8 @@ def sealed(record: dict) -> dict:
     >>> unsealed(sealed({"loss": 1.5}))
     {'loss': 1.5}
     """
-    return {**record, "seal": _seal(record)}
+    content = {name: value for name, value in record.items() if name != "seal"}
+    return {**content, "seal": _seal(content)}
 
 
 def _seal(record: dict) -> str:

@@ -208,6 +208,13 @@ class Recipe:
             positive("budgets", budget)
         if sorted(set(budgets)) != list(budgets) or budgets[-1:] != (self.steps,):
             raise RRError(f"budgets must be increasing numbers of steps, got {given}")
+        starts = [0, *map(self.decay_start, budgets)]
+        for budget, before, start in zip(budgets, starts, starts[1:], strict=False):
+            if start == before:
+                raise RRError(
+                    f"budgets {given}: no step of the plateau lies before the decay of {budget} that "
+                    "is not before an earlier one's: leave it out, or choose it larger"
+                )
         if self.schedule != "plateau":
             raise RRError(
                 f"budgets need a plateau to branch off, but this schedule is a {self.schedule}: "
@@ -225,10 +232,9 @@ class Recipe:
         reached = taken = 0  # the plateau's step so far; all steps, those of branches included
         for budget in branches:
             leaves = self.decay_start(budget)
-            if leaves > reached:
-                parts.append(Segment(reached, leaves, None, taken))
-                taken += leaves - reached
-                reached = leaves
+            parts.append(Segment(reached, leaves, None, taken))
+            taken += leaves - reached
+            reached = leaves
             parts.append(Segment(leaves, budget, budget, taken))
             taken += budget - leaves
         # nothing follows the last budget: its plateau and its decay are one segment

@@ -208,7 +208,7 @@ class Context:
             settings = replace(
                 self.settings, backend_name=name, reason=str(error), micro_batch=micro_batch
             )
-            record = io.read_json(self.path)
+            record = io.read_sealed(self.path)
             record["provenance"] |= settings.recorded()
             io.write_record(self.path, record)
             return settings
@@ -248,11 +248,14 @@ class Context:
                     f"bit, with --device {device.type}"
                 )
             return self._chosen(replace(request, threads=threads))
+        micro_batch = recorded["micro_batch"]
+        if request.micro_batch and request.micro_batch > micro_batch:  # that did not fit, maybe
+            self.log(f"the run keeps its micro-batch of {micro_batch}")
         settings = Settings(
             threads,
             recorded["code_path"],
             recorded["precision"],
-            recorded["micro_batch"],
+            min(micro_batch, request.micro_batch or micro_batch),
             recorded.get("code_path_reason", "not recorded"),
         )
         if request.backend and backend.parse_backend(request.backend) != settings.backend:
@@ -273,6 +276,11 @@ class Context:
         processes = recorded.get("processes", 1)
         if (processes, recorded.get("parallel")) != (world.size, world.strategy):
             changes.append(f"by {processes} processes and resumes with {world.size}")
+        if recorded["micro_batch"] != settings.micro_batch:
+            changes.append(
+                f"with a micro-batch of {recorded['micro_batch']} and resumes with one of "
+                f"{settings.micro_batch}"
+            )
         for change in changes:
             self.log(
                 f"the run was started {change}: the same batches in the same order, but sums that "

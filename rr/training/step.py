@@ -120,7 +120,7 @@ class OptimizerStep:
                 if self.world.size > 1:  # the others are already waiting for these gradients
                     raise RunFailed(
                         f"out of memory with a micro-batch of {micro} windows in each process: "
-                        "start again with a smaller --micro-batch"
+                        "give the same command with a smaller --micro-batch"
                     ) from None
             # Outside the except block, where the error no longer holds on to the activations.
             self.micro = -(-micro // 2)

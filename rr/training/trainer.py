@@ -51,8 +51,9 @@ def train(
 
     A finished run is left as it is. From its first checkpoint on, a run keeps its threads,
     micro-batch and backend, so that its weights are, on a CPU, bit for bit those of an
-    uninterrupted run. On another GPU, or with `request.device` on another kind of device, it goes
-    on with the same batches, and run.json says that it is not bit for bit.
+    uninterrupted run. On another GPU, with a smaller `request.micro_batch`, or with
+    `request.device` on another kind of device, it goes on with the same batches, and run.json says
+    that it is not bit for bit.
 
     request: device, threads, backend and the other options of the machine. log: receives every line
     of progress; None prints them. cache: the folder of tokenised texts; None: `$RR_CACHE`, else
@@ -445,7 +446,6 @@ class Training:
             "loss_sum": self.loss_sum,
             "summed": self.steps_in_sum,
             "threads": torch.get_num_threads(),
-            "micro": self.optimizer_step.micro,
             "seconds": time.monotonic() - self.started,
             "history": json.dumps(self.history),
         }
@@ -477,7 +477,7 @@ class Training:
         if state is not None:
             try:
                 self._load(state)
-                self.optimizer_step.micro, self.steps_taken = state["micro"], state["steps_taken"]
+                self.steps_taken = state["steps_taken"]
                 self.segment = next(s for s in self.segments if self.steps_taken <= s.end)
                 self.seconds, self.history = state["seconds"], json.loads(state["history"])
             except (KeyError, TypeError, ValueError) as error:  # its checksum is right all the same

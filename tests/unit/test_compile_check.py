@@ -210,7 +210,7 @@ def test_a_default_falls_back_and_says_so(wrong, planned, tmp_path):
     plain = result_of(train(run, tmp_path / "named", backend="eager"))
     assert plain["code_path_reason"] == "asked for"
     assert plain["weights_sha256"] == result["weights_sha256"]
-    made_by = io.read_json(folder / "run.json")["provenance"]
+    made_by = io.read_sealed(folder / "run.json")["provenance"]
     assert made_by["code_path"] == "eager" and "wrongly" in made_by["code_path_reason"]
 
 

@@ -44,7 +44,7 @@ def model_of(vocab=50, seq_len=16, seed=0, rule="review"):
 
 @pytest.mark.parametrize(
     "budgets",
-    [None, (2, 400), (5, 6, 24), (2, 3, 4), (100, 200, 400), (399, 400)],  # 5, 6: one branch point
+    [None, (2, 400), (5, 7, 24), (2, 3, 4), (100, 200, 400), (399, 400)],
 )
 def test_the_segments_lead_to_every_budget(budgets):
     """Plateaus so far and a branch are the steps of its budget, at the budget's own rates."""
@@ -233,6 +233,36 @@ def test_out_of_memory_halves_the_micro_batch_and_nothing_else(planned, tmp_path
     with pytest.raises(RunFailed, match="micro-batch of one window"):
         most = 0
         train(run, tmp_path / "none")
+
+
+def test_a_resumed_run_takes_a_smaller_micro_batch_and_says_so(planned, tmp_path, monkeypatch):
+    """Where its first one no longer fits; a larger one may be what did not fit."""
+    run, sizes, forward = planned(), [], Model.forward
+    whole = result_of(train(run, tmp_path / "whole"))
+    monkeypatch.setattr(
+        Model, "forward", lambda self, x, *rest: sizes.append(len(x)) or forward(self, x, *rest)
+    )
+
+    def resumed(micro_batch, **stop):
+        said, folder = [], tmp_path / "cut"
+        sizes.clear()
+        request = rr.Request(threads=1, micro_batch=micro_batch)
+        try:
+            trainer.train(run, folder, request, log=said.append, **stop)
+        except Interrupted:
+            pass
+        record = io.read_sealed(folder / run.id / "run.json")["provenance"]
+        return record, " ".join(said), set(sizes[: run.recipe.batch // micro_batch])
+
+    record, _, used = resumed(4, stop_after=2)
+    assert record["micro_batch"] == 4 and used == {4}
+    record, said, used = resumed(2, stop_after=3)
+    assert (record["micro_batch"], record["bit_exact"], used) == (2, False, {2})
+    assert "with a micro-batch of 4 and resumes with one of 2" in said
+    record, said, _ = resumed(4)
+    assert record["micro_batch"] == 2 and "the run keeps its micro-batch of 2" in said
+    result = result_of(tmp_path / "cut" / run.id)
+    assert result["val_loss"] == pytest.approx(whole["val_loss"], rel=1e-5)
 
 
 def test_out_of_memory_elsewhere_is_one_line_and_the_weights_stay(planned, tmp_path, monkeypatch):
