@@ -22,6 +22,7 @@ So the block's own residual additions add zeros, no gradient passes through them
 tensor travels between blocks: gradient checkpointing and compilation find what they know.
 """
 
+import copy
 import json
 import warnings
 from dataclasses import replace
@@ -136,9 +137,19 @@ def attach(
         )
     _check_neutral(model, decoder)
     _put(model, attached, decoder)
+    _own_config(model)
     setattr(model.config, NAME, specs)
     torch.compiler.reset()  # what was compiled without the rule
     return given
+
+
+def _own_config(model: nn.Module) -> None:
+    """Give a model a config of its own: another that was made from the same one has no rule."""
+    shared = model.config
+    own = copy.deepcopy(shared)
+    for module in model.modules():
+        if vars(module).get("config") is shared:
+            module.config = own
 
 
 def _check_plain(model: nn.Module) -> None:

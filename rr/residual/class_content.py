@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..errors import RRError
-from .own import ships
+from .own import check_beside, ships
 
 # Class attributes set by Python, torch and the registry, and documentation.
 _NOT_CONTENT = {
@@ -39,7 +39,7 @@ def class_sha256(name: str, cls: type) -> str:
 
     Of the source of its functions, its attributes, and the functions, classes and values beside it
     that they name; what is installed counts by its name. Raises RRError where the class holds
-    something that has no content to name.
+    something that has no content to name, or uses a file that is not installed.
     """
     words = hashlib.sha256()
     for word in _Walk(name, cls).rule(cls):
@@ -82,6 +82,7 @@ class _Walk:
 
     def value(self, value: Any, name: str) -> Iterator[str]:
         """The words of one value; name: for the error message."""
+        check_beside(self.name, name, value, self.home)
         if isinstance(value, _PLAIN):
             yield f"{type(value).__name__} {value!r}"
         elif isinstance(value, torch.Tensor | np.ndarray):

@@ -38,7 +38,7 @@ class DenseFormer(Rule):
     start: the residual stream of MUDD (2502.12170). Whole MUDD makes such a mix of its own for each
     of queries, keys and values, too; here a sublayer gets one input, so these three are left out.
     By one comparison (hyper-connection-factory, on a laptop) that keeps two fifths of its gain.
-    W_1 (d, K) ~ N(0, 1/d), K four times the mixed outputs, rounded up to a multiple of 64.
+    W_1 (d, K) ~ N(0, 1/d), K the multiple of 64 above four times the mixed outputs.
 
     State: [Y, or the stream inside a block; X_0, X_1, …].
     """

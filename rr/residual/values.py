@@ -367,6 +367,11 @@ class GatedAttention(ValueRule):
         normal(self.weight, 0.02)
 
     def gated(self, y: Tensor, x: Tensor) -> Tensor:
+        if self.opt.granularity == "channel" and y.shape[1] * y.shape[-1] != len(self.weight):
+            raise RRError(
+                f"gated-attention has a gate for each of {len(self.weight)} channels, and attention "
+                f"here has {y.shape[1]} heads of {y.shape[-1]}: use granularity=head"
+            )
         gate = F.linear(x.to(self.weight.dtype), self.weight).sigmoid()
         return y * gate.unflatten(-1, (self.site.n_head, -1)).transpose(1, 2)
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from ..model.transformer import Model, Stack
+from ..model.transformer import Layer, Model, Stack
 from ..residual.stack import grows
 from .backend import Backend
 from .device import autocast
@@ -34,8 +34,9 @@ def compiled_error(
 
     model: compiled in place (`rr.model.compile_model`), on its device; its weights are the same
     afterwards. windows: at once, (windows, seq_len) tokens. precision, backend: of the run. The
-    first two blocks are compared, which between them have every graph of the blocks, or the whole
-    stack where that is compiled as one graph. What is compiled here is what the run uses.
+    first two blocks are compared, and the first of each later shape of parameters, which between
+    them have every graph of the blocks, or the whole stack where that is compiled as one graph.
+    What is compiled here is what the run uses.
     """
     with _disturbed(model) as parameters, backend.products(precision):
         compiled = _gradients(model, parameters, windows, precision)
@@ -71,12 +72,27 @@ def differences(compiled: dict[str, Tensor], plain: dict[str, Tensor]) -> dict[s
     return dict(zip(plain, values, strict=True))
 
 
+def _compared(model: Model) -> list[Layer]:
+    """The blocks that between them have every graph; all where the stack is one graph."""
+
+    def shapes(layer: Layer) -> list[torch.Size]:
+        return [p.shape for p in layer.parameters()]
+
+    if grows(model.config):
+        return model.every_layer
+    layers = model.passes[0]
+    blocks = layers[:2]
+    for layer in layers[2:]:
+        if shapes(layer) not in map(shapes, blocks):  # as from the block where lanes part
+            blocks.append(layer)
+    return blocks
+
+
 @contextmanager
 def _disturbed(model: Model) -> Iterator[dict[str, Tensor]]:
     """The parameters of the blocks that are compared, with noise on them while the block lasts."""
-    blocks = model.every_layer if grows(model.config) else model.every_layer[:2]
     names = {id(p): name for name, p in model.named_parameters()}
-    unique = {id(p): p for block in blocks for p in block.parameters() if p.requires_grad}
+    unique = {id(p): p for block in _compared(model) for p in block.parameters() if p.requires_grad}
     before = {key: p.detach().clone() for key, p in unique.items()}
     source = torch.Generator(model.token.weight.device).manual_seed(0)
     try:
@@ -106,7 +122,7 @@ def _gradients(
     x0 = torch.randn(x0.shape, generator=source, device=device, dtype=x0.dtype).requires_grad_()
     stack = model.stack
     if not grows(config):
-        stack = Stack([model.passes[0][:2]], model.final_rule)
+        stack = Stack([_compared(model)], model.final_rule)
     with autocast(device, precision):  # not around the backward pass, as in training
         y = stack(x0, None, angles, first_vstate)
     along = torch.randn(y.shape, generator=source, device=device)

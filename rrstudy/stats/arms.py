@@ -160,7 +160,8 @@ def compare(
         raise RRError("give either a baseline or pairs of (arm, baseline)")
     if missing := [name for name in ("seed", value) if any(name not in row for row in rows)]:
         raise RRError(f"a run without {missing[0]!r}: every run needs its seed and its {value}")
-    rows = list({row.get("id", place): row for place, row in enumerate(rows)}.values())
+    named = {place if row.get("id") is None else row["id"]: row for place, row in enumerate(rows)}
+    rows = list(named.values())
     if by is None:
         known = {name for row in rows for name in row}
         own = baseline is not None and any("rule" in row for row in rows)

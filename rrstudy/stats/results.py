@@ -193,8 +193,13 @@ def read_results(folder: str | Path) -> "pd.DataFrame":
 
 
 def _by_budget(row: dict) -> list[dict]:
-    """A run with decay branches as one row per budget, "<id>/<steps>"; any other as it is."""
+    """A run with decay branches as one row per budget, "<id>/<steps>"; any other as it is.
+
+    Whole stories are scored, and the time is taken, at the end of the run: the last row's alone.
+    """
     if not row.get("budgets"):
         return [row]
     rest = {name: value for name, value in row.items() if name != "budgets"}
-    return [{**rest, **ended, "id": f"{row['id']}/{ended['steps']}"} for ended in row["budgets"]]
+    rows = [{**rest, **ended, "id": f"{row['id']}/{ended['steps']}"} for ended in row["budgets"]]
+    whole = {"story_loss", "seconds"} & row.keys()
+    return [earlier | dict.fromkeys(whole) for earlier in rows[:-1]] + rows[-1:]

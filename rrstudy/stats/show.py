@@ -1,5 +1,6 @@
 """The table of `compare()` as text: columns for people, printed by pandas."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import pandas as pd
@@ -15,7 +16,7 @@ FOOT_RUNS = (
     "table's {}. Bootstrap: percentile interval; with n pairs its coverage is at most 1 − 2^(1−n)."
 )
 FOOT_TABLE = """\
-loss: mean over finished seeds. arm − base: from {base}; negative where the arm's loss is lower.
+loss: mean over finished seeds. arm − base: {base}negative where the arm's loss is lower.
 {test} Holm: corrected over {tests}.
 found by 80 %: the smallest true difference that so many seeds find with 80 % power at p < {alpha}.
 seeds needed: per arm, to find a true difference as large as this one with that power; in
@@ -180,8 +181,8 @@ def render(table: pd.DataFrame, form: str = "text") -> str:
     if form == "csv":
         return _csv(rows)
     pipes = form == "markdown"
-    if "rung" not in rows[0]:
-        return f"{_printed(rows, TABLE, pipes)}\n\n{_foot_of_table(rows)}"
+    if not rows[0].keys() >= set(GROUP):
+        return _of_table(rows, pipes)
     title = "### {}\n\n" if pipes else "{}\n"
     blocks = [title.format(name) + _printed(group, RUNS, pipes) for name, group in grouped(rows)]
     between = "\n\n" if pipes else "\n"
@@ -196,11 +197,22 @@ def foot(rows: Sequence[dict]) -> tuple[str, str]:
     )
 
 
-def _foot_of_table(rows: Sequence[dict]) -> str:
+def _of_table(rows: Sequence[dict], pipes: bool) -> str:
+    """Rows that are not grouped as runs of `rr`: a column for each name of `by`, if any."""
+    bases = {row["baseline"] for row in rows} - {None}
+    if len(bases) > 1:  # of pairs: an arm by itself does not name its comparison
+        rows = [row | {"arm": f"{row['arm']} − {row['baseline']}"} for row in rows]
+    within = itertools.takewhile(lambda name: name != "arm", rows[0])
+    by = {name: (lambda row, name=name: str(row[name])) for name in within}
+    from_ = f"from {bases.pop()}; " if len(bases) == 1 else ""
+    return f"{_printed(rows, by | TABLE, pipes)}\n\n{_foot_of_table(rows, from_)}"
+
+
+def _foot_of_table(rows: Sequence[dict], base: str) -> str:
     tests = max((row["comparisons"] or 0 for row in rows), default=0)
     return FOOT_TABLE.format(
         alpha=f"{1 - rows[0]['level']:g}",
-        base=rows[0]["arm"],
+        base=base,
         test=TESTS[rows[0]["design"]],
         tests="one comparison" if tests == 1 else f"{tests or 'no'} comparisons",
     )

@@ -140,7 +140,7 @@ def _checked(cells: dict[str, Any], at: str) -> dict:
     for name in ("seed", "step"):
         if row[name] is not None and not math.isfinite(row[name]):
             raise RRError(f"{at}: {name} must be a finite number, got {cells[name]!r}")
-    if not row["seed"].is_integer():
+    if row["seed"] != int(row["seed"]):
         raise RRError(f"{at}: seed must be an integer, got {cells['seed']!r}")
     if row["status"] not in STATUS:
         raise RRError(f"{at}: status must be one of {', '.join(STATUS)}, got {cells['status']!r}")
@@ -156,9 +156,11 @@ def _known(cell: object, name: str, at: str) -> object:
     return cell
 
 
-def _number(cell: object, name: str, at: str) -> float:
+def _number(cell: object, name: str, at: str) -> float | int:
     _known(cell, name, at)
     try:
+        if name == "seed" and str(cell).strip().lstrip("-").isdigit():
+            return int(str(cell))  # above 2⁵³ a float would be another seed
         if isinstance(cell, bool) or not hasattr(cell, "__float__") and not isinstance(cell, str):
             raise ValueError
         return float(cell)  # pyright: ignore[reportArgumentType]

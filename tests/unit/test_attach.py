@@ -61,6 +61,27 @@ def same_gradients(mine: dict, theirs: dict, **how) -> None:
         torch.testing.assert_close(mine[name], theirs[name], msg=name, **how)
 
 
+def test_a_model_of_the_same_config_has_no_rule():
+    config = tiny("GPT2").config
+    first, second = (type(tiny("GPT2"))(config) for _ in range(2))
+    rr.attach(first, "review")
+    assert not hasattr(config, "rr_residuals") and second.config is config
+    assert first.transformer.config is first.config  # as transformers leaves it
+    rr.attach(second, "standard")
+    assert first.config.rr_residuals["rule"] == "review"
+
+
+def test_a_gate_per_channel_needs_heads_of_the_models_width():
+    """As those of the small Qwen3 are not: 16 heads of 128 for a width of 1,024."""
+    shape = tiny("Qwen3").config
+    shape.head_dim = 2 * shape.hidden_size // shape.num_attention_heads
+    model = rr.attach(type(tiny("Qwen3"))(shape), "standard", values="gated-attention")
+    with pytest.raises(rr.RRError, match="heads of .*: use granularity=head$"):
+        model(IDX)
+    values = "gated-attention:granularity=head"
+    assert rr.attach(rr.detach(model), "standard", values=values)(IDX).logits.isfinite().all()
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_standard_is_the_untouched_model_to_the_bit_and_so_is_a_detached_one(family):
     model = tiny(family)

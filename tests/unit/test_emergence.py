@@ -97,6 +97,13 @@ def record(root, rule, seed, loss, lr=1e-3, budgets=(), rung="nano", params=1000
     write_record(folder / "run.json", {"run": run})
 
 
+def test_whole_stories_and_the_time_are_of_the_last_budget(tmp_path):
+    record(tmp_path, "review", 0, 3.0, budgets=[20, 40], story_loss=2.5, seconds=9.0, floor=1.0)
+    early, late = stats.as_rows(stats.read_results(tmp_path))
+    assert (early["story_loss"], early["seconds"], early["floor"]) == (None, None, 1.0)
+    assert (late["story_loss"], late["seconds"]) == (2.5, 9.0)
+
+
 def test_measured_cells_by_hand(tmp_path):
     losses = {"standard": (3.0, 3.1, 3.2), "constant": (3.0, 3.0, 3.1), "review": (2.9, 3.0, 3.0)}
     for rule, values in losses.items():

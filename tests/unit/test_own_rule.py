@@ -157,6 +157,26 @@ def test_what_an_id_cannot_name_is_refused():
         plan()
 
 
+@pytest.mark.parametrize(
+    ("before", "write"),
+    [("from besides import mix", "return mix(state, u)"),
+     ("import besides", "return besides.mix(state, u)")],
+)  # fmt: skip
+def test_a_file_that_an_id_does_not_see_is_refused(tmp_path, monkeypatch, before, write):
+    """A change of it would be taken for the old rule, and its old result for the new one."""
+    (tmp_path / "besides.py").write_text("def mix(h, u):\n    return h + 0.5 * u\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    define(write, before)
+    said = "uses '(mix|besides)' of .*besides.py, which a run's id does not see"
+    with pytest.raises(RRError, match=f"^rule 'mine' {said}"):
+        plan()
+    path = tmp_path / "mine.py"
+    path.write_text(CLASS.format(write=write, before=before, attributes=""))
+    with pytest.raises(RRError, match=said):
+        plan(f"{path}:Mine")
+    sys.modules.pop("besides")
+
+
 def test_options_count_by_their_defaults_and_not_by_their_words():
     ids = {}
     for default, meaning in ((1.0, "one"), (1.0, "another"), (2.0, "one")):

@@ -84,6 +84,30 @@ def test_a_run_that_did_not_finish_is_marked_and_its_loss_is_none():
     assert "unfinished: seed 1" in text and "missing: seed 2" in text and "diverged: seed 3" in text
 
 
+def test_pairs_of_several_baselines_name_them_and_a_column_of_groups_is_shown():
+    rows = [{"arm": a, "seed": s, "loss": x + s / 10, "kind": k}
+            for k in ("small", "large") for a, x in (("a", 1.0), ("b", 2.0), ("c", 3.0))
+            for s in (0, 1, 2)]  # fmt: skip
+    text = render(compare(rows[:9], pairs=[("a", "b"), ("a", "c")], value="loss"))
+    assert "a − b" in text and "a − c" in text and "from" not in text.partition("\n\n")[2]
+    text = render(compare(rows, "a", by="kind", value="loss"), "markdown")
+    assert text.count("| small") == text.count("| large") == 3 and "arm − base: from a;" in text
+
+
+def test_runs_without_an_id_are_runs_of_their_own():
+    rows = [{"id": None if a == "b" else f"{a}{s}", "arm": a, "seed": s, "loss": 1.0 + s}
+            for a in "ab" for s in (0, 1, 2)]  # fmt: skip
+    (_, b) = as_rows(compare(rows, "a", value="loss"))
+    assert (b["n"], b["pairs"]) == (3, [0, 1, 2])
+
+
+def test_a_seed_keeps_all_its_digits(tmp_path):
+    path = tmp_path / "x.csv"
+    seeds = [9007199254740993, 9007199254740995]
+    path.write_text(HEAD + "".join(f"{a},{s},3.0\n" for a in "ab" for s in seeds))
+    assert {row["seed"] for row in as_rows(read_table(path))} == set(seeds)
+
+
 HEAD = "arm,seed,loss\n"
 STEPS = "arm,seed,step,loss\n"
 REFUSED = [

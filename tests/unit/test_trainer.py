@@ -61,6 +61,13 @@ def test_the_segments_lead_to_every_budget(budgets):
     assert ends == list(plan.budgets or (plan.steps,))
 
 
+@pytest.mark.parametrize("budgets", [(1, 10), (10, 11, 20)])
+def test_budgets_without_a_plateau_of_their_own_are_refused(budgets):
+    """The later ones would go on from weights that have decayed."""
+    with pytest.raises(RRError, match="no step of the plateau lies before the decay of 1"):
+        Recipe(budgets[-1], 1, 1.0, warmup=1, budgets=budgets)
+
+
 # -- whole runs; their losses and weights are held to the one file's in test_small.py --------------
 
 
