@@ -212,8 +212,8 @@ class Recipe:
         for budget, before, start in zip(budgets, starts, starts[1:], strict=False):
             if start == before:
                 raise RRError(
-                    f"budgets {given}: no step of the plateau lies before the decay of {budget} that "
-                    "is not before an earlier one's: leave it out, or choose it larger"
+                    f"budgets {given}: no step of the plateau lies before the decay of {budget} "
+                    "and after an earlier one's: leave it out, or choose it larger"
                 )
         if self.schedule != "plateau":
             raise RRError(

@@ -103,6 +103,13 @@ def _rate(arm: str) -> str:
     return f"{field.rates(field.read_runs())[arm]:.2f}"
 
 
+def _best_tried(arm: str) -> str:
+    """The best rate of a misfit's search, over the rate of the standard residual."""
+    runs = field.read_runs()
+    standard = runs.loc[runs.arm == "standard", "lr"].iloc[0]
+    return f"{field.misfits()[arm]['tried'] / standard:.2f}"
+
+
 def _under_muon() -> str:
     """How far below its loss under AdamW each arm of F4 finishes: the least and the most."""
     means = []
@@ -214,6 +221,7 @@ COMPUTED = {
     "unet": ("unet",),
     "state-gate": ("state-gate",),
     "2V₁ + Vₙ": ("standard", "constant-resformer:lam=2"),
+    "half the first block's values": ("standard", "identity"),
 }
 SCALED = {
     "MUDD": "MUDD with norms around it",
@@ -238,6 +246,7 @@ NAMED = {
     "f4_muon, below AdamW": _under_muon,
     "f4_muon, planned rates with Review below": partial(_rates_under_muon, planned=True),
     "f4_muon, added rates with Review below": partial(_rates_under_muon, planned=False),
+    "f2_field, best rate tried of standard + constant": partial(_best_tried, "standard + constant"),
     "f2_field, survivors": _survivors,
     "f2_field, survivors as first run": lambda: _survivors(first=True),
     "f2_field, p of four streams": _of_streams,
@@ -258,6 +267,13 @@ NAMED = {
         for name in ("MUDD", "mHC")
     },
     **{
+        f"at 100M or more: {rule}": partial(_at_scale, rule, source, least=LARGE)
+        for rule, source in (
+            ("half the first block's values", "2410.17897"),
+            ("AttnRes, blocks", "2603.15031"),
+        )
+    },
+    **{
         f"time at 100M or more: {name}": partial(_time_at_scale, SCALED[name])
         for name in ("MUDD", "mHC")
     },
@@ -273,7 +289,14 @@ NAMED = {
     },
     **{
         f"f2_field, run of {arm}": partial(_run_time, arm)
-        for arm in ("review", "state-gate", "unet", "standard + constant", "hyper-connections")
+        for arm in (
+            "review",
+            "state-gate",
+            "unet",
+            "standard + constant",
+            "hyper-connections",
+            "scales-skips:attnres=1",
+        )
     },
     **{
         f"f2_field, rate of {arm}": partial(_rate, arm)

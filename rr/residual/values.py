@@ -369,7 +369,7 @@ class GatedAttention(ValueRule):
     def gated(self, y: Tensor, x: Tensor) -> Tensor:
         if self.opt.granularity == "channel" and y.shape[1] * y.shape[-1] != len(self.weight):
             raise RRError(
-                f"gated-attention has a gate for each of {len(self.weight)} channels, and attention "
+                f"gated-attention has {len(self.weight)} gates, one per channel, and attention "
                 f"here has {y.shape[1]} heads of {y.shape[-1]}: use granularity=head"
             )
         gate = F.linear(x.to(self.weight.dtype), self.weight).sigmoid()

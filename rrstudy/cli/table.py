@@ -13,7 +13,7 @@ def add_arguments(parser) -> None:
         "path",
         metavar="PATH",
         help="folder of runs; or a tidy table, .csv, .parquet or .jsonl, with the columns arm, "
-        "seed, loss, maybe step and status",
+        "seed, loss, optionally step and status",
     )
     add_design(parser, "tidy table: ")
     parser.add_argument(

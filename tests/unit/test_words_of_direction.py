@@ -65,7 +65,7 @@ BEHIND = {
         "f4_muon: review - constant", "f4_muon: state-gate - constant"],
     # the landing page
     "the third, by itself, is worse than the plain sum": ["f2_field: gated-residual - standard"],
-    "A learned gate beats always halving": ["e2_training: review - constant, steps 601-1200"],
+    "A learned gate beats always halving": ["f1_pairs: review - constant"],
     "Under Muon, another optimiser, the network that halves is ahead": [
         "f4_muon: review - constant"],
     # What we know
@@ -97,6 +97,8 @@ BEHIND = {
     "06 again_tinystories": ["1/N - 1/√N at eight passes, TinyStories"],
     "06 low_8": ["eight passes - one pass"],
     "07 price_mean": ["07_depth_attention: attnres - attnres:neutral=1"],
+    "from a constant ½ without the wider MLP Review finishes higher": [
+        "review - unwidened constant, 4,800 steps"],
     "14 early_review": ["e2_training: review - constant, steps 601-1200"],
     "14 late_review_mean": ["review - constant, change along the run"],
 }  # fmt: skip
@@ -113,6 +115,7 @@ ELSE = (
     "leads you from the rented machine",
     "`rr train --help` list", "Where such an arm is higher", "has the lowest mean of all",
     "lead lost from our smaller to our larger network",
+    "most report a lower loss",  # of others: the comparisons
     # a comparison with the bigram table, of which test_readme_results has every run
     "than a bigram table", "than a {term}`bigram table", "All networks are worse than",
     # one published column, of which chapter 11 has the tests
