@@ -290,8 +290,8 @@ def _cost(flops: float, step: dict | None, runs: dict | None) -> str:
         ratios += ["time and memory", NOT_MEASURED]
     else:
         # the baselines ran against themselves: what is not 1 there is error
-        time = "timed again" if step["name"] in ("standard", "own") else "time"
-        ratios += [f"{time} × {step['time']:.2f}", f"memory × {step['memory']:.2f}"]
+        again = ["timed again:"] if step["name"] in ("standard", "own") else []
+        ratios += [*again, f"time × {step['time']:.2f}", f"memory × {step['memory']:.2f}"]
     if runs:  # three digits, since a verdict turns on a tenth
         between = f"({runs['least']:.2f} to {runs['most']:.2f})"
         ratios = [f"<b>run × {runs['time']:.3f}</b>", between, *ratios]
