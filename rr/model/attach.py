@@ -145,11 +145,11 @@ def attach(
 
 def _own_config(model: nn.Module) -> None:
     """Give a model a config of its own: another that was made from the same one has no rule."""
-    shared = model.config
-    own = copy.deepcopy(shared)
+    copies: dict[int, Any] = {}  # by id, those of configs inside it, too
+    copy.deepcopy(model.config, copies)
     for module in model.modules():
-        if vars(module).get("config") is shared:
-            module.config = own
+        if (given := id(vars(module).get("config"))) in copies:
+            module.config = copies[given]
 
 
 def _check_plain(model: nn.Module) -> None:

@@ -39,9 +39,10 @@ def check_beside(name: str, what: str, value: Any, home: Container[str]) -> None
     A run's id does not see that module's content, so a change of it would be taken for the old
     rule. name: the rule; what: the name under which it uses `value`; home: its own modules.
     """
-    module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-    file = getattr(sys.modules.get(str(module)), "__file__", None)
-    top = str(module).partition(".")[0]
+    of_class = str(getattr(value, "__module__", ""))
+    module = value.__name__ if isinstance(value, ModuleType) else of_class
+    file = getattr(sys.modules.get(module), "__file__", None)
+    top = module.partition(".")[0]
     if file is None or module in home or top in sys.stdlib_module_names:
         return
     if top != __name__.partition(".")[0] and top not in _distributions():
