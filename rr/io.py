@@ -57,8 +57,7 @@ def sealed(record: dict) -> dict:
     >>> unsealed(sealed({"loss": 1.5}))
     {'loss': 1.5}
     """
-    content = {name: value for name, value in record.items() if name != "seal"}
-    return {**content, "seal": _seal(content)}
+    return {**record, "seal": _seal(record)}
 
 
 def _seal(record: dict) -> str:

@@ -22,7 +22,6 @@ So the block's own residual additions add zeros, no gradient passes through them
 tensor travels between blocks: gradient checkpointing and compilation find what they know.
 """
 
-import copy
 import json
 import warnings
 from dataclasses import replace
@@ -122,8 +121,9 @@ def attach(
     recorded = getattr(getattr(model, "config", None), NAME, None)
     if recorded and weights is None:
         raise RRError(
-            f"this model was saved with {recorded['rule']!r} attached: give its folder as weights="
-            f", or `del model.config.{NAME}` to begin with initial values"
+            f"this model was saved with {recorded['rule']!r} attached, or shares its config with a "
+            f"model that has it: give its folder as weights=, or `del model.config.{NAME}`, on a "
+            "copy of a shared config, to begin with initial values"
         )
     attached = Attached(_config(model, decoder, specs), decoder)
     if weights is not None:
@@ -137,19 +137,9 @@ def attach(
         )
     _check_neutral(model, decoder)
     _put(model, attached, decoder)
-    _own_config(model)
     setattr(model.config, NAME, specs)
     torch.compiler.reset()  # what was compiled without the rule
     return given
-
-
-def _own_config(model: nn.Module) -> None:
-    """Give a model a config of its own: another that was made from the same one has no rule."""
-    copies: dict[int, Any] = {}  # by id, those of configs inside it, too
-    copy.deepcopy(model.config, copies)
-    for module in model.modules():
-        if (given := id(vars(module).get("config"))) in copies:
-            module.config = copies[given]
 
 
 def _check_plain(model: nn.Module) -> None:

@@ -2,8 +2,11 @@
 
 import hashlib
 import inspect
+import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from functools import lru_cache
+from importlib.metadata import packages_distributions
 from types import CodeType, EllipsisType, FunctionType, ModuleType
 from typing import Any
 
@@ -11,7 +14,7 @@ import numpy as np
 import torch
 
 from ..errors import RRError
-from .own import check_beside, ships
+from .own import ships
 
 # Class attributes set by Python, torch and the registry, and documentation.
 _NOT_CONTENT = {
@@ -50,6 +53,36 @@ def class_sha256(name: str, cls: type) -> str:
 def _dotted(obj: Any) -> str:
     """The name by which a run's id identifies an installed object."""
     return f"{obj.__module__}.{obj.__qualname__}"
+
+
+@lru_cache(maxsize=1)
+def _distributions() -> frozenset[str]:
+    return frozenset(packages_distributions())
+
+
+def check_beside(name: str, what: str, value: Any, home: Container[str]) -> None:
+    """Raise RRError where a rule uses something of a module that is not installed, nor its own.
+
+    A run's id does not see that module's content, so a change of it would be taken for the old
+    rule. name: the rule; what: the name under which it uses `value`; home: its own modules.
+    """
+    of_class = str(getattr(value, "__module__", ""))
+    module = value.__name__ if isinstance(value, ModuleType) else of_class
+    file = getattr(sys.modules.get(module), "__file__", None)
+    top = module.partition(".")[0]
+    if file is None or module in home or top in sys.stdlib_module_names:
+        return
+    if top != __name__.partition(".")[0] and top not in _distributions():
+        raise RRError(
+            f"rule {name!r} uses {what!r} of {file}, which a run's id does not see: put it beside "
+            "the rule's class, or install that module"
+        )
+
+
+def check_file(name: str, module: ModuleType) -> None:
+    """`check_beside` of all that a rule's own file names."""
+    for what, value in vars(module).items():
+        check_beside(name, what, value, {module.__name__})
 
 
 class _Walk:

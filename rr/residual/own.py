@@ -11,9 +11,8 @@ caller has named it: `allow` records its content, and every other file is refuse
 import hashlib
 import shlex
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,30 +25,6 @@ from ..options import parse_spec
 def ships(cls: type) -> bool:
     """Whether a class belongs to this package."""
     return cls.__module__.split(".")[0] == __name__.split(".")[0]
-
-
-@lru_cache(maxsize=1)
-def _distributions() -> frozenset[str]:
-    return frozenset(packages_distributions())
-
-
-def check_beside(name: str, what: str, value: Any, home: Container[str]) -> None:
-    """Raise RRError where a rule uses something of a module that is not installed, nor its own.
-
-    A run's id does not see that module's content, so a change of it would be taken for the old
-    rule. name: the rule; what: the name under which it uses `value`; home: its own modules.
-    """
-    of_class = str(getattr(value, "__module__", ""))
-    module = value.__name__ if isinstance(value, ModuleType) else of_class
-    file = getattr(sys.modules.get(module), "__file__", None)
-    top = module.partition(".")[0]
-    if file is None or module in home or top in sys.stdlib_module_names:
-        return
-    if top != __name__.partition(".")[0] and top not in _distributions():
-        raise RRError(
-            f"rule {name!r} uses {what!r} of {file}, which a run's id does not see: put it beside "
-            "the rule's class, or install that module"
-        )
 
 
 # Files that may be imported: path as written -> content when the caller named it.
@@ -173,8 +148,9 @@ def load(name: str) -> Any:
         module = _module(path, code)
     except (Exception, SystemExit) as error:  # any error of the file becomes one line
         raise RRError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-    for what, value in vars(module).items():
-        check_beside(name, what, value, {module.__name__})
+    from .class_content import check_file
+
+    check_file(name, module)
     return getattr(module, class_name, None)
 
 

@@ -276,11 +276,8 @@ class Context:
         processes = recorded.get("processes", 1)
         if (processes, recorded.get("parallel")) != (world.size, world.strategy):
             changes.append(f"by {processes} processes and resumes with {world.size}")
-        if recorded["micro_batch"] != settings.micro_batch:
-            changes.append(
-                f"with a micro-batch of {recorded['micro_batch']} and resumes with one of "
-                f"{settings.micro_batch}"
-            )
+        if (was := recorded["micro_batch"]) != (now := settings.micro_batch):
+            changes.append(f"with a micro-batch of {was} and resumes with one of {now}")
         for change in changes:
             self.log(
                 f"the run was started {change}: the same batches in the same order, but sums that "

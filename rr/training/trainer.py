@@ -51,9 +51,8 @@ def train(
 
     A finished run is left as it is. From its first checkpoint on, a run keeps its threads,
     micro-batch and backend, so that its weights are, on a CPU, bit for bit those of an
-    uninterrupted run. On another GPU, with a smaller `request.micro_batch`, or with
-    `request.device` on another kind of device, it goes on with the same batches, and run.json says
-    that it is not bit for bit.
+    uninterrupted run. On another GPU, another kind of `request.device`, or with a smaller
+    `request.micro_batch` the batches stay, and run.json says that it is not bit for bit.
 
     request: device, threads, backend and the other options of the machine. log: receives every line
     of progress; None prints them. cache: the folder of tokenised texts; None: `$RR_CACHE`, else

@@ -61,12 +61,15 @@ def same_gradients(mine: dict, theirs: dict, **how) -> None:
         torch.testing.assert_close(mine[name], theirs[name], msg=name, **how)
 
 
-def test_a_model_of_the_same_config_has_no_rule():
+def test_a_model_of_the_same_config_is_told_how_to_begin():
+    """A whole model and a part of it share theirs, too, and are saved by it."""
     config = tiny("GPT2").config
     first, second = (type(tiny("GPT2"))(config) for _ in range(2))
     rr.attach(first, "review")
-    assert not hasattr(config, "rr_residuals") and second.config is config
-    assert first.transformer.config is first.config  # as transformers leaves it
+    with pytest.raises(rr.RRError, match="or shares its config with a model that has it: .* copy"):
+        rr.attach(second, "standard")
+    second.config = copy.deepcopy(config)
+    del second.config.rr_residuals
     rr.attach(second, "standard")
     assert first.config.rr_residuals["rule"] == "review"
 

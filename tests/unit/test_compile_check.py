@@ -218,7 +218,7 @@ def test_a_later_block_of_another_shape_is_compared_too():
     """From `start` on the stream is two lanes, whose block is a graph of its own."""
     config = ModelConfig(40, rule="lanes:start=3", **SHAPE | {"n_layer": 5})
     blocks = compile_check._compared(model := Model(config))
-    assert [model.layers.index(block) for block in blocks] == [0, 1, 2]
+    assert [list(model.layers).index(block) for block in blocks] == [0, 1, 2]
     plain = Model(ModelConfig(40, rule="review", **SHAPE | {"n_layer": 5}))
     assert compile_check._compared(plain) == list(plain.layers[:2])
 
