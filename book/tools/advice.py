@@ -105,9 +105,8 @@ def _rate(arm: str) -> str:
 
 def _best_tried(arm: str) -> str:
     """The best rate of a misfit's search, over the rate of the standard residual."""
-    runs = field.read_runs()
-    standard = runs.loc[runs.arm == "standard", "lr"].iloc[0]
-    return f"{field.misfits()[arm]['tried'] / standard:.2f}"
+    misfit = field.misfits()[arm]
+    return f"{field.rates(field.read_runs())[arm] * misfit['tried'] / misfit['lr']:.2f}"
 
 
 def _under_muon() -> str:
@@ -235,6 +234,12 @@ ELSEWHERE = {  # of other sources: the rule in their words, the source
     "AttnRes, marin": ("AttnRes, full", "marin #9290"),
     "gated streams": ("gated streams, four", "2608.30320"),
 }
+FROM_100M = {  # likewise; without a source the largest comparison of others
+    "MUDD": (SCALED["MUDD"],),
+    "mHC": (SCALED["mHC"],),
+    "half the first block's values": ("half the first block's values", "2410.17897"),
+    "AttnRes, blocks": ("AttnRes, blocks", "2603.15031"),
+}
 SHORT, LONG = (300, "f1_pairs"), (4800, "e2_training")
 NAMED = {
     "bound of equality": lambda: f"{BOUND}",
@@ -263,15 +268,8 @@ NAMED = {
     **{f"at scale: {name}": partial(_at_scale, rule) for name, rule in SCALED.items()},
     **{f"at scale: {name}": partial(_at_scale, *of) for name, of in ELSEWHERE.items()},
     **{
-        f"at 100M or more: {name}": partial(_at_scale, SCALED[name], least=LARGE)
-        for name in ("MUDD", "mHC")
-    },
-    **{
-        f"at 100M or more: {rule}": partial(_at_scale, rule, source, least=LARGE)
-        for rule, source in (
-            ("half the first block's values", "2410.17897"),
-            ("AttnRes, blocks", "2603.15031"),
-        )
+        f"at 100M or more: {name}": partial(_at_scale, *of, least=LARGE)
+        for name, of in FROM_100M.items()
     },
     **{
         f"time at 100M or more: {name}": partial(_time_at_scale, SCALED[name])

@@ -368,8 +368,8 @@ class GatedAttention(ValueRule):
 
     def gated(self, y: Tensor, x: Tensor) -> Tensor:
         if self.opt.granularity == "channel" and y.shape[1] * y.shape[-1] != len(self.weight):
-            heads = f"{y.shape[1]} heads of {y.shape[-1]}"
-            raise RRError(f"gated-attention: {heads} are not d channels: use granularity=head")
+            heads = f"{y.shape[1]} heads of {y.shape[-1]} do not make a width of {len(self.weight)}"
+            raise RRError(f"gated-attention: {heads}: use granularity=head")
         gate = F.linear(x.to(self.weight.dtype), self.weight).sigmoid()
         return y * gate.unflatten(-1, (self.site.n_head, -1)).transpose(1, 2)
 
