@@ -39,14 +39,19 @@ def exercise(label: str, *, ask: str, nudge: str) -> Callable:
 def check(label: str, answer: object = None, **given: object) -> str:
     """`right`, or one line that says what is missing.
 
-    given: what the check needs of the notebook, a model for instance. RRError: no such exercise.
+    given: what the check needs of the notebook, a model for instance. An answer that its check
+    cannot use is not right, and the line names the error. RRError: no such exercise.
     """
     if label not in EXERCISES:
         raise RRError(f"no exercise {label!r}: {nearest(label, EXERCISES)}")
     asked = EXERCISES[label]
     if answer is None:
         return f"not answered yet: {asked.ask}, then run this cell"
-    return "right" if asked.right(answer, **given) else f"not yet: {asked.nudge}"
+    try:
+        return "right" if asked.right(answer, **given) else f"not yet: {asked.nudge}"
+    except Exception as error:  # an answer may be anything, a reader's own function too
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        return f"not yet: {asked.nudge} (with this answer the check ends in {why})"
 
 
 def writes_like(answer: type[rr.Rule], name: str) -> bool:

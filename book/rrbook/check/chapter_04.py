@@ -33,15 +33,18 @@ def _name(answer: str) -> bool:
 @exercise(
     "ex-04-learns",
     ask="write the class",
-    nudge="it must write h + u/2 at the start, and hold one number beside the norm's gain",
+    nudge="it must hold one number beside the norm's gain, which starts at 1/2 and multiplies u",
 )
 def _learns(answer: type[rr.Rule]) -> bool:
     model = rr.Model(rr.plan("nano:d_model=32,n_layer=2,n_head=2", "standard").model)
     mine = answer(model.rules[0].site, model.config)
     mine.reset(lambda tensor, std: None)
     h, u = torch.randn(2, 1, 3, 32)
-    own = sum(p.numel() for p in mine.parameters()) - 32  # the norm's gain aside
-    return own == 1 and torch.allclose(mine.write(h, u), h + u / 2)
+    own = [p for name, p in mine.named_parameters() if name != "gain"]  # the norm's gain aside
+    if sum(p.numel() for p in own) != 1 or not torch.allclose(mine.write(h, u), h + u / 2):
+        return False
+    own[0].data.fill_(1 / 4)  # as if learned
+    return torch.allclose(mine.write(h, u), h + u / 4)
 
 
 @exercise(

@@ -36,14 +36,18 @@ def _half(answer: int) -> bool:
 @exercise(
     "ex-07-sum",
     ask="write the class",
-    nudge="at the start the logits still differ from the standard network's",
+    nudge="at the start the logits differ from the standard network's, or no query changes them",
 )
 def _sum(answer: type[rr.Rule], fresh: Callable[[str], rr.Model], idx: torch.Tensor) -> bool:
-    model = fresh("attnres")
+    model, source = fresh("attnres"), torch.Generator().manual_seed(0)
     for rule in (*model.rules, model.final_rule):
         rule.__class__ = answer
     with torch.no_grad():
-        return (model(idx) - fresh("standard")(idx)).abs().max().item() < 1e-9
+        start = model(idx)
+        for rule in (*model.rules, model.final_rule):
+            rule.query.copy_(torch.randn(rule.query.shape, generator=source))
+        attends = (model(idx) - start).abs().max().item() > 1e-3
+        return attends and (start - fresh("standard")(idx)).abs().max().item() < 1e-9
 
 
 @exercise(
