@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rr.errors import RRError
 from rrstudy import cli
-from rrstudy.stats import as_rows, compare, read_table, render
+from rrstudy.stats import as_rows, compare, read_results, read_table, render
 
 LOSSES = {
     "base": [3.00, 3.20, 3.40, 3.10],
@@ -182,6 +182,7 @@ def test_a_status_comes_before_a_loss(status, marked, loss):
     ("words", "says"),
     [
         ("table LOG", "--paired"),
+        ("table LOG --paired --seeds 0 x", "invalid int value: 'x'"),
         ("table LOG --paired --baseline bas", "did you mean base"),
         ("table LOG --paired --loss val_loss", "unrecognized arguments: --loss"),
         ("table EMPTY --paired", "holds no runs of rr: .*Runs of another trainer"),
@@ -200,6 +201,21 @@ def test_bad_words_are_one_line(words, says, tmp_path, refuses):
 def test_a_folder_of_runs_needs_no_design(root, refuses):
     folder = root / "data" / "measured" / "mini_arms"
     assert "whose seeds are paired" in refuses("table", folder, "--unpaired")
+
+
+def test_the_table_of_a_campaign_is_of_the_seeds_that_are_reported(root, capsys, refuses):
+    """The command of data/measured/README.md; seed 100 chose the learning rates there."""
+    text = (root / "data" / "measured" / "README.md").read_text(encoding="utf-8")
+    words = re.findall(r"^rr (table data/\S+[^#\n]*)#", text, re.MULTILINE)[0].split()
+    folder = str(root / words[1])
+    assert cli.main(["table", folder, *words[2:], "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    reported = read_results(folder).query("seed < 100")
+    assert rows == as_rows(compare(reported, "standard"))
+    assert {(row["n"], row["comparisons"]) for row in rows[1:]} == {(5, 7)}
+    assert "no run has seed 5, 7: they have 0, 1, 2, 3, 4, 100" in refuses(
+        "table", folder, "--seeds", 7, 0, 5
+    )
 
 
 def test_power_beforehand(capsys):
