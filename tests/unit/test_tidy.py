@@ -1,5 +1,6 @@
 """The tidy table: what is read, marked and refused; never a number from the wrong row."""
 
+import contextlib
 import json
 import math
 import re
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from rr.errors import RRError
 from rrstudy import cli
-from rrstudy.stats import as_rows, compare, read_results, read_table, render
+from rrstudy.stats import as_rows, compare, read_results, read_table, render, spread
 
 LOSSES = {
     "base": [3.00, 3.20, 3.40, 3.10],
@@ -245,6 +246,32 @@ def test_the_spread_of_the_runs_at_hand(tmp_path, capsys, refuses):
     assert apart["sd"] == pytest.approx(math.sqrt(within)) and apart["df"] == 2
     path = put(tmp_path, "y.csv", HEAD + "a,0,3.1\nb,0,3.0\n")
     assert "needs them" in refuses("power", "--from", path, "--seeds", 5, "--paired")
+
+
+def test_a_folder_of_several_groups_has_a_spread_for_each(root, capsys):
+    folder = str(root / "data" / "measured" / "e2_training")
+    assert cli.main(["power", "--from", folder, "--seeds", "5", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    runs = read_results(folder)
+    wanted = []
+    for _, some in runs.groupby(["steps", "warmup"]):
+        for design in ("paired", "independent"):
+            with contextlib.suppress(RRError):  # the search of a rate has one seed
+                wanted.append(spread(some, design)[:2])
+    assert len(wanted) >= 6
+    assert sorted((row["sd"], row["df"]) for row in rows) == sorted(wanted)
+    assert cli.main(["power", "--from", folder, "--seeds", "5", "--paired"]) == 0
+    out = capsys.readouterr().out
+    assert all(f" {steps} steps" in out for steps in set(runs.steps))
+
+
+def test_a_spread_that_cannot_be_given_is_said(tmp_path, capsys):
+    text = HEAD + "".join(f"{arm},{s},{3 + s / 7}\n" for arm in ("a", "b") for s in (0, 1))
+    path = put(tmp_path, "x.csv", text)
+    assert cli.main(["power", "--from", str(path), "--seeds", "5"]) == 0
+    out, err = capsys.readouterr()
+    assert "unpaired" in out and "left out" in err
+    assert "x.csv, paired: all differences of a and b are equal: no spread" in err
 
 
 @settings(max_examples=60, deadline=None)
