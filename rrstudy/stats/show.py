@@ -105,7 +105,9 @@ TABLE: dict[str, Callable[[dict], str]] = {
     "{level} % interval": RUNS["{level} % interval"],
     "p": RUNS["p"],
     "p, Holm": RUNS["p, Holm"],
-    "found by {power} %": lambda row: "" if row["detectable"] is None else f"{row['detectable']:.4f}",
+    "found by {power} %": lambda row: (
+        "" if row["detectable"] is None else f"{row['detectable']:.4f}"
+    ),
     "seeds needed": _needed,
     "notes": _notes,
 }

@@ -132,7 +132,7 @@ def sweep(
 
 
 def _has_ended(launcher: Runner, cell: Cell) -> bool:
-    """Whether nothing is left of a cell; a corrupt result is named by the schedule, which goes on."""
+    """Whether nothing is left of a cell; the schedule names a corrupt result and goes on."""
     try:
         return launcher.ended(cell) is not None
     except RunFailed:

@@ -8,7 +8,7 @@ import pytest
 from rr.errors import RRError
 from rr.model import costs
 from rr.model import sizes as rungs
-from rr.training import device, planning
+from rr.training import planning
 from rrstudy import cli
 from rrstudy.perf import budget, rates
 from rrstudy.perf.budget import disk_of
@@ -298,7 +298,7 @@ def test_a_benchmark_of_other_runs_is_an_error_that_says_which(roomy, tmp_path):
 def test_a_cpu_without_bf16_was_measured_in_what_its_runs_take(bf16, roomy, tmp_path, refuses,
                                                                monkeypatch):  # fmt: skip
     """In fp32, as `rr bench` and `rr train` do there; the other precision is refused by both."""
-    monkeypatch.setattr(device, "_has_bf16", lambda: bf16)
+    monkeypatch.setattr("rr.training.device._has_bf16", lambda: bf16)
     taken, other = ("bf16", "fp32") if bf16 else ("fp32", "bf16")
     words = ["--rung", "nano", "--rule", "review", "--hours", "1", "--measured"]
     card = ["--gpu", "mine", "--tflops", "1", "--memory", "16"]
