@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from studies import Options, Study
 from studies_later import STUDIES
 
-from rr.errors import RunFailed
+from rr.errors import Interrupted, RRError, RunFailed
 from rrbook.stats.rates import basin, before_cliff
 from rrstudy.sweep import Cell, Runner, cells, commands, sweep
 
@@ -153,7 +153,7 @@ class Campaign:
 
 
 def main() -> int:
-    """The command line; 3 where a run is missing."""
+    """The command line; 3 where a run is missing, 2 for bad input, 130 where it was stopped."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("name", choices=STUDIES)
     parser.add_argument("--corpus", required=True, help="as `rr train` takes it")
@@ -168,7 +168,11 @@ def main() -> int:
     campaign = Campaign(
         given.corpus, given.tokenizer, given.out, given.jobs, machine, given.dry_run
     )
-    campaign.study(study)
+    try:
+        campaign.study(study)
+    except (Interrupted, RRError) as error:
+        print(f"campaign: {error}", file=sys.stderr)
+        return 130 if isinstance(error, Interrupted) else 2
     if not given.dry_run:
         print(f"campaign: {campaign.missing} runs missing")
     return 3 if campaign.missing else 0

@@ -1,6 +1,6 @@
 """`rr power`: how many seeds a difference needs, before anything is trained."""
 
-from rr.cli.output import add_json, print_json
+from rr.cli.output import add_json, log, print_json
 from rr.errors import RRError, positive
 
 from .options import add_design
@@ -18,8 +18,8 @@ def add_arguments(parser) -> None:
         "--from",
         dest="path",
         metavar="PATH",
-        help="take the spread from a folder of runs or a tidy table, as rr table reads them; also "
-        "from one arm run twice",
+        help="take the spread from a folder of runs or a tidy table, as rr table reads them, one "
+        "for each group of comparable runs; also from one arm run twice",
     )
     parser.add_argument("--effect", type=float, help="true difference to find, in the unit of --sd")
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds per arm that can be trained")
@@ -42,24 +42,30 @@ def run(args) -> None:
 
 
 def _spreads(args) -> list[dict]:
-    """Standard deviation and its source, of each design that is planned."""
+    """Standard deviation and its source, of each design that is planned and each group of runs."""
     from rrstudy import stats
     from rrstudy.stats.effects import DESIGNS
+    from rrstudy.stats.show import grouped
 
     designs = [args.design] if args.design else list(DESIGNS)
     if args.sd is not None:
         return [{"design": design, "sd": args.sd} for design in designs]
-    runs = runs_of(args.path)
-    out = []
-    for design in designs:
-        try:
-            sd, df, source = stats.spread(runs, design)
-        except RRError:
-            if args.design or design != "paired":
-                raise
-            continue  # one arm has no differences
-        lo, hi = stats.sd_interval(sd, df)
-        out.append({"design": design, "sd": sd, "sd_lo": lo, "sd_hi": hi, "df": df, "of": source})
+    runs = stats.as_rows(runs_of(args.path))
+    out, failed = [], []
+    for title, group in grouped(runs) if "rung" in runs[0] else [("", runs)]:
+        for design in designs:
+            try:
+                sd, df, source = stats.spread(group, design)
+            except RRError as error:  # one arm has no differences, one run no spread
+                failed.append(f"{title or args.path}, {design}: {error}")
+                continue
+            lo, hi = stats.sd_interval(sd, df)
+            out.append({"design": design, "sd": sd, "sd_lo": lo, "sd_hi": hi, "df": df,
+                        "of": source, "group": title})  # fmt: skip
+    if not out:
+        raise RRError(failed[0])
+    for line in failed:
+        log(f"rr: left out {line}")
     return out
 
 
@@ -98,6 +104,8 @@ def _in_words(rows: list[dict]) -> str:
     blocks = []
     for row in rows:
         lines = [headings[row["design"]].format(**row)]
+        if row.get("group"):
+            lines.insert(0, "{group}")
         if "of" in row:
             lines.append("from {of}; 95 % interval of the sd {sd_lo:.3g} to {sd_hi:.3g}")
         if row["needed"] is not None:

@@ -95,7 +95,7 @@ def run(args) -> None:
         plan,
         args.out,
         machine=machine(args),
-        hours=_hours(args),
+        hours=_hours(args, plan),
         resume_command=args.command,
         **pick(
             args,
@@ -122,7 +122,7 @@ def _plan(args, say: Callable[[str], None]) -> list:
         return cells(pick(args, RUN_OPTIONS), say, order=args.order)
 
 
-def _hours(args):
+def _hours(args, plan: list):
     """The time limit, None without one."""
     if args.hours is None:
         if args.measured:
@@ -134,7 +134,7 @@ def _hours(args):
     if args.measured:
         from rrstudy.perf.budget import expected, read_bench
 
-        hours.expected = expected(read_bench(args.measured))
+        hours.expected = expected(read_bench(args.measured), [cell.run for cell in plan])
     return hours
 
 
@@ -146,7 +146,7 @@ def _listed(args) -> dict[str, list]:
 
     notes = []
     plan = _plan(args, notes.append)
-    hours = _hours(args)
+    hours = _hours(args, plan)
     runner = Runner(args.runner, Path(args.out), machine(args), args.processes, args.notebook)
     ray = pick(args, ("address", "gpu_fraction", "cpus_per_cell"))
     check_engine(args.engine, ray)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from rr.cli.output import print_json
 from rr.errors import RRError
+from rr.specs import RUN_OPTIONS
 
 from .options import add_design
 
@@ -18,6 +19,15 @@ def add_arguments(parser) -> None:
     add_design(parser, "tidy table: ")
     parser.add_argument(
         "--baseline", default="standard", help="rule to compare with (default: standard)"
+    )
+    seed = RUN_OPTIONS["seed"]
+    parser.add_argument(
+        "--seeds",
+        nargs="+",
+        type=seed.read,
+        metavar=seed.metavar,
+        help="compare the runs of these seeds alone (default: all); leave out those that chose "
+        "the learning rates",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON value")
@@ -38,6 +48,11 @@ def run(args) -> None:
             "no design given: --paired if runs of one seed saw the same data in the same order, "
             "else --unpaired"
         )
+    if args.seeds:
+        if absent := sorted(set(args.seeds) - set(runs.seed)):
+            known = ", ".join(map(str, sorted(set(runs.seed))))
+            raise RRError(f"no run has seed {', '.join(map(str, absent))}: they have {known}")
+        runs = runs[runs.seed.isin(args.seeds)]
     table = compare(runs, args.baseline, design=args.design or "paired")
     if args.json:
         print_json(as_rows(table))

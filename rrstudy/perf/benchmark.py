@@ -12,6 +12,7 @@ recomputation not counted. A device that is not in `gpus.GPUS` has no MFU.
 """
 
 import itertools
+import math
 import platform
 import sys
 from collections.abc import Callable, Sequence
@@ -24,10 +25,11 @@ from statistics import median
 import torch
 
 from rr import __version__
-from rr.errors import RRError, RunFailed, positive
+from rr.errors import RRError, RunFailed, nearest, positive
 from rr.model import sizes
 from rr.options import parse_spec
 from rr.residual import allow_rule, canonical
+from rr.specs import PROTOCOLS
 from rr.training import memory, planning, provenance
 from rr.training.backend import Backend, default, parse_backend
 from rr.training.device import cores, device_name, pick_device, set_threads
@@ -182,6 +184,8 @@ def result_row(case: Case, measured: dict, times: list[float], failed: str | Non
     row |= {"tokens_per_step": tokens, **measured, "step_ms": times, "step_ms_median": ms}
     rate, gpu = 1000 * tokens / ms, find(measured["device"])
     mfu = None if gpu is None else rate * measured["flops_per_token"] / gpu.flops
+    if not math.isfinite(row.get("loss", 0.0)):  # of a rule of one's own: JSON has no NaN
+        row["loss"] = None
     return row | {"tokens_per_second": rate, "mfu": mfu}
 
 
@@ -266,6 +270,8 @@ def bench(
     """
     for name, value in (("steps", steps), ("repeats", repeats)):
         positive(name, value)
+    if protocol not in PROTOCOLS:
+        raise RRError(f"unknown protocol {protocol!r}: {nearest(protocol, PROTOCOLS)}")
     target = pick_device(device)
     if threads is not None:
         set_threads(threads)

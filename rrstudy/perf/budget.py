@@ -115,14 +115,17 @@ def what_fits(
             row["fits"] = "memory" if row["micro_batch"] is None else verdict
         rows += arms
     if bench and all(row["measured"] is None or bench.file not in row["measured"] for row in rows):
-        has = sorted({f"{row['rung']} in {row['precision']}" for row in bench.rows})
-        wanted = sorted({f"{row['rung']} in {row['precision']}" for row in rows})
-        raise RRError(
-            f"{bench.file} has measured none of these runs: it has {', '.join(has)}, they are "
-            f"{', '.join(wanted)}: run rr bench with their --rung, and --protocol paper for the "
-            "study's"
-        )
+        raise _none_measured(bench, runs, card)
     return rows
+
+
+def _none_measured(bench: Bench, runs: Sequence[Run], card: GPUSpec) -> RRError:
+    has = sorted({f"{row['rung']} in {row['precision']}" for row in bench.rows})
+    wanted = sorted({f"{run.rung} in {precision(run, card)}" for run in runs})
+    return RRError(
+        f"{bench.file} has measured none of these runs: it has {', '.join(has)}, they are "
+        f"{', '.join(wanted)}: run rr bench with their --rung, and --protocol paper for the study's"
+    )
 
 
 def command(options: Mapping[str, object], **more: object) -> str:
@@ -130,9 +133,14 @@ def command(options: Mapping[str, object], **more: object) -> str:
     return shlex.join(["rr", "sweep", *typed({**options, **more})])
 
 
-def expected(bench: Bench) -> Callable[[Run], float | None]:
-    """Seconds that a run takes at most, by a benchmark; None for a rung that it lacks."""
+def expected(bench: Bench, runs: Sequence[Run]) -> Callable[[Run], float | None]:
+    """Seconds that a run takes at most, by a benchmark; None for a rung that it lacks.
+
+    RRError where it lacks those of all `runs`.
+    """
     card = find(bench.device) or GPUSpec(bench.device, 0.0, 0.0)
+    if not any(rates.measured(run, card, bench.rows) for run in runs):
+        raise _none_measured(bench, runs, card)
 
     def seconds(run: Run) -> float | None:
         rate = rates.measured(run, card, bench.rows)

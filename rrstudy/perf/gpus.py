@@ -57,7 +57,8 @@ def find(device: str) -> GPUSpec | None:
     if re.search(r"\b(MIG|Laptop)\b", device):  # a part of a GPU, or less than its namesake
         return None
     return next(
-        (spec for name, spec in GPUS.items() if re.search(rf"\b{name}\b(?! D\b)", device)), None
+        (spec for name, spec in GPUS.items() if re.search(rf"\b{name}\b(?! (?:D|Ti)\b)", device)),
+        None,
     )
 
 

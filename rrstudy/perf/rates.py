@@ -18,13 +18,16 @@ data/measured of the same GPU. What neither contains is a range, by the first th
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import torch
 
 from rr import DATA
 from rr.errors import RRError
 from rr.model.costs import count
 from rr.specs import Run
+from rr.training.device import resolve_precision
 
 from .gpus import GPUS, GPUSpec, find, gpu
 
@@ -87,6 +90,8 @@ def chosen_gpu(
             f"{bench.file} was measured on {bench.device}, not on {chosen.name}: "
             f"measure on {chosen.name}, or leave --measured out"
         )
+    if bench is not None and bench.device == "cpu":  # by which `precision` knows it
+        return replace(chosen, name="cpu")
     return chosen
 
 
@@ -107,8 +112,10 @@ def mfu_range(words: str) -> tuple[float, float]:
 
 
 def precision(run: Run, card: GPUSpec) -> str:
-    """The precision of the run's matrix products on this GPU."""
+    """The precision of the run's matrix products on this GPU, or on this machine's CPU."""
     asked = run.recipe.precision
+    if card.name == "cpu":
+        return resolve_precision(torch.device("cpu"), asked)
     return asked if card.bf16 else {"bf16": "fp16", "tf32": "fp32"}.get(asked, asked)
 
 

@@ -39,6 +39,7 @@ NUMBERS = (
     *(f"{test}_{kind}" for test in TESTS for kind in ("p", "holm", "bonferroni")),
     "detectable", "detectable_corrected", "needed", "needed_lo", "needed_hi", "needed_corrected",
 )  # fmt: skip
+STATUSES = ("finished", "diverged", "unfinished")
 SAME = "all seeds of {} gave the same loss: was the seed used?"
 
 
@@ -116,7 +117,7 @@ def compare(
     Returns a DataFrame. With a baseline it has one row per arm of each group, the baseline first;
     with pairs one row per pair and group:
 
-    * the columns of `by`; `arm, baseline` (None in the baseline's own row), `design, level`;
+    * the columns of `by`; `arm, baseline` (None in the baseline's own row), `design, level, power`;
     * `seeds`, finished; `n, mean, mean_lo, mean_hi` of the value over them, t interval;
       `n_baseline`: those of the baseline; `diverged, unfinished, missing`: seeds, the last of which
       the baseline has and the arm has not run;
@@ -138,7 +139,8 @@ def compare(
     Where the losses of an arm, or the differences, are equal but for rounding, there is no test, no
     interval and no number of seeds, and a note asks whether the seed was used. A run found twice
     (same `id`) counts once; a seed with two different runs is noted and not paired, or refused
-    where pairs are given. Raises RRError for an unknown arm or design, and for a pair given twice.
+    where pairs are given. Raises RRError for an unknown arm or design, for a pair given twice, and
+    for a run without its arm, seed or value, with text for a value, or with another status.
 
     Example:
         >>> from rrstudy.stats import compare
@@ -152,16 +154,12 @@ def compare(
         >>> table.set_index("arm").difference.round(3)["review"]
         np.float64(-0.053)
     """
-    rows = as_rows(runs)
+    rows = _checked(runs, value)
     fraction(level, "level")
     if design not in DESIGNS:
         raise RRError(f"no design {design!r}: {nearest(str(design), DESIGNS)}")
     if (baseline is None) == (pairs is None):
         raise RRError("give either a baseline or pairs of (arm, baseline)")
-    if missing := [name for name in ("seed", value) if any(name not in row for row in rows)]:
-        raise RRError(f"a run without {missing[0]!r}: every run needs its seed and its {value}")
-    named = {place if row.get("id") is None else row["id"]: row for place, row in enumerate(rows)}
-    rows = list(named.values())
     if by is None:
         known = {name for row in rows for name in row}
         own = baseline is not None and any("rule" in row for row in rows)
@@ -171,7 +169,7 @@ def compare(
     if pairs is None:
         name = str(baseline)
         # An arm of a tidy table is any text; a name without options is canonical without torch.
-        if ":" in name and any("rule" in row for row in rows):
+        if (":" in name or " + " in name) and any("rule" in row for row in rows):
             name = arm_named(name)
         out = _with_baseline(rows, name, list(by), design, value, level)
     else:
@@ -180,6 +178,24 @@ def compare(
     for row in out:
         _plan(row, design, level, power)
     return as_frame(out)
+
+
+def _checked(runs: pd.DataFrame | Iterable[Mapping], value: str) -> list[dict]:
+    """The runs as rows, one that was found twice (same `id`) once. RRError names what is wrong."""
+    rows = as_rows(runs)
+    for row in rows:
+        arm = ("rule", "values") if "rule" in row else ("arm",)
+        if missing := [name for name in ("seed", value, *arm) if name not in row]:
+            raise RRError(
+                f"a run without {missing[0]!r}: every run needs its seed, its {value} and its arm, "
+                "or its rule and values"
+            )
+        if not isinstance(row[value], int | float | None):
+            raise RRError(f"{value} must be a number, None where there is none, got {row[value]!r}")
+        if row.get("status") and row["status"] not in STATUSES:
+            raise RRError(f"status must be one of {', '.join(STATUSES)}, got {row['status']!r}")
+    named = {place if row.get("id") is None else row["id"]: row for place, row in enumerate(rows)}
+    return list(named.values())
 
 
 # ---- Which arm with which ------------------------------------------------------------------------
@@ -287,6 +303,7 @@ def _described(arm: Arm, design: str, level: float) -> dict:
         "baseline": None,
         "design": design,
         "level": level,
+        "power": None,
         "seeds": arm.seeds("finished"),
         "n": len(values),
         "n_baseline": None,
@@ -414,6 +431,7 @@ def _correct(rows: list[dict], design: str) -> None:
 
 def _plan(row: dict, design: str, level: float, power: float) -> None:
     """What so many seeds can find, and how many the observed difference would take."""
+    row["power"] = power
     if row["p"] is None:
         return
     if design == "paired":
@@ -446,10 +464,11 @@ def spread(
     "independent": of one arm over its seeds, pooled over the arms, Σ(n_i − 1) degrees of freedom;
     one arm run twice is enough. "paired": of the differences at equal seeds, pooled over all pairs
     of arms that share two seeds or more; df are those of the arms, (k − 1)·(n − 1) at most.
-    Learning rates are separate arms.
+    Learning rates are separate arms; a run found twice (same `id`) counts once.
 
     Returns sd, its degrees of freedom and words that name its source. Raises RRError where no arm
-    (or pair) has two values, and where all values are equal but for rounding, which is no spread.
+    (or pair) has two values, where all values are equal but for rounding, which is no spread, for
+    runs that cannot be compared with each other, and as `compare()` for a run.
 
     Example:
         >>> from rrstudy.stats import spread
@@ -460,14 +479,17 @@ def spread(
     """
     if design not in DESIGNS:
         raise RRError(f"no design {design!r}: {nearest(str(design), DESIGNS)}")
-    rows = as_rows(runs)
+    rows = _checked(runs, value)
+    if len(_groups(rows, GROUP + TOLD)) > 1:
+        differ = [name for name in GROUP + TOLD if len(_groups(rows, [name])) > 1]
+        raise RRError(f"the runs differ in their {', '.join(differ)}: give those of one group")
     groups, used = [], set()
-    arms_of_group = [_labelled(members, value) for members in _groups(rows, GROUP + TOLD).values()]
-    for arm in itertools.chain.from_iterable(arms_of_group):
+    arms = _labelled(rows, value)
+    for arm in arms:
         if arm.same_losses:
             raise RRError(SAME.format(arm.name))
     if design == "independent":
-        for arm in itertools.chain.from_iterable(arms_of_group):
+        for arm in arms:
             if len(arm.values) > 1:
                 groups.append(arm.values)
                 used.add(arm.name)
@@ -476,29 +498,21 @@ def spread(
         sd, df = pooled_sd(groups)
         runs_used = sum(map(len, groups))
         return sd, df, f"{runs_used} runs of {_listed(sorted(used))}"
-    df = 0
-    for arms in arms_of_group:
-        joined: dict[str, int] = {}
-        for one, other in itertools.combinations(arms, 2):
-            a, b = one.finished, other.finished
-            shared = sorted(a.keys() & b.keys())
-            if len(shared) < 2:
-                continue
-            groups.append(differences([a[s] for s in shared], [b[s] for s in shared]))
-            size = max(abs(x) for x in (*one.values, *other.values))
-            if constant(groups[-1], size):
-                raise RRError(
-                    f"all differences of {one.name} and {other.name} are equal: no spread"
-                )
-            joined |= {
-                name: max(joined.get(name, 0), len(shared)) for name in (one.name, other.name)
-            }
-        if joined:
-            df += sum(n - 1 for n in joined.values()) - (max(joined.values()) - 1)
-            used |= joined.keys()
+    joined: dict[str, int] = {}
+    for one, other in itertools.combinations(arms, 2):
+        a, b = one.finished, other.finished
+        shared = sorted(a.keys() & b.keys())
+        if len(shared) < 2:
+            continue
+        groups.append(differences([a[s] for s in shared], [b[s] for s in shared]))
+        size = max(abs(x) for x in (*one.values, *other.values))
+        if constant(groups[-1], size):
+            raise RRError(f"all differences of {one.name} and {other.name} are equal: no spread")
+        joined |= {name: max(joined.get(name, 0), len(shared)) for name in (one.name, other.name)}
     if not groups:
         raise RRError(
             "no two arms share two seeds that finished: a spread of differences needs them"
         )
     sd, _ = pooled_sd(groups)
-    return sd, df, f"differences at equal seeds of {_listed(sorted(used))}"
+    df = sum(n - 1 for n in joined.values()) - (max(joined.values()) - 1)
+    return sd, df, f"differences at equal seeds of {_listed(sorted(joined))}"

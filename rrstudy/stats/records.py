@@ -247,7 +247,7 @@ def write_table(folder: Path, records: Iterable[Record]) -> None:
     rows, curves = [], []
     for record in sorted(records, key=lambda record: record.place.name):
         name = record.place.name
-        curve = record.read("metrics.jsonl")
+        curve = record.parsed("metrics.jsonl")
         texts = {text: record.read(file).decode() for text, file in TEXTS.items()}
         run, result = (json.loads(text) for text in texts.values())
         seals = (result.get("seal"), run.get("seal"), hashlib.sha256(curve).hexdigest())

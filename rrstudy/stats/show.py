@@ -18,7 +18,8 @@ FOOT_RUNS = (
 FOOT_TABLE = """\
 loss: mean over finished seeds. arm − base: {base}negative where the arm's loss is lower.
 {test} Holm: corrected over {tests}.
-found by 80 %: the smallest true difference that so many seeds find with 80 % power at p < {alpha}.
+found by {power} %: the smallest true difference that so many seeds find with \
+{power} % power at p < {alpha}.
 seeds needed: per arm, to find a true difference as large as this one with that power; in
 parentheses the range that the uncertainty of the spread leaves."""
 TESTS = {
@@ -87,7 +88,7 @@ RUNS: dict[str, Callable[[dict], str]] = {
     "seeds": _seeds,
     "val_loss": _mean,
     "arm − base": lambda row: _signed(row["difference"]),
-    "95 % interval": lambda row: _span(row["lo"], row["hi"]),
+    "{level} % interval": lambda row: _span(row["lo"], row["hi"]),
     "bootstrap": lambda row: _span(row["bootstrap_lo"], row["bootstrap_hi"]),
     "p": lambda row: _chance(row["p"], row["difference"]),
     "p, Holm": lambda row: _chance(row["holm"], row["difference"]),
@@ -99,12 +100,14 @@ TABLE: dict[str, Callable[[dict], str]] = {
     "arm": lambda row: row["arm"],
     "seeds": _seeds,
     "loss": _mean,
-    "its {} % interval": _mean_span,
+    "its {level} % interval": _mean_span,
     "arm − base": RUNS["arm − base"],
-    "{} % interval": RUNS["95 % interval"],
+    "{level} % interval": RUNS["{level} % interval"],
     "p": RUNS["p"],
     "p, Holm": RUNS["p, Holm"],
-    "found by 80 %": lambda row: "" if row["detectable"] is None else f"{row['detectable']:.4f}",
+    "found by {power} %": lambda row: (
+        "" if row["detectable"] is None else f"{row['detectable']:.4f}"
+    ),
     "seeds needed": _needed,
     "notes": _notes,
 }
@@ -112,8 +115,8 @@ TABLE: dict[str, Callable[[dict], str]] = {
 
 def columns(row: dict, of: dict[str, Callable[[dict], str]] = RUNS) -> dict[str, str]:
     """A row as text, by the heading of its column."""
-    level = f"{100 * row['level']:g}"
-    return {heading.format(level): text(row) for heading, text in of.items()}
+    percent = {name: f"{100 * row[name]:g}" for name in ("level", "power")}
+    return {heading.format(**percent): text(row) for heading, text in of.items()}
 
 
 def grouped(rows: Sequence[dict]) -> Iterator[tuple[str, list[dict]]]:
@@ -212,6 +215,7 @@ def _foot_of_table(rows: Sequence[dict], base: str) -> str:
     tests = max((row["comparisons"] or 0 for row in rows), default=0)
     return FOOT_TABLE.format(
         alpha=f"{1 - rows[0]['level']:g}",
+        power=f"{100 * rows[0]['power']:g}",
         base=base,
         test=TESTS[rows[0]["design"]],
         tests="one comparison" if tests == 1 else f"{tests or 'no'} comparisons",

@@ -178,7 +178,8 @@ class Schedule:
         try:
             ended = self.runner.ended(state.cell)
         except RunFailed as error:
-            self._end(state, "failed", str(error))
+            folder = self.out / state.cell.id
+            self._end(state, "failed", f"{error}: move {folder} away to train it again")
             return
         if ended:
             self._end(state, ended)

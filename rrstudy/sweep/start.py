@@ -110,7 +110,7 @@ def sweep(
     if workers.threads is not None:
         launcher.machine.setdefault("threads", workers.threads)
     try:
-        left = [cell for cell in plan if not launcher.ended(cell)]
+        left = [cell for cell in plan if not _has_ended(launcher, cell)]
         if left and engine == "local" and pick_device(machine.get("device")).type == "cuda":
             _examine([cell.run for cell in left], out, machine, view.say)
         disk = _room_on_disk(left, out, workers.free_slots)
@@ -129,6 +129,14 @@ def sweep(
         )
         raise RunFailed(f"{len(unfinished)} of {len(plan)} cells did not finish: {names}")
     return list(plan)
+
+
+def _has_ended(launcher: Runner, cell: Cell) -> bool:
+    """Whether nothing is left of a cell; the schedule names a corrupt result and goes on."""
+    try:
+        return launcher.ended(cell) is not None
+    except RunFailed:
+        return True
 
 
 def _examine(runs: Sequence[Run], out: Path, machine: Mapping, say: Callable[[str], None]) -> None:

@@ -1,6 +1,7 @@
 """The benchmark's arithmetic by hand, and the whole of it once on a model of no size."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ TINY = "nano:d_model=16,n_layer=1,n_head=2,seq_len=8"
     ("NVIDIA H100 80GB HBM3", 989), ("NVIDIA H100 PCIe", 756), ("NVIDIA GH200 480GB", 989),
     ("NVIDIA A100-SXM4-80GB", 312), ("NVIDIA A10G", 70), ("NVIDIA A10", 125), ("Tesla T4", 65),
     ("NVIDIA GeForce RTX 4090", 165.2), ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+    ("NVIDIA GeForce RTX 3090", 71), ("NVIDIA GeForce RTX 3090 Ti", None),
     ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None), ("NVIDIA RTX A1000", None), ("cpu", None),
 ])  # fmt: skip
 def test_peaks_by_the_names_that_drivers_give(name, tera):
@@ -79,6 +81,8 @@ def test_mfu_is_counted_flops_over_the_peak(monkeypatch):
     assert result["mfu"] == pytest.approx(0.1)
     assert result["tokens_per_second"] == 512
     assert benchmark.result_row(case, measured | {"device": "cpu"}, [1000.0])["mfu"] is None
+    lost = benchmark.result_row(case, measured | {"loss": math.nan}, [1000.0])
+    assert json.loads(json.dumps(lost, allow_nan=False))["loss"] is None
 
 
 OWN = """
@@ -216,7 +220,7 @@ def test_what_a_case_says_of_its_failure(own, rule, why, kept_threads):
     (["--rung", "61M"], "unknown rung"), (["--backends", "eager:loss=quick"], "unknown loss"),
     (["--backends", "triton"], "use compiled"), (["--steps", "0"], "steps must be"),
     (["--repeats", "-1"], "repeats must be"), (["--batch", "6", "--micro-batch", "4"], "divide"),
-    (["--device", "tpu"], "unknown device"),
+    (["--device", "tpu"], "unknown device"), (["--protocol", "papr"], "did you mean paper"),
 ])  # fmt: skip
 def test_bad_words_are_one_line_before_anything_starts(words, why, refuses, monkeypatch):
     monkeypatch.setattr(benchmark, "ProcessPoolExecutor", None)  # nothing may be started

@@ -13,6 +13,7 @@ from campaign import STUDIES, Campaign, Study
 from tiny import TINY, result_of
 
 import rr
+from rr.errors import Interrupted
 from rr.model.costs import count
 from rr.ops import rms_norm
 from rr.residual import Residuals, canonical
@@ -70,6 +71,22 @@ def test_a_search_goes_beyond_an_edge_that_wins_and_chooses_the_rate_of_the_seed
     capsys.readouterr()
     of(tmp_path, dry=True).study(study)
     assert capsys.readouterr().out.count("rr train") == 3  # the rates given, then the fixed arm
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_bad_input_and_a_stop_are_one_line(stopped, tmp_path, capsys, monkeypatch):
+    def interrupted(*given, **options):
+        raise Interrupted("stopped: give the command again")
+
+    monkeypatch.setattr(campaign, "sweep", interrupted)
+    study = Study({"a": {"rule": "standard", "lr": 1e-3}}, {"rung": TINY}, seeds=(0,), rates=())
+    monkeypatch.setitem(STUDIES, "tiny", lambda: study)
+    corpus = "fables" if stopped else "file:nowhere"
+    monkeypatch.setattr(sys, "argv", ["campaign.py", "tiny", "--corpus", corpus, "--out", "x"])
+    monkeypatch.chdir(tmp_path)
+    assert campaign.main() == (130 if stopped else 2)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ("give the command again" if stopped else "nowhere") in line
 
 
 def test_a_run_that_blew_up_is_no_point_of_a_parabola_nor_is_what_lies_beyond_it():

@@ -1,8 +1,10 @@
 """What the packages need: torch (with its filelock), numpy, tokenizers. (Layers: import-linter.)"""
 
 import ast
+import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,17 @@ def test_rr_trains_without_what_stands_above_it(tmp_path):
     code, files, lines = map(int, last.split())
     assert code == 0
     assert files <= FILES and lines <= LINES, (files, lines)
+
+
+def test_what_the_pages_of_the_records_name_is_there():
+    """`rrstudy.stats.read_records`: a module, and what it has."""
+    pages = sorted((ROOT / "data" / "measured").glob("*.md"))
+    names = {
+        name
+        for page in pages
+        for name in re.findall(r"`((?:rr|rrstudy|rrbook)(?:\.\w+)+)`", page.read_text("utf-8"))
+    }
+    assert "rrstudy.stats.read_records" in names
+    for name in names:
+        module, _, last = name.rpartition(".")
+        assert hasattr(import_module(module), last), name

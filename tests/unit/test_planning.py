@@ -276,9 +276,10 @@ def test_a_step_with_other_values_counts_only_where_there_is_no_better(roomy):
 
 def test_what_a_benchmark_expects_of_a_run(tmp_path):
     """At most: 600 s of steps, the rest by hand; nothing for a rung that it does not hold."""
-    run, other = one(eval_batches=1), one("mini")
-    file = bench_file(tmp_path / "cpu.json", "cpu", bench_row(run, **UNCOMPILED))
-    seconds = budget.expected(budget.read_bench(str(file)))
+    run, other = one(eval_batches=1, precision="fp32"), one("mini")
+    row = bench_row(run, **UNCOMPILED, precision="fp32")
+    file = bench_file(tmp_path / "cpu.json", "cpu", row)
+    seconds = budget.expected(budget.read_bench(str(file)), [run, other])
     saved = 12 * costs.count(run.model) / 1e8 + 0.05 * 600
     # nothing is compiled; 90 s of start-up, 120 s of the report
     assert seconds(run) == pytest.approx(600 + 4 * 4 / 3 + 90 + 120 + saved)
@@ -291,6 +292,23 @@ def test_a_benchmark_of_other_runs_is_an_error_that_says_which(roomy, tmp_path):
     measured = budget.read_bench(str(file))
     with pytest.raises(RRError, match="none of these runs: it has 60M in bf16, they are 60M in tf"):
         budget.what_fits([run], budget.gpu("H100"), bench=measured)
+
+
+@pytest.mark.parametrize("bf16", [True, False])
+def test_a_cpu_without_bf16_was_measured_in_what_its_runs_take(bf16, roomy, tmp_path, refuses,
+                                                               monkeypatch):  # fmt: skip
+    """In fp32, as `rr bench` and `rr train` do there; a sweep refuses the other, as a plan does."""
+    monkeypatch.setattr("rr.training.device._has_bf16", lambda: bf16)
+    taken, other = ("bf16", "fp32") if bf16 else ("fp32", "bf16")
+    words = ["--rung", "nano", "--rule", "review", "--hours", "1", "--measured"]
+    card = ["--gpu", "mine", "--tflops", "1", "--memory", "16"]
+    assert one().recipe.precision == "bf16"
+    file = bench_file(tmp_path / "x.json", "cpu", bench_row(one(), precision=taken, **UNCOMPILED))
+    assert cli.main(["plan", *words, str(file), *card]) == 0
+    assert cli.main(["sweep", *words, str(file), "--dry-run"]) == 0
+    bench_file(file, "cpu", bench_row(one(), precision=other, **UNCOMPILED))
+    says = f"none of these runs: it has nano in {other}, they are nano in {taken}: run rr bench"
+    assert says in refuses("sweep", *words, file, "--dry-run")
 
 
 def test_the_disk_of_a_plan_is_what_stays_and_the_largest_while_it_trains(roomy):

@@ -22,7 +22,14 @@ from rr.specs import Run
 from rrbook.stats import read_curves
 from rrstudy import cli, stats
 from rrstudy.stats import recording
-from rrstudy.stats.records import CURVES, RUNS, read_record, read_records, read_table
+from rrstudy.stats.records import (
+    CURVES,
+    RUNS,
+    read_record,
+    read_records,
+    read_table,
+    write_table,
+)
 
 MEASURED = rr.DATA / "measured"
 CAMPAIGNS = sorted(path.parent for path in MEASURED.glob("*/runs.parquet"))
@@ -267,6 +274,15 @@ def test_a_damaged_table_is_refused(folder, tmp_path):
     (tmp_path / "curves.parquet").unlink()
     with pytest.raises(RunFailed, match="metrics.jsonl is corrupt: No such file"):
         read_records(tmp_path)[0].curve()
+
+
+def test_curves_of_another_table_are_not_written_again(folder, tmp_path):
+    recording.import_runs([folder], tmp_path)
+    before = read_table(tmp_path)
+    write_table(tmp_path, [])
+    (tmp_path / "runs.parquet").unlink()
+    with pytest.raises(RunFailed, match="metrics.jsonl is corrupt: it is not the curve of this"):
+        write_table(tmp_path, before)
 
 
 def test_no_damaged_count_hides_a_run(folder, tmp_path):

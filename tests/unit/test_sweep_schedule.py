@@ -8,6 +8,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from tiny import result_of
 
 from rr.errors import Interrupted, RRError, RunFailed
 from rr.io import try_lock, write_record
@@ -231,6 +232,16 @@ def test_what_did_not_finish_is_named(plan, tmp_path, local):
     local({cell.id: [[lambda f: signal.raise_signal(signal.SIGINT)] * 9] for cell in plan})
     with pytest.raises(Interrupted, match="0 of 4 cells done"):
         sweep(plan, tmp_path, runner="direct", log=quiet)
+
+
+def test_a_corrupt_result_stops_its_own_cell_alone(plan, tmp_path, local):
+    a = plan[0].id
+    (tmp_path / a).mkdir()
+    (tmp_path / a / "result.json").write_text("{")
+    local(all_end(plan[1:]))
+    with pytest.raises(RunFailed, match=f"1 of 4 .*{a} .*corrupt.*: move .*{a} away to train it"):
+        sweep(plan, tmp_path, runner="direct", log=quiet)
+    assert all(result_of(tmp_path / cell.id)["status"] == "finished" for cell in plan[1:])
 
 
 def test_a_disk_that_is_too_small_is_refused_before_anything_starts(plan, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import scipy.stats
 
 from rr.errors import RRError
 from rr.io import sealed, write_record
-from rrstudy.stats import as_rows, compare, holm, paired, read_results, scan
+from rrstudy.stats import as_rows, compare, holm, paired, read_results, scan, spread
 from rrstudy.stats import render as rendered
 
 
@@ -117,6 +117,54 @@ def test_a_baseline_is_a_spec_as_rr_train_takes_it():
     tidy = [{"arm": a, "seed": s, "loss": 1.0 + s} for a in ("constant", "x") for s in (0, 1)]
     with pytest.raises(RRError, match="no baseline 'constant:c=0.5'"):  # another's arms are text
         compare(tidy, "constant:c=0.5", value="loss")
+
+
+def test_a_baseline_is_named_as_the_table_prints_it():
+    mixed = [run("standard", s, 3.1 + s, values="constant", id=f"mixed{s}") for s in (0, 1)]
+    rows = [*RUNS, *mixed]
+    assert "standard + constant-resformer" in render(rows)
+    assert table(rows, "standard + constant-resformer") == table(rows, "standard + constant")
+
+
+def test_headings_say_the_level_and_the_power():
+    text = rendered(compare(RUNS, "standard", level=0.9))
+    assert "90 % interval" in text and "95 %" not in text
+    tidy = [{"arm": row["rule"], **{k: row[k] for k in ("seed", "val_loss")}} for row in RUNS]
+    text = rendered(compare(tidy, "standard", power=0.95))
+    assert "found by 95 %:" in text and "with 95 % power" in text and "80 %" not in text
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"status": "crashed"}, "status must be one of finished, .*, got 'crashed'"),
+        ({"val_loss": "3.1"}, "val_loss must be a number, .*, got '3.1'"),
+        ({"values": ...}, "a run without 'values': "),
+        ({"rule": ...}, "a run without 'arm': "),
+        ({"val_loss": ...}, "a run without 'val_loss': "),
+    ],
+)
+def test_a_row_that_cannot_be_compared_is_refused(change, says):
+    row = {name: x for name, x in (RUNS[0] | change).items() if x is not ...}
+    for call in (lambda rows: compare(rows, "standard"), lambda rows: spread(rows, "paired")):
+        with pytest.raises(RRError, match=says):
+            call([*RUNS[1:], row])
+
+
+# ---- The spread that a plan needs ----------------------------------------------------------------
+
+
+def test_a_run_found_twice_is_no_second_run_of_a_spread():
+    whole = [row for row in RUNS if row["rule"] in ("standard", "review")]
+    for design in ("paired", "independent"):
+        assert spread(whole * 2, design) == spread(whole, design)
+
+
+def test_a_spread_is_of_runs_that_can_be_compared():
+    longer = [row | {"id": f"{row['id']}/600", "steps": 600, "val_loss": 2 * row["val_loss"]}
+              for row in RUNS if row["val_loss"]]  # fmt: skip
+    with pytest.raises(RRError, match="the runs differ in their steps: give those of one group"):
+        spread([*RUNS, *longer], "paired")
 
 
 def test_group_without_baseline_says_so_and_unknown_baseline_fails(tmp_path):

@@ -1,5 +1,6 @@
 """The tidy table: what is read, marked and refused; never a number from the wrong row."""
 
+import contextlib
 import json
 import math
 import re
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from rr.errors import RRError
 from rrstudy import cli
-from rrstudy.stats import as_rows, compare, read_table, render
+from rrstudy.stats import as_rows, compare, read_results, read_table, render, spread
 
 LOSSES = {
     "base": [3.00, 3.20, 3.40, 3.10],
@@ -182,6 +183,7 @@ def test_a_status_comes_before_a_loss(status, marked, loss):
     ("words", "says"),
     [
         ("table LOG", "--paired"),
+        ("table LOG --paired --seeds 0 x", "invalid int value: 'x'"),
         ("table LOG --paired --baseline bas", "did you mean base"),
         ("table LOG --paired --loss val_loss", "unrecognized arguments: --loss"),
         ("table EMPTY --paired", "holds no runs of rr: .*Runs of another trainer"),
@@ -200,6 +202,21 @@ def test_bad_words_are_one_line(words, says, tmp_path, refuses):
 def test_a_folder_of_runs_needs_no_design(root, refuses):
     folder = root / "data" / "measured" / "mini_arms"
     assert "whose seeds are paired" in refuses("table", folder, "--unpaired")
+
+
+def test_the_table_of_a_campaign_is_of_the_seeds_that_are_reported(root, capsys, refuses):
+    """The command of data/measured/README.md; seed 100 chose the learning rates there."""
+    text = (root / "data" / "measured" / "README.md").read_text(encoding="utf-8")
+    words = re.findall(r"^rr (table data/\S+[^#\n]*)#", text, re.MULTILINE)[0].split()
+    folder = str(root / words[1])
+    assert cli.main(["table", folder, *words[2:], "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    reported = read_results(folder).query("seed < 100")
+    assert rows == as_rows(compare(reported, "standard"))
+    assert {(row["n"], row["comparisons"]) for row in rows[1:]} == {(5, 7)}
+    assert "no run has seed 5, 7: they have 0, 1, 2, 3, 4, 100" in refuses(
+        "table", folder, "--seeds", 7, 0, 5
+    )
 
 
 def test_power_beforehand(capsys):
@@ -229,6 +246,32 @@ def test_the_spread_of_the_runs_at_hand(tmp_path, capsys, refuses):
     assert apart["sd"] == pytest.approx(math.sqrt(within)) and apart["df"] == 2
     path = put(tmp_path, "y.csv", HEAD + "a,0,3.1\nb,0,3.0\n")
     assert "needs them" in refuses("power", "--from", path, "--seeds", 5, "--paired")
+
+
+def test_a_folder_of_several_groups_has_a_spread_for_each(root, capsys):
+    folder = str(root / "data" / "measured" / "e2_training")
+    assert cli.main(["power", "--from", folder, "--seeds", "5", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    runs = read_results(folder)
+    wanted = []
+    for _, some in runs.groupby(["steps", "warmup"]):
+        for design in ("paired", "independent"):
+            with contextlib.suppress(RRError):  # the search of a rate has one seed
+                wanted.append(spread(some, design)[:2])
+    assert len(wanted) >= 6
+    assert sorted((row["sd"], row["df"]) for row in rows) == sorted(wanted)
+    assert cli.main(["power", "--from", folder, "--seeds", "5", "--paired"]) == 0
+    out = capsys.readouterr().out
+    assert all(f" {steps} steps" in out for steps in set(runs.steps))
+
+
+def test_a_spread_that_cannot_be_given_is_said(tmp_path, capsys):
+    text = HEAD + "".join(f"{arm},{s},{3 + s / 7}\n" for arm in ("a", "b") for s in (0, 1))
+    path = put(tmp_path, "x.csv", text)
+    assert cli.main(["power", "--from", str(path), "--seeds", "5"]) == 0
+    out, err = capsys.readouterr()
+    assert "unpaired" in out and "left out" in err
+    assert "x.csv, paired: all differences of a and b are equal: no spread" in err
 
 
 @settings(max_examples=60, deadline=None)

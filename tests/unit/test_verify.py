@@ -2,12 +2,13 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
 import rr
-from rr.errors import RRError, RunFailed
+from rr.errors import Interrupted, RRError, RunFailed
 from rr.io import read_sealed, write_record
 from rrstudy import cli, verify
 from rrstudy.stats import read_record, recording
@@ -65,6 +66,18 @@ def test_the_first_steps_have_the_schedule_of_all(made, tiny_corpus):
         with pytest.raises(RRError, match=words):
             record = record_of(campaign, rule)
             verify.verify(record, corpus=tiny_corpus, steps=steps, cache=cache)
+
+
+def test_a_stop_before_the_first_line_is_a_stop(made, tiny_corpus, monkeypatch):
+    def stopped(run, out, *given, **options):
+        folder = Path(out) / run.id
+        folder.mkdir()
+        (folder / "metrics.jsonl").touch()
+        raise Interrupted("stopped")
+
+    monkeypatch.setattr(verify, "train", stopped)
+    with pytest.raises(Interrupted, match="before the steps that were asked for"):
+        verify.verify(record_of(made[1], "review"), corpus=tiny_corpus, steps=5)
 
 
 @pytest.mark.parametrize(("by", "code", "word"), [(0.001, 0, ": agrees"), (0.2, 3, "disagrees")])
