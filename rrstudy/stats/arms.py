@@ -9,6 +9,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 import pandas as pd
 
@@ -190,7 +191,7 @@ def _checked(runs: pd.DataFrame | Iterable[Mapping], value: str) -> list[dict]:
                 f"a run without {missing[0]!r}: every run needs its seed, its {value} and its arm, "
                 "or its rule and values"
             )
-        if not isinstance(row[value], int | float | None):
+        if not isinstance(row[value], Real | None):
             raise RRError(f"{value} must be a number, None where there is none, got {row[value]!r}")
         if row.get("status") and row["status"] not in STATUSES:
             raise RRError(f"status must be one of {', '.join(STATUSES)}, got {row['status']!r}")
