@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import rr
 from rr.analysis import rule_checks
@@ -139,9 +140,8 @@ def chunked(h, W, y):
     def part(a, b):
         return torch.nn.functional.cross_entropy(a @ W.T, b, reduction="sum")
 
-    again = torch.utils.checkpoint.checkpoint
     parts = zip(h.split(128), y.split(128), strict=True)
-    return sum(again(part, a, b, use_reentrant=False) for a, b in parts) / len(h)
+    return sum(checkpoint(part, a, b, use_reentrant=False) for a, b in parts) / len(h)
 
 
 def test_a_loss_in_chunks_has_its_value_too():
