@@ -221,8 +221,8 @@ def verify(
             )
         repetition = read_record(Path(out) / run.id)
         losses = _losses(repetition)
-        short = not losses or max(losses)[0] < max(lines)[0]
-        if not complete and short and None not in losses.values():
+        short = not complete and (not losses or max(losses)[0] < max(lines)[0])
+        if short and None not in losses.values():
             raise Interrupted("stopped before the steps that were asked for")
         repeated = repetition.object("result.json") if complete else {}
         repeated_by = repetition.object("run.json")["provenance"]
