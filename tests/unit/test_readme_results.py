@@ -313,6 +313,16 @@ def f4():
             f"{more.min():.2f} to {more.max():.2f} higher"]  # fmt: skip
 
 
+def g5():
+    rows = loss("g5_norms")
+    assert rows.shape == (5, 6) and set(reported("g5_norms").precision) == {"fp32"}
+    gaps = {arm: rows[arm] - rows["standard"] for arm in rows if arm != "standard"}
+    holm = dict(zip(gaps, stats.holm([p_of(x) for x in gaps.values()]), strict=True))
+    depth = holm.pop("norm-place:place=depth")
+    assert all(p < 0.05 and gaps[arm].min() > 0 for arm, p in holm.items()) and depth > 0.05
+    return [held(x) for x in gaps.values()]
+
+
 def f3():
     rows, phrases = reported("f3_loops"), []
     rows = rows[rows.lr <= 8e-3]  # the five planned rates
@@ -432,8 +442,8 @@ def test_the_readme_says_what_an_h200_measured():
     assert set(re.findall(r"\d+", said)) == {"16", "64", "60", "320", "1"}, said
 
 
-COMPUTED = {"f1_pairs": f1, "f2_field": f2, "f3_loops": f3, "f4_muon": f4, "e1_rates": e1,
-            "e2_training": e2, "e2_after": e2_after, "e3_size": e3, "e4_values": e4,
+COMPUTED = {"f1_pairs": f1, "f2_field": f2, "f3_loops": f3, "f4_muon": f4, "g5_norms": g5,
+            "e1_rates": e1, "e2_training": e2, "e2_after": e2_after, "e3_size": e3, "e4_values": e4,
             "e5_loops": e5, "mini_arms": mini, "gpu_h200": gpu}  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from . import kit, poster
 
 NANO = rr.DATA / "measured" / "04_field_guide"
 MINI = rr.DATA / "measured" / "e1_rates"
+NORMS = rr.DATA / "measured" / "g5_norms"
 VERDICTS = {
     "use": "lower than both baselines, at most a tenth longer",
     "try": "lower than one of them, or lower and costlier",
@@ -109,15 +110,19 @@ def measured(of_field: list[dict] | None = None) -> dict[tuple[str, str], dict]:
     """By (kind, name): differences from both baselines, and the verdict they allow.
 
     At `mini` where each arm had a rate of its own (five seeds), else at `nano` at one rate for all
-    (three seeds). Each study is one Holm family; of a rule in several the last one counts. `time`
-    is what F2's runs take at equal size over the standard network's, `rate` its learning rate over
-    that network's; `misfit` is whether its rate does not suit it, or was not its own. of_field:
-    F2's rows, by `field.against_both`, where they are at hand.
+    (three seeds); places of the norm from the standard residual alone. Each study is one Holm
+    family; of a rule in several the last one counts. `time` is what F2's runs take at equal size
+    over the standard network's, `rate` its learning rate over that network's; `misfit` is whether
+    its rate or start does not suit it, or the rate was not its own. of_field: F2's rows, by
+    `field.against_both`, where they are at hand.
     """
     if of_field is None:
         of_field = field.against_both(field.read_runs())
     mini = stats.read_results(MINI)
     mini = mini[(mini.rung == "mini") & (mini.seed < TUNING)]
+    norms = stats.read_results(NORMS)
+    norms = norms[norms.seed < TUNING]
+    of_norms = [row for row in stats.as_rows(stats.compare(norms, "standard")) if row["baseline"]]
     misfits, results = field.misfits(), {}
     for words, rows, times, rates in (
         (
@@ -133,6 +138,7 @@ def measured(of_field: list[dict] | None = None) -> dict[tuple[str, str], dict]:
             field.times(),
             field.rates(field.read_runs()),
         ),
+        ("mini, five seeds, own rates, fp32", of_norms, None, field.rates(norms, "rule")),
     ):
         arms, of_study = {row["arm"] for row in rows}, {}
         for row in rows:
@@ -140,6 +146,8 @@ def measured(of_field: list[dict] | None = None) -> dict[tuple[str, str], dict]:
                 form = "" if row["arm"].endswith(name[1]) else f", as {row['arm']}"
                 misfit = rows is of_field and row["arm"] in misfits
                 form += "; the rate does not suit it" if misfit else ""
+                if rows is of_norms and name[1] == "norm-place":
+                    misfit, form = True, "; Gemma starts from embeddings √d times as large"
                 of_rule = of_study.setdefault(
                     name,
                     {
@@ -185,8 +193,8 @@ def forms(of_field: list[dict]) -> str:
 def verdict(rows: dict[str, dict], time: float | None, misfit: bool = False) -> str:
     """use, try, skip or open, from one rule's differences and its time over the standard's.
 
-    time: None where it was not measured, so that a rule cannot be "use". misfit: the rate does not
-    suit the rule, or is one for all. That only makes it look worse.
+    time: None where it was not measured, so that a rule cannot be "use". misfit: its rate or
+    start does not suit the rule, or the rate is one for all. That only makes it look worse.
     """
     significant = [row for row in rows.values() if row["holm"] is not None and row["holm"] < 0.05]
     if any(row["difference"] > 0 for row in significant):
