@@ -92,9 +92,11 @@ def test_every_rule_has_one_row(page):
     assert ">rezero:<wbr>init=paper<" in named["rezero"]  # what ran, and not the rule's default
     for name, said in (("state-gate", "use"), ("review", "try"), ("gated-residual", "skip")):
         assert f'data-verdict="{said}"' in named[name]
-    assert "own rates; rate × 1.10" in named["unet"] and "rate ×" not in named["keel"]
+    assert "own rates; rate × 1.10" in named["unet"] and "rate ×" not in named["deepnorm"]
     for name in ("scaled", "orthogonal"):  # higher, but at a rate that does not suit them
         assert 'data-verdict="open"' in named[name] and "does not suit" in named[name]
+    assert 'data-verdict="skip"' in named["keel"]
+    assert 'data-verdict="open"' in named["norm-place"] and "Gemma starts" in named["norm-place"]
     runs = {name: re.search(r"run\s×\s([\d.]+)", row) for name, row in named.items()}
     assert float(runs["review"][1]) >= 1.1 > float(runs["state-gate"][1])  # of equal size
     for name, row in named.items():  # these two were measured against themselves

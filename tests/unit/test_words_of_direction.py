@@ -89,6 +89,8 @@ BEHIND = {
     "02 lead": ["02_gate_equation: review - constant"],
     "04 field_below": [f"f2_field: {arm} - {base}" for arm in FIELD
                        for base in ("standard", "constant")],
+    "04 norm_least": ["g5_norms: norm-place - standard"],
+    "04 norm_most": ["g5_norms: norm-place:place=output - standard"],
     "04 reading_costs": ["f1_pairs: review - state-gate"],
     "05 lead_64": [VALUES.format(8, LARGE)],
     "05 plain_64": [VALUES.format(8, "")],
