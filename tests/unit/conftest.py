@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 
 import rr
 from rr.errors import RRError
+from rr.residual import REGISTRY
 
 # Inductor compiles in the test's process: its pool of processes would import torch once each.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
@@ -223,3 +225,13 @@ def planned(tiny_corpus):
         return rr.plan(**given)
 
     return make
+
+
+@pytest.fixture
+def registry() -> Iterator[None]:
+    """The lists of rules are as they were, afterwards."""
+    kept = {kind: dict(rules) for kind, rules in REGISTRY.items()}
+    yield
+    for kind, rules in REGISTRY.items():
+        rules.clear()
+        rules.update(kept[kind])

@@ -8,8 +8,6 @@ from importlib import import_module
 import pytest
 import reference
 
-from rr.residual import REGISTRY
-
 DESCRIBED = {
     name: value
     for package in reference.PACKAGES
@@ -18,16 +16,6 @@ DESCRIBED = {
 }
 # the same object under two names is run once
 ONCE = {value: name for name, value in reversed(DESCRIBED.items())}
-
-
-@pytest.fixture
-def registry():
-    """Rules that an example registers are gone after it."""
-    before = {kind: dict(rules) for kind, rules in REGISTRY.items()}
-    yield
-    for kind, rules in before.items():
-        REGISTRY[kind].clear()
-        REGISTRY[kind].update(rules)
 
 
 def test_every_package_with_public_names_has_a_page():

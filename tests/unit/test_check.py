@@ -11,7 +11,7 @@ import rr
 from rr.analysis import rule_checks
 from rr.errors import RRError
 from rr.ops import rms_norm
-from rr.residual import REGISTRY, values
+from rr.residual import values
 from rr.residual.depth import AttnRes
 from rrbook.check import (  # noqa: F401
     chapter_00,
@@ -86,16 +86,6 @@ def test_rules_that_a_reader_builds():
 def fresh(rule):
     body = "nano:d_model=64,n_layer=4,n_head=2,seq_len=64"
     return rr.model.initialise(rr.Model(rr.plan(body, rule).model), 0)
-
-
-@pytest.fixture
-def registry():
-    """The lists of rules are as they were, afterwards."""
-    kept = {kind: dict(rules) for kind, rules in REGISTRY.items()}
-    yield
-    for kind, rules in REGISTRY.items():
-        rules.clear()
-        rules.update(kept[kind])
 
 
 class Half(rr.Rule):

@@ -21,6 +21,8 @@ from rr.specs import Run
 from rr.training import loading
 from rrstudy import stats
 
+pytestmark = pytest.mark.usefixtures("registry")  # each registers rules
+
 CLASS = """
 import torch
 import rr
@@ -68,15 +70,6 @@ def run_cell(code, module="__main__"):
 
 def define(write="return state + 0.5 * u", before="", attributes="", module="__main__"):
     return run_cell(CLASS.format(write=write, before=before, attributes=attributes), module)
-
-
-@pytest.fixture(autouse=True)
-def registry():
-    kept = {kind: dict(names) for kind, names in REGISTRY.items()}
-    yield
-    for kind, names in REGISTRY.items():
-        names.clear()
-        names.update(kept[kind])
 
 
 def plan(rule="mine", **options):
