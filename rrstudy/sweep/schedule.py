@@ -178,8 +178,9 @@ class Schedule:
         try:
             ended = self.runner.ended(state.cell)
         except RunFailed as error:
-            folder = self.out / state.cell.id
+            folder, failures = self.out / state.cell.id, self.failures
             self._end(state, "failed", f"{error}: move {folder} away to train it again")
+            self.failures = failures  # a file that is corrupt says nothing of the next run
             return
         if ended:
             self._end(state, ended)

@@ -173,13 +173,15 @@ def test_a_refusal_is_not_repeated(play, plan, kind, code, line):
     assert any("on another device" in line for line in printed)
 
 
-def test_a_corrupt_result_is_named_and_left_alone(play, plan, tmp_path):
-    a = plan[0].id
-    (tmp_path / a).mkdir()
-    (tmp_path / a / "result.json").write_text("{")
-    _, states, started, printed = play(plan, all_end(plan[1:]))
-    assert states[a] == "failed" and a not in started
-    assert any("result.json is corrupt" in line for line in printed)
+@pytest.mark.parametrize("many", [1, 2])
+def test_corrupt_results_are_named_and_left_alone(play, plan, tmp_path, many):
+    for cell in plan[:many]:
+        (tmp_path / cell.id).mkdir()
+        (tmp_path / cell.id / "result.json").write_text("{")
+    _, states, started, printed = play(plan, all_end(plan[many:]))
+    assert list(states.values()) == ["failed"] * many + ["finished"] * (4 - many)
+    assert started == [cell.id for cell in plan[many:]]
+    assert sum("result.json is corrupt" in line for line in printed) == many
 
 
 def test_a_writer_that_ends_between_two_looks_is_believed(play, plan, tmp_path, monkeypatch):

@@ -68,11 +68,13 @@ def test_the_first_steps_have_the_schedule_of_all(made, tiny_corpus):
             verify.verify(record, corpus=tiny_corpus, steps=steps, cache=cache)
 
 
-def test_a_stop_before_the_first_line_is_a_stop(made, tiny_corpus, monkeypatch):
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_stop_before_the_first_line_is_a_stop(begun, made, tiny_corpus, monkeypatch):
     def stopped(run, out, *given, **options):
         folder = Path(out) / run.id
         folder.mkdir()
-        (folder / "metrics.jsonl").touch()
+        if begun:
+            (folder / "metrics.jsonl").touch()
         raise Interrupted("stopped")
 
     monkeypatch.setattr(verify, "train", stopped)
