@@ -204,7 +204,10 @@ def _save(run: str | Path, to: Path, license: str | None, repository: str) -> Pa
             "only runs of rr's own rules can be shared"
         )
     model, specification, vocabulary = load(run, device="cpu")
-    to.mkdir(parents=True, exist_ok=True)
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RRError(f"cannot write to {to} ({error.strerror}): name another folder") from None
     save_file(model.state_dict(), to / "model.safetensors")
     (to / "config.json").write_text(json.dumps(asdict(model.config), sort_keys=True, indent=2))
     for name in FILES:

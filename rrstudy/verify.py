@@ -150,7 +150,22 @@ def repeatable(record: Record, corpus: str | None = None, tokenizer: str | None 
         "corpus": corpus or run.source["corpus"],
         "tokenizer": tokenizer or run.source["tokenizer"],
     }
-    for name, form in (("corpus", "file:PATH"), ("tokenizer", "a folder")):
+    run = replace(run, source=source)
+    check_text(
+        run,
+        corpus="give --corpus, file:PATH that holds it",
+        tokenizer="give --tokenizer, a folder that holds it",
+    )
+    return allowed(run, place)
+
+
+def check_text(run: Run, **advice: str) -> None:
+    """RRError where the text that a run names is no longer the one that it was trained with.
+
+    advice: what to do, where the `corpus` is another and where the `tokenizer` is.
+    """
+    source = run.source
+    for name in ("corpus", "tokenizer"):
         recorded = getattr(run, name)
         try:  # of the corpus alone first, whatever its tokenizer is
             current = identity(
@@ -161,9 +176,8 @@ def repeatable(record: Record, corpus: str | None = None, tokenizer: str | None 
         if current != recorded:
             raise RRError(
                 f"{run.id} was trained with {name} {recorded}; here {source[name]} is another "
-                f"({current}): give --{name}, {form} that holds it"
+                f"({current}): {advice[name]}"
             )
-    return allowed(replace(run, source=source), place)
 
 
 def verify(

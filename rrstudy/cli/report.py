@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from rr.cli.output import locate_errors
@@ -16,7 +17,6 @@ def add_arguments(parser) -> None:
     )
     parser.add_argument(
         "--baseline",
-        default="standard",
         help="of a folder: the arm that the others are compared with (default: standard)",
     )
     parser.add_argument(
@@ -24,7 +24,7 @@ def add_arguments(parser) -> None:
         nargs="+",
         default=[],
         metavar="FILE.py:CLASS",
-        help="your own rules that the run was trained with; their files are imported",
+        help="of a run: your own rules that it was trained with; their files are imported",
     )
 
 
@@ -41,17 +41,16 @@ def run(args) -> None:
     from rr.training.loading import allowed, read_specification
     from rr.training.run_folder import finished
     from rrstudy.sweep import notebook
+    from rrstudy.verify import check_text
 
     folder = args.folder.resolve()
     if not folder.is_dir():
         raise RRError(f"no folder {args.folder}: expected a finished run, or a folder of runs")
     report = folder / notebook.REPORT
     if not (folder / "run.json").exists():
-        notebook.check_installed()
-        path = notebook.find(None).with_name("folder.ipynb")
-        given = {"folder": str(folder), "baseline": args.baseline}
-        words = notebook.papermill(path, report, given, notebook.engine())
-        _execute(["-m", *words])
+        _report_of_runs(folder, report, args)
+    elif args.baseline:
+        raise RRError(f"--baseline is for a folder of runs, and {args.folder} is one run: leave it")
     elif finished(folder) is None:  # which refuses a corrupt result, whatever report there is
         raise RRError(f"{args.folder} has not ended: rr train resumes it, then it has a report")
     elif not notebook.complete(report):
@@ -59,11 +58,31 @@ def run(args) -> None:
         _, run = read_specification(folder)
         with locate_errors(*args.rule):
             run = allowed(run, folder, args.rule)
+        text = "the report scores it: put that text back"  # of another, another run would be made
+        check_text(run, corpus=text, tokenizer=text)
         _execute(_report_of_run(run, folder))
     if args.html:
         if why := _failure(["-m", "rrbook.plain", str(report), str(args.html)]):
             raise RRError(why.removeprefix("rrbook.plain: "))
     print(args.html or report)
+
+
+def _report_of_runs(folder: Path, report: Path, args) -> None:
+    """Write the report of a folder of runs; where it fails, the one that was there stays."""
+    from rrstudy.cli.table import holds_runs
+    from rrstudy.sweep import notebook
+
+    if args.rule:
+        raise RRError(f"--rule is for one run, and {args.folder} is a folder of runs: leave it out")
+    if not holds_runs(folder):
+        raise RRError(f"no run below {args.folder}: expected a finished run, or a folder of runs")
+    notebook.check_installed()
+    given = {"folder": str(folder), "baseline": args.baseline or "standard"}
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".report-") as beside:
+        executed = Path(beside) / notebook.REPORT
+        path = notebook.find(None).with_name("folder.ipynb")
+        _execute(["-m", *notebook.papermill(path, executed, given, notebook.engine())])
+        executed.replace(report)
 
 
 def _report_of_run(run, folder: Path) -> list[str]:

@@ -68,6 +68,11 @@ def runs_of(path: str):
     place = Path(path)
     if not place.is_dir():
         return read_table(place)
-    if any(any(place.rglob(name)) for name in ("result.json", "run.json", "runs.parquet")):
+    if holds_runs(place):
         return read_results(place)
     raise RRError(f"{path} holds no runs of rr: expected them, or the file of a tidy table; {PAGE}")
+
+
+def holds_runs(folder: Path) -> bool:
+    """Whether any file of a run or of a record lies in a folder or below."""
+    return any(any(folder.rglob(name)) for name in ("result.json", "run.json", "runs.parquet"))

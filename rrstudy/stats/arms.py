@@ -139,9 +139,10 @@ def compare(
 
     Where the losses of an arm, or the differences, are equal but for rounding, there is no test, no
     interval and no number of seeds, and a note asks whether the seed was used. A run found twice
-    (same `id`) counts once; a seed with two different runs is noted and not paired, or refused
-    where pairs are given. Raises RRError for an unknown arm or design, for a pair given twice, and
-    for a run without its arm, seed or value, with text for a value, or with another status.
+    (same `id`, same value) counts once; a seed with two different runs, or with two values of one
+    run, is noted and not paired, or refused where pairs are given. Raises RRError for an unknown
+    arm or design, for a pair given twice, and for a run without its arm, seed or value, with text
+    for a value, or with another status.
 
     Example:
         >>> from rrstudy.stats import compare
@@ -182,7 +183,11 @@ def compare(
 
 
 def _checked(runs: pd.DataFrame | Iterable[Mapping], value: str) -> list[dict]:
-    """The runs as rows, one that was found twice (same `id`) once. RRError names what is wrong."""
+    """The runs as rows, one that was found twice (same `id`, same end) once.
+
+    Two ends of one id, as of two machines, both stay: their seed was run more than once. RRError
+    names what is wrong.
+    """
     rows = as_rows(runs)
     for row in rows:
         arm = ("rule", "values") if "rule" in row else ("arm",)
@@ -195,8 +200,12 @@ def _checked(runs: pd.DataFrame | Iterable[Mapping], value: str) -> list[dict]:
             raise RRError(f"{value} must be a number, None where there is none, got {row[value]!r}")
         if row.get("status") and row["status"] not in STATUSES:
             raise RRError(f"status must be one of {', '.join(STATUSES)}, got {row['status']!r}")
-    named = {place if row.get("id") is None else row["id"]: row for place, row in enumerate(rows)}
-    return list(named.values())
+    ends = {}
+    for place, row in enumerate(rows):
+        status = _status(row, value)
+        end = status, row[value] if status == "finished" else None
+        ends[place if row.get("id") is None else row["id"], end] = row
+    return list(ends.values())
 
 
 # ---- Which arm with which ------------------------------------------------------------------------
@@ -491,8 +500,8 @@ def spread(
             raise RRError(SAME.format(arm.name))
     if design == "independent":
         for arm in arms:
-            if len(arm.values) > 1:
-                groups.append(arm.values)
+            if len(arm.finished) > 1:
+                groups.append(list(arm.finished.values()))
                 used.add(arm.name)
         if not groups:
             raise RRError("no arm has two runs that finished: a spread needs them")

@@ -54,6 +54,12 @@ def front(shared) -> dict:
     return yaml.safe_load((shared / "README.md").read_text().split("---\n")[1])
 
 
+def test_a_folder_that_cannot_be_made_is_one_line(run, tmp_path):
+    (tmp_path / "a_file").touch()
+    with pytest.raises(RRError, match="cannot write to .*a_file.*: name another folder"):
+        rrstudy.save_pretrained(run, tmp_path / "a_file")
+
+
 def test_the_card_s_front_matter_is_what_the_hub_reads(run, shared, tmp_path):
     recorded = front(shared)
     assert recorded["library_name"] == "review-residuals"

@@ -228,6 +228,38 @@ def test_a_corrupt_file_of_each_kind_is_named_with_what_to_do(trained, tmp_path)
     assert all(row["difference"] is None for row in here.rows)  # no pair is left
 
 
+def test_a_report_is_never_of_another_text(trained, tmp_path, refuses):
+    """With another text the same options name another run, which the report would train."""
+    cache, text = trained[1], tmp_path / "own.txt"
+    text.write_text("One.\n<|endoftext|>\nTwo apples.\n" * 300)
+    given = {"corpus": f"file:{text}", "tokenizer": "bpe:260", "batch": 2, "eval_batches": 2}
+    run = rr.plan(BODY, "standard", **given, steps=2)
+    folder = rr.train(run, tmp_path / "runs", cache=cache, log=lambda line: None)
+    text.write_text(text.read_text() + "Three.\n")
+    assert "was trained with corpus" in refuses("report", folder)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [folder.name]
+    assert not (folder / "report.ipynb").exists()
+
+
+def test_a_folder_without_a_result_has_a_report_and_an_empty_one_none(trained, tmp_path, refuses):
+    (tmp_path / "empty").mkdir()
+    assert "no run below" in refuses("report", tmp_path / "empty")
+    assert not any((tmp_path / "empty").iterdir())
+    (tmp_path / "runs" / "x").mkdir(parents=True)
+    (tmp_path / "runs" / "x" / "result.json").write_text("{}")
+    assert cli.main(["report", str(tmp_path / "runs")]) == 0
+    (saved,) = (path for path in (tmp_path / "runs").iterdir() if path.name != "x")
+    assert saved.name == "report.ipynb" and "No run has finished." in saved.read_text()
+    assert "corrupt, left out" in saved.read_text()
+
+
+def test_an_option_of_the_other_kind_of_report_is_refused(trained, refuses):
+    out, _, made = trained
+    run = made["review", 0]
+    assert "--baseline is for a folder" in refuses("report", run, "--baseline", "constant")
+    assert "--rule is for one run" in refuses("report", out, "--rule", "mine.py:Mine")
+
+
 def test_what_has_no_report_is_one_line(trained, tmp_path, refuses, monkeypatch):
     folder = tmp_path / trained[2]["review", 0].name
     assert "no folder" in refuses("report", folder)

@@ -105,6 +105,15 @@ def test_one_seed_run_twice_is_not_paired():
     assert "seed 1 was run more than once" in review["notes"][0]
 
 
+def test_one_run_with_two_results_is_not_paired():
+    """As of two machines: neither of the two replaces the other in silence."""
+    other = [one | {"val_loss": 9.0} for one in RUNS if (one["rule"], one["seed"]) == ("review", 1)]
+    for rows in ([*RUNS, *other], [*other, *RUNS]):
+        review = by_arm(table(rows))["review"]
+        assert review["pairs"] == [0, 2] and review["n"] == 4
+        assert "seed 1 was run more than once" in review["notes"][0]
+
+
 def test_a_baseline_is_a_spec_as_rr_train_takes_it():
     half = [run("constant", seed, 3.1 + seed, id=f"half{seed}") for seed in (0, 1)]
     both = [run("constant", s, 3.0 + s, values="constant", id=f"both{s}") for s in (0, 1)]
