@@ -10,7 +10,7 @@ do so by `ROUNDING` or less, the tolerance is `AMPLIFIED`.
 import contextlib
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -135,9 +135,15 @@ def find(name: str, records: str | Path) -> Record:
     return next(iter(ended.values()))
 
 
-def repeatable(record: Record, corpus: str | None = None, tokenizer: str | None = None) -> Run:
+def repeatable(
+    record: Record,
+    corpus: str | None = None,
+    tokenizer: str | None = None,
+    allow_rule: str | Sequence[str] = (),
+) -> Run:
     """The run of a record, with its text as it is here. Nothing of the record is imported.
 
+    allow_rule: a rule in a file that may be imported, as `rr.load` takes it.
     corpus, tokenizer: where the text is, as `rr train` takes them (default: as recorded). RRError
     where it is not the text that was recorded, RunFailed where the record is corrupt or its rule is
     not known here as it was.
@@ -156,7 +162,7 @@ def repeatable(record: Record, corpus: str | None = None, tokenizer: str | None 
         corpus="give --corpus, file:PATH that holds it",
         tokenizer="give --tokenizer, a folder that holds it",
     )
-    return allowed(run, place)
+    return allowed(run, place, allow_rule)
 
 
 def check_text(run: Run, **advice: str) -> None:
@@ -187,6 +193,7 @@ def verify(
     tokenizer: str | None = None,
     steps: int | None = None,
     device: str | None = None,
+    allow_rule: str | Sequence[str] = (),
     cache: str | Path | None = None,
     log: Callable[[str], None] | None = None,
 ) -> Verdict:
@@ -194,10 +201,11 @@ def verify(
 
     steps: only the first of them, with the schedule of all; what is compared is the training loss.
     device: where it is another than the record's; then threads, micro-batch and path are those of
-    this machine. Others as `train`. RRError as `repeatable`, where the record is of a device that
-    is not here and none was asked for, or where the run does not fit the memory.
+    this machine. allow_rule: as `repeatable`. Others as `train`. RRError as `repeatable`, where the
+    record is of a device that is not here and none was asked for, or where the run does not fit the
+    memory.
     """
-    run = repeatable(record, corpus, tokenizer)
+    run = repeatable(record, corpus, tokenizer, allow_rule)
     result, made_by = record.object("result.json"), record.object("run.json")["provenance"]
     lines = _losses(record)
     if steps is not None:
@@ -208,6 +216,9 @@ def verify(
         if not lines:
             raise RRError(f"{run.id} has no training loss in its first {steps} steps: give more")
     complete = steps is None or steps >= run.recipe.steps
+    end = run.recipe.steps if complete or steps is None else steps
+    if result["status"] == "diverged" and lines:
+        end = min(end, max(step for step, _ in lines))
     here = pick_device(device or ("cpu" if made_by["device"] == "cpu" else None))
     same_device = device_name(here) == made_by["device"]
     if device is None and not same_device:
@@ -242,7 +253,7 @@ def verify(
         repeated_by = repetition.object("run.json")["provenance"]
     return Verdict(
         id=run.id,
-        steps=run.recipe.steps if complete or steps is None else steps,
+        steps=end,
         gaps=[(at[0], _gap(recorded, losses.get(at))) for at, recorded in lines.items()],
         recorded=result["val_loss"],
         repeated=repeated.get("val_loss"),

@@ -36,10 +36,14 @@ def run(args) -> None:
     from ..training.loading import load
     from ..training.sampling import sample
 
-    for name, least in (("tokens", 1), ("top_k", 1), ("temperature", 0), ("seed", 0)):
+    for name, least in (("tokens", 1), ("top_k", 1), ("seed", 0)):
         if not getattr(args, name) >= least:
             option = name.replace("_", "-")
             raise RRError(f"{option} must be at least {least}, got {getattr(args, name)}")
+    if args.temperature != 0 and not 1e-6 <= args.temperature < float("inf"):
+        raise RRError(
+            f"temperature must be 0, or a number of at least 1e-6, got {args.temperature}"
+        )
     if args.seed >= 2**63:
         raise RRError(f"seed must be below 2**63, got {args.seed}")
     try:

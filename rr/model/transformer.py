@@ -379,12 +379,15 @@ class Model(nn.Module):
         temperature: divides the logits; 0 takes the most probable token. top_k: draw from the k
         most probable alone. generator: of the draws, on the CPU. stop: a token id that ends the
         text early. cached: False recomputes every step: slower, with the same tokens.
+        RRError where logits are not finite.
         """
         caches = self.caches()
         for _ in range(min(n_tokens, self.config.seq_len - idx.shape[1])):
             past = caches[0].k.shape[2] if cached and caches[0].k is not None else 0
             x = self.hidden(idx[:, past:], caches if cached else None, past)[:, -1]
             logits = F.linear(x, self.head_weight)[:, : self.config.vocab_size].float()
+            if not logits.isfinite().all():
+                raise RRError("the model's logits are not finite, as after a diverged run: no text")
             if temperature == 0:
                 choice = logits.argmax(-1, keepdim=True)
             else:
@@ -404,8 +407,7 @@ def at_loops(model: Model, loops: int, keep_scale: bool = False) -> Model:
 
     loops: N, passes of the copy. keep_scale: a rule whose scale depends on N (`scaled`, `deepnorm`)
     takes the scale of the new N; with True it keeps the one that it was trained at. Raises RRError
-    where the parameters belong to one number of passes: rules that mix fixed depths, and
-    per_pass=1.
+    where the parameters belong to one number of passes: rules that mix fixed depths, per_pass=1.
 
     Example:
         >>> import rr

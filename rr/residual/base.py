@@ -98,6 +98,7 @@ def flag(default: int, meaning: str) -> Option:
     return Option(default, meaning, "0 or 1", lambda number: number in (0, 1))
 
 
+TRUTH = {"True": True, "1": True, "False": False, "0": False}  # to bool(), any word is true
 # An option of every rule.
 RATE = {
     "rate": Option(
@@ -167,9 +168,10 @@ class Described(nn.Module):
                 raise RRError(f"rule {cls.name!r} has no option {key!r}: {known}")
             option = cls.options[key]
             try:
-                value = type(option.default)(word)
+                kind = type(option.default)
+                value = TRUTH[word] if kind is bool else kind(word)
                 ok = option.check(value)
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, KeyError):
                 ok = False
             if not ok:
                 raise RRError(f"{cls.name}: {key} must be {option.accepts}, got {word}")
@@ -282,8 +284,7 @@ class Rule(Described):
         """One sublayer: read, u = branch(x, *args, **kwargs), write; returns the new state.
 
         branch: any callable from x (B, T, d) to the update u (B, T, d). Where it returns a tuple,
-        (u, more …), so does the rule: (state, more …). Raises RRError where u has another shape
-        than x.
+        (u, more …), so does the rule: (state, more …). RRError where their shapes differ.
         """
         x, state = self.read(state)
         result = branch(x, *args, **kwargs)

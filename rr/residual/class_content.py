@@ -1,5 +1,6 @@
 """The content of a class, for a run's id: what it computes, wherever it was defined."""
 
+import dis
 import hashlib
 import inspect
 import sys
@@ -16,6 +17,7 @@ import torch
 from ..errors import RRError
 from .own import ships
 
+LOOKED_UP = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")  # by its name alone
 # Class attributes set by Python, torch and the registry, and documentation.
 _NOT_CONTENT = {
     "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__",
@@ -183,4 +185,7 @@ def _installed(cls: type) -> bool:
 def _globals(code: CodeType) -> set[str]:
     """The names that a function and its inner functions look up outside of themselves."""
     inner = (_globals(part) for part in code.co_consts if isinstance(part, CodeType))
-    return set(code.co_names).union(*inner)
+    looked_up = {  # of co_names, which holds the names of attributes as well
+        each.argval for each in dis.get_instructions(code) if each.opname in LOOKED_UP
+    }
+    return looked_up.union(*inner)

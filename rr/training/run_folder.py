@@ -33,8 +33,7 @@ def finished(folder: Path) -> dict | None:
     """The result of a finished run, from its folder; None before its end.
 
     Returns the content of result.json: the run's id, rule, seed, `status` ("finished" or
-    "diverged"), `val_loss` (nats per token), and how it was trained. Raises RunFailed where that
-    file is corrupt.
+    "diverged"), `val_loss` (nats per token), and how it was trained. RunFailed where it is corrupt.
 
     Example:
         >>> import tempfile

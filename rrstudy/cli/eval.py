@@ -1,6 +1,8 @@
 """`rr eval`: score a trained run on downstream tasks, by EleutherAI's lm-evaluation-harness."""
 
 import importlib.util
+import math
+from pathlib import Path
 
 from rr.cli.output import add_json, locate_errors, print_columns, print_json
 from rr.errors import RRError, install, positive
@@ -42,8 +44,11 @@ def run(args) -> None:
     if importlib.util.find_spec("lm_eval") is None:
         raise RRError(f"rr eval needs lm-evaluation-harness: {install('eval')}")
     from rr.training.loading import load
+    from rr.training.run_folder import finished
     from rrstudy.harness import evaluate
 
+    if (finished(Path(args.run)) or {}).get("status") == "diverged":
+        raise RRError(f"{args.run} diverged: its weights are not a trained model")
     with locate_errors(*args.rule):
         model, _, vocabulary = load(args.run, args.device, allow_rule=args.rule)
         results = evaluate(model, vocabulary, args.tasks, include=args.include,
@@ -53,15 +58,16 @@ def run(args) -> None:
         return
     rows = [("task", "metric", "value")]
     for task, row in results.items():
-        rows += [(task, metric, f"{value:.4f}") for metric, value in _numbers(row).items()]
+        for metric, value in _numbers(row).items():
+            rows.append((task, metric, "–" if value is None else f"{value:.4f}"))
     print_columns(rows, "llr")
 
 
-def _numbers(row) -> dict[str, float]:
-    """A task's metrics, without standard errors; `acc,none` and the like become `acc`."""
+def _numbers(row) -> dict[str, float | None]:
+    """A task's metrics, without standard errors; `acc,none` becomes `acc`. None: no number."""
     numbers = {}
     for name, value in row.items():
         metric, comma, _ = name.partition(",")
         if comma and isinstance(value, int | float) and not metric.endswith("_stderr"):
-            numbers[name.removesuffix(",none")] = value
+            numbers[name.removesuffix(",none")] = value if math.isfinite(value) else None
     return numbers

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from rr.cli.output import locate_errors
+
 
 def add_arguments(parser) -> None:
     parser.add_argument("record", help="an id or its first letters, or a finished run's folder")
@@ -12,6 +14,13 @@ def add_arguments(parser) -> None:
     parser.add_argument("--tokenizer", help="where the tokenizer is, likewise")
     parser.add_argument("--steps", type=int, help="only the first of them, by training loss")
     parser.add_argument("--device", help="cpu, cuda or mps, if not that of the record")
+    parser.add_argument(
+        "--rule",
+        nargs="+",
+        default=[],
+        metavar="FILE.py:CLASS",
+        help="your own rules that the run was trained with; their files are imported",
+    )
 
 
 def run(args) -> int:
@@ -21,7 +30,9 @@ def run(args) -> int:
 
     record = verify.find(args.record, args.records or DATA / "measured")
     names = ("corpus", "tokenizer", "steps", "device")
-    verdict = verify.verify(record, **{name: getattr(args, name) for name in names})
+    with locate_errors(*args.rule):
+        given = {name: getattr(args, name) for name in names}
+        verdict = verify.verify(record, **given, allow_rule=args.rule)
     for line in verdict.lines():
         print(line)
     print(verdict)

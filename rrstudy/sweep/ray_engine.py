@@ -17,6 +17,7 @@ from rr.training.device import GPU_SHARE
 
 from .process import Process
 
+SMALLEST = 0.0001  # of a GPU, in which Ray counts
 ASK = 5.0  # seconds between two queries of the cluster's size
 PASSED = ("RR_", "HF_", "OMP_")  # environment variables that cells on other machines inherit
 
@@ -48,6 +49,8 @@ class RayEngine:
         for name, value in (("gpu-fraction", gpus), ("cpus-per-cell", cpus), ("jobs", jobs)):
             if value is not None and not 0 < value < float("inf"):
                 raise RRError(f"{name} must be a number > 0, got {value}")
+        if gpus is not None and (gpus < SMALLEST or gpus > 1 and gpus != int(gpus)):
+            raise RRError(f"gpu-fraction must be from {SMALLEST} to 1, or whole, got {gpus:g}")
         self.ray, self.limit, self.say = ray, jobs, say
         if not ray.is_initialized():
             try:
@@ -60,7 +63,7 @@ class RayEngine:
                     "give the --address of a running one"
                 ) from None
         resources = ray.cluster_resources()
-        self.cpus = cpus or processes
+        self.cpus, self.processes = cpus or processes, processes
         if gpus is None:
             gpus = float(processes) if resources.get("GPU") and device != "cpu" else 0.0
         self.gpus = gpus
@@ -84,8 +87,8 @@ class RayEngine:
 
     @property
     def threads(self) -> int | None:
-        """CPU threads of a cell: its cores, or None where it has a GPU."""
-        return None if self.gpus else self.cpus
+        """CPU threads of each process of a cell: its cores; None where it has a GPU."""
+        return None if self.gpus else max(1, self.cpus // self.processes)
 
     def _count(self) -> int:
         """Cells that the cluster can run at once, counted node by node."""
@@ -95,7 +98,7 @@ class RayEngine:
                 has = node["Resources"]
                 fits = has.get("CPU", 0) // self.cpus
                 if self.gpus:
-                    fits = min(fits, has.get("GPU", 0) // self.gpus)
+                    fits = min(fits, _on_gpus(int(has.get("GPU", 0)), self.gpus))
                 total += int(fits)
         return total
 
@@ -119,7 +122,7 @@ class RayEngine:
         if 0 < self.gpus < 1:
             env[GPU_SHARE] = str(self.gpus)
         ref = self.remote.remote(list(argv), str(log), env, os.getcwd())
-        self.tasks.append(_Task(self.ray, ref))
+        self.tasks.append(_Task(self.ray, ref, log))
         return self.tasks[-1]
 
     def close(self) -> None:
@@ -128,19 +131,28 @@ class RayEngine:
         self.quiet.close()
 
 
+def _on_gpus(gpus: int, share: float) -> int:
+    """How many cells fit on a node's GPUs. A share is of one GPU: 0.6 fits once on each."""
+    return gpus * int(round(1 / share, 6)) if share < 1 else gpus // int(share)
+
+
 class _Task:
     """A cell in the cluster, with the interface of `Process`."""
 
-    def __init__(self, ray, ref) -> None:
-        self.ray, self.ref, self.code = ray, ref, None
+    def __init__(self, ray, ref, log: Path) -> None:
+        self.ray, self.ref, self.log, self.code = ray, ref, log, None
 
     def poll(self) -> int | None:
         """The exit code; None while it runs, waits for a node, or is moved to another."""
         if self.code is None and self.ray.wait([self.ref], timeout=0)[0]:
             try:
                 self.code = self.ray.get(self.ref)
-            except self.ray.exceptions.RayError:  # cancelled, or it could not be started
+            except self.ray.exceptions.TaskCancelledError:
                 self.code = 1
+            except self.ray.exceptions.RayError as error:  # it could not be started there
+                self.code = 1
+                with open(self.log, "a") as file:  # where the sweep looks for the reason
+                    file.write(f"rr: on the cluster: {str(error).strip().splitlines()[-1]}\n")
         return self.code
 
     def stop(self) -> None:

@@ -28,6 +28,10 @@ RETRIES = 3  # of a cell that crashes without having saved a new checkpoint
 TICK = 0.1  # seconds between two checks of our own processes
 LOOK = 1.0  # seconds between two checks of what other sweeps have done
 LEAVE = 75.0  # seconds that a stopped sweep waits for its processes to save
+WITHOUT = (
+    "ended well, but not with this run's result: its rule or its text has changed since the sweep "
+    "was planned; start the sweep again"
+)
 SETTLED = ("finished", "diverged", "failed")
 
 
@@ -157,14 +161,14 @@ class Schedule:
         reached = self._reached(state)
         state.crashes = 0 if reached > state.reached else state.crashes + 1
         state.reached = max(reached, state.reached)
-        why = self._last_line(state) if code else "ended without a result"
+        why = self._last_line(state) if code else WITHOUT
         if os.strerror(errno.ENOSPC) in why or shutil.disk_usage(self.out).free < MIB:
             raise RunFailed(
                 f"the disk of {self.out} is full, at {state.cell.id} ({state.cell.name}): make "
                 "space, then the same command resumes the sweep"
             )
         refused = code == 2 if self.runner.kind == "direct" else why.startswith("RRError: ")
-        if refused:  # bad input: it would be the same again
+        if refused or code == 0:  # it would be the same again
             self._end(state, "failed", why)
         elif state.crashes > RETRIES:
             self._end(state, "failed", f"{why} ({state.crashes} times without progress)")

@@ -184,7 +184,16 @@ def test_bad_words_of_other_verbs(rr, words, recorded):
 def test_sample_refuses(rr, training, runs, tmp_path):
     run = next(runs.iterdir())
     one_line(rr("sample", run, "--prompt", "Ada sees the sea. " * 20), "the prompt has", "16")
-    bad = ("tokens 0", "top-k 0", "temperature -1", "temperature nan", "seed -1", f"seed {2**70}")
+    bad = (
+        "tokens 0",
+        "top-k 0",
+        "temperature -1",
+        "temperature nan",
+        "temperature inf",
+        "temperature 1e-45",
+        "seed -1",
+        f"seed {2**70}",
+    )
     for option, value in map(str.split, bad):
         one_line(rr("sample", run, f"--{option}", value), f"{option} must be")
     one_line(rr("sample", run, "--prompt", os.fsdecode(b"\xff")), "not UTF-8")

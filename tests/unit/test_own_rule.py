@@ -117,6 +117,15 @@ def test_what_a_method_takes_from_its_notebook_is_in_the_id(before, write):
     assert plan().id != first
 
 
+def test_a_variable_with_the_name_of_an_attribute_is_not_in_the_id():
+    """Nor is it refused where an id could not hold it, as an optimiser that is called opt."""
+    write = "return state + self.site.d_model * u"
+    define(write, "d_model = 1")
+    first = plan().id
+    define(write, "d_model, site = 2, object()")
+    assert plan().id == first
+
+
 def test_the_class_that_it_derives_from_is_in_the_id():
     ids = []
     for c in (1, 2):
@@ -317,6 +326,18 @@ def test_a_bad_name_is_one_line(tmp_path, capsys, name, words):
     recorded, err = capsys.readouterr()
     assert recorded == "" and err.count("\n") == 1 and words in err
     assert not (tmp_path / "rules").exists()
+
+
+def test_an_option_that_is_true_can_be_switched_off(tmp_path):
+    options = "options = {'on': rr.residual.Option(True, 'on or off', 'True or False')}"
+    path = tmp_path / "mine.py"
+    path.write_text(CLASS.format(write="return state", before="", attributes=options))
+    rr.allow_rule(f"{path}:Mine")
+    ids = {word: plan(f"{path}:Mine:on={word}").id for word in ("True", "1", "False", "0")}
+    assert ids["True"] == ids["1"] == plan(f"{path}:Mine").id
+    assert ids["False"] == ids["0"] != ids["True"]
+    with pytest.raises(RRError, match="on must be True or False, got off"):
+        plan(f"{path}:Mine:on=off")
 
 
 def test_options_of_a_rule_in_a_file_are_held_to_what_it_declares(tmp_path):

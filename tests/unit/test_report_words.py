@@ -119,6 +119,10 @@ def test_a_rate_at_the_edge_is_named():
     assert "`review` at nano does best at 0.004, the end of the rates" in words
     inside = [row | {"val_loss": row["val_loss"] - (row["lr"] == 2e-3)} for row in rows]
     assert "Rate at the edge" not in report.folder_warnings(survey(inside))
+    lost = [row | {"val_loss": None, "status": "diverged", "lr": 8e-3} for row in PAIR]
+    assert "Rate at the edge" not in report.folder_warnings(survey([*rows, *lost]))  # it was tried
+    other = [row | {"lr": 8e-3, "steps": row["steps"] + 1} for row in PAIR]
+    assert report.folder_warnings(survey([*inside, *other])).count("Rate at the edge") == 0
 
 
 # ---- one run -------------------------------------------------------------------------------------

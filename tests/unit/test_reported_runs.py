@@ -152,6 +152,58 @@ def test_cells_on_the_cpu_ask_a_cluster_for_no_gpu(monkeypatch, device, fraction
     engine.close()
 
 
+@pytest.fixture
+def engine_on(monkeypatch):
+    """engine_on(gpus, fraction, cpus, processes) -> the engine on one node with these GPUs."""
+    opened = []
+
+    def start(gpus=1, fraction=None, cpus=None, processes=1):
+        size, ray = {"CPU": 64.0, "GPU": float(gpus)}, MagicMock()
+        ray.cluster_resources.return_value = size
+        ray.nodes.return_value = [{"Alive": True, "Resources": size}]
+        monkeypatch.setitem(sys.modules, "ray", ray)
+        opened.append(RayEngine(None, fraction, cpus, None, processes, print))
+        return opened[-1]
+
+    yield start
+    for engine in opened:
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "fraction", "cells"),
+    [(1, 0.2, 5), (1, 0.1, 10), (8, 0.2, 40), (2, 0.6, 2), (8, 0.7, 8), (3, 1 / 3, 9), (8, 2, 4)],
+)
+def test_a_share_is_of_one_gpu_and_is_counted_exactly(engine_on, gpus, fraction, cells):
+    assert engine_on(gpus, fraction).free_slots == cells
+
+
+@pytest.mark.parametrize("fraction", [1.5, 0.00001])
+def test_a_share_that_ray_would_refuse_is_refused_first(engine_on, fraction):
+    with pytest.raises(RRError, match="gpu-fraction must be from 0.0001 to 1, or whole"):
+        engine_on(1, fraction)
+
+
+def test_the_processes_of_a_cell_share_its_cores(engine_on):
+    assert engine_on(0, cpus=4, processes=4).threads == 1
+    assert engine_on(0, cpus=4, processes=1).threads == 4
+
+
+def test_why_the_cluster_could_not_start_a_cell_is_in_its_log(engine_on, tmp_path):
+    class Refused(Exception):
+        pass
+
+    engine = engine_on()
+    engine.ray.exceptions.RayError = Refused
+    engine.ray.exceptions.TaskCancelledError = type("Cancelled", (Refused,), {})
+    engine.ray.wait.return_value = (["ready"], [])
+    engine.ray.get.side_effect = Refused("Traceback\nModuleNotFoundError: No module named 'rr'")
+    task = engine.start(["-m", "rr.cli"], tmp_path / "cell.log", {})
+    assert task.poll() == 1
+    said = (tmp_path / "cell.log").read_text()
+    assert said == "rr: on the cluster: ModuleNotFoundError: No module named 'rr'\n"
+
+
 def test_a_compilers_cache_that_cannot_be_written_is_one_line(tmp_path, tiny_corpus):
     (tmp_path / "file").touch()
     place = tmp_path / "file" / "cache"  # also root cannot write there

@@ -173,6 +173,14 @@ def test_a_refusal_is_not_repeated(play, plan, kind, code, line):
     assert any("on another device" in line for line in printed)
 
 
+def test_a_process_that_ends_well_without_this_result_is_not_tried_again(play, plan):
+    """As one that trained another run, since a rule's file changed after the plan."""
+    cell = plan[0].id
+    _, states, started, printed = play(plan[:1], {cell: [[crashes(0)]]})
+    assert started == [cell] and states[cell] == "failed"
+    assert any("has changed since the sweep was planned" in line for line in printed)
+
+
 @pytest.mark.parametrize("many", [1, 2])
 def test_corrupt_results_are_named_and_left_alone(play, plan, tmp_path, many):
     for cell in plan[:many]:

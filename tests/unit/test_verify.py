@@ -2,8 +2,11 @@
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
+import new_rule
 import pytest
 import torch
 
@@ -165,6 +168,17 @@ def test_a_record_of_another_machine_is_run_here_where_asked(made, tiny_corpus, 
     got = verify.verify(record, corpus=tiny_corpus, cache=made[0], device="cpu", log=print)
     assert got.agrees and got.differ["device"] == ("NVIDIA H100 80GB HBM3", "cpu")
     assert "packages" in got.differ and "2.0.0" in "".join(got.lines())
+
+
+def test_a_rule_of_ones_own_is_verified_where_it_is_allowed(tiny_corpus, tmp_path):
+    """In a process that has not allowed it before."""
+    rule = f"{new_rule.new_rule('half-step', tmp_path)}:HalfStep"
+    rr.allow_rule(rule)
+    run = rr.plan(BODY, rule, corpus=tiny_corpus, tokenizer="bpe:300", steps=2, batch=2)
+    folder = rr.train(run, tmp_path / "runs", rr.Request(threads=1), log=print)
+    command = [sys.executable, "-m", "rrstudy.cli", "verify", folder, "--rule", rule]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "the same bits after 2 steps" in done.stdout, done.stderr
 
 
 def test_a_damaged_record_is_refused(made, tmp_path):

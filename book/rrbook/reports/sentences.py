@@ -1,5 +1,6 @@
 """The sentences of a report, each chosen by the data that it is about. All return Markdown."""
 
+import math
 import platform
 import sys
 from collections import defaultdict
@@ -8,7 +9,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from rrstudy.stats.results import arm_named, arm_of
+from rrstudy.stats.results import arm_named, arm_of, group_key
 
 from .folder import Survey, text_of
 from .run import Ended, Look, outcome
@@ -237,12 +238,13 @@ def _at_the_edge(results: Sequence[Mapping]) -> list[str]:
     """Arms that were run at several learning rates and did best at the lowest or the highest."""
     losses: dict[tuple, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in results:
-        if row["val_loss"] is not None:
-            losses[row["rung"], arm_of(row)][row["lr"]].append(row["val_loss"])
+        loss = math.inf if row["val_loss"] is None else row["val_loss"]  # it was tried, too
+        losses[row["rung"], arm_of(row), group_key(row)][row["lr"]].append(loss)
     lines = []
-    for (rung, arm), by_rate in losses.items():
-        best = min(by_rate, key=lambda rate: sum(by_rate[rate]) / len(by_rate[rate]))
-        if len(by_rate) > 1 and best in (min(by_rate), max(by_rate)):
+    for (rung, arm, _), by_rate in losses.items():
+        means = {rate: sum(each) / len(each) for rate, each in by_rate.items()}
+        best = min(means, key=means.__getitem__)
+        if len(means) > 1 and best in (min(means), max(means)) and math.isfinite(means[best]):
             lines.append(
                 f"**Rate at the edge.** `{arm}` at {rung} does best at {best:g}, the end of the "
                 "rates that were tried: a better one may lie beyond."

@@ -55,7 +55,7 @@ def basin(losses: Mapping[float, float], tolerance: float = 0.02) -> Basin:
     if len(points) < 3:
         raise RRError(f"a parabola needs at least three finite losses, got {len(points)}")
     lowest = min(range(len(points)), key=lambda i: points[i][1])
-    edge = lowest in (0, len(points) - 1)
+    edge = points[lowest][0] in (min(losses), max(losses))
     first = min(max(lowest - NEAREST // 2, 0), max(len(points) - NEAREST, 0))
     near = points[first : first + NEAREST]
     x, y = np.log([lr for lr, _ in near]), np.array([loss for _, loss in near])
