@@ -182,8 +182,8 @@ def _unread(here: Survey) -> list[str]:
     for rule in read.items():
         try:
             as_allowed([rule], (), here.shown)
-        except RRError:
-            notes.append(f"{rule[0]} is a rule in a file, and none of its code was run")
+        except RRError as error:
+            notes.append(str(error))
     return notes
 
 
