@@ -4,8 +4,8 @@ from ..errors import RRError
 from .output import locate_errors
 
 
-def add_arguments(parser) -> None:
-    parser.add_argument("run", help="folder of the run")
+def add_own_rules(parser) -> None:
+    """The option `--rule` of verbs that load a run: rules in files that may be imported."""
     parser.add_argument(
         "--rule",
         nargs="+",
@@ -13,6 +13,11 @@ def add_arguments(parser) -> None:
         metavar="FILE.py:CLASS",
         help="your own rules that the run was trained with; their files are imported",
     )
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("run", help="folder of the run")
+    add_own_rules(parser)
     parser.add_argument("--prompt", default="", help="text to continue")
     parser.add_argument(
         "--loops", type=int, help="passes over the stack (default: as it was trained)"

@@ -407,7 +407,7 @@ def at_loops(model: Model, loops: int, keep_scale: bool = False) -> Model:
 
     loops: N, passes of the copy. keep_scale: a rule whose scale depends on N (`scaled`, `deepnorm`)
     takes the scale of the new N; with True it keeps the one that it was trained at. Raises RRError
-    where the parameters belong to one number of passes: rules that mix fixed depths, per_pass=1.
+    where parameters belong to one number of passes: rules that mix fixed depths, and per_pass=1.
 
     Example:
         >>> import rr

@@ -284,7 +284,7 @@ class Rule(Described):
         """One sublayer: read, u = branch(x, *args, **kwargs), write; returns the new state.
 
         branch: any callable from x (B, T, d) to the update u (B, T, d). Where it returns a tuple,
-        (u, more …), so does the rule: (state, more …). RRError where their shapes differ.
+        (u, more …), so does the rule: (state, more …). RRError where u is not shaped like x.
         """
         x, state = self.read(state)
         result = branch(x, *args, **kwargs)

@@ -81,7 +81,7 @@ def _cpu_quota(groups: Path) -> tuple[int, int]:
 def set_threads(n: int | None) -> int:
     """Set the threads of torch's CPU kernels. Sums depend on it, so a resumed run keeps its number.
 
-    n: None takes OMP_NUM_THREADS where that is set, else all cores of this process. Returns n.
+    n: None: OMP_NUM_THREADS where that is set, else all cores of this process. Returns the number.
     """
     # the variable may have an entry per level of nesting
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()

@@ -257,7 +257,7 @@ class Examiner:
     def fables(self) -> dict:
         """The loss on whole held-out stories, and the entropy floor of the same stories.
 
-        All of them, or as many as the windows of a shortened evaluation, `stories` in number.
+        All, or the first `stories`, as many as the windows of a shortened evaluation.
 
         The loss is None where a story does not fit the window, because it is then not comparable
         with the floor. Empty for another corpus, whose floor is unknown.

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 from rr.cli.output import add_json, locate_errors, print_columns, print_json
+from rr.cli.sample import add_own_rules
 from rr.errors import RRError, install, positive
 
 
@@ -25,13 +26,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--limit", type=int, metavar="N", help="questions per task (default: all)")
     parser.add_argument("--batch", type=int, default=8, help="texts at once (default: 8)")
     parser.add_argument("--device", help="auto (cuda, else cpu), cpu, cuda or mps (default: auto)")
-    parser.add_argument(
-        "--rule",
-        nargs="+",
-        default=[],
-        metavar="FILE.py:CLASS",
-        help="your own rules that the run was trained with; their files are imported",
-    )
+    add_own_rules(parser)
     add_json(parser)
 
 

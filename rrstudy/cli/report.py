@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from rr.cli.output import locate_errors
+from rr.cli.sample import add_own_rules
 from rr.errors import RRError, RunFailed
 
 
@@ -19,13 +20,7 @@ def add_arguments(parser) -> None:
         "--baseline",
         help="of a folder: the arm that the others are compared with (default: standard)",
     )
-    parser.add_argument(
-        "--rule",
-        nargs="+",
-        default=[],
-        metavar="FILE.py:CLASS",
-        help="of a run: your own rules that it was trained with; their files are imported",
-    )
+    add_own_rules(parser)
 
 
 def run(args) -> None:

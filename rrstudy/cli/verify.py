@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from rr.cli.output import locate_errors
+from rr.cli.sample import add_own_rules
 
 
 def add_arguments(parser) -> None:
@@ -14,13 +15,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--tokenizer", help="where the tokenizer is, likewise")
     parser.add_argument("--steps", type=int, help="only the first of them, by training loss")
     parser.add_argument("--device", help="cpu, cuda or mps, if not that of the record")
-    parser.add_argument(
-        "--rule",
-        nargs="+",
-        default=[],
-        metavar="FILE.py:CLASS",
-        help="your own rules that the run was trained with; their files are imported",
-    )
+    add_own_rules(parser)
 
 
 def run(args) -> int:

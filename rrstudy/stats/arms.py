@@ -474,7 +474,7 @@ def spread(
     "independent": of one arm over its seeds, pooled over the arms, Σ(n_i − 1) degrees of freedom;
     one arm run twice is enough. "paired": of the differences at equal seeds, pooled over all pairs
     of arms that share two seeds or more; df are those of the arms, (k − 1)·(n − 1) at most.
-    Learning rates are separate arms; a run found twice (same `id`) counts once.
+    Learning rates are separate arms; a run found twice (same `id`, same value) counts once.
 
     Returns sd, its degrees of freedom and words that name its source. Raises RRError where no arm
     (or pair) has two values, where all values are equal but for rounding, which is no spread, for

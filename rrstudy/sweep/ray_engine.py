@@ -151,8 +151,10 @@ class _Task:
                 self.code = 1
             except self.ray.exceptions.RayError as error:  # it could not be started there
                 self.code = 1
+                why = str(error).strip().rpartition("\n")[2] or type(error).__name__
+                self.log.parent.mkdir(parents=True, exist_ok=True)  # the cell's process would
                 with open(self.log, "a") as file:  # where the sweep looks for the reason
-                    file.write(f"rr: on the cluster: {str(error).strip().splitlines()[-1]}\n")
+                    file.write(f"rr: on the cluster: {why}\n")
         return self.code
 
     def stop(self) -> None:

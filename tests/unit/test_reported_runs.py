@@ -198,9 +198,9 @@ def test_why_the_cluster_could_not_start_a_cell_is_in_its_log(engine_on, tmp_pat
     engine.ray.exceptions.TaskCancelledError = type("Cancelled", (Refused,), {})
     engine.ray.wait.return_value = (["ready"], [])
     engine.ray.get.side_effect = Refused("Traceback\nModuleNotFoundError: No module named 'rr'")
-    task = engine.start(["-m", "rr.cli"], tmp_path / "cell.log", {})
+    task = engine.start(["-m", "rr.cli"], tmp_path / ".logs" / "cell.log", {})
     assert task.poll() == 1
-    said = (tmp_path / "cell.log").read_text()
+    said = (tmp_path / ".logs" / "cell.log").read_text()
     assert said == "rr: on the cluster: ModuleNotFoundError: No module named 'rr'\n"
 
 
