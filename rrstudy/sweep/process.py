@@ -91,8 +91,10 @@ def _kernels(pid: int) -> list[int]:
         import psutil
     except ModuleNotFoundError:
         return []
-    try:
-        below = psutil.Process(pid).children(recursive=True)
-        return [child.pid for child in below if "ipykernel" in " ".join(child.cmdline())]
-    except psutil.Error:
-        return []
+    found = []
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it has ended since; the others have not
+                if "ipykernel" in " ".join(child.cmdline()):
+                    found.append(child.pid)
+    return found
