@@ -50,13 +50,14 @@ def _studies_differ() -> str:
     return f"{scipy.stats.f_oneway(*map(_gaps, BOTH_GATES)).pvalue:.2f}"
 
 
-def _small_rates() -> str:
-    """Review − state gate at the two smallest rates of E1's search, mean of its two seeds."""
-    runs = stats.read_results(MEASURED / "e1_rates")
-    runs = runs[(runs.rung == "mini") & (runs.seed >= TUNING)]
-    loss = runs.pivot_table("val_loss", "lr", "rule")
-    gap = (loss["review"] - loss["state-gate"]).sort_index()
-    return " and ".join(map(signed, gap.iloc[:2]))
+def _shared_rates(change: bool = False) -> str:
+    """G3: Review − state gate by seed, mean of its rates; or at the largest less the smallest."""
+    runs = stats.read_results(MEASURED / "g3_rates")
+    loss = runs.pivot_table("val_loss", "seed", ["rule", "lr"])
+    gap = loss["review"] - loss["state-gate"]
+    by_seed = gap[gap.columns.max()] - gap[gap.columns.min()] if change else gap.mean(axis=1)
+    over = stats.interval(list(by_seed))
+    return spread(over.mean, over.lo, over.hi)
 
 
 def _passes() -> str:
@@ -246,7 +247,8 @@ NAMED = {
     "review - state-gate, four studies pooled": _pooled,
     "review - state-gate, pooled without the largest": lambda: _pooled("f1_pairs"),
     "review - state-gate, p that the studies agree": _studies_differ,
-    "review - state-gate at the smallest rates of E1's search": _small_rates,
+    "review - state-gate, mean of three shared rates": _shared_rates,
+    "review - state-gate, largest shared rate less smallest": partial(_shared_rates, change=True),
     "eight passes - one pass": _passes,
     "f4_muon, below AdamW": _under_muon,
     "f4_muon, planned rates with Review below": partial(_rates_under_muon, planned=True),

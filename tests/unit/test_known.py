@@ -146,10 +146,17 @@ def test_both_gates_in_four_studies_by_scipy():
     assert number("review - state-gate, pooled without the largest") == held(rest)
     p = st.f_oneway(*gaps).pvalue
     assert number("review - state-gate, p that the studies agree") == f"{p:.2f}"
-    search = ends("e1_rates").query("rung == 'mini' and seed >= 100 and lr < 1.1e-3")
-    by = search.groupby(["lr", "rule"]).val_loss.mean().unstack()
-    text = " and ".join(mean(each) for each in by["review"] - by["state-gate"])
-    assert number("review - state-gate at the smallest rates of E1's search") == text
+
+
+def test_both_gates_at_shared_rates_by_scipy():
+    table = reported("g3_rates").pivot_table("val_loss", "seed", ["rule", "lr"])
+    gap = table["review"] - table["state-gate"]
+    whole = number("review - state-gate, mean of three shared rates")
+    assert whole == held(gap.mean(axis=1))
+    change = number("review - state-gate, largest shared rate less smallest")
+    assert change == held(gap[2.1e-3] - gap[1.06e-3])
+    for rate in gap:
+        assert number(f"g3_rates[lr={rate:g}]: review - state-gate") == held(gap[rate])
 
 
 def test_eight_passes_against_one_by_scipy():
@@ -262,6 +269,10 @@ def test_the_published_study_by_hand():
         ("e1_rates[rung=mini]: review - state-gate", "unknown"),
         ("review - state-gate, four studies pooled", "above"),
         ("review - state-gate, pooled without the largest", "equal"),
+        ("g3_rates[lr=0.00106]: review - state-gate", "below"),  # "the rate decides"
+        ("g3_rates[lr=0.0021]: review - state-gate", "above"),
+        ("review - state-gate, largest shared rate less smallest", "above"),
+        ("review - state-gate, mean of three shared rates", "unknown"),
         ("eight passes - one pass", "above"),
         ("f1_pairs: update-gate - constant", "equal"),
         ("e2_training[steps=4800]: review - state-gate", "unknown"),

@@ -313,6 +313,17 @@ def f4():
             f"{more.min():.2f} to {more.max():.2f} higher"]  # fmt: skip
 
 
+def g3():
+    table = reported("g3_rates").pivot_table("val_loss", "seed", ["rule", "lr"])
+    assert table.shape == (10, 6) and set(reported("g3_rates").status) == {"finished"}
+    gap = table["review"] - table["state-gate"]  # seeds × rates
+    primary = gap.mean(axis=1)
+    holm = stats.holm([p_of(gap[rate]) for rate in gap])
+    return [held(primary), f"p = {p_of(primary):.3f}", "±0.01",
+            f"p = {within_a_hundredth(primary):.3f}", *(held(gap[rate]) for rate in gap),
+            *(f"{value:.3f}" for value in holm), held(gap[2.1e-3] - gap[1.06e-3])]  # fmt: skip
+
+
 def g5():
     rows = loss("g5_norms")
     assert rows.shape == (5, 6) and set(reported("g5_norms").precision) == {"fp32"}
@@ -442,7 +453,8 @@ def test_the_readme_says_what_an_h200_measured():
     assert set(re.findall(r"\d+", said)) == {"16", "64", "60", "320", "1"}, said
 
 
-COMPUTED = {"f1_pairs": f1, "f2_field": f2, "f3_loops": f3, "f4_muon": f4, "g5_norms": g5,
+COMPUTED = {"f1_pairs": f1, "f2_field": f2, "f3_loops": f3, "f4_muon": f4, "g3_rates": g3,
+            "g5_norms": g5,
             "e1_rates": e1, "e2_training": e2, "e2_after": e2_after, "e3_size": e3, "e4_values": e4,
             "e5_loops": e5, "mini_arms": mini, "gpu_h200": gpu}  # fmt: skip
 

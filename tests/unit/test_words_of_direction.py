@@ -126,7 +126,7 @@ ELSE = (
     "DeepNorm is clearly worse", "its authors' start it finishes far lower",
     "finish far higher than with their authors' weights", "DeepNorm alone is told apart",
     # counted by seed or read off means, and the sentence says so
-    "At every N there is a seed", "by the means of two seeds",
+    "At every N there is a seed",
     "On the seed that chose the rates",
     "the interval of the change includes zero",
     # glued numbers of chapters that are no differences between trained networks
