@@ -57,7 +57,7 @@ def cells_with_a_checkpoint(out) -> set[str]:
 
 def test_a_lost_nodes_cell_goes_on_elsewhere(workers, command, cluster, tmp_path):
     rules = ("standard", "review")
-    steps = 600  # both workers must train at once, though one may start seconds later
+    steps = 1500  # both workers must train at once, though one may start seconds later
     options = command(tmp_path / "ray", steps=steps, **{"save-every": 0.2})[1:]
     words = ["sweep", *options, "--rule", *rules, "--runner", "direct"]
     words += ["--engine", "ray", "--address", cluster.address]
