@@ -12,7 +12,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats as st
-from test_readme_results import LINEAR, ROOT, ends, field, held, loss, mean, reported, window
+from test_readme_results import (
+    LINEAR,
+    ROOT,
+    at_shared_rates,
+    ends,
+    field,
+    held,
+    loss,
+    mean,
+    reported,
+    window,
+)
 
 import rr
 
@@ -149,8 +160,7 @@ def test_both_gates_in_four_studies_by_scipy():
 
 
 def test_both_gates_at_shared_rates_by_scipy():
-    table = reported("g3_rates").pivot_table("val_loss", "seed", ["rule", "lr"])
-    gap = table["review"] - table["state-gate"]
+    gap = at_shared_rates()
     whole = number("review - state-gate, mean of three shared rates")
     assert whole == held(gap.mean(axis=1))
     change = number("review - state-gate, largest shared rate less smallest")
