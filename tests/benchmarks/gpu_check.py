@@ -152,7 +152,7 @@ def gradients(args) -> None:
 
 def resumed(args) -> None:
     rung = "nano:n_layer=2,d_model=32,seq_len=64" if args.rehearse else "mini"
-    run = rr.plan(rung, "review", steps=60 if args.rehearse else 400, eval_batches=4)
+    run = rr.plan(rung, "review", steps=300 if args.rehearse else 400, eval_batches=4)
     words = [sys.executable, "-m", "rr.cli", "train", "--rung", rung, "--rule", "review", "--steps",
              str(run.recipe.steps), "--eval-batches", "4", "--device", args.device]  # fmt: skip
 
@@ -162,21 +162,21 @@ def resumed(args) -> None:
         return subprocess.Popen([*words, "--out", str(out), *more], stdout=log, stderr=log)
 
     calm, torn = (args.out / "resume" / name for name in ("calm", "torn"))
-    beside, process = begin(calm), begin(torn, "--save-every", "0.2")
+    beside, process = begin(calm), begin(torn, "--save-every", "0.05")
     saved, folder = [], torn / run.id
     while process.poll() is None and not saved:
         time.sleep(0.05)
         saved = Checkpoints(folder, run.id).steps() if folder.exists() else []
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    killed = process.wait()  # 0 where it had ended by itself: then nothing was resumed
     codes = begin(torn).wait(), beside.wait()
     results = [finished(out / run.id) or {} for out in (calm, torn)]
     losses = [result.get("val_loss") for result in results]
     near = None not in losses and abs(losses[0] - losses[1]) < 0.05
     say(f"resume: killed at a checkpoint of step {saved[-1:]}; held-out losses {losses}")
     bits = [result.get("weights_sha256") for result in results]
-    write(args, "resume", True, killed_after=saved[-1:], codes=codes, val_loss=losses, agree=near,
-          same_bits=bits[0] == bits[1])  # fmt: skip
+    write(args, "resume", True, killed=killed, killed_after=saved[-1:], codes=codes,
+          val_loss=losses, agree=near, same_bits=bits[0] == bits[1])  # fmt: skip
 
 
 def cases_of(args, rungs: tuple[str, ...]) -> list[Case]:

@@ -136,6 +136,7 @@ def test_of_two_sweeps_one_is_killed(workers, second, sweeping, alone, tmp_path,
         assert max(starts.values()) <= 2 and sum(starts.values()) <= len(expected) + 2
         compare(out, expected, counts)
     tally(counts, killed, "one of two sweeps", seed)
+    assert killed
 
 
 def test_a_clock_that_jumps_and_what_a_dead_sweep_left_stop_nothing(

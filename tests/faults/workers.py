@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +69,8 @@ class Workers:
     def rr(self, *argv: object, **options: object) -> Outcome:
         """One child.
 
-        at: (phase, n, s): signal `number` (SIGKILL) is sent s seconds into the n-th such phase.
+        at: (phase, n, s): signal `number` (SIGKILL) is sent s seconds into the n-th such phase, by
+        the child to itself where s is zero.
         crash_at: the child kills itself before its n-th call that changes a folder or syncs a file.
         uid: the child's user; file_limit: bytes that one file may have (a full disk, to the child).
         fill: (disk, name, n): the disk is filled when the n-th file called `name` on it is opened
@@ -220,7 +222,15 @@ def _child(request: dict, pipe: int, out: int, err: int) -> int:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"],) * 2)
     if "uid" in request:
         os.setuid(request["uid"])
-    announce(lambda phase: os.write(pipe, bytes([PHASES.index(phase)])))
+    entered: Counter[str] = Counter()
+
+    def report(phase: str) -> None:
+        os.write(pipe, bytes([PHASES.index(phase)]))
+        entered[phase] += 1
+        if request.get("at") == [phase, entered[phase], 0.0]:  # from outside it may come too late
+            os.kill(os.getpid(), request.get("number", signal.SIGKILL))
+
+    announce(report)
     if "fill" in request:
         _fill(*request["fill"])
     if "crash_at" in request:
@@ -282,7 +292,7 @@ def _watch(
             else:
                 phases.append((PHASES[data[0]], time.monotonic() - begun))
                 entered = sum(phase == phases[-1][0] for phase, _ in phases)
-                if at is not None and when is None and [phases[-1][0], entered] == at[:2]:
+                if at and at[2] and when is None and [phases[-1][0], entered] == at[:2]:
                     when = time.monotonic() + at[2]
     return phases, *(text.decode(errors="replace") for text in texts.values())
 

@@ -51,13 +51,16 @@ def run(*given, **options):
 
 def kill_after(process, out, checkpoints):
     """SIGKILL to every process that trains into `out`, once so many checkpoints are there."""
+    mine: set[int] = set()  # found while it waits, so that the kill itself takes no time
     while len([path for path in out.glob("*/checkpoint/*") if path.name.isdecimal()]) < checkpoints:
         assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.01)
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if f"--out={out}\0".encode() in path.read_bytes():
-                os.kill(int(path.parent.name), signal.SIGKILL)
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                if f"--out={out}\0".encode() in path.read_bytes():
+                    mine.add(int(path.parent.name))
+    for pid in mine:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     process.communicate()
     assert not list(out.glob("*/result.json"))
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -138,7 +139,9 @@ def test_the_check_in_rehearsal(tmp_path, again):
     assert {row["rule"] for row in found["steps"]["rows"]} == {"standard", "review"}
     assert all(row["failed"] is None for row in found["steps"]["rows"])
     assert found["resume"]["same_bits"] and found["resume"]["agree"]
-    assert found["resume"]["killed_after"] and found["resume"]["codes"] == [0, 0]
+    assert found["resume"]["killed"] == -signal.SIGKILL and found["resume"]["killed_after"]
+    assert found["resume"]["codes"] == [0, 0]
+    assert "resuming from step" in (tmp_path / "resume" / "torn" / "log").read_text()
     assert [row["case"] for row in found["study"]["rows"]] == [
         "script tf32",
         "script bf16",

@@ -150,7 +150,8 @@ def test_every_verb_prints(verb, encoding, made, home, counted, monkeypatch, kep
     if "JSON" in verb:
         assert json.loads(out)
     if made is Terminal and verb in ("train", "plan"):  # what moves fits into a line
-        moving = [part for line in err.splitlines() for part in line.split("\r")[1:-1]]
+        lines = err.replace("\r\n", "\n").split("\n")  # splitlines() would split at each \r, too
+        moving = [part for line in lines for part in line.split("\r")[1:-1]]
         assert all(len(part) < 40 for part in moving), moving
     if encoding == "utf-8" and verb == "table of a log":
         assert "λ−é" in out and "−0." in out

@@ -52,7 +52,7 @@ function cliffSentence(l, bias, data) {
     number(c.additive.share) + " of the length.";
   if (!data) return text;
   var near = recordedNear(data, l, bias), arms = near.arms.map(function (arm) {
-    return arm.rule + (arm.bias ? " (b = " + number(arm.bias) + ")" : "") + " " + number(arm.loss);
+    return arm.rule + " (b = " + number(arm.bias) + ") " + number(arm.loss);
   });
   var seeds = range(near.arms.map(function (arm) { return arm.runs.length; }));
   return text + "\nRecorded at " + near.depth + " sublayers: " + arms.join(", ") +
@@ -118,7 +118,7 @@ function drawRecorded(svg, near, data, x0, x1, top, bottom) {
   });
   near.arms.forEach(function (arm, i) {  // below the axis: no name covers a curve
     add(svg, "text", {x: x0, y: bottom + 58 + 17 * i, "class": "is-" + (COLOURS[arm.rule] || "ink") +
-      " b"}, arm.rule + (arm.bias ? ", b = " + number(arm.bias) : "") + ": " + number(arm.loss) + " held out");
+      " b"}, arm.rule + ", b = " + number(arm.bias) + ": " + number(arm.loss) + " held out");
   });
 }
 

@@ -20,17 +20,18 @@ def rule_field() -> kit.Explorable:
         "rule-field",
         script="field.js",
         title="A toy stream under one rule",
-        lead="One token, random sublayers, each rule as it is before training.",
+        lead="One token, random sublayers, each rule before training, its gate with the bias b.",
         controls=[
             kit.slider("sublayers", "sublayers", 4, 64, 4, 32),
             kit.choice("rule", "rule", {name: name for name in TOY}, "review-convex"),
-            kit.slider("bias", "bias b (c = σ(b))", -4, 4, 0.5, 0),
+            kit.slider("bias", "bias b of a gate", -4, 4, 0.5, 0),
             kit.radios("start", "size of updates", WORDS, "unit"),
         ],
         picture="Two curves over depth, for the chosen rule and the standard one: rms of the "
         "stream, and gradient at each update on a logarithmic scale",
         note="Toy: u = W₂ tanh(W₁ x) with random W₁ and W₂, 32 channels, one token, no attention; "
         "all derivatives are exact. The gradient is that of a fixed random read-out by each "
-        "update u<sub>l</sub>, at 0 by the embedding. One draw of the weights: small wiggles mean "
-        "nothing.",
+        "update u<sub>l</sub>, at 0 by the embedding. The share σ(b) is the update’s; in gtrxl, "
+        "which rr starts at b = 2, it is what is kept. rr starts highway-carry at −2, the others "
+        "at 0. One draw of the weights: small wiggles mean nothing.",
     )

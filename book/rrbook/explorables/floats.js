@@ -24,7 +24,7 @@ function harmonic(terms, name) {
   var parts = [], k, truth = 0, up = 0, down = 0;
   for (k = 1; k <= terms; k++) parts.push(rounded(1 / k, name));
   for (k = terms - 1; k >= 0; k--) {
-    truth += parts[k];
+    truth += 1 / (k + 1);
     up = rounded(up + parts[k], name);
   }
   for (k = 0; k < terms; k++) down = rounded(down + parts[k], name);

@@ -66,7 +66,7 @@ function drawLuck(svg, v, width) {
   add(svg, "path", {d: "M" + round(x(at)) + " " + (top - 8) + "V" + bottom, "class": "red thin dash"});
   var late = x(at) > width * (narrow ? 0.44 : 0.55);
   add(svg, "text", {x: x(at) + (late ? -6 : 6), y: top - 12, "text-anchor": late ? "end" : "start",
-    "class": "is-red b halo"}, "best of the equal ones");
+    "class": "is-red b halo"}, "best of " + v.rules + " equal rules");
   add(svg, "text", {x: narrow ? left : right, y: narrow ? 28 : 12,
     "text-anchor": narrow ? "start" : "end", "class": "is-blue b halo"},
     "the rule that leads");

@@ -53,10 +53,14 @@ function drawLost(svg, v, width) {
   var late = x(best) > width / 2;
   add(svg, "text", {x: x(best) + (late ? -6 : 6), y: top + 6, "text-anchor": late ? "end" : "start",
     "class": "is-green b halo"}, "Young’s interval");
-  add(svg, "circle", {cx: x(v.every), cy: y(found.lost), r: 6, "class": "is-red"});
+  var above = found.lost > RUNNING_LOSS[1];  // an arrow: its true place is not on the picture
+  if (above) add(svg, "path", {d: "M" + round(x(v.every)) + " " + (top + 14) + "v-14m-5 6l5 -6l5 6",
+    "class": "red line"});
+  else add(svg, "circle", {cx: x(v.every), cy: y(found.lost), r: 6, "class": "is-red"});
   var right_of = x(v.every) < width * 0.6;
-  add(svg, "text", {x: x(v.every) + (right_of ? 10 : -10), y: y(found.lost) - 8,
-    "text-anchor": right_of ? "start" : "end", "class": "is-red b halo"}, "yours");
+  add(svg, "text", {x: x(v.every) + (right_of ? 10 : -10), y: y(found.lost) + (above ? 22 : -8),
+    "text-anchor": right_of ? "start" : "end", "class": "is-red b halo"},
+    above ? "yours, above the picture" : "yours");
   add(svg, "text", {x: left, y: 14, "class": "is-blue b halo"}, "time lost, of the work done");
   return lostSentence(v);
 }

@@ -63,7 +63,10 @@ function drawValues(svg, v, width, data, form) {
   var left = 46, right = width - 84, top = 28, bottom = 232;
   svg.setAttribute("viewBox", "0 0 " + width + " 274");
   add(svg, "text", {x: 0, y: 12, "class": "soft"}, "mean cosine of two tokens’ states");
-  var x = scale(0, v.blocks, left, right), y = scale(0, 1, bottom, top);
+  var rules = v.rule === "own" ? ["own"] : ["own", v.rule], found = {};
+  rules.forEach(function (rule) { found[rule] = valueNumbers(rule, v.lam, v.even, v.blocks).similarity; });
+  var low = Math.min.apply(null, rules.map(function (rule) { return Math.min.apply(null, found[rule]); }));
+  var x = scale(0, v.blocks, left, right), y = scale(Math.min(0, low), 1, bottom, top);
   [0, 0.5, 1].forEach(function (value) {
     add(svg, "path", {d: "M" + left + " " + round(y(value)) + "H" + right, "class": "grid"});
     add(svg, "text", {x: left - 8, y: y(value) + 4, "text-anchor": "end", "class": "soft"}, value);
@@ -73,8 +76,8 @@ function drawValues(svg, v, width, data, form) {
   add(svg, "text", {x: (left + right) / 2, y: bottom + 37, "text-anchor": "middle",
     "class": "soft"}, "blocks passed");
   var ends = [];
-  (v.rule === "own" ? ["own"] : ["own", v.rule]).forEach(function (rule) {
-    var points = valueNumbers(rule, v.lam, v.even, v.blocks).similarity.map(function (value, k) {
+  rules.forEach(function (rule) {
+    var points = found[rule].map(function (value, k) {
       return [x(k), y(value)];
     });
     var chosen = rule === v.rule;
