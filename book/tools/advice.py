@@ -89,9 +89,12 @@ def _of_streams(first: bool = False) -> str:
     return f"{row['holm']:.3f}"
 
 
-def _cost(arm: str) -> str:
-    """What the rate of a misfit costs it, by the losses of its search."""
-    return f"{field.misfits()[arm]['cost']:.3f}"
+def _from_first(arm: str) -> str:
+    """G1 − F2: an arm at the best rate that its search tried, from the same at F2's rate."""
+    losses = [runs[runs.arm == arm].set_index("seed").val_loss.sort_index() for runs in
+              (field.read_runs(field.AGAIN), field.read_runs())]  # fmt: skip
+    over = stats.paired(*losses)
+    return spread(over.mean, over.lo, over.hi)
 
 
 def _run_time(arm: str) -> str:
@@ -99,15 +102,9 @@ def _run_time(arm: str) -> str:
     return f"{field.times().time[arm]:.2f}"
 
 
-def _rate(arm: str) -> str:
-    """The learning rate that F2 chose for an arm, over that of the standard residual."""
-    return f"{field.rates(field.read_runs())[arm]:.2f}"
-
-
-def _best_tried(arm: str) -> str:
-    """The best rate of a misfit's search, over the rate of the standard residual."""
-    misfit = field.misfits()[arm]
-    return f"{field.rates(field.read_runs())[arm] * misfit['tried'] / misfit['lr']:.2f}"
+def _rate(arm: str, again: bool = False) -> str:
+    """An arm's learning rate in F2, or in G1, over that of the standard residual."""
+    return f"{field.rates(field.mended() if again else field.read_runs())[arm]:.2f}"
 
 
 def _under_muon() -> str:
@@ -253,7 +250,7 @@ NAMED = {
     "f4_muon, below AdamW": _under_muon,
     "f4_muon, planned rates with Review below": partial(_rates_under_muon, planned=True),
     "f4_muon, added rates with Review below": partial(_rates_under_muon, planned=False),
-    "f2_field, best rate tried of standard + constant": partial(_best_tried, "standard + constant"),
+    "g1_misfits, rate of standard + constant": partial(_rate, "standard + constant", again=True),
     "f2_field, survivors": _survivors,
     "f2_field, survivors as first run": lambda: _survivors(first=True),
     "f2_field, p of four streams": _of_streams,
@@ -284,7 +281,7 @@ NAMED = {
     **{f"gate on a GPU, {rung}": partial(_on_a_gpu, rung) for rung in ("60M", "320M", "1B")},
     "constant on a GPU, 1B": partial(_on_a_gpu, "1B", "constant"),
     **{
-        f"f2_field, cost of the rate of {arm}": partial(_cost, arm)
+        f"g1_misfits: {arm} - the same in F2": partial(_from_first, arm)
         for arm in ("scaled", "orthogonal", field.WIDER, "standard + constant")
     },
     **{

@@ -120,6 +120,8 @@ def _runs(path: Path, curves: bool) -> list[dict]:
         rows = stats.as_rows(stats.read_table(logged))
     elif path == field.FOLDER:  # which names an arm of its own
         rows = stats.as_rows(field.read_runs())
+    elif path == field.AGAIN:  # whose baselines are F2's
+        rows = stats.as_rows(field.mended())
     elif curves:
         rows = read_curves(path)
     else:

@@ -30,11 +30,11 @@ def rows(monkeypatch) -> list[dict]:
         for rung, rule, values, gap in ARMS.values()
         for lr in ((1e-3, 2e-3, 3e-3) if seed == 100 else (2e-3,))
     ]  # fmt: skip
+    again = [run for run in made_up if run["rung"] != "mini" and run["seed"] < 100]
+    made = {field.FOLDER: pd.DataFrame(made_up), field.AGAIN: pd.DataFrame(again)}
     read = stats.read_results
     monkeypatch.setattr(
-        stats,
-        "read_results",
-        lambda folder: pd.DataFrame(made_up) if folder == field.FOLDER else read(folder),
+        stats, "read_results", lambda folder: made[folder] if folder in made else read(folder)
     )
     return field.against_both(field.read_runs())
 

@@ -353,15 +353,21 @@ def f3():
     return phrases
 
 
-@cache
-def field() -> tuple[pd.DataFrame, dict]:
-    """F2: losses, seeds × arms; whether each arm − baseline survives Holm over all of them."""
-    rows = reported("f2_field")
+def armed(name: str, precision: str) -> pd.DataFrame:
+    """Losses, seeds × arms; with values of its own or a wider stream a network is another arm."""
+    rows = reported(name)
     arm = rows.rule.where(rows["values"] == "own", "standard + " + rows["values"])
     rows = rows.assign(arm=arm.where(~rows.rung.str.contains("d_model"), "one wider stream"))
     table = rows.pivot(index="seed", columns="arm", values="val_loss")
-    assert table.notna().all(axis=None) and table.shape == (5, 22)
-    assert set(rows.precision) == {"bf16"}
+    assert table.notna().all(axis=None) and set(rows.precision) == {precision}
+    return table
+
+
+@cache
+def field() -> tuple[pd.DataFrame, dict]:
+    """F2: losses, seeds × arms; whether each arm − baseline survives Holm over all of them."""
+    table = armed("f2_field", precision="bf16")
+    assert table.shape == (5, 22)
     return table, {pair: value < 0.05 for pair, value in family(table).items()}
 
 
@@ -405,6 +411,37 @@ def f2():
     return [*phrases, f"With them {counts['first']} of the {len(sure)} comparisons survive, "
             f"with the present ones {counts['now']}:",
             "from " + " to ".join(f"p = {value:.3f}" for value in streams)]  # fmt: skip
+
+
+def g1():
+    again, (first, _) = armed("g1_misfits", precision="bf16"), field()
+    assert list(again.index) == list(first.index) and set(again) == set(MISFITS)
+    for arm, row in MISFITS.items():  # the best rate that F2's search tried
+        where = {key: value for key, value in row.items() if key not in ("lr", "best")}
+        assert set(reported("g1_misfits", **where).lr) == {row["best"]}, arm
+    gaps = {(arm, base): again[arm] - first[base] for arm in again for base in BASELINES}
+    p = dict(zip(gaps, stats.holm([p_of(x) for x in gaps.values()]), strict=True))
+    sure = [f"`{arm}` − {base}" for (arm, base), value in p.items() if value < 0.05]
+    machine = pd.read_parquet(MEASURED / "g1_misfits" / "machine_runs.parquet")
+    apart = machine.set_index("seed").val_loss.sort_index() - first["standard"]
+    assert set(machine.precision) == {"bf16"} and len(apart.dropna()) == 5
+    return [f"{len(p)} comparisons", f"survive: {', '.join(sure) or 'none'}",
+            *(held(x) for x in gaps.values()), *(held(again[arm] - first[arm]) for arm in again),
+            held(first["hyper-connections"] - again["one wider stream"]),
+            held(apart), f"at most {apart.abs().max():.4f}"]  # fmt: skip
+
+
+def g4():
+    rows = armed("g4_skips", precision="fp32")
+    assert rows.shape == (5, 8)
+    skips, both = "scales-skips", "scales-skips:attnres=1"
+    pairs = [("unet", "unet:adds=own"), ("standard + constant", f"standard + {LARGE}"),
+             (both, skips), (skips, "unet")]  # fmt: skip
+    gaps = {pair: rows[pair[0]] - rows[pair[1]] for pair in pairs}
+    p = stats.holm([p_of(x) for x in gaps.values()])
+    return [*map(held, gaps.values()), *(f"p = {value:.3f}" for value in p),
+            *(held(rows[arm] - rows[base]) for base in BASELINES for arm in rows
+              if arm != base and (arm, base) != BASELINES)]  # fmt: skip
 
 
 # F2's arms whose search holds a run that blew up: how the arm is found, its rate and its best one

@@ -81,7 +81,8 @@ BEHIND = {
         "f4_muon: review - constant", "f4_muon: state-gate - constant"],
     "each finished lower than both baselines": [
         f"f2_field: {arm} - {base}" for base in ("standard", "constant")
-        for arm in ("unet", "state-gate", "standard + constant", "rezero:init=paper")],
+        for arm in ("unet", "state-gate", "rezero:init=paper")]
+        + [f"g1_misfits: standard + constant - {base}" for base in ("standard", "constant")],
     # What failed
     "it is higher than constant ½, too": [f"f2_field: gated-residual - {base}"
                                           for base in ("standard", "constant")],
@@ -115,7 +116,7 @@ ELSE = (
     "*Run* is a whole run at equal size", "At equal size a run with Review takes",
     "or it is higher at a rate", "At equal training, ten times the size",
     "leads you from the rented machine",
-    "`rr train --help` list", "Where such an arm is higher", "has the lowest mean of all",
+    "`rr train --help` list", "has the lowest mean of all",
     "lead lost from our smaller to our larger network",
     "most report a lower loss",  # of others: the comparisons
     # a comparison with the bigram table, of which test_readme_results has every run

@@ -34,8 +34,8 @@ def sentence_walk(words: Sequence[str], stops: Sequence[Mapping], word: int) -> 
         picture="One row per word, a bar for each number of its vector, and the word that the net "
         "expects next; at attention, arcs from the chosen word to the words that it reads",
         note="Blue: the stream. Light blue: what a sublayer reads. Green: the update of attention. "
-        "Amber: the update of the MLP. Up is positive; 16 channels are drawn. Each step has a scale of "
-        "its own: the words below give sizes. ▸ begins a story.",
+        "Amber: the update of the MLP. Up is positive; 16 channels are drawn. Each step has a "
+        "scale of its own: the words below give sizes. ▸ begins a story.",
         data=data,
     )
 

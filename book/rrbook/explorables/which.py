@@ -80,7 +80,7 @@ FORMS = (
     "Other networks of the last study. <code>scales-skips:attnres=1</code>: scales and skips, and "
     "each block attends over earlier updates. <code>attnres:block=2</code>: only the first of two "
     "sublayers attends over depth. One wider stream: the standard residual, 216 channels wide, "
-    "at a rate that does not suit it."
+    "at a rate that did not suit it, and again at the best rate that its search tried."
 )
 SCROLLING = "<div class='pst-scrollable-table-container' tabindex='0' style='overflow-x: auto'>"
 # Nine columns beside the sidebar of a window of 1,280 pixels. On a phone a row is a card, in which
@@ -113,7 +113,7 @@ def measured(of_field: list[dict] | None = None) -> dict[tuple[str, str], dict]:
     (three seeds); places of the norm from the standard residual alone. Each study is one Holm
     family; of a rule in several the last one counts. `time` is what F2's runs take at equal size
     over the standard network's, `rate` its learning rate over that network's; `misfit` is whether
-    its rate or start does not suit it, or the rate was not its own. of_field: F2's rows, by
+    its start does not suit it, or its rate was not its own. of_field: F2's rows, by
     `field.against_both`, where they are at hand.
     """
     if of_field is None:
@@ -123,7 +123,7 @@ def measured(of_field: list[dict] | None = None) -> dict[tuple[str, str], dict]:
     norms = stats.read_results(NORMS)
     norms = norms[norms.seed < TUNING]
     of_norms = [row for row in stats.as_rows(stats.compare(norms, "standard")) if row["baseline"]]
-    misfits, results = field.misfits(), {}
+    results = {}
     for words, rows, times, rates in (
         (
             "nano, three seeds, one rate for all",
@@ -138,16 +138,21 @@ def measured(of_field: list[dict] | None = None) -> dict[tuple[str, str], dict]:
             field.times(),
             field.rates(field.read_runs()),
         ),
+        (
+            "mini, the same five seeds, at the best rate tried",
+            field.again_against_both(),
+            field.times(),
+            field.rates(field.mended()),
+        ),
         ("mini, five seeds, own rates, fp32", of_norms, None, field.rates(norms, "rule")),
     ):
         arms, of_study = {row["arm"] for row in rows}, {}
         for row in rows:
             if name := field.rule_of(row["arm"], arms):
                 form = "" if row["arm"].endswith(name[1]) else f", as {row['arm']}"
-                misfit = rows is of_field and row["arm"] in misfits
-                form += "; the rate does not suit it" if misfit else ""
-                if rows is of_norms and name[1] == "norm-place":
-                    misfit, form = True, "; Gemma starts from embeddings √d times as large"
+                misfit = rows is of_norms and name[1] == "norm-place"
+                if misfit:
+                    form = "; Gemma starts from embeddings √d times as large"
                 of_rule = of_study.setdefault(
                     name,
                     {
@@ -174,9 +179,10 @@ def steps() -> dict[tuple[str, str], dict]:
 def forms(of_field: list[dict]) -> str:
     """HTML: F2's arms that fill no row above, other forms of a rule and the wider stream."""
     arms, rows = {row["arm"] for row in of_field}, {}
-    for row in of_field:
-        if field.rule_of(row["arm"], arms) is None:
-            rows.setdefault(row["arm"], {})[row["baseline"]] = _signed(row)
+    for study, word in ((of_field, ""), (field.again_against_both(), ", again")):
+        for row in study:
+            if field.rule_of(row["arm"], arms) is None:
+                rows.setdefault(row["arm"] + word, {})[row["baseline"]] = _signed(row)
     head = "".join(f"<th scope='col'>{words}</th>" for words in ("form", *COLUMNS[1:3]))
     body = "".join(
         f"<tr><th scope='row'><code>{escape(arm)}</code></th>"

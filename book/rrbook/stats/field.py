@@ -1,8 +1,8 @@
 """The field at one size, F2 of the third plan: its arms and its family of tests."""
 
 from dataclasses import replace
+from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 import rr
@@ -12,56 +12,38 @@ from rrstudy import stats
 from rrstudy.stats.results import arm_of
 
 from .emergence import TUNING
-from .rates import before_cliff
 
 FOLDER = rr.DATA / "measured" / "f2_field"
+AGAIN = rr.DATA / "measured" / "g1_misfits"  # four of its arms at the best rate that it tried
 BASELINES = ("standard", "constant")
 WIDER = "one wider stream"
-CLIFF = 0.1  # nats per token: what the fourth plan calls blown up
 # The first runs of two baselines, which others took the place of: no results.
 REPLACED = FOLDER / "replaced_runs.parquet"
 
 
-def _with_arms() -> pd.DataFrame:
-    """All runs of F2 with their arms.
+def read_runs(folder: Path = FOLDER) -> pd.DataFrame:
+    """Reported runs of F2, or of G1: `id, arm, seed, lr, val_loss, status, seconds`.
 
     The standard residual with a wider stream is an arm of its own, although its rule is the
     baseline's.
     """
-    runs = stats.read_results(FOLDER)
+    runs = stats.read_results(folder)
     arms = [WIDER if "d_model" in run["rung"] else arm_of(run) for run in stats.as_rows(runs)]
-    return runs.assign(arm=arms)
-
-
-def read_runs() -> pd.DataFrame:
-    """F2's reported runs: `id, arm, seed, lr, val_loss, status, seconds`."""
-    runs = _with_arms()
     wanted = ["id", "arm", "seed", "lr", "val_loss", "status", "seconds"]
-    return runs.loc[runs.seed < TUNING, wanted]
+    return runs.assign(arm=arms).loc[runs.seed < TUNING, wanted]
+
+
+def mended() -> pd.DataFrame:
+    """F2's reported runs, those of four arms exchanged for G1's, at the best rate tried."""
+    runs, again = read_runs(), read_runs(AGAIN)
+    kept = runs.loc[~runs.arm.isin(again.arm), list(again)]
+    return pd.concat([kept, again], ignore_index=True)
 
 
 def as_first_run(runs: pd.DataFrame) -> pd.DataFrame:
     """`runs` with the two baselines of seed 35 as they ran first, in fp32."""
     first = pd.read_parquet(REPLACED).set_index("id").val_loss
     return runs.assign(val_loss=runs.id.map(first).fillna(runs.val_loss))
-
-
-def misfits() -> dict[str, dict[str, float]]:
-    """F2's arms whose rate is the vertex of a parabola through a run that blew up.
-
-    By arm: `lr`, the rate of its reported runs; `tried`, the best rate of its search; `cost`, how
-    much higher the search's loss is at the former (nats per token), interpolated in the log rate.
-    """
-    runs, found = _with_arms(), {}
-    for arm, rows in runs[runs.seed >= TUNING].groupby("arm", sort=False):
-        losses = dict(zip(rows.lr, rows.val_loss, strict=True))
-        kept = sorted(before_cliff({lr: [loss] for lr, loss in losses.items()}, CLIFF))
-        if len(kept) < len(losses):
-            lr = runs[(runs.arm == arm) & (runs.seed < TUNING)].lr.iloc[0]
-            best = min(losses, key=losses.__getitem__)
-            there = np.interp(np.log(lr), np.log(kept), [losses[rate] for rate in kept])
-            found[arm] = {"lr": lr, "tried": best, "cost": float(there) - losses[best]}
-    return found
 
 
 def times() -> pd.DataFrame:
@@ -91,6 +73,13 @@ def against_both(runs: pd.DataFrame) -> list[dict]:
     arms = [arm for arm in names if arm not in BASELINES]
     pairs = [("constant", "standard"), *((arm, base) for arm in arms for base in BASELINES)]
     return stats.as_rows(stats.compare(runs, pairs=pairs))
+
+
+def again_against_both() -> list[dict]:
+    """The same of G1's four arms, its family of eight; the baselines are F2's."""
+    arms = dict.fromkeys(read_runs(AGAIN).arm)
+    pairs = [(arm, base) for arm in arms for base in BASELINES]
+    return stats.as_rows(stats.compare(mended(), pairs=pairs))
 
 
 def rule_of(arm: str, arms: set[str]) -> tuple[str, str] | None:
