@@ -8,9 +8,8 @@ from rrbook.labs.recorded import FIGURE
 
 
 def show(notebook: nbformat.NotebookNode) -> None:
-    """Show each lab's recorded grid, if it has one; without other widgets drop their state."""
+    """Show each lab's recorded grid; SystemExit where a widget has none."""
     state = notebook.metadata.get("widgets", {}).get(WIDGET_STATE, {}).get("state", {})
-    left = 0
     for cell in code_cells(notebook):
         for output in cell.outputs:
             shown = output.get("data", {}).get(WIDGET_VIEW)
@@ -19,9 +18,10 @@ def show(notebook: nbformat.NotebookNode) -> None:
             parts = state.get(shown["model_id"], {}).get("state", {}).get("children", ())
             models = [state[name]["state"] for name in REFERENCE.findall(" ".join(parts))]
             grids = [one["value"] for one in models if str(one.get("value")).startswith(FIGURE)]
-            if grids:
-                output.data = nbformat.from_dict({"text/html": grids[0]})
-            else:
-                left += 1
-    if not left:
-        notebook.metadata.pop("widgets", None)
+            if not grids:
+                raise SystemExit(
+                    f"render: cell {cell.id!r} shows a widget without a recorded grid, and a page "
+                    "has no kernel: give its lab a `grid`, execute and store the notebook again"
+                )
+            output.data = nbformat.from_dict({"text/html": grids[0]})
+    notebook.metadata.pop("widgets", None)

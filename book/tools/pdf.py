@@ -32,10 +32,6 @@ FOOTER = (
 READY = """async () => {
     await window.MathJax?.startup?.promise;
     await document.fonts.ready;
-    const cells = [...document.querySelectorAll("main .cell_output")]
-        .filter(cell => cell.querySelector("script[type*='widget-view']"));
-    for (let i = 0; i < 600 && cells.some(c => !c.querySelector(".jupyter-widgets")); i++)
-        await new Promise(done => setTimeout(done, 50));
 }"""
 TAKE = """() => {
     const article = document.querySelector("article.bd-article");
@@ -54,7 +50,7 @@ TAKE = """() => {
 }"""
 # what is wider than the paper is made smaller; nothing is cut off
 FIT = """width => {
-    const wide = "table, mjx-container[display=true] > svg, .jupyter-widgets, svg.rr-picture, img";
+    const wide = "table, mjx-container[display=true] > svg, svg.rr-picture, img";
     for (const node of document.querySelectorAll(wide)) {
         const room = node.parentElement.getBoundingClientRect().width;
         const own = Math.max(node.scrollWidth || 0, node.getBoundingClientRect().width);

@@ -74,11 +74,6 @@ def configure(app: Sphinx, config: Config) -> None:
     # not html_static_path: Jupyter Book loads every script below that one on every page
     config.html_extra_path.append(EXTRA)
     config.mathjax_path = "../vendor/tex-svg.js"
-    config.nb_ipywidgets_js = {
-        "../vendor/require.js": {},
-        "../vendor/widget-shims.js": {},
-        "../vendor/embed-amd.js": {"data-jupyter-widgets-cdn": "about:blank#"},
-    }
 
 
 def footer(

@@ -1,9 +1,9 @@
-"""Fetch the page's own copies of MathJax and the widget manager, with npm, into _build/vendor/, and
-what the tests read the page with into _build/vendor-tests/.
+"""Fetch the page's own copy of MathJax, with npm, into _build/vendor/, and what the tests read the
+page with into _build/vendor-tests/.
 
 A page built with them asks nobody for anything. The packages are pinned by version and by the
 hash of their content; npm's own configuration says where they come from. Without npm the page
-keeps the public script links of its theme, and the build says so.
+keeps the public script link of its theme, and the build says so.
 """
 
 import contextlib
@@ -18,39 +18,13 @@ from nbkit import BUILD, ROOT
 
 VENDOR = BUILD / "vendor"
 VENDOR_TESTS = BUILD / "vendor-tests"
-SHIMS = ROOT / "book" / "tools" / "widget_shims.js"
 
-# where the widget manager looks for its fonts: beside the module whose style sheet came last, which
-# is either of two, as the scripts happen to arrive
-FONT_FOLDERS = ("@jupyter-widgets/html-manager/dist/", "@jupyter-widgets/")
-
-
-def _fonts(name: str) -> tuple[str, ...]:
-    return tuple(folder + name for folder in FONT_FOLDERS)
-
-
-# package: (content hash, licence, {file in the package: names on the page}); the fonts are those of
-# the widgets' icons
+# package: (content hash, licence, {file in the package: its name on the page})
 PACKAGES = {
     "mathjax@3.2.2": (
         "sha512-Bt+SSVU8eBG27zChVewOicYs7Xsdt40qm4+UpHyX7k0/O9NliPc+x77k1/FEsPsjKPZGJvtRZM1vO+geW0OhGw==",
         "Apache-2.0",
-        {"es5/tex-svg.js": ("tex-svg.js",), "LICENSE": ("mathjax.LICENSE.txt",)},
-    ),
-    "requirejs@2.3.8": (
-        "sha512-7/cTSLOdYkNBNJcDMWf+luFvMriVm7eYxp4BcFCsAX0wF421Vyce5SXP17c+Jd5otXKGNehIonFlyQXSowL6Mw==",
-        "MIT",
-        {"require.js": ("require.js",)},
-    ),
-    "@jupyter-widgets/html-manager@1.0.15": (
-        "sha512-5thBIV6ymNgmPVOHvzx+gGy8ZSKmSazhtGw4/c4xJDVzRhG9PTeQsRjF3FUTopvFi//SABeNz1yp47bCrJ3CQA==",
-        "BSD-3-Clause",
-        {
-            "dist/embed-amd.js": ("embed-amd.js",),
-            "dist/embed.js.LICENSE.txt": ("embed-amd.LICENSE.txt",),
-            "dist/1551f4f60c37af51121f.woff2": _fonts("1551f4f60c37af51121f.woff2"),
-            "dist/d878b0a6a1144760244f.woff2": _fonts("d878b0a6a1144760244f.woff2"),
-        },
+        {"es5/tex-svg.js": "tex-svg.js", "LICENSE": "mathjax.LICENSE.txt"},
     ),
 }
 # of the tests alone: no page holds it
@@ -58,26 +32,24 @@ TESTS = {
     "axe-core@4.14.1": (
         "sha512-FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ==",
         "MPL-2.0",
-        {"axe.min.js": ("axe.min.js",)},
+        {"axe.min.js": "axe.min.js"},
     ),
 }
-Packages = dict[str, tuple[str, str, dict[str, tuple[str, ...]]]]
+Packages = dict[str, tuple[str, str, dict[str, str]]]
 
 
 def _complete(packages: Packages, folder: Path) -> bool:
     return all(
-        (folder / name).exists()
-        for _, _, files in packages.values() for names in files.values() for name in names
-    )  # fmt: skip
+        (folder / name).exists() for _, _, files in packages.values() for name in files.values()
+    )
 
 
 def fetch() -> Path | None:
     """The folder with the page's own scripts; None, and why, where npm cannot give them."""
     if why := _fetched(PACKAGES, VENDOR):
-        print(f"vendor: {why}, so mathematics and widgets load from public addresses")
+        print(f"vendor: {why}, so mathematics loads from a public address")
         return None
     shutil.copy(ROOT / "NOTICE", VENDOR / "NOTICE.txt")
-    shutil.copy(SHIMS, VENDOR / "widget-shims.js")
     return VENDOR
 
 
@@ -117,13 +89,10 @@ def _unpack(entry: dict, packages: Packages, folder: Path, out: Path) -> None:
     if entry["integrity"] != integrity:
         raise SystemExit(f"vendor: {name} is not what it was pinned to: {entry['integrity']}")
     with tarfile.open(folder / entry["filename"].replace("@", "").replace("/", "-")) as tar:
-        for inside, names in files.items():
+        for inside, name in files.items():
             packed = tar.extractfile(f"package/{inside}")
             assert packed is not None  # a file, as the hash of the content has shown
-            content = packed.read()
-            for name in names:
-                (out / name).parent.mkdir(parents=True, exist_ok=True)
-                (out / name).write_bytes(content)
+            (out / name).write_bytes(packed.read())
 
 
 if __name__ == "__main__":

@@ -18,9 +18,6 @@ NOT_OURS = [
     "Got invalid theme mode",  # the theme, before a reader has ever chosen a mode
 ]
 PATIENCE = 120_000  # milliseconds: ends what hangs, never what is slow
-ALL_WIDGETS = """() => [...document.querySelectorAll('main .cell_output')]
-    .filter(cell => cell.querySelector("script[type*='widget-view']"))
-    .every(cell => cell.querySelector('.jupyter-widgets'))"""
 PAGES = [pytest.param(page, marks=pytest.mark.xdist_group(page)) for page in contents()]
 
 
@@ -42,8 +39,6 @@ def visit(browser, address: str, **options):
         tab.goto(address)
         tab.evaluate("""async () => {
             await window.MathJax?.startup?.promise; await document.fonts.ready }""")
-        if vendored():
-            tab.wait_for_function(ALL_WIDGETS)
         tab.wait_for_function("""() => !document.querySelector(
             "figure.rr-lab:not([data-ready])")""")  # a recorded lab is unpacked first
         tab.wait_for_load_state("networkidle")
@@ -86,10 +81,6 @@ def test_opens_without_errors_and_asks_nobody_else(seen, server):
     asked = [url for url in seen.requests if not url.startswith((server, "data:", "blob:"))]
     assert not asked, "\n".join(asked)
     assert seen.tab.locator("main article h1").count() == 1
-    names = seen.tab.evaluate("""() => [...document.querySelectorAll('main [role=slider]')]
-        .map(handle => handle.getAttribute('aria-label'))""")
-    assert all(names)  # for screen readers; ipywidgets gives a handle none
-    assert seen.tab.locator("main .jupyter-widgets-error-widget").count() == 0
     unset = seen.tab.evaluate("""() => [...document.querySelectorAll('main .math')]
         .filter(node => !node.querySelector('mjx-container')).map(node => node.textContent)""")
     assert not unset, f"mathematics was not set: {unset[:3]}"

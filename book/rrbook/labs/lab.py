@@ -26,12 +26,6 @@ from .recorded import record
 
 RECORD = "RR_RECORD_LABS"  # in the environment where the book is executed for its pages
 TEXT = "font-size:15px;line-height:1.5;margin:6px 0"  # widgets' own is small and far apart
-# Only pages of the book have this class, so a live notebook never shows the sentence.
-STATIC = (
-    "<style>.rr-static-only{display:none}.bd-article .rr-static-only{display:block}</style>"
-    f'<p class="rr-static-only" style="{TEXT}"><em>This lab needs a running kernel: here its '
-    "controls move, but the picture stays as it was recorded. Open the notebook to use it.</em></p>"
-)
 # A figure, and the sentence that says in words what it shows.
 Drawn = tuple[Figure, str]
 
@@ -88,7 +82,7 @@ class Lab(widgets.VBox):
             list(controls.values()),
             layout=widgets.Layout(flex_flow="row wrap", grid_gap="2px 16px"),
         )
-        head = widgets.HTML(f'<p style="{TEXT}"><strong>Lab.</strong> {lead}</p>{STATIC}')
+        head = widgets.HTML(f'<p style="{TEXT}"><strong>Lab.</strong> {lead}</p>')
         parts = [head, row, self.picture]
         if grid and RECORD in os.environ:
             html = record(name, controls, alone or draw, lead, grid)
