@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from time import sleep
 
 import pytest
 import torch
@@ -57,6 +58,7 @@ def kill_after(process, out, checkpoints):
             with contextlib.suppress(OSError):
                 if f"--out={out}\0".encode() in path.read_bytes():
                     mine.add(int(path.parent.name))
+        sleep(0.01)
     for pid in mine:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

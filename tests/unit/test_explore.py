@@ -267,7 +267,7 @@ def test_recorded_nets_stand_in_one_order_with_their_held_out_losses(script, sub
     runs = [run | {"held_out": 9.0} if run["rule"] == "convex" else run for run in RECORDED]
     [sentence] = script("cliff", "cliffSentence", [sublayers, 0, runs])
     mean = 3.0 + sublayers / 100 + 0.05  # of the two seeds; the curve ends elsewhere
-    said = f"additive {mean:.3g}, convex 9 nats per token held out after 101 steps"
+    said = f"additive (b = 0) {mean:.3g}, convex (b = 0) 9 nats per token held out after 101 steps"
     assert said in sentence
 
 

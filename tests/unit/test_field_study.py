@@ -56,4 +56,8 @@ def test_a_row_shows_the_plain_form_and_the_forms_stand_apart(rows):
     assert ("residual", "scales-skips") not in found  # the form that was run has more parameters
     apart = which.forms(rows)
     assert "scales-skips:attnres=1</code></th>" in apart
-    assert "attnres:block=2</code></th>" in apart and field.WIDER in apart and "rezero" not in apart
+    assert (
+        "attnres:block=2</code></th>" in apart
+        and f"{field.WIDER}, again" in apart
+        and "rezero" not in apart
+    )

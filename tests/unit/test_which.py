@@ -93,7 +93,7 @@ def test_every_rule_has_one_row(page):
     for name, said in (("state-gate", "use"), ("review", "try"), ("gated-residual", "skip")):
         assert f'data-verdict="{said}"' in named[name]
     assert "own rates; rate × 1.10" in named["unet"] and "rate ×" not in named["deepnorm"]
-    for name in ("scaled", "orthogonal"):  # higher in F2, at a rate that did not suit them
+    for name in ("scaled", "orthogonal"):  # higher in F2, at a rate that was drawn down
         assert 'data-verdict="open"' in named[name] and "best rate tried" in named[name]
     assert 'data-verdict="skip"' in named["keel"]
     assert 'data-verdict="open"' in named["norm-place"] and "Gemma starts" in named["norm-place"]

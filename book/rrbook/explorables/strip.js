@@ -1,6 +1,6 @@
 // What a gate holds back, word by word, beside what the update is worth there.
 
-var STRIP = {row: 76, letter: 7.8, gap: 7, bar: 20, thick: 14,
+var STRIP = {row: 96, letter: 7.8, gap: 7, bar: 20, down: 40, thick: 14, full: {saved: 8, loss: 4},
   below: {saved: "loss saved", loss: "loss of the next word"}};
 
 function stripRanks(x) {
@@ -54,15 +54,12 @@ function stripLayout(words, width) {
 function drawStrip(svg, values, width, data) {
   var held = data.held[values.sublayer - 1], bar = STRIP.bar;
   var other = values.below === "loss" ? data.loss : data.saved[values.sublayer - 1];
-  // one scale for all sublayers
-  var all = values.below === "loss" ? data.loss : [].concat.apply([], data.saved);
-  var full = Math.max.apply(null, all.map(Math.abs));
   var places = stripLayout(data.words, width), rows = places[places.length - 1][1] + 1;
   svg.setAttribute("viewBox", "0 0 " + width + " " + STRIP.row * rows);
   places.forEach(function (place, i) {
     var y = STRIP.row * place[1], middle = place[0] + place[2] / 2, word = data.words[i].trim();
     var x = round(middle - STRIP.thick / 2);  // bars of one width: a long word weighs no more
-    var tall = bar * Math.sqrt(Math.abs(other[i]) / full);
+    var tall = STRIP.down * Math.sqrt(Math.min(1, Math.abs(other[i]) / STRIP.full[values.below]));
     add(svg, "rect", {x: x, width: STRIP.thick, y: round(y + bar * (1 - held[i])),
       height: round(bar * held[i]), "class": "is-red"});
     add(svg, "text", {x: round(middle - STRIP.letter * word.length / 2), y: y + bar + 14,

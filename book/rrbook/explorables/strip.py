@@ -45,7 +45,8 @@ def held_back(story: Mapping, sublayer: int = 1) -> kit.Explorable:
         picture="A story, a bar above each word for what the gate holds back, a bar below it",
         note="Recorded: a Review net of width 64, eight sublayers, on a held-out fable. Above: "
         "1 − r, mean over channels, full at 1. Below: nats for predicting the <em>next</em> word, "
-        "square-root scale, full at the largest of all sublayers; hollow where the update raises "
-        "the loss. ▸ is the start. Luck: unrelated values stay within it in 19 of 20 samples.",
+        "square-root scale, full at 8 (saved; what is beyond is cut) or 4 (loss); hollow where the "
+        "update raises the loss. ▸ is the start. Luck: unrelated values stay within it in 19 of 20 "
+        "samples.",
         data=data,
     )

@@ -64,9 +64,12 @@ function drawValues(svg, v, width, data, form) {
   svg.setAttribute("viewBox", "0 0 " + width + " 274");
   add(svg, "text", {x: 0, y: 12, "class": "soft"}, "mean cosine of two tokens’ states");
   var rules = v.rule === "own" ? ["own"] : ["own", v.rule], found = {};
-  rules.forEach(function (rule) { found[rule] = valueNumbers(rule, v.lam, v.even, v.blocks).similarity; });
-  var low = Math.min.apply(null, rules.map(function (rule) { return Math.min.apply(null, found[rule]); }));
-  var x = scale(0, v.blocks, left, right), y = scale(Math.min(0, low), 1, bottom, top);
+  var low = 0;  // where tokens turn away from each other the picture reaches below zero
+  rules.forEach(function (rule) {
+    found[rule] = valueNumbers(rule, v.lam, v.even, v.blocks).similarity;
+    low = Math.min(low, Math.min.apply(null, found[rule]));
+  });
+  var x = scale(0, v.blocks, left, right), y = scale(low, 1, bottom, top);
   [0, 0.5, 1].forEach(function (value) {
     add(svg, "path", {d: "M" + left + " " + round(y(value)) + "H" + right, "class": "grid"});
     add(svg, "text", {x: left - 8, y: y(value) + 4, "text-anchor": "end", "class": "soft"}, value);

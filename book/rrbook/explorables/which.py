@@ -77,10 +77,10 @@ CLAIMS = {
 COLUMNS = ("our verdict, small networks", "rule − standard", "rule − constant ½", "cost",
            "who ships it", "it reads", "parameters per block", "its paper claims")  # fmt: skip
 FORMS = (
-    "Other networks of the last study. <code>scales-skips:attnres=1</code>: scales and skips, and "
+    "Other networks of the study of 22. <code>scales-skips:attnres=1</code>: scales and skips, and "
     "each block attends over earlier updates. <code>attnres:block=2</code>: only the first of two "
     "sublayers attends over depth. One wider stream: the standard residual, 216 channels wide, "
-    "at a rate that did not suit it, and again at the best rate that its search tried."
+    "at the rate of F2’s parabola, and again at the best rate that its search tried."
 )
 SCROLLING = "<div class='pst-scrollable-table-container' tabindex='0' style='overflow-x: auto'>"
 # Nine columns beside the sidebar of a window of 1,280 pixels. On a phone a row is a card, in which
@@ -139,7 +139,7 @@ def measured(of_field: list[dict] | None = None) -> dict[tuple[str, str], dict]:
             field.rates(field.read_runs()),
         ),
         (
-            "mini, the same five seeds, at the best rate tried",
+            "mini, five seeds, again at the best rate tried",
             field.again_against_both(),
             field.times(),
             field.rates(field.mended()),
@@ -199,8 +199,8 @@ def forms(of_field: list[dict]) -> str:
 def verdict(rows: dict[str, dict], time: float | None, misfit: bool = False) -> str:
     """use, try, skip or open, from one rule's differences and its time over the standard's.
 
-    time: None where it was not measured, so that a rule cannot be "use". misfit: its rate or
-    start does not suit the rule, or the rate is one for all. That only makes it look worse.
+    time: None where it was not measured, so that a rule cannot be "use". misfit: its start
+    does not suit the rule, or the rate is one for all. That only makes it look worse.
     """
     significant = [row for row in rows.values() if row["holm"] is not None and row["holm"] < 0.05]
     if any(row["difference"] > 0 for row in significant):

@@ -36,7 +36,7 @@ def read_runs(folder: Path = FOLDER) -> pd.DataFrame:
 def mended() -> pd.DataFrame:
     """F2's reported runs, those of four arms exchanged for G1's, at the best rate tried."""
     runs, again = read_runs(), read_runs(AGAIN)
-    kept = runs.loc[~runs.arm.isin(again.arm), list(again)]
+    kept = runs.loc[~runs.arm.isin(again.arm), :]
     return pd.concat([kept, again], ignore_index=True)
 
 
