@@ -209,7 +209,10 @@ class Recipe:
         if sorted(set(budgets)) != list(budgets) or budgets[-1:] != (self.steps,):
             raise RRError(f"budgets must be increasing numbers of steps, got {given}")
         if len({0, *map(self.decay_start, budgets)}) <= len(budgets):
-            raise RRError(f"budgets {given}: two decays begin at one step, or one at the first")
+            raise RRError(
+                f"budgets {given}: two decays begin at one step, or one at the first: "
+                "give budgets that lie further apart, or longer ones"
+            )
         if self.schedule != "plateau":
             raise RRError(
                 f"budgets need a plateau to branch off, but this schedule is a {self.schedule}: "

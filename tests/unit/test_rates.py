@@ -23,12 +23,10 @@ def test_an_exact_parabola_gives_its_vertex_and_its_width():
     assert found.low == pytest.approx(1.8e-3 * math.exp(-half))
     assert found.high == pytest.approx(1.8e-3 * math.exp(half))
     assert found.width == pytest.approx(math.exp(2 * half))
-    assert not found.edge
 
 
-def test_a_vertex_beyond_the_rates_is_held_at_the_edge_and_said():
+def test_a_vertex_beyond_the_rates_is_held_at_the_edge():
     found = basin(bowl(9e-3, 4.0, 0.2))
-    assert found.edge
     assert found.lr == pytest.approx(3.0e-3)
 
 
@@ -39,6 +37,6 @@ def test_only_the_five_nearest_rates_count():
 
 def test_a_dome_takes_the_lowest_rate_tried_and_two_losses_are_refused():
     found = basin({1e-3: 4.0, 2e-3: 4.3, 4e-3: 4.1})
-    assert (found.lr, found.loss, found.width, found.edge) == (1e-3, 4.0, 1.0, True)
+    assert (found.lr, found.loss, found.width) == (1e-3, 4.0, 1.0)
     with pytest.raises(RRError, match="three finite losses, got 2"):
         basin({1e-3: 4.0, 2e-3: 3.9, 4e-3: math.inf})

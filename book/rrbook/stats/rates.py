@@ -19,7 +19,7 @@ class Basin:
 
     Example:
         >>> from rrbook.stats import Basin
-        >>> Basin(lr=2e-3, loss=4.0, low=1e-3, high=4e-3, edge=False).width
+        >>> Basin(lr=2e-3, loss=4.0, low=1e-3, high=4e-3).width
         4.0
     """
 
@@ -27,7 +27,6 @@ class Basin:
     loss: float  # nats per token, of the parabola at lr
     low: float  # rates from low to high have a fitted loss within the tolerance of `loss`
     high: float
-    edge: bool  # whether the best rate tried is the smallest or the largest of them
 
     @property
     def width(self) -> float:
@@ -48,14 +47,13 @@ def basin(losses: Mapping[float, float], tolerance: float = 0.02) -> Basin:
     Example:
         >>> from rrbook.stats import basin
         >>> best = basin({1e-3: 4.1, 2e-3: 4.0, 4e-3: 4.1})
-        >>> round(best.lr, 6), best.edge
-        (0.002, False)
+        >>> round(best.lr, 6)
+        0.002
     """
     points = sorted((lr, loss) for lr, loss in losses.items() if math.isfinite(loss))
     if len(points) < 3:
         raise RRError(f"a parabola needs at least three finite losses, got {len(points)}")
     lowest = min(range(len(points)), key=lambda i: points[i][1])
-    edge = points[lowest][0] in (min(losses), max(losses))
     first = min(max(lowest - NEAREST // 2, 0), max(len(points) - NEAREST, 0))
     near = points[first : first + NEAREST]
     x, y = np.log([lr for lr, _ in near]), np.array([loss for _, loss in near])
@@ -63,12 +61,12 @@ def basin(losses: Mapping[float, float], tolerance: float = 0.02) -> Basin:
     c, b, a = np.polyfit(x - centre, y, 2)
     if c <= 0:
         lr, loss = points[lowest]
-        return Basin(lr, loss, lr, lr, edge)
+        return Basin(lr, loss, lr, lr)
     at = float(np.clip(-b / (2 * c), x.min() - centre, x.max() - centre))
     loss = float(a + b * at + c * at**2)
     vertex, half = -b / (2 * c), math.sqrt(max(loss - (a - b * b / (4 * c)), 0) / c + tolerance / c)
     low, high = (math.exp(centre + vertex + sign * half) for sign in (-1, 1))
-    return Basin(math.exp(centre + at), loss, low, high, edge)
+    return Basin(math.exp(centre + at), loss, low, high)
 
 
 def before_cliff(
