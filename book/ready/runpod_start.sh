@@ -14,7 +14,7 @@
 # Checked: bash -n, shellcheck, and run against stand-ins for the volume, the image and its
 #          /start.sh: the environment is made once, a run that is sent SIGTERM is saved and taken up
 #          again (tests/unit/test_ready_files.py). Not on RunPod; what its
-#          /start.sh does were read in github.com/runpod/containers in 2026.
+#          /start.sh does was read in github.com/runpod/containers in 2026.
 set -euo pipefail
 
 WORKSPACE=${WORKSPACE:-/workspace}

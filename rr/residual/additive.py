@@ -190,7 +190,7 @@ class LayerScale(Rule):
         return state + self.scale * u
 
     def fill(self, normal: Normal) -> None:
-        nn.init.constant_(self.scale, self.start(self.site))
+        self.scale.fill_(self.start(self.site))
 
     def write_params(self, site: Site) -> int:
         return site.d_model

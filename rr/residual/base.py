@@ -153,7 +153,10 @@ class Described(nn.Module):
         self.fill(normal)
 
     def fill(self, normal: Normal) -> None:
-        """Set the rule's own parameters to their initial values; `normal` as in `reset`."""
+        """Set the rule's own parameters to their initial values; `normal` as in `reset`.
+
+        By a tensor's own methods: some trainers switch torch.nn.init off while they build a model.
+        """
 
     @classmethod
     def parse(cls, given: dict[str, str]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Gated(Rule):
 
     def fill(self, normal: Normal) -> None:
         nn.init.zeros_(self.weight)
-        nn.init.constant_(self.bias, self.opt.bias)
+        self.bias.fill_(self.opt.bias)
 
     def gate(self, h: Tensor, u: Tensor) -> Tensor:
         raise TypeError(f"{type(self).__name__} has no gate: define gate(h, u)")
@@ -273,7 +273,7 @@ class GTrXL(Rule):
     def fill(self, normal: Normal) -> None:
         for matrix in (self.from_update, self.from_state, self.candidate):
             normal(matrix, 0.02)
-        nn.init.constant_(self.bias, self.opt.bias)
+        self.bias.fill_(self.opt.bias)
 
     def _gates(self, h: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         u = u.relu() if self.opt.relu else u

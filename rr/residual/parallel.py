@@ -79,10 +79,10 @@ class Lanes(Rule):
         return site.block >= self.opt.start
 
     def fill(self, normal: Normal) -> None:
-        nn.init.constant_(self.keep, 1.1**0.5)
+        self.keep.fill_(1.1**0.5)
         nn.init.ones_(self.share)
         if self.site.kind == "attn" and self.split(self.site):
-            nn.init.constant_(self.share[1], 1.5)
+            self.share[1].fill_(1.5)
 
     def open(self, x0: Tensor) -> list[Tensor]:
         # A copy: were both one tensor, the first block would have a compiled graph of its own.

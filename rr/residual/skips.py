@@ -127,7 +127,7 @@ class UNet(Rule):
 
     def fill(self, normal: Normal) -> None:
         if self.mirrors(self.site):
-            nn.init.constant_(self.weight, -1.5 if self.opt.gate == "sigmoid" else 1.0)
+            self.weight.fill_(-1.5 if self.opt.gate == "sigmoid" else 1.0)
 
     def skip(self) -> Tensor:
         """w, what the mirrored output is multiplied by."""

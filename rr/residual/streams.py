@@ -164,7 +164,7 @@ class HyperConnections(Rule):
                 self.dynamic.copy_(bound * torch.erf(self.dynamic / 2**0.5))
             else:
                 normal(self.dynamic, 0.02)
-            nn.init.constant_(self.scale, 1.0 if self.opt.start == "transformers" else 0.01)
+            self.scale.fill_(1.0 if self.opt.start == "transformers" else 0.01)
 
     def open(self, x0: Tensor) -> Tensor:
         """The embedding in every stream, (B, T, n, d); with single=1 in the first input, too."""

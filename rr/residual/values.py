@@ -198,7 +198,7 @@ class Learnable(Mixed):
 
     def fill(self, normal: Normal) -> None:
         if self.site.block > 1:
-            nn.init.constant_(self.lam, 0.5)
+            self.lam.fill_(0.5)
 
     def lambdas(self) -> tuple[Tensor, Tensor]:
         return self.lam[0], self.lam[1]
@@ -233,10 +233,10 @@ class LearnablePlus(ValueRule):
 
     def fill(self, normal: Normal) -> None:
         if self.site.block == 1:
-            nn.init.constant_(self.budget, self.site.n_layer)
+            self.budget.fill_(self.site.n_layer)
             nn.init.zeros_(self.share)
         else:
-            nn.init.constant_(self.own, 0.5)
+            self.own.fill_(0.5)
 
     def values(self, v: Tensor, vstate: Any) -> tuple[Tensor, Any]:
         if vstate is None:

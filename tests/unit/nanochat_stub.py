@@ -45,7 +45,7 @@ def init_params(config, device):
 
 def forward(params, buffers, idx, *, config, targets=None, kv_cache=None, matmul=bf16_matmul):
     x = norm(F.embedding(idx, params["transformer.wte.weight"]).to(COMPUTE_DTYPE))
-    # < forward, instead of the lines between the embedding and the loop
+    # < forward, instead of the lines from x0 = x to the loop
     x0, middle, x_backout = x, config.n_layer // 2, None
     # >
     for i in range(config.n_layer):

@@ -122,7 +122,18 @@ def test_the_code_of_the_page_makes_the_tidy_table(section, capsys):
 
 
 def test_every_section_is_tried():
-    assert set(CODE) == {next(iter(CODE)), *FILES}
+    assert set(CODE) == {next(iter(CODE)), *FILES, "A run that diverged"}
+
+
+def test_a_run_can_be_said_to_have_diverged():
+    lightning()
+    path = Path("logs/review-s2/version_0/metrics.csv")
+    path.write_text("".join(path.read_text().splitlines(True)[:-2]))  # the last loss was NaN
+    with pytest.raises(RRError):
+        made("Lightning")
+    runs = made("A run that diverged")
+    lost = runs[runs.status == "diverged"]
+    assert list(zip(lost.arm, lost.seed, strict=True)) == [("review", 2)] and len(runs) == 6
 
 
 def test_wandbs_crashed_run_is_marked_and_a_run_twice_is_refused():

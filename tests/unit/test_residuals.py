@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import rr
@@ -52,6 +53,16 @@ class Own(rr.Rule):
     def write(self, state, u):
         return state + u
 """
+
+
+class EmptyInit(TorchFunctionMode):
+    """As Lightning's Fabric builds a model: `torch.nn.init` does nothing, new memory is unset."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in (kwargs or {}) else args[0]
+        made = func(*args, **(kwargs or {}))
+        return made.fill_(torch.nan) if func is torch.empty else made
 
 
 @pytest.fixture
@@ -251,3 +262,14 @@ def test_a_sublayer_that_is_not_there():
     assert len(list(stack)) == len(stack) == 8 and stack.rule(0) is stack.rule(4)
     with pytest.raises(IndexError, match="0 to 7"):
         stack[8]
+
+
+@pytest.mark.parametrize("name", [*RULES, "review:bias=7"])
+def test_a_rule_starts_as_it_should_where_torch_nn_init_is_switched_off(name):
+    shape = {"dim": 16, "n_layer": 4, "n_head": 2}
+    wanted = rr.Residuals(name, **shape).state_dict()
+    with EmptyInit():
+        assert nn.init.constant_(torch.empty(1), 0).isnan()
+        made = rr.Residuals(name, **shape)
+    for key, value in made.state_dict().items():
+        assert torch.equal(value, wanted[key]), key

@@ -3,7 +3,7 @@
 before the blocks:  outputs = [x]
 before:             x = block(x)
 after:              outputs = outputs + [block(x)]
-                    x = self.mix[i](outputs)
+                    x = self.mix[i - 1](outputs)  # i = 1, 2, …
 """
 
 import torch
