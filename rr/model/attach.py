@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from ..errors import RRError
 from ..io import file_bytes
 from ..residual import Residuals, canonical, resolve
-from ..residual.values import make_values
+from ..residual.values import ValueRule, make_values
 from ..specs import ModelConfig
 from .decoder import WAY, Decoder, find, two_tokens, uncompiled
 from .hooks import NAME, Hooks, Now, Values, unhook
@@ -112,10 +112,11 @@ def attach(
     given, model = model, uncompiled(model)
     _check_plain(model)
     specs = {"rule": canonical(rule), "values": canonical(values or "own", "values")}
-    if resolve(specs["values"], "values")[0].reads_ids():
+    looked_up: Any = resolve(specs["values"], "values")[0]
+    if looked_up.reads_ids() or looked_up.added is not ValueRule.added:
         raise RRError(
-            f"values={values} looks values up by token ids, which attention here does not get: "
-            "use it in rr.Model, or another value rule"
+            f"values={values} looks values up by token ids, or adds to them, which attention here "
+            "does not do: use it in rr.Model, or another value rule"
         )
     decoder = find(model)
     recorded = getattr(getattr(model, "config", None), NAME, None)

@@ -43,7 +43,7 @@ def initialise(model: Model, seed: int, shared: bool = True) -> Model:
         if shared:
             source = keyed(seed, names[id(tensor)])
         kept = tensor[:rows]
-        kept.copy_(torch.randn(kept.shape, generator=source) * std)
+        kept.copy_(torch.randn(kept.shape, generator=source, dtype=torch.float32) * std)
 
     nn.init.zeros_(model.token.weight)
     normal(model.token.weight, model.final_rule.embedding_std(), model.config.vocab_size)

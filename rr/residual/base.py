@@ -130,6 +130,9 @@ class Described(nn.Module):
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
+        for name, option in (RATE | PER_PASS).items():
+            if cls.options.get(name, option) is not option:
+                raise RRError(f"{cls.__name__}: every rule has {name}=: give yours another name")
         cls.options = cls.options | RATE
 
     def __init__(self, **given: Any) -> None:
@@ -153,10 +156,7 @@ class Described(nn.Module):
         self.fill(normal)
 
     def fill(self, normal: Normal) -> None:
-        """Set the rule's own parameters to their initial values; `normal` as in `reset`.
-
-        By a tensor's own methods: some trainers switch torch.nn.init off while they build a model.
-        """
+        """Set own parameters to their start, by a tensor's methods: torch.nn.init may be off."""
 
     @classmethod
     def parse(cls, given: dict[str, str]) -> dict[str, Any]:

@@ -225,7 +225,8 @@ class Residuals(nn.Module):
         names = {id(p): name for name, p in self.named_parameters()}
 
         def normal(tensor: Tensor, std: float) -> None:
-            tensor.copy_(torch.randn(tensor.shape, generator=keyed(seed, names[id(tensor)])) * std)
+            source = keyed(seed, names[id(tensor)])
+            tensor.copy_(torch.randn(tensor.shape, generator=source, dtype=torch.float32) * std)
 
         for module in self.modules():
             if isinstance(module, Described):

@@ -115,6 +115,14 @@ class Checkpoints:
             meta["sha256"] = self.digest_of(meta, aside)
             write_json(aside / "meta.json", meta)
             os.replace(aside, home)
+        except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError
+            cause: BaseException = error
+            while cause.__context__ is not None:  # torch's message hides the system's
+                cause = cause.__context__
+            why = getattr(cause, "strerror", None) or cause
+            raise RunFailed(
+                f"cannot save in {self.folder}: {why}; the last checkpoint remains"
+            ) from None
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         sync(self.folder)

@@ -122,6 +122,8 @@ class Context:
         self.world, self.device, self.log = world, world.device, log
         self.text = batches.on_device(tokens.train, self.device)  # before free memory is asked for
         self.settings, self.resumed = world.agree(self._settle)
+        if request.parallel and world.strategy is None:
+            log(f"--parallel {request.parallel} needs several processes, and this run has one")
         prepare_device(self.device, self.settings.threads)
 
     @property
@@ -265,14 +267,16 @@ class Context:
         return settings
 
     def _changes(self, recorded: dict, settings: Settings) -> dict:
-        """What changes in the provenance of a resumed run: another GPU, other processes, …"""
+        """What changes in the provenance of a resumed run: another GPU, another version, …"""
         device, world, changes = self.device, self.world, []
         if recorded["device"] != device_name(device):
             changes.append(f"on {recorded['device']} and resumes on {device_name(device)}")
-        here = provenance.cpu() if device.type == "cpu" else {}  # on a GPU it computes no sums
+        made = provenance.provenance(device)
+        names = provenance.cpu() if device.type == "cpu" else ()  # on a GPU it computes no sums
+        here = {name: made[name] for name in ("rr", "packages", *names)}
         for name, now in here.items():
-            if recorded.get(name, now) != now:
-                changes.append(f"on {recorded[name]} and resumes on {now}")
+            if (was := recorded.get(name, now)) != now:
+                changes.append(f"with {name} {was} and resumes with {now}")
         processes = recorded.get("processes", 1)
         if (processes, recorded.get("parallel")) != (world.size, world.strategy):
             changes.append(f"by {processes} processes and resumes with {world.size}")

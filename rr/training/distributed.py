@@ -170,6 +170,8 @@ class World:
 
             if model.per_pass:  # later passes use sublayers without calling their block
                 raise RRError("per_pass=1 cannot be sharded: use --parallel ddp")
+            if any(p.ndim == 0 for p in model.parameters()):
+                raise RRError("a rule with single numbers cannot be sharded: use --parallel ddp")
             for layer in model.get_submodule("layers").children():
                 fully_shard(layer)
             fully_shard(model)

@@ -51,7 +51,7 @@ def plan(
         **content,
         vocab_size=planned_size(tokenizer),
         source={"corpus": pinned(corpus), "tokenizer": tokenizer},
-        **options,
+        **{name: value for name, value in options.items() if value is not None},
     )
 
 

@@ -1,5 +1,6 @@
 """One optimiser step: gradients in micro-batches, clipping, the update, checkpoints."""
 
+import copy
 from collections.abc import Callable
 
 import torch
@@ -79,6 +80,7 @@ class OptimizerStep:
             self._check_compiled()
         self.wrapped = world.wrap(model)  # what a step calls; evaluation calls the model
         self.optimizer = optimizer(model, recipe, backend)
+        self.set_rate(recipe.lr)
         self.grad_norm: Tensor | None = None  # before the first step
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
@@ -170,7 +172,9 @@ class OptimizerStep:
         """Restore a `state`; learning rates stay as they are, for `set_rate` to set."""
         rates = [group["lr"] for group in self.optimizer.param_groups]
         self.world.load_model(self.model, state["model"])
-        self.world.load_optimizer(self.optimizer, state["optimizer"])
+        saved = state["optimizer"]  # a CPU would use it where it lies: in a file that is dropped
+        saved = copy.deepcopy(saved) if self.device.type == "cpu" else saved
+        self.world.load_optimizer(self.optimizer, saved)
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         if self.scaler.is_enabled():

@@ -51,8 +51,8 @@ def train(
 
     A finished run is left as it is. From its first checkpoint on, a run keeps its threads,
     micro-batch and backend, so that its weights are, on a CPU, bit for bit those of an
-    uninterrupted run. On another GPU, another kind of `request.device`, or with a smaller
-    `request.micro_batch` the batches stay, and run.json says that it is not bit for bit.
+    uninterrupted run. On another GPU or kind of `request.device`, with other versions of packages
+    or a smaller `request.micro_batch` the batches stay, and run.json says it is not bit for bit.
 
     request: device, threads, backend and the other options of the machine. log: receives every line
     of progress; None prints them. cache: the folder of tokenised texts; None: `$RR_CACHE`, else
@@ -448,18 +448,8 @@ class Training:
             "seconds": time.monotonic() - self.started,
             "history": json.dumps(self.history),
         }
-        if not self.world.leads:
-            return
-        try:
+        if self.world.leads:
             self.checkpoints.save(self.steps_taken, state)
-        except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError
-            cause: BaseException = error
-            while cause.__context__ is not None:  # torch's message hides the system's
-                cause = cause.__context__
-            why = getattr(cause, "strerror", None) or cause
-            raise RunFailed(
-                f"cannot save in {self.checkpoints.folder}: {why}; the last checkpoint remains"
-            ) from None
 
     def _newest(self) -> dict | None:
         """The newest checkpoint that is not corrupt: rank 0 finds it, the others read the same."""

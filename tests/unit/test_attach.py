@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import rr
 from rr.analysis.rule_checks import model_of
-from rr.residual import REGISTRY, RULES
+from rr.residual import REGISTRY, RULES, ValueRule
 
 hf = pytest.importorskip("transformers")
 
@@ -410,3 +410,21 @@ def test_a_rule_in_a_file_is_imported_only_where_it_was_allowed(tmp_path):
     model.save_pretrained(tmp_path / "saved")
     recorded = json.loads((tmp_path / "saved" / "config.json").read_text())
     assert recorded["rr_residuals"]["rule"] == spec
+
+
+def test_a_value_rule_that_adds_to_the_values_is_refused():
+    """Attention of another library has no place for it, and it would do nothing in silence."""
+
+    class Added(ValueRule):
+        equation, source = "v + 1", "a test"
+
+        def added(self, v, x, vstate):
+            return v + 1
+
+    Added.name = "added-one"
+    REGISTRY["values"]["added-one"] = Added
+    try:
+        with pytest.raises(rr.RRError, match="adds to them"):
+            rr.attach(tiny(), "standard", "added-one")
+    finally:
+        del REGISTRY["values"]["added-one"]

@@ -51,14 +51,15 @@ def run(*given, **options):
 
 def kill_after(process, out, checkpoints):
     """SIGKILL to every process that trains into `out`, once so many checkpoints are there."""
-    mine: set[int] = set()  # found while it waits, so that the kill itself takes no time
-    while len([path for path in out.glob("*/checkpoint/*") if path.name.isdecimal()]) < checkpoints:
+    mine, saved = set(), 0
+    while saved < checkpoints:
         assert process.poll() is None, process.communicate()[1]
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            with contextlib.suppress(OSError):
+        for path in Path("/proc").glob("[0-9]*/cmdline") if saved == 0 else ():
+            with contextlib.suppress(OSError):  # found before they save: the kill itself is quick
                 if f"--out={out}\0".encode() in path.read_bytes():
                     mine.add(int(path.parent.name))
-        sleep(0.01)
+        sleep(0.002)
+        saved = sum(path.name.isdecimal() for path in out.glob("*/checkpoint/*"))
     for pid in mine:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -315,3 +316,9 @@ def test_a_stale_world_size_is_one_line(planned, tmp_path, monkeypatch):
         line = process.stdout.readline()
         process.kill()
     assert "waiting for 2 processes (WORLD_SIZE=2, RANK=0)" in line and "unset WORLD_SIZE" in line
+
+
+def test_single_numbers_cannot_be_sharded():
+    model = Model(ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16, rule="unet"))
+    with pytest.raises(RRError, match="single numbers cannot be sharded: use --parallel ddp"):
+        World(strategy="fsdp").wrap(model)

@@ -12,7 +12,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from rr.analysis.probes import norms_by_depth, trace
 from rr.errors import RRError
 from rr.model import Model, at_loops, costs, initialise, sizes
-from rr.residual import RULES
+from rr.residual import REGISTRY, RULES, Rule
 from rr.specs import ModelConfig, Recipe
 from rr.training import loading
 from rrstudy import cli
@@ -258,3 +258,22 @@ def test_a_broken_off_run_ends_as_if_it_had_not(rule, planned, tmp_path, cut_off
     whole, again = broken_off(run, tmp_path, cut_off)
     assert whole["depth_lr"] is True
     assert again["weights_sha256"] == whole["weights_sha256"]
+
+
+def test_a_rule_that_was_registered_again_is_not_given_old_weights(monkeypatch):
+    def made(sign: float) -> type[Rule]:
+        class Mine(Rule):
+            equation, source = r"h \pm u", "a test"
+
+            def write(self, state, u):
+                return state + sign * u
+
+        Mine.name = "mine"
+        return Mine
+
+    monkeypatch.setitem(REGISTRY["residual"], "mine", made(1.0))
+    model = Model(ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16, rule="mine"))
+    assert at_loops(model, 2).config.n_loops == 2
+    monkeypatch.setitem(REGISTRY["residual"], "mine", made(-1.0))
+    with pytest.raises(RRError, match="names another rule by now"):
+        at_loops(model, 2)

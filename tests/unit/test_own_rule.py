@@ -16,7 +16,7 @@ from tiny import TINY, train
 import rr
 from rr.analysis import rule_checks
 from rr.errors import RRError, RunFailed
-from rr.residual import REGISTRY, content
+from rr.residual import REGISTRY, Option, content
 from rr.specs import Run
 from rr.training import loading
 from rrstudy import stats
@@ -377,3 +377,12 @@ def test_a_file_that_fails_leaves_no_module(tmp_path):
         rr.allow_rule(f"{path}:Mine")
         rule_checks.model_of(f"{path}:Mine")
     assert not [name for name in set(sys.modules) - before if name.startswith("broken")]
+
+
+@pytest.mark.parametrize("name", ["rate", "per_pass"])
+def test_an_option_of_every_rule_is_not_redefined(name):
+    with pytest.raises(RRError, match=f"every rule has {name}="):
+
+        class Mine(rr.Rule):
+            equation, source = "h + u", "a test"
+            options = {name: Option(0.1, "mine")}

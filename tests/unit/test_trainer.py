@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny import result_of, train
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 
 import rr
 from rr import io
@@ -17,7 +18,7 @@ from rr.data import fables, open_corpus
 from rr.errors import Interrupted, RRError, RunFailed
 from rr.model import Model, costs, initialise
 from rr.specs import ModelConfig, Recipe
-from rr.training import checkpoint, context, evaluate, loading, trainer
+from rr.training import checkpoint, context, evaluate, loading, parse_backend, trainer
 from rr.training.device import _has_bf16, resolve_precision
 from rr.training.step import OptimizerStep
 from rrstudy import stats
@@ -365,8 +366,8 @@ def test_a_run_knows_its_own_device_and_tokens(
     assert result_of(folder)["status"] == "finished"
 
 
-@pytest.mark.parametrize("name", ["processor", "cpu_kernels"])
-def test_a_run_resumed_on_another_cpu_says_that_its_bits_may_differ(
+@pytest.mark.parametrize("name", ["processor", "cpu_kernels", "rr", "packages"])
+def test_a_run_resumed_on_another_cpu_or_version_says_that_its_bits_may_differ(
     planned, tmp_path, cut_off, name
 ):
     run, printed = planned(), []
@@ -378,7 +379,7 @@ def test_a_run_resumed_on_another_cpu_says_that_its_bits_may_differ(
     assert "bit_exact" not in own
     io.write_record(file, record | {"provenance": own | {name: "another"}})
     trainer.train(run, tmp_path, log=printed.append)
-    resumed = f"on another and resumes on {own[name]}"
+    resumed = f"with {name} another and resumes with {own[name]}"
     assert sum(resumed in line for line in printed) == 1
     made_by = io.read_sealed(file)["provenance"]
     assert made_by["bit_exact"] is False and made_by[name] == own[name]
@@ -584,3 +585,67 @@ def test_a_cpu_without_bfloat16_gets_float32(monkeypatch):
     cpu = torch.device("cpu")
     given = [resolve_precision(cpu, name) for name in ("bf16", "fp32", "tf32")]
     assert given == ["fp32", "fp32", "tf32"]
+
+
+# -- what nothing reported ------------------------------------------------------------------------
+
+
+def test_a_disk_that_is_full_at_the_last_weights_is_one_line(planned, tmp_path, monkeypatch):
+    real = torch.save
+
+    def full(state, file):
+        if set(state) == {"model"}:
+            raise RuntimeError("unexpected pos 768 vs 662")
+        real(state, file)
+
+    monkeypatch.setattr(checkpoint.torch, "save", full)
+    with pytest.raises(RunFailed, match="cannot save in .*; the last checkpoint remains"):
+        train(planned(), tmp_path)
+    monkeypatch.undo()
+    assert result_of(train(planned(), tmp_path))["status"] == "finished"
+
+
+def step_of(recipe: Recipe, **more) -> OptimizerStep:
+    config = ModelConfig(50, n_layer=2, n_head=2, d_model=16, d_ff=32, seq_len=16, **more)
+    model = initialise(Model(config), 0)
+    return OptimizerStep(model, recipe, parse_backend("eager"), torch.device("cpu"))
+
+
+def test_the_first_step_has_its_groups_rates():
+    step = step_of(Recipe(4, 2, 0.01, warmup=1, depth_lr=True), rule="review:rate=10")
+    rates = {(group["factor"], group["lr"]) for group in step.optimizer.param_groups}
+    assert len(rates) > 2 and all(lr == pytest.approx(0.01 * factor) for factor, lr in rates)
+
+
+def test_a_resumed_optimiser_does_not_use_the_file_that_it_was_read_from(tmp_path):
+    step, ids = step_of(Recipe(4, 2, 0.01, warmup=1)), torch.arange(34).reshape(2, 17)
+    step(ids[:, :-1], ids[:, 1:])
+    torch.save(step.state(), tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", mmap=True, weights_only=True)
+    step.load(state)
+    mapped = {part.data_ptr() for part in tree_leaves(state) if isinstance(part, torch.Tensor)}
+    for kept in step.optimizer.state.values():
+        assert not mapped & {kept["exp_avg"].data_ptr(), kept["exp_avg_sq"].data_ptr()}
+
+
+def test_initial_weights_are_drawn_in_float32_whatever_the_default_is():
+    config = ModelConfig(50, n_layer=2, n_head=2, d_model=16, d_ff=32, rule="review:rank=4")
+    expected = initialise(Model(config), 0).state_dict()
+    torch.set_default_dtype(torch.float64)
+    try:
+        made = initialise(Model(config), 0).state_dict()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for name, value in expected.items():
+        torch.testing.assert_close(made[name].float(), value, rtol=1e-6, atol=0, msg=name)
+
+
+def test_options_that_are_none_are_the_defaults():
+    names = ("values", "loops", "flavour", "protocol", "seed", "lr")
+    assert rr.plan("nano", **dict.fromkeys(names)).id == rr.plan("nano").id
+
+
+def test_several_processes_that_are_not_there_are_said(planned, tmp_path):
+    printed = []
+    trainer.train(planned(), tmp_path, rr.Request(parallel="fsdp"), log=printed.append)
+    assert "--parallel fsdp needs several processes, and this run has one" in printed
