@@ -106,9 +106,7 @@ def run_warnings(ended: Ended, bigram: float) -> str:
     if result["eval_shortened"]:
         lines.append("**Shortened evaluation.** Its loss is of a part of the held-out text.")
     if ended.made_by.get("bit_exact") is False:
-        lines.append(
-            "**Not bit for bit.** It went on with another device, other versions or other processes."
-        )
+        lines.append("**Not bit for bit.** It went on with another device, version or processes.")
     lines.append("**One seed.** A difference to another run needs several pairs of seeds.")
     return listed(lines)
 
