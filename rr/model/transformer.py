@@ -422,9 +422,10 @@ def at_loops(model: Model, loops: int, keep_scale: bool = False) -> Model:
             f"got {loops}"
         )
     other = Model(replace(model.config, n_loops=loops), model.kernels).to(model.token.weight)
+    now, then = ([type(part) for part in one.modules()] for one in (other, model))
+    if now != then:
+        raise RRError("a rule's name has another class by now: build the model again")
     other.load_state_dict(model.state_dict())
-    if type(other.final_rule) is not type(model.final_rule):
-        raise RRError(f"{model.config.rule} names another rule by now: build the model again")
     other.train(model.training)
     if keep_scale:
         for mine, old in zip(other.rules, model.rules, strict=True):

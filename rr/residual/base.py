@@ -111,6 +111,14 @@ RATE = {
 }
 
 
+def _with(cls: type["Described"], every: dict[str, Option]) -> dict[str, Option]:
+    """The options of a class and those of every rule, which it may not redefine."""
+    for name, option in every.items():
+        if cls.options.get(name, option) is not option:
+            raise RRError(f"{cls.__name__}: every rule has {name}=: give yours another name")
+    return cls.options | every
+
+
 class Described(nn.Module):
     """Base of residual rules and value rules: options and self-description.
 
@@ -130,10 +138,7 @@ class Described(nn.Module):
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
-        for name, option in (RATE | PER_PASS).items():
-            if cls.options.get(name, option) is not option:
-                raise RRError(f"{cls.__name__}: every rule has {name}=: give yours another name")
-        cls.options = cls.options | RATE
+        cls.options = _with(cls, RATE)
 
     def __init__(self, **given: Any) -> None:
         super().__init__()
@@ -234,8 +239,10 @@ class Rule(Described):
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
-        options = {key: option for key, option in cls.options.items() if key not in PER_PASS}
-        cls.options = options if cls.state == "list" else options | PER_PASS
+        options = _with(cls, PER_PASS)
+        if cls.state == "list":
+            del options["per_pass"]
+        cls.options = options
 
     def __init__(self, site: Site, config: ModelConfig, **given: Any) -> None:
         super().__init__(**given)

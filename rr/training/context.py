@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from .. import io
 from ..data import batches
@@ -114,6 +115,7 @@ class Context:
 
     settings: Settings
     resumed: bool
+    changed: dict | None = None  # run.json as `resume` changes it, in the process that writes
 
     def __init__(
         self, run: Run, folder: Path, tokens: Tokens, request: Request, world: World, log: Log
@@ -176,10 +178,15 @@ class Context:
         settings = self._kept(recorded)
         changed = recorded | self._changes(recorded, settings)
         if changed != recorded:
-            io.write_record(self.path, {**record, "provenance": changed})
+            self.changed = {**record, "provenance": changed}
         for name in _keep_tokenizer(self.folder, self.tokens):
             self.log(f"{name} is corrupt or missing: written again")
         return settings
+
+    def keep_changes(self) -> None:
+        """Write what has changed to run.json, now that the model is built and nothing refuses."""
+        if self.changed:
+            io.write_record(self.path, self.changed)
 
     def drop_compiler(self, error: CompiledWrong) -> None:
         """Go on without a compiler, where the default backend compiles the model wrongly here.
@@ -271,12 +278,12 @@ class Context:
         device, world, changes = self.device, self.world, []
         if recorded["device"] != device_name(device):
             changes.append(f"on {recorded['device']} and resumes on {device_name(device)}")
-        made = provenance.provenance(device)
-        names = provenance.cpu() if device.type == "cpu" else ()  # on a GPU it computes no sums
-        here = {name: made[name] for name in ("rr", "packages", *names)}
-        for name, now in here.items():
-            if (was := recorded.get(name, now)) != now:
-                changes.append(f"with {name} {was} and resumes with {now}")
+        cpu = provenance.cpu() if device.type == "cpu" else {}  # on a GPU it computes no sums
+        here: dict[str, Any] = provenance.versions() | cpu
+        was, now = ({**one, **one.get("packages", {})} for one in (recorded, here))
+        for name in sorted(now.keys() & was.keys() - {"packages"}):
+            if was[name] != now[name]:
+                changes.append(f"with {name} {was[name]} and resumes with {now[name]}")
         processes = recorded.get("processes", 1)
         if (processes, recorded.get("parallel")) != (world.size, world.strategy):
             changes.append(f"by {processes} processes and resumes with {world.size}")

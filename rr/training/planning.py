@@ -45,13 +45,14 @@ def plan(
     """
     corpus, tokenizer = text_of(rung, corpus, tokenizer)
     content = identity(corpus, tokenizer)
+    given: Any = {k: v for k, v in options.items() if v is not None or k not in RUN_OPTIONS}
     return specify(
         rung,
         rule,
         **content,
         vocab_size=planned_size(tokenizer),
         source={"corpus": pinned(corpus), "tokenizer": tokenizer},
-        **{name: value for name, value in options.items() if value is not None},
+        **given,
     )
 
 

@@ -48,21 +48,25 @@ def cpu() -> dict[str, str]:
     return {"processor": processor(), "cpu_kernels": kernels}
 
 
-def provenance(device: torch.device) -> dict:
-    """Versions and machine, for run.json; not part of the run's id, and without a path."""
+def versions() -> dict:
+    """The versions of rr, and of the packages that compute with it."""
     from .. import __version__
 
     packages = {}
     for name in ("torch", "numpy", "tokenizers"):
         with contextlib.suppress(PackageNotFoundError):
             packages[name] = version(name)
+    return {"rr": __version__, "packages": packages}
+
+
+def provenance(device: torch.device) -> dict:
+    """Versions and machine, for run.json; not part of the run's id, and without a path."""
     return {
-        "rr": __version__,
+        **versions(),
         "git": git_state(),
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "platform": f"{sys.platform} {platform.machine()}",
-        "packages": packages,
         "device": device_name(device),
         **cpu(),
     }

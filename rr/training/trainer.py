@@ -148,6 +148,7 @@ class Training:
         self.recorded_at = time.monotonic()
         self.shown_loss: float | None = None
         self._restore(self._newest())
+        context.keep_changes()
         self.started = time.monotonic() - self.seconds
 
     def _first_step(self) -> OptimizerStep:

@@ -265,8 +265,14 @@ def test_a_rule_that_was_registered_again_is_not_given_old_weights(monkeypatch):
         class Mine(Rule):
             equation, source = r"h \pm u", "a test"
 
+            def build(self, site, config):
+                self.own = torch.nn.Parameter(torch.zeros(2 + int(sign)))
+
             def write(self, state, u):
                 return state + sign * u
+
+            def write_params(self, site):
+                return 2 + int(sign)
 
         Mine.name = "mine"
         return Mine
@@ -275,5 +281,5 @@ def test_a_rule_that_was_registered_again_is_not_given_old_weights(monkeypatch):
     model = Model(ModelConfig(64, n_layer=2, n_head=2, d_model=8, d_ff=16, rule="mine"))
     assert at_loops(model, 2).config.n_loops == 2
     monkeypatch.setitem(REGISTRY["residual"], "mine", made(-1.0))
-    with pytest.raises(RRError, match="names another rule by now"):
+    with pytest.raises(RRError, match="has another class by now"):
         at_loops(model, 2)

@@ -11,7 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import rr
 from rr.analysis.rule_checks import model_of
-from rr.residual import RULES
+from rr.model import initialise
+from rr.residual import REGISTRY, RULES
 
 IDX = torch.arange(12).reshape(2, 6)
 FADED = """
@@ -273,3 +274,14 @@ def test_a_rule_starts_as_it_should_where_torch_nn_init_is_switched_off(name):
         made = rr.Residuals(name, **shape)
     for key, value in made.state_dict().items():
         assert torch.equal(value, wanted[key]), key
+
+
+@pytest.mark.parametrize("values", REGISTRY["values"])
+def test_a_value_rule_starts_as_it_should_where_torch_nn_init_is_switched_off(values):
+    config = rr.ModelConfig(40, n_layer=3, n_head=2, d_model=16, d_ff=32, values=values)
+    wanted = initialise(rr.Model(config), 0)
+    with EmptyInit():
+        made = initialise(rr.Model(config), 0)
+    for mine, theirs in zip(made.layers, wanted.layers, strict=True):
+        for key, value in theirs.attn.rule.state_dict().items():
+            assert torch.equal(mine.attn.rule.state_dict()[key], value), key

@@ -343,6 +343,6 @@ def provenance(ended: Ended) -> list[tuple[str, str]]:
         ("weights", f"sha256 {result['weights_sha256'][:16]}"),
     ]
     if made_by.get("bit_exact") is False:
-        why = "resumed on another device or by other processes: not reproducible bit for bit"
-        rows.append(("bits", why))
+        why = "resumed on another device, version or number of processes"
+        rows.append(("bits", f"{why}: not reproducible bit for bit"))
     return rows
