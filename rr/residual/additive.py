@@ -154,7 +154,7 @@ class ReZero(OwnStart):
         return state + self.alpha * u
 
     def fill(self, normal: Normal) -> None:
-        nn.init.zeros_(self.alpha)
+        self.alpha.zero_()
 
     def write_params(self, site: Site) -> int:
         return 1
@@ -228,7 +228,7 @@ class Fixup(OwnStart):
         return state + self.scale * u
 
     def fill(self, normal: Normal) -> None:
-        nn.init.ones_(self.scale)
+        self.scale.fill_(1)
 
     def write_params(self, site: Site) -> int:
         return 1
@@ -345,7 +345,7 @@ class Keel(PostNorm):
         return self.out_gain
 
     def fill(self, normal: Normal) -> None:
-        nn.init.ones_(self.out_gain)
+        self.out_gain.fill_(1)
 
     def write_params(self, site: Site) -> int:
         return site.d_model

@@ -153,6 +153,7 @@ class Described(nn.Module):
         names = [name for name, _ in self.named_parameters(recurse=False) if name != "gain"]
         return {name: self.opt.rate for name in names} if self.opt.rate else {}
 
+    @torch.no_grad()
     def reset(self, normal: Normal) -> None:
         """Set all of the rule's parameters to their initial values, without gradients.
 
@@ -319,9 +320,10 @@ class Rule(Described):
         """The coefficient on h in this write, broadcastable to (B, T, d), for analysis."""
         return 1.0
 
+    @torch.no_grad()
     def reset(self, normal: Normal) -> None:
         if self.norm_params(self.site):
-            nn.init.ones_(self.gain)
+            self.gain.fill_(1)
         if self._has_own(self.site):
             self.fill(normal)
 

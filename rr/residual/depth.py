@@ -76,11 +76,11 @@ class DenseFormer(Rule):
 
     def fill(self, normal: Normal) -> None:
         if self.reach:
-            nn.init.zeros_(self.alpha)
-            nn.init.ones_(self.alpha[-1:])
+            self.alpha.zero_()
+            self.alpha[-1:].fill_(1)
             if self.opt.dynamic:
                 normal(self.first, self.site.d_model**-0.5)
-                nn.init.zeros_(self.second)
+                self.second.zero_()
 
     def open(self, x0: Tensor) -> list[Tensor]:
         return [x0, x0]
@@ -186,8 +186,8 @@ class AttnRes(Rule):
 
     def fill(self, normal: Normal) -> None:
         if self.learned and self.attends(self.site):
-            nn.init.zeros_(self.query)
-            nn.init.ones_(self.key_gain)
+            self.query.zero_()
+            self.key_gain.fill_(1)
 
     def open(self, x0: Tensor) -> list[Tensor]:
         return [x0]

@@ -29,7 +29,7 @@ class Gated(Rule):
         self.bias = nn.Parameter(torch.zeros(d))
 
     def fill(self, normal: Normal) -> None:
-        nn.init.zeros_(self.weight)
+        self.weight.zero_()
         self.bias.fill_(self.opt.bias)
 
     def gate(self, h: Tensor, u: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ class NormedGate(Gated):
         if self.opt.rank:
             normal(self.down, 0.02)
         if self.opt.gain:
-            nn.init.ones_(self.inner_gain)
+            self.inner_gain.fill_(1)
 
     def gate(self, h: Tensor, u: Tensor) -> Tensor:
         inputs = {"state": h, "update": u}

@@ -74,9 +74,9 @@ class NormPlace(Rule):
         if self.opt.place == "depth":
             self.scale.fill_(self.site.block**-0.5)
         else:
-            nn.init.ones_(self.out_gain)
+            self.out_gain.fill_(1)
         if self.scales(self.site):
-            nn.init.ones_(self.scalar)
+            self.scalar.fill_(1)
 
     def read(self, state: Tensor) -> tuple[Tensor, Tensor]:
         if not self.norm_params(self.site) and self.site.norm:

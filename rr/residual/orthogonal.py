@@ -67,7 +67,7 @@ class Delta(Rule):
     def fill(self, normal: Normal) -> None:
         normal(self.step, 0.5 * self.site.d_model**-0.5)
         normal(self.value, 0.5 * self.site.d_model**-0.5)
-        nn.init.zeros_(self.bias)
+        self.bias.zero_()
 
     def beta(self, h: Tensor) -> Tensor:
         """The step along k, 0 to 2, (B, T, 1)."""

@@ -80,7 +80,7 @@ class Lanes(Rule):
 
     def fill(self, normal: Normal) -> None:
         self.keep.fill_(1.1**0.5)
-        nn.init.ones_(self.share)
+        self.share.fill_(1)
         if self.site.kind == "attn" and self.split(self.site):
             self.share[1].fill_(1.5)
 

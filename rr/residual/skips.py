@@ -191,8 +191,8 @@ class ScalesSkips(UNet):
         if self.site.kind == "attn":
             self.scales.copy_(torch.tensor([1.0, 0.0]))
             if self.opt.attnres:
-                nn.init.zeros_(self.query)
-                nn.init.ones_(self.key_gain)
+                self.query.zero_()
+                self.key_gain.fill_(1)
 
     def open(self, x0: Tensor) -> list[Tensor]:
         return [x0, x0, x0]

@@ -146,7 +146,7 @@ class HyperConnections(Rule):
         final = self.site.kind == "final"
         n = self.opt.streams
         if final or self.opt.start != "standard":
-            nn.init.zeros_(self.static)
+            self.static.zero_()
         else:
             pick = F.one_hot(torch.tensor((self.site.sublayer - 1) % n), n).float()
             mix = torch.eye(n)[:, : self._widths(self.site)[1]]
@@ -157,7 +157,7 @@ class HyperConnections(Rule):
             self.static.copy_(start)
         if self.opt.dynamic:
             if self.opt.start == "standard":
-                nn.init.zeros_(self.dynamic)
+                self.dynamic.zero_()
             elif self.opt.start == "megatron":
                 normal(self.dynamic, 1.0)  # erf(z/√2) of a normal z is uniform between -1 and 1
                 bound = (6 / sum(self.dynamic.shape)) ** 0.5

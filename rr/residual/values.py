@@ -234,7 +234,7 @@ class LearnablePlus(ValueRule):
     def fill(self, normal: Normal) -> None:
         if self.site.block == 1:
             self.budget.fill_(self.site.n_layer)
-            nn.init.zeros_(self.share)
+            self.share.zero_()
         else:
             self.own.fill_(0.5)
 
@@ -268,8 +268,8 @@ class Dense(ValueRule):
 
     def fill(self, normal: Normal) -> None:
         if self.site.block > 1:
-            nn.init.zeros_(self.lam)
-            nn.init.ones_(self.lam[-1:])
+            self.lam.zero_()
+            self.lam[-1:].fill_(1)
 
     def values(self, v: Tensor, vstate: Any) -> tuple[Tensor, Any]:
         if vstate is None:

@@ -80,7 +80,7 @@ FORMS = (
     "Other networks of the study of 22. <code>scales-skips:attnres=1</code>: scales and skips, and "
     "each block attends over earlier updates. <code>attnres:block=2</code>: only the first of two "
     "sublayers attends over depth. One wider stream: the standard residual, 216 channels wide, "
-    "at the rate of F2’s parabola, and again at the best rate that its search tried."
+    "at the rate that its search chose, and again at the best one that it had tried."
 )
 SCROLLING = "<div class='pst-scrollable-table-container' tabindex='0' style='overflow-x: auto'>"
 # Nine columns beside the sidebar of a window of 1,280 pixels. On a phone a row is a card, in which
